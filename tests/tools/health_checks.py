@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-TOPO = os.environ["BANYAN_TOPO"]
+TOPO = os.environ["PROGRAM"]
 TOP = pathlib.Path(os.environ["TOP"])
 DUMPS = pathlib.Path(os.environ.get("BANYAN_TOPOLOGIES", TOP / "../shared/topologies"))
 ENVIRONMENT = dict(os.environ, LC_ALL="C")
@@ -439,6 +439,7 @@ PROFILES = [
 ]
 
 
+@unittest.skipUnless(DUMPS.is_dir(), "no dumps of real machines beside the tree")
 class Dumps(Health):
     """The same damage to dumps of real machines that are healthy."""
     test_healthy = test_damaged = test_every_kind = test_saved = test_profile = test_profile_of_one_host = None

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Damages healthy machines, and looks at what banyan-topo --check says of them: see health_checks.py. BANYAN_TOPO names the
-# program, else it is that of the build.
+# Damages healthy machines, and looks at what banyan-topo --check says of them: see health_checks.py. PROGRAM names the
+# tool, else it is that of the build.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 tool banyan-topo
@@ -14,4 +14,4 @@ if "$program" --from "$top/tests/topologies/pcie-8gpu.xml" 2>&1 | grep -q 'witho
   echo "skipped: built without libxml2"
   exit 77
 fi
-BANYAN_TOPO=$program TOP=$top exec python3 "$here/health_checks.py" "$@"
+PROGRAM=$program TOP=$top exec python3 "$here/health_checks.py" "$@"

@@ -75,9 +75,8 @@ static const unsigned buses[8] = {0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf
 
 static const machine *here(void) {
   const char *name = getenv("FAKE_NVML");
-  for (size_t i = 0; name && i < sizeof machines / sizeof machines[0]; i++) {
+  for (size_t i = 0; name && i < sizeof machines / sizeof machines[0]; i++)
     if (strcmp(machines[i].name, name) == 0) return &machines[i];
-  }
   fprintf(stderr, "fake_nvml: FAKE_NVML=%s: no such machine\n", name ? name : "");
   abort();
 }

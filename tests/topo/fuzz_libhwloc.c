@@ -25,9 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     text[bytes] = '\0';
   }
   hwloc_topology_set_io_types_filter(machine, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  if (text != NULL && hwloc_topology_set_xmlbuffer(machine, text, (int)strlen(text) + 1) == 0) {
+  if (text != NULL && hwloc_topology_set_xmlbuffer(machine, text, (int)strlen(text) + 1) == 0)
     hwloc_topology_load(machine);
-  }
   hwloc_topology_destroy(machine);
   bny_topo_xml_free(xml);
   free(text);

@@ -130,9 +130,8 @@ TEST(trunks_once) {
 
   /* A model that knows more links between two switches than another did is believed. */
   int32_t leaf = -1, spine = -1;
-  for (int32_t l = 0; l < one->nlinks && leaf < 0; l++) {
+  for (int32_t l = 0; l < one->nlinks && leaf < 0; l++)
     if (is_trunk(one, l)) leaf = one->links[l].from, spine = one->links[l].to;
-  }
   bny_topo *more = joined((const bny_topo *const[]){one}, 1);
   ck_assert_int_ge(join(more, BNY_TOPO_LINK_NET, spine, leaf, 50), 0);
   bny_topo *all = joined((const bny_topo *const[]){one, more, one}, 3);

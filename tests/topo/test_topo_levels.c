@@ -25,16 +25,14 @@ static bny_topo_levels *derive(const bny_topo *topo) {
 }
 
 static bool found(const bny_topo_levels *levels, bny_topo_severity severity, const char *part) {
-  for (int32_t i = 0; i < levels->nfindings; i++) {
+  for (int32_t i = 0; i < levels->nfindings; i++)
     if (levels->findings[i].severity == severity && strstr(levels->findings[i].text, part)) return true;
-  }
   return false;
 }
 
 static int32_t nth(const bny_topo *topo, bny_topo_kind kind, int32_t which) {
-  for (int32_t n = 0; n < topo->nnodes; n++) {
+  for (int32_t n = 0; n < topo->nnodes; n++)
     if (topo->nodes[n].kind == kind && which-- == 0) return n;
-  }
   ck_abort_msg("no such node");
 }
 
@@ -164,10 +162,9 @@ static void laws_check(const bny_topo *topo) {
     ck_assert_int_eq(topo->nodes[rank->node].kind, levels->rank_kind);
     ck_assert(rank->nic < 0 || bny_topo_ancestor(topo, rank->nic, BNY_TOPO_HOST) == rank->host);
     ck_assert(rank->nic < 0 || rank->nic_path == bny_topo_path_between(topo, rank->node, rank->nic));
-    for (int32_t n = 0; n < topo->nnodes && rank->nic >= 0 && levels->nranks < 64; n++) { /* none is nearer */
+    for (int32_t n = 0; n < topo->nnodes && rank->nic >= 0 && levels->nranks < 64; n++) /* none is nearer */
       if (topo->nodes[n].kind == BNY_TOPO_NIC && bny_topo_ancestor(topo, n, BNY_TOPO_HOST) == rank->host)
         ck_assert_int_ge(bny_topo_path_between(topo, rank->node, n), rank->nic_path);
-    }
   }
   for (int32_t i = 1; i < levels->nfindings; i++)
     ck_assert_int_le(levels->findings[i].severity, levels->findings[i - 1].severity);
@@ -298,9 +295,8 @@ TEST(slow_nics_are_passed_over) {
 
 /* The link of a NIC's port, counting from 0. */
 static bny_topo_link *port_link(bny_topo *topo, int32_t which) {
-  for (int32_t l = 0; l < topo->nlinks; l++) {
+  for (int32_t l = 0; l < topo->nlinks; l++)
     if (topo->links[l].kind == BNY_TOPO_LINK_NET && which-- == 0) return &topo->links[l];
-  }
   ck_abort_msg("no such port");
 }
 
@@ -367,10 +363,9 @@ TEST(fewer_nvlinks) {
 TEST(peers_refused) {
   bny_topo *topo = load("host nvlink@4 gpu:4@sm80 nic@100g");
   int32_t last = nth(topo, BNY_TOPO_GPU, 3);
-  for (int32_t l = 0; l < topo->nlinks; l++) {
+  for (int32_t l = 0; l < topo->nlinks; l++)
     if (topo->links[l].kind == BNY_TOPO_LINK_NVLINK && (topo->links[l].from == last || topo->links[l].to == last))
       topo->links[l].gbytes_per_s = 0;
-  }
   bny_topo_levels *levels = derive(topo);
   const bny_topo_level *islands = bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND);
   ck_assert_int_eq(islands->ngroups, 2);
@@ -453,9 +448,8 @@ TEST(flat_only_if_hidden) {
 TEST(absurd_nics) {
   bny_topo *topo = load("leaf:2@20000g host:2 numa bridge pci gpu nic@400g");
   int32_t port = nth(topo, BNY_TOPO_PORT, 1);
-  for (int32_t l = 0; l < topo->nlinks; l++) {
+  for (int32_t l = 0; l < topo->nlinks; l++)
     if (topo->links[l].kind == BNY_TOPO_LINK_NET && topo->links[l].from == port) topo->links[l].gbytes_per_s = 25000;
-  }
   bny_topo_levels *levels = derive(topo);
   ck_assert(found(levels, BNY_TOPO_WARNING, "host1 NIC0: it is said to run at 2.5e+04 GB/s, which no NIC does"));
   ck_assert(!found(levels, BNY_TOPO_WARNING, "host0"));

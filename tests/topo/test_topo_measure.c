@@ -50,9 +50,8 @@ static topo_measured *alike(int32_t nranks, int32_t ranks_of_group) {
 }
 
 static topo_measured_pair *pair_of(topo_measured *measured, int32_t a, int32_t b) {
-  for (int32_t p = 0; p < measured->npairs; p++) {
+  for (int32_t p = 0; p < measured->npairs; p++)
     if (measured->pairs[p].a == a && measured->pairs[p].b == b) return &measured->pairs[p];
-  }
   ck_abort_msg("no such pair");
 }
 
@@ -420,9 +419,8 @@ TEST(two_ranks_are_measured) {
 TEST(one_cpu_has_no_pairs) {
   cpu_set_t set;
   sched_getaffinity(0, sizeof set, &set);
-  for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; cpu++) {
+  for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; cpu++)
     if (CPU_ISSET(cpu, &set) && kept++ > 0) CPU_CLR(cpu, &set);
-  }
   ck_assert_int_eq(sched_setaffinity(0, sizeof set, &set), 0);
   topo_measure_options options = {.seconds = 0.1};
   tool_error error = {.text = ""};

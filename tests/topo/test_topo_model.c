@@ -334,9 +334,8 @@ TEST(paths_look_at_few_nodes) {
     bny_topo fenced = *topo;
     fenced.nodes = (bny_topo_node *)there;
     ck_assert_int_eq(mprotect(there + near, all - near, PROT_NONE), 0);
-    for (int32_t a = 0; a < first; a++) {
+    for (int32_t a = 0; a < first; a++)
       for (int32_t b = 0; b < first; b++) ck_assert_int_lt(bny_topo_path_between(&fenced, a, b), BNY_TOPO_PATH_NONE);
-    }
     ck_assert_int_eq(munmap(there, all), 0);
     bny_topo_free(topo);
   }
@@ -406,9 +405,8 @@ TEST(sorted_names) {
   ck_assert_ptr_null(bny_topo_names_sort(&names));
   ck_assert_int_eq(bny_topo_names_find(&names, 0, "a"), -1);
   static const char *const keys[] = {"d", "b", "a", "c"};
-  for (int scope = 0; scope < 100; scope++) {
+  for (int scope = 0; scope < 100; scope++)
     for (int k = 0; k < 4; k++) bny_topo_names_add(&names, scope, keys[k], 10 * scope + k);
-  }
   ck_assert_ptr_null(bny_topo_names_sort(&names));
   ck_assert_int_eq(bny_topo_names_find(&names, 7, "a"), 72);
   ck_assert_int_eq(bny_topo_names_find(&names, 99, "d"), 990);

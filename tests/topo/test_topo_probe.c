@@ -68,9 +68,8 @@ static bny_topo *probe(const char *sysfs, bny_topo_probe_report reports[BNY_TOPO
 }
 
 static const bny_topo_probe_report *report_of(const bny_topo_probe_report *reports, int32_t count, const char *name) {
-  for (int32_t i = 0; i < count; i++) {
+  for (int32_t i = 0; i < count; i++)
     if (strcmp(reports[i].name, name) == 0) return &reports[i];
-  }
   ck_abort_msg("no report of %s", name);
   return NULL;
 }
@@ -82,9 +81,8 @@ static int32_t by_bus(const bny_topo *topo, const char *bus_id) {
 }
 
 static const bny_topo_link *upwards(const bny_topo *topo, int32_t node) {
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
     if (bny_topo_other_end(topo, node, l) == topo->nodes[node].parent) return &topo->links[l];
-  }
   ck_abort_msg("%s has no link upwards", topo->nodes[node].name);
   return NULL;
 }
@@ -224,9 +222,8 @@ TEST(kinds_of_nics) {
                                       "pci0000:00/0000:00:03.0",
                                       "pci0000:00/0000:00:04.0/0000:04:00.0",
                                       "pci0000:00/0000:00:04.0/0000:04:00.2"};
-  for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+  for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
     tree_pci(&t, (tree_device){.path = paths[i], .class = ETHERNET, .vendor = "0x15b3", .numa = "-1"});
-  }
   /* 1: a function that has a network, and a virtual one. 4: only the virtual one has. */
   tree_interface(&t, paths[0], "net", "eth0");
   tree_interface(&t, paths[1], "net", "eth1");
@@ -432,9 +429,7 @@ TEST(hwloc_told_wrong) {
 static void same_as_file(const char *path, const char *name) {
   bny_topo_error error = {0};
   bny_topo *file = bny_topo_load(path, NULL, &error);
-  if (file == NULL) {
-    return; /* refused, and another test's */
-  }
+  if (file == NULL) return; /* refused, and another test's */
   bny_topo *told = probe_told("HWLOC_XMLFILE", path);
   /* hwloc leaves out processors that are not allowed; but devices are devices. */
   static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_GPU, BNY_TOPO_NIC};

@@ -21,9 +21,8 @@ enum { LAWS_DEVICES = 24, LAWS_NODES = 4000 };
 
 static inline const char *law_of_reason(const bny_topo_error *error) {
   if (error->text[0] == '\0') return "refused without a reason";
-  for (const char *at = error->text; *at != '\0'; at++) {
+  for (const char *at = error->text; *at != '\0'; at++)
     if (*at < ' ' || *at > '~') return "a reason that is not printable";
-  }
   return error->line < 0 ? "a negative line" : NULL;
 }
 
@@ -31,9 +30,7 @@ static inline const char *law_of_reason(const bny_topo_error *error) {
 static inline const char *law_of_json(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   char *text = bny_topo_export_json(topo, &error);
-  if (text == NULL) {
-    return law_of_reason(&error); /* without jansson */
-  }
+  if (text == NULL) return law_of_reason(&error); /* without jansson */
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   char *text_again = again == NULL ? NULL : bny_topo_export_json(again, &error);
   const char *broken = again == NULL                   ? "its JSON is refused"
@@ -52,9 +49,8 @@ static inline const char *law_of_json(const bny_topo *topo) {
 static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVICES]) {
   int32_t count = 0;
   for (int pass = 0; pass < 2; pass++) {
-    for (int32_t n = 0; n < topo->nnodes && count < LAWS_DEVICES; n++) {
+    for (int32_t n = 0; n < topo->nnodes && count < LAWS_DEVICES; n++)
       if (topo->nodes[n].kind == (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC)) devices[count++] = n;
-    }
   }
   return count;
 }
@@ -64,15 +60,10 @@ static inline const char *law_of_counts(const bny_topo *topo, const bny_topo *ag
   int32_t pairs[2][BNY_TOPO_PATHS] = {{0}}, devices[2][LAWS_DEVICES];
   for (int side = 0; side < 2; side++) {
     const bny_topo *model = side == 0 ? topo : again;
-    if (bny_topo_count(model, BNY_TOPO_GPU) + bny_topo_count(model, BNY_TOPO_NIC) > LAWS_DEVICES) {
-      return NULL;
-    }
+    if (bny_topo_count(model, BNY_TOPO_GPU) + bny_topo_count(model, BNY_TOPO_NIC) > LAWS_DEVICES) return NULL;
     int32_t count = devices_of(model, devices[side]);
-    for (int32_t a = 0; a < count; a++) {
-      for (int32_t b = 0; b < a; b++) {
-        pairs[side][bny_topo_path_between(model, devices[side][a], devices[side][b])]++;
-      }
-    }
+    for (int32_t a = 0; a < count; a++)
+      for (int32_t b = 0; b < a; b++) pairs[side][bny_topo_path_between(model, devices[side][a], devices[side][b])]++;
   }
   return memcmp(pairs[0], pairs[1], sizeof pairs[0]) == 0 ? NULL : "its NCCL XML has other paths";
 }
@@ -81,19 +72,16 @@ static inline const char *law_of_counts(const bny_topo *topo, const bny_topo *ag
 static inline const char *law_of_nccl(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   char *text = bny_topo_export_nccl(topo, &error);
-  if (text == NULL) {
-    return law_of_reason(&error);
-  }
+  if (text == NULL) return law_of_reason(&error);
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   const char *broken = NULL;
-  if (again == NULL && bny_topo_xml_available()) {
+  if (again == NULL && bny_topo_xml_available())
     broken = "its NCCL XML is refused";
-  } else if (again != NULL && (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
-                               bny_topo_count(topo, BNY_TOPO_NIC) != bny_topo_count(again, BNY_TOPO_NIC))) {
+  else if (again != NULL && (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
+                             bny_topo_count(topo, BNY_TOPO_NIC) != bny_topo_count(again, BNY_TOPO_NIC)))
     broken = "its NCCL XML has another number of GPUs or NICs";
-  } else if (again != NULL) {
+  else if (again != NULL)
     broken = law_of_counts(topo, again);
-  }
   bny_topo_free(again);
   free(text);
   return broken;
@@ -111,10 +99,9 @@ static inline const char *law_of_synthetic(const bny_topo *topo) {
     int32_t count = devices_of(topo, ours);
     if (count != devices_of(again, theirs)) broken = "its description has another number of devices";
     for (int32_t a = 0; a < count && broken == NULL; a++) {
-      for (int32_t b = 0; b < a && broken == NULL; b++) {
+      for (int32_t b = 0; b < a && broken == NULL; b++)
         if (bny_topo_path_between(topo, ours[a], ours[b]) != bny_topo_path_between(again, theirs[a], theirs[b]))
           broken = "its description has other paths";
-      }
     }
   }
   bny_topo_free(again);
@@ -154,9 +141,8 @@ static inline const char *law_of_level(const bny_topo_levels *levels, const bny_
 static inline const char *law_of_levels(const bny_topo *topo) {
   bny_topo_levels *levels = bny_topo_derive(topo);
   const char *broken = levels == NULL ? "no levels" : NULL;
-  for (int32_t i = 0; levels != NULL && i < levels->nlevels && broken == NULL; i++) {
+  for (int32_t i = 0; levels != NULL && i < levels->nlevels && broken == NULL; i++)
     broken = law_of_level(levels, &levels->levels[i]);
-  }
   for (int32_t i = 0; levels != NULL && i < levels->nfindings && broken == NULL; i++) {
     broken = levels->findings[i].text[0] == '\0' || strchr(levels->findings[i].text, '\n') != NULL
                  ? "a finding of no line"

@@ -103,9 +103,8 @@ static inline void tree_pci(const tree *t, tree_device device) {
                {"max_link_width", device.most_width},
                {"current_link_speed", device.speed},
                {"current_link_width", device.width}};
-  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
     if (files[i].text != NULL) tree_file(t, files[i].text, "devices/%s/%s", device.path, files[i].name);
-  }
   char target[512], link[512];
   snprintf(target, sizeof target, "devices/%s", device.path);
   snprintf(link, sizeof link, "bus/pci/devices/%s", bus);

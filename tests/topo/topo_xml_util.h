@@ -120,9 +120,8 @@ static inline int32_t named(const bny_topo *topo, bny_topo_kind kind, const char
 }
 
 static inline const bny_topo_link *between(const bny_topo *topo, int32_t a, int32_t b) {
-  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
+  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l))
     if (bny_topo_other_end(topo, a, l) == b) return &topo->links[l];
-  }
   ck_abort_msg("%s and %s are not linked", topo->nodes[a].name, topo->nodes[b].name);
   return NULL;
 }

@@ -24,20 +24,15 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
   bny_prices prices;
   if (!prices_of(here, &prices, error)) return false;
   plan_ranks made = {.nranks = derived->nranks};
-  if (made.nranks > PLAN_RANKS_MAX) {
+  if (made.nranks > PLAN_RANKS_MAX)
     return tool_error_set(error, "%.200s: %d ranks; plans are made for up to %d", title, made.nranks, PLAN_RANKS_MAX);
-  }
   snprintf(made.title, sizeof made.title, "%s", title);
   bny_place *places = calloc((size_t)made.nranks + 1, sizeof *places);
-  if (places == NULL) {
-    return tool_error_set(error, "%.200s: out of memory", title);
-  }
+  if (places == NULL) return tool_error_set(error, "%.200s: out of memory", title);
   bny_place_of_all(topo, derived, &prices, places);
   banyan_status status = bny_place_levels(places, made.nranks, NULL, &made.notes, &made.levels);
   free(places);
-  if (status != BANYAN_OK) {
-    return tool_error_banyan(error, status, title);
-  }
+  if (status != BANYAN_OK) return tool_error_banyan(error, status, title);
   *ranks = made;
   return true;
 }
@@ -76,9 +71,7 @@ bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool
   bny_level_facts all = {.name = "host", .link = link};
   banyan_status status = sizes == NULL ? bny_levels_make(nranks, NULL, 0, &all, NULL, &made.levels)
                                        : bny_levels_parse(nranks, sizes, &link, &made.levels);
-  if (status != BANYAN_OK) {
-    return tool_error_set(error, "%s", banyan_last_error());
-  }
+  if (status != BANYAN_OK) return tool_error_set(error, "%s", banyan_last_error());
   snprintf(made.title, sizeof made.title, sizes == NULL ? "CPU ranks of one node%s" : "groups of %.200s",
            sizes == NULL ? "" : sizes);
   *ranks = made;
@@ -92,9 +85,7 @@ void plan_ranks_release(plan_ranks *ranks) {
 
 const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
   const bny_place_note *note = bny_place_note_of(&ranks->notes, ranks->levels->levels[level].name);
-  if (note != NULL) {
-    return bny_prices_default.rows[note->link].name;
-  }
+  if (note != NULL) return bny_prices_default.rows[note->link].name;
   return level == 0 ? bny_prices_default.rows[BNY_LINK_MEMORY].name : "-";
 }
 
@@ -106,9 +97,7 @@ static size_t row_bytes(const plan_shape *shape) {
 }
 
 size_t plan_shape_bytes(const plan_shape *shape) {
-  if (shape->collective == BNY_COMBINE) {
-    return (size_t)shape->tokens * (size_t)shape->heads * row_bytes(shape);
-  }
+  if (shape->collective == BNY_COMBINE) return (size_t)shape->tokens * (size_t)shape->heads * row_bytes(shape);
   return shape->collective == BNY_BARRIER ? 0 : shape->bytes;
 }
 
@@ -163,12 +152,8 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
     break;
   case BNY_ALLGATHER:
     counts = malloc((size_t)ranks->nranks * sizeof *counts);
-    if (counts == NULL) {
-      return tool_error_set(error, "out of memory");
-    }
-    for (int32_t r = 0; r < ranks->nranks; r++) {
-      counts[r] = shape->bytes;
-    }
+    if (counts == NULL) return tool_error_set(error, "out of memory");
+    for (int32_t r = 0; r < ranks->nranks; r++) counts[r] = shape->bytes;
     made.counts = counts;
     break;
   case BNY_BROADCAST:
@@ -205,12 +190,11 @@ const char *plan_text_bytes(double bytes, char text[PLAN_NUMBER_BYTES]) {
 }
 
 const char *plan_text_time(double ns, char text[PLAN_NUMBER_BYTES]) {
-  if (ns < 1e6) {
+  if (ns < 1e6)
     snprintf(text, PLAN_NUMBER_BYTES, ns < 1e4 ? "%.2f us" : "%.1f us", ns / 1e3);
-  } else if (ns < 1e9) {
+  else if (ns < 1e9)
     snprintf(text, PLAN_NUMBER_BYTES, "%.2f ms", ns / 1e6);
-  } else {
+  else
     snprintf(text, PLAN_NUMBER_BYTES, "%.2f s", ns / 1e9);
-  }
   return text;
 }

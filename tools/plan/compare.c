@@ -9,9 +9,7 @@ bool plan_view_compare(const plan_view *view, tool_error *error) {
   plan_methods methods;
   char shape[PLAN_TEXT_BYTES];
   bool combine = view->shape->collective == BNY_COMBINE;
-  if (!plan_methods_compare(view->ranks, view->shape, view->keys, &methods, error)) {
-    return false;
-  }
+  if (!plan_methods_compare(view->ranks, view->shape, view->keys, &methods, error)) return false;
   if (view->json) {
     json_t *o = plan_shape_json(view->ranks, view->shape);
     if (combine) {

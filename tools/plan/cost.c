@@ -71,17 +71,15 @@ static bool sizes_print(const plan_view *view, json_t *array, tool_error *error)
     plan_shape shape = plan_shape_resized(view->shape, (size_t)1 << power);
     tool_error refused = {.text = ""};
     if (!plan_methods_weigh(view->ranks, &shape, &methods, &refused)) {
-      if (array == NULL) {
+      if (array == NULL)
         fprintf(view->stream, "%9s  %s\n", plan_text_bytes((double)((size_t)1 << power), text), refused.text);
-      } else {
+      else
         json_array_append_new(array, json_pack("{s:I, s:s}", "bytes", (json_int_t)1 << power, "refused", refused.text));
-      }
       continue;
     }
     const plan_method *best = plan_methods_chosen(&methods), *next = NULL;
-    for (int32_t i = 0; i < methods.count && next == NULL; i++) {
+    for (int32_t i = 0; i < methods.count && next == NULL; i++)
       next = methods.methods[i].serves && &methods.methods[i] != best ? &methods.methods[i] : NULL;
-    }
     if (array != NULL) {
       json_array_append_new(array, json_pack("{s:I, s:s, s:f, s:o}", "bytes", (json_int_t)1 << power, "choice",
                                              best->name, "predicted_us", best->ns / 1e3, "methods",
@@ -92,9 +90,7 @@ static bool sizes_print(const plan_view *view, json_t *array, tool_error *error)
     fprintf(view->stream, " %11s", plan_text_time(best->ns, text));
     fprintf(view->stream, " %12s", plan_text_bytes(best->bytes_sent, text));
     fprintf(view->stream, " %12s", last > 0 ? plan_text_bytes(best->level_bytes[last], text) : "");
-    if (next != NULL) {
-      fprintf(view->stream, "  %s, %.2f times", next->name, next->ns / best->ns);
-    }
+    if (next != NULL) fprintf(view->stream, "  %s, %.2f times", next->name, next->ns / best->ns);
     fputc('\n', view->stream);
   }
   return fflush(view->stream) == 0 || tool_error_set(error, "cannot write to standard output");
@@ -133,9 +129,8 @@ bool plan_view_cost(const plan_view *view, tool_error *error) {
   plan_counts counts;
   bny_request request;
   if (!plan_methods_weigh(view->ranks, view->shape, &methods, error) ||
-      !plan_request_make(view->ranks, view->shape, &request, error)) {
+      !plan_request_make(view->ranks, view->shape, &request, error))
     return false;
-  }
   bool ok = plan_counts_make(view->ranks, &request, &counts, error);
   plan_request_release(&request);
   return ok && (view->json ? cost_json : cost_text)(view, &methods, &counts, error);

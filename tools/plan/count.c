@@ -23,9 +23,7 @@ static void rounds_count(const bny_request *request, const bny_plan *plan, plan_
       fresh = false;
     }
   }
-  if (level >= 0) {
-    levels[level].rounds++;
-  }
+  if (level >= 0) levels[level].rounds++;
 }
 
 static void add_plan(plan_counts *counts, const bny_request *request, const bny_plan *plan) {
@@ -70,9 +68,7 @@ bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_
     int32_t rank = looked > 1 ? (int32_t)((int64_t)i * (ranks->nranks - 1) / (looked - 1)) : 0;
     bny_plan *plan;
     banyan_status status = bny_plan_make(request, rank, &plan);
-    if (status != BANYAN_OK) {
-      return tool_error_set(error, "%s", banyan_last_error());
-    }
+    if (status != BANYAN_OK) return tool_error_set(error, "%s", banyan_last_error());
     add_plan(counts, request, plan);
     bny_plan_free(plan);
   }

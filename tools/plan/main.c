@@ -92,25 +92,18 @@ static const tool_option options[] = {
 
 static bool check_options(const arguments *a, tool_error *error) {
   bool combine = a->shape.collective == BNY_COMBINE;
-  if (a->from != NULL && a->ranks > 0) {
+  if (a->from != NULL && a->ranks > 0)
     return tool_error_set(error, "--from and --ranks both say which ranks there are");
-  }
-  if (a->sizes != NULL && a->ranks == 0) {
-    return tool_error_set(error, "--levels goes with --ranks");
-  }
+  if (a->sizes != NULL && a->ranks == 0) return tool_error_set(error, "--levels goes with --ranks");
   if (!combine && a->combine_only != NULL) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->shape.collective),
                           a->combine_only);
   }
-  if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER)) {
+  if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER))
     return tool_error_set(error, combine ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
-  }
-  if (a->keys_given != NULL && a->action != ACTION_COMPARE) {
+  if (a->keys_given != NULL && a->action != ACTION_COMPARE)
     return tool_error_set(error, "--%s belongs to --compare", a->keys_given);
-  }
-  if (a->view.rank >= 0 && a->action != ACTION_PRINT) {
-    return tool_error_set(error, "--rank belongs to --print");
-  }
+  if (a->view.rank >= 0 && a->action != ACTION_PRINT) return tool_error_set(error, "--rank belongs to --print");
   return true;
 }
 
@@ -120,32 +113,24 @@ static bool complete_shape(arguments *a, tool_error *error) {
   shape->heads = a->heads > 0 ? a->heads : DEFAULT_HEADS;
   shape->tokens = a->tokens > 0 ? a->tokens : 1;
   shape->bytes = a->bytes > 0 ? a->bytes : DEFAULT_BYTES;
-  if (shape->collective == BNY_COMBINE && a->bytes > 0) {
-    *shape = plan_shape_resized(shape, a->bytes);
-  }
-  if (shape->collective == BNY_COMBINE && plan_shape_bytes(shape) > (size_t)1 << 30) {
+  if (shape->collective == BNY_COMBINE && a->bytes > 0) *shape = plan_shape_resized(shape, a->bytes);
+  if (shape->collective == BNY_COMBINE && plan_shape_bytes(shape) > (size_t)1 << 30)
     return tool_error_set(error, "a partial of %zu bytes is more than 1 GiB", plan_shape_bytes(shape));
-  }
-  if (a->keys.kv_heads == 0) {
-    a->keys.kv_heads = shape->heads < 8 ? shape->heads : 8;
-  }
+  if (a->keys.kv_heads == 0) a->keys.kv_heads = shape->heads < 8 ? shape->heads : 8;
   return true;
 }
 
 static bool check_ranks(const arguments *a, const plan_ranks *ranks, tool_error *error) {
-  if (a->view.rank >= ranks->nranks) {
+  if (a->view.rank >= ranks->nranks)
     return tool_error_set(error, "--rank %d: there are %d ranks", a->view.rank, ranks->nranks);
-  }
-  if (a->shape.root >= ranks->nranks) {
+  if (a->shape.root >= ranks->nranks)
     return tool_error_set(error, "--root %d: there are %d ranks", a->shape.root, ranks->nranks);
-  }
   return true;
 }
 
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
-  if (optind < argc) {
+  if (optind < argc)
     return tool_error_set(error, "%.60s: no argument is expected here; a topology is named by --from", argv[optind]);
-  }
   return check_options(opaque, error) && complete_shape(opaque, error);
 }
 
@@ -166,9 +151,7 @@ static const tool_program program = {
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
 static bool load(const arguments *a, plan_ranks *ranks, tool_error *error) {
-  if (a->ranks > 0) {
-    return plan_ranks_plain(a->ranks, a->sizes, ranks, error);
-  }
+  if (a->ranks > 0) return plan_ranks_plain(a->ranks, a->sizes, ranks, error);
   return a->from != NULL ? plan_ranks_load(a->from, ranks, error) : plan_ranks_machine(ranks, error);
 }
 
@@ -179,9 +162,7 @@ static int32_t terminal_columns(void) {
 }
 
 static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
-  if (!tool_error_usage(error, load(a, ranks, error) && check_ranks(a, ranks, error))) {
-    return false;
-  }
+  if (!tool_error_usage(error, load(a, ranks, error) && check_ranks(a, ranks, error))) return false;
   a->view.ranks = ranks;
   a->view.shape = &a->shape;
   a->view.keys = &a->keys;
@@ -204,9 +185,7 @@ int main(int argc, char **argv) {
   plan_ranks ranks = {.nranks = 0};
   tool_error error = {.text = ""};
   int exit_status;
-  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
-    return exit_status;
-  }
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
   exit_status = run(&a, &ranks, &error) ? TOOL_EXIT_OK : tool_options_fail(&program, &error);
   plan_ranks_release(&ranks);
   return exit_status;

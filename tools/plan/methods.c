@@ -83,17 +83,14 @@ static bool best_flat(const plan_ranks *ranks, const plan_shape *shape, double b
   reduction.order = BANYAN_ORDER_PLAN;
   reduction.algorithm = NULL;
   reduction.outbox_bytes = 0;
-  if (!plan_request_make(ranks, &reduction, &request, error)) {
-    return false;
-  }
+  if (!plan_request_make(ranks, &reduction, &request, error)) return false;
   int32_t count = bny_algorithm_candidates(&request, candidates);
   best->algorithm = NULL;
   for (int32_t i = 0; i < count; i++) {
     bool flat = strcmp(candidates[i].algorithm->name, "levels") != 0;
     if (flat && candidates[i].refusal == NULL && candidates[i].fits &&
-        (best->algorithm == NULL || candidates[i].ns < best->ns)) {
+        (best->algorithm == NULL || candidates[i].ns < best->ns))
       *best = candidates[i];
-    }
   }
   return best->algorithm != NULL || tool_error_set(error, "no algorithm can reduce %.0f bytes", bytes);
 }
@@ -104,9 +101,7 @@ static bool three_allreduces(const plan_ranks *ranks, const plan_shape *shape, p
   *method = (plan_method){.name = "three allreduces", .serves = true, .outside = true};
   for (int i = 0; i < 3; i++) {
     bny_candidate best;
-    if (!best_flat(ranks, shape, sizes[i], &best, error)) {
-      return false;
-    }
+    if (!best_flat(ranks, shape, sizes[i], &best, error)) return false;
     method->ns += best.ns;
     method->rounds += best.estimate.rounds;
     method->messages += best.estimate.messages;
@@ -114,9 +109,7 @@ static bool three_allreduces(const plan_ranks *ranks, const plan_shape *shape, p
     method->bytes_sent += best.estimate.bytes_sent;
     double memory = (double)best.estimate.outbox_bytes;
     method->memory_bytes = memory > method->memory_bytes ? memory : method->memory_bytes;
-    for (int32_t k = 0; k < ranks->levels->nlevels; k++) {
-      method->level_bytes[k] += best.estimate.level_bytes[k];
-    }
+    for (int32_t k = 0; k < ranks->levels->nlevels; k++) method->level_bytes[k] += best.estimate.level_bytes[k];
   }
   return true;
 }
@@ -125,9 +118,7 @@ static bool three_allreduces(const plan_ranks *ranks, const plan_shape *shape, p
 
 static int by_time(const void *a_void, const void *b_void) {
   const plan_method *a = a_void, *b = b_void;
-  if (a->serves != b->serves) {
-    return a->serves ? -1 : 1;
-  }
+  if (a->serves != b->serves) return a->serves ? -1 : 1;
   return a->ns < b->ns ? -1 : a->ns > b->ns;
 }
 
@@ -188,11 +179,8 @@ static void explain(const plan_ranks *ranks, const plan_shape *shape, plan_metho
 }
 
 const plan_method *plan_methods_chosen(const plan_methods *methods) {
-  for (int32_t i = 0; i < methods->count; i++) {
-    if (methods->methods[i].chosen) {
-      return &methods->methods[i];
-    }
-  }
+  for (int32_t i = 0; i < methods->count; i++)
+    if (methods->methods[i].chosen) return &methods->methods[i];
   return NULL;
 }
 
@@ -201,9 +189,7 @@ const plan_method *plan_methods_chosen(const plan_methods *methods) {
 static bool weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error) {
   bny_request request;
   bny_candidate candidates[BNY_CANDIDATES_MAX];
-  if (!plan_request_make(ranks, shape, &request, error)) {
-    return false;
-  }
+  if (!plan_request_make(ranks, shape, &request, error)) return false;
   methods->nlevels = ranks->levels->nlevels;
   methods->count = bny_algorithm_candidates(&request, candidates);
   bool chosen = false;
@@ -215,34 +201,27 @@ static bool weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods
     const bny_algorithm *algorithm;
     double ns;
     char *reason;
-    if (bny_algorithm_select(&request, &algorithm, &ns, &reason) == BANYAN_OK) {
+    if (bny_algorithm_select(&request, &algorithm, &ns, &reason) == BANYAN_OK)
       free(reason);
-    } else {
+    else
       tool_error_set(error, "%s", banyan_last_error());
-    }
   }
   plan_request_release(&request);
   return chosen;
 }
 
 bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error) {
-  if (!weigh(ranks, shape, methods, error)) {
-    return false;
-  }
+  if (!weigh(ranks, shape, methods, error)) return false;
   explain(ranks, shape, methods);
   return true;
 }
 
 bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
                           plan_methods *methods, tool_error *error) {
-  if (!weigh(ranks, shape, methods, error)) {
-    return false;
-  }
+  if (!weigh(ranks, shape, methods, error)) return false;
   if (shape->collective == BNY_COMBINE) {
     ring_attention(ranks, shape, keys, &methods->methods[methods->count]);
-    if (!three_allreduces(ranks, shape, &methods->methods[methods->count + 1], error)) {
-      return false;
-    }
+    if (!three_allreduces(ranks, shape, &methods->methods[methods->count + 1], error)) return false;
     methods->count += 2;
   }
   explain(ranks, shape, methods);

@@ -41,13 +41,9 @@ void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, pl
   double least = methods->count > 0 ? methods->methods[0].ns : 0;
   const bool fit = reasons_fit(methods, bars, columns);
   fprintf(stream, "%-18s %10s", "", "predicted");
-  if (bars != PLAN_BARS_NONE) {
-    fprintf(stream, "  %-*s", (int)BAR, "");
-  }
+  if (bars != PLAN_BARS_NONE) fprintf(stream, "  %-*s", (int)BAR, "");
   fprintf(stream, " %6s %8s", "rounds", "messages");
-  for (int32_t k = 0; k < methods->nlevels; k++) {
-    fprintf(stream, " %8s", ranks->levels->levels[k].name);
-  }
+  for (int32_t k = 0; k < methods->nlevels; k++) fprintf(stream, " %8s", ranks->levels->levels[k].name);
   fprintf(stream, " %8s\n", "memory");
   for (int32_t i = 0; i < methods->count; i++) {
     const plan_method *method = &methods->methods[i];
@@ -56,19 +52,15 @@ void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, pl
       continue;
     }
     fprintf(stream, "%-18s %10s", method->name, plan_text_time(method->ns, text));
-    if (bars != PLAN_BARS_NONE) {
-      print_bar(method->ns, least, bars, stream);
-    }
+    if (bars != PLAN_BARS_NONE) print_bar(method->ns, least, bars, stream);
     fprintf(stream, " %6.0f %8.0f", method->rounds, method->messages);
-    for (int32_t k = 0; k < methods->nlevels; k++) {
+    for (int32_t k = 0; k < methods->nlevels; k++)
       fprintf(stream, " %8s", plan_text_bytes(method->level_bytes[k], text));
-    }
     fprintf(stream, " %8s%s", plan_text_bytes(method->memory_bytes, text), fit ? "  " : "\n  ");
-    if (fit) {
+    if (fit)
       fprintf(stream, "%s\n", method->why);
-    } else {
+    else
       tool_print_wrapped(stream, 2, 2, method->why);
-    }
   }
 }
 
@@ -79,13 +71,10 @@ json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods) 
     json_t *o = json_pack("{s:s, s:b, s:b, s:s}", "name", method->name, "serves", method->serves, "chosen",
                           method->chosen, "why", method->why);
     json_array_append_new(array, o);
-    if (!method->serves) {
-      continue;
-    }
+    if (!method->serves) continue;
     json_t *levels = json_object();
-    for (int32_t k = 0; k < methods->nlevels; k++) {
+    for (int32_t k = 0; k < methods->nlevels; k++)
       json_object_set_new(levels, ranks->levels->levels[k].name, json_real(method->level_bytes[k]));
-    }
     json_object_set_new(o, "predicted_us", json_real(method->ns / 1e3));
     json_object_set_new(o, "rounds", json_real(method->rounds));
     json_object_set_new(o, "messages_received", json_real(method->messages));
@@ -111,13 +100,9 @@ void plan_levels_print(const plan_ranks *ranks, FILE *stream) {
   }
   for (int32_t i = 0; i < ranks->notes.count; i++) {
     const bny_place_note *note = &ranks->notes.notes[i];
-    if (!note->kept) {
-      fprintf(stream, "%-10s       -  %s\n", note->name, note->text);
-    }
+    if (!note->kept) fprintf(stream, "%-10s       -  %s\n", note->name, note->text);
   }
-  if (ranks->notes.work[0] != '\0') {
-    fprintf(stream, "%s\n", ranks->notes.work);
-  }
+  if (ranks->notes.work[0] != '\0') fprintf(stream, "%s\n", ranks->notes.work);
 }
 
 json_t *plan_levels_json(const plan_ranks *ranks) {

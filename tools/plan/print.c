@@ -13,14 +13,11 @@ enum { CONTINUED = 12 }; /* a step's list of ranks goes on in this column, below
 static bool print_text(const plan_view *view, const bny_plan *plan, tool_error *error) {
   size_t bytes = bny_plan_print(plan, NULL, 0) + 1;
   char *text = malloc(bytes);
-  if (text == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (text == NULL) return tool_error_set(error, "out of memory");
   bny_plan_print(plan, text, bytes);
   char *rest = text;
-  for (char *line = strsep(&rest, "\n"); line != NULL && rest != NULL; line = strsep(&rest, "\n")) {
+  for (char *line = strsep(&rest, "\n"); line != NULL && rest != NULL; line = strsep(&rest, "\n"))
     tool_print_wrapped(view->stream, 0, CONTINUED, line);
-  }
   free(text);
   return true;
 }
@@ -62,24 +59,18 @@ static json_t *step_json(const bny_plan *plan, const bny_step *step) {
   }
   if (step->kind == BNY_STEP_SEND) {
     json_t *ranks = json_array();
-    for (int32_t i = 0; i < step->count; i++) {
-      json_array_append_new(ranks, json_integer(plan->peers[step->first + i]));
-    }
+    for (int32_t i = 0; i < step->count; i++) json_array_append_new(ranks, json_integer(plan->peers[step->first + i]));
     json_object_set_new(o, "ranks", ranks);
     return o;
   }
   json_object_set_new(o, "slice", slice_json(plan, &step->slice));
-  if (step->kind != BNY_STEP_COPY) {
-    json_object_set_new(o, "from", sources_json(plan, step));
-  }
+  if (step->kind != BNY_STEP_COPY) json_object_set_new(o, "from", sources_json(plan, step));
   return o;
 }
 
 static json_t *plan_json(const bny_plan *plan) {
   json_t *steps = json_array();
-  for (int32_t i = 0; i < plan->nsteps; i++) {
-    json_array_append_new(steps, step_json(plan, &plan->steps[i]));
-  }
+  for (int32_t i = 0; i < plan->nsteps; i++) json_array_append_new(steps, step_json(plan, &plan->steps[i]));
   char hash[24];
   snprintf(hash, sizeof hash, "%016llx", (unsigned long long)plan->hash);
   return json_pack("{s:i, s:s, s:s, s:s, s:f, s:i, s:I, s:o}", "rank", plan->rank, "algorithm", plan->algorithm,
@@ -92,15 +83,11 @@ static bool print_ranks(const plan_view *view, const bny_request *request, int32
   bool ok = true;
   for (int32_t rank = first; rank <= last && ok; rank++) {
     bny_plan *plan;
-    if (bny_plan_make(request, rank, &plan) != BANYAN_OK) {
-      return tool_error_set(error, "%s", banyan_last_error());
-    }
+    if (bny_plan_make(request, rank, &plan) != BANYAN_OK) return tool_error_set(error, "%s", banyan_last_error());
     if (plans != NULL) {
       json_array_append_new(plans, plan_json(plan));
     } else {
-      if (rank > first) {
-        fputc('\n', view->stream);
-      }
+      if (rank > first) fputc('\n', view->stream);
       ok = print_text(view, plan, error);
     }
     bny_plan_free(plan);
@@ -113,9 +100,7 @@ bool plan_view_print(const plan_view *view, tool_error *error) {
   int32_t nranks = view->ranks->nranks;
   bool few = nranks <= PLAN_PRINT_RANKS;
   int32_t first = view->rank >= 0 ? view->rank : 0, last = view->rank >= 0 || !few ? first : nranks - 1;
-  if (!plan_request_make(view->ranks, view->shape, &request, error)) {
-    return false;
-  }
+  if (!plan_request_make(view->ranks, view->shape, &request, error)) return false;
   json_t *plans = view->json ? json_array() : NULL;
   bool ok = print_ranks(view, &request, first, last, plans, error);
   plan_request_release(&request);
@@ -125,8 +110,6 @@ bool plan_view_print(const plan_view *view, tool_error *error) {
     bool written = tool_json_write(o, view->stream, error);
     return ok && written;
   }
-  if (ok && view->rank < 0 && !few) {
-    fprintf(view->stream, "\nOf rank 0 of %d; --rank prints another.\n", nranks);
-  }
+  if (ok && view->rank < 0 && !few) fprintf(view->stream, "\nOf rank 0 of %d; --rank prints another.\n", nranks);
   return ok;
 }

@@ -27,9 +27,7 @@ static bool check_memory(const plan_view *view, const bny_request *request, char
   bny_candidate candidates[BNY_CANDIDATES_MAX];
   int32_t count = bny_algorithm_candidates(request, candidates);
   for (int32_t i = 0; i < count; i++) {
-    if (!candidates[i].chosen) {
-      continue;
-    }
+    if (!candidates[i].chosen) continue;
     size_t length = 0;
     bny_algorithm_print(candidates[i].algorithm, algorithm, 64, &length);
     double each = BYTES_PER_RANK + candidates[i].estimate.messages * BYTES_PER_MESSAGE;
@@ -47,19 +45,14 @@ static bool check_memory(const plan_view *view, const bny_request *request, char
 static bool plans_make(proof *p, tool_error *error) {
   int64_t start = tool_now_ns();
   p->plans = calloc((size_t)p->request.nranks, sizeof(bny_plan *));
-  if (p->plans == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (p->plans == NULL) return tool_error_set(error, "out of memory");
   for (int32_t rank = 0; rank < p->request.nranks; rank++) {
-    if (bny_plan_make(&p->request, rank, &p->plans[rank]) != BANYAN_OK) {
+    if (bny_plan_make(&p->request, rank, &p->plans[rank]) != BANYAN_OK)
       return tool_error_set(error, "rank %d: %s", rank, banyan_last_error());
-    }
     const bny_plan *plan = p->plans[rank];
     p->steps += plan->nsteps;
     p->messages += plan->nmessages;
-    for (int32_t i = 0; i < plan->nmessages; i++) {
-      p->bytes += (int64_t)plan->messages[i].what.bytes;
-    }
+    for (int32_t i = 0; i < plan->nmessages; i++) p->bytes += (int64_t)plan->messages[i].what.bytes;
   }
   p->make_s = (double)(tool_now_ns() - start) / 1e9;
   return true;
@@ -70,9 +63,7 @@ static bool plans_prove(proof *p, tool_error *error) {
   banyan_status status = bny_plan_prove(&p->request, (const bny_plan *const *)p->plans);
   p->prove_s = (double)(tool_now_ns() - start) / 1e9;
   struct rusage usage;
-  if (getrusage(RUSAGE_SELF, &usage) == 0) {
-    p->memory_bytes = (int64_t)usage.ru_maxrss * 1024;
-  }
+  if (getrusage(RUSAGE_SELF, &usage) == 0) p->memory_bytes = (int64_t)usage.ru_maxrss * 1024;
   return status == BANYAN_OK || tool_error_set(error, "not proved: %s", banyan_last_error());
 }
 
@@ -101,9 +92,7 @@ static bool report(const plan_view *view, const proof *p, bool proved, tool_erro
   int count = proved_list(p, lines);
   if (view->json) {
     json_t *o = plan_shape_json(view->ranks, view->shape), *list = json_array();
-    for (int i = 0; i < count && proved; i++) {
-      json_array_append_new(list, json_string(lines[i]));
-    }
+    for (int i = 0; i < count && proved; i++) json_array_append_new(list, json_string(lines[i]));
     json_object_set_new(o, "proved", json_boolean(proved));
     json_object_set_new(o, "error", proved ? json_null() : json_string(error->text));
     json_object_set_new(o, "algorithm", json_string(p->algorithm));
@@ -116,35 +105,27 @@ static bool report(const plan_view *view, const proof *p, bool proved, tool_erro
     json_object_set_new(o, "holds", list);
     return tool_json_write(o, view->stream, error);
   }
-  if (!proved) {
-    return true;
-  }
+  if (!proved) return true;
   plan_shape_print(view->shape, shape);
   fprintf(view->stream, "%s\n%d ranks (%s) by %s\n\n", shape, p->request.nranks, view->ranks->title, p->algorithm);
   fprintf(view->stream,
           "proved: %lld steps, %lld messages, %s in all\n  %.2f s to plan, %.2f s to prove, peak memory %s\n",
           (long long)p->steps, (long long)p->messages, plan_text_bytes((double)p->bytes, bytes), p->make_s, p->prove_s,
           plan_text_bytes((double)p->memory_bytes, memory));
-  for (int i = 0; i < count; i++) {
-    fprintf(view->stream, "  %s\n", lines[i]);
-  }
+  for (int i = 0; i < count; i++) fprintf(view->stream, "  %s\n", lines[i]);
   return true;
 }
 
 bool plan_view_prove(const plan_view *view, tool_error *error) {
   proof p = {.plans = NULL};
-  if (!plan_request_make(view->ranks, view->shape, &p.request, error)) {
-    return false;
-  }
+  if (!plan_request_make(view->ranks, view->shape, &p.request, error)) return false;
   bool ok = check_memory(view, &p.request, p.algorithm, error) && plans_make(&p, error);
   if (ok) {
     ok = plans_prove(&p, error);
     bool written = report(view, &p, ok, error);
     ok = ok && written;
   }
-  for (int32_t rank = 0; p.plans != NULL && rank < p.request.nranks; rank++) {
-    bny_plan_free(p.plans[rank]);
-  }
+  for (int32_t rank = 0; p.plans != NULL && rank < p.request.nranks; rank++) bny_plan_free(p.plans[rank]);
   free(p.plans);
   plan_request_release(&p.request);
   return ok;

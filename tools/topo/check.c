@@ -17,9 +17,8 @@ bool topo_check_mute(bny_topo_levels *levels, const char *ids, tool_error *error
       char known[1024];
       size_t used = 0;
       for (const bny_topo_finding_kind *kind = bny_topo_finding_kinds;
-           kind->severity > BNY_TOPO_INFO && used < sizeof known; kind++) {
+           kind->severity > BNY_TOPO_INFO && used < sizeof known; kind++)
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used == 0 ? "" : ", ", kind->id);
-      }
       return tool_error_set(error, "--mute %s: no finding has this id; the ids are %s", id, known);
     }
     bny_topo_findings_remove(levels, id);
@@ -33,9 +32,7 @@ bool topo_check_probes(const topo_view *view, bny_topo_levels *levels, tool_erro
     topo_string text = {.text = ""};
     if (view->reports[i].outcome == BNY_TOPO_PROBE_FAILED) {
       topo_append(&text, "the probe %s failed: %s", view->reports[i].name, view->reports[i].text);
-      if (!bny_topo_finding_add(levels, "probe-failed", -1, text.text)) {
-        return tool_error_set(error, "out of memory");
-      }
+      if (!bny_topo_finding_add(levels, "probe-failed", -1, text.text)) return tool_error_set(error, "out of memory");
     }
   }
   return true;
@@ -67,9 +64,7 @@ char *topo_check(const topo_view *view, bool json, int *status, tool_error *erro
   const bny_topo_levels *levels = view->levels;
   bny_topo_severity worst = levels->nfindings == 0 ? BNY_TOPO_INFO : levels->findings[0].severity;
   *status = results[worst].status;
-  if (json) {
-    return check_json(view, results[worst].word, error);
-  }
+  if (json) return check_json(view, results[worst].word, error);
   char *text = NULL;
   size_t bytes;
   FILE *out = open_memstream(&text, &bytes);
@@ -79,9 +74,7 @@ char *topo_check(const topo_view *view, bool json, int *status, tool_error *erro
   }
   for (int32_t f = 0; f < levels->nfindings; f++) {
     const bny_topo_finding *finding = &levels->findings[f];
-    if (finding->severity == BNY_TOPO_INFO && !view->all) {
-      break;
-    }
+    if (finding->severity == BNY_TOPO_INFO && !view->all) break;
     topo_put(out, view, topo_ink_of_severity(finding->severity), bny_topo_severity_name(finding->severity));
     fprintf(out, ": %s: ", finding->id);
     topo_put(out, view, TOPO_INK_PLAIN, finding->text);

@@ -47,9 +47,7 @@ char *topo_diff(const topo_view *first, const topo_view *second, bool json, int 
   d.out = json ? NULL : open_memstream(&text, &bytes);
   bool good =
       (d.out != NULL || d.list != NULL || tool_error_set(error, "out of memory")) && topo_compare(&comparison, error);
-  if (good && d.count == 0 && d.out != NULL) {
-    fputs("no differences\n", d.out);
-  }
+  if (good && d.count == 0 && d.out != NULL) fputs("no differences\n", d.out);
   *status = d.count == 0 ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
   if (d.out != NULL && topo_finish(d.out, &text, error) != NULL && !good) {
     free(text);

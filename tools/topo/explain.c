@@ -51,12 +51,9 @@ char *topo_explain(const topo_view *view, size_t bytes, bool json, tool_error *e
   plan_ranks ranks;
   plan_methods methods;
   char *text = NULL;
-  if (!plan_ranks_of(view->topo, view->levels, view->title, view->nreports > 0, &ranks, error)) {
-    return NULL;
-  }
-  if (plan_methods_weigh(&ranks, &shape, &methods, error)) {
+  if (!plan_ranks_of(view->topo, view->levels, view->title, view->nreports > 0, &ranks, error)) return NULL;
+  if (plan_methods_weigh(&ranks, &shape, &methods, error))
     text = json ? explain_json(&ranks, &shape, &methods, error) : explain_text(view, &ranks, &shape, &methods, error);
-  }
   plan_ranks_release(&ranks);
   return text;
 }

@@ -7,17 +7,13 @@
 enum { FINDINGS_MOST = 24 };
 
 static const char *mark_of(const topo_view *view, bny_topo_severity severity) {
-  if (severity == BNY_TOPO_INFO) {
-    return view->utf8 ? "·" : "-";
-  }
+  if (severity == BNY_TOPO_INFO) return view->utf8 ? "·" : "-";
   return severity == BNY_TOPO_FAULT ? (view->utf8 ? "✖" : "x") : view->utf8 ? "▲" : "!";
 }
 
 void topo_put_findings(FILE *out, const topo_view *view) {
   const bny_topo_levels *levels = view->levels;
-  if (levels->nfindings == 0) {
-    return;
-  }
+  if (levels->nfindings == 0) return;
   topo_put_heading(out, view, "Findings");
   int32_t shown = view->all || levels->nfindings <= FINDINGS_MOST ? levels->nfindings : FINDINGS_MOST;
   for (int32_t f = 0; f < shown; f++) {
@@ -30,9 +26,7 @@ void topo_put_findings(FILE *out, const topo_view *view) {
     topo_put_blanks(out, 9 - (int32_t)strlen(bny_topo_severity_name(finding->severity)));
     topo_put_wrapped(out, view, TOPO_INK_PLAIN, 13, finding->text);
   }
-  if (shown < levels->nfindings) {
-    fprintf(out, "    and %d more: --check lists all\n", (int)(levels->nfindings - shown));
-  }
+  if (shown < levels->nfindings) fprintf(out, "    and %d more: --check lists all\n", (int)(levels->nfindings - shown));
 }
 
 /* ---- probes ------------------------------------------------------------------------------------------------------ */
@@ -50,11 +44,8 @@ static const struct {
 };
 
 static const char *advice_for(const bny_topo_probe_report *report) {
-  for (size_t i = 0; i < sizeof advices / sizeof advices[0]; i++) {
-    if (strcmp(advices[i].probe, report->name) == 0) {
-      return advices[i].advice;
-    }
-  }
+  for (size_t i = 0; i < sizeof advices / sizeof advices[0]; i++)
+    if (strcmp(advices[i].probe, report->name) == 0) return advices[i].advice;
   return "";
 }
 
@@ -65,9 +56,7 @@ void topo_put_probes(FILE *out, const topo_view *view) {
       [BNY_TOPO_PROBE_ABSENT] = TOPO_INK_WARNING,
       [BNY_TOPO_PROBE_FAILED] = TOPO_INK_FAULT,
   };
-  if (view->nreports == 0) {
-    return;
-  }
+  if (view->nreports == 0) return;
   topo_put_heading(out, view, "Probes");
   for (int32_t i = 0; i < view->nreports; i++) {
     const bny_topo_probe_report *report = &view->reports[i];

@@ -42,9 +42,8 @@ static json_t *checked(json_t *object, bool good) {
 static json_t *group_out(const bny_topo_level *level, const bny_topo_group *group, const json_t *nodes) {
   json_t *object = json_object(), *ranks = json_array();
   bool good = ranks != NULL;
-  for (int32_t i = 0; good && i < group->count; i++) {
+  for (int32_t i = 0; good && i < group->count; i++)
     good = json_array_append_new(ranks, json_integer(level->members[group->first + i])) == 0;
-  }
   good = put(object, "ranks", ranks) && good && put_node(object, "node", nodes, group->node) &&
          put(object, "path", json_string(bny_topo_path_name(group->path))) &&
          put_positive(object, "gbytes_per_s", group->gbytes_per_s) &&
@@ -62,9 +61,8 @@ static json_t *levels_out(const bny_topo_levels *levels, const json_t *nodes) {
     const bny_topo_level *level = &levels->levels[i];
     json_t *object = json_object(), *groups = json_array();
     good = put(object, "kind", json_string(bny_topo_level_name(level->kind)));
-    for (int32_t g = 0; good && g < level->ngroups; g++) {
+    for (int32_t g = 0; good && g < level->ngroups; g++)
       good = json_array_append_new(groups, group_out(level, &level->groups[g], nodes)) == 0;
-    }
     good = put(object, "groups", groups) && good;
     good = json_array_append_new(list, object) == 0 && good;
   }
@@ -89,9 +87,8 @@ static json_t *rank_out(const bny_topo_rank *rank, int32_t r, const json_t *node
 static json_t *ranks_out(const bny_topo_levels *levels, const json_t *nodes) {
   json_t *list = json_array();
   bool good = list != NULL;
-  for (int32_t r = 0; good && r < levels->nranks; r++) {
+  for (int32_t r = 0; good && r < levels->nranks; r++)
     good = json_array_append_new(list, rank_out(&levels->ranks[r], r, nodes)) == 0;
-  }
   return checked(list, good);
 }
 
@@ -111,9 +108,8 @@ static json_t *finding_out(const bny_topo_finding *finding, const json_t *nodes)
 json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, bny_topo_severity least) {
   json_t *list = json_array();
   bool good = list != NULL;
-  for (int32_t f = 0; good && f < levels->nfindings && levels->findings[f].severity >= least; f++) {
+  for (int32_t f = 0; good && f < levels->nfindings && levels->findings[f].severity >= least; f++)
     good = json_array_append_new(list, finding_out(&levels->findings[f], nodes)) == 0;
-  }
   return checked(list, good);
 }
 
@@ -135,9 +131,7 @@ char *topo_json_text(json_t *json, tool_error *error) {
   json_t *all = tool_json_stamped(json);
   char *text = all == NULL ? NULL : bny_topo_json_text(all);
   json_decref(all);
-  if (text == NULL) {
-    tool_error_set(error, "out of memory");
-  }
+  if (text == NULL) tool_error_set(error, "out of memory");
   return text;
 }
 

@@ -67,9 +67,8 @@ static bool parse_seconds(void *opaque, const char *text, tool_error *error) {
 
 static bool parse_from(void *opaque, const char *text, tool_error *error) {
   arguments *a = opaque;
-  if (a->from[0] != NULL) {
+  if (a->from[0] != NULL)
     return tool_error_set(error, "--from is given twice; to compare two, use --diff FIRST SECOND");
-  }
   a->from[0] = text;
   return true;
 }
@@ -78,9 +77,8 @@ static bool parse_from(void *opaque, const char *text, tool_error *error) {
 static bool parse_format(void *opaque, const char *text, tool_error *error) {
   arguments *a = opaque;
   const char *format = text == NULL ? "json" : text;
-  if (a->format != NULL && strcmp(a->format, format) != 0) {
+  if (a->format != NULL && strcmp(a->format, format) != 0)
     return tool_error_set(error, "the format cannot be both %.20s and %.20s", a->format, format);
-  }
   a->format = format;
   return topo_format_find(format) != NULL || tool_error_set(error, "--format %.60s: not one of " TOPO_FORMATS, format);
 }
@@ -147,14 +145,12 @@ static const tool_option options[] = {
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   int rest = argc - optind;
-  if (a->explain_bytes > 0 && a->task != TASK_SHOW) {
+  if (a->explain_bytes > 0 && a->task != TASK_SHOW)
     return tool_error_set(error, "--explain and another of --levels, --check, --diff, --measure: one at a time");
-  }
   a->task = a->explain_bytes > 0 ? TASK_EXPLAIN : a->task;
   if (a->task == TASK_DIFF) {
-    if (rest != 2 || a->from[0] != NULL) {
+    if (rest != 2 || a->from[0] != NULL)
       return tool_error_set(error, "--diff wants two files or descriptions: " PROGRAM " --diff FIRST SECOND");
-    }
     a->from[0] = argv[optind];
     a->from[1] = argv[optind + 1];
   } else if (rest > 0) {
@@ -168,19 +164,15 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     }
   }
   a->format = a->format == NULL ? "text" : a->format;
-  if (a->task == TASK_MEASURE && a->from[0] != NULL) {
+  if (a->task == TASK_MEASURE && a->from[0] != NULL)
     return tool_error_set(error, "--measure measures this machine: not with --from");
-  }
-  if (a->task != TASK_MEASURE && a->measure_only != NULL) {
+  if (a->task != TASK_MEASURE && a->measure_only != NULL)
     return tool_error_set(error, "--%s goes with --measure", a->measure_only);
-  }
-  if (a->task != TASK_CHECK && a->check_only != NULL) {
+  if (a->task != TASK_CHECK && a->check_only != NULL)
     return tool_error_set(error, "--%s goes with --check", a->check_only);
-  }
   bool plain = strcmp(a->format, "text") == 0 || strcmp(a->format, "json") == 0;
-  if (a->task != TASK_SHOW && !plain) {
+  if (a->task != TASK_SHOW && !plain)
     return tool_error_set(error, "--format %s: --levels, --check and --diff are written as text or json", a->format);
-  }
   return true;
 }
 
@@ -205,11 +197,10 @@ static int32_t columns_of_terminal(void) {
   struct winsize size = {0};
   const char *variable = getenv("COLUMNS");
   int64_t columns = COLUMNS_DEFAULT;
-  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     columns = size.ws_col;
-  } else if (variable != NULL && !tool_parse_int(variable, 1, 100000, &columns)) {
+  else if (variable != NULL && !tool_parse_int(variable, 1, 100000, &columns))
     columns = COLUMNS_DEFAULT;
-  }
   return (int32_t)(columns < COLUMNS_LEAST ? COLUMNS_LEAST : columns > COLUMNS_MOST ? COLUMNS_MOST : columns);
 }
 
@@ -228,16 +219,14 @@ static void set_up_view(const arguments *a, topo_view *view) {
 static void set_title(machine *m, const char *from) {
   const char *name = from == NULL ? "this machine" : from;
   size_t length = strlen(name);
-  if (length >= sizeof m->title) { /* the end is more specific */
+  if (length >= sizeof m->title) /* the end is more specific */
     snprintf(m->title, sizeof m->title, "...%s", name + length - (sizeof m->title - 4));
-  } else {
+  else
     snprintf(m->title, sizeof m->title, "%s", name);
-  }
   bny_topo *printable = bny_topo_new(); /* a node's name is made printable */
   bny_topo_node node = {.kind = BNY_TOPO_HOST, .parent = -1, .index = -1, .compute = -1, .name = m->title};
-  if (printable != NULL && bny_topo_add_node(printable, &node) == 0) {
+  if (printable != NULL && bny_topo_add_node(printable, &node) == 0)
     snprintf(m->title, sizeof m->title, "%s", printable->nodes[0].name);
-  }
   bny_topo_free(printable);
 }
 
@@ -254,21 +243,15 @@ static bool load(const arguments *a, const char *from, machine *m, tool_error *e
   bny_topo_error why = {.text = ""};
   int32_t nreports = 0;
   m->topo = from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why) : bny_topo_load(from, NULL, &why);
-  if (m->topo == NULL) {
-    return tool_error_set(error, "%s", why.text);
-  }
+  if (m->topo == NULL) return tool_error_set(error, "%s", why.text);
   if (a->task == TASK_MEASURE) {
     topo_measure_options options = with_plans(a->measure);
     m->measured = topo_measure(&options, m->topo, error);
-    if (m->measured == NULL) {
-      return false;
-    }
+    if (m->measured == NULL) return false;
     topo_measured_apply(m->measured, m->topo);
   }
   m->levels = bny_topo_derive(m->topo);
-  if (m->levels == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (m->levels == NULL) return tool_error_set(error, "out of memory");
   set_title(m, from);
   m->view = (topo_view){.topo = m->topo,
                         .levels = m->levels,
@@ -296,9 +279,8 @@ static bool save_costs(const machine *m, const char *path, tool_error *error) {
 }
 
 static char *show_measured(const machine *m, const char *costs, bool json, int *exit_status, tool_error *error) {
-  for (int32_t f = 0; f < m->measured->nfindings; f++) {
+  for (int32_t f = 0; f < m->measured->nfindings; f++)
     *exit_status = m->measured->findings[f].warning ? TOOL_EXIT_FAILED : *exit_status;
-  }
   if (costs != NULL && !save_costs(m, costs, error)) return NULL;
   return json ? topo_view_json(&m->view, error)
               : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns, error);
@@ -311,9 +293,7 @@ static char *check(const arguments *a, machine machines[2], int *exit_status, to
               (a->profile == NULL || topo_check_profile(&machines[1].view, view, levels, error)) &&
               (a->mute == NULL || topo_check_mute(levels, a->mute, error));
   char *text = good ? topo_check(view, strcmp(a->format, "json") == 0, exit_status, error) : NULL;
-  if (text == NULL || a->save_profile == NULL) {
-    return text;
-  }
+  if (text == NULL || a->save_profile == NULL) return text;
   bny_topo_error why = {.text = ""};
   char *json = *exit_status == TOOL_EXIT_FAULTS ? NULL : bny_topo_export_json(view->topo, &why);
   if (*exit_status == TOOL_EXIT_FAULTS) {
@@ -346,9 +326,7 @@ int main(int argc, char **argv) {
   tool_error error = {.text = ""};
   int exit_status;
   setlocale(LC_CTYPE, "");
-  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
-    return exit_status;
-  }
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
   const char *other = a.task == TASK_DIFF ? a.from[1] : a.profile;
   bool ok = load(&a, a.from[0], &machines[0], &error) && (other == NULL || load(&a, other, &machines[1], &error));
   char *text = ok ? work(&a, machines, &exit_status, &error) : NULL;

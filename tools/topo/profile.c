@@ -18,9 +18,7 @@ static bool is_less(double now, double expected) { return now < 0.95 * expected;
 /* Returns the id of a change for the worse; "profile-differs" of any other. */
 static const char *id_of(const topo_change *change, const bny_topo *topo) {
   bool missing = change->kind == TOPO_MISSING;
-  if (change->kind == TOPO_ADDED) {
-    return "profile-differs";
-  }
+  if (change->kind == TOPO_ADDED) return "profile-differs";
   if (strcmp(change->what, "gpu") == 0 || strcmp(change->what, "nic") == 0) {
     bool gpu = change->what[0] == 'g';
     return missing                                                       ? (gpu ? "gpu-lost" : "nic-missing")
@@ -48,9 +46,8 @@ static bool take(void *context, const topo_change *change) {
                                       "the profile has the first"};
   profiling *p = context;
   char fact[400];
-  if (strcmp(change->what, "level") == 0) { /* it follows from the rest */
+  if (strcmp(change->what, "level") == 0) /* it follows from the rest */
     return true;
-  }
   snprintf(fact, sizeof fact, "%.300s: %s", change->text, words[change->kind]);
   return bny_topo_finding_add(p->levels, id_of(change, p->machine->topo), change->nodes[1], fact) ||
          tool_error_set(p->error, "out of memory");
@@ -62,14 +59,10 @@ bool topo_check_profile(const topo_view *profile, const topo_view *machine, bny_
   profiling p = {.machine = machine, .levels = levels, .host = -1, .error = error};
   topo_comparison comparison = {
       .first = profile, .second = machine, .only = -1, .arrow = "->", .together = true, .take = take, .context = &p};
-  if (!each) {
-    return topo_compare(&comparison, error);
-  }
+  if (!each) return topo_compare(&comparison, error);
   for (int32_t n = 0; n < machine->topo->nnodes; n++) {
     comparison.only = n;
-    if (machine->topo->nodes[n].kind == BNY_TOPO_HOST && !topo_compare(&comparison, error)) {
-      return false;
-    }
+    if (machine->topo->nodes[n].kind == BNY_TOPO_HOST && !topo_compare(&comparison, error)) return false;
   }
   return true;
 }

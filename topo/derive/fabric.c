@@ -17,9 +17,8 @@ static int32_t tiers_find(bny_topo_derivation *d, int32_t *queue) {
   const bny_topo *topo = d->topo;
   int32_t head = 0, tail = 0, highest = 0;
   for (int32_t n = 0; n < topo->nnodes; n++) d->keys[n] = false; /* whether this NIC serves a rank */
-  for (int32_t r = 0; r < d->levels->nranks; r++) {
+  for (int32_t r = 0; r < d->levels->nranks; r++)
     if (d->levels->ranks[r].nic >= 0) d->keys[d->levels->ranks[r].nic] = true;
-  }
   for (int32_t n = 0; n < topo->nnodes; n++) {
     bny_topo_kind kind = topo->nodes[n].kind;
     int32_t nic = kind == BNY_TOPO_NIC || kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;

@@ -68,9 +68,8 @@ static void drop(bny_topo_levels *levels, int32_t at) {
 }
 
 void bny_topo_findings_remove(bny_topo_levels *levels, const char *id) {
-  for (int32_t f = levels->nfindings - 1; f >= 0; f--) {
+  for (int32_t f = levels->nfindings - 1; f >= 0; f--)
     if (strcmp(levels->findings[f].id, id) == 0) drop(levels, f);
-  }
 }
 
 /* Composes "GPU0, GPU1 and 6 others: FACT; ADVICE". */
@@ -79,9 +78,8 @@ static void compose(char text[TEXT_BYTES], const char *labels, const char *fact,
 }
 
 static bool is_about(const bny_topo_finding *finding, int32_t node) {
-  for (int32_t n = 0; n < finding->nnodes; n++) {
+  for (int32_t n = 0; n < finding->nnodes; n++)
     if (finding->nodes[n] == node) return true;
-  }
   return false;
 }
 
@@ -201,9 +199,8 @@ const char *bny_topo_members_word(const bny_topo_derivation *d) {
 bool bny_topo_is_rdma(const char *nic) {
   static const char *const starts[] = {"mlx",  "ib",  "bnxt_re", "roce", "irdma", "efa",
                                        "rdma", "hfi", "ionic_",  "cxi",  "hsn"};
-  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
     if (strncmp(nic, starts[i], strlen(starts[i])) == 0) return true;
-  }
   return false;
 }
 
@@ -239,9 +236,8 @@ const bny_topo_note *bny_topo_find_note(const bny_topo *topo, bny_topo_note_kind
 
 bool bny_topo_is_noted(const bny_topo *topo, bny_topo_note_kind kind, int32_t node) {
   int32_t at = 0;
-  for (const bny_topo_note *note; (note = bny_topo_find_note(topo, kind, &at)) != NULL;) {
+  for (const bny_topo_note *note; (note = bny_topo_find_note(topo, kind, &at)) != NULL;)
     if (note->node == node) return true;
-  }
   return false;
 }
 

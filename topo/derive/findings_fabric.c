@@ -46,10 +46,9 @@ void bny_topo_find_trunk_slow(bny_topo_finder *s) {
 /* Counts the links of a switch to the tier above, and to any other switch. */
 static int32_t uplinks_of(const bny_topo_derivation *d, int32_t node) {
   int32_t count = 0;
-  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
+  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l))
     if (is_trunk(d, &d->topo->links[l]) && d->tier[bny_topo_other_end(d->topo, node, l)] == d->tier[node] + 1)
       count += d->topo->links[l].count;
-  }
   return count;
 }
 
@@ -74,9 +73,8 @@ void bny_topo_find_uplink_missing(bny_topo_finder *s) {
   for (int32_t n = 0; n < d->topo->nnodes; n++) highest = d->tier[n] > highest ? d->tier[n] : highest;
   for (int32_t tier = 1; tier < highest && counts; tier++) {
     int32_t count = 0, times;
-    for (int32_t n = 0; n < d->topo->nnodes; n++) {
+    for (int32_t n = 0; n < d->topo->nnodes; n++)
       if (d->tier[n] == tier) counts[count++] = uplinks_of(d, n);
-    }
     int32_t usual = (int32_t)bny_topo_usual(counts, count, &times);
     for (int32_t n = 0; n < d->topo->nnodes && (2 * times > count || count == 2); n++) {
       int32_t up = d->tier[n] == tier ? uplinks_of(d, n) : usual;
@@ -92,9 +90,8 @@ void bny_topo_find_uplink_missing(bny_topo_finder *s) {
 
 void bny_topo_find_cable_one_sided(bny_topo_finder *s) {
   int32_t at = 0;
-  for (const bny_topo_note *note; (note = bny_topo_find_note(s->d->topo, BNY_TOPO_NOTE_ONE_SIDED, &at)) != NULL;) {
+  for (const bny_topo_note *note; (note = bny_topo_find_note(s->d->topo, BNY_TOPO_NOTE_ONE_SIDED, &at)) != NULL;)
     if (s->d->topo->nodes[note->node].kind != BNY_TOPO_GPU) bny_topo_find(s, note->node, "%s", note->text);
-  }
 }
 
 /* Returns whether a NIC has a network link that leads anywhere but to its own ports. */
@@ -127,9 +124,8 @@ void bny_topo_find_cable_crossed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts; h++) {
     int32_t crossed = 0, first = -1, count = d->nic_first[h + 1] - d->nic_first[h];
-    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++)
       if (d->crossed[d->by_host[i]] >= 0 && crossed++ == 0) first = d->by_host[i];
-    }
     if (crossed == 0 || count < 2) continue;
     const bny_topo_rank *rank = &d->levels->ranks[first];
     bny_topo_find(s, rank->nic, "it is on the leaf switch of rail %d, as %d NIC%s of its host %s crossed, and %s",

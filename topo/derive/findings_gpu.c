@@ -19,9 +19,8 @@ static bool are_lost(int32_t missing, int32_t present) { return missing > 0 && 3
 static int32_t bus_ids_missing(const bny_topo_derivation *d, int32_t node, const bny_topo_note **first) {
   char bus_id[BNY_TOPO_BUS_BYTES];
   int32_t at = 0, count = 0;
-  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_LOST, &at)) != NULL;) {
+  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_LOST, &at)) != NULL;)
     if (note->node == node && bny_topo_bus_normalise(note->text, bus_id) && count++ == 0) *first = note;
-  }
   return count;
 }
 
@@ -59,9 +58,8 @@ static bool is_odd(const bny_topo_derivation *d, int32_t host) {
 static int32_t usual_gpus(const bny_topo_derivation *d) {
   double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
   int32_t hosts = 0, times = 0;
-  for (int32_t h = 0; h < d->nhosts && counts; h++) {
+  for (int32_t h = 0; h < d->nhosts && counts; h++)
     if (ranks_of(d, h) > 0) counts[hosts++] = ranks_of(d, h);
-  }
   int32_t usual = counts ? (int32_t)bny_topo_usual(counts, hosts, &times) : 0;
   free(counts);
   return hosts > 2 && 2 * times > hosts ? usual : 0;
@@ -93,9 +91,8 @@ void bny_topo_find_gpu_lost(bny_topo_finder *s) {
   char bus_id[BNY_TOPO_BUS_BYTES];
   if (d->levels->rank_kind != BNY_TOPO_GPU) return;
   int32_t at = 0, usual = usual_gpus(d);
-  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_LOST, &at)) != NULL;) {
+  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_LOST, &at)) != NULL;)
     if (!bny_topo_bus_normalise(note->text, bus_id)) bny_topo_find(s, note->node, "%s", note->text);
-  }
   for (int32_t h = 0; h < d->nhosts; h++) {
     bool told = bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_LOST, d->hosts[h]) && s->nfacts > 0;
     if (ranks_of(d, h) > 0 && !told) host_lost(s, h, usual);

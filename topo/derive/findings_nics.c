@@ -94,9 +94,8 @@ static bool gpus_without(bny_topo_finder *s, int32_t host) {
 static int32_t usual_nics(const bny_topo_derivation *d) {
   double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
   int32_t hosts = 0, times = 0;
-  for (int32_t h = 0; h < d->nhosts && counts; h++) {
+  for (int32_t h = 0; h < d->nhosts && counts; h++)
     if (ranks_of(d, h) > 0) counts[hosts++] = nics_serving(d, h);
-  }
   int32_t usual = counts ? (int32_t)bny_topo_usual(counts, hosts, &times) : 0;
   free(counts);
   bool most = d->levels->rank_kind == BNY_TOPO_GPU ? 2 * times > hosts : 4 * times >= 3 * hosts;
@@ -104,11 +103,10 @@ static int32_t usual_nics(const bny_topo_derivation *d) {
 }
 
 static bool has_port_down(const bny_topo_derivation *d, int32_t host) { /* the finding above */
-  for (int32_t n = 0; n < d->topo->nnodes; n++) {
+  for (int32_t n = 0; n < d->topo->nnodes; n++)
     if (d->host_of[n] == d->hosts[host] && d->topo->nodes[n].kind == BNY_TOPO_PORT &&
         bny_topo_is_found(d, "port-down", n))
       return true;
-  }
   return false;
 }
 
@@ -197,9 +195,8 @@ static double usual_speed(bny_topo_finder *s, int32_t *known, int32_t *times) {
   double *speeds = malloc(((size_t)levels->nranks + 1) * sizeof *speeds);
   s->no_memory = s->no_memory || !speeds;
   *known = *times = 0;
-  for (int32_t r = 0; r < levels->nranks && speeds; r++) {
+  for (int32_t r = 0; r < levels->nranks && speeds; r++)
     if (levels->ranks[r].nic_gbytes_per_s > 0) speeds[(*known)++] = levels->ranks[r].nic_gbytes_per_s;
-  }
   double usual = speeds ? bny_topo_usual(speeds, *known, times) : 0;
   free(speeds);
   return usual;
@@ -309,9 +306,8 @@ static void ports_down(bny_topo_finder *s, bool serving) {
   const bny_topo_derivation *d = s->d;
   int32_t *first = d->keys; /* by NIC: the first rank that it serves */
   for (int32_t n = 0; n < d->topo->nnodes; n++) first[n] = -1;
-  for (int32_t r = d->levels->nranks - 1; r >= 0; r--) {
+  for (int32_t r = d->levels->nranks - 1; r >= 0; r--)
     if (d->levels->ranks[r].nic >= 0) first[d->levels->ranks[r].nic] = r;
-  }
   for (int32_t n = 0; n < d->topo->nnodes; n++) {
     int32_t nic = bny_topo_port_down(d->topo, n) ? bny_topo_ancestor(d->topo, n, BNY_TOPO_NIC) : -1;
     if (nic < 0) continue;

@@ -6,9 +6,8 @@
 #include "topo/derive/findings.h"
 
 const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node) {
-  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
+  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l))
     if (d->topo->links[l].kind == BNY_TOPO_LINK_XGMI) return "xGMI link";
-  }
   return "NVLink";
 }
 
@@ -20,9 +19,8 @@ static int32_t links_of_board(const char *model) {
   } boards[] = {{"0x1db1", 6},  {"0x1db5", 6},  {"0x20b0", 12}, {"0x20b2", 12}, {"0x2324", 8},
                 {"0x2329", 18}, {"0x2330", 18}, {"0x2335", 18}, {"0x2901", 18}, {"0x2941", 18},
                 {"0x31c2", 18}, {"0x74a1", 7},  {"0x74a5", 7}};
-  for (size_t i = 0; model && i < sizeof boards / sizeof boards[0]; i++) {
+  for (size_t i = 0; model && i < sizeof boards / sizeof boards[0]; i++)
     if (strcmp(model, boards[i].device) == 0) return boards[i].links;
-  }
   return 0;
 }
 

@@ -22,9 +22,8 @@ typedef enum verdict { VERDICT_WIDTH, VERDICT_GENERATION, VERDICT_IDLE, VERDICT_
 
 static int place_order(const void *a, const void *b) {
   const pci_place *x = a, *y = b;
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 4; i++)
     if (x->keys[i] != y->keys[i]) return x->keys[i] < y->keys[i] ? -1 : 1;
-  }
   int order = strcmp(x->model, y->model);
   return order ? order : (x->node > y->node) - (x->node < y->node);
 }
@@ -133,9 +132,8 @@ static void all_judge(bny_topo_finder *s, verdict wanted) {
   int32_t(*below)[2] = calloc(nodes, sizeof *below);
   s->no_memory = s->no_memory || !places || !values || !serves || !below;
   if (!s->no_memory) {
-    for (int32_t r = 0; r < s->d->levels->nranks; r++) {
+    for (int32_t r = 0; r < s->d->levels->nranks; r++)
       if (s->d->levels->ranks[r].nic >= 0) serves[s->d->levels->ranks[r].nic] = true;
-    }
     for (int32_t n = topo->nnodes - 1; n >= 0; n--) {
       below[n][0] += topo->nodes[n].kind == BNY_TOPO_GPU;
       below[n][1] += topo->nodes[n].kind == BNY_TOPO_NIC;
@@ -164,16 +162,14 @@ void bny_topo_find_pci_rating(bny_topo_finder *s) { all_judge(s, VERDICT_RATING)
 /* ---- virtual machines -------------------------------------------------------------------------------------------- */
 
 static bool below_switch(const bny_topo *topo, int32_t node) {
-  for (node = topo->nodes[node].parent; node >= 0; node = topo->nodes[node].parent) {
+  for (node = topo->nodes[node].parent; node >= 0; node = topo->nodes[node].parent)
     if (topo->nodes[node].kind == BNY_TOPO_PCI && !topo->nodes[node].host_bridge) return true;
-  }
   return false;
 }
 
 static bool is_coherent(const bny_topo *topo, int32_t node) { /* with its CPU: such a GPU needs no switch */
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
     if (topo->links[l].kind == BNY_TOPO_LINK_C2C) return true;
-  }
   return false;
 }
 

@@ -20,9 +20,8 @@ const char *bny_topo_severity_name(bny_topo_severity severity) {
 }
 
 const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind) {
-  for (int32_t i = 0; i < levels->nlevels; i++) {
+  for (int32_t i = 0; i < levels->nlevels; i++)
     if (levels->levels[i].kind == kind) return &levels->levels[i];
-  }
   return NULL;
 }
 
@@ -114,9 +113,8 @@ bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind k
 
 static bny_topo_kind rank_kind_of(const bny_topo *topo) {
   static const bny_topo_kind kinds[] = {BNY_TOPO_GPU, BNY_TOPO_NUMA, BNY_TOPO_PACKAGE, BNY_TOPO_NIC};
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
     if (bny_topo_count(topo, kinds[i]) > 0) return kinds[i];
-  }
   return BNY_TOPO_HOST;
 }
 
@@ -128,9 +126,8 @@ typedef struct seat {
 static int by_seat(const void *a_void, const void *b_void) {
   const seat *a = a_void, *b = b_void;
   int32_t keys[3][2] = {{a->host, b->host}, {a->index, b->index}, {a->node, b->node}};
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 3; i++)
     if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
-  }
   return 0;
 }
 
@@ -205,14 +202,12 @@ static void hosts_sort(bny_topo_derivation *d) {
   bny_topo_levels *levels = d->levels;
   for (int32_t r = 0; r < levels->nranks; r++) d->roots[r] = levels->ranks[r].node;
   by_host_sort(d, d->roots, levels->nranks, true, d->host_first, d->by_host);
-  for (int32_t h = 0; h < d->nhosts; h++) {
+  for (int32_t h = 0; h < d->nhosts; h++)
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++)
       levels->ranks[d->by_host[i]].local = i - d->host_first[h];
-  }
   int32_t nnics = 0;
-  for (int32_t n = 0; n < topo->nnodes; n++) {
+  for (int32_t n = 0; n < topo->nnodes; n++)
     if (topo->nodes[n].kind == BNY_TOPO_NIC) d->roots[nnics++] = n;
-  }
   by_host_sort(d, d->roots, nnics, false, d->nic_first, d->nics);
   d->nnics = d->nic_first[d->nhosts];
 }

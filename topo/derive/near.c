@@ -38,10 +38,9 @@ static void gpu_links_follow(bny_topo_derivation *d) {
     if (speed <= 0) continue;
     bny_topo_unite(d->roots, link->from, link->to);
     int32_t ends[2] = {link->from, link->to};
-    for (int end = 0; end < 2; end++) {
+    for (int end = 0; end < 2; end++)
       if (d->rank_of[ends[end]] >= 0)
         sum_add(&d->nvl[d->rank_of[ends[end]]], link, speed, assumed ? BNY_TOPO_ASSUMED : link->source);
-    }
   }
   /* Partitions are part of their device, and each gets an equal part of the bandwidth of its links. */
   int32_t *parts = d->crossed; /* by node: not in use yet */

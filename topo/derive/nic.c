@@ -19,9 +19,8 @@ static unsigned hex_of(const bny_topo_node *node, const char *name) {
 }
 
 static bool starts(const char *text, const char *const *prefixes) {
-  for (; *prefixes != NULL; prefixes++) {
+  for (; *prefixes != NULL; prefixes++)
     if (strncmp(text, *prefixes, strlen(*prefixes)) == 0) return true;
-  }
   return false;
 }
 
@@ -84,9 +83,7 @@ int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int
   int32_t package = bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE), count = 0;
   int nearest = 2 * BNY_TOPO_PATHS + 2;
   double fastest = 0;
-  for (int32_t j = 0; j < nnics; j++) {
-    paths[j] = (unsigned char)bny_topo_path_between(d->topo, node, nics[j]);
-  }
+  for (int32_t j = 0; j < nnics; j++) paths[j] = (unsigned char)bny_topo_path_between(d->topo, node, nics[j]);
   for (int pass = 0; pass < 3; pass++) {
     for (int32_t j = 0; j < nnics; j++) {
       const bny_topo_sum *nic = &d->nic[nics[j]];

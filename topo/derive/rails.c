@@ -29,9 +29,8 @@ static bool is_way_out(const bny_topo *topo, int32_t node, int32_t l) {
 
 double bny_topo_port_rated(const bny_topo *topo, int32_t node) {
   double rated = 0;
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
     if (is_way_out(topo, node, l)) rated = fmax(rated, topo->links[l].rated_gbytes_per_s);
-  }
   return rated;
 }
 
@@ -40,9 +39,8 @@ double bny_topo_port_rated(const bny_topo *topo, int32_t node) {
 static bool says_down(const char *model) {
   static const char *const states[] = {", down", ", initialising", ", armed", ", in trouble"};
   const char *last = model ? strrchr(model, ',') : NULL;
-  for (size_t i = 0; last && i < sizeof states / sizeof *states; i++) {
+  for (size_t i = 0; last && i < sizeof states / sizeof *states; i++)
     if (strcmp(last, states[i]) == 0) return true;
-  }
   return false;
 }
 
@@ -147,9 +145,8 @@ static bool host_serve(bny_topo_derivation *d, int32_t host) {
   if (good) candidates_find(d, ranks, nranks, nics, nnics, &work);
   for (int32_t c = 0; good && c < nranks; c++) {
     int32_t i = work.choices[c].rank, best = -1;
-    for (int32_t j = 0; j < nnics; j++) {
+    for (int32_t j = 0; j < nnics; j++)
       if (work.candidate[i * nnics + j] && (best < 0 || work.load[j] < work.load[best])) best = j;
-    }
     work.load[best]++;
     nic_take(d, ranks[i], nics[best], (bny_topo_path)work.paths[i * nnics + best]);
   }
@@ -240,9 +237,8 @@ static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail
         clash = clash || nic_of_rail[rail] != rank->nic;
     }
   }
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && crossed && !clash; i++) {
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && crossed && !clash; i++)
     if (d->crossed[d->by_host[i]] >= 0) ranks[d->by_host[i]].rail = d->crossed[d->by_host[i]];
-  }
 }
 
 /* The longest path in a group that crosses hosts is the network. Speeds are shares of NICs. */

@@ -29,9 +29,7 @@ static void indent(writing *w, int depth) { fprintf(w->out, "%*s", 2 * depth, ""
 
 /* Writes name="value" after a blank; nothing for NULL. */
 static void write_text(writing *w, const char *name, const char *value) {
-  if (value == NULL) {
-    return;
-  }
+  if (value == NULL) return;
   fprintf(w->out, " %s=\"", name);
   for (; *value != '\0'; value++) {
     switch (*value) {
@@ -48,11 +46,8 @@ static void write_text(writing *w, const char *name, const char *value) {
 /* Writes those attributes of a node that NCCL's elements have too. */
 static void write_attributes(writing *w, const bny_topo_node *node, const char *const *names) {
   char value[BNY_TOPO_ATTRIBUTES_BYTES];
-  for (; *names != NULL; names++) {
-    if (bny_topo_attribute(node, *names, value)) {
-      write_text(w, *names, value);
-    }
-  }
+  for (; *names != NULL; names++)
+    if (bny_topo_attribute(node, *names, value)) write_text(w, *names, value);
 }
 
 static bool vendor_is(const bny_topo_node *node, const char *prefix) {
@@ -61,11 +56,8 @@ static bool vendor_is(const bny_topo_node *node, const char *prefix) {
 
 static bool is_amd(const writing *w, int32_t gpu) {
   const bny_topo_node *node = node_at(w, gpu);
-  for (int32_t l = bny_topo_first_link(w->topo, gpu); l >= 0; l = bny_topo_next_link(w->topo, gpu, l)) {
-    if (w->topo->links[l].kind == BNY_TOPO_LINK_XGMI) {
-      return true;
-    }
-  }
+  for (int32_t l = bny_topo_first_link(w->topo, gpu); l >= 0; l = bny_topo_next_link(w->topo, gpu, l))
+    if (w->topo->links[l].kind == BNY_TOPO_LINK_XGMI) return true;
   return vendor_is(node, "AMD") || vendor_is(node, "Advanced Micro");
 }
 
@@ -77,9 +69,8 @@ static const char *class_of(const writing *w, int32_t n, char value[BNY_TOPO_ATT
               node->kind == BNY_TOPO_NIC ? "0x02"
               : is_amd(w, n)             ? "0x"
                                          : "0x03",
-              4) == 0) {
+              4) == 0)
     return value;
-  }
   switch (node->kind) {
   case BNY_TOPO_GPU: return is_amd(w, n) ? "0x120000" : "0x030200";
   case BNY_TOPO_NIC: return "0x020000";
@@ -129,17 +120,11 @@ static void write_link(writing *w, const char *tag, const char *target, const ch
 static bool write_links(writing *w, int32_t gpu, int depth) {
   const bny_topo *topo = w->topo;
   size_t count = 0;
-  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
-    count++;
-  }
+  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l)) count++;
   int32_t *links = malloc((count + 1) * sizeof *links), hidden = 0;
-  if (links == NULL) {
-    return false;
-  }
+  if (links == NULL) return false;
   size_t at = count;
-  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
-    links[--at] = l;
-  }
+  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l)) links[--at] = l;
   for (size_t i = 0; i < count; i++) {
     const bny_topo_link *link = &topo->links[links[i]];
     int32_t other = bny_topo_other_end(topo, gpu, links[i]);
@@ -160,9 +145,7 @@ static bool write_links(writing *w, int32_t gpu, int depth) {
       write_link(w, tag, w->bus_ids[other], class_of(w, other, class), link->count, depth);
     }
   }
-  if (hidden > 0) {
-    write_link(w, "nvlink", hidden_switch, switch_class, hidden, depth);
-  }
+  if (hidden > 0) write_link(w, "nvlink", hidden_switch, switch_class, hidden, depth);
   free(links);
   return true;
 }
@@ -176,19 +159,14 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
   snprintf(plain, sizeof plain, "GPU%d", (int)gpu->index);
   indent(w, depth);
   fprintf(w->out, "<gpu");
-  if (gpu->index >= 0) {
-    fprintf(w->out, " dev=\"%d\"", (int)gpu->index);
-  }
-  if (gpu->compute >= 0 && is_amd(w, n)) {
+  if (gpu->index >= 0) fprintf(w->out, " dev=\"%d\"", (int)gpu->index);
+  if (gpu->compute >= 0 && is_amd(w, n))
     fprintf(w->out, gpu->compute == 910 ? " gcn=\"gfx90a\"" : " gcn=\"gfx%d\"", (int)gpu->compute);
-  } else if (gpu->compute >= 0) {
+  else if (gpu->compute >= 0)
     fprintf(w->out, " sm=\"%d\"", (int)gpu->compute);
-  }
   /* Partitions that share the number of their device have no rank of their own. */
   bool ranked = gpu->index >= 0 && (bny_topo_device(w->topo, n) == n || node_at(w, gpu->parent)->index != gpu->index);
-  if (ranked) {
-    fprintf(w->out, " rank=\"%d\"", (int)(w->hosts > 1 ? w->gpus : gpu->index));
-  }
+  if (ranked) fprintf(w->out, " rank=\"%d\"", (int)(w->hosts > 1 ? w->gpus : gpu->index));
   write_attributes(w, gpu, bny_topo_nccl_gpu_attributes);
   write_text(w, "name", strcmp(gpu->name, plain) == 0 ? NULL : gpu->name);
   w->gpus++;
@@ -196,9 +174,8 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
   bool written = write_links(w, n, depth + 1);
   indent(w, depth);
   fprintf(w->out, "</gpu>\n");
-  for (int32_t part = w->first[n]; written && part >= 0; part = w->next[part]) {
+  for (int32_t part = w->first[n]; written && part >= 0; part = w->next[part])
     written = node_at(w, part)->kind != BNY_TOPO_GPU || write_gpu(w, part, depth);
-  }
   return written;
 }
 
@@ -223,18 +200,12 @@ static void write_net(writing *w, int32_t port, int32_t number, int depth) {
   fprintf(w->out, "<net");
   write_text(w, "name", net_name(w, port));
   fprintf(w->out, " dev=\"%d\" speed=\"%.0f\"", (int)number, speed * 8000);
-  if (node->index >= 0) {
-    fprintf(w->out, " port=\"%d\"", (int)node->index);
-  }
-  if (latency > 0) {
-    fprintf(w->out, " latency=\"%.9g\"", latency);
-  }
+  if (node->index >= 0) fprintf(w->out, " port=\"%d\"", (int)node->index);
+  if (latency > 0) fprintf(w->out, " latency=\"%.9g\"", latency);
   char guid[BNY_TOPO_GUID_BYTES], reversed[BNY_TOPO_GUID_NCCL_BYTES];
   bool whole = node->guid != NULL && strlen(node->guid) == sizeof guid - 1 &&
                bny_topo_guid_normalise(node->guid, sizeof guid - 1, guid);
-  if (whole) {
-    bny_topo_guid_to_nccl(guid, reversed);
-  }
+  if (whole) bny_topo_guid_to_nccl(guid, reversed);
   write_text(w, "guid", whole ? reversed : node->guid);
   write_attributes(w, node, bny_topo_nccl_net_attributes);
   fprintf(w->out, "/>\n");
@@ -243,9 +214,7 @@ static void write_net(writing *w, int32_t port, int32_t number, int depth) {
 /* `bridge`: the host bridge of a NIC directly below a processor; NULL unknown. */
 static void write_nic(writing *w, int32_t n, const char *bridge, int depth) {
   int32_t number = node_at(w, n)->index >= 0 ? node_at(w, n)->index : w->nets, first = w->first[n];
-  while (first >= 0 && node_at(w, first)->kind != BNY_TOPO_PORT) {
-    first = w->next[first];
-  }
+  while (first >= 0 && node_at(w, first)->kind != BNY_TOPO_PORT) first = w->next[first];
   bool named = first < 0 || strcmp(net_name(w, first), node_at(w, n)->name) != 0;
   indent(w, depth);
   fprintf(w->out, "<nic");
@@ -282,18 +251,15 @@ static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
   const bny_topo_node *node = node_at(w, n);
   char class[BNY_TOPO_ATTRIBUTES_BYTES];
   bool good = true;
-  if (node->kind == BNY_TOPO_PORT) {
-    return true;
-  }
+  if (node->kind == BNY_TOPO_PORT) return true;
   if (w->bus_ids[n][0] == '\0') {
     if (node->kind == BNY_TOPO_NIC) {
       write_nic(w, n, bridge, depth);
       return true;
     }
     /* The children of a host bridge become children of the processor. */
-    for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
+    for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child])
       good = node_at(w, child)->kind == BNY_TOPO_SWITCH || write_device(w, child, node->name, depth);
-    }
     return good;
   }
   indent(w, depth);
@@ -304,13 +270,12 @@ static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
   write_speed(w, n);
   write_text(w, "host_bridge", bridge);
   fprintf(w->out, ">\n");
-  if (node->kind == BNY_TOPO_GPU) {
+  if (node->kind == BNY_TOPO_GPU)
     good = write_gpu(w, n, depth + 1);
-  } else if (node->kind == BNY_TOPO_NIC) {
+  else if (node->kind == BNY_TOPO_NIC)
     write_nic(w, n, NULL, depth + 1);
-  } else if (node->kind == BNY_TOPO_PCI) {
+  else if (node->kind == BNY_TOPO_PCI)
     write_pcilinks(w, n, depth + 1);
-  }
   for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
     bool part = node->kind == BNY_TOPO_GPU && node_at(w, child)->kind == BNY_TOPO_GPU;
     good = part || write_device(w, child, NULL, depth + 1);
@@ -326,9 +291,7 @@ static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
 static bool holds_devices(const writing *w, int32_t n) {
   for (int32_t child = w->first[n]; child >= 0; child = w->next[child]) {
     bny_topo_kind kind = node_at(w, child)->kind;
-    if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) {
-      return true;
-    }
+    if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) return true;
   }
   return false;
 }
@@ -337,9 +300,7 @@ static void write_processor(writing *w, int32_t n) {
   const bny_topo_node *node = node_at(w, n);
   int32_t package = bny_topo_ancestor(w->topo, n, BNY_TOPO_PACKAGE);
   const char *vendor = node->kind != BNY_TOPO_HOST ? node->vendor : NULL;
-  if (vendor == NULL && package >= 0) {
-    vendor = node_at(w, package)->vendor;
-  }
+  if (vendor == NULL && package >= 0) vendor = node_at(w, package)->vendor;
   char arch[32] = "";
   int family, model;
   if (node->kind == BNY_TOPO_NUMA && node->model != NULL &&
@@ -388,9 +349,7 @@ static bool write_cpu(writing *w, int32_t n) {
   bool good = true;
   for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
     bny_topo_kind kind = node_at(w, child)->kind;
-    if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) {
-      good = write_device(w, child, NULL, 2);
-    }
+    if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) good = write_device(w, child, NULL, 2);
   }
   indent(w, 1);
   fprintf(w->out, "</cpu>\n");
@@ -399,18 +358,13 @@ static bool write_cpu(writing *w, int32_t n) {
 
 static bool write_system(writing *w) {
   bool amd = false, good = true;
-  for (int32_t n = 0; n < w->topo->nnodes; n++) {
-    amd = amd || (node_at(w, n)->kind == BNY_TOPO_GPU && is_amd(w, n));
-  }
+  for (int32_t n = 0; n < w->topo->nnodes; n++) amd = amd || (node_at(w, n)->kind == BNY_TOPO_GPU && is_amd(w, n));
   fprintf(w->out, "<system version=\"%d\">\n", amd ? 2 : 1);
   for (int32_t n = 0; good && n < w->topo->nnodes; n++) {
     bny_topo_kind kind = node_at(w, n)->kind;
-    if (kind == BNY_TOPO_HOST) {
-      w->nets = 0;
-    }
-    if (kind == BNY_TOPO_NUMA || ((kind == BNY_TOPO_HOST || kind == BNY_TOPO_PACKAGE) && holds_devices(w, n))) {
+    if (kind == BNY_TOPO_HOST) w->nets = 0;
+    if (kind == BNY_TOPO_NUMA || ((kind == BNY_TOPO_HOST || kind == BNY_TOPO_PACKAGE) && holds_devices(w, n)))
       good = write_cpu(w, n);
-    }
   }
   fprintf(w->out, "</system>\n");
   return good;
@@ -436,23 +390,20 @@ static bool name_buses(writing *w) {
   for (int32_t n = 0; n < w->topo->nnodes; n++) {
     const bny_topo_node *node = node_at(w, n);
     w->hosts += node->kind == BNY_TOPO_HOST;
-    if (node->bus_id != NULL) {
-      bny_topo_names_add(&known, 0, node->bus_id, n);
-    }
+    if (node->bus_id != NULL) bny_topo_names_add(&known, 0, node->bus_id, n);
   }
   bny_topo_names_sort(&known);
   for (int32_t n = 0; n < w->topo->nnodes; n++) {
     const bny_topo_node *node = node_at(w, n);
     char *bus_id = w->bus_ids[n];
-    if (node->bus_id != NULL) {
+    if (node->bus_id != NULL)
       snprintf(bus_id, sizeof w->bus_ids[n], "%s", node->bus_id);
-    } else if (needs_bus(w, n)) {
+    else if (needs_bus(w, n))
       do {
         snprintf(bus_id, sizeof w->bus_ids[n], "%04x:%02x:%02x.0", 0xfffe - (made >> 13), (made >> 5) & 0xff,
                  made & 0x1f);
         made++;
       } while (bny_topo_names_find(&known, 0, bus_id) >= 0);
-    }
   }
   bool good = !known.out_of_memory;
   bny_topo_names_free(&known);
@@ -466,11 +417,8 @@ typedef struct numbered {
 static int by_number(const void *a_void, const void *b_void) {
   const numbered *a = a_void, *b = b_void;
   int32_t keys[3][2] = {{a->host, b->host}, {a->number, b->number}, {a->node, b->node}};
-  for (int i = 0; i < 3; i++) {
-    if (keys[i][0] != keys[i][1]) {
-      return keys[i][0] < keys[i][1] ? -1 : 1;
-    }
-  }
+  for (int i = 0; i < 3; i++)
+    if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
   return 0;
 }
 
@@ -478,9 +426,7 @@ static int by_number(const void *a_void, const void *b_void) {
 static bool number_numas(writing *w) {
   numbered *all = malloc(((size_t)w->topo->nnodes + 1) * sizeof *all);
   int32_t count = 0, fresh = 0;
-  if (all == NULL) {
-    return false;
-  }
+  if (all == NULL) return false;
   for (int32_t n = 0; n < w->topo->nnodes; n++) {
     const bny_topo_node *node = node_at(w, n);
     w->numas[n] = -1;
@@ -514,11 +460,8 @@ enum { COMPARED = 160 };
 static bool list_devices(const bny_topo *topo, bny_topo_names *devices) {
   int32_t *numbers = calloc((size_t)topo->nnodes + 1, sizeof *numbers);
   bny_topo_names hosts = {0};
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_HOST) {
-      bny_topo_names_add(&hosts, 0, topo->nodes[n].name, n);
-    }
-  }
+  for (int32_t n = 0; n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_HOST) bny_topo_names_add(&hosts, 0, topo->nodes[n].name, n);
   bny_topo_names_sort(&hosts);
   for (int32_t h = 0, number = 0; numbers != NULL && h < hosts.count; h++) {
     number += h == 0 || strcmp(hosts.entries[h - 1].key, hosts.entries[h].key) != 0;
@@ -527,9 +470,8 @@ static bool list_devices(const bny_topo *topo, bny_topo_names *devices) {
   for (int32_t n = 0; numbers != NULL && n < topo->nnodes; n++) {
     bny_topo_kind kind = topo->nodes[n].kind;
     int32_t host = bny_topo_ancestor(topo, n, BNY_TOPO_HOST), number = host < 0 ? 0 : numbers[host];
-    if (kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) {
+    if (kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC)
       bny_topo_names_add(devices, 2 * number + (kind == BNY_TOPO_NIC), topo->nodes[n].name, n);
-    }
   }
   bny_topo_names_sort(devices);
   bool listed = numbers != NULL && !devices->out_of_memory && !hosts.out_of_memory;
@@ -548,9 +490,8 @@ static bool is_same(const bny_topo *topo, const bny_topo *again, const bny_topo_
   }
   for (int32_t a = 0; a < ours->count && a < COMPARED; a++) {
     const bny_topo_node *device = &topo->nodes[ours->entries[a].value];
-    if (again->nodes[theirs->entries[a].value].kind != device->kind) {
+    if (again->nodes[theirs->entries[a].value].kind != device->kind)
       return bny_topo_fail(error, 0, "%s: %.60s would be another device", cannot, device->name);
-    }
     for (int32_t b = 0; b < a; b++) {
       bny_topo_path path = bny_topo_path_between(topo, ours->entries[a].value, ours->entries[b].value);
       bny_topo_path other = bny_topo_path_between(again, theirs->entries[a].value, theirs->entries[b].value);
@@ -591,9 +532,7 @@ static char *write_text_of(const bny_topo *topo, bool separate, bny_topo_error *
   w.numas = malloc(nodes * sizeof *w.numas);
   bool good = w.out != NULL && w.first != NULL && w.next != NULL && w.bus_ids != NULL && w.numas != NULL;
   if (good) {
-    for (size_t n = 0; n < nodes; n++) {
-      w.first[n] = w.next[n] = -1;
-    }
+    for (size_t n = 0; n < nodes; n++) w.first[n] = w.next[n] = -1;
     list_children(&w);
     good = name_buses(&w) && number_numas(&w) && write_system(&w) && ferror(w.out) == 0;
   }
@@ -602,9 +541,7 @@ static char *write_text_of(const bny_topo *topo, bool separate, bny_topo_error *
   free(w.next);
   free(w.bus_ids);
   free(w.numas);
-  if (!good) {
-    bny_topo_fail(error, 0, "out of memory");
-  }
+  if (!good) bny_topo_fail(error, 0, "out of memory");
   if (!good || !comes_back(topo, text, bytes, error)) {
     free(text);
     return NULL;

@@ -31,11 +31,10 @@ static void pci_write(const writer *w, int32_t node, FILE *out) {
   for (int32_t l = bny_topo_first_link(w->topo, node); l >= 0; l = bny_topo_next_link(w->topo, node, l)) {
     const bny_topo_link *link = &w->topo->links[l];
     if (link->kind != BNY_TOPO_LINK_PCI || bny_topo_other_end(w->topo, node, l) != node_at(w, node)->parent) continue;
-    for (int generation = 1; generation <= BNY_TOPO_PCI_GENERATIONS; generation++) {
+    for (int generation = 1; generation <= BNY_TOPO_PCI_GENERATIONS; generation++)
       if (link->count > 0 && link->count <= 32 &&
           fabs(bny_topo_speed_pci(generation, link->count) - link->gbytes_per_s) < 1e-9)
         fprintf(out, "@gen%dx%d", generation, link->count);
-    }
     return;
   }
 }
@@ -223,9 +222,7 @@ static char *content_of(const writer *w, int32_t node, bool joined) {
   if (here) joint_write(w, gpu, 1, out);
   good = good && devices_write(w, node, BNY_TOPO_GPU, joined || here, out) &&
          containers_write(w, node, joined || here, out);
-  if (fclose(out) != 0) {
-    good = bny_topo_fail(w->error, 0, "no memory");
-  }
+  if (fclose(out) != 0) good = bny_topo_fail(w->error, 0, "no memory");
   if (!good) {
     free(text);
     return NULL;
@@ -332,9 +329,8 @@ static int32_t *devices_of(const bny_topo *topo, int32_t *count) {
   int32_t *devices = malloc(((size_t)topo->nnodes + 1) * sizeof *devices);
   *count = 0;
   for (int pass = 0; pass < 2 && devices; pass++) { /* the text may reverse their order */
-    for (int32_t n = 0; n < topo->nnodes; n++) {
+    for (int32_t n = 0; n < topo->nnodes; n++)
       if (topo->nodes[n].kind == (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC)) devices[(*count)++] = n;
-    }
   }
   return devices;
 }
@@ -401,9 +397,8 @@ static bool children_list(writer *w) {
     }
   }
   const bny_topo_level *islands = bny_topo_level_of(w->levels, BNY_TOPO_LEVEL_ISLAND);
-  for (int32_t r = 0; islands && r < w->levels->nranks; r++) {
+  for (int32_t r = 0; islands && r < w->levels->nranks; r++)
     if (w->levels->ranks[r].nvlinks > 0) w->island[w->levels->ranks[r].node] = islands->group_of[r];
-  }
   return true;
 }
 

@@ -28,9 +28,7 @@ static bool is_package(const char *type) { return strcmp(type, "Package") == 0 |
 const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const char *name) {
   for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
     const char *key = bny_topo_xml_is(h->xml, e, "info") ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
-    if (key != NULL && strcmp(key, name) == 0) {
-      return bny_topo_xml_attribute(h->xml, e, "value");
-    }
+    if (key != NULL && strcmp(key, name) == 0) return bny_topo_xml_attribute(h->xml, e, "value");
   }
   return NULL;
 }
@@ -65,9 +63,7 @@ static bool take_machine(bny_topo_hwloc *h, int32_t machine) {
                         .vendor = (char *)bny_topo_hwloc_info(h, machine, "DMISysVendor"),
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
-  if (!add_node(h, machine, &node)) {
-    return false;
-  }
+  if (!add_node(h, machine, &node)) return false;
   h->cpu_in[machine] = h->io_in[machine] = h->node_of[machine];
   return true;
 }
@@ -75,9 +71,7 @@ static bool take_machine(bny_topo_hwloc *h, int32_t machine) {
 static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
   int64_t index;
   char name[32];
-  if (!index_of(h, package, &index)) {
-    return false;
-  }
+  if (!index_of(h, package, &index)) return false;
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "package%d", known ? (int)index : h->packages);
   h->packages++;
@@ -95,9 +89,7 @@ static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
 static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
   int64_t index;
   char name[32];
-  if (!index_of(h, numa, &index)) {
-    return false;
-  }
+  if (!index_of(h, numa, &index)) return false;
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "node%d", known ? (int)index : h->numas);
   h->numas++;
@@ -114,13 +106,10 @@ static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
 static int32_t numa_beside(const bny_topo_hwloc *h, int32_t element) {
   for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
     int32_t inner = e;
-    while (inner >= 0 && strcmp(type_of(h, inner), "MemCache") == 0) {
+    while (inner >= 0 && strcmp(type_of(h, inner), "MemCache") == 0)
       inner = bny_topo_xml_child(h->xml, inner, "object");
-    }
     /* A NUMA node with objects inside belongs to version 1. */
-    if (inner >= 0 && is_numa(type_of(h, inner)) && bny_topo_xml_child(h->xml, inner, "object") < 0) {
-      return inner;
-    }
+    if (inner >= 0 && is_numa(type_of(h, inner)) && bny_topo_xml_child(h->xml, inner, "object") < 0) return inner;
   }
   return -1;
 }
@@ -129,9 +118,7 @@ static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
   int32_t package = -1;
   for (int32_t e = bny_topo_xml_first(h->xml, numa); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
     if (is_package(type_of(h, e))) {
-      if (package >= 0) {
-        return -1;
-      }
+      if (package >= 0) return -1;
       package = e;
     }
   }
@@ -142,19 +129,13 @@ static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
  * becomes its parent. */
 static bool take_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
   int32_t within = h->cpu_in[parent];
-  if (h->node_of[numa] >= 0) {
-    return true; /* already added for its parent */
-  }
+  if (h->node_of[numa] >= 0) return true; /* already added for its parent */
   int32_t package = only_package(h, numa);
   if (package >= 0) {
-    if (!add_package(h, package, within)) {
-      return false;
-    }
+    if (!add_package(h, package, within)) return false;
     within = h->node_of[package];
   }
-  if (!add_numa(h, numa, within)) {
-    return false;
-  }
+  if (!add_numa(h, numa, within)) return false;
   h->cpu_in[numa] = within;
   h->io_in[numa] = h->node_of[numa];
   return true;
@@ -162,9 +143,7 @@ static bool take_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
 
 static bool take_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
   int32_t io = h->io_in[parent];
-  if (h->node_of[package] < 0 && !add_package(h, package, h->cpu_in[parent])) {
-    return false;
-  }
+  if (h->node_of[package] < 0 && !add_package(h, package, h->cpu_in[parent])) return false;
   h->cpu_in[package] = h->node_of[package];
   h->io_in[package] = h->topo->nodes[io].kind == BNY_TOPO_NUMA ? io : h->node_of[package];
   return true;
@@ -200,9 +179,8 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
     return add_node(h, bridge, &node);
   }
   const char *bus = bny_topo_xml_attribute(h->xml, bridge, "pci_busid");
-  if (bus == NULL || !bny_topo_bus_normalise(bus, bus_id)) {
+  if (bus == NULL || !bny_topo_bus_normalise(bus, bus_id))
     return fail_at(h, bridge, "its pci_busid is missing or none such as 0000:1b:00.0");
-  }
   h->upwards[bridge] = is_upwards(h, parent);
   if (!h->upwards[bridge]) {
     h->node_of[bridge] = within;
@@ -223,18 +201,14 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
 static bool take_device(bny_topo_hwloc *h, int32_t device, int32_t parent) {
   bool in_bridge = strcmp(type_of(h, parent), "Bridge") == 0;
   bny_topo_kind kind = bny_topo_hwloc_device_kind(h, device);
-  if (kind == BNY_TOPO_KINDS) {
-    return true;
-  }
+  if (kind == BNY_TOPO_KINDS) return true;
   return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->node_of[parent] : h->io_in[parent]);
 }
 
 /* In versions 2 and 3 the devices of an object are near the NUMA node among its children. */
 static bool take_beside(bny_topo_hwloc *h, int32_t element) {
   int32_t numa = numa_beside(h, element);
-  if (numa < 0) {
-    return true;
-  }
+  if (numa < 0) return true;
   bool good = h->node_of[numa] >= 0 || add_numa(h, numa, h->cpu_in[element]);
   h->io_in[element] = h->node_of[numa];
   return good;
@@ -245,51 +219,34 @@ static bool take_beside(bny_topo_hwloc *h, int32_t element) {
 static bool take_object(bny_topo_hwloc *h, int32_t element) {
   int32_t parent = bny_topo_xml_parent(h->xml, element);
   const char *type = type_of(h, element);
-  if (type[0] == '\0') {
-    return true;
-  }
+  if (type[0] == '\0') return true;
   if (parent == 0 && (strcmp(type, "Machine") == 0 || strcmp(type, "System") == 0 || is_numa(type))) {
-    if (h->topo->nnodes > 0) {
-      return fail_at(h, element, "the second of its file");
-    }
-    if (!take_machine(h, element)) {
-      return false;
-    }
+    if (h->topo->nnodes > 0) return fail_at(h, element, "the second of its file");
+    if (!take_machine(h, element)) return false;
     /* In version 1 the root may be a NUMA node, or a system of several machines. */
     bool numa = is_numa(type);
     h->node_of[element] = numa ? -1 : h->node_of[element];
     return numa ? add_numa(h, element, h->cpu_in[element]) && (h->io_in[element] = h->node_of[element]) >= 0
                 : take_beside(h, element);
   }
-  if (h->cpu_in[parent] < 0) {
-    return fail_at(h, element, "stands outside of a Machine");
-  }
+  if (h->cpu_in[parent] < 0) return fail_at(h, element, "stands outside of a Machine");
   h->cpu_in[element] = h->cpu_in[parent];
   h->io_in[element] = h->io_in[parent];
   bool good = true;
-  if (strcmp(type, "Bridge") == 0) {
-    return !h->wanted[element] || take_bridge(h, element, parent);
-  }
-  if (strcmp(type, "PCIDev") == 0) {
-    return take_device(h, element, parent);
-  }
-  if (is_package(type)) {
+  if (strcmp(type, "Bridge") == 0) return !h->wanted[element] || take_bridge(h, element, parent);
+  if (strcmp(type, "PCIDev") == 0) return take_device(h, element, parent);
+  if (is_package(type))
     good = take_package(h, element, parent);
-  } else if (is_numa(type)) {
+  else if (is_numa(type))
     return take_numa(h, element, parent);
-  }
   return good && take_beside(h, element);
 }
 
 /* Marks from the leaves up, because parents come first. */
 static void mark_wanted(bny_topo_hwloc *h) {
   for (int32_t e = bny_topo_xml_count(h->xml) - 1; e > 0; e--) {
-    if (strcmp(type_of(h, e), "PCIDev") == 0 && bny_topo_hwloc_device_kind(h, e) != BNY_TOPO_KINDS) {
-      h->wanted[e] = 1;
-    }
-    if (h->wanted[e]) {
-      h->wanted[bny_topo_xml_parent(h->xml, e)] = 1;
-    }
+    if (strcmp(type_of(h, e), "PCIDev") == 0 && bny_topo_hwloc_device_kind(h, e) != BNY_TOPO_KINDS) h->wanted[e] = 1;
+    if (h->wanted[e]) h->wanted[bny_topo_xml_parent(h->xml, e)] = 1;
   }
 }
 
@@ -300,15 +257,13 @@ static bool buses_once(bny_topo_hwloc *h) {
     const char *bus_id = node < 0 ? NULL : h->topo->nodes[node].bus_id,
                *own = bny_topo_xml_attribute(h->xml, e, "pci_busid");
     char normal[BNY_TOPO_BUS_BYTES];
-    if (bus_id != NULL && own != NULL && bny_topo_bus_normalise(own, normal) && strcmp(normal, bus_id) == 0) {
+    if (bus_id != NULL && own != NULL && bny_topo_bus_normalise(own, normal) && strcmp(normal, bus_id) == 0)
       bny_topo_names_add(&buses, 0, bus_id, e);
-    }
   }
   const bny_topo_name *twice = bny_topo_names_sort(&buses);
   bool good = !buses.out_of_memory || bny_topo_fail(h->error, 0, "out of memory");
-  if (good && twice != NULL) {
+  if (good && twice != NULL)
     good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "pci_busid %s stands twice", twice->key);
-  }
   bny_topo_names_free(&buses);
   return good;
 }
@@ -323,22 +278,15 @@ static bool read_topology(bny_topo_hwloc *h) {
   }
   h->types_are_bits = major >= 3;
   mark_wanted(h);
-  for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
-    if (!take_object(h, e)) {
-      return false;
-    }
-  }
-  if (h->topo->nnodes == 0) {
-    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, 0), "holds no Machine");
-  }
+  for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++)
+    if (!take_object(h, e)) return false;
+  if (h->topo->nnodes == 0) return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, 0), "holds no Machine");
   return buses_once(h) && bny_topo_hwloc_nvlinks(h) && bny_topo_hwloc_join_numas(h) && bny_topo_hwloc_number_gpus(h);
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
   bny_topo_xml *xml = bny_topo_xml_parse(text, bytes, error);
-  if (xml == NULL) {
-    return false;
-  }
+  if (xml == NULL) return false;
   size_t count = (size_t)bny_topo_xml_count(xml);
   bny_topo_hwloc h = {.xml = xml, .topo = topo, .error = error};
   h.node_of = malloc(count * sizeof *h.node_of);
@@ -350,9 +298,7 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   if (h.node_of == NULL || h.cpu_in == NULL || h.io_in == NULL || h.wanted == NULL || h.upwards == NULL) {
     bny_topo_fail(error, 0, "out of memory");
   } else {
-    for (size_t e = 0; e < count; e++) {
-      h.node_of[e] = h.cpu_in[e] = h.io_in[e] = -1;
-    }
+    for (size_t e = 0; e < count; e++) h.node_of[e] = h.cpu_in[e] = h.io_in[e] = -1;
     taken = read_topology(&h);
   }
   free(h.node_of);

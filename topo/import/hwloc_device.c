@@ -52,19 +52,12 @@ bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci) {
   unsigned class = type.class, vendor = type.vendor;
   int32_t place;
   const char *subtype = bny_topo_xml_attribute(h->xml, pci, "subtype");
-  if ((subtype != NULL && strcmp(subtype, "NVSwitch") == 0) || (vendor == NVIDIA && class == 0x0680)) {
+  if ((subtype != NULL && strcmp(subtype, "NVSwitch") == 0) || (vendor == NVIDIA && class == 0x0680))
     return BNY_TOPO_SWITCH;
-  }
-  if (class >> 8 == 0x02) {
-    return BNY_TOPO_NIC;
-  }
+  if (class >> 8 == 0x02) return BNY_TOPO_NIC;
   bool accelerator = class == 0x0302 || class == 0x0380 || class >> 8 == 0x12;
-  if (vendor == NVIDIA && class >> 8 == 0x03) {
-    return BNY_TOPO_GPU;
-  }
-  if (vendor != AMD && vendor != INTEL) {
-    return BNY_TOPO_KINDS; /* a management controller's display, for example */
-  }
+  if (vendor == NVIDIA && class >> 8 == 0x03) return BNY_TOPO_GPU;
+  if (vendor != AMD && vendor != INTEL) return BNY_TOPO_KINDS; /* a management controller's display, for example */
   /* A plain display counts if it has a coprocessor. So do AMD's boards that compute, which have these numbers, because
    * hwloc may not have seen their driver. Displays of mainboards and processors have others. */
   bool board = vendor == AMD && type.device >= 0x6600 && type.device < 0x8000 && (type.device & 0xfe00) != 0x7000 &&
@@ -97,14 +90,11 @@ static bool guid_of(const char *text, char guid[BNY_TOPO_GUID_BYTES]) {
 static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
   char guid[BNY_TOPO_GUID_BYTES], key[32], name[12];
   if (guid_of(bny_topo_hwloc_info(h, openfabrics, "NodeGUID"), guid) &&
-      !bny_topo_set_string(h->topo, &h->topo->nodes[nic].guid, guid)) {
+      !bny_topo_set_string(h->topo, &h->topo->nodes[nic].guid, guid))
     return bny_topo_fail(h->error, 0, "out of memory");
-  }
   for (int port = 1; port <= MOST_PORTS; port++) {
     snprintf(key, sizeof key, "Port%dState", port);
-    if (bny_topo_hwloc_info(h, openfabrics, key) == NULL) {
-      continue;
-    }
+    if (bny_topo_hwloc_info(h, openfabrics, key) == NULL) continue;
     snprintf(key, sizeof key, "Port%dGID0", port);
     snprintf(name, sizeof name, "%d", port);
     bool has_guid = guid_of(bny_topo_hwloc_info(h, openfabrics, key), guid);
@@ -115,9 +105,7 @@ static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
                           .guid = has_guid ? guid : NULL,
                           .compute = -1,
                           .source = BNY_TOPO_FILE};
-    if (bny_topo_add_node(h->topo, &node) < 0) {
-      return bny_topo_fail(h->error, 0, "out of memory");
-    }
+    if (bny_topo_add_node(h->topo, &node) < 0) return bny_topo_fail(h->error, 0, "out of memory");
   }
   return true;
 }
@@ -144,9 +132,7 @@ static bool add_partitions(bny_topo_hwloc *h, int32_t pci, const bny_topo_node *
     if (part && parts > 1) {
       snprintf(name, sizeof name, "%.30s.%d", gpu->bus_id, (int)parts - 1);
       h->node_of[e] = bny_topo_add_node(h->topo, &node);
-      if (h->node_of[e] < 0) {
-        return bny_topo_fail(h->error, 0, "out of memory");
-      }
+      if (h->node_of[e] < 0) return bny_topo_fail(h->error, 0, "out of memory");
     }
   }
   return true;
@@ -188,9 +174,7 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
                         .compute = kind == BNY_TOPO_GPU ? bny_topo_compute_of(NULL, model) : -1,
                         .source = BNY_TOPO_FILE};
   h->node_of[pci] = bny_topo_add_node(h->topo, &node);
-  if (h->node_of[pci] < 0) {
-    return bny_topo_fail(h->error, 0, "out of memory");
-  }
+  if (h->node_of[pci] < 0) return bny_topo_fail(h->error, 0, "out of memory");
   return bny_topo_hwloc_join_upwards(h, pci) && (kind != BNY_TOPO_GPU || add_partitions(h, pci, &node)) &&
          (openfabrics < 0 || add_ports(h, openfabrics, h->node_of[pci]));
 }
@@ -199,13 +183,10 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
 
 /* Returns the number in "nvml3" of a PCI device, or of a partition; -1 if there is no name with that prefix. */
 static int32_t number_in(const bny_topo_hwloc *h, int32_t element, const char *prefix) {
-  if (is_device_of(h, element, -1)) {
-    return number_of(bny_topo_xml_attribute(h->xml, element, "name"), prefix);
-  }
+  if (is_device_of(h, element, -1)) return number_of(bny_topo_xml_attribute(h->xml, element, "name"), prefix);
   int32_t number = -1;
-  for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0 && number < 0; e = bny_topo_xml_next(h->xml, e)) {
+  for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0 && number < 0; e = bny_topo_xml_next(h->xml, e))
     number = is_device_of(h, e, -1) ? number_of(bny_topo_xml_attribute(h->xml, e, "name"), prefix) : -1;
-  }
   return number;
 }
 
@@ -235,11 +216,8 @@ bool bny_topo_hwloc_number_gpus(bny_topo_hwloc *h) {
   int32_t *numbers = malloc(((size_t)gpus + 1) * sizeof *numbers);
   bool good = numbers != NULL;
   if (good && !numbers_by(h, "nvml", numbers, gpus) && !numbers_by(h, "rsmi", numbers, gpus) &&
-      !numbers_by(h, "cuda", numbers, gpus)) {
-    for (int32_t g = 0; g < gpus; g++) {
-      numbers[g] = g;
-    }
-  }
+      !numbers_by(h, "cuda", numbers, gpus))
+    for (int32_t g = 0; g < gpus; g++) numbers[g] = g;
   for (int32_t n = 0; good && n < h->topo->nnodes; n++) {
     bny_topo_node *node = &h->topo->nodes[n];
     if (node->kind == BNY_TOPO_GPU) {

@@ -19,9 +19,7 @@ typedef struct words {
 
 static words words_of(const bny_topo_xml *xml, int32_t element, const char *name) {
   words w = {.xml = xml, .name = name, .at = "", .element = bny_topo_xml_child(xml, element, name)};
-  if (w.element >= 0) {
-    w.at = bny_topo_xml_text(xml, w.element);
-  }
+  if (w.element >= 0) w.at = bny_topo_xml_text(xml, w.element);
   return w;
 }
 
@@ -46,14 +44,10 @@ static bool next_word(words *w, char *word, size_t bytes) {
 static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
     const char *number = bny_topo_xml_is(h->xml, e, "object") ? bny_topo_xml_attribute(h->xml, e, "gp_index") : NULL;
-    if (number != NULL) {
-      bny_topo_names_add(objects, 0, number, e);
-    }
+    if (number != NULL) bny_topo_names_add(objects, 0, number, e);
   }
   const bny_topo_name *twice = bny_topo_names_sort(objects);
-  if (objects->out_of_memory) {
-    return bny_topo_fail(h->error, 0, "out of memory");
-  }
+  if (objects->out_of_memory) return bny_topo_fail(h->error, 0, "out of memory");
   return twice == NULL ||
          bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice", twice->key);
 }
@@ -61,9 +55,8 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
 /* Returns the object's node; an OSDev stands for its PCI device, unless it is a partition of it. */
 static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
   const char *type = bny_topo_xml_attribute(h->xml, element, "type");
-  if (h->node_of[element] < 0 && type != NULL && strcmp(type, "OSDev") == 0) {
+  if (h->node_of[element] < 0 && type != NULL && strcmp(type, "OSDev") == 0)
     element = bny_topo_xml_parent(h->xml, element);
-  }
   return h->node_of[element];
 }
 
@@ -100,12 +93,9 @@ static bool read_ends(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names *o
   while (next_word(&w, word, sizeof word)) {
     char *colon = strchr(word, ':');
     int32_t object = bny_topo_names_find(objects, 0, colon == NULL ? word : colon + 1);
-    if (object < 0) {
+    if (object < 0)
       return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<indexes>: there is no object %.60s", word);
-    }
-    if (found < count) {
-      nodes[found] = node_of_object(h, object);
-    }
+    if (found < count) nodes[found] = node_of_object(h, object);
     found++;
   }
   return found == count || bny_topo_fail(h->error, bny_topo_xml_line(h->xml, matrix), "has %lld of %lld indexes",
@@ -124,9 +114,7 @@ static bool read_values(bny_topo_hwloc *h, int32_t matrix, int64_t *values, int6
       return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s is absurd, wants MB/s",
                            word);
     }
-    if (found < count) {
-      values[found] = value;
-    }
+    if (found < count) values[found] = value;
     found++;
   }
   return found == count || bny_topo_fail(h->error, bny_topo_xml_line(h->xml, matrix), "has %lld of %lld values",
@@ -134,11 +122,8 @@ static bool read_values(bny_topo_hwloc *h, int32_t matrix, int64_t *values, int6
 }
 
 static bool are_linked(const bny_topo *topo, int32_t a, int32_t b, bny_topo_link_kind kind) {
-  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
-    if (topo->links[l].kind == kind && bny_topo_other_end(topo, a, l) == b) {
-      return true;
-    }
-  }
+  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l))
+    if (topo->links[l].kind == kind && bny_topo_other_end(topo, a, l) == b) return true;
   return false;
 }
 
@@ -146,16 +131,12 @@ static bool are_linked(const bny_topo *topo, int32_t a, int32_t b, bny_topo_link
  * If one end is down, the slower value counts. */
 static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names *objects, bool xgmi) {
   int64_t count = 0;
-  if (!bny_topo_xml_integer(h->xml, matrix, "nbobjs", 0, MOST_OBJECTS, &count, h->error)) {
-    return false;
-  }
+  if (!bny_topo_xml_integer(h->xml, matrix, "nbobjs", 0, MOST_OBJECTS, &count, h->error)) return false;
   size_t n = (size_t)count;
   int32_t *nodes = malloc((n + 1) * sizeof *nodes);
   int64_t *values = malloc((n * n + 1) * sizeof *values);
   bool good = nodes != NULL && values != NULL;
-  if (!good) {
-    bny_topo_fail(h->error, 0, "out of memory");
-  }
+  if (!good) bny_topo_fail(h->error, 0, "out of memory");
   good = good && read_ends(h, matrix, objects, nodes, count) && read_values(h, matrix, values, count * count);
   for (size_t a = 0; good && a < n; a++) {
     for (size_t b = a + 1; good && b < n; b++) {
@@ -166,9 +147,8 @@ static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names 
       int32_t from = gpu ? bny_topo_device(h->topo, nodes[a]) : -1, to = gpu ? bny_topo_device(h->topo, nodes[b]) : -1;
       bool parts = gpu && (from != nodes[a] || to != nodes[b]);
       bool again = parts && are_linked(h->topo, from, to, xgmi ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK);
-      if (gpu && value > 0 && from != to && !again) {
+      if (gpu && value > 0 && from != to && !again)
         good = xgmi ? add_xgmi(h, from, to, value) : add_nvlink(h, from, to, value);
-      }
     }
   }
   free(nodes);
@@ -184,11 +164,10 @@ bool bny_topo_hwloc_nvlinks(bny_topo_hwloc *h) {
     const char *name = matrix ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
     bool nvlink = name != NULL && strcmp(name, "NVLinkBandwidth") == 0;
     bool xgmi = name != NULL && strcmp(name, "XGMIBandwidth") == 0;
-    if ((nvlink && nvlink_seen) || (xgmi && xgmi_seen)) {
+    if ((nvlink && nvlink_seen) || (xgmi && xgmi_seen))
       good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, e), "the second matrix called %s", name);
-    } else if (nvlink || xgmi) {
+    else if (nvlink || xgmi)
       good = take_matrix(h, e, &objects, xgmi);
-    }
     nvlink_seen = nvlink_seen || nvlink;
     xgmi_seen = xgmi_seen || xgmi;
   }
@@ -208,9 +187,7 @@ static double speed_between(const bny_topo_hwloc *h) {
   const char *arch = NULL;
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
     const char *type = bny_topo_xml_is(h->xml, e, "object") ? bny_topo_xml_attribute(h->xml, e, "type") : NULL;
-    if (type == NULL) {
-      continue;
-    }
+    if (type == NULL) continue;
     if (strcmp(type, "Machine") == 0) {
       arch = bny_topo_hwloc_info(h, e, "Architecture");
       arch = arch != NULL ? arch : bny_topo_hwloc_info(h, 0, "Architecture");
@@ -226,9 +203,7 @@ bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) {
   int32_t numas[NUMAS_JOINED], count = 0;
   double speed = speed_between(h);
   for (int32_t n = 0; n < h->topo->nnodes && count < NUMAS_JOINED; n++) {
-    if (h->topo->nodes[n].kind != BNY_TOPO_NUMA) {
-      continue;
-    }
+    if (h->topo->nodes[n].kind != BNY_TOPO_NUMA) continue;
     for (int32_t before = 0; before < count; before++) {
       bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS,
                             .from = numas[before],
@@ -236,9 +211,7 @@ bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) {
                             .count = 1,
                             .gbytes_per_s = speed,
                             .source = BNY_TOPO_ASSUMED};
-      if (bny_topo_add_link(h->topo, &link) < 0) {
-        return bny_topo_fail(h->error, 0, "out of memory");
-      }
+      if (bny_topo_add_link(h->topo, &link) < 0) return bny_topo_fail(h->error, 0, "out of memory");
     }
     numas[count++] = n;
   }

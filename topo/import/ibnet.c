@@ -82,9 +82,8 @@ static double speed_of(bny_topo_span word) {
       !bny_topo_span_number((bny_topo_span){word.text, digits}, 12, &lanes))
     return 0;
   bny_topo_span rate = {word.text + digits + 1, word.bytes - digits - 1};
-  for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
+  for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
     if (bny_topo_span_is(rate, rates[i].name)) return lanes * rates[i].lane_gbits_per_s / 8;
-  }
   return 0;
 }
 
@@ -121,10 +120,9 @@ static bool recognises(const char *text, size_t bytes) {
   bny_topo_reader reader = bny_topo_reader_of(text, bytes);
   bny_topo_span line, id;
   bool is_switch;
-  for (int lines = 0; lines < 1000 && bny_topo_reader_line(&reader, &line); lines++) {
+  for (int lines = 0; lines < 1000 && bny_topo_reader_line(&reader, &line); lines++)
     if (starts_node(line, &is_switch) && bny_topo_span_quoted(&line, &id) && id.bytes > 2 && id.text[1] == '-')
       return true;
-  }
   return false;
 }
 
@@ -259,9 +257,8 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
 static bool hosts_group(fabric *fab, bny_topo_error *error) {
   fab->by_host = malloc((size_t)fab->nentries * sizeof *fab->by_host);
   if (!fab->by_host) return bny_topo_fail(error, 0, "no memory");
-  for (int32_t i = 0; i < fab->nentries; i++) {
+  for (int32_t i = 0; i < fab->nentries; i++)
     if (!fab->entries[i].is_switch && !fab->entries[i].left_out) fab->by_host[fab->nadapters++] = i;
-  }
   qsort_r(fab->by_host, (size_t)fab->nadapters, sizeof *fab->by_host, host_order, fab->entries);
   int32_t group = -1;
   for (int32_t i = 0; i < fab->nadapters; i++) {

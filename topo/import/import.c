@@ -26,18 +26,14 @@ enum { MOST_BYTES = 64 << 20 };
 
 static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
   const bny_topo_importer *const *importer = bny_topo_importers;
-  while (*importer != NULL && !(*importer)->recognises(text, bytes)) {
-    importer++;
-  }
+  while (*importer != NULL && !(*importer)->recognises(text, bytes)) importer++;
   return *importer;
 }
 
 static bool refuse_unknown(const char *text, size_t bytes, bny_topo_error *error) {
   char root[64];
   int line;
-  if (bytes == 0) {
-    return bny_topo_fail(error, 0, "empty");
-  }
+  if (bytes == 0) return bny_topo_fail(error, 0, "empty");
   if (bny_topo_xml_root(text, bytes, root, sizeof root, &line)) {
     return bny_topo_fail(
         error, line, "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>, <nvidia_smi_log>)",
@@ -66,17 +62,13 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
   /* A failing importer gives the reason, except lack of memory, which the check reports. */
   bny_topo_error why = {.text = "refused"};
   bool taken = importer->parse(text, bytes, topo, &why) && bny_topo_check(topo, &why);
-  if (taken && topo->nnodes == 0) {
-    taken = bny_topo_fail(&why, 0, "nothing is left of it that is known");
-  }
+  if (taken && topo->nnodes == 0) taken = bny_topo_fail(&why, 0, "nothing is left of it that is known");
   if (!taken) {
     *error = why;
     bny_topo_free(topo);
     return NULL;
   }
-  if (importer_name != NULL) {
-    *importer_name = importer->name;
-  }
+  if (importer_name != NULL) *importer_name = importer->name;
   return topo;
 }
 
@@ -104,17 +96,13 @@ static char *read_all(const char *path, size_t *bytes, bool *missing, bny_topo_e
     }
     text = moved;
     ssize_t got = read(file, text + used, capacity - used);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
+    if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       bny_topo_fail(error, 0, "%s", strerror(errno));
       goto free_text;
     }
     used += (size_t)got;
-    if (got == 0) {
-      break;
-    }
+    if (got == 0) break;
     if (used > MOST_BYTES) {
       bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
       goto free_text;
@@ -150,9 +138,8 @@ bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_nam
   bool missing = false;
   size_t bytes = 0;
   char *text = read_all(path, &bytes, &missing, &why);
-  if (text == NULL && missing && importer_of(path, strlen(path)) != NULL) {
+  if (text == NULL && missing && importer_of(path, strlen(path)) != NULL)
     return bny_topo_import(path, strlen(path), importer_name, error);
-  }
   bny_topo *topo = text == NULL ? NULL : bny_topo_import(text, bytes, importer_name, &why);
   free(text);
   if (topo == NULL) {

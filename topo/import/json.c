@@ -7,9 +7,7 @@
 
 static bool recognises(const char *text, size_t bytes) {
   size_t at = 0;
-  while (at < bytes && (text[at] == ' ' || text[at] == '\t' || text[at] == '\r' || text[at] == '\n')) {
-    at++;
-  }
+  while (at < bytes && (text[at] == ' ' || text[at] == '\t' || text[at] == '\r' || text[at] == '\n')) at++;
   return at < bytes && text[at] == '{';
 }
 
@@ -55,9 +53,7 @@ static void mark_twice(const bny_topo_names *sorted, bool *twice) {
     const bny_topo_name *here = &sorted->entries[i];
     bool same = i > 0 && strcmp(here[-1].key, here->key) == 0;
     twice[here->value] = same || strchr(here->key, '#') != NULL;
-    if (same) {
-      twice[here[-1].value] = true;
-    }
+    if (same) twice[here[-1].value] = true;
   }
 }
 
@@ -126,26 +122,18 @@ static json_t *note_out(const bny_topo *topo, json_t *const *ids, int32_t n) {
 
 static bool all_out(const bny_topo *topo, json_t **ids, json_t *nodes, json_t *links, json_t *notes) {
   bny_topo_names names = {0};
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    bny_topo_names_add(&names, 0, topo->nodes[n].name, n);
-  }
+  for (int32_t n = 0; n < topo->nnodes; n++) bny_topo_names_add(&names, 0, topo->nodes[n].name, n);
   bny_topo_names_sort(&names);
   bool *twice = calloc((size_t)topo->nnodes + 1, sizeof *twice);
   bool good = !names.out_of_memory && twice != NULL;
-  if (good) {
-    mark_twice(&names, twice);
-  }
+  if (good) mark_twice(&names, twice);
   for (int32_t n = 0; good && n < topo->nnodes; n++) {
     const char *name = topo->nodes[n].name;
     ids[n] = twice[n] ? json_sprintf("%s#%d", name, (int)n) : json_string(name);
     good = ids[n] != NULL && json_array_append_new(nodes, node_out(topo, ids, n)) == 0;
   }
-  for (int32_t l = 0; good && l < topo->nlinks; l++) {
-    good = json_array_append_new(links, link_out(topo, ids, l)) == 0;
-  }
-  for (int32_t n = 0; good && n < topo->nnotes; n++) {
-    good = json_array_append_new(notes, note_out(topo, ids, n)) == 0;
-  }
+  for (int32_t l = 0; good && l < topo->nlinks; l++) good = json_array_append_new(links, link_out(topo, ids, l)) == 0;
+  for (int32_t n = 0; good && n < topo->nnotes; n++) good = json_array_append_new(notes, note_out(topo, ids, n)) == 0;
   free(twice);
   bny_topo_names_free(&names);
   return good;
@@ -162,9 +150,7 @@ json_t *bny_topo_json(const bny_topo *topo) {
       root = NULL;
     }
   }
-  for (int32_t n = 0; ids != NULL && n < topo->nnodes; n++) {
-    json_decref(ids[n]);
-  }
+  for (int32_t n = 0; ids != NULL && n < topo->nnodes; n++) json_decref(ids[n]);
   free(ids);
   json_decref(nodes);
   json_decref(links);
@@ -199,13 +185,11 @@ static int precision_of(const json_t *json) {
 
 /* Writes each object of an array on its own line. */
 static bool write_member(FILE *out, const json_t *value, size_t flags) {
-  if (json_array_size(value) == 0 || !json_is_object(json_array_get(value, 0))) {
+  if (json_array_size(value) == 0 || !json_is_object(json_array_get(value, 0)))
     return json_dumpf(value, out, flags | JSON_ENCODE_ANY) == 0;
-  }
   bool good = fputs("[", out) >= 0;
-  for (size_t i = 0; good && i < json_array_size(value); i++) {
+  for (size_t i = 0; good && i < json_array_size(value); i++)
     good = fputs(i == 0 ? "\n  " : ",\n  ", out) >= 0 && json_dumpf(json_array_get(value, i), out, flags) == 0;
-  }
   return good && fputs("\n]", out) >= 0;
 }
 
@@ -213,9 +197,7 @@ char *bny_topo_json_text(const json_t *json) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
-  if (out == NULL) {
-    return NULL;
-  }
+  if (out == NULL) return NULL;
   size_t flags = JSON_REAL_PRECISION((size_t)precision_of(json));
   bool good = fputs("{", out) >= 0, first = true;
   for (void *i = json_object_iter((json_t *)json); good && i != NULL; i = json_object_iter_next((json_t *)json, i)) {
@@ -236,9 +218,7 @@ char *bny_topo_export_json(const bny_topo *topo, bny_topo_error *error) {
   json_t *json = bny_topo_json(topo);
   char *text = json == NULL ? NULL : bny_topo_json_text(json);
   json_decref(json);
-  if (text == NULL) {
-    bny_topo_fail(error, 0, "out of memory");
-  }
+  if (text == NULL) bny_topo_fail(error, 0, "out of memory");
   return text;
 }
 
@@ -259,47 +239,36 @@ static bool fail_at(const reading *r, const char *key, const char *what) {
 
 static bool text_in(const reading *r, const json_t *object, const char *key, const char **text) {
   const json_t *value = json_object_get(object, key);
-  if (value == NULL || json_is_null(value)) {
-    return true;
-  }
-  if (!json_is_string(value) || json_string_length(value) > STRING_BYTES) {
+  if (value == NULL || json_is_null(value)) return true;
+  if (!json_is_string(value) || json_string_length(value) > STRING_BYTES)
     return fail_at(r, key, json_is_string(value) ? "longer than 255 bytes" : "wants a string");
-  }
   *text = json_string_value(value);
   return true;
 }
 
 static bool integer_in(const reading *r, const json_t *object, const char *key, int32_t least, int32_t *number) {
   const json_t *value = json_object_get(object, key);
-  if (value == NULL || json_is_null(value)) {
-    return true;
-  }
+  if (value == NULL || json_is_null(value)) return true;
   json_int_t integer = json_integer_value(value);
-  if (!json_is_integer(value) || integer < least || integer > INT32_MAX) {
+  if (!json_is_integer(value) || integer < least || integer > INT32_MAX)
     return fail_at(r, key, "wants a whole number that is not negative");
-  }
   *number = (int32_t)integer;
   return true;
 }
 
 static bool real_in(const reading *r, const json_t *object, const char *key, double *number) {
   const json_t *value = json_object_get(object, key);
-  if (value == NULL || json_is_null(value)) {
-    return true;
-  }
+  if (value == NULL || json_is_null(value)) return true;
   double real = json_number_value(value);
-  if (!json_is_number(value) || !(real >= 0 && real <= 1e9)) {
+  if (!json_is_number(value) || !(real >= 0 && real <= 1e9))
     return fail_at(r, key, "absurd, wants a number from 0 to 1e9");
-  }
   *number = real;
   return true;
 }
 
 static bool source_in(const reading *r, const json_t *object, bny_topo_source *source) {
   const char *text = "file";
-  if (!text_in(r, object, "source", &text)) {
-    return false;
-  }
+  if (!text_in(r, object, "source", &text)) return false;
   *source = bny_topo_source_parse(text);
   return *source <= BNY_TOPO_MEASURED || fail_at(r, "source", "wants assumed, file, probed or measured");
 }
@@ -313,9 +282,7 @@ static bool node_in(const reading *r, const json_t *object, const char *key, int
     snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
     id = number;
   }
-  if (id == NULL) {
-    return fail_at(r, key, "wants the id of a node");
-  }
+  if (id == NULL) return fail_at(r, key, "wants the id of a node");
   *node = bny_topo_names_find(&r->ids, 0, id);
   return *node >= 0 || bny_topo_fail(r->error, 0, "%s[%zu].%s: no node has the id \"%.60s\"", r->list, r->at, key, id);
 }
@@ -324,37 +291,25 @@ static bool take_node(reading *r, const json_t *object) {
   bny_topo_node node = {.parent = -1, .index = -1, .compute = -1, .name = r->texts[r->at]};
   const char *kind = NULL, *strings[6] = {node.name};
   static const char *const keys[6] = {"name", "model", "vendor", "bus_id", "guid", "attributes"};
-  for (int i = 0; i < 6; i++) {
-    if (!text_in(r, object, keys[i], &strings[i])) {
-      return false;
-    }
-  }
+  for (int i = 0; i < 6; i++)
+    if (!text_in(r, object, keys[i], &strings[i])) return false;
   if (!text_in(r, object, "kind", &kind) || !integer_in(r, object, "index", -1, &node.index) ||
-      !integer_in(r, object, "compute", -1, &node.compute) || !source_in(r, object, &node.source)) {
+      !integer_in(r, object, "compute", -1, &node.compute) || !source_in(r, object, &node.source))
     return false;
-  }
   node.kind = kind == NULL ? BNY_TOPO_KINDS : bny_topo_kind_parse(kind);
-  if (node.kind == BNY_TOPO_KINDS) {
+  if (node.kind == BNY_TOPO_KINDS)
     return fail_at(r, "kind", "wants host, package, numa, pci, gpu, nic, port or switch");
-  }
   const json_t *parent = json_object_get(object, "parent");
   if (parent != NULL && !json_is_null(parent)) {
-    if (!node_in(r, object, "parent", &node.parent)) {
-      return false;
-    }
-    if ((size_t)node.parent >= r->at) {
-      return fail_at(r, "parent", "stands behind its child; put it before");
-    }
+    if (!node_in(r, object, "parent", &node.parent)) return false;
+    if ((size_t)node.parent >= r->at) return fail_at(r, "parent", "stands behind its child; put it before");
   }
   const json_t *host_bridge = json_object_get(object, "host_bridge");
-  if (host_bridge != NULL && !json_is_boolean(host_bridge)) {
-    return fail_at(r, "host_bridge", "wants true or false");
-  }
+  if (host_bridge != NULL && !json_is_boolean(host_bridge)) return fail_at(r, "host_bridge", "wants true or false");
   node.host_bridge = json_is_true(host_bridge);
   char bus_id[BNY_TOPO_BUS_BYTES];
-  if (strings[3] != NULL && !bny_topo_bus_normalise(strings[3], bus_id)) {
+  if (strings[3] != NULL && !bny_topo_bus_normalise(strings[3], bus_id))
     return fail_at(r, "bus_id", "not a bus id such as 0000:1b:00.0");
-  }
   node.name = (char *)strings[0];
   node.model = (char *)strings[1];
   node.vendor = (char *)strings[2];
@@ -371,13 +326,10 @@ static bool take_link(reading *r, const json_t *object) {
       !text_in(r, object, "kind", &kind) || !integer_in(r, object, "count", 0, &link.count) ||
       !real_in(r, object, "gbytes_per_s", &link.gbytes_per_s) ||
       !real_in(r, object, "rated_gbytes_per_s", &link.rated_gbytes_per_s) ||
-      !real_in(r, object, "latency_us", &link.latency_us) || !source_in(r, object, &link.source)) {
+      !real_in(r, object, "latency_us", &link.latency_us) || !source_in(r, object, &link.source))
     return false;
-  }
   link.kind = kind == NULL ? BNY_TOPO_LINK_KINDS : bny_topo_link_parse(kind);
-  if (link.kind == BNY_TOPO_LINK_KINDS) {
-    return fail_at(r, "kind", "wants pci, nvlink, xgmi, c2c, sys or net");
-  }
+  if (link.kind == BNY_TOPO_LINK_KINDS) return fail_at(r, "kind", "wants pci, nvlink, xgmi, c2c, sys or net");
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }
 
@@ -385,9 +337,8 @@ static bool take_note(reading *r, const json_t *object) {
   const char *text = NULL, *kind = "input";
   int32_t node = -1;
   if (!text_in(r, object, "text", &text) || !text_in(r, object, "kind", &kind) ||
-      (json_object_get(object, "node") && !node_in(r, object, "node", &node))) {
+      (json_object_get(object, "node") && !node_in(r, object, "node", &node)))
     return false;
-  }
   bny_topo_note_kind known = bny_topo_note_parse(kind);
   if (text == NULL || known == BNY_TOPO_NOTE_KINDS) {
     return fail_at(r, text == NULL ? "text" : "kind",
@@ -404,19 +355,13 @@ static bool read_ids(reading *r, const json_t *nodes) {
     char number[32];
     snprintf(number, sizeof number, "%lld", (long long)json_integer_value(id));
     const char *text = json_is_integer(id) ? number : json_string_value(id);
-    if (text == NULL || *text == '\0') {
-      return fail_at(r, "id", "wants a string or a whole number");
-    }
+    if (text == NULL || *text == '\0') return fail_at(r, "id", "wants a string or a whole number");
     r->texts[r->at] = strdup(text);
-    if (r->texts[r->at] == NULL) {
-      return bny_topo_fail(r->error, 0, "out of memory");
-    }
+    if (r->texts[r->at] == NULL) return bny_topo_fail(r->error, 0, "out of memory");
     bny_topo_names_add(&r->ids, 0, r->texts[r->at], (int32_t)r->at);
   }
   const bny_topo_name *twice = bny_topo_names_sort(&r->ids);
-  if (r->ids.out_of_memory) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
+  if (r->ids.out_of_memory) return bny_topo_fail(r->error, 0, "out of memory");
   return twice == NULL || bny_topo_fail(r->error, 0, "nodes[%d].id: \"%.60s\" is also that of nodes[%d]",
                                         (int)twice->value, twice->key, (int)twice[-1].value);
 }
@@ -426,18 +371,13 @@ static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
                *notes = json_object_get(root, "notes");
   const json_t *version = json_object_get(root, "version");
   json_t *object;
-  if (version != NULL && json_integer_value(version) != 1) {
-    return bny_topo_fail(error, 0, "version: 1 is known");
-  }
-  if (!json_is_array(nodes) || json_array_size(nodes) == 0 || (links != NULL && !json_is_array(links))) {
+  if (version != NULL && json_integer_value(version) != 1) return bny_topo_fail(error, 0, "version: 1 is known");
+  if (!json_is_array(nodes) || json_array_size(nodes) == 0 || (links != NULL && !json_is_array(links)))
     return bny_topo_fail(error, 0, "wants \"nodes\", a list that is not empty, and \"links\", a list");
-  }
   r->list = "nodes";
   r->texts = calloc(json_array_size(nodes), sizeof(char *));
   bool good = r->texts == NULL ? bny_topo_fail(error, 0, "out of memory") : read_ids(r, nodes);
-  for (r->at = 0; good && r->at < json_array_size(nodes); r->at++) {
-    good = take_node(r, json_array_get(nodes, r->at));
-  }
+  for (r->at = 0; good && r->at < json_array_size(nodes); r->at++) good = take_node(r, json_array_get(nodes, r->at));
   r->list = "links";
   if (good && links != NULL) {
     json_array_foreach((json_t *)links, r->at, object) { good = good && take_link(r, object); }
@@ -446,9 +386,7 @@ static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
   if (good && notes != NULL) {
     json_array_foreach((json_t *)notes, r->at, object) { good = good && take_note(r, object); }
   }
-  for (size_t i = 0; r->texts != NULL && i < json_array_size(nodes); i++) {
-    free(r->texts[i]);
-  }
+  for (size_t i = 0; r->texts != NULL && i < json_array_size(nodes); i++) free(r->texts[i]);
   free(r->texts);
   return good;
 }
@@ -468,30 +406,22 @@ static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
       quoted = true;
     } else if (c == '[' || c == '{') {
       values++;
-      if (++depth > DEPTH) {
-        return bny_topo_fail(error, line, "nests more than %d deep", DEPTH);
-      }
+      if (++depth > DEPTH) return bny_topo_fail(error, line, "nests more than %d deep", DEPTH);
     } else if (c == ']' || c == '}') {
       depth--;
     } else if (c == ',') {
       values++;
     }
-    if (values > MOST_VALUES) {
-      return bny_topo_fail(error, line, "more than %d values", MOST_VALUES);
-    }
+    if (values > MOST_VALUES) return bny_topo_fail(error, line, "more than %d values", MOST_VALUES);
   }
   return true;
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
-  if (!is_bounded(text, bytes, error)) {
-    return false;
-  }
+  if (!is_bounded(text, bytes, error)) return false;
   json_error_t why;
   json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
-  if (root == NULL) {
-    return bny_topo_fail(error, why.line, "JSON: %.200s", why.text);
-  }
+  if (root == NULL) return bny_topo_fail(error, why.line, "JSON: %.200s", why.text);
   reading r = {.topo = topo, .error = error};
   bool taken = read_lists(&r, root, error);
   bny_topo_names_free(&r.ids);

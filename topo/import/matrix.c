@@ -63,9 +63,8 @@ static bool recognises(const char *text, size_t bytes) {
   for (int lines = 0; lines < 1000 && bny_topo_reader_line(&reader, &line); lines++) {
     bny_topo_span word, rest = line;
     if (!bny_topo_span_word(&rest, &word) || gpu_number(word) < 0) continue;
-    while (bny_topo_span_word(&rest, &word)) {
+    while (bny_topo_span_word(&rest, &word))
       if (bny_topo_span_is(word, "X") || bny_topo_span_is(word, "Affinity")) return true;
-    }
   }
   return false;
 }
@@ -97,9 +96,8 @@ static bool header_read(bny_topo_matrix *matrix, bny_topo_span line, int number,
   }
   matrix->ncolumns = matrix->ndevices;
   /* Remaining titles: CPU Affinity, NUMA Affinity, GPU NUMA ID. */
-  for (bool more = word.bytes > 0; more; more = bny_topo_span_word(&rest, &word)) {
+  for (bool more = word.bytes > 0; more; more = bny_topo_span_word(&rest, &word))
     if (bny_topo_span_is(word, "Affinity") || bny_topo_span_is(word, "ID")) matrix->ntails++;
-  }
   return true;
 }
 

@@ -45,14 +45,12 @@ bool bny_topo_nccl_number(const bny_topo_nccl *r, int32_t element, const char *n
 bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *node, const char *const *attributes) {
   char kept[BNY_TOPO_ATTRIBUTES_BYTES] = "";
   bny_topo_node whole = *node;
-  for (; *attributes != NULL; attributes++) {
+  for (; *attributes != NULL; attributes++)
     bny_topo_attribute_put(kept, *attributes, bny_topo_nccl_text(r, element, *attributes));
-  }
   if (bny_topo_xml_is(r->xml, element, "pci")) {
     int32_t gpu = bny_topo_xml_child(r->xml, element, "gpu");
-    for (attributes = bny_topo_nccl_gpu_attributes; gpu >= 0 && *attributes != NULL; attributes++) {
+    for (attributes = bny_topo_nccl_gpu_attributes; gpu >= 0 && *attributes != NULL; attributes++)
       bny_topo_attribute_put(kept, *attributes, bny_topo_nccl_text(r, gpu, *attributes));
-    }
   }
   whole.attributes = kept[0] == '\0' ? NULL : kept;
   r->node_of[element] = bny_topo_add_node(r->topo, &whole);
@@ -70,9 +68,7 @@ static bool host_of(bny_topo_nccl *r, int32_t cpu, int32_t *host) {
       return true;
     }
   }
-  if (r->hosts.count == MOST_HOSTS) {
-    return bny_topo_nccl_fail(r, cpu, "more than 1024 hosts");
-  }
+  if (r->hosts.count == MOST_HOSTS) return bny_topo_nccl_fail(r, cpu, "more than 1024 hosts");
   char name[32];
   snprintf(name, sizeof name, "host%d", r->hosts.count);
   const char *named = bny_topo_nccl_text(r, cpu, "host");
@@ -99,13 +95,9 @@ static bool package_of(bny_topo_nccl *r, int32_t cpu, int32_t host, int32_t *pac
   const char *name = bny_topo_nccl_text(r, cpu, "package");
   for (*package = r->topo->nnodes - 1; *package > host; --*package) {
     const bny_topo_node *node = &r->topo->nodes[*package];
-    if (node->kind == BNY_TOPO_PACKAGE && node->parent == host) {
-      break;
-    }
+    if (node->kind == BNY_TOPO_PACKAGE && node->parent == host) break;
   }
-  if (*package > host && strcmp(r->topo->nodes[*package].name, name) == 0) {
-    return true;
-  }
+  if (*package > host && strcmp(r->topo->nodes[*package].name, name) == 0) return true;
   bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
                         .parent = host,
                         .index = -1,
@@ -120,33 +112,26 @@ static bool package_of(bny_topo_nccl *r, int32_t cpu, int32_t host, int32_t *pac
 static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
   int64_t numa = -1, family, model;
   int32_t host = -1;
-  if (++r->ncpus > MOST_CPUS) {
-    return bny_topo_nccl_fail(r, cpu, "more than 16384 of them");
-  }
+  if (++r->ncpus > MOST_CPUS) return bny_topo_nccl_fail(r, cpu, "more than 16384 of them");
   if (!bny_topo_nccl_number(r, cpu, "numaid", -1, 65535, &numa) || !family_of(r, cpu, &family, &model) ||
-      !host_of(r, cpu, &host)) {
+      !host_of(r, cpu, &host))
     return false;
-  }
   const char *arch = bny_topo_nccl_text(r, cpu, "arch"), *place = bny_topo_nccl_text(r, cpu, "place");
   r->nbridges = 0;
-  if (bny_topo_nccl_text(r, cpu, "package") != NULL && !package_of(r, cpu, host, &host)) {
-    return false;
-  }
+  if (bny_topo_nccl_text(r, cpu, "package") != NULL && !package_of(r, cpu, host, &host)) return false;
   if (place != NULL && (strcmp(place, "host") == 0 || strcmp(place, "package") == 0)) {
     r->node_of[cpu] = host; /* its devices stand beside NUMA nodes, or without one */
     return true;
   }
   char name[32], about[64] = "";
-  if (numa < 0) {
+  if (numa < 0)
     snprintf(name, sizeof name, "cpu%d", r->ncpus - 1);
-  } else {
+  else
     snprintf(name, sizeof name, "node%d", (int)numa);
-  }
-  if (family >= 0 && model >= 0) {
+  if (family >= 0 && model >= 0)
     snprintf(about, sizeof about, "%.20s family %d model %d", arch == NULL ? "?" : arch, (int)family, (int)model);
-  } else if (arch != NULL) {
+  else if (arch != NULL)
     snprintf(about, sizeof about, "%.20s", arch);
-  }
   bny_topo_node node = {.kind = BNY_TOPO_NUMA,
                         .parent = host,
                         .index = (int32_t)numa,
@@ -155,9 +140,7 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
                         .vendor = (char *)bny_topo_nccl_text(r, cpu, "vendor"),
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
-  if (!bny_topo_nccl_add(r, cpu, &node, bny_topo_nccl_cpu_attributes)) {
-    return false;
-  }
+  if (!bny_topo_nccl_add(r, cpu, &node, bny_topo_nccl_cpu_attributes)) return false;
   bny_topo_names_add(&r->numas, bny_topo_ancestor(r->topo, host, BNY_TOPO_HOST), r->topo->nodes[r->node_of[cpu]].name,
                      cpu);
   return true;
@@ -166,21 +149,14 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
 /* Links every pair of NUMA nodes at the speed of the slower, as NCCL assumes too. */
 static bool join_cpus(bny_topo_nccl *r) {
   int32_t *cpus = malloc(((size_t)r->ncpus + 1) * sizeof *cpus), count = 0;
-  if (cpus == NULL) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
-  for (int32_t e = 0; e < bny_topo_xml_count(r->xml); e++) {
-    if (r->node_of[e] >= 0 && r->topo->nodes[r->node_of[e]].kind == BNY_TOPO_NUMA) {
-      cpus[count++] = e;
-    }
-  }
+  if (cpus == NULL) return bny_topo_fail(r->error, 0, "out of memory");
+  for (int32_t e = 0; e < bny_topo_xml_count(r->xml); e++)
+    if (r->node_of[e] >= 0 && r->topo->nodes[r->node_of[e]].kind == BNY_TOPO_NUMA) cpus[count++] = e;
   bool joined = true;
   for (int32_t b = 0; joined && b < count; b++) {
     for (int32_t a = b < SYS_CPUS ? 0 : b - SYS_CPUS; joined && a < b; a++) {
       int32_t from = r->node_of[cpus[a]], to = r->node_of[cpus[b]];
-      if (bny_topo_ancestor(r->topo, from, BNY_TOPO_HOST) != bny_topo_ancestor(r->topo, to, BNY_TOPO_HOST)) {
-        continue;
-      }
+      if (bny_topo_ancestor(r->topo, from, BNY_TOPO_HOST) != bny_topo_ancestor(r->topo, to, BNY_TOPO_HOST)) continue;
       double speeds[2];
       for (int i = 0; i < 2; i++) {
         int32_t cpu = cpus[i == 0 ? a : b];
@@ -208,9 +184,8 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
   int32_t parent = bny_topo_xml_parent(r->xml, element);
   const char *name = bny_topo_xml_name(r->xml, element);
   bool at_top = parent == 0;
-  if (strcmp(name, "cpu") == 0) {
+  if (strcmp(name, "cpu") == 0)
     return at_top ? take_cpu(r, element) : bny_topo_nccl_fail(r, element, "stands outside of <system>");
-  }
   if (at_top || r->node_of[parent] < 0) {
     bool lost =
         strcmp(name, "pci") == 0 || strcmp(name, "nic") == 0 || strcmp(name, "gpu") == 0 || strcmp(name, "net") == 0;
@@ -221,20 +196,14 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
                ? bny_topo_nccl_pci(r, element, parent)
                : bny_topo_nccl_fail(r, element, "stands outside of a <cpu> and a <pci>");
   }
-  if (strcmp(name, "gpu") == 0) {
-    return bny_topo_nccl_gpu(r, element, parent);
-  }
-  if (strcmp(name, "nic") == 0) {
-    return bny_topo_nccl_nic(r, element, parent);
-  }
+  if (strcmp(name, "gpu") == 0) return bny_topo_nccl_gpu(r, element, parent);
+  if (strcmp(name, "nic") == 0) return bny_topo_nccl_nic(r, element, parent);
   return strcmp(name, "net") != 0 || bny_topo_nccl_net(r, element, parent);
 }
 
 static bool once(bny_topo_nccl *r, bny_topo_names *names, const char *what) {
   const bny_topo_name *twice = bny_topo_names_sort(names);
-  if (names->out_of_memory) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
+  if (names->out_of_memory) return bny_topo_fail(r->error, 0, "out of memory");
   return twice == NULL || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value),
                                         "%s %.60s stands twice in one host", what, twice->key);
 }
@@ -250,9 +219,7 @@ static bool buses_once(bny_topo_nccl *r) {
     for (end = first; end < r->buses.count && names[end].scope == names[first].scope &&
                       strcmp(names[end].key, names[first].key) == 0;
          end++) {
-      if (r->topo->nodes[r->node_of[names[end].value]].kind == BNY_TOPO_GPU && gpus++ == 0) {
-        owner = end;
-      }
+      if (r->topo->nodes[r->node_of[names[end].value]].kind == BNY_TOPO_GPU && gpus++ == 0) owner = end;
       if (gpus > 1) {
         return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, names[end].value),
                              "bus id %.60s stands at two GPUs of one host; give each host a host_hash of its own",
@@ -262,9 +229,8 @@ static bool buses_once(bny_topo_nccl *r) {
     bny_topo_name owning = names[owner];
     for (int32_t i = first; i < end; i++) {
       bny_topo_node *node = &r->topo->nodes[r->node_of[names[i].value]];
-      if (i != owner && !bny_topo_set_string(r->topo, &node->bus_id, NULL)) {
+      if (i != owner && !bny_topo_set_string(r->topo, &node->bus_id, NULL))
         return bny_topo_fail(r->error, 0, "out of memory");
-      }
       example = i != owner && example < 0 ? r->node_of[owning.value] : example;
       repeated += i != owner;
     }
@@ -281,11 +247,9 @@ static bool buses_once(bny_topo_nccl *r) {
 /* A virtual machine's eth0 may be below each <cpu>: the second becomes "eth0#1". */
 static bool tell_nics_apart(bny_topo_nccl *r) {
   bny_topo_names nics = {0};
-  for (int32_t n = 0; n < r->topo->nnodes; n++) {
-    if (r->topo->nodes[n].kind == BNY_TOPO_NIC) {
+  for (int32_t n = 0; n < r->topo->nnodes; n++)
+    if (r->topo->nodes[n].kind == BNY_TOPO_NIC)
       bny_topo_names_add(&nics, bny_topo_ancestor(r->topo, n, BNY_TOPO_HOST), r->topo->nodes[n].name, n);
-    }
-  }
   bny_topo_names_sort(&nics);
   bool done = !nics.out_of_memory;
   int32_t first = 0; /* first NIC with this name; it keeps the name */
@@ -306,9 +270,7 @@ static bool tell_nics_apart(bny_topo_nccl *r) {
 
 static bool read_system(bny_topo_nccl *r) {
   int64_t version = 1;
-  if (!bny_topo_nccl_number(r, 0, "version", 0, INT32_MAX, &version)) {
-    return false;
-  }
+  if (!bny_topo_nccl_number(r, 0, "version", 0, INT32_MAX, &version)) return false;
   if (version < 1 || version > 2) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, 0), "NCCL topology of version %d: 1 and 2 are known",
                          (int)version);
@@ -318,23 +280,16 @@ static bool read_system(bny_topo_nccl *r) {
     r->has_gpus = r->has_gpus || bny_topo_xml_is(r->xml, e, "gpu");
     r->has_nets = r->has_nets || bny_topo_xml_is(r->xml, e, "net");
   }
-  for (int32_t e = 1; e < bny_topo_xml_count(r->xml); e++) {
-    if (!take_element(r, e)) {
-      return false;
-    }
-  }
-  if (r->topo->nnodes == 0) {
-    return bny_topo_nccl_fail(r, 0, "holds no <cpu>");
-  }
+  for (int32_t e = 1; e < bny_topo_xml_count(r->xml); e++)
+    if (!take_element(r, e)) return false;
+  if (r->topo->nnodes == 0) return bny_topo_nccl_fail(r, 0, "holds no <cpu>");
   return once(r, &r->numas, "NUMA node") && buses_once(r) && once(r, &r->gpus, "the number of") && join_cpus(r) &&
          bny_topo_nccl_links(r) && tell_nics_apart(r) && bny_topo_nccl_note_virtual(r);
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
   bny_topo_xml *xml = bny_topo_xml_parse(text, bytes, error);
-  if (xml == NULL) {
-    return false;
-  }
+  if (xml == NULL) return false;
   bool taken = false;
   bny_topo_nccl r = {.xml = xml, .topo = topo, .error = error};
   if (bny_topo_xml_is(xml, 0, "graphs")) {

@@ -19,18 +19,15 @@ static bool add_link(bny_topo_nccl *r, int32_t element, const bny_topo_link *lin
 static bool bridge_of(bny_topo_nccl *r, int32_t device, int32_t parent, int32_t *bridge) {
   const char *name = bny_topo_xml_is(r->xml, parent, "cpu") ? bny_topo_nccl_text(r, device, "host_bridge") : NULL;
   *bridge = r->node_of[parent];
-  if (name == NULL) {
-    return true;
-  }
+  if (name == NULL) return true;
   for (int32_t b = 0; b < r->nbridges; b++) {
     if (strcmp(r->topo->nodes[r->bridges[b]].name, name) == 0) {
       *bridge = r->bridges[b];
       return true;
     }
   }
-  if (r->nbridges == BNY_TOPO_NCCL_BRIDGES) {
+  if (r->nbridges == BNY_TOPO_NCCL_BRIDGES)
     return bny_topo_nccl_fail(r, device, "more than 64 host bridges of one <cpu>");
-  }
   bny_topo_node node = {.kind = BNY_TOPO_PCI,
                         .parent = *bridge,
                         .index = -1,
@@ -53,9 +50,7 @@ static bool join_upwards(bny_topo_nccl *r, int32_t pci) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci),
                          "<pci link_speed=\"%.40s\">: no PCI link has that speed", speed);
   }
-  if (!bny_topo_nccl_number(r, pci, "link_width", 0, MOST_LANES, &lanes)) {
-    return false;
-  }
+  if (!bny_topo_nccl_number(r, pci, "link_width", 0, MOST_LANES, &lanes)) return false;
   int32_t node = r->node_of[pci];
   bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
                         .from = node,
@@ -79,25 +74,15 @@ static const char *vendor_name(const char *vendor, bool amd, bool nvidia) {
 
 static bny_topo_kind kind_of(const bny_topo_nccl *r, int32_t pci) {
   const char *class = bny_topo_nccl_text(r, pci, "class");
-  if (bny_topo_xml_child(r->xml, pci, "gpu") >= 0) {
-    return BNY_TOPO_GPU;
-  }
-  if (bny_topo_xml_child(r->xml, pci, "nic") >= 0) {
-    return BNY_TOPO_NIC;
-  }
-  if (class_starts(class, "0x0680")) {
-    return BNY_TOPO_SWITCH;
-  }
-  if (bny_topo_xml_child(r->xml, pci, "pci") >= 0) {
-    return BNY_TOPO_PCI;
-  }
+  if (bny_topo_xml_child(r->xml, pci, "gpu") >= 0) return BNY_TOPO_GPU;
+  if (bny_topo_xml_child(r->xml, pci, "nic") >= 0) return BNY_TOPO_NIC;
+  if (class_starts(class, "0x0680")) return BNY_TOPO_SWITCH;
+  if (bny_topo_xml_child(r->xml, pci, "pci") >= 0) return BNY_TOPO_PCI;
   const char *vendor = vendor_name(bny_topo_nccl_text(r, pci, "vendor"), false, false);
   bool makes_gpus =
       vendor == NULL || strcmp(vendor, "NVIDIA") == 0 || strcmp(vendor, "AMD") == 0 || strcmp(vendor, "Intel") == 0;
   /* A display of another vendor belongs to a management controller. */
-  if ((class_starts(class, "0x03") && makes_gpus) || class_starts(class, "0x12")) {
-    return BNY_TOPO_GPU;
-  }
+  if ((class_starts(class, "0x03") && makes_gpus) || class_starts(class, "0x12")) return BNY_TOPO_GPU;
   return class_starts(class, "0x02") ? BNY_TOPO_NIC : BNY_TOPO_PCI;
 }
 
@@ -109,9 +94,8 @@ static bool part_of_parent(const bny_topo_nccl *r, int32_t pci, int32_t parent) 
   const char *parent_vendor = bny_topo_nccl_text(r, parent, "vendor"),
              *parent_device = bny_topo_nccl_text(r, parent, "device");
   if (vendor == NULL || device == NULL || parent_vendor == NULL || parent_device == NULL ||
-      strcmp(vendor, "0x1000") != 0 || strcmp(parent_vendor, "0x1000") != 0 || strcmp(device, parent_device) != 0) {
+      strcmp(vendor, "0x1000") != 0 || strcmp(parent_vendor, "0x1000") != 0 || strcmp(device, parent_device) != 0)
     return false;
-  }
   return strcmp(device, devices[0]) == 0 || strcmp(device, devices[1]) == 0;
 }
 
@@ -119,13 +103,10 @@ static bool part_of_parent(const bny_topo_nccl *r, int32_t pci, int32_t parent) 
 static int32_t gfx_number(const char *gcn) {
   const char *digits = strncmp(gcn, "gfx", 3) == 0 ? gcn + 3 : gcn;
   size_t length = strcspn(digits, ":");
-  if (length < 3 || length > 5 || strspn(digits, "0123456789abcdef") < length) {
-    return -1;
-  }
+  if (length < 3 || length > 5 || strspn(digits, "0123456789abcdef") < length) return -1;
   int32_t number = 0;
-  for (size_t i = 0; i < length; i++) {
+  for (size_t i = 0; i < length; i++)
     number = number * 10 + (digits[i] <= '9' ? digits[i] - '0' : digits[i] - 'a' + 10);
-  }
   return number;
 }
 
@@ -135,25 +116,21 @@ static bool describe_gpu(bny_topo_nccl *r, int32_t pci, int32_t gpu, bny_topo_no
   if (gpu >= 0) {
     const char *gcn = bny_topo_nccl_text(r, gpu, "gcn");
     if (!bny_topo_nccl_number(r, gpu, "dev", -1, 65535, &number) ||
-        !bny_topo_nccl_number(r, gpu, "sm", -1, 65535, &compute)) {
+        !bny_topo_nccl_number(r, gpu, "sm", -1, 65535, &compute))
       return false;
-    }
-    if (gcn != NULL) {
-      compute = gfx_number(gcn);
-    }
+    if (gcn != NULL) compute = gfx_number(gcn);
     node->compute = (int32_t)compute;
     node->vendor = (char *)vendor_name(bny_topo_nccl_text(r, pci, "vendor"), gcn != NULL, gcn == NULL);
   } else if (!r->has_gpus) {
     number = r->numbered_gpus++;
   }
   const char *named = gpu < 0 ? NULL : bny_topo_nccl_text(r, gpu, "name");
-  if (named != NULL) {
+  if (named != NULL)
     snprintf(name, 48, "%s", named);
-  } else if (number >= 0) {
+  else if (number >= 0)
     snprintf(name, 48, "GPU%d", (int)number);
-  } else {
+  else
     snprintf(name, 48, "GPU@%s", node->bus_id == NULL ? "?" : node->bus_id);
-  }
   node->index = (int32_t)number;
   return true;
 }
@@ -163,20 +140,16 @@ static bool is_virtual(const char *name) {
   static const char *const prefixes[] = {"tun",   "tap",     "br-",  "cali",   "veth",  "docker", "virbr",  "vnet",
                                          "vxlan", "flannel", "cni",  "wg",     "dummy", "lxc",    "lxd",    "cilium",
                                          "ovs",   "genev",   "kube", "podman", "sit",   "gre",    "ip6tnl", "nerdctl"};
-  for (size_t i = 0; name != NULL && i < sizeof prefixes / sizeof prefixes[0]; i++) {
-    if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
-      return true;
-    }
-  }
+  for (size_t i = 0; name != NULL && i < sizeof prefixes / sizeof prefixes[0]; i++)
+    if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) return true;
   return name != NULL && strcmp(name, "lo") == 0;
 }
 
 /* Returns the first <net> that stands for a port, behind `after` unless that is -1. */
 static int32_t real_net(const bny_topo_nccl *r, int32_t nic, int32_t after) {
   int32_t e = after < 0 ? bny_topo_xml_first(r->xml, nic) : bny_topo_xml_next(r->xml, after);
-  while (e >= 0 && !(bny_topo_xml_is(r->xml, e, "net") && !is_virtual(bny_topo_nccl_text(r, e, "name")))) {
+  while (e >= 0 && !(bny_topo_xml_is(r->xml, e, "net") && !is_virtual(bny_topo_nccl_text(r, e, "name"))))
     e = bny_topo_xml_next(r->xml, e);
-  }
   return e;
 }
 
@@ -200,17 +173,13 @@ static void describe_nic(bny_topo_nccl *r, int32_t nic, bny_topo_node *node, cha
 bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
   char bus_id[BNY_TOPO_BUS_BYTES], name[48];
   const char *bus = bny_topo_nccl_text(r, pci, "busid");
-  if (bus == NULL) {
-    return bny_topo_nccl_fail(r, pci, "has no busid");
-  }
+  if (bus == NULL) return bny_topo_nccl_fail(r, pci, "has no busid");
   if (!bny_topo_bus_normalise(bus, bus_id)) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci),
                          "<pci busid=\"%.40s\">: not a bus id such as 0000:1b:00.0", bus);
   }
   int32_t within;
-  if (!bridge_of(r, pci, parent, &within)) {
-    return false;
-  }
+  if (!bridge_of(r, pci, parent, &within)) return false;
   bny_topo_node node = {.kind = kind_of(r, pci),
                         .parent = within,
                         .index = -1,
@@ -226,56 +195,40 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
     return true;
   }
   if (node.kind == BNY_TOPO_GPU) {
-    if (!describe_gpu(r, pci, bny_topo_xml_child(r->xml, pci, "gpu"), &node, name)) {
-      return false;
-    }
+    if (!describe_gpu(r, pci, bny_topo_xml_child(r->xml, pci, "gpu"), &node, name)) return false;
     node.name = name;
   } else if (node.kind == BNY_TOPO_NIC) {
     describe_nic(r, bny_topo_xml_child(r->xml, pci, "nic"), &node, name);
     node.name = name;
   }
-  if (!bny_topo_nccl_add(r, pci, &node, bny_topo_nccl_pci_attributes) || !join_upwards(r, pci)) {
-    return false;
-  }
+  if (!bny_topo_nccl_add(r, pci, &node, bny_topo_nccl_pci_attributes) || !join_upwards(r, pci)) return false;
   const bny_topo_node *added = &r->topo->nodes[r->node_of[pci]];
   bny_topo_names_add(&r->buses, host, added->bus_id, pci);
-  if (added->kind == BNY_TOPO_GPU) {
-    bny_topo_names_add(&r->gpus, host, added->name, pci);
-  }
+  if (added->kind == BNY_TOPO_GPU) bny_topo_names_add(&r->gpus, host, added->name, pci);
   return true;
 }
 
 /* ---- <gpu>, <nic>, <net> ----------------------------------------------------------------------------------------- */
 
 bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
-  if (!bny_topo_xml_is(r->xml, parent, "pci")) {
-    return bny_topo_nccl_fail(r, gpu, "stands outside of a <pci>");
-  }
+  if (!bny_topo_xml_is(r->xml, parent, "pci")) return bny_topo_nccl_fail(r, gpu, "stands outside of a <pci>");
   int32_t first = bny_topo_xml_child(r->xml, parent, "gpu"), whole = r->node_of[parent], part = 0;
   if (first == gpu) {
     r->node_of[gpu] = whole;
     return true;
   }
-  for (int32_t e = first; e != gpu; e = bny_topo_xml_next(r->xml, e)) {
-    part += bny_topo_xml_is(r->xml, e, "gpu");
-  }
-  if (part > MOST_PARTITIONS) {
-    return bny_topo_nccl_fail(r, gpu, "more than 64 of one <pci>");
-  }
+  for (int32_t e = first; e != gpu; e = bny_topo_xml_next(r->xml, e)) part += bny_topo_xml_is(r->xml, e, "gpu");
+  if (part > MOST_PARTITIONS) return bny_topo_nccl_fail(r, gpu, "more than 64 of one <pci>");
   char name[48];
   bny_topo_node node = {.kind = BNY_TOPO_GPU, .parent = whole, .name = name, .compute = -1, .source = BNY_TOPO_FILE};
-  if (!describe_gpu(r, parent, gpu, &node, name)) {
-    return false;
-  }
+  if (!describe_gpu(r, parent, gpu, &node, name)) return false;
   /* Partitions may have numbers of their own, or share one. */
   if (bny_topo_nccl_text(r, gpu, "name") == NULL && (node.index < 0 || node.index == r->topo->nodes[whole].index)) {
     snprintf(name, sizeof name, "%.30s.%d", r->topo->nodes[whole].name, (int)part);
     node.index = r->topo->nodes[whole].index;
   }
   node.model = r->topo->nodes[whole].model;
-  if (!bny_topo_nccl_add(r, gpu, &node, bny_topo_nccl_gpu_attributes)) {
-    return false;
-  }
+  if (!bny_topo_nccl_add(r, gpu, &node, bny_topo_nccl_gpu_attributes)) return false;
   const bny_topo_node *added = &r->topo->nodes[r->node_of[gpu]];
   bny_topo_names_add(&r->gpus, bny_topo_ancestor(r->topo, whole, BNY_TOPO_HOST), added->name, gpu);
   return true;
@@ -284,20 +237,16 @@ bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
 bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
   char name[48];
   bool in_pci = bny_topo_xml_is(r->xml, parent, "pci");
-  if (!in_pci && !bny_topo_xml_is(r->xml, parent, "cpu")) {
+  if (!in_pci && !bny_topo_xml_is(r->xml, parent, "cpu"))
     return bny_topo_nccl_fail(r, nic, "stands outside of a <pci> and a <cpu>");
-  }
-  if (!in_pci && real_net(r, nic, -1) < 0 && bny_topo_xml_child(r->xml, nic, "net") >= 0) {
+  if (!in_pci && real_net(r, nic, -1) < 0 && bny_topo_xml_child(r->xml, nic, "net") >= 0)
     return true; /* virtual interfaces alone; without a node its content is skipped */
-  }
   if (in_pci && r->topo->nodes[r->node_of[parent]].kind == BNY_TOPO_NIC) {
     r->node_of[nic] = r->node_of[parent];
     return true;
   }
   int32_t within;
-  if (!bridge_of(r, nic, parent, &within)) {
-    return false;
-  }
+  if (!bridge_of(r, nic, parent, &within)) return false;
   bny_topo_node node = {
       .kind = BNY_TOPO_NIC, .parent = within, .index = -1, .name = name, .compute = -1, .source = BNY_TOPO_FILE};
   describe_nic(r, nic, &node, name);
@@ -306,24 +255,18 @@ bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
 
 /* speed is in Mb/s; 0 and -1 mean unknown. */
 bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
-  if (!bny_topo_xml_is(r->xml, parent, "nic")) {
-    return bny_topo_nccl_fail(r, net, "stands outside of a <nic>");
-  }
+  if (!bny_topo_xml_is(r->xml, parent, "nic")) return bny_topo_nccl_fail(r, net, "stands outside of a <nic>");
   int64_t number = -1, port = -1;
   if (!bny_topo_nccl_number(r, net, "dev", -1, 1 << 20, &number) ||
-      !bny_topo_nccl_number(r, net, "port", -1, 1 << 20, &port)) {
+      !bny_topo_nccl_number(r, net, "port", -1, 1 << 20, &port))
     return false;
-  }
   const char *speed = bny_topo_nccl_text(r, net, "speed"), *latency = bny_topo_nccl_text(r, net, "latency"),
              *name = bny_topo_nccl_text(r, net, "name");
-  if (is_virtual(name)) {
-    return true;
-  }
+  if (is_virtual(name)) return true;
   char *end = "";
   double megabits = speed == NULL ? 0 : strtod(speed, &end);
-  if (*end != '\0' || !(megabits == -1 || (megabits >= 0 && megabits <= most_megabits_per_s))) {
+  if (*end != '\0' || !(megabits == -1 || (megabits >= 0 && megabits <= most_megabits_per_s)))
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net speed=\"%.40s\">: absurd, wants Mb/s", speed);
-  }
   double microseconds = latency == NULL ? 0 : strtod(latency, &end);
   if (*end != '\0' || !(microseconds >= 0 && microseconds <= 1e6)) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: absurd, wants us",
@@ -341,12 +284,8 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
                         .compute = -1,
                         .guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : (char *)said,
                         .source = BNY_TOPO_FILE};
-  if (!bny_topo_nccl_add(r, net, &node, bny_topo_nccl_net_attributes)) {
-    return false;
-  }
-  if (number >= 0 && r->topo->nodes[nic].index < 0) {
-    r->topo->nodes[nic].index = (int32_t)number;
-  }
+  if (!bny_topo_nccl_add(r, net, &node, bny_topo_nccl_net_attributes)) return false;
+  if (number >= 0 && r->topo->nodes[nic].index < 0) r->topo->nodes[nic].index = (int32_t)number;
   bny_topo_link link = {.kind = BNY_TOPO_LINK_NET,
                         .from = r->node_of[net],
                         .to = nic,

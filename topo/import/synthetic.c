@@ -136,14 +136,13 @@ static void gpus_join(builder *b, const bny_topo_item *item, int32_t first, int3
 static int64_t nics_of_host(const bny_topo_item *items, int count) {
   int64_t units = 1, nics = 0;
   bool in_host = false;
-  for (int i = 0; i < count && units <= NODES_MAX; i++) {
+  for (int i = 0; i < count && units <= NODES_MAX; i++)
     if (items[i].kind == BNY_TOPO_ITEM_HOST)
       in_host = true;
     else if (in_host && items[i].kind == BNY_TOPO_ITEM_NIC)
       nics += units * items[i].count;
     else if (in_host && items[i].kind != BNY_TOPO_ITEM_GPU)
       units *= items[i].count;
-  }
   return nics;
 }
 
@@ -234,9 +233,8 @@ static bool build(builder *b, int at, int32_t parent) {
     if (item->kind == BNY_TOPO_ITEM_LEAF) return leaf_build(b, at);
     if (bny_topo_item_is_joint(item)) return joint_build(b, at, parent);
     if (!bny_topo_item_is_device(item)) return container_build(b, at, parent);
-    for (int32_t i = 0; i < item->count; i++) {
+    for (int32_t i = 0; i < item->count; i++)
       if (!(item->kind == BNY_TOPO_ITEM_GPU ? gpu_add : nic_add)(b, parent, item)) return false;
-    }
   }
   return !b->topo->out_of_memory;
 }

@@ -34,9 +34,8 @@ static const struct {
 enum { NAMES = sizeof names / sizeof names[0] };
 
 const char *bny_topo_item_name(bny_topo_item_kind kind) {
-  for (int i = 0; i < NAMES; i++) {
+  for (int i = 0; i < NAMES; i++)
     if (names[i].kind == kind) return names[i].name;
-  }
   return "";
 }
 
@@ -110,9 +109,8 @@ static int attribute_read(bny_topo_span span, bny_topo_item *item) {
 }
 
 static bool name_is(bny_topo_span word, int *which) {
-  for (*which = 0; *which < NAMES; ++*which) {
+  for (*which = 0; *which < NAMES; ++*which)
     if (bny_topo_span_is(word, names[*which].name)) return true;
-  }
   return false;
 }
 
@@ -187,9 +185,8 @@ static bool order_check(const bny_topo_item *items, int count, bny_topo_error *e
 /* If no host is given, inserts one outside everything but the fabric. */
 static bool host_put_in(bny_topo_item *items, int *count, bny_topo_error *error) {
   int place = 0;
-  for (int i = 0; i < *count; i++) {
+  for (int i = 0; i < *count; i++)
     if (items[i].kind == BNY_TOPO_ITEM_HOST) return true;
-  }
   while (place < *count && items[place].kind <= BNY_TOPO_ITEM_LEAF) place++;
   if (*count == BNY_TOPO_ITEMS_MAX)
     return bny_topo_fail(error, items[0].line, "more than %d items", BNY_TOPO_ITEMS_MAX - 1);

@@ -21,15 +21,11 @@ static bool starts(const cursor *c, const char *prefix) {
 }
 
 static void skip(cursor *c, size_t bytes) {
-  for (; bytes > 0 && c->at < c->end; bytes--) {
-    c->line += *c->at++ == '\n';
-  }
+  for (; bytes > 0 && c->at < c->end; bytes--) c->line += *c->at++ == '\n';
 }
 
 static bool skip_past(cursor *c, const char *what) {
-  while (c->at < c->end && !starts(c, what)) {
-    skip(c, 1);
-  }
+  while (c->at < c->end && !starts(c, what)) skip(c, 1);
   bool found = c->at < c->end;
   skip(c, strlen(what));
   return found;
@@ -38,13 +34,11 @@ static bool skip_past(cursor *c, const char *what) {
 /* Skips to the > of a DOCTYPE, or to the [ of its declarations. */
 static void skip_doctype_name(cursor *c) {
   char quote = '\0';
-  for (; c->at < c->end && (quote != '\0' || (*c->at != '>' && *c->at != '[')); skip(c, 1)) {
-    if (quote != '\0') {
+  for (; c->at < c->end && (quote != '\0' || (*c->at != '>' && *c->at != '[')); skip(c, 1))
+    if (quote != '\0')
       quote = *c->at == quote ? '\0' : quote;
-    } else if (*c->at == '"' || *c->at == '\'') {
+    else if (*c->at == '"' || *c->at == '\'')
       quote = *c->at;
-    }
-  }
 }
 
 static bool skip_doctype(cursor *c) {
@@ -54,39 +48,27 @@ static bool skip_doctype(cursor *c) {
 
 bool bny_topo_xml_root(const char *text, size_t bytes, char *name, size_t name_bytes, int *line) {
   cursor c = {.at = text, .end = text + bytes, .line = 1};
-  if (starts(&c, "\xef\xbb\xbf")) {
-    skip(&c, 3);
-  }
+  if (starts(&c, "\xef\xbb\xbf")) skip(&c, 3);
   for (;;) {
-    while (c.at < c.end && isspace((unsigned char)*c.at)) {
-      skip(&c, 1);
-    }
+    while (c.at < c.end && isspace((unsigned char)*c.at)) skip(&c, 1);
     bool more = true;
-    if (starts(&c, "<!--")) {
+    if (starts(&c, "<!--"))
       more = skip_past(&c, "-->");
-    } else if (starts(&c, "<?")) {
+    else if (starts(&c, "<?"))
       more = skip_past(&c, "?>");
-    } else if (starts(&c, "<!DOCTYPE")) {
+    else if (starts(&c, "<!DOCTYPE"))
       more = skip_doctype(&c);
-    } else {
+    else
       break;
-    }
-    if (!more) {
-      return false;
-    }
+    if (!more) return false;
   }
-  if (!starts(&c, "<")) {
-    return false;
-  }
+  if (!starts(&c, "<")) return false;
   c.at++;
   size_t length = 0;
   while (c.at + length < c.end && (isalnum((unsigned char)c.at[length]) || strchr("_-.:", c.at[length]) != NULL) &&
-         c.at[length] != '\0') {
+         c.at[length] != '\0')
     length++;
-  }
-  if (length == 0 || length >= name_bytes || !(isalpha((unsigned char)c.at[0]) || c.at[0] == '_')) {
-    return false;
-  }
+  if (length == 0 || length >= name_bytes || !(isalpha((unsigned char)c.at[0]) || c.at[0] == '_')) return false;
   memcpy(name, c.at, length);
   name[length] = '\0';
   *line = c.line;
@@ -139,9 +121,7 @@ int32_t bny_topo_xml_next(const bny_topo_xml *xml, int32_t element) { return xml
 
 int32_t bny_topo_xml_child(const bny_topo_xml *xml, int32_t element, const char *name) {
   int32_t child = bny_topo_xml_first(xml, element);
-  while (child >= 0 && !bny_topo_xml_is(xml, child, name)) {
-    child = bny_topo_xml_next(xml, child);
-  }
+  while (child >= 0 && !bny_topo_xml_is(xml, child, name)) child = bny_topo_xml_next(xml, child);
   return child;
 }
 
@@ -150,9 +130,7 @@ const char *bny_topo_xml_text(const bny_topo_xml *xml, int32_t element) { return
 bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *name, int64_t least, int64_t most,
                           int64_t *value, bny_topo_error *error) {
   const char *text = bny_topo_xml_attribute(xml, element, name);
-  if (text == NULL || *text == '\0') {
-    return true;
-  }
+  if (text == NULL || *text == '\0') return true;
   char *end;
   errno = 0;
   long long parsed = strtoll(text, &end, 10);
@@ -199,11 +177,9 @@ void bny_topo_xml_free(bny_topo_xml *xml) {
 }
 
 const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, const char *name) {
-  for (const xmlAttr *a = xml->elements[element].attributes; a != NULL; a = a->next) {
-    if (strcmp((const char *)a->name, name) == 0) {
+  for (const xmlAttr *a = xml->elements[element].attributes; a != NULL; a = a->next)
+    if (strcmp((const char *)a->name, name) == 0)
       return a->children == NULL || a->children->content == NULL ? "" : (const char *)a->children->content;
-    }
-  }
   return NULL;
 }
 
@@ -217,9 +193,7 @@ typedef struct reading {
 } reading;
 
 static void stop(reading *r, const char *why) {
-  if (!r->failed) {
-    bny_topo_fail(r->error, xmlSAX2GetLineNumber(r->context), "%s", why);
-  }
+  if (!r->failed) bny_topo_fail(r->error, xmlSAX2GetLineNumber(r->context), "%s", why);
   r->failed = true;
   xmlStopParser(r->context);
 }
@@ -230,13 +204,12 @@ static void on_start(void *user, const xmlChar *name, const xmlChar *prefix, con
   reading *r = ((xmlParserCtxtPtr)user)->_private;
   r->elements++;
   r->attributes += nattributes;
-  if (r->context->nodeNr >= DEPTH) {
+  if (r->context->nodeNr >= DEPTH)
     stop(r, "elements nest more than 64 deep");
-  } else if (r->elements > MOST_ELEMENTS || r->attributes > MOST_ATTRIBUTES) {
+  else if (r->elements > MOST_ELEMENTS || r->attributes > MOST_ATTRIBUTES)
     stop(r, "more than a million elements, or 1.5 million attributes");
-  } else if (!r->failed) {
+  else if (!r->failed)
     xmlSAX2StartElementNs(user, name, prefix, uri, nnamespaces, namespaces, nattributes, ndefaulted, attributes);
-  }
 }
 
 static void on_entity(void *user, const xmlChar *name, int type, const xmlChar *public_id, const xmlChar *system_id,
@@ -247,9 +220,7 @@ static void on_entity(void *user, const xmlChar *name, int type, const xmlChar *
 
 static void on_error(void *user, const xmlError *problem) {
   reading *r = ((xmlParserCtxtPtr)user)->_private;
-  if (r->failed || problem->level < XML_ERR_ERROR) {
-    return;
-  }
+  if (r->failed || problem->level < XML_ERR_ERROR) return;
   const char *message = problem->message == NULL ? "not well-formed" : problem->message;
   const xmlNode *open = r->context->node;
   r->failed = true;
@@ -272,9 +243,8 @@ static bool skip_tag(cursor *c, bny_topo_error *error) {
       quote = *c->at == quote ? '\0' : quote;
     } else if (*c->at == '"' || *c->at == '\'') {
       quote = *c->at;
-      if (++attributes > MOST_IN_ONE) {
+      if (++attributes > MOST_IN_ONE)
         return bny_topo_fail(error, c->line, "an element with more than %d attributes", MOST_IN_ONE);
-      }
     } else if (*c->at == '>') {
       break;
     }
@@ -325,9 +295,7 @@ static void parse(reading *r, const char *text, size_t bytes) {
     size_t chunk = bytes - at < CHUNK ? bytes - at : CHUNK;
     xmlParseChunk(r->context, text + at, (int)chunk, 0);
   }
-  if (!r->failed) {
-    xmlParseChunk(r->context, NULL, 0, 1);
-  }
+  if (!r->failed) xmlParseChunk(r->context, NULL, 0, 1);
   if (!r->failed && (!r->context->wellFormed || xmlDocGetRootElement(r->context->myDoc) == NULL)) {
     r->failed = true;
     bny_topo_fail(r->error, xmlSAX2GetLineNumber(r->context), "XML ends too early");
@@ -337,25 +305,16 @@ static void parse(reading *r, const char *text, size_t bytes) {
 /* Returns the text of an element without children, trimmed in place. The parser may keep it in several nodes. */
 static const char *text_of(xmlNode *node) {
   xmlNode *first = node->children;
-  for (xmlNode *child = first; child != NULL; child = child->next) {
-    if (child->type == XML_ELEMENT_NODE) {
-      return "";
-    }
-  }
-  while (first != NULL && (first->type != XML_TEXT_NODE || xmlIsBlankNode(first))) {
-    first = first->next;
-  }
-  if (first == NULL) {
-    return "";
-  }
+  for (xmlNode *child = first; child != NULL; child = child->next)
+    if (child->type == XML_ELEMENT_NODE) return "";
+  while (first != NULL && (first->type != XML_TEXT_NODE || xmlIsBlankNode(first))) first = first->next;
+  if (first == NULL) return "";
   while (first->next != NULL && first->next->type == XML_TEXT_NODE) {
     xmlNode *next = first->next;
     first = xmlTextMerge(first, next);
   }
   char *from = (char *)first->content, *to = from + strlen(from);
-  while (to > from && isspace((unsigned char)to[-1])) {
-    *--to = '\0';
-  }
+  while (to > from && isspace((unsigned char)to[-1])) *--to = '\0';
   return from + strspn(from, " \t\n\v\f\r");
 }
 
@@ -397,9 +356,7 @@ static void number(bny_topo_xml *xml) {
 }
 
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error) {
-  if (!is_bounded(text, bytes, error)) {
-    return NULL;
-  }
+  if (!is_bounded(text, bytes, error)) return NULL;
   bny_topo_xml *xml = calloc(1, sizeof *xml);
   reading r = {.error = error, .context = xmlCreatePushParserCtxt(NULL, NULL, NULL, 0, NULL)};
   bool ok = xml != NULL && r.context != NULL;
@@ -410,9 +367,7 @@ bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error 
     ok = r.failed || xml->elements != NULL;
   }
   xmlFreeParserCtxt(r.context);
-  if (!ok) {
-    bny_topo_fail(error, 0, "out of memory");
-  }
+  if (!ok) bny_topo_fail(error, 0, "out of memory");
   if (!ok || r.failed) {
     bny_topo_xml_free(xml);
     return NULL;

@@ -132,9 +132,8 @@ static int trunk_order(const void *a, const void *b) {
   const trunk *x = a, *y = b;
   const int32_t keys[5][2] = {
       {x->kind, y->kind}, {x->low, y->low}, {x->high, y->high}, {x->model, y->model}, {x->link, y->link}};
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < 5; i++)
     if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
-  }
   return 0;
 }
 
@@ -204,9 +203,8 @@ bny_topo *bny_topo_join(const bny_topo *const *hosts, int32_t count, bny_topo_er
   }
   bool good = allocate(&j, error) && collect(&j, error);
   bool room = good;
-  for (int32_t m = 0; m < count && room; m++) {
+  for (int32_t m = 0; m < count && room; m++)
     for (int32_t n = 0; n < hosts[m]->nnodes && room; n++) room = place_node(&j, m, n);
-  }
   good = good && (!room || trunks_find(&j, error));
   if (good && room) room = hosts_rename(&j) && links_copy(&j) && notes_copy(&j);
   good = good && bny_topo_check(j.joined, error); /* also reports lack of memory */

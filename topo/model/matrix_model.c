@@ -29,9 +29,8 @@ static int step_of(bny_topo_path path) {
 
 static void unite(int *group, int count, int a, int b) {
   int low = group[a] < group[b] ? group[a] : group[b], high = group[a] < group[b] ? group[b] : group[a];
-  for (int i = 0; i < count && low != high; i++) {
+  for (int i = 0; i < count && low != high; i++)
     if (group[i] == high) group[i] = low;
-  }
 }
 
 static bool cell_says(const bny_topo_matrix_cell *cell) { /* something about the PCI path */
@@ -44,9 +43,8 @@ static bool are_apart(const bny_topo_matrix *matrix, grouping *groups, int a, in
   const int *group = groups->group[STEP_NODE];
   bool *apart = &groups->apart[a][b];
   for (int i = 0; i < matrix->ndevices && !*apart; i++) {
-    for (int j = 0; j < matrix->ndevices && group[i] == a; j++) {
+    for (int j = 0; j < matrix->ndevices && group[i] == a; j++)
       if (group[j] == b && matrix->cells[i][j].known && matrix->cells[i][j].path == BNY_TOPO_PATH_SYS) *apart = true;
-    }
   }
   return *apart;
 }
@@ -62,18 +60,16 @@ static void devices_group(const bny_topo_matrix *matrix, grouping *groups) {
     int *group = groups->group[step];
     for (int i = 0; i < count; i++) group[i] = step ? groups->group[step - 1][i] : i;
     for (int i = 0; i < count; i++) {
-      for (int j = 0; j < i; j++) {
+      for (int j = 0; j < i; j++)
         if (matrix->cells[i][j].known && step_of(matrix->cells[i][j].path) <= step) unite(group, count, i, j);
-      }
     }
   }
   int *group = groups->group[STEP_NODE];
   for (int i = 0; i < count; i++) {
-    for (int j = 0; j < i; j++) {
+    for (int j = 0; j < i; j++)
       if (group[i] != group[j] && !cell_says(&matrix->cells[i][j]) &&
           same_place(&matrix->devices[i], &matrix->devices[j]) && !are_apart(matrix, groups, group[i], group[j]))
         unite(group, count, i, j);
-    }
   }
 }
 
@@ -162,17 +158,15 @@ static void bridge_fill(builder *b, int leader, int32_t bridge) {
 }
 
 static bool numa_shared(const builder *b, int leader, int32_t numa) { /* another group is on this node */
-  for (int i = 0; i < b->matrix->ndevices; i++) {
+  for (int i = 0; i < b->matrix->ndevices; i++)
     if (numa >= 0 && b->groups->group[STEP_NODE][i] != leader && b->matrix->devices[i].numa == numa) return true;
-  }
   return false;
 }
 
 static int32_t group_numa(const builder *b, int leader) {
   int32_t numa = -1;
-  for (int i = 0; i < b->matrix->ndevices; i++) {
+  for (int i = 0; i < b->matrix->ndevices; i++)
     if (b->groups->group[STEP_NODE][i] == leader && numa < 0) numa = b->matrix->devices[i].numa;
-  }
   return numa;
 }
 
@@ -205,10 +199,9 @@ static bool nodes_add(builder *b, bny_topo_error *error) {
   for (int leader = 0; leader < matrix->ndevices; leader++) {
     if (b->groups->group[STEP_NODE][leader] != leader) continue;
     int32_t numa = numa_add(b, leader, host, packages);
-    for (int i = leader; i < matrix->ndevices; i++) {
+    for (int i = leader; i < matrix->ndevices; i++)
       if (b->groups->group[STEP_NODE][i] == leader && b->groups->group[STEP_PHB][i] == i)
         bridge_fill(b, i, pci_add(b, numa, true));
-    }
   }
   free(packages);
   return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
@@ -240,9 +233,8 @@ static bool nvlinks_add(builder *b, bny_topo_error *error) {
   bool switched[BNY_TOPO_MATRIX_MAX] = {false};
   for (int i = 0; i < count; i++) island[i] = i;
   for (int i = 0; i < count; i++) {
-    for (int j = 0; j < i; j++) {
+    for (int j = 0; j < i; j++)
       if (matrix->cells[i][j].links) unite(island, count, i, j);
-    }
   }
   int32_t most, switches = 0, nodes[BNY_TOPO_MATRIX_MAX];
   for (int i = 0; i < count; i++) switched[island[i]] = is_switched(matrix, i, &most) || switched[island[i]];
@@ -255,9 +247,8 @@ static bool nvlinks_add(builder *b, bny_topo_error *error) {
     }
     if (switched[island[i]] && (is_switched(matrix, i, &most) || most > 0))
       link_add(b, b->nodes[i], nodes[island[i]], most);
-    for (int j = 0; j < i && !switched[island[i]]; j++) {
+    for (int j = 0; j < i && !switched[island[i]]; j++)
       if (matrix->cells[i][j].links) link_add(b, b->nodes[i], b->nodes[j], matrix->cells[i][j].links);
-    }
   }
   return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
 }

@@ -28,18 +28,15 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   error->line = line;
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
-  for (char *at = error->text; *at != '\0'; at++) { /* it may quote the input */
+  for (char *at = error->text; *at != '\0'; at++) /* it may quote the input */
     *at = *at >= ' ' && *at <= '~' ? *at : '?';
-  }
   return false;
 }
 
 bny_topo *bny_topo_new(void) { return calloc(1, sizeof(bny_topo)); }
 
 void bny_topo_free(bny_topo *topo) {
-  if (topo == NULL) {
-    return;
-  }
+  if (topo == NULL) return;
   for (int32_t n = 0; n < topo->nnodes; n++) {
     bny_topo_node *node = &topo->nodes[n];
     free(node->name);
@@ -49,9 +46,7 @@ void bny_topo_free(bny_topo *topo) {
     free(node->guid);
     free(node->attributes);
   }
-  for (int32_t n = 0; n < topo->nnotes; n++) {
-    free(topo->notes[n].text);
-  }
+  for (int32_t n = 0; n < topo->nnotes; n++) free(topo->notes[n].text);
   free(topo->nodes);
   free(topo->links);
   free(topo->notes);
@@ -62,14 +57,10 @@ void bny_topo_free(bny_topo *topo) {
 static size_t character_bytes(const unsigned char *text) {
   static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
   size_t bytes = *text < 0x80 ? 1 : *text >= 0xf0 ? 4 : *text >= 0xe0 ? 3 : *text >= 0xc2 ? 2 : 0;
-  if (bytes < 2) {
-    return bytes;
-  }
+  if (bytes < 2) return bytes;
   uint32_t code = *text & (0x7fu >> bytes);
   for (size_t i = 1; i < bytes; i++) {
-    if ((text[i] & 0xc0) != 0x80) {
-      return 0;
-    }
+    if ((text[i] & 0xc0) != 0x80) return 0;
     code = code << 6 | (text[i] & 0x3f);
   }
   bool surrogate = code >= 0xd800 && code <= 0xdfff;
@@ -79,9 +70,7 @@ static size_t character_bytes(const unsigned char *text) {
 /* Returns a copy that is safe for terminals and JSON; NULL without memory. */
 static char *clean_copy(const char *text) {
   char *copy = malloc(STRING_BYTES + 1);
-  if (copy == NULL) {
-    return NULL;
-  }
+  if (copy == NULL) return NULL;
   size_t out = 0;
   const unsigned char *in = (const unsigned char *)text;
   while (*in != '\0') {
@@ -89,20 +78,15 @@ static char *clean_copy(const char *text) {
     /* The C1 controls, U+0080..U+009F, affect terminals too. */
     bool control = *in < 0x20 || *in == 0x7f || (bytes == 2 && in[0] == 0xc2 && in[1] < 0xa0);
     size_t kept = bytes == 0 || control ? 1 : bytes;
-    if (out + kept > STRING_BYTES) {
-      break;
-    }
-    if (bytes == 0 || control) {
+    if (out + kept > STRING_BYTES) break;
+    if (bytes == 0 || control)
       copy[out] = '?';
-    } else {
+    else
       memcpy(copy + out, in, bytes);
-    }
     out += kept;
     in += bytes == 0 ? 1 : bytes;
   }
-  while (out > 0 && copy[out - 1] == ' ') {
-    out--;
-  }
+  while (out > 0 && copy[out - 1] == ' ') out--;
   copy[out++] = '\0';
   char *shrunk = realloc(copy, out);
   return shrunk == NULL ? copy : shrunk;
@@ -124,9 +108,7 @@ bool bny_topo_set_string(bny_topo *topo, char **field, const char *value) {
 
 /* Makes room for one more item; false without memory. */
 static bool grow(bny_topo *topo, void **items, int32_t count, int32_t *capacity, size_t item_bytes) {
-  if (count < *capacity) {
-    return true;
-  }
+  if (count < *capacity) return true;
   int32_t wanted = *capacity < 64 ? 64 : 2 * *capacity;
   void *moved = count >= MOST ? NULL : realloc(*items, (size_t)wanted * item_bytes);
   if (moved == NULL) {
@@ -153,9 +135,7 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
   void *nodes = topo->nodes;
   bool room = grow(topo, &nodes, topo->nnodes, &topo->nodes_capacity, sizeof *topo->nodes);
   topo->nodes = nodes;
-  if (!room) {
-    return -1;
-  }
+  if (!room) return -1;
   bny_topo_node copy = *node;
   copy.name = copy.model = copy.vendor = copy.bus_id = copy.guid = copy.attributes = NULL;
   copy.first_link = -1;
@@ -174,9 +154,7 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
     return -1;
   }
   topo->nodes[topo->nnodes++] = copy;
-  if (copy.kind == BNY_TOPO_NUMA) {
-    count_numa(topo, topo->nnodes - 1);
-  }
+  if (copy.kind == BNY_TOPO_NUMA) count_numa(topo, topo->nnodes - 1);
   return topo->nnodes - 1;
 }
 
@@ -185,9 +163,7 @@ bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) {
   void *notes = topo->notes;
   bool room = grow(topo, &notes, topo->nnotes, &topo->notes_capacity, sizeof *topo->notes);
   topo->notes = notes;
-  if (!room) {
-    return false;
-  }
+  if (!room) return false;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
@@ -200,18 +176,15 @@ bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) {
 
 bool bny_topo_add_sign(bny_topo *topo, bny_topo_note_kind kind, int32_t node, const char *text) {
   bool added = bny_topo_add_note(topo, node, "%s", text);
-  if (added) {
-    topo->notes[topo->nnotes - 1].kind = kind;
-  }
+  if (added) topo->notes[topo->nnotes - 1].kind = kind;
   return added;
 }
 
 void bny_topo_attribute_put(char text[BNY_TOPO_ATTRIBUTES_BYTES], const char *name, const char *value) {
   size_t used = strlen(text);
   if (value == NULL || value[0] == '\0' || strpbrk(value, " \t\r\n\"=") != NULL ||
-      used + strlen(name) + strlen(value) + 2 >= BNY_TOPO_ATTRIBUTES_BYTES) {
+      used + strlen(name) + strlen(value) + 2 >= BNY_TOPO_ATTRIBUTES_BYTES)
     return;
-  }
   snprintf(text + used, BNY_TOPO_ATTRIBUTES_BYTES - used, "%s%s=%s", used > 0 ? " " : "", name, value);
 }
 
@@ -231,9 +204,8 @@ bool bny_topo_attribute(const bny_topo_node *node, const char *name, char value[
 
 int32_t bny_topo_device(const bny_topo *topo, int32_t node) {
   while (topo->nodes[node].kind == BNY_TOPO_GPU && topo->nodes[node].parent >= 0 &&
-         topo->nodes[topo->nodes[node].parent].kind == BNY_TOPO_GPU) {
+         topo->nodes[topo->nodes[node].parent].kind == BNY_TOPO_GPU)
     node = topo->nodes[node].parent;
-  }
   return node;
 }
 
@@ -243,9 +215,7 @@ int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link) {
   void *links = topo->links;
   bool room = grow(topo, &links, topo->nlinks, &topo->links_capacity, sizeof *topo->links);
   topo->links = links;
-  if (!room) {
-    return -1;
-  }
+  if (!room) return -1;
   int32_t added = topo->nlinks++;
   bny_topo_link *copy = &topo->links[added];
   *copy = *link;
@@ -276,15 +246,11 @@ bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]) {
   unsigned domain = 0, bus, device, function;
   int used = -1;
   /* Bounded widths prevent overflow. The character check comes first because %x would accept signs and blanks. */
-  if (text[strspn(text, "0123456789abcdefABCDEF:.")] != '\0') {
-    return false;
-  }
+  if (text[strspn(text, "0123456789abcdefABCDEF:.")] != '\0') return false;
   if (sscanf(text, "%8x:%2x:%2x.%1x%n", &domain, &bus, &device, &function, &used) != 4 || text[used] != '\0') {
     domain = 0;
     used = -1;
-    if (sscanf(text, "%2x:%2x.%1x%n", &bus, &device, &function, &used) != 3 || text[used] != '\0') {
-      return false;
-    }
+    if (sscanf(text, "%2x:%2x.%1x%n", &bus, &device, &function, &used) != 3 || text[used] != '\0') return false;
   }
   snprintf(bus_id, BNY_TOPO_BUS_BYTES, "%04x:%02x:%02x.%x", domain, bus, device, function);
   return true;
@@ -296,35 +262,25 @@ bool bny_topo_link_dead(const bny_topo_link *link) {
 }
 
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id) {
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    if (topo->nodes[n].bus_id != NULL && strcmp(topo->nodes[n].bus_id, bus_id) == 0) {
-      return n;
-    }
-  }
+  for (int32_t n = 0; n < topo->nnodes; n++)
+    if (topo->nodes[n].bus_id != NULL && strcmp(topo->nodes[n].bus_id, bus_id) == 0) return n;
   return -1;
 }
 
 int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char *name) {
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == kind && strcmp(topo->nodes[n].name, name) == 0) {
-      return n;
-    }
-  }
+  for (int32_t n = 0; n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == kind && strcmp(topo->nodes[n].name, name) == 0) return n;
   return -1;
 }
 
 int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind) {
-  while (node >= 0 && topo->nodes[node].kind != kind) {
-    node = topo->nodes[node].parent;
-  }
+  while (node >= 0 && topo->nodes[node].kind != kind) node = topo->nodes[node].parent;
   return node;
 }
 
 int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind) {
   int32_t count = 0;
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    count += topo->nodes[n].kind == kind;
-  }
+  for (int32_t n = 0; n < topo->nnodes; n++) count += topo->nodes[n].kind == kind;
   return count;
 }
 
@@ -333,19 +289,16 @@ int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind) {
 static bool check_node(const bny_topo *topo, int32_t n, const unsigned char *depths, bny_topo_error *error) {
   const bny_topo_node *node = &topo->nodes[n];
   char bus_id[BNY_TOPO_BUS_BYTES];
-  if ((unsigned)node->kind >= BNY_TOPO_KINDS || (unsigned)node->source >= SOURCES) {
+  if ((unsigned)node->kind >= BNY_TOPO_KINDS || (unsigned)node->source >= SOURCES)
     return bny_topo_fail(error, 0, "node %d: no such kind or source", n);
-  }
-  if (node->name == NULL || node->name[0] == '\0') {
+  if (node->name == NULL || node->name[0] == '\0')
     return bny_topo_fail(error, 0, "node %d (%s) has no name", n, kind_names[node->kind]);
-  }
   if (node->parent < -1 || node->parent >= n) {
     return bny_topo_fail(error, 0, "%s \"%.60s\": its parent does not come before it", kind_names[node->kind],
                          node->name);
   }
-  if (node->parent >= 0 && depths[node->parent] >= DEPTH) {
+  if (node->parent >= 0 && depths[node->parent] >= DEPTH)
     return bny_topo_fail(error, 0, "%s \"%.60s\": more than %d levels deep", kind_names[node->kind], node->name, DEPTH);
-  }
   if (node->index < -1 || node->compute < -1) {
     return bny_topo_fail(error, 0, "%s \"%.60s\": a negative index or compute capability", kind_names[node->kind],
                          node->name);
@@ -363,12 +316,10 @@ static bool speed_is_sane(double gbytes_per_s) {
 
 static bool check_link(const bny_topo *topo, int32_t l, bny_topo_error *error) {
   const bny_topo_link *link = &topo->links[l];
-  if ((unsigned)link->kind >= BNY_TOPO_LINK_KINDS || (unsigned)link->source >= SOURCES) {
+  if ((unsigned)link->kind >= BNY_TOPO_LINK_KINDS || (unsigned)link->source >= SOURCES)
     return bny_topo_fail(error, 0, "link %d: no such kind or source", l);
-  }
-  if (!node_exists(topo, link->from) || !node_exists(topo, link->to)) {
+  if (!node_exists(topo, link->from) || !node_exists(topo, link->to))
     return bny_topo_fail(error, 0, "link %d (%s): an end does not exist", l, link_names[link->kind]);
-  }
   const char *from = topo->nodes[link->from].name, *to = topo->nodes[link->to].name;
   if (link->count < 0 || !speed_is_sane(link->gbytes_per_s) || !speed_is_sane(link->rated_gbytes_per_s) ||
       !isfinite(link->latency_us) || link->latency_us < 0 || link->latency_us > 1e9) {
@@ -383,38 +334,29 @@ static bool check_unique(const bny_topo *topo, const int32_t *hosts, bny_topo_er
   bny_topo_names buses = {0}, gpus = {0};
   for (int32_t n = 0; n < topo->nnodes; n++) {
     const bny_topo_node *node = &topo->nodes[n];
-    if (node->bus_id != NULL) {
-      bny_topo_names_add(&buses, hosts[n], node->bus_id, n);
-    }
-    if (node->kind == BNY_TOPO_GPU) {
-      bny_topo_names_add(&gpus, hosts[n], node->name, n);
-    }
+    if (node->bus_id != NULL) bny_topo_names_add(&buses, hosts[n], node->bus_id, n);
+    if (node->kind == BNY_TOPO_GPU) bny_topo_names_add(&gpus, hosts[n], node->name, n);
   }
   const bny_topo_name *twice_bus = bny_topo_names_sort(&buses), *twice_gpu = bny_topo_names_sort(&gpus);
   bool unique = true;
-  if (buses.out_of_memory || gpus.out_of_memory) {
+  if (buses.out_of_memory || gpus.out_of_memory)
     unique = bny_topo_fail(error, 0, "out of memory");
-  } else if (twice_bus != NULL) {
+  else if (twice_bus != NULL)
     unique = bny_topo_fail(error, 0, "bus id %s stands twice in one host", twice_bus->key);
-  } else if (twice_gpu != NULL) {
+  else if (twice_gpu != NULL)
     unique = bny_topo_fail(error, 0, "two GPUs of one host are called \"%.60s\"", twice_gpu->key);
-  }
   bny_topo_names_free(&buses);
   bny_topo_names_free(&gpus);
   return unique;
 }
 
 bool bny_topo_check(const bny_topo *topo, bny_topo_error *error) {
-  if (topo->out_of_memory) {
-    return bny_topo_fail(error, 0, "out of memory, or more than %d nodes or links", MOST);
-  }
+  if (topo->out_of_memory) return bny_topo_fail(error, 0, "out of memory, or more than %d nodes or links", MOST);
   size_t nodes = (size_t)topo->nnodes + 1;
   unsigned char *depths = malloc(nodes);
   int32_t *hosts = malloc(nodes * sizeof *hosts);
   bool sane = depths != NULL && hosts != NULL;
-  if (!sane) {
-    bny_topo_fail(error, 0, "out of memory");
-  }
+  if (!sane) bny_topo_fail(error, 0, "out of memory");
   for (int32_t n = 0; sane && n < topo->nnodes; n++) {
     sane = check_node(topo, n, depths, error);
     if (sane) {
@@ -423,9 +365,7 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error) {
       hosts[n] = topo->nodes[n].kind == BNY_TOPO_HOST ? n : parent < 0 ? -1 : hosts[parent];
     }
   }
-  for (int32_t l = 0; sane && l < topo->nlinks; l++) {
-    sane = check_link(topo, l, error);
-  }
+  for (int32_t l = 0; sane && l < topo->nlinks; l++) sane = check_link(topo, l, error);
   for (int32_t n = 0; sane && n < topo->nnotes; n++) {
     sane = node_exists(topo, topo->notes[n].node) ||
            (topo->notes[n].node == -1 && topo->notes[n].kind == BNY_TOPO_NOTE_INPUT) ||
@@ -457,9 +397,7 @@ const char *bny_topo_note_name(bny_topo_note_kind kind) {
 
 static int parse_name(const char *const *names, int count, const char *name) {
   int i = 0;
-  while (i < count && strcmp(names[i], name) != 0) {
-    i++;
-  }
+  while (i < count && strcmp(names[i], name) != 0) i++;
   return i;
 }
 

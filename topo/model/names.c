@@ -29,15 +29,10 @@ static int compare_entries(const void *a_void, const void *b_void) {
 }
 
 const bny_topo_name *bny_topo_names_sort(bny_topo_names *names) {
-  if (names->count == 0) {
-    return NULL;
-  }
+  if (names->count == 0) return NULL;
   qsort(names->entries, (size_t)names->count, sizeof *names->entries, compare_entries);
-  for (int32_t i = 1; i < names->count; i++) {
-    if (compare_keys(&names->entries[i - 1], &names->entries[i]) == 0) {
-      return &names->entries[i];
-    }
-  }
+  for (int32_t i = 1; i < names->count; i++)
+    if (compare_keys(&names->entries[i - 1], &names->entries[i]) == 0) return &names->entries[i];
   return NULL;
 }
 
@@ -46,11 +41,10 @@ int32_t bny_topo_names_find(const bny_topo_names *names, int32_t scope, const ch
   int32_t low = 0, high = names->count;
   while (low < high) {
     int32_t middle = low + (high - low) / 2;
-    if (compare_keys(&names->entries[middle], &wanted) < 0) {
+    if (compare_keys(&names->entries[middle], &wanted) < 0)
       low = middle + 1;
-    } else {
+    else
       high = middle;
-    }
   }
   bool found = low < names->count && compare_keys(&names->entries[low], &wanted) == 0;
   return found ? names->entries[low].value : -1;
@@ -68,10 +62,7 @@ const char *bny_topo_vendor_name(int64_t vendor) {
   } known[] = {{0x10de, "NVIDIA"}, {0x1002, "AMD"},      {0x1022, "AMD"},      {0x15b3, "Mellanox"},
                {0x8086, "Intel"},  {0x1000, "Broadcom"}, {0x14e4, "Broadcom"}, {0x1d0f, "Amazon"},
                {0x17db, "HPE"},    {0x10b5, "PLX"},      {0x1af4, "virtio"},   {0x1414, "Microsoft"}};
-  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-    if (known[i].number == vendor) {
-      return known[i].name;
-    }
-  }
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+    if (known[i].number == vendor) return known[i].name;
   return NULL;
 }

@@ -14,21 +14,12 @@ static bool joins_devices(const bny_topo_link *link) {
 static bool share_fabric(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
     int32_t middle = bny_topo_other_end(topo, a, l);
-    if (!joins_devices(&topo->links[l]) || middle == a) {
-      continue;
-    }
-    if (middle == b) {
-      return true;
-    }
-    if (node_at(topo, middle)->kind != BNY_TOPO_SWITCH) {
-      continue;
-    }
+    if (!joins_devices(&topo->links[l]) || middle == a) continue;
+    if (middle == b) return true;
+    if (node_at(topo, middle)->kind != BNY_TOPO_SWITCH) continue;
     /* The search runs from b's side, because a switch may have more links than a GPU. */
-    for (int32_t m = bny_topo_first_link(topo, b); m >= 0; m = bny_topo_next_link(topo, b, m)) {
-      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) {
-        return true;
-      }
-    }
+    for (int32_t m = bny_topo_first_link(topo, b); m >= 0; m = bny_topo_next_link(topo, b, m))
+      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) return true;
   }
   return false;
 }
@@ -41,18 +32,10 @@ static bool near_cpu(const bny_topo *topo, int32_t n) {
 static bool share_coherent(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
     int32_t middle = bny_topo_other_end(topo, a, l);
-    if (topo->links[l].kind != BNY_TOPO_LINK_C2C || middle == a) {
-      continue;
-    }
-    if (middle == b) {
-      return true;
-    }
-    for (int32_t m = bny_topo_first_link(topo, b); near_cpu(topo, middle) && m >= 0;
-         m = bny_topo_next_link(topo, b, m)) {
-      if (topo->links[m].kind == BNY_TOPO_LINK_C2C && bny_topo_other_end(topo, b, m) == middle) {
-        return true;
-      }
-    }
+    if (topo->links[l].kind != BNY_TOPO_LINK_C2C || middle == a) continue;
+    if (middle == b) return true;
+    for (int32_t m = bny_topo_first_link(topo, b); near_cpu(topo, middle) && m >= 0; m = bny_topo_next_link(topo, b, m))
+      if (topo->links[m].kind == BNY_TOPO_LINK_C2C && bny_topo_other_end(topo, b, m) == middle) return true;
   }
   return false;
 }
@@ -64,15 +47,10 @@ static bool share_switches(const bny_topo *topo, int32_t a, int32_t b) {
     for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
       int32_t other = bny_topo_other_end(topo, n, l), above = b;
       if (topo->links[l].kind != BNY_TOPO_LINK_PCI || other == node_at(topo, n)->parent ||
-          node_at(topo, other)->parent == n || node_at(topo, other)->kind != BNY_TOPO_PCI) {
+          node_at(topo, other)->parent == n || node_at(topo, other)->kind != BNY_TOPO_PCI)
         continue;
-      }
-      while (above >= 0 && above != other) {
-        above = node_at(topo, above)->parent;
-      }
-      if (above == other) {
-        return true;
-      }
+      while (above >= 0 && above != other) above = node_at(topo, above)->parent;
+      if (above == other) return true;
     }
   }
   return false;
@@ -114,9 +92,7 @@ static meeting meet(const bny_topo *topo, int32_t a, int32_t b) {
 
 /* Recognises functions of one device: 0000:0a:00.0 and 0000:0a:00.1. */
 static bool same_device(const bny_topo_node *a, const bny_topo_node *b) {
-  if (a->bus_id == NULL || b->bus_id == NULL) {
-    return false;
-  }
+  if (a->bus_id == NULL || b->bus_id == NULL) return false;
   const char *function = strrchr(a->bus_id, '.');
   size_t bytes = function == NULL ? 0 : (size_t)(function - a->bus_id) + 1;
   return bytes > 1 && strncmp(a->bus_id, b->bus_id, bytes) == 0;
@@ -132,13 +108,9 @@ static bool real_domain(const bny_topo_node *node) {
 /* Path below one CPU or NUMA node: PHB unless two host bridges are known. */
 static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
   const bny_topo_node *a = node_at(topo, m.below_a), *b = node_at(topo, m.below_b);
-  if (known_host_bridge(a) && known_host_bridge(b)) {
-    return BNY_TOPO_PATH_NODE;
-  }
+  if (known_host_bridge(a) && known_host_bridge(b)) return BNY_TOPO_PATH_NODE;
   /* A host bridge has its own PCI domain, or part of one. */
-  if (!real_domain(a) || !real_domain(b)) {
-    return BNY_TOPO_PATH_PHB;
-  }
+  if (!real_domain(a) || !real_domain(b)) return BNY_TOPO_PATH_PHB;
   size_t domain = strcspn(a->bus_id, ":") + 1;
   return strncmp(a->bus_id, b->bus_id, domain) == 0 ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_NODE;
 }
@@ -152,15 +124,11 @@ static bool holds_numa(const bny_topo_node *node) {
 
 static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) {
   meeting m = meet(topo, a, b);
-  if (m.at < 0) {
-    return BNY_TOPO_PATH_NONE;
-  }
+  if (m.at < 0) return BNY_TOPO_PATH_NONE;
   const bny_topo_node *at = node_at(topo, m.at), *below_a = node_at(topo, m.below_a),
                       *below_b = node_at(topo, m.below_b);
   bool siblings = m.below_a == a && m.below_b == b;
-  if (siblings && same_device(below_a, below_b)) {
-    return BNY_TOPO_PATH_PIX;
-  }
+  if (siblings && same_device(below_a, below_b)) return BNY_TOPO_PATH_PIX;
   switch (at->kind) {
   case BNY_TOPO_PCI:
     return at->host_bridge ? BNY_TOPO_PATH_PHB : m.switches <= 1 ? BNY_TOPO_PATH_PIX : BNY_TOPO_PATH_PXB;
@@ -171,9 +139,7 @@ static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) 
   case BNY_TOPO_NUMA: return within_numa(topo, m);
   default: break;
   }
-  if (holds_numa(below_a) || holds_numa(below_b)) {
-    return BNY_TOPO_PATH_SYS;
-  }
+  if (holds_numa(below_a) || holds_numa(below_b)) return BNY_TOPO_PATH_SYS;
   /* Directly below a host or package, the result depends on whether anything nearer could be known. */
   bool bridges = below_a->kind == BNY_TOPO_PCI && below_b->kind == BNY_TOPO_PCI;
   return (at->kind == BNY_TOPO_PACKAGE || bridges) && one_numa(topo, m.at) ? within_numa(topo, m) : BNY_TOPO_PATH_SYS;
@@ -187,23 +153,14 @@ static int32_t device_of(const bny_topo *topo, int32_t n) {
 }
 
 bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) {
-  if (a == b) {
-    return BNY_TOPO_PATH_SELF;
-  }
+  if (a == b) return BNY_TOPO_PATH_SELF;
   int32_t device_a = device_of(topo, a), device_b = device_of(topo, b);
-  if (device_a == device_b) { /* partitions of a GPU, or ports of a NIC */
+  if (device_a == device_b) /* partitions of a GPU, or ports of a NIC */
     return node_at(topo, device_a)->kind == BNY_TOPO_GPU ? BNY_TOPO_PATH_NVL : BNY_TOPO_PATH_PIX;
-  }
-  if (share_fabric(topo, device_a, device_b)) {
-    return BNY_TOPO_PATH_NVL;
-  }
+  if (share_fabric(topo, device_a, device_b)) return BNY_TOPO_PATH_NVL;
   int32_t host_a = bny_topo_ancestor(topo, a, BNY_TOPO_HOST), host_b = bny_topo_ancestor(topo, b, BNY_TOPO_HOST);
-  if (host_a != host_b) {
-    return host_a < 0 || host_b < 0 ? BNY_TOPO_PATH_NONE : BNY_TOPO_PATH_NET;
-  }
-  if (share_coherent(topo, device_a, device_b)) {
-    return BNY_TOPO_PATH_C2C;
-  }
+  if (host_a != host_b) return host_a < 0 || host_b < 0 ? BNY_TOPO_PATH_NONE : BNY_TOPO_PATH_NET;
+  if (share_coherent(topo, device_a, device_b)) return BNY_TOPO_PATH_C2C;
   bny_topo_path path = by_containment(topo, device_a, device_b);
   return path > BNY_TOPO_PATH_PXB && share_switches(topo, device_a, device_b) ? BNY_TOPO_PATH_PXB : path;
 }
@@ -215,11 +172,8 @@ static bool share_peer(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
     int32_t peer = bny_topo_other_end(topo, a, l);
     bool direct = joins_devices(&topo->links[l]) && peer != a && node_at(topo, peer)->kind == BNY_TOPO_GPU;
-    for (int32_t m = bny_topo_first_link(topo, b); direct && m >= 0; m = bny_topo_next_link(topo, b, m)) {
-      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == peer) {
-        return true;
-      }
-    }
+    for (int32_t m = bny_topo_first_link(topo, b); direct && m >= 0; m = bny_topo_next_link(topo, b, m))
+      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == peer) return true;
   }
   return false;
 }
@@ -231,12 +185,8 @@ static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic)
   bool by_cpu = path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_NODE;
   for (int32_t l = bny_topo_first_link(topo, gpu); by_cpu && l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
     int32_t cpu = topo->links[l].kind == BNY_TOPO_LINK_C2C ? bny_topo_other_end(topo, gpu, l) : gpu, above = nic;
-    while (above >= 0 && above != cpu) {
-      above = node_at(topo, above)->parent;
-    }
-    if (above == cpu && near_cpu(topo, cpu)) {
-      return BNY_TOPO_PATH_P2C;
-    }
+    while (above >= 0 && above != cpu) above = node_at(topo, above)->parent;
+    if (above == cpu && near_cpu(topo, cpu)) return BNY_TOPO_PATH_P2C;
   }
   return path;
 }
@@ -254,9 +204,8 @@ static bny_topo_path route_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic
   for (int32_t peer = 0; path > BNY_TOPO_PATH_PXN && path < BNY_TOPO_PATH_NET && peer < topo->nnodes; peer++) {
     bool candidate = node_at(topo, peer)->kind == BNY_TOPO_GPU && peer != gpu;
     if (candidate && share_fabric(topo, gpu, bny_topo_device(topo, peer)) &&
-        bny_topo_ancestor(topo, peer, BNY_TOPO_HOST) == host && reaches_for_others(topo, peer, nic)) {
+        bny_topo_ancestor(topo, peer, BNY_TOPO_HOST) == host && reaches_for_others(topo, peer, nic))
       return BNY_TOPO_PATH_PXN;
-    }
   }
   return path;
 }
@@ -266,14 +215,8 @@ bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b) {
   a = device_of(topo, a);
   b = device_of(topo, b);
   bny_topo_kind kinds[2] = {node_at(topo, a)->kind, node_at(topo, b)->kind};
-  if (path <= BNY_TOPO_PATH_NVB || path >= BNY_TOPO_PATH_NET) {
-    return path;
-  }
-  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_GPU) {
-    return share_peer(topo, a, b) ? BNY_TOPO_PATH_NVB : path;
-  }
-  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_NIC) {
-    return route_to_nic(topo, a, b);
-  }
+  if (path <= BNY_TOPO_PATH_NVB || path >= BNY_TOPO_PATH_NET) return path;
+  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_GPU) return share_peer(topo, a, b) ? BNY_TOPO_PATH_NVB : path;
+  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_NIC) return route_to_nic(topo, a, b);
   return kinds[0] == BNY_TOPO_NIC && kinds[1] == BNY_TOPO_GPU ? route_to_nic(topo, b, a) : path;
 }

@@ -24,29 +24,18 @@ static const struct {
 };
 
 double bny_topo_speed_pci(int generation, int lanes) {
-  if (generation < 1 || generation > BNY_TOPO_PCI_GENERATIONS || lanes < 1) {
-    return 0;
-  }
+  if (generation < 1 || generation > BNY_TOPO_PCI_GENERATIONS || lanes < 1) return 0;
   return generations[generation].lane_times_80 * lanes / 80;
 }
 
 int bny_topo_speed_pci_generation(const char *text) {
-  while (isspace((unsigned char)*text)) {
-    text++;
-  }
-  if (*text == '\0' || strncmp(text, "Unknown", 7) == 0) {
-    return 0;
-  }
+  while (isspace((unsigned char)*text)) text++;
+  if (*text == '\0' || strncmp(text, "Unknown", 7) == 0) return 0;
   char *end;
   double rate = strtod(text, &end);
-  if (end == text) {
-    return -1;
-  }
-  for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++) {
-    if (rate == generations[g].gigatransfers) {
-      return g;
-    }
-  }
+  if (end == text) return -1;
+  for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++)
+    if (rate == generations[g].gigatransfers) return g;
   /* A generation that is newer than this table is no slower than its last row. */
   return rate > generations[BNY_TOPO_PCI_GENERATIONS].gigatransfers && rate <= 1024 ? BNY_TOPO_PCI_GENERATIONS : -1;
 }
@@ -62,30 +51,20 @@ double bny_topo_speed_pci_raw(double raw_gbytes_per_s) {
     double lane = generations[g].gigatransfers / 8 * (g < 3 ? 0.8 : 128.0 / 130);
     double lanes = raw_gbytes_per_s / lane;
     double whole = nearbyint(lanes);
-    if (whole >= 1 && whole <= 32 && fabs(lanes - whole) < 0.01) {
-      return bny_topo_speed_pci(g, (int)whole);
-    }
+    if (whole >= 1 && whole <= 32 && fabs(lanes - whole) < 0.01) return bny_topo_speed_pci(g, (int)whole);
   }
   return raw_gbytes_per_s * 0.76;
 }
 
 double bny_topo_speed_nvlink(int32_t compute) {
-  if (compute >= 100) {
-    return 40.1;
-  }
-  if (compute >= 90) {
-    return 20.6;
-  }
-  if (compute == 86) {
-    return 12;
-  }
+  if (compute >= 100) return 40.1;
+  if (compute >= 90) return 20.6;
+  if (compute == 86) return 12;
   return compute >= 60 && compute < 70 ? 18 : 20;
 }
 
 int32_t bny_topo_nvlinks_most(int32_t compute) {
-  if (compute < 0 || compute >= 90) {
-    return 18;
-  }
+  if (compute < 0 || compute >= 90) return 18;
   return compute >= 86 ? 4 : compute >= 80 ? 12 : compute >= 75 ? 2 : compute >= 70 ? 6 : 4;
 }
 
@@ -104,33 +83,23 @@ int32_t bny_topo_compute_of(const char *architecture, const char *product) {
       {"Blackwell", "B100", 100}, {"Blackwell", NULL, 120}};
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     bool same = architecture == NULL ? known[i].product != NULL : strcmp(architecture, known[i].architecture) == 0;
-    if (same && (known[i].product == NULL || (product != NULL && strstr(product, known[i].product) != NULL))) {
+    if (same && (known[i].product == NULL || (product != NULL && strstr(product, known[i].product) != NULL)))
       return known[i].compute;
-    }
   }
   return -1;
 }
 
 double bny_topo_speed_xgmi(int32_t gfx) {
-  if (gfx >= 940) {
-    return 48;
-  }
+  if (gfx >= 940) return 48;
   return gfx >= 910 ? 36 : 24;
 }
 
 double bny_topo_speed_cpu(const char *arch, const char *vendor, int32_t family, int32_t model) {
-  if (arch != NULL && strncmp(arch, "ppc64", 5) == 0) {
-    return 32;
-  }
-  if (arch != NULL && (strcmp(arch, "arm64") == 0 || strcmp(arch, "aarch64") == 0)) {
-    return 6;
-  }
-  if (vendor != NULL && strcmp(vendor, "AuthenticAMD") == 0) {
-    return 16;
-  }
-  if (vendor != NULL && strcmp(vendor, "GenuineIntel") == 0 && family == 6) {
+  if (arch != NULL && strncmp(arch, "ppc64", 5) == 0) return 32;
+  if (arch != NULL && (strcmp(arch, "arm64") == 0 || strcmp(arch, "aarch64") == 0)) return 6;
+  if (vendor != NULL && strcmp(vendor, "AuthenticAMD") == 0) return 16;
+  if (vendor != NULL && strcmp(vendor, "GenuineIntel") == 0 && family == 6)
     return model >= 207 ? 40 : model >= 143 ? 22 : model >= 85 ? 10 : 6;
-  }
   return 10;
 }
 

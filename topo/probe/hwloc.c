@@ -31,16 +31,12 @@ static void leave_out_drivers(hwloc_topology_t machine) {
 static hwloc_topology_t load(const char **failed) {
   hwloc_topology_t machine;
   *failed = "start";
-  if (hwloc_topology_init(&machine) != 0) {
-    return NULL;
-  }
+  if (hwloc_topology_init(&machine) != 0) return NULL;
   leave_out_drivers(machine);
   *failed = "look at PCI";
   if (hwloc_topology_set_io_types_filter(machine, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0) {
     *failed = "look at the machine";
-    if (hwloc_topology_load(machine) == 0) {
-      return machine;
-    }
+    if (hwloc_topology_load(machine) == 0) return machine;
   }
   hwloc_topology_destroy(machine);
   return NULL;
@@ -92,9 +88,7 @@ static bool take_all(const char *sysfs, bny_topo *topo, const bny_topo *found, b
     bool part = ours && node.bus_id != NULL && (node.kind == BNY_TOPO_NIC || node.kind == BNY_TOPO_GPU) &&
                 bny_topo_probe_pci_part(sysfs, node.bus_id);
     place[n] = -1;
-    if (part || (node.parent >= 0 && parent < 0)) {
-      continue;
-    }
+    if (part || (node.parent >= 0 && parent < 0)) continue;
     node.parent = parent;
     node.source = source_of(node.source, ours);
     place[n] = node.kind == BNY_TOPO_HOST ? bny_topo_probe_host(topo, node.name) : bny_topo_add_node(topo, &node);
@@ -120,11 +114,10 @@ static void describe(const bny_topo *topo, bool ours, bny_topo_probe_report *rep
   bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_NUMA), "NUMA node", "NUMA nodes");
   bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_GPU), "GPU", "GPUs");
   bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_NIC), "NIC", "NICs");
-  if (!ours) {
+  if (!ours)
     bny_topo_probe_more(report, "; by %s: not this machine", variable == NULL ? "its variables" : variable);
-  } else if (variable != NULL && forced == NULL) {
+  else if (variable != NULL && forced == NULL)
     bny_topo_probe_more(report, "; hwloc could not use %s: this is this machine", variable);
-  }
 }
 
 static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
@@ -155,11 +148,10 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
     bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "hwloc's topology is refused: %.150s", error.text);
     return;
   }
-  if (take_all(sysfs, topo, found, ours)) {
+  if (take_all(sysfs, topo, found, ours))
     describe(topo, ours, report);
-  } else {
+  else
     bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "out of memory");
-  }
   bny_topo_free(found);
 }
 

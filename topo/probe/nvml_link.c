@@ -34,9 +34,8 @@ static int32_t switch_add(bny_nvml_machine *machine, int32_t parent, const char 
 /* Returns a node per NVSwitch; one shared node if the bus id is hidden ("") or there are too many switches. */
 static int32_t switch_of(bny_nvml_machine *machine, const char *bus_id) {
   if (machine->nswitches >= BNY_NVML_SWITCHES_MAX - 1) bus_id = "";
-  for (int32_t s = 0; s < machine->nswitches; s++) {
+  for (int32_t s = 0; s < machine->nswitches; s++)
     if (strcmp(machine->switches[s].bus_id, bus_id) == 0) return machine->switches[s].node;
-  }
   char name[32];
   snprintf(name, sizeof name, "nvswitch%d", machine->nswitches);
   int32_t known = bus_id[0] ? bny_topo_find_bus(machine->topo, bus_id) : -1;
@@ -106,9 +105,8 @@ static int32_t target_of(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, uns
   bool known = nvml->link_remote && nvml->link_remote(gpu->device, link, &pci) == BNY_NVML_SUCCESS;
   if (known && pci.bus < hidden_bus && pci.device <= 0x1f)
     snprintf(bus_id, sizeof bus_id, "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
-  for (int32_t g = 0; bus_id[0] && g < machine->ngpus; g++) {
+  for (int32_t g = 0; bus_id[0] && g < machine->ngpus; g++)
     if (strcmp(machine->gpus[g].bus_id, bus_id) == 0) return &machine->gpus[g] == gpu ? -1 : machine->gpus[g].node;
-  }
   if (type == BNY_NVML_REMOTE_UNKNOWN && bus_id[0]) type = type_by_class(machine, bus_id);
   if (type == BNY_NVML_REMOTE_CPU) return bny_topo_ancestor(machine->topo, gpu->node, BNY_TOPO_NUMA);
   if (type != BNY_NVML_REMOTE_SWITCH) return -1;
@@ -116,9 +114,8 @@ static int32_t target_of(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, uns
 }
 
 static bny_nvml_way *way_to(bny_nvml_gpu *gpu, int32_t to) {
-  for (int32_t w = 0; w < gpu->nways; w++) {
+  for (int32_t w = 0; w < gpu->nways; w++)
     if (gpu->ways[w].to == to) return &gpu->ways[w];
-  }
   gpu->ways[gpu->nways] = (bny_nvml_way){.to = to};
   return &gpu->ways[gpu->nways++]; /* there are no more entries than links */
 }
@@ -249,9 +246,8 @@ static void join_direct(bny_nvml_machine *machine, int32_t g) {
     if (is_switch(machine, way)) continue;
     int32_t other = 0;
     while (other < machine->ngpus && machine->gpus[other].node != way->to) other++;
-    for (int32_t b = 0; other < machine->ngpus && b < machine->gpus[other].nways; b++) {
+    for (int32_t b = 0; other < machine->ngpus && b < machine->gpus[other].nways; b++)
       if (machine->gpus[other].ways[b].to == gpu->node) back = &machine->gpus[other].ways[b];
-    }
     if (back && other < g) continue; /* added from the other end */
     int32_t up = back && back->up < way->up ? back->up : way->up, rated = way->up + way->down;
     if (back && back->up + back->down > rated) rated = back->up + back->down;

@@ -38,12 +38,8 @@ static pci_path path_of(const char *sysfs, const char *bus_id) {
       snprintf(found.root, sizeof found.root, "%s", part + 3);
       found.nbridges = 0;
     } else if (found.root[0] != '\0' && strchr(part, ':') != NULL && bny_topo_bus_normalise(part, normal)) {
-      if (strcmp(normal, bus_id) == 0) {
-        break;
-      }
-      if (found.nbridges < MOST_BRIDGES) {
-        memcpy(found.bridges[found.nbridges++], normal, sizeof normal);
-      }
+      if (strcmp(normal, bus_id) == 0) break;
+      if (found.nbridges < MOST_BRIDGES) memcpy(found.bridges[found.nbridges++], normal, sizeof normal);
     }
   }
   free(real);
@@ -57,11 +53,8 @@ int32_t bny_topo_probe_pci_numa(const char *sysfs, const char *bus_id) {
 /* ---- the place of a device --------------------------------------------------------------------------------------- */
 
 static int32_t numa_numbered(const bny_topo *topo, int32_t number) {
-  for (int32_t n = 0; number >= 0 && n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_NUMA && topo->nodes[n].index == number) {
-      return n;
-    }
-  }
+  for (int32_t n = 0; number >= 0 && n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_NUMA && topo->nodes[n].index == number) return n;
   return -1;
 }
 
@@ -70,17 +63,11 @@ static int32_t numa_numbered(const bny_topo *topo, int32_t number) {
 static int32_t top_of(const char *sysfs, const bny_topo *topo, const char *bus_id) {
   int32_t number = bny_topo_probe_pci_numa(sysfs, bus_id), only = -1;
   int32_t numa = numa_numbered(topo, number);
-  for (int32_t n = 0; number < 0 && n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_NUMA) {
-      only = only == -1 ? n : -2;
-    }
-  }
+  for (int32_t n = 0; number < 0 && n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_NUMA) only = only == -1 ? n : -2;
   numa = only >= 0 ? only : numa;
-  for (int32_t n = 0; numa < 0 && n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_HOST) {
-      return n;
-    }
-  }
+  for (int32_t n = 0; numa < 0 && n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_HOST) return n;
   return numa;
 }
 
@@ -93,9 +80,8 @@ static int32_t host_bridge(const char *sysfs, bny_topo *topo, const char *bus_id
   for (int32_t n = 0; n < topo->nnodes; n++) {
     const bny_topo_node *node = &topo->nodes[n];
     if (node->kind == BNY_TOPO_PCI && node->host_bridge &&
-        (strcmp(node->name, ours) == 0 || strncmp(node->name, theirs, strlen(theirs)) == 0)) {
+        (strcmp(node->name, ours) == 0 || strncmp(node->name, theirs, strlen(theirs)) == 0))
       return n;
-    }
   }
   bny_topo_node node = {.kind = BNY_TOPO_PCI,
                         .parent = top_of(sysfs, topo, bus_id),
@@ -111,11 +97,9 @@ static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_
                          const char *name) {
   static const char *const files[] = {"class", "vendor", "device"};
   char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "", value[32];
-  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-    if (bny_topo_probe_line(value, sizeof value, "%s/bus/pci/devices/%s/%s", sysfs, bus_id, files[i])) {
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+    if (bny_topo_probe_line(value, sizeof value, "%s/bus/pci/devices/%s/%s", sysfs, bus_id, files[i]))
       bny_topo_attribute_put(attributes, files[i], value);
-    }
-  }
   int64_t vendor = bny_topo_probe_number(0, 0xffff, -1, "%s/bus/pci/devices/%s/vendor", sysfs, bus_id);
   bny_topo_node node = {.kind = kind,
                         .parent = parent,
@@ -133,9 +117,7 @@ static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_
 int32_t bny_topo_probe_pci_device(const char *sysfs, bny_topo *topo, const char *bus_id, bny_topo_kind kind,
                                   const char *name) {
   int32_t known = bny_topo_find_bus(topo, bus_id);
-  if (known >= 0) {
-    return known;
-  }
+  if (known >= 0) return known;
   pci_path path = path_of(sysfs, bus_id);
   int32_t parent = path.root[0] == '\0' ? top_of(sysfs, topo, bus_id) : host_bridge(sysfs, topo, bus_id, &path);
   /* Every second bridge is a root port or downstream port, which makes no node. */
@@ -165,24 +147,18 @@ static int lesser_known(int a, int b) { return a == 0 || (b != 0 && b < a) ? b :
 /* The rating is the lesser of both ends: a card of generation 5 in a slot of generation 4 is not a fault. */
 bool bny_topo_probe_pci_rate(const char *sysfs, bny_topo *topo, int32_t node) {
   const char *bus_id = topo->nodes[node].bus_id;
-  if (bus_id == NULL) {
-    return false;
-  }
+  if (bus_id == NULL) return false;
   char device[BNY_TOPO_PROBE_PATH], above[BNY_TOPO_PROBE_PATH];
   int length = snprintf(device, sizeof device, "%s/bus/pci/devices/%s", sysfs, bus_id);
   snprintf(above, sizeof above, "%.*s/..", length < BNY_TOPO_PROBE_PATH - 4 ? length : 0, device);
   int rated_generation = lesser_known(generation_in(device, "max_link_speed"), generation_in(above, "max_link_speed"));
   int rated_width = lesser_known(width_in(device, "max_link_width"), width_in(above, "max_link_width"));
-  if (rated_generation == 0 || rated_width == 0) {
-    return false;
-  }
+  if (rated_generation == 0 || rated_width == 0) return false;
   int generation = lesser_known(
       rated_generation, topo->nodes[node].kind == BNY_TOPO_NIC ? generation_in(device, "current_link_speed") : 0);
   int width = lesser_known(rated_width, width_in(device, "current_link_width"));
   int32_t up = bny_topo_probe_upwards(topo, node, BNY_TOPO_LINK_PCI);
-  if (up < 0) {
-    return false;
-  }
+  if (up < 0) return false;
   bny_topo_link *link = &topo->links[up];
   link->count = width;
   link->gbytes_per_s = bny_topo_speed_pci(generation, width);
@@ -196,17 +172,13 @@ bool bny_topo_probe_pci_rate(const char *sysfs, bny_topo *topo, int32_t node) {
 static bool first_name(const char *sysfs, const char *bus_id, const char *class, char name[BNY_TOPO_PROBE_NAME]) {
   bny_topo_probe_list list = bny_topo_probe_names("%s/bus/pci/devices/%s/%s", sysfs, bus_id, class);
   bool found = list.count > 0;
-  if (found) {
-    memcpy(name, list.names[0], BNY_TOPO_PROBE_NAME);
-  }
+  if (found) memcpy(name, list.names[0], BNY_TOPO_PROBE_NAME);
   free(list.names);
   return found;
 }
 
 static bool interface_of(const char *sysfs, const char *bus_id, char name[BNY_TOPO_PROBE_NAME]) {
-  if (first_name(sysfs, bus_id, "net", name)) {
-    return true;
-  }
+  if (first_name(sysfs, bus_id, "net", name)) return true;
   /* One level deeper: 0000:00:03.0/virtio2/net/eth0 */
   bny_topo_probe_list list = bny_topo_probe_names("%s/bus/pci/devices/%s", sysfs, bus_id);
   bool found = false;
@@ -235,18 +207,16 @@ static int slaves_of(const char *sysfs, const char *bus_id, slave slaves[MOST_SL
   char interface[BNY_TOPO_PROBE_NAME], line[512];
   int count = 0;
   if (!first_name(sysfs, bus_id, "net", interface) ||
-      !bny_topo_probe_line(line, sizeof line, "%s/class/net/%s/master/bonding/slaves", sysfs, interface)) {
+      !bny_topo_probe_line(line, sizeof line, "%s/class/net/%s/master/bonding/slaves", sysfs, interface))
     return 0;
-  }
   size_t card = strcspn(bus_id, "."); /* the part before the function */
   char *rest = line;
   for (char *name = strsep(&rest, " \t"); name != NULL && count < MOST_SLAVES; name = strsep(&rest, " \t")) {
     slave *one = &slaves[count];
     if (*name == '\0' || strchr(name, '/') != NULL ||
         !bny_topo_probe_bus_of(one->bus_id, "%s/class/net/%s/device", sysfs, name) ||
-        strncmp(one->bus_id, bus_id, card + 1) != 0) {
+        strncmp(one->bus_id, bus_id, card + 1) != 0)
       continue;
-    }
     one->megabits = bny_topo_probe_number(0, MOST_MEGABITS, 0, "%s/class/net/%s/speed", sysfs, name);
     count++;
   }
@@ -257,23 +227,17 @@ double bny_topo_probe_bond_megabits(const char *sysfs, const char *bus_id) {
   slave slaves[MOST_SLAVES];
   int count = slaves_of(sysfs, bus_id, slaves);
   int64_t sum = 0;
-  for (int i = 0; i < count; i++) {
-    sum += slaves[i].megabits;
-  }
+  for (int i = 0; i < count; i++) sum += slaves[i].megabits;
   return count > 1 ? (double)sum : 0;
 }
 
 bool bny_topo_probe_pci_part(const char *sysfs, const char *bus_id) {
   char name[BNY_TOPO_PROBE_NAME], physical[BNY_TOPO_BUS_BYTES];
-  if (bny_topo_probe_bus_of(physical, "%s/bus/pci/devices/%s/physfn", sysfs, bus_id)) {
+  if (bny_topo_probe_bus_of(physical, "%s/bus/pci/devices/%s/physfn", sysfs, bus_id))
     return bny_topo_probe_nic_name(sysfs, physical, name) || !bny_topo_probe_nic_name(sysfs, bus_id, name);
-  }
   slave slaves[MOST_SLAVES];
   int count = first_name(sysfs, bus_id, "infiniband", name) ? 0 : slaves_of(sysfs, bus_id, slaves);
-  for (int i = 0; i < count; i++) {
-    if (strcmp(slaves[i].bus_id, bus_id) != 0 && first_name(sysfs, slaves[i].bus_id, "infiniband", name)) {
-      return true;
-    }
-  }
+  for (int i = 0; i < count; i++)
+    if (strcmp(slaves[i].bus_id, bus_id) != 0 && first_name(sysfs, slaves[i].bus_id, "infiniband", name)) return true;
   return false;
 }

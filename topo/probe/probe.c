@@ -32,11 +32,10 @@ const char *bny_topo_outcome_name(bny_topo_outcome outcome) {
 static void run_probe(const bny_topo_probe *probe, const bny_topo_probe_options *options, bny_topo *topo, int32_t host,
                       bny_topo_probe_report *report) {
   *report = (bny_topo_probe_report){.name = probe->name, .outcome = BNY_TOPO_PROBE_NOTHING};
-  if (topo->nodes[host].source == BNY_TOPO_PROBED) {
+  if (topo->nodes[host].source == BNY_TOPO_PROBED)
     probe->run(options, topo, report);
-  } else {
+  else
     bny_topo_probe_say(report, BNY_TOPO_PROBE_NOTHING, "not asked: the topology found so far is another machine's");
-  }
 }
 
 bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo_probe_report *reports,
@@ -46,9 +45,7 @@ bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo
   where.nvml = where.nvml == NULL ? "libnvidia-ml.so.1" : where.nvml;
 
   char name[HOST_NAME_MAX + 1] = "";
-  if (gethostname(name, sizeof name - 1) != 0) {
-    name[0] = '\0';
-  }
+  if (gethostname(name, sizeof name - 1) != 0) name[0] = '\0';
   bny_topo *topo = bny_topo_new();
   int32_t host = topo == NULL ? -1 : bny_topo_probe_host(topo, name);
   if (host < 0) {
@@ -68,8 +65,6 @@ bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo
     bny_topo_free(topo);
     return NULL;
   }
-  if (nreports != NULL) {
-    *nreports = count;
-  }
+  if (nreports != NULL) *nreports = count;
   return topo;
 }

@@ -29,9 +29,8 @@ static const char *plural(int32_t count) { return count == 1 ? "" : "s"; }
 /* ---- the place of a GPU ------------------------------------------------------------------------------------------ */
 
 static int32_t host_of_machine(bny_topo *topo) {
-  for (int32_t n = 0; n < topo->nnodes; n++) {
+  for (int32_t n = 0; n < topo->nnodes; n++)
     if (topo->nodes[n].kind == BNY_TOPO_HOST) return n;
-  }
   char name[256] = "";
   if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') snprintf(name, sizeof name, "host0");
   bny_topo_node host = {
@@ -47,9 +46,8 @@ static int32_t place_of(const bny_nvml_machine *machine, bny_nvml_device device)
   if (!nvml->memory_affinity ||
       nvml->memory_affinity(device, NUMA_WORDS, words, BNY_NVML_SCOPE_NODE) != BNY_NVML_SUCCESS)
     return machine->host;
-  for (int32_t bit = 0; bit < NUMA_WORDS * (int32_t)WORD_BITS; bit++) {
+  for (int32_t bit = 0; bit < NUMA_WORDS * (int32_t)WORD_BITS; bit++)
     if (words[bit / (int32_t)WORD_BITS] >> bit % (int32_t)WORD_BITS & 1) near = bit, count++;
-  }
   for (int32_t n = 0; count == 1 && n < machine->topo->nnodes; n++) {
     const bny_topo_node *node = &machine->topo->nodes[n];
     if (node->kind == BNY_TOPO_NUMA && node->index == near) return n;
@@ -119,9 +117,8 @@ static int number_of(bny_nvml_return (*ask)(bny_nvml_device, unsigned *), bny_nv
 }
 
 static bny_topo_link *link_to(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to) {
-  for (int32_t l = bny_topo_first_link(topo, from); l >= 0; l = bny_topo_next_link(topo, from, l)) {
+  for (int32_t l = bny_topo_first_link(topo, from); l >= 0; l = bny_topo_next_link(topo, from, l))
     if (topo->links[l].kind == kind && bny_topo_other_end(topo, from, l) == to) return &topo->links[l];
-  }
   int32_t added = bny_topo_add_link(topo, &(bny_topo_link){.kind = kind, .from = from, .to = to});
   return added < 0 ? NULL : &topo->links[added];
 }
@@ -185,9 +182,8 @@ static int32_t gpus_open(bny_nvml_machine *machine, unsigned count, bny_nvml_ret
   for (unsigned g = 0; g < count; g++) {
     bny_nvml_gpu *gpu = &machine->gpus[machine->ngpus];
     bny_nvml_return got = gpu_open(machine->nvml, g, gpu);
-    for (int32_t i = 0; i < machine->ngpus && got == BNY_NVML_SUCCESS; i++) {
+    for (int32_t i = 0; i < machine->ngpus && got == BNY_NVML_SUCCESS; i++)
       if (strcmp(machine->gpus[i].bus_id, gpu->bus_id) == 0) got = BNY_NVML_UNKNOWN;
-    }
     if (got == BNY_NVML_SUCCESS)
       machine->ngpus++;
     else if (lost++ == 0)

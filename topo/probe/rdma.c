@@ -43,20 +43,14 @@ static const struct {
 static const struct { int32_t code, lanes; } widths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
 
 static int lane_of(int32_t speed) {
-  for (int i = 0; i < (int)(sizeof lanes / sizeof lanes[0]); i++) {
-    if (lanes[i].code == speed) {
-      return i;
-    }
-  }
+  for (int i = 0; i < (int)(sizeof lanes / sizeof lanes[0]); i++)
+    if (lanes[i].code == speed) return i;
   return -1;
 }
 
 static int32_t width_of(int32_t code) {
-  for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
-    if (widths[i].code == code) {
-      return widths[i].lanes;
-    }
-  }
+  for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
+    if (widths[i].code == code) return widths[i].lanes;
   return 0;
 }
 
@@ -89,12 +83,9 @@ static void word_port(const bny_topo_verbs_port *facts, char text[WORDS_BYTES]) 
   const char *state = states[facts->state >= 1 && facts->state <= 5 ? facts->state : 0];
   int lane = ethernet || facts->state == BNY_TOPO_VERBS_DOWN ? -1 : lane_of(facts->speed);
   char rate[24] = "", lid[24] = "";
-  if (lane >= 0 && width_of(facts->width) > 0) {
+  if (lane >= 0 && width_of(facts->width) > 0)
     snprintf(rate, sizeof rate, " %dx %s", (int)width_of(facts->width), lanes[lane].name);
-  }
-  if (facts->lid > 0) {
-    snprintf(lid, sizeof lid, ", lid %d", (int)facts->lid);
-  }
+  if (facts->lid > 0) snprintf(lid, sizeof lid, ", lid %d", (int)facts->lid);
   snprintf(text, WORDS_BYTES, "%s%s%s%s", layer, rate, lid, state);
 }
 
@@ -114,9 +105,7 @@ static int32_t place_nic(const taking *t, const char *name, const char *bus_id) 
   if (bus_id[0] != '\0') {
     bool known = bny_topo_find_bus(t->topo, bus_id) >= 0;
     int32_t nic = bny_topo_probe_pci_device(t->sysfs, t->topo, bus_id, BNY_TOPO_NIC, name);
-    if (nic >= 0 && !known) {
-      bny_topo_probe_pci_rate(t->sysfs, t->topo, nic);
-    }
+    if (nic >= 0 && !known) bny_topo_probe_pci_rate(t->sysfs, t->topo, nic);
     return nic;
   }
   int32_t known = bny_topo_find_name(t->topo, BNY_TOPO_NIC, name);
@@ -132,9 +121,7 @@ static int32_t place_nic(const taking *t, const char *name, const char *bus_id) 
 static int32_t place_port(const taking *t, int32_t nic, int32_t port) {
   for (int32_t n = nic + 1; n < t->topo->nnodes; n++) {
     const bny_topo_node *node = &t->topo->nodes[n];
-    if (node->kind == BNY_TOPO_PORT && node->parent == nic && node->index == port) {
-      return n;
-    }
+    if (node->kind == BNY_TOPO_PORT && node->parent == nic && node->index == port) return n;
   }
   char name[16];
   snprintf(name, sizeof name, "%d", (int)port);
@@ -172,14 +159,10 @@ static bool record_port(taking *t, const port_record *record) {
 static void take_port(taking *t, int32_t device, int32_t port, const char *bus_id, const char *sku) {
   const char *name = t->verbs->name(t->devices, device);
   bny_topo_verbs_port facts = {0};
-  if (t->verbs->port(t->devices, device, port, &facts) != 0) {
-    return;
-  }
+  if (t->verbs->port(t->devices, device, port, &facts) != 0) return;
   int32_t node = place_port(t, t->nics[device], port);
   int32_t up = node < 0 ? -1 : bny_topo_probe_upwards(t->topo, node, BNY_TOPO_LINK_NET);
-  if (up < 0) {
-    return;
-  }
+  if (up < 0) return;
   char words[WORDS_BYTES];
   word_port(&facts, words);
   bny_topo_set_string(t->topo, &t->topo->nodes[node].model, words);
@@ -196,9 +179,7 @@ static void take_port(taking *t, int32_t device, int32_t port, const char *bus_i
   link->rated_gbytes_per_s = record.gbytes_per_s;
   link->source = BNY_TOPO_PROBED;
   t->active += active;
-  if (!active && t->down[0] == '\0') {
-    snprintf(t->down, sizeof t->down, "%.40s port %d", name, (int)port);
-  }
+  if (!active && t->down[0] == '\0') snprintf(t->down, sizeof t->down, "%.40s port %d", name, (int)port);
   record_port(t, &record);
 }
 
@@ -207,18 +188,16 @@ static void take_device(taking *t, int32_t device) {
   char bus_id[BNY_TOPO_BUS_BYTES], sku[SKU_BYTES], board[64];
   /* The name becomes part of paths. */
   if (name == NULL || name[0] == '\0' || name[0] == '.' || strlen(name) >= BNY_TOPO_PROBE_NAME ||
-      strchr(name, '/') != NULL) {
+      strchr(name, '/') != NULL)
     return;
-  }
   if (bus_of_device(t, name, bus_id) && bny_topo_probe_pci_part(t->sysfs, bus_id)) {
     t->parts++;
     return;
   }
   int32_t nic = place_nic(t, name, bus_id);
   bool again = nic < 0 || t->topo->nodes[nic].kind != BNY_TOPO_NIC;
-  for (int32_t before = 0; before < device && !again; before++) {
+  for (int32_t before = 0; before < device && !again; before++)
     again = t->nics[before] == nic; /* a subfunction, or software on top, with the ports of the first */
-  }
   if (again) {
     t->parts++;
     return;
@@ -227,23 +206,19 @@ static void take_device(taking *t, int32_t device) {
   t->found++;
   bny_topo_set_string(t->topo, &t->topo->nodes[nic].name, name);
   if (t->topo->nodes[nic].model == NULL &&
-      bny_topo_probe_line(board, sizeof board, "%s/class/infiniband/%s/hca_type", t->sysfs, name) && board[0] != '\0') {
+      bny_topo_probe_line(board, sizeof board, "%s/class/infiniband/%s/hca_type", t->sysfs, name) && board[0] != '\0')
     bny_topo_set_string(t->topo, &t->topo->nodes[nic].model, board);
-  }
   bny_topo_verbs_device facts = {0};
   int failed = t->verbs->device(t->devices, device, &facts);
   if (failed != 0) {
-    if (t->refused++ == 0) {
+    if (t->refused++ == 0)
       snprintf(t->refusal, sizeof t->refusal, "%.30s cannot be opened: %.60s", name, strerror(failed));
-    }
     return;
   }
   set_guid(t, nic, facts.guid);
   bny_topo_probe_line(board, sizeof board, "%s/class/infiniband/%s/board_id", t->sysfs, name);
   snprintf(sku, sizeof sku, "%x:%x:%s", (unsigned)facts.vendor, (unsigned)facts.part, board);
-  for (int32_t port = 1; port <= facts.ports && port <= MOST_PORTS; port++) {
-    take_port(t, device, port, bus_id, sku);
-  }
+  for (int32_t port = 1; port <= facts.ports && port <= MOST_PORTS; port++) take_port(t, device, port, bus_id, sku);
   t->verbs->release(t->devices);
 }
 
@@ -252,9 +227,8 @@ static void rate_down(const taking *t) {
   for (int32_t p = 0; p < t->nports; p++) {
     for (int32_t other = 0; t->ports[p].down && other < t->nports; other++) {
       double *rated = &t->topo->links[t->ports[p].link].rated_gbytes_per_s;
-      if (strcmp(t->ports[p].sku, t->ports[other].sku) == 0 && t->ports[other].gbytes_per_s > *rated) {
+      if (strcmp(t->ports[p].sku, t->ports[other].sku) == 0 && t->ports[other].gbytes_per_s > *rated)
         *rated = t->ports[other].gbytes_per_s;
-      }
     }
   }
 }
@@ -267,15 +241,10 @@ static void describe(const taking *t, bny_topo_probe_report *report) {
   bny_topo_probe_count(report, t->found, "RDMA device", "RDMA devices");
   bny_topo_probe_count(report, t->nports, "port", "ports");
   int inactive = t->nports - t->active;
-  if (inactive > 0) {
+  if (inactive > 0)
     bny_topo_probe_more(report, ", %d not active (%s%s)", inactive, t->down, inactive > 1 ? " first" : "");
-  }
-  if (t->parts > 0) {
-    bny_topo_probe_more(report, ", %d more share them", (int)t->parts);
-  }
-  if (t->refused > 0) {
-    bny_topo_probe_more(report, "; %s", t->refusal);
-  }
+  if (t->parts > 0) bny_topo_probe_more(report, ", %d more share them", (int)t->parts);
+  if (t->refused > 0) bny_topo_probe_more(report, "; %s", t->refusal);
 }
 
 void bny_topo_verbs_take(const bny_topo_verbs *verbs, const char *sysfs, bny_topo *topo,

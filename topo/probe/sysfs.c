@@ -37,9 +37,7 @@ static bool package_of_list(const looking *w, const char *list, int32_t *package
     char *end;
     long ends[2];
     ends[0] = ends[1] = strtol(list, &end, 10);
-    if (*end == '-') {
-      ends[1] = strtol(end + 1, &end, 10);
-    }
+    if (*end == '-') ends[1] = strtol(end + 1, &end, 10);
     for (int i = 0; i < 2; i++) {
       int32_t one = ends[i] >= 0 && ends[i] < MOST_CPUS ? package_of_cpu(w, ends[i]) : -1;
       several = several || (any && one != *package);
@@ -56,9 +54,7 @@ static int32_t package_numbered(const looking *w, int32_t number) {
   char name[32];
   snprintf(name, sizeof name, "package%d", (int)number);
   int32_t known = bny_topo_find_name(w->topo, BNY_TOPO_PACKAGE, name);
-  if (known >= 0) {
-    return known;
-  }
+  if (known >= 0) return known;
   bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
                         .parent = w->host,
                         .index = number,
@@ -94,9 +90,8 @@ static void take_numas(const looking *w) {
     int32_t package;
     if (sscanf(list.names[i], "node%6d%n", &number, &used) != 1 || list.names[i][used] != '\0' || number < 0 ||
         !bny_topo_probe_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpulist", w->sysfs, list.names[i]) ||
-        !package_of_list(w, cpus, &package)) {
+        !package_of_list(w, cpus, &package))
       continue;
-    }
     bny_topo_node node = {.kind = BNY_TOPO_NUMA,
                           .parent = package < 0 ? w->host : package_numbered(w, package),
                           .index = number,
@@ -104,12 +99,8 @@ static void take_numas(const looking *w) {
                           .compute = -1,
                           .source = BNY_TOPO_PROBED};
     int32_t added = bny_topo_add_node(w->topo, &node);
-    if (added < 0) {
-      break;
-    }
-    if (count < NUMAS_JOINED) {
-      joined[count] = added;
-    }
+    if (added < 0) break;
+    if (count < NUMAS_JOINED) joined[count] = added;
     count++;
   }
   free(list.names);
@@ -122,22 +113,13 @@ static void take_numas(const looking *w) {
 static bny_topo_kind kind_of(const looking *w, const char *bus_id) {
   enum { NVIDIA = 0x10de, AMD = 0x1002, INTEL = 0x8086 };
   int64_t class = bny_topo_probe_number(0, 0xffffff, 0, "%s/bus/pci/devices/%s/class", w->sysfs, bus_id) >> 8;
-  if (class >> 8 == 0x02) {
-    return BNY_TOPO_NIC;
-  }
-  if (class >> 8 != 0x03 && class >> 8 != 0x12 && class != 0x0680) {
+  if (class >> 8 == 0x02) return BNY_TOPO_NIC;
+  if (class >> 8 != 0x03 && class >> 8 != 0x12 && class != 0x0680)
     return BNY_TOPO_KINDS; /* most devices; their vendor is not read */
-  }
   int64_t vendor = bny_topo_probe_number(0, 0xffff, 0, "%s/bus/pci/devices/%s/vendor", w->sysfs, bus_id);
-  if (class == 0x0680) {
-    return vendor == NVIDIA ? BNY_TOPO_SWITCH : BNY_TOPO_KINDS;
-  }
-  if (vendor == NVIDIA) {
-    return BNY_TOPO_GPU;
-  }
-  if (vendor != AMD && vendor != INTEL) {
-    return BNY_TOPO_KINDS;
-  }
+  if (class == 0x0680) return vendor == NVIDIA ? BNY_TOPO_SWITCH : BNY_TOPO_KINDS;
+  if (vendor == NVIDIA) return BNY_TOPO_GPU;
+  if (vendor != AMD && vendor != INTEL) return BNY_TOPO_KINDS;
   bool plugged = bny_topo_probe_exists("%s/bus/pci/devices/%s/../class", w->sysfs, bus_id);
   return class != 0x0300 || plugged ? BNY_TOPO_GPU : BNY_TOPO_KINDS;
 }
@@ -158,24 +140,17 @@ static int32_t next_number(const looking *w, bny_topo_kind kind) {
 static void take_device(const looking *w, const char *bus_id, bny_topo_kind kind) {
   char name[BNY_TOPO_PROBE_NAME];
   int32_t known = bny_topo_find_bus(w->topo, bus_id), number = -1;
-  if (known < 0 && bny_topo_probe_pci_part(w->sysfs, bus_id)) {
-    return;
-  }
+  if (known < 0 && bny_topo_probe_pci_part(w->sysfs, bus_id)) return;
   if (kind == BNY_TOPO_NIC) {
-    if (!bny_topo_probe_nic_name(w->sysfs, bus_id, name)) {
-      snprintf(name, sizeof name, "%s", bus_id);
-    }
+    if (!bny_topo_probe_nic_name(w->sysfs, bus_id, name)) snprintf(name, sizeof name, "%s", bus_id);
   } else {
     number = next_number(w, kind);
     snprintf(name, sizeof name, kind == BNY_TOPO_GPU ? "GPU%d" : "nvswitch%d", (int)number);
   }
   int32_t node = bny_topo_probe_pci_device(w->sysfs, w->topo, bus_id, kind, name);
-  if (node >= 0 && known < 0 && kind == BNY_TOPO_GPU) {
-    w->topo->nodes[node].index = number;
-  }
-  if (node >= 0 && known >= 0 && kind == BNY_TOPO_NIC && strcmp(w->topo->nodes[node].name, bus_id) == 0) {
+  if (node >= 0 && known < 0 && kind == BNY_TOPO_GPU) w->topo->nodes[node].index = number;
+  if (node >= 0 && known >= 0 && kind == BNY_TOPO_NIC && strcmp(w->topo->nodes[node].name, bus_id) == 0)
     bny_topo_set_string(w->topo, &w->topo->nodes[node].name, name);
-  }
 }
 
 static void take_devices(const looking *w) {
@@ -185,9 +160,7 @@ static void take_devices(const looking *w) {
     /* The name becomes part of paths, so it must be in the system's form. */
     if (bny_topo_bus_normalise(list.names[i], bus_id) && strcmp(bus_id, list.names[i]) == 0) {
       bny_topo_kind kind = kind_of(w, bus_id);
-      if (kind != BNY_TOPO_KINDS) {
-        take_device(w, bus_id, kind);
-      }
+      if (kind != BNY_TOPO_KINDS) take_device(w, bus_id, kind);
     }
   }
   free(list.names);
@@ -200,23 +173,14 @@ static void take_devices(const looking *w) {
 static void settle(const looking *w, int32_t device) {
   bny_topo_node *nodes = w->topo->nodes;
   int32_t bridge = bny_topo_ancestor(w->topo, device, BNY_TOPO_PCI);
-  while (bridge >= 0 && !nodes[bridge].host_bridge) {
+  while (bridge >= 0 && !nodes[bridge].host_bridge)
     bridge = bny_topo_ancestor(w->topo, nodes[bridge].parent, BNY_TOPO_PCI);
-  }
-  if (bridge < 0 || nodes[bridge].parent != w->host) {
-    return;
-  }
-  for (int32_t l = bny_topo_first_link(w->topo, bridge); l >= 0; l = bny_topo_next_link(w->topo, bridge, l)) {
-    if (bny_topo_other_end(w->topo, bridge, l) == w->host) {
-      return;
-    }
-  }
+  if (bridge < 0 || nodes[bridge].parent != w->host) return;
+  for (int32_t l = bny_topo_first_link(w->topo, bridge); l >= 0; l = bny_topo_next_link(w->topo, bridge, l))
+    if (bny_topo_other_end(w->topo, bridge, l) == w->host) return;
   int32_t number = bny_topo_probe_pci_numa(w->sysfs, nodes[device].bus_id);
-  for (int32_t n = 0; number >= 0 && n < bridge; n++) {
-    if (nodes[n].kind == BNY_TOPO_NUMA && nodes[n].index == number) {
-      nodes[bridge].parent = n;
-    }
-  }
+  for (int32_t n = 0; number >= 0 && n < bridge; n++)
+    if (nodes[n].kind == BNY_TOPO_NUMA && nodes[n].index == number) nodes[bridge].parent = n;
 }
 
 /* Adds a port to a NIC that is not RDMA; RDMA devices have their own probe. A member of a bond is read alone. */
@@ -224,13 +188,10 @@ static void take_ethernet(const looking *w, int32_t nic) {
   char bus_id[BNY_TOPO_BUS_BYTES], name[BNY_TOPO_PROBE_NAME];
   snprintf(bus_id, sizeof bus_id, "%s", w->topo->nodes[nic].bus_id);
   if (bny_topo_probe_exists("%s/bus/pci/devices/%s/infiniband", w->sysfs, bus_id) ||
-      !bny_topo_probe_nic_name(w->sysfs, bus_id, name)) {
+      !bny_topo_probe_nic_name(w->sysfs, bus_id, name))
     return;
-  }
   int64_t megabits = bny_topo_probe_number(1, MOST_MEGABITS, 0, "%s/class/net/%s/speed", w->sysfs, name);
-  if (megabits == 0) {
-    return;
-  }
+  if (megabits == 0) return;
   bny_topo_node port = {.kind = BNY_TOPO_PORT,
                         .parent = nic,
                         .index = 1,
@@ -247,20 +208,16 @@ static void take_ethernet(const looking *w, int32_t nic) {
 }
 
 static bool has_port(const bny_topo *topo, int32_t nic) {
-  for (int32_t n = nic + 1; n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_PORT && topo->nodes[n].parent == nic) {
-      return true;
-    }
-  }
+  for (int32_t n = nic + 1; n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_PORT && topo->nodes[n].parent == nic) return true;
   return false;
 }
 
 static void complete(looking *w, int32_t n) {
   bny_topo_node *node = &w->topo->nodes[n];
   if (node->bus_id == NULL || node->host_bridge ||
-      !bny_topo_probe_exists("%s/bus/pci/devices/%s", w->sysfs, node->bus_id)) {
+      !bny_topo_probe_exists("%s/bus/pci/devices/%s", w->sysfs, node->bus_id))
     return;
-  }
   if (node->vendor == NULL) {
     const char *vendor = bny_topo_vendor_name(
         bny_topo_probe_number(0, 0xffff, 0, "%s/bus/pci/devices/%s/vendor", w->sysfs, node->bus_id));
@@ -270,9 +227,7 @@ static void complete(looking *w, int32_t n) {
   w->below += bny_topo_probe_pci_rate(w->sysfs, w->topo, n);
   int32_t link = bny_topo_probe_upwards(w->topo, n, BNY_TOPO_LINK_PCI);
   w->rated += link >= 0 && w->topo->links[link].rated_gbytes_per_s > 0;
-  if (node->kind == BNY_TOPO_NIC && !has_port(w->topo, n)) {
-    take_ethernet(w, n);
-  }
+  if (node->kind == BNY_TOPO_NIC && !has_port(w->topo, n)) take_ethernet(w, n);
 }
 
 static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
@@ -287,14 +242,10 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
     return;
   }
   bool plain = bny_topo_count(topo, BNY_TOPO_NUMA) == 0 && bny_topo_count(topo, BNY_TOPO_PACKAGE) == 0;
-  if (plain) {
-    take_numas(&w);
-  }
+  if (plain) take_numas(&w);
   take_devices(&w);
   /* `complete` adds ports at the end, which need no visit. */
-  for (int32_t n = 0, known = topo->nnodes; n < known; n++) {
-    complete(&w, n);
-  }
+  for (int32_t n = 0, known = topo->nnodes; n < known; n++) complete(&w, n);
   int32_t numas = bny_topo_count(topo, BNY_TOPO_NUMA), gpus = bny_topo_count(topo, BNY_TOPO_GPU);
   int32_t nics = bny_topo_count(topo, BNY_TOPO_NIC);
   bool found = gpus > 0 || nics > 0 || (plain && numas > 0);
@@ -305,12 +256,9 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
   }
   bny_topo_probe_count(report, gpus, "GPU on PCI", "GPUs on PCI");
   bny_topo_probe_count(report, nics, "NIC on PCI", "NICs on PCI");
-  if (gpus > 0 || nics > 0) {
+  if (gpus > 0 || nics > 0)
     bny_topo_probe_count(report, w.rated, "PCI link says its rating", "PCI links say their rating");
-  }
-  if (w.below > 0) {
-    bny_topo_probe_count(report, w.below, "is below it", "are below it");
-  }
+  if (w.below > 0) bny_topo_probe_count(report, w.below, "is below it", "are below it");
 }
 
 const bny_topo_probe bny_topo_probe_sysfs = {.name = "sysfs", .run = run};

@@ -25,15 +25,11 @@ static bool word_path(char path[BNY_TOPO_PROBE_PATH], const char *format, va_lis
 static bool read_line(const char *path, char *text, size_t bytes) {
   struct stat about;
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  if (file < 0) {
-    return false;
-  }
+  if (file < 0) return false;
   ssize_t got = -1;
-  if (fstat(file, &about) == 0 && S_ISREG(about.st_mode)) {
-    do {
+  if (fstat(file, &about) == 0 && S_ISREG(about.st_mode)) do {
       got = read(file, text, bytes - 1);
     } while (got < 0 && errno == EINTR);
-  }
   close(file);
   if (got < 0) {
     text[0] = '\0';
@@ -41,12 +37,8 @@ static bool read_line(const char *path, char *text, size_t bytes) {
   }
   text[got] = '\0';
   size_t length = strcspn(text, "\n"), first = 0;
-  while (length > 0 && isspace((unsigned char)text[length - 1])) {
-    length--;
-  }
-  while (first < length && isspace((unsigned char)text[first])) {
-    first++;
-  }
+  while (length > 0 && isspace((unsigned char)text[length - 1])) length--;
+  while (first < length && isspace((unsigned char)text[first])) first++;
   memmove(text, text + first, length - first);
   text[length - first] = '\0';
   return true;
@@ -68,9 +60,7 @@ int64_t bny_topo_probe_number(int64_t least, int64_t most, int64_t otherwise, co
   va_start(arguments, format);
   bool worded = word_path(path, format, arguments);
   va_end(arguments);
-  if (!worded || !read_line(path, text, sizeof text) || text[0] == '\0') {
-    return otherwise;
-  }
+  if (!worded || !read_line(path, text, sizeof text) || text[0] == '\0') return otherwise;
   bool hexadecimal = strncmp(text, "0x", 2) == 0;
   errno = 0;
   long long number = strtoll(text, &end, hexadecimal ? 16 : 10);
@@ -100,29 +90,21 @@ bny_topo_probe_list bny_topo_probe_names(const char *format, ...) {
   bool worded = word_path(path, format, arguments);
   va_end(arguments);
   DIR *directory = worded ? opendir(path) : NULL;
-  if (directory == NULL) {
-    return list;
-  }
+  if (directory == NULL) return list;
   struct dirent *entry;
   while (list.count < MOST_NAMES && (entry = readdir(directory)) != NULL) {
     size_t length = strlen(entry->d_name);
-    if (entry->d_name[0] == '.' || length >= BNY_TOPO_PROBE_NAME) {
-      continue;
-    }
+    if (entry->d_name[0] == '.' || length >= BNY_TOPO_PROBE_NAME) continue;
     if (list.count == capacity) {
       capacity = capacity == 0 ? 16 : 2 * capacity;
       void *moved = realloc(list.names, (size_t)capacity * sizeof *list.names);
-      if (moved == NULL) {
-        break; /* the list so far is kept */
-      }
+      if (moved == NULL) break; /* the list so far is kept */
       list.names = moved;
     }
     memcpy(list.names[list.count++], entry->d_name, length + 1);
   }
   closedir(directory);
-  if (list.count > 0) {
-    qsort(list.names, (size_t)list.count, sizeof *list.names, by_length);
-  }
+  if (list.count > 0) qsort(list.names, (size_t)list.count, sizeof *list.names, by_length);
   return list;
 }
 
@@ -148,11 +130,8 @@ bool bny_topo_probe_bus_of(char bus_id[BNY_TOPO_BUS_BYTES], const char *format, 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
 int32_t bny_topo_probe_host(bny_topo *topo, const char *name) {
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_HOST) {
-      return n;
-    }
-  }
+  for (int32_t n = 0; n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_HOST) return n;
   bny_topo_node host = {.kind = BNY_TOPO_HOST,
                         .parent = -1,
                         .index = 0,
@@ -164,11 +143,8 @@ int32_t bny_topo_probe_host(bny_topo *topo, const char *name) {
 
 int32_t bny_topo_probe_upwards(bny_topo *topo, int32_t node, bny_topo_link_kind kind) {
   int32_t parent = topo->nodes[node].parent;
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
-    if (topo->links[l].kind == kind && bny_topo_other_end(topo, node, l) == parent) {
-      return l;
-    }
-  }
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
+    if (topo->links[l].kind == kind && bny_topo_other_end(topo, node, l) == parent) return l;
   bny_topo_link link = {.kind = kind, .from = node, .to = parent, .source = BNY_TOPO_PROBED};
   return bny_topo_add_link(topo, &link);
 }
@@ -193,9 +169,8 @@ void bny_topo_probe_more(bny_topo_probe_report *report, const char *format, ...)
 
 void bny_topo_probe_count(bny_topo_probe_report *report, int32_t count, const char *one, const char *many) {
   const char *comma = report->text[0] != '\0' ? ", " : "";
-  if (count == 0) {
+  if (count == 0)
     bny_topo_probe_more(report, "%sno %s", comma, one);
-  } else {
+  else
     bny_topo_probe_more(report, "%s%d %s", comma, (int)count, count == 1 ? one : many);
-  }
 }

@@ -26,9 +26,7 @@ static int errno_of(int returned) { return returned > 0 ? returned : errno != 0 
 static void *open_devices(int32_t *count) {
   opened *o = calloc(1, sizeof *o);
   int found = 0;
-  if (o == NULL) {
-    return NULL;
-  }
+  if (o == NULL) return NULL;
   o->devices = ibv_get_device_list(&found);
   if (o->devices == NULL) {
     int why = errno;
@@ -64,9 +62,7 @@ static int ask_device(void *devices, int32_t device, bny_topo_verbs_device *fact
   struct ibv_device_attr about = {0};
   errno = 0;
   o->context = ibv_open_device(o->devices[device]);
-  if (o->context == NULL) {
-    return errno_of(0);
-  }
+  if (o->context == NULL) return errno_of(0);
   int failed = ibv_query_device(o->context, &about);
   if (failed != 0) {
     release(o);
@@ -86,17 +82,13 @@ static int ask_port(void *devices, int32_t device, int32_t port, bny_topo_verbs_
   (void)device;
   errno = 0;
   int failed = ibv_query_port(o->context, (uint8_t)port, &about);
-  if (failed != 0) {
-    return errno_of(failed);
-  }
+  if (failed != 0) return errno_of(failed);
   *facts = (bny_topo_verbs_port){.state = (int32_t)about.state,
                                  .link_layer = about.link_layer,
                                  .speed = about.active_speed,
                                  .width = about.active_width,
                                  .lid = about.lid};
-  if (ibv_query_gid(o->context, (uint8_t)port, 0, &gid) == 0) {
-    facts->guid = be64toh(gid.global.interface_id);
-  }
+  if (ibv_query_gid(o->context, (uint8_t)port, 0, &gid) == 0) facts->guid = be64toh(gid.global.interface_id);
   return 0;
 }
 

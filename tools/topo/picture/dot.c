@@ -85,9 +85,8 @@ static void put_containment(FILE *out, const bny_topo *topo, int32_t n) {
   const bny_topo_node *node = &topo->nodes[n];
   bool hangs = node->kind == BNY_TOPO_PCI || node->kind == BNY_TOPO_GPU || node->kind == BNY_TOPO_NIC;
   if (!hangs || node->parent < 0 || topo->nodes[node->parent].kind == BNY_TOPO_HOST) return;
-  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
+  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l))
     if (bny_topo_other_end(topo, n, l) == node->parent) return;
-  }
   fprintf(out, "  \"n%d\" -- \"n%d\" [color=\"%s\"];\n", n, shown(topo, node->parent), colours[BNY_TOPO_LINK_PCI]);
 }
 

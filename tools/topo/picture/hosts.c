@@ -81,10 +81,9 @@ static void find_facts(topo_work *work) {
   }
   work->gpus = alike_of(work, -1, BNY_TOPO_GPU);
   work->nics = alike_of(work, -1, BNY_TOPO_NIC);
-  for (int32_t n = 0; n < topo->nnodes; n++) {
+  for (int32_t n = 0; n < topo->nnodes; n++)
     if (topo->nodes[n].kind == BNY_TOPO_NIC)
       work->fastest_nic = fmax(work->fastest_nic, topo_fold_facts(&work->fold, n).net);
-  }
   work->rails_only = rails && !switches && work->nhosts > 1;
   for (int32_t n = 0; n < topo->nnodes && work->rails_only; n++) work->spots[n].taps = work->rail[n] >= 0;
 }
@@ -135,15 +134,12 @@ static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
   if (is_host(work, topo->nnodes)) choose(&c, topo->nnodes, HOSTS_MOST);
   /* More than a few equal hosts are drawn only if all fit. */
   bool all = c.count > 0 && c.width / c.count * work->nhosts <= width_most;
-  for (int32_t n = 0; n < topo->nnodes; n++) {
+  for (int32_t n = 0; n < topo->nnodes; n++)
     if (is_host(work, n) && (work->nhosts <= 4 || all || c.count < 3)) choose(&c, n, 2);
-  }
-  for (int32_t n = 0; n < topo->nnodes && c.count == work->nhosts - 1; n++) {
+  for (int32_t n = 0; n < topo->nnodes && c.count == work->nhosts - 1; n++)
     if (is_host(work, n)) choose(&c, n, HOSTS_MOST); /* a box for one host takes as much room as the host */
-  }
-  for (int32_t n = 0; n <= topo->nnodes; n++) {
+  for (int32_t n = 0; n <= topo->nnodes; n++)
     if (is_host(work, n) && work->spots[n].drawn && work->ndrawn < HOSTS_MOST) work->drawn[work->ndrawn++] = n;
-  }
   for (int32_t n = 0; n < topo->nnodes; n++) work->spots[n].drawn = work->spots[work->spots[n].host].drawn;
 }
 

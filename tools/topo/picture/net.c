@@ -102,9 +102,8 @@ static void choose_tier(topo_work *work, topo_net *net, int32_t tier) {
     total += worth[n] >= 0;
   }
   for (int32_t least = 2; least >= 0; least--) {
-    for (int32_t n = 0; n < work->topo->nnodes && chosen < TIER_MOST; n++) {
+    for (int32_t n = 0; n < work->topo->nnodes && chosen < TIER_MOST; n++)
       if (worth[n] == least) worth[n] = 3, chosen++;
-    }
   }
   for (int32_t n = 0; n < work->topo->nnodes; n++) {
     if (worth[n] != 3) continue;
@@ -123,9 +122,8 @@ static void choose_rails(topo_work *work, topo_net *net) {
     most = rail + 1 > most ? rail + 1 : most;
     if (rail >= 0 && rail < TIER_MOST && work->spots[n].drawn) seen[rail] = true;
   }
-  for (int32_t rail = 0; rail < TIER_MOST; rail++) {
+  for (int32_t rail = 0; rail < TIER_MOST; rail++)
     if (seen[rail]) hub_add(net, (hub){.node = -1, .rail = rail, .tier = 1});
-  }
   if (most > TIER_MOST) hub_add(net, (hub){.node = -1, .rail = -1, .tier = 1, .hidden = most - TIER_MOST});
 }
 
@@ -153,9 +151,8 @@ static void find_taps(topo_work *work, topo_net *net) {
     }
   }
   for (int32_t n = 0; n < work->topo->nnodes && work->rails_only; n++) {
-    for (int32_t h = 0; work->rail[n] >= 0 && h < net->nhubs; h++) {
+    for (int32_t h = 0; work->rail[n] >= 0 && h < net->nhubs; h++)
       if (net->hubs[h].rail == work->rail[n]) tap_add(work, net, n, h, -1);
-    }
   }
 }
 
@@ -204,9 +201,8 @@ static void place_tier(topo_work *work, topo_net *net, int32_t tier) {
   const char *names[TIER_MOST + 1];
   int32_t count = 0;
   double total = -HUB_GAP;
-  for (int32_t h = 0; h < net->nhubs; h++) {
+  for (int32_t h = 0; h < net->nhubs; h++)
     if (net->hubs[h].tier == tier) here[count++] = &net->hubs[h];
-  }
   qsort(here, (size_t)count, sizeof *here, by_wanted);
   double widest = 0;
   int32_t whole = 0; /* the box for the rest is last */
@@ -329,9 +325,8 @@ static void find_channel(topo_work *work, topo_net *net) {
   }
   int32_t lanes = topo_lanes(extents, count);
   for (int32_t i = 0; i < count; i++) net->hubs[of[i]].extent.lane = extents[i].lane;
-  for (int32_t h = 0; h < net->nhubs; h++) {
+  for (int32_t h = 0; h < net->nhubs; h++)
     if (net->hubs[h].more && !net->hubs[h].tapped && work->more_x > 0) net->shared = 12 + LANE_GAP * lanes;
-  }
   net->channel = 20 + LANE_GAP * (lanes + (net->shared > 0));
 }
 

@@ -78,9 +78,8 @@ double topo_draw_title(topo_work *work) {
 /* Returns the box of a node or its nearest ancestor; that of hosts that are not drawn; -1 if there is none. */
 static int32_t box_near(const topo_work *work, int32_t node) {
   if (node < 0) return -1;
-  for (int32_t n = node; n >= 0; n = work->topo->nodes[n].parent) {
+  for (int32_t n = node; n >= 0; n = work->topo->nodes[n].parent)
     if (work->spots[n].box >= 0) return work->spots[n].box;
-  }
   return work->spots[node].host < work->topo->nnodes ? work->more_box : -1;
 }
 

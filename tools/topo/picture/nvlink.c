@@ -237,9 +237,8 @@ topo_nvlinks *topo_nvlinks_plan(topo_work *work) {
   for (int inside = 1; inside >= 0; inside--) {
     topo_extent extents[256];
     int32_t of[256], count = 0;
-    for (int32_t b = 0; b < v->nbars && count < 256; b++) {
+    for (int32_t b = 0; b < v->nbars && count < 256; b++)
       if ((v->bars[b].host >= 0) == inside) extents[count] = v->bars[b].extent, of[count++] = b;
-    }
     int32_t lanes = topo_lanes(extents, count);
     for (int32_t i = 0; i < count; i++) v->bars[of[i]].extent.lane = extents[i].lane;
     double height = lanes > 0 ? BAR_LOWEST + lanes * (BAR_HEIGHT + BAR_GAP) : 0;
@@ -287,9 +286,8 @@ static void bar_text(topo_work *work, const bar *own, const char *const *texts, 
   double best = 0, middle = 0, from = own->extent.left;
   while (from < own->extent.right) {
     double to = own->extent.right;
-    for (int32_t i = 0; i < work->ncrossings; i++) {
+    for (int32_t i = 0; i < work->ncrossings; i++)
       if (work->crossings[i] > from && work->crossings[i] < to) to = work->crossings[i];
-    }
     if (to - from > best + 1) best = to - from, middle = (from + to) / 2;
     from = to;
   }
@@ -307,9 +305,8 @@ static void draw_bar(topo_work *work, topo_nvlinks *v, bar *own) {
   bool mesh = own->node<0, more = own->gpus> own->drawn && work->more_x > 0;
   if (more) own->extent.right = work->more_x + MORE_WIDTH;
   joint all = {.count = own->most, .gbytes_per_s = own->most_speed};
-  for (int32_t i = 0; i < v->njoints; i++) {
+  for (int32_t i = 0; i < v->njoints; i++)
     if (v->joints[i].bar && &v->bars[v->joints[i].b] == own) all.xgmi = v->joints[i].xgmi;
-  }
   const char *each =
       mesh ? topo_layout_string(layout, "each pair of %d: %s", own->gpus, joint_text(work, &own->pair, ""))
            : joint_text(work, &all, " for each GPU");
@@ -430,11 +427,10 @@ void topo_nvlinks_draw(topo_work *work, topo_nvlinks *v) {
     first = first ? first : own;
     arcs++;
   }
-  for (int32_t i = 0; i < v->njoints; i++) {
+  for (int32_t i = 0; i < v->njoints; i++)
     if (v->joints[i].bar)
       draw_upward(work, v, &v->joints[i]);
     else
       draw_arc(work, v, &v->joints[i], !steep && (differ || arcs <= 6 * work->ndrawn));
-  }
   mark_unlinked(work, v);
 }

@@ -53,10 +53,9 @@ bool topo_spots_make(topo_work *work) {
       spots[spots[up].last].next = n;
     spots[up].last = n;
   }
-  for (int32_t n = topo->nnodes - 1; n >= 0; n--) {
+  for (int32_t n = topo->nnodes - 1; n >= 0; n--)
     if (spots[n].parent >= 0 && (spots[n].devices || is_device(topo->nodes[n].kind)))
       spots[spots[n].parent].devices = true;
-  }
   for (int32_t n = 0; n <= topo->nnodes; n++)
     work->nhosts +=
         spots[n].holds && (n == topo->nnodes || topo->nodes[n].kind == BNY_TOPO_HOST) && spots[n].first >= 0;
@@ -282,9 +281,8 @@ static double place_boxes(topo_work *work, int32_t box, double x, double pad, do
     right = fmax(right, x);
     row = fmax(row, spots[n].height);
   }
-  for (int32_t m = row_first; m >= 0; m = spots[m].next) {
+  for (int32_t m = row_first; m >= 0; m = spots[m].next)
     if (spots[m].holds) stretch(&spots[m], row - spots[m].height);
-  }
   *height = y - pad + row;
   return right;
 }

@@ -44,9 +44,8 @@ static const badge_style badges[] = {[BNY_TOPO_INFO] = {"#44546a", "#ffffff"},
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static bool continues(const unsigned char *text, size_t bytes) {
-  for (size_t i = 1; i < bytes; i++) {
+  for (size_t i = 1; i < bytes; i++)
     if ((text[i] & 0xc0) != 0x80) return false;
-  }
   return true;
 }
 
