@@ -72,15 +72,21 @@ BNY_DEVICE void bny_worker_fence_alias(const bny_device_group &group) {
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* Called by one lane. Keeps this rank's first fault, and reports it to the host and all peers. */
-BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t place) {
+/* Called by one lane. Keeps this rank's first fault, and reports it to the host. Returns false if there was one. */
+BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t fault, uint64_t place) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
-  if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return;
+  if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return false;
   if (head->words && place) {
     bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_PLACE], place);
     bny_fence_sys();
   }
   if (head->words) bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_FAULT], fault);
+  return true;
+}
+
+/* The same, and ends the runs of this rank and all peers. */
+BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t place) {
+  if (!bny_worker_report_host(group, fault, place)) return;
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++)
       bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
   bny_worker_fence_alias(*group);
@@ -93,6 +99,12 @@ BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t f
 /* The same with the fault's place, which only this rank's host receives. */
 BNY_DEVICE_COLD void bny_worker_report_place(const bny_device_group *group, uint64_t fault, uint64_t place) {
   bny_worker_report_first(group, fault, place);
+}
+
+/* The same for a fault of one row of this rank's result. It ends no run, because all other rows are to be right on all
+ * ranks: warps that have not sent their rows yet go on. The hosts tell each other. */
+BNY_DEVICE_COLD void bny_worker_report_result(const bny_device_group *group, uint64_t fault, uint64_t place) {
+  bny_worker_report_host(group, fault, place);
 }
 
 /* Called by all lanes; `bad` in those that found bad data in row `row` of the caller's partial. */

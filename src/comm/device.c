@@ -150,24 +150,31 @@ static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
-/* Returns the fault of the device. If another rank's host has reported a mismatch, it waits a moment for the report of
- * the kernels, which knows the numbers. */
+/* Kernels know more than another rank's host can say: the numbers of tokens, and which row of this rank was bad. */
+static bool kernels_know_more(const banyan_comm *comm, banyan_status status, int32_t culprit) {
+  return status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_DATA && culprit == comm->rank);
+}
+
+/* Returns the fault of the device. If another rank's host has reported what kernels know better, it waits a moment for
+ * their report. */
 static bny_device_fault await_fault(const banyan_comm *comm, uint64_t of_hosts) {
   enum { PATIENCE_NS = 50000000, LOOK_NS = 100000 };
   bny_device_fault fault = bny_engine_fault(comm->device.engine);
+  bool waits = kernels_know_more(comm, bny_fault_status(of_hosts), bny_fault_culprit(of_hosts));
   int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
-  while (fault.status == BANYAN_OK && bny_fault_status(of_hosts) == BANYAN_ERR_MISMATCH &&
-         bny_clock_ns() < deadline_ns) {
+  while (fault.status == BANYAN_OK && waits && bny_clock_ns() < deadline_ns) {
     nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
     fault = bny_engine_fault(comm->device.engine);
   }
   return fault;
 }
 
-/* A mismatch that kernels found comes before what the other ranks' hosts say of it. */
-static void check_tokens(banyan_comm *comm, uint64_t of_hosts) {
+/* A fault that kernels found comes before what the other ranks' hosts say of it. */
+static void check_kernels(banyan_comm *comm, uint64_t of_hosts) {
   bny_device_fault fault = await_fault(comm, of_hosts);
-  if (fault.status != BANYAN_ERR_MISMATCH) return;
+  int32_t culprit =
+      comm->device.proxy && fault.culprit >= 0 ? bny_proxy_rank(comm->device.proxy, fault.culprit) : fault.culprit;
+  if (!kernels_know_more(comm, (banyan_status)fault.status, culprit)) return;
   if (comm->device.proxy)
     take_proxy_fault(comm, &fault);
   else
@@ -179,7 +186,7 @@ static banyan_status check_hosts(banyan_comm *comm) {
   bny_exec *exec = comm->exec;
   if (comm->device.engine && exec->failure.status == BANYAN_OK) {
     uint64_t of_hosts = atomic_load_explicit(exec->fault, memory_order_acquire);
-    check_tokens(comm, of_hosts);
+    check_kernels(comm, of_hosts);
     if (!of_hosts && exec->failure.status == BANYAN_OK) return BANYAN_OK;
   }
   return bny_exec_check(exec, NULL);

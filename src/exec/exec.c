@@ -140,7 +140,11 @@ static const char no_room[] = "cannot hold the statistics of %s of its result in
 
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row) {
   uint64_t first = 0, fault = bny_fault_of_result(bny_fault_pack(BANYAN_ERR_DATA, culprit, exec->transport->rank));
-  if (!atomic_compare_exchange_strong(exec->fault, &first, fault)) return take_fault(exec, NULL);
+  bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
+  /* Another rank that reported this first does not know the row. */
+  bool knows_row = culprit == exec->transport->rank && bny_fault_is_of_result(first) &&
+                   bny_fault_status(first) == BANYAN_ERR_DATA && bny_fault_culprit(first) == culprit;
+  if (!is_first && !knows_row) return take_fault(exec, NULL);
   char text[sizeof exec->failure.text];
   size_t length = 0;
   bny_append(text, sizeof text, &length, "rank %d ", culprit);
