@@ -35,8 +35,9 @@ $(timed_logs): | $(filter-out $(timed_logs),$(TEST_LOGS))
 bny_previous :=
 $(foreach log,$(timed_logs),$(if $(bny_previous),$(eval $(log): | $(bny_previous)))$(eval bny_previous := $(log)))
 
-# This one starts other tests.
+# These start other tests.
 tests/hosts/test_net_suites.sh.log: $(filter %/test_net %/test_contract %/test_mismatch %/test_faults,$(unit_tests))
+tests/ptx/test_ptx.sh.log: $(ptx_script_starts)
 
 # Tests start these programs; .ci/run builds no others that it does not need.
 print-support:

@@ -11,7 +11,7 @@ trap 'rm -rf "$directory"' EXIT
 # Runs case $2 of test $1, or all of it.
 run() {
   if env ${2:+"CK_RUN_CASE=$2"} "$build/tests/$1" >"$directory/${1##*/}" 2>&1; then
-    grep '^[0-9]*%' "$directory/${1##*/}" | sed "s/^/$1: /"
+    grep '^[0-9]*%' "$directory/${1##*/}" | sed "s|^|$1: |"
     ! grep -q '^[0-9]*%: Checks: 0,' "$directory/${1##*/}" || touch "$directory/failed" # there is no such case
   else
     tail -n 20 "$directory/${1##*/}"
