@@ -37,8 +37,9 @@ template <int columns> BNY_DEVICE void bny_fragment_clear(bny_fragment<columns> 
 
 /* Masks the tile's keys from `keys` on. */
 template <int classes> BNY_DEVICE void bny_logits_mask(bny_logits<classes> *logits, uint32_t keys) {
-  BNY_UNROLL for (uint32_t i = 0; i < 4 * classes; i++) if ((bny_lane() % 4 * 2 + i % 2) * classes + i / 4 >= keys)
-      logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+  BNY_UNROLL for (uint32_t i = 0; i < 4 * classes; i++) {
+    if ((bny_lane() % 4 * 2 + i % 2) * classes + i / 4 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+  }
 }
 
 /* Returns m after more logits, never -0. Only a logit of +inf or NaN makes d infinite or NaN. */

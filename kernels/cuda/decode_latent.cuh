@@ -171,8 +171,9 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
   const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
   const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
   const bny_latent_range range = bny_latent_range_of(item, keys, shape::KEYS);
-  BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++)
-      bny_latent_fill<shape>(*stages, call, keys, range, index);
+  BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++) {
+    bny_latent_fill<shape>(*stages, call, keys, range, index);
+  }
   bny_decode_walk_teams(walk, &item);
   uint32_t query[shape::PART_DIM / 16][4];
   bny_latent_load_query<shape>(query, call, item);

@@ -79,8 +79,9 @@ BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cach
     lost = lost || page >= keys.page_end;
     const unsigned char *from = (const unsigned char *)cache.base;
     if (valid) from = bny_decode_row_address(cache, keys, page, first + row) + column;
-    BNY_UNROLL for (int byte = 0; byte < shape::ROW_BYTES; byte += shape::ROW_LANES * 16)
-        bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
+    BNY_UNROLL for (int byte = 0; byte < shape::ROW_BYTES; byte += shape::ROW_LANES * 16) {
+      bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
+    }
     row += stride;
     to += stride / shape::CLASSES * shape::PITCH;
   }

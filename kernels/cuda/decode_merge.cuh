@@ -104,8 +104,9 @@ template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &t
     *to.m = row.m;
     *to.d = row.d;
   }
-  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) if (bny_decode_column(quad) < dim)
-      bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
+  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
+    if (bny_decode_column(quad) < dim) bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
+  }
 }
 
 template <int dim> struct bny_decode_batch { float n[bny_decode_row<dim>::BATCH][bny_decode_row<dim>::QUADS][4]; };
@@ -128,13 +129,16 @@ BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Source
   float *one = Sources::at(sources, first).n;
   if (sources.place == BNY_DECODE_CLUSTER) {
     float *own = sources.block.n + sources.row * sources.block.pitch;
-    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) bny_decode_row_load<dim>(
-        batch->n[i], bny_cluster_address(own, first + i < count ? first + i : first), first + i < count);
+    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
+      bny_decode_row_load<dim>(batch->n[i], bny_cluster_address(own, first + i < count ? first + i : first),
+                               first + i < count);
+    }
   } else {
     const float *next = one + Sources::gap(sources, first);
     const uint32_t stride = Sources::stride(sources);
-    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++)
-        bny_decode_row_load<dim>(batch->n[i], i == 0 ? one : next + (i - 1) * stride, first + i < count);
+    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
+      bny_decode_row_load<dim>(batch->n[i], i == 0 ? one : next + (i - 1) * stride, first + i < count);
+    }
   }
 }
 
@@ -146,8 +150,9 @@ BNY_DEVICE void bny_decode_batch_add(bny_decode_row<dim> *row, const bny_decode_
   BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
     float scale = bny_shuffle(factor, (int)(lane + i) & 31);
     if (lane + i >= count) continue;
-    BNY_UNROLL for (int j = 0; j < 4 * shape::QUADS; j++) row->n[j / 4][j % 4] =
-        bny_add(row->n[j / 4][j % 4], bny_mul(batch.n[i][j / 4][j % 4], scale));
+    BNY_UNROLL for (int j = 0; j < 4 * shape::QUADS; j++) {
+      row->n[j / 4][j % 4] = bny_add(row->n[j / 4][j % 4], bny_mul(batch.n[i][j / 4][j % 4], scale));
+    }
   }
 }
 
@@ -235,8 +240,9 @@ BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_it
   if (row->d != row->d) { /* a NaN logit: the statistics become NaN, or the row empty */
     row->m = call.nan_is_empty ? -BNY_INFINITY_F : row->d;
     row->d = call.nan_is_empty ? 0.0f : 1.0f;
-    BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) if (call.nan_is_empty) row->n[i / 4][i % 4] =
-        0.0f;
+    BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) {
+      if (call.nan_is_empty) row->n[i / 4][i % 4] = 0.0f;
+    }
   }
   epilogue.row(item.sequence, head, *row);
 }

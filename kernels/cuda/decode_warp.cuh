@@ -226,8 +226,9 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *w
   granules.step = bny_cluster_blocks() * shape::WARPS;
   granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
   if (bny_lane() == 0) *bny_ring_lost<shape>(*ring) = 0;
-  BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++)
-      bny_ring_fill<shape>(*ring, call, keys, granules, half);
+  BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++) {
+    bny_ring_fill<shape>(*ring, call, keys, granules, half);
+  }
   bny_decode_walk_teams(*walk, &item);
   if (bny_thread() == 0) {
     kept_walk = *walk;

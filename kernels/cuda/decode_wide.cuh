@@ -47,8 +47,9 @@ BNY_DEVICE void bny_wide_copy_row(unsigned char *panels, uint32_t row, const uns
   const uint32_t chunk = bny_lane() % 8;
   unsigned char *to = panels + row * 128 + (chunk ^ (row & 7)) * 16;
   if (there) from += chunk * 16;
-  BNY_UNROLL for (int i = 0; i < BNY_WIDE_PANELS; i++)
-      bny_copy_async_16(to + i * BNY_WIDE_PANEL_BYTES, from + (there ? i * 128 : 0), there);
+  BNY_UNROLL for (int i = 0; i < BNY_WIDE_PANELS; i++) {
+    bny_copy_async_16(to + i * BNY_WIDE_PANEL_BYTES, from + (there ? i * 128 : 0), there);
+  }
 }
 
 BNY_DEVICE bool bny_wide_copies(void) { return bny_warp() >= BNY_WIDE_WARPS - BNY_WIDE_COPIERS; }
@@ -93,8 +94,9 @@ BNY_DEVICE void bny_wide_fill(unsigned char *shared, const bny_decode_call &call
 
 /* Masks the keys from `keys` on, which do not exist. Key j of class c is key 8 c + j of the tile. */
 BNY_DEVICE void bny_wide_mask(bny_logits<8> *logits, uint32_t keys) {
-  BNY_UNROLL for (uint32_t i = 0; i < 32; i++) if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys)
-      logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+  BNY_UNROLL for (uint32_t i = 0; i < 32; i++) {
+    if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+  }
 }
 
 template <class Element>
@@ -158,8 +160,9 @@ BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4>
   const bny_group_operand b = bny_group_operand_of(half, BNY_WIDE_PANEL_BYTES);
   if (one_term) {
     bny_group_begin();
-    BNY_UNROLL for (int step = 0; step < 4; step++)
-        Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
+    BNY_UNROLL for (int step = 0; step < 4; step++) {
+      Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
+    }
     bny_group_commit();
     bny_group_wait<0>();
     return;
@@ -221,8 +224,9 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   const bny_latent_range range = bny_latent_range_of(item, keys, BNY_WIDE_KEYS);
   if (bny_wide_copies()) {
     bny_wide_copy_query(shared, call, item);
-    BNY_ROLLED for (uint32_t index = 0; index < BNY_WIDE_STAGES; index++)
-        bny_wide_fill(shared, call, keys, range, index);
+    BNY_ROLLED for (uint32_t index = 0; index < BNY_WIDE_STAGES; index++) {
+      bny_wide_fill(shared, call, keys, range, index);
+    }
   }
   bny_decode_walk_teams(walk, &item);
 

@@ -94,8 +94,10 @@ BNY_DEVICE void bny_interpret_push_local(const bny_interpreter &run, const bny_u
     int mine = first + (int)bny_lane(), some = count - first < BNY_WARP_LANES ? count - first : BNY_WARP_LANES;
     uint64_t unit = 0;
     if (mine < count) unit = (uint64_t)(uintptr_t)run.to.unit(mine, run.to.number(mine, rows.token, rows.head));
-    BNY_ROLLED for (int d = 0; d < some; d++) bny_packet_store<protocol>(
-        (unsigned char *)(uintptr_t)bny_shuffle(unit, d), packet, value, run.self.epoch, active);
+    BNY_ROLLED for (int d = 0; d < some; d++) {
+      bny_packet_store<protocol>((unsigned char *)(uintptr_t)bny_shuffle(unit, d), packet, value, run.self.epoch,
+                                 active);
+    }
   }
 }
 

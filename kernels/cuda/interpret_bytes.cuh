@@ -68,13 +68,17 @@ BNY_DEVICE void bny_bytes_store(unsigned char *to, const bny_bytes_range &range,
     BNY_UNROLL for (int w = 0; w < words; w++) quad.word[w] = word[w];
     bny_store_quad(to, quad);
   } else if (width == 8 && whole && ((uintptr_t)to & 7) == 0) {
-    BNY_UNROLL for (int w = 0; w + 1 < words; w += 2) if (w < range.words)((uint64_t *)to)[w / 2] =
-        word[w] | (uint64_t)word[w + 1] << 32;
+    BNY_UNROLL for (int w = 0; w + 1 < words; w += 2) {
+      if (w < range.words) ((uint64_t *)to)[w / 2] = word[w] | (uint64_t)word[w + 1] << 32;
+    }
   } else if (whole && ((uintptr_t)to & 3) == 0) {
-    BNY_UNROLL for (int w = 0; w < words; w++) if (w < range.words)((uint32_t *)to)[w] = word[w];
+    BNY_UNROLL for (int w = 0; w < words; w++) {
+      if (w < range.words) ((uint32_t *)to)[w] = word[w];
+    }
   } else {
-    BNY_UNROLL for (int i = 0; i < 4 * words; i++) if (range.has(i)) to[i] =
-        (unsigned char)(word[i / 4] >> (8 * (i % 4)));
+    BNY_UNROLL for (int i = 0; i < 4 * words; i++) {
+      if (range.has(i)) to[i] = (unsigned char)(word[i / 4] >> (8 * (i % 4)));
+    }
   }
 }
 
@@ -135,8 +139,9 @@ BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_pro
     bny_unit_rows rows;
     bny_interpret_set_step(&run, i);
     bool more = bny_unit_rows_first(&rows, program->shape, run.work, 0, 1, run.step->head0, run.step->heads);
-    BNY_ROLLED for (; more && !run.self.failed; more = bny_unit_rows_next(&rows))
-        bny_bytes_unit<protocol>(&run, rows.head);
+    BNY_ROLLED for (; more && !run.self.failed; more = bny_unit_rows_next(&rows)) {
+      bny_bytes_unit<protocol>(&run, rows.head);
+    }
     if (!run.self.failed) bny_push_end<protocol>(run.self, run.to, &run.pending);
   }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which rows of a run live, read from memory of the device at the time of the run. A program, and a oneshot, are made
- * for `most` tokens, and all places in inboxes are theirs. A run of fewer leaves out tokens on all ranks alike: with
- * one owner those from the count on, else those from the end of each owner's range on. */
+ * Kernels read here which rows of a run live, from memory of the device at the time of the run. A program, and a
+ * oneshot, are made for `most` tokens, and all places in inboxes are theirs. A run of fewer leaves out tokens on all
+ * ranks alike: with one owner those from the count on, else those from the end of each owner's range on. */
 #ifndef BNY_CUDA_LIVE_H
 #define BNY_CUDA_LIVE_H
 
@@ -68,8 +68,9 @@ BNY_DEVICE_COLD void bny_live_announce(const bny_device_group *group, uint64_t e
   uint64_t word = bny_worker_tokens_pack(epoch, count);
   if (bny_lane() == 0) bny_worker_compare_tokens(group, epoch - 1);
   bny_warp_sync();
-  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group->nranks; rank += BNY_WARP_LANES)
-      bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->tokens[epoch & 1][group->rank], word);
+  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group->nranks; rank += BNY_WARP_LANES) {
+    bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->tokens[epoch & 1][group->rank], word);
+  }
   bny_worker_fence_alias(*group);
   bny_fence_sys(); /* they are there when peers see that the run has begun */
   bny_warp_sync();

@@ -59,19 +59,23 @@ BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int 
   const uint32_t wanted = active ? ((1u << count) - 1) & ~have : 0;
   uint32_t need = wanted;
   while (!self->failed) {
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-        bny_merge_poll<protocol>(sources, base + s, units[s], packet, need >> s & 1, &raw[s]);
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH;
-                    s++) if (bny_packet_arrived<protocol>(raw[s], packet, self->epoch, need >> s & 1)) need &=
-        ~(1u << s);
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+      bny_merge_poll<protocol>(sources, base + s, units[s], packet, need >> s & 1, &raw[s]);
+    }
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+      if (bny_packet_arrived<protocol>(raw[s], packet, self->epoch, need >> s & 1)) need &= ~(1u << s);
+    }
     if (!bny_warp_any(need != 0)) break;
     if (!bny_worker_poll(self)) continue;
     int lacking = base + bny_lowest_bit(need);
     bny_worker_look(self, need ? sources.peer(lacking) : -1, need ? sources.slot(lacking) : 0);
   }
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) if (protocol == BNY_PROTOCOL_LL128)
-      bny_packet_poll<protocol>(units[s], packet, wanted >> s & 1, &raw[s]);
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) if (wanted >> s & 1) packets[s] = bny_packet_of(raw[s]);
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    if (protocol == BNY_PROTOCOL_LL128) bny_packet_poll<protocol>(units[s], packet, wanted >> s & 1, &raw[s]);
+  }
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    if (wanted >> s & 1) packets[s] = bny_packet_of(raw[s]);
+  }
   bny_worker_arrived(self);
 }
 
@@ -124,8 +128,9 @@ BNY_DEVICE bny_lane_values<protocol, halves> bny_merge_tree_values(const bny_pac
   bny_lane_values<protocol, halves> merged;
   BNY_UNROLL for (int i = 0; i < merged.count; i++) {
     float v[BNY_MERGE_WIDTH];
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) v[s] =
-        s < count ? bny_unit_value<halves>(packets[s], i, wire) : 0.0f;
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+      v[s] = s < count ? bny_unit_value<halves>(packets[s], i, wire) : 0.0f;
+    }
     merged.value[i] = bny_merge_tree_value(v, count, tree);
   }
   return merged;
@@ -205,11 +210,13 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
     bny_merge_part<protocol, halves> *part = &stack[height++];
     part->m = m[i];
     part->d = d[i];
-    BNY_UNROLL for (int j = 0; j < part->values.count; j++) part->values.value[j] =
-        bny_unit_value<halves>(packets[i], j, rounding.wire);
+    BNY_UNROLL for (int j = 0; j < part->values.count; j++) {
+      part->values.value[j] = bny_unit_value<halves>(packets[i], j, rounding.wire);
+    }
     bool is_last = k + 1 == count;
-    BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--)
-        bny_merge_two(&stack[height - 2], stack[height - 1], rounding.last && is_last && height == 2, rounding);
+    BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--) {
+      bny_merge_two(&stack[height - 2], stack[height - 1], rounding.last && is_last && height == 2, rounding);
+    }
   }
   *merged = stack[0];
 }

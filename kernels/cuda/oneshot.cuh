@@ -142,7 +142,9 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const 
     bny_packet packets[BNY_MERGE_WIDTH];
     bny_merge_receive<protocol>(self, sources, 0, nranks, have, packet, active, packets);
     if (self->failed) return;
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) if (run->lone && s == rank) packets[s] = run->own;
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+      if (run->lone && s == rank) packets[s] = run->own;
+    }
     if (first == 0) {
       bny_merge_tree_of<protocol>(packets, nranks, false, &tree);
       if (call.live.keeps_empty_rows && tree.d == 0.0f) return;

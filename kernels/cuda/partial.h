@@ -69,10 +69,13 @@ BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_
   uint32_t bits[count];
   BNY_UNROLL for (int i = 0; i < count; i++) bits[i] = 0;
   if (dtype == BANYAN_F32) {
-    BNY_UNROLL for (int i = 0; i < count; i++) if (i >= low && i < high) bits[i] =
-        bny_bits_of_float(((const float *)elements)[at + i]);
+    BNY_UNROLL for (int i = 0; i < count; i++) {
+      if (i >= low && i < high) bits[i] = bny_bits_of_float(((const float *)elements)[at + i]);
+    }
   } else {
-    BNY_UNROLL for (int i = 0; i < count; i++) if (i >= low && i < high) bits[i] = ((const uint16_t *)elements)[at + i];
+    BNY_UNROLL for (int i = 0; i < count; i++) {
+      if (i >= low && i < high) bits[i] = ((const uint16_t *)elements)[at + i];
+    }
   }
   BNY_UNROLL for (int i = 0; i < count; i++) values[i] = bny_element_of_bits(dtype, bits[i]);
 }
@@ -100,8 +103,9 @@ BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at,
       return;
     }
   }
-  BNY_UNROLL for (int i = 0; i < count; i++) if (i >= low && i < high)
-      bny_element_store(elements, dtype, at + i, values[i]);
+  BNY_UNROLL for (int i = 0; i < count; i++) {
+    if (i >= low && i < high) bny_element_store(elements, dtype, at + i, values[i]);
+  }
 }
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */

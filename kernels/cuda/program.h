@@ -188,7 +188,7 @@ typedef struct bny_program {
   int32_t pad;
 } bny_program;
 
-/* Which rows of a run live: see banyan_live, whose pointers these are. Kernels read what they lead to. */
+/* Says which rows of a run live: see banyan_live, whose pointers these are. Kernels read what they lead to. */
 typedef struct bny_device_live {
   const int32_t *tokens; /* NULL: `count` */
   const int32_t *seq_lens, *query_start_loc;

@@ -53,10 +53,13 @@ BNY_DEVICE void bny_remote_store(const bny_remote_unit &unit, int packet, const 
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) {
     bny_store_quad(at, {{value.word[0], value.word[1], value.word[2], value.word[3]}});
   } else if (!unit.halves) {
-    BNY_UNROLL for (int i = 0; i < 4; i++) if (4 * i < bytes) bny_store_plain((uint32_t *)at + i, value.word[i]);
+    BNY_UNROLL for (int i = 0; i < 4; i++) {
+      if (4 * i < bytes) bny_store_plain((uint32_t *)at + i, value.word[i]);
+    }
   } else {
-    BNY_UNROLL for (int i = 0; i < 8; i++) if (2 * i < bytes)
-        bny_store_plain((uint16_t *)at + i, (uint16_t)(value.word[i / 2] >> 16 * (i % 2)));
+    BNY_UNROLL for (int i = 0; i < 8; i++) {
+      if (2 * i < bytes) bny_store_plain((uint16_t *)at + i, (uint16_t)(value.word[i / 2] >> 16 * (i % 2)));
+    }
   }
 }
 
@@ -68,10 +71,13 @@ BNY_DEVICE bny_quad bny_remote_load(const bny_remote_unit &unit, int packet) {
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) return bny_load_quad(at);
   bny_quad quad = {{0, 0, 0, 0}};
   if (!unit.halves) {
-    BNY_UNROLL for (int i = 0; i < 4; i++) if (4 * i < bytes) quad.word[i] = bny_load_plain((const uint32_t *)at + i);
+    BNY_UNROLL for (int i = 0; i < 4; i++) {
+      if (4 * i < bytes) quad.word[i] = bny_load_plain((const uint32_t *)at + i);
+    }
   } else {
-    BNY_UNROLL for (int i = 0; i < 8; i++) if (2 * i < bytes) quad.word[i / 2] |=
-        (uint32_t)bny_load_plain((const uint16_t *)at + i) << 16 * (i % 2);
+    BNY_UNROLL for (int i = 0; i < 8; i++) {
+      if (2 * i < bytes) quad.word[i / 2] |= (uint32_t)bny_load_plain((const uint16_t *)at + i) << 16 * (i % 2);
+    }
   }
   return quad;
 }

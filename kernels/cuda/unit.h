@@ -163,8 +163,9 @@ template <int protocol, bool halves>
 BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, halves> &values, const bny_import &import,
                                       int packet, int wire) {
   bny_lane_values<protocol, halves> scaled;
-  BNY_UNROLL for (int i = 0; i < values.count; i++) scaled.value[i] =
-      import.d == 0.0f ? 0.0f : bny_mul(values.value[i], import.factor);
+  BNY_UNROLL for (int i = 0; i < values.count; i++) {
+    scaled.value[i] = import.d == 0.0f ? 0.0f : bny_mul(values.value[i], import.factor);
+  }
   return bny_unit_pack<protocol, halves>(scaled.value, packet, import.m, import.d, wire);
 }
 

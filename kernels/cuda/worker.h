@@ -87,8 +87,9 @@ BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t f
 /* The same, and ends the runs of this rank and all peers. */
 BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t place) {
   if (!bny_worker_report_host(group, fault, place)) return;
-  BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++)
-      bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
+  BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++) {
+    bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
+  }
   bny_worker_fence_alias(*group);
 }
 
@@ -300,9 +301,9 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
 BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   const bny_device_group &group = *self.group;
   bny_worker_fence_alias(group);
-  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks;
-                  rank += BNY_WARP_LANES) if (rank != group.rank)
-      bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
+  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks; rank += BNY_WARP_LANES) {
+    if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
+  }
   bny_worker_fence_alias(group);
 }
 
