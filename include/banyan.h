@@ -387,8 +387,8 @@ void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
  * they were. */
 typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROWS_KEPT } banyan_empty_rows;
 
-/* Which rows of a run live. It says so beside the statistics, because kernels leave these undefined for rows that they
- * do not compute. A row that does not live is never read on this rank, and counts as one without keys.
+/* This struct says which rows of a run live. It stands beside the statistics, because kernels leave these undefined for
+ * rows that they do not compute. A row that does not live is never read on this rank, and counts as one without keys.
  *
  * The struct is read when a call is made, and by a *_init. What its pointers lead to is read at each run, by
  * banyan_start() or the blocking call, and may change once that has returned.

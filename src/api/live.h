@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which rows of a run live, as callers say it. */
+ * Callers say here which rows of a run live. */
 #ifndef BNY_API_LIVE_H
 #define BNY_API_LIVE_H
 

@@ -15,7 +15,7 @@ enum { RANKS_MAX = 9, TOKENS_MAX = 48, RUNS = 6, PROBLEMS = 10 };
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
-/* Which rows of one run live. Starts and tokens are those of all ranks. */
+/* Says which rows of one run live. Starts and tokens are those of all ranks. */
 typedef struct liveness {
   int32_t tokens, batch;
   bool has_starts, has_lengths, has_mask;

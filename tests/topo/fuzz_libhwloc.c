@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What libhwloc does with XML that passed the bounds of topo/import/xml.c: the reason why topo/import/hwloc.c reads it
+ * Gives libhwloc XML that passed the bounds of topo/import/xml.c. It crashes on some, so topo/import/hwloc.c reads XML
  * instead (docs/topology.md). `tests/topo/fuzz 60 libhwloc` builds and runs this. */
 #include <hwloc.h>
 #include <stdint.h>
