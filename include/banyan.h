@@ -287,8 +287,17 @@ banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
 
-/* Types of numbers in memory and on the wire. */
-typedef enum banyan_dtype { BANYAN_F32 = 1, BANYAN_F16, BANYAN_BF16 } banyan_dtype;
+/* Types of numbers in memory and on the wire. E4M3 and E5M2 are the eight-bit floats of OCP (e4m3fn: no infinity,
+ * largest 448; e5m2: largest 57344). They and I8 serve values and keys, never statistics. As a wire, E4M3 has a
+ * power-of-two scale for each 32 values of a row. */
+typedef enum banyan_dtype {
+  BANYAN_F32 = 1,
+  BANYAN_F16,
+  BANYAN_BF16,
+  BANYAN_E4M3,
+  BANYAN_E5M2,
+  BANYAN_I8 /* keys and values of attention on the host alone */
+} banyan_dtype;
 
 /* Values of a row: normalised (o = n / d, what attention kernels usually return) or the numerator n itself. */
 typedef enum banyan_values { BANYAN_VALUES_NORMALISED = 1, BANYAN_VALUES_NUMERATOR } banyan_values;
@@ -327,15 +336,18 @@ typedef struct banyan_partial {
   banyan_dtype stats_dtype;
   banyan_stats stats_kind;
   banyan_base base;
-  uint32_t empty;     /* BANYAN_EMPTY_* */
-  double empty_below; /* for BANYAN_EMPTY_BELOW */
+  uint32_t empty;            /* BANYAN_EMPTY_* */
+  double empty_below;        /* for BANYAN_EMPTY_BELOW */
+  const float *values_scale; /* for values of E4M3 and E5M2: a value is what memory holds times the scale. Read at each
+                              * run, on a device by its kernels. NULL: 1 */
+  int64_t values_scale_stride; /* from the scale of a head to the next; 0: one for all heads */
 } banyan_partial;
 
 /* With all fields but `size` unset; see banyan_partial_init(). */
 /* clang-format off */
 #define BANYAN_PARTIAL_INIT \
   {sizeof(banyan_partial), NULL, 0, 0, (banyan_dtype)0, (banyan_values)0, NULL, NULL, 0, 0, (banyan_dtype)0, \
-   (banyan_stats)0, (banyan_base)0, 0, 0}
+   (banyan_stats)0, (banyan_base)0, 0, 0, NULL, 0}
 /* clang-format on */
 
 /* Fills `partial` for contiguous [tokens][heads][value_dim] values and [tokens][heads] statistics: normalised values,
@@ -464,6 +476,29 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
  * `all`, and else does not overlap it. */
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
+/* Heads of a tensor [tokens][heads][dim] that ranks hold in shares, as Q under tensor parallelism. Rank r holds
+ * counts[r] heads, which follow those of rank r - 1. All fields but strides, `stream` and `live` agree on all ranks. */
+typedef struct banyan_heads_desc {
+  size_t size;
+  int32_t tokens; /* with live->tokens the most that a run has */
+  int32_t heads;  /* of all ranks */
+  int32_t dim;    /* elements of a head */
+  banyan_dtype dtype;
+  const int32_t *counts; /* [nranks]: heads of each rank, which add up to `heads`. NULL: as banyan_split() deals them */
+  int64_t mine_token_stride, mine_head_stride; /* of this rank's share. Both 0: it is contiguous */
+  int64_t all_token_stride, all_head_stride;   /* of the whole. Both 0: it is contiguous */
+  void *stream;                                /* as in banyan_combine_desc */
+  const banyan_live *live;                     /* of which `tokens` alone counts; NULL: all tokens */
+} banyan_heads_desc;
+
+/* clang-format off */
+#define BANYAN_HEADS_DESC_INIT {sizeof(banyan_heads_desc), 0, 0, 0, (banyan_dtype)0, NULL, 0, 0, 0, 0, NULL, NULL}
+/* clang-format on */
+
+/* Gives all ranks the heads of each, in place: `all` receives [tokens][heads][dim]. `mine` may be its own place in
+ * `all`, with the strides of `all`, and else does not overlap it. Plans by classes of tokens, as banyan_combine(). */
+banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all);
+
 /* Sends `bytes` from `send` to rank + distance and receives as many from rank - distance, modulo the number of ranks.
  * `bytes` and `distance` agree on all ranks; `send` and `receive` do not overlap. */
 banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance);
@@ -490,6 +525,8 @@ banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *
                                   const banyan_partial *out, banyan_op **op);
 banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts,
                                     banyan_op **op);
+banyan_status banyan_allgather_heads_init(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
+                                          banyan_op **op);
 banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
                                 banyan_op **op);
 banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op);
@@ -553,83 +590,6 @@ banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine
 banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out,
                                int32_t blocks, void *combine, size_t bytes);
 
-/* ---- decode layer: local attention ------------------------------------------------------------------------------- */
-
-/* One query token per sequence against this rank's keys and values: softmax over scale * q.k with grouped heads. Query
- * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. */
-typedef struct banyan_attention_desc {
-  size_t size;
-  int32_t batch;     /* batch x heads is at most 2^31 - 1; 0 is allowed */
-  int32_t heads;     /* a multiple of kv_heads */
-  int32_t kv_heads;  /* at least 1 */
-  int32_t head_dim;  /* of q and k: 1 to 576 */
-  int32_t value_dim; /* of v: 1 to 512; 0: head_dim */
-  float scale;       /* 0: 1 / sqrt(head_dim) */
-  banyan_dtype q_dtype;
-  banyan_dtype kv_dtype;
-  const void *q; /* [batch][heads][head_dim] */
-  int64_t q_batch_stride, q_head_stride;
-  const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
-  int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first leads from a page to the next */
-  const void *v;                                         /* [batch][kv_heads][keys][value_dim]; paged likewise */
-  int64_t v_batch_stride, v_head_stride, v_token_stride;
-  const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
-  const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t /
-                              * page_keys]; NULL: not paged */
-  int64_t page_table_stride; /* from a sequence to the next; if positive, as many pages as a sequence has at most */
-  int32_t page_keys;         /* a power of two; 0 if not paged */
-  int32_t keys_max;          /* devices: no sequence has more keys, in any run. A longer one is cut, and
-                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT with a text that names it */
-  void *stream;              /* devices: as in banyan_combine_desc */
-  int64_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1. Another is
-                              * never read; it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id. On
-                              * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are
-                              * left out, perhaps with some (63 at most) beside them. 0: not said; ids are then trusted,
-                              * but for negative ones */
-  uint64_t empty;            /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row
-                              * of NaN, statistics included. banyan_attention() writes it; to a combine it is
-                              * BANYAN_ERR_DATA, also within banyan_attention_combine(). NaN in v alone makes values NaN
-                              * in either case */
-} banyan_attention_desc;
-
-/* clang-format off */
-#define BANYAN_ATTENTION_DESC_INIT \
-  {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
-   0, 0, 0, NULL, NULL, 0, 0, 0, NULL, 0, 0}
-/* clang-format on */
-
-/* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
- * any convention: the input of banyan_combine(). Local, allocates nothing, any thread. */
-banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
-
-/* The same as an operation, which runs where the communicator's combines run. Local; not compared with other ranks. On
- * the host banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: it
- * allocates nothing, and may be captured. Operations of a communicator share scratch memory, so their runs follow one
- * another, in graphs too.
- *
- * On a device q, k, v, seq_lens and page_table are memory that the device can read, at each run, and `out` memory that
- * it can write. The following are served, all else is BANYAN_ERR_UNSUPPORTED:
- * - q, k and v are all f16 or all bf16, and their rows begin at multiples of 16 bytes;
- * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
- * - batch is below 2^23. */
-banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
-                                    banyan_op **op);
-
-/* Attention over the shards of all ranks: the above and a combine of its rows, in one operation. Collective, as
- * banyan_combine_init(). `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one
- * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
- * it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
- * once. Else it takes two or more: banyan_op_query() says which. */
-banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
-                                            const banyan_combine_desc *combine, const banyan_partial *out,
-                                            banyan_op **op);
-
-/* The same in one call, as banyan_combine(): memory may differ from call to call. The first call of a shape (all but
- * pointers and strides) plans and allocates, and so does one with another keys_max. So set keys_max to what a sequence
- * will have at most, not to what it has. */
-banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,
-                                       const banyan_combine_desc *combine, const banyan_partial *out);
-
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif
@@ -637,4 +597,6 @@ banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention
 #ifdef __cplusplus
 }
 #endif
+#include "banyan_attention.h"
+
 #endif

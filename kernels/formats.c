@@ -31,6 +31,13 @@ size_t bny_dtype_bytes(banyan_dtype dtype) {
   case BANYAN_F32: return 4;
   case BANYAN_F16:
   case BANYAN_BF16: return 2;
+  case BANYAN_E4M3:
+  case BANYAN_E5M2:
+  case BANYAN_I8: return 1;
   }
   return 0;
+}
+
+bool bny_dtype_is_float(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 || dtype == BANYAN_F16 || dtype == BANYAN_BF16;
 }

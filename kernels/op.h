@@ -107,4 +107,7 @@ const char *bny_partial_check(const banyan_partial *partial, const bny_box *box,
 
 size_t bny_dtype_bytes(banyan_dtype dtype); /* 0 if unknown */
 
+/* Returns true for the types that need no scale: statistics and queries are of these. */
+bool bny_dtype_is_float(banyan_dtype dtype);
+
 #endif

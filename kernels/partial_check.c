@@ -35,11 +35,11 @@ static bool rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, in
 }
 
 static const char *check_enums(const banyan_partial *partial) {
-  if (bny_dtype_bytes(partial->values_dtype) == 0)
+  if (!bny_dtype_is_float(partial->values_dtype))
     return partial->values_dtype == 0 ? "values_dtype is unset" : "values_dtype is unknown";
   if (partial->values_kind != BANYAN_VALUES_NORMALISED && partial->values_kind != BANYAN_VALUES_NUMERATOR)
     return partial->values_kind == 0 ? "values_kind is unset" : "values_kind is unknown";
-  if (bny_dtype_bytes(partial->stats_dtype) == 0)
+  if (!bny_dtype_is_float(partial->stats_dtype))
     return partial->stats_dtype == 0 ? "stats_dtype is unset" : "stats_dtype is unknown";
   if (partial->stats_kind != BANYAN_STATS_LSE && partial->stats_kind != BANYAN_STATS_MAX_SUM)
     return partial->stats_kind == 0 ? "stats_kind is unset" : "stats_kind is unknown";

@@ -89,7 +89,7 @@ static inline float stat_load(const void *stats, banyan_dtype dtype, int64_t ind
   switch (dtype) {
   case BANYAN_F16: return bny_float_of_f16(((const uint16_t *)stats)[index]);
   case BANYAN_BF16: return bny_float_of_bf16(((const uint16_t *)stats)[index]);
-  case BANYAN_F32: break;
+  default: break;
   }
   return ((const float *)stats)[index];
 }
@@ -98,7 +98,7 @@ static inline void stat_store(void *stats, banyan_dtype dtype, int64_t index, fl
   switch (dtype) {
   case BANYAN_F16: ((uint16_t *)stats)[index] = bny_f16_of_float(value); return;
   case BANYAN_BF16: ((uint16_t *)stats)[index] = bny_bf16_of_float(value); return;
-  case BANYAN_F32: break;
+  default: break;
   }
   ((float *)stats)[index] = value;
 }

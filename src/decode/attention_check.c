@@ -35,10 +35,10 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
                     (double)desc->scale);
   if (desc->empty != 0 && desc->empty != BANYAN_EMPTY_NAN)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "empty is %" PRIu64 ", must be 0 or BANYAN_EMPTY_NAN", desc->empty);
-  if (bny_dtype_bytes(desc->q_dtype) == 0)
+  if (!bny_dtype_is_float(desc->q_dtype))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->q_dtype);
-  if (bny_dtype_bytes(desc->kv_dtype) == 0)
+  if (!bny_dtype_is_float(desc->kv_dtype))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->kv_dtype);
   return BANYAN_OK;

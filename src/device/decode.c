@@ -27,7 +27,7 @@ static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value
 
 static banyan_status request_of(const bny_engine *engine, const banyan_attention_desc *desc,
                                 bny_decode_request *request) {
-  if (desc->kv_dtype != desc->q_dtype || bny_dtype_bytes(desc->kv_dtype) != 2)
+  if (desc->kv_dtype != desc->q_dtype || !bny_dtype_is_float(desc->kv_dtype) || desc->kv_dtype == BANYAN_F32)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "q_dtype is %d and kv_dtype %d; both must be BANYAN_F16, or BANYAN_BF16", (int)desc->q_dtype,
                     (int)desc->kv_dtype);

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decode layer of banyan: attention over this rank's keys, alone or with the combine of its rows. banyan.h includes
+ * it, and its conventions hold here. */
+#ifndef BANYAN_ATTENTION_H
+#define BANYAN_ATTENTION_H
+
+#include "banyan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
+
+/* ---- decode layer: local attention ------------------------------------------------------------------------------- */
+
+/* Several query tokens per sequence, and which keys each of them sees. Positions are those of the whole sequence, over
+ * all ranks. Pointers are read at each run, on a device by its kernels.
+ *
+ * Key t of sequence b in this shard has position key_start[b] + t, or with key_block
+ * key_start[b] + t / key_block * key_stride + t % key_block: that is how blocks interleave over ranks. */
+typedef struct banyan_queries {
+  size_t size;
+  int32_t tokens; /* rows of q and of the output: as many in any run, at most */
+  const int32_t
+      *query_start_loc;       /* [batch + 1]: the first token of each sequence, then the end of the last. Tokens from
+                                   * there on are padding: rows without keys. NULL: one token per sequence */
+  const int32_t *query_start; /* [batch]: position of the first query token of each sequence; those after it
+                                   * follow in position. A query sees keys up to its own position. NULL: all keys */
+  const uint32_t *tree_mask;  /* [tokens]: for drafts that form a tree. Bit j says whether the query sees the key at
+                                   * query_start + j. Keys before query_start are seen, and others are not. A sequence
+                                   * has at most 32 tokens, on a device 16. NULL: keys up to its own position */
+  const int32_t *key_start;   /* [batch]; NULL: 0 */
+  int32_t key_block;          /* keys of a block; 0: the keys of a shard follow one another */
+  int32_t key_stride;         /* from the position of a block's first key to that of the next block's */
+  int32_t window; /* a query at position p sees keys above p - window alone, itself included; 0: no such bound */
+} banyan_queries;
+
+/* clang-format off */
+#define BANYAN_QUERIES_INIT {sizeof(banyan_queries), 0, NULL, NULL, NULL, NULL, 0, 0, 0}
+/* clang-format on */
+
+/* Rows of keys and values in memory. */
+typedef enum banyan_kv_rows {
+  BANYAN_KV_ROWS_PLAIN = 0,   /* elements of kv_dtype */
+  BANYAN_KV_ROWS_FLASHMLA_FP8 /* 656 bytes for keys of 576 and their values of 512: 512 of E4M3, then four f32 scales
+                               * for 128 of them each, then 64 of BF16. kv_dtype is BANYAN_E4M3, v is k or NULL, and strides
+                               * are in bytes */
+} banyan_kv_rows;
+
+/* Queries of sequences against this rank's keys and values: softmax over scale * q.k with grouped heads. Query
+ * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. */
+typedef struct banyan_attention_desc {
+  size_t size;
+  int32_t batch;     /* batch x heads is at most 2^31 - 1; 0 is allowed */
+  int32_t heads;     /* a multiple of kv_heads */
+  int32_t kv_heads;  /* at least 1 */
+  int32_t head_dim;  /* of q and k: 1 to 576 */
+  int32_t value_dim; /* of v: 1 to 512; 0: head_dim */
+  float scale;       /* 0: 1 / sqrt(head_dim) */
+  banyan_dtype q_dtype;
+  banyan_dtype kv_dtype;
+  const void *q; /* [batch][heads][head_dim] */
+  int64_t q_batch_stride, q_head_stride;
+  const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
+  int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first leads from a page to the next */
+  const void *v;                                         /* [batch][kv_heads][keys][value_dim]; paged likewise */
+  int64_t v_batch_stride, v_head_stride, v_token_stride;
+  const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
+  const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t /
+                              * page_keys]; NULL: not paged */
+  int64_t page_table_stride; /* from a sequence to the next; if positive, as many pages as a sequence has at most */
+  int32_t page_keys;         /* a power of two; 0 if not paged */
+  int32_t keys_max;          /* devices: no sequence has more keys, in any run. A longer one is cut, and
+                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT with a text that names it */
+  void *stream;              /* devices: as in banyan_combine_desc */
+  int64_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1. Another is
+                              * never read; it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id. On
+                              * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are
+                              * left out, perhaps with some (63 at most) beside them. 0: not said; ids are then trusted,
+                              * but for negative ones */
+  uint64_t empty;            /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row
+                              * of NaN, statistics included. banyan_attention() writes it; to a combine it is
+                              * BANYAN_ERR_DATA, also within banyan_attention_combine(). NaN in v alone makes values NaN
+                              * in either case */
+  const banyan_queries *queries; /* NULL: one query token per sequence, which sees all keys of the shard */
+  float soft_cap;                /* logits become soft_cap tanh(logit / soft_cap); 0: they stay */
+  const float *sinks;            /* [heads]: a logit without a value, which counts once. Over ranks it counts on rank 0:
+                                  * banyan_attention_combine() leaves it out elsewhere. NULL: none */
+  const float *k_scale;    /* for keys of E4M3, E5M2 and I8: a key is what memory holds times the scale. NULL: 1 */
+  const float *v_scale;    /* likewise for values */
+  int64_t kv_scale_stride; /* from the scale of a KV head to the next; 0: one for all */
+  banyan_kv_rows kv_rows;  /* PLAIN, or rows of another make */
+  int32_t rope_dim;        /* elements of q that are in q_rope, the last ones of head_dim; 0: all are in q */
+  const void *q_rope;      /* [batch][heads][rope_dim], of q_dtype; q has the others */
+  int64_t q_rope_batch_stride, q_rope_head_stride;
+  const int32_t *page_indptr;   /* [batch + 1]: page_table is one list, and sequence b has its pages page_indptr[b] to
+                                 * page_indptr[b + 1] - 1 of it (CSR). NULL: as page_table_stride says */
+  const int32_t *last_page_len; /* [batch]: keys on the last page of a sequence, 1 to page_keys, in place of seq_lens.
+                                 * Needs page_indptr. NULL: seq_lens */
+  const banyan_heads_desc *gather; /* within banyan_attention_combine() alone: q is first gathered from the shares of
+                                    * all ranks. NULL: it is there */
+  const void *q_mine;              /* this rank's share of q, where `gather` is given; q then is memory for the whole */
+} banyan_attention_desc;
+
+/* clang-format off */
+#define BANYAN_ATTENTION_DESC_INIT \
+  {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
+   0, 0, 0, NULL, NULL, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, NULL, NULL, 0, (banyan_kv_rows)0, 0, NULL, 0, 0, NULL, \
+   NULL, NULL, NULL}
+/* clang-format on */
+
+/* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
+ * any convention: the input of banyan_combine(). Local, allocates nothing, any thread. */
+banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
+
+/* The same as an operation, which runs where the communicator's combines run. Local; not compared with other ranks. On
+ * the host banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: it
+ * allocates nothing, and may be captured. Operations of a communicator share scratch memory, so their runs follow one
+ * another, in graphs too.
+ *
+ * On a device q, k, v, seq_lens and page_table are memory that the device can read, at each run, and `out` memory that
+ * it can write. The following are served, all else is BANYAN_ERR_UNSUPPORTED:
+ * - q, k and v are all f16 or all bf16, and their rows begin at multiples of 16 bytes;
+ * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
+ * - batch is below 2^23. */
+banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+                                    banyan_op **op);
+
+/* Attention over the shards of all ranks: the above and a combine of its rows, in one operation. Collective, as
+ * banyan_combine_init(). `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one
+ * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
+ * it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
+ * once. Else it takes two or more: banyan_op_query() says which. */
+banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
+                                            const banyan_combine_desc *combine, const banyan_partial *out,
+                                            banyan_op **op);
+
+/* The same in one call, as banyan_combine(): memory may differ from call to call. The first call of a shape (all but
+ * pointers and strides) plans and allocates, and so does one with another keys_max. So set keys_max to what a sequence
+ * will have at most, not to what it has. */
+banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,
+                                       const banyan_combine_desc *combine, const banyan_partial *out);
+
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
