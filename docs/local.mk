@@ -31,7 +31,7 @@ nobase_dist_doc_DATA += \
 # The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
 EXTRA_DIST += %D%/options.py %D%/reference.py
 man3dir = $(mandir)/man3
-reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_attention.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
+reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_attention.h $(srcdir)/include/banyan_ownership.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
 man: %D%/man/stamp
 html-local: %D%/html/stamp
 %D%/man/stamp %D%/html/stamp: $(srcdir)/%D%/reference.py $(reference_headers)

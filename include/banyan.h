@@ -598,5 +598,6 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
 }
 #endif
 #include "banyan_attention.h"
+#include "banyan_ownership.h"
 
 #endif

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-include_HEADERS = %D%/banyan.h %D%/banyan_attention.h
+include_HEADERS = %D%/banyan.h %D%/banyan_attention.h %D%/banyan_ownership.h

@@ -2,4 +2,5 @@
 libbanyan_core_la_SOURCES += \
   %D%/attention.c \
   %D%/attention_check.c \
-  %D%/decode.h
+  %D%/decode.h \
+  %D%/ownership.c

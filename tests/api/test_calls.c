@@ -28,6 +28,10 @@ typedef struct fixture {
   char bytes[16], text[2000];
   size_t count, too_many;
   int32_t number;
+  int64_t number64;
+  banyan_ownership ownership;
+  banyan_queries queries;
+  banyan_page_move move;
 } fixture;
 
 typedef struct call {
@@ -63,6 +67,7 @@ enum { CALLS = sizeof calls / sizeof calls[0] };
 
 static void make_good(fixture *the) {
   *the = (fixture){.count = 4, .too_many = SIZE_MAX, .number = 7, .info = {.size = sizeof(banyan_op_info)}};
+  the->ownership = (banyan_ownership){sizeof the->ownership, BANYAN_OWNERSHIP_BLOCKS, 1, 1, 0, NULL};
   ck_assert_int_eq(banyan_threads_create(1, &the->group), BANYAN_OK);
   ck_assert_int_eq(banyan_threads_bootstrap(the->group, 0, &the->bootstrap), BANYAN_OK);
   the->comm = lone_comm(NULL);

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The owner of each key. Tokens are dealt in blocks. Under BLOCKS the weights, divided by their common divisor, are the
+ * blocks of each rank in a round; a round gives them in the order of ranks. Under RANGES the blocks of the longest
+ * sequence are cut where the sums of weights lie. */
+#include <inttypes.h>
+#include <stdbool.h>
+
+#include "base/sized.h"
+#include "base/status.h"
+#include "banyan.h"
+
+static const int64_t tokens_limit = (int64_t)1 << 40;
+enum { WEIGHTS_LIMIT = 1 << 20 };
+
+typedef struct shares {
+  banyan_ownership rule;
+  int64_t divisor; /* of all weights */
+  int64_t total;   /* of weights, divided */
+  int64_t blocks;  /* RANGES: of the longest sequence */
+} shares;
+
+static int64_t greatest_divisor(int64_t a, int64_t b) {
+  while (b != 0) {
+    int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+static int64_t weight_of(const int32_t *weights, int32_t rank) { return weights ? weights[rank] : 1; }
+
+static banyan_status check_weights(const char *where, int32_t nranks, const int32_t *weights, int64_t *total) {
+  if (nranks < 1 || nranks > WEIGHTS_LIMIT)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: nranks is %" PRId32 ", must be 1 to 2^20", where, nranks);
+  *total = 0;
+  for (int32_t r = 0; r < nranks; r++) {
+    if (weight_of(weights, r) < 0)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "%s: weights[%" PRId32 "] is %" PRId32 ", negative", where, r, weights[r]);
+    *total += weight_of(weights, r);
+  }
+  if (*total < 1 || *total > WEIGHTS_LIMIT)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: weights add up to %" PRId64 ", must be 1 to 2^20", where, *total);
+  return BANYAN_OK;
+}
+
+static banyan_status read_rule(const char *where, const banyan_ownership *given, shares *out) {
+  if (!given) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership is NULL", where);
+  const banyan_ownership *rule = bny_sized_read(&bny_sized_ownership, "ownership", given, &out->rule);
+  if (!rule) return BANYAN_ERR_ARGUMENT;
+  out->rule = *rule;
+  if (rule->kind != BANYAN_OWNERSHIP_RANGES && rule->kind != BANYAN_OWNERSHIP_BLOCKS)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership.kind is %d, must be BANYAN_OWNERSHIP_RANGES or _BLOCKS", where,
+                    (int)rule->kind);
+  if (rule->block < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership.block is %" PRId32 ", negative", where, rule->block);
+  if (rule->tokens < 0 || rule->tokens > tokens_limit)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership.tokens is %" PRId64 ", must be 0 to 2^40", where, rule->tokens);
+  if (rule->kind == BANYAN_OWNERSHIP_BLOCKS && rule->tokens != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "%s: ownership.tokens is %" PRId64 ", but BLOCKS have no longest sequence: set 0", where,
+                    rule->tokens);
+  banyan_status status = check_weights(where, rule->nranks, rule->weights, &out->total);
+  if (status != BANYAN_OK) return status;
+  if (out->rule.block == 0) out->rule.block = 1;
+  out->divisor = 0;
+  for (int32_t r = 0; r < rule->nranks; r++) out->divisor = greatest_divisor(out->divisor, weight_of(rule->weights, r));
+  out->total /= out->divisor;
+  out->blocks = rule->tokens / out->rule.block + (rule->tokens % out->rule.block != 0);
+  return BANYAN_OK;
+}
+
+static banyan_status check_rank(const char *where, const shares *s, int32_t rank) {
+  if (rank >= 0 && rank < s->rule.nranks) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank is %" PRId32 ", must be 0 to %" PRId32, where, rank,
+                  s->rule.nranks - 1);
+}
+
+static banyan_status check_length(const char *where, const char *what, const shares *s, int64_t value, int64_t last) {
+  if (value < 0) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s is %" PRId64 ", negative", where, what, value);
+  if (s->rule.kind == BANYAN_OWNERSHIP_RANGES && value > last)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s is %" PRId64 ", and ownership.tokens is %" PRId64, where, what, value,
+                    s->rule.tokens);
+  if (value > tokens_limit)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s is %" PRId64 ", must be at most 2^40", where, what, value);
+  return BANYAN_OK;
+}
+
+/* The blocks [first, end) of a rank: of each round under BLOCKS, of the longest sequence under RANGES. */
+typedef struct span {
+  int64_t first, end;
+} span;
+
+/* Gives the span that begins at the weights before it. */
+static span span_at(const shares *s, int64_t before, int64_t weight) {
+  if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) return (span){before, before + weight};
+  return (span){s->blocks * before / s->total, s->blocks * (before + weight) / s->total};
+}
+
+static span span_of(const shares *s, int32_t rank) {
+  int64_t before = 0;
+  for (int32_t r = 0; r < rank; r++) before += weight_of(s->rule.weights, r) / s->divisor;
+  return span_at(s, before, weight_of(s->rule.weights, rank) / s->divisor);
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Tokens of one pass over the ranks: a round, or the longest sequence. */
+static int64_t round_tokens(const shares *s) {
+  return (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS ? s->total : s->blocks) * s->rule.block;
+}
+
+banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64_t token, int32_t *rank,
+                                        int64_t *place) {
+  static const char where[] = "banyan_ownership_of_token";
+  shares s;
+  banyan_status status = read_rule(where, ownership, &s);
+  if (status == BANYAN_OK && (!rank || !place))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank and place must not be NULL", where);
+  if (status == BANYAN_OK) status = check_length(where, "token", &s, token, s.rule.tokens - 1);
+  if (status != BANYAN_OK) return status;
+  int64_t round = token / round_tokens(&s), within = token % round_tokens(&s), before = 0;
+  for (int32_t r = 0; r < s.rule.nranks; r++) {
+    int64_t weight = weight_of(s.rule.weights, r) / s.divisor;
+    span mine = span_at(&s, before, weight);
+    before += weight;
+    if (within >= mine.end * s.rule.block) continue;
+    *rank = r;
+    *place = round * (mine.end - mine.first) * s.rule.block + within - mine.first * s.rule.block;
+    break;
+  }
+  return BANYAN_OK;
+}
+
+banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t place, int64_t *token) {
+  static const char where[] = "banyan_ownership_token";
+  shares s;
+  banyan_status status = read_rule(where, ownership, &s);
+  if (status == BANYAN_OK && !token) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: token is NULL", where);
+  if (status == BANYAN_OK) status = check_rank(where, &s, rank);
+  if (status == BANYAN_OK) status = check_length(where, "place", &s, place, tokens_limit);
+  if (status != BANYAN_OK) return status;
+  span mine = span_of(&s, rank);
+  int64_t keys = (mine.end - mine.first) * s.rule.block, first = mine.first * s.rule.block;
+  int64_t at = keys == 0 ? -1 : place / keys * round_tokens(&s) + first + place % keys;
+  if (s.rule.kind == BANYAN_OWNERSHIP_RANGES && (place >= keys || at >= s.rule.tokens)) at = -1;
+  if (at < 0 || at > tokens_limit)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: place is %" PRId64 ", but rank %" PRId32 " has not so many keys", where,
+                    place, rank);
+  *token = at;
+  return BANYAN_OK;
+}
+
+banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t rank, int64_t length, int64_t *keys) {
+  static const char where[] = "banyan_ownership_keys";
+  shares s;
+  banyan_status status = read_rule(where, ownership, &s);
+  if (status == BANYAN_OK && !keys) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: keys is NULL", where);
+  if (status == BANYAN_OK) status = check_rank(where, &s, rank);
+  if (status == BANYAN_OK) status = check_length(where, "length", &s, length, s.rule.tokens);
+  if (status != BANYAN_OK) return status;
+  span mine = span_of(&s, rank);
+  int64_t each = (mine.end - mine.first) * s.rule.block, first = mine.first * s.rule.block;
+  int64_t rounds = round_tokens(&s) ? length / round_tokens(&s) : 0;
+  int64_t rest = length - rounds * round_tokens(&s) - first;
+  *keys = rounds * each + (rest > 0 ? smaller(rest, each) : 0);
+  return BANYAN_OK;
+}
+
+banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, banyan_queries *queries,
+                                       int32_t *key_start) {
+  static const char where[] = "banyan_ownership_queries";
+  shares s;
+  banyan_status status = read_rule(where, ownership, &s);
+  if (status == BANYAN_OK && (!queries || !key_start))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: queries and key_start must not be NULL", where);
+  if (status == BANYAN_OK) status = check_rank(where, &s, rank);
+  if (status != BANYAN_OK) return status;
+  span mine = span_of(&s, rank);
+  int64_t each = (mine.end - mine.first) * s.rule.block, first = mine.first * s.rule.block;
+  bool blocks = s.rule.kind == BANYAN_OWNERSHIP_BLOCKS && each > 0 && each < round_tokens(&s);
+  if (first > INT32_MAX || (blocks && round_tokens(&s) > INT32_MAX))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %" PRId32 " are beyond 2^31 - 1", where, rank);
+  *key_start = (int32_t)first;
+  queries->key_block = blocks ? (int32_t)each : 0;
+  queries->key_stride = blocks ? (int32_t)round_tokens(&s) : 0;
+  return BANYAN_OK;
+}
+
+/* ---- pages ------------------------------------------------------------------------------------------------------- */
+
+static banyan_status check_pages(const char *where, const char *what, int32_t nranks, const int64_t *pages) {
+  int64_t total = 0;
+  for (int32_t r = 0; pages && r < nranks; r++) {
+    if (pages[r] < 0 || pages[r] >= tokens_limit)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s[%" PRId32 "] is %" PRId64 ", must be 0 to 2^40 - 1", where, what, r,
+                      pages[r]);
+    total += pages[r];
+    if (total >= tokens_limit) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s add up to 2^40 or more", where, what);
+  }
+  return BANYAN_OK;
+}
+
+/* The next page of a sequence, and the pages that are there. */
+typedef struct dealing {
+  int32_t nranks;
+  const int32_t *weights;
+  int64_t total;        /* of weights */
+  const int64_t *dealt; /* pages of the sequence by rank; NULL: none */
+  int64_t count;        /* of them, with the next page */
+  const int64_t *load;  /* pages of all sequences by rank; NULL: none */
+} dealing;
+
+static int64_t pages_at(const int64_t *pages, int32_t rank) { return pages ? pages[rank] : 0; }
+
+static int64_t share_below(const dealing *d, int32_t rank, int64_t count) {
+  return count * weight_of(d->weights, rank) / d->total;
+}
+
+/* Returns true if `rank` may have the next page: it is then no page above its share, and a page can still come in time
+ * to each rank that would fall a whole page below its own. */
+static bool stays_even(const dealing *d, int32_t rank) {
+  if (pages_at(d->dealt, rank) * d->total >= d->count * weight_of(d->weights, rank)) return false;
+  for (int64_t later = 0; later <= 2 * (int64_t)d->nranks; later++) {
+    int64_t due = 0;
+    for (int32_t r = 0; r < d->nranks; r++) {
+      int64_t behind = share_below(d, r, d->count + later) - pages_at(d->dealt, r) - (r == rank);
+      if (behind > 0) due += behind;
+    }
+    if (due > later) return false;
+  }
+  return true;
+}
+
+/* Returns true if rank a comes before rank b: it has the lower load by weight, or is the first of equals. */
+static bool comes_before(const dealing *d, int32_t a, int32_t b) {
+  int64_t left = (pages_at(d->load, a) + 1) * weight_of(d->weights, b);
+  int64_t right = (pages_at(d->load, b) + 1) * weight_of(d->weights, a);
+  return left < right || (left == right && a < b);
+}
+
+/* Returns the rank that comes next after `last` in the order of loads; -1: none. last -1: the first of all. */
+static int32_t next_by_load(const dealing *d, int32_t last) {
+  int32_t best = -1;
+  for (int32_t r = 0; r < d->nranks; r++) {
+    if (weight_of(d->weights, r) == 0 || r == last || (last >= 0 && !comes_before(d, last, r))) continue;
+    if (best < 0 || comes_before(d, r, best)) best = r;
+  }
+  return best;
+}
+
+/* Returns the rank whose next page is due first. For sequences that were not dealt by this rule. */
+static int32_t furthest_behind(const dealing *d) {
+  int32_t best = -1;
+  for (int32_t r = 0; r < d->nranks; r++) {
+    int64_t weight = weight_of(d->weights, r);
+    if (weight == 0) continue;
+    if (best < 0 || (pages_at(d->dealt, r) + 1) * weight_of(d->weights, best) < (pages_at(d->dealt, best) + 1) * weight)
+      best = r;
+  }
+  return best;
+}
+
+banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int64_t *of_sequence,
+                               const int64_t *of_all, int32_t *rank) {
+  static const char where[] = "banyan_next_page";
+  dealing d = {.nranks = nranks, .weights = weights, .dealt = of_sequence ? of_sequence : of_all, .load = of_all};
+  if (!rank) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank is NULL", where);
+  banyan_status status = check_weights(where, nranks, weights, &d.total);
+  if (status == BANYAN_OK) status = check_pages(where, "of_sequence", nranks, of_sequence);
+  if (status == BANYAN_OK) status = check_pages(where, "of_all", nranks, of_all);
+  if (status != BANYAN_OK) return status;
+  d.count = 1;
+  for (int32_t r = 0; r < nranks; r++) d.count += pages_at(d.dealt, r);
+  int32_t at = next_by_load(&d, -1);
+  while (at >= 0 && !stays_even(&d, at)) at = next_by_load(&d, at);
+  *rank = at >= 0 ? at : furthest_behind(&d);
+  return BANYAN_OK;
+}
+
+/* ---- moves ------------------------------------------------------------------------------------------------------- */
+
+typedef struct balance {
+  int32_t nranks;
+  const int32_t *weights;
+  const int64_t *pages;
+  int64_t total, count; /* of weights, of pages */
+  int64_t extra;        /* shares that are rounded up, so that all pages have a rank */
+  int64_t above;        /* ranks that have more than the whole part of a share that is no whole number */
+} balance;
+
+static int64_t whole_share(const balance *b, int32_t rank, bool *is_whole) {
+  int64_t product = b->count * weight_of(b->weights, rank);
+  *is_whole = product % b->total == 0;
+  return product / b->total;
+}
+
+/* Shares are rounded up where this saves a move, and then where ranks come first. */
+static int64_t target_of(const balance *b, int32_t rank) {
+  bool is_whole, other_whole;
+  int64_t share = whole_share(b, rank, &is_whole), before = 0;
+  if (is_whole) return share;
+  bool has_more = b->pages[rank] > share;
+  for (int32_t r = 0; r < rank; r++) {
+    int64_t other = whole_share(b, r, &other_whole);
+    before += !other_whole && (b->pages[r] > other) == has_more;
+  }
+  return share + (before + (has_more ? 0 : b->above) < b->extra);
+}
+
+static int32_t next_off_target(const balance *b, int32_t from, int sign, int64_t *pages) {
+  for (int32_t r = from; r < b->nranks; r++) {
+    *pages = sign * (b->pages[r] - target_of(b, r));
+    if (*pages > 0) return r;
+  }
+  return b->nranks;
+}
+
+banyan_status banyan_page_moves(int32_t nranks, const int32_t *weights, const int64_t *pages, banyan_page_move *moves,
+                                int32_t *count) {
+  static const char where[] = "banyan_page_moves";
+  balance b = {.nranks = nranks, .weights = weights, .pages = pages};
+  if (!pages || !moves || !count)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: pages, moves and count must not be NULL", where);
+  banyan_status status = check_weights(where, nranks, weights, &b.total);
+  if (status == BANYAN_OK) status = check_pages(where, "pages", nranks, pages);
+  if (status != BANYAN_OK) return status;
+  for (int32_t r = 0; r < nranks; r++) b.count += pages[r];
+  b.extra = b.count;
+  for (int32_t r = 0; r < nranks; r++) {
+    bool is_whole;
+    int64_t share = whole_share(&b, r, &is_whole);
+    b.extra -= share;
+    b.above += !is_whole && pages[r] > share;
+  }
+  int64_t surplus = 0, lack = 0;
+  int32_t from = next_off_target(&b, 0, 1, &surplus), to = next_off_target(&b, 0, -1, &lack);
+  for (*count = 0; from < nranks; (*count)++) {
+    int64_t moved = smaller(surplus, lack);
+    moves[*count] = (banyan_page_move){.from = from, .to = to, .pages = moved};
+    surplus -= moved;
+    lack -= moved;
+    if (surplus == 0) from = next_off_target(&b, from + 1, 1, &surplus);
+    if (lack == 0) to = next_off_target(&b, to + 1, -1, &lack);
+  }
+  return BANYAN_OK;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The owner of each key: rules against a table that is made token by token, pages over traces of sequences that grow,
+ * end and are preempted, and moves against the least that any balanced shares need. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "banyan.h"
+#include "tests/support/random.h"
+#include "tests/support/suite.h"
+
+enum { RANKS = 9, TOKENS = 3000 };
+
+static void good(banyan_status status) {
+  EXPECT_MSG(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
+}
+
+/* Returns the sum of the weights that it writes, some of them 0. */
+static int64_t random_weights(int32_t nranks, int32_t most, int32_t *weights) {
+  int64_t total = 0;
+  for (int32_t r = 0; r < nranks; r++) total += weights[r] = random_int(0, 3) ? random_int(1, most) : 0;
+  if (total > 0) return total;
+  return weights[nranks - 1] = 1;
+}
+
+static int64_t divisor_of(const int32_t *weights, int32_t nranks) {
+  for (int32_t d = 1 << 20; d > 1; d--) {
+    bool divides = true;
+    for (int32_t r = 0; r < nranks && divides; r++) divides = weights[r] % d == 0;
+    if (divides) return d;
+  }
+  return 1;
+}
+
+/* The owner of each token, written down one after another. */
+static void list_owners(const banyan_ownership *rule, const int32_t *weights, int32_t *owners) {
+  int64_t total = 0, divisor = divisor_of(weights, rule->nranks), block = rule->block ? rule->block : 1;
+  for (int32_t r = 0; r < rule->nranks; r++) total += weights[r];
+  int64_t blocks = (rule->tokens + block - 1) / block;
+  for (int64_t t = 0; t < TOKENS; t++) {
+    bool ranges = rule->kind == BANYAN_OWNERSHIP_RANGES;
+    int64_t at = ranges ? t / block : t / block % (total / divisor), end = 0, before = 0;
+    for (owners[t] = 0; owners[t] < rule->nranks; owners[t]++) {
+      before += weights[owners[t]];
+      end = ranges ? blocks * before / total : before / divisor;
+      if (at < end) break;
+    }
+  }
+}
+
+static void check_rule(const banyan_ownership *rule, const int32_t *weights, int64_t length) {
+  static int32_t owners[TOKENS];
+  int64_t have[RANKS] = {0}, keys;
+  list_owners(rule, weights, owners);
+  for (int64_t t = 0; t < length; t++) {
+    int32_t rank;
+    int64_t place, token;
+    good(banyan_ownership_of_token(rule, t, &rank, &place));
+    EXPECT_MSG(rank == owners[t] && place == have[rank], "token %ld: rank %d place %ld, expected %d, %ld", (long)t,
+               rank, (long)place, owners[t], (long)have[owners[t]]);
+    have[rank]++;
+    good(banyan_ownership_token(rule, rank, place, &token));
+    EXPECT(token == t);
+  }
+  for (int32_t r = 0; r < rule->nranks; r++) {
+    good(banyan_ownership_keys(rule, r, length, &keys));
+    EXPECT_MSG(keys == have[r], "rank %d has %ld keys of %ld, expected %ld", r, (long)keys, (long)length,
+               (long)have[r]);
+  }
+}
+
+TEST_LOOP(rules_agree_with_a_list_of_all_tokens, 60) {
+  state += (uint64_t)_i;
+  int32_t weights[RANKS];
+  banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
+  rule.kind = _i % 2 ? BANYAN_OWNERSHIP_RANGES : BANYAN_OWNERSHIP_BLOCKS;
+  rule.nranks = random_int(1, RANKS);
+  rule.block = random_int(0, 70);
+  rule.tokens = _i % 2 ? random_int(0, TOKENS) : 0;
+  bool alike = _i % 3 == 0;
+  if (alike)
+    for (int32_t r = 0; r < rule.nranks; r++) weights[r] = 1;
+  else
+    random_weights(rule.nranks, 9, weights);
+  rule.weights = alike ? NULL : weights;
+  for (int i = 0; i < 4; i++) check_rule(&rule, weights, random_int(0, _i % 2 ? (int)rule.tokens : TOKENS));
+}
+
+/* The positions that attention computes from a rank's queries are the tokens that the rule gives it. */
+TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
+  state += (uint64_t)_i;
+  int32_t weights[RANKS], start;
+  banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
+  rule.kind = _i % 2 ? BANYAN_OWNERSHIP_RANGES : BANYAN_OWNERSHIP_BLOCKS;
+  rule.nranks = random_int(1, RANKS);
+  rule.block = random_int(1, 20);
+  rule.tokens = _i % 2 ? TOKENS : 0;
+  rule.weights = weights;
+  random_weights(rule.nranks, 5, weights);
+  for (int32_t r = 0; r < rule.nranks; r++) {
+    banyan_queries queries = BANYAN_QUERIES_INIT;
+    int64_t keys, token;
+    good(banyan_ownership_queries(&rule, r, &queries, &start));
+    good(banyan_ownership_keys(&rule, r, TOKENS, &keys));
+    for (int64_t t = 0; t < keys; t++) {
+      good(banyan_ownership_token(&rule, r, t, &token));
+      int64_t block = queries.key_block;
+      int64_t position = block ? start + t / block * queries.key_stride + t % block : start + t;
+      EXPECT_MSG(position == token, "key %ld of rank %d: position %ld, token %ld", (long)t, r, (long)position,
+                 (long)token);
+    }
+  }
+}
+
+/* ---- pages ------------------------------------------------------------------------------------------------------- */
+
+enum { SEQUENCES = 24, STEPS = 3000 };
+
+static void expect_even(const int64_t *pages, const int32_t *weights, int32_t nranks, int64_t total, const char *what) {
+  int64_t count = 0;
+  for (int32_t r = 0; r < nranks; r++) count += pages[r];
+  for (int32_t r = 0; r < nranks; r++) {
+    double share = (double)count * weights[r] / (double)total;
+    EXPECT_MSG((double)pages[r] - share < 1 && share - (double)pages[r] < 1,
+               "%s: rank %d of weight %d has %ld of %ld pages, its share is %.3f", what, r, weights[r], (long)pages[r],
+               (long)count, share);
+  }
+}
+
+/* Sequences grow page by page; some end, and some are preempted and come back with what they had. */
+TEST_LOOP(every_sequence_stays_even_over_a_trace, 24) {
+  state += (uint64_t)_i;
+  int32_t nranks = random_int(1, RANKS), weights[RANKS];
+  int64_t total = random_weights(nranks, _i % 4 == 0 ? 1 : _i % 4 == 1 ? 3 : 1000, weights);
+  int64_t all[RANKS] = {0}, of[SEQUENCES][RANKS] = {{0}}, parked[SEQUENCES] = {0};
+  for (int step = 0; step < STEPS; step++) {
+    int s = random_int(0, SEQUENCES - 1), event = random_int(0, 99);
+    int64_t wanted = 1;
+    if (event < 8) {
+      for (int32_t r = 0; r < nranks; r++) {
+        if (event < 4) parked[s] += of[s][r];
+        all[r] -= of[s][r];
+        of[s][r] = 0;
+      }
+      if (event >= 4) parked[s] = 0;
+      continue;
+    }
+    if (parked[s] > 0) {
+      wanted = parked[s];
+      parked[s] = 0;
+    }
+    for (; wanted > 0; wanted--) {
+      int32_t rank = -1;
+      good(banyan_next_page(nranks, weights, of[s], all, &rank));
+      EXPECT(rank >= 0 && rank < nranks && weights[rank] > 0);
+      of[s][rank]++;
+      all[rank]++;
+      expect_even(of[s], weights, nranks, total, "a sequence");
+    }
+  }
+}
+
+/* Short sequences would all begin on the first or the heaviest rank if the load of all were not looked at. */
+TEST_LOOP(short_sequences_load_all_ranks, 12) {
+  state += (uint64_t)_i;
+  int32_t nranks = random_int(2, RANKS), weights[RANKS];
+  int64_t all[RANKS] = {0}, total = random_weights(nranks, 4, weights), count = 0;
+  for (int s = 0; s < 400; s++) {
+    int64_t of[RANKS] = {0};
+    for (int page = random_int(1, 2); page > 0; page--, count++) {
+      int32_t rank = -1;
+      good(banyan_next_page(nranks, weights, of, all, &rank));
+      of[rank]++;
+      all[rank]++;
+    }
+  }
+  for (int32_t r = 0; r < nranks; r++) {
+    double share = (double)count * weights[r] / (double)total;
+    EXPECT_MSG((double)all[r] - share < 2.5 && share - (double)all[r] < 2.5, "rank %d has %ld pages, share %.2f", r,
+               (long)all[r], share);
+  }
+}
+
+TEST_LOOP(all_pages_stay_even_without_sequences, 12) {
+  state += (uint64_t)_i;
+  int32_t nranks = random_int(1, RANKS), weights[RANKS];
+  int64_t all[RANKS] = {0}, total = random_weights(nranks, 50, weights);
+  for (int page = 0; page < 1000; page++) {
+    int32_t rank = -1;
+    good(banyan_next_page(nranks, weights, NULL, all, &rank));
+    all[rank]++;
+    expect_even(all, weights, nranks, total, "all");
+  }
+}
+
+/* ---- moves ------------------------------------------------------------------------------------------------------- */
+
+/* The least pages that leave a rank over all ways to round shares: every rank in excess keeps its share rounded up, as
+ * long as there are pages for it. */
+static int64_t least_moved(const int64_t *pages, const int32_t *weights, int32_t nranks, int64_t total) {
+  int64_t count = 0, best = INT64_MAX;
+  for (int32_t r = 0; r < nranks; r++) count += pages[r];
+  for (uint32_t up = 0; up < 1u << nranks; up++) {
+    int64_t sum = 0, moved = 0;
+    bool allowed = true;
+    for (int32_t r = 0; r < nranks; r++) {
+      int64_t target = count * weights[r] / total;
+      if (up >> r & 1) {
+        allowed &= count * weights[r] % total != 0;
+        target++;
+      }
+      sum += target;
+      if (pages[r] > target) moved += pages[r] - target;
+    }
+    if (allowed && sum == count && moved < best) best = moved;
+  }
+  return best;
+}
+
+TEST_LOOP(moves_make_shares_even_and_are_the_fewest, 200) {
+  state += (uint64_t)_i;
+  int32_t nranks = random_int(1, RANKS), weights[RANKS], count = -1;
+  int64_t pages[RANKS], total = random_weights(nranks, _i % 2 ? 1 : 6, weights), moved = 0;
+  for (int32_t r = 0; r < nranks; r++) pages[r] = random_int(0, 3) ? random_int(0, 40) : 0;
+  int64_t least = least_moved(pages, weights, nranks, total);
+  banyan_page_move moves[RANKS];
+  good(banyan_page_moves(nranks, weights, pages, moves, &count));
+  EXPECT(count >= 0 && count < nranks);
+  for (int32_t i = 0; i < count; i++) {
+    EXPECT(moves[i].pages > 0 && moves[i].from != moves[i].to);
+    pages[moves[i].from] -= moves[i].pages;
+    pages[moves[i].to] += moves[i].pages;
+    moved += moves[i].pages;
+    EXPECT(pages[moves[i].from] >= 0);
+  }
+  expect_even(pages, weights, nranks, total, "after the moves");
+  EXPECT_MSG(moved == least, "%ld pages are moved, %ld are enough", (long)moved, (long)least);
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+static void refused(banyan_status status, const char *text) {
+  EXPECT_MSG(status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), text), "%s, not %s", banyan_last_error(),
+             text);
+}
+
+TEST(wrong_rules_are_refused_by_name) {
+  int32_t rank, negative[] = {1, -1}, none[] = {0, 0}, many[] = {1 << 20, 1};
+  int64_t place;
+  banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
+  rule.nranks = 2;
+  refused(banyan_ownership_of_token(&rule, 0, &rank, &place), "kind is 0");
+  rule.kind = BANYAN_OWNERSHIP_RANGES;
+  rule.tokens = 10;
+  refused(banyan_ownership_of_token(&rule, 10, &rank, &place), "token is 10, and ownership.tokens is 10");
+  refused(banyan_ownership_of_token(&rule, -1, &rank, &place), "token is -1");
+  refused(banyan_ownership_keys(&rule, 2, 3, &place), "rank is 2");
+  refused(banyan_ownership_keys(&rule, 0, 11, &place), "length is 11");
+  refused(banyan_ownership_token(&rule, 1, 5, &place), "place is 5");
+  rule.weights = negative;
+  refused(banyan_ownership_keys(&rule, 0, 1, &place), "weights[1] is -1");
+  rule.weights = none;
+  refused(banyan_ownership_keys(&rule, 0, 1, &place), "add up to 0");
+  rule.weights = many;
+  refused(banyan_ownership_keys(&rule, 0, 1, &place), "add up to 1048577");
+  rule.weights = NULL;
+  rule.kind = BANYAN_OWNERSHIP_BLOCKS;
+  refused(banyan_ownership_keys(&rule, 0, 1, &place), "tokens is 10");
+  rule.tokens = 0;
+  rule.block = -4;
+  refused(banyan_ownership_keys(&rule, 0, 1, &place), "block is -4");
+  rule.block = 0;
+  rule.nranks = 0;
+  refused(banyan_ownership_keys(&rule, 0, 1, &place), "nranks is 0");
+}
+
+TEST(wrong_pages_are_refused_by_name) {
+  int64_t pages[] = {1, -5}, many[] = {(int64_t)1 << 39, (int64_t)1 << 39};
+  int32_t out;
+  banyan_page_move moves[2];
+  refused(banyan_next_page(2, NULL, pages, NULL, &out), "of_sequence[1] is -5");
+  refused(banyan_next_page(2, NULL, NULL, many, &out), "of_all add up to 2^40");
+  refused(banyan_page_moves(2, NULL, pages, moves, &out), "pages[1] is -5");
+  refused(banyan_page_moves(0, NULL, pages, moves, &out), "nranks is 0");
+}
+
+int main(void) {
+  random_begin();
+  return suite_main(suite_of("ownership", 60));
+}
