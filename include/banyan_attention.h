@@ -134,7 +134,9 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  * banyan_combine_init(). `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one
  * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
  * it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
- * once. Else it takes two or more: banyan_op_query() says which. */
+ * once. Else it takes two or more: banyan_op_query() says which. On the host, between nodes, the batch may be run in slices: one
+ * is combined while the next is attended to. This is chosen once for a shape, by the longest attention of any rank;
+ * banyan_attention_combine_init() knows that by keys_max alone. */
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out,
                                             banyan_op **op);

@@ -186,6 +186,11 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
                                    .tokens = key.tokens,
                                    .stream = attention->desc.stream,
                                    .attention = attention});
+  if (is_new) status = bny_op_overlap(op, !keep);
+  if (status != BANYAN_OK) {
+    if (keep) banyan_op_free(op);
+    return status;
+  }
   if (keep) {
     *keep = op;
     return BANYAN_OK;

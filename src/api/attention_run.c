@@ -117,6 +117,32 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
                                   attention->pool);
 }
 
+static void *advance(const void *base, int64_t elements, banyan_dtype dtype) {
+  return base ? (char *)(uintptr_t)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
+}
+
+banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count) {
+  banyan_attention_desc desc = attention->desc;
+  banyan_partial out = attention->out;
+  desc.batch = count;
+  desc.q = advance(desc.q, first * desc.q_batch_stride, desc.q_dtype);
+  desc.q_rope = advance(desc.q_rope, first * desc.q_rope_batch_stride, desc.q_dtype);
+  if (desc.seq_lens) desc.seq_lens += first;
+  if (desc.last_page_len) desc.last_page_len += first;
+  if (desc.page_indptr)
+    desc.page_indptr += first;
+  else if (desc.page_table)
+    desc.page_table += first * desc.page_table_stride;
+  if (!desc.page_table) {
+    desc.k = advance(desc.k, first * desc.k_batch_stride, desc.kv_dtype);
+    desc.v = advance(desc.v, first * desc.v_batch_stride, desc.kv_dtype);
+  }
+  out.values = advance(out.values, first * out.values_token_stride, out.values_dtype);
+  out.lse = advance(out.lse, first * out.stats_token_stride, out.stats_dtype);
+  out.sum = advance(out.sum, first * out.stats_token_stride, out.stats_dtype);
+  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &out, attention->pool);
+}
+
 void bny_attention_free(bny_attention *attention) {
   if (!attention) return;
   free(attention->rows);

@@ -41,6 +41,9 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 /* combine: that of an operation made `within` a kernel, or NULL. On a device this is hot and may be captured. */
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine);
 
+/* The same for sequences [first, first + count) of the batch alone, on the host. */
+banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count);
+
 void bny_attention_free(bny_attention *attention); /* NULL is allowed */
 
 #endif

@@ -7,4 +7,5 @@ libbanyan_core_la_SOURCES += \
   %D%/operation.c %D%/operation.h \
   %D%/operation_parts.h \
   %D%/operation_split.c \
+  %D%/overlap.c \
   %D%/preset.c

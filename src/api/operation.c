@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "decode/decode.h"
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
@@ -43,6 +44,10 @@ static banyan_status progress_first(banyan_comm *comm, bool block, bool *advance
   banyan_op *op = comm->first;
   while (op->current < op->nparts) {
     bny_run *run = op->parts[op->current].run;
+    if (op->current >= op->ready) {
+      *advanced = false;
+      return BANYAN_OK;
+    }
     if (!op->begun && !fit_part(op)) {
       bny_run_skip(run);
       op->current++;
@@ -83,6 +88,12 @@ static banyan_status progress_to(banyan_op *op, bool block) {
     if (status != BANYAN_OK) return give_up(op->comm, status);
   }
   return BANYAN_OK;
+}
+
+banyan_status bny_op_advance(banyan_op *op) {
+  banyan_status status = progress_to(op, false);
+  rest(op->comm);
+  return status;
 }
 
 /* Returns what a complete run reports to its caller. */
@@ -266,6 +277,17 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
   return BANYAN_OK;
 }
 
+banyan_status bny_op_plan_again(banyan_op *op) {
+  banyan_comm *comm = op->comm;
+  free_parts(op);
+  banyan_status status = cut_and_plan(op);
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, true);
+  int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
+  status = agree(op);
+  set_timeout(comm, timeout_ns);
+  return status;
+}
+
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op) {
   banyan_op *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -404,8 +426,10 @@ banyan_status banyan_start(banyan_op *op) {
   if (bny_op_runs_on_device(op)) return start_on_device(op);
   if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
+  bool sliced = op->attention && op->slices > 1;
   if (op->attention) {
-    banyan_status status = bny_attention_start(op->attention, NULL);
+    banyan_status status =
+        sliced ? bny_decode_attention_check(&op->attention->desc, true) : bny_attention_start(op->attention, NULL);
     if (op->nparts == 0) return status;
     if (status != BANYAN_OK) return bny_op_refuse(comm, status, false);
   }
@@ -414,15 +438,17 @@ banyan_status banyan_start(banyan_op *op) {
   op->running = true;
   op->lost = false;
   op->current = 0;
+  op->ready = sliced ? 0 : op->nparts;
   if (comm->last)
     comm->last->next = op;
   else
     comm->first = op;
   comm->last = op;
-  if (comm->first != op) return BANYAN_OK;
-  banyan_status status = progress_to(op, false);
-  rest(comm);
-  return status;
+  if (sliced) {
+    banyan_status status = bny_op_attend_slices(op);
+    if (status != BANYAN_OK) return bny_op_refuse(comm, give_up(comm, status), false);
+  }
+  return comm->first == op ? bny_op_advance(op) : BANYAN_OK;
 }
 
 banyan_status banyan_test(banyan_op *op, int *done) {
@@ -455,16 +481,16 @@ typedef struct readiness {
   char why[252];
 } readiness;
 
-static banyan_status gather_readiness(banyan_comm *comm, const readiness *own, readiness *all) {
+banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all) {
   size_t *counts = malloc((size_t)comm->nranks * sizeof *counts);
   if (!counts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
-  for (int32_t i = 0; i < comm->nranks; i++) counts[i] = sizeof *own;
+  for (int32_t i = 0; i < comm->nranks; i++) counts[i] = bytes;
   banyan_op *op = NULL;
   banyan_status status =
       bny_op_make(comm, &(bny_op_key){.collective = BNY_ALLGATHER, .counts = counts, .on_host = true}, &op);
   free(counts);
   if (status != BANYAN_OK) return status;
-  bny_op_bind(op, &(bny_op_memory){.in_bytes = own, .out_bytes = all});
+  bny_op_bind(op, &(bny_op_memory){.in_bytes = mine, .out_bytes = all});
   status = banyan_start(op);
   if (status == BANYAN_OK) status = banyan_wait(op);
   banyan_op_free(op);
@@ -476,7 +502,7 @@ banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own) {
   if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
   int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
-  banyan_status status = gather_readiness(comm, &mine, all);
+  banyan_status status = bny_op_gather(comm, &mine, sizeof mine, all);
   set_timeout(comm, timeout_ns);
   for (int32_t i = 0; i < comm->nranks && status == BANYAN_OK; i++)
     if (all[i].status != BANYAN_OK)
@@ -534,6 +560,8 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
   if (!op) return 0;
   size_t length = op->nparts > 0 ? print_part(op, &op->parts[0], text, bytes) : 0;
   if (op->nparts > 1) bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
+  if (op->slices > 1)
+    bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);
   if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
   return length;
 }

@@ -31,6 +31,8 @@ struct banyan_op {
   bny_op_part *parts;
   int32_t nparts;
   int32_t current; /* part under way */
+  int32_t slices;  /* attention fills parts one after another, at least so many; 0: all at once */
+  int32_t ready;   /* parts of this run whose rows are there */
   bool running, begun;
   bool lost; /* a row of the last run is lost: the first one, as in bny_run_lost() */
   int32_t lost_token, lost_head;
@@ -52,5 +54,17 @@ size_t bny_op_payload_limit(const banyan_op *op);
 
 /* Makes op->parts and op->nparts, with requests and bindings, of at most `limit` bytes each; the same on all ranks. */
 banyan_status bny_op_cut(banyan_op *op, size_t limit);
+
+/* Plans anew, after a change of op->slices. Collective. */
+banyan_status bny_op_plan_again(banyan_op *op);
+
+/* Gives all ranks the bytes of each: `all` is [nranks] of `bytes`. Collective, for planning alone. */
+banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all);
+
+/* Does what can be done without waiting, before the caller's own work goes on. */
+banyan_status bny_op_advance(banyan_op *op);
+
+/* Runs attention slice by slice, and the combine of each as far as it goes meanwhile. */
+banyan_status bny_op_attend_slices(banyan_op *op);
 
 #endif

@@ -43,15 +43,16 @@ static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + 
 
 enum { PARTS_MAX = 1 << 20 };
 
-static cut cut_rows(const bny_op_key *key, size_t limit) {
+static cut cut_rows(const bny_op_key *key, int32_t slices, size_t limit) {
   cut found = {key->all_tokens, key->all_heads, 1, 1};
   if (key->all_tokens == 0 || key->all_heads == 0) return found;
+  if (slices > 1) found.tokens = divide_up(key->all_tokens, slices);
   size_t row_bytes = 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
   size_t rows = limit / row_bytes ? limit / row_bytes : 1;
   if (rows < (size_t)key->all_heads) {
     found.tokens = 1;
     found.heads = (int32_t)rows;
-  } else if (rows / (size_t)key->all_heads < (size_t)key->all_tokens) {
+  } else if (rows / (size_t)key->all_heads < (size_t)found.tokens) {
     found.tokens = (int32_t)(rows / (size_t)key->all_heads);
   }
   found.token_parts = divide_up(key->all_tokens, found.tokens);
@@ -135,7 +136,7 @@ banyan_status bny_op_cut(banyan_op *op, size_t limit) {
   bool rows = op->key.collective == BNY_COMBINE;
   cut how = {0};
   if (rows) {
-    how = cut_rows(&op->key, limit);
+    how = cut_rows(&op->key, op->slices, limit);
     op->nparts = how.token_parts * how.head_parts;
   } else {
     part_bytes = bytes_per_part(op, limit, &op->nparts);

@@ -275,8 +275,7 @@ static void run_alone(attention_job *job) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of keys and values, each counted once. */
-static uint64_t bytes_read(const banyan_attention_desc *desc) {
+uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
   int64_t keys = 0, row = desc->head_dim + bny_decode_value_dim(desc);
   for (int32_t b = 0; b < desc->batch; b++) keys += desc->seq_lens[b];
   return (uint64_t)(keys * desc->kv_heads * row) * bny_dtype_bytes(desc->kv_dtype);
@@ -306,7 +305,7 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
                  "banyan_attention: %s cannot hold the statistics of sequence %" PRId64 ", head %" PRId64
                  "; all other rows are right. Give out.stats_dtype a type of a wider range",
                  bny_wire_formats[bny_wire_of_dtype(out->stats_dtype)].name, lost / desc->heads, lost % desc->heads);
-  if (since) bny_trace_span_end(since, desc->batch * desc->heads, bytes_read(desc));
+  if (since) bny_trace_span_end(since, desc->batch * desc->heads, bny_decode_attention_bytes(desc));
   return status;
 }
 

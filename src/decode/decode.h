@@ -14,6 +14,9 @@
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool);
 
+/* Returns the bytes of keys and values that attention reads, each counted once. seq_lens may be read. */
+uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc);
+
 static inline int32_t bny_decode_value_dim(const banyan_attention_desc *desc) {
   return desc->value_dim ? desc->value_dim : desc->head_dim;
 }

@@ -13,6 +13,7 @@ unit_tests += \
   %D%/test_live_calls \
   %D%/test_mismatch \
   %D%/test_oracle \
+  %D%/test_overlap \
   %D%/test_persistent \
   %D%/test_presets \
   %D%/test_wire_bound \

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention and combine in slices between nodes: the bits are those of one slice, and the operation says what it does. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/suite.h"
+#include "tests/support/world.h"
+
+enum { BATCH = 16, HEADS = 32, DIM = 128, KEYS = 5, ROWS = BATCH * HEADS, LONG = 120, RUNS = 5 };
+
+typedef struct shard {
+  banyan_attention_desc desc;
+  float q[ROWS * DIM], k[BATCH * KEYS * DIM], v[BATCH * KEYS * DIM];
+  int32_t lengths[BATCH];
+} shard;
+
+static void fill(world_random *random, float *to, size_t count) {
+  for (size_t i = 0; i < count; i++) to[i] = (float)random_unit(random);
+}
+
+static void draw(shard *s, int32_t rank, int32_t run) {
+  world_random queries = {world_seed() + (uint64_t)run},
+               keys = {world_seed() + 1000 * (uint64_t)(rank + 1) + (uint64_t)run};
+  fill(&queries, s->q, ROWS * DIM);
+  fill(&keys, s->k, BATCH * KEYS * DIM);
+  fill(&keys, s->v, BATCH * KEYS * DIM);
+  for (int32_t b = 0; b < BATCH; b++) s->lengths[b] = random_below(&keys, KEYS + 1);
+}
+
+static void set_up(shard *s) {
+  s->desc = (banyan_attention_desc){.size = sizeof s->desc,
+                                    .batch = BATCH,
+                                    .heads = HEADS,
+                                    .kv_heads = 1,
+                                    .head_dim = DIM,
+                                    .q_dtype = BANYAN_F32,
+                                    .kv_dtype = BANYAN_F32,
+                                    .q = s->q,
+                                    .q_batch_stride = HEADS * DIM,
+                                    .q_head_stride = DIM,
+                                    .k = s->k,
+                                    .k_batch_stride = KEYS * DIM,
+                                    .k_head_stride = KEYS * DIM,
+                                    .k_token_stride = DIM,
+                                    .v = s->v,
+                                    .v_batch_stride = KEYS * DIM,
+                                    .v_head_stride = KEYS * DIM,
+                                    .v_token_stride = DIM,
+                                    .seq_lens = s->lengths};
+}
+
+typedef struct result {
+  float values[ROWS * DIM], lse[ROWS];
+} result;
+
+typedef struct shape {
+  const char *nodes;
+  int32_t nranks;
+  banyan_scatter scatter;
+  bool pays; /* at the sizes of this test */
+} shape;
+
+static const shape shapes[] = {{"a,b", 2, BANYAN_SCATTER_NONE, true},
+                               {"a,a,b,b", 4, BANYAN_SCATTER_HEADS, true},
+                               {"a,a,b,b", 4, BANYAN_SCATTER_TOKENS, false},
+                               {"a,a,b", 3, BANYAN_SCATTER_ROOT, true}};
+
+static banyan_op *make(world_rank *self, shard *s, int32_t keys_max, result *out) {
+  const shape *how = self->argument;
+  banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
+  combine.tokens = BATCH;
+  combine.heads = HEADS;
+  combine.value_dim = DIM;
+  combine.scatter = how->scatter;
+  combine.order = BANYAN_ORDER_CANONICAL;
+  int32_t first, heads = HEADS;
+  if (how->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &first, &heads);
+  banyan_partial to;
+  banyan_partial_init(&to, out->values, BANYAN_F32, out->lse, BANYAN_F32, heads, DIM);
+  banyan_op *op = NULL;
+  s->desc.keys_max = keys_max;
+  bool has_result = how->scatter != BANYAN_SCATTER_ROOT || self->rank == 0;
+  world_ok(self, banyan_attention_combine_init(self->comm, &s->desc, &combine, has_result ? &to : NULL, &op), "init");
+  return op;
+}
+
+static bool is_sliced(const banyan_op *op) {
+  char text[8192];
+  banyan_op_describe(op, text, sizeof text);
+  return strstr(text, "slices: one is combined while the next is attended to") != NULL;
+}
+
+static bool run(world_rank *self, banyan_op *op) {
+  if (!world_ok(self, banyan_start(op), "start")) return false;
+  return world_ok(self, banyan_wait(op), "wait");
+}
+
+/* Lengths that are said to be long make slices pay. Only those of one rank are: all ranks count with the longest. */
+static void bits_agree(world_rank *self) {
+  shard *s = calloc(1, sizeof *s);
+  result *whole = calloc(1, sizeof *whole), *sliced = calloc(1, sizeof *sliced);
+  set_up(s);
+  banyan_op *one = make(self, s, KEYS, whole);
+  banyan_op *several = one ? make(self, s, self->rank == self->nranks - 1 ? LONG : KEYS, sliced) : NULL;
+  if (several) {
+    world_check(self, !is_sliced(one), "short attention is in slices");
+    const shape *how = self->argument;
+    world_check(self, is_sliced(several) || !how->pays, "long attention is in one piece");
+  }
+  for (int32_t i = 0; several && i < RUNS; i++) {
+    draw(s, self->rank, i);
+    if (!run(self, one) || !run(self, several)) break;
+    world_check(self, memcmp(whole, sliced, sizeof *whole) == 0, "run %d: slices have other bits", i);
+    /* Behind an operation that is under way. */
+    memset(whole, 0, sizeof *whole);
+    memset(sliced, 0, sizeof *sliced);
+    if (!world_ok(self, banyan_start(one), "start") || !world_ok(self, banyan_start(several), "start behind another") ||
+        !world_ok(self, banyan_wait(several), "wait") || !world_ok(self, banyan_wait(one), "wait"))
+      break;
+    world_check(self, memcmp(whole, sliced, sizeof *whole) == 0, "run %d: slices have other bits in a row", i);
+  }
+  banyan_op_free(one);
+  banyan_op_free(several);
+  free(s);
+  free(whole);
+  free(sliced);
+}
+
+TEST_LOOP(slices_have_the_bits_of_one_piece, 4) {
+  if (!world_has_network()) return;
+  world_be_nodes(shapes[_i].nodes);
+  shape argument = shapes[_i];
+  WORLD_RUN(bits_agree, .nranks = argument.nranks, .argument = &argument);
+}
+
+/* One rank refuses its run before anything is sent: its peers, which are attending to their slices, get its name. */
+static void one_refuses(world_rank *self) {
+  shard *s = calloc(1, sizeof *s);
+  result *out = calloc(1, sizeof *out);
+  set_up(s);
+  draw(s, self->rank, 0);
+  banyan_op *op = make(self, s, LONG, out);
+  if (op) {
+    if (self->rank == 1) s->lengths[BATCH - 1] = -4;
+    banyan_status status = banyan_start(op);
+    if (status == BANYAN_OK) status = banyan_wait(op);
+    banyan_status expected = self->rank == 1 ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER;
+    world_check(self, status == expected && strstr(banyan_last_error(), "seq_lens[15] is -4"), "%s: %s",
+                banyan_status_string(status), banyan_last_error());
+    if (self->rank == 0) world_check(self, strstr(banyan_last_error(), "rank 1") != NULL, "%s", banyan_last_error());
+  }
+  banyan_op_free(op);
+  free(s);
+  free(out);
+}
+
+TEST(a_refused_run_is_known_to_peers) {
+  if (!world_has_network()) return;
+  world_be_nodes("a,b");
+  shape argument = shapes[0];
+  WORLD_RUN(one_refuses, .nranks = 2, .argument = &argument);
+}
+
+/* Within a node ranks copy by themselves, so slices would hide nothing. */
+static void stays_whole(world_rank *self) {
+  shard *s = calloc(1, sizeof *s);
+  result *out = calloc(1, sizeof *out);
+  set_up(s);
+  draw(s, self->rank, 0);
+  banyan_op *op = make(self, s, LONG, out);
+  if (op) world_check(self, !is_sliced(op), "attention within a node is in slices");
+  banyan_op_free(op);
+  free(s);
+  free(out);
+}
+
+TEST(a_node_has_no_slices) {
+  shape argument = {NULL, 3, BANYAN_SCATTER_NONE, false};
+  WORLD_RUN(stays_whole, .nranks = 3, .argument = &argument);
+}
+
+int main(void) { return world_main(suite_of("overlap", WORLD_GUARD_S)); }
