@@ -73,7 +73,7 @@ typedef struct banyan_attention_desc {
   const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t /
                               * page_keys]; NULL: not paged */
   int64_t page_table_stride; /* from a sequence to the next; if positive, as many pages as a sequence has at most */
-  int32_t page_keys;         /* a power of two; 0 if not paged */
+  int32_t page_keys;         /* at least 1; 0 if not paged */
   int32_t keys_max;          /* devices: no sequence has more keys, in any run. A longer one is cut, and
                               * banyan_comm_status() is BANYAN_ERR_ARGUMENT with a text that names it */
   void *stream;              /* devices: as in banyan_combine_desc */

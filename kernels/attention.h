@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decode layer asks this of a processor's kernels: attention of a few query heads that share one KV head over a run
+ * The decode layer asks this of a processor's kernels: attention of a few query rows that share one KV head over a run
  * of keys, as partials in f32 wire form. One table per instruction set.
  *
  * Numbers. The products q.k and p v are accumulated in f32, in several lanes; the last levels of the sum over lanes,
@@ -47,18 +47,28 @@ static inline int32_t bny_attention_heads_max(int32_t head_dim, int32_t value_di
   return heads < BNY_ATTENTION_HEADS_MAX ? heads : BNY_ATTENTION_HEADS_MAX;
 }
 
-/* Strides in elements. */
+/* The keys that a row sees: [first, end), and key tree_first + j where bit j of tree_bits is set. */
+typedef struct bny_attention_sight {
+  int32_t first, end;
+  int32_t tree_first; /* at least `end` */
+  uint32_t tree_bits;
+} bny_attention_sight;
+
+/* Strides in elements. A row is a query token's head. */
 typedef struct bny_attention_task {
-  int32_t heads; /* 1 .. bny_attention_heads_max() */
+  int32_t heads; /* rows: 1 .. bny_attention_heads_max() */
   int32_t head_dim;
   int32_t value_dim;
   int32_t keys;      /* >= 0 */
   double scale_log2; /* scale * log2(e): t = scale_log2 * q.k */
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
-  const void *q; /* [heads][head_dim] */
-  int64_t q_head_stride;
-  const void *k; /* [keys][head_dim] */
+  const void *q[BNY_ATTENTION_HEADS_MAX];      /* by row: the first head_dim - rope_dim elements */
+  const void *q_rope[BNY_ATTENTION_HEADS_MAX]; /* by row: the last rope_dim elements */
+  int32_t rope_dim;
+  float soft_cap;                    /* of t; 0: none */
+  const bny_attention_sight *sights; /* by row; NULL: every row sees all keys */
+  const void *k;                     /* [keys][head_dim] */
   int64_t k_token_stride;
   const void *v; /* [keys][value_dim] */
   int64_t v_token_stride;

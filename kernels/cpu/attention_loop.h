@@ -2,16 +2,21 @@
  *
  * The loop that all CPU attention kernels share. The including file defines, for its instruction set:
  *
- *   attention_queries    work->q: the task's queries as f32 rows of work->q_stride, padded with zeros
+ *   attention_convert    elements of a row of queries as f32
  *   attention_scores     work->t: t of `count` keys from `first` on, in rows of TILE; beyond count, to the next
  *                        multiple of LANES_MAX, -inf
  *   attention_top        the largest of m and of a head's t; NaN is skipped
  *   attention_weights    work->p = 2^(t - m) of one head for as many entries; returns their sum
  *   attention_accumulate work->n += p v over the tile
  *
+ * All but attention_convert work on rows [work->row, work->row + work->rows).
+ *
  * Keys are processed in tiles that stay in the first-level cache together with the queries. Memory is thus read once
  * for all heads of the task. Tiles add up in blocks, in f32, and blocks add up in double. This is a split of the keys
  * whose parts have the same m, so merging them is a plain sum.
+ *
+ * A tile that some row does not see as a whole is processed row by row, and only the keys that the row sees are looked
+ * at. So a value that a row does not see may be NaN, and a row's bits do not depend on the other rows.
  */
 #ifndef BNY_CPU_ATTENTION_LOOP_H
 #define BNY_CPU_ATTENTION_LOOP_H
@@ -30,7 +35,8 @@ typedef struct attention_work {
   float p[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
   double m[BNY_ATTENTION_HEADS_MAX];
   double d[BNY_ATTENTION_HEADS_MAX]; /* relative to m */
-  int32_t q_stride, n_stride;        /* floats between heads */
+  int32_t q_stride, n_stride;        /* floats between rows */
+  int32_t row, rows;                 /* the rows that hooks work on */
 } __attribute__((aligned(64))) attention_work;
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
@@ -42,7 +48,7 @@ static inline __attribute__((always_inline)) const char *attention_row(const voi
   return (const char *)base + row * stride * (int64_t)attention_element_bytes(dtype);
 }
 
-static void attention_queries(const bny_attention_task *task, attention_work *work);
+static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values);
 static void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                              attention_work *work);
 static double attention_top(const double *t, double m, int32_t count);
@@ -87,6 +93,74 @@ static inline bny_attention_task attention_page(const bny_attention_task *task, 
   return one;
 }
 
+/* work->q: the task's queries as f32 rows, padded with zeros. */
+static void attention_queries(const bny_attention_task *task, attention_work *work) {
+  int32_t plain = task->head_dim - task->rope_dim;
+  for (int32_t h = 0; h < task->heads; h++) {
+    float *q = work->q + h * work->q_stride;
+    attention_convert(task->q[h], plain, task->q_dtype, q);
+    if (task->rope_dim > 0) attention_convert(task->q_rope[h], task->rope_dim, task->q_dtype, q + plain);
+    for (int32_t i = task->head_dim; i < work->q_stride; i++) q[i] = 0;
+  }
+}
+
+static inline void attention_cap(const bny_attention_task *task, int32_t count, attention_work *work) {
+  double cap = (double)task->soft_cap;
+  for (int32_t h = work->row; h < work->row + work->rows; h++) {
+    double *t = work->t + h * ATTENTION_TILE;
+    for (int32_t i = 0; i < count; i++) t[i] = cap * tanh(t[i] / cap);
+  }
+}
+
+/* Adds `count` keys of a tile, which all of the rows at hand see. */
+static inline __attribute__((always_inline)) void attention_add(const bny_attention_task *keys, banyan_dtype dtype,
+                                                                int32_t from, int32_t count, attention_work *work) {
+  attention_scores(keys, dtype, from, count, work);
+  if (keys->soft_cap > 0) attention_cap(keys, count, work);
+  for (int32_t h = work->row; h < work->row + work->rows; h++) {
+    attention_raise(work, h, count);
+    /* All logits so far are -inf or NaN: m = 0 keeps -inf from becoming NaN. */
+    double m = work->m[h] == -INFINITY ? 0 : work->m[h];
+    work->d[h] += (double)attention_weights(work->t + h * ATTENTION_TILE, m, count, work->p + h * ATTENTION_TILE);
+  }
+  attention_accumulate(keys, dtype, from, count, work);
+}
+
+/* The same for keys that may be hidden from the rows at hand. One copy of it is enough. */
+static __attribute__((noinline)) void attention_add_seen(const bny_attention_task *keys, int32_t from, int32_t count,
+                                                         attention_work *work) {
+  if (keys->kv_dtype == BANYAN_F32)
+    attention_add(keys, BANYAN_F32, from, count, work);
+  else if (keys->kv_dtype == BANYAN_F16)
+    attention_add(keys, BANYAN_F16, from, count, work);
+  else
+    attention_add(keys, BANYAN_BF16, from, count, work);
+}
+
+/* Adds what each row sees of keys [first, first + count) of the task, which begin at `from` of `keys`. */
+static void attention_add_by_row(const bny_attention_task *task, const bny_attention_task *keys, int32_t first,
+                                 int32_t from, int32_t count, attention_work *work) {
+  work->rows = 1;
+  for (work->row = 0; work->row < task->heads; work->row++) {
+    const bny_attention_sight *sight = &task->sights[work->row];
+    int32_t low = sight->first > first ? sight->first : first;
+    int32_t high = sight->end < first + count ? sight->end : first + count;
+    if (low < high) attention_add_seen(keys, from + low - first, high - low, work);
+    for (int32_t key = sight->tree_first > first ? sight->tree_first : first;
+         sight->tree_bits != 0 && key < first + count && key - sight->tree_first < 32; key++)
+      if (sight->tree_bits >> (key - sight->tree_first) & 1) attention_add_seen(keys, from + key - first, 1, work);
+  }
+  work->row = 0;
+  work->rows = task->heads;
+}
+
+/* Returns true if all rows see all of keys [first, first + count). */
+static inline bool attention_all_seen(const bny_attention_task *task, int32_t first, int32_t count) {
+  for (int32_t h = 0; h < task->heads; h++)
+    if (task->sights[h].first > first || task->sights[h].end < first + count) return false;
+  return true;
+}
+
 static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
                                                                  int32_t key, int32_t last, attention_work *work,
                                                                  bny_attention_sums *sums) {
@@ -102,14 +176,10 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
         from = first % task->page_keys;
         count = page.keys - from < count ? page.keys - from : count;
       }
-      attention_scores(keys, dtype, from, count, work);
-      for (int32_t h = 0; h < task->heads; h++) {
-        attention_raise(work, h, count);
-        /* All logits so far are -inf or NaN: m = 0 keeps -inf from becoming NaN. */
-        double m = work->m[h] == -INFINITY ? 0 : work->m[h];
-        work->d[h] += (double)attention_weights(work->t + h * ATTENTION_TILE, m, count, work->p + h * ATTENTION_TILE);
-      }
-      attention_accumulate(keys, dtype, from, count, work);
+      if (task->sights && !attention_all_seen(task, first, count))
+        attention_add_by_row(task, keys, first, from, count, work);
+      else
+        attention_add(keys, dtype, from, count, work);
       first += count;
     }
     attention_fold(task, work, sums);
@@ -137,6 +207,8 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
     work.m[h] = sums->m[h] = -INFINITY;
     work.d[h] = 0;
   }
+  work.row = 0;
+  work.rows = task->heads;
   attention_queries(task, &work);
   if (task->kv_dtype == BANYAN_F32)
     attention_over_f32(task, first, last, &work, sums);

@@ -32,11 +32,8 @@ static inline __attribute__((always_inline)) void convert(const char *row, int32
   for (int32_t i = count; i < padded; i++) values[i] = 0;
 }
 
-static void attention_queries(const bny_attention_task *task, attention_work *work) {
-  for (int32_t h = 0; h < task->heads; h++) {
-    const char *row = attention_row(task->q, task->q_head_stride, h, task->q_dtype);
-    convert(row, task->head_dim, task->q_dtype, work->q_stride, work->q + h * work->q_stride);
-  }
+static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
+  convert(row, count, dtype, count, values);
 }
 
 /* The f32 lanes are summed in double. */
@@ -54,7 +51,7 @@ static inline __attribute__((always_inline)) void attention_scores(const bny_att
   float k[BNY_ATTENTION_HEAD_DIM_MAX];
   for (int32_t i = 0; i < count; i++) {
     convert(attention_row(task->k, task->k_token_stride, first + i, dtype), task->head_dim, dtype, work->q_stride, k);
-    for (int32_t h = 0; h < task->heads; h++)
+    for (int32_t h = work->row; h < work->row + work->rows; h++)
       work->t[h * ATTENTION_TILE + i] = task->scale_log2 * dot(work->q + h * work->q_stride, k, work->q_stride);
   }
 }
@@ -95,13 +92,14 @@ static inline __attribute__((always_inline)) void attention_accumulate(const bny
   float v[BNY_ATTENTION_VALUE_DIM_MAX], sums[BNY_ATTENTION_VALUE_FLOATS] = {0};
   for (int32_t i = 0; i < count; i++) {
     convert(attention_row(task->v, task->v_token_stride, first + i, dtype), task->value_dim, dtype, work->n_stride, v);
-    for (int32_t h = 0; h < task->heads; h++) {
+    for (int32_t h = work->row; h < work->row + work->rows; h++) {
       float p = work->p[h * ATTENTION_TILE + i];
       float *sum = sums + h * work->n_stride;
       for (int32_t j = 0; j < work->n_stride; j++) sum[j] += p * v[j];
     }
   }
-  for (int32_t j = 0; j < task->heads * work->n_stride; j++) work->n[j] += sums[j];
+  for (int32_t j = work->row * work->n_stride; j < (work->row + work->rows) * work->n_stride; j++)
+    work->n[j] += sums[j];
 }
 
 const bny_attention_kernels bny_attention_portable = {"portable", supported, attention_run};

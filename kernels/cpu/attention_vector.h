@@ -34,16 +34,14 @@ INLINE void prefetch_bytes(const char *first, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 2);
 }
 
-static void attention_queries(const bny_attention_task *task, attention_work *work) {
-  for (int32_t h = 0; h < task->heads; h++) {
-    const char *row = attention_row(task->q, task->q_head_stride, h, task->q_dtype);
-    float *q = work->q + h * work->q_stride;
-    for (int32_t i = 0; i < work->q_stride; i += VEC_LANES) {
-      int32_t left = task->head_dim - i;
-      const char *at = row + (size_t)i * attention_element_bytes(task->q_dtype);
-      vec_store(q + i, left >= VEC_LANES ? vec_row(at, task->q_dtype) : vec_row_tail(at, left, task->q_dtype));
-    }
-  }
+static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
+  float last[VEC_LANES];
+  int32_t i = 0;
+  for (; i + VEC_LANES <= count; i += VEC_LANES)
+    vec_store(values + i, vec_row(row + (size_t)i * attention_element_bytes(dtype), dtype));
+  if (i == count) return;
+  vec_store(last, vec_row_tail(row + (size_t)i * attention_element_bytes(dtype), count - i, dtype));
+  memcpy(values + i, last, (size_t)(count - i) * sizeof *values);
 }
 
 /* ---- logits: a block of heads x SCORE_KEYS keys ------------------------------------------------------------------ */
@@ -87,10 +85,11 @@ INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
       rows[at] = attention_row(task->k, task->k_token_stride, key, dtype);
       if (task->keys - key > PREFETCH_KEYS) prefetch_bytes(rows[at] + ahead, row_bytes);
     }
-    for (int32_t h = 0; h < task->heads;) {
+    int32_t end = work->row + work->rows;
+    for (int32_t h = work->row; h < end;) {
       const float *q = work->q + h * work->q_stride;
       double *t = work->t + h * ATTENTION_TILE + i;
-      int32_t left = task->heads - h;
+      int32_t left = end - h;
       if (left >= SCORE_HEADS) {
         score_block(SCORE_HEADS, task, dtype, q, work->q_stride, rows, t);
         h += SCORE_HEADS;
@@ -103,7 +102,7 @@ INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
       }
     }
   }
-  for (int32_t h = 0; h < task->heads; h++)
+  for (int32_t h = work->row; h < work->row + work->rows; h++)
     for (int32_t i = count; i % BNY_ATTENTION_LANES_MAX != 0; i++) work->t[h * ATTENTION_TILE + i] = -INFINITY;
 }
 
@@ -181,10 +180,11 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
   const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
   int64_t ahead = PREFETCH_KEYS * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
   if (task->keys - first - count < PREFETCH_KEYS) ahead = 0;
-  for (int32_t h = 0; h < task->heads;) {
+  int32_t end = work->row + work->rows;
+  for (int32_t h = work->row; h < end;) {
     const float *p = work->p + h * ATTENTION_TILE;
     float *n = work->n + h * work->n_stride;
-    int32_t left = task->heads - h;
+    int32_t left = end - h;
     int32_t stride = work->n_stride;
     if (left >= 4)
       value_heads(4, task, dtype, v, count, ahead, p, n, stride);

@@ -5,6 +5,7 @@
 
 #include "api/api.h"
 #include "decode/decode.h"
+#include "decode/queries.h"
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -73,11 +74,25 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
 }
 
 static banyan_status check_memory_attention(banyan_comm *comm, const banyan_attention_desc *desc) {
+  const banyan_queries *queries = desc->queries ? desc->queries : &(banyan_queries){0};
   const struct {
     const char *what;
     const void *pointer;
-  } all[] = {
-      {"q", desc->q}, {"k", desc->k}, {"v", desc->v}, {"seq_lens", desc->seq_lens}, {"page_table", desc->page_table}};
+  } all[] = {{"q", desc->q},
+             {"k", desc->k},
+             {"v", desc->v},
+             {"seq_lens", desc->seq_lens},
+             {"page_table", desc->page_table},
+             {"q_rope", desc->q_rope},
+             {"sinks", desc->sinks},
+             {"k_scale", desc->k_scale},
+             {"v_scale", desc->v_scale},
+             {"page_indptr", desc->page_indptr},
+             {"last_page_len", desc->last_page_len},
+             {"queries.query_start_loc", queries->query_start_loc},
+             {"queries.query_start", queries->query_start},
+             {"queries.key_start", queries->key_start},
+             {"queries.tree_mask", queries->tree_mask}};
   banyan_status status = BANYAN_OK;
   for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && desc->batch > 0; i++)
     status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
@@ -98,7 +113,7 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK)
-    status = bny_api_check_memory_partial(comm, out, &(bny_box){desc->batch, desc->heads, 1}, true);
+    status = bny_api_check_memory_partial(comm, out, &(bny_box){bny_decode_tokens(desc), desc->heads, 1}, true);
   if (status == BANYAN_OK) status = bny_comm_check(comm);
   if (status == BANYAN_OK) status = bny_attention_make(comm, desc, out, &attention);
   if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
@@ -108,10 +123,10 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
 
 static banyan_status check_both(const banyan_attention_desc *desc, const banyan_combine_desc *combine) {
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  if (combine->tokens != desc->batch || combine->heads != desc->heads || combine->value_dim != value_dim)
+  if (combine->tokens != bny_decode_tokens(desc) || combine->heads != desc->heads || combine->value_dim != value_dim)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "combine has %d tokens x %d heads of %d values, but attention gives %d x %d of %d", combine->tokens,
-                    combine->heads, combine->value_dim, desc->batch, desc->heads, value_dim);
+                    combine->heads, combine->value_dim, bny_decode_tokens(desc), desc->heads, value_dim);
   if (combine->stream && combine->stream != desc->stream)
     return bny_fail(BANYAN_ERR_ARGUMENT, "combine.stream is not that of attention");
   return BANYAN_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "decode/decode.h"
+#include "decode/queries.h"
 #include "base/status.h"
 
 static int32_t value_dim_of(const banyan_attention_desc *desc) {
@@ -23,7 +24,7 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
 
 /* Values, m and d follow one another. */
 static banyan_status make_rows(bny_attention *attention) {
-  size_t rows = (size_t)attention->desc.batch * (size_t)attention->desc.heads;
+  size_t rows = (size_t)bny_decode_tokens(&attention->desc) * (size_t)attention->desc.heads;
   size_t values = rows * (size_t)value_dim_of(&attention->desc), bytes = (values + 2 * rows + 1) * sizeof(float);
   void *memory = NULL;
   if (attention->engine) {
@@ -56,6 +57,18 @@ static void describe(bny_attention *attention, const char *why_apart, bool alone
            plan->kernel->name, plan->blocks, plan->division.teams, then);
 }
 
+/* Keeps what the caller gave. A sink counts once over all ranks: `combines` and not the first leave it out. */
+static void keep(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc, bool combines) {
+  attention->desc = *desc;
+  attention->combines = combines;
+  if (desc->queries) {
+    attention->queries = *desc->queries;
+    attention->desc.queries = &attention->queries;
+  }
+  if (combines && comm->rank > 0) attention->desc.sinks = NULL;
+  if (!desc->stream) attention->desc.stream = comm->stream;
+}
+
 static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                           const char *why_apart, bny_attention **attention) {
   bool within = !out && !why_apart;
@@ -67,8 +80,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   if (!made->kernels)
     made->kernels = bny_attention_kernels_find(NULL); /* attention does not support all that op.h
                                                                          * does */
-  made->desc = *desc;
-  if (!made->desc.stream) made->desc.stream = comm->stream;
+  keep(comm, made, desc, !out);
   banyan_status status = BANYAN_OK;
   if (!made->engine && !comm->pool && comm->threads > 1)
     status = bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
@@ -82,7 +94,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   else if (!within)
     status = make_rows(made);
   if (status == BANYAN_OK && made->engine)
-    status = bny_decode_make(made->engine, desc, within ? NULL : &made->out, &made->decode);
+    status = bny_decode_make(made->engine, &made->desc, within ? NULL : &made->out, &made->decode);
   if (status != BANYAN_OK) {
     bny_attention_free(made);
     return status;
@@ -104,10 +116,13 @@ banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention
 
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc) {
   const banyan_attention_desc *old = &attention->desc;
-  if (desc->batch != old->batch || desc->heads != old->heads || value_dim_of(desc) != value_dim_of(old)) return false;
-  if (attention->engine && !bny_decode_rebind(&attention->decode, desc)) return false;
-  attention->desc = *desc;
-  if (!desc->stream) attention->desc.stream = comm->stream;
+  if (desc->batch != old->batch || bny_decode_tokens(desc) != bny_decode_tokens(old) || desc->heads != old->heads ||
+      value_dim_of(desc) != value_dim_of(old))
+    return false;
+  banyan_attention_desc mine = *desc;
+  if (attention->combines && comm->rank > 0) mine.sinks = NULL;
+  if (attention->engine && !bny_decode_rebind(&attention->decode, &mine)) return false;
+  keep(comm, attention, desc, attention->combines);
   return true;
 }
 
@@ -117,7 +132,7 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
                                   attention->pool);
 }
 
-static void *advance(const void *base, int64_t elements, banyan_dtype dtype) {
+static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {
   return base ? (char *)(uintptr_t)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
@@ -125,8 +140,8 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   banyan_attention_desc desc = attention->desc;
   banyan_partial out = attention->out;
   desc.batch = count;
-  desc.q = advance(desc.q, first * desc.q_batch_stride, desc.q_dtype);
-  desc.q_rope = advance(desc.q_rope, first * desc.q_rope_batch_stride, desc.q_dtype);
+  desc.q = moved(desc.q, first * desc.q_batch_stride, desc.q_dtype);
+  desc.q_rope = moved(desc.q_rope, first * desc.q_rope_batch_stride, desc.q_dtype);
   if (desc.seq_lens) desc.seq_lens += first;
   if (desc.last_page_len) desc.last_page_len += first;
   if (desc.page_indptr)
@@ -134,12 +149,12 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   else if (desc.page_table)
     desc.page_table += first * desc.page_table_stride;
   if (!desc.page_table) {
-    desc.k = advance(desc.k, first * desc.k_batch_stride, desc.kv_dtype);
-    desc.v = advance(desc.v, first * desc.v_batch_stride, desc.kv_dtype);
+    desc.k = moved(desc.k, first * desc.k_batch_stride, desc.kv_dtype);
+    desc.v = moved(desc.v, first * desc.v_batch_stride, desc.kv_dtype);
   }
-  out.values = advance(out.values, first * out.values_token_stride, out.values_dtype);
-  out.lse = advance(out.lse, first * out.stats_token_stride, out.stats_dtype);
-  out.sum = advance(out.sum, first * out.stats_token_stride, out.stats_dtype);
+  out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
+  out.lse = moved(out.lse, first * out.stats_token_stride, out.stats_dtype);
+  out.sum = moved(out.sum, first * out.stats_token_stride, out.stats_dtype);
   return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &out, attention->pool);
 }
 

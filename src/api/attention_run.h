@@ -12,8 +12,10 @@
 #include "base/status.h"
 
 typedef struct bny_attention {
-  bny_engine *engine; /* NULL: on the host */
-  banyan_attention_desc desc;
+  bny_engine *engine;         /* NULL: on the host */
+  banyan_attention_desc desc; /* desc.queries: NULL, or what follows */
+  banyan_queries queries;
+  bool combines; /* a combine takes its rows */
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;

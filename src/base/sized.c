@@ -15,6 +15,7 @@ const bny_sized bny_sized_combine_desc = SIZED(banyan_combine_desc, 56);
 const bny_sized bny_sized_live = SIZED(banyan_live, 56);
 const bny_sized bny_sized_attention_desc = SIZED(banyan_attention_desc, 168);
 const bny_sized bny_sized_op_info = SIZED(banyan_op_info, 72);
+const bny_sized bny_sized_queries = SIZED(banyan_queries, 64);
 const bny_sized bny_sized_ownership = SIZED(banyan_ownership, 40);
 #undef SIZED
 

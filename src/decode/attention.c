@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention. The keys of each sequence are cut into segments, and the sums of segments are merged in a balanced
+ * Local attention. A row is a query token's head. The keys of each sequence are cut into segments, and the sums of segments are merged in a balanced
  * tree. Both depend on the sequence's length alone, so the bits depend neither on the batch nor on the threads.
  *
- * A row block is some query heads of one KV head and one sequence, which read the keys together. Threads take parts: a
+ * A row block is some rows of one KV head and one sequence, which read the keys together: first the heads of a query
+ * token, then those of the next. Threads take parts: a
  * part is a whole row block, or where these are few, a subtree of one. The thread that completes the last part of a row
  * block merges its parts and writes the rows. Each thread begins with a range of parts of its own, so that in each call
  * it reads the same keys, and takes from the ranges of others when its own is empty. */
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "decode/decode.h"
+#include "decode/queries.h"
 
 static const double log2_e = 1.4426950408889634074;
 
@@ -37,11 +39,12 @@ typedef struct attention_job {
   const banyan_attention_desc *desc;
   const banyan_partial *out;
   double scale_log2;
-  int32_t value_dim, heads_max;
-  int32_t chunks; /* row blocks of a KV head */
+  int32_t value_dim, rows_max; /* rows_max: of a row block */
+  int32_t group;               /* query heads of a KV head */
   int32_t threads;
   int32_t part_segments; /* of a part: a power of two, SEGMENTS_MAX for whole row blocks */
   int32_t *part_first;   /* by sequence, batch + 1 of them: number of its first part */
+  int32_t *block_first;  /* by sequence: number of its first row block */
   part_range *ranges;    /* by thread */
   _Atomic int32_t *left; /* by row block: its parts that are not complete */
   char *sums;            /* by part: a bny_attention_sums, cut off behind the rows that it has */
@@ -66,44 +69,77 @@ typedef struct row_block {
   int32_t sequence, kv_head, chunk;
 } row_block;
 
+/* A row block as a task, and what its rows see. */
+typedef struct row_task {
+  bny_attention_task task;
+  bny_attention_sight sights[BNY_ATTENTION_HEADS_MAX];
+  int32_t first; /* row of the sequence's rows of this KV head */
+} row_task;
+
+/* Row blocks of a KV head of a sequence. */
+static int32_t chunks_of(const attention_job *job, int32_t sequence) {
+  int64_t rows = (int64_t)bny_decode_queries(job->desc, sequence).count * job->group;
+  return (int32_t)((rows + job->rows_max - 1) / job->rows_max);
+}
+
 static const char *advance(const void *base, int64_t elements, banyan_dtype dtype) {
   /* NULL where no key is to be read. */
   return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
-static int32_t first_head(const attention_job *job, const row_block *block) {
-  return block->kv_head * (job->desc->heads / job->desc->kv_heads) + block->chunk * job->heads_max;
+/* The query token and head of row `index` of a row block. */
+static int32_t token_of(const attention_job *job, const row_block *block, const row_task *rows, int32_t index) {
+  return bny_decode_queries(job->desc, block->sequence).first + (rows->first + index) / job->group;
 }
 
-static bny_attention_task task_of(const attention_job *job, const row_block *block) {
+static int32_t head_of(const attention_job *job, const row_block *block, const row_task *rows, int32_t index) {
+  return block->kv_head * job->group + (rows->first + index) % job->group;
+}
+
+static void set_rows(const attention_job *job, const row_block *block, row_task *rows) {
   const banyan_attention_desc *desc = job->desc;
-  int32_t b = block->sequence, group = desc->heads / desc->kv_heads;
-  bny_attention_task task = {
-      .heads = smaller(group - block->chunk * job->heads_max, job->heads_max),
+  for (int32_t i = 0; i < rows->task.heads; i++) {
+    int64_t token = token_of(job, block, rows, i), head = head_of(job, block, rows, i);
+    rows->task.q[i] = advance(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
+    rows->task.q_rope[i] =
+        advance(desc->q_rope, token * desc->q_rope_batch_stride + head * desc->q_rope_head_stride, desc->q_dtype);
+    if (!bny_decode_hides_keys(desc)) continue;
+    bool same_token = i > 0 && token_of(job, block, rows, i - 1) == token;
+    rows->sights[i] = same_token ? rows->sights[i - 1] : bny_decode_sight(desc, block->sequence, (int32_t)token);
+  }
+  if (bny_decode_hides_keys(desc)) rows->task.sights = rows->sights;
+}
+
+static void set_task(const attention_job *job, const row_block *block, row_task *rows) {
+  const banyan_attention_desc *desc = job->desc;
+  int32_t b = block->sequence, all = bny_decode_queries(desc, b).count * job->group;
+  rows->first = block->chunk * job->rows_max;
+  rows->task = (bny_attention_task){
+      .heads = smaller(all - rows->first, job->rows_max),
       .head_dim = desc->head_dim,
       .value_dim = job->value_dim,
-      .keys = desc->seq_lens[b],
+      .keys = bny_decode_keys(desc, b),
       .scale_log2 = job->scale_log2,
+      .soft_cap = (float)((double)desc->soft_cap * log2_e),
       .q_dtype = desc->q_dtype,
       .kv_dtype = desc->kv_dtype,
-      .q = advance(desc->q, b * desc->q_batch_stride + first_head(job, block) * desc->q_head_stride, desc->q_dtype),
-      .q_head_stride = desc->q_head_stride,
+      .rope_dim = desc->rope_dim,
       .k_token_stride = desc->k_token_stride,
       .v_token_stride = desc->v_token_stride,
   };
   int64_t k_first = block->kv_head * desc->k_head_stride, v_first = block->kv_head * desc->v_head_stride;
-  if (desc->page_table) {
-    task.pages = desc->page_table + b * desc->page_table_stride;
-    task.page_keys = desc->page_keys;
-    task.k_page_stride = desc->k_batch_stride;
-    task.v_page_stride = desc->v_batch_stride;
+  rows->task.pages = bny_decode_pages(desc, b);
+  if (rows->task.pages) {
+    rows->task.page_keys = desc->page_keys;
+    rows->task.k_page_stride = desc->k_batch_stride;
+    rows->task.v_page_stride = desc->v_batch_stride;
   } else {
     k_first += b * desc->k_batch_stride;
     v_first += b * desc->v_batch_stride;
   }
-  task.k = advance(desc->k, k_first, desc->kv_dtype);
-  task.v = advance(desc->v, v_first, desc->kv_dtype);
-  return task;
+  rows->task.k = advance(desc->k, k_first, desc->kv_dtype);
+  rows->task.v = advance(desc->v, v_first, desc->kv_dtype);
+  set_rows(job, block, rows);
 }
 
 /* The left half of a tree over `count` leaves: the largest power of two below. */
@@ -143,29 +179,60 @@ static void remember_lost(attention_job *job, int64_t row) {
   while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
 }
 
-static void write_rows(attention_job *job, const row_block *block, const bny_attention_task *task,
-                       const bny_attention_sums *sums) {
+/* Counts the sink of each row: a logit without a value. */
+static void add_sinks(const attention_job *job, const row_block *block, const row_task *rows,
+                      bny_attention_sums *sums) {
+  int32_t stride = bny_attention_padded(job->value_dim);
+  for (int32_t i = 0; i < rows->task.heads; i++) {
+    double sink = (double)job->desc->sinks[head_of(job, block, rows, i)] * log2_e;
+    if (sink > sums->m[i]) {
+      double top = ceil(sink), factor = bny_attention_rescale(sums->m[i], top);
+      for (int32_t j = 0; j < stride; j++) sums->n[i * stride + j] *= factor;
+      sums->d[i] *= factor;
+      sums->m[i] = top;
+    }
+    if (sink > -INFINITY) sums->d[i] += exp2(sink - sums->m[i]);
+  }
+}
+
+static void write_rows(attention_job *job, const row_block *block, const row_task *rows, bny_attention_sums *sums) {
+  const bny_attention_task *task = &rows->task;
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
+  if (job->desc->sinks) add_sinks(job, block, rows, sums);
   bny_attention_finish(task, sums, m, d, n);
   if (job->desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task->heads, job->value_dim, m, d, n);
-  bny_box box = {1, task->heads, job->value_dim};
-  bny_wire_view view = {.m = m, .d = d, .n = n, .token_stride = task->heads};
-  int32_t head0 = first_head(job, block);
-  int64_t lost = job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, block->sequence, head0);
-  if (lost >= 0) remember_lost(job, (int64_t)block->sequence * job->desc->heads + head0 + lost);
+  for (int32_t i = 0, count; i < task->heads; i += count) {
+    int32_t token = token_of(job, block, rows, i), head = head_of(job, block, rows, i);
+    count = smaller(task->heads - i, (block->kv_head + 1) * job->group - head);
+    bny_box box = {1, count, job->value_dim};
+    bny_wire_view view = {.m = m + i, .d = d + i, .n = n + (int64_t)i * job->value_dim, .token_stride = count};
+    int64_t lost = job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
+    if (lost >= 0) remember_lost(job, (int64_t)token * job->desc->heads + head + lost);
+  }
+}
+
+/* Tokens of no sequence become rows without keys. */
+static void write_padding(const attention_job *job) {
+  float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
+  bny_box box = {1, 1, job->value_dim};
+  bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
+  for (int32_t token = bny_decode_padding(job->desc); token < bny_decode_tokens(job->desc); token++)
+    for (int32_t head = 0; head < job->desc->heads; head++)
+      job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
 }
 
 static void run_row_block(attention_job *job, const row_block *block) {
   bny_attention_sums sums;
-  bny_attention_task task = task_of(job, block);
-  sum_segments(job, &task, 0, segments_of(task.keys), &sums);
-  write_rows(job, block, &task, &sums);
+  row_task rows;
+  set_task(job, block, &rows);
+  sum_segments(job, &rows.task, 0, segments_of(rows.task.keys), &sums);
+  write_rows(job, block, &rows, &sums);
 }
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static int32_t parts_of(const attention_job *job, int32_t sequence) {
-  return divide_up(segments_of(job->desc->seq_lens[sequence]), job->part_segments);
+  return divide_up(segments_of(bny_decode_keys(job->desc, sequence)), job->part_segments);
 }
 
 static bny_attention_sums *sums_of(const attention_job *job, int32_t part) {
@@ -195,19 +262,20 @@ static int32_t sequence_of(const attention_job *job, int32_t part) {
 
 static void run_part(attention_job *job, int32_t part) {
   int32_t b = sequence_of(job, part), parts = parts_of(job, b), of_sequence = part - job->part_first[b];
-  int32_t number = of_sequence / parts, index = of_sequence % parts;
-  row_block block = {b, number / job->chunks, number % job->chunks};
+  int32_t number = of_sequence / parts, index = of_sequence % parts, chunks = chunks_of(job, b);
+  row_block block = {b, number / chunks, number % chunks};
   if (parts == 1) {
     run_row_block(job, &block);
     return;
   }
-  bny_attention_task task = task_of(job, &block);
+  row_task rows;
+  set_task(job, &block, &rows);
   int32_t first = index * job->part_segments;
-  sum_segments(job, &task, first, smaller(segments_of(task.keys) - first, job->part_segments), sums_of(job, part));
-  int64_t row_block = (int64_t)b * job->desc->kv_heads * job->chunks + number;
-  if (atomic_fetch_sub_explicit(&job->left[row_block], 1, memory_order_acq_rel) > 1) return;
-  merge_parts(job, &task, part - index, parts);
-  write_rows(job, &block, &task, sums_of(job, part - index));
+  sum_segments(job, &rows.task, first, smaller(segments_of(rows.task.keys) - first, job->part_segments),
+               sums_of(job, part));
+  if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
+  merge_parts(job, &rows.task, part - index, parts);
+  write_rows(job, &block, &rows, sums_of(job, part - index));
 }
 
 static void run_parts(void *context, int32_t place) {
@@ -227,8 +295,8 @@ static int64_t choose_parts(attention_job *job) {
   int64_t count;
   for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
     count = 0;
-    for (int32_t b = 0; b < job->desc->batch; b++) count += parts_of(job, b);
-    count *= (int64_t)job->desc->kv_heads * job->chunks;
+    for (int32_t b = 0; b < job->desc->batch; b++)
+      count += (int64_t)parts_of(job, b) * chunks_of(job, b) * job->desc->kv_heads;
     if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1) return count;
   }
 }
@@ -239,25 +307,30 @@ static size_t aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYT
  * numbers. */
 static bool share_out(attention_job *job, bny_pool *pool) {
   job->threads = bny_pool_threads(pool);
-  int64_t parts = choose_parts(job), blocks = (int64_t)job->desc->batch * job->desc->kv_heads * job->chunks;
+  int64_t parts = choose_parts(job), blocks = 0;
+  for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)chunks_of(job, b) * job->desc->kv_heads;
   if (parts > INT32_MAX - job->threads * 2) return false;
-  size_t rows = (size_t)(job->heads_max * bny_attention_padded(job->value_dim));
+  size_t rows = (size_t)(job->rows_max * bny_attention_padded(job->value_dim));
   job->sums_bytes = aligned(offsetof(bny_attention_sums, n) + rows * sizeof(double));
   size_t ranges = aligned((size_t)job->threads * sizeof *job->ranges);
   size_t firsts = aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
   size_t left = aligned((size_t)blocks * sizeof *job->left);
-  char *memory = bny_pool_memory(pool, ranges + firsts + left + (parts > blocks ? (size_t)parts * job->sums_bytes : 0));
+  char *memory =
+      bny_pool_memory(pool, ranges + 2 * firsts + left + (parts > blocks ? (size_t)parts * job->sums_bytes : 0));
   if (!memory) return false;
   job->ranges = (part_range *)(void *)memory;
   job->part_first = (int32_t *)(void *)(memory + ranges);
-  job->left = (_Atomic int32_t *)(void *)(memory + ranges + firsts);
-  job->sums = memory + ranges + firsts + left;
-  int32_t first = 0, each = job->desc->kv_heads * job->chunks;
+  job->block_first = (int32_t *)(void *)(memory + ranges + firsts);
+  job->left = (_Atomic int32_t *)(void *)(memory + ranges + 2 * firsts);
+  job->sums = memory + ranges + 2 * firsts + left;
+  int32_t first = 0, block = 0;
   for (int32_t b = 0; b < job->desc->batch; b++) {
+    int32_t each = job->desc->kv_heads * chunks_of(job, b);
     job->part_first[b] = first;
+    job->block_first[b] = block;
     first += parts_of(job, b) * each;
-    for (int32_t i = 0; i < each; i++)
-      atomic_store_explicit(&job->left[(int64_t)b * each + i], parts_of(job, b), memory_order_relaxed);
+    for (int32_t i = 0; i < each; i++, block++)
+      atomic_store_explicit(&job->left[block], parts_of(job, b), memory_order_relaxed);
   }
   job->part_first[job->desc->batch] = first;
   for (int32_t i = 0; i < job->threads; i++) {
@@ -270,14 +343,14 @@ static bool share_out(attention_job *job, bny_pool *pool) {
 static void run_alone(attention_job *job) {
   for (row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
     for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
-      for (at.chunk = 0; at.chunk < job->chunks; at.chunk++) run_row_block(job, &at);
+      for (at.chunk = 0; at.chunk < chunks_of(job, at.sequence); at.chunk++) run_row_block(job, &at);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
   int64_t keys = 0, row = desc->head_dim + bny_decode_value_dim(desc);
-  for (int32_t b = 0; b < desc->batch; b++) keys += desc->seq_lens[b];
+  for (int32_t b = 0; b < desc->batch; b++) keys += bny_decode_keys(desc, b);
   return (uint64_t)(keys * desc->kv_heads * row) * bny_dtype_bytes(desc->kv_dtype);
 }
 
@@ -289,8 +362,8 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   uint64_t since = bny_trace_span_begin();
   attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
   job.value_dim = bny_decode_value_dim(desc);
-  job.heads_max = bny_attention_heads_max(desc->head_dim, job.value_dim);
-  job.chunks = divide_up(desc->heads / desc->kv_heads, job.heads_max);
+  job.rows_max = bny_attention_heads_max(desc->head_dim, job.value_dim);
+  job.group = desc->heads / desc->kv_heads;
   job.scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
   bny_pool *mine = bny_pool_take(pool);
   if (mine && share_out(&job, mine))
@@ -298,14 +371,15 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   else
     run_alone(&job);
   bny_pool_give(mine);
+  write_padding(&job);
   int64_t lost = atomic_load(&job.lost);
   if (lost >= 0)
     status =
         bny_fail(BANYAN_ERR_DATA,
-                 "banyan_attention: %s cannot hold the statistics of sequence %" PRId64 ", head %" PRId64
+                 "banyan_attention: %s cannot hold the statistics of token %" PRId64 ", head %" PRId64
                  "; all other rows are right. Give out.stats_dtype a type of a wider range",
                  bny_wire_formats[bny_wire_of_dtype(out->stats_dtype)].name, lost / desc->heads, lost % desc->heads);
-  if (since) bny_trace_span_end(since, desc->batch * desc->heads, bny_decode_attention_bytes(desc));
+  if (since) bny_trace_span_end(since, bny_decode_tokens(desc) * desc->heads, bny_decode_attention_bytes(desc));
   return status;
 }
 

@@ -2,6 +2,7 @@
  *
  * Checks of a call of local attention, before anything is computed. */
 #include "decode/decode.h"
+#include "decode/queries.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -20,9 +21,9 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, desc->heads,
                     desc->kv_heads);
-  if ((int64_t)desc->batch * desc->heads > INT32_MAX)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch %" PRId32 " x heads %" PRId32 " are more than 2^31 - 1 rows",
-                    desc->batch, desc->heads);
+  if ((int64_t)bny_decode_tokens(desc) * desc->heads > INT32_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s %" PRId32 " x heads %" PRId32 " are more than 2^31 - 1 rows",
+                    desc->queries ? "queries.tokens" : "batch", bny_decode_tokens(desc), desc->heads);
   if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "head_dim is %" PRId32 ", must be 1 to %d", desc->head_dim,
                     BNY_ATTENTION_HEAD_DIM_MAX);
@@ -55,14 +56,13 @@ static banyan_status check_stride(const char *name, int64_t stride, int32_t rows
 
 /* Rows of the table follow one another. The length of the last row is not known. */
 static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
-  return desc->page_table && desc->batch > 1 && desc->page_table_stride > 0 &&
+  return desc->page_table && !desc->page_indptr && desc->batch > 1 && desc->page_table_stride > 0 &&
          (keys - (keys > 0)) / desc->page_keys >= desc->page_table_stride;
 }
 
 static banyan_status check_pages(const banyan_attention_desc *desc) {
-  bool power_of_two = desc->page_keys > 0 && (desc->page_keys & (desc->page_keys - 1)) == 0;
-  if (desc->page_table && !power_of_two)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be a power of two", desc->page_keys);
+  if (desc->page_table && desc->page_keys < 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be at least 1", desc->page_keys);
   if (!desc->page_table && desc->page_keys != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->page_keys);
   if (desc->pages < 0 || (desc->pages > 0 && !desc->page_table))
@@ -78,7 +78,7 @@ static banyan_status check_pages(const banyan_attention_desc *desc) {
 
 /* Checks every id that the length of one sequence reaches. */
 static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b) {
-  const int32_t *table = desc->page_table + b * desc->page_table_stride, keys = desc->seq_lens[b];
+  const int32_t *table = bny_decode_pages(desc, b), keys = bny_decode_keys(desc, b);
   const int32_t last = desc->pages > 0 && desc->pages <= INT32_MAX ? (int32_t)desc->pages - 1 : INT32_MAX;
   if (exceeds_table(desc, keys))
     return bny_fail(BANYAN_ERR_ARGUMENT,
@@ -98,7 +98,10 @@ static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b
 static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
   if (desc->batch == 0) return BANYAN_OK;
   int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
-  banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
+  banyan_status status =
+      check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope_dim);
+  if (status == BANYAN_OK && desc->rope_dim > 0)
+    status = check_stride("q_rope_head_stride", desc->q_rope_head_stride, desc->heads, desc->rope_dim);
   if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, desc->head_dim);
   if (status == BANYAN_OK)
     status = check_stride("v_token_stride", desc->v_token_stride, neighbours, bny_decode_value_dim(desc));
@@ -112,18 +115,20 @@ static banyan_status check_strides(const banyan_attention_desc *desc, int32_t lo
 static banyan_status check_memory(const banyan_attention_desc *desc) {
   int32_t longest = 0;
   if (desc->batch > 0 && !desc->q) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
-  if (desc->batch > 0 && !desc->seq_lens) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
+  if (desc->batch > 0 && !desc->seq_lens && !desc->last_page_len)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
+  banyan_status status = bny_decode_check_queries_memory(desc);
+  if (status != BANYAN_OK) return status;
   for (int32_t b = 0; b < desc->batch; b++) {
-    if (desc->seq_lens[b] < 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b,
-                      desc->seq_lens[b]);
-    longest = desc->seq_lens[b] > longest ? desc->seq_lens[b] : longest;
+    int32_t keys = bny_decode_keys(desc, b);
+    if (keys < 0) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b, keys);
+    longest = keys > longest ? keys : longest;
   }
   if (longest > 0 && !desc->k)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
   if (longest > 0 && !desc->v)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
-  banyan_status status = check_strides(desc, longest);
+  status = check_strides(desc, longest);
   for (int32_t b = 0; desc->page_table && b < desc->batch && status == BANYAN_OK; b++) status = check_page_ids(desc, b);
   return status;
 }
@@ -146,13 +151,14 @@ banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_p
 
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
+  if (status == BANYAN_OK) status = bny_decode_check_queries(desc);
   if (status == BANYAN_OK) status = check_pages(desc);
   if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
   return status;
 }
 
 banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
-  bny_box box = {desc->batch, desc->heads, bny_decode_value_dim(desc)};
+  bny_box box = {bny_decode_tokens(desc), desc->heads, bny_decode_value_dim(desc)};
   const char *reason = bny_partial_check(out, &box, true);
   return reason ? bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason) : BANYAN_OK;
 }

@@ -3,4 +3,6 @@ libbanyan_core_la_SOURCES += \
   %D%/attention.c \
   %D%/attention_check.c \
   %D%/decode.h \
-  %D%/ownership.c
+  %D%/ownership.c \
+  %D%/queries.c %D%/queries.h \
+  %D%/queries_check.c

@@ -48,6 +48,15 @@ TEST(refusals) {
   REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
   REFUSE(pages, -1, "pages is -1, negative");
   REFUSE(pages, 4, "pages is 4 and page_table is NULL");
+  REFUSE(soft_cap, -1, "soft_cap is -1");
+  REFUSE(soft_cap, NAN, "soft_cap is nan");
+  REFUSE(sinks, ((float[]){0, -INFINITY, INFINITY, 0}), "sinks[2] is inf");
+  REFUSE(rope_dim, 16, "rope_dim is 16, must be 0 to head_dim - 1, which is 15");
+  REFUSE(rope_dim, -1, "rope_dim is -1");
+  REFUSE(rope_dim, 4, "rope_dim is 4 and q_rope is NULL");
+  REFUSE(q_rope, p.desc.q, "rope_dim is 0 and q_rope is given");
+  REFUSE(page_indptr, ((int32_t[]){0, 1, 2}), "page_indptr is given and page_table is NULL");
+  REFUSE(last_page_len, ((int32_t[]){1, 1}), "last_page_len is given and page_indptr is NULL");
   REFUSE(q_head_stride, 15, "q_head_stride");
   REFUSE(k_token_stride, 0, "k_token_stride");
   REFUSE(v_token_stride, -1, "v_token_stride");
@@ -61,6 +70,94 @@ TEST(refusals) {
   refuse(&p.desc, &bad, "values");
   result_free(&r);
   problem_free(&p);
+}
+
+#define REFUSE_QUERIES(field, value, word) \
+  do {                                     \
+    banyan_queries wrong = queries;        \
+    wrong.field = value;                   \
+    banyan_attention_desc bad = p.desc;    \
+    bad.queries = &wrong;                  \
+    refuse(&bad, &out, word);              \
+  } while (0)
+
+TEST(wrong_queries) {
+  random_state = 2;
+  problem p;
+  problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
+  int32_t starts[] = {0, 1, 2}, at[] = {4, 6}, many[] = {0, 0, 33};
+  uint32_t masks[40] = {0};
+  banyan_queries queries = {.size = sizeof queries, .tokens = 2, .query_start_loc = starts, .query_start = at};
+  p.desc.queries = &queries;
+  banyan_partial out;
+  result r = result_make(&p.desc, &out);
+  ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  REFUSE_QUERIES(size, 8, "queries.size is 8");
+  REFUSE_QUERIES(tokens, -1, "queries.tokens is -1");
+  REFUSE_QUERIES(tokens, 1, "queries.query_start_loc[2] is 2");
+  REFUSE_QUERIES(query_start_loc, ((int32_t[]){0, 2, 1}), "queries.query_start_loc[2] is 1");
+  REFUSE_QUERIES(query_start_loc, ((int32_t[]){-1, 0, 1}), "queries.query_start_loc[0] is -1");
+  REFUSE_QUERIES(query_start, ((int32_t[]){0, -3}), "queries.query_start[1] is -3");
+  REFUSE_QUERIES(key_start, ((int32_t[]){-9, 0}), "queries.key_start[0] is -9");
+  REFUSE_QUERIES(window, -2, "queries.window is -2");
+  REFUSE_QUERIES(key_block, -2, "queries.key_block is -2");
+  REFUSE_QUERIES(key_block, 4, "queries.key_stride is 0, and key_block is 4");
+  REFUSE_QUERIES(key_stride, 4, "queries.key_stride is 4, and key_block is 0");
+  queries.query_start = NULL;
+  REFUSE_QUERIES(window, 2, "queries.window is given, and query_start is NULL");
+  REFUSE_QUERIES(tree_mask, masks, "queries.tree_mask is given, and query_start is NULL");
+  REFUSE_QUERIES(key_start, at, "queries.key_start is given, and query_start is NULL");
+  queries.query_start_loc = NULL;
+  REFUSE_QUERIES(tokens, 3, "queries.tokens is 3 and batch 2");
+  queries = (banyan_queries){
+      .size = sizeof queries, .tokens = 40, .query_start_loc = many, .query_start = at, .tree_mask = masks};
+  refuse(&p.desc, &out, "sequence 1 has 33 query tokens, and queries.tree_mask has 32 bits");
+  result_free(&r);
+  problem_free(&p);
+}
+
+TEST(wrong_lists_of_pages) {
+  enum { DIM = 16 };
+  float q[2 * DIM] = {0}, k[4 * 3 * DIM] = {0};
+  int32_t table[] = {0, 1, 2, 3}, indptr[] = {0, 1, 4}, last[] = {3, 2}, lens[] = {3, 9};
+  problem p = {.desc = {.size = sizeof p.desc,
+                        .batch = 2,
+                        .heads = 1,
+                        .kv_heads = 1,
+                        .head_dim = DIM,
+                        .q_dtype = BANYAN_F32,
+                        .kv_dtype = BANYAN_F32,
+                        .q = q,
+                        .q_batch_stride = DIM,
+                        .q_head_stride = DIM,
+                        .k = k,
+                        .k_batch_stride = 3 * DIM,
+                        .k_token_stride = DIM,
+                        .v = k,
+                        .v_batch_stride = 3 * DIM,
+                        .v_token_stride = DIM,
+                        .page_table = table,
+                        .page_indptr = indptr,
+                        .last_page_len = last,
+                        .page_keys = 3,
+                        .pages = 4}};
+  banyan_partial out;
+  result r = result_make(&p.desc, &out);
+  ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  REFUSE(page_keys, 0, "page_keys is 0, must be at least 1");
+  REFUSE(page_indptr, ((int32_t[]){0, 3, 1}), "page_indptr[1] is 3 and the next 1");
+  REFUSE(page_indptr, ((int32_t[]){-1, 1, 4}), "page_indptr[0] is -1");
+  REFUSE(last_page_len, ((int32_t[]){3, 4}), "last_page_len[1] is 4, must be 1 to page_keys, which is 3");
+  REFUSE(last_page_len, ((int32_t[]){0, 1}), "last_page_len[0] is 0");
+  table[3] = 4;
+  refuse(&p.desc, &out, "page_table[1][2] is 4, must be 0 to 3");
+  table[3] = 3;
+  p.desc.last_page_len = NULL;
+  p.desc.seq_lens = lens;
+  ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  lens[0] = 4;
+  refuse(&p.desc, &out, "seq_lens[0] is 4, and page_indptr gives it 1 pages of 3 keys");
+  result_free(&r);
 }
 
 /* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads

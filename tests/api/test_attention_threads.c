@@ -103,7 +103,7 @@ TEST(first_lost_row_is_named) {
     banyan_status status =
         bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), &p.desc, &out, pool);
     ck_assert_int_eq(status, BANYAN_ERR_DATA);
-    ck_assert_msg(strstr(banyan_last_error(), "sequence 0, head 2;") != NULL, "%s", banyan_last_error());
+    ck_assert_msg(strstr(banyan_last_error(), "token 0, head 2;") != NULL, "%s", banyan_last_error());
   }
   bny_pool_free(pool);
   problem_free(&p);

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "decode/queries.h"
+
+enum { TREE_BITS = 32 };
+
+int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence) {
+  if (!desc->last_page_len) return desc->seq_lens[sequence];
+  int32_t pages = desc->page_indptr[sequence + 1] - desc->page_indptr[sequence];
+  return pages > 0 ? (pages - 1) * desc->page_keys + desc->last_page_len[sequence] : 0;
+}
+
+/* Returns how many of the sequence's keys in this shard have positions below `position`. Positions grow with keys. */
+static int32_t keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
+  const banyan_queries *queries = desc->queries;
+  int64_t keys = bny_decode_keys(desc, sequence), below = position;
+  if (queries->key_start) below -= queries->key_start[sequence];
+  if (below <= 0) return 0;
+  if (queries->key_block > 0) {
+    int64_t rest = below % queries->key_stride;
+    below = below / queries->key_stride * queries->key_block + (rest < queries->key_block ? rest : queries->key_block);
+  }
+  return (int32_t)(below < keys ? below : keys);
+}
+
+/* The drafts that the query sees, of keys from sight->tree_first on. */
+static uint32_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, int32_t token, int64_t lowest,
+                          const bny_attention_sight *sight) {
+  int64_t start = desc->queries->query_start[sequence];
+  uint32_t mask = desc->queries->tree_mask[token], bits = 0;
+  for (int32_t j = 0; j < TREE_BITS; j++) {
+    if (!(mask >> j & 1) || start + j < lowest) continue;
+    int32_t key = keys_below(desc, sequence, start + j);
+    if (keys_below(desc, sequence, start + j + 1) > key) bits |= UINT32_C(1) << (key - sight->tree_first);
+  }
+  return bits;
+}
+
+bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token) {
+  const banyan_queries *queries = desc->queries;
+  int64_t start = queries->query_start[sequence], own = start + token - bny_decode_queries(desc, sequence).first;
+  int64_t lowest = queries->window > 0 ? own - queries->window + 1 : 0;
+  bny_attention_sight sight = {.end = keys_below(desc, sequence, queries->tree_mask ? start : own + 1)};
+  sight.first = keys_below(desc, sequence, lowest);
+  if (sight.first > sight.end) sight.first = sight.end;
+  sight.tree_first = sight.end;
+  if (queries->tree_mask) sight.tree_bits = tree_bits(desc, sequence, token, lowest, &sight);
+  return sight;
+}

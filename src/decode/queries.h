@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The query tokens of a call of attention, its keys, and which of them a query sees: what banyan_queries and page lists
+ * say, in numbers of tokens and keys. All of it assumes a description that was checked. */
+#ifndef BNY_DECODE_QUERIES_H
+#define BNY_DECODE_QUERIES_H
+
+#include "attention.h"
+#include "banyan.h"
+
+/* Returns the rows of q, in tokens: as many as the output has. */
+static inline int32_t bny_decode_tokens(const banyan_attention_desc *desc) {
+  return desc->queries ? desc->queries->tokens : desc->batch;
+}
+
+/* The query tokens [first, first + count) of a sequence. */
+typedef struct bny_query_range {
+  int32_t first, count;
+} bny_query_range;
+
+static inline bny_query_range bny_decode_queries(const banyan_attention_desc *desc, int32_t sequence) {
+  const int32_t *loc = desc->queries ? desc->queries->query_start_loc : NULL;
+  return loc ? (bny_query_range){loc[sequence], loc[sequence + 1] - loc[sequence]} : (bny_query_range){sequence, 1};
+}
+
+/* Returns the first token that no sequence has. */
+static inline int32_t bny_decode_padding(const banyan_attention_desc *desc) {
+  const int32_t *loc = desc->queries ? desc->queries->query_start_loc : NULL;
+  return loc ? loc[desc->batch] : desc->batch;
+}
+
+/* Returns the keys that a sequence has in this shard. */
+int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence);
+
+/* Returns the pages of a sequence; NULL: keys are not paged. */
+static inline const int32_t *bny_decode_pages(const banyan_attention_desc *desc, int32_t sequence) {
+  if (!desc->page_table) return NULL;
+  return desc->page_table + (desc->page_indptr ? desc->page_indptr[sequence] : sequence * desc->page_table_stride);
+}
+
+/* Returns true if there are queries that do not see all keys. */
+static inline bool bny_decode_hides_keys(const banyan_attention_desc *desc) {
+  return desc->queries && desc->queries->query_start;
+}
+
+/* Returns what query token `token` of the call, a token of `sequence`, sees of the sequence's keys in this shard. */
+bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checks of banyan_queries, page lists, sinks and queries in two parts. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "base/sized.h"
+#include "base/status.h"
+#include "decode/decode.h"
+#include "decode/queries.h"
+
+#define WHERE "banyan_attention: "
+
+enum { TREE_TOKENS_MAX = 32 };
+
+static banyan_status check_queries_shape(const banyan_queries *queries) {
+  if (queries->tokens < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.tokens is %" PRId32 ", negative", queries->tokens);
+  if (queries->window < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.window is %" PRId32 ", negative", queries->window);
+  if (!queries->query_start && (queries->window > 0 || queries->tree_mask || queries->key_start))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "queries.%s is given, and query_start is NULL: queries have no positions",
+                    queries->window > 0  ? "window"
+                    : queries->tree_mask ? "tree_mask"
+                                         : "key_start");
+  if (queries->key_block < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_block is %" PRId32 ", negative", queries->key_block);
+  if (queries->key_block > 0 ? queries->key_stride < queries->key_block : queries->key_stride != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "queries.key_stride is %" PRId32 ", and key_block is %" PRId32
+                          ": blocks lie at least their length apart, and without blocks both are 0",
+                    queries->key_stride, queries->key_block);
+  return BANYAN_OK;
+}
+
+static banyan_status check_two_parts(const banyan_attention_desc *desc) {
+  if (desc->rope_dim < 0 || desc->rope_dim >= desc->head_dim)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "rope_dim is %" PRId32 ", must be 0 to head_dim - 1, which is %" PRId32,
+                    desc->rope_dim, desc->head_dim - 1);
+  if ((desc->rope_dim > 0) != (desc->q_rope != NULL) && bny_decode_tokens(desc) > 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "rope_dim is %" PRId32 " and q_rope is %s", desc->rope_dim,
+                    desc->q_rope ? "given" : "NULL");
+  return BANYAN_OK;
+}
+
+banyan_status bny_decode_check_queries(const banyan_attention_desc *desc) {
+  banyan_queries room;
+  if (desc->queries && !bny_sized_read(&bny_sized_queries, WHERE "queries", desc->queries, &room))
+    return BANYAN_ERR_ARGUMENT;
+  banyan_status status = desc->queries ? check_queries_shape(desc->queries) : BANYAN_OK;
+  if (status == BANYAN_OK) status = check_two_parts(desc);
+  if (status != BANYAN_OK) return status;
+  if (desc->queries && !desc->queries->query_start_loc && desc->queries->tokens != desc->batch)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "queries.tokens is %" PRId32 " and batch %" PRId32
+                          ": without query_start_loc each sequence has one token",
+                    desc->queries->tokens, desc->batch);
+  if (!(desc->soft_cap >= 0) || isinf(desc->soft_cap))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "soft_cap is %g, must be positive, or 0 for none",
+                    (double)desc->soft_cap);
+  if (desc->page_indptr && !desc->page_table)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_indptr is given and page_table is NULL");
+  if (desc->last_page_len && !desc->page_indptr)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "last_page_len is given and page_indptr is NULL");
+  return BANYAN_OK;
+}
+
+/* ---- memory of the host ------------------------------------------------------------------------------------------ */
+
+static banyan_status check_page_list(const banyan_attention_desc *desc) {
+  for (int32_t b = 0; b < desc->batch; b++) {
+    int64_t pages = (int64_t)desc->page_indptr[b + 1] - desc->page_indptr[b];
+    if (desc->page_indptr[b] < 0 || pages < 0)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "page_indptr[%" PRId32 "] is %" PRId32 " and the next %" PRId32
+                            ": they must not be negative or decrease",
+                      b, desc->page_indptr[b], desc->page_indptr[b + 1]);
+    if (desc->last_page_len && pages > 0 && (desc->last_page_len[b] < 1 || desc->last_page_len[b] > desc->page_keys))
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "last_page_len[%" PRId32 "] is %" PRId32 ", must be 1 to page_keys, which is %" PRId32, b,
+                      desc->last_page_len[b], desc->page_keys);
+    if (desc->last_page_len && pages * desc->page_keys > INT32_MAX)
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "sequence %" PRId32 " has more than 2^31 - 1 keys", b);
+    if (!desc->last_page_len && desc->seq_lens && desc->seq_lens[b] > pages * desc->page_keys)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_indptr gives it %" PRId64
+                            " pages of %" PRId32 " keys",
+                      b, desc->seq_lens[b], pages, desc->page_keys);
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status check_starts(const banyan_attention_desc *desc) {
+  const banyan_queries *queries = desc->queries;
+  const int32_t *loc = queries->query_start_loc;
+  for (int32_t b = 0; loc && b <= desc->batch; b++)
+    if (loc[b] < (b > 0 ? loc[b - 1] : 0) || loc[b] > queries->tokens)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "queries.query_start_loc[%" PRId32 "] is %" PRId32
+                            ": starts must not be negative or decrease, or pass queries.tokens, which is %" PRId32,
+                      b, loc[b], queries->tokens);
+  for (int32_t b = 0; b < desc->batch; b++) {
+    int32_t count = bny_decode_queries(desc, b).count;
+    if (queries->query_start && queries->query_start[b] < 0)
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.query_start[%" PRId32 "] is %" PRId32 ", negative", b,
+                      queries->query_start[b]);
+    if (queries->key_start && queries->key_start[b] < 0)
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_start[%" PRId32 "] is %" PRId32 ", negative", b,
+                      queries->key_start[b]);
+    if (queries->tree_mask && count > TREE_TOKENS_MAX)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "sequence %" PRId32 " has %" PRId32 " query tokens, and queries.tree_mask has %d bits", b,
+                      count, TREE_TOKENS_MAX);
+  }
+  return BANYAN_OK;
+}
+
+banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc) {
+  banyan_status status = desc->queries ? check_starts(desc) : BANYAN_OK;
+  if (status == BANYAN_OK && desc->page_indptr) status = check_page_list(desc);
+  if (status != BANYAN_OK) return status;
+  for (int32_t h = 0; desc->sinks && h < desc->heads; h++)
+    if (isnan(desc->sinks[h]) || (isinf(desc->sinks[h]) && desc->sinks[h] > 0))
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "sinks[%" PRId32 "] is %g, must be a number or -inf", h,
+                      (double)desc->sinks[h]);
+  return BANYAN_OK;
+}

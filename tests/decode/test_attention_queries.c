@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention of several queries: positions, windows, trees, caps, sinks, lists of pages and queries in two parts, against
+ * double precision; and the same over shards, where the combine of all ranks is attention to the whole sequence. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention.h"
+#include "decode/decode.h"
+#include "op.h"
+#include "tests/api/attention_local.h"
+#include "tests/support/suite.h"
+#include "tests/support/world.h"
+
+enum { BATCH_MAX = 3, TOKENS_MAX = 140, LENGTH_MAX = 300, RANKS_MAX = 9 };
+
+/* Whole sequences. Rows of q, k and v are those of memory, in the types of the case. */
+typedef struct sequences {
+  int32_t batch, heads, kv_heads, head_dim, value_dim, rope_dim, tokens;
+  banyan_dtype q_dtype, kv_dtype;
+  int32_t loc[BATCH_MAX + 1], start[BATCH_MAX], length[BATCH_MAX];
+  bool causal, tree;
+  uint32_t masks[TOKENS_MAX];
+  int32_t window;
+  float soft_cap, scale;
+  float *sinks;
+  char *q, *k, *v; /* q [tokens][heads][head_dim]; k and v [batch][kv_heads][length][dim] at fixed strides */
+  banyan_ownership rule;
+  int32_t nan_position; /* of a value that is NaN; -1: none */
+} sequences;
+
+static char *draw(int64_t elements, banyan_dtype dtype) {
+  char *made = malloc((size_t)(elements + 1) * 4);
+  fill(made, elements, dtype, 1);
+  return made;
+}
+
+static int64_t kv_row(const sequences *s, int32_t b, int32_t kv_head, int32_t position) {
+  return ((int64_t)b * s->kv_heads + kv_head) * LENGTH_MAX + position;
+}
+
+/* Tokens of each sequence are its last ones, or stand within it. */
+static void sequences_make(sequences *s) {
+  static const int32_t groups[] = {1, 2, 3, 4, 8, 11};
+  memset(s, 0, sizeof *s);
+  s->batch = random_range(1, BATCH_MAX);
+  s->kv_heads = random_range(1, 2);
+  s->heads = s->kv_heads * groups[random_range(0, 5)];
+  s->head_dim = random_range(2, 70);
+  s->value_dim = random_range(1, 70);
+  s->rope_dim = random_range(0, 2) ? 0 : random_range(1, s->head_dim - 1);
+  s->q_dtype = (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16);
+  s->kv_dtype = (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16);
+  s->causal = random_range(0, 4) > 0;
+  s->tree = s->causal && random_range(0, 2) == 0;
+  if (s->causal && random_range(0, 1)) s->window = random_range(1, 120);
+  if (random_range(0, 2) == 0) s->soft_cap = (float)random_range(1, 30);
+  s->scale = random_range(0, 1) ? 0 : 0.7F;
+  for (int32_t b = 0; b < s->batch; b++) {
+    int32_t most = s->tree ? 32 : 40, count = random_range(0, 3) ? random_range(0, 6) : random_range(0, most);
+    s->loc[b + 1] = s->loc[b] + count;
+    s->start[b] = random_range(0, LENGTH_MAX - count);
+    s->length[b] = random_range(0, 3) ? s->start[b] + count : random_range(0, LENGTH_MAX);
+  }
+  s->tokens = s->loc[s->batch] + random_range(0, 3);
+  for (int32_t t = 0; t < s->tokens; t++) s->masks[t] = (uint32_t)random_bits();
+  if (random_range(0, 2) == 0) {
+    s->sinks = malloc((size_t)s->heads * sizeof *s->sinks);
+    for (int32_t h = 0; h < s->heads; h++) s->sinks[h] = random_range(0, 4) ? (float)(2 * random_normal()) : -INFINITY;
+  }
+  int64_t rows = (int64_t)s->batch * s->kv_heads * LENGTH_MAX;
+  s->q = draw((int64_t)s->tokens * s->heads * s->head_dim, s->q_dtype);
+  s->k = draw(rows * s->head_dim, s->kv_dtype);
+  s->v = draw(rows * s->value_dim, s->kv_dtype);
+  s->nan_position = random_range(0, 3) ? -1 : random_range(0, LENGTH_MAX - 1);
+  for (int32_t b = 0; s->nan_position >= 0 && b < s->batch; b++)
+    store(s->v, kv_row(s, b, 0, s->nan_position) * s->value_dim, BANYAN_F32 == s->kv_dtype ? BANYAN_F32 : BANYAN_BF16,
+          NAN);
+  s->rule = (banyan_ownership){.size = sizeof s->rule,
+                               .kind = random_range(0, 1) ? BANYAN_OWNERSHIP_RANGES : BANYAN_OWNERSHIP_BLOCKS,
+                               .nranks = random_range(1, RANKS_MAX),
+                               .block = random_range(1, 20)};
+  if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) s->rule.tokens = LENGTH_MAX;
+}
+
+static void sequences_free(sequences *s) {
+  free(s->sinks);
+  free(s->q);
+  free(s->k);
+  free(s->v);
+}
+
+/* ---- reference --------------------------------------------------------------------------------------------------- */
+
+static bool sees(const sequences *s, int32_t b, int32_t token, int32_t position) {
+  int32_t own = s->start[b] + token - s->loc[b], draft = position - s->start[b];
+  if (!s->causal) return true;
+  if (s->window > 0 && position <= own - s->window) return false;
+  if (!s->tree) return position <= own;
+  return draft < 0 || (draft < 32 && (s->masks[token] >> draft & 1));
+}
+
+/* rank: counts what it owns alone, and sinks; -1: all. Writes o and its scale; returns the lse. */
+static double reference(const sequences *s, int32_t b, int32_t token, int32_t head, int32_t rank, double *o,
+                        double *length) {
+  int32_t kv_head = head / (s->heads / s->kv_heads);
+  double scale = s->scale != 0 ? (double)s->scale : 1 / sqrt((double)s->head_dim);
+  double t[LENGTH_MAX], m = s->sinks ? (double)s->sinks[head] : -INFINITY, d = 0, mean = 0;
+  for (int32_t j = 0; j < s->value_dim; j++) o[j] = 0;
+  for (int32_t p = 0; p < s->length[b]; p++) {
+    int32_t owner;
+    int64_t place;
+    ck_assert_int_eq(banyan_ownership_of_token(&s->rule, p, &owner, &place), BANYAN_OK);
+    t[p] = -INFINITY;
+    if ((rank >= 0 && owner != rank) || !sees(s, b, token, p)) continue;
+    double sum = 0;
+    for (int32_t j = 0; j < s->head_dim; j++)
+      sum += load(s->q, ((int64_t)token * s->heads + head) * s->head_dim + j, s->q_dtype) *
+             load(s->k, kv_row(s, b, kv_head, p) * s->head_dim + j, s->kv_dtype);
+    t[p] = sum * scale;
+    if (s->soft_cap > 0) t[p] = (double)s->soft_cap * tanh(t[p] / (double)s->soft_cap);
+    m = fmax(m, t[p]);
+  }
+  if (s->sinks && m > -INFINITY) d = exp((double)s->sinks[head] - m);
+  for (int32_t p = 0; p < s->length[b]; p++) {
+    if (t[p] == -INFINITY) continue;
+    double weight = exp(t[p] - m), squares = 0;
+    d += weight;
+    for (int32_t j = 0; j < s->value_dim; j++) {
+      bool is_nan = p == s->nan_position && kv_head == 0 && j == 0; /* load() knows numbers alone */
+      double value = is_nan ? NAN : load(s->v, kv_row(s, b, kv_head, p) * s->value_dim + j, s->kv_dtype);
+      o[j] += weight * value;
+      if (!isnan(value)) squares += value * value;
+    }
+    mean += weight * sqrt(squares);
+  }
+  for (int32_t j = 0; j < s->value_dim && d > 0; j++) o[j] /= d;
+  *length = d > 0 ? mean / d : 0;
+  return d > 0 ? m + log(d) : -INFINITY;
+}
+
+/* Returns what is wrong with a row, or NULL. The sequence of a token is that of the last start at or before it. */
+static const char *check_row(const sequences *s, int32_t token, int32_t head, int32_t rank, const float *values,
+                             double lse) {
+  static __thread char text[160];
+  double o[80] = {0}, length = 0, expected = -INFINITY, error = 0;
+  int32_t b = 0;
+  while (b < s->batch && token >= s->loc[b + 1]) b++;
+  if (b < s->batch) expected = reference(s, b, token, head, rank, o, &length);
+  for (int32_t j = 0; j < s->value_dim; j++) {
+    if (isnan(o[j]) != isnan(values[j])) {
+      snprintf(text, sizeof text, "value %d of (%d, %d) is %g, expected %g", j, token, head, (double)values[j], o[j]);
+      return text;
+    }
+    if (!isnan(o[j])) error += ((double)values[j] - o[j]) * ((double)values[j] - o[j]);
+  }
+  bool lse_good = isinf(expected) ? lse == expected : fabs(lse - expected) <= 4e-6 * (1 + fabs(expected));
+  if (lse_good && sqrt(error) <= 4e-6 * length) return NULL;
+  snprintf(text, sizeof text, "(%d, %d) of sequence %d: lse %g, expected %g; error %g of %g", token, head, b, lse,
+           expected, sqrt(error), length);
+  return text;
+}
+
+/* ---- a shard in memory ------------------------------------------------------------------------------------------- */
+
+typedef struct shard {
+  banyan_attention_desc desc;
+  banyan_queries queries;
+  int32_t lens[BATCH_MAX], key_start[BATCH_MAX], indptr[BATCH_MAX + 1], last[BATCH_MAX];
+  int32_t pages[BATCH_MAX * LENGTH_MAX];
+  guarded k, v;
+  char *nope, *rope; /* q in two parts */
+} shard;
+
+static void copy_row(char *to, int64_t to_row, const char *from, int64_t from_row, int32_t dim, banyan_dtype dtype) {
+  size_t bytes = (size_t)dim * element_bytes(dtype);
+  memcpy(to + (size_t)to_row * bytes, from + (size_t)from_row * bytes, bytes);
+}
+
+/* Puts the keys of `rank` into pages of a shuffled pool, or in a row. */
+static void place_keys(const sequences *s, int32_t rank, shard *made) {
+  banyan_attention_desc *desc = &made->desc;
+  bool paged = random_range(0, 2) > 0, list = random_range(0, 1), by_last = list && random_range(0, 1);
+  int32_t page_keys = paged ? (random_range(0, 3) ? random_range(1, 70) : 1) : LENGTH_MAX;
+  int32_t most = (LENGTH_MAX + page_keys - 1) / page_keys, pool = most * s->batch, next = 0;
+  int32_t *order = malloc((size_t)pool * sizeof *order);
+  for (int32_t i = 0; i < pool; i++) order[i] = i;
+  for (int32_t i = pool - 1; paged && i > 0; i--) {
+    int32_t other = random_range(0, i), held = order[i];
+    order[i] = order[other];
+    order[other] = held;
+  }
+  made->k = guarded_make((size_t)(pool * s->kv_heads * page_keys * s->head_dim) * element_bytes(s->kv_dtype));
+  made->v = guarded_make((size_t)(pool * s->kv_heads * page_keys * s->value_dim) * element_bytes(s->kv_dtype));
+  for (int32_t b = 0; b < s->batch; b++) {
+    int64_t keys;
+    ck_assert_int_eq(banyan_ownership_keys(&s->rule, rank, s->length[b], &keys), BANYAN_OK);
+    made->lens[b] = (int32_t)keys;
+    int32_t used = (made->lens[b] + page_keys - 1) / page_keys;
+    if (!list || !paged) next = b * most;
+    for (int32_t i = 0; i < used; i++) made->pages[next + i] = order[next + i];
+    for (int32_t t = 0; t < made->lens[b]; t++) {
+      int64_t token, page = made->pages[next + t / page_keys];
+      ck_assert_int_eq(banyan_ownership_token(&s->rule, rank, t, &token), BANYAN_OK);
+      for (int32_t h = 0; h < s->kv_heads; h++) {
+        int64_t row = (page * s->kv_heads + h) * page_keys + t % page_keys, from = kv_row(s, b, h, (int32_t)token);
+        copy_row(made->k.data, row, s->k, from, s->head_dim, s->kv_dtype);
+        copy_row(made->v.data, row, s->v, from, s->value_dim, s->kv_dtype);
+      }
+    }
+    made->last[b] = used > 0 ? made->lens[b] - (used - 1) * page_keys : random_range(-3, 3);
+    next += used;
+    made->indptr[b + 1] = next;
+  }
+  free(order);
+  desc->k = made->k.data;
+  desc->v = made->v.data;
+  desc->k_token_stride = s->head_dim;
+  desc->v_token_stride = s->value_dim;
+  desc->k_head_stride = (int64_t)page_keys * s->head_dim;
+  desc->v_head_stride = (int64_t)page_keys * s->value_dim;
+  desc->k_batch_stride = s->kv_heads * desc->k_head_stride;
+  desc->v_batch_stride = s->kv_heads * desc->v_head_stride;
+  desc->seq_lens = by_last && paged ? NULL : made->lens;
+  if (!paged) return;
+  desc->page_table = made->pages;
+  desc->page_keys = page_keys;
+  desc->pages = pool;
+  if (list)
+    desc->page_indptr = made->indptr;
+  else
+    desc->page_table_stride = most;
+  if (by_last) desc->last_page_len = made->last;
+}
+
+static void place_queries(const sequences *s, shard *made) {
+  banyan_attention_desc *desc = &made->desc;
+  int32_t plain = s->head_dim - s->rope_dim;
+  int64_t rows = (int64_t)s->tokens * s->heads;
+  size_t element = element_bytes(s->q_dtype);
+  made->nope = malloc((size_t)(rows * plain + 1) * element);
+  made->rope = malloc((size_t)(rows * s->rope_dim + 1) * element);
+  for (int64_t r = 0; r < rows; r++) {
+    const char *row = s->q + (size_t)(r * s->head_dim) * element;
+    memcpy(made->nope + (size_t)(r * plain) * element, row, (size_t)plain * element);
+    memcpy(made->rope + (size_t)(r * s->rope_dim) * element, row + (size_t)plain * element,
+           (size_t)s->rope_dim * element);
+  }
+  desc->q = made->nope;
+  desc->q_head_stride = plain;
+  desc->q_batch_stride = (int64_t)s->heads * plain;
+  desc->rope_dim = s->rope_dim;
+  if (s->rope_dim == 0) return;
+  desc->q_rope = made->rope;
+  desc->q_rope_head_stride = s->rope_dim;
+  desc->q_rope_batch_stride = (int64_t)s->heads * s->rope_dim;
+}
+
+static void shard_make(const sequences *s, int32_t rank, shard *made) {
+  memset(made, 0, sizeof *made);
+  made->desc = (banyan_attention_desc){.size = sizeof made->desc,
+                                       .batch = s->batch,
+                                       .heads = s->heads,
+                                       .kv_heads = s->kv_heads,
+                                       .head_dim = s->head_dim,
+                                       .value_dim = s->value_dim,
+                                       .scale = s->scale,
+                                       .q_dtype = s->q_dtype,
+                                       .kv_dtype = s->kv_dtype,
+                                       .soft_cap = s->soft_cap,
+                                       .sinks = s->sinks,
+                                       .queries = &made->queries};
+  made->queries = (banyan_queries){.size = sizeof made->queries, .tokens = s->tokens, .query_start_loc = s->loc};
+  if (s->causal) {
+    int32_t start;
+    made->queries.query_start = s->start;
+    made->queries.window = s->window;
+    ck_assert_int_eq(banyan_ownership_queries(&s->rule, rank, &made->queries, &start), BANYAN_OK);
+    for (int32_t b = 0; b < s->batch; b++) made->key_start[b] = start;
+    if (start > 0 || random_range(0, 1)) made->queries.key_start = made->key_start;
+    if (s->tree) made->queries.tree_mask = s->masks;
+  }
+  place_keys(s, rank, made);
+  place_queries(s, made);
+}
+
+static void shard_free(shard *s) {
+  munmap(s->k.map, s->k.map_bytes);
+  munmap(s->v.map, s->v.map_bytes);
+  free(s->nope);
+  free(s->rope);
+}
+
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
+
+static float *row_of(float *values, const sequences *s, int32_t token, int32_t head) {
+  return values + ((int64_t)token * s->heads + head) * s->value_dim;
+}
+
+TEST_LOOP(every_row_is_that_of_double_precision, 120) {
+  random_state = (uint64_t)_i + 77;
+  sequences s;
+  sequences_make(&s);
+  int32_t rank = random_range(0, s.rule.nranks - 1);
+  shard made;
+  shard_make(&s, rank, &made);
+  size_t rows = (size_t)s.tokens * (size_t)s.heads;
+  for (const bny_attention_kernels *const *table = bny_attention_table; *table; table++) {
+    if (!(*table)->supported()) continue;
+    float *values = malloc((rows * (size_t)s.value_dim + 1) * sizeof *values), *lse = malloc((rows + 1) * sizeof *lse);
+    banyan_partial out;
+    banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, s.heads, s.value_dim);
+    banyan_status status = bny_decode_attention_run(*table, bny_kernels_find(NULL), &made.desc, &out, NULL);
+    ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
+    for (int32_t t = 0; t < s.tokens; t++)
+      for (int32_t h = 0; h < s.heads; h++) {
+        const char *wrong = check_row(&s, t, h, rank, row_of(values, &s, t, h), (double)lse[t * s.heads + h]);
+        if (wrong) ck_abort_msg("case %d, %s: %s", _i, (*table)->name, wrong);
+      }
+    free(values);
+    free(lse);
+  }
+  shard_free(&made);
+  sequences_free(&s);
+}
+
+/* A query alone has the bits that it has beside others, whatever these see. */
+TEST_LOOP(queries_do_not_change_each_other, 40) {
+  random_state = (uint64_t)_i + 9000;
+  sequences s;
+  sequences_make(&s);
+  shard made;
+  shard_make(&s, 0, &made);
+  size_t rows = (size_t)s.tokens * (size_t)s.heads;
+  float *all = calloc(rows * (size_t)s.value_dim + 1, sizeof *all), *lse = calloc(rows + 1, sizeof *lse);
+  banyan_partial out;
+  banyan_partial_init(&out, all, BANYAN_F32, lse, BANYAN_F32, s.heads, s.value_dim);
+  ck_assert_msg(banyan_attention(&made.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  int32_t loc[BATCH_MAX + 1], start[BATCH_MAX];
+  float *one = calloc((size_t)(s.heads * s.value_dim) + 1, sizeof *one), *one_lse = calloc((size_t)s.heads + 1, 4);
+  for (int32_t b = 0; b < s.batch && !s.tree; b++)
+    for (int32_t t = s.loc[b]; t < s.loc[b + 1]; t++) {
+      banyan_attention_desc desc = made.desc;
+      banyan_queries queries = made.queries;
+      for (int32_t i = 0; i <= s.batch; i++) loc[i] = i > b;
+      for (int32_t i = 0; i < s.batch; i++) start[i] = s.start[i] + (i == b ? t - s.loc[b] : 0);
+      queries.tokens = 1;
+      queries.query_start_loc = loc;
+      if (s.causal) queries.query_start = start;
+      desc.queries = &queries;
+      desc.q = (const char *)desc.q + (size_t)(t * desc.q_batch_stride) * element_bytes(s.q_dtype);
+      if (desc.q_rope)
+        desc.q_rope = (const char *)desc.q_rope + (size_t)(t * desc.q_rope_batch_stride) * element_bytes(s.q_dtype);
+      banyan_partial_init(&out, one, BANYAN_F32, one_lse, BANYAN_F32, s.heads, s.value_dim);
+      ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+      ck_assert_msg(memcmp(one, row_of(all, &s, t, 0), (size_t)(s.heads * s.value_dim) * 4) == 0 &&
+                        memcmp(one_lse, lse + (int64_t)t * s.heads, (size_t)s.heads * 4) == 0,
+                    "case %d: token %d alone has other bits", _i, t);
+    }
+  free(one);
+  free(one_lse);
+  free(all);
+  free(lse);
+  shard_free(&made);
+  sequences_free(&s);
+}
+
+/* ---- all ranks --------------------------------------------------------------------------------------------------- */
+
+static void over_shards(world_rank *self) {
+  const sequences *s = self->argument;
+  shard made;
+  random_state = 31 * (uint64_t)self->rank + s->batch;
+  shard_make(s, self->rank, &made);
+  size_t rows = (size_t)s->tokens * (size_t)s->heads;
+  float *values = malloc((rows * (size_t)s->value_dim + 1) * sizeof *values), *lse = malloc((rows + 1) * sizeof *lse);
+  banyan_partial out;
+  banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, s->heads, s->value_dim);
+  banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
+  combine.tokens = s->tokens;
+  combine.heads = s->heads;
+  combine.value_dim = s->value_dim;
+  banyan_op *op = NULL;
+  if (world_ok(self, banyan_attention_combine(self->comm, &made.desc, &combine, &out), "attention_combine"))
+    for (int32_t t = 0; t < s->tokens; t++)
+      for (int32_t h = 0; h < s->heads; h++) {
+        const char *wrong =
+            check_row(s, t, h, -1, values + ((int64_t)t * s->heads + h) * s->value_dim, (double)lse[t * s->heads + h]);
+        world_check(self, !wrong, "%s", wrong ? wrong : "");
+      }
+  /* A persistent operation keeps the struct of queries, which the caller may throw away. */
+  banyan_queries queries = made.queries;
+  made.desc.queries = &queries;
+  float *again = calloc(rows * (size_t)s->value_dim + 1, sizeof *again);
+  out.values = again;
+  if (world_ok(self, banyan_attention_combine_init(self->comm, &made.desc, &combine, &out, &op), "init")) {
+    memset(&queries, 0x55, sizeof queries);
+    if (world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait"))
+      world_check(self, memcmp(again, values, rows * (size_t)s->value_dim * sizeof *again) == 0, "other bits");
+  }
+  banyan_op_free(op);
+  free(again);
+  free(values);
+  free(lse);
+  shard_free(&made);
+}
+
+TEST_LOOP(shards_make_the_whole, 24) {
+  random_state = (uint64_t)_i + 500;
+  sequences s;
+  sequences_make(&s);
+  s.nan_position = -1;
+  free(s.v);
+  s.v = draw((int64_t)s.batch * s.kv_heads * LENGTH_MAX * s.value_dim, s.kv_dtype);
+  WORLD_RUN(over_shards, .nranks = s.rule.nranks, .argument = &s);
+  sequences_free(&s);
+}
+
+int main(void) { return world_main(suite_of("attention_queries", WORLD_GUARD_S)); }
