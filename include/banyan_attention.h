@@ -131,7 +131,8 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
                                     banyan_op **op);
 
 /* Attention over the shards of all ranks: the above and a combine of its rows, in one operation. Collective, as
- * banyan_combine_init(). `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one
+ * banyan_combine_init(). `combine` has as many tokens as q, and its stream is NULL or that of `desc`. combine->live may
+ * say how many of them a run has, on the host; the first so many query tokens are attended to then. If the device of one
  * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
  * it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
  * once. Else it takes two or more: banyan_op_query() says which. On the host, between nodes, the batch may be run in slices: one

@@ -156,11 +156,8 @@ static banyan_status refuse_init(banyan_comm *comm) {
   return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
 }
 
-/* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
- * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
- * to. */
-static banyan_status read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
-                               bny_op_key *key) {
+banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
+                                bny_op_key *key) {
   banyan_status status = bny_live_check(live, room);
   if (status != BANYAN_OK) return status;
   bool device = comm->device.engine != NULL;
@@ -181,7 +178,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   bny_op_key key;
   banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
   const banyan_live *live = status == BANYAN_OK ? desc->live : NULL;
-  if (status == BANYAN_OK) status = read_live(comm, &live, &live_room, !keep, &key);
+  if (status == BANYAN_OK) status = bny_api_read_live(comm, &live, &live_room, !keep, &key);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
   bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(&in, &in_room, &all, false);

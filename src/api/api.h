@@ -24,4 +24,10 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
                                     bool is_output);
 
+/* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
+ * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
+ * to. */
+banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
+                                bny_op_key *key);
+
 #endif

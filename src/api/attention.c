@@ -139,16 +139,33 @@ static void explain_apart(const banyan_comm *comm, const bny_op_key *key, char *
   if (comm->device.engine) snprintf(why, bytes, ", for within the kernel it cannot be: %s", reason);
 }
 
+/* Checks that `live` says no more than how many tokens a run has. */
+static banyan_status check_live(const banyan_comm *comm, const banyan_combine_desc *combine) {
+  static const char why[] = "attention knows which rows have keys";
+  if (comm->device.engine) return check_no_live(combine, "combine", why);
+  const banyan_live *live = combine->live;
+  if (live && (live->seq_lens || live->query_start_loc || live->token_mask))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "combine.live.%s must be NULL: %s",
+                    live->seq_lens          ? "seq_lens"
+                    : live->query_start_loc ? "query_start_loc"
+                                            : "token_mask",
+                    why);
+  return BANYAN_OK;
+}
+
 /* Completes the key of a combine of attention's rows: within its kernel if that is possible; otherwise *why says why
- * not. */
+ * not. On the host a blocking call is planned for a class of tokens, or for those that `live` allows. */
 static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
-                                 const banyan_combine_desc *combine, bny_op_key *key, char *why, size_t bytes) {
+                                 const banyan_combine_desc *combine, bool blocking, const banyan_live **live,
+                                 banyan_live *live_room, bny_op_key *key, char *why, size_t bytes) {
   bny_op_key made;
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
-  if (status == BANYAN_OK) status = check_no_live(combine, "combine", "attention knows which rows have keys");
+  if (status == BANYAN_OK) status = check_live(comm, combine);
+  *live = status == BANYAN_OK ? combine->live : NULL;
+  if (status == BANYAN_OK && !comm->device.engine) status = bny_api_read_live(comm, live, live_room, blocking, &made);
   if (status != BANYAN_OK) return status;
   made.attends = true;
   bny_op_key within = made;
@@ -165,11 +182,14 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
                                         banyan_op **keep) {
   banyan_attention_desc desc_room;
   banyan_partial out_room;
+  banyan_live live_room;
+  const banyan_live *live;
   bny_op_key key;
   char why_apart[BNY_ERROR_TEXT_BYTES];
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
-  if (status == BANYAN_OK) status = key_of_both(comm, desc, combine, &key, why_apart, sizeof why_apart);
+  if (status == BANYAN_OK)
+    status = key_of_both(comm, desc, combine, !keep, &live, &live_room, &key, why_apart, sizeof why_apart);
   if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
   bny_box result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(&out, &out_room, &result, true);
@@ -184,7 +204,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bny_attention *attention = bny_op_attention(op);
   bool is_new = !attention;
   if (is_new || !bny_attention_rebind(comm, attention, desc))
-    status = bny_attention_make_input(comm, desc, key.within_kernel ? NULL : why_apart, &attention);
+    status = bny_attention_make_input(comm, desc, key.all_tokens, key.within_kernel ? NULL : why_apart, &attention);
   if (status != BANYAN_OK && !comm->device.engine) bny_op_refuse(comm, status, false);
   if (is_new && comm->device.engine) {
     banyan_status own = status;
@@ -198,6 +218,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (is_new && comm->device.engine && !key.within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
   bny_op_bind(op, &(bny_op_memory){.in = &attention->out,
                                    .out = bny_api_box_is_empty(&result) ? NULL : out,
+                                   .live = live,
                                    .tokens = key.tokens,
                                    .stream = attention->desc.stream,
                                    .attention = attention});

@@ -24,7 +24,7 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
 
 /* Values, m and d follow one another. */
 static banyan_status make_rows(bny_attention *attention) {
-  size_t rows = (size_t)bny_decode_tokens(&attention->desc) * (size_t)attention->desc.heads;
+  size_t rows = (size_t)attention->tokens_max * (size_t)attention->desc.heads;
   size_t values = rows * (size_t)value_dim_of(&attention->desc), bytes = (values + 2 * rows + 1) * sizeof(float);
   void *memory = NULL;
   if (attention->engine) {
@@ -70,7 +70,7 @@ static void keep(const banyan_comm *comm, bny_attention *attention, const banyan
 }
 
 static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
-                          const char *why_apart, bny_attention **attention) {
+                          int32_t tokens_max, const char *why_apart, bny_attention **attention) {
   bool within = !out && !why_apart;
   bny_attention *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -81,6 +81,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
     made->kernels = bny_attention_kernels_find(NULL); /* attention does not support all that op.h
                                                                          * does */
   keep(comm, made, desc, !out);
+  made->tokens_max = tokens_max;
   banyan_status status = BANYAN_OK;
   if (!made->engine && !comm->pool && comm->threads > 1)
     status = bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
@@ -106,17 +107,19 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
 
 banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention) {
-  return make(comm, desc, out, NULL, attention);
+  return make(comm, desc, out, bny_decode_tokens(desc), NULL, attention);
 }
 
-banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, const char *why_apart,
-                                       bny_attention **attention) {
-  return make(comm, desc, NULL, why_apart, attention);
+banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
+                                       const char *why_apart, bny_attention **attention) {
+  return make(comm, desc, NULL, tokens_max, why_apart, attention);
 }
 
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc) {
   const banyan_attention_desc *old = &attention->desc;
-  if (desc->batch != old->batch || bny_decode_tokens(desc) != bny_decode_tokens(old) || desc->heads != old->heads ||
+  if (attention->engine && (desc->batch != old->batch || bny_decode_tokens(desc) != bny_decode_tokens(old)))
+    return false;
+  if (bny_decode_tokens(desc) > attention->tokens_max || desc->heads != old->heads ||
       value_dim_of(desc) != value_dim_of(old))
     return false;
   banyan_attention_desc mine = *desc;
@@ -126,10 +129,29 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
   return true;
 }
 
-banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine) {
+/* The description of a run of so many tokens. */
+static banyan_attention_desc of_tokens(const bny_attention *attention, int32_t tokens, banyan_queries *room) {
+  banyan_attention_desc desc = attention->desc;
+  if (bny_decode_tokens(&desc) <= tokens) return desc;
+  if (!desc.queries || !desc.queries->query_start_loc) desc.batch = tokens;
+  if (!desc.queries) return desc;
+  *room = *desc.queries;
+  room->tokens = tokens;
+  desc.queries = room;
+  return desc;
+}
+
+banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens) {
+  banyan_queries room;
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
-  return bny_decode_attention_run(attention->kernels, attention->finish, &attention->desc, &attention->out,
-                                  attention->pool);
+  banyan_attention_desc desc = of_tokens(attention, tokens, &room);
+  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out, attention->pool);
+}
+
+banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens) {
+  banyan_queries room;
+  banyan_attention_desc desc = of_tokens(attention, tokens, &room);
+  return bny_decode_attention_check(&desc, true);
 }
 
 static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {

@@ -15,7 +15,8 @@ typedef struct bny_attention {
   bny_engine *engine;         /* NULL: on the host */
   banyan_attention_desc desc; /* desc.queries: NULL, or what follows */
   banyan_queries queries;
-  bool combines; /* a combine takes its rows */
+  bool combines;      /* a combine takes its rows */
+  int32_t tokens_max; /* for which `out` has room */
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;
@@ -30,18 +31,22 @@ banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc 
                                  bny_attention **attention);
 
 /* Makes attention whose rows a combine takes. `why_apart` NULL: the same kernel combines them. Otherwise they go to
- * memory of the library, made->out, which the combine reads, and the text says why ("": nothing to say). */
-banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, const char *why_apart,
-                                       bny_attention **attention);
+ * memory of the library, made->out, with room for tokens_max, which the combine reads, and the text says why ("": nothing to say). */
+banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
+                                       const char *why_apart, bny_attention **attention);
 
-/* Binds other memory of the same shape. False: the shape differs, or the memory does not serve; nothing has changed. */
+/* Binds other memory of a shape for which there is room. False: there is none, or the memory does not serve; nothing has changed. */
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
 
 /* Returns the rows in wire form, which a combine takes as they are. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 
-/* combine: that of an operation made `within` a kernel, or NULL. On a device this is hot and may be captured. */
-banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine);
+/* combine: that of an operation made `within` a kernel, or NULL. tokens: those of this run, on the host. On a device
+ * this is hot and may be captured. */
+banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
+
+/* Checks a run of so many tokens on the host. */
+banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
 
 /* The same for sequences [first, first + count) of the batch alone, on the host. */
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count);

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
-#include "decode/decode.h"
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
@@ -396,7 +395,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 /* All parts are put on the stream. Nothing else is left to do. */
 static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = bny_comm_check(op->comm);
-  if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within);
+  if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
   if (status != BANYAN_OK || op->within) return status;
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
     status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
@@ -426,15 +425,13 @@ banyan_status banyan_start(banyan_op *op) {
   if (bny_op_runs_on_device(op)) return start_on_device(op);
   if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
+  if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
   bool sliced = op->attention && op->slices > 1;
-  if (op->attention) {
-    banyan_status status =
-        sliced ? bny_decode_attention_check(&op->attention->desc, true) : bny_attention_start(op->attention, NULL);
-    if (op->nparts == 0) return status;
-    if (status != BANYAN_OK) return bny_op_refuse(comm, status, false);
-  }
-  banyan_status live = read_live(op);
-  if (live != BANYAN_OK) return bny_op_refuse(comm, live, false);
+  banyan_status ready = read_live(op);
+  if (ready == BANYAN_OK && op->attention)
+    ready =
+        sliced ? bny_attention_check(op->attention, op->tokens) : bny_attention_start(op->attention, NULL, op->tokens);
+  if (ready != BANYAN_OK) return bny_op_refuse(comm, ready, false);
   op->running = true;
   op->lost = false;
   op->current = 0;

@@ -98,8 +98,8 @@ banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_op_attend_slices(banyan_op *op) {
-  int32_t batch = op->attention->desc.batch;
-  banyan_status status = bny_decode_attention_check(&op->attention->desc, true);
+  int32_t batch = op->attention->desc.batch < op->tokens ? op->attention->desc.batch : op->tokens;
+  banyan_status status = BANYAN_OK;
   for (op->ready = 0; op->ready < op->nparts && status == BANYAN_OK;) {
     const bny_request *part = &op->parts[op->ready].request;
     int32_t end = part->token0 + part->tokens < batch ? part->token0 + part->tokens : batch;
