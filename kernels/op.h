@@ -105,6 +105,12 @@ const bny_kernels *bny_kernels_find(const char *name);
  * Returns NULL if it is fine, else a static text such as "values_dtype is unset". */
 const char *bny_partial_check(const banyan_partial *partial, const bny_box *box, bool is_output);
 
+/* True if two of the tokens x heads rows of `width` share memory. Strides and width are in one unit. */
+bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride, int64_t width);
+
+/* True for extents, in elements, beyond which the address arithmetic of kernels overflows. */
+bool bny_extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride);
+
 size_t bny_dtype_bytes(banyan_dtype dtype); /* 0 if unknown */
 
 /* Returns true for the types that need no scale: statistics and queries are of these. */

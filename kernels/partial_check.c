@@ -13,19 +13,19 @@ static bool misaligned(const void *pointer, banyan_dtype dtype) {
 }
 
 /* Extents beyond this overflow the address arithmetic of kernels. */
-static bool extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride) {
+bool bny_extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride) {
   return (double)tokens * fabs((double)token_stride) + (double)heads * fabs((double)head_stride) > 0x1p58;
 }
 
 /* True if two of the tokens x heads rows of `width` elements share an element: if |i a + j b| < width for some
  * (i, j) != (0, 0) with |i| < tokens, |j| < heads. It is enough to look at i >= 0. */
-static bool rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride, int64_t width) {
+bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride, int64_t width) {
   int64_t a = llabs(token_stride), b = llabs(head_stride);
   if ((tokens > 1 && a < width) || (heads > 1 && b < width)) return true;
   if (tokens < 2 || heads < 2 || a >= (heads - 1) * b + width || b >= (tokens - 1) * a + width) {
     return false; /* the usual layouts */
   }
-  if (tokens > heads) return rows_overlap(heads, head_stride, tokens, token_stride, width);
+  if (tokens > heads) return bny_rows_overlap(heads, head_stride, tokens, token_stride, width);
   /* Signs do not matter: with (i, j) also (i, -j) is in range. For each i the nearest multiples of b. */
   for (int64_t i = 1; i < tokens; i++) {
     int64_t j = i * a / b, rest = i * a % b;
@@ -91,16 +91,16 @@ static const char *check_strides(const banyan_partial *partial, const bny_box *b
   const int64_t values_head = box->heads > 1 ? partial->values_head_stride : 0;
   const int64_t stats_token = box->tokens > 1 ? partial->stats_token_stride : 0;
   const int64_t stats_head = box->heads > 1 ? partial->stats_head_stride : 0;
-  if (extent_too_large(box->tokens, values_token, box->heads, values_head))
+  if (bny_extent_too_large(box->tokens, values_token, box->heads, values_head))
     return "values_token_stride or values_head_stride is out of range";
-  if (extent_too_large(box->tokens, stats_token, box->heads, stats_head))
+  if (bny_extent_too_large(box->tokens, stats_token, box->heads, stats_head))
     return "stats_token_stride or stats_head_stride is out of range";
   if (!is_output) {
     return NULL; /* inputs may repeat rows, by a stride of 0 for instance */
   }
-  if (box->value_dim > 0 && rows_overlap(box->tokens, values_token, box->heads, values_head, box->value_dim))
+  if (box->value_dim > 0 && bny_rows_overlap(box->tokens, values_token, box->heads, values_head, box->value_dim))
     return "values_token_stride and values_head_stride make rows of the output overlap";
-  if (partial->lse != NULL && rows_overlap(box->tokens, stats_token, box->heads, stats_head, 1))
+  if (partial->lse != NULL && bny_rows_overlap(box->tokens, stats_token, box->heads, stats_head, 1))
     return "stats_token_stride and stats_head_stride make statistics of the output overlap";
   return NULL;
 }

@@ -15,10 +15,8 @@ void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
   if (number) *number = size;
 }
 
-/* Blocking and persistent calls differ in what becomes of the operation: it is kept by its shape, or given to the
- * caller. */
-static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
-                                 banyan_op **keep) {
+banyan_status bny_api_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
+                                  banyan_op **keep) {
   banyan_op *op;
   banyan_status status = keep ? bny_op_make(comm, key, &op) : bny_op_find(comm, key, &op);
   if (status != BANYAN_OK) return status;
@@ -160,7 +158,7 @@ banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **liv
                                 bny_op_key *key) {
   banyan_status status = bny_live_check(live, room);
   if (status != BANYAN_OK) return status;
-  bool device = comm->device.engine != NULL;
+  bool device = comm->device.engine && (!comm->device.proxy || key->collective == BNY_COMBINE);
   key->counts_tokens = *live && (*live)->tokens;
   if (blocking && !device) {
     status = bny_live_count(*live, key->all_tokens, &key->tokens);
@@ -192,7 +190,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
                           .live = live,
                           .tokens = key.tokens,
                           .stream = desc->stream};
-  return run_or_keep(comm, &key, &memory, keep);
+  return bny_api_run_or_keep(comm, &key, &memory, keep);
 }
 
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
@@ -234,7 +232,7 @@ static banyan_status gather(banyan_comm *comm, const void *mine, void *all, cons
   banyan_status status = check_gather(comm, mine, all, counts);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
   bny_op_key key = {.collective = BNY_ALLGATHER, .counts = counts};
-  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
+  return bny_api_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
 }
 
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts) {
@@ -268,7 +266,7 @@ static banyan_status shift(banyan_comm *comm, const void *send, void *receive, s
   bny_op_key key = {.collective = BNY_SHIFT,
                     .bytes = bytes,
                     .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
-  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
+  return bny_api_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
 }
 
 banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance) {
@@ -294,7 +292,7 @@ static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int3
   banyan_status status = check_broadcast(comm, data, bytes, root);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
   bny_op_key key = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};
-  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
+  return bny_api_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
 }
 
 banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root) {
@@ -307,11 +305,11 @@ banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes,
 
 banyan_status banyan_barrier(banyan_comm *comm) {
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
-  return run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, NULL);
+  return bny_api_run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, NULL);
 }
 
 banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op) {
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
   if (!op) return refuse_init(comm);
-  return run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, op);
+  return bny_api_run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, op);
 }

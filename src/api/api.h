@@ -24,10 +24,26 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
                                     bool is_output);
 
+/* Runs a blocking call, or with `keep` makes a persistent operation. They differ in what becomes of the operation: it
+ * is kept by its shape, or given to the caller. */
+banyan_status bny_api_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
+                                  banyan_op **keep);
+
 /* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
  * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
  * to. */
 banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
                                 bny_op_key *key);
+
+/* A call that gathers heads. Its key refers to memory of the communicator, up to the next such call. */
+typedef struct bny_api_heads {
+  bny_op_key key;
+  bny_op_memory memory; /* refers to `live` */
+  banyan_live live;
+} bny_api_heads;
+
+/* Checks such a call, and fills in `call`. */
+banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
+                                 bool blocking, bny_api_heads *call);
 
 #endif

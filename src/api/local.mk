@@ -3,6 +3,7 @@ libbanyan_core_la_SOURCES += \
   %D%/api.c %D%/api.h \
   %D%/attention.c \
   %D%/attention_run.c %D%/attention_run.h \
+  %D%/heads.c \
   %D%/live.c %D%/live.h \
   %D%/operation.c %D%/operation.h \
   %D%/operation_parts.h \

@@ -27,7 +27,7 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
  * calls in it. Returns false if the part has no rows, which is the same on all ranks. */
 static bool fit_part(banyan_op *op) {
   bny_op_part *part = &op->parts[op->current];
-  if (op->key.collective != BNY_COMBINE) return true;
+  if (!bny_collective_has_rows(op->key.collective)) return true;
   bny_live_tokens live = {part->binding.tokens_most, op->tokens, part->binding.token_owners};
   bny_slice rows = bny_slice_live(&live, &(bny_slice){.token0 = part->request.token0, .tokens = part->request.tokens});
   if (op->current > 0 && rows.tokens == 0 && part->request.tokens > 0) return false;
@@ -134,7 +134,7 @@ static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase 
   request.bytes = op->key.bytes;
   request.counts = op->key.counts;
   bny_call call = bny_call_make(&request, part->plan, phase);
-  if (op->key.collective == BNY_COMBINE) bny_call_set_tokens(&call, op->key.tokens);
+  if (bny_collective_has_rows(op->key.collective)) bny_call_set_tokens(&call, op->key.tokens);
   return call;
 }
 
@@ -341,7 +341,10 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
     part->binding.live = &op->live;
     part->binding.tokens = op->tokens;
     part->binding.keeps_empty_rows = op->live.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
-    if (op->key.collective == BNY_COMBINE) continue;
+    part->binding.mine = memory->mine;
+    part->binding.all = memory->all;
+    part->binding.in_place = memory->in_place;
+    if (bny_collective_has_rows(op->key.collective)) continue;
     part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
     part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
   }

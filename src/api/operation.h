@@ -16,8 +16,8 @@ typedef struct bny_op_key {
 #define BNY_CALL_LOCAL(type, field) type field;
 #include "plan/call.def"
   char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
-  const size_t *counts;                     /* all-gather: [nranks] */
-  int32_t tokens;                           /* combine: of the first run, at most all_tokens; not compared */
+  const size_t *counts;                     /* all-gathers: [nranks] */
+  int32_t tokens; /* where there are rows: of the first run, at most all_tokens; not compared */
 } bny_op_key;
 
 bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
@@ -25,8 +25,10 @@ bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
 /* The caller's memory. */
 typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
-  const banyan_live *live;        /* combine; copied. NULL: all rows live */
-  int32_t tokens;                 /* combine: of each run, unless `live` says so */
+  bny_strided mine, all;          /* all-gather of heads */
+  bool in_place;                  /* `mine` is its own place in `all` */
+  const banyan_live *live;        /* of rows; copied. NULL: all rows live */
+  int32_t tokens;                 /* of rows: of each run, unless `live` says so */
   const void *in_bytes;           /* the others */
   void *out_bytes;
   void *stream;             /* on a device */

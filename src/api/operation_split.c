@@ -43,11 +43,16 @@ static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + 
 
 enum { PARTS_MAX = 1 << 20 };
 
+static size_t row_bytes_of(const bny_op_key *key) {
+  if (key->collective == BNY_ALLGATHER_HEADS) return (size_t)key->dim * bny_dtype_bytes(key->dtype);
+  return 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
+}
+
 static cut cut_rows(const bny_op_key *key, int32_t slices, size_t limit) {
   cut found = {key->all_tokens, key->all_heads, 1, 1};
   if (key->all_tokens == 0 || key->all_heads == 0) return found;
   if (slices > 1) found.tokens = divide_up(key->all_tokens, slices);
-  size_t row_bytes = 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
+  size_t row_bytes = row_bytes_of(key);
   size_t rows = limit / row_bytes ? limit / row_bytes : 1;
   if (rows < (size_t)key->all_heads) {
     found.tokens = 1;
@@ -62,6 +67,12 @@ static cut cut_rows(const bny_op_key *key, int32_t slices, size_t limit) {
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
+/* Finds this rank's heads. */
+static void set_heads(const banyan_op *op, bny_binding *binding) {
+  for (int32_t i = 0; i < op->comm->rank; i++) binding->in_head0 += (int32_t)op->counts[i];
+  binding->in_heads = (int32_t)op->counts[op->comm->rank];
+}
+
 static void set_rows(banyan_op *op, const cut *how, int32_t index) {
   bny_op_part *part = &op->parts[index];
   bny_request *request = &part->request;
@@ -74,6 +85,7 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
                                 .out = &op->out,
                                 .tokens_most = op->key.all_tokens,
                                 .token_owners = by_tokens ? op->comm->nranks : 1};
+  if (op->key.collective == BNY_ALLGATHER_HEADS) set_heads(op, &part->binding);
   int32_t number;
   if (op->key.scatter == BANYAN_SCATTER_HEADS)
     bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
@@ -133,7 +145,7 @@ static banyan_status set_bytes(banyan_op *op, size_t part_bytes, int32_t index) 
 
 banyan_status bny_op_cut(banyan_op *op, size_t limit) {
   size_t part_bytes = 0;
-  bool rows = op->key.collective == BNY_COMBINE;
+  bool rows = bny_collective_has_rows(op->key.collective);
   cut how = {0};
   if (rows) {
     how = cut_rows(&op->key, op->slices, limit);

@@ -14,10 +14,11 @@
 
 typedef enum bny_collective {
   BNY_COMBINE,
-  BNY_ALLGATHER, /* ranges of bytes of the concatenated result */
-  BNY_SHIFT,     /* likewise: rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
-  BNY_BROADCAST, /* bytes [0, bytes) */
-  BNY_BARRIER    /* slices are empty */
+  BNY_ALLGATHER,       /* ranges of bytes of the concatenated result */
+  BNY_ALLGATHER_HEADS, /* boxes of rows: rank r's input is its heads of all tokens */
+  BNY_SHIFT,           /* likewise: rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
+  BNY_BROADCAST,       /* bytes [0, bytes) */
+  BNY_BARRIER          /* slices are empty */
 } bny_collective;
 
 /* A table of names ends with a row whose text is NULL. */
@@ -49,8 +50,11 @@ static inline bool bny_name_find(const bny_name *names, const char *text, int *v
     return true;                                                                                                    \
   }
 
-BNY_NAMES(bny_collective, collective, {"combine", BNY_COMBINE}, {"allgather", BNY_ALLGATHER}, {"shift", BNY_SHIFT},
-          {"broadcast", BNY_BROADCAST}, {"barrier", BNY_BARRIER})
+BNY_NAMES(bny_collective, collective, {"combine", BNY_COMBINE}, {"allgather", BNY_ALLGATHER},
+          {"allgather-heads", BNY_ALLGATHER_HEADS}, {"shift", BNY_SHIFT}, {"broadcast", BNY_BROADCAST},
+          {"barrier", BNY_BARRIER})
+BNY_NAMES(banyan_dtype, dtype, {"unset", 0}, {"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16},
+          {"e4m3", BANYAN_E4M3}, {"e5m2", BANYAN_E5M2}, {"i8", BANYAN_I8})
 BNY_NAMES(banyan_scatter, scatter, {"none", BANYAN_SCATTER_NONE}, {"root", BANYAN_SCATTER_ROOT},
           {"heads", BANYAN_SCATTER_HEADS}, {"tokens", BANYAN_SCATTER_TOKENS})
 BNY_NAMES(banyan_order, order, {"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL})

@@ -13,6 +13,7 @@ const bny_sized bny_sized_comm_config = SIZED(banyan_comm_config, 40);
 const bny_sized bny_sized_partial = SIZED(banyan_partial, 96);
 const bny_sized bny_sized_combine_desc = SIZED(banyan_combine_desc, 56);
 const bny_sized bny_sized_live = SIZED(banyan_live, 56);
+const bny_sized bny_sized_heads_desc = SIZED(banyan_heads_desc, 80);
 const bny_sized bny_sized_attention_desc = SIZED(banyan_attention_desc, 168);
 const bny_sized bny_sized_op_info = SIZED(banyan_op_info, 72);
 const bny_sized bny_sized_queries = SIZED(banyan_queries, 64);

@@ -155,6 +155,7 @@ static void free_comm(banyan_comm *comm) {
   free(comm->measured);
   bny_pool_free(comm->pool);
   free(comm->algorithm);
+  free(comm->head_counts);
   free(comm);
 }
 

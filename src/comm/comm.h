@@ -48,6 +48,7 @@ struct banyan_comm {
   int64_t first_timeout_ns; /* deadline of the first call of a shape */
   bny_binding nothing;
   bny_run *agree;
+  size_t *head_counts;                   /* [nranks]: scratch of an all-gather of heads; NULL until the first */
   uint64_t plans;                        /* operations made: planned, and compared by all ranks */
   banyan_op *first, *last;               /* started and not complete, in order */
   banyan_op *blocking[BNY_BLOCKING_OPS]; /* operations of the blocking calls, the latest first */

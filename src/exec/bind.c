@@ -11,10 +11,12 @@
 static bny_wire_view view_of(const bny_run *run, const bny_slot *slot, const char *outbox, const bny_slice *slice) {
   const bny_plan *plan = run->plan;
   bny_slice held = bny_slice_live(&run->live, &slot->slice);
-  bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&held), plan->value_dim);
   int32_t token0 = bny_slice_live_token(&run->live, slice->token0);
   int64_t row = (int64_t)(token0 - held.token0) * held.heads + slice->head0 - held.head0;
   char *at = (char *)(uintptr_t)outbox + slot->offset;
+  if (plan->collective == BNY_ALLGATHER_HEADS)
+    return (bny_wire_view){.n = at + (size_t)row * plan->row_bytes, .token_stride = held.heads};
+  bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&held), plan->value_dim);
   size_t element_bytes = bny_wire_formats[plan->wire].element_bytes;
   return (bny_wire_view){
       .m = (float *)(void *)(at + layout.m) + row,
@@ -46,7 +48,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   const bny_step *step = &plan->steps[index];
   bny_bound_step *bound = &run->steps[half][index];
   bny_transport *transport = run->exec->transport;
-  bool rows = plan->collective == BNY_COMBINE;
+  bool rows = bny_collective_has_rows(plan->collective);
   if (step->kind == BNY_STEP_COPY || step->kind == BNY_STEP_MERGE) {
     const bny_slot *slot = &plan->slots[step->slot];
     char *outbox = transport->ops->outbox(transport, half);
@@ -102,7 +104,7 @@ static banyan_status bind_pieces(bny_run *run) {
   const bny_plan *plan = run->plan;
   run->piece_first = calloc((size_t)plan->nsteps + 1, sizeof *run->piece_first);
   if (!run->piece_first) return fail_memory(plan);
-  bool rows = plan->collective == BNY_COMBINE;
+  bool rows = bny_collective_has_rows(plan->collective);
   for (int32_t i = 0; i < plan->nsteps; i++) {
     bool cuts = !rows && plan->steps[i].kind == BNY_STEP_DELIVER;
     int32_t count = cuts ? cut_pieces(run->binding, plan->nranks, &plan->steps[i].slice, NULL) : 0;
@@ -171,16 +173,17 @@ static void list_peers(bny_run *run) {
 
 static size_t live_bytes(const bny_run *run, const bny_slot *slot) {
   const bny_plan *plan = run->plan;
-  if (plan->collective != BNY_COMBINE || run->live.count == run->live.most) return slot->bytes;
+  if (!bny_collective_has_rows(plan->collective) || run->live.count == run->live.most) return slot->bytes;
   bny_slice held = bny_slice_live(&run->live, &slot->slice);
   int64_t rows = bny_slice_rows(&held);
+  if (plan->collective == BNY_ALLGATHER_HEADS) return (size_t)rows * plan->row_bytes;
   return rows == 0 ? 0 : bny_wire_layout_make(plan->wire, rows, plan->value_dim).bytes;
 }
 
 /* Resolves everything that depends on the number of tokens. */
 static void bind_steps(bny_run *run) {
   const bny_plan *plan = run->plan;
-  bool rows = plan->collective == BNY_COMBINE;
+  bool rows = bny_collective_has_rows(plan->collective);
   uint64_t input_bytes = 0;
   for (int32_t i = 0; i < plan->nslots; i++) run->slot_bytes[i] = live_bytes(run, &plan->slots[i]);
   for (int32_t i = 0; i < plan->nmessages; i++) run->message_bytes[i] = live_bytes(run, &plan->messages[i].what);
@@ -198,7 +201,7 @@ static void bind_steps(bny_run *run) {
 }
 
 void bny_run_set_tokens(bny_run *run, int32_t tokens) {
-  if (tokens == run->live.count || run->plan->collective != BNY_COMBINE) return;
+  if (tokens == run->live.count || !bny_collective_has_rows(run->plan->collective)) return;
   run->live.count = tokens;
   bny_call_set_tokens(&run->call, tokens);
   bind_steps(run);

@@ -127,7 +127,11 @@ bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call 
     snprintf(here, sizeof here, "on rank %d", other_rank);
   }
   if (i == WORD_COUNTS || i == WORD_PLAN) { /* hashes, which mean nothing to a reader */
-    bny_append(text, bytes, &length, "its %s not the same as %s", i == WORD_COUNTS ? "counts of bytes are" : "plan is",
+    bool heads = words[WORD_collective] == BNY_ALLGATHER_HEADS;
+    bny_append(text, bytes, &length, "its %s not the same as %s",
+               i == WORD_PLAN ? "plan is"
+               : heads        ? "counts of heads are"
+                              : "counts of bytes are",
                here);
     return true;
   }

@@ -17,6 +17,7 @@
 #include "exec/call.h"
 #include "exec/record.h"
 #include "exec/store.h"
+#include "exec/strided.h"
 #include "plan/plan.h"
 #include "plan/slice.h"
 #include "transport/transport.h"
@@ -126,7 +127,10 @@ typedef struct bny_proxy_ops {
  * memory begins. */
 typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
-  int32_t in_token0, in_head0;    /* of the row at which `in` begins */
+  bny_strided mine, all;          /* all-gather of heads */
+  int32_t in_heads;               /* of `mine` */
+  bool in_place;                  /* `mine` is its own place in `all` */
+  int32_t in_token0, in_head0;    /* of the row at which `in` or `mine` begins */
   int32_t out_token0, out_head0;  /* of the row at which `out` begins */
   int32_t tokens_most;            /* of the call, in any run */
   int32_t token_owners;           /* see bny_live_tokens */
@@ -146,8 +150,8 @@ typedef struct bny_binding {
 typedef struct bny_run bny_run;
 
 /* Binds a plan to memory: all addresses for both halves of the arena. `call` is what peers are told. Plan and binding
- * must live as long as the run. The caller's addresses in the binding may change between runs, its other fields may
- * not. */
+ * must live as long as the run. The caller's addresses and strides in the binding may change between runs, its other
+ * fields may not. */
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
                            bny_run **run);
 void bny_run_free(bny_run *run); /* NULL is allowed */
@@ -162,7 +166,7 @@ banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 /* Writes, as snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
 size_t bny_run_place(const bny_run *run, char *text, size_t bytes);
 
-/* Sets how many of the call's tokens the next runs of a combine have. At first they have all. Allocates nothing. */
+/* Sets how many of the call's tokens the next runs have, where slices are boxes of rows. At first they have all. Allocates nothing. */
 void bny_run_set_tokens(bny_run *run, int32_t tokens);
 
 /* Notes that a run was left out because it has no rows, on all ranks alike. */

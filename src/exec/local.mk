@@ -10,4 +10,5 @@ libbanyan_core_la_SOURCES += \
   %D%/run.c \
   %D%/run_parts.h \
   %D%/store.h \
+  %D%/strided.c %D%/strided.h \
   %D%/wait.c %D%/wait.h

@@ -213,10 +213,42 @@ static const bny_wire_view *moved_sources(bny_run *run, const bny_step *step, in
   return run->moved;
 }
 
+/* Heads within a message. */
+static bny_strided heads_of(const bny_run *run, const bny_wire_view *view) {
+  int64_t row_bytes = (int64_t)run->plan->row_bytes;
+  return (bny_strided){(char *)view->n + run->shift, view->token_stride * row_bytes, row_bytes};
+}
+
+static void copy_heads(const bny_run *run, int32_t index, const bny_strided *to, const bny_strided *from) {
+  bny_strided_copy(to, from, run->boxes[index].tokens, run->boxes[index].heads, run->plan->row_bytes);
+}
+
+static void copy_input_heads(const bny_run *run, int32_t index, const bny_bound_step *bound) {
+  const bny_binding *binding = run->binding;
+  bny_strided to = heads_of(run, &bound->to);
+  bny_strided from =
+      bny_strided_at(&binding->mine, run->token0[index], run->plan->steps[index].slice.head0 - binding->in_head0);
+  copy_heads(run, index, &to, &from);
+}
+
+static void deliver_heads(const bny_run *run, int32_t index, int half) {
+  const bny_binding *binding = run->binding;
+  const bny_step *step = &run->plan->steps[index];
+  int32_t head0 = step->slice.head0;
+  if (binding->in_place && head0 >= binding->in_head0 && head0 < binding->in_head0 + binding->in_heads) return;
+  bny_strided to = bny_strided_at(&binding->all, run->token0[index], head0);
+  bny_strided from = heads_of(run, &run->views[half][step->first]);
+  copy_heads(run, index, &to, &from);
+}
+
 static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_step *bound) {
   const bny_plan *plan = run->plan;
   const bny_step *step = &plan->steps[index];
   const bny_binding *binding = run->binding;
+  if (plan->collective == BNY_ALLGATHER_HEADS) {
+    copy_input_heads(run, index, bound);
+    return BANYAN_OK;
+  }
   if (plan->collective != BNY_COMBINE) {
     if (step->slice.bytes)
       memcpy(bound->to_bytes + run->shift, binding->in_bytes + (step->slice.byte0 - binding->in_byte0),
@@ -250,6 +282,9 @@ static void merge_sources(bny_run *run, int32_t index, int half) {
     bny_wire_view to = moved_view(&bound->to, run->shift);
     run->exec->kernels->merge(&run->boxes[index], plan->wire, step->count, moved_sources(run, step, half),
                               plan->round_nodes, &to);
+  } else if (plan->collective == BNY_ALLGATHER_HEADS) {
+    bny_strided to = heads_of(run, &bound->to), from = heads_of(run, &run->views[half][step->first]);
+    copy_heads(run, index, &to, &from);
   } else if (step->slice.bytes) {
     memcpy(bound->to_bytes + run->shift, bound->from_bytes + run->shift, step->slice.bytes);
   }
@@ -268,6 +303,10 @@ static void deliver(bny_run *run, int32_t index, int half) {
     run->lost = true;
     run->lost_token = run->token0[index] + (int32_t)(row / box->heads);
     run->lost_head = step->slice.head0 + (int32_t)(row % box->heads);
+    return;
+  }
+  if (plan->collective == BNY_ALLGATHER_HEADS) {
+    deliver_heads(run, index, half);
     return;
   }
   for (int32_t i = run->piece_first[index]; i < run->piece_first[index + 1]; i++)

@@ -14,7 +14,7 @@ typedef struct bny_piece {
 
 /* A step with its addresses resolved, for one half. */
 typedef struct bny_bound_step {
-  bny_wire_view to;           /* COPY, MERGE: destination of rows */
+  bny_wire_view to;           /* COPY, MERGE: destination of rows; of heads, their bytes are at `n` */
   char *to_bytes;             /* the same for bytes */
   const char *from_bytes;     /* MERGE, DELIVER of bytes; WAIT: the message */
   const bny_signal *arrived;  /* WAIT */
@@ -59,7 +59,7 @@ struct bny_run {
 
 /* Returns true for messages without rows, which are not sent. Those of a barrier have no bytes, and are. */
 static inline bool bny_run_is_empty(const bny_run *run, size_t bytes) {
-  return bytes == 0 && run->plan->collective == BNY_COMBINE;
+  return bytes == 0 && bny_collective_has_rows(run->plan->collective);
 }
 
 #endif

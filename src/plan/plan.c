@@ -13,7 +13,7 @@
 /* Sizes stay below this limit, so that sums of them never overflow. */
 static const double size_limit = 0x1p60;
 
-static banyan_status check_combine(const bny_request *request) {
+static banyan_status check_box(const bny_request *request) {
   bool box_is_inside = request->token0 >= 0 && request->tokens >= 0 && request->head0 >= 0 && request->heads >= 0 &&
                        request->all_tokens - request->tokens >= request->token0 &&
                        request->all_heads - request->heads >= request->head0;
@@ -21,6 +21,12 @@ static banyan_status check_combine(const bny_request *request) {
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: the box of %d tokens x %d heads at (%d, %d) is not within %d x %d rows",
                     request->tokens, request->heads, request->token0, request->head0, request->all_tokens,
                     request->all_heads);
+  return BANYAN_OK;
+}
+
+static banyan_status check_combine(const bny_request *request) {
+  banyan_status status = check_box(request);
+  if (status != BANYAN_OK) return status;
   if (request->value_dim < 0 || (unsigned)request->wire >= BNY_WIRE_COUNT ||
       (unsigned)request->scatter > BANYAN_SCATTER_TOKENS || (unsigned)request->order > BANYAN_ORDER_CANONICAL)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: value_dim %d, wire %d, scatter %d or order %d is out of range",
@@ -49,12 +55,29 @@ static banyan_status check_bytes(const bny_request *request) {
   return BANYAN_OK;
 }
 
+static banyan_status check_heads(const bny_request *request) {
+  banyan_status status = check_box(request);
+  if (status != BANYAN_OK) return status;
+  if (!request->counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an all-gather of heads without counts");
+  size_t heads = 0;
+  for (int32_t rank = 0; rank < request->nranks; rank++) heads += request->counts[rank];
+  if (heads != (size_t)request->all_heads)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: counts of %zu heads for %d", heads, request->all_heads);
+  if (request->dim < 1 || bny_dtype_bytes(request->dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: dim %d or dtype %d is out of range", request->dim, (int)request->dtype);
+  if ((double)request->tokens * request->heads * (double)bny_request_row_bytes(request) * request->nranks > size_limit)
+    return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d heads of %d elements are more than can be planned for",
+                    request->tokens, request->heads, request->dim);
+  return BANYAN_OK;
+}
+
 static banyan_status check(const bny_request *request, int32_t rank) {
   if (request->nranks < 1 || rank < 0 || rank >= request->nranks)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: rank %d is not one of %d ranks", rank, request->nranks);
   if ((unsigned)request->collective > BNY_BARRIER)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: collective %d is unknown", (int)request->collective);
-  return request->collective == BNY_COMBINE ? check_combine(request) : check_bytes(request);
+  if (request->collective == BNY_COMBINE) return check_combine(request);
+  return request->collective == BNY_ALLGATHER_HEADS ? check_heads(request) : check_bytes(request);
 }
 
 bool bny_request_is_lossy(const bny_request *request) {
@@ -97,6 +120,7 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   made->nranks = request->nranks;
   made->value_dim = request->value_dim;
   made->wire = request->wire;
+  made->row_bytes = bny_request_row_bytes(request);
   made->round_nodes = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
   made->algorithm = algorithm->name;
   bny_estimate bounds = {0};

@@ -41,8 +41,8 @@ typedef struct bny_request {
 #define BNY_CALL_BOX(type, field, label) type field;
 #define BNY_CALL_FACT(type, field) type field;
 #include "plan/call.def"
-  /* bytes: the all-gather's counts of all ranks (the caller owns them during planning); shift and broadcast use
-   * `bytes` */
+  /* The all-gather's counts of all ranks, of bytes or heads (the caller owns them during planning). Shift and broadcast
+   * use `bytes`. */
   const size_t *counts;
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
@@ -50,6 +50,16 @@ typedef struct bny_request {
   const struct bny_measured *measured; /* NULL: none. Times preferred to predicted ones, see measured.h; not owned */
   const bny_pieces *pieces; /* NULL: HEADS and TOKENS divide the whole call. Else they divide the box as given here */
 } bny_request;
+
+/* Slices of these are boxes of rows; those of the others are ranges of bytes. */
+static inline bool bny_collective_has_rows(bny_collective collective) {
+  return collective == BNY_COMBINE || collective == BNY_ALLGATHER_HEADS;
+}
+
+/* Each rank's input is a part of the result, as `counts` say. */
+static inline bool bny_collective_gathers(bny_collective collective) {
+  return collective == BNY_ALLGATHER || collective == BNY_ALLGATHER_HEADS;
+}
 
 /* A box of rows in coordinates of the whole call. For bytes, `head0` and `heads` stay 0 and 1, and byte0 and bytes give
  * the range. */
@@ -82,7 +92,8 @@ typedef enum bny_step_kind {
   BNY_STEP_MERGE,  /* sources merged over slice -> slot. One source: forwarded (also for bytes) */
   BNY_STEP_SEND,   /* slot becomes visible to peers */
   BNY_STEP_WAIT,   /* blocks until message has arrived */
-  BNY_STEP_DELIVER /* sources merged over slice -> the caller's result; complete rows. Bytes: one source, copied */
+  BNY_STEP_DELIVER /* sources merged over slice -> the caller's result; complete rows. Bytes and heads: one source,
+                    * copied */
 } bny_step_kind;
 
 typedef struct bny_step {
@@ -107,6 +118,7 @@ typedef struct bny_plan {
   int32_t rank, nranks;
   int32_t value_dim;
   bny_wire wire;
+  size_t row_bytes;      /* of an all-gather of heads */
   int32_t roundings;     /* bound of a value's roundings to a lossy wire's type, from a rank to a delivery */
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
@@ -147,6 +159,9 @@ bny_slice bny_slice_owned(const bny_request *request, int32_t rank);
 
 /* Part `index` of `count` things divided among `parts` owners, as banyan_split() does. */
 void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
+
+/* Returns the bytes of one head of one token, of an all-gather of heads; 0 for the others. */
+size_t bny_request_row_bytes(const bny_request *request);
 
 /* Returns true for a combine whose wire rounds values. */
 bool bny_request_is_lossy(const bny_request *request);

@@ -11,7 +11,7 @@ typedef struct page {
 
 /* Prints "tokens 0+4 heads 8+2" for tokens 0 to 3 of heads 8 and 9, or "bytes 128+64". */
 static void print_slice(page *sheet, const bny_plan *plan, const bny_slice *slice) {
-  if (plan->collective == BNY_COMBINE)
+  if (bny_collective_has_rows(plan->collective))
     bny_append(sheet->text, sheet->bytes, &sheet->length, "tokens %d+%d heads %d+%d", slice->token0, slice->tokens,
                slice->head0, slice->heads);
   else

@@ -10,6 +10,10 @@ void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first
   *number = each + (index < larger ? 1 : 0);
 }
 
+size_t bny_request_row_bytes(const bny_request *request) {
+  return request->collective == BNY_ALLGATHER_HEADS ? (size_t)request->dim * bny_dtype_bytes(request->dtype) : 0;
+}
+
 int64_t bny_slice_rows(const bny_slice *slice) { return (int64_t)slice->tokens * slice->heads; }
 
 static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
@@ -17,7 +21,7 @@ static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
 }
 
 bny_slice bny_slice_whole(const bny_request *request) {
-  if (request->collective == BNY_COMBINE)
+  if (bny_collective_has_rows(request->collective))
     return (bny_slice){
         .token0 = request->token0, .tokens = request->tokens, .head0 = request->head0, .heads = request->heads};
   size_t bytes = 0;
@@ -30,6 +34,26 @@ bny_slice bny_slice_whole(const bny_request *request) {
   return slice_of_bytes(0, bytes);
 }
 
+/* Intersects [*first, *first + *number) with [low, low + count). */
+static void clip(int32_t *first, int32_t *number, int32_t low, int32_t count) {
+  int32_t end = *first + *number;
+  if (*first < low) *first = low;
+  if (end > low + count) end = low + count;
+  *number = end > *first ? end - *first : 0;
+  if (*number == 0) *first = low; /* keeps an empty slice within the box */
+}
+
+/* The heads of `rank` within the box. */
+static bny_slice slice_of_heads(const bny_request *request, int32_t rank) {
+  bny_slice slice = bny_slice_whole(request);
+  size_t before = 0;
+  for (int32_t i = 0; i < rank; i++) before += request->counts[i];
+  slice.head0 = (int32_t)before;
+  slice.heads = (int32_t)request->counts[rank];
+  clip(&slice.head0, &slice.heads, request->head0, request->heads);
+  return slice;
+}
+
 bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
   switch (request->collective) {
   case BNY_COMBINE: return bny_slice_whole(request);
@@ -38,6 +62,7 @@ bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
     for (int32_t before = 0; before < rank; before++) byte0 += request->counts[before];
     return slice_of_bytes(byte0, request->counts[rank]);
   }
+  case BNY_ALLGATHER_HEADS: return slice_of_heads(request, rank);
   case BNY_SHIFT: return slice_of_bytes(request->bytes * (size_t)rank, request->bytes);
   case BNY_BROADCAST: return slice_of_bytes(0, rank == request->root ? request->bytes : 0);
   case BNY_BARRIER: break;
@@ -45,13 +70,17 @@ bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
   return slice_of_bytes(0, 0);
 }
 
-/* Intersects [*first, *first + *number) with [low, low + count). */
-static void clip(int32_t *first, int32_t *number, int32_t low, int32_t count) {
-  int32_t end = *first + *number;
-  if (*first < low) *first = low;
-  if (end > low + count) end = low + count;
-  *number = end > *first ? end - *first : 0;
-  if (*number == 0) *first = low; /* keeps an empty slice within the box */
+bny_inputs bny_slice_inputs(const bny_request *request) {
+  bny_inputs inputs = {0, 0, 0};
+  for (int32_t rank = 0; rank < request->nranks; rank++) {
+    bny_slice input = bny_slice_input(request, rank);
+    size_t bytes = bny_slice_wire_bytes(request, &input);
+    if (bytes > inputs.largest) inputs.largest = bytes;
+    inputs.outbox_bytes += bny_slice_outbox_bytes(request, &input);
+    if (bytes > 0) inputs.received++;
+  }
+  if (inputs.received == request->nranks) inputs.received--; /* a rank's own is among them */
+  return inputs;
 }
 
 bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int32_t low, int32_t high) {
@@ -124,7 +153,7 @@ bny_slice bny_slice_live(const bny_live_tokens *live, const bny_slice *slice) {
 }
 
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice) {
-  return request->collective == BNY_COMBINE ? bny_slice_rows(slice) == 0 : slice->bytes == 0;
+  return bny_collective_has_rows(request->collective) ? bny_slice_rows(slice) == 0 : slice->bytes == 0;
 }
 
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b) {
@@ -144,8 +173,9 @@ bool bny_slice_within(const bny_slice *inner, const bny_slice *outer) {
 }
 
 size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice) {
-  if (request->collective != BNY_COMBINE) return slice->bytes;
+  if (!bny_collective_has_rows(request->collective)) return slice->bytes;
   int64_t rows = bny_slice_rows(slice);
+  if (request->collective == BNY_ALLGATHER_HEADS) return (size_t)rows * bny_request_row_bytes(request);
   return rows == 0 ? 0 : bny_wire_layout_make(request->wire, rows, request->value_dim).bytes;
 }
 

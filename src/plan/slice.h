@@ -7,11 +7,20 @@
 
 #include "plan/plan.h"
 
-/* The box of the request (combine), or all of its bytes. */
+/* The box of the request (combine, all-gather of heads), or all of its bytes. */
 bny_slice bny_slice_whole(const bny_request *request);
 
-/* The input of `rank`: the whole box (combine), its own range of bytes, or nothing. */
+/* The input of `rank`: the whole box (combine), its own heads of it, its own range of bytes, or nothing. */
 bny_slice bny_slice_input(const bny_request *request, int32_t rank);
+
+/* The inputs of all ranks as messages: bytes of the largest, the space that all take in one outbox, and how many a rank
+ * receives at most if empty ones are not sent. */
+typedef struct bny_inputs {
+  size_t largest, outbox_bytes;
+  int32_t received;
+} bny_inputs;
+
+bny_inputs bny_slice_inputs(const bny_request *request);
 
 /* The union of what ranks [first, last) own under HEADS and TOKENS, which is a box too. */
 bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last);

@@ -23,7 +23,7 @@
 #include "banyan.h"
 #include "boot/exchange.h"
 
-enum { BNY_LINE_BYTES = 64, BNY_CALL_WORDS = 24 };
+enum { BNY_LINE_BYTES = 64, BNY_CALL_WORDS = 32 };
 
 typedef _Atomic uint64_t bny_signal;
 

@@ -10,6 +10,7 @@ unit_tests += \
   %D%/test_contract \
   %D%/test_convert \
   %D%/test_energy \
+  %D%/test_heads \
   %D%/test_live \
   %D%/test_live_calls \
   %D%/test_mismatch \

@@ -20,12 +20,14 @@ typedef struct fixture {
   banyan_comm *comm, *comm_out;
   banyan_op *op, *op_out;
   banyan_combine_desc desc;
+  banyan_heads_desc heads;
   banyan_partial in, out;
   banyan_attention_desc attention;
   banyan_op_info info, info_unset;
   float in_values[ROWS * VALUE_DIM], in_lse[ROWS], out_values[ROWS * VALUE_DIM], keys[VALUE_DIM];
   int32_t lengths[TOKENS];
-  char bytes[16], text[2000];
+  _Alignas(16) char bytes[16];
+  char text[2000];
   size_t count, too_many;
   int32_t number;
   int64_t number64;
@@ -75,6 +77,7 @@ static void make_good(fixture *the) {
   the->desc = (banyan_combine_desc){.size = sizeof the->desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM};
   banyan_partial_init(&the->in, the->in_values, BANYAN_F32, the->in_lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&the->out, the->out_values, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  the->heads = (banyan_heads_desc){.size = sizeof the->heads, .tokens = 1, .heads = 2, .dim = 2, .dtype = BANYAN_F16};
   the->attention = (banyan_attention_desc){.size = sizeof the->attention,
                                            .batch = TOKENS,
                                            .heads = HEADS,

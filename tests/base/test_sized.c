@@ -106,11 +106,12 @@ TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_attention_desc, page_keys), 152);
   ck_assert_uint_eq(offsetof(banyan_attention_desc, keys_max), 156);
   ck_assert_uint_eq(offsetof(banyan_attention_desc, stream), 160);
+  ck_assert_uint_eq(offsetof(banyan_heads_desc, live), 72);
   ck_assert_uint_eq(offsetof(banyan_op_info, bytes_between_nodes), 64);
   const bny_sized *const all[] = {&bny_sized_bootstrap,    &bny_sized_comm_config,    &bny_sized_partial,
                                   &bny_sized_combine_desc, &bny_sized_attention_desc, &bny_sized_op_info,
-                                  &bny_sized_live};
-  static const size_t first[] = {32, 40, 96, 56, 168, 72, 56}, now[] = {32, 56, 112, 64, 296, 88, 56};
+                                  &bny_sized_live,         &bny_sized_heads_desc};
+  static const size_t first[] = {32, 40, 96, 56, 168, 72, 56, 80}, now[] = {32, 56, 112, 64, 296, 88, 56, 80};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     ck_assert_uint_eq(all[i]->first_bytes, first[i]);
     ck_assert_uint_eq(all[i]->bytes, now[i]);

@@ -151,6 +151,30 @@ TEST_RANGE(test_bytes_proved, 1, RANKS_MAX + 1) {
   check_request(&barrier);
 }
 
+/* Boxes of heads, of uneven counts, and parts of such calls. */
+TEST_RANGE(test_heads_proved, 1, RANKS_MAX + 1) {
+  if (is_left_out(_i)) return;
+  static const char *const gathers[] = {"oneshot", "recursive_doubling", "ring", NULL};
+  uint64_t random = UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)_i;
+  size_t counts[RANKS_MAX];
+  for (int round = 0; round < 8; round++) {
+    bny_request request = request_of(BNY_ALLGATHER_HEADS, _i, gathers[round % 4]);
+    for (int32_t rank = 0; rank < _i; rank++) {
+      counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 9) : 0;
+      request.all_heads += (int32_t)counts[rank];
+    }
+    request.counts = counts;
+    request.dim = 1 + random_below(&random, 200);
+    request.dtype = random_below(&random, 2) ? BANYAN_BF16 : BANYAN_I8;
+    request.all_tokens = random_below(&random, 20);
+    request.token0 = round % 2 ? random_below(&random, request.all_tokens + 1) : 0;
+    request.tokens = request.all_tokens - request.token0;
+    request.head0 = round % 2 ? random_below(&random, request.all_heads + 1) : 0;
+    request.heads = round % 2 ? random_below(&random, request.all_heads - request.head0 + 1) : request.all_heads;
+    check_request(&request);
+  }
+}
+
 /* Whatever is chosen, on shapes large and small. */
 TEST(test_chosen_proved) {
   uint64_t random = 99;
@@ -330,6 +354,7 @@ TEST(test_refused) {
   REFUSED(request.scatter = (banyan_scatter)9)
   REFUSED(request.collective = (bny_collective)9)
   REFUSED(request.collective = BNY_ALLGATHER)
+  REFUSED(request.collective = BNY_ALLGATHER_HEADS)
   REFUSED(request.collective = BNY_BROADCAST; request.root = 5)
   REFUSED(request.collective = BNY_SHIFT; request.distance = 3)
 #undef REFUSED

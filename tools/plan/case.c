@@ -91,20 +91,22 @@ const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Two f32 statistics, then the values. */
+/* Two f32 statistics, unless rows are gathered as they are, then the values. */
 static size_t row_bytes(const plan_shape *shape) {
-  return 2 * sizeof(float) + (size_t)shape->value_dim * tool_dtype_bytes(shape->wire);
+  return (shape->collective == BNY_COMBINE ? 2 * sizeof(float) : 0) +
+         (size_t)shape->value_dim * tool_dtype_bytes(shape->wire);
 }
 
 size_t plan_shape_bytes(const plan_shape *shape) {
-  if (shape->collective == BNY_COMBINE) return (size_t)shape->tokens * (size_t)shape->heads * row_bytes(shape);
+  if (bny_collective_has_rows(shape->collective))
+    return (size_t)shape->tokens * (size_t)shape->heads * row_bytes(shape);
   return shape->collective == BNY_BARRIER ? 0 : shape->bytes;
 }
 
 plan_shape plan_shape_resized(const plan_shape *shape, size_t bytes) {
   plan_shape made = *shape;
   made.bytes = bytes;
-  if (shape->collective == BNY_COMBINE) {
+  if (bny_collective_has_rows(shape->collective)) {
     size_t rows = (bytes + row_bytes(shape) - 1) / row_bytes(shape), heads = (size_t)shape->heads;
     heads = rows < 1 ? 1 : rows < heads ? rows : heads;
     made.heads = (int32_t)heads;
@@ -121,6 +123,10 @@ void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]) {
              "combine of %d token%s x %d head%s x %d values, %s, scatter %s, order %s: %s per rank", shape->tokens,
              shape->tokens == 1 ? "" : "s", shape->heads, shape->heads == 1 ? "" : "s", shape->value_dim,
              tool_dtype_name(shape->wire), bny_scatter_name(shape->scatter), bny_order_name(shape->order), bytes);
+  } else if (shape->collective == BNY_ALLGATHER_HEADS) {
+    snprintf(text, PLAN_TEXT_BYTES, "allgather-heads of %d token%s x %d head%s x %d elements, %s: %s in all",
+             shape->tokens, shape->tokens == 1 ? "" : "s", shape->heads, shape->heads == 1 ? "" : "s", shape->value_dim,
+             tool_dtype_name(shape->wire), bytes);
   } else if (shape->collective == BNY_BARRIER) {
     snprintf(text, PLAN_TEXT_BYTES, "barrier");
   } else {
@@ -155,6 +161,19 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
     if (counts == NULL) return tool_error_set(error, "out of memory");
     for (int32_t r = 0; r < ranks->nranks; r++) counts[r] = shape->bytes;
     made.counts = counts;
+    break;
+  case BNY_ALLGATHER_HEADS:
+    counts = malloc((size_t)ranks->nranks * sizeof *counts);
+    if (counts == NULL) return tool_error_set(error, "out of memory");
+    for (int32_t r = 0, first, number; r < ranks->nranks; r++) {
+      banyan_split(shape->heads, ranks->nranks, r, &first, &number);
+      counts[r] = (size_t)number;
+    }
+    made.counts = counts;
+    made.all_tokens = made.tokens = shape->tokens;
+    made.all_heads = made.heads = shape->heads;
+    made.dim = shape->value_dim;
+    made.dtype = shape->wire;
     break;
   case BNY_BROADCAST:
     made.bytes = shape->bytes;

@@ -20,8 +20,8 @@ typedef struct arguments {
   const char *sizes; /* of --levels */
   int32_t ranks;     /* 0: not given */
   int32_t tokens, heads;
-  size_t bytes;                          /* 0: not given */
-  const char *combine_only, *keys_given; /* the first option of these groups that is given; NULL: none */
+  size_t bytes;                                      /* 0: not given */
+  const char *rows_only, *combine_only, *keys_given; /* the first option of these groups that is given; NULL: none */
   plan_shape shape;
   plan_keys keys;
   plan_view view;
@@ -66,13 +66,14 @@ static const tool_option options[] = {
      "What a plan may take of a rank's outbox. The default is no limit; the library takes half of "
      "BANYAN_ARENA_KIB and splits larger calls.",
      TOOL_BYTES_AT(shape.outbox_bytes, (int64_t)1 << 40)},
+    {.help = "For combine and allgather-heads"},
+    {"tokens", "T", "Tokens of a partial or tensor; default 1.", TOOL_INT_AT(tokens, 1, 1 << 20),
+     TOOL_GROUP(rows_only)},
+    {"heads", "H", "Heads of a token; default 32.", TOOL_INT_AT(heads, 1, 1 << 20), TOOL_GROUP(rows_only)},
+    {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(shape.value_dim, 1, 1 << 14), TOOL_GROUP(rows_only)},
+    {"wire", NULL, "The format of values on their way between ranks, or of the elements of heads; default f32.",
+     TOOL_NAME_AT(shape.wire, tool_dtypes), TOOL_GROUP(rows_only)},
     {.help = "For combine alone"},
-    {"tokens", "T", "Tokens of a partial; default 1.", TOOL_INT_AT(tokens, 1, 1 << 20), TOOL_GROUP(combine_only)},
-    {"heads", "H", "Heads of a token; default 32.", TOOL_INT_AT(heads, 1, 1 << 20), TOOL_GROUP(combine_only)},
-    {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(shape.value_dim, 1, 1 << 14),
-     TOOL_GROUP(combine_only)},
-    {"wire", NULL, "The format of values on their way between ranks; default f32.",
-     TOOL_NAME_AT(shape.wire, tool_dtypes), TOOL_GROUP(combine_only)},
     {"scatter", NULL, "Which rank receives which rows, as in banyan-decode; default none.",
      TOOL_NAME_AT(shape.scatter, bny_scatter_names), TOOL_GROUP(combine_only)},
     {"order", NULL, "The order in which partials are merged; default plan.", TOOL_NAME_AT(shape.order, bny_order_names),
@@ -95,12 +96,17 @@ static bool check_options(const arguments *a, tool_error *error) {
   if (a->from != NULL && a->ranks > 0)
     return tool_error_set(error, "--from and --ranks both say which ranks there are");
   if (a->sizes != NULL && a->ranks == 0) return tool_error_set(error, "--levels goes with --ranks");
+  bool rows = bny_collective_has_rows(a->shape.collective);
   if (!combine && a->combine_only != NULL) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->shape.collective),
                           a->combine_only);
   }
+  if (!rows && a->rows_only != NULL) {
+    return tool_error_set(error, "%s has no --%s, which belongs to combine and allgather-heads",
+                          bny_collective_name(a->shape.collective), a->rows_only);
+  }
   if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER))
-    return tool_error_set(error, combine ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
+    return tool_error_set(error, rows ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
   if (a->keys_given != NULL && a->action != ACTION_COMPARE)
     return tool_error_set(error, "--%s belongs to --compare", a->keys_given);
   if (a->view.rank >= 0 && a->action != ACTION_PRINT) return tool_error_set(error, "--rank belongs to --print");
@@ -113,9 +119,9 @@ static bool complete_shape(arguments *a, tool_error *error) {
   shape->heads = a->heads > 0 ? a->heads : DEFAULT_HEADS;
   shape->tokens = a->tokens > 0 ? a->tokens : 1;
   shape->bytes = a->bytes > 0 ? a->bytes : DEFAULT_BYTES;
-  if (shape->collective == BNY_COMBINE && a->bytes > 0) *shape = plan_shape_resized(shape, a->bytes);
-  if (shape->collective == BNY_COMBINE && plan_shape_bytes(shape) > (size_t)1 << 30)
-    return tool_error_set(error, "a partial of %zu bytes is more than 1 GiB", plan_shape_bytes(shape));
+  if (bny_collective_has_rows(shape->collective) && a->bytes > 0) *shape = plan_shape_resized(shape, a->bytes);
+  if (bny_collective_has_rows(shape->collective) && plan_shape_bytes(shape) > (size_t)1 << 30)
+    return tool_error_set(error, "a partial or tensor of %zu bytes is more than 1 GiB", plan_shape_bytes(shape));
   if (a->keys.kv_heads == 0) a->keys.kv_heads = shape->heads < 8 ? shape->heads : 8;
   return true;
 }

@@ -132,11 +132,13 @@ json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape) {
   json_object_set_new(o, "carriers_per_island", json_integer(ranks->levels->lanes));
   json_object_set_new(o, "collective", json_string(bny_collective_name(shape->collective)));
   json_object_set_new(o, "bytes_per_rank", json_integer((json_int_t)plan_shape_bytes(shape)));
-  if (shape->collective == BNY_COMBINE) {
+  if (bny_collective_has_rows(shape->collective)) {
     json_object_set_new(o, "tokens", json_integer(shape->tokens));
     json_object_set_new(o, "heads", json_integer(shape->heads));
     json_object_set_new(o, "head_dim", json_integer(shape->value_dim));
     json_object_set_new(o, "wire", json_string(tool_dtype_name(shape->wire)));
+  }
+  if (shape->collective == BNY_COMBINE) {
     json_object_set_new(o, "scatter", json_string(bny_scatter_name(shape->scatter)));
     json_object_set_new(o, "order", json_string(bny_order_name(shape->order)));
   }

@@ -23,7 +23,7 @@ static bool print_text(const plan_view *view, const bny_plan *plan, tool_error *
 }
 
 static json_t *slice_json(const bny_plan *plan, const bny_slice *slice) {
-  if (plan->collective == BNY_COMBINE) {
+  if (bny_collective_has_rows(plan->collective)) {
     return json_pack("{s:i, s:i, s:i, s:i}", "token", slice->token0, "tokens", slice->tokens, "head", slice->head0,
                      "heads", slice->heads);
   }

@@ -78,6 +78,8 @@ static int proved_list(const proof *p, const char *lines[8]) {
     lines[count++] = p->request.order == BANYAN_ORDER_CANONICAL
                          ? "every row is the canonical expression, the tree of neighbour pairs over the ranks"
                          : "all ranks that deliver a row deliver the same expression, and so the same bits";
+  } else if (p->request.collective == BNY_ALLGATHER_HEADS) {
+    lines[count++] = "each rank delivers all heads, each once, from the rank that holds them";
   } else {
     lines[count++] = "each rank delivers the bytes that it should, each once, from the rank that they are of";
   }

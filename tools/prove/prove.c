@@ -41,7 +41,7 @@ typedef struct proof_state {
 static banyan_status no_memory(void) { return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it"); }
 
 static int64_t size_of(const proof_state *proof, const bny_slice *slice) {
-  return proof->request->collective == BNY_COMBINE ? bny_slice_rows(slice) : (int64_t)slice->bytes;
+  return bny_collective_has_rows(proof->request->collective) ? bny_slice_rows(slice) : (int64_t)slice->bytes;
 }
 
 static banyan_status source_value(const proof_state *proof, const bny_plan *plan, int32_t step,
@@ -130,7 +130,7 @@ static banyan_status check_value(const proof_state *proof, const bny_plan *plan,
   if (proof->request->collective != BNY_COMBINE) {
     return bny_slice_within(slice, &proof->ranks[value].input)
                ? BANYAN_OK
-               : bny_plan_fail(plan, number, "it delivers bytes of rank %d as another's", value);
+               : bny_plan_fail(plan, number, "it delivers what is of rank %d as another's", value);
   }
   int32_t missing = bny_expressions_missing(&proof->expressions, value);
   if (missing >= 0)
@@ -200,7 +200,7 @@ static banyan_status check_amounts(const proof_state *proof) {
     const rank_state *state = &proof->ranks[rank];
     if (state->rows != size_of(proof, &state->owned))
       return bny_plan_fail(proof->plans[rank], -1, "it delivers %lld %s, but owns %lld", (long long)state->rows,
-                           proof->request->collective == BNY_COMBINE ? "rows" : "bytes",
+                           bny_collective_has_rows(proof->request->collective) ? "rows" : "bytes",
                            (long long)size_of(proof, &state->owned));
   }
   return BANYAN_OK;

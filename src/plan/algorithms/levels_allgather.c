@@ -86,7 +86,8 @@ static void build(bny_builder *builder) {
   if (!peers || !depths) return;
   for (int32_t owner = 0; owner < nranks; owner++) {
     bny_compose_lanes_of(request->levels, owner, lanes);
-    depths[owner] = request->counts[owner] > 0 ? depth_of(request->levels, rank, owner, lanes) : -1;
+    bny_slice input = bny_slice_input(request, owner);
+    depths[owner] = !bny_slice_is_empty(request, &input) ? depth_of(request->levels, rank, owner, lanes) : -1;
     deepest = depths[owner] > deepest ? depths[owner] : deepest;
   }
   for (int32_t depth = 0; depth <= deepest; depth++) {
@@ -103,10 +104,8 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   const bny_levels *levels = request->levels;
   double p = request->nranks, inner = 1, left = p - 1;
   bny_slice whole = bny_slice_whole(request);
-  size_t largest = 0;
-  for (int32_t rank = 0; rank < request->nranks; rank++)
-    largest = request->counts[rank] > largest ? request->counts[rank] : largest;
-  double mean = (double)whole.bytes / p;
+  double all = (double)bny_slice_wire_bytes(request, &whole), mean = all / p;
+  size_t largest = bny_slice_inputs(request).largest;
   *estimate = (bny_estimate){.slots = 1 + bny_compose_units_most(levels, request->nranks)};
   estimate->outbox_bytes = (largest + 63) / 64 * 64 * (size_t)estimate->slots;
   for (int32_t level = levels->nlevels - 1; level >= 0; level--) {
@@ -120,7 +119,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
     bny_estimate cost = {.rounds = 1,
                          .messages = received,
                          .bytes = received * mean,
-                         .work_bytes = level == 0 ? (double)whole.bytes + 2 * mean : received * mean,
+                         .work_bytes = level == 0 ? all + 2 * mean : received * mean,
                          .bytes_sent = level == 0 ? left * mean : received * mean};
     estimate->ns += bny_estimate_ns(&part, &cost);
     estimate->level_bytes[level] = cost.bytes_sent;
@@ -135,7 +134,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 
 static const char *refuse(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  return request->collective == BNY_ALLGATHER ? NULL : "it serves allgather";
+  return bny_collective_gathers(request->collective) ? NULL : "it serves allgather and allgather-heads";
 }
 
 const bny_algorithm bny_algorithm_levels_allgather = {

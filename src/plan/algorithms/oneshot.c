@@ -120,11 +120,11 @@ static void combine_by_owner(bny_builder *builder) {
   if (slots[builder->rank] >= 0) merge_all(builder, &owned, slots[builder->rank]);
 }
 
-/* Sends every rank's bytes to all others, unless it has none. */
+/* Sends every rank's input to all others, unless it is empty. */
 static void gather(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice mine = bny_slice_input(request, builder->rank);
-  if (mine.bytes > 0) {
+  if (!bny_slice_is_empty(request, &mine)) {
     int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
     bny_builder_copy(builder, own);
     int32_t *others = bny_builder_others(builder);
@@ -134,8 +134,8 @@ static void gather(bny_builder *builder) {
   for (int32_t i = 1; i < request->nranks; i++) {
     int32_t peer = bny_modulo((int64_t)builder->rank - i, request->nranks);
     bny_slice theirs = bny_slice_input(request, peer);
-    if (theirs.bytes == 0) continue;
-    bny_slot what = {.slice = theirs, .offset = 0, .bytes = theirs.bytes};
+    if (bny_slice_is_empty(request, &theirs)) continue;
+    bny_slot what = {.slice = theirs, .offset = 0, .bytes = bny_slice_wire_bytes(request, &theirs)};
     int32_t message = bny_builder_receive(builder, peer, 0, &what);
     bny_builder_wait(builder, message);
     bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
@@ -194,7 +194,8 @@ static void build(bny_builder *builder) {
     else
       combine_none(builder);
     break;
-  case BNY_ALLGATHER: gather(builder); break;
+  case BNY_ALLGATHER:
+  case BNY_ALLGATHER_HEADS: gather(builder); break;
   case BNY_SHIFT: shift(builder); break;
   case BNY_BROADCAST: broadcast(builder); break;
   case BNY_BARRIER: break;
@@ -233,17 +234,19 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int32_t p = request->nranks;
   bny_slice whole = bny_slice_whole(request);
   size_t largest = request->bytes;
+  bny_inputs inputs;
+  double all = (double)bny_slice_wire_bytes(request, &whole);
   estimate->rounds = p > 1 ? 1 : 0;
   estimate->slots = 1;
   switch (request->collective) {
   case BNY_COMBINE: estimate_combine(request, estimate); return;
   case BNY_ALLGATHER:
-    largest = 0;
-    for (int32_t rank = 0; rank < p; rank++)
-      largest = request->counts[rank] > largest ? request->counts[rank] : largest;
-    estimate->messages = p - 1;
-    estimate->bytes = (double)whole.bytes * (p - 1) / p;
-    estimate->work_bytes = (double)largest + (double)whole.bytes;
+  case BNY_ALLGATHER_HEADS:
+    inputs = bny_slice_inputs(request);
+    largest = inputs.largest;
+    estimate->messages = inputs.received;
+    estimate->bytes = all * (p - 1) / p;
+    estimate->work_bytes = (double)largest + all;
     estimate->bytes_sent = (double)largest * (p - 1);
     break;
   default:

@@ -15,8 +15,9 @@ static const char *refuse(const bny_request *request) {
   switch (request->collective) {
   case BNY_COMBINE:
     return request->scatter == BANYAN_SCATTER_NONE ? NULL : "doubling gives all rows to all ranks: for scatter none";
-  case BNY_ALLGATHER: return NULL;
-  default: return "it serves combine and allgather";
+  case BNY_ALLGATHER:
+  case BNY_ALLGATHER_HEADS: return NULL;
+  default: return "it serves combine, allgather and allgather-heads";
   }
 }
 
@@ -81,7 +82,7 @@ static void build(bny_builder *builder) {
   }
   bny_slice own = bny_slice_input(builder->request, builder->rank);
   int32_t slot = -1;
-  if (own.bytes > 0) {
+  if (!bny_slice_is_empty(builder->request, &own)) {
     slot = bny_builder_slot(builder, &own, bny_spread_key(builder->rank));
     bny_builder_copy(builder, slot);
   }
@@ -91,12 +92,13 @@ static void build(bny_builder *builder) {
 static void estimate_gather(const bny_request *request, bny_estimate *estimate) {
   int32_t p = request->nranks;
   bny_slice whole = bny_slice_whole(request);
-  size_t largest = 0;
-  for (int32_t rank = 0; rank < p; rank++) largest = request->counts[rank] > largest ? request->counts[rank] : largest;
+  double all = (double)bny_slice_wire_bytes(request, &whole);
+  bny_inputs inputs = bny_slice_inputs(request);
+  size_t largest = inputs.largest;
   double forwards = (double)bny_spread_bruck_forwards(p);
-  estimate->messages = p - 1;
-  estimate->bytes = estimate->bytes_sent = (double)whole.bytes * (p - 1) / p;
-  estimate->work_bytes = (double)largest * (1 + forwards) + (double)whole.bytes;
+  estimate->messages = inputs.received;
+  estimate->bytes = estimate->bytes_sent = all * (p - 1) / p;
+  estimate->work_bytes = (double)largest * (1 + forwards) + all;
   estimate->slots = 1 + bny_spread_bruck_forwards(p);
   estimate->outbox_bytes = (largest + 63) / 64 * 64 * (size_t)estimate->slots;
 }
@@ -105,7 +107,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int32_t levels = bny_log2_ceil(request->nranks);
   estimate->rounds = levels;
   estimate->pattern = BNY_PATTERN_DOUBLING;
-  if (request->collective == BNY_ALLGATHER) {
+  if (bny_collective_gathers(request->collective)) {
     estimate_gather(request, estimate);
     return;
   }

@@ -12,15 +12,16 @@
 static const char *refuse(const bny_request *request) {
   switch (request->collective) {
   case BNY_COMBINE:
-  case BNY_ALLGATHER: return NULL;
-  default: return "it serves combine and allgather";
+  case BNY_ALLGATHER:
+  case BNY_ALLGATHER_HEADS: return NULL;
+  default: return "it serves combine, allgather and allgather-heads";
   }
 }
 
 static void gather(bny_builder *builder) {
   bny_slice own = bny_slice_input(builder->request, builder->rank);
   int32_t slot = -1;
-  if (own.bytes > 0) {
+  if (!bny_slice_is_empty(builder->request, &own)) {
     slot = bny_builder_slot(builder, &own, bny_spread_key(builder->rank));
     bny_builder_copy(builder, slot);
   }
@@ -77,7 +78,7 @@ static void combine(bny_builder *builder) {
 }
 
 static void build(bny_builder *builder) {
-  if (builder->request->collective == BNY_ALLGATHER)
+  if (bny_collective_gathers(builder->request->collective))
     gather(builder);
   else
     combine(builder);
@@ -86,14 +87,15 @@ static void build(bny_builder *builder) {
 static void estimate_gather(const bny_request *request, bny_estimate *estimate) {
   int32_t p = request->nranks;
   bny_slice whole = bny_slice_whole(request);
-  size_t largest = 0;
-  for (int32_t rank = 0; rank < p; rank++) largest = request->counts[rank] > largest ? request->counts[rank] : largest;
+  double all = (double)bny_slice_wire_bytes(request, &whole);
+  bny_inputs inputs = bny_slice_inputs(request);
   estimate->pattern = BNY_PATTERN_RING;
-  estimate->rounds = estimate->messages = p - 1;
-  estimate->bytes = estimate->bytes_sent = (double)whole.bytes * (p - 1) / p;
-  estimate->work_bytes = (double)largest + 2 * (double)whole.bytes;
+  estimate->rounds = p - 1;
+  estimate->messages = inputs.received;
+  estimate->bytes = estimate->bytes_sent = all * (p - 1) / p;
+  estimate->work_bytes = (double)inputs.largest + 2 * all;
   estimate->slots = 1 + bny_spread_ring_forwards(p);
-  for (int32_t rank = 0; rank < p; rank++) estimate->outbox_bytes += (request->counts[rank] + 63) / 64 * 64;
+  estimate->outbox_bytes = inputs.outbox_bytes;
 }
 
 static void estimate_combine(const bny_request *request, bny_estimate *estimate) {
@@ -119,7 +121,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
 }
 
 static void estimate(const bny_request *request, bny_estimate *estimate) {
-  if (request->collective == BNY_ALLGATHER)
+  if (bny_collective_gathers(request->collective))
     estimate_gather(request, estimate);
   else
     estimate_combine(request, estimate);

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls that gather heads into place. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api.h"
+#include "api/live.h"
+#include "base/sized.h"
+#include "base/status.h"
+
+enum { DIM_MAX = 65536 };
+
+static banyan_status check_shape(const banyan_heads_desc *desc) {
+  if (desc->tokens < 0 || desc->heads < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has tokens %d, heads %d; none may be negative", desc->tokens,
+                    desc->heads);
+  if ((int64_t)desc->tokens * desc->heads > INT32_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads; at most 2^31 - 1 of both together",
+                    desc->tokens, desc->heads);
+  if (desc->dim < 1 || desc->dim > DIM_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.dim is %d, must be 1 to %d", desc->dim, DIM_MAX);
+  if (bny_dtype_bytes(desc->dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.dtype is %d, which is no banyan_dtype", (int)desc->dtype);
+  return BANYAN_OK;
+}
+
+/* Fills in the heads of each rank. */
+static banyan_status read_counts(banyan_comm *comm, const banyan_heads_desc *desc) {
+  int64_t total = 0;
+  if (!comm->head_counts) comm->head_counts = calloc((size_t)comm->nranks, sizeof *comm->head_counts);
+  if (!comm->head_counts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the counts of %d ranks", comm->nranks);
+  for (int32_t i = 0; i < comm->nranks; i++) {
+    int32_t first, number;
+    banyan_split(desc->heads, comm->nranks, i, &first, &number);
+    if (desc->counts) number = desc->counts[i];
+    if (number < 0) return bny_fail(BANYAN_ERR_ARGUMENT, "desc.counts[%d] is %d, must not be negative", i, number);
+    comm->head_counts[i] = (size_t)number;
+    total += number;
+  }
+  if (total == desc->heads) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "desc.counts add up to %" PRId64 " heads, and desc.heads is %d", total,
+                  desc->heads);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Rows of a tensor in memory: a box of a layout. */
+typedef struct tensor {
+  bny_strided rows;
+  int32_t tokens, heads;
+  int64_t row_bytes;
+} tensor;
+
+static bool is_empty(const tensor *of) { return of->tokens == 0 || of->heads == 0; }
+
+static int64_t magnitude(int64_t value) { return value < 0 ? -value : value; }
+
+/* Where the heads of one token begin, and how far they reach. */
+static const char *first_byte(const tensor *of) {
+  return of->rows.at + (of->rows.head_stride < 0 ? of->rows.head_stride * (of->heads - 1) : 0);
+}
+
+static int64_t token_extent(const tensor *of) {
+  return magnitude(of->rows.head_stride) * (of->heads - 1) + of->row_bytes;
+}
+
+/* Tensors whose memory is apart, or lies in different columns of one matrix, do not overlap. */
+static bool overlap(const tensor *a, const tensor *b) {
+  int64_t stride = magnitude(a->rows.token_stride), a_bytes = token_extent(a), b_bytes = token_extent(b);
+  intptr_t a_begin = (intptr_t)first_byte(a), b_begin = (intptr_t)first_byte(b);
+  intptr_t a_low = a_begin + (a->rows.token_stride < 0 ? a->rows.token_stride * (a->tokens - 1) : 0);
+  intptr_t b_low = b_begin + (b->rows.token_stride < 0 ? b->rows.token_stride * (b->tokens - 1) : 0);
+  intptr_t a_high = a_low + stride * (a->tokens - 1) + a_bytes;
+  intptr_t b_high = b_low + magnitude(b->rows.token_stride) * (b->tokens - 1) + b_bytes;
+  if (a_high <= b_low || b_high <= a_low) return false;
+  if (magnitude(b->rows.token_stride) != stride || a_bytes > stride || b_bytes > stride) return true;
+  int64_t column = (b_begin - a_begin) % stride;
+  if (column < 0) column += stride;
+  return column < a_bytes || column + b_bytes > stride;
+}
+
+static banyan_status check_tensor(const tensor *of, const char *name, const banyan_heads_desc *desc) {
+  int64_t bytes = (int64_t)bny_dtype_bytes(desc->dtype);
+  if (is_empty(of)) return BANYAN_OK;
+  if (!of->rows.at) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", name);
+  if ((uintptr_t)of->rows.at % (uintptr_t)bytes)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is not aligned to its dtype, of %" PRId64 " bytes", name, bytes);
+  return BANYAN_OK;
+}
+
+/* Describes `tokens` x `heads` rows. The caller's strides are in elements; both 0 stand for a contiguous tensor. The
+ * stride of a dimension of one, which leads nowhere, becomes 0. */
+static banyan_status make_tensor(const void *at, const char *name, int64_t token_stride, int64_t head_stride,
+                                 int32_t tokens, int32_t heads, const banyan_heads_desc *desc, tensor *made) {
+  bool contiguous = token_stride == 0 && head_stride == 0;
+  int64_t bytes = (int64_t)bny_dtype_bytes(desc->dtype);
+  int64_t token = tokens < 2 ? 0 : contiguous ? (int64_t)heads * desc->dim : token_stride;
+  int64_t head = heads < 2 ? 0 : contiguous ? desc->dim : head_stride;
+  if (bny_extent_too_large(tokens, token, heads, head))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "desc.%s_token_stride is %" PRId64 " and desc.%s_head_stride %" PRId64 ", out of range for %d x %d",
+                    name, token_stride, name, head_stride, tokens, heads);
+  *made = (tensor){{(char *)(uintptr_t)at, token * bytes, head * bytes}, tokens, heads, (int64_t)desc->dim * bytes};
+  return check_tensor(made, name, desc);
+}
+
+static banyan_status check_all(const tensor *all, const banyan_heads_desc *desc) {
+  int64_t bytes = (int64_t)bny_dtype_bytes(desc->dtype);
+  if (is_empty(all) ||
+      !bny_rows_overlap(all->tokens, all->rows.token_stride, all->heads, all->rows.head_stride, all->row_bytes))
+    return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT,
+                  "desc.all_token_stride %" PRId64 " and desc.all_head_stride %" PRId64
+                  " make heads of %d elements overlap",
+                  all->rows.token_stride / bytes, all->rows.head_stride / bytes, desc->dim);
+}
+
+/* Describes both tensors of a run of `tokens`. */
+static banyan_status bind(const banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
+                          int32_t tokens, bny_op_memory *memory) {
+  tensor own, whole;
+  int64_t first = 0;
+  for (int32_t i = 0; i < comm->rank; i++) first += (int64_t)comm->head_counts[i];
+  banyan_status status = make_tensor(mine, "mine", desc->mine_token_stride, desc->mine_head_stride, tokens,
+                                     (int32_t)comm->head_counts[comm->rank], desc, &own);
+  if (status == BANYAN_OK)
+    status = make_tensor(all, "all", desc->all_token_stride, desc->all_head_stride, tokens, desc->heads, desc, &whole);
+  if (status == BANYAN_OK) status = check_all(&whole, desc);
+  if (status != BANYAN_OK) return status;
+  memory->mine = own.rows;
+  memory->all = whole.rows;
+  memory->in_place = false;
+  if (is_empty(&own)) return BANYAN_OK;
+  bool strides_match = own.rows.token_stride == whole.rows.token_stride &&
+                       (own.heads < 2 || own.rows.head_stride == whole.rows.head_stride);
+  memory->in_place = own.rows.at == bny_strided_at(&whole.rows, 0, first).at && strides_match;
+  if (memory->in_place || !overlap(&own, &whole)) return BANYAN_OK;
+  return bny_fail(
+      BANYAN_ERR_ARGUMENT,
+      "mine overlaps all, and is not its own place in it, which is head %" PRId64 " with the strides of all", first);
+}
+
+static banyan_status check_device_memory(banyan_comm *comm, const bny_api_heads *call) {
+  bool moves = call->key.tokens > 0 && call->key.all_heads > 0;
+  banyan_status status = BANYAN_OK;
+  if (!comm->device.engine || comm->device.proxy || !moves) return BANYAN_OK;
+  if (comm->head_counts[comm->rank]) status = bny_api_check_memory(comm, "mine", call->memory.mine.at);
+  if (status == BANYAN_OK) status = bny_api_check_memory(comm, "all", call->memory.all.at);
+  if (status == BANYAN_OK && call->live.tokens) status = bny_api_check_memory(comm, "live.tokens", call->live.tokens);
+  return status;
+}
+
+banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
+                                 bool blocking, bny_api_heads *call) {
+  banyan_heads_desc room;
+  banyan_live live_room;
+  if (!comm || !desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
+  const banyan_heads_desc *known = bny_sized_read(&bny_sized_heads_desc, "desc", desc, &room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  if (comm->device.engine && !comm->device.proxy)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "heads are gathered on the host alone");
+  banyan_status status = check_shape(known);
+  if (status == BANYAN_OK) status = read_counts(comm, known);
+  const banyan_live *live = known->live;
+  if (status == BANYAN_OK) status = bny_live_check(&live, &live_room);
+  if (status != BANYAN_OK) return status;
+  *call = (bny_api_heads){.key = {.collective = BNY_ALLGATHER_HEADS,
+                                  .all_tokens = known->tokens,
+                                  .tokens = known->tokens,
+                                  .all_heads = known->heads,
+                                  .dim = known->dim,
+                                  .dtype = known->dtype,
+                                  .counts = comm->head_counts}};
+  if (live) call->live = (banyan_live){.size = sizeof call->live, .tokens = live->tokens};
+  const banyan_live *tokens_alone = live ? &call->live : NULL;
+  status = bny_api_read_live(comm, &tokens_alone, NULL, blocking, &call->key);
+  if (status == BANYAN_OK) status = bind(comm, known, mine, all, call->key.tokens, &call->memory);
+  if (status == BANYAN_OK) status = check_device_memory(comm, call);
+  call->memory.live = &call->live;
+  call->memory.tokens = call->key.tokens;
+  call->memory.stream = known->stream;
+  return status;
+}
+
+static banyan_status gather(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
+                            banyan_op **keep) {
+  bny_api_heads call;
+  banyan_status status = bny_api_heads_read(comm, desc, mine, all, !keep, &call);
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  return bny_api_run_or_keep(comm, &call.key, &call.memory, keep);
+}
+
+banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all) {
+  return gather(comm, desc, mine, all, NULL);
+}
+
+banyan_status banyan_allgather_heads_init(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
+                                          banyan_op **op) {
+  if (!op) return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
+  return gather(comm, desc, mine, all, op);
+}

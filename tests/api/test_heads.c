@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * All-gathers of heads over random shapes, layouts and numbers of tokens, by blocking calls and by operations, over
+ * threads, processes, levels and nodes. Plans by classes, the bytes sent, and ranks that disagree. */
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/heads.h"
+#include "tests/support/lone.h"
+#include "tests/support/suite.h"
+#include "tests/support/world.h"
+
+enum { SHAPES = 12, RUNS = 6, TOKENS_MOST = 40 };
+
+typedef struct memory {
+  unsigned char *mine, *all;
+} memory;
+
+static memory take(const heads_problem *of) {
+  memory taken = {malloc(of->mine.bytes), malloc(of->all.bytes)};
+  if (!taken.mine || !taken.all) abort();
+  return taken;
+}
+
+static void give(memory *taken) {
+  free(taken->mine);
+  free(taken->all);
+}
+
+static bool check(world_rank *self, const heads_problem *of, int32_t tokens, int run, const memory *at,
+                  const char *what) {
+  char why[300] = "";
+  return world_check(self, heads_hold(of, tokens, run, at->all, why, sizeof why), "%s: %s", what, why);
+}
+
+/* Each run of the call has its own number of tokens, the same on all ranks. */
+static bool call_often(world_rank *self, heads_problem *problem, world_random *random) {
+  memory at = take(problem);
+  int32_t tokens = 0, most = problem->desc.tokens;
+  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  bool good = true;
+  for (int run = 0; run < RUNS && good; run++) {
+    bool counts = run % 2;
+    tokens = counts ? random_below(random, most + 1) : most;
+    problem->desc.live = counts ? &live : NULL;
+    heads_fill(problem, tokens, run, at.mine, at.all);
+    good = world_ok(self,
+                    banyan_allgather_heads(self->comm, &problem->desc, heads_mine(problem, at.mine, at.all),
+                                           heads_all(problem, at.all)),
+                    "call") &&
+           check(self, problem, tokens, run, &at, "call");
+  }
+  give(&at);
+  return good;
+}
+
+/* The bytes sent are those of the tokens of the run: all ranks together send each row to all others, at least once. */
+static bool sent_is_right(world_rank *self, const heads_problem *problem, const banyan_op *op, int32_t tokens) {
+  banyan_op_info info = {.size = sizeof info};
+  if (!world_ok(self, banyan_op_query(op, &info), "query")) return false;
+  size_t whole = (size_t)tokens * (size_t)problem->desc.heads * problem->row_bytes;
+  if (strcmp(info.algorithm, "oneshot") != 0)
+    return world_check(self, info.bytes_sent <= whole * (size_t)self->nranks, "%s sent %llu bytes for %d tokens",
+                       info.algorithm, (unsigned long long)info.bytes_sent, tokens);
+  size_t expected =
+      (size_t)tokens * (size_t)problem->number * problem->row_bytes * (size_t)(self->nranks > 1 ? self->nranks - 1 : 0);
+  return world_check(self, info.bytes_sent == expected, "it sent %llu bytes for %d tokens, not %zu",
+                     (unsigned long long)info.bytes_sent, tokens, expected);
+}
+
+static bool start_often(world_rank *self, heads_problem *problem, world_random *random) {
+  memory at = take(problem);
+  int32_t tokens = 0;
+  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  banyan_op *op = NULL;
+  problem->desc.live = &live;
+  bool good = world_ok(self,
+                       banyan_allgather_heads_init(self->comm, &problem->desc, heads_mine(problem, at.mine, at.all),
+                                                   heads_all(problem, at.all), &op),
+                       "init");
+  for (int run = 0; run < RUNS && good; run++) {
+    tokens = run == 0 ? problem->desc.tokens : random_below(random, problem->desc.tokens + 1);
+    heads_fill(problem, tokens, run, at.mine, at.all);
+    good = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait") &&
+           check(self, problem, tokens, run, &at, "operation") && sent_is_right(self, problem, op, tokens);
+  }
+  banyan_op_free(op);
+  give(&at);
+  return good;
+}
+
+static void gather_all(world_rank *self) {
+  uint64_t salt = *(const uint64_t *)self->argument;
+  world_random random = {world_seed() * 7919 + salt};
+  for (int shape = 0; shape < SHAPES; shape++) {
+    heads_problem problem;
+    heads_make(&problem, random_next(&random), self->rank, self->nranks, TOKENS_MOST);
+    if (!call_often(self, &problem, &random) || !start_often(self, &problem, &random)) return;
+  }
+}
+
+static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_bytes) {
+  WORLD_RUN(gather_all, .nranks = nranks, .processes = processes, .arena_bytes = arena_bytes, .argument = &salt);
+}
+
+TEST_LOOP(threads_gather, 18) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
+TEST_LOOP(parts_gather, 4) { perform(2 + 2 * _i, false, 100 + (uint64_t)_i, 64 << 10); }
+TEST_LOOP(processes_gather, 3) { perform(2 + 3 * _i, true, 200 + (uint64_t)_i, 0); }
+
+TEST_LOOP(levels_gather, 3) {
+  static const char *const levels[] = {"2", "4", "2,4"};
+  setenv("BANYAN_LEVELS", levels[_i], 1);
+  perform(8, false, 300 + (uint64_t)_i, 0);
+}
+
+TEST_LOOP(nodes_gather, 2) {
+  if (!world_has_network()) return;
+  world_be_nodes("a,a,b,b");
+  perform(4, true, 400 + (uint64_t)_i, _i ? 64 << 10 : 0);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+typedef struct heads_call {
+  banyan_heads_desc desc;
+  const void *mine;
+  void *all;
+} heads_call;
+
+typedef struct heads_case {
+  const char *named; /* in the text */
+  void (*spoil)(heads_call *call);
+} heads_case;
+
+enum { TOKENS = 3, HEADS = 4, DIM = 8 };
+
+static uint16_t own[TOKENS * HEADS * DIM], whole[2 * TOKENS * HEADS * DIM];
+static const int32_t too_few[] = {3}, negative[] = {-1}, some_tokens[] = {4}, no_tokens[] = {-2};
+static const banyan_live four = {.size = sizeof four, .tokens = some_tokens},
+                         minus = {.size = sizeof minus, .tokens = no_tokens};
+
+#define CASES                                                                                                 \
+  CASE(tokens, "tokens -1, heads 4", call->desc.tokens = -1)                                                  \
+  CASE(heads, "tokens 3, heads -4", call->desc.heads = -4)                                                    \
+  CASE(many, "2147483647 tokens x 4 heads", call->desc.tokens = INT32_MAX)                                    \
+  CASE(dim, "desc.dim is 0", call->desc.dim = 0)                                                              \
+  CASE(dims, "desc.dim is 65537", call->desc.dim = 65537)                                                     \
+  CASE(dtype, "desc.dtype is 0", call->desc.dtype = (banyan_dtype)0)                                          \
+  CASE(dtypes, "desc.dtype is 77", call->desc.dtype = (banyan_dtype)77)                                       \
+  CASE(size, "desc.size is 8", call->desc.size = 8)                                                           \
+  CASE(few, "desc.counts add up to 3 heads, and desc.heads is 4", call->desc.counts = too_few)                \
+  CASE(less, "desc.counts[0] is -1", call->desc.counts = negative)                                            \
+  CASE(live, "live.tokens leads to 4; desc.tokens allows 0 to 3", call->desc.live = &four)                    \
+  CASE(lives, "live.tokens leads to -2", call->desc.live = &minus)                                            \
+  CASE(null, "mine is NULL", call->mine = NULL)                                                               \
+  CASE(nulls, "all is NULL", call->all = NULL)                                                                \
+  CASE(odd, "mine is not aligned", call->mine = (const char *)own + 1)                                        \
+  CASE(strides, "desc.all_token_stride 8 and desc.all_head_stride 8", call->desc.all_token_stride = DIM;      \
+       call->desc.all_head_stride = DIM)                                                                      \
+  CASE(far, "desc.mine_token_stride is 4611686018427387904", call->desc.mine_token_stride = INT64_C(1) << 62) \
+  CASE(overlap, "mine overlaps all", call->mine = whole + DIM)                                                \
+  CASE(place, "mine overlaps all", call->mine = whole; call->desc.mine_token_stride = HEADS * DIM + DIM;      \
+       call->desc.mine_head_stride = DIM)
+
+#define CASE(name, text, ...) \
+  static void spoil_##name(heads_call *call) { __VA_ARGS__; }
+CASES
+#undef CASE
+#define CASE(name, text, ...) {text, spoil_##name},
+static const heads_case heads_cases[] = {CASES};
+#undef CASE
+
+static heads_call good_call(void) {
+  return (heads_call){
+      .desc = {.size = sizeof(banyan_heads_desc), .tokens = TOKENS, .heads = HEADS, .dim = DIM, .dtype = BANYAN_F16},
+      .mine = own,
+      .all = whole};
+}
+
+TEST_LOOP(wrong_fields_are_named, (int)(sizeof heads_cases / sizeof heads_cases[0])) {
+  const heads_case *what = &heads_cases[_i];
+  banyan_comm *comm = lone_comm(NULL);
+  heads_call call = good_call();
+  what->spoil(&call);
+  ck_assert_int_eq(banyan_allgather_heads(comm, &call.desc, call.mine, call.all), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), what->named), "the text does not name %s: %s", what->named,
+                banyan_last_error());
+  call = good_call();
+  ck_assert_msg(banyan_allgather_heads(comm, &call.desc, call.mine, call.all) == BANYAN_OK, "%s", banyan_last_error());
+  banyan_comm_destroy(comm);
+}
+
+/* Tensors in different columns of one matrix do not overlap. */
+TEST(columns_beside_each_other) {
+  banyan_comm *comm = lone_comm(NULL);
+  heads_call call = good_call();
+  call.desc.all_token_stride = call.desc.mine_token_stride = 2 * HEADS * DIM;
+  call.desc.all_head_stride = call.desc.mine_head_stride = DIM;
+  call.mine = whole + HEADS * DIM;
+  for (int i = 0; i < 2 * TOKENS * HEADS * DIM; i++) whole[i] = (uint16_t)i;
+  ck_assert_msg(banyan_allgather_heads(comm, &call.desc, call.mine, call.all) == BANYAN_OK, "%s", banyan_last_error());
+  for (int t = 0; t < TOKENS; t++)
+    ck_assert_mem_eq(whole + 2 * t * HEADS * DIM, whole + (2 * t + 1) * HEADS * DIM, HEADS * DIM * sizeof *whole);
+  call.mine = whole + HEADS * DIM - 1;
+  ck_assert_int_eq(banyan_allgather_heads(comm, &call.desc, call.mine, call.all), BANYAN_ERR_ARGUMENT);
+  banyan_comm_destroy(comm);
+}
+
+/* ---- ranks that disagree ----------------------------------------------------------------------------------------- */
+
+typedef struct verdicts {
+  int kind; /* of difference */
+  banyan_status status[WORLD_RANKS_MAX];
+  char text[WORLD_RANKS_MAX][512];
+} verdicts;
+
+static void disagree(world_rank *self) {
+  verdicts *seen = self->argument;
+  static const int32_t usual[] = {2, 1, 1}, odd[] = {1, 2, 1};
+  bool differs = self->rank == 1;
+  int32_t tokens = TOKENS;
+  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  uint16_t mine[TOKENS * HEADS * DIM] = {0}, all[TOKENS * HEADS * DIM];
+  banyan_heads_desc desc = good_call().desc;
+  desc.counts = seen->kind == 1 && differs ? odd : usual;
+  desc.live = &live;
+  banyan_status status;
+  if (seen->kind != 0) {
+    if (seen->kind == 2 && differs) desc.dtype = BANYAN_BF16;
+    if (seen->kind == 3 && differs) desc.dim = DIM - 1;
+    status = banyan_allgather_heads(self->comm, &desc, mine, all);
+  } else { /* tokens of a later run */
+    if (!world_ok(self, banyan_allgather_heads(self->comm, &desc, mine, all), "first call")) return;
+    tokens = differs ? 1 : 2;
+    status = banyan_allgather_heads(self->comm, &desc, mine, all);
+  }
+  seen->status[self->rank] = status;
+  snprintf(seen->text[self->rank], sizeof seen->text[0], "%s", banyan_last_error());
+}
+
+TEST_LOOP(differences_are_named, 4) {
+  static const char *const words[][3] = {
+      {"tokens ", "1", "2"}, {"counts of heads", "", ""}, {"dtype ", "bf16", " f16"}, {"dim ", "7", "8"}};
+  verdicts seen = {.kind = _i};
+  WORLD_RUN(disagree, .nranks = 3, .argument = &seen);
+  for (int rank = 0; rank < 3; rank++) {
+    const char *text = seen.text[rank];
+    ck_assert_msg(seen.status[rank] == BANYAN_ERR_MISMATCH, "rank %d: %s", rank, text);
+    bool named = strstr(text, words[_i][0]) && strstr(text, words[_i][1]) && strstr(text, words[_i][2]);
+    ck_assert_msg(named && (rank == 1 || strstr(text, "rank 1")), "rank %d: %s", rank, text);
+  }
+}
+
+/* ---- plans and deaths -------------------------------------------------------------------------------------------- */
+
+static int plans_made(const banyan_comm *comm) {
+  char text[2048];
+  banyan_comm_describe(comm, text, sizeof text);
+  const char *at = strstr(text, "plans made: ");
+  return at ? atoi(at + strlen("plans made: ")) : 0;
+}
+
+static void call_randomly(world_rank *self) {
+  enum { MOST = 300, CALLS = 600 };
+  world_random random = {world_seed()};
+  uint16_t *mine = calloc(MOST * HEADS, DIM * sizeof *mine), *all = calloc(MOST * HEADS, DIM * sizeof *all);
+  if (!mine || !all) abort();
+  int before = plans_made(self->comm);
+  for (int i = 0; i < CALLS; i++) {
+    banyan_heads_desc desc = good_call().desc;
+    desc.tokens = 1 + random_below(&random, MOST);
+    if (!world_ok(self, banyan_allgather_heads(self->comm, &desc, mine, all), "call")) break;
+  }
+  int plans = plans_made(self->comm) - before;
+  world_check(self, plans > 0 && plans <= 10, "%d calls made %d plans", CALLS, plans);
+  free(mine);
+  free(all);
+}
+
+TEST(classes_share_plans) { WORLD_RUN(call_randomly, .nranks = 3); }
+
+static void lose_a_rank(world_rank *self) {
+  uint16_t mine[TOKENS * HEADS * DIM] = {0}, all[TOKENS * HEADS * DIM];
+  banyan_heads_desc desc = good_call().desc;
+  if (!world_ok(self, banyan_allgather_heads(self->comm, &desc, mine, all), "first call")) return;
+  if (self->rank == 2) kill(getpid(), SIGKILL);
+  banyan_status status = banyan_allgather_heads(self->comm, &desc, mine, all);
+  world_check(self, status == BANYAN_ERR_PEER && banyan_comm_failed_rank(self->comm) == 2, "%s: %s",
+              banyan_status_string(status), banyan_last_error());
+}
+
+TEST(a_dead_rank_is_named) { WORLD_RUN(lose_a_rank, .nranks = 4, .processes = true, .deaths = true); }
+
+int main(void) { return world_main(suite_of("heads", 120)); }

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Problems of all-gathers of heads: shapes that all ranks have, layouts that each rank has for itself, and what memory
+ * must hold afterwards, to the byte. */
+#ifndef BNY_TESTS_HEADS_H
+#define BNY_TESTS_HEADS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tests/support/world.h"
+
+/* A tensor [tokens][heads][dim] somewhere in `bytes` of memory. Strides are in bytes. */
+typedef struct heads_layout {
+  size_t bytes, offset;
+  int64_t token_stride, head_stride;
+  bool said; /* otherwise it is contiguous, and the call's strides are 0 */
+} heads_layout;
+
+typedef struct heads_problem {
+  banyan_heads_desc desc; /* without `live` and `stream` */
+  int32_t counts[WORLD_RANKS_MAX];
+  int32_t rank, nranks;
+  int32_t first, number; /* heads of this rank */
+  size_t element_bytes, row_bytes;
+  heads_layout mine, all;
+  bool in_place; /* `mine` is its place in `all` */
+} heads_problem;
+
+/* Makes the problem of `rank`. Ranks that give the same seed get one shape, and layouts of their own. */
+void heads_make(heads_problem *made, uint64_t seed, int32_t rank, int32_t nranks, int32_t tokens_most);
+
+/* Fill both memories for a run: `mine` with this rank's heads of `tokens`, and all else with a pattern. With in_place
+ * memory of `mine` is not used. */
+void heads_fill(const heads_problem *of, int32_t tokens, int run, unsigned char *mine, unsigned char *all);
+
+/* Returns true if `all` holds the heads of all ranks for `tokens`, and the pattern elsewhere. Otherwise writes why. */
+bool heads_hold(const heads_problem *of, int32_t tokens, int run, const unsigned char *all, char *why, size_t bytes);
+
+/* The arguments of a call, where the memories begin at these addresses. */
+const void *heads_mine(const heads_problem *of, const unsigned char *mine, const unsigned char *all);
+void *heads_all(const heads_problem *of, unsigned char *all);
+
+#endif
