@@ -128,12 +128,15 @@ typedef struct bny_device_group {
 
 /* ---- units ------------------------------------------------------------------------------------------------------- */
 
+/* Instead of a bny_wire. */
+enum { BNY_UNIT_BYTES = -1, BNY_UNIT_HEADS = -2 };
+
 /* How rows are cut into units, the same on all ranks. For bytes there is one token, and "heads" are consecutive
- * units. */
+ * units. Of heads that are gathered, a unit is a row of value_dim bytes. */
 typedef struct bny_unit_shape {
   int32_t token0, tokens, head0, heads; /* box of rows */
   int32_t value_dim;
-  int32_t wire;          /* bny_wire; bytes: -1 */
+  int32_t wire;          /* bny_wire, or what is moved as it is: BNY_UNIT_BYTES or BNY_UNIT_HEADS */
   int32_t chunk_columns; /* a multiple of 8, the last chunk may have fewer. Bytes: of a unit, a multiple of 4 */
   int32_t chunks;        /* of a row: 1, 2, 4 or 8 */
   uint32_t unit_bytes;   /* distance of units in an inbox, a multiple of 128 */
@@ -203,10 +206,11 @@ typedef struct bny_device_live {
 
 /* The caller's memory. A parameter of kernels. */
 typedef struct bny_device_call {
-  banyan_partial in, out;        /* combine; out.values and out.lse are NULL where nothing is delivered */
+  banyan_partial in, out;        /* combine; out.values and out.lse are NULL where nothing is delivered. Heads: of
+                                  * which values and their strides, in bytes, alone count */
   int32_t out_token0, out_head0; /* the first row of out */
   int32_t shares_stats;          /* the statistics of in and out overlap in memory */
-  int32_t pad;
+  int32_t in_head0;              /* heads: the first of in */
   const unsigned char *in_bytes; /* byte programs: address of byte in_byte0 */
   unsigned char *out_bytes;      /* address of byte out_byte0 */
   uint64_t in_byte0, out_byte0;

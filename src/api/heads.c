@@ -158,8 +158,6 @@ banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *des
   if (!comm || !desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
   const banyan_heads_desc *known = bny_sized_read(&bny_sized_heads_desc, "desc", desc, &room);
   if (!known) return BANYAN_ERR_ARGUMENT;
-  if (comm->device.engine && !comm->device.proxy)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "heads are gathered on the host alone");
   banyan_status status = check_shape(known);
   if (status == BANYAN_OK) status = read_counts(comm, known);
   const banyan_live *live = known->live;

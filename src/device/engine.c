@@ -42,10 +42,12 @@ static const char *const kernel_names[BNY_ENGINE_KERNELS] = {
 #define BNY_CUDA_ONESHOT(name, protocol, halves) #name,
 #define BNY_CUDA_INTERPRET(name, protocol, halves) #name,
 #define BNY_CUDA_BYTES(name, protocol) #name,
+#define BNY_CUDA_HEADS(name, protocol) #name,
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+#undef BNY_CUDA_HEADS
 };
 
 static banyan_status load_kernel(bny_engine *engine, const char *name, bny_engine_kernel *kernel) {

@@ -54,10 +54,12 @@ enum {
 #define BNY_CUDA_ONESHOT(name, protocol, halves) +1
 #define BNY_CUDA_INTERPRET(name, protocol, halves) +1
 #define BNY_CUDA_BYTES(name, protocol) +1
+#define BNY_CUDA_HEADS(name, protocol) +1
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+#undef BNY_CUDA_HEADS
   ,
   BNY_ENGINE_DECODE_KERNELS = 0
 #define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) +1

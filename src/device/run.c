@@ -18,6 +18,7 @@ struct bny_device_run {
   bny_device_settings settings; /* its exec's, but for the protocol */
   int32_t share;                /* it takes one in `share` of the blocks that there is work for */
   bny_plan_form form;
+  bool heads;                 /* of an all-gather */
   const char *kernel_name;    /* static */
   int32_t nsteps;             /* of the program */
   bny_oneshot oneshot;        /* BNY_FORM_DIRECT: instead of a program */
@@ -178,6 +179,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
+  made->heads = request->collective == BNY_ALLGATHER_HEADS;
   made->settings = exec->settings;
   made->share = 1;
   const bny_measurement *form = plan->measured;
@@ -263,6 +265,16 @@ static bny_device_live live_of(const bny_binding *binding) {
   return live;
 }
 
+static void set_heads(const bny_binding *binding, bny_device_call *call) {
+  call->in.values = binding->mine.at;
+  call->in.values_token_stride = binding->mine.token_stride;
+  call->in.values_head_stride = binding->mine.head_stride;
+  call->in_head0 = binding->in_head0;
+  call->out.values = binding->all.at;
+  call->out.values_token_stride = binding->all.token_stride;
+  call->out.values_head_stride = binding->all.head_stride;
+}
+
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream) {
   bny_device_call call = {
       .out_token0 = binding->out_token0,
@@ -273,9 +285,13 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
       .out_byte0 = binding->out_byte0,
       .live = live_of(binding),
   };
-  if (binding->in) call.in = *binding->in;
-  if (binding->out) call.out = *binding->out;
-  call.shares_stats = shares_stats(binding);
+  if (run->heads) {
+    set_heads(binding, &call);
+  } else {
+    if (binding->in) call.in = *binding->in;
+    if (binding->out) call.out = *binding->out;
+    call.shares_stats = shares_stats(binding);
+  }
   bny_engine_launch launch = {
       .kernel = &run->kernel,
       .blocks = run->blocks,

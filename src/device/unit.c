@@ -20,6 +20,8 @@ static uint64_t payload_bytes(const bny_request *request) {
     uint64_t row = 8 + (uint64_t)request->value_dim * bny_wire_formats[request->wire].element_bytes;
     return (uint64_t)request->tokens * (uint64_t)request->heads * row;
   }
+  if (request->collective == BNY_ALLGATHER_HEADS)
+    return (uint64_t)request->tokens * (uint64_t)request->heads * bny_request_row_bytes(request);
   if (request->collective == BNY_ALLGATHER) {
     bytes = 0;
     for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
@@ -79,13 +81,30 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
   uint64_t units = request->collective == BNY_BARRIER ? 1 : (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
   if (units > INT32_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "%llu bytes are too many for one call on a device", (unsigned long long)whole);
-  *shape = (bny_unit_shape){.tokens = 1, .heads = (int32_t)units, .wire = -1, .chunk_columns = bytes, .chunks = 1};
+  *shape = (bny_unit_shape){
+      .tokens = 1, .heads = (int32_t)units, .wire = BNY_UNIT_BYTES, .chunk_columns = bytes, .chunks = 1};
   set_unit_bytes(shape, protocol, bny_protocol_packets(protocol, bytes / 4));
+  return BANYAN_OK;
+}
+
+/* A unit is a row. */
+static banyan_status shape_of_heads(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
+  int32_t row_bytes = (int32_t)bny_request_row_bytes(request), words = (row_bytes + 3) / 4;
+  *shape = (bny_unit_shape){.token0 = request->token0,
+                            .tokens = request->tokens,
+                            .head0 = request->head0,
+                            .heads = request->heads,
+                            .value_dim = row_bytes,
+                            .wire = BNY_UNIT_HEADS,
+                            .chunk_columns = 4 * words,
+                            .chunks = 1};
+  set_unit_bytes(shape, protocol, bny_protocol_packets(protocol, words));
   return BANYAN_OK;
 }
 
 banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows,
                                   bny_unit_shape *shape) {
+  if (request->collective == BNY_ALLGATHER_HEADS) return shape_of_heads(request, protocol, shape);
   if (request->collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
   size_t element_bytes = bny_wire_formats[request->wire].element_bytes;
@@ -110,7 +129,7 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
 }
 
 bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice) {
-  if (shape->wire >= 0) return (bny_unit_box){slice->token0, slice->tokens, slice->head0, slice->heads};
+  if (shape->wire != BNY_UNIT_BYTES) return (bny_unit_box){slice->token0, slice->tokens, slice->head0, slice->heads};
   if (slice->bytes == 0) return (bny_unit_box){0};
   size_t unit = (size_t)shape->chunk_columns, first = slice->byte0 / unit, end = slice->byte0 + slice->bytes;
   return (bny_unit_box){0, 1, (int32_t)first, (int32_t)((end + unit - 1) / unit - first)};
@@ -162,10 +181,12 @@ const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire) {
   if (protocol == (its_protocol) && is_half == (halves)) return #name;
 #define BNY_CUDA_INTERPRET(name, protocol, halves)
 #define BNY_CUDA_BYTES(name, protocol)
+#define BNY_CUDA_HEADS(name, protocol)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+#undef BNY_CUDA_HEADS
   return NULL;
 }
 
@@ -176,10 +197,13 @@ const char *bny_device_program_kernel(const bny_program *program) {
 #define BNY_CUDA_INTERPRET(name, its_protocol, halves) \
   if (wire >= 0 && protocol == (its_protocol) && is_half == (halves)) return #name;
 #define BNY_CUDA_BYTES(name, its_protocol) \
-  if (wire < 0 && protocol == (its_protocol)) return #name;
+  if (wire == BNY_UNIT_BYTES && protocol == (its_protocol)) return #name;
+#define BNY_CUDA_HEADS(name, its_protocol) \
+  if (wire == BNY_UNIT_HEADS && protocol == (its_protocol)) return #name;
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+#undef BNY_CUDA_HEADS
   return NULL;
 }

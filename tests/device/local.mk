@@ -7,6 +7,7 @@ unit_tests += \
   %D%/test_device_bytes \
   %D%/test_device_combine \
   %D%/test_device_arenas \
+  %D%/test_device_heads \
   %D%/test_device_live \
   %D%/test_device_nodes \
   %D%/test_device_nodes_fail \

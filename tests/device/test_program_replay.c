@@ -76,7 +76,7 @@ static bny_plan plan_for(const bny_request *request, const bny_plan *from, int32
 
 static bny_slice slice_of(const bny_request *request, const bny_program_step *step) {
   bny_slice slice = bny_slice_whole(request);
-  if (request->collective == BNY_COMBINE) {
+  if (bny_collective_has_rows(request->collective)) {
     slice.token0 = step->token0;
     slice.tokens = step->tokens;
     slice.head0 = step->head0;
@@ -334,6 +334,18 @@ TEST_RANGE(programs_of_combines_are_proved, 1, RANKS_MAX + 1) {
   ck_assert_int_gt(proved, 0);
 }
 
+/* Sets all but the counts: a call, or a part of one. */
+static void set_heads(uint64_t *random, bny_request *request) {
+  for (int32_t i = 0; i < request->nranks; i++) request->all_heads += (int32_t)request->counts[i];
+  request->all_tokens = 1 + random_below(random, 6);
+  request->token0 = random_below(random, request->all_tokens);
+  request->tokens = request->all_tokens - request->token0;
+  request->head0 = random_below(random, request->all_heads + 1);
+  request->heads = request->all_heads - request->head0;
+  request->dim = 1 + random_below(random, 300);
+  request->dtype = BANYAN_BF16;
+}
+
 TEST_RANGE(programs_of_bytes_are_proved, 1, RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = (uint64_t)nranks + 100;
@@ -344,10 +356,12 @@ TEST_RANGE(programs_of_bytes_are_proved, 1, RANKS_MAX + 1) {
         size_t counts[RANKS_MAX];
         name_of(bny_algorithms[a], name, sizeof name);
         bny_request request = request_of((bny_collective)collective, nranks, name);
-        for (int32_t i = 0; i < nranks; i++) counts[i] = (size_t)random_below(&random, 5000);
-        if (collective == BNY_ALLGATHER)
-          request.counts = counts;
-        else if (collective != BNY_BARRIER)
+        bool heads = collective == BNY_ALLGATHER_HEADS;
+        for (int32_t i = 0; i < nranks; i++) counts[i] = (size_t)random_below(&random, heads ? 5 : 5000);
+        if (bny_collective_gathers(request.collective)) request.counts = counts;
+        if (heads)
+          set_heads(&random, &request);
+        else if (collective != BNY_BARRIER && collective != BNY_ALLGATHER)
           request.bytes = (size_t)random_below(&random, 20000);
         if (collective == BNY_SHIFT) request.distance = random_below(&random, nranks);
         if (collective == BNY_BROADCAST) request.root = random_below(&random, nranks);

@@ -81,10 +81,12 @@ void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot 
     any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves)
 #define BNY_CUDA_BYTES(kernel, its_protocol)
+#define BNY_CUDA_HEADS(kernel, its_protocol)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+#undef BNY_CUDA_HEADS
 }
 
 void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks,
@@ -101,10 +103,12 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
         form_of(                                         \
             #kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
 #define BNY_CUDA_BYTES(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, false)
+#define BNY_CUDA_HEADS(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, false)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+#undef BNY_CUDA_HEADS
 }
 
 std::string cuda_ranks::run() {

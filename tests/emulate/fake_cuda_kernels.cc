@@ -77,6 +77,7 @@ struct entry {
    [](void **arguments) { return words_of(kernel, arguments); }},
 #define BNY_CUDA_INTERPRET(kernel, protocol, halves) BNY_CUDA_ONESHOT(kernel, protocol, halves)
 #define BNY_CUDA_BYTES(kernel, protocol) BNY_CUDA_ONESHOT(kernel, protocol, false)
+#define BNY_CUDA_HEADS(kernel, protocol) BNY_CUDA_ONESHOT(kernel, protocol, false)
 #define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) \
   BNY_CUDA_ONESHOT(bny_decode_##element##_##head_dim##_##copy, 0, 0)
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
@@ -97,6 +98,7 @@ static const entry entries[] = {
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+#undef BNY_CUDA_HEADS
 
 const void *fake_kernel_find(const char *name) {
   for (const entry &one : entries)

@@ -5,7 +5,8 @@ cuda_tests += \
   %D%/test_cuda_combine \
   %D%/test_cuda_decode \
   %D%/test_cuda_faults \
-  %D%/test_cuda_fused
+  %D%/test_cuda_fused \
+  %D%/test_cuda_heads
 %C%_test_cuda_bytes_SOURCES = %D%/test_cuda_bytes.cc
 %C%_test_cuda_bytes_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
@@ -16,6 +17,8 @@ cuda_tests += \
 %C%_test_cuda_faults_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_fused_SOURCES = %D%/test_cuda_fused.cc
 %C%_test_cuda_fused_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_heads_SOURCES = %D%/test_cuda_heads.cc
+%C%_test_cuda_heads_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_decode_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 
 # The emulated device.
