@@ -39,6 +39,7 @@ cuda_sources = \
   %D%/cuda/decode_combine.cuh \
   %D%/cuda/decode_element.cuh \
   %D%/cuda/decode_fragment.cuh \
+  %D%/cuda/decode_general.cuh \
   %D%/cuda/decode_kernels.def \
   %D%/cuda/decode_latent.cuh \
   %D%/cuda/decode_load.cuh \

@@ -5,6 +5,18 @@
 #define BNY_CUDA_DECODE_ELEMENT_CUH
 
 #include "cuda/device.h"
+#include "merge_math.h"
+
+#ifndef BNY_CONVERTS_E4M3
+/* The exponent of E4M3 lies 120 below that of f32. */
+BNY_DEVICE float bny_e4m3_float(uint32_t byte) {
+  const float value = bny_mul(bny_float_of_bits((byte & 0x80u) << 24 | (byte & 0x7fu) << 20), 0x1p120f);
+  return (byte & 0x7fu) == 0x7fu ? bny_float_of_bits(0x7fc00000u) : value;
+}
+BNY_DEVICE uint32_t bny_e4m3_f16(uint32_t bits) {
+  return bny_pack_f16(bny_e4m3_float(bits & 0xffu), bny_e4m3_float(bits >> 8 & 0xffu));
+}
+#endif
 
 /* Weights are 2^(t - m + HEADROOM). f16 has no precision below 2^-24, and many small weights in a row matter, so they
  * use its range up to 2^15. */
@@ -13,6 +25,10 @@ struct bny_bf16 {
   BNY_DEVICE uint32_t pack(float low, float high) { return bny_pack_bf16(low, high); }
   BNY_DEVICE float low(uint32_t bits) { return bny_bf16_low(bits); }
   BNY_DEVICE float high(uint32_t bits) { return bny_bf16_high(bits); }
+  BNY_DEVICE uint32_t of_e4m3(uint32_t two) {
+    const uint32_t halves = bny_e4m3_f16(two);
+    return bny_pack_bf16(bny_f16_low(halves), bny_f16_high(halves));
+  }
   BNY_DEVICE void multiply(float *d, const uint32_t *a, const uint32_t *b) { bny_mma_bf16(d, a, b); }
 #ifdef BNY_WARPGROUPS
   BNY_DEVICE void group_logits(float *d, bny_group_operand a, bny_group_operand b, bool add) {
@@ -27,6 +43,7 @@ struct bny_f16 {
   BNY_DEVICE uint32_t pack(float low, float high) { return bny_pack_f16(low, high); }
   BNY_DEVICE float low(uint32_t bits) { return bny_f16_low(bits); }
   BNY_DEVICE float high(uint32_t bits) { return bny_f16_high(bits); }
+  BNY_DEVICE uint32_t of_e4m3(uint32_t two) { return bny_e4m3_f16(two); }
   BNY_DEVICE void multiply(float *d, const uint32_t *a, const uint32_t *b) { bny_mma_f16(d, a, b); }
 #ifdef BNY_WARPGROUPS
   BNY_DEVICE void group_logits(float *d, bny_group_operand a, bny_group_operand b, bool add) {

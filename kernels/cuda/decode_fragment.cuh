@@ -66,10 +66,16 @@ template <int columns> BNY_DEVICE void bny_fragment_raise(bny_fragment<columns> 
   }
 }
 
-/* Turns logits into weights, updates m and d, and rescales the earlier n. */
-template <class Element, int classes, int columns>
+/* Weights are those of values as they lie in memory. */
+struct bny_no_scales {
+  BNY_DEVICE float apply(const bny_no_scales &, float weight, int) { return weight; }
+};
+
+/* Turns logits into weights, updates m and d, and rescales the earlier n. `scales` has a factor for the values of each
+ * key: for key 2 t + (index & 1) of class index / 2. */
+template <class Element, int classes, int columns, class Scales = bny_no_scales>
 BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_logits<classes> &logits, float scale,
-                                     bny_weights<classes / 2> *weights) {
+                                     bny_weights<classes / 2> *weights, const Scales &scales = {}) {
   float m[2];
   BNY_UNROLL for (int row = 0; row < 2; row++) m[row] = bny_fragment_max(partial->m[row], logits, row, scale);
   bny_fragment_raise(partial, m);
@@ -79,6 +85,8 @@ BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_l
       float low = bny_exp2_fast(fmaf(logits.s[i][2 * row], scale, -base));
       float high = bny_exp2_fast(fmaf(logits.s[i][2 * row + 1], scale, -base));
       partial->d[row] = bny_add(partial->d[row], bny_add(low, high));
+      low = Scales::apply(scales, low, 2 * i);
+      high = Scales::apply(scales, high, 2 * i + 1);
       bny_decode_split<Element>(low, high, &weights->coarse[i / 2][i % 2 * 2 + row],
                                 &weights->fine[i / 2][i % 2 * 2 + row]);
     }

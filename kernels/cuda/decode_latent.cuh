@@ -9,16 +9,22 @@
  * itself, so no weights are passed on, and then has a quarter of the columns of n. The warps of a group therefore
  * synchronise once for each tile, and the block once.
  *
+ * Keys of 8-bit elements arrive as they are, in stages, and all warps convert a stage to the one tile that they compute
+ * with. Rows of FlashMLA have a scale for each 128 columns: it is applied to the logits of that part, and to the weights
+ * of the values there, in f32. A warp therefore has these 128 columns and a quarter of the rest.
+ *
  * Stages: copies into other tiles are in flight while one tile is computed with. A warp flags lost keys of a tile in
  * the tile itself, in the space between chunks. */
 #ifndef BNY_CUDA_DECODE_LATENT_CUH
 #define BNY_CUDA_DECODE_LATENT_CUH
 
 #include "cuda/decode_fragment.cuh"
+#include "cuda/decode_general.cuh"
 #include "cuda/decode_merge.cuh"
 #include "cuda/decode_walk.cuh"
 
-template <int groups_, bool bulk_> struct bny_latent_shape {
+template <int groups_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct bny_latent_shape {
+  using kind = bny_decode_kind<kv_>;
   enum : int {
     DIM = 576,
     VALUE_DIM = 512,
@@ -28,22 +34,32 @@ template <int groups_, bool bulk_> struct bny_latent_shape {
     THREADS = BNY_WARP_LANES * WARPS,
     ROWS = 16 * GROUPS,
     KEYS = 32, /* of a tile */
-    TILE_BYTES = bny_tile<DIM, KEYS>::BYTES,
-    STAGES = groups_ == 1 ? 2 : 3, /* one group: two blocks of an SM alternate */
+    ROW_BYTES = kv_ == BNY_ROWS_flashmla ? BNY_FLASHMLA_BYTES
+                : kv_ == BNY_ROWS_e4m3   ? DIM
+                                         : 2 * DIM, /* in memory */
+    STAGE_BYTES = kv_ >= BNY_ROWS_e4m3 ? KEYS * ROW_BYTES : bny_tile<DIM, KEYS>::BYTES,
+    CONVERTED_BYTES = kv_ >= BNY_ROWS_e4m3 ? bny_tile<DIM, KEYS>::BYTES : 0,
+    SCALE_BYTES = kv_ == BNY_ROWS_flashmla ? KEYS * 16 : 0,
+    STAGES = groups_ == 1 && kv_ < BNY_ROWS_e4m3 ? 2 : 3, /* one group: two blocks of an SM alternate */
     RESIDENT = groups_ == 1 ? 2 : 1,
     PART_DIM = DIM / PARTS,
     PART_VALUES = VALUE_DIM / PARTS,
     PARTIAL_PITCH = VALUE_DIM + 8,
     FILLERS = bulk_ ? 1 : WARPS /* warps that copy into a tile */
   };
-  static constexpr bool bulk = bulk_;
+  static constexpr bool bulk = bulk_, general = kv_ != BNY_ROWS_lean, converts = kv_ >= BNY_ROWS_e4m3,
+                        scales = kv_ == BNY_ROWS_flashmla;
   static_assert((int)FILLERS <= 8, "there is room behind each chunk of a tile");
 };
 
 /* Dynamic shared memory. The partial takes the place of the tiles after all of them have been used. */
 template <class shape> struct bny_latent_memory {
   enum : int {
-    LOGITS = shape::STAGES * shape::TILE_BYTES, /* of each warp: 4 classes of 8 keys, 16 bytes per lane */
+    CONVERTED = shape::STAGES * shape::STAGE_BYTES,
+    SCALES = CONVERTED + shape::CONVERTED_BYTES,
+    FLAGS = SCALES + shape::SCALE_BYTES, /* words of lost keys, if tiles have no room for them */
+    LOGITS = FLAGS + (shape::converts ? shape::STAGES * 32 : 0), /* of each warp: 4 classes of 8 keys, 16 bytes per
+                                                                  * lane */
     BARRIERS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
     STATS = BARRIERS + 16 * ((shape::STAGES + 1) / 2),
     BYTES = STATS + 2 * shape::ROWS * 4
@@ -56,12 +72,13 @@ struct bny_latent_range {
   uint32_t first, step, end, count;
 };
 
-BNY_DEVICE bny_latent_range bny_latent_range_of(const bny_decode_item &item, const bny_decode_keys &keys,
-                                                uint32_t tile_keys) {
+template <class Item>
+BNY_DEVICE bny_latent_range bny_latent_range_of(const Item &item, const bny_decode_keys &keys, uint32_t tile_keys) {
+  const uint32_t begin = bny_decode_first_key(item);
   bny_latent_range range;
-  range.first = item.piece.first * BNY_DECODE_GRANULE + bny_cluster_rank() * tile_keys;
+  range.first = begin + item.piece.first * BNY_DECODE_GRANULE + bny_cluster_rank() * tile_keys;
   range.step = bny_cluster_blocks() * tile_keys;
-  range.end = item.piece.end * BNY_DECODE_GRANULE;
+  range.end = begin + item.piece.end * BNY_DECODE_GRANULE;
   if (range.end > keys.count) range.end = keys.count;
   range.count = range.first < range.end ? (range.end - range.first - 1) / range.step + 1 : 0;
   return range;
@@ -75,34 +92,45 @@ struct bny_latent_stages {
 };
 
 /* The word of a tile in which a warp flags that it has lost some of the tile's keys. */
-template <class shape> BNY_DEVICE uint32_t *bny_latent_lost(const unsigned char *tile, uint32_t filler) {
-  return (uint32_t *)(tile + (filler + 1) * bny_tile<shape::DIM, shape::KEYS>::PITCH - 16);
+template <class shape>
+BNY_DEVICE uint32_t *bny_latent_lost(const bny_latent_stages &stages, uint32_t stage, uint32_t filler) {
+  if constexpr (shape::converts)
+    return (uint32_t *)(stages.shared + bny_latent_memory<shape>::FLAGS) + stage * 8 + filler;
+  return (uint32_t *)(stages.shared + stage * shape::STAGE_BYTES +
+                      (filler + 1) * bny_tile<shape::DIM, shape::KEYS>::PITCH - 16);
 }
 
 /* Starts copies into a tile. Tiles that do not exist are committed too. */
-template <class shape>
-BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call,
-                                const bny_decode_keys &keys, const bny_latent_range &range, uint32_t index) {
+template <class shape, class Keys>
+BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call, const Keys &keys,
+                                const bny_latent_range &range, uint32_t index) {
   uint32_t stage = index % shape::STAGES, first = range.first + index * range.step;
-  unsigned char *tile = stages.shared + stage * shape::TILE_BYTES;
+  unsigned char *tile = stages.shared + stage * shape::STAGE_BYTES;
   if (bny_warp() < shape::FILLERS && index < range.count) {
     bool lost;
-    if constexpr (shape::bulk)
+    if constexpr (shape::converts)
+      lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(tile, call, call.k, keys, first, range.end,
+                                                                           bny_warp(),
+                                                                           bny_general_flat<shape::ROW_BYTES>());
+    else if constexpr (shape::general)
+      lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(tile, call, call.k, keys, first, range.end,
+                                                                           bny_warp(),
+                                                                           bny_general_tiled<shape::DIM, shape::KEYS>());
+    else if constexpr (shape::bulk)
       lost =
           bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
     else
       lost = bny_decode_load_async<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end,
                                                                           bny_warp());
-    if (bny_lane() == 0) *bny_latent_lost<shape>(tile, bny_warp()) = lost;
+    if (bny_lane() == 0) *bny_latent_lost<shape>(stages, stage, bny_warp()) = lost;
   }
   if constexpr (!shape::bulk) bny_copy_async_commit();
 }
 
 /* Waits for tile `index`. All warps have then finished the tile before, and copies into its place start. */
-template <class shape>
+template <class shape, class Keys>
 BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const bny_decode_call &call,
-                                                const bny_decode_keys &keys, const bny_latent_range &range,
-                                                uint32_t index) {
+                                                const Keys &keys, const bny_latent_range &range, uint32_t index) {
   uint32_t stage = index % shape::STAGES;
   if constexpr (shape::bulk) {
     bny_mbarrier_wait(stages->barriers + stage, stages->parity >> stage & 1);
@@ -112,7 +140,69 @@ BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const
   }
   bny_block_sync();
   bny_latent_fill<shape>(*stages, call, keys, range, index + shape::STAGES - 1);
-  return stages->shared + stage * shape::TILE_BYTES;
+  return stages->shared + stage * shape::STAGE_BYTES;
+}
+
+/* Converts a stage to the tile of 16-bit elements. The warps have all used what was there before. */
+template <class Element, class shape>
+BNY_DEVICE const unsigned char *bny_latent_convert(unsigned char *shared, const unsigned char *stage) {
+  using memory = bny_latent_memory<shape>;
+  enum : uint32_t { CHUNKS = shape::ROW_BYTES / 16, WIDE = shape::VALUE_DIM / 16 /* chunk of scales */ };
+  unsigned char *converted = shared + memory::CONVERTED;
+  BNY_ROLLED for (uint32_t i = bny_thread(); i < shape::KEYS * CHUNKS; i += shape::THREADS) {
+    const uint32_t key = i / CHUNKS, chunk = i % CHUNKS;
+    unsigned char *row = converted + bny_tile_row<shape::DIM, shape::KEYS>(key);
+    if (!shape::scales || chunk < WIDE)
+      bny_general_convert<Element>(row + chunk * 32, stage + i * 16);
+    else if (chunk == WIDE)
+      bny_store_quad(shared + memory::SCALES + key * 16, bny_load_quad(stage + i * 16));
+    else
+      bny_store_quad(row + 2 * shape::VALUE_DIM + (chunk - WIDE - 1) * 16, bny_load_quad(stage + i * 16));
+  }
+  bny_block_sync();
+  return converted;
+}
+
+/* First column of a warp's step `i` of Q and K. */
+template <class shape> BNY_DEVICE int bny_latent_column(int part, int i) {
+  if (!shape::scales) return part * shape::PART_DIM + 16 * i;
+  return i < shape::PART_VALUES / 16 ? part * shape::PART_VALUES + 16 * i : shape::VALUE_DIM + 16 * part;
+}
+
+/* Scales of FlashMLA, for this warp's 128 columns. Index as for bny_fragment_softmax(). */
+template <class shape> struct bny_latent_scales {
+  float factor[shape::scales ? 8 : 1];
+
+  BNY_DEVICE float apply(const bny_latent_scales &self, float weight, int index) {
+    return shape::scales ? bny_mul(weight, self.factor[index]) : weight;
+  }
+};
+
+template <class shape> BNY_DEVICE bny_latent_scales<shape> bny_latent_scales_of(const unsigned char *shared) {
+  bny_latent_scales<shape> scales = {};
+  if constexpr (shape::scales) {
+    const float *all = (const float *)(shared + bny_latent_memory<shape>::SCALES) + bny_warp() % shape::PARTS;
+    BNY_UNROLL for (uint32_t i = 0; i < 8; i++) {
+      scales.factor[i] = all[4 * ((bny_lane() % 4 * 2 + i % 2) * 4 + i / 2)];
+    }
+  }
+  return scales;
+}
+
+template <class shape>
+BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], const bny_decode_call &call,
+                                      const bny_general_item &item) {
+  const uint32_t first = bny_warp() / shape::PARTS * 16 + bny_lane() / 4;
+  const int part = (int)(bny_warp() % shape::PARTS), pair = (int)bny_lane() % 4 * 2;
+  BNY_UNROLL for (int i = 0; i < shape::PART_DIM / 16; i++) {
+    BNY_UNROLL for (uint32_t j = 0; j < 4; j++) {
+      const uint32_t row = first + j % 2 * 8;
+      const int byte = 2 * (bny_latent_column<shape>(part, i) + pair + (int)(j / 2) * 8);
+      query[i][j] = 0;
+      if (row < item.rows)
+        query[i][j] = *(const uint32_t *)bny_general_query_at(call, item, shape::ROWS, row, byte);
+    }
+  }
 }
 
 /* Loads this warp's quarter of the columns of 16 rows of Q, as fragments of A. Rows beyond the item's are zero. */
@@ -136,13 +226,19 @@ BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], c
 /* Computes logits of 16 heads and 32 keys, with the same bits in the four warps of a group. */
 template <class Element, class shape>
 BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[shape::PART_DIM / 16][4],
-                                  const unsigned char *tile, unsigned char *exchange) {
+                                  const unsigned char *tile, unsigned char *exchange,
+                                  const bny_latent_scales<shape> &scales) {
   const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
   BNY_UNROLL for (int i = 0; i < 16; i++) logits->s[i / 4][i % 4] = 0;
   BNY_UNROLL for (int i = 0; i < shape::PART_DIM / 16; i++) {
+    if (shape::scales && i == shape::PART_VALUES / 16) {
+      BNY_UNROLL for (int j = 0; j < 16; j++) {
+        logits->s[j / 4][j % 4] = bny_latent_scales<shape>::apply(scales, logits->s[j / 4][j % 4], j / 4 * 2 + j % 2);
+      }
+    }
     BNY_UNROLL for (int half = 0; half < 2; half++) {
       uint32_t b[4];
-      bny_load_keys<shape::DIM, shape::KEYS>(b, tile, 2 * half, part * shape::PART_DIM + 16 * i);
+      bny_load_keys<shape::DIM, shape::KEYS>(b, tile, 2 * half, bny_latent_column<shape>(part, i));
       Element::multiply(logits->s[2 * half], query[i], b);
       Element::multiply(logits->s[2 * half + 1], query[i], b + 2);
     }
@@ -164,13 +260,14 @@ BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[sh
 
 /* Called by all blocks of a CTA group. */
 template <class Element, class shape, class Epilogue>
-BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_walk &walk, bny_decode_item item,
-                                  bny_latent_stages *stages, Epilogue &epilogue) {
+BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const typename shape::kind::walk &walk,
+                                  typename shape::kind::item item, bny_latent_stages *stages, Epilogue &epilogue) {
   using memory = bny_latent_memory<shape>;
   unsigned char *shared = stages->shared;
   const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
-  const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
+  const auto keys = bny_decode_keys_of_item(call, item);
   const bny_latent_range range = bny_latent_range_of(item, keys, shape::KEYS);
+  const auto &rows = shape::kind::template make_rows<shape::ROWS>(call, item);
   BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++) {
     bny_latent_fill<shape>(*stages, call, keys, range, index);
   }
@@ -184,14 +281,18 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
     bny_logits<4> logits;
     bny_weights<2> weights;
     const unsigned char *tile = bny_latent_wait<shape>(stages, call, keys, range, index);
-    bny_latent_logits<Element, shape>(&logits, query, tile, shared + memory::LOGITS);
+    if constexpr (shape::converts) tile = bny_latent_convert<Element, shape>(shared, tile);
+    const bny_latent_scales<shape> scales = bny_latent_scales_of<shape>(shared);
+    bny_latent_logits<Element, shape>(&logits, query, tile, shared + memory::LOGITS, scales);
     uint32_t left = range.end - (range.first + index * range.step);
-    if (bny_warp_any(bny_lane() < shape::FILLERS && *bny_latent_lost<shape>(tile, bny_lane()) != 0)) {
+    if constexpr (shape::general) bny_general_logits(&logits, rows, 16 * (uint32_t)group, range.end - left);
+    if (bny_warp_any(bny_lane() < shape::FILLERS &&
+                     *bny_latent_lost<shape>(*stages, index % shape::STAGES, bny_lane()) != 0)) {
       left = 0;
       stages->lost = true;
     }
     if (left < shape::KEYS) bny_logits_mask(&logits, left);
-    bny_fragment_softmax<Element>(&partial, logits, call.scale_log2, &weights);
+    bny_fragment_softmax<Element>(&partial, logits, shape::kind::scale(call, rows), &weights, scales);
     bny_fragment_values<Element, shape::DIM>(&partial, weights, tile, part * shape::PART_VALUES);
   }
   bny_fragment_end<Element>(&partial);
@@ -201,7 +302,7 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
                              (float *)shared, shape::PARTIAL_PITCH};
   bny_fragment_put(whole.n + group * 16 * whole.pitch + part * shape::PART_VALUES, whole.pitch, partial);
   if (part == 0) bny_fragment_put_stats(whole.m + group * 16, whole.d + group * 16, partial);
-  if (stages->lost && bny_warp() == 0) bny_decode_tell_lost(call, epilogue.group(), item.sequence, item.keys);
+  if (stages->lost && bny_warp() == 0) bny_decode_item_lost(call, epilogue.group(), item);
   stages->lost = false;
   bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
 }
@@ -220,9 +321,10 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
   bny_block_sync();
   bny_grid_wait();
   bny_grid_release();
-  bny_decode_item item;
-  for (bny_decode_walk walk = bny_decode_walk_begin(call, epilogue.group());
-       bny_decode_walk_item(walk, call, shape::ROWS, &item); bny_decode_walk_next(&walk, call))
+  using kind = typename shape::kind;
+  typename kind::item item;
+  for (typename kind::walk walk = kind::template begin<shape::ROWS>(call, epilogue.group());
+       bny_decode_walk_item(walk, call, shape::ROWS, &item); kind::template next<shape::ROWS>(&walk, call))
     if (bny_decode_walk_has(walk, item)) bny_latent_attend<Element, shape>(call, walk, item, &stages, epilogue);
   epilogue.end();
 }

@@ -233,24 +233,28 @@ BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_dec
   return bny_decode_meet(counters + 2 * call.division.teams + piece.first_team, leaders);
 }
 
+/* A NaN logit: the statistics become NaN, or the row empty. */
+template <int dim> BNY_DEVICE void bny_decode_row_settle(const bny_decode_call &call, bny_decode_row<dim> *row) {
+  if (row->d == row->d) return;
+  row->m = call.nan_is_empty ? -BNY_INFINITY_F : row->d;
+  row->d = call.nan_is_empty ? 0.0f : 1.0f;
+  BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) {
+    if (call.nan_is_empty) row->n[i / 4][i % 4] = 0.0f;
+  }
+}
+
 template <int dim, class Epilogue>
 BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_item &item, uint32_t head_in_item,
                                 int item_heads, bny_decode_row<dim> *row, Epilogue &epilogue) {
   uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * (uint32_t)item_heads + head_in_item;
-  if (row->d != row->d) { /* a NaN logit: the statistics become NaN, or the row empty */
-    row->m = call.nan_is_empty ? -BNY_INFINITY_F : row->d;
-    row->d = call.nan_is_empty ? 0.0f : 1.0f;
-    BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) {
-      if (call.nan_is_empty) row->n[i / 4][i % 4] = 0.0f;
-    }
-  }
+  bny_decode_row_settle(call, row);
   epilogue.row(item.sequence, head, *row);
 }
 
 /* Folds this block's rows: rank, rank + blocks and so on. If it has more warps than rows, `parts` warps each fold a
  * part of a row's sources into the block's partial, and one warp then folds the parts. */
-template <int dim, int rows, class Epilogue>
-BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
+template <int dim, int rows, class Item, class Epilogue>
+BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const Item &item, uint32_t team,
                                      const bny_decode_round<dim, rows> &round, uint32_t parts, Epilogue &epilogue) {
   using sources_type = bny_decode_sources<dim, rows>;
   const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks(), warps = bny_block_threads() / BNY_WARP_LANES;
@@ -290,8 +294,8 @@ BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const bny_deco
 
 /* Called by all blocks of a CTA group, with the partial of each in shared memory, which may be overwritten
  * afterwards. */
-template <int dim, int rows, class Epilogue>
-BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
+template <int dim, int rows, class Item, class Epilogue>
+BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const Item &item, uint32_t team,
                                   const bny_block_partial &partial, Epilogue &epilogue) {
   const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks();
   const uint32_t mine = rank < item.rows ? (item.rows - rank - 1) / blocks + 1 : 0;

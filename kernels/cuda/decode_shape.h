@@ -47,6 +47,36 @@ typedef struct bny_decode_cache {
   int64_t token_stride, head_stride;
 } bny_decode_cache;
 
+/* Rows of K and V, and which kernels read them. */
+typedef enum bny_decode_rows {
+  BNY_ROWS_lean,    /* 16-bit elements; one query token per sequence sees all keys, and none of bny_decode_general */
+  BNY_ROWS_general, /* 16-bit elements */
+  BNY_ROWS_e4m3,    /* 8-bit elements */
+  BNY_ROWS_flashmla /* 656 bytes: 512 of E4M3, four f32 scales for 128 of them each, 64 of BF16 */
+} bny_decode_rows;
+
+enum { BNY_FLASHMLA_BYTES = 656 };
+
+/* What general kernels serve beside the rest. Pointers are device memory, or NULL: see banyan_attention_desc. */
+typedef struct bny_decode_general {
+  int32_t tokens; /* of q, in all */
+  int32_t window;
+  const int32_t *query_start_loc, *query_start, *key_start;
+  const uint32_t *tree_mask;
+  int32_t key_block, key_stride;
+  float soft_cap_log2; /* in base 2; 0: none */
+  int32_t nope_bytes;  /* of a row of q, from where on it lies in q_rope */
+  const float *sinks;
+  const float *k_scale, *v_scale;
+  int64_t kv_scale_stride;
+  const void *q_rope;
+  int64_t q_rope_batch_stride, q_rope_head_stride; /* bytes */
+  const int32_t *page_indptr, *last_page_len;
+  uint32_t page_keys;
+  uint32_t page_magic, page_magic_shift; /* key / page_keys = key page_magic >> page_magic_shift */
+  uint32_t pad;
+} bny_decode_general;
+
 /* A parameter of kernels. 16-bit elements; rows of q, k and v begin at multiples of 16 bytes. */
 typedef struct bny_decode_call {
   int32_t batch;
@@ -68,7 +98,8 @@ typedef struct bny_decode_call {
   bny_decode_division division;
   float *scratch;     /* bny_decode_scratch_floats() */
   uint32_t *counters; /* bny_decode_counters() words, 0 before the first launch; each launch leaves them 0 */
-  banyan_partial out; /* [batch][heads] rows */
+  banyan_partial out; /* [tokens][heads] rows */
+  bny_decode_general general;
 } bny_decode_call;
 
 /* ---- arithmetic for host and kernels ----------------------------------------------------------------------------- */
@@ -81,6 +112,15 @@ typedef struct bny_decode_piece {
 
 BNY_DECODE_INLINE uint32_t bny_decode_granules(int32_t keys) {
   return ((uint32_t)(keys > 0 ? keys : 0) + BNY_DECODE_GRANULE - 1) / BNY_DECODE_GRANULE;
+}
+
+/* Sets how keys are divided by page_keys, exactly for keys below 2^31. */
+BNY_DECODE_INLINE void bny_decode_divide_pages(bny_decode_general *general, uint32_t page_keys) {
+  uint32_t log = 0;
+  while (log < 31 && 1u << log < page_keys) log++;
+  general->page_keys = page_keys;
+  general->page_magic = (uint32_t)((((uint64_t)1 << (31 + log)) + page_keys - 1) / page_keys);
+  general->page_magic_shift = 31 + log;
 }
 
 /* Units of a CTA group's share, of `total` in all. */

@@ -151,15 +151,11 @@ BNY_DEVICE void bny_decode_walk_teams(const bny_decode_walk &walk, bny_decode_it
   bny_decode_piece_teams(&item->piece, walk.start, walk.granules, walk.team_units);
 }
 
-/* Called by a warp that has lost keys of an item. Reports the first page of the sequence that does not exist, if the
- * group has ranks. It takes no registers while keys are attended to. */
-BNY_DEVICE_COLD void bny_decode_tell_lost(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
-                                          uint32_t keys) {
-  if (group->nranks == 0) return;
-  const int32_t *table = call.page_table + sequence * call.page_table_stride;
-  const uint32_t count = ((keys - 1) >> call.page_shift) + 1;
+/* Reports the first page of a sequence, from `begin` to before `count`, that does not exist. */
+BNY_DEVICE void bny_decode_tell_pages(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
+                                      const int32_t *table, uint32_t begin, uint32_t count) {
   uint64_t place = 0;
-  BNY_ROLLED for (uint32_t first = 0; first < count && place == 0; first += BNY_WARP_LANES) {
+  BNY_ROLLED for (uint32_t first = begin; first < count && place == 0; first += BNY_WARP_LANES) {
     const uint32_t mine = first + bny_lane(), id = mine < count ? (uint32_t)table[mine] : 0;
     const uint32_t found = bny_warp_ballot(id >= call.pages);
     if (found != 0) place = bny_shuffle(bny_device_place_pack(mine, (int32_t)id), bny_lowest_bit(found));
@@ -168,6 +164,20 @@ BNY_DEVICE_COLD void bny_decode_tell_lost(const bny_decode_call &call, const bny
   if (bny_lane() == 0)
     bny_worker_report_place(group, bny_device_fault_pack(BANYAN_ERR_ARGUMENT, group->rank, group->rank, detail), place);
   bny_warp_sync();
+}
+
+/* Called by a warp that has lost keys of an item. Reports the first page of the sequence that does not exist, if the
+ * group has ranks. It takes no registers while keys are attended to. */
+BNY_DEVICE_COLD void bny_decode_tell_lost(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
+                                          uint32_t keys) {
+  if (group->nranks == 0) return;
+  bny_decode_tell_pages(call, group, sequence, call.page_table + sequence * call.page_table_stride, 0,
+                        ((keys - 1) >> call.page_shift) + 1);
+}
+
+BNY_DEVICE void bny_decode_item_lost(const bny_decode_call &call, const bny_device_group *group,
+                                     const bny_decode_item &item) {
+  bny_decode_tell_lost(call, group, item.sequence, item.keys);
 }
 
 BNY_DEVICE bny_decode_keys bny_decode_keys_of_item(const bny_decode_call &call, const bny_decode_item &item) {

@@ -10,27 +10,32 @@
 #define BNY_CUDA_DECODE_WARP_CUH
 
 #include "cuda/decode_fragment.cuh"
+#include "cuda/decode_general.cuh"
 #include "cuda/decode_merge.cuh"
 #include "cuda/decode_walk.cuh"
 
 enum { BNY_DECODE_WARPS = 4 };
 
-template <int dim_, bool bulk_> struct bny_warp_shape {
+/* Tiles of rows that are not lean may hold 8-bit elements. Those are converted to one tile of 16-bit elements, which
+ * follows the ring. */
+template <int dim_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct bny_warp_shape {
+  using kind = bny_decode_kind<kv_>;
   enum : int {
     DIM = dim_,
     ROWS = 16,
-    TILE_BYTES = bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES,
+    CONVERTED_BYTES = kv_ == BNY_ROWS_e4m3 ? bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES : 0,
+    TILE_BYTES = kv_ == BNY_ROWS_e4m3 ? BNY_DECODE_GRANULE * dim_ : bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES,
     QUERY_PITCH = 2 * dim_ + 16, /* bytes: puts rows in different banks */
     WARPS = BNY_DECODE_WARPS,
     /* blocks of an SM, limited by registers */
-    RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) ? 3
-               : dim_ <= 192                        ? 2
-                                                    : 1,
-    RING = dim_ <= 64 ? 8 : 4, /* tiles, an even number */
+    RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) && kv_ == BNY_ROWS_lean ? 3
+               : dim_ <= 192                                                ? 2
+                                                                            : 1,
+    RING = dim_ <= 64 || kv_ == BNY_ROWS_e4m3 ? 8 : 4, /* tiles, an even number */
     QUERY_KEPT = dim_ <= 128,  /* in registers; otherwise read from shared memory each time */
     PARTIAL_PITCH = dim_ + 8   /* floats: stores of fragments access no bank twice */
   };
-  static constexpr bool bulk = bulk_;
+  static constexpr bool bulk = bulk_, general = kv_ != BNY_ROWS_lean, converts = kv_ == BNY_ROWS_e4m3;
 };
 
 struct bny_ring {
@@ -39,11 +44,12 @@ struct bny_ring {
   uint32_t parity;    /* bit i: the parity to wait for next at barrier i */
 };
 
-/* A warp's flags of lost keys lie in its first tile, between chunks, to save registers. Bit i: the keys in tile i;
+/* A warp's flags of lost keys lie in its first tile of 16-bit elements, between chunks, to save registers. Bit i: the keys in tile i;
  * ITEM: some keys of the item. */
 enum : uint32_t { BNY_LOST_ITEM = 1u << 31 };
 template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(const bny_ring &ring) {
-  return (uint32_t *)(ring.tiles + bny_tile<shape::DIM, BNY_DECODE_GRANULE>::PITCH - 16);
+  return (uint32_t *)(ring.tiles + (shape::converts ? shape::RING * shape::TILE_BYTES : 0) +
+                      bny_tile<shape::DIM, BNY_DECODE_GRANULE>::PITCH - 16);
 }
 
 /* The granules that a warp attends to: `count` of them from `first` on, at a distance of `step`. */
@@ -54,8 +60,8 @@ struct bny_granules {
 /* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
 /* Half h is K of granule h / 2 if h is even, else its V. Halves that do not exist are committed too. */
-template <class shape>
-BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call, const bny_decode_keys &keys,
+template <class shape, class Keys>
+BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
                               const bny_granules &granules, uint32_t half) {
   uint32_t place = half % shape::RING, index = half / 2;
   unsigned char *tile = ring.tiles + place * shape::TILE_BYTES;
@@ -63,7 +69,13 @@ BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call,
     const bny_decode_cache &cache = half % 2 ? call.v : call.k;
     uint32_t first = (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
     bool lost;
-    if constexpr (shape::bulk)
+    if constexpr (shape::converts)
+      lost = bny_general_load<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, call, cache, keys, first, keys.count, 0,
+                                                                 bny_general_flat<shape::DIM>());
+    else if constexpr (shape::general)
+      lost = bny_general_load<2 * shape::DIM, BNY_DECODE_GRANULE, 1>(
+          tile, call, cache, keys, first, keys.count, 0, bny_general_tiled<shape::DIM, BNY_DECODE_GRANULE>());
+    else if constexpr (shape::bulk)
       lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count,
                                                                   ring.barriers + place);
     else
@@ -85,9 +97,26 @@ template <class shape> BNY_DEVICE const unsigned char *bny_ring_wait(bny_ring *r
   return ring->tiles + place * shape::TILE_BYTES;
 }
 
+/* Waits for a half, and converts it if its elements have 8 bits. */
+template <class Element, class shape> BNY_DEVICE const unsigned char *bny_ring_tile(bny_ring *ring, uint32_t half) {
+  const unsigned char *tile = bny_ring_wait<shape>(ring, half);
+  if constexpr (shape::converts) {
+    unsigned char *converted = ring->tiles + shape::RING * shape::TILE_BYTES;
+    BNY_UNROLL for (int i = 0; i < shape::DIM / BNY_WARP_LANES; i++) {
+      const int chunk = i * BNY_WARP_LANES + (int)bny_lane(), row = chunk / (shape::DIM / 16);
+      bny_general_convert<Element>(converted + bny_tile_row<shape::DIM, BNY_DECODE_GRANULE>((uint32_t)row) +
+                                       chunk % (shape::DIM / 16) * 32,
+                                   tile + chunk * 16);
+    }
+    bny_warp_sync();
+    tile = converted;
+  }
+  return tile;
+}
+
 /* Called after the warp has read half `half`: starts copies into its tile. */
-template <class shape>
-BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call, const bny_decode_keys &keys,
+template <class shape, class Keys>
+BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
                               const bny_granules &granules, uint32_t half) {
   bny_warp_sync();
   bny_ring_fill<shape>(ring, call, keys, granules, half + shape::RING);
@@ -129,9 +158,10 @@ BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4],
 }
 
 /* The ring must have been filled from half 0 on, and the query must be in shared memory. */
-template <class Element, class shape>
+template <class Element, class shape, class Keys>
 BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *ring, const bny_decode_call &call,
-                                const bny_decode_keys &keys, const bny_granules &granules, const unsigned char *query) {
+                                const Keys &keys, const bny_granules &granules, const unsigned char *query,
+                                const typename shape::kind::template rows<shape::ROWS> &rows) {
   uint32_t kept[shape::QUERY_KEPT ? shape::DIM / 16 : 1][4];
   if constexpr (shape::QUERY_KEPT) {
     BNY_UNROLL for (int i = 0; i < shape::DIM / 16; i++) bny_warp_load_query<shape>(kept[i], query, 16 * i);
@@ -140,14 +170,15 @@ BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *rin
   for (uint32_t index = 0; index < granules.count; index++) {
     bny_logits<2> logits;
     bny_weights<1> weights;
-    const unsigned char *tile = bny_ring_wait<shape>(ring, 2 * index);
+    const unsigned char *tile = bny_ring_tile<Element, shape>(ring, 2 * index);
     bny_warp_logits<Element, shape>(&logits, kept, query, tile);
     uint32_t left = keys.count - (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
+    if constexpr (shape::general) bny_general_logits(&logits, rows, 0, keys.count - left);
     left = bny_ring_left<shape>(*ring, 2 * index, left);
     if (left < BNY_DECODE_GRANULE) bny_logits_mask(&logits, left);
     bny_ring_next<shape>(*ring, call, keys, granules, 2 * index);
-    bny_fragment_softmax<Element>(partial, logits, call.scale_log2, &weights);
-    tile = bny_ring_wait<shape>(ring, 2 * index + 1);
+    bny_fragment_softmax<Element>(partial, logits, shape::kind::scale(call, rows), &weights);
+    tile = bny_ring_tile<Element, shape>(ring, 2 * index + 1);
     bny_fragment_values<Element, shape::DIM>(partial, weights, tile, 0);
     bny_ring_next<shape>(*ring, call, keys, granules, 2 * index + 1);
   }
@@ -160,7 +191,7 @@ BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *rin
 /* Dynamic shared memory. The partial of a warp takes the place of its ring, which is empty by then. */
 template <class shape> struct bny_warp_memory {
   enum : int {
-    RING_BYTES = shape::RING * shape::TILE_BYTES,
+    RING_BYTES = shape::RING * shape::TILE_BYTES + shape::CONVERTED_BYTES,
     QUERY = shape::WARPS * RING_BYTES,
     BARRIERS = QUERY + shape::ROWS * shape::QUERY_PITCH,
     STATS = BARRIERS + shape::WARPS * shape::RING * 8, /* m and d of each warp's rows, and of the block's */
@@ -174,6 +205,16 @@ template <class shape> struct bny_warp_memory {
 };
 
 /* Rows beyond the item's are zero. */
+template <class shape>
+BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_call &call, const bny_general_item &item) {
+  const int quads = shape::DIM / 8;
+  for (uint32_t i = bny_thread(); i < shape::ROWS * quads; i += bny_block_threads()) {
+    uint32_t row = i / quads, byte = i % quads * 16;
+    bny_quad quad = {{0, 0, 0, 0}};
+    if (row < item.rows) quad = bny_load_quad_once(bny_general_query_at(call, item, shape::ROWS, row, (int32_t)byte));
+    bny_store_quad(query + row * shape::QUERY_PITCH + byte, quad);
+  }
+}
 template <class shape>
 BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_call &call, const bny_decode_item &item) {
   const int quads = shape::DIM / 8;
@@ -213,18 +254,19 @@ template <class shape> BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char
 
 /* Called by all blocks of a CTA group. */
 template <class Element, class shape, class Epilogue>
-BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *walk, bny_decode_item item,
-                                 bny_ring *ring, Epilogue &epilogue) {
+BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::kind::walk *walk,
+                                 typename shape::kind::item item, bny_ring *ring, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
   /* These would take registers while keys are attended to. */
-  BNY_SHARED(bny_decode_walk, kept_walk);
-  BNY_SHARED(bny_decode_item, kept_item);
+  BNY_SHARED(typename shape::kind::walk, kept_walk);
+  BNY_SHARED(typename shape::kind::item, kept_item);
   unsigned char *shared = bny_dynamic_shared();
-  const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
+  const auto keys = bny_decode_keys_of_item(call, item);
   bny_granules granules;
   granules.first = item.piece.first + bny_cluster_rank() * shape::WARPS + bny_warp();
   granules.step = bny_cluster_blocks() * shape::WARPS;
   granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
+  granules.first += bny_decode_first_key(item) / BNY_DECODE_GRANULE;
   if (bny_lane() == 0) *bny_ring_lost<shape>(*ring) = 0;
   BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++) {
     bny_ring_fill<shape>(*ring, call, keys, granules, half);
@@ -234,10 +276,11 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *w
     kept_walk = *walk;
     kept_item = item;
   }
+  const auto &rows = shape::kind::template make_rows<shape::ROWS>(call, item);
   bny_decode_load_query<shape>(shared + memory::QUERY, call, item);
   bny_block_sync();
   bny_fragment<shape::DIM> partial;
-  bny_warp_attend<Element, shape>(&partial, ring, call, keys, granules, shared + memory::QUERY);
+  bny_warp_attend<Element, shape>(&partial, ring, call, keys, granules, shared + memory::QUERY, rows);
   const int warp = (int)bny_warp();
   const bool lost = *bny_ring_lost<shape>(*ring) != 0;
   bny_warp_sync();
@@ -245,7 +288,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *w
   bny_fragment_put_stats(memory::m(shared, warp), memory::d(shared, warp), partial);
   *walk = kept_walk;
   item = kept_item;
-  if (lost) bny_decode_tell_lost(call, epilogue.group(), item.sequence, item.keys);
+  if (lost) bny_decode_item_lost(call, epilogue.group(), item);
   bny_block_sync();
   bny_block_partial whole = bny_warps_fold<shape>(shared, item);
   bny_decode_finish<shape::DIM, shape::ROWS>(call, item, walk->team, whole, epilogue);
@@ -266,9 +309,10 @@ BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilo
   bny_block_sync();
   bny_grid_wait();
   bny_grid_release();
-  bny_decode_item item;
-  for (bny_decode_walk walk = bny_decode_walk_begin(call, epilogue.group());
-       bny_decode_walk_item(walk, call, shape::ROWS, &item); bny_decode_walk_next(&walk, call))
+  using kind = typename shape::kind;
+  typename kind::item item;
+  for (typename kind::walk walk = kind::template begin<shape::ROWS>(call, epilogue.group());
+       bny_decode_walk_item(walk, call, shape::ROWS, &item); kind::template next<shape::ROWS>(&walk, call))
     if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, &walk, item, &ring, epilogue);
   epilogue.end();
 }

@@ -42,6 +42,7 @@
  * 16-bit values
  *   bny_pack_bf16(low, high), bny_pack_f16(low, high): two floats rounded to nearest even into 32 bits; a finite value
  *   beyond f16 becomes infinite. bny_bf16_low/_high(bits), bny_f16_low/_high(bits)
+ *   bny_e4m3_f16(bits): the lower two bytes, which are E4M3, as two f16 (if BNY_CONVERTS_E4M3 is defined)
  * Arithmetic
  *   bny_mul(a, b), bny_add(a, b): never contracted; bny_exp2_fast(x), bny_log2_fast(x): approximate
  * Matrix: fragments as in the PTX ISA for m16n8k16, row-major A, column-major B

@@ -224,6 +224,14 @@ BNY_DEVICE float bny_f16_high(uint32_t bits) {
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(value) : "r"(bits));
   return value;
 }
+#if BNY_ARCH >= 890
+#define BNY_CONVERTS_E4M3
+BNY_DEVICE uint32_t bny_e4m3_f16(uint32_t bits) {
+  uint32_t pair;
+  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l; }" : "=r"(pair) : "r"(bits));
+  return pair;
+}
+#endif
 BNY_DEVICE float bny_mul(float a, float b) { return __fmul_rn(a, b); }
 BNY_DEVICE float bny_add(float a, float b) { return __fadd_rn(a, b); }
 BNY_DEVICE float bny_exp2_fast(float x) {

@@ -30,7 +30,17 @@ enum {
 #define DTYPE_bf16 BANYAN_BF16
 #define DTYPE_f16 BANYAN_F16
 #define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared) \
-  {"bny_decode_" #element "_" #dim "_" #copy, DTYPE_##element, dim, dim, false, FOR_##copy, is_bulk, 16, 128, shared},
+  {"bny_decode_" #element "_" #dim "_" #copy,                        \
+   DTYPE_##element,                                                  \
+   dim,                                                              \
+   dim,                                                              \
+   false,                                                            \
+   FOR_##copy,                                                       \
+   is_bulk,                                                          \
+   16,                                                               \
+   128,                                                              \
+   shared,                                                           \
+   BNY_ROWS_lean},
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
   {"bny_decode_" #element "_latent" #rows "_" #copy,                   \
    DTYPE_##element,                                                    \
@@ -41,9 +51,47 @@ enum {
    is_bulk,                                                            \
    rows,                                                               \
    8 * rows,                                                           \
-   shared},
+   shared,                                                             \
+   BNY_ROWS_lean},
 #define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
-  {"bny_decode_" #element "_latent" #rows "_wgmma", DTYPE_##element, 576, 512, true, 90, 91, false, rows, 256, shared},
+  {"bny_decode_" #element "_latent" #rows "_wgmma",   \
+   DTYPE_##element,                                   \
+   576,                                               \
+   512,                                               \
+   true,                                              \
+   90,                                                \
+   91,                                                \
+   false,                                             \
+   rows,                                              \
+   256,                                               \
+   shared,                                            \
+   BNY_ROWS_lean},
+#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, dim, kv, shared) \
+  {"bny_decode_" #element "_" #dim "_" #kv,                       \
+   DTYPE_##element,                                               \
+   dim,                                                           \
+   dim,                                                           \
+   false,                                                         \
+   80,                                                            \
+   INT32_MAX,                                                     \
+   false,                                                         \
+   16,                                                            \
+   128,                                                           \
+   shared,                                                        \
+   BNY_ROWS_##kv},
+#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared) \
+  {"bny_decode_" #element "_latent" #rows "_" #kv,                  \
+   DTYPE_##element,                                                 \
+   576,                                                             \
+   512,                                                             \
+   true,                                                            \
+   80,                                                              \
+   INT32_MAX,                                                       \
+   false,                                                           \
+   rows,                                                            \
+   8 * rows,                                                        \
+   shared,                                                          \
+   BNY_ROWS_##kv},
 const bny_decode_kernel bny_decode_kernels[] = {
 #include "cuda/decode_kernels.def"
     {.name = NULL},
@@ -51,6 +99,8 @@ const bny_decode_kernel bny_decode_kernels[] = {
 #undef BNY_DECODE_WARPS_KERNEL
 #undef BNY_DECODE_LATENT_KERNEL
 #undef BNY_DECODE_WIDE_KERNEL
+#undef BNY_DECODE_GENERAL_WARPS_KERNEL
+#undef BNY_DECODE_GENERAL_LATENT_KERNEL
 
 /* ---- which kernel ------------------------------------------------------------------------------------------------ */
 
@@ -74,7 +124,7 @@ bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, in
 
 static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request,
                    const bny_decode_machine *machine) {
-  return kernel->dtype == request->dtype && kernel->head_dim == request->head_dim &&
+  return kernel->kv == request->kv && kernel->dtype == request->dtype && kernel->head_dim == request->head_dim &&
          kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
@@ -100,11 +150,19 @@ static bool prefers_bulk(const bny_decode_request *request) {
   return !request->rows_apart || request->values_in_keys;
 }
 
+/* Rows of q that one KV head has in a sequence. Tokens are taken to be dealt evenly. */
+static int32_t rows_of(const bny_decode_request *request) {
+  const int32_t group = request->heads / request->kv_heads;
+  if (request->kv == BNY_ROWS_lean || request->batch < 1) return group;
+  const int64_t rows = (int64_t)(request->tokens / request->batch + (request->tokens % request->batch != 0)) * group;
+  return rows < INT32_MAX ? (int32_t)rows : INT32_MAX;
+}
+
 /* Requested copies come first. Then come fewest tiles of the heads of a group, each of which reads all keys; then the
  * preferred copies; then fewest rows. */
 static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, const bny_decode_request *request) {
-  const int32_t group = request->heads / request->kv_heads;
-  int32_t a_tiles = (group + a->rows - 1) / a->rows, b_tiles = (group + b->rows - 1) / b->rows;
+  const int64_t rows = rows_of(request);
+  int64_t a_tiles = (rows + a->rows - 1) / a->rows, b_tiles = (rows + b->rows - 1) / b->rows;
   if (request->copy != BNY_DECODE_COPY_AUTO && a->bulk != b->bulk) return a->bulk == prefers_bulk(request);
   if (a_tiles != b_tiles) return a_tiles < b_tiles;
   return a->bulk != b->bulk ? a->bulk == prefers_bulk(request) : a->rows < b->rows;
@@ -136,7 +194,8 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int64_t granule_bytes(const bny_decode_kernel *kernel) {
   int64_t elements = kernel->head_dim + (kernel->values_in_keys ? 0 : kernel->value_dim);
-  return BNY_DECODE_GRANULE * elements * 2;
+  if (kernel->kv == BNY_ROWS_flashmla) return (int64_t)BNY_DECODE_GRANULE * BNY_FLASHMLA_BYTES;
+  return BNY_DECODE_GRANULE * elements * (kernel->kv == BNY_ROWS_e4m3 ? 1 : 2);
 }
 
 /* A CTA group has as many blocks as there would be groups to an item without clusters, and as have enough to read. */
@@ -160,19 +219,24 @@ static uint32_t choose_fan_in(const bny_decode_kernel *kernel, int32_t group, ui
   return (uint32_t)min64(max64(FOLD_BYTES / (rows * kernel->value_dim * 4), FAN_IN_MIN), FAN_IN_MAX);
 }
 
+/* Returns how many items there are at most. Each sequence, and the padding, may have one tile that is not full. */
+static int64_t items_of(const bny_decode_request *request, const bny_decode_kernel *kernel, int64_t row_tiles) {
+  const int64_t group = request->heads / request->kv_heads;
+  if (request->kv == BNY_ROWS_lean) return (int64_t)request->batch * request->kv_heads * row_tiles;
+  return (request->tokens * group / kernel->rows + request->batch + 1) * request->kv_heads;
+}
+
 banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_decode_machine *machine,
                                    const bny_decode_kernel *kernel, const bny_decode_residency *residency,
                                    bny_decode_plan *plan) {
-  const int32_t group = request->heads / request->kv_heads;
-  const int64_t row_tiles = divide_up(group, kernel->rows),
-                items = (int64_t)request->batch * request->kv_heads * row_tiles;
+  const int64_t row_tiles = divide_up(rows_of(request), kernel->rows), items = items_of(request, kernel, row_tiles);
   const int64_t granules = bny_decode_granules(request->keys_max);
   const int bits = cluster_bits(kernel, machine, items, (int64_t)machine->sm_count * residency->sm_blocks, granules);
   const uint32_t cluster = 1u << bits;
   bny_decode_division division = {0};
   division.item_cost = (uint32_t)divide_up((int64_t)ITEM_BYTES << bits, granule_bytes(kernel));
   division.team_units_min = (uint32_t)divide_up((int64_t)SHARE_BYTES_MIN << bits, granule_bytes(kernel));
-  division.fan_in = choose_fan_in(kernel, group, cluster);
+  division.fan_in = choose_fan_in(kernel, rows_of(request), cluster);
   const int64_t item_units = granules + division.item_cost;
   if (items > INT32_MAX / item_units)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
@@ -202,18 +266,30 @@ static bool same_cache(const bny_decode_cache *a, const bny_decode_cache *b) {
          a->head_stride == b->head_stride;
 }
 
+static const char *check_general(const bny_decode_call *call) {
+  const bny_decode_general *general = &call->general;
+  if (!is_aligned(general->q_rope, general->q_rope_batch_stride, general->q_rope_head_stride, 0))
+    return "rows of q_rope are not 16-byte aligned";
+  if (general->nope_bytes % 16 != 0 && general->q_rope) return "rope_dim is not a multiple of 8";
+  if (general->page_keys < 1) return "page_keys is not positive";
+  return call->pages == 0 ? "pages is out of range" : NULL;
+}
+
 const char *bny_decode_call_check(const bny_decode_call *call, const bny_decode_plan *plan) {
   if (call->batch < 0 || call->kv_heads < 1 || call->group < 1) return "batch, kv_heads or group is out of range";
-  if (divide_up(call->group, plan->kernel->rows) != plan->row_tiles || call->row_tiles != plan->row_tiles)
+  const bool lean = plan->kernel->kv == BNY_ROWS_lean;
+  if ((lean && divide_up(call->group, plan->kernel->rows) != plan->row_tiles) || call->row_tiles != plan->row_tiles)
     return "group is not that of the plan";
   if (call->batch == 0) return NULL;
-  if (!call->q || !call->k.base || !call->v.base || !call->seq_lens) return "q, k, v or seq_lens is NULL";
+  if (!call->q || !call->k.base || !call->v.base || !(call->seq_lens || call->general.last_page_len))
+    return "q, k, v or seq_lens is NULL";
   if (!is_aligned(call->q, call->q_batch_stride, call->q_head_stride, 0)) return "rows of q are not 16-byte aligned";
   if (!is_aligned(call->k.base, call->k.page_stride, call->k.token_stride, call->k.head_stride))
     return "rows of k are not 16-byte aligned";
   if (!is_aligned(call->v.base, call->v.page_stride, call->v.token_stride, call->v.head_stride))
     return "rows of v are not 16-byte aligned";
   if (plan->kernel->values_in_keys && !same_cache(&call->k, &call->v)) return "v is not the first columns of k";
+  if (!lean) return check_general(call);
   if (call->page_shift < 0 || call->page_shift > BNY_DECODE_WHOLE) return "page_shift is out of range";
   if (!call->page_table && call->page_shift != BNY_DECODE_WHOLE) return "pages without a page_table";
   if (call->pages == 0 || (!call->page_table && call->pages < (uint32_t)call->batch)) return "pages is out of range";

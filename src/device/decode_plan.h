@@ -35,6 +35,7 @@ typedef struct bny_decode_kernel {
   int32_t rows;                     /* query heads of an item */
   int32_t block_threads;
   int32_t shared_bytes; /* dynamic */
+  bny_decode_rows kv;   /* what it reads; LEAN: nothing of bny_decode_general is served */
 } bny_decode_kernel;
 
 /* How keys and values are copied. */
@@ -54,10 +55,12 @@ typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;
   int32_t head_dim, value_dim;
   bool values_in_keys;
-  banyan_dtype dtype; /* of q, k and v */
+  banyan_dtype dtype; /* of q; k and v have it too, if `kv` does not say otherwise */
   int32_t keys_max;   /* of a sequence, in all calls of this shape */
   bool rows_apart;    /* rows lie apart in memory: bulk copies bring one row each */
   bny_decode_copy copy;
+  bny_decode_rows kv; /* LEAN only if nothing of bny_decode_general is asked for */
+  int32_t tokens;     /* of q in all, unless lean */
 } bny_decode_request;
 
 typedef struct bny_decode_plan {

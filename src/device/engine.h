@@ -65,10 +65,14 @@ enum {
 #define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) +1
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) +1
 #define BNY_DECODE_WIDE_KERNEL(element, rows, shared) +1
+#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, head_dim, kv, shared) +1
+#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared) +1
 #include "cuda/decode_kernels.def"
 #undef BNY_DECODE_WARPS_KERNEL
 #undef BNY_DECODE_LATENT_KERNEL
 #undef BNY_DECODE_WIDE_KERNEL
+#undef BNY_DECODE_GENERAL_WARPS_KERNEL
+#undef BNY_DECODE_GENERAL_LATENT_KERNEL
 };
 
 /* Memory of callers that kernels are known to reach, so that the driver is asked only once. */

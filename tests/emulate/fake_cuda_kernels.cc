@@ -84,6 +84,10 @@ struct entry {
   BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_##copy, 0, 0)
 #define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
   BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_wgmma, 0, 0)
+#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, head_dim, kv, shared) \
+  BNY_CUDA_ONESHOT(bny_decode_##element##_##head_dim##_##kv, 0, 0)
+#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared) \
+  BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_##kv, 0, 0)
 static const entry entries[] = {
 #include "cuda/kernels.def"
 #include "cuda/decode_kernels.def"
@@ -95,6 +99,8 @@ static const entry entries[] = {
 #undef BNY_DECODE_WARPS_KERNEL
 #undef BNY_DECODE_LATENT_KERNEL
 #undef BNY_DECODE_WIDE_KERNEL
+#undef BNY_DECODE_GENERAL_WARPS_KERNEL
+#undef BNY_DECODE_GENERAL_LATENT_KERNEL
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES

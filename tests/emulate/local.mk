@@ -6,7 +6,8 @@ cuda_tests += \
   %D%/test_cuda_decode \
   %D%/test_cuda_faults \
   %D%/test_cuda_fused \
-  %D%/test_cuda_heads
+  %D%/test_cuda_heads \
+  %D%/test_cuda_general
 %C%_test_cuda_bytes_SOURCES = %D%/test_cuda_bytes.cc
 %C%_test_cuda_bytes_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
@@ -19,7 +20,10 @@ cuda_tests += \
 %C%_test_cuda_fused_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_heads_SOURCES = %D%/test_cuda_heads.cc
 %C%_test_cuda_heads_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_general_SOURCES = %D%/test_cuda_general.cc
+%C%_test_cuda_general_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_decode_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
+%C%_test_cuda_general_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 
 # The emulated device.
 if CXX17
@@ -33,6 +37,7 @@ libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
 libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 libbanyan_emulate_la_SOURCES = \
   %D%/cuda_decode_util.hh \
+  %D%/cuda_general_util.hh \
   %D%/cuda_ranks.cc %D%/cuda_ranks.hh
 
 # The fake CUDA driver, which the library loads in tests.

@@ -66,6 +66,8 @@ static void counted_bulk_load(void *to, const void *from, uint32_t bytes, uint64
    rows,                                              \
    256,                                               \
    shared},
+#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, dim, kv, shared)
+#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared)
 static const struct {
   const char *name;
   decode_kernel kernel;
