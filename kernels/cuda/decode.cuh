@@ -62,26 +62,26 @@
 #else
 #define BNY_DECODE_WIDE_KERNEL(element, rows, shared)
 #endif
-#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, head_dim, kv, shared)                                               \
+#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, head_dim, kv, shared)                                                 \
   static_assert(bny_warp_memory<bny_warp_shape<head_dim, false, BNY_ROWS_##kv>>::BYTES == shared, "as the list says"); \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES *BNY_DECODE_WARPS,                                                      \
-                               (bny_warp_shape<head_dim, false, BNY_ROWS_##kv>::RESIDENT))                            \
-      bny_decode_##element##_##head_dim##_##kv(BNY_PARAMETER(bny_decode_call, call),                                  \
-                                               BNY_PARAMETER(bny_device_combine, combine)) {                          \
-    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_DECODE_WARPS);                                                      \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                                       \
-    bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, false, BNY_ROWS_##kv>>(call, epilogue);               \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES *BNY_DECODE_WARPS,                                                       \
+                               (bny_warp_shape<head_dim, false, BNY_ROWS_##kv>::RESIDENT))                             \
+      bny_decode_##element##_##head_dim##_##kv(BNY_PARAMETER(bny_decode_call, call),                                   \
+                                               BNY_PARAMETER(bny_device_combine, combine)) {                           \
+    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_DECODE_WARPS);                                                       \
+    bny_decode_epilogue epilogue = {call.out, combine, states};                                                        \
+    bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, false, BNY_ROWS_##kv>>(call, epilogue);                \
   }
-#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared)                                               \
-  static_assert(bny_latent_memory<bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>>::BYTES == shared,            \
-                "as the list says");                                                                              \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::THREADS),                      \
-                               (bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::RESIDENT))                     \
-      bny_decode_##element##_latent##rows##_##kv(BNY_PARAMETER(bny_decode_call, call),                            \
-                                                 BNY_PARAMETER(bny_device_combine, combine)) {                    \
-    BNY_SHARED_ARRAY(bny_fused_state, states, (bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::WARPS));        \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                                   \
-    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>>(call, epilogue);          \
+#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared)                                        \
+  static_assert(bny_latent_memory<bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>>::BYTES == shared,     \
+                "as the list says");                                                                       \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::THREADS),               \
+                               (bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::RESIDENT))              \
+      bny_decode_##element##_latent##rows##_##kv(BNY_PARAMETER(bny_decode_call, call),                     \
+                                                 BNY_PARAMETER(bny_device_combine, combine)) {             \
+    BNY_SHARED_ARRAY(bny_fused_state, states, (bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::WARPS)); \
+    bny_decode_epilogue epilogue = {call.out, combine, states};                                            \
+    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>>(call, epilogue);   \
   }
 #include "cuda/decode_kernels.def"
 #undef BNY_DECODE_WARPS_KERNEL

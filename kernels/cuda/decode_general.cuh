@@ -99,15 +99,16 @@ BNY_DEVICE void bny_general_narrow(bny_general_span *span, const bny_decode_gene
                       BNY_DECODE_GRANULE * BNY_DECODE_GRANULE;
 }
 
-template <int tile_rows> BNY_DEVICE bny_general_span bny_general_span_of(const bny_decode_call &call, uint32_t sequence) {
+template <int tile_rows>
+BNY_DEVICE bny_general_span bny_general_span_of(const bny_decode_call &call, uint32_t sequence) {
   const bny_decode_general &general = call.general;
   bny_general_span span = {sequence, 1, 0, 0, 0, 0, false};
   if (sequence >= bny_general_sequences(call)) return {0, 0, 0, 0, 0, 0, false};
   const bool has_keys = sequence < (uint32_t)call.batch;
   if (general.query_start_loc) {
     const int32_t first = bny_general_clamp(general.query_start_loc[sequence], 0, general.tokens);
-    const int32_t end = has_keys ? bny_general_clamp(general.query_start_loc[sequence + 1], first, general.tokens)
-                                 : general.tokens;
+    const int32_t end =
+        has_keys ? bny_general_clamp(general.query_start_loc[sequence + 1], first, general.tokens) : general.tokens;
     span.first_token = (uint32_t)first;
     span.tokens = (uint32_t)(end - first);
   }
@@ -251,9 +252,9 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
   const bny_decode_general &general = call.general;
   const uint32_t row = bny_thread();
   if (row == 0) {
-    const float scale =
-        general.k_scale ? bny_mul(call.scale_log2, general.k_scale[item.kv_head * general.kv_scale_stride])
-                        : call.scale_log2;
+    const float scale = general.k_scale
+                            ? bny_mul(call.scale_log2, general.k_scale[item.kv_head * general.kv_scale_stride])
+                            : call.scale_log2;
     made->cap = general.soft_cap_log2;
     made->cap_scale = general.soft_cap_log2 > 0 ? 2 * (float)BNY_LOG2_E * scale / general.soft_cap_log2 : 0;
     made->scale = general.soft_cap_log2 > 0 ? 1 : scale;
@@ -273,7 +274,7 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
   made->low[row] = low;
   made->high[row] = high;
   made->bits[row] = bits;
-  if (row == 0) made->clear_end = high; /* tokens follow one another: the first sees least at the end, */
+  if (row == 0) made->clear_end = high;              /* tokens follow one another: the first sees least at the end, */
   if (row + 1 == item.rows) made->clear_first = low; /* and the last at the beginning */
 }
 
@@ -310,8 +311,8 @@ struct bny_general_keys : bny_decode_keys {
 
 BNY_DEVICE const int32_t *bny_general_pages(const bny_decode_call &call, uint32_t sequence) {
   if (!call.page_table) return nullptr;
-  return call.page_table + (call.general.page_indptr ? (int64_t)call.general.page_indptr[sequence]
-                                                     : sequence * call.page_table_stride);
+  return call.page_table +
+         (call.general.page_indptr ? (int64_t)call.general.page_indptr[sequence] : sequence * call.page_table_stride);
 }
 
 BNY_DEVICE uint32_t bny_general_page_of(const bny_decode_general &general, uint32_t key) {
@@ -351,8 +352,7 @@ BNY_DEVICE bool bny_general_load(unsigned char *tile, const bny_decode_call &cal
   }
   const bool lost = wanted && page >= keys.page_end;
   int64_t at = nothing;
-  if (wanted && !lost)
-    at = page * cache.page_stride + within * cache.token_stride + keys.kv_head * cache.head_stride;
+  if (wanted && !lost) at = page * cache.page_stride + within * cache.token_stride + keys.kv_head * cache.head_stride;
   BNY_ROLLED for (int begin = 0; begin < ALL; begin += 4 * STEP) {
     BNY_UNROLL for (int step = 0; step < 4; step++) {
       const int chunk = begin + step * STEP + (int)(warp * BNY_WARP_LANES + bny_lane());

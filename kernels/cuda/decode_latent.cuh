@@ -109,13 +109,11 @@ BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decod
   if (bny_warp() < shape::FILLERS && index < range.count) {
     bool lost;
     if constexpr (shape::converts)
-      lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(tile, call, call.k, keys, first, range.end,
-                                                                           bny_warp(),
-                                                                           bny_general_flat<shape::ROW_BYTES>());
+      lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(
+          tile, call, call.k, keys, first, range.end, bny_warp(), bny_general_flat<shape::ROW_BYTES>());
     else if constexpr (shape::general)
-      lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(tile, call, call.k, keys, first, range.end,
-                                                                           bny_warp(),
-                                                                           bny_general_tiled<shape::DIM, shape::KEYS>());
+      lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(
+          tile, call, call.k, keys, first, range.end, bny_warp(), bny_general_tiled<shape::DIM, shape::KEYS>());
     else if constexpr (shape::bulk)
       lost =
           bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
@@ -199,8 +197,7 @@ BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], c
       const uint32_t row = first + j % 2 * 8;
       const int byte = 2 * (bny_latent_column<shape>(part, i) + pair + (int)(j / 2) * 8);
       query[i][j] = 0;
-      if (row < item.rows)
-        query[i][j] = *(const uint32_t *)bny_general_query_at(call, item, shape::ROWS, row, byte);
+      if (row < item.rows) query[i][j] = *(const uint32_t *)bny_general_query_at(call, item, shape::ROWS, row, byte);
     }
   }
 }

@@ -32,8 +32,8 @@ template <int dim_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct bny_
                : dim_ <= 192                                                ? 2
                                                                             : 1,
     RING = dim_ <= 64 || kv_ == BNY_ROWS_e4m3 ? 8 : 4, /* tiles, an even number */
-    QUERY_KEPT = dim_ <= 128,  /* in registers; otherwise read from shared memory each time */
-    PARTIAL_PITCH = dim_ + 8   /* floats: stores of fragments access no bank twice */
+    QUERY_KEPT = dim_ <= 128,                          /* in registers; otherwise read from shared memory each time */
+    PARTIAL_PITCH = dim_ + 8                           /* floats: stores of fragments access no bank twice */
   };
   static constexpr bool bulk = bulk_, general = kv_ != BNY_ROWS_lean, converts = kv_ == BNY_ROWS_e4m3;
 };

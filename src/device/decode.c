@@ -18,6 +18,21 @@ static bool same_rows(const banyan_attention_desc *desc) {
          desc->v_head_stride == desc->k_head_stride && desc->v_token_stride == desc->k_token_stride;
 }
 
+static bool is_power_of_two(int32_t value) { return value > 0 && (value & (value - 1)) == 0; }
+
+/* Rows as kernels read them. Lean ones have one query token that sees all keys, and nothing of bny_decode_general. */
+static bny_decode_rows rows_of(const banyan_attention_desc *desc) {
+  if (desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8) return BNY_ROWS_flashmla;
+  if (desc->kv_dtype == BANYAN_E4M3) return BNY_ROWS_e4m3;
+  bool lean = !desc->queries && desc->soft_cap == 0 && !desc->sinks && desc->rope_dim == 0 && !desc->page_indptr &&
+              (!desc->page_table || is_power_of_two(desc->page_keys));
+  return lean ? BNY_ROWS_lean : BNY_ROWS_general;
+}
+
+static int32_t tokens_of(const banyan_attention_desc *desc) {
+  return desc->queries ? desc->queries->tokens : desc->batch;
+}
+
 /* Returns whether the keys of one head that a warp copies at once are contiguous. */
 static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value_dim) {
   return desc->k_token_stride == desc->head_dim &&
@@ -25,12 +40,45 @@ static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value
          (!desc->page_table || desc->page_keys >= BNY_DECODE_GRANULE);
 }
 
+static banyan_status check_types(const banyan_attention_desc *desc) {
+  if (desc->q_dtype != BANYAN_F16 && desc->q_dtype != BANYAN_BF16)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "q_dtype is %d; it must be BANYAN_F16 or BANYAN_BF16",
+                    (int)desc->q_dtype);
+  if (desc->kv_dtype != desc->q_dtype && desc->kv_dtype != BANYAN_E4M3)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    WHERE "kv_dtype is %d and q_dtype %d; keys must have that of q, or be BANYAN_E4M3",
+                    (int)desc->kv_dtype, (int)desc->q_dtype);
+  if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN &&
+      (desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8 || desc->q_dtype != BANYAN_BF16 || desc->kv_dtype != BANYAN_E4M3))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    WHERE "kv_rows is %d; rows that are not plain must be BANYAN_KV_ROWS_FLASHMLA_FP8, of kv_dtype "
+                          "BANYAN_E4M3 with q_dtype BANYAN_BF16",
+                    (int)desc->kv_rows);
+  return BANYAN_OK;
+}
+
+/* Kernels find the keys that a row sees by bounds, so positions must grow with keys. */
+static banyan_status check_queries(const banyan_attention_desc *desc) {
+  const banyan_queries *queries = desc->queries;
+  if (desc->rope_dim % 8 != 0)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "rope_dim is %" PRId32 "; it must be a multiple of 8",
+                    desc->rope_dim);
+  if (queries && queries->key_block > 0 && queries->key_stride < queries->key_block)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    WHERE "queries.key_stride is %" PRId32 "; it must be at least key_block, which is %" PRId32,
+                    queries->key_stride, queries->key_block);
+  if (queries && !queries->query_start_loc && queries->tokens != desc->batch)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "queries.tokens is %" PRId32 " and batch %" PRId32 "; they differ only with query_start_loc",
+                    queries->tokens, desc->batch);
+  return BANYAN_OK;
+}
+
 static banyan_status request_of(const bny_engine *engine, const banyan_attention_desc *desc,
                                 bny_decode_request *request) {
-  if (desc->kv_dtype != desc->q_dtype || !bny_dtype_is_float(desc->kv_dtype) || desc->kv_dtype == BANYAN_F32)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    WHERE "q_dtype is %d and kv_dtype %d; both must be BANYAN_F16, or BANYAN_BF16", (int)desc->q_dtype,
-                    (int)desc->kv_dtype);
+  banyan_status status = check_types(desc);
+  if (status == BANYAN_OK) status = check_queries(desc);
+  if (status != BANYAN_OK) return status;
   if (desc->keys_max < 1)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "keys_max is %" PRId32 "; say how many keys a sequence has at most, as seq_lens "
@@ -43,22 +91,56 @@ static banyan_status request_of(const bny_engine *engine, const banyan_attention
       .kv_heads = desc->kv_heads,
       .head_dim = desc->head_dim,
       .value_dim = value_dim,
-      .values_in_keys = value_dim < desc->head_dim && same_rows(desc),
-      .dtype = desc->kv_dtype,
+      .values_in_keys = value_dim < desc->head_dim && (same_rows(desc) || desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8),
+      .dtype = desc->q_dtype,
       .keys_max = desc->keys_max,
       .rows_apart = !rows_are_neighbours(desc, value_dim),
       .copy = engine->decode_copy,
+      .kv = rows_of(desc),
+      .tokens = tokens_of(desc),
   };
   return BANYAN_OK;
 }
 
-static bny_decode_cache cache_of(const void *base, int64_t page, int64_t head, int64_t token) {
-  return (bny_decode_cache){.base = base, .page_stride = 2 * page, .token_stride = 2 * token, .head_stride = 2 * head};
+static bny_decode_cache cache_of(const void *base, int64_t bytes, int64_t page, int64_t head, int64_t token) {
+  return (bny_decode_cache){
+      .base = base, .page_stride = bytes * page, .token_stride = bytes * token, .head_stride = bytes * head};
+}
+
+static bny_decode_general general_of(const banyan_attention_desc *desc) {
+  bny_decode_general general = {
+      .tokens = tokens_of(desc),
+      .soft_cap_log2 = (float)((double)desc->soft_cap * BNY_LOG2_E),
+      .nope_bytes = desc->rope_dim ? 2 * (desc->head_dim - desc->rope_dim) : INT32_MAX,
+      .sinks = desc->sinks,
+      .k_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->k_scale : NULL,
+      .v_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->v_scale : NULL,
+      .kv_scale_stride = desc->kv_scale_stride,
+      .q_rope = desc->rope_dim ? desc->q_rope : NULL,
+      .q_rope_batch_stride = desc->rope_dim ? 2 * desc->q_rope_batch_stride : 0,
+      .q_rope_head_stride = desc->rope_dim ? 2 * desc->q_rope_head_stride : 0,
+      .page_indptr = desc->page_table ? desc->page_indptr : NULL,
+      .last_page_len = desc->page_table && desc->page_indptr ? desc->last_page_len : NULL,
+  };
+  const banyan_queries *queries = desc->queries;
+  if (queries) {
+    general.query_start_loc = queries->query_start_loc;
+    general.query_start = queries->query_start;
+    general.tree_mask = queries->tree_mask;
+    general.key_start = queries->key_start;
+    general.key_block = queries->key_block;
+    general.key_stride = queries->key_stride;
+    general.window = queries->window;
+  }
+  bny_decode_divide_pages(&general, desc->page_table && desc->page_keys > 0 ? (uint32_t)desc->page_keys : 1);
+  return general;
 }
 
 static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_desc *desc,
                                const bny_decode_plan *plan) {
   double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
+  const bool lean = plan->kernel->kv == BNY_ROWS_lean, flashmla = plan->kernel->kv == BNY_ROWS_flashmla;
+  const int64_t bytes = desc->kv_dtype == BANYAN_E4M3 ? 1 : 2;
   bny_decode_call call = {
       .batch = desc->batch,
       .kv_heads = desc->kv_heads,
@@ -70,11 +152,11 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
       .q = desc->q,
       .q_batch_stride = 2 * desc->q_batch_stride,
       .q_head_stride = 2 * desc->q_head_stride,
-      .k = cache_of(desc->k, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride),
-      .v = cache_of(desc->v, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride),
+      .k = cache_of(desc->k, bytes, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride),
+      .v = cache_of(desc->v, bytes, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride),
       .page_table = desc->page_table,
       .page_table_stride = desc->page_table_stride,
-      .page_shift = desc->page_table ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
+      .page_shift = desc->page_table && lean ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
       /* The number of pages was not given; negative ids are refused all the same. */
       .pages =
           desc->page_table && desc->pages && desc->pages <= INT32_MAX ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
@@ -82,6 +164,8 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
       .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
       .division = plan->division,
   };
+  if (!lean) call.general = general_of(desc);
+  if (flashmla) call.v = call.k;
   return call;
 }
 
@@ -163,7 +247,8 @@ banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *d
 static bool same_request(const bny_decode_request *a, const bny_decode_request *b) {
   return a->batch == b->batch && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
          a->value_dim == b->value_dim && a->values_in_keys == b->values_in_keys && a->dtype == b->dtype &&
-         a->keys_max == b->keys_max && a->rows_apart == b->rows_apart && a->copy == b->copy;
+         a->keys_max == b->keys_max && a->rows_apart == b->rows_apart && a->copy == b->copy && a->kv == b->kv &&
+         a->tokens == b->tokens;
 }
 
 bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {

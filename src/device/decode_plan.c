@@ -175,13 +175,17 @@ banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const 
   const bny_decode_kernel *best = NULL;
   for (const bny_decode_kernel *one = bny_decode_kernels; one->name; one++)
     if (serves(one, request, machine) && (!best || better(one, best, request))) best = one;
+  static const char *const rows[] = {"rows of 16 bits with one query token",
+                                     "rows of 16 bits with queries, masks or lists of pages", "rows of BANYAN_E4M3",
+                                     "rows of BANYAN_KV_ROWS_FLASHMLA_FP8"};
   if (!best)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "no kernel for head_dim %" PRId32 ", value_dim %" PRId32
-                          "%s and dtype %d on a device of compute "
+                          "%s and dtype %d, for %s, on a device of compute "
                           "capability %" PRId32 ".%" PRId32 " with %" PRId32 " bytes of shared memory to a block",
                     request->head_dim, request->value_dim, request->values_in_keys ? " within the keys" : "",
-                    (int)request->dtype, machine->compute / 10, machine->compute % 10, machine->shared_bytes_max);
+                    (int)request->dtype, rows[request->kv], machine->compute / 10, machine->compute % 10,
+                    machine->shared_bytes_max);
   *kernel = best;
   return BANYAN_OK;
 }

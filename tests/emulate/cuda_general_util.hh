@@ -67,8 +67,8 @@ inline const unsigned char *general_row(const general_case &what, const general_
   const bny_decode_call &call = memory.call;
   int64_t page = b, within = t;
   if (what.pages != PAGES_NONE) {
-    const int32_t *list = call.page_table + (what.pages == PAGES_TABLE ? b * call.page_table_stride
-                                                                       : memory.page_indptr[(size_t)b]);
+    const int32_t *list =
+        call.page_table + (what.pages == PAGES_TABLE ? b * call.page_table_stride : memory.page_indptr[(size_t)b]);
     page = list[t / what.page_keys];
     within = t % what.page_keys;
   }
@@ -128,8 +128,8 @@ inline void general_make_queries(const general_case &what, general_memory *memor
     const int length = what.lengths[(size_t)b];
     const int64_t end = length ? general_position(what, *memory, b, length - 1) + 1 : 20;
     /* often at the end of the shard, and elsewhere where other ranks have the last keys */
-    memory->query_start.push_back((int32_t)std::fmax(
-        0, random_int(0, 2) ? end - random_int(0, 20) : random_int(0, (int)(end + 10))));
+    memory->query_start.push_back(
+        (int32_t)std::fmax(0, random_int(0, 2) ? end - random_int(0, 20) : random_int(0, (int)(end + 10))));
   }
   for (int i = 0; i < what.heads(); i++) memory->sinks.push_back(i % 5 == 4 ? -INFINITY : (float)random_real(-3, 3));
   for (int i = 0; i < what.kv_heads; i++) {
@@ -236,8 +236,8 @@ inline void general_memory_make(const general_case &what, general_memory *memory
   memory->lse.resize(rows * 4);
   memory->sum.resize(rows * 4);
   general_call(what, memory, longest);
-  memory->scratch.resize(
-      4 * bny_decode_scratch_floats(&call.division, (uint32_t)what.tile_rows, (uint32_t)what.value_dim));
+  memory->scratch.resize(4 *
+                         bny_decode_scratch_floats(&call.division, (uint32_t)what.tile_rows, (uint32_t)what.value_dim));
   memory->counters.assign(bny_decode_counters(&call.division, what.cluster), 0);
   call.scratch = (float *)(void *)memory->scratch.data();
   call.counters = memory->counters.data();
@@ -308,13 +308,13 @@ inline decode_reference general_reference(const general_case &what, const genera
 
 inline std::string general_text(const general_case &what) {
   char text[400];
-  snprintf(text, sizeof text,
-           "%s kv_heads %d group %d batch %d tokens %d+%d first length %d pages %d of %d positions %d block %d/%d window "
-           "%d tree %d cap %g sinks %d scales %d rope %d teams %u cluster %u",
-           what.name, what.kv_heads, what.group, what.batch(), what.all_tokens() - what.padding, what.padding,
-           what.batch() ? what.lengths[0] : 0, what.pages, what.page_keys, what.positions, what.key_block,
-           what.key_stride, what.window, what.tree, (double)what.soft_cap, what.sinks, what.scales, what.rope_dim,
-           what.teams, what.cluster);
+  snprintf(
+      text, sizeof text,
+      "%s kv_heads %d group %d batch %d tokens %d+%d first length %d pages %d of %d positions %d block %d/%d window "
+      "%d tree %d cap %g sinks %d scales %d rope %d teams %u cluster %u",
+      what.name, what.kv_heads, what.group, what.batch(), what.all_tokens() - what.padding, what.padding,
+      what.batch() ? what.lengths[0] : 0, what.pages, what.page_keys, what.positions, what.key_block, what.key_stride,
+      what.window, what.tree, (double)what.soft_cap, what.sinks, what.scales, what.rope_dim, what.teams, what.cluster);
   return text;
 }
 
@@ -352,7 +352,8 @@ inline decode_error general_run(const general_case &what) {
     for (int token = 0; token < what.tokens_of(b); token++)
       for (int head = 0; head < what.heads(); head++) general_check_row(what, memory, b, token, head, &worst);
   for (int row = (what.all_tokens() - what.padding) * what.heads(); row < what.all_tokens() * what.heads(); row++)
-    EXPECT_MSG(decode_empty_is_right(what, memory, (size_t)row), "%s: padding, row %d", general_text(what).c_str(), row);
+    EXPECT_MSG(decode_empty_is_right(what, memory, (size_t)row), "%s: padding, row %d", general_text(what).c_str(),
+               row);
   return worst;
 }
 

@@ -11,8 +11,15 @@
 #define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared)
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared)
 #define BNY_DECODE_WIDE_KERNEL(element, rows, shared)
-#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, dim, kv, shared)                                                  \
-  {#element "_" #dim "_" #kv, bny_decode_##element##_##dim##_##kv, #element[0] == 'b', dim, dim, 16, 128, shared, \
+#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, dim, kv, shared) \
+  {#element "_" #dim "_" #kv,                                     \
+   bny_decode_##element##_##dim##_##kv,                           \
+   #element[0] == 'b',                                            \
+   dim,                                                           \
+   dim,                                                           \
+   16,                                                            \
+   128,                                                           \
+   shared,                                                        \
    BNY_ROWS_##kv},
 #define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared) \
   {#element "_latent" #rows "_" #kv,                                \

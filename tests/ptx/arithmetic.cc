@@ -74,6 +74,15 @@ u32 logic(u32 a, u32 b, u32 c, u32 table) {
   return d;
 }
 
+/* The f16 of a byte of E4M3, which is exact. */
+u32 half_of_e4m3(u32 byte) {
+  const int exponent = static_cast<int>(byte >> 3 & 15), mantissa = static_cast<int>(byte & 7);
+  const f32 size = exponent ? std::ldexp(8.0f + static_cast<f32>(mantissa), exponent - 10)
+                            : std::ldexp(static_cast<f32>(mantissa), -9);
+  const u32 half = (byte & 0x7f) == 0x7f ? 0x7e00u : bny_f16_of_float(size);
+  return half | (byte & 0x80) << 8;
+}
+
 /* Converts with saturation, because integers have no infinity. NaN becomes 0. */
 template <class T> T whole(f64 a) {
   if (std::isnan(a)) return 0;
@@ -219,6 +228,7 @@ const row conversion_rows[] = {
                                                     ONE("cvt.f32.bf16", f32, u16, bny_float_of_bf16(a))
                                                         ONE("cvt.rn.f16.f32", u16, f32, bny_f16_of_float(a))
                                                             ONE("cvt.rn.bf16.f32", u16, f32, bny_bf16_of_float(a))
+    ONE("cvt.rn.f16x2.e4m3x2", u32, u16, half_of_e4m3(a & 0xff) | half_of_e4m3(a >> 8) << 16)
     /* The first operand is the upper half. */
     TWO("cvt.rn.f16x2.f32", u32, f32, f32, static_cast<u32>(bny_f16_of_float(a)) << 16 | bny_f16_of_float(b))
         TWO("cvt.rn.bf16x2.f32", u32, f32, f32,

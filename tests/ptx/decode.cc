@@ -19,10 +19,12 @@ const std::unordered_map<std::string, const row *> &table() {
   return *made;
 }
 
-bool fits(char wanted, const operand &one) {
+/* may_be_wider: of a larger register the lower part is taken. */
+bool fits(char wanted, const operand &one, bool may_be_wider) {
   if (wanted == 'a') return one.kind == ADDRESS;
   if (one.kind == CONSTANT) return true;
-  return one.kind == VALUE && one.bytes == (wanted == 'p' ? 1u : static_cast<uint32_t>(wanted - '0'));
+  const uint32_t bytes = wanted == 'p' ? 1u : static_cast<uint32_t>(wanted - '0');
+  return one.kind == VALUE && (one.bytes == bytes || (may_be_wider && one.bytes > bytes));
 }
 
 const instruction *move_bytes(thread &self, const instruction *i) {
@@ -104,7 +106,8 @@ void decode(const std::string &opcode, const std::vector<operand> &operands, ins
   const char *signature = found->second->signature;
   if (strlen(signature) != operands.size()) throw "operands that are not right";
   for (size_t k = 0; k < operands.size(); k++)
-    if (!fits(signature[k], operands[k])) throw "operands that are not right";
+    if (!fits(signature[k], operands[k], k > 0 && opcode.compare(0, 4, "cvt.") == 0))
+      throw "operands that are not right";
   made->run = found->second->run;
   made->has_effect = found->second->has_effect;
 }

@@ -33,6 +33,7 @@ check_file() {
   (run emulate/test_cuda_combine; [ -n "$2" ] && run emulate/test_cuda_decode kernels) &
   run emulate/test_cuda_bytes
   run emulate/test_cuda_heads
+  run emulate/test_cuda_general kernels
   [ -n "$2" ] || run emulate/test_cuda_decode kernels
   if [ -n "$2" ] || [ -n "${EMULATE_PTX_ALL:-}" ]; then run emulate/test_cuda_faults; fi
   if [ -n "$2" ]; then
