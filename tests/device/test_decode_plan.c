@@ -104,6 +104,51 @@ TEST(kernels_are_chosen) {
   }
 }
 
+/* What lean kernels do not serve, by rows of q that share keys. */
+TEST(general_kernels_are_chosen) {
+  static const struct {
+    const bny_decode_machine *machine;
+    bny_decode_rows kv;
+    int32_t dim, heads, tokens;
+    const char *name;
+  } cases[] = {
+      {&h100, BNY_ROWS_general, 128, 8, 1, "bny_decode_bf16_128_general"},
+      {&b200, BNY_ROWS_general, 96, 8, 4, "bny_decode_bf16_96_general"},
+      {&small, BNY_ROWS_general, 64, 8, 16, "bny_decode_bf16_64_general"},
+      {&a100, BNY_ROWS_general, 576, 16, 1, "bny_decode_bf16_latent16_general"},
+      {&h100, BNY_ROWS_general, 576, 16, 2, "bny_decode_bf16_latent32_general"},
+      {&h100, BNY_ROWS_e4m3, 128, 8, 1, "bny_decode_bf16_128_e4m3"},
+      {&h100, BNY_ROWS_e4m3, 576, 128, 1, "bny_decode_bf16_latent16_e4m3"},
+      {&b200, BNY_ROWS_flashmla, 576, 128, 4, "bny_decode_bf16_latent16_flashmla"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    bny_decode_request request = cases[i].dim == 576 ? latent_request(1, cases[i].heads, 1000)
+                                                     : request_of(1, cases[i].heads, 1, cases[i].dim, 1000);
+    const bny_decode_kernel *kernel;
+    request.kv = cases[i].kv;
+    request.tokens = cases[i].tokens;
+    ck_assert_int_eq(bny_decode_kernel_choose(&request, cases[i].machine, &kernel), BANYAN_OK);
+    ck_assert_str_eq(kernel->name, cases[i].name);
+  }
+  bny_decode_request request = request_of(1, 8, 1, 96, 1000);
+  const bny_decode_kernel *kernel;
+  request.kv = BNY_ROWS_e4m3;
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_ERR_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rows of BANYAN_E4M3"));
+}
+
+/* More tokens make more items, and so more work. */
+TEST(tokens_are_planned_for) {
+  bny_decode_request one = request_of(2, 16, 1, 128, 256), many = one;
+  one.kv = many.kv = BNY_ROWS_general;
+  one.tokens = 2;
+  many.tokens = 32;
+  bny_decode_plan short_plan = plan_of(&one, &a100, 2), long_plan = plan_of(&many, &a100, 2);
+  ck_assert_int_eq(short_plan.row_tiles, 1);
+  ck_assert_int_eq(long_plan.row_tiles, 16);
+  ck_assert_uint_gt(long_plan.blocks, 4 * short_plan.blocks);
+}
+
 /* Where rows do not lie side by side, and where it is said. */
 TEST(copies_are_chosen) {
   bny_decode_request request = request_of(1, 8, 1, 128, 1000), latent = latent_request(1, 8, 1000);
@@ -320,6 +365,39 @@ TEST(calls_are_checked) {
   call.v.base = memory + 16;
   ck_assert_ptr_null(bny_decode_call_check(&call, &plan));
   ck_assert_str_eq(bny_decode_call_check(&call, &latent_plan), "v is not the first columns of k");
+}
+
+TEST(general_calls_are_checked) {
+  bny_decode_request request = request_of(2, 8, 2, 128, 1000);
+  request.kv = BNY_ROWS_general;
+  request.tokens = 6;
+  bny_decode_plan plan = plan_of(&request, &h100, 2);
+  static _Alignas(16) char memory[64];
+  const int32_t lengths[2] = {1, 2};
+  const bny_decode_cache cache = {memory, 4096, 256, 2048};
+  bny_decode_call good = {.batch = 2,
+                          .kv_heads = 2,
+                          .group = 4,
+                          .row_tiles = plan.row_tiles,
+                          .q = memory,
+                          .k = cache,
+                          .v = cache,
+                          .pages = 2,
+                          .general = {.last_page_len = lengths, .nope_bytes = 192, .q_rope = memory}};
+  bny_decode_divide_pages(&good.general, 3);
+  ck_assert_ptr_null(bny_decode_call_check(&good, &plan));
+  bny_decode_call call = good;
+  call.general.nope_bytes = 190;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "rope_dim is not a multiple of 8");
+  call = good;
+  call.general.q_rope_head_stride = 8;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "rows of q_rope are not 16-byte aligned");
+  call = good;
+  call.general.last_page_len = NULL;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "q, k, v or seq_lens is NULL");
+  call = good;
+  call.general.page_keys = 0;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "page_keys is not positive");
 }
 
 int main(void) { return suite_main(suite_of("decode_plan", 0)); }
