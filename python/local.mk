@@ -18,8 +18,10 @@ EXTRA_DIST += \
   %D%/bench/bench_cffi.py \
   %D%/src/array.cc \
   %D%/src/array.hh \
+  %D%/src/array_check.cc \
   %D%/src/attention.cc \
   %D%/src/calls.cc \
+  %D%/src/combine.cc \
   %D%/src/comm.cc \
   %D%/src/comm.hh \
   %D%/src/dlpack.hh \
@@ -38,5 +40,6 @@ EXTRA_DIST += \
   %D%/tests/test_errors.py \
   %D%/tests/test_examples.py \
   %D%/tests/test_frameworks.py \
+  %D%/tests/test_live.py \
   %D%/tests/test_torch_ops.py
 MOSTLYCLEAN_FOLDERS += python/venv

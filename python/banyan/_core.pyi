@@ -5,9 +5,19 @@ Array = Any  # of numpy, torch, jax, cupy, or with __dlpack__
 Base = Literal["e", "2", 2]
 Values = Literal["normalised", "numerator"]
 Scatter = Literal["none", "heads", "tokens", "root"]
-Wire = Literal["f32", "f16", "bf16"]
+Wire = Literal["f32", "f16", "bf16", "e4m3"]
 Order = Literal["plan", "canonical"]
 Empty = Union[str, float]
+EmptyRows = Literal["written", "kept"]
+Preset = Literal[
+    "flash_attention_2",
+    "flash_attention_3",
+    "flashinfer",
+    "flashmla",
+    "tensorrt_llm_helix",
+    "ggml",
+    "torch",
+]
 
 def version() -> str: ...
 def network() -> str: ...
@@ -34,6 +44,7 @@ class Threads:
 class Operation:
     @property
     def outputs(self) -> Any: ...
+    tokens: Optional[int]
     def __call__(self) -> Any: ...
     def start(self) -> None: ...
     def test(self) -> bool: ...
@@ -75,13 +86,13 @@ class Comm:
     def combine(
         self,
         o: Array,
-        lse: Array,
+        lse: Optional[Array],
         *,
         sum: Optional[Array] = None,
         out: Any = None,
-        base: Base = "e",
-        empty: Empty = "-inf",
-        values: Values = "normalised",
+        base: Optional[Base] = None,
+        empty: Optional[Empty] = None,
+        values: Optional[Values] = None,
         out_base: Optional[Base] = None,
         out_empty: Empty = "-inf",
         out_values: Optional[Values] = None,
@@ -91,17 +102,25 @@ class Comm:
         wire: Wire = "f32",
         algorithm: Optional[str] = None,
         stream: Optional[int] = None,
+        preset: Optional[Preset] = None,
+        values_scale: Union[None, float, Array] = None,
+        out_scale: Union[None, float, Array] = None,
+        tokens: Union[None, int, Array] = None,
+        seq_lens: Optional[Array] = None,
+        query_start_loc: Optional[Array] = None,
+        token_mask: Optional[Array] = None,
+        empty_rows: Optional[EmptyRows] = None,
     ) -> Tuple[Array, ...]: ...
     def combine_init(
         self,
         o: Array,
-        lse: Array,
+        lse: Optional[Array],
         *,
         sum: Optional[Array] = None,
         out: Any = None,
-        base: Base = "e",
-        empty: Empty = "-inf",
-        values: Values = "normalised",
+        base: Optional[Base] = None,
+        empty: Optional[Empty] = None,
+        values: Optional[Values] = None,
         out_base: Optional[Base] = None,
         out_empty: Empty = "-inf",
         out_values: Optional[Values] = None,
@@ -111,6 +130,14 @@ class Comm:
         wire: Wire = "f32",
         algorithm: Optional[str] = None,
         stream: Optional[int] = None,
+        preset: Optional[Preset] = None,
+        values_scale: Union[None, float, Array] = None,
+        out_scale: Union[None, float, Array] = None,
+        tokens: Union[None, int, Array] = None,
+        seq_lens: Optional[Array] = None,
+        query_start_loc: Optional[Array] = None,
+        token_mask: Optional[Array] = None,
+        empty_rows: Optional[EmptyRows] = None,
     ) -> Operation: ...
     def attention_combine(
         self,
@@ -156,6 +183,8 @@ class Comm:
     ) -> Operation: ...
     def allgather(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Array: ...
     def allgather_init(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Operation: ...
+    def gather(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Array: ...
+    def gather_init(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Operation: ...
     def shift(self, send: Array, distance: int = 1, *, out: Any = None) -> Array: ...
     def shift_init(self, send: Array, distance: int = 1, *, out: Any = None) -> Operation: ...
     def broadcast(self, data: Array, root: int = 0) -> None: ...

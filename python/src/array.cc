@@ -2,6 +2,7 @@
 #include "array.hh"
 
 #include <cstring>
+#include <iterator>
 
 namespace bny {
 
@@ -14,7 +15,7 @@ struct known_types {
   const dl_exchange *torch_exchange = nullptr;
   PyObject *numpy_empty = nullptr;
   PyObject *torch_to_dlpack = nullptr;
-  PyObject *torch_dtypes[4] = {}; // in the order of torch_numbers
+  PyObject *torch_dtypes[9] = {}; // in the order of torch_numbers; None: this torch lacks it
   PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr, *is_cpu_word = nullptr;
   PyObject *data_ptr_word = nullptr, *stride_word = nullptr, *shape_word = nullptr;
 };
@@ -41,10 +42,15 @@ struct torch_number {
   dl_dtype dtype;
 };
 
-const torch_number torch_numbers[4] = {{"float32", {DL_FLOAT, 32, 1}},
-                                       {"bfloat16", {DL_BFLOAT, 16, 1}},
-                                       {"float16", {DL_FLOAT, 16, 1}},
-                                       {"int32", {DL_INT, 32, 1}}};
+const torch_number torch_numbers[] = {{"float32", {DL_FLOAT, 32, 1}},
+                                      {"bfloat16", {DL_BFLOAT, 16, 1}},
+                                      {"float16", {DL_FLOAT, 16, 1}},
+                                      {"int32", {DL_INT, 32, 1}},
+                                      {"float8_e4m3fn", {DL_FLOAT8_E4M3FN, 8, 1}},
+                                      {"float8_e5m2", {DL_FLOAT8_E5M2, 8, 1}},
+                                      {"int8", {DL_INT, 8, 1}},
+                                      {"uint8", {DL_UINT, 8, 1}},
+                                      {"bool", {DL_BOOL, 8, 1}}};
 
 const dl_exchange *exchange_of(nb::handle object) {
   nb::object capsule = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__dlpack_c_exchange_api__"));
@@ -132,15 +138,17 @@ bool array::open_buffer(nb::handle object, bool write) {
       refuse(name, "its memory cannot be read");
     }
     if (framework_of(object) == framework::jax) return false;
-    // numpy has bf16 by the package ml_dtypes, and its buffers cannot say so.
+    // numpy has bf16 and eight-bit floats by the package ml_dtypes, and its buffers cannot say so.
     nb::object type = object.attr("dtype");
     nb::str said = nb::steal<nb::str>(PyObject_Str(type.ptr()));
-    if (std::strcmp(said.c_str(), "bfloat16") != 0)
-      refuse(name, std::string(said.c_str()) + ": banyan takes float32, float16 and bfloat16");
-    owner_ = object.attr("view")("uint16");
-    if (!open_buffer(owner_, write)) return false;
-    dtype.code = DL_BFLOAT;
-    return true;
+    for (const torch_number &row : torch_numbers) {
+      if (std::strcmp(said.c_str(), row.name) != 0) continue;
+      owner_ = object.attr("view")(row.dtype.bits == 8 ? "uint8" : "uint16");
+      if (!open_buffer(owner_, write)) return false;
+      dtype = row.dtype;
+      return true;
+    }
+    refuse(name, std::string(said.c_str()) + ": banyan takes float32, float16, bfloat16 and eight-bit floats");
   }
   buffered_ = true;
   if (!read_format(buffer_.format, buffer_.itemsize, &dtype)) {
@@ -187,11 +195,12 @@ bool array::open_attributes(nb::handle object) {
   nb::object type = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
   if (!known.torch_dtypes[0]) {
     nb::module_ torch = nb::module_::import_("torch");
-    for (int i = 0; i < 4; i++) known.torch_dtypes[i] = torch.attr(torch_numbers[i].name).inc_ref().ptr();
+    for (size_t i = 0; i < std::size(torch_numbers); i++)
+      known.torch_dtypes[i] = nb::getattr(torch, torch_numbers[i].name, nb::none()).release().ptr();
   }
-  int number = 0;
-  while (number < 4 && type.ptr() != known.torch_dtypes[number]) number++;
-  if (number == 4 || is_cpu.ptr() != Py_True) return false;
+  size_t number = 0;
+  while (number < std::size(torch_numbers) && type.ptr() != known.torch_dtypes[number]) number++;
+  if (number == std::size(torch_numbers) || is_cpu.ptr() != Py_True) return false;
   nb::object pointer =
       nb::steal(PyObject_CallMethodObjArgs(object.ptr(), word(&known.data_ptr_word, "data_ptr"), nullptr));
   nb::object sizes = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.shape_word, "shape")));
@@ -285,62 +294,23 @@ void array::take(const dl_tensor &tensor) {
   }
 }
 
-void array::check_device(const std::string &wanted) const {
-  if (device.type == DL_CUDA_MANAGED || device.type == DL_CUDA_HOST) return;
-  if (wanted.empty() && device.type != DL_CPU) {
-    refuse(name, "the array is on a device (DLPack type " + std::to_string(device.type) + ", number " +
-                     std::to_string(device.id) +
-                     "), and this communicator is on the host: make it with device=\"cuda\", or copy the array");
+namespace {
+
+// An array like `object`, but of f32: no result of eight bits is made without being asked for.
+nb::object empty_f32(nb::handle object, nb::handle shape) {
+  framework kind = framework_of(object);
+  if (kind == framework::torch) {
+    nb::object f32 = nb::module_::import_("torch").attr("float32");
+    return object.attr("new_empty")(shape, nb::arg("dtype") = f32);
   }
-  if (!wanted.empty() && device.type == DL_CPU)
-    refuse(name, "the array is in host memory, and this communicator is on " + wanted);
+  nb::object space = nb::module_::import_(kind == framework::cupy ? "cupy" : "numpy");
+  return space.attr("empty")(shape, nb::arg("dtype") = "float32");
 }
 
-void array::want_dims(int dims, const char *shape_text) const {
-  if (ndim == dims) return;
-  refuse(name, "it has " + std::to_string(ndim) + " dimensions, and its shape is " + shape_text);
-}
+} // namespace
 
-void array::want_shape(int dim, int64_t size, const char *of) const {
-  if (shape[dim] == size) return;
-  refuse(name, "dimension " + std::to_string(dim) + " is " + std::to_string(shape[dim]) + ", and " + of + " is " +
-                   std::to_string(size));
-}
-
-void array::want_contiguous_rows() const {
-  if (ndim == 0 || shape[ndim - 1] <= 1 || strides[ndim - 1] == 1) return;
-  refuse(name, "the last dimension is not contiguous: its stride is " + std::to_string(strides[ndim - 1]) +
-                   " elements, and banyan wants 1");
-}
-
-void array::want_contiguous() const {
-  int64_t stride = 1;
-  for (int i = ndim - 1; i >= 0; i--) {
-    if (shape[i] > 1 && strides[i] != stride && count() > 0) refuse(name, "the array is not contiguous");
-    stride *= shape[i];
-  }
-}
-
-banyan_dtype array::number() const {
-  if (dtype.code == DL_FLOAT && dtype.bits == 32) return BANYAN_F32;
-  if (dtype.code == DL_FLOAT && dtype.bits == 16) return BANYAN_F16;
-  if (dtype.code == DL_BFLOAT && dtype.bits == 16) return BANYAN_BF16;
-  refuse(name, dtype_name() + ": banyan takes float32, float16 and bfloat16");
-}
-
-int64_t array::count() const {
-  int64_t product = 1;
-  for (int i = 0; i < ndim; i++) product *= shape[i];
-  return product;
-}
-
-std::string array::dtype_name() const {
-  static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  std::string kind = dtype.code < 7 ? names[dtype.code] : "float of DLPack's code " + std::to_string(dtype.code) + ", ";
-  return kind + std::to_string(dtype.bits);
-}
-
-nb::object empty_like(const char *argument, nb::handle object, nb::handle shape) {
+nb::object empty_like(const char *argument, nb::handle object, nb::handle shape, bool f32) {
+  if (f32) return empty_f32(object, shape);
   framework kind = framework_of(object);
   PyObject *made = nullptr;
   if (kind == framework::torch) {

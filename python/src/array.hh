@@ -29,6 +29,7 @@ public:
   void want_contiguous_rows() const;                            // the last dimension
   void want_contiguous() const;                                 // all of it
   banyan_dtype number() const;                                  // f32, f16 or bf16, else ArgumentError
+  banyan_dtype values_number(bool integers = false) const;      // eight-bit floats as well, and int8 if `integers`
   int64_t count() const;
   size_t bytes() const { return static_cast<size_t>(count()) * (dtype.bits / 8u); }
   std::string dtype_name() const;
@@ -60,8 +61,8 @@ private:
 };
 
 // A new array of the framework and dtype of `object`. Arrays of JAX cannot be written, so theirs are of numpy until
-// finished() makes one of JAX of them.
-nb::object empty_like(const char *argument, nb::handle object, nb::handle shape);
+// finished() makes one of JAX of them. `f32`: the dtype is that, whatever `object` has.
+nb::object empty_like(const char *argument, nb::handle object, nb::handle shape, bool f32 = false);
 nb::object finished(nb::handle like, nb::object made);
 
 // The stream that the framework of `object` works on now; NULL where it has none.

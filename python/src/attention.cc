@@ -2,8 +2,6 @@
 // Attention over this rank's keys, and over those of all ranks.
 #include "comm.hh"
 
-#include <memory>
-
 namespace bny {
 
 namespace {

@@ -2,6 +2,7 @@
 // The communicator as Python has it, and the calls that it makes.
 #pragma once
 #include <atomic>
+#include <memory>
 #include <vector>
 
 #include "array.hh"
@@ -81,9 +82,13 @@ private:
 
 // The arguments of a combine, read. They live as long as the operation.
 struct combine_call {
-  array values, stats, sum, out_values, out_stats, out_sum;
+  array values, stats, sum, out_values, out_stats, out_sum, scale, out_scale;
+  array live_tokens, seq_lens, query_start_loc, token_mask;
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  banyan_live live = BANYAN_LIVE_INIT;
+  int32_t tokens_now = 0; // live.tokens, where it was given as a number
+  float scale_now = 1, out_scale_now = 1;
   std::string algorithm;
   bool has_output = true;
   nb::object made_values, made_stats, made_sum;
@@ -95,6 +100,12 @@ struct combine_call {
   void read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
                    const combine_words &words);
   nb::object result(nb::handle o) const;
+
+private:
+  // Reads o, lse and d as they lie in memory. With a preset its convention says where statistics are.
+  void read_plain(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, const combine_words &words);
+  void read_preset(const comm &owner, nb::handle o, nb::handle lse, banyan_preset preset);
+  void read_live(const comm &owner, const combine_words &words);
 };
 
 struct attention_call {
@@ -123,6 +134,8 @@ public:
   nb::dict info() const;
   double timed(int runs);
   std::string describe() const;
+  nb::object tokens() const;
+  void set_tokens(nb::handle number);
 
   combine_call combine;
   attention_call attention;
@@ -138,7 +151,19 @@ private:
   comm *comm_;
 };
 
+// An operation of the communicator `self`, whose arguments `read` reads and `make` gives to the library.
+template <class reader, class maker> nb::object make_operation(nb::object self, reader read, maker make) {
+  auto op = std::make_unique<operation>(self);
+  comm &owner = op->owner();
+  read(*op);
+  operation &made = *op;
+  owner.call([&] { return make(owner.handle(), made); });
+  owner.operations.push_back(op.get());
+  return nb::cast(op.release(), nb::rv_policy::take_ownership);
+}
+
 void define_calls(nb::class_<comm> &type);
+void define_combine(nb::class_<comm> &type);
 void define_attention(nb::module_ &module, nb::class_<comm> &type);
 void define_operation(nb::module_ &module);
 

@@ -6,7 +6,15 @@
 namespace bny {
 
 enum dl_device_type : int32_t { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_CUDA_MANAGED = 13 };
-enum dl_code : uint8_t { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_BOOL = 6 };
+enum dl_code : uint8_t {
+  DL_INT = 0,
+  DL_UINT = 1,
+  DL_FLOAT = 2,
+  DL_BFLOAT = 4,
+  DL_BOOL = 6,
+  DL_FLOAT8_E4M3FN = 10,
+  DL_FLOAT8_E5M2 = 12
+};
 
 struct dl_device {
   int32_t type;

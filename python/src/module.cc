@@ -68,6 +68,7 @@ NB_MODULE(_core, module) {
            "Ends all calls on all ranks with AbortedError. Any thread may call it, at any time.")
       .def("describe", &comm::describe, "What was found and chosen, in one paragraph.")
       .def("_shrink", &comm::shrink);
+  define_combine(type);
   define_calls(type);
   define_attention(module, type);
   define_operation(module);

@@ -7,9 +7,10 @@
 namespace bny {
 
 operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) {
-  for (array *bound :
-       {&combine.values, &combine.stats, &combine.sum, &combine.out_values, &combine.out_stats, &combine.out_sum,
-        &attention.q, &attention.k, &attention.v, &attention.seq_lens, &attention.page_table, &first, &second})
+  for (array *bound : {&combine.values, &combine.stats, &combine.sum, &combine.out_values, &combine.out_stats,
+                       &combine.out_sum, &combine.scale, &combine.out_scale, &combine.live_tokens, &combine.seq_lens,
+                       &combine.query_start_loc, &combine.token_mask, &attention.q, &attention.k, &attention.v,
+                       &attention.seq_lens, &attention.page_table, &first, &second})
     bound->lasting = true;
 }
 
@@ -106,6 +107,18 @@ double operation::timed(int runs) {
 
 std::string operation::describe() const { return comm_->describe_operation(handle()); }
 
+nb::object operation::tokens() const {
+  if (combine.live.tokens != &combine.tokens_now) return nb::none();
+  return nb::int_(combine.tokens_now);
+}
+
+void operation::set_tokens(nb::handle number) {
+  if (combine.live.tokens != &combine.tokens_now)
+    refuse_state("this operation was not made with a number of tokens; an array is written by its owner");
+  if (started) refuse_state("this operation has started, and its number of tokens is read until it is waited for");
+  combine.tokens_now = read_int32("tokens", number);
+}
+
 void define_operation(nb::module_ &module) {
   nb::class_<operation>(module, "Operation",
                         "A persistent operation: planned once, run as op(), or by start(), test() and wait(). All\n"
@@ -119,6 +132,8 @@ void define_operation(nb::module_ &module) {
            "Runs it `runs` times without Python in between, and returns the seconds: what the calls cost in C.")
       .def("describe", &operation::describe, "What this rank runs: its steps, one a line.")
       .def("free", &operation::free, "Frees it. Closing the communicator does so as well.")
+      .def_prop_rw("tokens", &operation::tokens, &operation::set_tokens,
+                   "How many tokens the next run has, where the operation was made with a number; None: all.")
       .def_ro("outputs", &operation::outputs, "The arrays that a run writes.");
 }
 

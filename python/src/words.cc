@@ -34,7 +34,23 @@ int empty_flag(const char *argument, const std::string &word) {
 
 banyan_dtype read_wire(nb::handle word) {
   return static_cast<banyan_dtype>(
-      choose("wire", word, {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}}));
+      choose("wire", word, {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}, {"e4m3", BANYAN_E4M3}}));
+}
+
+banyan_preset read_preset(nb::handle word) {
+  return static_cast<banyan_preset>(choose("preset", word,
+                                           {{"flash_attention_2", BANYAN_PRESET_FLASH_ATTENTION_2},
+                                            {"flash_attention_3", BANYAN_PRESET_FLASH_ATTENTION_3},
+                                            {"flashinfer", BANYAN_PRESET_FLASHINFER},
+                                            {"flashmla", BANYAN_PRESET_FLASHMLA},
+                                            {"tensorrt_llm_helix", BANYAN_PRESET_TENSORRT_LLM_HELIX},
+                                            {"ggml", BANYAN_PRESET_GGML},
+                                            {"torch", BANYAN_PRESET_TORCH}}));
+}
+
+banyan_empty_rows read_empty_rows(nb::handle word) {
+  return static_cast<banyan_empty_rows>(
+      choose("empty_rows", word, {{"written", BANYAN_EMPTY_ROWS_WRITTEN}, {"kept", BANYAN_EMPTY_ROWS_KEPT}}));
 }
 
 banyan_scatter read_scatter(nb::handle word) {

@@ -8,10 +8,15 @@ namespace bny {
 // How a caller's rows look, and how they are combined. All are arguments of Python.
 struct combine_words {
   nb::handle base, empty, values, out_base, out_empty, out_values, scatter, root, order, wire, algorithm, stream;
+  nb::handle preset = Py_None, values_scale = Py_None, out_scale = Py_None;
+  nb::handle tokens = Py_None, seq_lens = Py_None, query_start_loc = Py_None, token_mask = Py_None;
+  nb::handle empty_rows = Py_None;
 };
 
 banyan_dtype read_wire(nb::handle word);
 banyan_scatter read_scatter(nb::handle word);
+banyan_preset read_preset(nb::handle word);
+banyan_empty_rows read_empty_rows(nb::handle word);
 banyan_order read_order(nb::handle word);
 banyan_base read_base(const char *argument, nb::handle word);
 banyan_values read_values(const char *argument, nb::handle word);

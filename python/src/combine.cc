@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// The combine, and the persistent operation of the same arguments.
+#include "comm.hh"
+
+namespace bny {
+
+namespace {
+
+void want_same_shape(const array &second, const array &first, const char *of) {
+  second.want_dims(first.ndim, "that of the other array");
+  for (int i = 0; i < first.ndim; i++) second.want_shape(i, first.shape[i], of);
+}
+
+nb::tuple shape_tuple(std::initializer_list<int64_t> dims) {
+  PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(dims.size()));
+  Py_ssize_t i = 0;
+  for (int64_t dim : dims) PyTuple_SetItem(tuple, i++, PyLong_FromLongLong(dim));
+  return nb::steal<nb::tuple>(tuple);
+}
+
+void fill_values(banyan_partial *rows, const array &values) {
+  rows->values = values.data;
+  rows->values_dtype = values.values_number();
+  rows->values_token_stride = values.strides[0];
+  rows->values_head_stride = values.strides[1];
+}
+
+void fill_stats(banyan_partial *rows, const array &stats, const array *sum) {
+  rows->stats_kind = sum ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE;
+  rows->lse = stats.data;
+  rows->stats_dtype = stats.number();
+  rows->stats_token_stride = stats.strides[0];
+  rows->stats_head_stride = stats.strides[1];
+  if (!sum) return;
+  if (sum->number() != rows->stats_dtype)
+    refuse(sum->name, "its dtype is " + sum->dtype_name() + ", and that of the maxima differs");
+  if (sum->strides[0] != stats.strides[0] || sum->strides[1] != stats.strides[1])
+    refuse(sum->name, "its strides differ from those of the maxima");
+  rows->sum = sum->data;
+}
+
+int32_t small(const array &from, int dim) {
+  if (from.shape[dim] > INT32_MAX) refuse(from.name, "a dimension is above 2^31 - 1");
+  return static_cast<int32_t>(from.shape[dim]);
+}
+
+nb::handle item_of(nb::handle out, size_t index, size_t count) {
+  if (out.is_none()) return nb::none();
+  if (!PyTuple_Check(out.ptr()) && !PyList_Check(out.ptr())) {
+    // One array: the values alone.
+    return index == 0 ? out : nb::handle(Py_None);
+  }
+  if (static_cast<size_t>(PySequence_Size(out.ptr())) != count) {
+    refuse("out",
+           count == 2 ? "it is a pair: values and lse (None: not wanted)" : "it is three arrays: values, m and d");
+  }
+  nb::object item = nb::steal(PySequence_GetItem(out.ptr(), static_cast<Py_ssize_t>(index)));
+  return nb::handle(item.ptr()); // the tuple keeps it
+}
+
+// The scale of eight-bit values: a number, or an array of one for each head.
+void read_scale(const char *argument, const comm &owner, nb::handle word, void *stream, array *from, float *number,
+                banyan_partial *rows, int32_t heads) {
+  if (word.is_none()) return;
+  if (PyFloat_Check(word.ptr()) || PyLong_Check(word.ptr())) {
+    if (!owner.device().empty()) refuse(argument, "on a device it is an array of that device, not a number");
+    *number = static_cast<float>(PyFloat_AsDouble(word.ptr()));
+    rows->values_scale = number;
+    return;
+  }
+  from->open(argument, word, false, owner.device(), stream);
+  if (from->number() != BANYAN_F32) refuse(argument, from->dtype_name() + ": it is float32");
+  if (from->count() != 1) {
+    from->want_dims(1, "[heads]");
+    from->want_shape(0, heads, "the number of heads");
+    rows->values_scale_stride = from->strides[0];
+  }
+  rows->values_scale = static_cast<const float *>(from->data);
+}
+
+const int32_t *read_int32s(array *from, const char *argument, const comm &owner, nb::handle word, void *stream) {
+  from->open(argument, word, false, owner.device(), stream);
+  if (from->dtype.code != DL_INT || from->dtype.bits != 32) refuse(argument, from->dtype_name() + ": it is int32");
+  from->want_contiguous();
+  return static_cast<const int32_t *>(from->data);
+}
+
+} // namespace
+
+void combine_call::read_desc(const comm &owner, const combine_words &words) {
+  desc.wire = read_wire(words.wire);
+  desc.scatter = read_scatter(words.scatter);
+  desc.order = read_order(words.order);
+  desc.root = read_int32("root", words.root);
+  const char *text = read_text("algorithm", words.algorithm);
+  if (text) algorithm = text;
+  desc.algorithm = text ? algorithm.c_str() : nullptr;
+  has_output = desc.scatter != BANYAN_SCATTER_ROOT || desc.root == owner.rank();
+}
+
+void combine_call::read_plain(const comm &owner, nb::handle o, nb::handle lse, nb::handle d,
+                              const combine_words &words) {
+  values.open("o", o, false, owner.device(), desc.stream);
+  values.want_dims(3, "[tokens, heads, dim]");
+  values.want_contiguous_rows();
+  stats.open("lse", lse, false, owner.device(), desc.stream);
+  stats.want_dims(2, "[tokens, heads]");
+  stats.want_shape(0, values.shape[0], "the number of tokens of o");
+  stats.want_shape(1, values.shape[1], "the number of heads of o");
+  bool with_sum = !d.is_none();
+  if (with_sum) {
+    sum.open("sum", d, false, owner.device(), desc.stream);
+    want_same_shape(sum, stats, "that of lse");
+  }
+  fill_values(&in, values);
+  fill_stats(&in, stats, with_sum ? &sum : nullptr);
+  in.values_kind = words.values.is_none() ? BANYAN_VALUES_NORMALISED : read_values("values", words.values);
+  in.base = words.base.is_none() ? BANYAN_BASE_E : read_base("base", words.base);
+  if (words.empty.is_none())
+    in.empty = BANYAN_EMPTY_NEG_INF;
+  else
+    read_empty("empty", words.empty, &in);
+  desc.tokens = small(values, 0);
+  desc.heads = small(values, 1);
+  desc.value_dim = small(values, 2);
+}
+
+// The library says what a preset means. Strides are those of the arrays, whose layout is that of the preset.
+void combine_call::read_preset(const comm &owner, nb::handle o, nb::handle lse, banyan_preset preset) {
+  bool rows = preset == BANYAN_PRESET_GGML, pairs = preset == BANYAN_PRESET_TENSORRT_LLM_HELIX;
+  bool by_head = preset == BANYAN_PRESET_FLASH_ATTENTION_2 || preset == BANYAN_PRESET_FLASH_ATTENTION_3;
+  values.open("o", o, false, owner.device(), desc.stream);
+  values.want_dims(3, rows ? "[tokens, heads, 2 + dim], rows of ggml" : "[tokens, heads, dim]");
+  values.want_contiguous_rows();
+  if (rows && !lse.is_none()) refuse("lse", "rows of ggml have their statistics within: it is None");
+  if (rows && values.shape[2] < 2) refuse("o", "rows of ggml begin with two statistics");
+  if (!rows) {
+    stats.open("lse", lse, false, owner.device(), desc.stream);
+    stats.want_dims(pairs ? 3 : 2, pairs     ? "[tokens, heads, 2], pairs of m and d"
+                                   : by_head ? "[heads, tokens], as the preset says"
+                                             : "[tokens, heads]");
+    stats.want_shape(by_head ? 1 : 0, values.shape[0], "the number of tokens of o");
+    stats.want_shape(by_head ? 0 : 1, values.shape[1], "the number of heads of o");
+    if (pairs) stats.want_shape(2, 2, "that of a pair");
+    if (pairs) stats.want_contiguous_rows();
+  }
+  const array &from = rows ? values : stats;
+  if (from.number() != BANYAN_F32) refuse(from.name, from.dtype_name() + ": the preset has float32");
+  desc.tokens = small(values, 0);
+  desc.heads = small(values, 1);
+  desc.value_dim = small(values, 2) - (rows ? 2 : 0);
+  banyan_status status = banyan_partial_preset(&in, preset, rows ? nullptr : values.data, values.values_number(),
+                                               from.data, desc.tokens, desc.heads, desc.value_dim);
+  if (status != BANYAN_OK) raise_status(status, -1);
+  in.values_token_stride = values.strides[0], in.values_head_stride = values.strides[1];
+  in.stats_token_stride = from.strides[by_head ? 1 : 0], in.stats_head_stride = from.strides[by_head ? 0 : 1];
+}
+
+void combine_call::read_live(const comm &owner, const combine_words &words) {
+  if (words.tokens.is_none() && words.seq_lens.is_none() && words.query_start_loc.is_none() &&
+      words.token_mask.is_none() && words.empty_rows.is_none())
+    return;
+  if (PyLong_Check(words.tokens.ptr())) {
+    if (!owner.device().empty()) refuse("tokens", "on a device it is an int32 array of that device, not a number");
+    tokens_now = read_int32("tokens", words.tokens);
+    live.tokens = &tokens_now;
+  } else if (!words.tokens.is_none()) {
+    live.tokens = read_int32s(&live_tokens, "tokens", owner, words.tokens, desc.stream);
+    if (live_tokens.count() != 1) refuse("tokens", "it is a number, or an int32 array of one element");
+  }
+  if (!words.seq_lens.is_none()) {
+    live.seq_lens = read_int32s(&seq_lens, "seq_lens", owner, words.seq_lens, desc.stream);
+    seq_lens.want_dims(1, "[batch]");
+    live.batch = small(seq_lens, 0);
+  }
+  if (!words.query_start_loc.is_none()) {
+    live.query_start_loc = read_int32s(&query_start_loc, "query_start_loc", owner, words.query_start_loc, desc.stream);
+    query_start_loc.want_dims(1, "[batch + 1]");
+    if (query_start_loc.shape[0] < 1) refuse("query_start_loc", "it has batch + 1 elements, and not 0");
+    if (live.seq_lens) query_start_loc.want_shape(0, int64_t{live.batch} + 1, "the batch of seq_lens and 1 more");
+    live.batch = small(query_start_loc, 0) - 1;
+  }
+  if (!words.token_mask.is_none()) {
+    token_mask.open("token_mask", words.token_mask, false, owner.device(), desc.stream);
+    if (token_mask.dtype.bits != 8 || (token_mask.dtype.code != DL_BOOL && token_mask.dtype.code != DL_UINT))
+      refuse("token_mask", token_mask.dtype_name() + ": it is bool or uint8");
+    token_mask.want_dims(1, "[tokens]");
+    token_mask.want_shape(0, desc.tokens, "the number of tokens of o");
+    token_mask.want_contiguous();
+    live.token_mask = static_cast<const uint8_t *>(token_mask.data);
+  }
+  if (!words.empty_rows.is_none()) live.empty_rows = read_empty_rows(words.empty_rows);
+  desc.live = &live;
+}
+
+void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
+                        const combine_words &words) {
+  desc.stream = owner.stream_for(words.stream, o);
+  if (words.preset.is_none()) {
+    read_plain(owner, o, lse, d, words);
+  } else {
+    if (!words.base.is_none()) refuse("base", "the preset says it");
+    if (!words.empty.is_none()) refuse("empty", "the preset says it");
+    if (!words.values.is_none()) refuse("values", "the preset says it");
+    if (!d.is_none()) refuse("sum", "the preset says where the denominators are");
+    read_preset(owner, o, lse, bny::read_preset(words.preset));
+  }
+  read_scale("values_scale", owner, words.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
+  read_live(owner, words);
+  read_desc(owner, words);
+  read_output(owner, o, lse.is_none() ? o : lse, out_arrays, !d.is_none(), words);
+}
+
+void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
+                               const combine_words &words) {
+  if (!has_output) return;
+  int32_t tokens = desc.tokens, heads = desc.heads, first;
+  if (desc.scatter == BANYAN_SCATTER_HEADS) banyan_split(desc.heads, owner.nranks(), owner.rank(), &first, &heads);
+  if (desc.scatter == BANYAN_SCATTER_TOKENS) banyan_split(desc.tokens, owner.nranks(), owner.rank(), &first, &tokens);
+  size_t count = with_sum ? 3 : 2;
+  bool given = !out_arrays.is_none();
+  if (given) {
+    made_values = nb::borrow(item_of(out_arrays, 0, count));
+    made_stats = nb::borrow(item_of(out_arrays, 1, count));
+    if (with_sum) made_sum = nb::borrow(item_of(out_arrays, 2, count));
+  } else {
+    made_values = empty_like("o", o, shape_tuple({tokens, heads, desc.value_dim}), values.dtype.bits == 8);
+    nb::tuple shape = shape_tuple({tokens, heads});
+    made_stats = empty_like("lse", lse, shape, false);
+    if (with_sum) made_sum = empty_like("sum", lse, shape, false);
+  }
+  out_values.open("out", made_values, true, owner.device(), desc.stream);
+  out_values.want_dims(3, "[tokens, heads, dim]");
+  out_values.want_shape(0, tokens, "this rank's number of tokens");
+  out_values.want_shape(1, heads, "this rank's number of heads");
+  out_values.want_shape(2, desc.value_dim, "the number of values of a row of o");
+  out_values.want_contiguous_rows();
+  fill_values(&out, out_values);
+  read_scale("out_scale", owner, words.out_scale, desc.stream, &out_scale, &out_scale_now, &out, heads);
+  out.values_kind = words.out_values.is_none()
+                        ? (in.values_kind && words.preset.is_none() ? in.values_kind : BANYAN_VALUES_NORMALISED)
+                        : read_values("out_values", words.out_values);
+  nb::handle base = words.out_base.is_none() ? words.base : words.out_base;
+  out.base = base.is_none() ? (in.base ? in.base : BANYAN_BASE_E) : read_base("out_base", base);
+  read_empty("out_empty", words.out_empty, &out);
+  if (made_stats.is_none()) {
+    if (with_sum) refuse("out", "m and d are both wanted, or give no sum");
+    out.stats_kind = BANYAN_STATS_LSE;
+    out.stats_dtype = in.stats_dtype ? in.stats_dtype : BANYAN_F32;
+    return;
+  }
+  out_stats.open("out lse", made_stats, true, owner.device(), desc.stream);
+  out_stats.want_dims(2, "[tokens, heads]");
+  out_stats.want_shape(0, tokens, "this rank's number of tokens");
+  out_stats.want_shape(1, heads, "this rank's number of heads");
+  if (with_sum) {
+    out_sum.open("out sum", made_sum, true, owner.device(), desc.stream);
+    want_same_shape(out_sum, out_stats, "that of the maxima");
+  }
+  fill_stats(&out, out_stats, with_sum ? &out_sum : nullptr);
+}
+
+nb::object combine_call::result(nb::handle o) const {
+  if (!has_output) return nb::make_tuple(nb::none(), nb::none());
+  if (made_sum.is_valid())
+    return nb::make_tuple(finished(o, made_values), finished(o, made_stats), finished(o, made_sum));
+  return nb::make_tuple(finished(o, made_values), finished(o, made_stats));
+}
+
+/* clang-format off */
+#define COMBINE_PARAMETERS                                                                                             \
+  nb::handle o, nb::handle lse, nb::handle sum, nb::handle out, nb::handle base, nb::handle empty, nb::handle values,  \
+      nb::handle out_base, nb::handle out_empty, nb::handle out_values, nb::handle scatter, nb::handle root,           \
+      nb::handle order, nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle preset,                   \
+      nb::handle values_scale, nb::handle out_scale, nb::handle tokens, nb::handle seq_lens,                           \
+      nb::handle query_start_loc, nb::handle token_mask, nb::handle empty_rows
+#define COMBINE_WORDS                                                                                                  \
+  {base, empty, values, out_base, out_empty, out_values, scatter, root, order, wire, algorithm, stream, preset,        \
+   values_scale, out_scale, tokens, seq_lens, query_start_loc, token_mask, empty_rows}
+#define COMBINE_ARGUMENTS                                                                                              \
+  nb::arg("o").none(), nb::arg("lse").none(), nb::kw_only(), nb::arg("sum") = nb::none(), nb::arg("out") = nb::none(), \
+      nb::arg("base") = nb::none(), nb::arg("empty") = nb::none(), nb::arg("values") = nb::none(),                     \
+      nb::arg("out_base") = nb::none(), nb::arg("out_empty") = "-inf", nb::arg("out_values") = nb::none(),             \
+      nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
+      nb::arg("algorithm") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("preset") = nb::none(),               \
+      nb::arg("values_scale") = nb::none(), nb::arg("out_scale") = nb::none(), nb::arg("tokens") = nb::none(),         \
+      nb::arg("seq_lens") = nb::none(), nb::arg("query_start_loc") = nb::none(), nb::arg("token_mask") = nb::none(),   \
+      nb::arg("empty_rows") = nb::none()
+/* clang-format on */
+
+namespace {
+
+nb::object combine(comm &self, COMBINE_PARAMETERS) {
+  combine_call request;
+  request.read(self, o, lse, sum, out, COMBINE_WORDS);
+  const banyan_partial *written = request.has_output ? &request.out : nullptr;
+  self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, written); });
+  return request.result(out.is_none() ? o : nb::handle(Py_None));
+}
+
+nb::object combine_init(nb::object self, COMBINE_PARAMETERS) {
+  return make_operation(
+      self,
+      [&](operation &op) {
+        op.combine.read(op.owner(), o, lse, sum, out, COMBINE_WORDS);
+        op.outputs = op.combine.result(nb::none());
+        for (nb::handle array : {o, lse, sum, values_scale, out_scale, tokens, seq_lens, query_start_loc, token_mask})
+          op.kept.push_back(nb::borrow(array));
+      },
+      [](banyan_comm *comm, operation &op) {
+        const banyan_partial *written = op.combine.has_output ? &op.combine.out : nullptr;
+        return banyan_combine_init(comm, &op.combine.desc, &op.combine.in, written, &op.op);
+      });
+}
+
+} // namespace
+
+void define_combine(nb::class_<comm> &type) {
+  type.def(
+      "combine", combine, COMBINE_ARGUMENTS,
+      "Merges the partials of all ranks.\n\n"
+      "o: [tokens, heads, dim], f32, f16, bf16 or eight-bit floats; any strides, but the last dimension is "
+      "contiguous.\n"
+      "lse: [tokens, heads], log of the sum of exponentials, in `base` \"e\" (None) or \"2\". With `sum`, which is\n"
+      "[tokens, heads], it is the maximum m, and sum is the denominator d.\n"
+      "empty: how lse (or m) of a row without keys looks: \"-inf\" (None), \"+inf\", \"nan\", several joined by "
+      "\"|\",\n"
+      "or a number, which all rows without keys are at most. Values of such rows are never read.\n"
+      "values: \"normalised\" (None) or \"numerator\". out_base, out_empty, out_values: the same for what is "
+      "returned.\n"
+      "preset: the convention of a kernel, in place of base, empty, values and sum.\n"
+      "values_scale, out_scale: of eight-bit floats, a number or f32 [heads].\n"
+      "tokens: how many tokens this call has, at most those of o; the number of all ranks. seq_lens [batch],\n"
+      "query_start_loc [batch + 1] and token_mask [tokens] say which rows have keys on this rank. Others are not "
+      "read.\n"
+      "empty_rows: \"written\" (None), or \"kept\": rows that no rank has keys for stay as they were in `out`.\n"
+      "scatter: \"none\" (all rows on all ranks), \"heads\", \"tokens\" or \"root\".\n"
+      "out: a pair of arrays that receive the result, of which lse may be None.\n\n"
+      "Returns (out, lse), or (out, m, d) where sum was given, as arrays of the caller's framework. Ranks other than\n"
+      "the root get (None, None).");
+  type.def(
+      "combine_init", combine_init, COMBINE_ARGUMENTS,
+      "A persistent combine of these arrays, with the arguments of combine(). Collective. Returns an Operation: op()\n"
+      "runs it, and op.outputs are the arrays that it writes. `tokens` is an array, which each run reads, or a "
+      "number,\n"
+      "which op.tokens sets.");
+}
+
+} // namespace bny

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that live, numbers of tokens that differ from run to run, presets of kernels, eight-bit floats."""
+
+import numpy as np
+import pytest
+from conftest import merged, partials
+
+import banyan
+
+SHAPE = (6, 4, 16)
+
+
+def close(got, want, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
+
+
+def run(body, ranks=2):
+    return banyan.run(body, ranks=ranks, start="thread", timeout=60)
+
+
+def live_partials(rank, live):
+    """Partials whose rows that do not live are NaN: reading one would be seen."""
+    o, lse = partials(rank, SHAPE, empty=False)
+    o[~live], lse[~live] = np.nan, np.nan
+    return o, lse
+
+
+def reference(lives):
+    parts = []
+    for rank, live in enumerate(lives):
+        o, lse = partials(rank, SHAPE, empty=False)
+        lse[~live] = -np.inf
+        parts.append((o, lse))
+    return merged(parts)
+
+
+def test_sequences():
+    """Three sequences of 3, 1 and 1 tokens, and a token of padding. Rank 0 has no keys of the first, rank 1 of the
+    others."""
+    starts, lens = np.array([0, 3, 4, 5], np.int32), np.array([[0, 7, 2], [5, 0, 0]], np.int32)
+    lives = [np.array(row, bool) for row in ([0, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0])]
+    want = reference(lives)
+
+    def body(comm):
+        given = live_partials(comm.rank, lives[comm.rank])
+        called = comm.combine(*given, seq_lens=lens[comm.rank], query_start_loc=starts)
+        op = comm.combine_init(*given, seq_lens=lens[comm.rank], query_start_loc=starts)
+        assert all((a == b).all() for a, b in zip(op(), called))
+        return called
+
+    for out, lse in run(body):
+        close(out, want[0])
+        close(lse, want[1])
+        assert np.isneginf(lse[5]).all()
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8])
+def test_token_mask_and_rows_that_are_kept(dtype):
+    masks = [np.array(row, dtype) for row in ([1, 0, 0, 1, 1, 0], [1, 1, 0, 0, 1, 0])]
+    want = reference([mask.astype(bool) for mask in masks])
+
+    def body(comm):
+        given = live_partials(comm.rank, masks[comm.rank].astype(bool))
+        out = np.full(SHAPE, 7, np.float32), np.full(SHAPE[:2], 7, np.float32)
+        comm.combine(*given, token_mask=masks[comm.rank], empty_rows="kept", out=out)
+        return out
+
+    for out, lse in run(body):
+        for row in range(SHAPE[0]):
+            if masks[0][row] or masks[1][row]:
+                close(out[row], want[0][row])
+                close(lse[row], want[1][row])
+            else:
+                assert (out[row] == 7).all() and (lse[row] == 7).all()
+
+
+def test_numbers_of_tokens():
+    """A call and an operation of a capacity serve any number, as a number and as an array."""
+
+    def body(comm):
+        o, lse = partials(comm.rank, SHAPE, empty=False)
+        now = np.array([6], np.int32)
+        made = comm.combine_init(o, lse, tokens=6)
+        bound = comm.combine_init(o, lse, tokens=now)
+        assert (made.tokens, bound.tokens, comm.barrier_init().tokens) == (6, None, None)
+        results = []
+        for tokens in (6, 2, 0, 5):
+            made.tokens = now[0] = tokens
+            outs = [made(), bound(), comm.combine(o, lse, tokens=tokens)]
+            assert all((out[:tokens] == outs[0][0][:tokens]).all() for out, _ in outs)
+            results.append((tokens, outs[0][0][:tokens].copy(), outs[0][1][:tokens].copy()))
+        return results
+
+    want = merged([partials(r, SHAPE, empty=False) for r in range(2)])
+    for results in run(body):
+        for tokens, out, lse in results:
+            close(out, want[0][:tokens])
+            close(lse, want[1][:tokens])
+
+
+def test_refusals(lone):
+    o, lse = partials(0, SHAPE)
+
+    def refused(argument, text, **settings):
+        with pytest.raises(banyan.ArgumentError, match=text) as caught:
+            lone.combine(o, lse, **settings)
+        assert caught.value.argument == argument
+
+    refused("seq_lens", "int64: it is int32", seq_lens=np.zeros(6, np.int64))
+    refused("query_start_loc", "batch of seq_lens", seq_lens=np.zeros(6, np.int32), query_start_loc=np.zeros(6, np.int32))
+    refused("token_mask", "number of tokens of o is 6", token_mask=np.ones(5, bool))
+    refused("token_mask", "bool or uint8", token_mask=np.ones(6, np.int8))
+    refused("tokens", "one element", tokens=np.ones(2, np.int32))
+    refused("empty_rows", '"written", "kept"', empty_rows="left")
+    refused("preset", "flash_attention_2", preset="flash")
+    refused("base", "preset says", preset="torch", base="e")
+    with pytest.raises(banyan.ArgumentError, match="7"):
+        lone.combine(o, lse, tokens=7)
+    op = lone.combine_init(o, lse)
+    with pytest.raises(banyan.StateError, match="number of tokens"):
+        op.tokens = 3
+
+
+def by_preset(name, o, lse):
+    """o and lse in base e, with -inf in rows without keys, as a kernel has them."""
+    empty = np.isneginf(lse)
+    if name == "flash_attention_2":
+        return o, np.where(empty, np.inf, lse).T.copy()
+    if name == "flash_attention_3":
+        return o, lse.T.copy()
+    if name == "flashinfer":
+        return o, lse * np.float32(np.log2(np.e))
+    if name == "flashmla":
+        return o, np.where(empty, np.inf, lse)
+    if name == "tensorrt_llm_helix":
+        return o, np.stack([lse - np.float32(1), np.full_like(lse, np.e)], -1)
+    if name == "ggml":
+        m, d = lse - np.float32(1), np.full_like(lse, np.e)
+        return np.concatenate([m[..., None], d[..., None], o * d[..., None]], -1), None
+    return o, lse
+
+
+NAMES = ["flash_attention_2", "flash_attention_3", "flashinfer", "flashmla", "tensorrt_llm_helix", "ggml", "torch"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets(name):
+    want = merged([partials(r, SHAPE) for r in range(2)])
+
+    def body(comm):
+        return comm.combine(*by_preset(name, *partials(comm.rank, SHAPE)), preset=name, out_base="e")
+
+    for out, lse in run(body):
+        close(out, want[0])
+        close(lse, want[1])
+
+
+def test_gather_is_allgather(lone):
+    mine = np.arange(6, dtype=np.float32)
+    assert (lone.gather(mine) == mine).all() and (lone.gather_init(mine)() == mine).all()
