@@ -11,6 +11,7 @@ EXTRA_DIST += \
   %D%/banyan/communicator.py \
   %D%/banyan/compat.py \
   %D%/banyan/errors.py \
+  %D%/banyan/jax_ops.py \
   %D%/banyan/launch.py \
   %D%/banyan/py.typed \
   %D%/banyan/torch_ops.py \
@@ -29,10 +30,12 @@ EXTRA_DIST += \
   %D%/src/errors.hh \
   %D%/src/interrupt.cc \
   %D%/src/interrupt.hh \
+  %D%/src/jax_target.cc \
   %D%/src/module.cc \
   %D%/src/operation.cc \
   %D%/src/words.cc \
   %D%/src/words.hh \
+  %D%/src/xla_ffi.hh \
   %D%/tests/conftest.py \
   %D%/tests/test_combine.py \
   %D%/tests/test_compat.py \
@@ -40,6 +43,7 @@ EXTRA_DIST += \
   %D%/tests/test_errors.py \
   %D%/tests/test_examples.py \
   %D%/tests/test_frameworks.py \
+  %D%/tests/test_jax.py \
   %D%/tests/test_live.py \
   %D%/tests/test_torch_ops.py
 MOSTLYCLEAN_FOLDERS += python/venv

@@ -101,6 +101,7 @@ comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, ui
 comm::comm(banyan_comm *made, const std::string &device) : comm_(made), device_(device) {}
 
 comm::~comm() {
+  if (compiled) jax_forget(this);
   for (operation *op : operations) op->free();
   banyan_comm *last = comm_;
   comm_ = nullptr;

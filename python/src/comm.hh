@@ -61,17 +61,21 @@ public:
   }
   [[noreturn]] void fail(banyan_status status);
 
+  // The same for calls that hold no GIL and raise nothing. False: another thread uses the communicator.
+  bool try_claim() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void release_claim() { busy_.store(false, std::memory_order_release); }
+
   std::vector<operation *> operations;
+  bool compiled = false; // functions of JAX know it
 
 private:
   // One thread at a time may use a communicator. Another gets an exception, and not undefined behaviour.
   struct claim {
     explicit claim(comm &owner) : owner_(owner) {
       owner.handle();
-      if (owner.busy_.exchange(true, std::memory_order_acquire))
-        refuse_state("another thread uses this communicator now");
+      if (!owner.try_claim()) refuse_state("another thread uses this communicator now");
     }
-    ~claim() { owner_.busy_.store(false, std::memory_order_release); }
+    ~claim() { owner_.release_claim(); }
     comm &owner_;
   };
 
@@ -166,5 +170,9 @@ void define_calls(nb::class_<comm> &type);
 void define_combine(nb::class_<comm> &type);
 void define_attention(nb::module_ &module, nb::class_<comm> &type);
 void define_operation(nb::module_ &module);
+void define_jax(nb::module_ &module);
+
+// Ends the calls of compiled functions of JAX to this communicator, and waits for one that is under way.
+void jax_forget(comm *ended);
 
 } // namespace bny

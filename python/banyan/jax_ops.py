@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""combine() within functions that JAX compiles, on the CPU.
+
+    jax.jit(lambda o, lse: banyan.jax_ops.combine(o, lse, comm))
+
+XLA calls the library by its foreign function interface: no Python runs, and no array is copied. Each process has one
+rank, or a function that is mapped over devices of one process has a communicator for each of them.
+
+Compiled functions come to an error at the array that they return, as JAX's own error with the library's text.
+comm.failed_rank has the rank.
+"""
+
+import weakref
+
+import jax
+import numpy as np
+
+from . import _core
+
+_prepared = weakref.WeakKeyDictionary()  # by the first communicator
+jax.ffi.register_ffi_target("banyan_combine", _core.jax_target(), platform="cpu")
+
+
+def _number(comms, settings):
+    """The number by which compiled code knows communicators and settings. It is the same for the same ones."""
+    known = _prepared.setdefault(comms[0], {})
+    key = (tuple(weakref.ref(comm) for comm in comms[1:]), settings)
+    if key not in known:
+        known[key] = _core.jax_prepare(list(comms), *settings)
+    return known[key]
+
+
+def combine(
+    o,
+    lse,
+    comm,
+    *,
+    axis_name=None,
+    after=None,
+    base="e",
+    empty="-inf",
+    out_base=None,
+    out_empty="-inf",
+    scatter="none",
+    order="plan",
+    wire="f32",
+    algorithm=None,
+):
+    """Merges o [tokens, heads, dim] and lse [tokens, heads] over ranks: Communicator.combine() for compiled functions.
+
+    comm: a Communicator. With `axis_name`, the name of an axis that jax.shard_map maps over devices of this process, a
+    list of one for each device, in their order along the axis.
+    after: an array. The combine runs when it is there. Combines of one function that do not depend on each other need
+    it, because all ranks run them in one order, and XLA is free to choose.
+    scatter: "none", "heads" or "tokens". With axis_name the devices divide them evenly.
+
+    Returns (out, lse). Gradients do not pass.
+    """
+    if o.ndim != 3 or lse.shape != o.shape[:2]:
+        raise ValueError(f"o is [tokens, heads, dim] and lse is [tokens, heads], and not {o.shape} and {lse.shape}")
+    for name, array in (("o", o), ("lse", lse)):
+        if array.dtype not in (np.float32, np.float16, jax.numpy.bfloat16):
+            raise ValueError(f"{name}: {array.dtype}: banyan takes float32, float16 and bfloat16")
+    if scatter == "root":
+        raise ValueError('scatter: "root" has no result on other ranks, which a compiled function must have')
+    comms = (comm,) if axis_name is None else tuple(comm)
+    if axis_name is not None and any(one.nranks != len(comms) or one.rank != i for i, one in enumerate(comms)):
+        raise ValueError("comm: with axis_name it is a list of the communicators of all ranks, in the order of ranks")
+    number = _number(comms, (base, empty, out_base, out_empty, scatter, order, wire, algorithm))
+    rows = list(o.shape[:2])
+    if scatter in ("heads", "tokens"):
+        dim = ("tokens", "heads").index(scatter)
+        if axis_name is not None and rows[dim] % len(comms):
+            raise ValueError(f"o: {rows[dim]} {scatter}, which {len(comms)} devices of a mapped axis do not divide evenly")
+        rows[dim] = _core.split(rows[dim], comms[0].nranks, comms[0].rank)[1]
+    given = [o, lse]
+    if len(comms) > 1:
+        given.append(jax.lax.axis_index(axis_name).astype(jax.numpy.int32))
+    if after is not None:
+        given.append(after)
+    shapes = (_result(o, (*rows, o.shape[2])), _result(o, tuple(rows), lse.dtype))
+    return tuple(jax.ffi.ffi_call("banyan_combine", shapes, has_side_effect=True)(*given, call=np.int64(number)))
+
+
+def _result(like, shape, dtype=None):
+    """A result that varies over the axes over which `like` varies."""
+    dtype = like.dtype if dtype is None else dtype
+    axes = getattr(jax.typeof(like), "vma", None) if hasattr(jax, "typeof") else None
+    return jax.ShapeDtypeStruct(shape, dtype, vma=axes) if axes else jax.ShapeDtypeStruct(shape, dtype)

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// The target that compiled functions of JAX call on the CPU. XLA calls it in threads of its own, without the GIL.
+//
+// Settings of a combine are prepared in Python, and the compiled function holds their number. A function that is mapped
+// over several devices of one process has a communicator for each of them, and an argument says which one.
+#include "comm.hh"
+
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "xla_ffi.hh"
+
+namespace bny {
+
+namespace {
+
+struct prepared {
+  std::vector<comm *> comms; // NULL: it has ended
+  banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  std::string algorithm;
+};
+
+std::mutex lock; // of the list, and of the communicators in it
+std::vector<std::unique_ptr<prepared>> list;
+
+int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle out_base, nb::handle out_empty,
+                nb::handle scatter, nb::handle order, nb::handle wire, nb::handle algorithm) {
+  auto made = std::make_unique<prepared>();
+  for (nb::handle each : comms) {
+    comm *one = nb::cast<comm *>(each);
+    if (!one->device().empty()) refuse("comm", "the target of XLA is for the CPU, and a communicator has a device");
+    one->compiled = true;
+    made->comms.push_back(one);
+  }
+  made->in.values_kind = made->out.values_kind = BANYAN_VALUES_NORMALISED;
+  made->in.stats_kind = made->out.stats_kind = BANYAN_STATS_LSE;
+  made->in.base = read_base("base", base);
+  read_empty("empty", empty, &made->in);
+  made->out.base = out_base.is_none() ? made->in.base : read_base("out_base", out_base);
+  read_empty("out_empty", out_empty, &made->out);
+  made->desc.scatter = read_scatter(scatter);
+  made->desc.order = read_order(order);
+  made->desc.wire = read_wire(wire);
+  const char *text = read_text("algorithm", algorithm);
+  if (text) made->algorithm = text;
+  if (text) made->desc.algorithm = made->algorithm.c_str();
+  std::lock_guard<std::mutex> locked(lock);
+  list.push_back(std::move(made));
+  return static_cast<int64_t>(list.size()) - 1;
+}
+
+ffi_error *fail(const ffi_call *call, ffi_code code, const std::string &text) {
+  ffi_error_arguments arguments = {sizeof arguments, nullptr, text.c_str(), code};
+  return call->api->make_error(&arguments);
+}
+
+ffi_code code_of(banyan_status status) {
+  switch (status) {
+  case BANYAN_ERR_TIMEOUT: return FFI_DEADLINE_EXCEEDED;
+  case BANYAN_ERR_PEER: return FFI_UNAVAILABLE;
+  case BANYAN_ERR_ABORTED: return FFI_ABORTED;
+  default: return FFI_INVALID_ARGUMENT;
+  }
+}
+
+banyan_dtype dtype_of(ffi_dtype dtype) {
+  switch (dtype) {
+  case FFI_F32: return BANYAN_F32;
+  case FFI_F16: return BANYAN_F16;
+  case FFI_BF16: return BANYAN_BF16;
+  case FFI_F8E4M3FN: return BANYAN_E4M3;
+  case FFI_F8E5M2: return BANYAN_E5M2;
+  default: return static_cast<banyan_dtype>(0);
+  }
+}
+
+// XLA's buffers are contiguous, the last dimension first.
+void fill(banyan_partial *rows, const ffi_buffer *values, const ffi_buffer *stats) {
+  rows->values = values->data;
+  rows->values_dtype = dtype_of(values->dtype);
+  rows->values_head_stride = values->dims[2];
+  rows->values_token_stride = values->dims[1] * values->dims[2];
+  rows->lse = stats->data;
+  rows->stats_dtype = dtype_of(stats->dtype);
+  rows->stats_head_stride = 1;
+  rows->stats_token_stride = stats->dims[1];
+}
+
+const ffi_buffer *buffer(const ffi_list &from, int64_t index) { return static_cast<ffi_buffer *>(from.items[index]); }
+
+bool number_of(const ffi_attributes &from, const char *name, int64_t *number) {
+  for (int64_t i = 0; i < from.count; i++) {
+    if (from.names[i]->length != std::strlen(name) || std::memcmp(from.names[i]->start, name, std::strlen(name)) != 0)
+      continue;
+    const ffi_scalar *scalar = static_cast<ffi_scalar *>(from.items[i]);
+    if (from.types[i] != FFI_ATTRIBUTE_SCALAR || scalar->dtype != FFI_S64) return false;
+    std::memcpy(number, scalar->value, sizeof *number);
+    return true;
+  }
+  return false;
+}
+
+// Takes the communicator of this device and the prepared settings. NULL: *text says why not.
+comm *claim(const ffi_call *call, const prepared **settings, std::string *text) {
+  int64_t number;
+  std::lock_guard<std::mutex> locked(lock);
+  if (!number_of(call->attributes, "call", &number) || number < 0 || number >= static_cast<int64_t>(list.size())) {
+    *text = "the compiled function is of another process, and its communicator is not here";
+    return nullptr;
+  }
+  *settings = list[static_cast<size_t>(number)].get();
+  int32_t index = 0;
+  if ((*settings)->comms.size() > 1) std::memcpy(&index, buffer(call->arguments, 2)->data, sizeof index);
+  if (index < 0 || index >= static_cast<int64_t>((*settings)->comms.size())) {
+    *text = "device " + std::to_string(index) + " of the axis has no communicator";
+    return nullptr;
+  }
+  comm *found = (*settings)->comms[static_cast<size_t>(index)];
+  if (!found || !found->is_open()) {
+    *text = "the communicator is closed";
+    return nullptr;
+  }
+  if (found->try_claim()) return found;
+  *text = "another call uses the communicator now; pass the result of the one before it as `after`";
+  return nullptr;
+}
+
+ffi_error *combine_target(ffi_call *call) {
+  for (ffi_extension *each = call->extensions; each; each = each->next) {
+    if (each->type != FFI_EXTENSION_METADATA) continue;
+    ffi_metadata *metadata = reinterpret_cast<ffi_metadata_extension *>(each)->metadata;
+    metadata->version.major = 0, metadata->version.minor = 1;
+    return nullptr;
+  }
+  if (call->stage != FFI_STAGE_EXECUTE) return nullptr;
+  std::string text;
+  const prepared *settings = nullptr;
+  comm *found = claim(call, &settings, &text);
+  if (!found) return fail(call, FFI_INVALID_ARGUMENT, "banyan: " + text);
+  banyan_partial in = settings->in, out = settings->out;
+  banyan_combine_desc desc = settings->desc;
+  const ffi_buffer *o = buffer(call->arguments, 0);
+  fill(&in, o, buffer(call->arguments, 1));
+  fill(&out, buffer(call->results, 0), buffer(call->results, 1));
+  desc.tokens = static_cast<int32_t>(o->dims[0]), desc.heads = static_cast<int32_t>(o->dims[1]);
+  desc.value_dim = static_cast<int32_t>(o->dims[2]);
+  banyan_status status = banyan_combine(found->handle(), &desc, &in, &out);
+  if (status != BANYAN_OK) text = std::string("banyan ") + banyan_status_string(status) + ": " + banyan_last_error();
+  found->release_claim();
+  return status == BANYAN_OK ? nullptr : fail(call, code_of(status), text);
+}
+
+} // namespace
+
+void jax_forget(comm *ended) {
+  std::lock_guard<std::mutex> locked(lock);
+  for (auto &each : list)
+    for (comm *&one : each->comms)
+      if (one == ended) one = nullptr;
+  // A compiled function may still run. It needs no GIL, and ends by its deadline.
+  while (!ended->try_claim()) std::this_thread::yield();
+  ended->release_claim();
+}
+
+void define_jax(nb::module_ &module) {
+  module.def("jax_prepare", prepare, nb::arg("comms"), nb::arg("base"), nb::arg("empty"), nb::arg("out_base").none(),
+             nb::arg("out_empty"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"), nb::arg("algorithm").none(),
+             "The number of these settings, which banyan.jax_ops gives to compiled functions.");
+  module.def(
+      "jax_target",
+      [] {
+        return nb::steal<nb::object>(
+            PyCapsule_New(reinterpret_cast<void *>(&combine_target), "xla._CUSTOM_CALL_TARGET", nullptr));
+      },
+      "The target of banyan.jax_ops in a capsule.");
+}
+
+} // namespace bny

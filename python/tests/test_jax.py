@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Combines within functions that JAX compiles. Each test has a process of its own, because XLA reads the number of
+devices at its start."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("jax")
+
+TESTS = os.path.dirname(os.path.abspath(__file__))
+DEVICES = 2
+START = f"""
+import sys
+sys.path.insert(0, {TESTS!r})
+import jax, jax.numpy as jnp, numpy as np
+from functools import partial
+from conftest import merged, partials
+import banyan
+from banyan import jax_ops
+SHAPE = (4, 6, 16)
+def close(got, want, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
+def alone():
+    return banyan.Communicator.from_threads(banyan.Threads(1), 0, timeout=60)
+"""
+
+
+def passes(program, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", START + program],
+        env=dict(os.environ, JAX_PLATFORMS="cpu", **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_jit():
+    passes(
+        """
+with alone() as comm:
+    o, lse = partials(0, SHAPE, empty=False)
+    @jax.jit
+    def step(o, lse):
+        out, merged_lse = jax_ops.combine(o * 2, lse, comm, out_base="2")
+        return out + 1, merged_lse
+    for _ in range(3):
+        out, merged_lse = step(o, lse)
+        close(out, o * 2 + 1)
+        close(merged_lse, lse * np.log2(np.e))
+    half, _ = jax.jit(lambda o, lse: jax_ops.combine(o, lse, comm))(jnp.asarray(o, jnp.bfloat16), lse)
+    assert half.dtype == jnp.bfloat16
+    # Two that do not depend on each other, in the order that `after` says.
+    @jax.jit
+    def two(o, lse):
+        first, _ = jax_ops.combine(o, lse, comm)
+        second, _ = jax_ops.combine(-o, lse, comm, after=first)
+        return first, second
+    first, second = two(o, lse)
+    close(first, o)
+    close(second, -o)
+    # A loop of the compiled function.
+    def body(carry, _):
+        return jax_ops.combine(carry, jnp.asarray(lse), comm)[0] + 1, None
+    close(jax.jit(lambda o: jax.lax.scan(body, o, None, length=5)[0])(jnp.asarray(o)), o + 5)
+"""
+    )
+
+
+def test_refusals_and_errors():
+    passes(
+        """
+import gc, pytest
+comm = alone()
+o, lse = (jnp.asarray(array) for array in partials(0, SHAPE, empty=False))
+with pytest.raises(ValueError, match="o is"):
+    jax_ops.combine(o[0], lse, comm)
+with pytest.raises(ValueError, match="float64|int32"):
+    jax_ops.combine(o.astype(jnp.int32), lse, comm)
+with pytest.raises(banyan.ArgumentError, match="wire"):
+    jax_ops.combine(o, lse, comm, wire="f64")
+with pytest.raises(ValueError, match="root"):
+    jax_ops.combine(o, lse, comm, scatter="root")
+with pytest.raises(ValueError, match="all ranks"):
+    jax_ops.combine(o, lse, [comm, comm], axis_name="x")
+step = jax.jit(lambda o, lse: jax_ops.combine(o, lse, comm))
+with pytest.raises(Exception, match="banyan bad data: rank 0"):
+    jax.block_until_ready(step(o, lse * np.nan))
+comm.close()
+with pytest.raises(Exception, match="closed"):
+    jax.block_until_ready(step(o, lse))
+with pytest.raises(Exception, match="gradient|differentiat"):
+    with alone() as other:
+        jax.grad(lambda o: jax_ops.combine(o, lse, other)[0].sum())(o)
+"""
+    )
+
+
+MAPPED = """
+from jax.sharding import Mesh, PartitionSpec as P
+shard_map = jax.shard_map if hasattr(jax, "shard_map") else __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+group = banyan.Threads(%d)
+import threading
+comms = [None] * %d
+def make(rank):
+    comms[rank] = banyan.Communicator.from_threads(group, rank, timeout=60)
+makers = [threading.Thread(target=make, args=(rank,)) for rank in range(%d)]
+[maker.start() for maker in makers]
+[maker.join() for maker in makers]
+mesh = Mesh(np.array(jax.devices()), ("x",))
+parts = [partials(r, SHAPE) for r in range(%d)]
+o, lse = (jnp.asarray(np.stack(arrays)) for arrays in zip(*parts))
+want = merged(parts)
+def local(o, lse, scatter="none"):
+    out, merged_lse = jax_ops.combine(o[0] + 0, lse[0], comms, axis_name="x", scatter=scatter)
+    return out[None], merged_lse[None]
+for _ in range(20):
+    out, merged_lse = jax.jit(shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")))(o, lse)
+    for r in range(len(comms)):
+        close(out[r], want[0])
+        close(merged_lse[r], want[1])
+heads, _ = jax.jit(shard_map(partial(local, scatter="heads"), mesh=mesh, in_specs=P("x"), out_specs=P("x")))(o, lse)
+close(np.concatenate(list(heads), 1), want[0])
+for comm in comms:
+    comm.close()
+"""
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_mapped_over_devices_of_a_process(devices):
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    passes(MAPPED % ((devices,) * 4), XLA_FLAGS=flags)
+
+
+def test_ranks_as_processes(tmp_path):
+    """Processes that are started anew, as XLA wants it."""
+    program = tmp_path / "ranks.py"
+    program.write_text(
+        START
+        + """
+def body(comm):
+    step = jax.jit(lambda o, lse: jax_ops.combine(o, lse, comm))
+    return [np.asarray(array) for array in step(*partials(comm.rank, SHAPE))]
+
+if __name__ == "__main__":
+    want = merged([partials(r, SHAPE) for r in range(2)])
+    for out, lse in banyan.run(body, ranks=2, start="spawn", timeout=60):
+        close(out, want[0])
+        close(lse, want[1])
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=dict(os.environ, JAX_PLATFORMS="cpu"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
