@@ -4,6 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/formats.c \
   %D%/formats.def \
   %D%/export_math.h \
+  %D%/f8.h \
   %D%/merge_math.h \
   %D%/op.h \
   %D%/partial_check.c \
@@ -91,6 +92,6 @@ MOSTLYCLEAN_FOLDERS += kernels.fatbin.kept
 # which have another, must not find it.
 nodist_include_HEADERS = installed/banyan_device.cuh
 CLEANFILES += installed/banyan_device.cuh
-installed/banyan_device.cuh: $(cuda_sources) $(srcdir)/%D%/merge_math.h $(srcdir)/%D%/export_math.h $(srcdir)/%D%/op.h $(srcdir)/%D%/formats.def
+installed/banyan_device.cuh: $(cuda_sources) $(srcdir)/%D%/merge_math.h $(srcdir)/%D%/export_math.h $(srcdir)/%D%/f8.h $(srcdir)/%D%/op.h $(srcdir)/%D%/formats.def
 	@$(MKDIR_P) installed
 	$(AM_V_GEN)$(srcdir)/%D%/cuda/amalgamate $(srcdir)/include/banyan_device.cuh $(srcdir)/%D% >$@.new && mv $@.new $@

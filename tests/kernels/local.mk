@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
+  %D%/test_f8 \
   %D%/test_kernels \
   %D%/test_merge_math \
   %D%/test_partial_check
