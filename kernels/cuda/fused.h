@@ -117,40 +117,55 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
     bny_fused_push_row<true>(run, token, head, stat, sum, values);
 }
 
-/* Called by all lanes of warp `group` of `groups`. Merges the warp's rows of this rank. */
-template <bool halves> BNY_DEVICE void bny_fused_merge_rows(bny_fused_run *run, uint32_t group, uint32_t groups) {
-  const bny_oneshot &what = run->combine->what;
-  bny_oneshot_run<BNY_PROTOCOL_LL16, halves> merge;
-  merge.self = run->self;
+template <bool halves, bool wide>
+BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, halves, wide> bny_fused_merge_begin(const bny_fused_run &run) {
+  bny_oneshot_run<BNY_PROTOCOL_LL16, halves, wide> merge;
+  merge.self = run.self;
   merge.lone = false;
-  merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
-  merge.work.group = group;
-  merge.work.groups = groups;
-  bny_oneshot_merge_rows(&merge, what, run->combine->call);
-  run->self = merge.self;
+  merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(run.combine->what.shape);
+  return merge;
 }
 
+/* Called by all lanes of warp `group` of `groups`. Merges the warp's rows of this rank. */
+struct bny_fused_merge_rows {
+  uint32_t group, groups;
+
+  template <bool halves, bool wide> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
+    auto all = bny_fused_merge_begin<halves, wide>(*run);
+    all.work.group = group;
+    all.work.groups = groups;
+    bny_oneshot_merge_rows(&all, run->combine->what, run->combine->call);
+    run->self = all.self;
+  }
+};
+
 /* Called by all lanes. */
-template <bool halves> BNY_DEVICE void bny_fused_merge_row(bny_fused_run *run, int32_t token, int32_t head) {
-  const bny_oneshot &what = run->combine->what;
-  bny_oneshot_run<BNY_PROTOCOL_LL16, halves> merge;
-  merge.self = run->self;
-  merge.lone = false;
-  merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
-  int32_t rank = run->self.group->rank;
-  bny_oneshot_sources sources = {{&merge.self, &what, BNY_PROTOCOL_LL16, 0},
-                                 bny_oneshot_unit(what, 0, rank, token, head, 0)};
-  if (sources.number >= 0 && !merge.self.failed)
-    bny_oneshot_merge(&merge, sources, token, head, what, run->combine->call);
-  run->self = merge.self;
+struct bny_fused_merge_row {
+  int32_t token, head;
+
+  template <bool halves, bool wide> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
+    const bny_oneshot &what = run->combine->what;
+    auto one = bny_fused_merge_begin<halves, wide>(*run);
+    bny_oneshot_sources sources = {{&one.self, &what, BNY_PROTOCOL_LL16, 0},
+                                   bny_oneshot_unit(what, 0, one.self.group->rank, token, head, 0)};
+    if (sources.number >= 0 && !one.self.failed)
+      bny_oneshot_merge_row(&one, sources, token, head, what, run->combine->call);
+    run->self = one.self;
+  }
+};
+
+template <class What> BNY_DEVICE void bny_fused_merge_of(bny_fused_run *run, const What &what) {
+  bool halves = run->combine->what.shape.wire != BNY_WIRE_F32;
+  bool wide = run->self.group->nranks > BNY_ONESHOT_NARROW_RANKS;
+  if (!halves && !wide) what.template merge<false, false>(run);
+  if (!halves && wide) what.template merge<false, true>(run);
+  if (halves && !wide) what.template merge<true, false>(run);
+  if (halves && wide) what.template merge<true, true>(run);
 }
 
 BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {
   bny_fused_join(run);
-  if (run->combine->what.shape.wire == BNY_WIRE_F32)
-    bny_fused_merge_row<false>(run, token, head);
-  else
-    bny_fused_merge_row<true>(run, token, head);
+  bny_fused_merge_of(run, bny_fused_merge_row{token, head});
 }
 
 /* Called by all threads of a block. Counts the block, and returns how many had not been counted before, this one
@@ -178,10 +193,7 @@ BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
   if (left > mergers) return;
   bny_fused_join(run);
   uint32_t group = (left - 1) * warps + bny_warp();
-  if (run->combine->what.shape.wire == BNY_WIRE_F32)
-    bny_fused_merge_rows<false>(run, group, mergers * warps);
-  else
-    bny_fused_merge_rows<true>(run, group, mergers * warps);
+  bny_fused_merge_of(run, bny_fused_merge_rows{group, mergers * warps});
 }
 
 #endif

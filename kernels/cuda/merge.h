@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Waits for the units of several sources and merges them in the order of kernels/op.h: a balanced tree of neighbours.
- * Up to 8 sources are merged in registers. More, and those whose every node is rounded, are merged one after another on
- * a stack.
+ * Up to 8 sources are merged in registers. More are merged eight at a time, by kernels that know no rounding of nodes.
+ * Others merge them one after another on a stack.
  *
  * A template argument `Sources` is a struct with, for source s of a merge:
  *   const unsigned char *unit(int s)     where its unit lies, in this rank's inbox
@@ -216,6 +216,35 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
     bool is_last = k + 1 == count;
     BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--) {
       bny_merge_two(&stack[height - 2], stack[height - 1], rounding.last && is_last && height == 2, rounding);
+    }
+  }
+  *merged = stack[0];
+}
+
+/* ---- eight at a time --------------------------------------------------------------------------------------------- */
+
+enum { BNY_MERGE_EIGHTS_STACK = 5 }; /* for up to 15 eights, and the one that comes */
+
+/* Merges one round of packets of sources whose nodes are not rounded: each eight in a tree, in registers, and eights as
+ * bny_merge_many() merges sources. Eight is a power of two, so the whole is the tree of neighbours. The stack is
+ * touched once for each trip to memory. */
+template <int protocol, bool halves, class Sources>
+BNY_DEVICE void bny_merge_eights(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
+                                 int packet, int wire, bny_merge_part<protocol, halves> *merged) {
+  const bny_rounding rounding = {wire, false, false};
+  bny_merge_part<protocol, halves> stack[BNY_MERGE_EIGHTS_STACK];
+  int eights = (count + BNY_MERGE_WIDTH - 1) / BNY_MERGE_WIDTH, height = 0;
+  BNY_ROLLED for (int k = 0; k < eights && !self->failed; k++) {
+    int left = count - k * BNY_MERGE_WIDTH, some = left < BNY_MERGE_WIDTH ? left : BNY_MERGE_WIDTH;
+    bny_packet packets[BNY_MERGE_WIDTH];
+    float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
+    bny_merge_gather<protocol>(self, sources, k * BNY_MERGE_WIDTH, some, work, packet, packets, m, d);
+    bny_merge_tree tree;
+    bny_merge_tree_make(m, d, some, false, &tree);
+    stack[height++] = {tree.m, tree.d, bny_merge_tree_values<protocol, halves>(packets, some, tree, wire)};
+    bool is_last = k + 1 == eights;
+    BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--) {
+      bny_merge_two(&stack[height - 2], stack[height - 1], false, rounding);
     }
   }
   *merged = stack[0];

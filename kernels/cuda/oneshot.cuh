@@ -26,6 +26,21 @@ BNY_DEVICE bny_oneshot_owned bny_oneshot_owned_by(const bny_oneshot &what, int32
   return owned;
 }
 
+/* Returns the rank that owns a token or a head of the box, whichever is scattered: the last one that begins no later,
+ * as ranks without a part begin where the next one does. */
+BNY_DEVICE int32_t bny_oneshot_owner(const bny_oneshot &what, int32_t nranks, int32_t token, int32_t head) {
+  if (what.scatter == BANYAN_SCATTER_ROOT) return what.root;
+  int32_t at = what.scatter == BANYAN_SCATTER_TOKENS ? token : head, owner = 0;
+  BNY_ROLLED for (int32_t end = nranks; end - owner > 1;) {
+    int32_t middle = (owner + end) / 2;
+    if (what.first[middle] <= at)
+      owner = middle;
+    else
+      end = middle;
+  }
+  return owner;
+}
+
 /* Returns the number of the unit of `from` in the inbox of `to`; -1: there is none. */
 BNY_DEVICE int64_t bny_oneshot_unit(const bny_oneshot &what, int32_t from, int32_t to, int32_t token, int32_t head,
                                     int32_t chunk) {
@@ -42,25 +57,34 @@ struct bny_oneshot_places {
   int32_t chunk;
 };
 
-/* All ranks that want a row. Each rank begins with another destination. */
+/* All ranks that want a row. Each rank begins with another destination. Where rows have one owner each, a unit's number
+ * also holds that rank. */
 struct bny_oneshot_destinations {
+  enum : int { RANK_SHIFT = 40 };
   bny_oneshot_places at;
   bool own; /* also this rank's inbox */
 
-  BNY_DEVICE_METHOD int32_t peer(int d) const {
+  BNY_DEVICE_METHOD bool alike() const { return at.what->scatter == BANYAN_SCATTER_NONE; }
+  BNY_DEVICE_METHOD int count() const { return alike() ? at.self->group->nranks - (own ? 0 : 1) : 1; }
+  BNY_DEVICE_METHOD int32_t peer(int d, int64_t number) const {
+    if (!alike()) return (int32_t)(number >> RANK_SHIFT);
     int32_t rank = at.self->group->rank + 1 + d, nranks = at.self->group->nranks;
     return rank < nranks ? rank : rank - nranks;
   }
-  BNY_DEVICE_METHOD int count() const { return at.self->group->nranks - (own ? 0 : 1); }
-  BNY_DEVICE_METHOD bool alike() const { return at.what->scatter == BANYAN_SCATTER_NONE; }
-  BNY_DEVICE_METHOD int64_t number(int d, int32_t token, int32_t head) const {
-    return bny_oneshot_unit(*at.what, at.self->group->rank, peer(d), token, head, at.chunk);
+  BNY_DEVICE_METHOD int64_t unit_of(int64_t number) const { return number & (((int64_t)1 << RANK_SHIFT) - 1); }
+  BNY_DEVICE_METHOD int64_t number(int, int32_t token, int32_t head) const {
+    int32_t rank = at.self->group->rank, nranks = at.self->group->nranks;
+    if (alike()) return bny_oneshot_unit(*at.what, rank, rank, token, head, at.chunk);
+    int32_t owner = bny_oneshot_owner(*at.what, nranks, token, head);
+    if (owner == rank && !own) return -1;
+    return bny_oneshot_unit(*at.what, rank, owner, token, head, at.chunk) | (int64_t)owner << RANK_SHIFT;
   }
   BNY_DEVICE_METHOD unsigned char *unit(int d, int64_t number) const {
-    return bny_worker_inbox(*at.self, peer(d), at.protocol) + number * (int64_t)at.what->shape.unit_bytes;
+    return bny_worker_inbox(*at.self, peer(d, number), at.protocol) +
+           unit_of(number) * (int64_t)at.what->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD uint64_t *signal(int d, int64_t number) const {
-    return bny_worker_signals(*at.self, peer(d)) + number;
+    return bny_worker_signals(*at.self, peer(d, number)) + unit_of(number);
   }
 };
 
@@ -79,7 +103,7 @@ struct bny_oneshot_sources {
   BNY_DEVICE_METHOD int32_t slot(int) const { return 0; }
 };
 
-template <int protocol, bool halves> struct bny_oneshot_run {
+template <int protocol, bool halves, bool wide> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
   bny_live_run live;
@@ -87,8 +111,8 @@ template <int protocol, bool halves> struct bny_oneshot_run {
   bny_packet own; /* if lone */
 };
 
-template <int protocol, bool halves>
-BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves> *run, const bny_oneshot &what,
+template <int protocol, bool halves, bool wide>
+BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot &what,
                                  const bny_device_call &call) {
   bny_worker *self = &run->self;
   const bny_unit_shape &shape = what.shape;
@@ -126,8 +150,8 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves> *run, const b
 }
 
 /* Merges a row that this rank wants, into the caller's. */
-template <int protocol, bool halves>
-BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const bny_oneshot_sources &sources,
+template <int protocol, bool halves, bool wide>
+BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot_sources &sources,
                                   int32_t token, int32_t head, const bny_oneshot &what, const bny_device_call &call) {
   bny_worker *self = &run->self;
   int32_t rank = self->group->rank, nranks = self->group->nranks;
@@ -156,9 +180,40 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const 
   }
 }
 
+/* The same for more ranks than are merged at once. */
+template <int protocol, bool halves, bool wide>
+BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot_sources &sources,
+                                       int32_t token, int32_t head, const bny_oneshot &what,
+                                       const bny_device_call &call) {
+  bny_worker *self = &run->self;
+  int32_t out_token = token - call.out_token0, out_head = head - call.out_head0;
+  float factor = 0.0f;
+  BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
+    int packet = first + (int)bny_lane();
+    bny_merge_part<protocol, halves> merged;
+    bny_merge_eights<protocol, halves>(self, sources, self->group->nranks, run->work, packet, what.shape.wire, &merged);
+    if (self->failed) return;
+    if (first == 0) {
+      if (call.live.keeps_empty_rows && merged.d == 0.0f) return;
+      factor = bny_export_row(self->group, call.out, out_token, out_head, merged.m, merged.d, run->work.chunk == 0);
+    }
+    bny_unit_write(call.out, run->work, out_token, out_head, packet, factor, packet < run->work.packets, merged.values);
+  }
+}
+
+template <int protocol, bool halves, bool wide>
+BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot_sources &sources,
+                                      int32_t token, int32_t head, const bny_oneshot &what,
+                                      const bny_device_call &call) {
+  if (wide)
+    bny_oneshot_merge_wide(run, sources, token, head, what, call);
+  else
+    bny_oneshot_merge(run, sources, token, head, what, call);
+}
+
 /* Merges the rows that this rank wants and this warp handles. */
-template <int protocol, bool halves>
-BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves> *run, const bny_oneshot &what,
+template <int protocol, bool halves, bool wide>
+BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot &what,
                                        const bny_device_call &call) {
   bny_worker *self = &run->self;
   bny_oneshot_owned owned = bny_oneshot_owned_by(what, self->group->rank);
@@ -168,18 +223,19 @@ BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves> *run, c
   BNY_ROLLED for (; more && !self->failed; more = bny_unit_rows_next(&rows)) {
     if (call.live.most && bny_live_token(call.live, run->live, rows.token) < 0) continue;
     sources.number = bny_oneshot_unit(what, 0, self->group->rank, rows.token, rows.head, run->work.chunk);
-    bny_oneshot_merge(run, sources, rows.token, rows.head, what, call);
+    bny_oneshot_merge_row(run, sources, rows.token, rows.head, what, call);
   }
 }
 
-template <int protocol, bool halves>
+template <int protocol, bool halves, bool wide>
 BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_oneshot &what,
                                     const bny_device_call &call) {
-  bny_oneshot_run<protocol, halves> run;
+  bny_oneshot_run<protocol, halves, wide> run;
   const bny_unit_shape &shape = what.shape;
   bny_worker_begin(&run.self, group);
   run.work = bny_unit_work_make<protocol, halves>(shape);
-  run.lone = (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
+  run.lone =
+      !wide && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
   run.live = bny_live_begin(call.live);
   bny_oneshot_push(&run, what, call);
   if (bny_worker_announces()) {
@@ -190,11 +246,11 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_oneshot_merge_rows(&run, what, call);
 }
 
-#define BNY_ONESHOT_KERNEL(name, protocol, halves)                                   \
+#define BNY_ONESHOT_KERNEL(name, protocol, halves, wide)                             \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                             \
       name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what), \
            BNY_PARAMETER(bny_device_call, call)) {                                   \
-    bny_oneshot_combine<protocol, halves>(group, what, call);                        \
+    bny_oneshot_combine<protocol, halves, wide>(group, what, call);                  \
   }
 
 #endif

@@ -34,7 +34,10 @@ extern "C" {
 #endif
 
 /* Limits of a communicator, of a block, of a row; sources in one round of a merge. */
-enum { BNY_DEVICE_RANKS_MAX = 72, BNY_BLOCK_THREADS_MAX = 256, BNY_CHUNKS_MAX = 8, BNY_ONESHOT_RANKS_MAX = 8 };
+enum { BNY_DEVICE_RANKS_MAX = 72, BNY_BLOCK_THREADS_MAX = 256, BNY_CHUNKS_MAX = 8 };
+
+/* Ranks of a oneshot, and those whose rows are merged at once. Kernels of more ranks are `wide`. */
+enum { BNY_ONESHOT_RANKS_MAX = BNY_DEVICE_RANKS_MAX, BNY_ONESHOT_NARROW_RANKS = 8 };
 
 typedef enum bny_protocol {
   BNY_PROTOCOL_LL8,

@@ -175,10 +175,10 @@ int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t 
   return (int32_t)(blocks < blocks_max ? blocks : blocks_max);
 }
 
-const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire) {
-  bool is_half = wire != BNY_WIRE_F32;
-#define BNY_CUDA_ONESHOT(name, its_protocol, halves) \
-  if (protocol == (its_protocol) && is_half == (halves)) return #name;
+const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, int32_t nranks) {
+  bool is_half = wire != BNY_WIRE_F32, is_wide = nranks > BNY_ONESHOT_NARROW_RANKS;
+#define BNY_CUDA_ONESHOT(name, its_protocol, halves, wide) \
+  if (protocol == (its_protocol) && is_half == (halves) && is_wide == (wide)) return #name;
 #define BNY_CUDA_INTERPRET(name, protocol, halves)
 #define BNY_CUDA_BYTES(name, protocol)
 #define BNY_CUDA_HEADS(name, protocol)
@@ -193,7 +193,7 @@ const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire) {
 const char *bny_device_program_kernel(const bny_program *program) {
   int32_t protocol = program->protocol, wire = program->shape.wire;
   bool is_half = wire != BNY_WIRE_F32;
-#define BNY_CUDA_ONESHOT(name, protocol, halves)
+#define BNY_CUDA_ONESHOT(name, protocol, halves, wide)
 #define BNY_CUDA_INTERPRET(name, its_protocol, halves) \
   if (wire >= 0 && protocol == (its_protocol) && is_half == (halves)) return #name;
 #define BNY_CUDA_BYTES(name, its_protocol) \

@@ -14,7 +14,8 @@
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"
 
-enum { RANKS_MAX = 12 };
+/* A step of a plan, which the proof reads, has no more sources than that. */
+enum { RANKS_MAX = BNY_MERGE_SOURCES_MAX, PROGRAM_RANKS_MAX = 12 };
 
 /* A plan under construction. Lists are as large as they can get. */
 typedef struct replay {
@@ -317,7 +318,7 @@ static bny_request random_request(uint64_t *random, int32_t nranks, const char *
   return request;
 }
 
-TEST_RANGE(programs_of_combines_are_proved, 1, RANKS_MAX + 1) {
+TEST_RANGE(programs_of_combines_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = (uint64_t)nranks;
   int proved = 0;
@@ -346,7 +347,7 @@ static void set_heads(uint64_t *random, bny_request *request) {
   request->dtype = BANYAN_BF16;
 }
 
-TEST_RANGE(programs_of_bytes_are_proved, 1, RANKS_MAX + 1) {
+TEST_RANGE(programs_of_bytes_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = (uint64_t)nranks + 100;
   for (int collective = BNY_ALLGATHER; collective <= BNY_BARRIER; collective++)
@@ -371,7 +372,7 @@ TEST_RANGE(programs_of_bytes_are_proved, 1, RANKS_MAX + 1) {
       }
 }
 
-TEST_RANGE(the_direct_form_is_proved, 1, BNY_ONESHOT_RANKS_MAX + 1) {
+TEST_RANGE(the_direct_form_is_proved, 1, RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = (uint64_t)nranks + 200;
   for (int round = 0; round < 60; round++) {

@@ -19,7 +19,7 @@ cuda_ranks::cuda_ranks(int32_t nranks, uint64_t seed, uint32_t resident) : nrank
   config.seed = seed;
   config.resident_blocks = resident;
   config.weak = true;
-  config.steps_max = 20000000;
+  config.steps_max = 20000000 + 2000000 * static_cast<uint64_t>(nranks);
   emulator_ = bny_emulator_make(config);
   bny_arena_sizes sizes = cuda_ranks_sizes();
   bny_device_group group = {};
@@ -75,9 +75,9 @@ static std::function<void()> form_of(const char *name, std::vector<const void *>
 void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call,
                          uint32_t blocks, uint32_t threads) {
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
-  std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire);
-#define BNY_CUDA_ONESHOT(kernel, its_protocol, halves) \
-  if (name == #kernel)                                 \
+  std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire, nranks_);
+#define BNY_CUDA_ONESHOT(kernel, its_protocol, halves, wide) \
+  if (name == #kernel)                                       \
     any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves)
 #define BNY_CUDA_BYTES(kernel, its_protocol)
@@ -96,7 +96,7 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
   memcpy(copied->data(), program, program->bytes);
   auto at = reinterpret_cast<bny_program *>(copied->data());
   std::string name = bny_device_program_kernel(program);
-#define BNY_CUDA_ONESHOT(kernel, its_protocol, halves)
+#define BNY_CUDA_ONESHOT(kernel, its_protocol, halves, wide)
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves) \
   if (name == #kernel)                                   \
     any(rank, blocks, threads,                           \

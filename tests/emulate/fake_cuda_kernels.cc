@@ -72,12 +72,12 @@ struct entry {
   fake_words (*words)(void **arguments);
 };
 
-#define BNY_CUDA_ONESHOT(kernel, protocol, halves)                       \
+#define BNY_CUDA_ONESHOT(kernel, ...)                                    \
   {#kernel, [](void **arguments) { return call_of(kernel, arguments); }, \
    [](void **arguments) { return words_of(kernel, arguments); }},
-#define BNY_CUDA_INTERPRET(kernel, protocol, halves) BNY_CUDA_ONESHOT(kernel, protocol, halves)
-#define BNY_CUDA_BYTES(kernel, protocol) BNY_CUDA_ONESHOT(kernel, protocol, false)
-#define BNY_CUDA_HEADS(kernel, protocol) BNY_CUDA_ONESHOT(kernel, protocol, false)
+#define BNY_CUDA_INTERPRET(kernel, ...) BNY_CUDA_ONESHOT(kernel)
+#define BNY_CUDA_BYTES(kernel, ...) BNY_CUDA_ONESHOT(kernel)
+#define BNY_CUDA_HEADS(kernel, ...) BNY_CUDA_ONESHOT(kernel)
 #define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) \
   BNY_CUDA_ONESHOT(bny_decode_##element##_##head_dim##_##copy, 0, 0)
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \

@@ -14,6 +14,7 @@
 #include "tests/emulate/cuda_ranks.hh"
 
 extern "C" {
+#include "op.h"
 #include "tests/plan/plan_replay.h"
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
@@ -46,7 +47,7 @@ struct trial {
 const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
 
 /* Restrictions of the random requests of a world. */
-enum flavour { ANY, WIDE_IN_PLACE, SMALL, TO_MANY, LIVE };
+enum flavour { ANY, WIDE_IN_PLACE, SMALL, TO_MANY, LIVE, DIRECT };
 
 bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   bny_request request = {};
@@ -69,6 +70,16 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   request.slots_max = 1 << 16;
   if (like == TO_MANY) request.tokens = request.all_tokens = 1, request.heads = request.all_heads = 2;
   if (like == TO_MANY) request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
+  if (like == DIRECT) {
+    const int32_t small[] = {0, 8, 100, 130};
+    request.value_dim = small[random_below(random, 4)], request.order = BANYAN_ORDER_PLAN;
+    request.tokens = request.all_tokens = 1 + request.tokens % 2;
+    if (request.scatter == BANYAN_SCATTER_HEADS) request.heads = request.all_heads = nranks - 3 + request.heads;
+    if (request.scatter == BANYAN_SCATTER_TOKENS) request.tokens = request.all_tokens = nranks - 2 + request.tokens;
+    if (request.scatter != BANYAN_SCATTER_HEADS) request.heads = request.all_heads = 1 + request.heads % 2;
+    /* Plans of more ranks than that merge in two steps, with one more rounding. */
+    if (nranks > BNY_MERGE_SOURCES_MAX) request.wire = BNY_WIRE_F32;
+  }
   if (like == WIDE_IN_PLACE)
     request.value_dim = 200, request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
   return request;
@@ -209,12 +220,12 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour l
   trial made = {};
   do {
     made.request = request_of(random, nranks, like);
-    if ((like == ANY || like == LIVE) && random_one_in(random, 4)) make_part(random, &made.request);
+    if ((like == ANY || like == LIVE || like == DIRECT) && random_one_in(random, 4)) make_part(random, &made.request);
   } while (!is_served(made.request));
   const bny_request &request = made.request;
   made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
   bool round_nodes = request.order == BANYAN_ORDER_CANONICAL && request.wire != BNY_WIRE_F32;
-  made.oneshot = random_one_in(random, 2) && !round_nodes && nranks <= BNY_ONESHOT_RANKS_MAX;
+  made.oneshot = (like == DIRECT || random_one_in(random, 2)) && !round_nodes;
   if (made.oneshot) made.request.algorithm = "oneshot";
   sheet_mood mood = static_cast<sheet_mood>(random_below(random, SHEET_MOODS));
   sheet out_all = sheet_output(pool, random, mood, request.all_tokens, request.all_heads, request.value_dim);
@@ -271,8 +282,9 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour 
   }
   for (int32_t rank = 0; rank < made.request.nranks; rank++) {
     bny_device_call call = call_of(made, static_cast<size_t>(rank));
-    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, like == SMALL || like == TO_MANY ? 1 : 3));
-    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, like == SMALL || like == TO_MANY ? 1 : 3));
+    const int32_t most = like == SMALL || like == TO_MANY || like == DIRECT ? 1 : 3;
+    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, most));
+    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, most));
     if (made.oneshot) {
       ranks->oneshot(rank, protocol, what, call, blocks, cuda_ranks_threads(what.shape, warps));
       continue;
@@ -362,6 +374,13 @@ TEST(more_ranks_than_a_merge_takes_at_once) {
   run_world(world_seed(), 9, 3, SMALL);
   run_world(world_seed(), 19, 2, SMALL);
   run_world(world_seed(), 34, 2, TO_MANY); /* more than a warp has lanes */
+}
+
+/* Those of an NVLink domain, and numbers that leave a last eight of any size. */
+TEST_LOOP(direct_forms_of_many_ranks, getenv("EMULATE_PTX_BRIEF") ? 2 : 5) {
+  const int32_t ranks[] = {9, 16, 23, 36, 72};
+  const uint64_t worlds = world_is_sanitized() || getenv("EMULATE_PTX_BRIEF") ? 1 : ranks[_i] > 30 ? 2 : 6;
+  for (uint64_t i = 0; i < worlds; i++) run_world(world_seed() * 3000 + i, ranks[_i], 2, DIRECT);
 }
 
 TEST_RANGE(rows_that_live, 1, ranks_end()) {

@@ -14,6 +14,7 @@
 #include "tests/emulate/cuda_ranks.hh"
 
 extern "C" {
+#include "op.h"
 #include "tests/plan/plan_replay.h"
 #include "tests/support/sheet.h"
 #include "tests/support/suite.h"
@@ -87,6 +88,7 @@ struct trial {
 
 bny_request request_of(world_random *random, int32_t nranks) {
   const int32_t dims[] = {0, 7, 64, 130};
+  const bool wide = nranks > BNY_ONESHOT_NARROW_RANKS;
   bny_request request = {};
   request.collective = BNY_COMBINE;
   request.nranks = nranks;
@@ -97,6 +99,11 @@ bny_request request_of(world_random *random, int32_t nranks) {
   request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
   request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
   request.algorithm = "oneshot";
+  if (wide && request.scatter == BANYAN_SCATTER_HEADS) request.heads = request.all_heads = nranks - 2 + request.heads;
+  if (wide && request.scatter == BANYAN_SCATTER_TOKENS) request.tokens = request.all_tokens = nranks;
+  if (wide && request.scatter != BANYAN_SCATTER_HEADS) request.heads = request.all_heads = 1;
+  /* Plans of more ranks than that merge in two steps, with one more rounding. */
+  if (nranks > BNY_MERGE_SOURCES_MAX) request.wire = BNY_WIRE_F32;
   request.cost.ranks_per_core = 1;
   request.outbox_bytes = static_cast<size_t>(1) << 30;
   request.slots_max = 1 << 16;
@@ -131,9 +138,10 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, uint32_t
     kernel.merges_itself = merges_itself;
     kernel.in_registers = random_one_in(random, 2);
     /* More blocks than can run at once, unless all of them wait. */
-    uint32_t blocks =
-        1 + static_cast<uint32_t>(random_below(random, merges_itself ? static_cast<int32_t>(resident) : 7));
-    uint32_t threads = BNY_WARP_LANES * (1 + static_cast<uint32_t>(random_below(random, WARPS_MAX)));
+    const bool wide = made.request.nranks > BNY_ONESHOT_NARROW_RANKS;
+    const int32_t blocks_max = merges_itself ? static_cast<int32_t>(resident) : wide ? 3 : 7;
+    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, blocks_max));
+    uint32_t threads = BNY_WARP_LANES * (1 + static_cast<uint32_t>(random_below(random, wide ? 2 : WARPS_MAX)));
     ranks->any(rank, blocks, threads, [kernel] { kernel.run(); });
   }
 }
@@ -147,14 +155,14 @@ void check_result(const trial &made, uint64_t seed) {
                   request.value_dim);
 }
 
-void run_world(uint64_t seed, int32_t nranks) {
+void run_world(uint64_t seed, int32_t nranks, int epochs) {
   world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
   sheet_pool pool = {};
-  uint32_t resident = 2;
+  uint32_t resident = nranks > BNY_ONESHOT_NARROW_RANKS ? 1 : 2;
   cuda_ranks ranks(nranks, seed, resident);
   if (seed % 2) ranks.alias(true);
   std::vector<std::unique_ptr<trial>> trials;
-  for (int epoch = 0; epoch < 4; epoch++) {
+  for (int epoch = 0; epoch < epochs; epoch++) {
     trials.push_back(std::make_unique<trial>());
     trial *made = trials.back().get();
     made->request = request_of(&random, nranks);
@@ -178,7 +186,13 @@ void run_world(uint64_t seed, int32_t nranks) {
 } // namespace
 
 TEST_RANGE(bits_of_a_combine, 1, 9) {
-  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 8); i++) run_world(world_seed() * 1000 + i, _i);
+  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 8); i++) run_world(world_seed() * 1000 + i, _i, 4);
+}
+
+TEST_LOOP(bits_of_many_ranks, 4) {
+  const int32_t ranks[] = {11, 16, 36, 72};
+  for (uint64_t i = 0; i < (world_is_sanitized() || ranks[_i] > 30 ? 2 : 8); i++)
+    run_world(world_seed() * 3000 + i, ranks[_i], 2);
 }
 
 int main() { return world_main(suite_of("cuda_fused", 120)); }
