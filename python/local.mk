@@ -20,6 +20,7 @@ EXTRA_DIST += \
   %D%/src/array.cc \
   %D%/src/array.hh \
   %D%/src/array_check.cc \
+  %D%/src/array_make.cc \
   %D%/src/attention.cc \
   %D%/src/calls.cc \
   %D%/src/combine.cc \
@@ -28,6 +29,8 @@ EXTRA_DIST += \
   %D%/src/dlpack.hh \
   %D%/src/errors.cc \
   %D%/src/errors.hh \
+  %D%/src/frameworks.cc \
+  %D%/src/frameworks.hh \
   %D%/src/interrupt.cc \
   %D%/src/interrupt.hh \
   %D%/src/jax_target.cc \

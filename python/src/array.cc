@@ -4,63 +4,11 @@
 #include <cstring>
 #include <iterator>
 
+#include "frameworks.hh"
+
 namespace bny {
 
 namespace {
-
-// Types and functions of frameworks, found once. They are never released: the interpreter's end comes first.
-struct known_types {
-  PyTypeObject *numpy_array = nullptr;
-  PyTypeObject *torch_tensor = nullptr;
-  const dl_exchange *torch_exchange = nullptr;
-  PyObject *numpy_empty = nullptr;
-  PyObject *torch_to_dlpack = nullptr;
-  PyObject *torch_dtypes[9] = {}; // in the order of torch_numbers; None: this torch lacks it
-  PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr, *is_cpu_word = nullptr;
-  PyObject *data_ptr_word = nullptr, *stride_word = nullptr, *shape_word = nullptr;
-};
-
-known_types known;
-
-PyObject *word(PyObject **kept, const char *text) {
-  if (!*kept) *kept = PyUnicode_InternFromString(text);
-  return *kept;
-}
-
-std::string module_of(nb::handle object) {
-  nb::object name = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__module__"));
-  const char *text =
-      name.is_valid() && PyUnicode_Check(name.ptr()) ? PyUnicode_AsUTF8AndSize(name.ptr(), nullptr) : nullptr;
-  PyErr_Clear();
-  return text ? text : "";
-}
-
-bool begins(const std::string &text, const char *start) { return text.compare(0, std::strlen(start), start) == 0; }
-
-struct torch_number {
-  const char *name;
-  dl_dtype dtype;
-};
-
-const torch_number torch_numbers[] = {{"float32", {DL_FLOAT, 32, 1}},
-                                      {"bfloat16", {DL_BFLOAT, 16, 1}},
-                                      {"float16", {DL_FLOAT, 16, 1}},
-                                      {"int32", {DL_INT, 32, 1}},
-                                      {"float8_e4m3fn", {DL_FLOAT8_E4M3FN, 8, 1}},
-                                      {"float8_e5m2", {DL_FLOAT8_E5M2, 8, 1}},
-                                      {"int8", {DL_INT, 8, 1}},
-                                      {"uint8", {DL_UINT, 8, 1}},
-                                      {"bool", {DL_BOOL, 8, 1}}};
-
-const dl_exchange *exchange_of(nb::handle object) {
-  nb::object capsule = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__dlpack_c_exchange_api__"));
-  void *table = nullptr;
-  if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
-    table = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
-  PyErr_Clear();
-  const dl_exchange *exchange = static_cast<const dl_exchange *>(table);
-  return exchange && exchange->version.major == 1 ? exchange : nullptr;
-}
 
 // The code of a format of the struct module; false: not a number, or of the other byte order.
 bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
@@ -83,29 +31,6 @@ bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
 }
 
 } // namespace
-
-framework framework_of(nb::handle object) {
-  PyTypeObject *type = Py_TYPE(object.ptr());
-  if (type == known.numpy_array) return framework::numpy;
-  if (type == known.torch_tensor) return framework::torch;
-  std::string module = module_of(object);
-  std::string name = nb::type_name(object.type()).c_str();
-  if (begins(module, "torch")) {
-    if (module == "torch" && name.find("Tensor") != std::string::npos) {
-      known.torch_exchange = exchange_of(object);
-      known.torch_tensor = type;
-      Py_INCREF(reinterpret_cast<PyObject *>(type));
-    }
-    return framework::torch;
-  }
-  if (begins(module, "jax")) return framework::jax;
-  if (begins(module, "cupy")) return framework::cupy;
-  if (module == "numpy" && name.find("ndarray") != std::string::npos) {
-    known.numpy_array = type;
-    Py_INCREF(reinterpret_cast<PyObject *>(type));
-  }
-  return PyObject_CheckBuffer(object.ptr()) ? framework::numpy : framework::other;
-}
 
 array::~array() {
   if (buffered_) PyBuffer_Release(&buffer_);
@@ -292,62 +217,6 @@ void array::take(const dl_tensor &tensor) {
     strides[i] = tensor.strides ? tensor.strides[i] : stride;
     stride *= shape[i];
   }
-}
-
-namespace {
-
-// An array like `object`, but of f32: no result of eight bits is made without being asked for.
-nb::object empty_f32(nb::handle object, nb::handle shape) {
-  framework kind = framework_of(object);
-  if (kind == framework::torch) {
-    nb::object f32 = nb::module_::import_("torch").attr("float32");
-    return object.attr("new_empty")(shape, nb::arg("dtype") = f32);
-  }
-  nb::object space = nb::module_::import_(kind == framework::cupy ? "cupy" : "numpy");
-  return space.attr("empty")(shape, nb::arg("dtype") = "float32");
-}
-
-} // namespace
-
-nb::object empty_like(const char *argument, nb::handle object, nb::handle shape, bool f32) {
-  if (f32) return empty_f32(object, shape);
-  framework kind = framework_of(object);
-  PyObject *made = nullptr;
-  if (kind == framework::torch) {
-    made = PyObject_CallMethodObjArgs(object.ptr(), word(&known.new_empty_word, "new_empty"), shape.ptr(), nullptr);
-  } else if (kind == framework::numpy || kind == framework::jax) {
-    if (!known.numpy_empty) {
-      nb::object empty = nb::module_::import_("numpy").attr("empty");
-      known.numpy_empty = empty.release().ptr();
-    }
-    nb::object dtype = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
-    if (!dtype.is_valid()) refuse(argument, "its type has no dtype; give out=");
-    made = PyObject_CallFunctionObjArgs(known.numpy_empty, shape.ptr(), dtype.ptr(), nullptr);
-  } else if (PyObject_HasAttrString(object.ptr(), "__array_namespace__") || kind == framework::cupy) {
-    nb::object space = kind == framework::cupy ? nb::object(nb::module_::import_("cupy"))
-                                               : nb::object(object.attr("__array_namespace__")());
-    nb::object empty = space.attr("empty")(shape, nb::arg("dtype") = object.attr("dtype"));
-    made = empty.release().ptr();
-  }
-  if (!made) refuse(argument, "no array like it can be made; give out=");
-  return nb::steal(made);
-}
-
-nb::object finished(nb::handle like, nb::object made) {
-  if (like.is_none() || !made.is_valid() || made.is_none() || framework_of(like) != framework::jax) return made;
-  return nb::module_::import_("jax.numpy").attr("asarray")(made);
-}
-
-void *current_stream(nb::handle object) {
-  nb::object number;
-  switch (framework_of(object)) {
-  case framework::torch:
-    number = nb::module_::import_("torch.cuda").attr("current_stream")().attr("cuda_stream");
-    break;
-  case framework::cupy: number = nb::module_::import_("cupy.cuda").attr("get_current_stream")().attr("ptr"); break;
-  default: return nullptr;
-  }
-  return PyLong_AsVoidPtr(number.ptr());
 }
 
 } // namespace bny

@@ -4,6 +4,8 @@
 #include "dlpack.hh"
 #include "errors.hh"
 
+#include <initializer_list>
+
 namespace bny {
 
 inline constexpr int ARRAY_DIMS = 6;
@@ -24,6 +26,10 @@ public:
   // "" for the host, where `stream` is ignored.
   void open(const char *argument, nb::handle object, bool write, const std::string &device, void *stream);
 
+  // Makes a contiguous array like `like`, which `pattern` has read, and reads it. `f32`: of that dtype.
+  nb::object make(const char *argument, nb::handle like, const array &pattern, std::initializer_list<int64_t> dims,
+                  bool f32, const std::string &device, void *stream);
+
   void want_dims(int dims, const char *shape_text) const;       // else ArgumentError
   void want_shape(int dim, int64_t size, const char *of) const; // `of` says where the size comes from
   void want_contiguous_rows() const;                            // the last dimension
@@ -39,14 +45,16 @@ public:
   bool lasting = false;
   void *data = nullptr;
   int ndim = 0;
-  int64_t shape[ARRAY_DIMS] = {};
-  int64_t strides[ARRAY_DIMS] = {};
+  int64_t shape[ARRAY_DIMS]; // of which ndim are set
+  int64_t strides[ARRAY_DIMS];
   dl_dtype dtype = {};
   dl_device device = {DL_CPU, 0};
 
 private:
   bool open_buffer(nb::handle object, bool write);
   bool open_exchange(nb::handle object);
+  bool made_as(const array &pattern, nb::handle made, std::initializer_list<int64_t> dims);
+  nb::object make_exchange(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims);
   bool open_attributes(nb::handle object);
   void open_torch(nb::handle object, void *stream);
   void open_dlpack(nb::handle object, void *stream);
@@ -56,7 +64,7 @@ private:
 
   bool read_only_ = false;
   bool buffered_ = false;
-  Py_buffer buffer_ = {};
+  Py_buffer buffer_; // if buffered_
   nb::object owner_; // keeps the memory: a capsule, or the array itself
 };
 

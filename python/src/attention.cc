@@ -152,7 +152,7 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
   combine->desc.tokens = call->desc.batch, combine->desc.heads = call->desc.heads;
   combine->desc.value_dim = call->desc.value_dim, combine->desc.stream = stream;
   combine->read_desc(self, combine_words);
-  combine->read_output(self, q, q, out, false, combine_words);
+  combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);
 }
 
 nb::object attention_combine(comm &self, nb::handle q, nb::handle k, nb::handle v, nb::handle seq_lens,

@@ -11,13 +11,6 @@ void want_same_shape(const array &second, const array &first, const char *of) {
   for (int i = 0; i < first.ndim; i++) second.want_shape(i, first.shape[i], of);
 }
 
-nb::tuple shape_tuple(std::initializer_list<int64_t> dims) {
-  PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(dims.size()));
-  Py_ssize_t i = 0;
-  for (int64_t dim : dims) PyTuple_SetItem(tuple, i++, PyLong_FromLongLong(dim));
-  return nb::steal<nb::tuple>(tuple);
-}
-
 void fill_values(banyan_partial *rows, const array &values) {
   rows->values = values.data;
   rows->values_dtype = values.values_number();
@@ -37,6 +30,12 @@ void fill_stats(banyan_partial *rows, const array &stats, const array *sum) {
   if (sum->strides[0] != stats.strides[0] || sum->strides[1] != stats.strides[1])
     refuse(sum->name, "its strides differ from those of the maxima");
   rows->sum = sum->data;
+}
+
+void check_rows(const array &rows, int dims, int32_t tokens, int32_t heads) {
+  rows.want_dims(dims, dims == 3 ? "[tokens, heads, dim]" : "[tokens, heads]");
+  rows.want_shape(0, tokens, "this rank's number of tokens");
+  rows.want_shape(1, heads, "this rank's number of heads");
 }
 
 int32_t small(const array &from, int dim) {
@@ -208,55 +207,56 @@ void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::han
   read_scale("values_scale", owner, words.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
   read_live(owner, words);
   read_desc(owner, words);
-  read_output(owner, o, lse.is_none() ? o : lse, out_arrays, !d.is_none(), words);
+  bool in_rows = lse.is_none();
+  read_output(owner, o, in_rows ? o : lse, out_arrays, !d.is_none(), values, in_rows ? values : stats, words);
+}
+
+void combine_call::read_out_words(const combine_words &words) {
+  bool like_input = in.values_kind && words.preset.is_none();
+  if (!words.out_values.is_none())
+    out.values_kind = read_values("out_values", words.out_values);
+  else
+    out.values_kind = like_input ? in.values_kind : BANYAN_VALUES_NORMALISED;
+  nb::handle base = words.out_base.is_none() ? words.base : words.out_base;
+  out.base = base.is_none() ? (in.base ? in.base : BANYAN_BASE_E) : read_base("out_base", base);
+  read_empty("out_empty", words.out_empty, &out);
 }
 
 void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
-                               const combine_words &words) {
+                               const array &pattern_values, const array &pattern_stats, const combine_words &words) {
   if (!has_output) return;
   int32_t tokens = desc.tokens, heads = desc.heads, first;
   if (desc.scatter == BANYAN_SCATTER_HEADS) banyan_split(desc.heads, owner.nranks(), owner.rank(), &first, &heads);
   if (desc.scatter == BANYAN_SCATTER_TOKENS) banyan_split(desc.tokens, owner.nranks(), owner.rank(), &first, &tokens);
-  size_t count = with_sum ? 3 : 2;
-  bool given = !out_arrays.is_none();
-  if (given) {
+  const std::string &device = owner.device();
+  if (!out_arrays.is_none()) {
+    size_t count = with_sum ? 3 : 2;
     made_values = nb::borrow(item_of(out_arrays, 0, count));
     made_stats = nb::borrow(item_of(out_arrays, 1, count));
     if (with_sum) made_sum = nb::borrow(item_of(out_arrays, 2, count));
+    out_values.open("out", made_values, true, device, desc.stream);
+    check_rows(out_values, 3, tokens, heads);
+    out_values.want_shape(2, desc.value_dim, "the number of values of a row of o");
+    out_values.want_contiguous_rows();
+    if (!made_stats.is_none()) out_stats.open("out lse", made_stats, true, device, desc.stream);
+    if (!made_stats.is_none() && with_sum) out_sum.open("out sum", made_sum, true, device, desc.stream);
   } else {
-    made_values = empty_like("o", o, shape_tuple({tokens, heads, desc.value_dim}), values.dtype.bits == 8);
-    nb::tuple shape = shape_tuple({tokens, heads});
-    made_stats = empty_like("lse", lse, shape, false);
-    if (with_sum) made_sum = empty_like("sum", lse, shape, false);
+    made_values = out_values.make("o", o, pattern_values, {tokens, heads, desc.value_dim}, values.dtype.bits == 8,
+                                  device, desc.stream);
+    made_stats = out_stats.make("lse", lse, pattern_stats, {tokens, heads}, false, device, desc.stream);
+    if (with_sum) made_sum = out_sum.make("sum", lse, pattern_stats, {tokens, heads}, false, device, desc.stream);
   }
-  out_values.open("out", made_values, true, owner.device(), desc.stream);
-  out_values.want_dims(3, "[tokens, heads, dim]");
-  out_values.want_shape(0, tokens, "this rank's number of tokens");
-  out_values.want_shape(1, heads, "this rank's number of heads");
-  out_values.want_shape(2, desc.value_dim, "the number of values of a row of o");
-  out_values.want_contiguous_rows();
   fill_values(&out, out_values);
   read_scale("out_scale", owner, words.out_scale, desc.stream, &out_scale, &out_scale_now, &out, heads);
-  out.values_kind = words.out_values.is_none()
-                        ? (in.values_kind && words.preset.is_none() ? in.values_kind : BANYAN_VALUES_NORMALISED)
-                        : read_values("out_values", words.out_values);
-  nb::handle base = words.out_base.is_none() ? words.base : words.out_base;
-  out.base = base.is_none() ? (in.base ? in.base : BANYAN_BASE_E) : read_base("out_base", base);
-  read_empty("out_empty", words.out_empty, &out);
+  read_out_words(words);
   if (made_stats.is_none()) {
     if (with_sum) refuse("out", "m and d are both wanted, or give no sum");
     out.stats_kind = BANYAN_STATS_LSE;
     out.stats_dtype = in.stats_dtype ? in.stats_dtype : BANYAN_F32;
     return;
   }
-  out_stats.open("out lse", made_stats, true, owner.device(), desc.stream);
-  out_stats.want_dims(2, "[tokens, heads]");
-  out_stats.want_shape(0, tokens, "this rank's number of tokens");
-  out_stats.want_shape(1, heads, "this rank's number of heads");
-  if (with_sum) {
-    out_sum.open("out sum", made_sum, true, owner.device(), desc.stream);
-    want_same_shape(out_sum, out_stats, "that of the maxima");
-  }
+  check_rows(out_stats, 2, tokens, heads);
+  if (with_sum) want_same_shape(out_sum, out_stats, "that of the maxima");
   fill_stats(&out, out_stats, with_sum ? &out_sum : nullptr);
 }
 

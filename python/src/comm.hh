@@ -100,9 +100,10 @@ struct combine_call {
   void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
             const combine_words &words);
   void read_desc(const comm &owner, const combine_words &words);
-  // Makes or opens the outputs, like `o` and `lse`. `with_sum`: the statistics are m and d.
+  // Makes or opens the outputs, like `o` and `lse`, which the patterns have read. `with_sum`: the statistics are m and
+  // d.
   void read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
-                   const combine_words &words);
+                   const array &pattern_values, const array &pattern_stats, const combine_words &words);
   nb::object result(nb::handle o) const;
 
 private:
@@ -110,6 +111,7 @@ private:
   void read_plain(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, const combine_words &words);
   void read_preset(const comm &owner, nb::handle o, nb::handle lse, banyan_preset preset);
   void read_live(const comm &owner, const combine_words &words);
+  void read_out_words(const combine_words &words);
 };
 
 struct attention_call {
