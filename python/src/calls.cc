@@ -68,6 +68,72 @@ nb::object allgather_init(nb::object self, nb::handle mine, nb::handle out, nb::
       });
 }
 
+// mine [tokens, heads of this rank, dim] -> [tokens, heads, dim].
+void read_heads(const comm &self, nb::handle mine, nb::handle out, nb::handle counts, nb::handle tokens,
+                heads_call *call) {
+  banyan_heads_desc &desc = call->desc;
+  desc.stream = self.stream_for(nb::none(), mine);
+  call->mine.open("mine", mine, false, self.device(), desc.stream);
+  call->mine.want_dims(3, "[tokens, heads, dim]");
+  call->mine.want_contiguous_rows();
+  const int64_t *shape = call->mine.shape;
+  if (shape[0] > INT32_MAX || shape[1] > INT32_MAX / self.nranks() || shape[2] > INT32_MAX)
+    refuse("mine", "a dimension is above 2^31 - 1");
+  desc.tokens = static_cast<int32_t>(shape[0]), desc.dim = static_cast<int32_t>(shape[2]);
+  desc.dtype = call->mine.values_number(true);
+  desc.mine_token_stride = call->mine.strides[0], desc.mine_head_stride = call->mine.strides[1];
+  int64_t heads = shape[1] * self.nranks();
+  call->counts.assign(static_cast<size_t>(self.nranks()), static_cast<int32_t>(shape[1]));
+  if (!counts.is_none()) {
+    if (PyObject_Size(counts.ptr()) != self.nranks()) refuse("counts", "there is one for each rank");
+    heads = 0;
+    for (int32_t r = 0; r < self.nranks(); r++)
+      heads += call->counts[static_cast<size_t>(r)] = read_int32("counts", nb::object(counts[r]));
+    call->mine.want_shape(1, call->counts[static_cast<size_t>(self.rank())], "this rank's count");
+    if (heads < 0 || heads > INT32_MAX) refuse("counts", "their sum is no number of heads");
+  }
+  desc.heads = static_cast<int32_t>(heads), desc.counts = call->counts.data();
+  if (!tokens.is_none()) {
+    read_tokens(self, tokens, desc.stream, &call->live_tokens, &call->tokens_now, &call->live);
+    desc.live = &call->live;
+  }
+  if (out.is_none()) {
+    call->made =
+        call->all.make("mine", mine, call->mine, {desc.tokens, heads, desc.dim}, false, self.device(), desc.stream);
+  } else {
+    call->made = nb::borrow(out);
+    call->all.open("out", out, true, self.device(), desc.stream);
+    call->all.want_dims(3, "[tokens, heads, dim]");
+    call->all.want_shape(0, desc.tokens, "the number of tokens of mine");
+    call->all.want_shape(1, heads, "the number of heads of all ranks");
+    call->all.want_shape(2, desc.dim, "the last dimension of mine");
+    call->all.want_contiguous_rows();
+    if (call->all.values_number(true) != desc.dtype) refuse("out", call->all.dtype_name() + ", and mine differs");
+  }
+  desc.all_token_stride = call->all.strides[0], desc.all_head_stride = call->all.strides[1];
+}
+
+nb::object allgather_heads(comm &self, nb::handle mine, nb::handle out, nb::handle counts, nb::handle tokens) {
+  heads_call call;
+  read_heads(self, mine, out, counts, tokens, &call);
+  self.call([&] { return banyan_allgather_heads(self.handle(), &call.desc, call.mine.data, call.all.data); });
+  return finished(out.is_none() ? mine : nb::handle(Py_None), call.made);
+}
+
+nb::object allgather_heads_init(nb::object self, nb::handle mine, nb::handle out, nb::handle counts,
+                                nb::handle tokens) {
+  return make_operation(
+      self,
+      [&](operation &op) {
+        read_heads(op.owner(), mine, out, counts, tokens, &op.heads);
+        op.outputs = op.heads.made;
+        for (nb::handle array : {mine, tokens}) op.kept.push_back(nb::borrow(array));
+      },
+      [](banyan_comm *comm, operation &op) {
+        return banyan_allgather_heads_init(comm, &op.heads.desc, op.heads.mine.data, op.heads.all.data, &op.op);
+      });
+}
+
 void read_shift(comm &self, nb::handle send, nb::handle out, array *from, array *into, nb::object *received) {
   void *stream = self.stream_for(nb::none(), send);
   from->open("send", send, false, self.device(), stream);
@@ -141,6 +207,15 @@ void define_calls(nb::class_<comm> &type) {
            nb::arg("counts") = nb::none(), "A persistent allgather().");
   type.attr("gather") = type.attr("allgather");
   type.attr("gather_init") = type.attr("allgather_init");
+  type.def(
+      "allgather_heads", allgather_heads, nb::arg("mine"), nb::kw_only(), nb::arg("out") = nb::none(),
+      nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(),
+      "Gives all ranks the heads of each: mine [tokens, heads of this rank, dim] to [tokens, heads, dim], in place "
+      "and\n"
+      "with any strides. Meant for Q under tensor parallelism. counts: the heads of each rank; None: as many as here.\n"
+      "tokens: as in combine().");
+  type.def("allgather_heads_init", allgather_heads_init, nb::arg("mine"), nb::kw_only(), nb::arg("out") = nb::none(),
+           nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(), "A persistent allgather_heads().");
   type.def("shift", shift, nb::arg("send"), nb::arg("distance") = 1, nb::kw_only(), nb::arg("out") = nb::none(),
            "Sends an array to rank + distance, and returns that of rank - distance, modulo the number of ranks.");
   type.def("shift_init", shift_init, nb::arg("send"), nb::arg("distance") = 1, nb::kw_only(),

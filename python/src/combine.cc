@@ -86,6 +86,17 @@ const int32_t *read_int32s(array *from, const char *argument, const comm &owner,
 
 } // namespace
 
+void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_live *live) {
+  if (PyLong_Check(word.ptr())) {
+    if (!owner.device().empty()) refuse("tokens", "on a device it is an int32 array of that device, not a number");
+    *now = read_int32("tokens", word);
+    live->tokens = now;
+  } else if (!word.is_none()) {
+    live->tokens = read_int32s(from, "tokens", owner, word, stream);
+    if (from->count() != 1) refuse("tokens", "it is a number, or an int32 array of one element");
+  }
+}
+
 void combine_call::read_desc(const comm &owner, const combine_words &words) {
   desc.wire = read_wire(words.wire);
   desc.scatter = read_scatter(words.scatter);
@@ -159,14 +170,7 @@ void combine_call::read_live(const comm &owner, const combine_words &words) {
   if (words.tokens.is_none() && words.seq_lens.is_none() && words.query_start_loc.is_none() &&
       words.token_mask.is_none() && words.empty_rows.is_none())
     return;
-  if (PyLong_Check(words.tokens.ptr())) {
-    if (!owner.device().empty()) refuse("tokens", "on a device it is an int32 array of that device, not a number");
-    tokens_now = read_int32("tokens", words.tokens);
-    live.tokens = &tokens_now;
-  } else if (!words.tokens.is_none()) {
-    live.tokens = read_int32s(&live_tokens, "tokens", owner, words.tokens, desc.stream);
-    if (live_tokens.count() != 1) refuse("tokens", "it is a number, or an int32 array of one element");
-  }
+  read_tokens(owner, words.tokens, desc.stream, &live_tokens, &tokens_now, &live);
   if (!words.seq_lens.is_none()) {
     live.seq_lens = read_int32s(&seq_lens, "seq_lens", owner, words.seq_lens, desc.stream);
     seq_lens.want_dims(1, "[batch]");

@@ -114,6 +114,18 @@ private:
   void read_out_words(const combine_words &words);
 };
 
+// How many tokens a run has: None, a number, which is kept at `now`, or an array.
+void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_live *live);
+
+struct heads_call {
+  array mine, all, live_tokens;
+  std::vector<int32_t> counts;
+  banyan_heads_desc desc = BANYAN_HEADS_DESC_INIT;
+  banyan_live live = BANYAN_LIVE_INIT;
+  int32_t tokens_now = 0; // live.tokens, where it was given as a number
+  nb::object made;
+};
+
 struct attention_call {
   array q, k, v, seq_lens, page_table;
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
@@ -140,11 +152,12 @@ public:
   nb::dict info() const;
   double timed(int runs);
   std::string describe() const;
-  nb::object tokens() const;
+  nb::object tokens();
   void set_tokens(nb::handle number);
 
   combine_call combine;
   attention_call attention;
+  heads_call heads;
   array first, second;
   std::vector<size_t> counts;
   nb::object outputs = nb::none();
@@ -153,6 +166,8 @@ public:
   bool started = false;
 
 private:
+  int32_t *tokens_place();
+
   nb::object owner_object_;
   comm *comm_;
 };

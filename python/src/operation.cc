@@ -7,10 +7,28 @@
 namespace bny {
 
 operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) {
-  for (array *bound : {&combine.values, &combine.stats, &combine.sum, &combine.out_values, &combine.out_stats,
-                       &combine.out_sum, &combine.scale, &combine.out_scale, &combine.live_tokens, &combine.seq_lens,
-                       &combine.query_start_loc, &combine.token_mask, &attention.q, &attention.k, &attention.v,
-                       &attention.seq_lens, &attention.page_table, &first, &second})
+  for (array *bound : {&combine.values,
+                       &combine.stats,
+                       &combine.sum,
+                       &combine.out_values,
+                       &combine.out_stats,
+                       &combine.out_sum,
+                       &combine.scale,
+                       &combine.out_scale,
+                       &combine.live_tokens,
+                       &combine.seq_lens,
+                       &combine.query_start_loc,
+                       &combine.token_mask,
+                       &heads.mine,
+                       &heads.all,
+                       &heads.live_tokens,
+                       &attention.q,
+                       &attention.k,
+                       &attention.v,
+                       &attention.seq_lens,
+                       &attention.page_table,
+                       &first,
+                       &second})
     bound->lasting = true;
 }
 
@@ -107,16 +125,22 @@ double operation::timed(int runs) {
 
 std::string operation::describe() const { return comm_->describe_operation(handle()); }
 
-nb::object operation::tokens() const {
-  if (combine.live.tokens != &combine.tokens_now) return nb::none();
-  return nb::int_(combine.tokens_now);
+// The place of the number of tokens that it was made with; NULL: none, or an array.
+int32_t *operation::tokens_place() {
+  if (combine.live.tokens == &combine.tokens_now) return &combine.tokens_now;
+  return heads.live.tokens == &heads.tokens_now ? &heads.tokens_now : nullptr;
+}
+
+nb::object operation::tokens() {
+  int32_t *place = tokens_place();
+  return place ? nb::object(nb::int_(*place)) : nb::object(nb::none());
 }
 
 void operation::set_tokens(nb::handle number) {
-  if (combine.live.tokens != &combine.tokens_now)
-    refuse_state("this operation was not made with a number of tokens; an array is written by its owner");
+  int32_t *place = tokens_place();
+  if (!place) refuse_state("this operation was not made with a number of tokens; an array is written by its owner");
   if (started) refuse_state("this operation has started, and its number of tokens is read until it is waited for");
-  combine.tokens_now = read_int32("tokens", number);
+  *place = read_int32("tokens", number);
 }
 
 void define_operation(nb::module_ &module) {

@@ -158,3 +158,26 @@ def test_presets(name):
 def test_gather_is_allgather(lone):
     mine = np.arange(6, dtype=np.float32)
     assert (lone.gather(mine) == mine).all() and (lone.gather_init(mine)() == mine).all()
+
+
+def test_allgather_heads():
+    """Shares of 2 and 1 heads, whose memory is [heads, tokens, dim], in place of all tokens and of some."""
+    counts, shape = [2, 1], (5, 3, 8)
+    q = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+
+    def body(comm):
+        first = 2 * comm.rank
+        mine = np.ascontiguousarray(q[:, first : first + counts[comm.rank]].transpose(1, 0, 2)).transpose(1, 0, 2)
+        assert (comm.allgather_heads(mine, counts=counts) == q).all()
+        out = np.zeros((3, 5, 8), np.float32).transpose(1, 0, 2)
+        op = comm.allgather_heads_init(mine, counts=counts, out=out, tokens=2)
+        assert op() is out and (out[:2] == q[:2]).all() and (out[2:] == 0).all()
+        op.tokens = 5
+        assert (op() == q).all()
+        even = comm.allgather_heads(mine[:, :1])
+        assert (even == q[:, [0, 2]]).all()
+        with pytest.raises(banyan.ArgumentError, match="this rank's count"):
+            comm.allgather_heads(mine, counts=[1, 2])
+        return True
+
+    assert run(body) == [True, True]

@@ -74,8 +74,54 @@ def test_a_graph_holds_the_op(lone):
     torch.testing.assert_close(graph(o, lse), torch.ops.banyan.combine(o * 2, lse, number)[0] + 1)
 
 
-def test_opcheck(lone):
+OPS = ["combine", "combine_out", "attention_combine", "allgather", "shift"]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_opcheck_of_each(lone, name):
     if not hasattr(torch.library, "opcheck"):
         pytest.skip("torch before 2.5 has no opcheck")
+    number = torch_ops.handle(lone)
     o, lse = tensors(0)
-    torch.library.opcheck(torch.ops.banyan.combine.default, (o, lse, torch_ops.handle(lone)))
+    q, k = torch.randn(2, 4, 8), torch.randn(2, 2, 10, 8)
+    given, named = {
+        "combine": ((o, lse, number), {"wire": "bf16"}),
+        "combine_out": ((o, lse, number), {"out": torch.empty_like(o), "out_lse": torch.empty_like(lse)}),
+        "attention_combine": ((q, k, k, None, number), {}),
+        "allgather": ((o, number), {}),
+        "shift": ((o, number), {}),
+    }[name]
+    torch.library.opcheck(getattr(torch.ops.banyan, name).default, given, named)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile(lone, dynamic):
+    if not hasattr(torch, "compile"):
+        pytest.skip("torch before 2.0 has no compile")
+    number = torch_ops.handle(lone)
+
+    def step(o, lse):
+        out, merged_lse = torch.ops.banyan.combine(o * 2, lse, number)
+        kept, kept_lse = torch.empty_like(out), torch.empty_like(merged_lse)
+        torch.ops.banyan.combine_out(out + 1, merged_lse, number, out=kept, out_lse=kept_lse)
+        return kept
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for tokens in (3, 2):
+        o, lse = (torch.from_numpy(array) for array in partials(0, (tokens, 5, 16), empty=False))
+        torch.testing.assert_close(compiled(o, lse), o * 2 + 1)
+
+
+def test_export(lone):
+    if not hasattr(torch, "export"):
+        pytest.skip("torch before 2.1 has no export")
+    number = torch_ops.handle(lone)
+
+    class Step(torch.nn.Module):
+        def forward(self, o, lse):
+            return torch.ops.banyan.combine(o, lse, number)[0] * 2
+
+    o, lse = (torch.from_numpy(array) for array in partials(0, SHAPE, empty=False))
+    program = torch.export.export(Step(), (o, lse))
+    assert "banyan.combine" in program.graph_module.code
+    torch.testing.assert_close(program.module()(o, lse), o * 2)
