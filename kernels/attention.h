@@ -9,6 +9,8 @@
  * 1e-3.
  * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
  * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN.
+ * Eight-bit elements are converted to f32, which is exact. The scale of a KV head is a factor of the logits' scale, and
+ * of the sums in double. FlashMLA's scales are factors of the f32 elements, each product rounded once.
  *
  * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which
  * other heads share the task. It differs between tables within rounding.
@@ -22,6 +24,7 @@
 #include <stdint.h>
 
 #include "banyan.h"
+#include "flashmla.h"
 
 enum {
   BNY_ATTENTION_HEAD_DIM_MAX = 576,
@@ -60,9 +63,12 @@ typedef struct bny_attention_task {
   int32_t head_dim;
   int32_t value_dim;
   int32_t keys;      /* >= 0 */
-  double scale_log2; /* scale * log2(e): t = scale_log2 * q.k */
+  double scale_log2; /* scale * log2(e): t = scale_log2 * k_scale * q.k */
+  double k_scale;    /* of the task's KV head; 1 for types without a scale */
+  double v_scale;
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
+  banyan_kv_rows kv_rows; /* FLASHMLA_FP8: kv_dtype is BANYAN_E4M3, v is not read, and both scales are 1 */
   const void *q[BNY_ATTENTION_HEADS_MAX];      /* by row: the first head_dim - rope_dim elements */
   const void *q_rope[BNY_ATTENTION_HEADS_MAX]; /* by row: the last rope_dim elements */
   int32_t rope_dim;

@@ -5,6 +5,7 @@ libbanyan_core_la_SOURCES += \
   %D%/formats.def \
   %D%/export_math.h \
   %D%/f8.h \
+  %D%/flashmla.h \
   %D%/merge_math.h \
   %D%/op.h \
   %D%/partial_check.c \

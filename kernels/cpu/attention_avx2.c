@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "attention.h"
+#include "attention_loop.h"
 
 typedef __m256 vec;
 
@@ -20,6 +20,7 @@ VECTOR vec vec_set1(float value) { return _mm256_set1_ps(value); }
 VECTOR vec vec_load(const float *at) { return _mm256_loadu_ps(at); }
 VECTOR void vec_store(float *at, vec value) { _mm256_storeu_ps(at, value); }
 VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+VECTOR vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
 VECTOR vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 
 VECTOR vec widen(__m128i halves, banyan_dtype dtype) {
@@ -27,14 +28,25 @@ VECTOR vec widen(__m128i halves, banyan_dtype dtype) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
+/* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
+VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
+  if (dtype == BANYAN_I8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+  if (dtype == BANYAN_E5M2) return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8));
+  __m128i halves = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7), _mm_set1_epi16((short)0xbf80));
+  __m128i magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x3f80));
+  __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x3f80));
+  return _mm256_cvtph_ps(_mm_or_si128(halves, _mm_and_si128(is_nan, _mm_set1_epi16(0x7e00))));
+}
+
 VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
   if (dtype == BANYAN_F32) return _mm256_loadu_ps((const float *)at);
-  return widen(_mm_loadu_si128((const __m128i *)at), dtype);
+  if (attention_element_bytes(dtype) == 2) return widen(_mm_loadu_si128((const __m128i *)at), dtype);
+  return widen_bytes(_mm_loadl_epi64((const __m128i *)at), dtype);
 }
 
 VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   char elements[32] = {0};
-  if (count > 0) memcpy(elements, at, (size_t)count * (dtype == BANYAN_F32 ? 4 : 2));
+  if (count > 0) memcpy(elements, at, (size_t)count * attention_element_bytes(dtype));
   return vec_row(elements, dtype);
 }
 

@@ -3,7 +3,7 @@
  * Attention for AVX-512 (F, BW, DQ, VL) with F16C. */
 #include <immintrin.h>
 
-#include "attention.h"
+#include "attention_loop.h"
 
 typedef __m512 vec;
 
@@ -18,14 +18,27 @@ VECTOR vec vec_set1(float value) { return _mm512_set1_ps(value); }
 VECTOR vec vec_load(const float *at) { return _mm512_loadu_ps(at); }
 VECTOR void vec_store(float *at, vec value) { _mm512_storeu_ps(at, value); }
 VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+VECTOR vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 VECTOR vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 
 VECTOR vec widen_bf16(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
+/* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
+VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
+  if (dtype == BANYAN_I8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  if (dtype == BANYAN_E5M2) return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
+  __m256i halves =
+      _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7), _mm256_set1_epi16((short)0xbf80));
+  __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x3f80));
+  __mmask16 is_nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x3f80));
+  return _mm512_cvtph_ps(_mm256_mask_mov_epi16(halves, is_nan, _mm256_set1_epi16(0x7e00)));
+}
+
 VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
   if (dtype == BANYAN_F32) return _mm512_loadu_ps(at);
+  if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_loadu_si128((const __m128i *)at), dtype);
   __m256i halves = _mm256_loadu_si256((const __m256i *)at);
   return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
 }
@@ -33,6 +46,7 @@ VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
 VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   __mmask16 mask = (__mmask16)((1u << (count < 0 ? 0 : count)) - 1);
   if (dtype == BANYAN_F32) return _mm512_maskz_loadu_ps(mask, at);
+  if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_maskz_loadu_epi8(mask, at), dtype);
   __m256i halves = _mm256_maskz_loadu_epi16(mask, at);
   return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
 }

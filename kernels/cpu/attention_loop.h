@@ -8,6 +8,9 @@
  *   attention_top        the largest of m and of a head's t; NaN is skipped
  *   attention_weights    work->p = 2^(t - m) of one head for as many entries; returns their sum
  *   attention_accumulate work->n += p v over the tile
+ *   attention_factor     what the elements of a type are multiplied by to become those that the hooks above read, the
+ *                        inverse of which goes into the scales
+ *   attention_unpack     `count` elements of a type, times a scale, as f32
  *
  * All but attention_convert work on rows [work->row, work->row + work->rows).
  *
@@ -35,12 +38,13 @@ typedef struct attention_work {
   float p[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
   double m[BNY_ATTENTION_HEADS_MAX];
   double d[BNY_ATTENTION_HEADS_MAX]; /* relative to m */
+  double k_factor, v_factor;         /* of logits and sums as the hooks compute them, to true ones */
   int32_t q_stride, n_stride;        /* floats between rows */
   int32_t row, rows;                 /* the rows that hooks work on */
 } __attribute__((aligned(64))) attention_work;
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
-  return dtype == BANYAN_F32 ? 4 : 2;
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
 }
 
 static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
@@ -55,6 +59,9 @@ static double attention_top(const double *t, double m, int32_t count);
 static float attention_weights(const double *t, double m, int32_t count, float *p);
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
+
+static double attention_factor(banyan_dtype dtype);
+static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to);
 
 /* Raises the whole-number max of head h to cover the tile's logits. */
 static inline void attention_raise(attention_work *work, int32_t h, int32_t count) {
@@ -76,7 +83,7 @@ static inline void attention_fold(const bny_attention_task *task, attention_work
     double *total = sums->n + h * work->n_stride;
     float *n = work->n + h * work->n_stride;
     for (int32_t j = 0; j < work->n_stride; j++) {
-      total[j] = total[j] * factor + (double)n[j];
+      total[j] = total[j] * factor + (double)n[j] * work->v_factor;
       n[j] = 0;
     }
     sums->m[h] = work->m[h];
@@ -127,28 +134,31 @@ static inline __attribute__((always_inline)) void attention_add(const bny_attent
 }
 
 /* The same for keys that may be hidden from the rows at hand. One copy of it is enough. */
-static __attribute__((noinline)) void attention_add_seen(const bny_attention_task *keys, int32_t from, int32_t count,
-                                                         attention_work *work) {
-  if (keys->kv_dtype == BANYAN_F32)
-    attention_add(keys, BANYAN_F32, from, count, work);
-  else if (keys->kv_dtype == BANYAN_F16)
-    attention_add(keys, BANYAN_F16, from, count, work);
-  else
-    attention_add(keys, BANYAN_BF16, from, count, work);
+static __attribute__((noinline)) void attention_add_seen(const bny_attention_task *keys, banyan_dtype dtype,
+                                                         int32_t from, int32_t count, attention_work *work) {
+  switch (dtype) {
+  case BANYAN_F32: attention_add(keys, BANYAN_F32, from, count, work); break;
+  case BANYAN_F16: attention_add(keys, BANYAN_F16, from, count, work); break;
+  case BANYAN_BF16: attention_add(keys, BANYAN_BF16, from, count, work); break;
+  case BANYAN_E4M3: attention_add(keys, BANYAN_E4M3, from, count, work); break;
+  case BANYAN_E5M2: attention_add(keys, BANYAN_E5M2, from, count, work); break;
+  case BANYAN_I8: attention_add(keys, BANYAN_I8, from, count, work); break;
+  }
 }
 
 /* Adds what each row sees of keys [first, first + count) of the task, which begin at `from` of `keys`. */
-static void attention_add_by_row(const bny_attention_task *task, const bny_attention_task *keys, int32_t first,
-                                 int32_t from, int32_t count, attention_work *work) {
+static void attention_add_by_row(const bny_attention_task *task, const bny_attention_task *keys, banyan_dtype dtype,
+                                 int32_t first, int32_t from, int32_t count, attention_work *work) {
   work->rows = 1;
   for (work->row = 0; work->row < task->heads; work->row++) {
     const bny_attention_sight *sight = &task->sights[work->row];
     int32_t low = sight->first > first ? sight->first : first;
     int32_t high = sight->end < first + count ? sight->end : first + count;
-    if (low < high) attention_add_seen(keys, from + low - first, high - low, work);
+    if (low < high) attention_add_seen(keys, dtype, from + low - first, high - low, work);
     for (int32_t key = sight->tree_first > first ? sight->tree_first : first;
          sight->tree_bits != 0 && key < first + count && key - sight->tree_first < 32; key++)
-      if (sight->tree_bits >> (key - sight->tree_first) & 1) attention_add_seen(keys, from + key - first, 1, work);
+      if (sight->tree_bits >> (key - sight->tree_first) & 1)
+        attention_add_seen(keys, dtype, from + key - first, 1, work);
   }
   work->row = 0;
   work->rows = task->heads;
@@ -161,14 +171,39 @@ static inline bool attention_all_seen(const bny_attention_task *task, int32_t fi
   return true;
 }
 
+/* Rows of a tile as f32. */
+typedef struct attention_rows {
+  float rows[ATTENTION_TILE][BNY_FLASHMLA_DIM];
+} __attribute__((aligned(64))) attention_rows;
+
+/* Converts rows of FlashMLA's to f32. Returns them as a task of their own. */
+static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
+                                                    attention_rows *to) {
+  for (int32_t i = 0; i < count; i++) {
+    const char *row = attention_row(task->k, task->k_token_stride, first + i, BANYAN_E4M3);
+    for (int32_t j = 0; j < BNY_FLASHMLA_CODES; j += BNY_FLASHMLA_GROUP) {
+      float scale;
+      memcpy(&scale, row + BNY_FLASHMLA_CODES + j / BNY_FLASHMLA_GROUP * (int32_t)sizeof scale, sizeof scale);
+      attention_unpack(row + j, BNY_FLASHMLA_GROUP, BANYAN_E4M3, scale, to->rows[i] + j);
+    }
+    attention_unpack(row + BNY_FLASHMLA_ROPE_AT, BNY_FLASHMLA_ROPE, BANYAN_BF16, 1, to->rows[i] + BNY_FLASHMLA_CODES);
+  }
+  bny_attention_task one = *task;
+  one.k = one.v = to->rows;
+  one.k_token_stride = one.v_token_stride = BNY_FLASHMLA_DIM;
+  one.keys = count;
+  return one;
+}
+
+/* `unpacked`: where rows of FlashMLA's are converted to f32, which `dtype` is then; NULL: rows are plain. */
 static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
-                                                                 int32_t key, int32_t last, attention_work *work,
-                                                                 bny_attention_sums *sums) {
+                                                                 int32_t key, int32_t last, attention_rows *unpacked,
+                                                                 attention_work *work, bny_attention_sums *sums) {
   for (int32_t block = key; block < last;) {
     int32_t block_end = last - block > BNY_ATTENTION_BLOCK ? block + BNY_ATTENTION_BLOCK : last;
     for (int32_t first = block; first < block_end;) {
       int32_t count = block_end - first > ATTENTION_TILE ? ATTENTION_TILE : block_end - first, from = first;
-      bny_attention_task page;
+      bny_attention_task page, tile;
       const bny_attention_task *keys = task;
       if (task->pages) { /* a tile lies in one page */
         page = attention_page(task, first);
@@ -176,8 +211,13 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
         from = first % task->page_keys;
         count = page.keys - from < count ? page.keys - from : count;
       }
+      if (unpacked) {
+        tile = attention_flashmla(keys, from, count, unpacked);
+        keys = &tile;
+        from = 0;
+      }
       if (task->sights && !attention_all_seen(task, first, count))
-        attention_add_by_row(task, keys, first, from, count, work);
+        attention_add_by_row(task, keys, dtype, first, from, count, work);
       else
         attention_add(keys, dtype, from, count, work);
       first += count;
@@ -191,11 +231,33 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
 #define ATTENTION_OVER(name, dtype)                                                                       \
   static __attribute__((noinline)) void name(const bny_attention_task *task, int32_t first, int32_t last, \
                                              attention_work *work, bny_attention_sums *sums) {            \
-    attention_over(task, dtype, first, last, work, sums);                                                 \
+    attention_over(task, dtype, first, last, NULL, work, sums);                                           \
   }
 ATTENTION_OVER(attention_over_f32, BANYAN_F32)
 ATTENTION_OVER(attention_over_f16, BANYAN_F16)
 ATTENTION_OVER(attention_over_bf16, BANYAN_BF16)
+ATTENTION_OVER(attention_over_e4m3, BANYAN_E4M3)
+ATTENTION_OVER(attention_over_e5m2, BANYAN_E5M2)
+ATTENTION_OVER(attention_over_i8, BANYAN_I8)
+
+static __attribute__((noinline)) void attention_over_flashmla(const bny_attention_task *task, int32_t first,
+                                                              int32_t last, attention_work *work,
+                                                              bny_attention_sums *sums) {
+  attention_rows unpacked;
+  attention_over(task, BANYAN_F32, first, last, &unpacked, work, sums);
+}
+
+static void attention_over_rows(const bny_attention_task *task, int32_t first, int32_t last, attention_work *work,
+                                bny_attention_sums *sums) {
+  switch (task->kv_dtype) {
+  case BANYAN_F32: attention_over_f32(task, first, last, work, sums); break;
+  case BANYAN_F16: attention_over_f16(task, first, last, work, sums); break;
+  case BANYAN_BF16: attention_over_bf16(task, first, last, work, sums); break;
+  case BANYAN_E4M3: attention_over_e4m3(task, first, last, work, sums); break;
+  case BANYAN_E5M2: attention_over_e5m2(task, first, last, work, sums); break;
+  case BANYAN_I8: attention_over_i8(task, first, last, work, sums); break;
+  }
+}
 
 static void attention_run(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums) {
   attention_work work;
@@ -210,12 +272,14 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   work.row = 0;
   work.rows = task->heads;
   attention_queries(task, &work);
-  if (task->kv_dtype == BANYAN_F32)
-    attention_over_f32(task, first, last, &work, sums);
-  else if (task->kv_dtype == BANYAN_F16)
-    attention_over_f16(task, first, last, &work, sums);
+  bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
+  double factor = is_plain ? attention_factor(task->kv_dtype) : 1;
+  work.k_factor = task->scale_log2 * task->k_scale / factor;
+  work.v_factor = task->v_scale / factor;
+  if (is_plain)
+    attention_over_rows(task, first, last, &work, sums);
   else
-    attention_over_bf16(task, first, last, &work, sums);
+    attention_over_flashmla(task, first, last, &work, sums);
   memcpy(sums->d, work.d, (size_t)task->heads * sizeof work.d[0]);
 }
 

@@ -2,6 +2,7 @@
  *
  * Attention in plain C, laid out so that a compiler can use the machine's vectors. */
 #include "attention_loop.h"
+#include "f8.h"
 #include "merge_math.h"
 
 static bool supported(void) { return true; }
@@ -21,6 +22,9 @@ static inline __attribute__((always_inline)) float element(const char *row, int3
     memcpy(&value, row + (size_t)index * 4, sizeof value);
     return value;
   }
+  if (dtype == BANYAN_E4M3) return bny_float_of_e4m3((uint8_t)row[index]);
+  if (dtype == BANYAN_E5M2) return bny_float_of_e5m2((uint8_t)row[index]);
+  if (dtype == BANYAN_I8) return (float)(int8_t)row[index];
   uint16_t half;
   memcpy(&half, row + (size_t)index * 2, sizeof half);
   return dtype == BANYAN_F16 ? f16_float(half) : bny_float_of_bf16(half);
@@ -30,6 +34,15 @@ static inline __attribute__((always_inline)) void convert(const char *row, int32
                                                           int32_t padded, float *values) {
   for (int32_t i = 0; i < count; i++) values[i] = element(row, i, dtype);
   for (int32_t i = count; i < padded; i++) values[i] = 0;
+}
+
+static double attention_factor(banyan_dtype dtype) {
+  (void)dtype;
+  return 1;
+}
+
+static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {
+  for (int32_t i = 0; i < count; i++) to[i] = element(row, i, dtype) * scale;
 }
 
 static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
@@ -52,7 +65,7 @@ static inline __attribute__((always_inline)) void attention_scores(const bny_att
   for (int32_t i = 0; i < count; i++) {
     convert(attention_row(task->k, task->k_token_stride, first + i, dtype), task->head_dim, dtype, work->q_stride, k);
     for (int32_t h = work->row; h < work->row + work->rows; h++)
-      work->t[h * ATTENTION_TILE + i] = task->scale_log2 * dot(work->q + h * work->q_stride, k, work->q_stride);
+      work->t[h * ATTENTION_TILE + i] = work->k_factor * dot(work->q + h * work->q_stride, k, work->q_stride);
   }
 }
 

@@ -4,7 +4,8 @@
  *
  *   vec, VEC_LANES               a vector of floats
  *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
- *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros
+ *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros. Those of E4M3 are times
+ *                                2^-8, as an f16 of the same bits is
  *   vec_sum                      of the lanes
  *   vec_store_sums               sums of the lanes of four vectors, last levels in double, times a factor
  *   vec_difference               (float)(t[lane] - m)
@@ -34,6 +35,16 @@ INLINE void prefetch_bytes(const char *first, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 2);
 }
 
+static inline double attention_factor(banyan_dtype dtype) { return dtype == BANYAN_E4M3 ? 0x1p-8 : 1; }
+
+static inline void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {
+  const vec exact = vec_set1((float)(1 / attention_factor(dtype))), by = vec_set1(scale);
+  for (int32_t i = 0; i < count; i += VEC_LANES) {
+    vec values = vec_row(row + (size_t)i * attention_element_bytes(dtype), dtype);
+    vec_store(to + i, vec_mul(vec_mul(values, exact), by));
+  }
+}
+
 static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
   float last[VEC_LANES];
   int32_t i = 0;
@@ -54,7 +65,7 @@ INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k
 }
 
 INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
-                        const char *const *rows, double *t) {
+                        const char *const *rows, double factor, double *t) {
   vec sums[SCORE_HEADS][SCORE_KEYS], k[SCORE_KEYS];
   int32_t whole = task->head_dim / VEC_LANES * VEC_LANES;
   UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_zero(); }
@@ -70,7 +81,7 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
     }
     score_step(heads, q + whole, q_stride, k, sums);
   }
-  UNROLL for (int h = 0; h < heads; h++) vec_store_sums(sums[h], task->scale_log2, t + h * ATTENTION_TILE);
+  UNROLL for (int h = 0; h < heads; h++) vec_store_sums(sums[h], factor, t + h * ATTENTION_TILE);
 }
 
 INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
@@ -91,13 +102,13 @@ INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
       double *t = work->t + h * ATTENTION_TILE + i;
       int32_t left = end - h;
       if (left >= SCORE_HEADS) {
-        score_block(SCORE_HEADS, task, dtype, q, work->q_stride, rows, t);
+        score_block(SCORE_HEADS, task, dtype, q, work->q_stride, rows, work->k_factor, t);
         h += SCORE_HEADS;
       } else if (SCORE_HEADS > 2 && left >= 2) {
-        score_block(2, task, dtype, q, work->q_stride, rows, t);
+        score_block(2, task, dtype, q, work->q_stride, rows, work->k_factor, t);
         h += 2;
       } else {
-        score_block(1, task, dtype, q, work->q_stride, rows, t);
+        score_block(1, task, dtype, q, work->q_stride, rows, work->k_factor, t);
         h += 1;
       }
     }

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "banyan.h"
+#include "flashmla.h"
 
 #ifdef __CUDACC__
 #define BNY_DECODE_INLINE static inline __host__ __device__
@@ -54,8 +55,6 @@ typedef enum bny_decode_rows {
   BNY_ROWS_e4m3,    /* 8-bit elements */
   BNY_ROWS_flashmla /* 656 bytes: 512 of E4M3, four f32 scales for 128 of them each, 64 of BF16 */
 } bny_decode_rows;
-
-enum { BNY_FLASHMLA_BYTES = 656 };
 
 /* What general kernels serve beside the rest. Pointers are device memory, or NULL: see banyan_attention_desc. */
 typedef struct bny_decode_general {

@@ -120,9 +120,12 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
       .value_dim = job->value_dim,
       .keys = bny_decode_keys(desc, b),
       .scale_log2 = job->scale_log2,
+      .k_scale = desc->k_scale ? (double)desc->k_scale[block->kv_head * desc->kv_scale_stride] : 1,
+      .v_scale = desc->v_scale ? (double)desc->v_scale[block->kv_head * desc->kv_scale_stride] : 1,
       .soft_cap = (float)((double)desc->soft_cap * log2_e),
       .q_dtype = desc->q_dtype,
       .kv_dtype = desc->kv_dtype,
+      .kv_rows = desc->kv_rows,
       .rope_dim = desc->rope_dim,
       .k_token_stride = desc->k_token_stride,
       .v_token_stride = desc->v_token_stride,
@@ -349,7 +352,8 @@ static void run_alone(attention_job *job) {
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
-  int64_t keys = 0, row = desc->head_dim + bny_decode_value_dim(desc);
+  bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
+  int64_t keys = 0, row = is_plain ? desc->head_dim + bny_decode_value_dim(desc) : BNY_FLASHMLA_BYTES;
   for (int32_t b = 0; b < desc->batch; b++) keys += bny_decode_keys(desc, b);
   return (uint64_t)(keys * desc->kv_heads * row) * bny_dtype_bytes(desc->kv_dtype);
 }

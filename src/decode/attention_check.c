@@ -39,9 +39,52 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
   if (!bny_dtype_is_float(desc->q_dtype))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->q_dtype);
-  if (!bny_dtype_is_float(desc->kv_dtype))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
+  if (bny_dtype_bytes(desc->kv_dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2 or "
+                          "BANYAN_I8",
                     (int)desc->kv_dtype);
+  return BANYAN_OK;
+}
+
+/* Rows of another make than PLAIN have one shape. */
+static banyan_status check_rows(const banyan_attention_desc *desc) {
+  if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN && desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "kv_rows is %d, must be BANYAN_KV_ROWS_PLAIN or BANYAN_KV_ROWS_FLASHMLA_FP8",
+                    (int)desc->kv_rows);
+  bool has_scale = desc->k_scale || desc->v_scale;
+  if (has_scale && (bny_dtype_is_float(desc->kv_dtype) || desc->kv_rows != BANYAN_KV_ROWS_PLAIN))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "%s is set, but kv_dtype is %d and kv_rows %d: plain rows of BANYAN_E4M3, BANYAN_E5M2 and "
+                          "BANYAN_I8 alone have a scale beside them",
+                    desc->k_scale ? "k_scale" : "v_scale", (int)desc->kv_dtype, (int)desc->kv_rows);
+  if (desc->kv_rows == BANYAN_KV_ROWS_PLAIN) return BANYAN_OK;
+  if (desc->kv_dtype != BANYAN_E4M3 || desc->head_dim != BNY_FLASHMLA_DIM ||
+      bny_decode_value_dim(desc) != BNY_FLASHMLA_CODES)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "kv_rows is BANYAN_KV_ROWS_FLASHMLA_FP8, with kv_dtype %d, head_dim %" PRId32
+                          " and value_dim %" PRId32 "; must be BANYAN_E4M3, %d and %d",
+                    (int)desc->kv_dtype, desc->head_dim, bny_decode_value_dim(desc), BNY_FLASHMLA_DIM,
+                    BNY_FLASHMLA_CODES);
+  if (desc->v && desc->v != desc->k)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "v is not k, but values are part of the rows of BANYAN_KV_ROWS_FLASHMLA_FP8. Let v be k or "
+                          "NULL");
+  return BANYAN_OK;
+}
+
+/* Scales are numbers of host memory. The sign is the caller's affair. */
+static banyan_status check_scales(const banyan_attention_desc *desc) {
+  for (int32_t i = 0; i < 2; i++) {
+    const float *scales = i == 0 ? desc->k_scale : desc->v_scale;
+    for (int32_t h = 0; scales && h < desc->kv_heads; h++) {
+      float scale = scales[h * desc->kv_scale_stride];
+      if (!isfinite(scale))
+        return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s of KV head %" PRId32 " is %g, must be finite",
+                        i == 0 ? "k_scale" : "v_scale", h, (double)scale);
+    }
+  }
   return BANYAN_OK;
 }
 
@@ -98,15 +141,18 @@ static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b
 static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
   if (desc->batch == 0) return BANYAN_OK;
   int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
+  bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
+  int32_t k_row = is_plain ? desc->head_dim : BNY_FLASHMLA_BYTES;
   banyan_status status =
       check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope_dim);
   if (status == BANYAN_OK && desc->rope_dim > 0)
     status = check_stride("q_rope_head_stride", desc->q_rope_head_stride, desc->heads, desc->rope_dim);
-  if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, desc->head_dim);
+  if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, k_row);
+  if (status == BANYAN_OK && longest > 0)
+    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, k_row);
+  if (!is_plain) return status;
   if (status == BANYAN_OK)
     status = check_stride("v_token_stride", desc->v_token_stride, neighbours, bny_decode_value_dim(desc));
-  if (status == BANYAN_OK && longest > 0)
-    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, desc->head_dim);
   if (status == BANYAN_OK && longest > 0)
     status = check_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, bny_decode_value_dim(desc));
   return status;
@@ -126,9 +172,10 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
   }
   if (longest > 0 && !desc->k)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
-  if (longest > 0 && !desc->v)
+  if (longest > 0 && !desc->v && desc->kv_rows == BANYAN_KV_ROWS_PLAIN)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
   status = check_strides(desc, longest);
+  if (status == BANYAN_OK) status = check_scales(desc);
   for (int32_t b = 0; desc->page_table && b < desc->batch && status == BANYAN_OK; b++) status = check_page_ids(desc, b);
   return status;
 }
@@ -151,6 +198,7 @@ banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_p
 
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
+  if (status == BANYAN_OK) status = check_rows(desc);
   if (status == BANYAN_OK) status = bny_decode_check_queries(desc);
   if (status == BANYAN_OK) status = check_pages(desc);
   if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);

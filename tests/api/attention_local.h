@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "banyan.h"
+#include "f8.h"
 #include "tests/support/generator.h"
 
 static uint64_t random_state;
@@ -29,7 +30,24 @@ static inline double random_normal(void) {
   return sum - 6;
 }
 
-static inline size_t element_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+static inline size_t element_bytes(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
+}
+
+/* I8 holds sixteenths: problem_make() sets scales that are about as large. */
+static inline uint8_t code_of(banyan_dtype dtype, double value) {
+  if (dtype == BANYAN_I8) return (uint8_t)(int8_t)fmin(fmax(rint(16 * value), -128), 127);
+  return dtype == BANYAN_E4M3 ? bny_e4m3_of_float((float)value) : bny_e5m2_of_float((float)value);
+}
+
+static inline double value_of_code(banyan_dtype dtype, uint8_t code) {
+  if (dtype == BANYAN_I8) return (double)(int8_t)code;
+  int mantissa_bits = dtype == BANYAN_E4M3 ? 3 : 2, bias = dtype == BANYAN_E4M3 ? 7 : 15;
+  int exponent = (code & 0x7f) >> mantissa_bits, mantissa = code & ((1 << mantissa_bits) - 1);
+  if (exponent > 0) mantissa += 1 << mantissa_bits;
+  double size = ldexp(mantissa, (exponent > 0 ? exponent : 1) - bias - mantissa_bits);
+  return code & 0x80 ? -size : size;
+}
 
 static inline void store(void *base, int64_t index, banyan_dtype dtype, double value) {
   float single = (float)value;
@@ -37,6 +55,10 @@ static inline void store(void *base, int64_t index, banyan_dtype dtype, double v
   memcpy(&bits, &single, sizeof bits);
   if (dtype == BANYAN_F32) {
     memcpy((char *)base + index * 4, &single, 4);
+    return;
+  }
+  if (element_bytes(dtype) == 1) {
+    ((uint8_t *)base)[index] = code_of(dtype, value);
     return;
   }
   uint16_t half = (uint16_t)(bits >> 16);
@@ -62,6 +84,7 @@ static inline double load(const void *base, int64_t index, banyan_dtype dtype) {
     memcpy(&single, (const char *)base + index * 4, 4);
     return (double)single;
   }
+  if (element_bytes(dtype) == 1) return value_of_code(dtype, ((const uint8_t *)base)[index]);
   uint16_t half;
   memcpy(&half, (const char *)base + index * 2, 2);
   if (dtype == BANYAN_BF16) {
@@ -95,6 +118,7 @@ static inline guarded guarded_make(size_t bytes) {
 typedef struct problem {
   banyan_attention_desc desc;
   int32_t seq_lens[8];
+  float scales[2 * 8]; /* of keys and of values, in turn */
   guarded q, k, v;
 } problem;
 
@@ -147,6 +171,12 @@ static inline void problem_make(problem *p, int32_t batch, int32_t heads, int32_
   fill(p->q.data, q_elements, desc->q_dtype, size);
   fill(p->k.data, k_elements, desc->kv_dtype, 1);
   fill(p->v.data, v_elements, desc->kv_dtype, 1);
+  for (int i = 0; i < 2 * 8; i++) p->scales[i] = (float)exp2(random_normal() - (kv_dtype == BANYAN_I8 ? 4 : 0));
+  if (element_bytes(kv_dtype) == 1) {
+    desc->k_scale = p->scales;
+    desc->v_scale = p->scales + 1;
+    desc->kv_scale_stride = random_range(0, 1) * 2;
+  }
   desc->q = p->q.data;
   desc->k = p->k.data;
   desc->v = p->v.data;

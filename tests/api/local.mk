@@ -6,6 +6,7 @@ unit_tests += \
   %D%/test_attention \
   %D%/test_attention_live \
   %D%/test_attention_refused \
+  %D%/test_attention_rows \
   %D%/test_attention_threads \
   %D%/test_contract \
   %D%/test_convert \

@@ -18,6 +18,7 @@ static double reference_logit(const banyan_attention_desc *desc, int32_t b, int3
   double sum = 0;
   for (int32_t j = 0; j < desc->head_dim; j++)
     sum += load(desc->q, q + j, desc->q_dtype) * load(desc->k, k + j, desc->kv_dtype);
+  if (desc->k_scale) sum *= (double)desc->k_scale[kv_head * desc->kv_scale_stride];
   return sum * (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim));
 }
 
@@ -28,6 +29,7 @@ static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_
   int32_t kv_head = h / (desc->heads / desc->kv_heads);
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   int32_t keys = desc->seq_lens[b];
+  double v_scale = desc->v_scale ? (double)desc->v_scale[kv_head * desc->kv_scale_stride] : 1;
   double *s = malloc((size_t)(keys + 1) * sizeof *s);
   double m = -INFINITY, d = 0, mean = 0, squares = 0;
   for (int32_t j = 0; j < value_dim; j++) o[j] = 0;
@@ -41,7 +43,7 @@ static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_
     d += weight;
     double value_squares = 0;
     for (int32_t j = 0; j < value_dim; j++) {
-      double value = load(desc->v, v + j, desc->kv_dtype);
+      double value = load(desc->v, v + j, desc->kv_dtype) * v_scale;
       o[j] += weight * value;
       value_squares += value * value;
     }
@@ -110,7 +112,7 @@ static void random_problem(problem *p) {
   }
   problem_make(p, batch, kv_heads * group, kv_heads, random_dim(BNY_ATTENTION_HEAD_DIM_MAX),
                random_dim(BNY_ATTENTION_VALUE_DIM_MAX), (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16),
-               (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16), seq_lens, 1);
+               (banyan_dtype)random_range(BANYAN_F32, BANYAN_I8), seq_lens, 1);
   if (random_range(0, 3) == 0)
     p->desc.scale = (float)(random_normal() / sqrt((double)p->desc.head_dim)); /* negative ones too */
 }
@@ -146,6 +148,10 @@ TEST_LOOP(batch_independent, 20) {
         one.v = (const char *)one.v +
                 (b * one.v_batch_stride + h / group * one.v_head_stride) * (int64_t)element_bytes(one.kv_dtype);
         one.seq_lens = &p.seq_lens[b];
+        if (one.k_scale) {
+          one.k_scale += h / group * one.kv_scale_stride;
+          one.v_scale += h / group * one.kv_scale_stride;
+        }
         result r = run(table, &one);
         int64_t row = (int64_t)b * p.desc.heads + h;
         ck_assert_msg(memcmp(r.values, (char *)whole.values + row * (int64_t)r.values_bytes, r.values_bytes) == 0 &&

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows, and what is refused of them. */
+#include "attention.h"
+#include "decode/decode.h"
+#include "op.h"
+#include "tests/api/attention_local.h"
+#include "tests/support/suite.h"
+
+#define EACH_TABLE(table)                                                                                   \
+  for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_) \
+    if (table->supported())
+
+static result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
+  banyan_partial out;
+  result r = result_make(desc, &out);
+  ck_assert_msg(bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL) == BANYAN_OK, "%s: %s",
+                table->name, banyan_last_error());
+  return r;
+}
+
+static bool is_number(banyan_dtype dtype, int code) {
+  int magnitude = code & 0x7f;
+  return dtype == BANYAN_I8 || (dtype == BANYAN_E4M3 ? magnitude != 0x7f : magnitude < 0x7c);
+}
+
+/* One key, whose weight is 1: the values come out as they are, and the logit is the key's first element. */
+TEST_RANGE(every_code, BANYAN_E4M3, BANYAN_I8 + 1) {
+  enum { DIM = 37 };
+  const banyan_dtype dtype = (banyan_dtype)_i;
+  float q[DIM] = {1};
+  int32_t lens = 1;
+  for (int code = 0; code < 256; code++) {
+    uint8_t k[DIM] = {0}, v[DIM] = {0};
+    float scales[2] = {0.75f, -3};
+    k[0] = v[0] = v[20] = v[DIM - 1] = (uint8_t)code;
+    banyan_attention_desc desc = {.size = sizeof desc,
+                                  .batch = 1,
+                                  .heads = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = DIM,
+                                  .scale = 1,
+                                  .q_dtype = BANYAN_F32,
+                                  .kv_dtype = dtype,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .seq_lens = &lens,
+                                  .k_scale = &scales[0],
+                                  .v_scale = &scales[1]};
+    double value = is_number(dtype, code) ? value_of_code(dtype, (uint8_t)code) : NAN;
+    EACH_TABLE(table) {
+      result r = run(table, &desc);
+      if (isnan(value)) {
+        ck_assert_msg(!isfinite(r.lse[0]) && !isfinite(r.values[0]), "%s: code 0x%02x is %g, logit %g", table->name,
+                      code, (double)r.values[0], (double)r.lse[0]);
+      } else {
+        ck_assert_msg(fabs((double)r.lse[0] - 0.75 * value) <= 1e-6 * (1 + fabs(value)), "%s: code 0x%02x: logit %g",
+                      table->name, code, (double)r.lse[0]);
+        for (int j = 0; j < DIM; j++) {
+          double right = v[j] == code ? -3 * value : 0;
+          ck_assert_msg(fabs((double)r.values[j] - right) <= 1e-6 * fabs(right), "%s: code 0x%02x: value %d is %g",
+                        table->name, code, j, (double)r.values[j]);
+        }
+      }
+      result_free(&r);
+    }
+  }
+}
+
+/* ---- FlashMLA ---------------------------------------------------------------------------------------------------- */
+
+enum { MLA_KEYS = 700, MLA_PAGE = 64, MLA_PAGES = (MLA_KEYS + MLA_PAGE - 1) / MLA_PAGE };
+
+/* Writes a row of 656 bytes, and the same as f32. */
+static void random_row(char *row, float *same) {
+  for (int j = 0; j < 512; j++) row[j] = (char)code_of(BANYAN_E4M3, 16 * random_normal());
+  for (int j = 0; j < 4; j++) {
+    float scale = (float)exp2(random_normal() - 4);
+    memcpy(row + 512 + 4 * j, &scale, sizeof scale);
+  }
+  for (int j = 0; j < 64; j++) store(row + 528, j, BANYAN_BF16, random_normal());
+  for (int j = 0; j < 512; j++) {
+    float scale;
+    memcpy(&scale, row + 512 + j / 128 * 4, sizeof scale);
+    same[j] = (float)value_of_code(BANYAN_E4M3, (uint8_t)row[j]) * scale;
+  }
+  for (int j = 0; j < 64; j++) same[512 + j] = (float)load(row + 528, j, BANYAN_BF16);
+}
+
+/* The bits are those of f32 rows of the same numbers. */
+TEST_LOOP(flashmla, 4) {
+  random_state = (uint64_t)_i + 400;
+  const int32_t heads = _i < 2 ? 5 : 16, lens[2] = {MLA_KEYS, 3};
+  int32_t table_of_pages[2 * MLA_PAGES];
+  guarded rows = guarded_make((size_t)MLA_PAGES * MLA_PAGE * 656);
+  float *same = malloc((size_t)MLA_PAGES * MLA_PAGE * 576 * sizeof *same);
+  float *q = malloc(2 * 16 * 576 * sizeof *q);
+  fill(q, 2 * 16 * 576, BANYAN_F32, 1);
+  for (int i = 0; i < MLA_PAGES * MLA_PAGE; i++) random_row((char *)rows.data + i * 656, same + i * 576);
+  for (int i = 0; i < 2 * MLA_PAGES; i++) table_of_pages[i] = (7 * i + 3) % MLA_PAGES;
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 2,
+                                .heads = heads,
+                                .kv_heads = 1,
+                                .head_dim = 576,
+                                .value_dim = 512,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_E4M3,
+                                .q = q,
+                                .q_batch_stride = heads * 576,
+                                .q_head_stride = 576,
+                                .k = rows.data,
+                                .k_token_stride = 656,
+                                .k_batch_stride = _i % 2 ? MLA_PAGE * 656 : 656,
+                                .seq_lens = lens,
+                                .kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8};
+  if (_i % 2) {
+    desc.page_table = table_of_pages;
+    desc.page_table_stride = MLA_PAGES;
+    desc.page_keys = MLA_PAGE;
+  }
+  banyan_attention_desc plain = desc;
+  plain.kv_rows = BANYAN_KV_ROWS_PLAIN;
+  plain.kv_dtype = BANYAN_F32;
+  plain.k = plain.v = same;
+  plain.k_token_stride = plain.v_token_stride = 576;
+  plain.k_batch_stride = plain.v_batch_stride = desc.k_batch_stride / 656 * 576;
+  EACH_TABLE(table) {
+    result r = run(table, &desc), right = run(table, &plain);
+    ck_assert_msg(memcmp(r.lse, right.lse, r.lse_bytes) == 0, "%s: logits differ", table->name);
+    ck_assert_msg(memcmp(r.values, right.values, r.values_bytes) == 0, "%s: values differ", table->name);
+    result_free(&r);
+    result_free(&right);
+  }
+  free(q);
+  free(same);
+  munmap(rows.map, rows.map_bytes);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static void refuse(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
+  ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);
+  ck_assert_msg(strstr(banyan_last_error(), word) != NULL, "\"%s\" does not name %s", banyan_last_error(), word);
+}
+
+TEST(refusals) {
+  random_state = 1;
+  problem p;
+  problem_make(&p, 2, 4, 2, 576, 512, BANYAN_F32, BANYAN_E4M3, (int32_t[]){5, 7}, 1);
+  banyan_partial out;
+  result r = result_make(&p.desc, &out);
+  float not_finite[2] = {1, INFINITY};
+  banyan_attention_desc bad = p.desc;
+  bad.kv_rows = (banyan_kv_rows)2;
+  refuse(&bad, &out, "kv_rows is 2");
+  bad = p.desc;
+  bad.kv_dtype = BANYAN_F16;
+  refuse(&bad, &out, "k_scale is set, but kv_dtype is 2");
+  bad.k_scale = NULL;
+  refuse(&bad, &out, "v_scale is set");
+  bad = p.desc;
+  bad.v_scale = not_finite;
+  bad.kv_scale_stride = 1;
+  refuse(&bad, &out, "v_scale of KV head 1 is inf");
+  bad = p.desc;
+  bad.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  refuse(&bad, &out, "have a scale beside them");
+  bad.k_scale = bad.v_scale = NULL;
+  refuse(&bad, &out, "v is not k");
+  bad.v = NULL;
+  bad.k_token_stride = 576;
+  refuse(&bad, &out, "k_token_stride is 576: rows of 656 elements would overlap");
+  bad.value_dim = 576;
+  refuse(&bad, &out, "must be 1 to 512");
+  bad.value_dim = 256;
+  refuse(&bad, &out, "must be BANYAN_E4M3, 576 and 512");
+  result_free(&r);
+  problem_free(&p);
+}
+
+int main(void) { return suite_main(suite_of("attention_rows", 30)); }
