@@ -477,12 +477,14 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
 /* Heads of a tensor [tokens][heads][dim] that ranks hold in shares, as Q under tensor parallelism. Rank r holds
- * counts[r] heads, which follow those of rank r - 1. All fields but strides, `stream` and `live` agree on all ranks. */
+ * counts[r] heads, which follow those of rank r - 1. All fields but strides, `stream` and `live` agree on all ranks, and
+ * so does the number of tokens of a run: a difference is BANYAN_ERR_MISMATCH. Strides may be negative, or lead over
+ * gaps, which are not written. */
 typedef struct banyan_heads_desc {
   size_t size;
   int32_t tokens; /* with live->tokens the most that a run has */
   int32_t heads;  /* of all ranks */
-  int32_t dim;    /* elements of a head */
+  int32_t dim;    /* elements of a head, 1 to 65536 */
   banyan_dtype dtype;
   const int32_t *counts; /* [nranks]: heads of each rank, which add up to `heads`. NULL: as banyan_split() deals them */
   int64_t mine_token_stride, mine_head_stride; /* of this rank's share. Both 0: it is contiguous */
@@ -496,7 +498,9 @@ typedef struct banyan_heads_desc {
 /* clang-format on */
 
 /* Gives all ranks the heads of each, in place: `all` receives [tokens][heads][dim]. `mine` may be its own place in
- * `all`, with the strides of `all`, and else does not overlap it. Plans by classes of tokens, as banyan_combine(). */
+ * `all`, with the strides of `all`, and else does not overlap it: its memory is apart, or both have one token stride
+ * and lie in different columns. Plans by classes of tokens, as banyan_combine(). On a device it is one launch; where
+ * devices of several nodes share no memory, it moves host memory, `live` included. */
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all);
 
 /* Sends `bytes` from `send` to rank + distance and receives as many from rank - distance, modulo the number of ranks.

@@ -102,7 +102,9 @@ typedef struct banyan_attention_desc {
   const int32_t *last_page_len; /* [batch]: keys on the last page of a sequence, 1 to page_keys, in place of seq_lens.
                                  * Needs page_indptr. NULL: seq_lens */
   const banyan_heads_desc *gather; /* within banyan_attention_combine() alone: q is first gathered from the shares of
-                                    * all ranks. NULL: it is there */
+                                    * all ranks, on all of them. Its tokens, heads, dim and dtype are those of q; its
+                                    * strides of the whole are 0, or those of q; its stream is NULL, or that of
+                                    * attention. NULL: q is there */
   const void *q_mine;              /* this rank's share of q, where `gather` is given; q then is memory for the whole */
 } banyan_attention_desc;
 
@@ -135,9 +137,14 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  * say how many of them a run has, on the host; the first so many query tokens are attended to then. If the device of one
  * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
  * it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
- * once. Else it takes two or more: banyan_op_query() says which. On the host, between nodes, the batch may be run in slices: one
- * is combined while the next is attended to. This is chosen once for a shape, by the longest attention of any rank;
- * banyan_attention_combine_init() knows that by keys_max alone. */
+ * once. Else it takes two or more: banyan_op_query() says which.
+ *
+ * - On the host, between nodes, the batch may be run in slices: one is combined while the next is attended to. This is
+ *   chosen once for a shape, by the longest attention of any rank; banyan_attention_combine_init() knows that by
+ *   keys_max alone.
+ * - With desc->gather the gather runs first, as a part of the operation. On a device that is a launch more, on the same
+ *   stream; BANYAN_ERR_UNSUPPORTED between nodes. On the host banyan_start() begins it, and what pointers lead to is
+ *   read until the operation is complete. */
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out,
                                             banyan_op **op);

@@ -42,6 +42,10 @@ typedef struct bny_api_heads {
   banyan_live live;
 } bny_api_heads;
 
+/* Reads desc->gather, which is given, and checks it against q. */
+banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
+                                       bny_api_heads *call);
+
 /* Checks such a call, and fills in `call`. */
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                  bool blocking, bny_api_heads *call);

@@ -109,6 +109,7 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   banyan_partial out_room;
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
+  if (status == BANYAN_OK) status = bny_decode_attention_refuse_gather(desc);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
@@ -176,52 +177,89 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   return BANYAN_OK;
 }
 
-/* keep: gives the caller a persistent operation. */
-static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
-                                        const banyan_combine_desc *combine, const banyan_partial *out,
-                                        banyan_op **keep) {
-  banyan_attention_desc desc_room;
-  banyan_partial out_room;
-  banyan_live live_room;
-  const banyan_live *live;
-  bny_op_key key;
-  char why_apart[BNY_ERROR_TEXT_BYTES];
-  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
-  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
-  if (status == BANYAN_OK)
-    status = key_of_both(comm, desc, combine, !keep, &live, &live_room, &key, why_apart, sizeof why_apart);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
-  bny_box result = bny_api_result_box(comm, &key);
-  status = bny_api_check_partial(&out, &out_room, &result, true);
-  if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
-  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
-  banyan_op *op = NULL;
-  status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
+/* Finds or makes the operation that gathers q first, and binds it. */
+static banyan_status gather_of(banyan_comm *comm, const bny_api_heads *call, bool keep, banyan_op **gather) {
+  banyan_status status = keep ? bny_op_make(comm, &call->key, gather) : bny_op_find(comm, &call->key, gather);
   if (status != BANYAN_OK) return status;
-  /* A rank's device and memory decide whether it serves a shape. An operation that has no attention yet is new on all
-   * ranks. */
+  bny_op_memory memory = call->memory;
+  if (!memory.stream) memory.stream = comm->stream;
+  bny_op_bind(*gather, &memory);
+  return BANYAN_OK;
+}
+
+static banyan_status run(banyan_op *op) {
+  banyan_status status = banyan_start(op);
+  return status == BANYAN_OK ? banyan_wait(op) : status;
+}
+
+/* Gives the operation its attention. A rank's device and memory decide whether it serves a shape. An operation that has
+ * no attention yet is new on all ranks. */
+static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_op_key *key,
+                            const char *why_apart, bny_attention **made) {
   bny_attention *attention = bny_op_attention(op);
   bool is_new = !attention;
+  banyan_status status = BANYAN_OK;
   if (is_new || !bny_attention_rebind(comm, attention, desc))
-    status = bny_attention_make_input(comm, desc, key.all_tokens, key.within_kernel ? NULL : why_apart, &attention);
+    status = bny_attention_make_input(comm, desc, key->all_tokens, key->within_kernel ? NULL : why_apart, &attention);
   if (status != BANYAN_OK && !comm->device.engine) bny_op_refuse(comm, status, false);
   if (is_new && comm->device.engine) {
     banyan_status own = status;
     status = bny_op_all_ready(comm, own);
     if (status != BANYAN_OK && own == BANYAN_OK) bny_attention_free(attention);
   }
+  if (status != BANYAN_OK) return status;
+  if (is_new && comm->device.engine && !key->within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
+  *made = attention;
+  return BANYAN_OK;
+}
+
+static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_op_key *key,
+                                const banyan_partial **out, banyan_partial *room) {
+  bny_box result = bny_api_result_box(comm, key);
+  banyan_status status = bny_api_check_partial(out, room, &result, true);
+  if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, *out, &result, true);
+  return status;
+}
+
+/* keep: gives the caller a persistent operation. All operations are made before the first one runs. */
+static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
+                                        const banyan_combine_desc *combine, const banyan_partial *out,
+                                        banyan_op **keep) {
+  banyan_attention_desc desc_room;
+  banyan_partial out_room;
+  bny_op_key key;
+  bny_api_heads heads;
+  banyan_live live_room;
+  const banyan_live *live = NULL;
+  banyan_op *gather = NULL, *op = NULL;
+  bny_attention *attention = NULL;
+  char why_apart[BNY_ERROR_TEXT_BYTES];
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
+  if (status == BANYAN_OK)
+    status = key_of_both(comm, desc, combine, !keep, &live, &live_room, &key, why_apart, sizeof why_apart);
+  if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room);
+  if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (desc->gather) status = gather_of(comm, &heads, keep != NULL, &gather);
+  if (status != BANYAN_OK) return status;
+  status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
+  bool is_new = status == BANYAN_OK && !bny_op_attention(op);
+  if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
   if (status != BANYAN_OK) {
+    if (keep) banyan_op_free(gather);
     if (keep) banyan_op_free(op);
     return status;
   }
-  if (is_new && comm->device.engine && !key.within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
+  bny_box result = bny_api_result_box(comm, &key);
   bny_op_bind(op, &(bny_op_memory){.in = &attention->out,
                                    .out = bny_api_box_is_empty(&result) ? NULL : out,
                                    .live = live,
                                    .tokens = key.tokens,
                                    .stream = attention->desc.stream,
-                                   .attention = attention});
+                                   .attention = attention,
+                                   .gather = keep ? gather : NULL});
   if (is_new) status = bny_op_overlap(op, !keep);
   if (status != BANYAN_OK) {
     if (keep) banyan_op_free(op);
@@ -231,8 +269,8 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
     *keep = op;
     return BANYAN_OK;
   }
-  status = banyan_start(op);
-  return status == BANYAN_OK ? banyan_wait(op) : status;
+  if (gather) status = run(gather);
+  return status == BANYAN_OK ? run(op) : status;
 }
 
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,

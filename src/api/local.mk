@@ -2,6 +2,7 @@
 libbanyan_core_la_SOURCES += \
   %D%/api.c %D%/api.h \
   %D%/attention.c \
+  %D%/attention_gather.c \
   %D%/attention_run.c %D%/attention_run.h \
   %D%/heads.c \
   %D%/live.c %D%/live.h \

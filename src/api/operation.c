@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "api/live.h"
+#include "decode/decode.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -18,6 +20,7 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
     next = op->next;
     op->next = NULL;
     op->running = op->begun = false;
+    if (op->gather) op->gather->begun = false;
   }
   comm->first = comm->last = NULL;
   return status;
@@ -38,15 +41,12 @@ static bool fit_part(banyan_op *op) {
   return true;
 }
 
-/* Runs the first operation of the queue until it is complete or would wait. */
-static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
-  banyan_op *op = comm->first;
+/* Runs the parts of an operation until they are complete or would wait. */
+static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
+  *done = false;
   while (op->current < op->nparts) {
     bny_run *run = op->parts[op->current].run;
-    if (op->current >= op->ready) {
-      *advanced = false;
-      return BANYAN_OK;
-    }
+    if (op->current >= op->ready) return BANYAN_OK;
     if (!op->begun && !fit_part(op)) {
       bny_run_skip(run);
       op->current++;
@@ -54,16 +54,40 @@ static banyan_status progress_first(banyan_comm *comm, bool block, bool *advance
     }
     if (!op->begun) bny_run_begin(run);
     op->begun = true;
-    bool done = false;
-    banyan_status status = bny_run_progress(run, block, &done);
-    if (status != BANYAN_OK) return status;
-    if (!done) {
-      *advanced = false;
-      return BANYAN_OK;
-    }
+    bool complete = false;
+    banyan_status status = bny_run_progress(run, block, &complete);
+    if (status != BANYAN_OK || !complete) return status;
     op->begun = false;
     op->current++;
     if (!op->lost) op->lost = bny_run_lost(run, &op->lost_token, &op->lost_head);
+  }
+  *done = true;
+  return BANYAN_OK;
+}
+
+/* Gathers what attention needs, and attends. Peers wait for this rank's rows from then on, so an error ends the
+ * communicator. */
+static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
+  banyan_status status = progress_parts(op->gather, block, done);
+  if (status != BANYAN_OK || !*done) return status;
+  op->gathered = true;
+  status = bny_attention_start(op->attention, NULL, op->tokens);
+  if (status == BANYAN_OK) return status;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, why);
+}
+
+/* Runs the first operation of the queue until it is complete or would wait. */
+static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
+  banyan_op *op = comm->first;
+  bool done = true;
+  banyan_status status = BANYAN_OK;
+  if (op->gather && !op->gathered) status = progress_gather(op, block, &done);
+  if (status == BANYAN_OK && done) status = progress_parts(op, block, &done);
+  if (status != BANYAN_OK || !done) {
+    *advanced = false;
+    return status;
   }
   comm->first = op->next;
   if (!comm->first) comm->last = NULL;
@@ -76,6 +100,7 @@ static banyan_status progress_first(banyan_comm *comm, bool block, bool *advance
 /* Called before and after the caller's own work, which may take longer than a deadline. */
 static void rest(const banyan_comm *comm) {
   const banyan_op *op = comm->first;
+  if (op && op->gather && !op->gathered) op = op->gather;
   if (op && op->begun) bny_run_rest(op->parts[op->current].run);
 }
 
@@ -120,6 +145,7 @@ static void free_parts(banyan_op *op) {
 
 static void free_op(banyan_op *op) {
   free_parts(op);
+  if (op->gather) free_op(op->gather);
   bny_attention_free(op->attention);
   free(op->within);
   free(op->counts);
@@ -330,6 +356,8 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->stream = memory->stream;
   if (op->attention != memory->attention) bny_attention_free(op->attention);
   op->attention = memory->attention;
+  if (op->gather != memory->gather) banyan_op_free(op->gather);
+  op->gather = memory->gather;
   if (op->within && op->attention) {
     const bny_decode *decode = &op->attention->decode;
     banyan_partial rows = bny_attention_rows(&op->attention->desc);
@@ -397,7 +425,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 
 /* All parts are put on the stream. Nothing else is left to do. */
 static banyan_status start_on_device(banyan_op *op) {
-  banyan_status status = bny_comm_check(op->comm);
+  banyan_status status = op->gather ? start_on_device(op->gather) : bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
   if (status != BANYAN_OK || op->within) return status;
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
@@ -419,6 +447,15 @@ static banyan_status read_live(banyan_op *op) {
   return bny_live_read(&op->live, op->tokens, op->live_tokens);
 }
 
+/* What may be wrong with attention is looked for before others wait for this rank. */
+static banyan_status prepare_gather(banyan_op *op) {
+  op->gathered = false;
+  op->gather->current = 0;
+  op->gather->ready = op->gather->nparts;
+  banyan_status status = bny_attention_check(op->attention, op->tokens);
+  return status == BANYAN_OK ? read_live(op->gather) : status;
+}
+
 banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
@@ -431,7 +468,9 @@ banyan_status banyan_start(banyan_op *op) {
   if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
   bool sliced = op->attention && op->slices > 1;
   banyan_status ready = read_live(op);
-  if (ready == BANYAN_OK && op->attention)
+  if (ready == BANYAN_OK && op->gather)
+    ready = prepare_gather(op);
+  else if (ready == BANYAN_OK && op->attention)
     ready =
         sliced ? bny_attention_check(op->attention, op->tokens) : bny_attention_start(op->attention, NULL, op->tokens);
   if (ready != BANYAN_OK) return bny_op_refuse(comm, ready, false);
@@ -513,6 +552,17 @@ banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own) {
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
 
+static void add_gather(const banyan_op *gather, banyan_op_info *found) {
+  banyan_op_info own = {.size = sizeof own};
+  banyan_op_query(gather, &own);
+  found->predicted_us += own.predicted_us;
+  found->bytes_sent += own.bytes_sent;
+  found->messages_sent += own.messages_sent;
+  found->bytes_between_nodes += own.bytes_between_nodes;
+  if (own.arena_bytes > found->arena_bytes) found->arena_bytes = own.arena_bytes;
+  found->plan_hash = bny_hash_add(found->plan_hash, own.plan_hash);
+}
+
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (!op || !info) return bny_fail(BANYAN_ERR_ARGUMENT, "op and info must not be NULL");
   banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
@@ -541,6 +591,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
     uint64_t arena_bytes = bny_run_arena_bytes(op->parts[i].run);
     if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;
   }
+  if (op->gather) add_gather(op->gather, &found);
   return bny_sized_write(&bny_sized_op_info, "info", &found, info);
 }
 
@@ -558,7 +609,9 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
   if (!text) bytes = 0;
   if (bytes) text[0] = 0;
   if (!op) return 0;
-  size_t length = op->nparts > 0 ? print_part(op, &op->parts[0], text, bytes) : 0;
+  size_t length = op->gather ? banyan_op_describe(op->gather, text, bytes) : 0;
+  size_t room = bytes > length ? bytes - length : 0;
+  if (op->nparts > 0) length += print_part(op, &op->parts[0], room ? text + length : NULL, room);
   if (op->nparts > 1) bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
   if (op->slices > 1)
     bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);

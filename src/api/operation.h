@@ -33,6 +33,7 @@ typedef struct bny_op_memory {
   void *out_bytes;
   void *stream;             /* on a device */
   bny_attention *attention; /* runs before a combine; becomes the operation's */
+  banyan_op *gather;        /* runs before attention; becomes the operation's */
 } bny_op_memory;
 
 /* Collective. The descriptors of the memory are not checked here. */

@@ -26,7 +26,8 @@ struct banyan_op {
   uint8_t *live_tokens; /* [key.all_tokens] of the run under way, or NULL; owned */
   int32_t tokens;       /* of the run under way */
   void *stream;
-  bny_attention *attention;   /* goes first; owned */
+  bny_attention *attention;   /* goes before the parts; owned */
+  banyan_op *gather;          /* goes before attention, and is never in the queue itself; owned */
   bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
   bny_op_part *parts;
   int32_t nparts;
@@ -34,6 +35,7 @@ struct banyan_op {
   int32_t slices;  /* attention fills parts one after another, at least so many; 0: all at once */
   int32_t ready;   /* parts of this run whose rows are there */
   bool running, begun;
+  bool gathered; /* gather and attention of this run are complete, if there is a gather */
   bool lost; /* a row of the last run is lost: the first one, as in bny_run_lost() */
   int32_t lost_token, lost_head;
   banyan_op *next; /* started after this one */

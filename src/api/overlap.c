@@ -83,7 +83,7 @@ static banyan_status choose_slices(const banyan_op *op, double attention, int32_
 banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
   banyan_comm *comm = op->comm;
   const bny_attention *attention = op->attention;
-  if (attention->engine || comm->nranks == 1 || !comm->transport->ops->reach || attention->desc.queries ||
+  if (attention->engine || comm->nranks == 1 || !comm->transport->ops->reach || attention->desc.queries || op->gather ||
       op->key.all_tokens < 2 || op->nparts > 1)
     return BANYAN_OK;
   double longest_ns = 0;

@@ -196,6 +196,11 @@ banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_p
   return BANYAN_OK;
 }
 
+banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *desc) {
+  if (!desc->gather) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc.gather must be NULL: banyan_attention_combine() alone gathers q");
+}
+
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
   if (status == BANYAN_OK) status = check_rows(desc);

@@ -25,6 +25,9 @@ static inline int32_t bny_decode_value_dim(const banyan_attention_desc *desc) {
 banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, banyan_attention_desc *room);
 banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room);
 
+/* Refuses a description that asks for q to be gathered, which attention alone cannot do. */
+banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *desc);
+
 /* Check a description, and the output for its rows. on_host: lengths may be read. */
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host);
 banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* of the former */

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention whose q is gathered first, from the shares of all ranks. */
+#include <inttypes.h>
+
+#include "api/api.h"
+#include "base/sized.h"
+#include "base/status.h"
+
+static banyan_status check_field(const char *field, int64_t given, const char *of_q, int64_t wanted) {
+  if (given == wanted) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "desc.gather has %s %" PRId64 ", and %s is %" PRId64, field, given, of_q,
+                  wanted);
+}
+
+/* The whole is q, so its strides are those of q, said or not. */
+static banyan_status check_shape(const banyan_attention_desc *desc, const banyan_heads_desc *gather) {
+  bool says_strides = gather->all_token_stride != 0 || gather->all_head_stride != 0;
+  int32_t tokens = desc->queries ? desc->queries->tokens : desc->batch;
+  banyan_status status = check_field("tokens", gather->tokens, desc->queries ? "queries.tokens" : "batch", tokens);
+  if (status == BANYAN_OK) status = check_field("heads", gather->heads, "heads", desc->heads);
+  if (status == BANYAN_OK)
+    status = desc->rope_dim ? check_field("dim", gather->dim, "head_dim without rope_dim",
+                                          (int64_t)desc->head_dim - desc->rope_dim)
+                            : check_field("dim", gather->dim, "head_dim", desc->head_dim);
+  if (status == BANYAN_OK) status = check_field("dtype", gather->dtype, "q_dtype", desc->q_dtype);
+  if (status == BANYAN_OK && says_strides)
+    status = check_field("all_token_stride", gather->all_token_stride, "q_batch_stride", desc->q_batch_stride);
+  if (status == BANYAN_OK && says_strides)
+    status = check_field("all_head_stride", gather->all_head_stride, "q_head_stride", desc->q_head_stride);
+  if (status == BANYAN_OK && desc->q_batch_stride == 0 && tokens > 1)
+    status = bny_fail(BANYAN_ERR_ARGUMENT, "q_batch_stride is 0: tokens of a gathered q would overlap");
+  if (status == BANYAN_OK && gather->stream && gather->stream != desc->stream)
+    status = bny_fail(BANYAN_ERR_ARGUMENT, "desc.gather.stream is not that of attention");
+  return status;
+}
+
+banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
+                                       bny_api_heads *call) {
+  banyan_heads_desc room;
+  const banyan_heads_desc *known = bny_sized_read(&bny_sized_heads_desc, "desc.gather", desc->gather, &room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  if (comm->device.proxy)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "desc.gather needs devices that share memory; those of several nodes do not");
+  banyan_status status = check_shape(desc, known);
+  if (status != BANYAN_OK) return status;
+  banyan_heads_desc heads = *known;
+  heads.all_token_stride = desc->q_batch_stride;
+  heads.all_head_stride = desc->q_head_stride;
+  heads.stream = desc->stream;
+  status = bny_api_heads_read(comm, &heads, desc->q_mine, (void *)(uintptr_t)desc->q, blocking, call);
+  return status == BANYAN_OK ? status
+                             : bny_fail(status, "desc.gather, of q_mine into q as `all`: %s", banyan_last_error());
+}
