@@ -95,7 +95,8 @@ static void gather(world_rank *self) {
   for (int shape = 0; shape < SHAPES; shape++) {
     heads_problem problem;
     heads_make(&problem, random_next(&random), self->rank, self->nranks, TOKENS_MOST);
-    bool good = shape % 2 ? call(self, &problem, &random) : replay(self, &problem, &random, own.stream);
+    bool captures = shape == SHAPES - 1; /* a stream of the fake driver keeps what it has captured */
+    bool good = captures ? replay(self, &problem, &random, own.stream) : call(self, &problem, &random);
     if (!good) break;
   }
   world_meet(self);
@@ -103,12 +104,13 @@ static void gather(world_rank *self) {
 }
 
 static void perform(int32_t nranks, uint64_t salt) {
+  setenv("BANYAN_ARENA_KIB", "1024", 0); /* which takes less time to clear */
   device_world_begin(nranks, "");
   world_run(&(world_setup){.nranks = nranks, .bare = true, .argument = &salt}, gather);
   device_world_end();
 }
 
-TEST_LOOP(devices_gather, 2 * RANKS_MAX) { perform(1 + _i % RANKS_MAX, (uint64_t)_i); }
+TEST_LOOP(devices_gather, RANKS_MAX) { perform(1 + _i % RANKS_MAX, (uint64_t)_i); }
 
 TEST_LOOP(small_arenas_gather_in_parts, 2) {
   setenv("BANYAN_ARENA_KIB", "64", 1);
