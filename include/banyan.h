@@ -477,8 +477,8 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
 /* Heads of a tensor [tokens][heads][dim] that ranks hold in shares, as Q under tensor parallelism. Rank r holds
- * counts[r] heads, which follow those of rank r - 1. All fields but strides, `stream` and `live` agree on all ranks, and
- * so does the number of tokens of a run: a difference is BANYAN_ERR_MISMATCH. Strides may be negative, or lead over
+ * counts[r] heads, which follow those of rank r - 1. All fields but strides, `stream` and `live` agree on all ranks,
+ * and so does the number of tokens of a run: a difference is BANYAN_ERR_MISMATCH. Strides may be negative, or lead over
  * gaps, which are not written. */
 typedef struct banyan_heads_desc {
   size_t size;

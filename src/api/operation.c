@@ -447,7 +447,7 @@ static banyan_status read_live(banyan_op *op) {
   return bny_live_read(&op->live, op->tokens, op->live_tokens);
 }
 
-/* What may be wrong with attention is looked for before others wait for this rank. */
+/* Looks for what may be wrong with attention before others wait for this rank. */
 static banyan_status prepare_gather(banyan_op *op) {
   op->gathered = false;
   op->gather->current = 0;

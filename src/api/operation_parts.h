@@ -36,7 +36,7 @@ struct banyan_op {
   int32_t ready;   /* parts of this run whose rows are there */
   bool running, begun;
   bool gathered; /* gather and attention of this run are complete, if there is a gather */
-  bool lost; /* a row of the last run is lost: the first one, as in bny_run_lost() */
+  bool lost;     /* a row of the last run is lost: the first one, as in bny_run_lost() */
   int32_t lost_token, lost_head;
   banyan_op *next; /* started after this one */
 };

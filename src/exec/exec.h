@@ -166,7 +166,8 @@ banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 /* Writes, as snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
 size_t bny_run_place(const bny_run *run, char *text, size_t bytes);
 
-/* Sets how many of the call's tokens the next runs have, where slices are boxes of rows. At first they have all. Allocates nothing. */
+/* Sets how many of the call's tokens the next runs have, where slices are boxes of rows. At first they have all.
+ * Allocates nothing. */
 void bny_run_set_tokens(bny_run *run, int32_t tokens);
 
 /* Notes that a run was left out because it has no rows, on all ranks alike. */

@@ -10,7 +10,7 @@
 
 enum { PROBLEMS = 4, RUNS = 3, ROWS_MAX = 3 * 80, VALUES_MAX = 512 };
 
-/* What a rank has: q whole, its own heads of it, and memory for the q that is gathered. */
+/* A rank has q whole, its own heads of it, and memory for the q that is gathered. */
 typedef struct share {
   problem_shape shape;
   problem_shard shard;
