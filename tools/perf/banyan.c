@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The collectives of banyan, as persistent operations. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/perf/methods.h"
 
@@ -12,6 +13,7 @@ typedef struct banyan_state {
   tool_part part;
   perf_rows rows;       /* combine: input */
   void *input, *output; /* memory; of broadcast and barrier the output is the input */
+  void *scratch;        /* allgather-heads: one rank's share of the output, to be checked */
   banyan_op *op;
 } banyan_state;
 
@@ -40,12 +42,26 @@ static void check_rows(void *opaque, uint32_t key, perf_errors *errors) {
                   tool_error_bound_of(perf->wire, state->op), errors);
 }
 
+/* The heads of a rank lie apart in the output, token by token. */
+static size_t check_heads(const banyan_state *state, uint32_t key) {
+  const perf_case *perf = state->perf;
+  size_t line = perf->bytes / (size_t)perf->tokens, nranks = (size_t)perf->world->nranks, wrong = 0;
+  for (size_t r = 0; r < nranks; r++) {
+    for (size_t t = 0; t < (size_t)perf->tokens; t++)
+      memcpy((char *)state->scratch + t * line, (const char *)state->output + (t * nranks + r) * line, line);
+    wrong += perf_bytes_check(state->scratch, perf->bytes, key, (int32_t)r);
+  }
+  return wrong;
+}
+
 static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
   banyan_state *state = opaque;
   const perf_case *perf = state->perf;
   int32_t rank = perf->world->rank, nranks = perf->world->nranks;
   size_t wrong = 0;
-  if (perf->collective == BNY_ALLGATHER) {
+  if (perf->collective == BNY_ALLGATHER_HEADS) {
+    wrong = check_heads(state, key);
+  } else if (perf->collective == BNY_ALLGATHER) {
     for (int32_t r = 0; r < nranks; r++)
       wrong += perf_bytes_check((char *)state->output + (size_t)r * perf->bytes, perf->bytes, key, r);
   } else {
@@ -67,17 +83,20 @@ static void destroy(void *opaque) {
     banyan_op_free(state->op);
     if (state->output != state->input) free(state->output);
     free(state->input);
+    free(state->scratch);
     free(state);
   }
 }
 
 static bool allocate(banyan_state *state) {
   const perf_case *perf = state->perf;
-  size_t output = perf->collective == BNY_ALLGATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
+  bool heads = perf->collective == BNY_ALLGATHER_HEADS;
+  size_t output = heads || perf->collective == BNY_ALLGATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
   state->input = tool_allocate(perf->bytes);
   state->output = state->input;
   if (perf->collective != BNY_BROADCAST && perf->collective != BNY_BARRIER) state->output = tool_allocate(output);
-  return state->input != NULL && state->output != NULL;
+  if (heads) state->scratch = tool_allocate(perf->bytes);
+  return state->input != NULL && state->output != NULL && (!heads || state->scratch != NULL);
 }
 
 static banyan_status plan_combine(banyan_state *state) {
@@ -102,11 +121,23 @@ static banyan_status plan_combine(banyan_state *state) {
   return banyan_combine_init(world->comm, &desc, &in, nothing ? NULL : &out, &state->op);
 }
 
+/* Every rank has as many heads, of bf16. */
+static banyan_status plan_heads(banyan_state *state) {
+  const perf_case *perf = state->perf;
+  banyan_heads_desc desc = {.size = sizeof desc,
+                            .tokens = perf->tokens,
+                            .heads = perf->heads * perf->world->nranks,
+                            .dim = perf->head_dim,
+                            .dtype = BANYAN_BF16};
+  return banyan_allgather_heads_init(perf->world->comm, &desc, state->input, state->output, &state->op);
+}
+
 static banyan_status plan(banyan_state *state) {
   const perf_case *perf = state->perf;
   banyan_comm *comm = perf->world->comm;
   switch (perf->collective) {
   case BNY_COMBINE: return plan_combine(state);
+  case BNY_ALLGATHER_HEADS: return plan_heads(state);
   case BNY_SHIFT: return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
   case BNY_BROADCAST: return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
   case BNY_BARRIER: return banyan_barrier_init(comm, &state->op);

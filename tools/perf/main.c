@@ -17,6 +17,9 @@
 
 enum { SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8, DEFAULT_TOKENS = 512 };
 
+/* Of one rank, in allgather-heads: four heads of 128 values of bf16. */
+enum { SHARE_HEADS = 4, SHARE_TOKEN_BYTES = SHARE_HEADS * 128 * 2 };
+
 typedef struct arguments {
   tool_world_options world;
   perf_case perf; /* world, bytes, tokens and heads are set for each row */
@@ -60,6 +63,7 @@ static const tool_option options[] = {
     {"sizes", "LIST",
      "Sizes in bytes, separated by commas, with K or M (1024 based). For combine a size is that of a "
      "partial, rounded up to whole rows of (head_dim + 2) * 4 bytes; for the others it is that of each rank's message. "
+     "In allgather-heads a rank has 4 heads of 128 values of bf16, and a size is rounded up to whole tokens of them. "
      "By "
      "default 15 sizes, each twice the one before, from one row or 512 bytes.",
      .kind = TOOL_CALL, .check = parse_sizes},
@@ -121,7 +125,7 @@ static bool complete_for_device(const arguments *a, tool_error *error) {
 
 /* Checks options against each other, and makes the sizes of all rows; of combine rounded up to whole rows. */
 static bool complete_sizes(arguments *a, tool_error *error) {
-  bool combine = a->perf.collective == BNY_COMBINE;
+  bool combine = a->perf.collective == BNY_COMBINE, heads = a->perf.collective == BNY_ALLGATHER_HEADS;
   size_t row_bytes = (size_t)(a->perf.head_dim + 2) * sizeof(float);
   if (!combine && a->combine_only != NULL) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->perf.collective),
@@ -150,8 +154,10 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     a->size_count = 1;
   } else if (a->size_count == 0) {
     for (a->size_count = 0; a->size_count < DEFAULT_SIZES; a->size_count++)
-      a->sizes[a->size_count] = (combine ? row_bytes : 512) << a->size_count;
+      a->sizes[a->size_count] = (combine ? row_bytes : heads ? SHARE_TOKEN_BYTES : 512) << a->size_count;
   }
+  for (int i = 0; heads && i < a->size_count; i++)
+    a->sizes[i] = (a->sizes[i] + SHARE_TOKEN_BYTES - 1) / SHARE_TOKEN_BYTES * SHARE_TOKEN_BYTES;
   for (int i = 0; combine && i < a->size_count; i++) {
     size_t rows = (a->sizes[i] + row_bytes - 1) / row_bytes;
     a->sizes[i] = rows * row_bytes;
@@ -165,9 +171,11 @@ static bool complete_sizes(arguments *a, tool_error *error) {
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   if (optind != argc - 1)
-    return tool_error_set(error, "name one collective: combine, allgather, shift, broadcast or barrier");
+    return tool_error_set(error,
+                          "name one collective: combine, allgather, allgather-heads, shift, broadcast or barrier");
   if (!bny_collective_parse(argv[optind], &a->perf.collective))
-    return tool_error_set(error, "%.60s: not one of combine, allgather, shift, broadcast, barrier", argv[optind]);
+    return tool_error_set(error, "%.60s: not one of combine, allgather, allgather-heads, shift, broadcast, barrier",
+                          argv[optind]);
   a->protocol.check = !a->unchecked;
   return complete_sizes(a, error);
 }
@@ -175,7 +183,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "latency of the collectives of banyan by size",
-    .usage = "combine|allgather|shift|broadcast|barrier [OPTION]...",
+    .usage = "combine|allgather|allgather-heads|shift|broadcast|barrier [OPTION]...",
     .about = "Measures a collective by size, as a persistent operation: new data in every iteration, the slowest rank "
              "counts, results are checked.\n\n" TOOL_WORLD_ABOUT,
     .failed = "results were wrong, or the work failed",
@@ -208,6 +216,10 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   for (int i = 0; i < a->size_count; i++) {
     perf.bytes = a->sizes[i];
     if (perf.collective == BNY_COMBINE) shape_rows(a, &perf);
+    if (perf.collective == BNY_ALLGATHER_HEADS) {
+      perf.heads = SHARE_HEADS;
+      perf.tokens = (int32_t)(perf.bytes / SHARE_TOKEN_BYTES);
+    }
     if (!perf_measure(&perf, &a->protocol, &rows[i], error)) return false;
     *correct = *correct && rows[i].errors.wrong == 0;
     if (stream != NULL) perf_report_row(&rows[i], a->protocol.against_mpi, stream);

@@ -15,7 +15,7 @@ typedef struct perf_case {
   const tool_world *world;
   bny_collective collective;
   size_t bytes;          /* combine: of a partial, rows * (head_dim + 2) * 4. Else of one rank's message */
-  int32_t tokens, heads; /* combine: rows */
+  int32_t tokens, heads; /* combine: rows; allgather-heads: of one rank */
   int32_t head_dim;
   banyan_dtype wire;
   banyan_scatter scatter;
