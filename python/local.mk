@@ -4,6 +4,7 @@ test_scripts += %D%/tests/test_python.sh
 EXTRA_DIST += \
   %D%/CMakeLists.txt \
   %D%/README.md \
+  %D%/build_wheels.sh \
   %D%/pyproject.toml \
   %D%/banyan/__init__.py \
   %D%/banyan/__main__.py \
