@@ -23,6 +23,7 @@ EXTRA_DIST += \
   %D%/src/array_check.cc \
   %D%/src/array_make.cc \
   %D%/src/attention.cc \
+  %D%/src/attention_call.cc \
   %D%/src/calls.cc \
   %D%/src/combine.cc \
   %D%/src/comm.cc \
@@ -41,6 +42,7 @@ EXTRA_DIST += \
   %D%/src/words.hh \
   %D%/src/xla_ffi.hh \
   %D%/tests/conftest.py \
+  %D%/tests/test_attention.py \
   %D%/tests/test_combine.py \
   %D%/tests/test_compat.py \
   %D%/tests/test_docs.py \

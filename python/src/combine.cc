@@ -77,14 +77,15 @@ void read_scale(const char *argument, const comm &owner, nb::handle word, void *
   rows->values_scale = static_cast<const float *>(from->data);
 }
 
-const int32_t *read_int32s(array *from, const char *argument, const comm &owner, nb::handle word, void *stream) {
-  from->open(argument, word, false, owner.device(), stream);
+} // namespace
+
+const int32_t *read_int32s(array *from, const char *argument, const std::string &device, nb::handle word,
+                           void *stream) {
+  from->open(argument, word, false, device, stream);
   if (from->dtype.code != DL_INT || from->dtype.bits != 32) refuse(argument, from->dtype_name() + ": it is int32");
   from->want_contiguous();
   return static_cast<const int32_t *>(from->data);
 }
-
-} // namespace
 
 void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_live *live) {
   if (PyLong_Check(word.ptr())) {
@@ -92,7 +93,7 @@ void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, 
     *now = read_int32("tokens", word);
     live->tokens = now;
   } else if (!word.is_none()) {
-    live->tokens = read_int32s(from, "tokens", owner, word, stream);
+    live->tokens = read_int32s(from, "tokens", owner.device(), word, stream);
     if (from->count() != 1) refuse("tokens", "it is a number, or an int32 array of one element");
   }
 }
@@ -172,12 +173,13 @@ void combine_call::read_live(const comm &owner, const combine_words &words) {
     return;
   read_tokens(owner, words.tokens, desc.stream, &live_tokens, &tokens_now, &live);
   if (!words.seq_lens.is_none()) {
-    live.seq_lens = read_int32s(&seq_lens, "seq_lens", owner, words.seq_lens, desc.stream);
+    live.seq_lens = read_int32s(&seq_lens, "seq_lens", owner.device(), words.seq_lens, desc.stream);
     seq_lens.want_dims(1, "[batch]");
     live.batch = small(seq_lens, 0);
   }
   if (!words.query_start_loc.is_none()) {
-    live.query_start_loc = read_int32s(&query_start_loc, "query_start_loc", owner, words.query_start_loc, desc.stream);
+    live.query_start_loc =
+        read_int32s(&query_start_loc, "query_start_loc", owner.device(), words.query_start_loc, desc.stream);
     query_start_loc.want_dims(1, "[batch + 1]");
     if (query_start_loc.shape[0] < 1) refuse("query_start_loc", "it has batch + 1 elements, and not 0");
     if (live.seq_lens) query_start_loc.want_shape(0, int64_t{live.batch} + 1, "the batch of seq_lens and 1 more");

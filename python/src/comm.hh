@@ -126,13 +126,34 @@ struct heads_call {
   nb::object made;
 };
 
+// The memory of a contiguous int32 array.
+const int32_t *read_int32s(array *from, const char *argument, const std::string &device, nb::handle word, void *stream);
+
+// What attention is given beside its arrays and its output. All are arguments of Python.
+struct attention_words {
+  nb::handle seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start,
+      key_block, key_stride, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len;
+};
+
 struct attention_call {
-  array q, k, v, seq_lens, page_table;
+  array q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, sinks, k_scale, v_scale,
+      page_indptr, last_page_len;
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  banyan_queries queries = BANYAN_QUERIES_INIT;
+  float k_scale_now = 1, v_scale_now = 1;
   std::vector<int32_t> whole; // seq_lens that were not given: all keys
 
   void read(const std::string &device, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
-            nb::handle lens, nb::handle pages, double scale, int32_t keys_max, nb::handle empty);
+            const attention_words &words);
+  int32_t rows() const { return desc.queries ? queries.tokens : desc.batch; } // of q and of the output
+
+private:
+  void read_queries(const std::string &device, void *stream, const attention_words &words);
+  void read_lengths(const std::string &device, void *stream, const attention_words &words);
+  void read_pages(const std::string &device, void *stream, const attention_words &words);
+  void read_logits(const std::string &device, void *stream, const attention_words &words);
+  void read_scales(const std::string &device, void *stream, const attention_words &words);
+  int64_t batch_of(const attention_words &words) const;
 };
 
 // A persistent operation: the arrays that it is bound to live as long.

@@ -27,6 +27,15 @@ operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<co
                        &attention.v,
                        &attention.seq_lens,
                        &attention.page_table,
+                       &attention.query_start_loc,
+                       &attention.query_start,
+                       &attention.tree_mask,
+                       &attention.key_start,
+                       &attention.sinks,
+                       &attention.k_scale,
+                       &attention.v_scale,
+                       &attention.page_indptr,
+                       &attention.last_page_len,
                        &first,
                        &second})
     bound->lasting = true;

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arguments of attention, read.
+#include "comm.hh"
+
+#include <algorithm>
+
+namespace bny {
+
+namespace {
+
+int32_t small(const array &from, int dim) {
+  if (from.shape[dim] > INT32_MAX) refuse(from.name, "a dimension is above 2^31 - 1");
+  return static_cast<int32_t>(from.shape[dim]);
+}
+
+float real(const char *argument, nb::handle word) {
+  double number = PyFloat_AsDouble(word.ptr());
+  if (PyErr_Occurred()) refuse(argument, "it is a number");
+  return static_cast<float>(number);
+}
+
+int32_t whole_number(const char *argument, nb::handle word) { return word.is_none() ? 0 : read_int32(argument, word); }
+
+} // namespace
+
+// Several query tokens per sequence are [tokens]; one is [batch].
+int64_t attention_call::batch_of(const attention_words &words) const {
+  if (!desc.queries) return q.shape[0];
+  if (queries.query_start_loc) return query_start_loc.shape[0] - 1;
+  return words.page_table.is_none() ? k.shape[0] : q.shape[0];
+}
+
+void attention_call::read_queries(const std::string &device, void *stream, const attention_words &words) {
+  bool any = false;
+  for (nb::handle word : {words.query_start_loc, words.query_start, words.tree_mask, words.key_start, words.key_block,
+                          words.key_stride, words.window})
+    any = any || !word.is_none();
+  if (!any) return;
+  queries.tokens = small(q, 0);
+  if (!words.query_start_loc.is_none()) {
+    queries.query_start_loc = read_int32s(&query_start_loc, "query_start_loc", device, words.query_start_loc, stream);
+    query_start_loc.want_dims(1, "[batch + 1]");
+    if (query_start_loc.shape[0] < 1) refuse("query_start_loc", "it has batch + 1 elements, and not 0");
+  }
+  desc.queries = &queries;
+  int64_t batch = batch_of(words);
+  if (!words.query_start.is_none()) {
+    queries.query_start = read_int32s(&query_start, "query_start", device, words.query_start, stream);
+    query_start.want_dims(1, "[batch]");
+    query_start.want_shape(0, batch, "the batch");
+  }
+  if (!words.key_start.is_none()) {
+    queries.key_start = read_int32s(&key_start, "key_start", device, words.key_start, stream);
+    key_start.want_dims(1, "[batch]");
+    key_start.want_shape(0, batch, "the batch");
+  }
+  if (!words.tree_mask.is_none()) {
+    tree_mask.open("tree_mask", words.tree_mask, false, device, stream);
+    if (tree_mask.dtype.bits != 32 || (tree_mask.dtype.code != DL_UINT && tree_mask.dtype.code != DL_INT))
+      refuse("tree_mask", tree_mask.dtype_name() + ": it is uint32, or int32 with the same bits");
+    tree_mask.want_dims(1, "[tokens]");
+    tree_mask.want_shape(0, q.shape[0], "the number of tokens of q");
+    tree_mask.want_contiguous();
+    queries.tree_mask = static_cast<const uint32_t *>(tree_mask.data);
+  }
+  queries.key_block = whole_number("key_block", words.key_block);
+  queries.key_stride = whole_number("key_stride", words.key_stride);
+  queries.window = whole_number("window", words.window);
+}
+
+void attention_call::read_pages(const std::string &device, void *stream, const attention_words &words) {
+  page_table.open("page_table", words.page_table, false, device, stream);
+  if (page_table.dtype.code != DL_INT || page_table.dtype.bits != 32)
+    refuse("page_table", page_table.dtype_name() + ": it is int32");
+  page_table.want_contiguous_rows();
+  desc.page_table = static_cast<const int32_t *>(page_table.data);
+  desc.page_keys = small(k, 2);
+  desc.pages = k.shape[0];
+  if (!words.page_indptr.is_none()) {
+    page_table.want_dims(1, "[pages of all sequences], as page_indptr is given");
+    desc.page_indptr = read_int32s(&page_indptr, "page_indptr", device, words.page_indptr, stream);
+    page_indptr.want_dims(1, "[batch + 1]");
+    page_indptr.want_shape(0, int64_t{desc.batch} + 1, "the batch and 1 more");
+    return;
+  }
+  page_table.want_dims(2, "[batch, pages of a sequence]");
+  page_table.want_shape(0, desc.batch, "the batch");
+  // One sequence, or a broadcast table, may have a stride that says nothing.
+  desc.page_table_stride = desc.batch > 1 ? page_table.strides[0] : page_table.shape[1];
+}
+
+void attention_call::read_lengths(const std::string &device, void *stream, const attention_words &words) {
+  if (!words.last_page_len.is_none()) {
+    if (!words.seq_lens.is_none()) refuse("last_page_len", "it stands in place of seq_lens");
+    desc.last_page_len = read_int32s(&last_page_len, "last_page_len", device, words.last_page_len, stream);
+    last_page_len.want_dims(1, "[batch]");
+    last_page_len.want_shape(0, desc.batch, "the batch");
+    return;
+  }
+  if (words.seq_lens.is_none()) {
+    if (!words.page_table.is_none()) refuse("seq_lens", "with a page table it says how many keys each sequence has");
+    if (!device.empty()) refuse("seq_lens", "on a device it is memory of that device, and has to be given");
+    whole.assign(static_cast<size_t>(desc.batch), small(k, 2));
+    desc.seq_lens = whole.data();
+    return;
+  }
+  desc.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
+  seq_lens.want_dims(1, "[batch]");
+  seq_lens.want_shape(0, desc.batch, "the batch");
+  if (desc.page_indptr) return;
+  int64_t most = words.page_table.is_none() ? k.shape[2] : page_table.shape[1] * k.shape[2];
+  for (int64_t b = 0; device.empty() && b < desc.batch; b++) {
+    if (desc.seq_lens[b] >= 0 && desc.seq_lens[b] <= most) continue;
+    refuse("seq_lens", "sequence " + std::to_string(b) + " has " + std::to_string(desc.seq_lens[b]) +
+                           " keys, and there is room for " + std::to_string(most));
+  }
+}
+
+void attention_call::read_logits(const std::string &device, void *stream, const attention_words &words) {
+  desc.scale = real("scale", words.scale);
+  if (!words.soft_cap.is_none()) desc.soft_cap = real("soft_cap", words.soft_cap);
+  if (!words.empty.is_none()) {
+    const char *word = read_text("empty", words.empty);
+    if (std::string(word) != "nan") refuse("empty", "for attention it is \"nan\" or None");
+    desc.empty = BANYAN_EMPTY_NAN;
+  }
+  if (words.sinks.is_none()) return;
+  sinks.open("sinks", words.sinks, false, device, stream);
+  if (sinks.number() != BANYAN_F32) refuse("sinks", sinks.dtype_name() + ": it is float32");
+  sinks.want_dims(1, "[heads]");
+  sinks.want_shape(0, desc.heads, "the number of heads of q");
+  sinks.want_contiguous();
+  desc.sinks = static_cast<const float *>(sinks.data);
+}
+
+// Scales are numbers, or arrays of one for each KV head.
+void attention_call::read_scales(const std::string &device, void *stream, const attention_words &words) {
+  struct {
+    const char *name;
+    nb::handle word;
+    array *from;
+    float *now;
+    const float **place;
+  } const both[] = {{"k_scale", words.k_scale, &k_scale, &k_scale_now, &desc.k_scale},
+                    {"v_scale", words.v_scale, &v_scale, &v_scale_now, &desc.v_scale}};
+  int64_t stride[2] = {-1, -1};
+  for (int i = 0; i < 2; i++) {
+    if (both[i].word.is_none()) continue;
+    if (PyFloat_Check(both[i].word.ptr()) || PyLong_Check(both[i].word.ptr())) {
+      if (!device.empty()) refuse(both[i].name, "on a device it is an array of that device, not a number");
+      *both[i].now = real(both[i].name, both[i].word);
+      *both[i].place = both[i].now;
+      stride[i] = 0;
+      continue;
+    }
+    array &from = *both[i].from;
+    from.open(both[i].name, both[i].word, false, device, stream);
+    if (from.number() != BANYAN_F32) refuse(from.name, from.dtype_name() + ": it is float32");
+    if (from.count() != 1) {
+      from.want_dims(1, "[kv_heads]");
+      from.want_shape(0, desc.kv_heads, "the number of KV heads");
+    }
+    stride[i] = from.count() == 1 ? 0 : from.strides[0];
+    *both[i].place = static_cast<const float *>(from.data);
+  }
+  if (stride[0] >= 0 && stride[1] >= 0 && stride[0] != stride[1])
+    refuse("v_scale", "k_scale and v_scale are both one number, or both have one for each KV head");
+  desc.kv_scale_stride = std::max<int64_t>(0, std::max(stride[0], stride[1]));
+}
+
+void attention_call::read(const std::string &device, void *stream, nb::handle q_array, nb::handle k_array,
+                          nb::handle v_array, const attention_words &words) {
+  q.open("q", q_array, false, device, stream);
+  q.want_dims(3, "[batch, heads, head_dim]");
+  q.want_contiguous_rows();
+  k.open("k", k_array, false, device, stream);
+  k.want_dims(4, "[batch, kv_heads, keys, head_dim], or [pages, kv_heads, page_keys, head_dim] with a page table");
+  k.want_contiguous_rows();
+  k.want_shape(3, q.shape[2], "head_dim of q");
+  v.open("v", v_array, false, device, stream);
+  v.want_dims(4, "[batch, kv_heads, keys, value_dim], or [pages, kv_heads, page_keys, value_dim] with a page table");
+  v.want_contiguous_rows();
+  for (int i = 0; i < 3; i++) v.want_shape(i, k.shape[i], "that of k");
+  desc.q_dtype = q.number(), desc.kv_dtype = k.values_number(true);
+  if (desc.kv_dtype != v.values_number(true)) refuse("v", v.dtype_name() + ", and k is " + k.dtype_name());
+  read_queries(device, stream, words);
+  int64_t batch = batch_of(words);
+  if (batch > INT32_MAX) refuse("q", "a dimension is above 2^31 - 1");
+  desc.batch = static_cast<int32_t>(batch), desc.heads = small(q, 1), desc.head_dim = small(q, 2);
+  desc.kv_heads = small(k, 1), desc.value_dim = small(v, 3);
+  desc.q = q.data, desc.q_batch_stride = q.strides[0], desc.q_head_stride = q.strides[1];
+  desc.k = k.data, desc.k_batch_stride = k.strides[0], desc.k_head_stride = k.strides[1];
+  desc.k_token_stride = k.strides[2];
+  desc.v = v.data, desc.v_batch_stride = v.strides[0], desc.v_head_stride = v.strides[1];
+  desc.v_token_stride = v.strides[2];
+  desc.stream = stream, desc.keys_max = whole_number("keys_max", words.keys_max);
+  if (words.page_table.is_none())
+    k.want_shape(0, desc.batch, desc.queries ? "the batch" : "the batch of q");
+  else
+    read_pages(device, stream, words);
+  read_lengths(device, stream, words);
+  read_logits(device, stream, words);
+  read_scales(device, stream, words);
+}
+
+} // namespace bny
