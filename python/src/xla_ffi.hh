@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory layout of XLA's foreign function interface, major version 0: https://openxla.org/xla/custom_call. The parts
-// that a target on the CPU reads. Every struct begins with its size and a list of extensions.
+// The memory layout of XLA's foreign function interface, major version 0: https://openxla.org/xla/custom_call. It has
+// the parts that a target on the CPU reads. Every struct begins with its size and a list of extensions.
 #pragma once
 #include <cstddef>
 #include <cstdint>

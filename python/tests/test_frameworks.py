@@ -216,6 +216,64 @@ def test_exchange_interface_of_c(lone):
     assert Exchanged.alive == []
 
 
+def exchanged(array, device_type=1, flags=0):
+    """An object whose __dlpack__ gives `array` as memory of a device, and with flags."""
+    shape, strides = (ctypes.c_int64 * array.ndim)(*array.shape), (ctypes.c_int64 * array.ndim)()
+    strides[:] = [stride // array.itemsize for stride in array.strides]
+    tensor = Tensor(array.ctypes.data, device_type, 0, array.ndim, 2, 32, 1, shape, strides, 0)
+    managed = Managed(Version(1, 0), None, None, flags, tensor)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+    class Given:
+        kept = array, shape, strides, managed
+        streams = []
+
+        def __dlpack__(self, *, stream=None, max_version=None):
+            self.streams.append(stream)
+            return new(ctypes.addressof(managed), b"dltensor_versioned", None)
+
+        def __dlpack_device__(self):
+            return device_type, 0
+
+    return Given()
+
+
+def test_read_only_and_devices_of_dlpack(lone):
+    o, lse = partials(0, SHAPE, empty=False)
+    out = np.empty_like(o)
+    lone.combine(exchanged(o, flags=1), lse, out=(exchanged(out), None))
+    np.testing.assert_allclose(out, o, rtol=1e-6)
+    with pytest.raises(banyan.ArgumentError, match="out: .*read-only"):
+        lone.combine(o, lse, out=(exchanged(out, flags=1), None))
+    on_device = exchanged(o, device_type=2)
+    with pytest.raises(banyan.ArgumentError, match="o: the array is on a device") as caught:
+        lone.combine(on_device, lse)
+    assert caught.value.argument == "o" and on_device.streams == [1]  # DLPack's number of the default stream
+    with pytest.raises(banyan.ArgumentError, match="lse: the array is on a device"):
+        lone.combine(o, exchanged(lse, device_type=2))
+    managed_memory = exchanged(o, device_type=13)
+    lone.combine(managed_memory, lse, out=(out, None))
+
+
+def test_eight_bit_floats_are_known_by_their_code():
+    """The values reach the library, which says by itself whether it takes them."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    o, lse = partials(0, SHAPE, empty=False)
+    with banyan.Communicator.from_threads(banyan.Threads(1), 0) as comm:
+        for name in ("float8_e4m3fn", "float8_e5m2"):
+            given = o.astype(getattr(ml_dtypes, name))
+            try:
+                out, _ = comm.combine(given, lse, values_scale=2.0)
+            except banyan.Error as error:
+                assert "values_dtype" in str(error)
+                continue
+            assert out.dtype == np.float32
+            np.testing.assert_allclose(out, given.astype(np.float32) * 2, rtol=1e-5)
+        with pytest.raises(banyan.ArgumentError, match="lse: float8"):
+            comm.combine(o, lse.astype(ml_dtypes.float8_e5m2))
+
+
 FROM_ENV = """
 import numpy, banyan
 with banyan.Communicator.from_env(timeout=120) as comm:

@@ -42,6 +42,11 @@ if [ -n "$needed" ]; then
   # shellcheck disable=SC2086
   $pip install --retries 1 $needed >"$venv/pip.log" 2>&1 </dev/null || skip "pip does not get$needed: $(tail -n 1 "$venv/pip.log")"
 fi
+# More frameworks to test with, such as PYTHON_TEST_PACKAGES="jax ml_dtypes". Without an index their tests are skipped.
+for name in ${PYTHON_TEST_PACKAGES-}; do
+  "$venv/bin/python" -c "import $name" 2>/dev/null || $pip install --retries 1 "$name" >>"$venv/pip.log" 2>&1 </dev/null ||
+    echo "pip does not get $name: $(tail -n 1 "$venv/pip.log")"
+done
 export PATH=$venv/bin:$PATH
 export CC CXX
 # shellcheck disable=SC2086
