@@ -32,7 +32,7 @@ typedef struct banyan_queries {
                                    * follow in position. A query sees keys up to its own position. NULL: all keys */
   const uint32_t *tree_mask;  /* [tokens]: for drafts that form a tree. Bit j says whether the query sees the key at
                                    * query_start + j. Keys before query_start are seen, and others are not. A sequence
-                                   * has at most 32 tokens, on a device 16. NULL: keys up to its own position */
+                                   * has at most 32 tokens. NULL: keys up to its own position */
   const int32_t *key_start;   /* [batch]; NULL: 0 */
   int32_t key_block;          /* keys of a block; 0: the keys of a shard follow one another */
   int32_t key_stride;         /* from the position of a block's first key to that of the next block's */
@@ -124,11 +124,12 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * allocates nothing, and may be captured. Operations of a communicator share scratch memory, so their runs follow one
  * another, in graphs too.
  *
- * On a device q, k, v, seq_lens and page_table are memory that the device can read, at each run, and `out` memory that
- * it can write. The following are served, all else is BANYAN_ERR_UNSUPPORTED:
- * - q, k and v are all f16 or all bf16, and their rows begin at multiples of 16 bytes;
- * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
- * - batch is below 2^23. */
+ * On a device all arrays, also those of `queries`, are memory that the device can read, at each run, and `out` memory
+ * that it can write. The following are served, all else is BANYAN_ERR_UNSUPPORTED:
+ * - q is f16 or bf16, k and v have the type of q or E4M3, and their rows begin at multiples of 16 bytes;
+ * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA). Of
+ *   E4M3 it is not 96 or 192. BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16;
+ * - queries.key_stride is at least key_block, rope_dim a multiple of 8, and batch below 2^23. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 
