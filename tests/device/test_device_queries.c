@@ -100,10 +100,11 @@ static query_task *query_task_make(int32_t nranks, uint64_t seed) {
   for (int32_t r = 0; r < nranks; r++) {
     banyan_attention_desc *desc = &set->shards[r].desc;
     desc->soft_cap = cap;
-    for (int32_t h = 0; h < desc->heads; h++) made->extra[r].sinks[h] = h % 4 == 3 ? -INFINITY : 0.3f * (float)(h % 7);
+    desc->sinks = made->extra[0].sinks; /* they count on the first rank alone */
     if (desc->page_table) list_pages(&made->extra[r], desc);
   }
-  set->shards[0].desc.sinks = made->extra[0].sinks;
+  for (int32_t h = 0; h < set->shape.heads; h++)
+    made->extra[0].sinks[h] = h % 4 == 3 ? -INFINITY : 0.3f * (float)(h % 7);
   if (random_one_in(&random, 2)) made->rope = split_queries(set, nranks, 8 << random_below(&random, 3));
   return made;
 }
@@ -225,6 +226,121 @@ START_TEST(rows_see_what_they_may) {
 }
 END_TEST
 
+/* ---- against the host -------------------------------------------------------------------------------------------- */
+
+enum { TOKENS_MAX = 60 };
+
+/* Several tokens for a sequence, in pages of any size. */
+typedef struct token_task {
+  problem_shape shape;
+  problem_shard shard;
+  banyan_queries queries;
+  int32_t loc[PROBLEM_BATCH_MAX + 1], start[PROBLEM_BATCH_MAX], pages[PROBLEM_BATCH_MAX * 100];
+  uint32_t tree[TOKENS_MAX];
+  uint16_t *q;
+  float *values, *lse, *host_values, *host_lse;
+} token_task;
+
+static token_task *token_task_make(uint64_t seed) {
+  token_task *made = calloc(1, sizeof *made);
+  world_random random = {world_seed() * 1000 + seed};
+  problem_shape *shape = &made->shape;
+  *shape = problem_shape_random(&random);
+  shape->page_keys = 0;
+  const int32_t padding = random_below(&random, 4);
+  for (int32_t b = 0; b < shape->batch; b++) made->loc[b + 1] = made->loc[b] + random_below(&random, 17);
+  const int32_t tokens = made->loc[shape->batch] + padding;
+  problem_shape wide = *shape; /* q has a row for each token */
+  wide.batch = tokens > 0 ? tokens : 1;
+  made->q = problem_queries(&random, &wide);
+  problem_shard_make(&random, shape, made->q, &made->shard);
+  for (int32_t b = 0; b < shape->batch; b++) made->start[b] = random_below(&random, made->shard.lengths[b] + 3);
+  for (int32_t i = 0; i < tokens; i++) made->tree[i] = (uint32_t)random_below(&random, 1 << 16);
+  made->queries = (banyan_queries){.size = sizeof made->queries,
+                                   .tokens = tokens,
+                                   .query_start_loc = made->loc,
+                                   .query_start = made->start,
+                                   .tree_mask = random_one_in(&random, 3) ? made->tree : NULL,
+                                   .window = random_one_in(&random, 2) ? 1 + random_below(&random, 50) : 0};
+  banyan_attention_desc *desc = &made->shard.desc;
+  desc->queries = &made->queries;
+  desc->soft_cap = random_one_in(&random, 2) ? 3 : 0;
+  /* What was contiguous becomes pages of as many keys as divide what a sequence has room for. */
+  for (int32_t keys = 1; keys <= shape->keys_max && desc->page_keys == 0; keys++)
+    if (shape->keys_max % keys == 0 && shape->kv_heads == 1 && random_one_in(&random, 3)) desc->page_keys = keys;
+  if (desc->page_keys > 0) {
+    const int32_t each = shape->keys_max / desc->page_keys;
+    for (int32_t i = 0; i < shape->batch * each; i++) made->pages[i] = i;
+    desc->page_table = made->pages;
+    desc->page_table_stride = each;
+    desc->k_batch_stride = desc->page_keys * desc->k_token_stride;
+    desc->v_batch_stride = desc->page_keys * desc->v_token_stride;
+    desc->pages = shape->batch * each;
+  }
+  const size_t rows = (size_t)(wide.batch * shape->heads), values = rows * (size_t)shape->value_dim;
+  made->values = calloc(values, sizeof(float));
+  made->host_values = calloc(values, sizeof(float));
+  made->lse = calloc(rows, sizeof(float));
+  made->host_lse = calloc(rows, sizeof(float));
+  return made;
+}
+
+static void token_task_free(token_task *made) {
+  problem_shard_free(&made->shard);
+  free(made->q);
+  free(made->values);
+  free(made->host_values);
+  free(made->lse);
+  free(made->host_lse);
+  free(made);
+}
+
+static void attend_tokens(world_rank *self) {
+  token_task *made = self->argument;
+  device_world_own own = {NULL, NULL, NULL};
+  banyan_op *op = NULL;
+  if (!device_world_join(self, 0) || !device_world_make_own(self, 0, &own)) return;
+  banyan_attention_desc desc = made->shard.desc;
+  banyan_partial out, host;
+  banyan_partial_init(&out, made->values, BANYAN_F32, made->lse, BANYAN_F32, desc.heads, desc.value_dim);
+  banyan_partial_init(&host, made->host_values, BANYAN_F32, made->host_lse, BANYAN_F32, desc.heads, desc.value_dim);
+  desc.stream = own.stream;
+  if (world_ok(self, banyan_attention(&made->shard.desc, &host), "host") &&
+      world_ok(self, banyan_attention_init(self->comm, &desc, &out, &op), "init") &&
+      world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait") && device_world_run(self))
+    world_ok(self, banyan_comm_status(self->comm), "status");
+  banyan_op_free(op);
+  device_world_free_own(&own);
+}
+
+/* All values are in [-1, 1]. */
+static void check_tokens(const token_task *made) {
+  const problem_shape *shape = &made->shape;
+  for (int32_t row = 0; row < made->queries.tokens * shape->heads; row++) {
+    bool good =
+        made->lse[row] == made->host_lse[row] || fabs((double)made->lse[row] - (double)made->host_lse[row]) <= bound;
+    for (int32_t i = 0; i < shape->value_dim; i++) {
+      const size_t at = (size_t)row * (size_t)shape->value_dim + (size_t)i;
+      good = good && fabs((double)made->values[at] - (double)made->host_values[at]) <= bound;
+    }
+    ck_assert_msg(good, "row %d of %d: lse %g and on the host %g; %d x %d/%d x %d, pages of %d, window %d, tree %d",
+                  row, made->queries.tokens * shape->heads, (double)made->lse[row], (double)made->host_lse[row],
+                  shape->batch, shape->heads, shape->kv_heads, shape->head_dim, made->shard.desc.page_keys,
+                  made->queries.window, made->queries.tree_mask != NULL);
+  }
+}
+
+START_TEST(tokens_are_those_of_the_host) {
+  device_world_begin(1, _i % 2 ? "compute=80" : "");
+  token_task *made = token_task_make((uint64_t)_i);
+  world_setup setup = {.nranks = 1, .bare = true, .argument = made};
+  world_run(&setup, attend_tokens);
+  check_tokens(made);
+  device_world_end();
+  token_task_free(made);
+}
+END_TEST
+
 /* What devices do not serve is refused with a text that names it. */
 static void refuse(world_rank *self) {
   query_task *made = self->argument;
@@ -264,9 +380,10 @@ int main(void) {
   tcase_set_timeout(devices, 60);
 #if defined HAVE_CUDA && defined HAVE_CXX17
   tcase_add_loop_test(devices, rows_see_what_they_may, 0, 12);
+  tcase_add_loop_test(devices, tokens_are_those_of_the_host, 0, 12);
   tcase_add_test(devices, others_are_refused);
 #else
-  (void)rows_see_what_they_may, (void)others_are_refused;
+  (void)rows_see_what_they_may, (void)tokens_are_those_of_the_host, (void)others_are_refused;
 #endif
   suite_add_tcase(suite, devices);
   return world_main(suite);
