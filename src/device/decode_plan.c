@@ -153,7 +153,7 @@ static bool prefers_bulk(const bny_decode_request *request) {
 /* Rows of q that one KV head has in a sequence. Tokens are taken to be dealt evenly. */
 static int32_t rows_of(const bny_decode_request *request) {
   const int32_t group = request->heads / request->kv_heads;
-  if (request->kv == BNY_ROWS_lean || request->batch < 1) return group;
+  if (request->kv == BNY_ROWS_lean || request->batch < 1 || request->tokens < 1) return group;
   const int64_t rows = (int64_t)(request->tokens / request->batch + (request->tokens % request->batch != 0)) * group;
   return rows < INT32_MAX ? (int32_t)rows : INT32_MAX;
 }

@@ -147,6 +147,8 @@ TEST(tokens_are_planned_for) {
   ck_assert_int_eq(short_plan.row_tiles, 1);
   ck_assert_int_eq(long_plan.row_tiles, 16);
   ck_assert_uint_gt(long_plan.blocks, 4 * short_plan.blocks);
+  many.tokens = 0;
+  ck_assert_int_eq(plan_of(&many, &a100, 2).row_tiles, 1);
 }
 
 /* Where rows do not lie side by side, and where it is said. */
