@@ -225,7 +225,7 @@ BNY_DEVICE const unsigned char *bny_general_query_at(const bny_decode_call &call
          at.head * general.q_rope_head_stride + (byte - general.nope_bytes);
 }
 
-/* What an item's rows see, and the scale of its logits, in shared memory. */
+/* The keys that an item's rows see, and the scale of its logits, in shared memory. */
 template <int rows> struct bny_general_rows {
   uint32_t low[rows], high[rows], bits[rows];
   uint32_t clear_first, clear_end; /* the keys that all rows see */

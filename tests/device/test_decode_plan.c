@@ -104,7 +104,7 @@ TEST(kernels_are_chosen) {
   }
 }
 
-/* What lean kernels do not serve, by rows of q that share keys. */
+/* For requests that lean kernels do not serve, by rows of q that share keys. */
 TEST(general_kernels_are_chosen) {
   static const struct {
     const bny_decode_machine *machine;

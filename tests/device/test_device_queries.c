@@ -7,7 +7,7 @@
 
 static const double bound = 3e-5;
 
-/* What a rank's description points to beside its shard. */
+/* Memory that a rank's description points to beside its shard. */
 typedef struct query_extra {
   banyan_queries queries;
   int32_t query_start[PROBLEM_BATCH_MAX], key_start[PROBLEM_BATCH_MAX], indptr[PROBLEM_BATCH_MAX + 1];
@@ -265,7 +265,7 @@ static token_task *token_task_make(uint64_t seed) {
   banyan_attention_desc *desc = &made->shard.desc;
   desc->queries = &made->queries;
   desc->soft_cap = random_one_in(&random, 2) ? 3 : 0;
-  /* What was contiguous becomes pages of as many keys as divide what a sequence has room for. */
+  /* Contiguous keys become pages of a size that divides the room of a sequence. */
   for (int32_t keys = 1; keys <= shape->keys_max && desc->page_keys == 0; keys++)
     if (shape->keys_max % keys == 0 && shape->kv_heads == 1 && random_one_in(&random, 3)) desc->page_keys = keys;
   if (desc->page_keys > 0) {
@@ -341,7 +341,7 @@ START_TEST(tokens_are_those_of_the_host) {
 }
 END_TEST
 
-/* What devices do not serve is refused with a text that names it. */
+/* Requests that devices do not serve are refused with a text that names the field. */
 static void refuse(world_rank *self) {
   query_task *made = self->argument;
   attention_set *set = &made->task->sets[0];
