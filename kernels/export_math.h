@@ -32,8 +32,8 @@ BNY_HD static inline bny_export_rules bny_export_rules_make(const banyan_partial
   rules.high = (double)(type == BANYAN_F16 ? BNY_F16_MAX : type == BANYAN_BF16 ? BNY_BF16_MAX : FLT_MAX);
   rules.low = type == BANYAN_F16 ? 0x1p-14 : 0x1p-126;
   if (!rules.numerators) return rules;
-  double most = out->values_dtype == BANYAN_F16 ? 1.0 : 0x1p64,
-         least = out->values_dtype == BANYAN_F16 ? 0x1p-14 : 0x1p-64;
+  int narrow = out->values_dtype != BANYAN_F32 && out->values_dtype != BANYAN_BF16;
+  double most = narrow ? 1.0 : 0x1p64, least = narrow ? 0x1p-14 : 0x1p-64;
   rules.high = rules.high < most ? rules.high : most;
   rules.low = rules.low > least ? rules.low : least;
   return rules;

@@ -51,6 +51,24 @@ BNY_HD static inline uint8_t bny_e5m2_of_float(float value) {
   return bny_f8_of_float(value, 21, 0x1p-14f, 0x1p7f, BNY_E5M2_MAX);
 }
 
+/* ---- the scale of a partial -------------------------------------------------------------------------------------- */
+
+/* The factor of a row whose input has a scale, value = code x scale, and of one whose output has, code = value / scale.
+ * Kept finite, so that a value of 0 stays 0. */
+BNY_HD static inline float bny_scaled_factor(float factor, float scale) {
+  float product = bny_times(factor, scale);
+  return product < FLT_MAX ? product : FLT_MAX;
+}
+
+BNY_HD static inline float bny_unscaled_factor(float factor, float scale) {
+#ifdef __CUDA_ARCH__
+  float quotient = __fdiv_rn(factor, scale);
+#else
+  float quotient = factor / scale;
+#endif
+  return quotient < FLT_MAX ? quotient : FLT_MAX;
+}
+
 /* ---- blocks of the wire ------------------------------------------------------------------------------------------ */
 
 /* Values that share a scale. The scale is a byte as in OCP MX: 2^(byte - 127). A byte of 0 has codes of 0 alone, and

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Wire formats: the table and the layout of a message. */
+#include "f8.h"
 #include "op.h"
 
 const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT] = {
@@ -19,9 +20,16 @@ bny_wire bny_wire_of_dtype(banyan_dtype dtype) {
 
 static size_t round_to_line(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
+size_t bny_wire_row_bytes(bny_wire wire, int32_t value_dim) {
+  size_t codes = (size_t)value_dim * bny_wire_formats[wire].element_bytes;
+  if (wire != BNY_WIRE_E4M3) return codes;
+  size_t scales = (codes + BNY_SCALE_BLOCK - 1) / BNY_SCALE_BLOCK;
+  return (codes + scales + 3) / 4 * 4;
+}
+
 bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim) {
   size_t statistics = (size_t)rows * sizeof(float);
-  size_t values = (size_t)rows * (size_t)value_dim * bny_wire_formats[wire].element_bytes;
+  size_t values = (size_t)rows * bny_wire_row_bytes(wire, value_dim);
   size_t n = round_to_line(2 * statistics);
   return (bny_wire_layout){.m = 0, .d = statistics, .n = n, .bytes = n + round_to_line(values)};
 }
@@ -41,3 +49,5 @@ size_t bny_dtype_bytes(banyan_dtype dtype) {
 bool bny_dtype_is_float(banyan_dtype dtype) {
   return dtype == BANYAN_F32 || dtype == BANYAN_F16 || dtype == BANYAN_BF16;
 }
+
+bool bny_dtype_is_f8(banyan_dtype dtype) { return dtype == BANYAN_E4M3 || dtype == BANYAN_E5M2; }

@@ -14,6 +14,7 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/attention_table.c \
   %D%/cpu/attention_vector.h \
   %D%/cpu/block.h \
+  %D%/cpu/merge_blocks.h \
   %D%/cpu/merge_template.h \
   %D%/cpu/portable.c \
   %D%/cpu/table.c

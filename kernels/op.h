@@ -4,7 +4,9 @@
  * the caller's convention. One table per instruction set; all tables give the same bits.
  *
  * Wire form of a box of rows: m[rows] and d[rows] as f32 (m a whole number, or -inf for an empty row), then
- * n[rows][value_dim] in the wire dtype; rows token-major. See bny_wire_layout().
+ * n[rows] of bny_wire_row_bytes() each: value_dim values in the wire dtype; rows token-major. A row of e4m3 is value_dim
+ * codes, a byte of scale for each 32 of them, and zeros up to a multiple of four bytes: value = code x 2^(byte - 127).
+ * See f8.h and bny_wire_layout().
  */
 #ifndef BNY_KERNELS_OP_H
 #define BNY_KERNELS_OP_H
@@ -35,6 +37,9 @@ extern const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT];
 /* BNY_WIRE_COUNT if there is none. */
 bny_wire bny_wire_of_dtype(banyan_dtype dtype);
 
+/* Bytes of a row's values in wire form. */
+size_t bny_wire_row_bytes(bny_wire wire, int32_t value_dim);
+
 /* Offsets within a message that holds `rows` rows. The message and its n begin at multiples of 64 bytes; d follows
  * m. */
 typedef struct bny_wire_layout {
@@ -44,7 +49,7 @@ typedef struct bny_wire_layout {
 bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim);
 
 /* A box of rows within a message: row (t, h) of the box is element t * token_stride + h of m and d, and the same times
- * value_dim of n. The pointers are already at the box's first row. */
+ * bny_wire_row_bytes() of n. The pointers are already at the box's first row. */
 typedef struct bny_wire_view {
   float *m;
   float *d;
@@ -111,9 +116,16 @@ bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64
 /* True for extents, in elements, beyond which the address arithmetic of kernels overflows. */
 bool bny_extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride);
 
+/* Reads the scales of `heads` heads in host memory. Returns the first head whose scale is not finite or not above 0, or
+ * -1. */
+int32_t bny_partial_scale_check(const banyan_partial *partial, int32_t heads);
+
 size_t bny_dtype_bytes(banyan_dtype dtype); /* 0 if unknown */
 
 /* Returns true for the types that need no scale: statistics and queries are of these. */
 bool bny_dtype_is_float(banyan_dtype dtype);
+
+/* Returns true for the floats of eight bits, which have a scale. */
+bool bny_dtype_is_f8(banyan_dtype dtype);
 
 #endif

@@ -35,10 +35,13 @@ bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64
 }
 
 static const char *check_enums(const banyan_partial *partial) {
-  if (!bny_dtype_is_float(partial->values_dtype))
+  if (partial->values_dtype == BANYAN_I8) return "values_dtype is BANYAN_I8, which partials do not have";
+  if (!bny_dtype_is_float(partial->values_dtype) && !bny_dtype_is_f8(partial->values_dtype))
     return partial->values_dtype == 0 ? "values_dtype is unset" : "values_dtype is unknown";
   if (partial->values_kind != BANYAN_VALUES_NORMALISED && partial->values_kind != BANYAN_VALUES_NUMERATOR)
     return partial->values_kind == 0 ? "values_kind is unset" : "values_kind is unknown";
+  if (bny_dtype_bytes(partial->stats_dtype) == 1)
+    return "stats_dtype has eight bits; statistics are BANYAN_F32, BANYAN_F16 or BANYAN_BF16";
   if (!bny_dtype_is_float(partial->stats_dtype))
     return partial->stats_dtype == 0 ? "stats_dtype is unset" : "stats_dtype is unknown";
   if (partial->stats_kind != BANYAN_STATS_LSE && partial->stats_kind != BANYAN_STATS_MAX_SUM)
@@ -75,6 +78,9 @@ static const char *check_pointers(const banyan_partial *partial, const bny_box *
   if (partial->lse != NULL && partial->lse == partial->sum) return "lse and sum are the same memory";
   if (misaligned(partial->values, partial->values_dtype)) return "values is not aligned to its dtype";
   if (misaligned(partial->lse, partial->stats_dtype)) return "lse is not aligned to its dtype";
+  if (misaligned(partial->values_scale, BANYAN_F32)) return "values_scale is not aligned to float";
+  if (partial->values_scale != NULL && !bny_dtype_is_f8(partial->values_dtype))
+    return "values_scale is given, but only values of BANYAN_E4M3 and BANYAN_E5M2 have a scale";
   if (misaligned(partial->sum, partial->stats_dtype)) return "sum is not aligned to its dtype";
   if (box->tokens <= 0 || box->heads <= 0) {
     return NULL; /* no rows: nothing is touched */
@@ -95,6 +101,7 @@ static const char *check_strides(const banyan_partial *partial, const bny_box *b
     return "values_token_stride or values_head_stride is out of range";
   if (bny_extent_too_large(box->tokens, stats_token, box->heads, stats_head))
     return "stats_token_stride or stats_head_stride is out of range";
+  if (bny_extent_too_large(0, 0, box->heads, partial->values_scale_stride)) return "values_scale_stride is out of range";
   if (!is_output) {
     return NULL; /* inputs may repeat rows, by a stride of 0 for instance */
   }
@@ -111,6 +118,16 @@ const char *bny_partial_check(const banyan_partial *partial, const bny_box *box,
   if (refusal == NULL) refusal = check_empty(partial, is_output);
   if (refusal == NULL) refusal = check_pointers(partial, box, is_output);
   return refusal != NULL ? refusal : check_strides(partial, box, is_output);
+}
+
+int32_t bny_partial_scale_check(const banyan_partial *partial, int32_t heads) {
+  if (partial->values_scale == NULL) return -1;
+  for (int32_t head = 0; head < heads; head++) {
+    const float scale = partial->values_scale[head * partial->values_scale_stride];
+    if (!(scale > 0.0f && scale < (float)INFINITY)) return head;
+    if (partial->values_scale_stride == 0) break;
+  }
+  return -1;
 }
 
 void banyan_partial_init(banyan_partial *partial, void *values, banyan_dtype values_dtype, void *lse,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "export_math.h"
+#include "f8.h"
 #include "op.h"
 
 /* Without this the compiler fully unrolls a loop over a block before it could vectorise it. */
@@ -77,6 +78,10 @@ static inline int64_t block_values_offset(const row_block *block, const banyan_p
                                           int32_t head0, int row) {
   return (token0 + (int64_t)block->token[row]) * partial->values_token_stride +
          (head0 + (int64_t)block->head[row]) * partial->values_head_stride;
+}
+
+static inline float block_scale(const row_block *block, const banyan_partial *partial, int32_t head0, int row) {
+  return partial->values_scale[(head0 + (int64_t)block->head[row]) * partial->values_scale_stride];
 }
 
 /* Returns true if the block is full and its statistics in the caller's memory are contiguous f32 values. */

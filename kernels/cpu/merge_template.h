@@ -15,6 +15,7 @@
  *   static bool supported(void)
  */
 #include "block.h"
+#include "merge_blocks.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -23,12 +24,34 @@ enum { TILE_COLUMNS = 512 };
 
 /* ---- vectors ----------------------------------------------------------------------------------------------------- */
 
-INLINE size_t element_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+INLINE size_t element_bytes(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
+}
+
+/* Compilers vectorise these, as the conversions have no branches. */
+INLINE vec load_f8(const void *values, banyan_dtype dtype) {
+  uint8_t codes[VEC_LANES];
+  float lanes[VEC_LANES];
+  memcpy(codes, values, sizeof codes);
+  for (int i = 0; i < VEC_LANES; i++)
+    lanes[i] = dtype == BANYAN_E4M3 ? bny_float_of_e4m3(codes[i]) : bny_float_of_e5m2(codes[i]);
+  return vec_load_f32(lanes);
+}
+
+INLINE void store_f8(void *values, banyan_dtype dtype, vec v) {
+  uint8_t codes[VEC_LANES];
+  float lanes[VEC_LANES];
+  vec_store_f32(lanes, v);
+  for (int i = 0; i < VEC_LANES; i++)
+    codes[i] = dtype == BANYAN_E4M3 ? bny_e4m3_of_float(lanes[i]) : bny_e5m2_of_float(lanes[i]);
+  memcpy(values, codes, sizeof codes);
+}
 
 INLINE vec load(const void *values, banyan_dtype dtype) {
-  return dtype == BANYAN_F32   ? vec_load_f32(values)
-         : dtype == BANYAN_F16 ? vec_load_f16(values)
-                               : vec_load_bf16(values);
+  return dtype == BANYAN_F32    ? vec_load_f32(values)
+         : dtype == BANYAN_F16  ? vec_load_f16(values)
+         : dtype == BANYAN_BF16 ? vec_load_bf16(values)
+                                : load_f8(values, dtype);
 }
 
 INLINE void store(void *values, banyan_dtype dtype, vec v) {
@@ -36,8 +59,10 @@ INLINE void store(void *values, banyan_dtype dtype, vec v) {
     vec_store_f32(values, v);
   else if (dtype == BANYAN_F16)
     vec_store_f16(values, v);
-  else
+  else if (dtype == BANYAN_BF16)
     vec_store_bf16(values, v);
+  else
+    store_f8(values, dtype, v);
 }
 
 /* The last, incomplete vector of a row passes through memory of a full vector. */
@@ -103,7 +128,24 @@ static unsigned convert_to_wire(const void *from, banyan_dtype from_dtype, float
                                 banyan_dtype to_dtype) {
   if (from_dtype == BANYAN_F32) return convert_row_from(from, BANYAN_F32, factor, elements, to, to_dtype, true);
   if (from_dtype == BANYAN_F16) return convert_row_from(from, BANYAN_F16, factor, elements, to, to_dtype, true);
-  return convert_row_from(from, BANYAN_BF16, factor, elements, to, to_dtype, true);
+  if (from_dtype == BANYAN_BF16) return convert_row_from(from, BANYAN_BF16, factor, elements, to, to_dtype, true);
+  if (from_dtype == BANYAN_E4M3) return convert_row_from(from, BANYAN_E4M3, factor, elements, to, to_dtype, true);
+  return convert_row_from(from, BANYAN_E5M2, factor, elements, to, to_dtype, true);
+}
+
+/* Does the same to the wire of e4m3, by tiles of columns that pass through f32. */
+static unsigned convert_to_blocks(const void *from, banyan_dtype from_dtype, float factor, int value_dim, void *to,
+                                  size_t row_bytes) {
+  float tile[TILE_COLUMNS];
+  unsigned over = 0;
+  for (int first = 0; first < value_dim; first += TILE_COLUMNS) {
+    const int elements = value_dim - first < TILE_COLUMNS ? value_dim - first : TILE_COLUMNS;
+    convert_to_wire((const char *)from + (size_t)first * element_bytes(from_dtype), from_dtype, 1.0f, elements, tile,
+                    BANYAN_F32);
+    over += scale_row_encode(tile, factor, elements, to, value_dim, first);
+  }
+  scale_row_pad(to, value_dim, row_bytes);
+  return over;
 }
 
 /* Does the same to f32 for full lines of memory, bypassing the caches. */
@@ -119,12 +161,21 @@ static void stream_to_wire(const void *from, banyan_dtype from_dtype, float fact
     stream_row(from, BANYAN_F32, factor, elements, to);
   else if (from_dtype == BANYAN_F16)
     stream_row(from, BANYAN_F16, factor, elements, to);
-  else
+  else if (from_dtype == BANYAN_BF16)
     stream_row(from, BANYAN_BF16, factor, elements, to);
+  else if (from_dtype == BANYAN_E4M3)
+    stream_row(from, BANYAN_E4M3, factor, elements, to);
+  else
+    stream_row(from, BANYAN_E5M2, factor, elements, to);
 }
 
 static void convert_to_caller(const float *from, int elements, void *to, banyan_dtype to_dtype) {
-  convert_row_from(from, BANYAN_F32, 1.0f, elements, to, to_dtype, false);
+  if (to_dtype == BANYAN_E4M3)
+    convert_row(from, BANYAN_F32, 1.0f, elements, to, BANYAN_E4M3, false);
+  else if (to_dtype == BANYAN_E5M2)
+    convert_row(from, BANYAN_F32, 1.0f, elements, to, BANYAN_E5M2, false);
+  else
+    convert_row_from(from, BANYAN_F32, 1.0f, elements, to, to_dtype, false);
 }
 
 /* ---- merged rows ------------------------------------------------------------------------------------------------- */
@@ -139,9 +190,10 @@ typedef struct merge_job {
   const float *factor;
   int first_row;
   int rows;
-  int elements;  /* columns to merge */
-  int64_t pitch; /* elements between rows in the sources */
+  int elements; /* columns to merge */
+  size_t pitch; /* bytes between rows in the sources */
   void *const *out;
+  int first_column, value_dim; /* for rows of blocks, whose sources are at column 0 */
 } merge_job;
 
 typedef void merge_function(const merge_job *job);
@@ -163,7 +215,7 @@ INLINE vec merge_tree(vec *v, int count, const vec *scales, banyan_dtype wire, b
 
 INLINE void merge_rows(const merge_job *job, int count, banyan_dtype wire, bool round, banyan_dtype to) {
   const size_t bytes = element_bytes(wire), to_bytes = element_bytes(to);
-  const size_t pitch_bytes = (size_t)job->pitch * bytes;
+  const size_t pitch_bytes = job->pitch;
   const int elements = job->elements;
   const char *sources[BNY_MERGE_SOURCES_MAX];
   vec v[BNY_MERGE_SOURCES_MAX], scales[2 * BLOCK_NODES_MAX];
@@ -222,7 +274,38 @@ MERGE_FAMILY(bf16_wire, BANYAN_BF16, false, BANYAN_BF16)
 MERGE_FAMILY(bf16_round, BANYAN_BF16, true, BANYAN_F32)
 MERGE_FAMILY(bf16_round_wire, BANYAN_BF16, true, BANYAN_BF16)
 
+/* Rows of blocks: the wire of e4m3. */
+INLINE void merge_blocks(const merge_job *job, bool round, bool to_wire) {
+  scale_block v[BNY_MERGE_SOURCES_MAX];
+  for (int r = 0; r < job->rows; r++) {
+    const int row = job->first_row + r;
+    const float factor = job->factor[row];
+    for (int i = 0; i < job->elements; i += BNY_SCALE_BLOCK) {
+      const int left = job->elements - i;
+      for (int s = 0; s < job->count; s++)
+        scale_block_read((const uint8_t *)job->sources[s] + (size_t)r * job->pitch, job->value_dim,
+                         job->first_column + i, &v[s]);
+      scale_blocks_tree(v, job->count, job->scales, row, round);
+      ROLLED for (int k = 0; k < BNY_SCALE_BLOCK; k++) { v[0].value[k] *= factor; }
+      if (to_wire)
+        scale_block_write(job->out[r], job->value_dim, i, &v[0]);
+      else
+        memcpy((float *)job->out[r] + i, v[0].value,
+               (size_t)(left < BNY_SCALE_BLOCK ? left : BNY_SCALE_BLOCK) * sizeof(float));
+    }
+    if (to_wire) scale_row_pad(job->out[r], job->value_dim, job->pitch);
+  }
+}
+
+static void merge_blocks_f32(const merge_job *job) { merge_blocks(job, false, false); }
+static void merge_blocks_wire(const merge_job *job) { merge_blocks(job, false, true); }
+static void merge_blocks_round(const merge_job *job) { merge_blocks(job, true, false); }
+static void merge_blocks_round_wire(const merge_job *job) { merge_blocks(job, true, true); }
+
 static merge_function *merge_function_for(banyan_dtype wire, bool round, int count, bool to_wire) {
+  static merge_function *const blocks[2][2] = {{merge_blocks_f32, merge_blocks_wire},
+                                               {merge_blocks_round, merge_blocks_round_wire}};
+  if (wire == BANYAN_E4M3) return blocks[round][to_wire];
   static merge_function *const *const lossy[2][2][2] = {
       {{family_f16, family_f16_wire}, {family_f16_round, family_f16_round_wire}},
       {{family_bf16, family_bf16_wire}, {family_bf16_round, family_bf16_round_wire}}};
@@ -236,6 +319,7 @@ static merge_function *merge_function_for(banyan_dtype wire, bool round, int cou
 typedef struct merge_setting {
   const bny_box *box;
   banyan_dtype wire;
+  size_t row_bytes; /* of a row on the wire */
   int count;
   const bny_wire_view *views;
   merge_function *merge;
@@ -250,15 +334,15 @@ static void merge_row(const merge_setting *setting, const row_block *block, int 
   const void *pointers[BNY_MERGE_SOURCES_MAX];
   const size_t bytes = element_bytes(setting->wire), to_bytes = element_bytes(setting->to);
   const int value_dim = setting->box->value_dim;
-  const bool direct = setting->merge_dtype == setting->to;
+  const bool direct = setting->merge_dtype == setting->to, blocks = setting->wire == BANYAN_E4M3;
   const int columns = direct ? value_dim : TILE_COLUMNS;
   for (int first = 0; first < value_dim; first += columns) {
     int elements = value_dim - first < columns ? value_dim - first : columns;
     void *to = (char *)target + (size_t)first * to_bytes;
     void *const out[1] = {direct ? to : tile};
     for (int s = 0; s < setting->count; s++) {
-      int64_t element = block_wire_row(block, &setting->views[s], row) * value_dim + first;
-      pointers[s] = (const char *)setting->views[s].n + (size_t)element * bytes;
+      size_t at = (size_t)block_wire_row(block, &setting->views[s], row) * setting->row_bytes;
+      pointers[s] = (const char *)setting->views[s].n + at + (blocks ? 0 : (size_t)first * bytes);
     }
     merge_job job = {.sources = pointers,
                      .count = setting->count,
@@ -267,8 +351,10 @@ static void merge_row(const merge_setting *setting, const row_block *block, int 
                      .first_row = row,
                      .rows = 1,
                      .elements = elements,
-                     .pitch = value_dim,
-                     .out = out};
+                     .pitch = setting->row_bytes,
+                     .out = out,
+                     .first_column = first,
+                     .value_dim = value_dim};
     setting->merge(&job);
     if (!direct) convert_to_caller(tile, elements, to, setting->to);
   }
@@ -287,8 +373,8 @@ static void merge_block(const merge_setting *setting, const row_block *block, co
   }
   const void *pointers[BNY_MERGE_SOURCES_MAX];
   for (int s = 0; s < setting->count; s++) {
-    int64_t element = block_wire_row(block, &setting->views[s], 0) * value_dim;
-    pointers[s] = (const char *)setting->views[s].n + (size_t)element * element_bytes(setting->wire);
+    size_t at = (size_t)block_wire_row(block, &setting->views[s], 0) * setting->row_bytes;
+    pointers[s] = (const char *)setting->views[s].n + at;
   }
   merge_job job = {.sources = pointers,
                    .count = setting->count,
@@ -296,8 +382,9 @@ static void merge_block(const merge_setting *setting, const row_block *block, co
                    .factor = factor,
                    .rows = block->rows,
                    .elements = value_dim,
-                   .pitch = value_dim,
-                   .out = targets};
+                   .pitch = setting->row_bytes,
+                   .out = targets,
+                   .value_dim = value_dim};
   setting->merge(&job);
 }
 
@@ -327,7 +414,7 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
   const banyan_dtype dtype = bny_wire_formats[wire].dtype;
   const int64_t from_bytes = (int64_t)element_bytes(in->values_dtype);
   const int value_dim = box->value_dim;
-  const size_t row_bytes = (size_t)value_dim * element_bytes(dtype);
+  const size_t row_bytes = bny_wire_row_bytes(wire, value_dim);
   const bool stream = dst->stream && wire == BNY_WIRE_F32 && whole_lines(dst->n, row_bytes);
   int64_t bad_row = -1;
   uint64_t saturated = 0;
@@ -341,6 +428,9 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
       bad_row = (int64_t)block.token[bad] * box->heads + block.head[bad];
       break;
     }
+    if (in->values_scale != NULL) {
+      for (int r = 0; r < block.rows; r++) factor[r] = bny_scaled_factor(factor[r], block_scale(&block, in, head0, r));
+    }
     encode_stats(box, &block, dst, &stats);
     for (int r = 0; r < block.rows && value_dim > 0; r++) {
       char *to = (char *)dst->n + (size_t)block_wire_row(&block, dst, r) * row_bytes;
@@ -349,6 +439,8 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
         memset(to, 0, row_bytes); /* values of an empty row are not read */
       } else if (stream) {
         stream_to_wire(from, in->values_dtype, factor[r], value_dim, (float *)(void *)to);
+      } else if (wire == BNY_WIRE_E4M3) {
+        saturated += convert_to_blocks(from, in->values_dtype, factor[r], value_dim, to, row_bytes);
       } else {
         saturated += convert_to_wire(from, in->values_dtype, factor[r], value_dim, to, dtype);
       }
@@ -361,7 +453,7 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
 
 /* Copies one source to wire form, bit by bit. */
 static void copy_rows(const bny_box *box, bny_wire wire, const bny_wire_view *source, const bny_wire_view *dst) {
-  const size_t row_bytes = (size_t)box->value_dim * bny_wire_formats[wire].element_bytes;
+  const size_t row_bytes = bny_wire_row_bytes(wire, box->value_dim);
   for (int32_t t = 0; t < box->tokens; t++) {
     int64_t from = t * source->token_stride, to = t * dst->token_stride;
     size_t rows = (size_t)box->heads;
@@ -382,9 +474,10 @@ static void merge(const bny_box *box, bny_wire wire, int count, const bny_wire_v
   }
   const bool lossy = wire != BNY_WIRE_F32, round = lossy && round_nodes;
   const banyan_dtype dtype = bny_wire_formats[wire].dtype;
-  const size_t row_bytes = (size_t)box->value_dim * element_bytes(dtype);
+  const size_t row_bytes = bny_wire_row_bytes(wire, box->value_dim);
   const merge_setting setting = {.box = box,
                                  .wire = dtype,
+                                 .row_bytes = row_bytes,
                                  .count = count,
                                  .views = sources,
                                  .merge = merge_function_for(dtype, round, count, true),
@@ -414,6 +507,7 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
   const int64_t out_bytes = (int64_t)element_bytes(out->values_dtype);
   const merge_setting setting = {.box = box,
                                  .wire = dtype,
+                                 .row_bytes = bny_wire_row_bytes(wire, box->value_dim),
                                  .count = count,
                                  .views = sources,
                                  .merge = merge_function_for(dtype, round, count, false),
@@ -428,6 +522,10 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
     block_merge(nodes, count, round, false, scales);
     int odd = block_export(&block, &nodes[0], out, token0, head0, factor);
     if (odd >= 0 && unfit < 0) unfit = (int64_t)block.token[odd] * box->heads + block.head[odd];
+    if (out->values_scale != NULL) {
+      for (int r = 0; r < block.rows; r++)
+        factor[r] = bny_unscaled_factor(factor[r], block_scale(&block, out, head0, r));
+    }
     void *targets[BLOCK_ROWS];
     for (int r = 0; r < block.rows && box->value_dim > 0; r++)
       targets[r] = (char *)out->values + block_values_offset(&block, out, token0, head0, r) * out_bytes;

@@ -9,6 +9,10 @@
 
 /* Stores four neighbouring values, with one store if the row is aligned. */
 BNY_DEVICE void bny_output_put(void *to, banyan_dtype dtype, int64_t index, const float *values) {
+  if (bny_element_is_f8(dtype)) {
+    bny_values_store_f8<4>(to, dtype, index, 0, 4, values);
+    return;
+  }
   const int bytes = dtype == BANYAN_F32 ? 4 : 2;
   unsigned char *at = (unsigned char *)to + index * bytes;
   if ((uintptr_t)at % (4 * (uint32_t)bytes) != 0) {

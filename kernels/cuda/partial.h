@@ -7,6 +7,7 @@
 
 #include "cuda/worker.h"
 #include "export_math.h"
+#include "f8.h"
 #include "op.h"
 
 BNY_DEVICE int64_t bny_partial_stat_at(const banyan_partial &partial, int32_t token, int32_t head) {
@@ -19,11 +20,27 @@ BNY_DEVICE int64_t bny_partial_value_at(const banyan_partial &partial, int32_t t
 
 /* ---- single elements --------------------------------------------------------------------------------------------- */
 
+BNY_DEVICE bool bny_element_is_f8(banyan_dtype dtype) { return dtype >= BANYAN_E4M3; }
+
+BNY_DEVICE int bny_element_bytes(banyan_dtype dtype) {
+  if (dtype == BANYAN_F32) return 4;
+  return bny_element_is_f8(dtype) ? 1 : 2;
+}
+
+BNY_DEVICE float bny_element_of_f8(banyan_dtype dtype, uint32_t code) {
+  return dtype == BANYAN_E4M3 ? bny_float_of_e4m3((uint8_t)code) : bny_float_of_e5m2((uint8_t)code);
+}
+
+BNY_DEVICE uint32_t bny_element_to_f8(banyan_dtype dtype, float value) {
+  return dtype == BANYAN_E4M3 ? bny_e4m3_of_float(value) : bny_e5m2_of_float(value);
+}
+
 BNY_DEVICE float bny_element_of_bits(banyan_dtype dtype, uint32_t bits) {
   if (dtype == BANYAN_F32) return bny_float_of_bits(bits);
   return dtype == BANYAN_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
 }
 
+/* Of 16 or 32 bits, as statistics are. */
 BNY_DEVICE float bny_element_load(const void *elements, banyan_dtype dtype, int64_t index) {
   if (dtype == BANYAN_F32) return ((const float *)elements)[index];
   uint32_t bits = ((const uint16_t *)elements)[index];
@@ -41,11 +58,54 @@ BNY_DEVICE void bny_element_store(void *elements, banyan_dtype dtype, int64_t in
 
 /* ---- a lane's values of a row ------------------------------------------------------------------------------------ */
 
+/* Values of eight bits, four at once if they are aligned. */
+template <int count>
+BNY_DEVICE void bny_values_load_f8(const void *elements, banyan_dtype dtype, int64_t at, int low, int high,
+                                   float *values) {
+  const uint8_t *codes = (const uint8_t *)elements + at;
+  uint32_t bits[count];
+  BNY_UNROLL for (int i = 0; i < count; i++) bits[i] = 0;
+  if (count % 4 == 0 && low == 0 && high == count && ((uintptr_t)codes & 3) == 0) {
+    BNY_UNROLL for (int i = 0; i < count / 4; i++) {
+      uint32_t word = ((const uint32_t *)(const void *)codes)[i];
+      BNY_UNROLL for (int j = 0; j < 4; j++) bits[(4 * i + j) % count] = word >> (8 * j) & 0xffu;
+    }
+  } else {
+    BNY_UNROLL for (int i = 0; i < count; i++) {
+      if (i >= low && i < high) bits[i] = codes[i];
+    }
+  }
+  BNY_UNROLL for (int i = 0; i < count; i++) values[i] = bny_element_of_f8(dtype, bits[i]);
+}
+
+template <int count>
+BNY_DEVICE void bny_values_store_f8(void *elements, banyan_dtype dtype, int64_t at, int low, int high,
+                                    const float *values) {
+  uint8_t *codes = (uint8_t *)elements + at;
+  uint32_t bits[count];
+  BNY_UNROLL for (int i = 0; i < count; i++) bits[i] = bny_element_to_f8(dtype, values[i]);
+  if (count % 4 == 0 && low == 0 && high == count && ((uintptr_t)codes & 3) == 0) {
+    BNY_UNROLL for (int i = 0; i < count / 4; i++) {
+      uint32_t word = 0;
+      BNY_UNROLL for (int j = 0; j < 4; j++) word |= bits[(4 * i + j) % count] << (8 * j);
+      ((uint32_t *)(void *)codes)[i] = word;
+    }
+    return;
+  }
+  BNY_UNROLL for (int i = 0; i < count; i++) {
+    if (i >= low && i < high) codes[i] = (uint8_t)bits[i];
+  }
+}
+
 /* Loads values[low..high) from elements at + low on, and sets the others to 0. Aligned groups of 16 bytes load at
  * once. */
 template <int count>
 BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_t at, int low, int high,
                                 float *values) {
+  if (bny_element_is_f8(dtype)) {
+    bny_values_load_f8<count>(elements, dtype, at, low, high, values);
+    return;
+  }
   const char *address = (const char *)elements + at * (dtype == BANYAN_F32 ? 4 : 2);
   if (low == 0 && high == count && ((uintptr_t)address & 15) == 0) {
     if (count % 4 == 0 && dtype == BANYAN_F32) {
@@ -83,6 +143,10 @@ BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_
 template <int count>
 BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at, int low, int high,
                                  const float *values) {
+  if (bny_element_is_f8(dtype)) {
+    bny_values_store_f8<count>(elements, dtype, at, low, high, values);
+    return;
+  }
   char *address = (char *)elements + at * (dtype == BANYAN_F32 ? 4 : 2);
   if (low == 0 && high == count && ((uintptr_t)address & 15) == 0) {
     if (count % 4 == 0 && dtype == BANYAN_F32) {
@@ -147,7 +211,9 @@ BNY_DEVICE bny_import bny_import_row(const banyan_partial &in, int32_t token, in
   int64_t at = bny_partial_stat_at(in, token, head);
   float stat = bny_element_load(in.lse, in.stats_dtype, at);
   float sum = in.stats_kind == BANYAN_STATS_MAX_SUM ? bny_element_load(in.sum, in.stats_dtype, at) : 1.0f;
-  return bny_import_make(in, stat, sum, tight);
+  bny_import made = bny_import_make(in, stat, sum, tight);
+  if (in.values_scale) made.factor = bny_scaled_factor(made.factor, in.values_scale[head * in.values_scale_stride]);
+  return made;
 }
 
 BNY_DEVICE float bny_export_empty(const banyan_partial &out) {
@@ -193,10 +259,10 @@ BNY_DEVICE float bny_export_max_sum(const bny_device_group *group, const banyan_
   return (float)odd.rebase;
 }
 
-/* Returns the factor from merged values to the caller's. Lane 0 with `writes` also writes statistics, if wanted, and
- * reports a lost row to the group. */
-BNY_DEVICE float bny_export_row(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
-                                float m, float d, bool writes) {
+/* Returns the factor from merged values to the caller's without its scale. Lane 0 with `writes` also writes statistics,
+ * if wanted, and reports a lost row to the group. */
+BNY_DEVICE float bny_export_stats(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
+                                  float m, float d, bool writes) {
   float factor = bny_stats_reciprocal(d);
   writes = writes && bny_lane() == 0;
   if (!out.lse) return factor;
@@ -211,6 +277,13 @@ BNY_DEVICE float bny_export_row(const bny_device_group *group, const banyan_part
   bny_element_store(out.lse, out.stats_dtype, at, d > 0.0f ? lse : bny_export_empty(out));
   if (!bny_export_lse_fits(lse, d)) bny_export_report(group, token, head);
   return factor;
+}
+
+/* The same with the scale. */
+BNY_DEVICE float bny_export_row(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
+                                float m, float d, bool writes) {
+  float factor = bny_export_stats(group, out, token, head, m, d, writes);
+  return out.values_scale ? bny_unscaled_factor(factor, out.values_scale[head * out.values_scale_stride]) : factor;
 }
 
 #endif

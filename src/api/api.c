@@ -50,7 +50,13 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
                     desc->tokens, desc->heads, desc->value_dim);
   if (wire_of(desc) == BNY_WIRE_COUNT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, which is no wire format", desc->wire);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "desc.wire is %d, which is no wire format; these are BANYAN_F32, BANYAN_F16, BANYAN_BF16 and "
+                    "BANYAN_E4M3",
+                    desc->wire);
+  if (wire_of(desc) == BNY_WIRE_E4M3 && comm->device.engine)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "desc.wire is BANYAN_E4M3, which devices do not have; use BANYAN_F16 or BANYAN_BF16");
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is no banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_CANONICAL)
@@ -122,6 +128,8 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
   if (status == BANYAN_OK) status = bny_api_check_memory(comm, is_output ? "out.lse" : "in.lse", partial->lse);
   if (status == BANYAN_OK && partial->stats_kind == BANYAN_STATS_MAX_SUM)
     status = bny_api_check_memory(comm, is_output ? "out.sum" : "in.sum", partial->sum);
+  if (status == BANYAN_OK && partial->values_scale)
+    status = bny_api_check_memory(comm, is_output ? "out.values_scale" : "in.values_scale", partial->values_scale);
   return status;
 }
 
@@ -184,6 +192,10 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status == BANYAN_OK) status = check_memory_live(comm, live);
+  if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_api_box_is_empty(&all))
+    status = bny_op_check_scales("in", in, all.heads);
+  if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_api_box_is_empty(&result))
+    status = bny_op_check_scales("out", out, result.heads);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
   bny_op_memory memory = {.in = in,
                           .out = bny_api_box_is_empty(&result) ? NULL : out,

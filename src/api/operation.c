@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/operation_parts.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/api.h"
 #include "api/live.h"
 #include "decode/decode.h"
 #include "base/hash.h"
@@ -456,6 +458,26 @@ static banyan_status prepare_gather(banyan_op *op) {
   return status == BANYAN_OK ? read_live(op->gather) : status;
 }
 
+banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads) {
+  int32_t head = bny_partial_scale_check(partial, heads);
+  if (head < 0) return BANYAN_OK;
+  int64_t index = head * partial->values_scale_stride;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s.values_scale[%" PRId64 "] of head %d is %g, must be finite and above 0",
+                  name, index, head, (double)partial->values_scale[index]);
+}
+
+/* Checks the scales of this run, if it has rows. */
+static banyan_status check_scales(const banyan_op *op) {
+  bny_op_key key = op->key;
+  key.tokens = op->tokens;
+  if (key.collective != BNY_COMBINE || key.tokens == 0 || key.all_heads == 0) return BANYAN_OK;
+  banyan_status status = bny_op_check_scales("in", &op->in, key.all_heads);
+  bny_box result = bny_api_result_box(op->comm, &key);
+  if (status == BANYAN_OK && !bny_api_box_is_empty(&result))
+    status = bny_op_check_scales("out", &op->out, result.heads);
+  return status;
+}
+
 banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
@@ -468,6 +490,7 @@ banyan_status banyan_start(banyan_op *op) {
   if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
   bool sliced = op->attention && op->slices > 1;
   banyan_status ready = read_live(op);
+  if (ready == BANYAN_OK) ready = check_scales(op);
   if (ready == BANYAN_OK && op->gather)
     ready = prepare_gather(op);
   else if (ready == BANYAN_OK && op->attention)

@@ -40,6 +40,9 @@ typedef struct bny_op_memory {
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
 
+/* Checks the scales of `heads` heads in memory of the host. */
+banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads);
+
 /* Makes room to note which rows of a run live, once for an operation. */
 banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live);
 

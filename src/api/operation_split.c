@@ -45,7 +45,7 @@ enum { PARTS_MAX = 1 << 20 };
 
 static size_t row_bytes_of(const bny_op_key *key) {
   if (key->collective == BNY_ALLGATHER_HEADS) return (size_t)key->dim * bny_dtype_bytes(key->dtype);
-  return 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
+  return 2 * sizeof(float) + bny_wire_row_bytes(key->wire, key->value_dim);
 }
 
 static cut cut_rows(const bny_op_key *key, int32_t slices, size_t limit) {

@@ -362,6 +362,10 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
                                        const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool) {
   banyan_status status = bny_decode_attention_check(desc, true);
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  int32_t head = status == BANYAN_OK ? bny_partial_scale_check(out, desc->heads) : -1;
+  if (head >= 0)
+    status =
+        bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: out.values_scale of head %d must be finite and above 0", head);
   if (status != BANYAN_OK) return status;
   uint64_t since = bny_trace_span_begin();
   attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};

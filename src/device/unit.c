@@ -17,7 +17,7 @@ enum { BYTES_FEW = 256 << 10, BYTES_PACKETS_FEW = 1, BYTES_PACKETS_MANY = 4 };
 static uint64_t payload_bytes(const bny_request *request) {
   uint64_t bytes = request->bytes;
   if (request->collective == BNY_COMBINE) {
-    uint64_t row = 8 + (uint64_t)request->value_dim * bny_wire_formats[request->wire].element_bytes;
+    uint64_t row = 8 + bny_wire_row_bytes(request->wire, request->value_dim);
     return (uint64_t)request->tokens * (uint64_t)request->heads * row;
   }
   if (request->collective == BNY_ALLGATHER_HEADS)

@@ -17,11 +17,10 @@ static bny_wire_view view_of(const bny_run *run, const bny_slot *slot, const cha
   if (plan->collective == BNY_ALLGATHER_HEADS)
     return (bny_wire_view){.n = at + (size_t)row * plan->row_bytes, .token_stride = held.heads};
   bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&held), plan->value_dim);
-  size_t element_bytes = bny_wire_formats[plan->wire].element_bytes;
   return (bny_wire_view){
       .m = (float *)(void *)(at + layout.m) + row,
       .d = (float *)(void *)(at + layout.d) + row,
-      .n = at + layout.n + (size_t)row * (size_t)plan->value_dim * element_bytes,
+      .n = at + layout.n + (size_t)row * bny_wire_row_bytes(plan->wire, plan->value_dim),
       .token_stride = held.heads,
   };
 }

@@ -10,12 +10,12 @@ static bny_wire_view view_at(const bny_wire_view *view, bny_wire wire, int32_t v
   bny_wire_view moved = *view;
   moved.m += row;
   moved.d += row;
-  moved.n = (char *)view->n + (size_t)row * (size_t)value_dim * bny_wire_formats[wire].element_bytes;
+  moved.n = (char *)view->n + (size_t)row * bny_wire_row_bytes(wire, value_dim);
   return moved;
 }
 
 static void write_empty(const bny_box *box, bny_wire wire, const bny_wire_view *to) {
-  size_t row_bytes = (size_t)box->value_dim * bny_wire_formats[wire].element_bytes;
+  size_t row_bytes = bny_wire_row_bytes(wire, box->value_dim);
   for (int32_t t = 0; t < box->tokens; t++) {
     int64_t row = t * to->token_stride;
     for (int32_t h = 0; h < box->heads; h++) {

@@ -11,7 +11,7 @@
 const char *bny_measured_way(const bny_measured *measured) { return measured->replays ? "replays" : "launches"; }
 
 uint64_t bny_measured_bytes(const bny_request *request) {
-  uint64_t row = 8 + (uint64_t)request->value_dim * bny_wire_formats[request->wire].element_bytes;
+  uint64_t row = 8 + bny_wire_row_bytes(request->wire, request->value_dim);
   return (uint64_t)request->tokens * (uint64_t)request->heads * row;
 }
 

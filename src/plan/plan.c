@@ -33,7 +33,7 @@ static banyan_status check_combine(const bny_request *request) {
                     request->value_dim, (int)request->wire, (int)request->scatter, (int)request->order);
   if (request->scatter == BANYAN_SCATTER_ROOT && (request->root < 0 || request->root >= request->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->root, request->nranks);
-  double row_bytes = 8 + (double)request->value_dim * (double)bny_wire_formats[request->wire].element_bytes;
+  double row_bytes = 8 + (double)bny_wire_row_bytes(request->wire, request->value_dim);
   if ((double)request->tokens * request->heads * row_bytes * request->nranks > size_limit)
     return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d rows of %d values are more than can be planned for",
                     request->tokens, request->heads, request->value_dim);

@@ -23,7 +23,7 @@ enum { VALUES_MAX = ROWS_MAX * (ORACLE_DIM_MAX + GAP), STATS_MAX = 2 * ROWS_MAX 
 /* A partial of a rank with its memory: room for f32 of any layout. */
 typedef struct sheet {
   banyan_partial partial;
-  float values[VALUES_MAX], lse[STATS_MAX], sum[STATS_MAX];
+  float values[VALUES_MAX], lse[STATS_MAX], sum[STATS_MAX], scales[2 * HEADS_MAX];
 } sheet;
 
 typedef enum mood { ORDINARY, WIDE, LARGE, MASKED, SUMS, VALUES, MOODS } mood;
@@ -43,7 +43,9 @@ typedef struct exam {
   sheet in[RANKS_MAX], out[RANKS_MAX], other[RANKS_MAX];
 } exam;
 
-static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+/* Types of values; the first three serve statistics too, and the first four are wires. */
+static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2};
+enum { DTYPES = 5, WIRES = 4 };
 
 /* ---- cases ------------------------------------------------------------------------------------------------------- */
 
@@ -70,7 +72,7 @@ static plan plan_of(uint64_t seed, int64_t number, int32_t nranks) {
   desc->tokens = random_one_in(&random, 20) ? 0 : 1 + random_below(&random, TOKENS_MAX);
   desc->heads = 1 + random_below(&random, HEADS_MAX);
   desc->value_dim = random_one_in(&random, 12) ? 0 : 1 + random_below(&random, ORACLE_DIM_MAX);
-  desc->wire = dtypes[random_below(&random, 3)];
+  desc->wire = dtypes[random_below(&random, WIRES)];
   desc->scatter = random_one_in(&random, 2) ? BANYAN_SCATTER_NONE : (banyan_scatter)random_below(&random, 4);
   desc->root = desc->scatter == BANYAN_SCATTER_ROOT ? random_below(&random, nranks) : 0;
   desc->order = (banyan_order)random_below(&random, 2);
@@ -92,13 +94,24 @@ static void lay_out(world_random *random, int32_t tokens, int32_t heads, int32_t
   *token = tokens_first ? row * heads : row;
 }
 
+/* Values of eight bits have no scale, one for all heads, or one for each. */
+static void choose_scales(world_random *random, sheet *made) {
+  banyan_partial *p = &made->partial;
+  for (int32_t i = 0; i < 2 * HEADS_MAX; i++)
+    made->scales[i] = (float)((1 + random_unit(random) / 2) * exp2(random_unit(random) * 6));
+  bool has_scale = (p->values_dtype == BANYAN_E4M3 || p->values_dtype == BANYAN_E5M2) && !random_one_in(random, 3);
+  p->values_scale = has_scale ? made->scales : NULL;
+  p->values_scale_stride = random_below(random, 3);
+}
+
 static void make_sheet(world_random *random, sheet *made, int32_t tokens, int32_t heads, int32_t value_dim,
                        bool is_output) {
   static const uint32_t outputs[] = {BANYAN_EMPTY_NEG_INF, BANYAN_EMPTY_POS_INF, BANYAN_EMPTY_BELOW};
   memset(made, 0xff, sizeof *made);
   banyan_partial *p = &made->partial;
-  banyan_partial_init(p, made->values, dtypes[random_below(random, 3)], made->lse, dtypes[random_below(random, 3)],
+  banyan_partial_init(p, made->values, dtypes[random_below(random, DTYPES)], made->lse, dtypes[random_below(random, 3)],
                       heads, value_dim);
+  choose_scales(random, made);
   bool has_sum = random_one_in(random, 2);
   p->stats_kind = has_sum ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE;
   p->sum = has_sum ? made->sum : NULL;
@@ -130,7 +143,7 @@ static double choose_value(world_random *random, mood mood, banyan_dtype wire, b
   double value = random_unit(random) * 4;
   if (random_one_in(random, 16)) value = random_one_in(random, 2) ? 0.0 : -0.0;
   if (mood != VALUES) return value;
-  bool is_narrow = wire == BANYAN_F16 || type == BANYAN_F16;
+  bool is_narrow = wire == BANYAN_F16 || (type != BANYAN_F32 && type != BANYAN_BF16);
   return value * exp2(random_unit(random) * (is_narrow ? 7 : 60));
 }
 
@@ -160,6 +173,7 @@ static void fill_row(world_random *random, const banyan_partial *p, const plan *
   }
   double scale = p->values_kind == BANYAN_VALUES_NUMERATOR ? sum : 1;
   double limit = oracle_largest(p->values_dtype) * 0.9;
+  if (p->values_scale) scale /= (double)p->values_scale[head * p->values_scale_stride];
   for (int32_t i = 0; i < plan->desc.value_dim; i++) {
     double v = choose_value(random, plan->mood, plan->desc.wire, p->values_dtype) * scale;
     oracle_store(p->values, p->values_dtype, value + i, fmin(fmax(v, -limit), limit));
@@ -325,11 +339,12 @@ TEST_LOOP(random_cases, RANKS_MAX) {
 
 /* The oracle's own numbers: what is stored is read, and rounding is to nearest even. */
 TEST(elements) {
+  static const int exponents[DTYPES] = {120, 14, 120, 7, 14};
   world_random random = {world_seed()};
-  for (int d = 0; d < 3; d++)
+  for (int d = 0; d < DTYPES; d++)
     for (int i = 0; i < 20000; i++) {
       uint32_t memory = 0;
-      double value = random_unit(&random) * exp2(random_unit(&random) * (dtypes[d] == BANYAN_F16 ? 14 : 120));
+      double value = random_unit(&random) * exp2(random_unit(&random) * exponents[d]);
       oracle_store(&memory, dtypes[d], 0, value);
       double stored = oracle_load(&memory, dtypes[d], 0);
       uint32_t again = 0;

@@ -95,7 +95,7 @@ bny_request request_of(world_random *random, int32_t nranks) {
   request.all_tokens = request.tokens = 1 + random_below(random, 4);
   request.all_heads = request.heads = 1 + random_below(random, 6);
   request.value_dim = dims[random_below(random, 4)];
-  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
+  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_E4M3));
   request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
   request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
   request.algorithm = "oneshot";

@@ -14,7 +14,7 @@ static bny_wire_view view_of(const bny_plan *plan, const bny_slot *slot, char *o
   bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&slot->slice), plan->value_dim);
   int64_t row = (int64_t)(slice->token0 - slot->slice.token0) * slot->slice.heads + slice->head0 - slot->slice.head0;
   char *at = outbox + slot->offset;
-  size_t row_bytes = (size_t)plan->value_dim * bny_wire_formats[plan->wire].element_bytes;
+  size_t row_bytes = bny_wire_row_bytes(plan->wire, plan->value_dim);
   return (bny_wire_view){.m = (float *)(void *)(at + layout.m) + row,
                          .d = (float *)(void *)(at + layout.d) + row,
                          .n = at + layout.n + (size_t)row * row_bytes,

@@ -11,25 +11,47 @@ static const double log2_e = 1.4426950408889634;
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
 /* Digits of the fraction, and the lowest exponent. */
-static int places(banyan_dtype dtype) { return dtype == BANYAN_F16 ? 10 : dtype == BANYAN_BF16 ? 7 : 23; }
-static int lowest_exponent(banyan_dtype dtype) { return dtype == BANYAN_F16 ? -14 : -126; }
+static int places(banyan_dtype dtype) {
+  return dtype == BANYAN_F16 ? 10 : dtype == BANYAN_BF16 ? 7 : dtype == BANYAN_E4M3 ? 3 : dtype == BANYAN_E5M2 ? 2 : 23;
+}
+static int lowest_exponent(banyan_dtype dtype) {
+  return dtype == BANYAN_F16 || dtype == BANYAN_E5M2 ? -14 : dtype == BANYAN_E4M3 ? -6 : -126;
+}
+static bool has_eight_bits(banyan_dtype dtype) { return dtype == BANYAN_E4M3 || dtype == BANYAN_E5M2; }
 
 double oracle_unit(banyan_dtype dtype) { return ldexp(1, -places(dtype) - 1); }
 double oracle_step(banyan_dtype dtype) { return ldexp(1, lowest_exponent(dtype) - places(dtype)); }
 double oracle_largest(banyan_dtype dtype) {
+  if (has_eight_bits(dtype)) return dtype == BANYAN_E4M3 ? 448 : 57344;
   return ldexp(2 - ldexp(1, -places(dtype)), dtype == BANYAN_F16 ? 15 : 127);
 }
 
-/* Rounds to the nearest number of the type, ties to even. */
+double oracle_wire_error(banyan_dtype wire, uint64_t roundings) {
+  if (wire == BANYAN_E4M3) return pow(18.0 / 17, (double)roundings) - 1;
+  return wire == BANYAN_F32 ? 0 : oracle_unit(wire) * (double)roundings;
+}
+
+/* Rounds to the nearest number of the type, ties to even. Eight bits saturate. */
 static double round_to(banyan_dtype dtype, double value) {
+  if (has_eight_bits(dtype) && fabs(value) > oracle_largest(dtype)) return copysign(oracle_largest(dtype), value);
   if (!isfinite(value) || value == 0) return value;
   int exponent = ilogb(value) > lowest_exponent(dtype) ? ilogb(value) : lowest_exponent(dtype);
   double step = ldexp(1, exponent - places(dtype)), rounded = rint(value / step) * step;
   return fabs(rounded) > oracle_largest(dtype) ? copysign((double)INFINITY, value) : rounded;
 }
 
+static double load_eight_bits(uint8_t bits, banyan_dtype dtype) {
+  int width = places(dtype), exponent = (bits & 0x7f) >> width, fraction = bits & ((1 << width) - 1);
+  double magnitude = exponent == 0 ? fraction * oracle_step(dtype)
+                                   : ldexp(1 + ldexp(fraction, -width), exponent + lowest_exponent(dtype) - 1);
+  if (dtype == BANYAN_E4M3 && (bits & 0x7f) == 0x7f) magnitude = (double)NAN;
+  if (dtype == BANYAN_E5M2 && exponent == 31) magnitude = fraction ? (double)NAN : (double)INFINITY;
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+
 double oracle_load(const void *elements, banyan_dtype dtype, int64_t index) {
   if (dtype == BANYAN_F32) return (double)((const float *)elements)[index];
+  if (has_eight_bits(dtype)) return load_eight_bits(((const uint8_t *)elements)[index], dtype);
   uint16_t bits = ((const uint16_t *)elements)[index];
   int width = places(dtype), bias = dtype == BANYAN_F16 ? 15 : 127;
   int exponent = (bits & 0x7fff) >> width, fraction = bits & ((1 << width) - 1);
@@ -45,17 +67,20 @@ void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double valu
     return;
   }
   double rounded = round_to(dtype, value), magnitude = fabs(rounded);
-  int width = places(dtype), bias = dtype == BANYAN_F16 ? 15 : 127;
+  int width = places(dtype), bias = 1 - lowest_exponent(dtype);
   int bits = 0;
   if (isnan(value))
-    bits = (2 * bias + 1) << width | 1 << (width - 1);
+    bits = has_eight_bits(dtype) ? 0x7f : (2 * bias + 1) << width | 1 << (width - 1);
   else if (isinf(rounded))
     bits = (2 * bias + 1) << width;
   else if (magnitude < ldexp(1, lowest_exponent(dtype)))
     bits = (int)(magnitude / oracle_step(dtype));
   else
     bits = ((ilogb(magnitude) + bias) << width) + (int)(ldexp(magnitude, width - ilogb(magnitude)) - ldexp(1, width));
-  ((uint16_t *)elements)[index] = (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
+  if (has_eight_bits(dtype))
+    ((uint8_t *)elements)[index] = (uint8_t)(bits | (signbit(value) ? 0x80 : 0));
+  else
+    ((uint16_t *)elements)[index] = (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -66,6 +91,10 @@ static int64_t stat_at(const banyan_partial *p, int32_t token, int32_t head) {
 
 static int64_t value_at(const banyan_partial *p, int32_t token, int32_t head) {
   return token * p->values_token_stride + head * p->values_head_stride;
+}
+
+static double scale_of(const banyan_partial *p, int32_t head) {
+  return p->values_scale ? (double)p->values_scale[head * p->values_scale_stride] : 1;
 }
 
 static bool means_empty(const banyan_partial *p, double stat, double sum) {
@@ -89,7 +118,7 @@ oracle_row oracle_read(const banyan_partial *p, int32_t token, int32_t head, int
   row.is_empty = false;
   row.m = logit_that_counts(p->base == BANYAN_BASE_E ? stat * log2_e : stat);
   row.d = sum;
-  double divisor = p->values_kind == BANYAN_VALUES_NUMERATOR ? sum : 1;
+  double divisor = (p->values_kind == BANYAN_VALUES_NUMERATOR ? sum : 1) / scale_of(p, head);
   for (int32_t i = 0; i < value_dim; i++)
     row.o[i] = oracle_load(p->values, p->values_dtype, value_at(p, token, head) + i) / divisor;
   return row;
@@ -171,17 +200,18 @@ const char *oracle_compare(const banyan_partial *p, int32_t token, int32_t head,
     if (wrong) return wrong;
   }
   bool numerators = p->values_kind == BANYAN_VALUES_NUMERATOR;
-  double scale = numerators ? sum : 1, u = wire == BANYAN_F32 ? 0 : oracle_unit(wire);
-  double bound = 2e-6 + (u + 0x1p-23) * (double)roundings + 1.01 * oracle_unit(p->values_dtype) +
+  double scale = (numerators ? sum : 1) / scale_of(p, head), lossy = oracle_wire_error(wire, roundings);
+  double bound = 2e-6 + lossy + 0x1p-23 * (double)roundings + 1.01 * oracle_unit(p->values_dtype) * (1 + lossy) +
                  (numerators ? sum_error(p, sum) : 0);
   double error = 0, size = 0, tiny = 0x1p-125 + oracle_step(p->values_dtype) / scale;
   tiny += wire == BANYAN_F16 ? (double)roundings * 0x1p-24 : 0; /* precision of an f16 wire, for d in (0.5, 1] */
+  for (int32_t i = 0; i < value_dim; i++) size += expected->mean[i] * expected->mean[i];
   for (int32_t i = 0; i < value_dim; i++) {
     double got = oracle_load(p->values, p->values_dtype, value_at(p, token, head) + i) / scale;
-    bool is_beyond = fabs(expected->o[i]) * scale > 0.99 * oracle_largest(p->values_dtype);
+    double most = fabs(expected->o[i]) + (lossy > 0 ? lossy * sqrt(size) : 0);
+    bool is_beyond = most * scale > 0.99 * oracle_largest(p->values_dtype);
     double delta = is_beyond ? 0 : got - expected->o[i];
     error += delta * delta;
-    size += expected->mean[i] * expected->mean[i];
   }
   double allowed = bound * sqrt(size) + sqrt(value_dim) * (tiny + 1.01 * expected->dropped);
   if (sqrt(error) <= allowed) return NULL;
@@ -191,8 +221,8 @@ const char *oracle_compare(const banyan_partial *p, int32_t token, int32_t head,
 }
 
 bool oracle_may_be_refused(const banyan_partial *p, const oracle_row *expected) {
-  bool is_tight =
-      p->values_kind == BANYAN_VALUES_NUMERATOR && p->values_dtype == BANYAN_F16 && p->stats_dtype == BANYAN_BF16;
+  bool is_tight = p->values_kind == BANYAN_VALUES_NUMERATOR &&
+                  (p->values_dtype == BANYAN_F16 || has_eight_bits(p->values_dtype)) && p->stats_dtype == BANYAN_BF16;
   double limit = (is_tight ? 2048 : 16384) * (p->base == BANYAN_BASE_E ? log2_e : 1);
   return !expected->is_empty && p->lse && p->stats_dtype != BANYAN_F32 && fabs(log2_of(expected)) > limit - 64;
 }

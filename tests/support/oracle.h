@@ -28,6 +28,9 @@ double oracle_unit(banyan_dtype dtype);    /* relative rounding error */
 double oracle_step(banyan_dtype dtype);    /* distance of its smallest numbers */
 double oracle_largest(banyan_dtype dtype); /* its largest finite number */
 
+/* Returns what `roundings` of a value to a wire add to e in "Error" of banyan.h. */
+double oracle_wire_error(banyan_dtype wire, uint64_t roundings);
+
 oracle_row oracle_read(const banyan_partial *partial, int32_t token, int32_t head, int32_t value_dim);
 oracle_row oracle_merge(const oracle_row *parts, int32_t count, int32_t value_dim);
 

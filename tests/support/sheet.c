@@ -11,6 +11,8 @@
 
 enum { GUARD_BYTES = 64 };
 
+bool sheet_eight_bits = false;
+
 /* ---- pool -------------------------------------------------------------------------------------------------------- */
 
 struct sheet_block {
@@ -72,12 +74,18 @@ static void place(sheet_pool *pool, sheet *sheet, bool with_stats) {
   size_t stats = extent(sheet->tokens, sheet->heads, partial->stats_token_stride, partial->stats_head_stride, 1) *
                  element_bytes(partial->stats_dtype);
   size_t lse_at = GUARD_BYTES + round_up(values) + GUARD_BYTES, sum_at = lse_at + round_up(stats) + GUARD_BYTES;
-  sheet->bytes = sum_at + round_up(stats) + GUARD_BYTES;
+  size_t scales_at = sum_at + round_up(stats) + GUARD_BYTES;
+  size_t scales = (size_t)(sheet->heads * partial->values_scale_stride + 1);
+  sheet->bytes = partial->values_scale ? scales_at + round_up(scales * sizeof(float)) : scales_at;
   sheet->memory = sheet_pool_take(pool, sheet->bytes);
   memset(sheet->memory, SHEET_PATTERN, sheet->bytes);
   partial->values = sheet->memory + GUARD_BYTES;
   partial->lse = with_stats ? sheet->memory + lse_at : NULL;
   partial->sum = with_stats && partial->stats_kind == BANYAN_STATS_MAX_SUM ? sheet->memory + sum_at : NULL;
+  if (!partial->values_scale) return;
+  float *scale = (float *)(void *)(sheet->memory + scales_at);
+  for (size_t i = 0; i < scales; i++) scale[i] = (float)(3 + i % 7) / 5;
+  partial->values_scale = scale;
 }
 
 static sheet choose_convention(world_random *random, int32_t tokens, int32_t heads, int32_t value_dim) {
@@ -92,6 +100,12 @@ static sheet choose_convention(world_random *random, int32_t tokens, int32_t hea
                              ? BANYAN_VALUES_NUMERATOR
                              : BANYAN_VALUES_NORMALISED;
   partial->base = random_one_in(random, 2) ? BANYAN_BASE_2 : BANYAN_BASE_E;
+  if (sheet_eight_bits && random_one_in(random, 3)) {
+    static const float none = 1;
+    partial->values_dtype = random_one_in(random, 2) ? BANYAN_E4M3 : BANYAN_E5M2;
+    partial->values_scale = random_one_in(random, 4) ? NULL : &none; /* place() has the scales */
+    partial->values_scale_stride = random_below(random, 3);
+  }
   choose_strides(random, tokens, heads, value_dim, &partial->values_token_stride, &partial->values_head_stride);
   choose_strides(random, tokens, heads, 1, &partial->stats_token_stride, &partial->stats_head_stride);
   return made;
@@ -201,6 +215,9 @@ sheet sheet_copy(sheet_pool *pool, const sheet *from) {
   memcpy(made.memory, from->memory, from->bytes);
   made.partial.values = made.memory + ((unsigned char *)from->partial.values - from->memory);
   if (from->partial.lse) made.partial.lse = made.memory + ((unsigned char *)from->partial.lse - from->memory);
+  if (from->partial.values_scale)
+    made.partial.values_scale =
+        (const float *)(const void *)(made.memory + ((const unsigned char *)from->partial.values_scale - from->memory));
   if (from->partial.sum) made.partial.sum = made.memory + ((unsigned char *)from->partial.sum - from->memory);
   return made;
 }
@@ -220,6 +237,8 @@ bool sheet_gaps_are_untouched(const sheet *out) {
                  element_bytes(out->partial.stats_dtype));
     }
   }
+  const unsigned char *scales = (const unsigned char *)out->partial.values_scale;
+  if (scales) memset(copy + (scales - out->memory), SHEET_PATTERN, out->bytes - (size_t)(scales - out->memory));
   bool untouched = true;
   for (size_t i = 0; i < out->bytes && untouched; i++) untouched = copy[i] == SHEET_PATTERN;
   free(copy);

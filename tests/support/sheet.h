@@ -34,6 +34,9 @@ typedef enum sheet_mood {
   SHEET_MOODS
 } sheet_mood;
 
+/* True: values are of eight bits in one sheet of three, mostly with scales. */
+extern bool sheet_eight_bits;
+
 /* Make memory in random conventions. Outputs hold a pattern everywhere. */
 sheet sheet_input(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens,
                   int32_t heads, int32_t value_dim);

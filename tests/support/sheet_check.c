@@ -101,11 +101,13 @@ void *sheet_merge(sheet_pool *pool, const sheet *sheets, int32_t nranks) {
 
 /* Relative error of one rounding to nearest. */
 static double rounding(banyan_dtype dtype) {
+  if (element_bytes(dtype) == 1) return dtype == BANYAN_E4M3 ? 0x1p-4 : 0x1p-3;
   return dtype == BANYAN_F32 ? 0x1p-24 : dtype == BANYAN_F16 ? 0x1p-11 : 0x1p-8;
 }
 
-/* Half the distance of the numbers next to zero, with room for the scaling by a sum. */
+/* Half the distance of the numbers next to zero, with room for the scaling by a sum and by a sheet's scales. */
 static double underflow(banyan_dtype dtype) {
+  if (element_bytes(dtype) == 1) return dtype == BANYAN_E4M3 ? 0x1p-8 : 0x1p-15;
   return dtype == BANYAN_F16 ? 0x1p-24 : dtype == BANYAN_BF16 ? 0x1p-132 : 0x1p-148;
 }
 

@@ -11,7 +11,35 @@
 
 enum { SHEET_PATTERN = 0xCB };
 
-static inline size_t element_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+static inline size_t element_bytes(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_E4M3 || dtype == BANYAN_E5M2 ? 1 : 2;
+}
+
+/* The upper byte of an f16 is an e5m2; e4m3 has one bit of exponent less, and no infinity. */
+static inline double eight_bits_value(banyan_dtype dtype, int code) {
+  int width = dtype == BANYAN_E4M3 ? 3 : 2, bias = dtype == BANYAN_E4M3 ? 7 : 15;
+  int exponent = (code & 127) >> width, fraction = code & ((1 << width) - 1);
+  double magnitude =
+      exponent == 0 ? ldexp(fraction, 1 - bias - width) : ldexp((1 << width) + fraction, exponent - bias - width);
+  if (dtype == BANYAN_E4M3 && (code & 127) == 127) magnitude = (double)NAN;
+  if (dtype == BANYAN_E5M2 && exponent == 31) magnitude = fraction ? (double)NAN : (double)INFINITY;
+  return code & 128 ? -magnitude : magnitude;
+}
+
+/* The nearest code of a finite number. */
+static inline uint8_t eight_bits(banyan_dtype dtype, double value) {
+  int largest = dtype == BANYAN_E4M3 ? 0x7e : 0x7b, best = 0;
+  if (isnan(value)) return 0x7f;
+  for (int code = 1; code <= largest; code++)
+    if (fabs(eight_bits_value(dtype, code) - fabs(value)) < fabs(eight_bits_value(dtype, best) - fabs(value)))
+      best = code;
+  return (uint8_t)(best | (signbit(value) ? 128 : 0));
+}
+
+static inline double scale_of(const sheet *sheet, int32_t head) {
+  const banyan_partial *partial = &sheet->partial;
+  return partial->values_scale ? (double)partial->values_scale[head * partial->values_scale_stride] : 1;
+}
 
 /* Rounds to nearest. A double rounding on the way is harmless, since tests read back the stored value. */
 static inline uint16_t f16_bits(double value) {
@@ -34,6 +62,10 @@ static inline double f16_value(uint16_t bits) {
 }
 
 static inline void store_element(void *at, banyan_dtype dtype, double value) {
+  if (element_bytes(dtype) == 1) {
+    *(uint8_t *)at = eight_bits(dtype, value);
+    return;
+  }
   float single = (float)value;
   uint32_t word;
   memcpy(&word, &single, sizeof word);
@@ -47,6 +79,7 @@ static inline void store_element(void *at, banyan_dtype dtype, double value) {
 }
 
 static inline double load_element(const void *at, banyan_dtype dtype) {
+  if (element_bytes(dtype) == 1) return eight_bits_value(dtype, *(const uint8_t *)at);
   uint32_t word;
   uint16_t half;
   float single;
@@ -83,12 +116,14 @@ static inline void *sum_address(const sheet *sheet, int32_t token, int32_t head)
 
 static inline void store_value(const sheet *sheet, int32_t token, int32_t head, int32_t index, double value) {
   banyan_dtype dtype = sheet->partial.values_dtype;
-  store_element((char *)value_address(sheet, token, head) + (size_t)index * element_bytes(dtype), dtype, value);
+  store_element((char *)value_address(sheet, token, head) + (size_t)index * element_bytes(dtype), dtype,
+                value / scale_of(sheet, head));
 }
 
 static inline double load_value(const sheet *sheet, int32_t token, int32_t head, int32_t index) {
   banyan_dtype dtype = sheet->partial.values_dtype;
-  return load_element((char *)value_address(sheet, token, head) + (size_t)index * element_bytes(dtype), dtype);
+  return load_element((char *)value_address(sheet, token, head) + (size_t)index * element_bytes(dtype), dtype) *
+         scale_of(sheet, head);
 }
 
 static inline void store_lse(const sheet *sheet, int32_t token, int32_t head, double value) {

@@ -99,22 +99,25 @@ bool tool_parse_bytes(const char *text, size_t *bytes) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-const bny_name tool_dtypes[] = {
+const bny_name tool_dtypes[] = {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}, {NULL, 0}};
+
+const bny_name tool_wires[] = {
 #define BNY_FORMAT(id, name, dtype, bytes, bound) {name, dtype},
 #include "formats.def"
 #undef BNY_FORMAT
     {NULL, 0},
 };
 
-const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(tool_dtypes, (int)dtype); }
+const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(tool_wires, (int)dtype); }
 
-size_t tool_dtype_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+size_t tool_dtype_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_E4M3 ? 1 : 2; }
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
 
 double tool_error_bound(banyan_dtype wire, uint64_t roundings) {
   double one = wire == BANYAN_F16 ? 0x1p-11 : wire == BANYAN_BF16 ? 0x1p-8 : 0;
-  return 2e-6 + (one + 0x1p-23) * (double)roundings;
+  double all = wire == BANYAN_E4M3 ? pow(18.0 / 17, (double)roundings) - 1 : one * (double)roundings;
+  return 2e-6 + all + 0x1p-23 * (double)roundings;
 }
 
 double tool_error_bound_of(banyan_dtype wire, const banyan_op *op) {

@@ -49,7 +49,7 @@ static const tool_option options[] = {
     {"dtype", NULL, "How queries, keys and values are kept, after rounding if they were more precise; default f32.",
      TOOL_NAME_AT(dtype, tool_dtypes)},
     {"wire", NULL, "The format of values on their way between ranks; default f32. Statistics always travel as f32.",
-     TOOL_NAME_AT(settings.wire, tool_dtypes)},
+     TOOL_NAME_AT(settings.wire, tool_wires)},
     {"repeat", "R", "Timed runs per layer, after three that are not; default 20.", TOOL_INT_AT(repeat, 1, 1000000)},
     {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
      TOOL_SECONDS_AT(world.timeout_ns)},

@@ -93,8 +93,8 @@ const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
 
 /* Two f32 statistics, unless rows are gathered as they are, then the values. */
 static size_t row_bytes(const plan_shape *shape) {
-  return (shape->collective == BNY_COMBINE ? 2 * sizeof(float) : 0) +
-         (size_t)shape->value_dim * tool_dtype_bytes(shape->wire);
+  if (shape->collective != BNY_COMBINE) return (size_t)shape->value_dim * tool_dtype_bytes(shape->wire);
+  return 2 * sizeof(float) + bny_wire_row_bytes(bny_wire_of_dtype(shape->wire), shape->value_dim);
 }
 
 size_t plan_shape_bytes(const plan_shape *shape) {

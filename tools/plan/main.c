@@ -72,7 +72,7 @@ static const tool_option options[] = {
     {"heads", "H", "Heads of a token; default 32.", TOOL_INT_AT(heads, 1, 1 << 20), TOOL_GROUP(rows_only)},
     {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(shape.value_dim, 1, 1 << 14), TOOL_GROUP(rows_only)},
     {"wire", NULL, "The format of values on their way between ranks, or of the elements of heads; default f32.",
-     TOOL_NAME_AT(shape.wire, tool_dtypes), TOOL_GROUP(rows_only)},
+     TOOL_NAME_AT(shape.wire, tool_wires), TOOL_GROUP(rows_only)},
     {.help = "For combine alone"},
     {"scatter", NULL, "Which rank receives which rows, as in banyan-decode; default none.",
      TOOL_NAME_AT(shape.scatter, bny_scatter_names), TOOL_GROUP(combine_only)},
