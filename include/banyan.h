@@ -99,12 +99,13 @@ extern "C" {
  *   that is no less than it, as far as the lse or m that went in tells; in base e it is that number times ln 2. So
  *   rescaling is exact. d is relative to m: in (0.5, 1] for a rank that gave an lse, and the sum over ranks. Where the
  *   type of statistics rounds m, d makes up for it. Where d would leave the range of the type, its power of two goes
- *   into m. Beside numerators of f16, d is at most 1.
+ *   into m. Beside numerators of f16 or of eight bits, d is at most 1.
  * - Rows that a type cannot hold. An lse or m beyond the type's largest number (65504 for f16) is one. An m where the
  *   numbers of the type lie further apart than d can make up for is another: this may happen for |m| above 16384 in f16
- *   and bf16, and above 2048 in bf16 beside numerators of f16, and mostly does above 65536 in bf16. The call is then
- *   BANYAN_ERR_DATA on that rank and names the row. All other rows are right, on all ranks, and the communicator
- *   remains usable; on devices it ends, at banyan_comm_status(). An lse that the type merely rounds is no error.
+ *   and bf16, and above 2048 in bf16 beside numerators of f16 or eight bits, and mostly does above 65536 in bf16. The
+ *   call is then BANYAN_ERR_DATA on that rank and names the row. All other rows are right, on all ranks, and the
+ *   communicator remains usable; on devices it ends, at banyan_comm_status(). An lse that the type merely rounds is no
+ *   error.
  * - Large logits. From |lse| or |m| = 1.6e7 in base 2 (1.1e7 in base e), f32 holds whole numbers alone. Such logits
  *   count as what f32 holds of them, so weights there are wrong by up to a power of two or more. Such an m comes out
  *   rounded to its type, with the d that it has; masks such as -1e30 or -FLT_MAX come out as they went in. Beyond
@@ -112,15 +113,21 @@ extern "C" {
  * - Small weights. A row may count as 0 if its weight is below 2^-46 of the largest.
  * - Large values. n is formed in f32 and is d times as large as the result, where d is up to the number of ranks. So
  *   normalised values near 3.4e38 on two ranks become infinite.
+ * - Eight bits. A value is what memory holds times its scale, and is written as the value over the scale, rounded to
+ *   nearest even. Beyond the largest finite number (448 for e4m3, 57344 for e5m2) it becomes that number, infinities
+ *   too, and nothing counts it. NaN stays NaN.
  * - Lossy wires. A finite value beyond what the type holds (65504 for f16) becomes the largest that it holds, and is
- *   counted in banyan_op_info. On an f16 wire, values below 2^-14 keep an absolute precision of 2^-25. Both are said of
- *   values divided by d. They hold for numerators instead where d cannot be moved into m: d below 2^-126, or |m| of
- *   2^23 or more.
+ *   counted in banyan_op_info. On an f16 wire, values below 2^-14 keep an absolute precision of 2^-25. An e4m3 wire has
+ *   a scale for each 32 values of a row, so none below 3.1e38 saturates. Those below 2^-13 of the largest of the 32
+ *   keep an absolute precision of 2^-17 of it, and infinities become NaN. All this is said of values divided by d. It
+ *   holds for numerators instead where d cannot be moved into m: d below 2^-126, or |m| of 2^23 or more.
  * - Error. A row's normalised values differ from the exact ones by at most e A, as lengths of vectors. A is the
  *   length of the mean of |v| over ranks by weight. e = 2e-6 + (u + 2^-23) R, where u is 0 for an f32 wire, 2^-11 for
- *   f16 and 2^-8 for bf16. R is how often a value is rounded on its way; banyan_op_info has it. In canonical order R is
- *   1 + ceil(log2 p) with p ranks. In the plan's order it is 1 for oneshot, 2 for twoshot, about log2 p for recursive,
- *   one more than its depth for a tree, and p for ring and tree_chain. docs/algorithms.md has the table. */
+ *   f16 and 2^-8 for bf16. For e4m3, whose u is 2^-4, (18/17)^R - 1 stands for u R: 5.9 % for one rounding, 12 % for
+ *   two. The rounding to the output's type comes on top. R is how often a value is rounded on its way; banyan_op_info
+ *   has it. In canonical order R is 1 + ceil(log2 p) with p ranks. In the plan's order it is 1 for oneshot, 2 for
+ *   twoshot, about log2 p for recursive, one more than its depth for a tree, and p for ring and tree_chain.
+ *   docs/algorithms.md has the table. */
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
@@ -289,7 +296,7 @@ banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* Types of numbers in memory and on the wire. E4M3 and E5M2 are the eight-bit floats of OCP (e4m3fn: no infinity,
  * largest 448; e5m2: largest 57344). They and I8 serve values and keys, never statistics. As a wire, E4M3 has a
- * power-of-two scale for each 32 values of a row. */
+ * power-of-two scale for each 32 values of a row; devices do not have this wire. */
 typedef enum banyan_dtype {
   BANYAN_F32 = 1,
   BANYAN_F16,
@@ -339,8 +346,10 @@ typedef struct banyan_partial {
   uint32_t empty;            /* BANYAN_EMPTY_* */
   double empty_below;        /* for BANYAN_EMPTY_BELOW */
   const float *values_scale; /* for values of E4M3 and E5M2: a value is what memory holds times the scale. Read at each
-                              * run, on a device by its kernels. NULL: 1 */
-  int64_t values_scale_stride; /* from the scale of a head to the next; 0: one for all heads */
+                                * run. On the host one that is not finite or not above 0 is BANYAN_ERR_ARGUMENT with
+                                * its head; on a device kernels read it, and do not check. NULL: 1 */
+  int64_t values_scale_stride; /* from the scale of a head to the next, in scales; 0: one for all heads. Heads are those
+                                * of this descriptor: with BANYAN_SCATTER_HEADS an output's are its own range */
 } banyan_partial;
 
 /* With all fields but `size` unset; see banyan_partial_init(). */
@@ -444,7 +453,8 @@ typedef struct banyan_combine_desc {
                    * has: a plan for them serves any number up to them */
   int32_t heads;
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
-  banyan_dtype wire; /* values in flight; statistics always travel as f32. 0: BANYAN_F32 */
+  banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, which on a
+                      * device is BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. 0: BANYAN_F32 */
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;

@@ -4,9 +4,9 @@
  * the caller's convention. One table per instruction set; all tables give the same bits.
  *
  * Wire form of a box of rows: m[rows] and d[rows] as f32 (m a whole number, or -inf for an empty row), then
- * n[rows] of bny_wire_row_bytes() each: value_dim values in the wire dtype; rows token-major. A row of e4m3 is value_dim
- * codes, a byte of scale for each 32 of them, and zeros up to a multiple of four bytes: value = code x 2^(byte - 127).
- * See f8.h and bny_wire_layout().
+ * n[rows] of bny_wire_row_bytes() each: value_dim values in the wire dtype; rows token-major. A row of e4m3 is
+ * value_dim codes, a byte of scale for each 32 of them, and zeros up to a multiple of four bytes: value = code x
+ * 2^(byte - 127). See f8.h and bny_wire_layout().
  */
 #ifndef BNY_KERNELS_OP_H
 #define BNY_KERNELS_OP_H

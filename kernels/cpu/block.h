@@ -84,6 +84,15 @@ static inline float block_scale(const row_block *block, const banyan_partial *pa
   return partial->values_scale[(head0 + (int64_t)block->head[row]) * partial->values_scale_stride];
 }
 
+/* Puts the scales of an input's values into the factors of rows. */
+static inline void block_scale_input(const row_block *block, const banyan_partial *in, int32_t head0, float *factor) {
+  for (int r = 0; r < block->rows; r++) factor[r] = bny_scaled_factor(factor[r], block_scale(block, in, head0, r));
+}
+
+static inline void block_scale_output(const row_block *block, const banyan_partial *out, int32_t head0, float *factor) {
+  for (int r = 0; r < block->rows; r++) factor[r] = bny_unscaled_factor(factor[r], block_scale(block, out, head0, r));
+}
+
 /* Returns true if the block is full and its statistics in the caller's memory are contiguous f32 values. */
 static inline bool block_stats_plain(const row_block *block, const banyan_partial *partial) {
   return block->rows == BLOCK_ROWS && partial->stats_dtype == BANYAN_F32 && partial->stats_head_stride == 1 &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of the wire of e4m3: encode and merge. A row is value_dim codes, then a scale for each block of 32, then zeros up
- * to a multiple of four bytes. Loops run over the 32 values of a block, in places beyond the row over zeros, so that
+ * Rows of the wire of e4m3: encode and merge. A row is value_dim codes, then a scale for each block of 32, then zeros
+ * up to a multiple of four bytes. Loops run over the 32 values of a block, in places beyond the row over zeros, so that
  * compilers vectorise them; merge_template.h includes this in each table's file.
  */
 #ifndef BNY_KERNELS_CPU_MERGE_BLOCKS_H

@@ -428,9 +428,7 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
       bad_row = (int64_t)block.token[bad] * box->heads + block.head[bad];
       break;
     }
-    if (in->values_scale != NULL) {
-      for (int r = 0; r < block.rows; r++) factor[r] = bny_scaled_factor(factor[r], block_scale(&block, in, head0, r));
-    }
+    if (in->values_scale != NULL) block_scale_input(&block, in, head0, factor);
     encode_stats(box, &block, dst, &stats);
     for (int r = 0; r < block.rows && value_dim > 0; r++) {
       char *to = (char *)dst->n + (size_t)block_wire_row(&block, dst, r) * row_bytes;
@@ -522,10 +520,7 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
     block_merge(nodes, count, round, false, scales);
     int odd = block_export(&block, &nodes[0], out, token0, head0, factor);
     if (odd >= 0 && unfit < 0) unfit = (int64_t)block.token[odd] * box->heads + block.head[odd];
-    if (out->values_scale != NULL) {
-      for (int r = 0; r < block.rows; r++)
-        factor[r] = bny_unscaled_factor(factor[r], block_scale(&block, out, head0, r));
-    }
+    if (out->values_scale != NULL) block_scale_output(&block, out, head0, factor);
     void *targets[BLOCK_ROWS];
     for (int r = 0; r < block.rows && box->value_dim > 0; r++)
       targets[r] = (char *)out->values + block_values_offset(&block, out, token0, head0, r) * out_bytes;

@@ -40,7 +40,7 @@ BNY_DEVICE float bny_element_of_bits(banyan_dtype dtype, uint32_t bits) {
   return dtype == BANYAN_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
 }
 
-/* Of 16 or 32 bits, as statistics are. */
+/* Statistics have 16 or 32 bits. */
 BNY_DEVICE float bny_element_load(const void *elements, banyan_dtype dtype, int64_t index) {
   if (dtype == BANYAN_F32) return ((const float *)elements)[index];
   uint32_t bits = ((const uint16_t *)elements)[index];

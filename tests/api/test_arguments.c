@@ -165,6 +165,46 @@ TEST(values_beyond_the_wire_are_counted) {
   banyan_comm_destroy(comm);
 }
 
+/* Scales of heads are those of the memory's own heads, and count at each run. */
+TEST(scales_are_read_at_each_run) {
+  static uint8_t codes[ROWS * VALUE_DIM], merged[ROWS * VALUE_DIM];
+  float scales[2 * HEADS], half = 0.5f;
+  banyan_comm *comm = lone_comm(NULL);
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  make_good(&desc, &in, &out);
+  memset(codes, 0x38, sizeof codes); /* 1 in e4m3 */
+  for (int i = 0; i < 2 * HEADS; i++) scales[i] = (float)(1 << i % 4);
+  in.values = codes;
+  in.values_dtype = BANYAN_E4M3;
+  in.values_scale = scales;
+  in.values_scale_stride = 2;
+  out.values = merged;
+  out.values_dtype = BANYAN_E5M2;
+  out.values_scale = &half;
+  ck_assert_int_eq(banyan_combine_init(comm, &desc, &in, &out, &op), BANYAN_OK);
+  for (int run = 0; run < 4; run++) {
+    scales[2] = run == 1 ? -1 : run == 2 ? INFINITY : 4;
+    banyan_status status = banyan_start(op);
+    ck_assert_int_eq(status, run == 1 || run == 2 ? BANYAN_ERR_ARGUMENT : BANYAN_OK);
+    ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), status);
+    if (status == BANYAN_OK) {
+      ck_assert_int_eq(banyan_wait(op), BANYAN_OK);
+      for (int i = 0; i < ROWS * VALUE_DIM; i++) /* 2 x the scale, as an e5m2: its exponent begins at bit 2 */
+        ck_assert_int_eq(merged[i], (15 + 1 + ilogbf(scales[i / VALUE_DIM % HEADS * 2])) << 2);
+    } else {
+      ck_assert_msg(strstr(banyan_last_error(), "in.values_scale[2] of head 1 is"), "%s", banyan_last_error());
+    }
+  }
+  half = 0;
+  ck_assert_int_eq(banyan_start(op), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "out.values_scale[0] of head 0 is 0"), "%s", banyan_last_error());
+  banyan_op_free(op);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+
 /* A row larger than the arena cannot be cut. */
 TEST(rows_beyond_the_arena) {
   const banyan_comm_config config = {.size = sizeof config, .arena_bytes = 64 << 10};

@@ -12,7 +12,7 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-static float check_values[4096], check_stats[256], check_sums[256];
+static float check_values[4096], check_stats[256], check_sums[256], check_scales[8];
 
 static banyan_partial fine_partial(void) {
   banyan_partial p;
@@ -61,6 +61,15 @@ TEST(descriptors_that_mean_nothing_are_refused) {
     REFUSED(output, "sum is not aligned", p.stats_kind = BANYAN_STATS_MAX_SUM; p.sum = (char *)check_sums + 2);
     REFUSED(output, "out of range", p.values_token_stride = INT64_MIN);
     REFUSED(output, "out of range", p.stats_head_stride = INT64_MAX);
+    REFUSED(output, "BANYAN_I8", p.values_dtype = BANYAN_I8);
+    REFUSED(output, "stats_dtype has eight bits", p.stats_dtype = BANYAN_E4M3);
+    REFUSED(output, "values_scale is given", p.values_scale = check_scales);
+    REFUSED(output, "values_scale is not aligned", p.values_dtype = BANYAN_E5M2;
+            p.values_scale = (const float *)(const void *)((const char *)check_scales + 1));
+    REFUSED(output, "values_scale_stride", p.values_dtype = BANYAN_E4M3; p.values_scale = check_scales;
+            p.values_scale_stride = INT64_MAX);
+    ACCEPTED(output, p.values_dtype = BANYAN_E4M3; p.values_scale = check_scales; p.values_scale_stride = 1);
+    ACCEPTED(output, p.values_dtype = BANYAN_E5M2);
     ACCEPTED(output, p.stats_kind = BANYAN_STATS_MAX_SUM; p.sum = check_sums);
     ACCEPTED(output, p.values_dtype = BANYAN_BF16; p.stats_dtype = BANYAN_F16);
     ACCEPTED(output, p.empty = BANYAN_EMPTY_BELOW; p.empty_below = -49994);
@@ -76,6 +85,24 @@ TEST(descriptors_that_mean_nothing_are_refused) {
   ACCEPTED(true, p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL);
   REFUSED(true, "numerators", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL;
           p.values_kind = BANYAN_VALUES_NUMERATOR);
+}
+
+TEST(scales_are_finite_and_positive) {
+  static const float wrong[] = {0, -1, INFINITY, NAN, -INFINITY};
+  banyan_partial p = fine_partial();
+  p.values_dtype = BANYAN_E4M3;
+  ck_assert_int_eq(bny_partial_scale_check(&p, 8), -1);
+  for (int i = 0; i < 100; i++) {
+    float scales[16];
+    int head = random_int(0, 7), stride = random_int(0, 2);
+    for (int k = 0; k < 16; k++) scales[k] = (float)random_real(0.001, 1000);
+    p.values_scale = scales;
+    p.values_scale_stride = stride;
+    ck_assert_int_eq(bny_partial_scale_check(&p, 8), -1);
+    scales[head * stride] = wrong[i % 5];
+    ck_assert_int_eq(bny_partial_scale_check(&p, 8), stride == 0 ? 0 : head);
+    ck_assert_int_eq(bny_partial_scale_check(&p, head), stride == 0 && head > 0 ? 0 : -1);
+  }
 }
 
 TEST(overlapping_outputs_are_refused) {

@@ -95,8 +95,8 @@ static const tool_option options[] = {
      COMBINE_ONLY},
     {"algorithm", "NAME", "The algorithm; by default the one of the least predicted cost.",
      TOOL_TEXT_AT(perf.algorithm), COMBINE_ONLY},
-    {"wire", NULL, "The format of values on their way between ranks; default f32.",
-     TOOL_NAME_AT(perf.wire, tool_wires), COMBINE_ONLY},
+    {"wire", NULL, "The format of values on their way between ranks; default f32.", TOOL_NAME_AT(perf.wire, tool_wires),
+     COMBINE_ONLY},
     {"tokens-random", NULL,
      "Blocking calls of a random number of tokens, from 1 to that of --batch (default 512): the time of a call whose "
      "number differs from that of the call before, and of one with the same number.",
