@@ -29,7 +29,7 @@
 
 #include "attention.h"
 
-enum { ATTENTION_TILE = 32 };
+enum { ATTENTION_TILE = 32 }; /* at most */
 
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
@@ -45,6 +45,13 @@ typedef struct attention_work {
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
+}
+
+/* Keys of a tile. Tiles of 16 rows stay in the first-level cache, with the next tile beside them. Where rows are short,
+ * tiles of 32 spread the work that each tile takes over more keys. */
+static inline __attribute__((always_inline)) int32_t attention_tile(const bny_attention_task *task,
+                                                                    banyan_dtype dtype) {
+  return task->head_dim * (int32_t)attention_element_bytes(dtype) < 256 ? ATTENTION_TILE : ATTENTION_TILE / 2;
 }
 
 static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
@@ -202,7 +209,8 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
   for (int32_t block = key; block < last;) {
     int32_t block_end = last - block > BNY_ATTENTION_BLOCK ? block + BNY_ATTENTION_BLOCK : last;
     for (int32_t first = block; first < block_end;) {
-      int32_t count = block_end - first > ATTENTION_TILE ? ATTENTION_TILE : block_end - first, from = first;
+      int32_t most = attention_tile(task, dtype), from = first;
+      int32_t count = block_end - first > most ? most : block_end - first;
       bny_attention_task page, tile;
       const bny_attention_task *keys = task;
       if (task->pages) { /* a tile lies in one page */

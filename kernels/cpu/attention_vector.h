@@ -14,8 +14,8 @@
  *   SCORE_HEADS                  heads whose four-key sums fit in the registers together with four keys
  *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
  *
- * Each key and value is loaded and converted once for a block of heads. Rows are prefetched a fixed number of keys
- * ahead, into the second-level cache. In the first level they would evict the current tile.
+ * Each key and value is loaded and converted once for a block of heads. Rows are prefetched one tile ahead, into the
+ * first-level cache.
  */
 #ifndef BNY_CPU_ATTENTION_VECTOR_H
 #define BNY_CPU_ATTENTION_VECTOR_H
@@ -29,10 +29,10 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum { SCORE_KEYS = 4, VALUE_HEADS = 4, LINE_BYTES = 64, PREFETCH_KEYS = 32 };
+enum { SCORE_KEYS = 4, VALUE_HEADS = 4, LINE_BYTES = 64 };
 
 INLINE void prefetch_bytes(const char *first, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 2);
+  for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 3);
 }
 
 static inline double attention_factor(banyan_dtype dtype) { return dtype == BANYAN_E4M3 ? 0x1p-8 : 1; }
@@ -87,14 +87,15 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
 INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                              attention_work *work) {
   int64_t row_bytes = task->head_dim * (int64_t)attention_element_bytes(dtype);
-  int64_t ahead = PREFETCH_KEYS * task->k_token_stride * (int64_t)attention_element_bytes(dtype);
+  int32_t keys_ahead = attention_tile(task, dtype);
+  int64_t ahead = keys_ahead * task->k_token_stride * (int64_t)attention_element_bytes(dtype);
   for (int32_t i = 0; i < count; i += SCORE_KEYS) {
     const char *rows[SCORE_KEYS];
     for (int32_t at = 0; at < SCORE_KEYS; at++) {
       /* Beyond the last key this repeats that key; its results are overwritten below. */
       int32_t key = first + (i + at < count ? i + at : count - 1);
       rows[at] = attention_row(task->k, task->k_token_stride, key, dtype);
-      if (task->keys - key > PREFETCH_KEYS) prefetch_bytes(rows[at] + ahead, row_bytes);
+      if (task->keys - key > keys_ahead) prefetch_bytes(rows[at] + ahead, row_bytes);
     }
     int32_t end = work->row + work->rows;
     for (int32_t h = work->row; h < end;) {
@@ -189,8 +190,8 @@ INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype 
 INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work) {
   const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
-  int64_t ahead = PREFETCH_KEYS * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
-  if (task->keys - first - count < PREFETCH_KEYS) ahead = 0;
+  int64_t ahead = attention_tile(task, dtype) * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
+  if (task->keys - first - count < attention_tile(task, dtype)) ahead = 0;
   int32_t end = work->row + work->rows;
   for (int32_t h = work->row; h < end;) {
     const float *p = work->p + h * ATTENTION_TILE;

@@ -46,7 +46,9 @@ static void fill(void *base, size_t elements, banyan_dtype dtype) {
     state = state * 1664525 + 1013904223;
     uint32_t random = state >> 8;
     uint32_t sign = random & 1;
-    if (dtype == BANYAN_F32)
+    if (bny_dtype_bytes(dtype) == 1)
+      ((uint8_t *)base)[i] = (uint8_t)(sign << 7 | 0x30 | (random >> 1 & 7));
+    else if (dtype == BANYAN_F32)
       ((uint32_t *)base)[i] = sign << 31 | 0x3f000000 | (random >> 1 & 0x7fffff);
     else if (dtype == BANYAN_F16)
       ((uint16_t *)base)[i] = (uint16_t)(sign << 15 | 0x3800 | (random >> 1 & 0x3ff));
@@ -149,8 +151,9 @@ int main(int argc, char **argv) {
   static const struct {
     banyan_dtype dtype;
     const char *name;
-  } types[] = {{BANYAN_F16, "f16"}, {BANYAN_BF16, "bf16"}, {BANYAN_F32, "f32"}};
-  for (int i = 0; i < 3; i++) {
+  } types[] = {
+      {BANYAN_F16, "f16"}, {BANYAN_BF16, "bf16"}, {BANYAN_F32, "f32"}, {BANYAN_E4M3, "e4m3"}, {BANYAN_I8, "int8"}};
+  for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
     desc.kv_dtype = types[i].dtype;
     bench(&desc, types[i].name, rounds);
   }
