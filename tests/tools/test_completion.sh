@@ -27,7 +27,7 @@ offers "bf16" b --wire banyan-decode
 offers "heads" h --scatter banyan-plan
 offers "--help" --he banyan-topo banyan-topo
 offers "--scatter" --sc combine banyan-perf
-offers "allgather" a banyan-perf banyan-perf
+offers "allgather allgather-heads" a banyan-perf banyan-perf
 offers "options" o banyan-info banyan-info
 for tool in banyan-decode banyan-perf banyan-plan banyan-topo banyan-info; do
   complete -p $tool >/dev/null || failed=$((failed + 1))

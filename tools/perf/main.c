@@ -17,7 +17,7 @@
 
 enum { SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8, DEFAULT_TOKENS = 512 };
 
-/* Of one rank, in allgather-heads: four heads of 128 values of bf16. */
+/* The share of one rank in allgather-heads: four heads of 128 values of bf16. */
 enum { SHARE_HEADS = 4, SHARE_TOKEN_BYTES = SHARE_HEADS * 128 * 2 };
 
 typedef struct arguments {
