@@ -20,36 +20,34 @@ extern "C" {
 /* Several query tokens per sequence, and which keys each of them sees. Positions are those of the whole sequence, over
  * all ranks. Pointers are read at each run, on a device by its kernels.
  *
- * Key t of sequence b in this shard has position key_start[b] + t, or with key_block
- * key_start[b] + t / key_block * key_stride + t % key_block: that is how blocks interleave over ranks. */
+ * - Tokens. Sequence b has the query tokens query_start_loc[b] to query_start_loc[b + 1] - 1. Tokens behind the last
+ *   sequence are padding: rows without keys.
+ * - Queries. The first query token of sequence b has position query_start[b], and the next ones follow it.
+ * - Keys. Key t of sequence b in this shard has position key_start[b] + t. With key_block it is
+ *   key_start[b] + t / key_block * key_stride + t % key_block: that is how blocks interleave over ranks.
+ * - Sight. A query at position p sees keys at positions up to p. With a window it sees those above p - window alone.
+ * - Trees of drafts. With tree_mask a query sees all keys before query_start, and of those behind it the ones whose bit
+ *   is set: bit j is for position query_start + j. A sequence then has at most 32 query tokens. */
 typedef struct banyan_queries {
   size_t size;
-  int32_t tokens; /* rows of q and of the output: as many in any run, at most */
-  const int32_t
-      *query_start_loc;       /* [batch + 1]: the first token of each sequence, then the end of the last. Tokens from
-                                   * there on are padding: rows without keys. NULL: one token per sequence */
-  const int32_t *query_start; /* [batch]: position of the first query token of each sequence; those after it
-                                   * follow in position. A query sees keys up to its own position. NULL: all keys */
-  const uint32_t *tree_mask;  /* [tokens]: for drafts that form a tree. Bit j says whether the query sees the key at
-                                   * query_start + j. Keys before query_start are seen, and others are not. A sequence
-                                   * has at most 32 tokens. NULL: keys up to its own position */
-  const int32_t *key_start;   /* [batch]; NULL: 0 */
-  int32_t key_block;          /* keys of a block; 0: the keys of a shard follow one another */
-  int32_t key_stride;         /* from the position of a block's first key to that of the next block's */
-  int32_t window; /* a query at position p sees keys above p - window alone, itself included; 0: no such bound */
+  int32_t tokens;                 /* rows of q and of the output; in any run, at most */
+  const int32_t *query_start_loc; /* [batch + 1]; NULL: one token per sequence */
+  const int32_t *query_start;     /* [batch]; NULL: every query sees all keys */
+  const uint32_t *tree_mask;      /* [tokens]; NULL: none */
+  const int32_t *key_start;       /* [batch]; NULL: 0 */
+  int32_t key_block;              /* 0: the keys of a shard follow one another */
+  int32_t key_stride;             /* at least key_block */
+  int32_t window;                 /* 0: none */
 } banyan_queries;
 
 /* clang-format off */
 #define BANYAN_QUERIES_INIT {sizeof(banyan_queries), 0, NULL, NULL, NULL, NULL, 0, 0, 0}
 /* clang-format on */
 
-/* Rows of keys and values in memory. */
-typedef enum banyan_kv_rows {
-  BANYAN_KV_ROWS_PLAIN = 0,   /* elements of kv_dtype */
-  BANYAN_KV_ROWS_FLASHMLA_FP8 /* 656 bytes for keys of 576 and their values of 512: 512 of E4M3, then four f32 scales
-                               * for 128 of them each, then 64 of BF16. kv_dtype is BANYAN_E4M3, v is k or NULL, and strides
-                               * are in bytes */
-} banyan_kv_rows;
+/* Rows of keys and values in memory. FLASHMLA_FP8 are rows of 656 bytes for keys of 576 elements, whose first 512 are
+ * the values: 512 of E4M3, four f32 scales for 128 of them each, and 64 of BF16. kv_dtype is BANYAN_E4M3 then, v is k
+ * or NULL, and strides of keys are in bytes. */
+typedef enum banyan_kv_rows { BANYAN_KV_ROWS_PLAIN = 0, BANYAN_KV_ROWS_FLASHMLA_FP8 } banyan_kv_rows;
 
 /* Queries of sequences against this rank's keys and values: softmax over scale * q.k with grouped heads. Query
  * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. */
@@ -63,7 +61,7 @@ typedef struct banyan_attention_desc {
   float scale;       /* 0: 1 / sqrt(head_dim) */
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
-  const void *q; /* [batch][heads][head_dim] */
+  const void *q; /* [batch][heads][head_dim]; with `queries` [tokens][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride;
   const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
   int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first leads from a page to the next */
@@ -127,19 +125,19 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * On a device all arrays, also those of `queries`, are memory that the device can read, at each run, and `out` memory
  * that it can write. The following are served, all else is BANYAN_ERR_UNSUPPORTED:
  * - q is f16 or bf16, k and v have the type of q or E4M3, and their rows begin at multiples of 16 bytes;
- * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA). Of
- *   E4M3 it is not 96 or 192. BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16;
+ * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
+ *   with E4M3 it is not 96 or 192, and BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16;
  * - queries.key_stride is at least key_block, rope_dim a multiple of 8, and batch below 2^23. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 
 /* Attention over the shards of all ranks: the above and a combine of its rows, in one operation. Collective, as
- * banyan_combine_init(). `combine` has as many tokens as q, and its stream is NULL or that of `desc`. combine->live may
- * say how many of them a run has, on the host; the first so many query tokens are attended to then. If the device of one
- * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
- * it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
+ * banyan_combine_init(). `combine` has as many tokens as q, and its stream is NULL or that of `desc`. If the device of
+ * one rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel
+ * does it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
  * once. Else it takes two or more: banyan_op_query() says which.
  *
+ * - On the host combine->live may say how many query tokens a run has: the first so many are attended to.
  * - On the host, between nodes, the batch may be run in slices: one is combined while the next is attended to. This is
  *   chosen once for a shape, by the longest attention of any rank; banyan_attention_combine_init() knows that by
  *   keys_max alone.

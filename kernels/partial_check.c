@@ -101,7 +101,8 @@ static const char *check_strides(const banyan_partial *partial, const bny_box *b
     return "values_token_stride or values_head_stride is out of range";
   if (bny_extent_too_large(box->tokens, stats_token, box->heads, stats_head))
     return "stats_token_stride or stats_head_stride is out of range";
-  if (bny_extent_too_large(0, 0, box->heads, partial->values_scale_stride)) return "values_scale_stride is out of range";
+  if (bny_extent_too_large(0, 0, box->heads, partial->values_scale_stride))
+    return "values_scale_stride is out of range";
   if (!is_output) {
     return NULL; /* inputs may repeat rows, by a stride of 0 for instance */
   }

@@ -35,7 +35,8 @@ banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc 
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
                                        const char *why_apart, bny_attention **attention);
 
-/* Binds other memory of a shape for which there is room. False: there is none, or the memory does not serve; nothing has changed. */
+/* Binds other memory of a shape for which there is room. False: there is none, or the memory does not serve; nothing has
+ * changed. */
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
 
 /* Returns the rows in wire form, which a combine takes as they are. */

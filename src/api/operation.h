@@ -73,8 +73,8 @@ const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm);
 /* Finds the operation behind a blocking call by its key, or makes it. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
 
-/* Has attention and the combine of its rows overlap where that pays, on the host. Collective, once for an operation, when
- * it has its attention. has_lengths: seq_lens may be read. */
+/* Has attention and the combine of its rows overlap where that pays, on the host. Collective, once for an operation,
+ * when it has its attention. has_lengths: seq_lens may be read. */
 banyan_status bny_op_overlap(banyan_op *op, bool has_lengths);
 
 /* Returns the attention, which remains the operation's. NULL: there is none, or none yet. */

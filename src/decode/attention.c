@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention. A row is a query token's head. The keys of each sequence are cut into segments, and the sums of segments are merged in a balanced
- * tree. Both depend on the sequence's length alone, so the bits depend neither on the batch nor on the threads.
+ * Local attention. A row is a query token's head. The keys of each sequence are cut into segments, and the sums of
+ * segments are merged in a balanced tree. Both depend on the sequence's length alone, so the bits depend neither on the
+ * batch nor on the threads.
  *
  * A row block is some rows of one KV head and one sequence, which read the keys together: first the heads of a query
- * token, then those of the next. Threads take parts: a
- * part is a whole row block, or where these are few, a subtree of one. The thread that completes the last part of a row
- * block merges its parts and writes the rows. Each thread begins with a range of parts of its own, so that in each call
- * it reads the same keys, and takes from the ranges of others when its own is empty. */
+ * token, then those of the next. Threads take parts: a part is a whole row block, or where these are few, a subtree of
+ * one. The thread that completes the last part of a row block merges its parts and writes the rows. Each thread begins
+ * with a range of parts of its own, so that in each call it reads the same keys, and takes from the ranges of others
+ * when its own is empty. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows, and what is refused of them. */
+ * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows, and what is
+ * refused of them. */
 #include "attention.h"
 #include "decode/decode.h"
 #include "op.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention and combine in slices between nodes: the bits are those of one slice, and the operation says what it does. */
+ * Attention and combine in slices between nodes: bits are those of one slice, and the operation says what it does. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

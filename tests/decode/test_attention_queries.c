@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of several queries: positions, windows, trees, caps, sinks, lists of pages and queries in two parts, against
- * double precision; and the same over shards, where the combine of all ranks is attention to the whole sequence. */
+ * Attention of several queries: positions, windows, trees, caps, sinks, lists of pages and queries in two parts,
+ * against double precision. The same over shards, where the combine of all ranks is attention to the whole sequence. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -22,7 +22,7 @@ offers() {
   failed=$((failed + 1))
 }
 
-offers "f32 f16 bf16" "" --wire banyan-perf
+offers "f32 f16 bf16 e4m3" "" --wire banyan-perf
 offers "bf16" b --wire banyan-decode
 offers "heads" h --scatter banyan-plan
 offers "--help" --he banyan-topo banyan-topo
