@@ -44,8 +44,8 @@ struct bny_ring {
   uint32_t parity;    /* bit i: the parity to wait for next at barrier i */
 };
 
-/* A warp's flags of lost keys lie in its first tile of 16-bit elements, between chunks, to save registers. Bit i: the keys in tile i;
- * ITEM: some keys of the item. */
+/* A warp's flags of lost keys lie in its first tile of 16-bit elements, between chunks, to save registers. Bit i: the
+ * keys in tile i; ITEM: some keys of the item. */
 enum : uint32_t { BNY_LOST_ITEM = 1u << 31 };
 template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(const bny_ring &ring) {
   return (uint32_t *)(ring.tiles + (shape::converts ? shape::RING * shape::TILE_BYTES : 0) +

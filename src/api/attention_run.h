@@ -31,12 +31,13 @@ banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc 
                                  bny_attention **attention);
 
 /* Makes attention whose rows a combine takes. `why_apart` NULL: the same kernel combines them. Otherwise they go to
- * memory of the library, made->out, with room for tokens_max, which the combine reads, and the text says why ("": nothing to say). */
+ * memory of the library, made->out, with room for tokens_max, which the combine reads, and the text says why ("":
+ * nothing to say). */
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
                                        const char *why_apart, bny_attention **attention);
 
-/* Binds other memory of a shape for which there is room. False: there is none, or the memory does not serve; nothing has
- * changed. */
+/* Binds other memory of a shape for which there is room. False: there is none, or the memory does not serve; nothing
+ * has changed. */
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
 
 /* Returns the rows in wire form, which a combine takes as they are. */
