@@ -56,7 +56,8 @@ typedef enum bny_decode_rows {
   BNY_ROWS_flashmla /* 656 bytes: 512 of E4M3, four f32 scales for 128 of them each, 64 of BF16 */
 } bny_decode_rows;
 
-/* The parts of a call that general kernels alone serve. Pointers are device memory, or NULL: see banyan_attention_desc. */
+/* The parts of a call that general kernels alone serve. Pointers are device memory, or NULL: see
+ * banyan_attention_desc. */
 typedef struct bny_decode_general {
   int32_t tokens; /* of q, in all */
   int32_t window;
