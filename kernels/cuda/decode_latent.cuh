@@ -10,8 +10,8 @@
  * synchronise once for each tile, and the block once.
  *
  * Keys of 8-bit elements arrive as they are, in stages, and all warps convert a stage to the one tile that they compute
- * with. Rows of FlashMLA have a scale for each 128 columns: it is applied to the logits of that part, and to the weights
- * of the values there, in f32. A warp therefore has these 128 columns and a quarter of the rest.
+ * with. Rows of FlashMLA have a scale for each 128 columns: it is applied to the logits of that part, and to the
+ * weights of the values there, in f32. A warp therefore has these 128 columns and a quarter of the rest.
  *
  * Stages: copies into other tiles are in flight while one tile is computed with. A warp flags lost keys of a tile in
  * the tile itself, in the space between chunks. */
