@@ -48,20 +48,6 @@ def test_refusals():
     refused("last_page_len", "in place of", query_start_loc=starts, seq_lens=starts[1:], last_page_len=starts[1:])
 
 
-def served():
-    """Whether this libbanyan knows these fields: with a small cap all keys weigh the same."""
-    q, k = draw(1, 1, DIM), draw(1, 1, 8, DIM, seed=1)
-    try:
-        o, _ = banyan.attention(q, k, k, soft_cap=1e-6)
-    except banyan.UnsupportedError:
-        return False
-    return np.allclose(o[0, 0], k[0, 0].mean(0), atol=1e-4)
-
-
-needs_fields = pytest.mark.skipif(not served(), reason="this libbanyan has no attention with these fields")
-
-
-@needs_fields
 def test_soft_cap_and_sinks():
     q, k, v, sinks = draw(1, HEADS, DIM), draw(1, KV_HEADS, 9, DIM, seed=1), draw(1, KV_HEADS, 9, DIM, seed=2), draw(HEADS)
     want = reference(q, k[0], v[0], np.ones((1, 9), bool), 0.5, sinks)
@@ -75,7 +61,6 @@ def test_soft_cap_and_sinks():
         close(lse, want[1])
 
 
-@needs_fields
 @pytest.mark.parametrize("window", [None, 3])
 def test_several_queries(window):
     """Two sequences of 3 and 2 query tokens at the end of 8 and 6 keys, over two ranks of 4 positions each."""
@@ -106,7 +91,6 @@ def test_several_queries(window):
         close(lse, np.concatenate([part for _, part in want]))
 
 
-@needs_fields
 def test_scales_and_a_list_of_pages():
     q, k = draw(2, HEADS, DIM), np.random.default_rng(3).integers(-100, 100, (3, KV_HEADS, 4, DIM)).astype(np.int8)
     scale = np.array([0.01, 0.02], np.float32)

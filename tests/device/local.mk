@@ -15,6 +15,7 @@ unit_tests += \
   %D%/test_device_nodes_sends \
   %D%/test_device_numbers \
   %D%/test_device_queries \
+  %D%/test_device_rows \
   %D%/test_device_reach \
   %D%/test_device_refused \
   %D%/test_device_tune \

@@ -140,7 +140,7 @@ static void spoil_head_dim(banyan_attention_desc *desc) { desc->head_dim = desc-
 static void spoil_value_dim(banyan_attention_desc *desc) { desc->value_dim = 32; }
 static void spoil_alignment(banyan_attention_desc *desc) { desc->k = (const char *)desc->k + 2; }
 static void spoil_stride(banyan_attention_desc *desc) { desc->v_head_stride += 4; }
-static void spoil_pages(banyan_attention_desc *desc) { desc->page_table = desc->seq_lens, desc->page_keys = 24; }
+static void spoil_pages(banyan_attention_desc *desc) { desc->page_table = desc->seq_lens, desc->page_keys = 0; }
 static void spoil_page_keys(banyan_attention_desc *desc) { desc->page_keys = 16; }
 static void spoil_table(banyan_attention_desc *desc) {
   desc->page_table = desc->seq_lens, desc->page_table_stride = 2, desc->page_keys = 16, desc->batch = 2,
@@ -157,7 +157,7 @@ static const refusal refusals_of_devices[] = {
     {"value_dim 32", BANYAN_ERR_UNSUPPORTED, spoil_value_dim},
     {"rows of k are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_alignment},
     {"rows of v are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_stride},
-    {"page_keys is 24", BANYAN_ERR_ARGUMENT, spoil_pages},
+    {"page_keys is 0", BANYAN_ERR_ARGUMENT, spoil_pages},
     {"page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_keys},
     {"keys_max is 33, and page_table_stride of 2 has room", BANYAN_ERR_ARGUMENT, spoil_table},
     {"pages is 7 and page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_count},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A tiny combine or decode by each kernel, for compute-sanitizer: `gpu_kernels [--large]`, one line for each. Decodes
- * are those of one rank. Combines are those of two, whose kernels wait for each other; tools that run one kernel after
+ * are those of one rank. Combines are those of two, and of nine for the kernels of more than eight ranks, whose kernels wait for each other; tools that run one kernel after
  * another are told by their deadline, which is said and is no failure. --large: also combines that go by signals, of 4
  * MiB and more. */
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "merge_math.h"
 #include "tools/common/device_ranks.h"
 
-enum { RANKS = 2, KEYS = 40, VALUE_DIM = 128, TOKENS_MAX = 1152, HEADS_OF_COMBINE = 16 };
+enum { PAIR = 2, MANY = 9, KEYS = 40, VALUE_DIM = 128, TOKENS_MAX = 1152, HEADS_OF_COMBINE = 16 };
 
 static const int64_t timeout_ns = (int64_t)20 * 1000000000;
 
@@ -25,8 +25,9 @@ static bool say(const char *what, bool ok, const tool_error *error) {
 typedef struct combine_work {
   const char *algorithm; /* NULL: an all-gather of bytes */
   banyan_dtype wire;
-  int32_t tokens;
-  float *in[RANKS], *out[RANKS];
+  bool heads; /* an all-gather of heads */
+  int32_t tokens, nranks;
+  float *in[MANY], *out[MANY];
 } combine_work;
 
 static size_t floats_of(int32_t tokens) { return (size_t)tokens * HEADS_OF_COMBINE * (VALUE_DIM + 1); }
@@ -41,7 +42,15 @@ static banyan_partial partial_of(float *memory, int32_t tokens) {
 static bool combine(device_rank *self, void *opaque) {
   combine_work *work = opaque;
   banyan_status status;
-  if (work->algorithm) {
+  if (work->heads) {
+    banyan_heads_desc desc = BANYAN_HEADS_DESC_INIT;
+    desc.tokens = work->tokens;
+    desc.heads = HEADS_OF_COMBINE;
+    desc.dim = VALUE_DIM;
+    desc.dtype = BANYAN_F32;
+    desc.stream = self->all->streams[self->rank];
+    status = banyan_allgather_heads(self->comm, &desc, work->in[self->rank], work->out[self->rank]);
+  } else if (work->algorithm) {
     banyan_partial in = partial_of(work->in[self->rank], work->tokens),
                    out = partial_of(work->out[self->rank], work->tokens);
     banyan_combine_desc desc = {.size = sizeof desc,
@@ -53,20 +62,26 @@ static bool combine(device_rank *self, void *opaque) {
                                 .stream = self->all->streams[self->rank]};
     status = banyan_combine(self->comm, &desc, &in, &out);
   } else {
-    const size_t bytes = floats_of(work->tokens) / RANKS * sizeof(float), counts[RANKS] = {bytes, bytes};
+    const size_t bytes = floats_of(work->tokens) / PAIR * sizeof(float), counts[PAIR] = {bytes, bytes};
     banyan_comm_set_stream(self->comm, self->all->streams[self->rank]);
     status = banyan_allgather(self->comm, work->in[self->rank], work->out[self->rank], counts);
   }
   return status == BANYAN_OK || tool_error_banyan(&self->error, status, "combine");
 }
 
-/* Rank r holds r + 1 everywhere, with weight 1: the mean over ranks comes out; of a gather, one half and the other. */
+/* Rank r holds r + 1 everywhere, with weight 1. The mean over ranks comes out; of a gather of two, both. */
+static float wanted_at(const combine_work *work, size_t i) {
+  if (work->heads) return i / VALUE_DIM % HEADS_OF_COMBINE < HEADS_OF_COMBINE / PAIR ? 1.0f : 2.0f;
+  if (!work->algorithm) return i < floats_of(work->tokens) / PAIR ? 1.0f : 2.0f;
+  return (float)(work->nranks + 1) / 2;
+}
+
 static bool check_combine(device_ranks *ranks, const combine_work *work, float *host, tool_error *error) {
-  const size_t values = (size_t)work->tokens * HEADS_OF_COMBINE * VALUE_DIM, half = floats_of(work->tokens) / RANKS;
-  for (int32_t r = 0; r < RANKS; r++) {
-    if (!gpu_read(ranks->device, host, work->out[r], floats_of(work->tokens) * sizeof *host, error)) return false;
-    for (size_t i = 0; i < (work->algorithm ? values : 2 * half); i++) {
-      const float wanted = work->algorithm ? 1.5f : i < half ? 1.0f : 2.0f;
+  const size_t values = (size_t)work->tokens * HEADS_OF_COMBINE * VALUE_DIM, all = floats_of(work->tokens);
+  for (int32_t r = 0; r < work->nranks; r++) {
+    if (!gpu_read(ranks->device, host, work->out[r], all * sizeof *host, error)) return false;
+    for (size_t i = 0; i < (work->algorithm || work->heads ? values : all / PAIR * PAIR); i++) {
+      const float wanted = wanted_at(work, i);
       if (host[i] != wanted)
         return tool_error_set(error, "rank %d has %g, not %g, at %zu", r, (double)host[i], (double)wanted, i);
     }
@@ -76,7 +91,7 @@ static bool check_combine(device_ranks *ranks, const combine_work *work, float *
 
 static bool run_combine(device_ranks *ranks, combine_work *work, float *host, tool_error *error) {
   const size_t values = (size_t)work->tokens * HEADS_OF_COMBINE * VALUE_DIM, all = floats_of(work->tokens);
-  for (int32_t r = 0; r < RANKS; r++) {
+  for (int32_t r = 0; r < work->nranks; r++) {
     for (size_t i = 0; i < all; i++) host[i] = work->algorithm && i >= values ? 0 : (float)(r + 1);
     if (!gpu_write(ranks->device, work->in[r], host, all * sizeof *host, error)) return false;
   }
@@ -85,38 +100,38 @@ static bool run_combine(device_ranks *ranks, combine_work *work, float *host, to
 }
 
 /* Sizes below, between and above those where protocols change. */
-static bool run_combines(bool large, tool_error *error) {
+static bool run_combines(int32_t nranks, bool large, tool_error *error) {
   static const struct {
-    const char *algorithm;
+    const char *algorithm, *name;
     banyan_dtype wire;
-  } forms[] = {{"oneshot", BANYAN_F32},
-               {"oneshot", BANYAN_BF16},
-               {"tree", BANYAN_F32},
-               {"tree", BANYAN_BF16},
-               {NULL, BANYAN_F32}};
+    bool heads;
+  } forms[] = {{"oneshot", "oneshot, f32", BANYAN_F32, false}, {"oneshot", "oneshot, bf16", BANYAN_BF16, false},
+               {"tree", "tree, f32", BANYAN_F32, false},       {"tree", "tree, bf16", BANYAN_BF16, false},
+               {NULL, "all-gather", BANYAN_F32, false},        {NULL, "all-gather of heads", BANYAN_F32, true}};
   static const int32_t tokens[] = {1, 40, TOKENS_MAX};
+  const size_t sizes = large ? 3 : 2, count = nranks == PAIR ? sizeof forms / sizeof forms[0] : 2;
   device_ranks ranks;
-  combine_work work = {.tokens = 0};
-  if (!device_ranks_open("cuda:0", RANKS, timeout_ns, &ranks, error)) return false;
-  const size_t bytes = floats_of(TOKENS_MAX) * sizeof(float);
+  combine_work work = {.nranks = nranks};
+  if (!device_ranks_open("cuda:0", nranks, timeout_ns, &ranks, error)) return false;
+  const size_t bytes = floats_of(tokens[sizes - 1]) * sizeof(float);
   float *host = malloc(bytes);
   bool ok = host || tool_error_set(error, "out of memory"), alone = false;
-  for (int32_t r = 0; ok && r < RANKS; r++)
+  for (int32_t r = 0; ok && r < nranks; r++)
     ok = gpu_take(ranks.device, bytes, (void **)(void *)&work.in[r], error) &&
          gpu_take(ranks.device, bytes, (void **)(void *)&work.out[r], error);
-  for (size_t i = 0; ok && !alone && i < sizeof forms / sizeof forms[0] * (large ? 3 : 2); i++) {
-    char what[60];
-    work.algorithm = forms[i / (large ? 3 : 2)].algorithm;
-    work.wire = forms[i / (large ? 3 : 2)].wire;
-    work.tokens = tokens[i % (large ? 3 : 2)];
-    snprintf(what, sizeof what, "%s, %s, %d tokens", work.algorithm ? work.algorithm : "all-gather",
-             work.wire == BANYAN_F32 ? "f32" : "bf16", work.tokens);
+  for (size_t i = 0; ok && !alone && i < count * sizes; i++) {
+    char what[80];
+    work.algorithm = forms[i / sizes].algorithm;
+    work.wire = forms[i / sizes].wire;
+    work.heads = forms[i / sizes].heads;
+    work.tokens = tokens[i % sizes];
+    snprintf(what, sizeof what, "%s, %d tokens, %d ranks", forms[i / sizes].name, work.tokens, nranks);
     ok = run_combine(&ranks, &work, host, error);
     alone = !ok && banyan_comm_status(ranks.ranks[0].comm) == BANYAN_ERR_TIMEOUT;
     if (alone) tool_error_set(error, "kernels do not run side by side here");
     say(what, ok, error);
   }
-  for (int32_t r = 0; !alone && r < RANKS; r++) {
+  for (int32_t r = 0; !alone && r < nranks; r++) {
     gpu_give(ranks.device, work.in[r]);
     gpu_give(ranks.device, work.out[r]);
   }
@@ -253,7 +268,7 @@ int main(int argc, char **argv) {
   ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
   unsetenv("BANYAN_DEVICE_COPY");
   unsetenv("BANYAN_EXPERIMENTAL");
-  ok = ok && run_combines(large, &error);
+  ok = ok && run_combines(PAIR, large, &error) && run_combines(MANY, false, &error);
   if (!ok) printf("gpu_kernels: %s\n", error.text);
   gpu_close(first);
   return ok ? EXIT_SUCCESS : EXIT_FAILURE;
