@@ -38,10 +38,12 @@ BNY_DEVICE_COLD void bny_decode_combine_push(const bny_device_combine &combine, 
   bny_fused_suspend(run, states + bny_warp());
 }
 
+/* A function for each width, because the registers of one that has both do not suffice. */
+template <int width>
 BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, const bny_fused_state *states) {
   bny_fused_run run;
   bny_fused_resume(&run, combine, states[bny_warp()]);
-  bny_fused_end(&run);
+  bny_fused_end_of<width>(&run);
 }
 
 struct bny_decode_epilogue {
@@ -72,7 +74,11 @@ struct bny_decode_epilogue {
 
   /* Called by all threads of a block, after its last row. */
   BNY_DEVICE_METHOD void end() const {
-    if (combine.mergers) bny_decode_combine_end(combine, states);
+    if (combine.mergers == 0) return;
+    if (bny_fused_is_wide(combine))
+      bny_decode_combine_end<BNY_FUSED_WIDTH>(combine, states);
+    else
+      bny_decode_combine_end<0>(combine, states);
   }
 };
 

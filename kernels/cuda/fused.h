@@ -15,6 +15,9 @@
 
 #include "cuda/oneshot.cuh"
 
+/* Of more than BNY_ONESHOT_NARROW_RANKS ranks, so many are merged at a time: what registers of decode kernels allow. */
+enum { BNY_FUSED_WIDTH = 4 };
+
 struct bny_fused_run {
   bny_worker self;
   const bny_device_combine *combine;
@@ -117,9 +120,9 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
     bny_fused_push_row<true>(run, token, head, stat, sum, values);
 }
 
-template <bool halves, bool wide>
-BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, halves, wide> bny_fused_merge_begin(const bny_fused_run &run) {
-  bny_oneshot_run<BNY_PROTOCOL_LL16, halves, wide> merge;
+template <bool halves, int width>
+BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, halves, width> bny_fused_merge_begin(const bny_fused_run &run) {
+  bny_oneshot_run<BNY_PROTOCOL_LL16, halves, width> merge;
   merge.self = run.self;
   merge.lone = false;
   merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(run.combine->what.shape);
@@ -130,8 +133,8 @@ BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, halves, wide> bny_fused_merge_begi
 struct bny_fused_merge_rows {
   uint32_t group, groups;
 
-  template <bool halves, bool wide> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
-    auto all = bny_fused_merge_begin<halves, wide>(*run);
+  template <bool halves, int width> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
+    auto all = bny_fused_merge_begin<halves, width>(*run);
     all.work.group = group;
     all.work.groups = groups;
     bny_oneshot_merge_rows(&all, run->combine->what, run->combine->call);
@@ -143,9 +146,9 @@ struct bny_fused_merge_rows {
 struct bny_fused_merge_row {
   int32_t token, head;
 
-  template <bool halves, bool wide> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
+  template <bool halves, int width> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
     const bny_oneshot &what = run->combine->what;
-    auto one = bny_fused_merge_begin<halves, wide>(*run);
+    auto one = bny_fused_merge_begin<halves, width>(*run);
     bny_oneshot_sources sources = {{&one.self, &what, BNY_PROTOCOL_LL16, 0},
                                    bny_oneshot_unit(what, 0, one.self.group->rank, token, head, 0)};
     if (sources.number >= 0 && !one.self.failed)
@@ -154,18 +157,24 @@ struct bny_fused_merge_row {
   }
 };
 
-template <class What> BNY_DEVICE void bny_fused_merge_of(bny_fused_run *run, const What &what) {
-  bool halves = run->combine->what.shape.wire != BNY_WIRE_F32;
-  bool wide = run->self.group->nranks > BNY_ONESHOT_NARROW_RANKS;
-  if (!halves && !wide) what.template merge<false, false>(run);
-  if (!halves && wide) what.template merge<false, true>(run);
-  if (halves && !wide) what.template merge<true, false>(run);
-  if (halves && wide) what.template merge<true, true>(run);
+BNY_DEVICE bool bny_fused_is_wide(const bny_device_combine &combine) {
+  return combine.group.nranks > BNY_ONESHOT_NARROW_RANKS;
+}
+
+template <int width, class What> BNY_DEVICE void bny_fused_merge_of(bny_fused_run *run, const What &what) {
+  if (run->combine->what.shape.wire == BNY_WIRE_F32)
+    what.template merge<false, width>(run);
+  else
+    what.template merge<true, width>(run);
 }
 
 BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {
   bny_fused_join(run);
-  bny_fused_merge_of(run, bny_fused_merge_row{token, head});
+  bny_fused_merge_row row = {token, head};
+  if (bny_fused_is_wide(*run->combine))
+    bny_fused_merge_of<BNY_FUSED_WIDTH>(run, row);
+  else
+    bny_fused_merge_of<0>(run, row);
 }
 
 /* Called by all threads of a block. Counts the block, and returns how many had not been counted before, this one
@@ -186,14 +195,22 @@ BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
   return bny_fused_left;
 }
 
-/* Called by all threads of a block, with the same run in all lanes of a warp; once, after the block's last push. */
-BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
+/* Called by all threads of a block, with the same run in all lanes of a warp; once, after the block's last push. The
+ * width is that of the ranks: 0, or BNY_FUSED_WIDTH where bny_fused_is_wide(). */
+template <int width> BNY_DEVICE void bny_fused_end_of(bny_fused_run *run) {
   uint32_t left = bny_fused_arrive(run), warps = bny_block_threads() / BNY_WARP_LANES;
   uint32_t mergers = run->combine->mergers < bny_grid_blocks() ? run->combine->mergers : bny_grid_blocks();
   if (left > mergers) return;
   bny_fused_join(run);
   uint32_t group = (left - 1) * warps + bny_warp();
-  bny_fused_merge_of(run, bny_fused_merge_rows{group, mergers * warps});
+  bny_fused_merge_of<width>(run, bny_fused_merge_rows{group, mergers * warps});
+}
+
+BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
+  if (bny_fused_is_wide(*run->combine))
+    bny_fused_end_of<BNY_FUSED_WIDTH>(run);
+  else
+    bny_fused_end_of<0>(run);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Waits for the units of several sources and merges them in the order of kernels/op.h: a balanced tree of neighbours.
- * Up to 8 sources are merged in registers. More are merged eight at a time, by kernels that know no rounding of nodes.
+ * Up to 8 sources are merged in registers. More are merged several at a time, by kernels that know no rounding of nodes.
  * Others merge them one after another on a stack.
  *
  * A template argument `Sources` is a struct with, for source s of a merge:
@@ -14,7 +14,12 @@
 #include "cuda/unit.h"
 #include "cuda/worker.h"
 
-enum { BNY_MERGE_WIDTH = 8, BNY_MERGE_NODES = BNY_MERGE_WIDTH - 1, BNY_MERGE_STACK = 8 };
+enum {
+  BNY_MERGE_WIDTH = 8,
+  BNY_MERGE_NODES = BNY_MERGE_WIDTH - 1,
+  BNY_MERGE_STACK = 8,
+  BNY_MERGE_PARTS_STACK = 6 /* for up to 31 parts, and the one that comes */
+};
 
 struct bny_rounding {
   int wire;
@@ -46,23 +51,23 @@ BNY_DEVICE void bny_merge_poll(const Sources &, int, const unsigned char *unit, 
   bny_packet_poll<protocol>(unit, packet, wanted, raw);
 }
 
-/* Receives one packet of each source in [base, base + count), at most 8, except those in `have`. */
-template <int protocol, class Sources>
+/* Receives one packet of each source in [base, base + count), at most `width`, except those in `have`. */
+template <int protocol, class Sources, int width>
 BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have,
-                                  int packet, bool active, bny_packet *packets) {
-  const unsigned char *units[BNY_MERGE_WIDTH];
-  bny_quad raw[BNY_MERGE_WIDTH];
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+                                  int packet, bool active, bny_packet (&packets)[width]) {
+  const unsigned char *units[width];
+  bny_quad raw[width];
+  BNY_UNROLL for (int s = 0; s < width; s++) {
     units[s] = sources.unit(base + (s < count ? s : 0));
     raw[s] = {{0, 0, 0, 0}};
   }
   const uint32_t wanted = active ? ((1u << count) - 1) & ~have : 0;
   uint32_t need = wanted;
   while (!self->failed) {
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    BNY_UNROLL for (int s = 0; s < width; s++) {
       bny_merge_poll<protocol>(sources, base + s, units[s], packet, need >> s & 1, &raw[s]);
     }
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    BNY_UNROLL for (int s = 0; s < width; s++) {
       if (bny_packet_arrived<protocol>(raw[s], packet, self->epoch, need >> s & 1)) need &= ~(1u << s);
     }
     if (!bny_warp_any(need != 0)) break;
@@ -70,10 +75,10 @@ BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int 
     int lacking = base + bny_lowest_bit(need);
     bny_worker_look(self, need ? sources.peer(lacking) : -1, need ? sources.slot(lacking) : 0);
   }
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+  BNY_UNROLL for (int s = 0; s < width; s++) {
     if (protocol == BNY_PROTOCOL_LL128) bny_packet_poll<protocol>(units[s], packet, wanted >> s & 1, &raw[s]);
   }
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+  BNY_UNROLL for (int s = 0; s < width; s++) {
     if (wanted >> s & 1) packets[s] = bny_packet_of(raw[s]);
   }
   bny_worker_arrived(self);
@@ -89,46 +94,48 @@ struct bny_merge_tree {
 
 /* Makes the tree of `count` sources and destroys m and d. With `last`, the last node follows the rule for lossy
  * wires. */
-BNY_DEVICE void bny_merge_tree_make(float *m, float *d, int count, bool last, bny_merge_tree *tree) {
-  int width = count;
-  BNY_UNROLL for (int level = 0, node = 0, pairs = BNY_MERGE_WIDTH / 2; level < 3; level++, pairs /= 2) {
+template <int width>
+BNY_DEVICE void bny_merge_tree_make(float (&m)[width], float (&d)[width], int count, bool last, bny_merge_tree *tree) {
+  int left = count;
+  BNY_UNROLL for (int pairs = width / 2, node = 0; pairs > 0; pairs /= 2) {
     BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
-      if (2 * i + 1 < width) {
+      if (2 * i + 1 < left) {
         float a_m = m[2 * i], a_d = d[2 * i], b_m = m[2 * i + 1], b_d = d[2 * i + 1];
-        bny_stats_merge(a_m, a_d, b_m, b_d, last && width == 2, &m[i], &d[i], &tree->left[node], &tree->right[node]);
-      } else if (2 * i < width) {
+        bny_stats_merge(a_m, a_d, b_m, b_d, last && left == 2, &m[i], &d[i], &tree->left[node], &tree->right[node]);
+      } else if (2 * i < left) {
         m[i] = m[2 * i];
         d[i] = d[2 * i];
       }
     }
-    width = (width + 1) / 2;
+    left = (left + 1) / 2;
   }
   tree->m = m[0];
   tree->d = d[0];
 }
 
 /* Merges one value of each source, and destroys the array. */
-BNY_DEVICE float bny_merge_tree_value(float *v, int count, const bny_merge_tree &tree) {
-  int width = count;
-  BNY_UNROLL for (int level = 0, node = 0, pairs = BNY_MERGE_WIDTH / 2; level < 3; level++, pairs /= 2) {
+template <int width>
+BNY_DEVICE float bny_merge_tree_value(float (&v)[width], int count, const bny_merge_tree &tree) {
+  int left = count;
+  BNY_UNROLL for (int pairs = width / 2, node = 0; pairs > 0; pairs /= 2) {
     BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
-      if (2 * i + 1 < width)
+      if (2 * i + 1 < left)
         v[i] = bny_add(bny_mul(v[2 * i], tree.left[node]), bny_mul(v[2 * i + 1], tree.right[node]));
-      else if (2 * i < width)
+      else if (2 * i < left)
         v[i] = v[2 * i];
     }
-    width = (width + 1) / 2;
+    left = (left + 1) / 2;
   }
   return v[0];
 }
 
-template <int protocol, bool halves>
-BNY_DEVICE bny_lane_values<protocol, halves> bny_merge_tree_values(const bny_packet *packets, int count,
+template <int protocol, bool halves, int width>
+BNY_DEVICE bny_lane_values<protocol, halves> bny_merge_tree_values(const bny_packet (&packets)[width], int count,
                                                                    const bny_merge_tree &tree, int wire) {
   bny_lane_values<protocol, halves> merged;
   BNY_UNROLL for (int i = 0; i < merged.count; i++) {
-    float v[BNY_MERGE_WIDTH];
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    float v[width];
+    BNY_UNROLL for (int s = 0; s < width; s++) {
       v[s] = s < count ? bny_unit_value<halves>(packets[s], i, wire) : 0.0f;
     }
     merged.value[i] = bny_merge_tree_value(v, count, tree);
@@ -146,10 +153,10 @@ template <int protocol> BNY_DEVICE float bny_merge_d(const bny_packet &packet) {
 }
 
 /* Makes the tree from the first packets of units, which the warp holds. */
-template <int protocol>
-BNY_DEVICE void bny_merge_tree_of(const bny_packet *packets, int count, bool last, bny_merge_tree *tree) {
-  float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+template <int protocol, int width>
+BNY_DEVICE void bny_merge_tree_of(const bny_packet (&packets)[width], int count, bool last, bny_merge_tree *tree) {
+  float m[width], d[width];
+  BNY_UNROLL for (int s = 0; s < width; s++) {
     m[s] = s < count ? bny_merge_m<protocol>(packets[s]) : 0.0f;
     d[s] = s < count ? bny_merge_d<protocol>(packets[s]) : 0.0f;
   }
@@ -175,17 +182,18 @@ BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, halves> *a, const bny_mer
   }
 }
 
-/* Gets packets of sources [base, base + count), at most 8, and statistics. If packets take several rounds, every lane
+/* Gets packets of sources [base, base + count), at most `width`, and statistics. If packets take several rounds, every lane
  * loads one of the first 8 packets in each, so that nothing is kept between rounds. */
-template <int protocol, class Sources>
+template <int protocol, class Sources, int width>
 BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count,
-                                 const bny_unit_work &work, int packet, bny_packet *packets, float *m, float *d) {
+                                 const bny_unit_work &work, int packet, bny_packet (&packets)[width], float *m,
+                                 float *d) {
   if (protocol == BNY_PROTOCOL_SIMPLE) bny_merge_await(self, sources, base, count, 0);
   const bool once = work.packets <= BNY_WARP_LANES;
   BNY_ROLLED for (int phase = once ? 1 : 0; phase < 2; phase++) {
     int asked = phase == 0 ? (int)bny_lane() % 8 : packet;
     bny_merge_receive<protocol>(self, sources, base, count, 0, asked, asked < work.packets, packets);
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    BNY_UNROLL for (int s = 0; s < width; s++) {
       if ((phase == 1 && !once) || s >= count) continue;
       m[s] = bny_merge_m<protocol>(packets[s]);
       d[s] = bny_merge_d<protocol>(packets[s]);
@@ -221,28 +229,26 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
   *merged = stack[0];
 }
 
-/* ---- eight at a time --------------------------------------------------------------------------------------------- */
+/* ---- several at a time ------------------------------------------------------------------------------------------- */
 
-enum { BNY_MERGE_EIGHTS_STACK = 5 }; /* for up to 15 eights, and the one that comes */
-
-/* Merges one round of packets of sources whose nodes are not rounded: each eight in a tree, in registers, and eights as
- * bny_merge_many() merges sources. Eight is a power of two, so the whole is the tree of neighbours. The stack is
- * touched once for each trip to memory. */
-template <int protocol, bool halves, class Sources>
-BNY_DEVICE void bny_merge_eights(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
-                                 int packet, int wire, bny_merge_part<protocol, halves> *merged) {
+/* Merges one round of packets of sources whose nodes are not rounded: `width` of them in a tree, in registers, and such
+ * parts as bny_merge_many() merges sources. The width is a power of two, so the whole is the tree of neighbours. The
+ * stack is touched once for each trip to memory. */
+template <int protocol, bool halves, int width, class Sources>
+BNY_DEVICE void bny_merge_parts(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
+                                int packet, int wire, bny_merge_part<protocol, halves> *merged) {
   const bny_rounding rounding = {wire, false, false};
-  bny_merge_part<protocol, halves> stack[BNY_MERGE_EIGHTS_STACK];
-  int eights = (count + BNY_MERGE_WIDTH - 1) / BNY_MERGE_WIDTH, height = 0;
-  BNY_ROLLED for (int k = 0; k < eights && !self->failed; k++) {
-    int left = count - k * BNY_MERGE_WIDTH, some = left < BNY_MERGE_WIDTH ? left : BNY_MERGE_WIDTH;
-    bny_packet packets[BNY_MERGE_WIDTH];
-    float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
-    bny_merge_gather<protocol>(self, sources, k * BNY_MERGE_WIDTH, some, work, packet, packets, m, d);
+  bny_merge_part<protocol, halves> stack[BNY_MERGE_PARTS_STACK];
+  int parts = (count + width - 1) / width, height = 0;
+  BNY_ROLLED for (int k = 0; k < parts && !self->failed; k++) {
+    int left = count - k * width, some = left < width ? left : width;
+    bny_packet packets[width];
+    float m[width], d[width];
+    bny_merge_gather<protocol>(self, sources, k * width, some, work, packet, packets, m, d);
     bny_merge_tree tree;
     bny_merge_tree_make(m, d, some, false, &tree);
     stack[height++] = {tree.m, tree.d, bny_merge_tree_values<protocol, halves>(packets, some, tree, wire)};
-    bool is_last = k + 1 == eights;
+    bool is_last = k + 1 == parts;
     BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--) {
       bny_merge_two(&stack[height - 2], stack[height - 1], false, rounding);
     }

@@ -103,7 +103,8 @@ struct bny_oneshot_sources {
   BNY_DEVICE_METHOD int32_t slot(int) const { return 0; }
 };
 
-template <int protocol, bool halves, bool wide> struct bny_oneshot_run {
+/* The width is 0 for up to BNY_ONESHOT_NARROW_RANKS ranks; else so many sources are merged at a time. */
+template <int protocol, bool halves, int width> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
   bny_live_run live;
@@ -111,8 +112,8 @@ template <int protocol, bool halves, bool wide> struct bny_oneshot_run {
   bny_packet own; /* if lone */
 };
 
-template <int protocol, bool halves, bool wide>
-BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot &what,
+template <int protocol, bool halves, int width>
+BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot &what,
                                  const bny_device_call &call) {
   bny_worker *self = &run->self;
   const bny_unit_shape &shape = what.shape;
@@ -150,8 +151,8 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves, wide> *run, c
 }
 
 /* Merges a row that this rank wants, into the caller's. */
-template <int protocol, bool halves, bool wide>
-BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot_sources &sources,
+template <int protocol, bool halves, int width>
+BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot_sources &sources,
                                   int32_t token, int32_t head, const bny_oneshot &what, const bny_device_call &call) {
   bny_worker *self = &run->self;
   int32_t rank = self->group->rank, nranks = self->group->nranks;
@@ -180,9 +181,9 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves, wide> *run, 
   }
 }
 
-/* The same for more ranks than are merged at once. */
-template <int protocol, bool halves, bool wide>
-BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot_sources &sources,
+/* The same for more ranks than are merged at once: `width` at a time. */
+template <int protocol, bool halves, int width>
+BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot_sources &sources,
                                        int32_t token, int32_t head, const bny_oneshot &what,
                                        const bny_device_call &call) {
   bny_worker *self = &run->self;
@@ -191,7 +192,7 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, wide> *
   BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bny_merge_part<protocol, halves> merged;
-    bny_merge_eights<protocol, halves>(self, sources, self->group->nranks, run->work, packet, what.shape.wire, &merged);
+    bny_merge_parts<protocol, halves, width ? width : 1>(self, sources, self->group->nranks, run->work, packet, what.shape.wire, &merged);
     if (self->failed) return;
     if (first == 0) {
       if (call.live.keeps_empty_rows && merged.d == 0.0f) return;
@@ -201,19 +202,19 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, wide> *
   }
 }
 
-template <int protocol, bool halves, bool wide>
-BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot_sources &sources,
+template <int protocol, bool halves, int width>
+BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot_sources &sources,
                                       int32_t token, int32_t head, const bny_oneshot &what,
                                       const bny_device_call &call) {
-  if (wide)
+  if (width > 0)
     bny_oneshot_merge_wide(run, sources, token, head, what, call);
   else
     bny_oneshot_merge(run, sources, token, head, what, call);
 }
 
 /* Merges the rows that this rank wants and this warp handles. */
-template <int protocol, bool halves, bool wide>
-BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves, wide> *run, const bny_oneshot &what,
+template <int protocol, bool halves, int width>
+BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot &what,
                                        const bny_device_call &call) {
   bny_worker *self = &run->self;
   bny_oneshot_owned owned = bny_oneshot_owned_by(what, self->group->rank);
@@ -227,15 +228,15 @@ BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves, wide> *
   }
 }
 
-template <int protocol, bool halves, bool wide>
+template <int protocol, bool halves, int width>
 BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_oneshot &what,
                                     const bny_device_call &call) {
-  bny_oneshot_run<protocol, halves, wide> run;
+  bny_oneshot_run<protocol, halves, width> run;
   const bny_unit_shape &shape = what.shape;
   bny_worker_begin(&run.self, group);
   run.work = bny_unit_work_make<protocol, halves>(shape);
   run.lone =
-      !wide && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
+      width == 0 && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
   run.live = bny_live_begin(call.live);
   bny_oneshot_push(&run, what, call);
   if (bny_worker_announces()) {
@@ -250,7 +251,7 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                             \
       name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what), \
            BNY_PARAMETER(bny_device_call, call)) {                                   \
-    bny_oneshot_combine<protocol, halves, wide>(group, what, call);                  \
+    bny_oneshot_combine<protocol, halves, wide ? BNY_MERGE_WIDTH : 0>(group, what, call);                  \
   }
 
 #endif
