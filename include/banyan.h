@@ -419,13 +419,12 @@ typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROW
  * - Contents that are invalid (tokens that are negative or too many, a negative length, starts that decrease or end
  *   past the tokens) are BANYAN_ERR_ARGUMENT with a text that names index and value.
  * - On a device kernels read it, at each run and each replay of a graph, in memory that the device can read; the host
- *   does not. There the number of tokens is clamped to what is allowed, and a negative length counts as 0. Starts that
- *   decrease or are too large make it unspecified which rows live. A difference of tokens comes at
- *   banyan_comm_status(), at the latest with the next run. All ranks name the rank; those whose kernels noticed it say
- *   the numbers. Between nodes, devices send tokens that a run does not have as empty rows, and compare numbers within
- *   a node alone.
- * - Kernels of one's own and attention say by themselves which rows have keys: their combines have no desc.live, or are
- *   BANYAN_ERR_UNSUPPORTED. */
+ *   does not. There the number of tokens is clamped to what is allowed, and a negative length counts as 0. Wrong starts
+ *   end the run on all ranks, and a difference of tokens comes at the latest with the next run: both at
+ *   banyan_comm_status(). All ranks name the rank; those whose kernels noticed it say the numbers. Between nodes,
+ *   devices send tokens that a run does not have as empty rows, and compare numbers within a node alone.
+ * - A kernel of one's own asks which rows live, see banyan_device.cuh. Attention knows which rows have keys: its
+ *   combine has no seq_lens and no query_start_loc here. */
 typedef struct banyan_live {
   size_t size;
   const int32_t *tokens;          /* of this run, 0 to desc.tokens: rows past them are neither read nor written.

@@ -20,6 +20,9 @@
  * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
  *   order. Coordinates are those of the whole call. banyan_op_device() says what a row means (normalised or not, lse or
  *   m and d, base, empty rows); values are f32 here.
+ * - With desc.live the rows are those of the run's tokens, read from the device's memory when banyan_device_begin() is
+ *   called, and nothing is said for tokens past them: pushes of these are left out. A row that does not live is pushed
+ *   like others. Its statistics and values are then not read, and peers get it as a row without keys.
  * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not then hold
  *   what another block of the grid waits for.
  * - The result goes where banyan_op_device() says. Nothing of it may be read before the kernel has ended.
@@ -55,6 +58,15 @@ template <class Values>
 BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_t head, float m, float d,
                                    const Values &values) {
   bny_fused_push(run, token, head, m, d, values);
+}
+
+/* Returns the run's number of tokens: that of the call, or what desc.live leads to. After banyan_device_begin(). */
+BNY_DEVICE int32_t banyan_device_tokens(const banyan_device_run *run) { return bny_fused_tokens(*run); }
+
+/* Returns whether the run has the token, and desc.live says that its rows live on this rank; all lanes of a warp call
+ * it. A kernel need not compute others. */
+BNY_DEVICE bool banyan_device_lives(const banyan_device_run *run, int32_t token) {
+  return bny_fused_lives(*run, token);
 }
 
 /* Ends a run: merges what all ranks have pushed and writes the result. All threads of each block call it. */

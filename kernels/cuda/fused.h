@@ -9,7 +9,11 @@
  * at once, so all rows of all ranks get pushed.
  *
  * The last block also counts the run as begun, for the next one. Unlike in bny_worker_begin(), the number of warps that
- * take part is not known before. */
+ * take part is not known before.
+ *
+ * Where a run has tokens of its own (live.h), rows are pushed by the run's tokens, and lie where the plan's do. The
+ * warp that announces the run tells peers their number first. So it joins before, and peers still know what it told
+ * them of the run before. */
 #ifndef BNY_CUDA_FUSED_H
 #define BNY_CUDA_FUSED_H
 
@@ -21,24 +25,37 @@ enum { BNY_FUSED_WIDTH = 4 };
 struct bny_fused_run {
   bny_worker self;
   const bny_device_combine *combine;
+  bny_live_run live;
   bool joined;
 };
+
+BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
+  if (!run->joined) bny_worker_join(&run->self);
+  run->joined = true;
+}
 
 /* Called by all lanes of each warp that pushes or calls bny_fused_end(). */
 BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &combine) {
   run->combine = &combine;
   run->joined = false;
   bny_worker_open(&run->self, combine.group);
+  run->live = bny_live_begin(combine.call.live);
   if (bny_block() != 0 || bny_warp() != 0) return;
   bny_worker_number(&run->self);
+  if (combine.call.live.most) {
+    bny_fused_join(run);
+    bny_live_announce(&combine.group, run->self.epoch, run->live.count);
+  }
   bny_worker_announce(run->self);
+  bny_live_check(&combine.group, combine.call.live, run->live);
 }
 
 /* The state of a run that a warp keeps in shared memory to save registers, between bny_fused_resume() and
  * bny_fused_suspend(). */
 struct bny_fused_state {
   uint64_t epoch; /* 0: not joined */
-  uint32_t failed, pad;
+  uint32_t failed;
+  int32_t count; /* as in bny_live_run */
 };
 
 /* Called by all lanes. If not joined, it begins like bny_fused_begin() but reports nothing. */
@@ -49,19 +66,16 @@ BNY_DEVICE void bny_fused_resume(bny_fused_run *run, const bny_device_combine &c
     bny_worker_set(&run->self, combine.group);
     run->self.epoch = state.epoch;
     run->self.failed = state.failed != 0;
+    run->live = {state.count};
   } else {
     bny_worker_open(&run->self, combine.group);
+    run->live = bny_live_begin(combine.call.live);
   }
 }
 
 BNY_DEVICE void bny_fused_suspend(const bny_fused_run &run, bny_fused_state *state) {
-  if (bny_lane() == 0) *state = {run.joined ? run.self.epoch : 0, run.self.failed ? 1u : 0u, 0};
+  if (bny_lane() == 0) *state = {run.joined ? run.self.epoch : 0, run.self.failed ? 1u : 0u, run.live.count};
   bny_warp_sync();
-}
-
-BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
-  if (!run->joined) bny_worker_join(&run->self);
-  run->joined = true;
 }
 
 /* A value of a row, from a function that all lanes call or from an array. */
@@ -83,15 +97,17 @@ template <int quads> struct bny_fused_quads {
   }
 };
 
-/* Called by all lanes. Each lane asks for its own columns. */
+/* Called by all lanes. Each lane asks for its own columns. Of a row that does not live, only that it is empty is
+ * sent. */
 template <bool halves, class Values>
-BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum,
-                                   const Values &values) {
+BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_live_row live, int32_t head, float stat,
+                                   float sum, const Values &values) {
   bny_worker *self = &run->self;
   const bny_oneshot &what = run->combine->what;
   bny_unit_work work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
   bny_oneshot_destinations to = {{self, &what, BNY_PROTOCOL_LL16, 0}, true};
-  bny_import import = bny_import_make(run->combine->call.in, stat, sum, halves);
+  bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
+  if (live.reads) import = bny_import_make(run->combine->call.in, stat, sum, halves);
   bny_unit_rows row = {token, head, 0, 0, 0, 0, 0, 0, 0};
   bny_worker_report_data(self, import.bad, bny_unit_row_number(what.shape, row));
   BNY_ROLLED for (int first = 0; first < work.packets && !self->failed; first += BNY_WARP_LANES) {
@@ -100,11 +116,11 @@ BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t he
     bny_lane_values<BNY_PROTOCOL_LL16, halves> taken;
     BNY_UNROLL for (int i = 0; i < taken.count; i++) {
       bool wanted = i >= at.low && i < at.high;
-      float value = work.columns > 0 ? bny_fused_value(values, wanted ? at.column + i : 0) : 0.0f;
+      float value = work.columns > 0 && live.reads ? bny_fused_value(values, wanted ? at.column + i : 0) : 0.0f;
       taken.value[i] = wanted ? value : 0.0f;
     }
     bny_packet made = bny_unit_import<BNY_PROTOCOL_LL16, halves>(taken, import, packet, what.shape.wire);
-    bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, token, head, packet, packet < work.packets, made);
+    bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, live.place, head, packet, packet < work.packets, made);
   }
   bny_worker_fence_alias(*self->group);
 }
@@ -114,16 +130,20 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
                                const Values &values) {
   bny_warp_sync();
   bny_fused_join(run);
+  bny_live_row live = {token, true};
+  if (run->combine->call.live.most) live = bny_live_row_of(run->combine->call.live, run->live.count, token);
+  if (live.place < 0) return;
   if (run->combine->what.shape.wire == BNY_WIRE_F32)
-    bny_fused_push_row<false>(run, token, head, stat, sum, values);
+    bny_fused_push_row<false>(run, token, live, head, stat, sum, values);
   else
-    bny_fused_push_row<true>(run, token, head, stat, sum, values);
+    bny_fused_push_row<true>(run, token, live, head, stat, sum, values);
 }
 
 template <bool halves, int width>
 BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, halves, width> bny_fused_merge_begin(const bny_fused_run &run) {
   bny_oneshot_run<BNY_PROTOCOL_LL16, halves, width> merge;
   merge.self = run.self;
+  merge.live = run.live;
   merge.lone = false;
   merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(run.combine->what.shape);
   return merge;
@@ -142,7 +162,7 @@ struct bny_fused_merge_rows {
   }
 };
 
-/* Called by all lanes. */
+/* Called by all lanes; `token` is the plan's. */
 struct bny_fused_merge_row {
   int32_t token, head;
 
@@ -170,11 +190,25 @@ template <int width, class What> BNY_DEVICE void bny_fused_merge_of(bny_fused_ru
 
 BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {
   bny_fused_join(run);
+  const bny_device_live &live = run->combine->call.live;
+  if (live.most) token = bny_live_place(live, run->live, token);
+  if (token < 0) return;
   bny_fused_merge_row row = {token, head};
   if (bny_fused_is_wide(*run->combine))
     bny_fused_merge_of<BNY_FUSED_WIDTH>(run, row);
   else
     bny_fused_merge_of<0>(run, row);
+}
+
+/* Returns the run's number of tokens. */
+BNY_DEVICE int32_t bny_fused_tokens(const bny_fused_run &run) {
+  return run.combine->call.live.most ? run.live.count : run.combine->what.shape.tokens;
+}
+
+/* Called by all lanes. Returns whether the run has the token, and its rows live on this rank. */
+BNY_DEVICE bool bny_fused_lives(const bny_fused_run &run, int32_t token) {
+  if ((uint32_t)token >= (uint32_t)bny_fused_tokens(run)) return false;
+  return run.combine->call.live.most == 0 || bny_live_reads(run.combine->call.live, token);
 }
 
 /* Called by all threads of a block. Counts the block, and returns how many had not been counted before, this one

@@ -222,6 +222,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   if (bny_worker_announces()) {
     if (call.live.most) bny_live_announce(run.self.group, run.self.epoch, run.live.count);
     bny_worker_announce_program(run.self, program->label);
+    bny_live_check(run.self.group, call.live, run.live);
   }
   run.program = program;
   run.call = &call;

@@ -27,14 +27,27 @@ BNY_DEVICE int32_t bny_live_first(int32_t count, int32_t parts, int32_t index) {
   return index * (count / parts) + (index < larger ? index : larger);
 }
 
+/* The owner of one of `count` things. */
+BNY_DEVICE int32_t bny_live_owner(int32_t count, int32_t parts, int32_t thing) {
+  int32_t each = count / parts, larger = count % parts;
+  return thing < larger * (each + 1) ? thing / (each + 1) : larger + (thing - larger * (each + 1)) / each;
+}
+
 /* Returns the run's token for a token of the plan; -1: it has none. Only if live.most is not 0. */
 BNY_DEVICE int32_t bny_live_token(const bny_device_live &live, bny_live_run run, int32_t token) {
   if (live.owners == 1 || run.count == live.most) return token < run.count ? token : -1;
-  int32_t each = live.most / live.owners, larger = live.most % live.owners;
-  int32_t owner = token < larger * (each + 1) ? token / (each + 1) : larger + (token - larger * (each + 1)) / each;
+  int32_t owner = bny_live_owner(live.most, live.owners, token);
   int32_t first = bny_live_first(run.count, live.owners, owner);
   int32_t found = first + (token - bny_live_first(live.most, live.owners, owner));
   return found < bny_live_first(run.count, live.owners, owner + 1) ? found : -1;
+}
+
+/* Returns the plan's token for a token of the run; -1: the run has no such token. Only if live.most is not 0. */
+BNY_DEVICE int32_t bny_live_place(const bny_device_live &live, bny_live_run run, int32_t token) {
+  if ((uint32_t)token >= (uint32_t)run.count) return -1;
+  if (live.owners == 1 || run.count == live.most) return token;
+  int32_t owner = bny_live_owner(run.count, live.owners, token);
+  return bny_live_first(live.most, live.owners, owner) + (token - bny_live_first(run.count, live.owners, owner));
 }
 
 /* Called by all lanes. Returns the number of the sequence that has a token; -1: none has it. Lanes look side by side,
@@ -58,6 +71,44 @@ BNY_DEVICE bool bny_live_reads(const bny_device_live &live, int32_t token) {
   if (!live.seq_lens && !live.query_start_loc) return true;
   int32_t sequence = bny_live_sequence(live, token);
   return sequence >= 0 && (!live.seq_lens || live.seq_lens[sequence] > 0);
+}
+
+/* A token of a kernel that pushes rows one by one. */
+struct bny_live_row {
+  int32_t place; /* the plan's token; -1: the run has no such token */
+  bool reads;    /* its rows live on this rank */
+};
+
+/* Called by all lanes. Kernels skip it where all rows live. */
+BNY_DEVICE_COLD bny_live_row bny_live_row_of(const bny_device_live &live, int32_t count, int32_t token) {
+  int32_t place = bny_live_place(live, {count}, token);
+  return {place, place >= 0 && bny_live_reads(live, token)};
+}
+
+/* ---- what may be wrong ------------------------------------------------------------------------------------------- */
+
+/* Called by one warp. Reports the first start that is negative, is less than the one before it, or passes the run's
+ * tokens. The run ends on all ranks. */
+BNY_DEVICE_COLD void bny_live_check_starts(const bny_device_group *group, const int32_t *starts, int32_t batch,
+                                           int32_t tokens) {
+  BNY_ROLLED for (int32_t first = 0; first <= batch; first += BNY_WARP_LANES) {
+    const int32_t at = first + (int32_t)bny_lane(), last = at < batch ? at : batch;
+    const int32_t start = starts[last], before = last > 0 ? starts[last - 1] : 0;
+    const uint32_t wrong = bny_warp_ballot(start < before || start > tokens);
+    if (wrong == 0) continue;
+    const uint32_t detail = (uint32_t)last & (BNY_DEVICE_DETAIL_START - 1);
+    if ((int)bny_lane() == bny_lowest_bit(wrong))
+      bny_worker_report_place(
+          group, bny_device_fault_pack(BANYAN_ERR_ARGUMENT, group->rank, group->rank, detail | BNY_DEVICE_DETAIL_START),
+          bny_device_place_pack((uint32_t)(start < before ? before : tokens), start));
+    bny_warp_sync();
+    return;
+  }
+}
+
+/* Called by the warp that has announced a run. */
+BNY_DEVICE void bny_live_check(const bny_device_group *group, const bny_device_live &live, bny_live_run run) {
+  if (live.query_start_loc) bny_live_check_starts(group, live.query_start_loc, live.batch, run.count);
 }
 
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */

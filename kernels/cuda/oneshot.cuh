@@ -242,6 +242,7 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   if (bny_worker_announces()) {
     if (call.live.most) bny_live_announce(run.self.group, run.self.epoch, run.live.count);
     bny_worker_announce(run.self);
+    bny_live_check(run.self.group, call.live, run.live);
   }
   if (call.shares_stats) bny_unit_row_sync(shape); /* all chunks must have read their statistics */
   bny_oneshot_merge_rows(&run, what, call);

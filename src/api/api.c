@@ -133,7 +133,7 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
   return status;
 }
 
-static banyan_status check_memory_live(banyan_comm *comm, const banyan_live *live) {
+banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *live) {
   if (!comm->device.engine || !live) return BANYAN_OK;
   const struct {
     const char *what;
@@ -191,7 +191,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
-  if (status == BANYAN_OK) status = check_memory_live(comm, live);
+  if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, live);
   if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_api_box_is_empty(&all))
     status = bny_op_check_scales("in", in, all.heads);
   if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_api_box_is_empty(&result))

@@ -29,6 +29,9 @@ banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_parti
 banyan_status bny_api_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
                                   banyan_op **keep);
 
+/* The same for what `live` points to, which may be NULL. */
+banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *live);
+
 /* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
  * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
  * to. */

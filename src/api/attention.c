@@ -25,10 +25,13 @@ static void set_within(bny_op_key *key) {
   strcpy(key->algorithm, "oneshot");
 }
 
-static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key) {
+/* *live then is NULL or leads to `room`. */
+static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key,
+                                const banyan_live **live, banyan_live *live_room) {
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &desc, &room, key);
-  if (status == BANYAN_OK) status = check_no_live(desc, "desc", "a kernel of yours says by its pushes which rows live");
+  *live = status == BANYAN_OK ? desc->live : NULL;
+  if (status == BANYAN_OK) status = bny_api_read_live(comm, live, live_room, false, key);
   if (status != BANYAN_OK) return status;
   if (!comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
@@ -36,13 +39,18 @@ static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *de
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL",
                     desc->algorithm);
   set_within(key);
-  return BANYAN_OK;
+  return bny_api_check_memory_live(comm, *live);
 }
 
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
   bny_op_key key;
-  banyan_status status = op ? key_within(comm, desc, &key) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
-  return status == BANYAN_OK ? bny_op_make(comm, &key, op) : bny_op_refuse(comm, status, true);
+  const banyan_live *live = NULL;
+  banyan_live room;
+  banyan_status status = op ? key_within(comm, desc, &key, &live, &room) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, true);
+  status = bny_op_make(comm, &key, op);
+  if (status == BANYAN_OK) bny_op_bind(*op, &(bny_op_memory){.live = live, .tokens = key.tokens});
+  return status;
 }
 
 banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out,

@@ -331,6 +331,7 @@ static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_p
   int64_t useful = (bny_slice_rows(&owned) + warps - 1) / warps;
   if (mergers > useful) mergers = useful;
   combine->call.in = *rows;
+  combine->call.live = bny_device_live_of(&op->parts[0].binding);
   combine->call.out = out ? *out : (banyan_partial){0};
   combine->mergers = (uint32_t)(mergers > 1 ? mergers : 1);
 }
@@ -360,11 +361,6 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->attention = memory->attention;
   if (op->gather != memory->gather) banyan_op_free(op->gather);
   op->gather = memory->gather;
-  if (op->within && op->attention) {
-    const bny_decode *decode = &op->attention->decode;
-    banyan_partial rows = bny_attention_rows(&op->attention->desc);
-    tell(op, &rows, memory->out, decode->resident_blocks, decode->plan.kernel->block_threads / 32, op->within);
-  }
   for (int32_t i = 0; i < op->nparts; i++) {
     bny_op_part *part = &op->parts[i];
     part->binding.live_tokens = bny_live_selects(&op->live) ? op->live_tokens : NULL;
@@ -378,6 +374,10 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
     part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
     part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
   }
+  if (!op->within || !op->attention) return;
+  const bny_decode *decode = &op->attention->decode;
+  banyan_partial rows = bny_attention_rows(&op->attention->desc);
+  tell(op, &rows, memory->out, decode->resident_blocks, decode->plan.kernel->block_threads / 32, op->within);
 }
 
 bny_attention *bny_op_attention(const banyan_op *op) { return op->attention; }

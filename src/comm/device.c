@@ -87,6 +87,21 @@ static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *
       fault->culprit, sequence, at);
 }
 
+/* The rank whose kernel ran knows the start, and the bound that it passes. */
+static banyan_status take_wrong_start(banyan_comm *comm, const bny_device_fault *fault) {
+  uint32_t sequence = fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_START, bound;
+  int32_t start;
+  char at[64] = "";
+  if (fault->culprit == comm->rank && bny_engine_fault_place(comm->device.engine, &bound, &start))
+    snprintf(at, sizeof at,
+             start < (int32_t)bound ? " is %" PRId32 ", less than %" PRIu32 : " is %" PRId32 " of %" PRIu32, start,
+             bound);
+  return bny_exec_fail(comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
+                       "rank %d gave its device a start that is negative, less than the one before it, or past the "
+                       "tokens of the run: query_start_loc[%" PRIu32 "]%s",
+                       fault->culprit, sequence, at);
+}
+
 /* The rank that noticed knows both numbers, and the others its own. */
 static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault *fault) {
   uint32_t theirs;
@@ -113,6 +128,7 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
   case BANYAN_ERR_ARGUMENT:
     if (fault->detail == 0) break;
     if (fault->detail & BNY_DEVICE_DETAIL_PAGE) return take_wrong_page(comm, fault);
+    if (fault->detail & BNY_DEVICE_DETAIL_START) return take_wrong_start(comm, fault);
     return bny_exec_fail(
         exec, status, culprit,
         "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]", culprit,
@@ -150,9 +166,11 @@ static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
-/* Kernels know more than another rank's host can say: the numbers of tokens, and which row of this rank was bad. */
+/* Kernels know more than another rank's host can say: the numbers of tokens, which sequence is wrong, and which row of
+ * this rank was bad. */
 static bool kernels_know_more(const banyan_comm *comm, banyan_status status, int32_t culprit) {
-  return status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_DATA && culprit == comm->rank);
+  return status == BANYAN_ERR_MISMATCH || status == BANYAN_ERR_ARGUMENT ||
+         (status == BANYAN_ERR_DATA && culprit == comm->rank);
 }
 
 /* Returns the fault of the device. If another rank's host has reported what kernels know better, it waits a moment for

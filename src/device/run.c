@@ -248,7 +248,7 @@ static bool shares_stats(const bny_binding *binding) {
 }
 
 /* Nothing is said of runs in which all rows live, so that kernels skip what asks for it. */
-static bny_device_live live_of(const bny_binding *binding) {
+bny_device_live bny_device_live_of(const bny_binding *binding) {
   const banyan_live *said = binding->live;
   bny_device_live live = {.most = binding->tokens_most,
                           .count = binding->tokens,
@@ -284,7 +284,7 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
       .out_bytes = (unsigned char *)binding->out_bytes,
       .in_byte0 = binding->in_byte0,
       .out_byte0 = binding->out_byte0,
-      .live = live_of(binding),
+      .live = bny_device_live_of(binding),
   };
   if (run->heads) {
     set_heads(binding, &call);

@@ -40,6 +40,9 @@ size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, cha
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request,
                                     bny_device_combine *combine);
 
+/* Says which rows of a run live, in the form that kernels take. */
+bny_device_live bny_device_live_of(const bny_binding *binding);
+
 /* Starts a run. Hot: allocates nothing, waits for nothing, may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
 

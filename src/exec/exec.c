@@ -124,10 +124,13 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
   uint64_t first = 0, fault = bny_fault_pack(status, culprit, exec->transport->rank);
   if (exec->run) fault = bny_fault_in_run(fault, exec->epoch);
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
-  /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. */
-  bool both_differ = status == BANYAN_ERR_MISMATCH && bny_fault_status(first) == status;
+  /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. Where a wrong
+   * argument was read by a device, the first to tell knows less than this rank may. */
+  bool knows_more =
+      bny_fault_status(first) == status &&
+      (status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_ARGUMENT && bny_fault_culprit(first) == culprit));
   if (!is_first) bring_forward(exec, first);
-  if (!is_first && !both_differ) return take_fault(exec, NULL);
+  if (!is_first && !knows_more) return take_fault(exec, NULL);
   char text[sizeof exec->failure.text];
   va_list arguments;
   va_start(arguments, format);

@@ -20,6 +20,7 @@ unit_tests += \
   %D%/test_device_refused \
   %D%/test_device_tune \
   %D%/test_device_user \
+  %D%/test_device_user_live \
   %D%/test_program_replay \
   %D%/test_proxy
 libbanyan_tests_la_SOURCES += \

@@ -133,7 +133,8 @@ static bool launch_within(world_rank *self, rig *rig, int index, banyan_op *op) 
                            (uint32_t)call->desc.tokens,
                            (uint32_t)call->desc.heads,
                            (uint32_t)call->desc.value_dim,
-                           call->turn[self->rank]};
+                           call->turn[self->rank],
+                           0};
   void *arguments[] = {&rows, &combine};
   bny_device_launch launch = {.kernel = &rig->kernel,
                               .grid = {1 + (uint32_t)(index + self->rank) % 5, 1, 1},

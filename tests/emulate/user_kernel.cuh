@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A user's kernel, emulated: the last step of some attention, with a combine in it. */
+ * A user's kernel, emulated: the last step of some attention, with a combine in it. It computes only rows that live. */
 #ifndef BNY_TESTS_USER_KERNEL_CUH
 #define BNY_TESTS_USER_KERNEL_CUH
+
+#include <math.h>
 
 #include "banyan_device.cuh"
 #include "tests/emulate/user_kernel.h"
@@ -14,11 +16,14 @@ BNY_KERNEL user_kernel(BNY_PARAMETER(user_kernel_rows, rows), BNY_PARAMETER(bany
   banyan_device_begin(&run, combine);
   for (uint32_t i = bny_block() * (bny_block_threads() / BNY_WARP_LANES) + bny_warp(); i < count; i += warps) {
     uint32_t row = (i + rows.turn) % count;
+    int32_t token = (int32_t)(row / rows.heads);
+    if (rows.asks && token >= banyan_device_tokens(&run)) continue;
+    const bool lives = banyan_device_lives(&run, token);
     bny_warp_sync();
     for (uint32_t c = bny_lane(); c < rows.value_dim; c += BNY_WARP_LANES)
-      values[c] = rows.values[row * rows.value_dim + c];
-    banyan_device_push(&run, (int32_t)(row / rows.heads), (int32_t)(row % rows.heads), rows.lse[row],
-                       rows.sum ? rows.sum[row] : 1.0f, values);
+      values[c] = lives ? rows.values[row * rows.value_dim + c] : NAN;
+    banyan_device_push(&run, token, (int32_t)(row % rows.heads), lives ? rows.lse[row] : NAN,
+                       lives && rows.sum ? rows.sum[row] : 1.0f, values);
   }
   banyan_device_end(&run);
 }

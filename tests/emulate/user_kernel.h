@@ -7,11 +7,13 @@
 
 enum { USER_KERNEL_DIM_MAX = 160, USER_KERNEL_WARPS = 2 };
 
-/* Contiguous rows of [tokens][heads] that the kernel has "computed". sum NULL: lse includes it. */
+/* Contiguous rows of [tokens][heads] that the kernel has "computed". sum NULL: lse includes it. Tokens that a run does
+ * not have are pushed like others, unless the kernel asks for their number. */
 typedef struct user_kernel_rows {
   const float *values, *lse, *sum;
   uint32_t tokens, heads, value_dim;
   uint32_t turn; /* first row */
+  uint32_t asks;
 } user_kernel_rows;
 
 #endif
