@@ -27,10 +27,10 @@ template <int dim_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct bny_
     TILE_BYTES = kv_ == BNY_ROWS_e4m3 ? BNY_DECODE_GRANULE * dim_ : bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES,
     QUERY_PITCH = 2 * dim_ + 16, /* bytes: puts rows in different banks */
     WARPS = BNY_DECODE_WARPS,
-    /* blocks of an SM, limited by registers; with three of dim 96, ptxas spills in the merge of more than 8 ranks */
-    RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) && dim_ != 96 && kv_ == BNY_ROWS_lean ? 3
-               : dim_ <= 192                                                              ? 2
-                                                                                          : 1,
+    /* blocks of an SM, limited by registers */
+    RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) && kv_ == BNY_ROWS_lean ? 3
+               : dim_ <= 192                                                ? 2
+                                                                            : 1,
     RING = dim_ <= 64 || kv_ == BNY_ROWS_e4m3 ? 8 : 4, /* tiles, an even number */
     QUERY_KEPT = dim_ <= 128,                          /* in registers; otherwise read from shared memory each time */
     PARTIAL_PITCH = dim_ + 8                           /* floats: stores of fragments access no bank twice */

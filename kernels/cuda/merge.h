@@ -114,8 +114,7 @@ BNY_DEVICE void bny_merge_tree_make(float (&m)[width], float (&d)[width], int co
 }
 
 /* Merges one value of each source, and destroys the array. */
-template <int width>
-BNY_DEVICE float bny_merge_tree_value(float (&v)[width], int count, const bny_merge_tree &tree) {
+template <int width> BNY_DEVICE float bny_merge_tree_value(float (&v)[width], int count, const bny_merge_tree &tree) {
   int left = count;
   BNY_UNROLL for (int pairs = width / 2, node = 0; pairs > 0; pairs /= 2) {
     BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
@@ -254,6 +253,14 @@ BNY_DEVICE void bny_merge_parts(bny_worker *self, const Sources &sources, int co
     }
   }
   *merged = stack[0];
+}
+
+/* The same in a function of its own, for kernels that have few registers to spare. */
+template <int protocol, bool halves, int width, class Sources>
+BNY_DEVICE_COLD void bny_merge_parts_apart(bny_worker *self, const Sources &sources, int count,
+                                           const bny_unit_work &work, int packet, int wire,
+                                           bny_merge_part<protocol, halves> *merged) {
+  bny_merge_parts<protocol, halves, width>(self, sources, count, work, packet, wire, merged);
 }
 
 #endif

@@ -183,16 +183,21 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves, width> *run,
 
 /* The same for more ranks than are merged at once: `width` at a time. */
 template <int protocol, bool halves, int width>
-BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot_sources &sources,
-                                       int32_t token, int32_t head, const bny_oneshot &what,
-                                       const bny_device_call &call) {
+BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, width> *run,
+                                       const bny_oneshot_sources &sources, int32_t token, int32_t head,
+                                       const bny_oneshot &what, const bny_device_call &call) {
   bny_worker *self = &run->self;
   int32_t out_token = token - call.out_token0, out_head = head - call.out_head0;
   float factor = 0.0f;
   BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bny_merge_part<protocol, halves> merged;
-    bny_merge_parts<protocol, halves, width ? width : 1>(self, sources, self->group->nranks, run->work, packet, what.shape.wire, &merged);
+    if (width == BNY_MERGE_WIDTH)
+      bny_merge_parts<protocol, halves, width ? width : 1>(self, sources, self->group->nranks, run->work, packet,
+                                                           what.shape.wire, &merged);
+    else
+      bny_merge_parts_apart<protocol, halves, width ? width : 1>(self, sources, self->group->nranks, run->work, packet,
+                                                                 what.shape.wire, &merged);
     if (self->failed) return;
     if (first == 0) {
       if (call.live.keeps_empty_rows && merged.d == 0.0f) return;
@@ -235,8 +240,8 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   const bny_unit_shape &shape = what.shape;
   bny_worker_begin(&run.self, group);
   run.work = bny_unit_work_make<protocol, halves>(shape);
-  run.lone =
-      width == 0 && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
+  run.lone = width == 0 && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups &&
+             run.work.packets <= BNY_WARP_LANES;
   run.live = bny_live_begin(call.live);
   bny_oneshot_push(&run, what, call);
   if (bny_worker_announces()) {
@@ -248,11 +253,11 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_oneshot_merge_rows(&run, what, call);
 }
 
-#define BNY_ONESHOT_KERNEL(name, protocol, halves, wide)                             \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                             \
-      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what), \
-           BNY_PARAMETER(bny_device_call, call)) {                                   \
-    bny_oneshot_combine<protocol, halves, wide ? BNY_MERGE_WIDTH : 0>(group, what, call);                  \
+#define BNY_ONESHOT_KERNEL(name, protocol, halves, wide)                                  \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                  \
+      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),      \
+           BNY_PARAMETER(bny_device_call, call)) {                                        \
+    bny_oneshot_combine<protocol, halves, wide ? BNY_MERGE_WIDTH : 0>(group, what, call); \
   }
 
 #endif
