@@ -15,6 +15,7 @@
 
 #include "cuda/decode_fragment.cuh"
 #include "cuda/decode_walk.cuh"
+#include "cuda/live.h"
 
 /* ---- keys of a sequence ------------------------------------------------------------------------------------------ */
 
@@ -83,8 +84,9 @@ struct bny_general_item : bny_decode_item {
 BNY_DEVICE uint32_t bny_decode_first_key(const bny_decode_item &) { return 0; }
 BNY_DEVICE uint32_t bny_decode_first_key(const bny_general_item &item) { return item.first_key; }
 
-BNY_DEVICE uint32_t bny_general_sequences(const bny_decode_call &call) {
-  return (uint32_t)call.batch + (call.general.query_start_loc ? 1u : 0u);
+/* Without starts each sequence has one token. */
+BNY_DEVICE uint32_t bny_general_sequences(const bny_decode_call &call, uint32_t run_tokens) {
+  return call.general.query_start_loc ? (uint32_t)call.batch + 1 : run_tokens;
 }
 
 /* Narrows the keys of a sequence to those that its tokens see. */
@@ -100,15 +102,15 @@ BNY_DEVICE void bny_general_narrow(bny_general_span *span, const bny_decode_gene
 }
 
 template <int tile_rows>
-BNY_DEVICE bny_general_span bny_general_span_of(const bny_decode_call &call, uint32_t sequence) {
+BNY_DEVICE bny_general_span bny_general_span_of(const bny_decode_call &call, uint32_t run_tokens, uint32_t sequence) {
   const bny_decode_general &general = call.general;
   bny_general_span span = {sequence, 1, 0, 0, 0, 0, false};
-  if (sequence >= bny_general_sequences(call)) return {0, 0, 0, 0, 0, 0, false};
+  if (sequence >= bny_general_sequences(call, run_tokens)) return {0, 0, 0, 0, 0, 0, false};
   const bool has_keys = sequence < (uint32_t)call.batch;
   if (general.query_start_loc) {
-    const int32_t first = bny_general_clamp(general.query_start_loc[sequence], 0, general.tokens);
-    const int32_t end =
-        has_keys ? bny_general_clamp(general.query_start_loc[sequence + 1], first, general.tokens) : general.tokens;
+    const int32_t tokens = (int32_t)run_tokens;
+    const int32_t first = bny_general_clamp(general.query_start_loc[sequence], 0, tokens);
+    const int32_t end = has_keys ? bny_general_clamp(general.query_start_loc[sequence + 1], first, tokens) : tokens;
     span.first_token = (uint32_t)first;
     span.tokens = (uint32_t)(end - first);
   }
@@ -133,11 +135,12 @@ BNY_DEVICE void bny_general_walk_set(bny_general_walk *walk, const bny_general_s
 
 /* Moves the walk to the item that holds unit `low`, which exists. */
 template <int tile_rows>
-BNY_DEVICE void bny_general_walk_seek(bny_general_walk *walk, const bny_decode_call &call, uint32_t low) {
+BNY_DEVICE void bny_general_walk_seek(bny_general_walk *walk, const bny_decode_call &call, uint32_t run_tokens,
+                                      uint32_t low) {
   uint32_t first = 0;
   walk->start = 0;
   for (;; first += BNY_WARP_LANES) {
-    const uint32_t units = bny_general_span_of<tile_rows>(call, first + bny_lane()).units;
+    const uint32_t units = bny_general_span_of<tile_rows>(call, run_tokens, first + bny_lane()).units;
     const uint32_t scan = bny_warp_scan(units, BNY_WARP_LANES);
     const uint32_t found = bny_warp_ballot(scan > low - walk->start);
     if (found != 0) {
@@ -148,7 +151,7 @@ BNY_DEVICE void bny_general_walk_seek(bny_general_walk *walk, const bny_decode_c
     }
     walk->start += bny_shuffle(scan, BNY_WARP_LANES - 1);
   }
-  bny_general_walk_set(walk, bny_general_span_of<tile_rows>(call, walk->sequence));
+  bny_general_walk_set(walk, bny_general_span_of<tile_rows>(call, run_tokens, walk->sequence));
   const uint32_t item_units = walk->granules + call.division.item_cost;
   walk->index = (low - walk->start) / item_units;
   walk->start += walk->index * item_units;
@@ -157,20 +160,23 @@ BNY_DEVICE void bny_general_walk_seek(bny_general_walk *walk, const bny_decode_c
 template <int tile_rows>
 BNY_DEVICE bny_general_walk bny_general_walk_begin(const bny_decode_call &call, const bny_device_group *group) {
   bny_general_walk walk = {};
-  const uint32_t sequences = bny_general_sequences(call);
+  const uint32_t run_tokens = bny_decode_run_tokens(call, call.general.tokens);
+  const uint32_t sequences = bny_general_sequences(call, run_tokens);
   const bool tells = bny_block() == 0 && bny_warp() == 0;
   uint32_t total = 0;
   walk.team = bny_block() / bny_cluster_blocks();
+  if (tells && call.general.query_start_loc && group->nranks > 0)
+    bny_live_check_starts(group, call.general.query_start_loc, call.batch, (int32_t)run_tokens);
   BNY_ROLLED for (uint32_t first = 0; first < sequences; first += BNY_WARP_LANES) {
-    const bny_general_span span = bny_general_span_of<tile_rows>(call, first + bny_lane());
+    const bny_general_span span = bny_general_span_of<tile_rows>(call, run_tokens, first + bny_lane());
     if (tells) bny_decode_tell_wrong(group, first, span.wrong);
     total += span.units;
   }
   for (int mask = 16; mask > 0; mask /= 2) total += bny_shuffle_xor(total, mask);
   walk.team_units = bny_decode_team_units(&call.division, total);
-  walk.sequence = sequences;
+  walk.sequence = BNY_DECODE_END;
   if ((uint64_t)walk.team * walk.team_units < total)
-    bny_general_walk_seek<tile_rows>(&walk, call, walk.team * walk.team_units);
+    bny_general_walk_seek<tile_rows>(&walk, call, run_tokens, walk.team * walk.team_units);
   return walk;
 }
 
@@ -178,16 +184,18 @@ template <int tile_rows> BNY_DEVICE void bny_general_walk_next(bny_general_walk 
   walk->start += walk->granules + call.division.item_cost;
   if (++walk->index < (uint32_t)call.kv_heads * walk->tiles) return;
   walk->index = 0;
-  while (++walk->sequence < bny_general_sequences(call)) {
-    bny_general_walk_set(walk, bny_general_span_of<tile_rows>(call, walk->sequence));
+  const uint32_t run_tokens = bny_decode_run_tokens(call, call.general.tokens);
+  while (++walk->sequence < bny_general_sequences(call, run_tokens)) {
+    bny_general_walk_set(walk, bny_general_span_of<tile_rows>(call, run_tokens, walk->sequence));
     if (walk->tiles > 0) return;
   }
+  walk->sequence = BNY_DECODE_END;
 }
 
 /* Returns false at the end of the share. */
 BNY_DEVICE bool bny_decode_walk_item(const bny_general_walk &walk, const bny_decode_call &call, int tile_rows,
                                      bny_general_item *item) {
-  if (walk.sequence >= bny_general_sequences(call) || walk.start >= (walk.team + 1) * walk.team_units) return false;
+  if (walk.sequence == BNY_DECODE_END || walk.start >= (walk.team + 1) * walk.team_units) return false;
   item->sequence = walk.sequence;
   item->kv_head = bny_decode_divide(walk.index, walk.tiles);
   item->tile = walk.index - item->kv_head * walk.tiles;

@@ -79,7 +79,7 @@ typedef struct bny_decode_general {
 
 /* A parameter of kernels. 16-bit elements; rows of q, k and v begin at multiples of 16 bytes. */
 typedef struct bny_decode_call {
-  int32_t batch;
+  int32_t batch; /* at most, if `tokens` is given */
   int32_t kv_heads;
   int32_t group;                         /* query heads of a KV head */
   int32_t row_tiles;                     /* items of a group */
@@ -100,6 +100,7 @@ typedef struct bny_decode_call {
   uint32_t *counters; /* bny_decode_counters() words, 0 before the first launch; each launch leaves them 0 */
   banyan_partial out; /* [tokens][heads] rows */
   bny_decode_general general;
+  const int32_t *tokens; /* of q in this run, device memory; NULL: all of them */
 } bny_decode_call;
 
 /* ---- arithmetic for host and kernels ----------------------------------------------------------------------------- */

@@ -11,10 +11,12 @@
 #include "cuda/device.h"
 #include "cuda/worker.h"
 
+enum : uint32_t { BNY_DECODE_END = ~0u };
+
 /* The same in all threads of a CTA group. */
 struct bny_decode_walk {
   uint32_t team, team_units;
-  uint32_t sequence; /* current sequence; batch: at the end */
+  uint32_t sequence; /* current sequence; BNY_DECODE_END: there is none */
   uint32_t keys, granules;
   uint32_t index; /* of the item in the sequence */
   uint32_t start; /* units before the item */
@@ -25,15 +27,22 @@ BNY_DEVICE uint32_t bny_decode_items(const bny_decode_call &call) { return (uint
 /* Most divisors are 1. */
 BNY_DEVICE uint32_t bny_decode_divide(uint32_t value, uint32_t by) { return by == 1 ? value : value / by; }
 
+/* Returns how many of `most` tokens the run has, after the kernels before this one. It is read again where it is needed,
+ * to save a register while keys are attended to. */
+BNY_DEVICE uint32_t bny_decode_run_tokens(const bny_decode_call &call, int32_t most) {
+  const int32_t told = call.tokens ? *call.tokens : most;
+  return (uint32_t)(told < 0 ? 0 : told < most ? told : most);
+}
+
 /* Each lane holds the facts of one of 32 sequences; lanes beyond the batch hold 0. */
 struct bny_decode_lengths {
   uint32_t keys, units;
   bool wrong; /* the length is negative or exceeds keys_max, which then limits the keys */
 };
 
-BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call, uint32_t first) {
+BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call, uint32_t batch, uint32_t first) {
   const uint32_t sequence = first + bny_lane();
-  if (sequence >= (uint32_t)call.batch) return {0, 0, false};
+  if (sequence >= batch) return {0, 0, false};
   const int32_t told = call.seq_lens[sequence], keys = told < call.keys_max ? told : call.keys_max;
   bny_decode_lengths lengths;
   lengths.keys = keys > 0 ? (uint32_t)keys : 0;
@@ -62,14 +71,14 @@ BNY_DEVICE void bny_decode_tell_wrong(const bny_device_group *group, uint32_t fi
 }
 
 /* Returns the units of all sequences; `lengths` holds the first 32. */
-BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, const bny_device_group *group,
+BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, uint32_t batch, const bny_device_group *group,
                                      const bny_decode_lengths &lengths, uint32_t scan, uint32_t lanes) {
   const bool tells = bny_block() == 0 && bny_warp() == 0;
   uint32_t rest = 0;
   if (tells) bny_decode_tell_wrong(group, 0, lengths.wrong);
-  if ((uint32_t)call.batch <= BNY_WARP_LANES) return bny_shuffle(scan, (int)lanes - 1);
-  for (uint32_t first = BNY_WARP_LANES; first < (uint32_t)call.batch; first += BNY_WARP_LANES) {
-    bny_decode_lengths more = bny_decode_lengths_of(call, first);
+  if (batch <= BNY_WARP_LANES) return bny_shuffle(scan, (int)lanes - 1);
+  for (uint32_t first = BNY_WARP_LANES; first < batch; first += BNY_WARP_LANES) {
+    bny_decode_lengths more = bny_decode_lengths_of(call, batch, first);
     rest += more.units;
     if (tells) bny_decode_tell_wrong(group, first, more.wrong);
   }
@@ -78,8 +87,8 @@ BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, const bny_devi
 }
 
 /* Moves the walk to the item that holds unit `low`, which exists. */
-BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_call &call, bny_decode_lengths lengths,
-                                     uint32_t scan, uint32_t low) {
+BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_call &call, uint32_t batch,
+                                     bny_decode_lengths lengths, uint32_t scan, uint32_t low) {
   uint32_t first = 0;
   walk->start = 0;
   for (;;) {
@@ -93,7 +102,7 @@ BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_cal
     }
     walk->start += bny_shuffle(scan, 31);
     first += BNY_WARP_LANES;
-    lengths = bny_decode_lengths_of(call, first);
+    lengths = bny_decode_lengths_of(call, batch, first);
     scan = bny_warp_scan(lengths.units, BNY_WARP_LANES);
   }
   walk->granules = bny_decode_granules((int32_t)walk->keys);
@@ -106,15 +115,16 @@ BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_cal
 /* The time from lengths to the first copy dominates short calls. The function therefore reads lengths once, and avoids
  * divisions where it can. */
 BNY_DEVICE bny_decode_walk bny_decode_walk_begin(const bny_decode_call &call, const bny_device_group *group) {
-  bny_decode_walk walk = {bny_block() / bny_cluster_blocks(), 0, (uint32_t)call.batch, 0, 0, 0, 0};
-  if (call.batch == 0) return walk;
-  const uint32_t lanes = (uint32_t)(call.batch < BNY_WARP_LANES ? call.batch : BNY_WARP_LANES);
-  const bny_decode_lengths lengths = bny_decode_lengths_of(call, 0);
+  const uint32_t batch = bny_decode_run_tokens(call, call.batch);
+  bny_decode_walk walk = {bny_block() / bny_cluster_blocks(), 0, BNY_DECODE_END, 0, 0, 0, 0};
+  if (batch == 0) return walk;
+  const uint32_t lanes = batch < BNY_WARP_LANES ? batch : (uint32_t)BNY_WARP_LANES;
+  const bny_decode_lengths lengths = bny_decode_lengths_of(call, batch, 0);
   const uint32_t scan = bny_warp_scan(lengths.units, lanes);
-  const uint32_t total = bny_decode_total(call, group, lengths, scan, lanes);
+  const uint32_t total = bny_decode_total(call, batch, group, lengths, scan, lanes);
   walk.team_units = bny_decode_team_units(&call.division, total);
   if ((uint64_t)walk.team * walk.team_units < total)
-    bny_decode_walk_seek(&walk, call, lengths, scan, walk.team * walk.team_units);
+    bny_decode_walk_seek(&walk, call, batch, lengths, scan, walk.team * walk.team_units);
   return walk;
 }
 
@@ -122,7 +132,10 @@ BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_cal
   walk->start += walk->granules + call.division.item_cost;
   if (++walk->index < bny_decode_items(call)) return;
   walk->index = 0;
-  if (++walk->sequence >= (uint32_t)call.batch) return;
+  if (++walk->sequence >= bny_decode_run_tokens(call, call.batch)) {
+    walk->sequence = BNY_DECODE_END;
+    return;
+  }
   const int32_t told = call.seq_lens[walk->sequence], keys = told < call.keys_max ? told : call.keys_max;
   walk->keys = keys > 0 ? (uint32_t)keys : 0;
   walk->granules = bny_decode_granules(keys);
@@ -131,7 +144,7 @@ BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_cal
 /* Returns false at the end of the share. */
 BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_decode_call &call, int tile_rows,
                                      bny_decode_item *item) {
-  if (walk.sequence >= (uint32_t)call.batch || walk.start >= (walk.team + 1) * walk.team_units) return false;
+  if (walk.sequence == BNY_DECODE_END || walk.start >= (walk.team + 1) * walk.team_units) return false;
   item->sequence = walk.sequence;
   item->kv_head = bny_decode_divide(walk.index, (uint32_t)call.row_tiles);
   item->tile = walk.index - item->kv_head * (uint32_t)call.row_tiles;

@@ -10,10 +10,6 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-static banyan_status check_no_live(const banyan_combine_desc *desc, const char *name, const char *why) {
-  return desc->live ? bny_fail(BANYAN_ERR_UNSUPPORTED, "%s.live must be NULL: %s", name, why) : BANYAN_OK;
-}
-
 /* ---- within a kernel of the caller's ----------------------------------------------------------------------------- */
 
 static bool may_be_oneshot(const char *algorithm) {
@@ -148,18 +144,11 @@ static void explain_apart(const banyan_comm *comm, const bny_op_key *key, char *
   if (comm->device.engine) snprintf(why, bytes, ", for within the kernel it cannot be: %s", reason);
 }
 
-/* Checks that `live` says no more than how many tokens a run has. */
-static banyan_status check_live(const banyan_comm *comm, const banyan_combine_desc *combine) {
-  static const char why[] = "attention knows which rows have keys";
-  if (comm->device.engine) return check_no_live(combine, "combine", why);
-  const banyan_live *live = combine->live;
-  if (live && (live->seq_lens || live->query_start_loc || live->token_mask))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "combine.live.%s must be NULL: %s",
-                    live->seq_lens          ? "seq_lens"
-                    : live->query_start_loc ? "query_start_loc"
-                                            : "token_mask",
-                    why);
-  return BANYAN_OK;
+/* Checks that `live` does not say which sequences have keys. */
+static banyan_status check_live(const banyan_live *live) {
+  if (!live || (!live->seq_lens && !live->query_start_loc)) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "combine.live.%s must be NULL: attention knows which rows have keys",
+                  live->seq_lens ? "seq_lens" : "query_start_loc");
 }
 
 /* Completes the key of a combine of attention's rows: within its kernel if that is possible; otherwise *why says why
@@ -172,9 +161,11 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
-  if (status == BANYAN_OK) status = check_live(comm, combine);
   *live = status == BANYAN_OK ? combine->live : NULL;
-  if (status == BANYAN_OK && !comm->device.engine) status = bny_api_read_live(comm, live, live_room, blocking, &made);
+  if (status == BANYAN_OK)
+    status = bny_api_read_live(comm, live, live_room, blocking && !comm->device.engine, &made);
+  if (status == BANYAN_OK) status = check_live(*live);
+  if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, *live);
   if (status != BANYAN_OK) return status;
   made.attends = true;
   bny_op_key within = made;
@@ -254,6 +245,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status != BANYAN_OK) return status;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
   bool is_new = status == BANYAN_OK && !bny_op_attention(op);
+  if (status == BANYAN_OK) status = bny_op_reserve_live(op, live);
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
   if (status != BANYAN_OK) {
     if (keep) banyan_op_free(gather);

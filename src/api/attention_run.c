@@ -129,6 +129,8 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
   return true;
 }
 
+void bny_attention_count(bny_attention *attention, const int32_t *tokens) { attention->decode.call.tokens = tokens; }
+
 /* The description of a run of so many tokens. */
 static banyan_attention_desc of_tokens(const bny_attention *attention, int32_t tokens, banyan_queries *room) {
   banyan_attention_desc desc = attention->desc;
