@@ -27,8 +27,8 @@ BNY_DEVICE uint32_t bny_decode_items(const bny_decode_call &call) { return (uint
 /* Most divisors are 1. */
 BNY_DEVICE uint32_t bny_decode_divide(uint32_t value, uint32_t by) { return by == 1 ? value : value / by; }
 
-/* Returns how many of `most` tokens the run has, after the kernels before this one. It is read again where it is needed,
- * to save a register while keys are attended to. */
+/* Returns how many of `most` tokens the run has, after the kernels before this one. It is read again where it is
+ * needed, to save a register while keys are attended to. */
 BNY_DEVICE uint32_t bny_decode_run_tokens(const bny_decode_call &call, int32_t most) {
   const int32_t told = call.tokens ? *call.tokens : most;
   return (uint32_t)(told < 0 ? 0 : told < most ? told : most);

@@ -162,8 +162,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
   *live = status == BANYAN_OK ? combine->live : NULL;
-  if (status == BANYAN_OK)
-    status = bny_api_read_live(comm, live, live_room, blocking && !comm->device.engine, &made);
+  if (status == BANYAN_OK) status = bny_api_read_live(comm, live, live_room, blocking && !comm->device.engine, &made);
   if (status == BANYAN_OK) status = check_live(*live);
   if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, *live);
   if (status != BANYAN_OK) return status;

@@ -12,7 +12,7 @@
 #include "merge_math.h"
 #include "tests/support/world.h"
 
-enum { PROBLEM_BATCH_MAX = 3, PROBLEM_DIM_MAX = 576 };
+enum { PROBLEM_BATCH_MAX = 40, PROBLEM_DIM_MAX = 576 };
 
 /* The data that the shards of one problem have in common. */
 typedef struct problem_shape {
@@ -39,7 +39,7 @@ static inline double problem_value(banyan_dtype dtype, uint16_t bits) {
 
 static inline problem_shape problem_shape_random(world_random *random) {
   static const int32_t dims[] = {64, 96, 128, 192, 256, 576};
-  problem_shape made = {.batch = 1 + random_below(random, PROBLEM_BATCH_MAX), .kv_heads = 1 + random_below(random, 2)};
+  problem_shape made = {.batch = 1 + random_below(random, 3), .kv_heads = 1 + random_below(random, 2)};
   made.heads = made.kv_heads * (1 + random_below(random, random_one_in(random, 8) ? 20 : 6));
   made.head_dim = made.value_dim = dims[random_below(random, 6)];
   made.latent = made.head_dim == 576;

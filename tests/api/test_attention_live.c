@@ -16,7 +16,8 @@ typedef struct shard {
   banyan_live live;
   float q[CAPACITY * ROW], k[CAPACITY * KEYS * DIM], v[CAPACITY * KEYS * DIM];
   float values[CAPACITY * ROW], lse[CAPACITY * HEADS], expected[CAPACITY * ROW], expected_lse[CAPACITY * HEADS];
-  int32_t lens[CAPACITY], loc[CAPACITY + 1], start[CAPACITY], tokens;
+  int32_t lens[CAPACITY], unmasked[CAPACITY], loc[CAPACITY + 1], start[CAPACITY], tokens;
+  uint8_t mask[CAPACITY];
 } shard;
 
 static void draw(shard *s, int32_t rank, uint64_t run) {
@@ -25,6 +26,7 @@ static void draw(shard *s, int32_t rank, uint64_t run) {
   for (size_t i = 0; i < sizeof s->k / sizeof s->k[0]; i++) s->k[i] = (float)random_unit(&keys);
   for (size_t i = 0; i < sizeof s->v / sizeof s->v[0]; i++) s->v[i] = (float)random_unit(&keys);
   for (int32_t b = 0; b < CAPACITY; b++) s->lens[b] = random_below(&keys, KEYS + 1);
+  for (int32_t b = 0; b < CAPACITY; b++) s->mask[b] = !random_one_in(&keys, 3);
   s->tokens = random_below(&queries, CAPACITY + 1);
   /* Sequences of up to three tokens, then empty ones. */
   for (int32_t b = 0; b < CAPACITY; b++) {
@@ -76,9 +78,11 @@ static banyan_combine_desc combine_of(const banyan_live *live, int32_t tokens) {
   return combine;
 }
 
-/* The run as a call of exactly its tokens. */
+/* The run as a call of exactly its tokens. A token that is left out is one without keys. */
 static bool expect(world_rank *self, shard *s, bool several) {
   banyan_attention_desc desc = s->desc;
+  for (int32_t b = 0; b < CAPACITY; b++) s->unmasked[b] = s->live.token_mask && !s->mask[b] ? 0 : s->lens[b];
+  desc.seq_lens = s->unmasked;
   banyan_queries queries = s->queries;
   queries.tokens = s->tokens;
   if (several)
@@ -92,8 +96,10 @@ static bool expect(world_rank *self, shard *s, bool several) {
 }
 
 static void runs_have_their_tokens(world_rank *self) {
-  bool several = *(bool *)self->argument;
+  const int kind = *(int *)self->argument;
+  const bool several = kind == 1;
   shard *s = set_up(self, several);
+  if (kind == 2) s->live.token_mask = s->mask;
   banyan_combine_desc combine = combine_of(&s->live, CAPACITY);
   banyan_partial out;
   banyan_partial_init(&out, s->values, BANYAN_F32, s->lse, BANYAN_F32, HEADS, DIM);
@@ -119,9 +125,9 @@ static void runs_have_their_tokens(world_rank *self) {
   free(s);
 }
 
-TEST_LOOP(a_capacity_serves_every_number, 8) {
-  bool several = _i % 2;
-  WORLD_RUN(runs_have_their_tokens, .nranks = 1 + _i / 2, .argument = &several);
+TEST_LOOP(a_capacity_serves_every_number, 12) {
+  int kind = _i % 3;
+  WORLD_RUN(runs_have_their_tokens, .nranks = 1 + _i / 3, .argument = &kind);
 }
 
 static void refuses(world_rank *self) {

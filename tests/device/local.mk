@@ -5,6 +5,7 @@ unit_tests += \
   %D%/test_device_attention \
   %D%/test_device_attention_fail \
   %D%/test_device_attention_gather \
+  %D%/test_device_attention_live \
   %D%/test_device_bytes \
   %D%/test_device_combine \
   %D%/test_device_arenas \

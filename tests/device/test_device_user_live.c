@@ -186,6 +186,7 @@ static void replay(world_rank *self) {
 }
 
 static void run(const problem *problem, world_body body) {
+  setenv("BANYAN_ARENA_KIB", "4096", 1);
   device_world_begin(RANKS_MAX, "");
   world_run(&(world_setup){.nranks = problem->nranks, .bare = true, .argument = (void *)(uintptr_t)problem}, body);
   device_world_end();
