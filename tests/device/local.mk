@@ -11,6 +11,7 @@ unit_tests += \
   %D%/test_device_arenas \
   %D%/test_device_heads \
   %D%/test_device_live \
+  %D%/test_device_live_stops \
   %D%/test_device_nodes \
   %D%/test_device_nodes_fail \
   %D%/test_device_nodes_sends \

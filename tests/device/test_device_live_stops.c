@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Many runs on devices with changing numbers of tokens, while one rank after the other is stopped for a moment and goes
+ * on: combines that are launched, combines within a kernel of a user's, and attention with its combine. Ranks are
+ * processes, each with emulated devices of the fake driver. TEST_CALLS says how many runs there are. */
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+
+#include "cuda/program.h"
+#include "merge_math.h"
+#include "tests/device/device_util.h"
+#include "tests/emulate/user_kernel.h"
+#include "tests/support/suite.h"
+#include "tests/support/world.h"
+
+#if !defined HAVE_CUDA || !defined HAVE_CXX17
+int main(void) {
+  puts("built without CUDA, or without a compiler of C++17");
+  return 77;
+}
+#else
+
+enum { CALLS = 300, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };
+
+/* Runs that are put on the stream one after another have memory of their own. A rank gives values of its number + 1, in
+ * combines by lse 0, and in attention by as many keys as it has of a sequence, which are all alike. */
+typedef struct slot {
+  float in[MOST * DIM], lse[MOST], out[MOST * DIM], out_lse[MOST];
+  int32_t tokens, lengths[MOST];
+  uint8_t mask[MOST];
+  int kind;
+  banyan_op *ops[KINDS];
+} slot;
+
+typedef struct rig {
+  world_rank *world;
+  bny_device *device;
+  bny_device_module *module;
+  bny_device_kernel kernel;
+  void *stream;
+  uint16_t *q, *k, *v;
+  slot slots[SLOTS];
+} rig;
+
+enum { LAUNCHED, BLOCKING, WITHIN, ATTENTION };
+
+static bool lives(const slot *slot, int32_t token) { return slot->mask[token] && slot->lengths[token] > 0; }
+
+static void draw(rig *rig, slot *slot, world_random *all, uint64_t call) {
+  world_random own = {(world_seed() * 1000000 + call) * 64 + (uint64_t)rig->world->rank};
+  slot->kind = random_below(all, KINDS);
+  slot->tokens = random_below(all, MOST + 1);
+  for (int32_t t = 0; t < MOST; t++) {
+    slot->lengths[t] = random_below(&own, KEYS + 1);
+    slot->mask[t] = !random_one_in(&own, 4);
+    slot->lse[t] = t < slot->tokens && lives(slot, t) ? 0 : NAN;
+    if (t >= slot->tokens && slot->kind == ATTENTION) slot->lengths[t] = -1;
+    for (int32_t i = 0; i < DIM; i++) slot->in[t * DIM + i] = (float)rig->world->rank + 1;
+  }
+  for (int32_t i = 0; i < MOST * DIM; i++) slot->out[i] = -7;
+}
+
+/* The same on all ranks: how many keys of a token rank `rank` drew in a call. */
+static int32_t keys_of(int32_t rank, uint64_t call, int32_t token) {
+  world_random own = {(world_seed() * 1000000 + call) * 64 + (uint64_t)rank};
+  int32_t length = 0;
+  bool mask = false;
+  for (int32_t t = 0; t <= token; t++) {
+    length = random_below(&own, KEYS + 1);
+    mask = !random_one_in(&own, 4);
+  }
+  return mask ? length : 0;
+}
+
+static bool holds(rig *rig, const slot *slot, uint64_t call) {
+  for (int32_t t = 0; t < MOST; t++) {
+    double sum = 0, count = 0;
+    for (int32_t r = 0; r < rig->world->nranks; r++) {
+      const int32_t keys = keys_of(r, call, t), weight = slot->kind == ATTENTION ? keys : keys > 0;
+      sum += weight * (r + 1.0);
+      count += weight;
+    }
+    const double expected = t >= slot->tokens ? -7 : count > 0 ? sum / count : 0;
+    for (int32_t i = 0; i < DIM; i++)
+      if (fabs((double)slot->out[t * DIM + i] - expected) > 1e-4)
+        return world_check(rig->world, false, "call %llu of kind %d, %d tokens: token %d is %g, not %g",
+                           (unsigned long long)call, slot->kind, slot->tokens, t, (double)slot->out[t * DIM + i],
+                           expected);
+  }
+  return true;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static banyan_combine_desc desc_of(const rig *rig, const banyan_live *live) {
+  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
+                               .tokens = MOST,
+                               .heads = 1,
+                               .value_dim = DIM,
+                               .stream = rig->stream,
+                               .live = live};
+}
+
+static banyan_live live_of(const slot *slot, bool has_lengths) {
+  return (banyan_live){.size = sizeof(banyan_live),
+                       .tokens = &slot->tokens,
+                       .batch = has_lengths ? MOST : 0,
+                       .seq_lens = has_lengths ? slot->lengths : NULL,
+                       .token_mask = slot->mask};
+}
+
+static banyan_attention_desc attention_of(const rig *rig, const slot *slot) {
+  return (banyan_attention_desc){.size = sizeof(banyan_attention_desc),
+                                 .batch = MOST,
+                                 .heads = 1,
+                                 .kv_heads = 1,
+                                 .head_dim = DIM,
+                                 .q_dtype = BANYAN_BF16,
+                                 .kv_dtype = BANYAN_BF16,
+                                 .q = rig->q,
+                                 .q_batch_stride = DIM,
+                                 .q_head_stride = DIM,
+                                 .k = rig->k,
+                                 .k_head_stride = DIM,
+                                 .k_token_stride = DIM,
+                                 .v = rig->v,
+                                 .v_head_stride = DIM,
+                                 .v_token_stride = DIM,
+                                 .seq_lens = slot->lengths,
+                                 .keys_max = KEYS,
+                                 .stream = rig->stream};
+}
+
+static void describe(slot *slot, banyan_partial *in, banyan_partial *out) {
+  banyan_partial_init(in, slot->in, BANYAN_F32, slot->lse, BANYAN_F32, 1, DIM);
+  banyan_partial_init(out, slot->out, BANYAN_F32, slot->out_lse, BANYAN_F32, 1, DIM);
+}
+
+static bool make_ops(rig *rig, slot *slot) {
+  banyan_live live = live_of(slot, true), tokens = live_of(slot, false);
+  banyan_combine_desc desc = desc_of(rig, &live), after = desc_of(rig, &tokens);
+  banyan_attention_desc attention = attention_of(rig, slot);
+  banyan_partial in, out;
+  describe(slot, &in, &out);
+  banyan_comm *comm = rig->world->comm;
+  return world_ok(rig->world, banyan_combine_init(comm, &desc, &in, &out, &slot->ops[LAUNCHED]), "combine") &&
+         world_ok(rig->world, banyan_device_combine_init(comm, &desc, &slot->ops[WITHIN]), "device combine") &&
+         world_ok(rig->world, banyan_attention_combine_init(comm, &attention, &after, &out, &slot->ops[ATTENTION]),
+                  "attention");
+}
+
+static uint16_t *rows_of(int32_t rows, float value) {
+  uint16_t *made = aligned_alloc(64, (size_t)rows * DIM * sizeof *made);
+  for (int32_t i = 0; i < rows * DIM; i++) made[i] = bny_bf16_of_float(value);
+  return made;
+}
+
+static bool make(rig *rig) {
+  world_rank *world = rig->world;
+  char name[16];
+  snprintf(name, sizeof name, "cuda:%d", world->rank);
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .device = name};
+  rig->q = rows_of(MOST, 1);
+  rig->k = rows_of(KEYS, 0);
+  rig->v = rows_of(KEYS, (float)world->rank + 1);
+  bool good = world_ok(world, open_fake(world->rank, &rig->device), "open") &&
+              world_ok(world, rig->device->ops->stream_make(rig->device, &rig->stream), "stream") &&
+              world_ok(world, rig->device->ops->module_load(rig->device, "emulated", 9, &rig->module), "image") &&
+              world_ok(world, rig->device->ops->kernel_find(rig->module, "user_kernel", &rig->kernel), "kernel") &&
+              world_ok(world, banyan_comm_create(&world->bootstrap, &config, &world->comm), "create");
+  for (int i = 0; i < SLOTS && good; i++) good = make_ops(rig, &rig->slots[i]);
+  return good;
+}
+
+static void unmake(rig *rig) {
+  for (int i = 0; i < SLOTS; i++)
+    for (int kind = 0; kind < KINDS; kind++) banyan_op_free(rig->slots[i].ops[kind]);
+  banyan_comm_destroy(rig->world->comm);
+  rig->world->comm = NULL;
+  rig->device->ops->module_unload(rig->module);
+  rig->device->ops->stream_free(rig->device, rig->stream);
+  rig->device->ops->close(rig->device);
+  free(rig->q);
+  free(rig->k);
+  free(rig->v);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+static bool launch(rig *rig, slot *slot) {
+  banyan_partial in, out;
+  bny_device_combine combine;
+  describe(slot, &in, &out);
+  if (!world_ok(rig->world, banyan_op_device(slot->ops[WITHIN], &in, &out, 1, &combine, sizeof combine), "device"))
+    return false;
+  user_kernel_rows rows = {slot->in, slot->lse, NULL, MOST, 1, DIM, 0, (uint32_t)slot->tokens % 2};
+  void *arguments[] = {&rows, &combine};
+  bny_device_launch launch = {
+      .kernel = &rig->kernel, .grid = {1, 1, 1}, .block = {32 * USER_KERNEL_WARPS, 1, 1}, .arguments = arguments};
+  return world_ok(rig->world, rig->device->ops->launch(rig->device, &launch, rig->stream), "launch");
+}
+
+static bool start(rig *rig, slot *slot) {
+  if (slot->kind == WITHIN) return launch(rig, slot);
+  if (slot->kind != BLOCKING) return world_ok(rig->world, banyan_start(slot->ops[slot->kind]), "start");
+  banyan_live live = live_of(slot, true);
+  live.tokens = NULL;
+  banyan_combine_desc desc = desc_of(rig, &live);
+  desc.tokens = slot->tokens;
+  banyan_partial in, out;
+  describe(slot, &in, &out);
+  live.batch = slot->tokens;
+  return world_ok(rig->world, banyan_combine(rig->world->comm, &desc, &in, &out), "combine");
+}
+
+static uint64_t calls(void) {
+  const char *text = getenv("TEST_CALLS");
+  return text ? strtoull(text, NULL, 10) : CALLS;
+}
+
+static void call_while_stopped(world_rank *self) {
+  world_random all = {world_seed()}; /* the same on all ranks */
+  rig *made = calloc(1, sizeof *made);
+  made->world = self;
+  bool good = make(made);
+  for (uint64_t first = 0; first < calls() && good; first += SLOTS) {
+    for (uint64_t i = 0; i < SLOTS && good; i++) {
+      draw(made, &made->slots[i], &all, first + i);
+      good = start(made, &made->slots[i]);
+    }
+    good = good &&
+           world_ok(self, bny_device_wait(made->device, made->stream, (int64_t)(world_now_s() * 1e9) + WORLD_GUARD_NS),
+                    "wait");
+    good = good && world_ok(self, banyan_comm_status(self->comm), "status");
+    for (uint64_t i = 0; i < SLOTS && good; i++) good = holds(made, &made->slots[i], first + i);
+  }
+  world_meet(self);
+  world_signal(self->world, DONE);
+  unmake(made);
+  free(made);
+}
+
+/* Stops one rank after the other for a moment, until one of them is done. */
+static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
+  world_random random = {world_seed()};
+  int32_t nranks = *(int32_t *)argument, stops = 0;
+  while (!world_await(world, DONE, 0.05)) {
+    pid_t pid = pids[random_below(&random, nranks)];
+    kill(pid, SIGSTOP);
+    world_sleep_ms(5 + random_below(&random, 20));
+    kill(pid, SIGCONT);
+    stops++;
+  }
+  printf("%llu runs of %d ranks, %d stops\n", (unsigned long long)calls(), nranks, stops);
+}
+
+TEST_LOOP(a_rank_is_stopped_and_goes_on, 2) {
+  char words[96];
+  snprintf(words, sizeof words, "devices=4,sms=2,live,step-ns=20,seed=%llu", (unsigned long long)world_seed());
+  setenv("FAKE_CUDA", words, 1);
+  setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
+  setenv("BANYAN_ARENA_KIB", "4096", 1);
+  fake_cuda_set_image("emulated", 8);
+  int32_t *nranks = world_share(sizeof *nranks);
+  *nranks = 2 + _i;
+  world_setup setup = {
+      .nranks = *nranks, .processes = true, .bare = true, .argument = nranks, .conduct = stop_and_go_on};
+  world_run(&setup, call_while_stopped);
+  world_unshare(nranks, sizeof *nranks);
+}
+
+int main(void) { return world_main(suite_of("device live stops", WORLD_GUARD_S + (int)(calls() / 10))); }
+#endif
