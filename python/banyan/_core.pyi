@@ -9,6 +9,7 @@ Wire = Literal["f32", "f16", "bf16", "e4m3"]
 Order = Literal["plan", "canonical"]
 Empty = Union[str, float]
 EmptyRows = Literal["written", "kept"]
+KvRows = Literal["plain", "flashmla_fp8"]
 Preset = Literal[
     "flash_attention_2",
     "flash_attention_3",
@@ -38,7 +39,7 @@ def jax_prepare(
 def attention(
     q: Array,
     k: Array,
-    v: Array,
+    v: Optional[Array],
     *,
     seq_lens: Optional[Array] = None,
     page_table: Optional[Array] = None,
@@ -58,6 +59,8 @@ def attention(
     v_scale: Union[None, float, Array] = None,
     page_indptr: Optional[Array] = None,
     last_page_len: Optional[Array] = None,
+    kv_rows: Optional[KvRows] = None,
+    q_rope: Optional[Array] = None,
     base: Base = "e",
     out: Optional[Tuple[Array, Array]] = None,
 ) -> Tuple[Array, Array]: ...
@@ -169,7 +172,7 @@ class Comm:
         self,
         q: Array,
         k: Array,
-        v: Array,
+        v: Optional[Array],
         *,
         seq_lens: Optional[Array] = None,
         page_table: Optional[Array] = None,
@@ -189,6 +192,8 @@ class Comm:
         v_scale: Union[None, float, Array] = None,
         page_indptr: Optional[Array] = None,
         last_page_len: Optional[Array] = None,
+        kv_rows: Optional[KvRows] = None,
+        q_rope: Optional[Array] = None,
         out: Any = None,
         base: Base = "e",
         out_empty: Empty = "-inf",
@@ -198,12 +203,14 @@ class Comm:
         wire: Wire = "f32",
         algorithm: Optional[str] = None,
         stream: Optional[int] = None,
+        gather: Union[None, bool, Sequence[int]] = None,
+        tokens: Union[None, int, Array] = None,
     ) -> Tuple[Array, ...]: ...
     def attention_combine_init(
         self,
         q: Array,
         k: Array,
-        v: Array,
+        v: Optional[Array],
         *,
         seq_lens: Optional[Array] = None,
         page_table: Optional[Array] = None,
@@ -223,6 +230,8 @@ class Comm:
         v_scale: Union[None, float, Array] = None,
         page_indptr: Optional[Array] = None,
         last_page_len: Optional[Array] = None,
+        kv_rows: Optional[KvRows] = None,
+        q_rope: Optional[Array] = None,
         out: Any = None,
         base: Base = "e",
         out_empty: Empty = "-inf",
@@ -232,6 +241,8 @@ class Comm:
         wire: Wire = "f32",
         algorithm: Optional[str] = None,
         stream: Optional[int] = None,
+        gather: Union[None, bool, Sequence[int]] = None,
+        tokens: Union[None, int, Array] = None,
     ) -> Operation: ...
     def allgather(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Array: ...
     def allgather_init(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Operation: ...

@@ -9,13 +9,17 @@ namespace bny {
   nb::handle seq_lens, nb::handle page_table, nb::handle scale, nb::handle keys_max, nb::handle empty,                 \
       nb::handle query_start_loc, nb::handle query_start, nb::handle tree_mask, nb::handle key_start,                  \
       nb::handle key_block, nb::handle key_stride, nb::handle window, nb::handle soft_cap, nb::handle sinks,           \
-      nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr, nb::handle last_page_len
+      nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr, nb::handle last_page_len, nb::handle kv_rows,    \
+      nb::handle q_rope
 #define WORDS                                                                                                          \
   {seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start, key_block,        \
-   key_stride, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len}
+   key_stride, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len, kv_rows, q_rope}
 #define COMBINE_PARAMETERS                                                                                             \
   nb::handle out, nb::handle base, nb::handle out_empty, nb::handle scatter, nb::handle root, nb::handle order,        \
-      nb::handle wire, nb::handle algorithm, nb::handle stream
+      nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle gather, nb::handle tokens
+#define COMBINE_WORDS                                                                                                  \
+  {base,    out_empty, nb::none(), nb::none(), out_empty,  nb::none(), scatter, root, order, wire, algorithm, stream,  \
+   nb::none(), nb::none(), nb::none(), tokens}
 #define WORDS_ARGUMENTS                                                                                                \
   nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::kw_only(), nb::arg("seq_lens") = nb::none(),      \
       nb::arg("page_table") = nb::none(), nb::arg("scale") = 0.0, nb::arg("keys_max") = 0,                             \
@@ -23,11 +27,13 @@ namespace bny {
       nb::arg("tree_mask") = nb::none(), nb::arg("key_start") = nb::none(), nb::arg("key_block") = nb::none(),         \
       nb::arg("key_stride") = nb::none(), nb::arg("window") = nb::none(), nb::arg("soft_cap") = nb::none(),            \
       nb::arg("sinks") = nb::none(), nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(),                 \
-      nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none()
+      nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(), nb::arg("kv_rows") = nb::none(),     \
+      nb::arg("q_rope") = nb::none()
 #define ATTENTION_ARGUMENTS                                                                                            \
   WORDS_ARGUMENTS, nb::arg("out") = nb::none(), nb::arg("base") = "e", nb::arg("out_empty") = "-inf",                  \
       nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
-      nb::arg("algorithm") = nb::none(), nb::arg("stream") = nb::none()
+      nb::arg("algorithm") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("gather") = nb::none(),               \
+      nb::arg("tokens") = nb::none()
 /* clang-format on */
 
 namespace {
@@ -71,7 +77,7 @@ struct local_output {
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS, nb::handle base, nb::handle out) {
   attention_call call;
   local_output output;
-  call.read("", nullptr, q, k, v, WORDS);
+  call.read(nullptr, nullptr, q, k, v, WORDS);
   output.open(call, q, out, base);
   banyan_status status;
   {
@@ -86,10 +92,14 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS,
 void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const attention_words &words, nb::handle out,
                const combine_words &combine_words, attention_call *call, combine_call *combine) {
   void *stream = self.stream_for(combine_words.stream, q);
-  call->read(self.device(), stream, q, k, v, words);
+  call->read(&self, stream, q, k, v, words);
   combine->desc.tokens = call->rows(), combine->desc.heads = call->desc.heads;
   combine->desc.value_dim = call->desc.value_dim, combine->desc.stream = stream;
   combine->read_desc(self, combine_words);
+  if (!combine_words.tokens.is_none()) {
+    read_tokens(self, combine_words.tokens, stream, &combine->live_tokens, &combine->tokens_now, &combine->live);
+    combine->desc.live = &combine->live;
+  }
   combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);
 }
 
@@ -97,11 +107,9 @@ nb::object attention_combine(comm &self, nb::handle q, nb::handle k, nb::handle 
                              COMBINE_PARAMETERS) {
   attention_call call;
   combine_call combine;
-  nb::str normalised("normalised");
-  read_both(
-      self, q, k, v, WORDS, out,
-      {base, out_empty, normalised, nb::none(), out_empty, nb::none(), scatter, root, order, wire, algorithm, stream},
-      &call, &combine);
+  attention_words words WORDS;
+  words.gather = gather;
+  read_both(self, q, k, v, words, out, COMBINE_WORDS, &call, &combine);
   const banyan_partial *written = combine.has_output ? &combine.out : nullptr;
   self.call([&] { return banyan_attention_combine(self.handle(), &call.desc, &combine.desc, written); });
   return combine.result(out.is_none() ? q : nb::handle(Py_None));
@@ -111,14 +119,12 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
                                   COMBINE_PARAMETERS) {
   auto op = std::make_unique<operation>(self);
   comm &owner = op->owner();
-  nb::str normalised("normalised");
-  read_both(
-      owner, q, k, v, WORDS, out,
-      {base, out_empty, normalised, nb::none(), out_empty, nb::none(), scatter, root, order, wire, algorithm, stream},
-      &op->attention, &op->combine);
+  attention_words words WORDS;
+  words.gather = gather;
+  read_both(owner, q, k, v, words, out, COMBINE_WORDS, &op->attention, &op->combine);
   op->outputs = op->combine.result(nb::none());
   for (nb::handle array : {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, sinks,
-                           k_scale, v_scale, page_indptr, last_page_len})
+                           k_scale, v_scale, page_indptr, last_page_len, q_rope, tokens})
     op->kept.push_back(nb::borrow(array));
   const banyan_partial *written = op->combine.has_output ? &op->combine.out : nullptr;
   owner.call([&] {
@@ -148,11 +154,16 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type) {
       "soft_cap: logits become soft_cap * tanh(logit / soft_cap). sinks: f32 [heads], a logit without a value.\n"
       "k_scale, v_scale: of eight-bit keys and values, a number or f32 [kv_heads].\n"
       "page_indptr: int32 [batch + 1]; page_table is then one list. last_page_len: int32 [batch], in place of\n"
-      "seq_lens.\n\n"
+      "seq_lens.\n"
+      "q_rope: [batch, heads, rope_dim], the last elements of queries, where q has the others alone.\n"
+      "kv_rows=\"flashmla_fp8\": rows of k are 656 bytes in uint8 with the values within, and v is None.\n\n"
       "Returns (o, lse): [batch, heads, value_dim] and [batch, heads], the input of Communicator.combine().");
   type.def("attention_combine", attention_combine, ATTENTION_ARGUMENTS,
            "Attention over the keys of all ranks: banyan.attention() and combine() in one call. The first call with\n"
-           "another keys_max plans; on devices set it to what a sequence will have at most.\n\n"
+           "another keys_max plans; on devices set it to what a sequence will have at most.\n"
+           "gather: q is this rank's share of the heads, and is gathered first. True: all ranks have as many. A list:\n"
+           "how many each rank has.\n"
+           "tokens: how many query tokens this call has, on the host; at most those of q.\n\n"
            "Returns (o, lse) like combine().");
   type.def("attention_combine_init", attention_combine_init, ATTENTION_ARGUMENTS,
            "A persistent attention_combine() of these arrays, an Operation.");

@@ -168,31 +168,84 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
   desc.kv_scale_stride = std::max<int64_t>(0, std::max(stride[0], stride[1]));
 }
 
-void attention_call::read(const std::string &device, void *stream, nb::handle q_array, nb::handle k_array,
-                          nb::handle v_array, const attention_words &words) {
-  q.open("q", q_array, false, device, stream);
+// The last elements of queries, where they lie apart.
+void attention_call::read_rope(const std::string &device, void *stream, const attention_words &words) {
+  if (words.q_rope.is_none()) return;
+  q_rope.open("q_rope", words.q_rope, false, device, stream);
+  q_rope.want_dims(3, "[batch, heads, rope_dim]");
+  q_rope.want_contiguous_rows();
+  q_rope.want_shape(0, q.shape[0], "that of q");
+  q_rope.want_shape(1, q.shape[1], "the number of heads of q");
+  if (q_rope.number() != desc.q_dtype) refuse("q_rope", q_rope.dtype_name() + ", and q is " + q.dtype_name());
+  desc.q_rope = q_rope.data, desc.rope_dim = small(q_rope, 2);
+  desc.q_rope_batch_stride = q_rope.strides[0], desc.q_rope_head_stride = q_rope.strides[1];
+}
+
+// With `gather` the array is this rank's share, and memory for the whole is made.
+void attention_call::read_q(const comm *owner, const std::string &device, void *stream, nb::handle q_array,
+                            const attention_words &words) {
+  bool gathers = !words.gather.is_none() && words.gather.ptr() != Py_False;
+  if (gathers) {
+    nb::handle counts = words.gather.ptr() == Py_True ? nb::handle(Py_None) : words.gather;
+    gather.read(*owner, stream, "q", q_array, nb::none(), counts, nb::none());
+    desc.gather = &gather.desc, desc.q_mine = gather.mine.data;
+    // It is the caller's stream, and the strides of the whole are those of q.
+    gather.desc.stream = nullptr;
+    q.open("q", gather.made, true, device, stream);
+  } else {
+    q.open("q", q_array, false, device, stream);
+  }
   q.want_dims(3, "[batch, heads, head_dim]");
   q.want_contiguous_rows();
+  desc.q_dtype = q.number();
+  desc.q = q.data, desc.q_batch_stride = q.strides[0], desc.q_head_stride = q.strides[1];
+  desc.heads = small(q, 1);
+  read_rope(device, stream, words);
+  if (q.shape[2] > INT32_MAX - desc.rope_dim) refuse("q", "a dimension is above 2^31 - 1");
+  desc.head_dim = small(q, 2) + desc.rope_dim;
+}
+
+// Rows of keys and values. Those of FlashMLA are bytes, with the values among them.
+void attention_call::read_keys(const std::string &device, void *stream, nb::handle k_array, nb::handle v_array,
+                               const attention_words &words) {
+  constexpr int32_t flashmla_bytes = 656, flashmla_values = 512;
+  desc.kv_rows = words.kv_rows.is_none() ? BANYAN_KV_ROWS_PLAIN : read_kv_rows(words.kv_rows);
+  bool is_plain = desc.kv_rows == BANYAN_KV_ROWS_PLAIN;
   k.open("k", k_array, false, device, stream);
   k.want_dims(4, "[batch, kv_heads, keys, head_dim], or [pages, kv_heads, page_keys, head_dim] with a page table");
   k.want_contiguous_rows();
-  k.want_shape(3, q.shape[2], "head_dim of q");
+  desc.kv_heads = small(k, 1);
+  desc.k = k.data, desc.k_batch_stride = k.strides[0], desc.k_head_stride = k.strides[1];
+  desc.k_token_stride = k.strides[2];
+  if (!is_plain) {
+    if (k.dtype.bits != 8) refuse("k", k.dtype_name() + ": rows of FlashMLA are bytes, in uint8 or float8_e4m3fn");
+    k.want_shape(3, flashmla_bytes, "a row of FlashMLA");
+    if (!v_array.is_none() && v_array.ptr() != k_array.ptr())
+      refuse("v", "values are part of the rows of FlashMLA: it is None, or k");
+    desc.kv_dtype = BANYAN_E4M3, desc.value_dim = flashmla_values;
+    return;
+  }
+  k.want_shape(3, desc.head_dim, desc.rope_dim ? "that of q and q_rope together" : "head_dim of q");
   v.open("v", v_array, false, device, stream);
   v.want_dims(4, "[batch, kv_heads, keys, value_dim], or [pages, kv_heads, page_keys, value_dim] with a page table");
   v.want_contiguous_rows();
   for (int i = 0; i < 3; i++) v.want_shape(i, k.shape[i], "that of k");
-  desc.q_dtype = q.number(), desc.kv_dtype = k.values_number(true);
+  desc.kv_dtype = k.values_number(true), desc.value_dim = small(v, 3);
   if (desc.kv_dtype != v.values_number(true)) refuse("v", v.dtype_name() + ", and k is " + k.dtype_name());
+  desc.v = v.data, desc.v_batch_stride = v.strides[0], desc.v_head_stride = v.strides[1];
+  desc.v_token_stride = v.strides[2];
+}
+
+void attention_call::read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+                          const attention_words &words) {
+  static const std::string host;
+  const std::string &device = owner ? owner->device() : host;
+  read_q(owner, device, stream, q_array, words);
+  read_keys(device, stream, k_array, v_array, words);
   read_queries(device, stream, words);
   int64_t batch = batch_of(words);
   if (batch > INT32_MAX) refuse("q", "a dimension is above 2^31 - 1");
-  desc.batch = static_cast<int32_t>(batch), desc.heads = small(q, 1), desc.head_dim = small(q, 2);
-  desc.kv_heads = small(k, 1), desc.value_dim = small(v, 3);
-  desc.q = q.data, desc.q_batch_stride = q.strides[0], desc.q_head_stride = q.strides[1];
-  desc.k = k.data, desc.k_batch_stride = k.strides[0], desc.k_head_stride = k.strides[1];
-  desc.k_token_stride = k.strides[2];
-  desc.v = v.data, desc.v_batch_stride = v.strides[0], desc.v_head_stride = v.strides[1];
-  desc.v_token_stride = v.strides[2];
+  desc.batch = static_cast<int32_t>(batch);
   desc.stream = stream, desc.keys_max = whole_number("keys_max", words.keys_max);
   if (words.page_table.is_none())
     k.want_shape(0, desc.batch, desc.queries ? "the batch" : "the batch of q");

@@ -4,6 +4,50 @@
 
 namespace bny {
 
+void heads_call::read_counts(const comm &owner, nb::handle word) {
+  size_t ranks = static_cast<size_t>(owner.nranks());
+  counts.assign(ranks, static_cast<int32_t>(mine.shape[1]));
+  if (word.is_none()) return;
+  if (PyObject_Size(word.ptr()) != owner.nranks()) refuse("counts", "there is one for each rank");
+  for (size_t r = 0; r < ranks; r++) counts[r] = read_int32("counts", nb::object(word[r]));
+  mine.want_shape(1, counts[static_cast<size_t>(owner.rank())], "this rank's count");
+}
+
+void heads_call::read(const comm &owner, void *stream, const char *argument, nb::handle mine_array, nb::handle out,
+                      nb::handle counts_word, nb::handle tokens) {
+  desc.stream = stream;
+  mine.open(argument, mine_array, false, owner.device(), stream);
+  mine.want_dims(3, "[tokens, heads, dim]");
+  mine.want_contiguous_rows();
+  if (mine.shape[0] > INT32_MAX || mine.shape[1] > INT32_MAX / owner.nranks() || mine.shape[2] > INT32_MAX)
+    refuse(argument, "a dimension is above 2^31 - 1");
+  desc.tokens = static_cast<int32_t>(mine.shape[0]), desc.dim = static_cast<int32_t>(mine.shape[2]);
+  desc.dtype = mine.values_number(true);
+  desc.mine_token_stride = mine.strides[0], desc.mine_head_stride = mine.strides[1];
+  read_counts(owner, counts_word);
+  int64_t heads = 0;
+  for (int32_t count : counts) heads += count;
+  if (heads < 0 || heads > INT32_MAX) refuse("counts", "their sum is no number of heads");
+  desc.heads = static_cast<int32_t>(heads), desc.counts = counts.data();
+  if (!tokens.is_none()) {
+    read_tokens(owner, tokens, stream, &live_tokens, &tokens_now, &live);
+    desc.live = &live;
+  }
+  if (out.is_none()) {
+    made = all.make(argument, mine_array, mine, {desc.tokens, heads, desc.dim}, false, owner.device(), stream);
+  } else {
+    made = nb::borrow(out);
+    all.open("out", out, true, owner.device(), stream);
+    all.want_dims(3, "[tokens, heads, dim]");
+    all.want_shape(0, desc.tokens, "the number of tokens of mine");
+    all.want_shape(1, heads, "the number of heads of all ranks");
+    all.want_shape(2, desc.dim, "the last dimension of mine");
+    all.want_contiguous_rows();
+    if (all.values_number(true) != desc.dtype) refuse("out", all.dtype_name() + ", and mine differs");
+  }
+  desc.all_token_stride = all.strides[0], desc.all_head_stride = all.strides[1];
+}
+
 namespace {
 
 // mine -> [nranks, *shape]. The memory of `all` when there are counts: rows of the first dimension.
@@ -68,54 +112,9 @@ nb::object allgather_init(nb::object self, nb::handle mine, nb::handle out, nb::
       });
 }
 
-// mine [tokens, heads of this rank, dim] -> [tokens, heads, dim].
-void read_heads(const comm &self, nb::handle mine, nb::handle out, nb::handle counts, nb::handle tokens,
-                heads_call *call) {
-  banyan_heads_desc &desc = call->desc;
-  desc.stream = self.stream_for(nb::none(), mine);
-  call->mine.open("mine", mine, false, self.device(), desc.stream);
-  call->mine.want_dims(3, "[tokens, heads, dim]");
-  call->mine.want_contiguous_rows();
-  const int64_t *shape = call->mine.shape;
-  if (shape[0] > INT32_MAX || shape[1] > INT32_MAX / self.nranks() || shape[2] > INT32_MAX)
-    refuse("mine", "a dimension is above 2^31 - 1");
-  desc.tokens = static_cast<int32_t>(shape[0]), desc.dim = static_cast<int32_t>(shape[2]);
-  desc.dtype = call->mine.values_number(true);
-  desc.mine_token_stride = call->mine.strides[0], desc.mine_head_stride = call->mine.strides[1];
-  int64_t heads = shape[1] * self.nranks();
-  call->counts.assign(static_cast<size_t>(self.nranks()), static_cast<int32_t>(shape[1]));
-  if (!counts.is_none()) {
-    if (PyObject_Size(counts.ptr()) != self.nranks()) refuse("counts", "there is one for each rank");
-    heads = 0;
-    for (int32_t r = 0; r < self.nranks(); r++)
-      heads += call->counts[static_cast<size_t>(r)] = read_int32("counts", nb::object(counts[r]));
-    call->mine.want_shape(1, call->counts[static_cast<size_t>(self.rank())], "this rank's count");
-    if (heads < 0 || heads > INT32_MAX) refuse("counts", "their sum is no number of heads");
-  }
-  desc.heads = static_cast<int32_t>(heads), desc.counts = call->counts.data();
-  if (!tokens.is_none()) {
-    read_tokens(self, tokens, desc.stream, &call->live_tokens, &call->tokens_now, &call->live);
-    desc.live = &call->live;
-  }
-  if (out.is_none()) {
-    call->made =
-        call->all.make("mine", mine, call->mine, {desc.tokens, heads, desc.dim}, false, self.device(), desc.stream);
-  } else {
-    call->made = nb::borrow(out);
-    call->all.open("out", out, true, self.device(), desc.stream);
-    call->all.want_dims(3, "[tokens, heads, dim]");
-    call->all.want_shape(0, desc.tokens, "the number of tokens of mine");
-    call->all.want_shape(1, heads, "the number of heads of all ranks");
-    call->all.want_shape(2, desc.dim, "the last dimension of mine");
-    call->all.want_contiguous_rows();
-    if (call->all.values_number(true) != desc.dtype) refuse("out", call->all.dtype_name() + ", and mine differs");
-  }
-  desc.all_token_stride = call->all.strides[0], desc.all_head_stride = call->all.strides[1];
-}
-
 nb::object allgather_heads(comm &self, nb::handle mine, nb::handle out, nb::handle counts, nb::handle tokens) {
   heads_call call;
-  read_heads(self, mine, out, counts, tokens, &call);
+  call.read(self, self.stream_for(nb::none(), mine), "mine", mine, out, counts, tokens);
   self.call([&] { return banyan_allgather_heads(self.handle(), &call.desc, call.mine.data, call.all.data); });
   return finished(out.is_none() ? mine : nb::handle(Py_None), call.made);
 }
@@ -125,7 +124,7 @@ nb::object allgather_heads_init(nb::object self, nb::handle mine, nb::handle out
   return make_operation(
       self,
       [&](operation &op) {
-        read_heads(op.owner(), mine, out, counts, tokens, &op.heads);
+        op.heads.read(op.owner(), op.owner().stream_for(nb::none(), mine), "mine", mine, out, counts, tokens);
         op.outputs = op.heads.made;
         for (nb::handle array : {mine, tokens}) op.kept.push_back(nb::borrow(array));
       },

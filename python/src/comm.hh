@@ -124,6 +124,13 @@ struct heads_call {
   banyan_live live = BANYAN_LIVE_INIT;
   int32_t tokens_now = 0; // live.tokens, where it was given as a number
   nb::object made;
+
+  // mine [tokens, heads of this rank, dim] -> [tokens, heads, dim].
+  void read(const comm &owner, void *stream, const char *argument, nb::handle mine_array, nb::handle out,
+            nb::handle counts_word, nb::handle tokens);
+
+private:
+  void read_counts(const comm &owner, nb::handle word);
 };
 
 // The memory of a contiguous int32 array.
@@ -132,22 +139,30 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 // What attention is given beside its arrays and its output. All are arguments of Python.
 struct attention_words {
   nb::handle seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start,
-      key_block, key_stride, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len;
+      key_block, key_stride, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len, kv_rows, q_rope;
+  nb::handle gather = Py_None; // attention_combine() alone
 };
 
 struct attention_call {
   array q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, sinks, k_scale, v_scale,
-      page_indptr, last_page_len;
+      page_indptr, last_page_len, q_rope;
+  heads_call gather; // q is the whole of it
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   banyan_queries queries = BANYAN_QUERIES_INIT;
   float k_scale_now = 1, v_scale_now = 1;
   std::vector<int32_t> whole; // seq_lens that were not given: all keys
 
-  void read(const std::string &device, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+  // `owner`: NULL for attention of this rank alone.
+  void read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
             const attention_words &words);
   int32_t rows() const { return desc.queries ? queries.tokens : desc.batch; } // of q and of the output
 
 private:
+  void read_q(const comm *owner, const std::string &device, void *stream, nb::handle q_array,
+              const attention_words &words);
+  void read_rope(const std::string &device, void *stream, const attention_words &words);
+  void read_keys(const std::string &device, void *stream, nb::handle k_array, nb::handle v_array,
+                 const attention_words &words);
   void read_queries(const std::string &device, void *stream, const attention_words &words);
   void read_lengths(const std::string &device, void *stream, const attention_words &words);
   void read_pages(const std::string &device, void *stream, const attention_words &words);

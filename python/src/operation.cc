@@ -36,6 +36,9 @@ operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<co
                        &attention.v_scale,
                        &attention.page_indptr,
                        &attention.last_page_len,
+                       &attention.q_rope,
+                       &attention.gather.mine,
+                       &attention.gather.all,
                        &first,
                        &second})
     bound->lasting = true;

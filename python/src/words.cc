@@ -53,6 +53,11 @@ banyan_empty_rows read_empty_rows(nb::handle word) {
       choose("empty_rows", word, {{"written", BANYAN_EMPTY_ROWS_WRITTEN}, {"kept", BANYAN_EMPTY_ROWS_KEPT}}));
 }
 
+banyan_kv_rows read_kv_rows(nb::handle word) {
+  return static_cast<banyan_kv_rows>(
+      choose("kv_rows", word, {{"plain", BANYAN_KV_ROWS_PLAIN}, {"flashmla_fp8", BANYAN_KV_ROWS_FLASHMLA_FP8}}));
+}
+
 banyan_scatter read_scatter(nb::handle word) {
   return static_cast<banyan_scatter>(choose("scatter", word,
                                             {{"none", BANYAN_SCATTER_NONE},

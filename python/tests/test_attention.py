@@ -101,3 +101,112 @@ def test_scales_and_a_list_of_pages():
     for b, keys in enumerate([np.concatenate([k[2], k[0][:, :3]], 1), k[1]]):
         floats = keys * scale[:, None, None]
         close(o[b : b + 1], reference(q[b : b + 1], floats, floats, np.ones((1, keys.shape[1]), bool))[0])
+
+
+def test_a_part_of_queries_lies_apart():
+    q, k, v = draw(2, HEADS, DIM), draw(2, KV_HEADS, 9, DIM, seed=1), draw(2, KV_HEADS, 9, DIM, seed=2)
+    want = banyan.attention(q, k, v)
+    rope = np.ascontiguousarray(q[..., 10:])
+    for got in (
+        banyan.attention(q[..., :10], k, v, q_rope=q[..., 10:]),
+        banyan.attention(q[..., :10].copy(), k, v, q_rope=rope),
+    ):
+        assert all(np.array_equal(a, b) for a, b in zip(got, want))
+    with pytest.raises(banyan.ArgumentError, match="number of heads of q is 4") as caught:
+        banyan.attention(q[..., :10], k, v, q_rope=rope[:, :2])
+    assert caught.value.argument == "q_rope"
+    with pytest.raises(banyan.ArgumentError, match="q and q_rope together is 16"):
+        banyan.attention(q[..., :10], k[..., :15], v, q_rope=rope)
+
+
+def flashmla_rows(count):
+    """Rows of 656 bytes, and the same numbers in f32: 512 of E4M3 with four scales, and 64 of bf16."""
+    random = np.random.default_rng(5)
+    codes = random.integers(0, 0x78, (count, 512)).astype(np.uint8) | random.integers(0, 2, (count, 512)).astype(np.uint8) << 7
+    exponent, fraction = (codes >> 3 & 15).astype(np.int32), codes & 7
+    numbers = np.where(exponent > 0, (1 + fraction / 8) * 2.0 ** (exponent - 7), fraction / 8 * 2.0**-6)
+    scales = (2.0 ** random.integers(-12, -8, (count, 4))).astype(np.float32)
+    tail = random.standard_normal((count, 64)).astype(np.float32).view(np.uint32) & 0xFFFF0000
+    rows = np.concatenate([codes, scales.view(np.uint8), (tail >> 16).astype(np.uint16).view(np.uint8)], 1)
+    values = np.where(codes & 0x80, -numbers, numbers) * scales.repeat(128, 1)
+    return rows, np.concatenate([values.astype(np.float32), tail.view(np.float32)], 1)
+
+
+def test_rows_of_flashmla():
+    """Two sequences of 5 and 3 keys in pages of 4, over two ranks which have the first and the second page."""
+    rows, same = flashmla_rows(16)
+    q, pages, plain = draw(2, 8, 576), rows.reshape(4, 1, 4, 656), same.reshape(4, 1, 4, 576)
+    tables = [np.array([[2], [0]], np.int32), np.array([[3], [1]], np.int32)]
+    lens = [np.array([4, 3], np.int32), np.array([1, 0], np.int32)]
+
+    def body(comm):
+        settings = {"seq_lens": lens[comm.rank], "page_table": tables[comm.rank]}
+        got = comm.attention_combine(q, pages, None, kv_rows="flashmla_fp8", **settings)
+        want = comm.attention_combine(q, plain, plain[..., :512], **settings)
+        rope = comm.attention_combine(q[..., :512], pages, None, kv_rows="flashmla_fp8", q_rope=q[..., 512:], **settings)
+        return got, want, rope
+
+    for got, want, rope in banyan.run(body, 2, start="thread", timeout=60):
+        assert got[0].shape == (2, 8, 512)
+        for other in (want, rope):
+            np.testing.assert_allclose(got[0], other[0], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(got[1], other[1], rtol=1e-5, atol=1e-5)
+        keys = [np.concatenate([plain[2, :, :4], plain[3, :, :1]], 1), plain[0, :, :3]]
+        for b, k in enumerate(keys):
+            o, lse = reference(q[b : b + 1], k, k[..., :512], np.ones((1, k.shape[1]), bool))
+            close(got[0][b : b + 1], o)
+            close(got[1][b : b + 1], lse)
+    with pytest.raises(banyan.ArgumentError, match="a row of FlashMLA is 656"):
+        banyan.attention(q, pages[..., :600], None, kv_rows="flashmla_fp8", page_table=tables[0], seq_lens=lens[0])
+    with pytest.raises(banyan.ArgumentError, match="part of the rows"):
+        banyan.attention(q, pages, plain, kv_rows="flashmla_fp8", page_table=tables[0], seq_lens=lens[0])
+
+
+@pytest.mark.parametrize("counts", [None, (3, 0, 1), (1, 2, 3)])
+@pytest.mark.parametrize("rope", [False, True])
+def test_queries_are_gathered_first(counts, rope):
+    """Each rank gives its share of the heads, in one call and in an operation that runs three times."""
+    shares = counts or (2, 2, 2)
+    heads, ends = sum(shares), np.cumsum(shares)
+    kv_heads = 2 if heads % 2 == 0 else 1
+    q, k = draw(4, heads, DIM), draw(3, 4, kv_heads, 5, DIM, seed=1)
+    want = banyan.attention(q, np.concatenate(list(k), 2), np.concatenate(list(k), 2))
+
+    def body(comm):
+        mine = q[:, ends[comm.rank] - shares[comm.rank] : ends[comm.rank]]
+        keys, settings = k[comm.rank], {"gather": True if counts is None else counts}
+        if rope:
+            mine, settings["q_rope"] = mine[..., :12], q[..., 12:]
+        results = [comm.attention_combine(mine, keys, keys, **settings)]
+        bound = np.array(mine)
+        op = comm.attention_combine_init(bound, keys, keys, **settings)
+        for factor in (0, 1, 1):
+            bound[:] = mine * factor
+            results.append([array.copy() for array in op()])
+        op.free()
+        return results[0], *results[2:]
+
+    for results in banyan.run(body, 3, start="thread", timeout=60):
+        for o, lse in results:
+            close(o, want[0])
+            close(lse, want[1])
+
+
+def test_tokens_of_a_run():
+    """An operation of five query tokens, of which a run has three."""
+    q, k = draw(5, HEADS, DIM), draw(2, 1, KV_HEADS, 6, DIM, seed=1)
+    every = np.concatenate(list(k), 2)
+    want = banyan.attention(q, every, every, query_start_loc=np.array([0, 5], np.int32))
+
+    def body(comm):
+        starts = np.array([0, 5], np.int32)
+        op = comm.attention_combine_init(q, k[comm.rank], k[comm.rank], query_start_loc=starts, tokens=5)
+        whole = [array.copy() for array in op()]
+        op.outputs[0][:], op.tokens, starts[1] = 7, 3, 3
+        part = [array.copy() for array in op()]
+        return whole, part
+
+    for whole, part in banyan.run(body, 2, start="thread", timeout=60):
+        close(whole[0], want[0])
+        close(part[0][:3], want[0][:3])
+        assert (part[0][3:] == 7).all()
