@@ -38,6 +38,7 @@ EXTRA_DIST += \
   %D%/src/jax_target.cc \
   %D%/src/module.cc \
   %D%/src/operation.cc \
+  %D%/src/ownership.cc \
   %D%/src/words.cc \
   %D%/src/words.hh \
   %D%/src/xla_ffi.hh \
@@ -51,5 +52,6 @@ EXTRA_DIST += \
   %D%/tests/test_frameworks.py \
   %D%/tests/test_jax.py \
   %D%/tests/test_live.py \
+  %D%/tests/test_ownership.py \
   %D%/tests/test_torch_ops.py
 MOSTLYCLEAN_FOLDERS += python/venv

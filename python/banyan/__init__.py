@@ -6,7 +6,7 @@
 Arrays are of numpy, PyTorch, JAX, CuPy, or anything else that has DLPack, and come back in the caller's framework.
 """
 
-from ._core import Operation, Threads, attention, network, split, version
+from ._core import Operation, Ownership, Threads, attention, network, next_page, page_moves, split, version
 from .communicator import Communicator
 from .errors import (
     AbortedError,
@@ -36,6 +36,7 @@ __all__ = [
     "MismatchError",
     "Operation",
     "OutOfMemoryError",
+    "Ownership",
     "PeerError",
     "RankError",
     "StateError",
@@ -45,6 +46,8 @@ __all__ = [
     "UnsupportedError",
     "attention",
     "network",
+    "next_page",
+    "page_moves",
     "run",
     "split",
     "version",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any, Callable, Literal, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Literal, Optional, Sequence, Tuple, Union
 
 Array = Any  # of numpy, torch, jax, cupy, or with __dlpack__
 Base = Literal["e", "2", 2]
@@ -64,6 +64,32 @@ def attention(
     base: Base = "e",
     out: Optional[Tuple[Array, Array]] = None,
 ) -> Tuple[Array, Array]: ...
+
+def next_page(
+    nranks: int,
+    *,
+    weights: Optional[Sequence[int]] = None,
+    of_sequence: Optional[Sequence[int]] = None,
+    of_all: Optional[Sequence[int]] = None,
+) -> int: ...
+def page_moves(pages: Sequence[int], *, weights: Optional[Sequence[int]] = None) -> List[Tuple[int, int, int]]: ...
+
+class Ownership:
+    def __init__(
+        self,
+        kind: Literal["ranges", "blocks"],
+        nranks: int,
+        *,
+        block: int = 0,
+        tokens: int = 0,
+        weights: Optional[Sequence[int]] = None,
+    ) -> None: ...
+    @property
+    def nranks(self) -> int: ...
+    def of_token(self, token: int) -> Tuple[int, int]: ...
+    def token(self, rank: int, place: int) -> int: ...
+    def keys(self, rank: int, length: int) -> int: ...
+    def queries(self, rank: int) -> Tuple[int, int, int]: ...
 
 class Threads:
     def __init__(self, nranks: int) -> None: ...

@@ -205,7 +205,8 @@ void attention_call::read_q(const comm *owner, const std::string &device, void *
   desc.head_dim = small(q, 2) + desc.rope_dim;
 }
 
-// Rows of keys and values. Those of FlashMLA are bytes, with the values among them.
+// Rows of keys and values. Those of FlashMLA are bytes, with the values among them. Strides of an array without keys may
+// say nothing, as numpy's do.
 void attention_call::read_keys(const std::string &device, void *stream, nb::handle k_array, nb::handle v_array,
                                const attention_words &words) {
   constexpr int32_t flashmla_bytes = 656, flashmla_values = 512;
@@ -217,6 +218,7 @@ void attention_call::read_keys(const std::string &device, void *stream, nb::hand
   desc.kv_heads = small(k, 1);
   desc.k = k.data, desc.k_batch_stride = k.strides[0], desc.k_head_stride = k.strides[1];
   desc.k_token_stride = k.strides[2];
+  if (k.shape[2] == 0) desc.k_head_stride = k.shape[3];
   if (!is_plain) {
     if (k.dtype.bits != 8) refuse("k", k.dtype_name() + ": rows of FlashMLA are bytes, in uint8 or float8_e4m3fn");
     k.want_shape(3, flashmla_bytes, "a row of FlashMLA");
@@ -234,6 +236,7 @@ void attention_call::read_keys(const std::string &device, void *stream, nb::hand
   if (desc.kv_dtype != v.values_number(true)) refuse("v", v.dtype_name() + ", and k is " + k.dtype_name());
   desc.v = v.data, desc.v_batch_stride = v.strides[0], desc.v_head_stride = v.strides[1];
   desc.v_token_stride = v.strides[2];
+  if (v.shape[2] == 0) desc.v_head_stride = v.shape[3];
 }
 
 void attention_call::read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,

@@ -223,6 +223,7 @@ void define_calls(nb::class_<comm> &type);
 void define_combine(nb::class_<comm> &type);
 void define_attention(nb::module_ &module, nb::class_<comm> &type);
 void define_operation(nb::module_ &module);
+void define_ownership(nb::module_ &module);
 void define_jax(nb::module_ &module);
 
 // Ends the calls of compiled functions of JAX to this communicator, and waits for one that is under way.

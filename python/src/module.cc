@@ -72,6 +72,7 @@ NB_MODULE(_core, module) {
   define_calls(type);
   define_attention(module, type);
   define_operation(module);
+  define_ownership(module);
   define_jax(module);
 }
 

@@ -58,6 +58,11 @@ banyan_kv_rows read_kv_rows(nb::handle word) {
       choose("kv_rows", word, {{"plain", BANYAN_KV_ROWS_PLAIN}, {"flashmla_fp8", BANYAN_KV_ROWS_FLASHMLA_FP8}}));
 }
 
+banyan_ownership_kind read_ownership_kind(nb::handle word) {
+  return static_cast<banyan_ownership_kind>(
+      choose("kind", word, {{"ranges", BANYAN_OWNERSHIP_RANGES}, {"blocks", BANYAN_OWNERSHIP_BLOCKS}}));
+}
+
 banyan_scatter read_scatter(nb::handle word) {
   return static_cast<banyan_scatter>(choose("scatter", word,
                                             {{"none", BANYAN_SCATTER_NONE},

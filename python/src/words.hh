@@ -18,6 +18,7 @@ banyan_scatter read_scatter(nb::handle word);
 banyan_preset read_preset(nb::handle word);
 banyan_empty_rows read_empty_rows(nb::handle word);
 banyan_kv_rows read_kv_rows(nb::handle word);
+banyan_ownership_kind read_ownership_kind(nb::handle word);
 banyan_order read_order(nb::handle word);
 banyan_base read_base(const char *argument, nb::handle word);
 banyan_values read_values(const char *argument, nb::handle word);

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The owner of each key, and of each page. No communicator is needed.
+#include "comm.hh"
+
+namespace bny {
+
+namespace {
+
+// A sequence of integers; None: NULL.
+template <class number> class numbers {
+public:
+  numbers(const char *argument, nb::handle word, int32_t nranks) : given_(!word.is_none()) {
+    if (!given_) return;
+    if (!PySequence_Check(word.ptr()) || PyObject_Size(word.ptr()) != nranks)
+      refuse(argument, "it is a sequence of one number for each rank");
+    for (nb::handle item : word) {
+      nb::object whole = nb::steal(PyNumber_Index(item.ptr()));
+      long long value = whole.is_valid() ? PyLong_AsLongLong(whole.ptr()) : 0;
+      if (PyErr_Occurred()) refuse(argument, std::string(nb::repr(item).c_str()) + ": it is an integer");
+      if (value != static_cast<number>(value)) refuse(argument, "it does not fit into 32 bits");
+      values_.push_back(static_cast<number>(value));
+    }
+  }
+  const number *data() const { return given_ ? values_.data() : nullptr; }
+
+private:
+  bool given_;
+  std::vector<number> values_;
+};
+
+void check(banyan_status status) {
+  if (status != BANYAN_OK) raise_status(status, -1);
+}
+
+class ownership {
+public:
+  ownership(nb::handle kind, int32_t nranks, int32_t block, int64_t tokens, nb::handle weights)
+      : weights_("weights", weights, nranks) {
+    rule_.kind = read_ownership_kind(kind);
+    rule_.nranks = nranks, rule_.block = block, rule_.tokens = tokens, rule_.weights = weights_.data();
+    keys(0, 0); // refuses a rule that is none
+  }
+  ownership(const ownership &) = delete;
+
+  nb::tuple of_token(int64_t token) const {
+    int32_t rank;
+    int64_t place;
+    check(banyan_ownership_of_token(&rule_, token, &rank, &place));
+    return nb::make_tuple(rank, place);
+  }
+  int64_t token(int32_t rank, int64_t place) const {
+    int64_t token;
+    check(banyan_ownership_token(&rule_, rank, place, &token));
+    return token;
+  }
+  int64_t keys(int32_t rank, int64_t length) const {
+    int64_t keys;
+    check(banyan_ownership_keys(&rule_, rank, length, &keys));
+    return keys;
+  }
+  nb::tuple queries(int32_t rank) const {
+    banyan_queries queries = BANYAN_QUERIES_INIT;
+    int32_t key_start;
+    check(banyan_ownership_queries(&rule_, rank, &queries, &key_start));
+    return nb::make_tuple(key_start, queries.key_block, queries.key_stride);
+  }
+  int32_t nranks() const { return rule_.nranks; }
+
+private:
+  numbers<int32_t> weights_;
+  banyan_ownership rule_ = BANYAN_OWNERSHIP_INIT;
+};
+
+int32_t next_page(int32_t nranks, nb::handle weights, nb::handle of_sequence, nb::handle of_all) {
+  numbers<int32_t> shares("weights", weights, nranks);
+  numbers<int64_t> sequence("of_sequence", of_sequence, nranks), all("of_all", of_all, nranks);
+  int32_t rank;
+  check(banyan_next_page(nranks, shares.data(), sequence.data(), all.data(), &rank));
+  return rank;
+}
+
+nb::list page_moves(nb::handle pages, nb::handle weights) {
+  Py_ssize_t size = PyObject_Size(pages.ptr());
+  if (size < 1 || size > INT32_MAX) refuse("pages", "it is a sequence of one number for each rank");
+  int32_t nranks = static_cast<int32_t>(size), count;
+  numbers<int32_t> shares("weights", weights, nranks);
+  numbers<int64_t> held("pages", pages, nranks);
+  std::vector<banyan_page_move> moves(static_cast<size_t>(nranks));
+  check(banyan_page_moves(nranks, shares.data(), held.data(), moves.data(), &count));
+  nb::list list;
+  for (int32_t i = 0; i < count; i++) {
+    const banyan_page_move &move = moves[static_cast<size_t>(i)];
+    list.append(nb::make_tuple(move.from, move.to, move.pages));
+  }
+  return list;
+}
+
+} // namespace
+
+void define_ownership(nb::module_ &module) {
+  nb::class_<ownership>(module, "Ownership",
+                        "A rule that says which rank owns which token of a sequence.\n\n"
+                        "kind: \"ranges\", each rank has one range of `tokens` in the order of ranks; or \"blocks\",\n"
+                        "blocks of `block` tokens go round the ranks. weights: the share of each rank; None: all "
+                        "alike.")
+      .def(nb::init<nb::handle, int32_t, int32_t, int64_t, nb::handle>(), nb::arg("kind"), nb::arg("nranks"),
+           nb::kw_only(), nb::arg("block") = 0, nb::arg("tokens") = 0, nb::arg("weights") = nb::none())
+      .def_prop_ro("nranks", &ownership::nranks)
+      .def("of_token", &ownership::of_token, nb::arg("token"),
+           "(rank, place): the owner of a token, and its place among the owner's keys.")
+      .def("token", &ownership::token, nb::arg("rank"), nb::arg("place"), "The token at a place of a rank.")
+      .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"),
+           "How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens.")
+      .def("queries", &ownership::queries, nb::arg("rank"),
+           "(key_start, key_block, key_stride) of attention over the keys of a rank.");
+  module.def("next_page", next_page, nb::arg("nranks"), nb::kw_only(), nb::arg("weights") = nb::none(),
+             nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(),
+             "The rank that takes the next page of a sequence. of_sequence, of_all: pages that each rank has, of the\n"
+             "sequence and of all.");
+  module.def("page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),
+             "The fewest moves (from, to, pages) after which each rank has its share. pages: what each rank has.");
+}
+
+} // namespace bny

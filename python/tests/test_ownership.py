@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that deal tokens to ranks, and pages that are given one by one."""
+
+import random
+
+import numpy as np
+import pytest
+
+import banyan
+
+
+def random_rule(kind, draw):
+    nranks, length = draw.randint(1, 9), draw.randint(1, 300)
+    weights = draw.choice([None, [draw.randint(0, 3) for _ in range(nranks - 1)] + [1]])
+    tokens = length if kind == "ranges" else 0
+    return banyan.Ownership(kind, nranks, block=draw.randint(0, 7), tokens=tokens, weights=weights), length
+
+
+@pytest.mark.parametrize("kind", ["ranges", "blocks"])
+def test_rules_agree_with_themselves(kind):
+    draw = random.Random(kind)
+    for _ in range(200):
+        rule, length = random_rule(kind, draw)
+        owners = [rule.of_token(t) for t in range(length)]
+        for rank in range(rule.nranks):
+            mine = [t for t in range(length) if owners[t][0] == rank]
+            assert [owners[t][1] for t in mine] == list(range(len(mine)))
+            assert [rule.token(rank, place) for place in range(len(mine))] == mine
+            assert rule.keys(rank, length) == len(mine)
+            start, block, stride = rule.queries(rank)
+            places = range(len(mine))
+            assert [start + (i // block * stride + i % block if block else i) for i in places] == mine
+        if kind == "ranges":
+            assert [rank for rank, _ in owners] == sorted(rank for rank, _ in owners)
+
+
+def test_attention_over_keys_that_a_rule_deals():
+    """Seven queries at the end of 50 keys, dealt by blocks with weights to three ranks."""
+    draw = np.random.default_rng(3)
+    q, k = draw.standard_normal((7, 4, 16), np.float32), draw.standard_normal((1, 2, 50, 16), np.float32)
+    rule = banyan.Ownership("blocks", 3, block=4, weights=[2, 0, 1])
+    loc, first = np.array([0, 7], np.int32), np.array([43], np.int32)
+    want = banyan.attention(q, k, k, query_start_loc=loc, query_start=first)
+
+    def body(comm):
+        count = rule.keys(comm.rank, 50)
+        mine = k[:, :, [rule.token(comm.rank, place) for place in range(count)]]
+        start, block, stride = rule.queries(comm.rank)
+        return comm.attention_combine(
+            q,
+            mine,
+            mine,
+            query_start_loc=loc,
+            query_start=first,
+            key_start=np.array([start], np.int32),
+            key_block=block,
+            key_stride=stride,
+            keys_max=50,
+        )
+
+    for o, lse in banyan.run(body, 3, start="thread", timeout=60):
+        np.testing.assert_allclose(o, want[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(lse, want[1], rtol=1e-5, atol=1e-5)
+
+
+def test_pages_stay_even():
+    draw, weights = random.Random(7), [2, 1, 0, 1]
+    every = [0] * 4
+    for _ in range(5):
+        pages = [0] * 4
+        for count in range(1, draw.randint(10, 60)):
+            rank = banyan.next_page(4, weights=weights, of_sequence=pages, of_all=every)
+            pages[rank] += 1
+            every[rank] += 1
+            assert all(abs(pages[r] - count * weights[r] / 4) < 1 for r in range(4))
+    assert every[2] == 0
+
+
+def test_moves_to_even_shares():
+    draw = random.Random(8)
+    for _ in range(100):
+        pages = [draw.randint(0, 50) for _ in range(draw.randint(1, 8))]
+        weights = [draw.randint(0, 3) for _ in pages[1:]] + [1]
+        after = list(pages)
+        for source, to, count in banyan.page_moves(pages, weights=weights):
+            assert count > 0 and weights[to] > 0
+            after[source] -= count
+            after[to] += count
+        share = [sum(pages) * weight / sum(weights) for weight in weights]
+        assert all(abs(have - want) < 1 for have, want in zip(after, share)), (pages, weights, after)
+    assert banyan.page_moves([4, 4]) == []
+
+
+@pytest.mark.parametrize(
+    "text, call",
+    [
+        ("kind", lambda: banyan.Ownership("turns", 2)),
+        ("nranks", lambda: banyan.Ownership("blocks", 0)),
+        ("weights", lambda: banyan.Ownership("blocks", 2, weights=[1])),
+        ("weights", lambda: banyan.Ownership("blocks", 2, weights=[1, 2**40])),
+        ("weights", lambda: banyan.Ownership("blocks", 2, weights=[1, 0.5])),
+        ("weights", lambda: banyan.Ownership("blocks", 2, weights=[0, 0])),
+        ("token", lambda: banyan.Ownership("ranges", 2, tokens=5).of_token(5)),
+        ("rank", lambda: banyan.Ownership("blocks", 2).keys(2, 5)),
+        ("place", lambda: banyan.Ownership("ranges", 2, tokens=5).token(0, 4)),
+        ("of_all", lambda: banyan.next_page(2, of_all=[1])),
+        ("pages", lambda: banyan.page_moves([])),
+        ("pages", lambda: banyan.page_moves([-1, 3])),
+    ],
+)
+def test_refusals(text, call):
+    with pytest.raises(banyan.ArgumentError, match=text):
+        call()
