@@ -39,6 +39,7 @@ EXTRA_DIST += \
   %D%/src/module.cc \
   %D%/src/operation.cc \
   %D%/src/ownership.cc \
+  %D%/src/torch_ops.cc \
   %D%/src/words.cc \
   %D%/src/words.hh \
   %D%/src/xla_ffi.hh \

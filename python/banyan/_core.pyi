@@ -36,6 +36,31 @@ def jax_prepare(
     wire: Wire,
     algorithm: Optional[str],
 ) -> int: ...
+def torch_handle(comm: Comm) -> int: ...
+def torch_comm(number: int) -> Comm: ...
+def torch_combine(
+    o: Array,
+    lse: Array,
+    comm: int,
+    base: Base = "e",
+    empty: str = "-inf",
+    scatter: Scatter = "none",
+    wire: Wire = "f32",
+    order: Order = "plan",
+) -> Tuple[Array, Array]: ...
+def torch_combine_out(
+    o: Array,
+    lse: Array,
+    comm: int,
+    base: Base = "e",
+    empty: str = "-inf",
+    scatter: Scatter = "none",
+    wire: Wire = "f32",
+    order: Order = "plan",
+    *,
+    out: Array,
+    out_lse: Array,
+) -> None: ...
 def attention(
     q: Array,
     k: Array,

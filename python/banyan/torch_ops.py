@@ -9,33 +9,16 @@ A handle is an integer, so that graphs can hold it. Ops are defined by torch.lib
 decorators of custom_op, and have implementations for fake tensors: torch.compile and export trace them.
 """
 
-import itertools
-import weakref
-
 import torch
 
+from . import _core
 from ._core import split
-
-_comms = weakref.WeakValueDictionary()
-_handles = itertools.count(1)
-_given = weakref.WeakKeyDictionary()
+from ._core import torch_comm as _comm
 
 
 def handle(comm):
     """The integer that stands for a communicator in calls of ops. It is good as long as the communicator is."""
-    number = _given.get(comm)
-    if number is None:
-        number = _given[comm] = next(_handles)
-        _comms[number] = comm
-    return number
-
-
-def _comm(number):
-    try:
-        return _comms[number]
-    except KeyError:
-        text = f"comm: {number} is the handle of no communicator that lives; see banyan.torch_ops.handle()"
-        raise ValueError(text) from None
+    return _core.torch_handle(comm)
 
 
 _HOW = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan"'
@@ -53,15 +36,6 @@ _library.define("shift(Tensor send, int comm, int distance=1) -> Tensor")
 def _refuse_root(scatter):
     if scatter == "root":
         raise ValueError('scatter: "root" has no result on other ranks, which an op must have')
-
-
-def _combine(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan"):
-    _refuse_root(scatter)
-    return _comm(comm).combine(o, lse, base=base, empty=empty, scatter=scatter, wire=wire, order=order)
-
-
-def _combine_out(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan", *, out, out_lse):
-    _comm(comm).combine(o, lse, base=base, empty=empty, scatter=scatter, wire=wire, order=order, out=(out, out_lse))
 
 
 def _attention_combine(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
@@ -109,8 +83,8 @@ def _shift_fake(send, comm, distance=1):
 
 
 for _name, _body, _fake in (
-    ("combine", _combine, _combine_fake),
-    ("combine_out", _combine_out, _combine_out_fake),
+    ("combine", _core.torch_combine, _combine_fake),
+    ("combine_out", _core.torch_combine_out, _combine_out_fake),
     ("attention_combine", _attention_combine, _attention_combine_fake),
     ("allgather", _allgather, _allgather_fake),
     ("shift", _shift, _shift_fake),

@@ -49,6 +49,18 @@ def banyan_methods(comm):
     yield "combine, torch, out=", loop(lambda: comm.combine(t, t_lse, out=t_out))
     yield "combine, torch", loop(lambda: comm.combine(t, t_lse))
     yield "torch.ops.banyan.combine", loop(lambda: torch.ops.banyan.combine(t, t_lse, number))
+    empty = empty_op(torch)
+    yield "torch.ops, an op that does nothing", loop(lambda: empty(t, t_lse, number))
+
+
+def empty_op(torch):
+    """An op of the arguments and results of combine, in Python: what torch's dispatcher costs."""
+    library = torch.library.Library("banyan_bench", "DEF")
+    words = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan"'
+    library.define(f"nothing(Tensor o, Tensor lse, int comm, {words}) -> (Tensor, Tensor)")
+    library.impl("nothing", lambda o, lse, *_: (o, lse), "CPU")
+    empty_op.library = library  # its ops live as long
+    return torch.ops.banyan_bench.nothing
 
 
 def gloo_methods():

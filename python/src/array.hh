@@ -53,8 +53,7 @@ public:
 private:
   bool open_buffer(nb::handle object, bool write);
   bool open_exchange(nb::handle object);
-  bool made_as(const array &pattern, nb::handle made, std::initializer_list<int64_t> dims);
-  nb::object make_exchange(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims);
+  nb::object make_torch(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims);
   bool open_attributes(nb::handle object);
   void open_torch(nb::handle object, void *stream);
   void open_dlpack(nb::handle object, void *stream);

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // New arrays of the caller's framework.
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
 #include "frameworks.hh"
 
 namespace bny {
@@ -15,44 +19,83 @@ nb::tuple shape_tuple(std::initializer_list<int64_t> dims) {
 
 } // namespace
 
-// By the exchange API of C, which takes a third of the time of new_empty(). Invalid: by other means.
-nb::object array::make_exchange(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims) {
-  if (Py_TYPE(like.ptr()) != known.torch_tensor || !known.torch_exchange) return nb::object();
-  const dl_exchange *exchange = known.torch_exchange;
-  if (!exchange->allocate || !exchange->to_object) return nb::object();
-  int i = 0;
-  for (int64_t dim : dims) shape[i++] = dim;
-  dl_tensor prototype = {nullptr, pattern.device, i, pattern.dtype, shape, nullptr, 0};
-  dl_managed_versioned *managed = nullptr;
-  auto ignore = [](void *, const char *, const char *) {};
-  if (exchange->allocate(&prototype, &managed, nullptr, ignore) != 0) return nb::object();
-  take(managed->tensor);
-  void *object = nullptr;
-  if (exchange->to_object(managed, &object) != 0) throw nb::python_error();
-  return nb::steal(static_cast<PyObject *>(object));
+namespace {
+
+// Host memory for a tensor, in one piece with what DLPack says of it. A tensor that is made of it frees it.
+template <class managed_type> struct piece {
+  managed_type managed;
+  int64_t shape[ARRAY_DIMS];
+  int64_t strides[ARRAY_DIMS];
+
+  static piece *make(const array &pattern, std::initializer_list<int64_t> dims) {
+    constexpr size_t line = 64, head = (sizeof(piece) + line - 1) / line * line;
+    size_t bytes = pattern.dtype.bits / 8u;
+    for (int64_t dim : dims) bytes *= static_cast<size_t>(dim);
+    void *memory = std::aligned_alloc(line, (head + bytes + line - 1) / line * line);
+    if (!memory) throw std::bad_alloc();
+    piece *made = new (memory) piece();
+    int ndim = static_cast<int>(dims.size()), i = ndim;
+    int64_t stride = 1;
+    std::copy(dims.begin(), dims.end(), made->shape);
+    while (i-- > 0) made->strides[i] = stride, stride *= made->shape[i];
+    made->managed.context = made;
+    made->managed.deleter = [](managed_type *self) { std::free(self->context); };
+    made->managed.tensor = {
+        static_cast<char *>(memory) + head, pattern.device, ndim, pattern.dtype, made->shape, made->strides, 0};
+    return made;
+  }
+};
+
+// The tensor that torch makes of host memory of ours. Invalid: torch has no means for it.
+nb::object tensor_of(const array &pattern, std::initializer_list<int64_t> dims, dl_tensor *tensor) {
+  if (const dl_exchange *exchange = known.torch_exchange) {
+    if (!exchange->to_object) return nb::object();
+    auto *made = piece<dl_managed_versioned>::make(pattern, dims);
+    made->managed.version = {1, 0};
+    *tensor = made->managed.tensor;
+    void *object = nullptr;
+    if (exchange->to_object(&made->managed, &object) != 0) throw nb::python_error();
+    return nb::steal(static_cast<PyObject *>(object));
+  }
+  if (!known.torch_from_dlpack)
+    known.torch_from_dlpack = nb::getattr(nb::module_::import_("torch._C"), "_from_dlpack").release().ptr();
+  auto *made = piece<dl_managed>::make(pattern, dims);
+  *tensor = made->managed.tensor;
+  nb::object capsule = nb::steal(PyCapsule_New(&made->managed, "dltensor", [](PyObject *self) {
+    // A capsule that torch has taken has another name.
+    if (!PyCapsule_IsValid(self, "dltensor")) return;
+    dl_managed *held = static_cast<dl_managed *>(PyCapsule_GetPointer(self, "dltensor"));
+    held->deleter(held);
+  }));
+  PyObject *object = PyObject_CallFunctionObjArgs(known.torch_from_dlpack, capsule.ptr(), nullptr);
+  if (!object) throw nb::python_error();
+  return nb::steal(object);
 }
 
-// A tensor in host memory that torch has just made: all but its address is known. False: it has to be read.
-bool array::made_as(const array &pattern, nb::handle made, std::initializer_list<int64_t> dims) {
-  if (Py_TYPE(made.ptr()) != known.torch_tensor || pattern.device.type != DL_CPU) return false;
-  nb::object pointer =
-      nb::steal(PyObject_CallMethodObjArgs(made.ptr(), word(&known.data_ptr_word, "data_ptr"), nullptr));
-  if (!pointer.is_valid()) throw nb::python_error();
-  dl_tensor tensor = {PyLong_AsVoidPtr(pointer.ptr()), pattern.device, 0, pattern.dtype, shape, nullptr, 0};
-  for (int64_t dim : dims) shape[tensor.ndim++] = dim;
+} // namespace
+
+// In a third of the time that new_empty() takes. Invalid: by other means.
+nb::object array::make_torch(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims) {
+  if (Py_TYPE(like.ptr()) != known.torch_tensor || pattern.device.type != DL_CPU) return nb::object();
+  dl_tensor tensor;
+  nb::object made = tensor_of(pattern, dims, &tensor);
+  // torch has freed the descriptor, unless it keeps it: shape is read from here.
+  if (!made.is_valid()) return made;
+  std::copy(dims.begin(), dims.end(), shape);
+  tensor.shape = shape, tensor.strides = nullptr;
   take(tensor);
-  return true;
+  return made;
 }
 
 nb::object array::make(const char *argument, nb::handle like, const array &pattern, std::initializer_list<int64_t> dims,
                        bool f32, const std::string &wanted, void *stream) {
   name = argument;
   if (!f32 && !lasting) {
-    nb::object made = make_exchange(like, pattern, dims);
+    nb::object made = make_torch(like, pattern, dims);
     if (made.is_valid()) return made;
   }
   nb::object made = empty_like(argument, like, shape_tuple(dims), f32);
-  if (f32 || lasting || !made_as(pattern, made, dims)) open(argument, made, true, wanted, stream);
+  open(argument, made, true, wanted, stream);
   return made;
 }
 

@@ -102,6 +102,7 @@ comm::comm(banyan_comm *made, const std::string &device) : comm_(made), device_(
 
 comm::~comm() {
   if (compiled) jax_forget(this);
+  torch_forget(this);
   for (operation *op : operations) op->free();
   banyan_comm *last = comm_;
   comm_ = nullptr;

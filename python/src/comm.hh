@@ -67,6 +67,7 @@ public:
 
   std::vector<operation *> operations;
   bool compiled = false; // functions of JAX know it
+  int64_t number = 0;    // ops of torch know it by this handle; 0: they do not
 
 private:
   // One thread at a time may use a communicator. Another gets an exception, and not undefined behaviour.
@@ -225,8 +226,12 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type);
 void define_operation(nb::module_ &module);
 void define_ownership(nb::module_ &module);
 void define_jax(nb::module_ &module);
+void define_torch(nb::module_ &module);
 
 // Ends the calls of compiled functions of JAX to this communicator, and waits for one that is under way.
 void jax_forget(comm *ended);
+
+// Ends the handle that ops of torch have of this communicator.
+void torch_forget(const comm *ended);
 
 } // namespace bny

@@ -74,6 +74,7 @@ NB_MODULE(_core, module) {
   define_operation(module);
   define_ownership(module);
   define_jax(module);
+  define_torch(module);
 }
 
 } // namespace bny

@@ -359,3 +359,20 @@ def test_two_ranks_of_torch():
 
     for out in banyan.run(body, ranks=2, start="thread", timeout=60):
         np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+
+
+def test_tensors_that_are_made_own_their_memory():
+    """A view outlives its tensor and the communicator, and what nothing holds is freed."""
+    torch = pytest.importorskip("torch")
+    resource = pytest.importorskip("resource")
+    o, lse = torch.ones(64, 32, 128, dtype=torch.bfloat16), torch.zeros(64, 32)
+    with banyan.Communicator.from_threads(banyan.Threads(1), 0) as comm:
+        view = comm.combine(o, lse)[0].view(-1)[1000:]
+        comm.combine(o * 2, lse)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(500):
+            made, made_lse = comm.combine(o, lse)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024  # of 256 MiB
+    assert made.is_contiguous() and made.data_ptr() % 64 == 0 and made.dtype == torch.bfloat16
+    assert (view == 1).all() and (made + 1 == 2).all() and (made_lse == 0).all()
+    assert comm.is_open is False and made[:, 0].clone().shape == (64, 128)

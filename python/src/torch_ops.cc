@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What torch's dispatcher calls for the ops of banyan.torch_ops. No function of Python stands between.
+#include "comm.hh"
+
+namespace bny {
+
+namespace {
+
+// By handle; NULL: that communicator is no more. Handles begin at 1, and none is given twice.
+std::vector<comm *> &handles() {
+  static std::vector<comm *> *kept = new std::vector<comm *>{nullptr};
+  return *kept;
+}
+
+comm &comm_of(int64_t number) {
+  const auto &all = handles();
+  comm *found = number > 0 && number < static_cast<int64_t>(all.size()) ? all[static_cast<size_t>(number)] : nullptr;
+  if (!found)
+    refuse("comm",
+           std::to_string(number) + " is the handle of no communicator that lives; see banyan.torch_ops.handle()");
+  return *found;
+}
+
+int64_t handle_of(comm &self) {
+  if (self.number == 0) {
+    self.number = static_cast<int64_t>(handles().size());
+    handles().push_back(&self);
+  }
+  return self.number;
+}
+
+nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb::handle base, nb::handle empty,
+                nb::handle scatter, nb::handle wire, nb::handle order) {
+  comm &self = comm_of(number);
+  combine_call request;
+  nb::object none = nb::none(), start = nb::str("-inf"), root = nb::int_(0);
+  request.read(self, o, lse, none, out, {base, empty, none, none, start, none, scatter, root, order, wire, none, none});
+  if (request.desc.scatter == BANYAN_SCATTER_ROOT)
+    refuse("scatter", "\"root\" has no result on other ranks, which an op must have");
+  self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
+  return out.is_none() ? request.result(none) : none;
+}
+
+nb::object combine(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
+                   nb::handle wire, nb::handle order) {
+  return call(o, lse, number, nb::none(), base, empty, scatter, wire, order);
+}
+
+void combine_out(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
+                 nb::handle wire, nb::handle order, nb::handle out, nb::handle out_lse) {
+  call(o, lse, number, nb::make_tuple(out, out_lse), base, empty, scatter, wire, order);
+}
+
+} // namespace
+
+void torch_forget(const comm *ended) {
+  if (ended->number) handles()[static_cast<size_t>(ended->number)] = nullptr;
+}
+
+void define_torch(nb::module_ &module) {
+  module.def("torch_handle", handle_of, nb::arg("comm"));
+  module.def(
+      "torch_comm", [](int64_t number) { return nb::find(comm_of(number)); }, nb::arg("number"));
+  module.def("torch_combine", combine, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
+             nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32",
+             nb::arg("order") = "plan");
+  module.def("torch_combine_out", combine_out, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
+             nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32", nb::arg("order") = "plan",
+             nb::kw_only(), nb::arg("out"), nb::arg("out_lse"));
+}
+
+} // namespace bny
