@@ -87,9 +87,12 @@ banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
       op->key.all_tokens < 2 || op->nparts > 1)
     return BANYAN_OK;
   double longest_ns = 0;
-  int32_t slices = 1;
-  banyan_status status = longest_attention(comm, attention_ns(attention, has_lengths), &longest_ns);
-  if (status == BANYAN_OK) status = choose_slices(op, longest_ns, &slices);
+  int32_t slices = comm->slices ? comm->slices : 1;
+  banyan_status status = BANYAN_OK;
+  if (!comm->slices) {
+    status = longest_attention(comm, attention_ns(attention, has_lengths), &longest_ns);
+    if (status == BANYAN_OK) status = choose_slices(op, longest_ns, &slices);
+  }
   if (status != BANYAN_OK || slices == 1) return status;
   op->slices = slices;
   return bny_op_plan_again(op);

@@ -124,6 +124,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->nnodes = place->nnodes;
   comm->oversubscribed = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
+  comm->slices = (int32_t)options->slices;
   banyan_status status = bny_comm_connect(comm, settings, exchange, place, &comm->transport);
   if (status == BANYAN_OK) status = bny_comm_set_levels(comm, settings, place, places);
   if (status != BANYAN_OK) return status;

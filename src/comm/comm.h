@@ -35,6 +35,7 @@ struct banyan_comm {
   bny_place_notes *notes; /* what became of each kind of level; NULL: BANYAN_LEVELS says the levels */
   char *algorithm;        /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;      /* larger messages are sent in parts */
+  int32_t slices;         /* of attention, as BANYAN_SLICES says */
   int32_t nnodes;
   int32_t threads;          /* that attention on the host may use */
   int32_t threads_said;     /* by the program or the environment; 0: none was */

@@ -102,6 +102,7 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
       .arena_bytes = settings->arena_bytes,
       .device_arena_bytes = settings->device_arena_bytes,
       .part_bytes = (uint64_t)options->part_kib << 10,
+      .slices = (int32_t)options->slices,
       .cache_bytes = second_level_cache_bytes(),
   };
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
@@ -138,6 +139,9 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
     if (other->part_bytes != own->part_bytes)
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_PART_KIB is %" PRIu64 " on rank %d and %" PRIu64 " here",
                       other->part_bytes >> 10, i, own->part_bytes >> 10);
+    if (other->slices != own->slices)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_SLICES is %" PRId32 " on rank %d and %" PRId32 " here",
+                      other->slices, i, own->slices);
     if (memcmp(other->algorithm, own->algorithm, sizeof own->algorithm) != 0)
       return bny_fail(BANYAN_ERR_MISMATCH, "the default algorithm is \"%.31s\" on rank %d and \"%.31s\" here",
                       other->algorithm, i, own->algorithm);

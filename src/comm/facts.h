@@ -44,7 +44,8 @@ typedef struct bny_facts {
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
   uint64_t device_arena_bytes;
   uint32_t plan_id; /* see plan.h */
-  char unused[524]; /* by this version; 0 */
+  int32_t slices;   /* of BANYAN_SLICES */
+  char unused[520]; /* by this version; 0 */
 } bny_facts;
 
 _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");

@@ -2,6 +2,7 @@
 banyan_decode_SOURCES = \
   %D%/allreduce3.c \
   %D%/device.h \
+  %D%/fused.c \
   %D%/kernel.c %D%/kernel.h \
   %D%/main.c \
   %D%/measure.c %D%/measure.h \

@@ -15,7 +15,7 @@
 
 #define PROGRAM "banyan-decode"
 
-enum { METHODS_MAX = 3 };
+enum { METHODS_MAX = 5 };
 
 typedef struct arguments {
   tool_world_options world;
@@ -35,9 +35,10 @@ typedef struct arguments {
   int32_t threads; /* of --kernel-only; 0: one for each core */
 } arguments;
 
-static const decode_method *const all_methods[METHODS_MAX] = {&decode_method_tree, &decode_method_ring,
-                                                              &decode_method_allreduce3};
-static const bny_name method_names[] = {{"tree", 1}, {"ring", 2}, {"allreduce3", 4}, {"all", 7}, {NULL, 0}};
+static const decode_method *const all_methods[METHODS_MAX] = {
+    &decode_method_tree, &decode_method_ring, &decode_method_allreduce3, &decode_method_fused, &decode_method_overlap};
+static const bny_name method_names[] = {{"tree", 1},  {"ring", 2},     {"allreduce3", 4}, {"all", 7},
+                                        {"fused", 8}, {"overlap", 24}, {NULL, 0}};
 
 static const tool_option options[] = {
     {"ranks", "N", "Start N local processes. Under a launcher, the number of ranks that is expected.",

@@ -41,6 +41,18 @@ banyan_status decode_run_op(banyan_op *op) {
   return status == BANYAN_OK ? banyan_wait(op) : status;
 }
 
+banyan_combine_desc decode_combine_desc(const decode_task *task) {
+  const decode_settings *settings = task->settings;
+  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
+                               .tokens = task->problem->batch,
+                               .heads = task->problem->heads,
+                               .value_dim = task->problem->head_dim,
+                               .wire = settings->wire,
+                               .scatter = settings->scatter,
+                               .order = settings->order,
+                               .algorithm = settings->algorithm};
+}
+
 /* ---- tree -------------------------------------------------------------------------------------------------------- */
 
 typedef struct tree_state {
@@ -74,14 +86,7 @@ static banyan_status tree_create(const decode_task *task, void **result) {
   }
   state->own = tool_partial_max_sum(values, max, sum, problem->heads, problem->head_dim);
   state->attention = decode_shard_attention(problem, task->q, task->shard, task->lengths);
-  banyan_combine_desc desc = {.size = sizeof desc,
-                              .tokens = problem->batch,
-                              .heads = problem->heads,
-                              .value_dim = problem->head_dim,
-                              .wire = settings->wire,
-                              .scatter = settings->scatter,
-                              .order = settings->order,
-                              .algorithm = settings->algorithm};
+  banyan_combine_desc desc = decode_combine_desc(task);
   tool_part part =
       tool_part_of_rank(settings->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
   banyan_partial out = tool_partial_result(task->out, part.heads, problem->head_dim);

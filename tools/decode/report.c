@@ -114,9 +114,13 @@ void report_results(const decode_report *report, FILE *stream) {
           "local", "combine", "rank", "rank");
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
-    fprintf(stream, "%-10s %-18s %8.1e %8.1f %8.1f %8.1f %8.1f", r->method->name,
+    fprintf(stream, "%-10s %-18s %8.1e %8.1f %8.1f", r->method->name,
             r->facts.algorithm[0] == '\0' ? "-" : r->facts.algorithm, r->max_rel_error, r->latency_p50_us,
-            r->latency_p99_us, r->local_p50_us, r->combine_p50_us);
+            r->latency_p99_us);
+    if (r->method->is_one)
+      fprintf(stream, " %8s %8s", "-", "-");
+    else
+      fprintf(stream, " %8.1f %8.1f", r->local_p50_us, r->combine_p50_us);
     print_bytes(stream, r->facts.bytes_sent);
     print_bytes(stream, r->facts.extra_bytes);
     fputc('\n', stream);
@@ -126,6 +130,13 @@ void report_results(const decode_report *report, FILE *stream) {
           "Errors are against attention in double precision over the same keys and values.\n"
           "Memory is that beyond inputs and output.\n",
           report->repeat * report->problem->layers);
+  for (int i = 0; i < report->count; i++) {
+    const decode_result *r = &report->results[i];
+    if (r->method == &decode_method_overlap && r->facts.slices > 1)
+      fprintf(stream, "overlap ran in %d slices: one is combined while the next is attended to.\n", r->facts.slices);
+    else if (r->method == &decode_method_overlap)
+      fprintf(stream, "overlap ran in one piece, because slices would not pay or could not run.\n");
+  }
   if (any_ring(report) && report->world->nranks > 1) {
     fprintf(stream,
             "ring sends keys and values. Each rank merges in its own order, so ranks differ in the last bits.\n");
@@ -164,8 +175,9 @@ static json_t *result_json(const decode_result *r) {
   json_object_set_new(o, "max_abs_error", tool_json_real(r->max_abs_error));
   json_object_set_new(o, "max_rel_error", tool_json_real(r->max_rel_error));
   json_object_set_new(o, "latency_us", latency);
-  json_object_set_new(o, "local_us", tool_json_real(r->local_p50_us));
-  json_object_set_new(o, "combine_us", tool_json_real(r->combine_p50_us));
+  json_object_set_new(o, "local_us", r->method->is_one ? json_null() : tool_json_real(r->local_p50_us));
+  json_object_set_new(o, "combine_us", r->method->is_one ? json_null() : tool_json_real(r->combine_p50_us));
+  json_object_set_new(o, "slices", r->method->is_one ? json_integer(r->facts.slices) : json_null());
   json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)r->facts.bytes_sent));
   json_object_set_new(o, "peak_extra_bytes_per_rank", json_integer((json_int_t)r->facts.extra_bytes));
   json_object_set_new(o, "rel_error_bound", tool_json_real(r->rel_error_bound));
