@@ -59,7 +59,8 @@ struct bny_fused_state {
 };
 
 /* Called by all lanes. If not joined, it begins like bny_fused_begin() but reports nothing. */
-BNY_DEVICE_COLD void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine, const bny_fused_state &state) {
+BNY_DEVICE_COLD void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine,
+                                      const bny_fused_state &state) {
   run->combine = &combine;
   run->joined = state.epoch != 0;
   if (run->joined) {
