@@ -38,6 +38,7 @@ libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 libbanyan_emulate_la_SOURCES = \
   %D%/cuda_decode_util.hh \
   %D%/cuda_general_util.hh \
+  %D%/cuda_live_util.hh \
   %D%/cuda_ranks.cc %D%/cuda_ranks.hh
 
 # The fake CUDA driver, which the library loads in tests.

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/emulate/cuda_live_util.hh"
 #include "tests/emulate/cuda_ranks.hh"
 
 extern "C" {
@@ -24,12 +25,6 @@ extern "C" {
 
 namespace {
 
-/* The arrays that say which rows of a rank live, in memory of a device. */
-struct liveness {
-  std::vector<int32_t> tokens, lengths, starts;
-  std::vector<uint8_t> mask;
-};
-
 struct trial {
   bny_request request;
   bny_device_settings settings;
@@ -37,11 +32,7 @@ struct trial {
   bool in_place;
   std::vector<sheet> in, out, expected;
   std::vector<bny_slice> owned;
-  bny_device_live live; /* without pointers */
-  std::vector<liveness> said;
-  std::vector<sheet> seen;       /* inputs as the plan sees them: what does not live is empty */
-  std::vector<int32_t> token_of; /* of the run, for each of the plan; -1: none */
-  void *merged;                  /* of what is seen */
+  live_rows live;
 };
 
 const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
@@ -110,112 +101,6 @@ void put_in_place(sheet_pool *pool, trial *made) {
   }
 }
 
-void copy_row(const sheet &to, int32_t to_token, const sheet &from, int32_t from_token, int32_t to_head,
-              int32_t from_head) {
-  memcpy(value_address(&to, to_token, to_head), value_address(&from, from_token, from_head),
-         static_cast<size_t>(to.value_dim) * element_bytes(to.partial.values_dtype));
-  const size_t bytes = element_bytes(to.partial.stats_dtype);
-  if (to.partial.lse) memcpy(lse_address(&to, to_token, to_head), lse_address(&from, from_token, from_head), bytes);
-  if (to.partial.sum) memcpy(sum_address(&to, to_token, to_head), sum_address(&from, from_token, from_head), bytes);
-}
-
-/* As banyan.h defines it, token by token. */
-bool lives(const liveness &of, int32_t token) {
-  if (token >= of.tokens[0] || (!of.mask.empty() && !of.mask[static_cast<size_t>(token)])) return false;
-  if (of.lengths.empty() && of.starts.empty()) return true;
-  for (size_t i = 0; i < (of.starts.empty() ? of.lengths.size() : of.starts.size() - 1); i++) {
-    bool within =
-        of.starts.empty() ? token == static_cast<int32_t>(i) : token >= of.starts[i] && token < of.starts[i + 1];
-    if (within) return of.lengths.empty() || of.lengths[i] > 0;
-  }
-  return false;
-}
-
-/* Some rows live on each rank. Of `most` tokens a run has `count`. Lengths that are negative count as 0. */
-std::vector<liveness> liveness_of(world_random *random, int32_t nranks, int32_t count, int32_t batch) {
-  std::vector<liveness> all(static_cast<size_t>(nranks));
-  std::vector<int32_t> starts;
-  bool has_starts = random_one_in(random, 2), has_lengths = random_below(random, 3) > 0,
-       has_mask = random_one_in(random, 3);
-  for (int32_t i = 0, at = random_one_in(random, 4) ? 1 : 0; i <= batch; i++) {
-    starts.push_back(at < count ? at : count);
-    at += random_below(random, 3);
-  }
-  for (liveness &one : all) {
-    one.tokens.push_back(count);
-    if (has_starts) one.starts = starts;
-    for (int32_t i = 0; i < batch && has_lengths; i++) one.lengths.push_back(random_below(random, 4) - 1);
-    for (int32_t i = 0; i < count && has_mask; i++) one.mask.push_back(random_below(random, 3) > 0);
-  }
-  return all;
-}
-
-/* The run's token of one of the plan, by ranges that a rank owns. */
-std::vector<int32_t> tokens_of(const bny_request &request, int32_t count) {
-  std::vector<int32_t> found(static_cast<size_t>(request.all_tokens), -1);
-  int32_t owners = request.scatter == BANYAN_SCATTER_TOKENS ? request.nranks : 1;
-  for (int32_t owner = 0; owner < owners; owner++) {
-    int32_t first, number, begin, live;
-    sheet_split(request.all_tokens, owners, owner, &first, &number);
-    sheet_split(count, owners, owner, &begin, &live);
-    for (int32_t i = 0; i < number && i < live; i++) found[static_cast<size_t>(first + i)] = begin + i;
-  }
-  return found;
-}
-
-/* Rows that do not live become what kernels leave there. */
-void poison(const sheet &in, int32_t token) {
-  for (int32_t h = 0; h < in.heads; h++) {
-    for (int32_t i = 0; i < in.value_dim; i++) store_value(&in, token, h, i, static_cast<double>(NAN));
-    store_lse(&in, token, h, token % 2 ? 0.0 : static_cast<double>(NAN));
-    if (in.partial.sum) store_sum(&in, token, h, -1);
-  }
-}
-
-void make_live(sheet_pool *pool, world_random *random, trial *made) {
-  const bny_request &request = made->request;
-  const int32_t count = random_below(random, request.all_tokens + 1);
-  const int32_t batch = random_one_in(random, 3) ? 40 + random_below(random, 1100) : random_below(random, count + 1);
-  made->live.most = request.all_tokens;
-  made->live.count = count;
-  made->live.batch = batch;
-  made->live.owners = request.scatter == BANYAN_SCATTER_TOKENS ? request.nranks : 1;
-  made->live.keeps_empty_rows = random_one_in(random, 3);
-  made->said = liveness_of(random, request.nranks, count, batch);
-  made->token_of = tokens_of(request, count);
-  for (size_t rank = 0; rank < made->in.size(); rank++) {
-    const sheet &in = made->in[rank], seen = sheet_copy(pool, &in);
-    for (int32_t t = 0; t < seen.tokens; t++) {
-      int32_t token = made->token_of[static_cast<size_t>(t)];
-      bool reads = token >= 0 && lives(made->said[rank], token);
-      for (int32_t h = 0; h < seen.heads; h++)
-        if (reads)
-          copy_row(seen, t, in, token, h, h);
-        else
-          store_lse(&seen, t, h, -static_cast<double>(INFINITY));
-    }
-    made->seen.push_back(seen);
-    for (int32_t t = 0; t < in.tokens; t++)
-      if (!lives(made->said[rank], t)) poison(in, t);
-  }
-  made->merged = sheet_merge(pool, made->seen.data(), request.nranks);
-}
-
-/* Rows of a result that the run does not have, or keeps, are as they were. */
-void restore(const trial &made, size_t rank) {
-  const bny_slice &owned = made.owned[rank];
-  const size_t row_bytes = sheet_row_bytes(made.request.value_dim);
-  for (int32_t t = 0; t < made.out[rank].tokens; t++) {
-    for (int32_t h = 0; h < made.out[rank].heads; h++) {
-      size_t row = static_cast<size_t>(owned.token0 + t) * static_cast<size_t>(made.request.all_heads) +
-                   static_cast<size_t>(owned.head0 + h);
-      bool empty = reinterpret_cast<const sheet_row *>(static_cast<const char *>(made.merged) + row * row_bytes)->empty;
-      if (made.token_of[static_cast<size_t>(owned.token0 + t)] < 0 || (empty && made.live.keeps_empty_rows))
-        copy_row(made.expected[rank], t, made.out[rank], t, h, h);
-    }
-  }
-}
-
 /* Forms of direct kernels take turns. By protocol and width of the wire: whether one has run. */
 int direct_turn;
 bool direct_ran[BNY_PROTOCOL_COUNT][2];
@@ -248,7 +133,7 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour l
     made.out.push_back(sheet_output_like(pool, &out_all, owned.tokens, owned.heads));
     made.expected.push_back(sheet_copy(pool, &made.out.back()));
   }
-  if (like == LIVE) make_live(pool, random, &made);
+  if (like == LIVE) made.live = live_rows_of(pool, random, made.request, made.in);
   bool whole = request.all_tokens == request.tokens && request.all_heads == request.heads;
   if (request.scatter == BANYAN_SCATTER_NONE && whole && (like == WIDE_IN_PLACE || random_one_in(random, 3)))
     put_in_place(pool, &made);
@@ -258,10 +143,11 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour l
 bool expect(trial *made) {
   std::vector<replay_rank> ranks;
   for (size_t rank = 0; rank < made->in.size(); rank++)
-    ranks.push_back({made->seen.empty() ? &made->in[rank].partial : &made->seen[rank].partial,
+    ranks.push_back({made->live.seen.empty() ? &made->in[rank].partial : &made->live.seen[rank].partial,
                      &made->expected[rank].partial, made->owned[rank].token0, made->owned[rank].head0});
   bool runs = replay_combine(&made->request, ranks.data());
-  for (size_t rank = 0; rank < made->seen.size(); rank++) restore(*made, rank);
+  for (size_t rank = 0; rank < made->live.seen.size(); rank++)
+    live_rows_restore(made->live, made->request, made->owned[rank], made->expected[rank], made->out[rank]);
   return runs;
 }
 
@@ -272,13 +158,7 @@ bny_device_call call_of(const trial &made, size_t rank) {
   call.shares_stats = made.in_place;
   call.out_token0 = made.owned[rank].token0;
   call.out_head0 = made.owned[rank].head0;
-  if (made.said.empty()) return call;
-  const liveness &said = made.said[rank];
-  call.live = made.live;
-  if (rank % 2 || made.request.root % 2) call.live.tokens = said.tokens.data();
-  if (!said.lengths.empty()) call.live.seq_lens = said.lengths.data();
-  if (!said.starts.empty()) call.live.query_start_loc = said.starts.data();
-  if (!said.mask.empty()) call.live.token_mask = said.mask.data();
+  call.live = live_rows_tell(made.live, rank, rank % 2 || made.request.root % 2);
   return call;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * banyan_device.cuh in a user's kernel, emulated. An epilogue pushes rows, and the last blocks merge them, with more
- * blocks than run at once. The bits are those of a separate combine. */
+ * blocks than run at once. The bits are those of a separate combine, also where not all rows live. */
 #include <check.h>
 
 #include <cinttypes>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "banyan_device.cuh"
+#include "tests/emulate/cuda_live_util.hh"
 #include "tests/emulate/cuda_ranks.hh"
 
 extern "C" {
@@ -75,7 +76,7 @@ struct own_kernel {
       return;
     }
     for (uint32_t row = first; row < rows; row += warps)
-      if (wants(static_cast<int32_t>(row / heads), static_cast<int32_t>(row % heads)))
+      if (combine.call.live.most || wants(static_cast<int32_t>(row / heads), static_cast<int32_t>(row % heads)))
         banyan_device_merge(&run, static_cast<int32_t>(row / heads), static_cast<int32_t>(row % heads));
     banyan_device_end_merged(&run);
   }
@@ -83,16 +84,17 @@ struct own_kernel {
 
 struct trial {
   bny_request request = {};
+  live_rows live = {};
   std::vector<sheet> in, out, expected;
 };
 
-bny_request request_of(world_random *random, int32_t nranks) {
+bny_request request_of(world_random *random, int32_t nranks, bool live) {
   const int32_t dims[] = {0, 7, 64, 130};
   const bool wide = nranks > BNY_ONESHOT_NARROW_RANKS;
   bny_request request = {};
   request.collective = BNY_COMBINE;
   request.nranks = nranks;
-  request.all_tokens = request.tokens = 1 + random_below(random, 4);
+  request.all_tokens = request.tokens = 1 + random_below(random, live ? 7 : 4);
   request.all_heads = request.heads = 1 + random_below(random, 6);
   request.value_dim = dims[random_below(random, 4)];
   request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_E4M3));
@@ -130,6 +132,7 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, uint32_t
                                       &needs) == BANYAN_OK);
     ck_assert(!bny_arena_lacks(&sizes, &needs));
     kernel.combine.group = ranks->group(rank);
+    kernel.combine.call.live = live_rows_tell(made.live, r, r % 2 || made.request.root % 2);
     kernel.in = made.in[r].partial;
     kernel.tokens = static_cast<uint32_t>(made.request.tokens);
     kernel.heads = static_cast<uint32_t>(made.request.heads);
@@ -155,7 +158,7 @@ void check_result(const trial &made, uint64_t seed) {
                   request.value_dim);
 }
 
-void run_world(uint64_t seed, int32_t nranks, int epochs) {
+void run_world(uint64_t seed, int32_t nranks, int epochs, bool live) {
   world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
   sheet_pool pool = {};
   uint32_t resident = nranks > BNY_ONESHOT_NARROW_RANKS ? 1 : 2;
@@ -165,16 +168,21 @@ void run_world(uint64_t seed, int32_t nranks, int epochs) {
   for (int epoch = 0; epoch < epochs; epoch++) {
     trials.push_back(std::make_unique<trial>());
     trial *made = trials.back().get();
-    made->request = request_of(&random, nranks);
+    made->request = request_of(&random, nranks, live);
     sheet_mood mood = static_cast<sheet_mood>(random_below(&random, SHEET_MOODS));
     sheet like = sheet_output(&pool, &random, mood, made->request.tokens, made->request.heads, made->request.value_dim);
     std::vector<replay_rank> replays;
     for (int32_t rank = 0; rank < nranks; rank++) make_rank(made, &pool, &random, rank, mood, &like);
+    if (live) made->live = live_rows_of(&pool, &random, made->request, made->in);
     for (size_t rank = 0; rank < made->in.size(); rank++) {
       bny_slice owned = bny_slice_owned(&made->request, static_cast<int32_t>(rank));
-      replays.push_back({&made->in[rank].partial, &made->expected[rank].partial, owned.token0, owned.head0});
+      const sheet &in = live ? made->live.seen[rank] : made->in[rank];
+      replays.push_back({&in.partial, &made->expected[rank].partial, owned.token0, owned.head0});
     }
     ck_assert(replay_combine(&made->request, replays.data()));
+    for (size_t rank = 0; live && rank < made->in.size(); rank++)
+      live_rows_restore(made->live, made->request, bny_slice_owned(&made->request, static_cast<int32_t>(rank)),
+                        made->expected[rank], made->out[rank]);
     launch(&ranks, &random, *made, resident);
   }
   std::string why = ranks.run();
@@ -186,13 +194,17 @@ void run_world(uint64_t seed, int32_t nranks, int epochs) {
 } // namespace
 
 TEST_RANGE(bits_of_a_combine, 1, 9) {
-  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 8); i++) run_world(world_seed() * 1000 + i, _i, 4);
+  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 8); i++) run_world(world_seed() * 1000 + i, _i, 4, false);
 }
 
 TEST_LOOP(bits_of_many_ranks, 4) {
   const int32_t ranks[] = {11, 16, 36, 72};
   for (uint64_t i = 0; i < (world_is_sanitized() || ranks[_i] > 30 ? 2 : 8); i++)
-    run_world(world_seed() * 3000 + i, ranks[_i], 2);
+    run_world(world_seed() * 3000 + i, ranks[_i], 2, false);
+}
+
+TEST_RANGE(rows_that_live, 1, 10) {
+  for (uint64_t i = 0; i < (world_is_sanitized() ? 3 : 12); i++) run_world(world_seed() * 5000 + i, _i, 4, true);
 }
 
 int main() { return world_main(suite_of("cuda_fused", 120)); }
