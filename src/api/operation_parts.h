@@ -31,9 +31,10 @@ struct banyan_op {
   bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
   bny_op_part *parts;
   int32_t nparts;
-  int32_t current; /* part under way */
-  int32_t slices;  /* attention fills parts one after another, at least so many; 0: all at once */
-  int32_t ready;   /* parts of this run whose rows are there */
+  int32_t current;   /* part under way */
+  int32_t slices;    /* attention fills parts one after another, at least so many; 0: all at once */
+  int32_t sequences; /* of a slice that are attended to at a time, while others are on the network */
+  int32_t ready;     /* parts of this run whose rows are there */
   bool running, begun;
   bool gathered; /* gather and attention of this run are complete, if there is a gather */
   bool lost;     /* a row of the last run is lost: the first one, as in bny_run_lost() */

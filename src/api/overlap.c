@@ -20,6 +20,9 @@ enum { SLICES_MAX = 8 };
 /* A gain of less is not worth more messages. */
 static const double least_gain = 0.02;
 
+/* While rows are on the network, it is looked after as often as this. */
+static const double look_ns = 20000;
+
 /* Without lengths keys_max counts, as far as it is set. */
 static double attention_ns(const bny_attention *attention, bool has_lengths) {
   const banyan_attention_desc *desc = &attention->desc;
@@ -30,49 +33,98 @@ static double attention_ns(const bny_attention *attention, bool has_lengths) {
   return bytes / (keys_bytes_per_ns * threads);
 }
 
-/* The longest that any rank will take. Collective. */
-static banyan_status longest_attention(banyan_comm *comm, double own_ns, double *longest_ns) {
-  double *all = calloc((size_t)comm->nranks, sizeof *all);
+/* What ranks tell each other. */
+typedef struct outlook {
+  double attention_ns;
+  double is_tcp; /* 1: its network goes through the processor */
+} outlook;
+
+/* The longest that any rank will take, and by the slower network. Collective. */
+static banyan_status gather_outlooks(banyan_comm *comm, const outlook *own, outlook *longest) {
+  outlook *all = calloc((size_t)comm->nranks, sizeof *all);
   if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
-  banyan_status status = bny_op_gather(comm, &own_ns, sizeof own_ns, all);
-  *longest_ns = 0;
-  for (int32_t i = 0; i < comm->nranks; i++)
-    if (all[i] > *longest_ns) *longest_ns = all[i];
+  banyan_status status = bny_op_gather(comm, own, sizeof *own, all);
+  *longest = (outlook){0, 0};
+  for (int32_t i = 0; i < comm->nranks; i++) {
+    longest->attention_ns = fmax(longest->attention_ns, all[i].attention_ns);
+    longest->is_tcp = fmax(longest->is_tcp, all[i].is_tcp);
+  }
   free(all);
   return status;
 }
 
-/* The predicted time of a combine of one slice of `slices`. */
-static banyan_status slice_ns(const banyan_op *op, int32_t slices, double *ns) {
-  bny_request request = bny_op_request(op);
-  request.algorithm = op->parts[0].plan->algorithm;
-  request.tokens = (op->key.all_tokens + slices - 1) / slices;
+/* The time of a combine, and the part of it that a rank works itself. */
+typedef struct price {
+  double ns, work_ns;
+} price;
+
+/* A core sends and receives a message over TCP in this time, and a byte (docs/performance.md, "Overlap"). */
+static const double tcp_message_ns = 10000, tcp_byte_ns = 0.8;
+
+static double smaller(double a, double b) { return a < b ? a : b; }
+
+/* A link as fast as a rank's own work for it. An adapter takes a message by itself once it is posted. */
+static void take_work_alone(bny_link_cost *link, bool is_tcp) {
+  double message_ns = is_tcp ? tcp_message_ns : bny_link_message_ns(link);
+  link->alpha_ns = link->message_ns = message_ns;
+  link->beta_ns_per_byte = is_tcp ? tcp_byte_ns : 0;
+  link->shared_ns_per_byte = 0;
+}
+
+static const bny_levels *worked(const bny_levels *levels, bool is_tcp, bny_levels *made, bny_levels *leaders) {
+  *made = *levels;
+  take_work_alone(&made->levels[made->nlevels - 1].link, is_tcp);
+  if (!levels->leaders) return made;
+  *leaders = *levels->leaders;
+  take_work_alone(&leaders->levels[leaders->nlevels - 1].link, is_tcp);
+  made->leaders = leaders;
+  return made;
+}
+
+static banyan_status predict(const bny_request *request, int32_t rank, double *ns) {
   bny_plan *plan = NULL;
-  banyan_status status = bny_plan_make(&request, op->comm->rank, &plan);
+  banyan_status status = bny_plan_make(request, rank, &plan);
   if (status == BANYAN_OK) *ns = plan->predicted_ns;
   bny_plan_free(plan);
   return status;
 }
 
-/* The combine of each slice but the last is hidden behind the attention of the next, as far as that takes as long. Each
- * costs this rank its messages. */
-static double total_ns(double attention, double combine, double messages, int32_t slices) {
-  double left = combine - attention / slices;
-  return attention + combine + (slices - 1) * (messages + (left > 0 ? left : 0));
+/* The price of one slice of `slices`, which may itself be in parts. */
+static banyan_status price_slice(const banyan_op *op, int32_t slices, bool is_tcp, price *of) {
+  bny_request request = op->parts[0].request;
+  int32_t tokens = (op->key.all_tokens + slices - 1) / slices;
+  if (request.tokens > tokens) request.tokens = tokens;
+  double parts = (double)tokens / request.tokens * op->key.all_heads / request.heads;
+  request.algorithm = op->parts[0].plan->algorithm;
+  banyan_status status = predict(&request, op->comm->rank, &of->ns);
+  if (status != BANYAN_OK) return status;
+  bny_levels levels, leaders;
+  if (request.levels) request.levels = worked(request.levels, is_tcp, &levels, &leaders);
+  take_work_alone(&request.cost, is_tcp);
+  status = predict(&request, op->comm->rank, &of->work_ns);
+  of->ns *= parts;
+  of->work_ns = smaller(of->work_ns * parts, of->ns);
+  return status;
 }
 
-static banyan_status choose_slices(const banyan_op *op, double attention, int32_t *slices) {
-  const bny_levels *levels = op->comm->levels;
-  const bny_link_cost *link = levels ? &levels->levels[levels->nlevels - 1].link : &op->comm->cost;
-  /* Ranks send different numbers of messages, and must choose alike. */
-  double messages = bny_link_message_ns(link) * ceil(log2(op->comm->nranks)), combine, best;
-  banyan_status status = slice_ns(op, 1, &combine);
+/* A rank waits while a slice is on the network, and may attend to the next meanwhile. It waits for the last. */
+static double total_ns(double attention, const price *slice, int32_t slices) {
+  double wait = slice->ns - slice->work_ns, left = wait - attention / slices;
+  return attention + slices * slice->work_ns + wait + (slices - 1) * (left > 0 ? left : 0);
+}
+
+static banyan_status choose_slices(const banyan_op *op, const outlook *longest, int32_t *slices) {
+  double attention = longest->attention_ns;
+  bool is_tcp = longest->is_tcp > 0;
+  price slice;
+  banyan_status status = price_slice(op, 1, is_tcp, &slice);
   if (status != BANYAN_OK) return status;
-  best = (1 - least_gain) * (attention + combine);
+  double best = (1 - least_gain) * total_ns(attention, &slice, 1);
+  *slices = 1;
   for (int32_t n = 2; n <= SLICES_MAX && n <= op->key.all_tokens; n *= 2) {
-    status = slice_ns(op, n, &combine);
+    status = price_slice(op, n, is_tcp, &slice);
     if (status != BANYAN_OK) return status;
-    double total = total_ns(attention, combine, messages, n);
+    double total = total_ns(attention, &slice, n);
     if (total >= best) continue;
     best = total;
     *slices = n;
@@ -84,21 +136,40 @@ banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
   banyan_comm *comm = op->comm;
   const bny_attention *attention = op->attention;
   if (attention->engine || comm->nranks == 1 || !comm->transport->ops->reach || attention->desc.queries || op->gather ||
-      op->key.all_tokens < 2 || op->nparts > 1)
+      op->key.all_tokens < 2 || op->key.all_heads == 0)
     return BANYAN_OK;
-  double longest_ns = 0;
-  int32_t slices = comm->slices ? comm->slices : 1;
-  banyan_status status = BANYAN_OK;
-  if (!comm->slices) {
-    status = longest_attention(comm, attention_ns(attention, has_lengths), &longest_ns);
-    if (status == BANYAN_OK) status = choose_slices(op, longest_ns, &slices);
+  outlook own = {attention_ns(attention, has_lengths), comm->transport->network == BNY_NETWORK_TCP}, longest = {0, 0};
+  int32_t slices = 1;
+  banyan_status status = gather_outlooks(comm, &own, &longest);
+  if (status == BANYAN_OK && longest.attention_ns > 0) {
+    slices = comm->slices;
+    if (slices == 0) status = choose_slices(op, &longest, &slices);
   }
-  if (status != BANYAN_OK || slices == 1) return status;
+  if (status != BANYAN_OK || slices <= 1) return status;
   op->slices = slices;
+  op->sequences = (int32_t)fmin(ceil(look_ns / (own.attention_ns + 1) * attention->desc.batch), INT32_MAX);
   return bny_op_plan_again(op);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
+
+/* The sequences that are attended to before the network is looked after again. While it waits for nothing, they are all
+ * of the slice. */
+static int32_t count_sequences(const banyan_op *op, int32_t left) {
+  bool is_waited_for = op->current < op->ready || op->comm->first != op;
+  return is_waited_for && left > op->sequences ? op->sequences : left;
+}
+
+static banyan_status attend_slice(banyan_op *op, int32_t first, int32_t end) {
+  banyan_status status = BANYAN_OK;
+  while (first < end && status == BANYAN_OK) {
+    int32_t count = count_sequences(op, end - first);
+    status = bny_attention_start_slice(op->attention, first, count);
+    first += count;
+    if (status == BANYAN_OK && first < end) status = bny_op_advance(op);
+  }
+  return status;
+}
 
 banyan_status bny_op_attend_slices(banyan_op *op) {
   int32_t batch = op->attention->desc.batch < op->tokens ? op->attention->desc.batch : op->tokens;
@@ -106,7 +177,7 @@ banyan_status bny_op_attend_slices(banyan_op *op) {
   for (op->ready = 0; op->ready < op->nparts && status == BANYAN_OK;) {
     const bny_request *part = &op->parts[op->ready].request;
     int32_t end = part->token0 + part->tokens < batch ? part->token0 + part->tokens : batch;
-    if (end > part->token0) status = bny_attention_start_slice(op->attention, part->token0, end - part->token0);
+    status = attend_slice(op, part->token0, end);
     while (op->ready < op->nparts && op->parts[op->ready].request.token0 == part->token0) op->ready++;
     if (status == BANYAN_OK && op->ready < op->nparts) status = bny_op_advance(op);
   }

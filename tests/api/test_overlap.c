@@ -59,13 +59,14 @@ typedef struct shape {
   const char *nodes;
   int32_t nranks;
   banyan_scatter scatter;
-  bool pays; /* at the sizes of this test */
+  const char *slices, *part_kib; /* of the environment; NULL: by default */
 } shape;
 
-static const shape shapes[] = {{"a,b", 2, BANYAN_SCATTER_NONE, true},
-                               {"a,a,b,b", 4, BANYAN_SCATTER_HEADS, true},
-                               {"a,a,b,b", 4, BANYAN_SCATTER_TOKENS, false},
-                               {"a,a,b", 3, BANYAN_SCATTER_ROOT, true}};
+static const shape shapes[] = {
+    {"a,b", 2, BANYAN_SCATTER_NONE, "2", NULL},      {"a,b", 2, BANYAN_SCATTER_NONE, "5", "16"},
+    {"a,a,b,b", 4, BANYAN_SCATTER_HEADS, "4", NULL}, {"a,a,b,b", 4, BANYAN_SCATTER_TOKENS, "16", NULL},
+    {"a,a,b", 3, BANYAN_SCATTER_ROOT, "64", NULL},   {"a,b,c", 3, BANYAN_SCATTER_NONE, "3", "64"},
+};
 
 static banyan_op *make(world_rank *self, shard *s, int32_t keys_max, result *out) {
   const shape *how = self->argument;
@@ -97,17 +98,16 @@ static bool run(world_rank *self, banyan_op *op) {
   return world_ok(self, banyan_wait(op), "wait");
 }
 
-/* Lengths that are said to be long make slices pay. Only those of one rank are: all ranks count with the longest. */
+/* Only one rank says that it will have keys, and the first operation is told of none. */
 static void bits_agree(world_rank *self) {
   shard *s = calloc(1, sizeof *s);
   result *whole = calloc(1, sizeof *whole), *sliced = calloc(1, sizeof *sliced);
   set_up(s);
-  banyan_op *one = make(self, s, KEYS, whole);
-  banyan_op *several = one ? make(self, s, self->rank == self->nranks - 1 ? LONG : KEYS, sliced) : NULL;
+  banyan_op *one = make(self, s, 0, whole);
+  banyan_op *several = one ? make(self, s, self->rank == self->nranks - 1 ? KEYS : 0, sliced) : NULL;
   if (several) {
-    world_check(self, !is_sliced(one), "short attention is in slices");
-    const shape *how = self->argument;
-    world_check(self, is_sliced(several) || !how->pays, "long attention is in one piece");
+    world_check(self, !is_sliced(one), "attention of no known length is in slices");
+    world_check(self, is_sliced(several), "attention is in one piece");
   }
   for (int32_t i = 0; several && i < RUNS; i++) {
     draw(s, self->rank, i);
@@ -128,8 +128,14 @@ static void bits_agree(world_rank *self) {
   free(sliced);
 }
 
-TEST_LOOP(slices_have_the_bits_of_one_piece, 4) {
+static void set_environment(const shape *how) {
+  if (how->slices) setenv("BANYAN_SLICES", how->slices, 1);
+  if (how->part_kib) setenv("BANYAN_PART_KIB", how->part_kib, 1);
+}
+
+TEST_LOOP(slices_have_the_bits_of_one_piece, (int)(sizeof shapes / sizeof shapes[0])) {
   if (!world_has_network()) return;
+  set_environment(&shapes[_i]);
   world_be_nodes(shapes[_i].nodes);
   shape argument = shapes[_i];
   WORLD_RUN(bits_agree, .nranks = argument.nranks, .argument = &argument);
@@ -160,6 +166,7 @@ TEST(a_refused_run_is_known_to_peers) {
   if (!world_has_network()) return;
   world_be_nodes("a,b");
   shape argument = shapes[0];
+  set_environment(&argument);
   WORLD_RUN(one_refuses, .nranks = 2, .argument = &argument);
 }
 
@@ -177,8 +184,52 @@ static void stays_whole(world_rank *self) {
 }
 
 TEST(a_node_has_no_slices) {
-  shape argument = {NULL, 3, BANYAN_SCATTER_NONE, false};
+  shape argument = {NULL, 3, BANYAN_SCATTER_NONE, "4", NULL};
+  set_environment(&argument);
   WORLD_RUN(stays_whole, .nranks = 3, .argument = &argument);
+}
+
+/* ---- the price --------------------------------------------------------------------------------------------------- */
+
+typedef struct network {
+  shape shape;
+  const char *topo; /* what is said of the network */
+  int32_t keys;
+  bool pays;
+} network;
+
+/* A core is no faster through TCP than 10 Gbit/s, so a faster network leaves no time to hide. */
+static const network networks[] = {
+    {{"a,b", 2, BANYAN_SCATTER_NONE, NULL, NULL}, "host:2 nic@1g", LONG, true},
+    {{"a,b", 2, BANYAN_SCATTER_NONE, NULL, "64"}, "host:2 nic@1g", LONG, true},
+    {{"a,b", 2, BANYAN_SCATTER_NONE, NULL, NULL}, "host:2 nic@1g", 1, false},
+    {{"a,b", 2, BANYAN_SCATTER_NONE, "1", NULL}, "host:2 nic@1g", LONG, false},
+    {{"a,b", 2, BANYAN_SCATTER_NONE, NULL, NULL}, "host:2 nic@100g", LONG, false},
+    {{"a,b", 2, BANYAN_SCATTER_NONE, NULL, "64"}, "host:2 nic@100g", LONG, false},
+};
+
+static void is_priced(world_rank *self) {
+  const network *of = (const network *)self->argument;
+  shard *s = calloc(1, sizeof *s);
+  result *out = calloc(1, sizeof *out);
+  set_up(s);
+  banyan_op *op = make(self, s, self->rank == 0 ? of->keys : 1, out);
+  if (op)
+    world_check(self, is_sliced(op) == of->pays, "%s, %d keys: attention is in %s", of->topo, of->keys,
+                is_sliced(op) ? "slices" : "one piece");
+  banyan_op_free(op);
+  free(s);
+  free(out);
+}
+
+TEST_LOOP(slices_are_chosen_where_the_network_is_slow, (int)(sizeof networks / sizeof networks[0])) {
+  if (!world_has_network()) return;
+  network argument = networks[_i];
+  set_environment(&argument.shape);
+  setenv("BANYAN_TOPO", argument.topo, 1);
+  setenv("BANYAN_TOPO_RANK", "0,1", 1);
+  world_be_nodes(argument.shape.nodes);
+  WORLD_RUN(is_priced, .nranks = 2, .argument = &argument);
 }
 
 int main(void) { return world_main(suite_of("overlap", WORLD_GUARD_S)); }
