@@ -33,7 +33,7 @@ static double attention_ns(const bny_attention *attention, bool has_lengths) {
   return bytes / (keys_bytes_per_ns * threads);
 }
 
-/* What ranks tell each other. */
+/* Ranks tell this each other. */
 typedef struct outlook {
   double attention_ns;
   double is_tcp; /* 1: its network goes through the processor */

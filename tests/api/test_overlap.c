@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/directory.h"
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
@@ -98,7 +99,7 @@ static bool run(world_rank *self, banyan_op *op) {
   return world_ok(self, banyan_wait(op), "wait");
 }
 
-/* Only one rank says that it will have keys, and the first operation is told of none. */
+/* Only one rank says that it will have keys, and for the first operation none does. */
 static void bits_agree(world_rank *self) {
   shard *s = calloc(1, sizeof *s);
   result *whole = calloc(1, sizeof *whole), *sliced = calloc(1, sizeof *sliced);
@@ -170,6 +171,62 @@ TEST(a_refused_run_is_known_to_peers) {
   WORLD_RUN(one_refuses, .nranks = 2, .argument = &argument);
 }
 
+/* ---- the trace --------------------------------------------------------------------------------------------------- */
+
+static void run_once(world_rank *self) {
+  shard *s = calloc(1, sizeof *s);
+  result *out = calloc(1, sizeof *out);
+  set_up(s);
+  draw(s, self->rank, 0);
+  banyan_op *op = make(self, s, KEYS, out);
+  if (op) run(self, op);
+  banyan_op_free(op);
+  free(s);
+  free(out);
+}
+
+/* Finds the begin and end of the next event of that name, in us. */
+static const char *next_event(const char *text, const char *name, double *begin, double *end) {
+  char start[64];
+  snprintf(start, sizeof start, "{\"name\":\"%s\"", name);
+  const char *at = text ? strstr(text, start) : NULL, *ts = at ? strstr(at, "\"ts\":") : NULL;
+  const char *duration = ts ? strstr(ts, "\"dur\":") : NULL;
+  if (!duration) return NULL;
+  *begin = strtod(ts + strlen("\"ts\":"), NULL);
+  *end = *begin + strtod(duration + strlen("\"dur\":"), NULL);
+  return duration;
+}
+
+/* Each slice has a combine. The first combine begins before the last slice is attended to. Combines before that compare
+ * calls. */
+static void check_trace(const char *trace, int slices) {
+  double begin, end, first_combine = 0, first_attended = 0, last_attention = 0;
+  int combines = 0, attentions = 0;
+  for (const char *at = trace; (at = next_event(at, "attention", &begin, &end)); attentions++) {
+    if (attentions == 0 || end < first_attended) first_attended = end;
+    if (begin > last_attention) last_attention = begin;
+  }
+  for (const char *at = trace; (at = next_event(at, "combine", &begin, &end));) {
+    if (begin < first_attended - 0.01) continue;
+    if (combines++ == 0 || begin < first_combine) first_combine = begin;
+  }
+  ck_assert_int_eq(combines, slices);
+  ck_assert_int_ge(attentions, slices);
+  ck_assert_msg(first_combine < last_attention, "attention begins at %f last, and the first combine at %f",
+                last_attention, first_combine);
+}
+
+TEST(a_trace_shows_slices) {
+  if (!world_has_network()) return;
+  setenv("BANYAN_SLICES", "4", 1);
+  directory_set("BANYAN_TRACE", "trace.%r");
+  world_be_nodes("a,b");
+  shape argument = shapes[0];
+  WORLD_RUN(run_once, .nranks = 2, .argument = &argument);
+  check_trace(directory_read("trace.0"), 4);
+  check_trace(directory_read("trace.1"), 4);
+}
+
 /* Within a node ranks copy by themselves, so slices would hide nothing. */
 static void stays_whole(world_rank *self) {
   shard *s = calloc(1, sizeof *s);
@@ -232,4 +289,4 @@ TEST_LOOP(slices_are_chosen_where_the_network_is_slow, (int)(sizeof networks / s
   WORLD_RUN(is_priced, .nranks = 2, .argument = &argument);
 }
 
-int main(void) { return world_main(suite_of("overlap", WORLD_GUARD_S)); }
+int main(void) { return world_main(suite_with("overlap", WORLD_GUARD_S, directory_make, directory_remove)); }
