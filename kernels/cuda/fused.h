@@ -19,7 +19,7 @@
 
 #include "cuda/oneshot.cuh"
 
-/* Of more than BNY_ONESHOT_NARROW_RANKS ranks, so many are merged at a time: what registers of decode kernels allow. */
+/* Sources merged at a time where ranks are more than BNY_ONESHOT_NARROW_RANKS. Registers of decode kernels allow 4. */
 enum { BNY_FUSED_WIDTH = 4 };
 
 struct bny_fused_run {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Waits for the units of several sources and merges them in the order of kernels/op.h: a balanced tree of neighbours.
- * Up to 8 sources are merged in registers. More are merged several at a time, by kernels that know no rounding of nodes.
+ * Up to 8 sources are merged in registers. Kernels that know no rounding of nodes merge more of them several at a time.
  * Others merge them one after another on a stack.
  *
  * A template argument `Sources` is a struct with, for source s of a merge:
@@ -181,8 +181,8 @@ BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, halves> *a, const bny_mer
   }
 }
 
-/* Gets packets of sources [base, base + count), at most `width`, and statistics. If packets take several rounds, every lane
- * loads one of the first 8 packets in each, so that nothing is kept between rounds. */
+/* Gets packets and statistics of sources [base, base + count), at most `width`. If packets take several rounds, every
+ * lane loads one of the first 8 packets in each, so that nothing is kept between rounds. */
 template <int protocol, class Sources, int width>
 BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count,
                                  const bny_unit_work &work, int packet, bny_packet (&packets)[width], float *m,
