@@ -137,7 +137,13 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  * does it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
  * once. Else it takes two or more: banyan_op_query() says which.
  *
- * - On the host combine->live may say how many query tokens a run has: the first so many are attended to.
+ * - combine->live may say how many query tokens a run has: the first so many are attended to. Of what lies past them,
+ *   nothing is read (lengths, q) and no row is written. `token_mask` leaves out rows of this rank. Its seq_lens and
+ *   query_start_loc are BANYAN_ERR_ARGUMENT, because attention has its own. On a device kernels read both at each run
+ *   and each replay of a graph, so one graph serves every number up to that of `combine`.
+ * - On a device, starts in queries.query_start_loc that are negative, decrease, or pass the tokens of the run end the
+ *   run on all ranks. banyan_comm_status() then is BANYAN_ERR_ARGUMENT, and the text names rank and sequence. Lengths
+ *   and pages that are not possible are reported likewise.
  * - On the host, between nodes, the batch may be run in slices: one is combined while the next is attended to. This is
  *   chosen once for a shape, by the longest attention of any rank; banyan_attention_combine_init() knows that by
  *   keys_max alone.

@@ -20,16 +20,19 @@
  * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
  *   order. Coordinates are those of the whole call. banyan_op_device() says what a row means (normalised or not, lse or
  *   m and d, base, empty rows); values are f32 here.
- * - With desc.live the rows are those of the run's tokens, read from the device's memory when banyan_device_begin() is
- *   called, and nothing is said for tokens past them: pushes of these are left out. A row that does not live is pushed
- *   like others. Its statistics and values are then not read, and peers get it as a row without keys.
+ * - With desc.live a kernel serves any number of tokens up to the call's, and any rows of them, also when a graph is
+ *   replayed. What its pointers lead to is memory of the device. It is read from banyan_device_begin() on, and does not
+ *   change before the kernel has ended. The run's rows are those of its tokens: pushes of others do nothing, and
+ *   nothing of the result is written for them. A row of the run that does not live is pushed like others. Its
+ *   statistics and values are then not read, and peers get it as a row without keys.
  * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not then hold
  *   what another block of the grid waits for.
  * - The result goes where banyan_op_device() says. Nothing of it may be read before the kernel has ended.
  * - The kernel can be captured in a graph and replayed. Kernels of a communicator run one after another, on every rank
  *   in the same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin()
  *   at once: it waits for the kernels before.
- * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data) end all waiting.
+ * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data, another number of
+ *   tokens on another rank, starts of sequences that are wrong) end all waiting.
  *   The result is then not written, and banyan_comm_status() reports the fault.
  *
  * Needs sm_80 or later and C++17. Uses 4 bytes of static shared memory. */
