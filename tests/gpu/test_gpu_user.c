@@ -116,7 +116,7 @@ static bool launch(gpu_rank *self, const rig *rig) {
   if (!world_ok(self->world, banyan_op_device(rig->op, &what, &out, BLOCKS, &combine, sizeof combine),
                 "banyan_op_device"))
     return false;
-  user_kernel_rows rows = {rig->in->values, rig->in->lse, NULL, TOKENS, HEADS, VALUE_DIM, (uint32_t)rank};
+  user_kernel_rows rows = {rig->in->values, rig->in->lse, NULL, TOKENS, HEADS, VALUE_DIM, (uint32_t)rank, 0};
   void *arguments[] = {&rows, &combine};
   bny_device_launch launch = {.kernel = &rig->kernel,
                               .grid = {(uint32_t)(BLOCKS - rank % 3), 1, 1},
