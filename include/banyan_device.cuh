@@ -32,8 +32,8 @@
  *   in the same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin()
  *   at once: it waits for the kernels before.
  * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data, another number of
- *   tokens on another rank, starts of sequences that are wrong) end all waiting.
- *   The result is then not written, and banyan_comm_status() reports the fault.
+ *   tokens on another rank, starts of sequences that are wrong) end all waiting. The result is then not written, and
+ *   banyan_comm_status() reports the fault.
  *
  * Needs sm_80 or later and C++17. Uses 4 bytes of static shared memory. */
 #ifndef BANYAN_DEVICE_CUH
