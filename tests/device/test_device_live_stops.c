@@ -20,7 +20,7 @@ int main(void) {
 }
 #else
 
-enum { CALLS = 300, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };
+enum { CALLS = 300, CALLS_SLOWLY = 48, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };
 
 /* Runs that are put on the stream one after another have memory of their own. A rank gives values of its number + 1, in
  * combines by lse 0, and in attention by as many keys as it has of a sequence, which are all alike. */
@@ -46,9 +46,13 @@ enum { LAUNCHED, BLOCKING, WITHIN, ATTENTION };
 
 static bool lives(const slot *slot, int32_t token) { return slot->mask[token] && slot->lengths[token] > 0; }
 
+/* Devices that share no memory run no combine within a kernel. */
+static bool spans_nodes(void) { return getenv("BANYAN_NODE") != NULL; }
+
 static void draw(rig *rig, slot *slot, world_random *all, uint64_t call) {
   world_random own = {(world_seed() * 1000000 + call) * 64 + (uint64_t)rig->world->rank};
   slot->kind = random_below(all, KINDS);
+  if (slot->kind == WITHIN && spans_nodes()) slot->kind = ATTENTION;
   slot->tokens = random_below(all, MOST + 1);
   for (int32_t t = 0; t < MOST; t++) {
     slot->lengths[t] = random_below(&own, KEYS + 1);
@@ -144,7 +148,8 @@ static bool make_ops(rig *rig, slot *slot) {
   describe(slot, &in, &out);
   banyan_comm *comm = rig->world->comm;
   return world_ok(rig->world, banyan_combine_init(comm, &desc, &in, &out, &slot->ops[LAUNCHED]), "combine") &&
-         world_ok(rig->world, banyan_device_combine_init(comm, &desc, &slot->ops[WITHIN]), "device combine") &&
+         (spans_nodes() ||
+          world_ok(rig->world, banyan_device_combine_init(comm, &desc, &slot->ops[WITHIN]), "device combine")) &&
          world_ok(rig->world, banyan_attention_combine_init(comm, &attention, &after, &out, &slot->ops[ATTENTION]),
                   "attention");
 }
@@ -215,7 +220,7 @@ static bool start(rig *rig, slot *slot) {
 
 static uint64_t calls(void) {
   const char *text = getenv("TEST_CALLS");
-  return text ? strtoull(text, NULL, 10) : CALLS;
+  return text ? strtoull(text, NULL, 10) : world_is_sanitized() ? CALLS_SLOWLY : CALLS;
 }
 
 static void call_while_stopped(world_rank *self) {
@@ -254,20 +259,30 @@ static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
   printf("%llu runs of %d ranks, %d stops\n", (unsigned long long)calls(), nranks, stops);
 }
 
-TEST_LOOP(a_rank_is_stopped_and_goes_on, 2) {
+static void run(int32_t ranks, const char *nodes) {
   char words[96];
-  snprintf(words, sizeof words, "devices=4,sms=2,live,step-ns=20,seed=%llu", (unsigned long long)world_seed());
+  snprintf(words, sizeof words, "devices=4,sms=2,live,moved,step-ns=20,seed=%llu", (unsigned long long)world_seed());
+  setenv("BANYAN_DEVICE_NODES", "staged", 1);
+  world_be_nodes(nodes);
   setenv("FAKE_CUDA", words, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
   setenv("BANYAN_ARENA_KIB", "4096", 1);
   fake_cuda_set_image("emulated", 8);
   int32_t *nranks = world_share(sizeof *nranks);
-  *nranks = 2 + _i;
+  *nranks = ranks;
   world_setup setup = {
       .nranks = *nranks, .processes = true, .bare = true, .argument = nranks, .conduct = stop_and_go_on};
   world_run(&setup, call_while_stopped);
   world_unshare(nranks, sizeof *nranks);
 }
+
+TEST_LOOP(a_rank_is_stopped_and_goes_on, 2) { run(2 + _i, NULL); }
+
+#ifdef HAVE_UCX
+TEST(also_between_nodes) {
+  if (world_has_network()) run(3, "a,a,b");
+}
+#endif
 
 int main(void) { return world_main(suite_of("device live stops", WORLD_GUARD_S + (int)(calls() / 10))); }
 #endif
