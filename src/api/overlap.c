@@ -13,7 +13,7 @@
 #include "decode/decode.h"
 
 /* A core reads keys at about this speed (docs/performance.md, "Local attention"). */
-static const double keys_bytes_per_ns = 8;
+static const double keys_bytes_per_ns = 20;
 
 enum { SLICES_MAX = 8 };
 

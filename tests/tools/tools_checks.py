@@ -14,6 +14,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import paper  # noqa: E402
+
 DECODE = os.environ["BANYAN_DECODE"]
 PERF = os.environ["BANYAN_PERF"]
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data" / "smollm2-135m.safetensors"
@@ -188,6 +191,28 @@ class Decode(Tools):
         self.assertEqual(sent[0]["tree"], sent[1]["tree"])
         self.assertEqual(sent[0]["ring"], 2 * 2 * 100 * 64 * 4)
         self.assertEqual(sent[1]["ring"], 10 * sent[0]["ring"])
+
+    def test_bytes_and_memory_are_those_of_the_formulae(self):
+        """Of banyan's layout to the byte; of the paper's, which has no lines of 64 bytes, where these hold whole rows."""
+        for ranks, batch, heads, dim, keys in ((2, 1, 8, 32, 24), (3, 2, 7, 20, 30), (4, 1, 32, 128, 8), (8, 4, 64, 64, 16)):
+            with self.subTest(ranks=ranks, batch=batch, heads=heads, dim=dim):
+                found = paper.decode(DECODE, ranks, ranks * keys, batch, heads, dim, "f16", 1)
+                for method in paper.METHODS:
+                    shape = method, ranks, batch, heads, dim, keys, 2
+                    sent, held = paper.exact(*shape)
+                    self.assertEqual(found[method]["bytes_sent_per_rank"], sent, method)
+                    self.assertEqual(found[method]["peak_extra_bytes_per_rank"] - found[method]["arena_bytes_per_rank"], held, method)
+                    least, most = paper.paper(*shape)[0], paper.paper(*shape)[0] * (1 if method == "ring" else 1.1)
+                    if heads * batch // ranks % 8 == 0:  # rows whose statistics fill lines
+                        self.assertLessEqual(least, sent, method)
+                        self.assertLessEqual(sent, most, method)
+
+    def test_overlap(self):
+        """Within a node nothing runs in slices, and what one operation does cannot be told apart."""
+        found = self.decoded(run(DECODE, "--ranks", "2", "--method", "overlap", "--json", *SMALL), 2)
+        self.assertEqual([r["method"] for r in found["results"]], ["fused", "overlap"])
+        for result in found["results"]:
+            self.assertEqual((result["slices"], result["local_us"], result["combine_us"]), (1, None, None))
 
     def test_for_people(self):
         done = self.expect(run(DECODE, "--ranks", "2", *SMALL), 0)

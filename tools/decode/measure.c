@@ -101,7 +101,7 @@ static bool compare_ranks(const trial *t, uint64_t hash, bool *equal, tool_error
 static bool do_trial(const trial *t, const double *reference, int32_t repeat, sample_set *samples,
                      decode_result *result, tool_error *error) {
   uint64_t first = 0, second = 0, last;
-  double worst[5] = {0}; /* absolute and relative error, runs that differ, bytes sent, extra bytes */
+  double worst[6] = {0}; /* absolute and relative error, runs that differ, bytes sent, extra bytes, of the arena */
   if (!run_afresh(t, &first, error)) return false;
   measure_errors(t, reference, &worst[0], &worst[1]);
   if (!run_afresh(t, &second, error) || !take_times(t, repeat, samples, error)) return false;
@@ -111,7 +111,8 @@ static bool do_trial(const trial *t, const double *reference, int32_t repeat, sa
   t->method->query(t->state, &facts);
   worst[3] = (double)facts.bytes_sent;
   worst[4] = (double)facts.extra_bytes;
-  if (!tool_world_max(t->task->world, worst, 5, error) ||
+  worst[5] = (double)facts.arena_bytes;
+  if (!tool_world_max(t->task->world, worst, 6, error) ||
       (result->ranks_comparable && !compare_ranks(t, first, &result->ranks_equal, error))) {
     return false;
   }
@@ -120,6 +121,7 @@ static bool do_trial(const trial *t, const double *reference, int32_t repeat, sa
   result->runs_equal = result->runs_equal && worst[2] == 0;
   facts.bytes_sent = (uint64_t)worst[3];
   facts.extra_bytes = (uint64_t)worst[4];
+  facts.arena_bytes = (uint64_t)worst[5];
   result->facts = facts;
   return true;
 }

@@ -34,6 +34,7 @@ void decode_facts_add(decode_facts *facts, const banyan_op *op, int32_t runs) {
   facts->roundings += info.roundings;
   facts->bytes_sent += info.bytes_sent * (uint64_t)runs;
   facts->extra_bytes += info.arena_bytes;
+  facts->arena_bytes += info.arena_bytes;
 }
 
 banyan_status decode_run_op(banyan_op *op) {

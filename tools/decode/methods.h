@@ -42,6 +42,7 @@ typedef struct decode_facts {
   uint64_t bytes_sent;  /* by this rank in one run */
   uint64_t roundings;   /* of a value to the wire's type, at most */
   uint64_t extra_bytes; /* what this rank holds beyond inputs and output */
+  uint64_t arena_bytes; /* of these, parts of the arena */
   int32_t slices;       /* that the batch runs in */
 } decode_facts;
 

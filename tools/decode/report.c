@@ -180,6 +180,7 @@ static json_t *result_json(const decode_result *r) {
   json_object_set_new(o, "slices", r->method->is_one ? json_integer(r->facts.slices) : json_null());
   json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)r->facts.bytes_sent));
   json_object_set_new(o, "peak_extra_bytes_per_rank", json_integer((json_int_t)r->facts.extra_bytes));
+  json_object_set_new(o, "arena_bytes_per_rank", json_integer((json_int_t)r->facts.arena_bytes));
   json_object_set_new(o, "rel_error_bound", tool_json_real(r->rel_error_bound));
   json_object_set_new(o, "scatter", json_string(bny_scatter_name(r->scatter)));
   json_object_set_new(o, "rank_bits_equal", r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null());
