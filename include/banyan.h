@@ -588,8 +588,8 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
 /* Makes an operation for an attention kernel that pushes its partials from its epilogue and merges them itself: see
  * banyan_device.cuh. Collective, once for each shape. desc->algorithm is NULL or "oneshot", and desc->stream is
  * ignored. With desc->live one shape serves every number of tokens up to desc->tokens. Launching that kernel on all
- * ranks, in the common order of runs, is a run; banyan_start() refuses the operation. BANYAN_ERR_UNSUPPORTED: the communicator has no device, more than 72 ranks, or arenas in host memory; or
- * canonical order on a lossy wire. */
+ * ranks, in the common order of runs, is a run; banyan_start() refuses the operation. BANYAN_ERR_UNSUPPORTED: the
+ * communicator has no device, more than 72 ranks, or arenas in host memory; or canonical order on a lossy wire. */
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op);
 
 /* Writes `combine`, a banyan_device_combine of `bytes` bytes, for the kernel to take by value. Local, allocates

@@ -193,7 +193,7 @@ class Decode(Tools):
         self.assertEqual(sent[1]["ring"], 10 * sent[0]["ring"])
 
     def test_bytes_and_memory_are_those_of_the_formulae(self):
-        """Of banyan's layout to the byte; of the paper's, which has no lines of 64 bytes, where these hold whole rows."""
+        """They match banyan's layout to the byte, and the paper's where lines of 64 bytes hold whole rows."""
         for ranks, batch, heads, dim, keys in ((2, 1, 8, 32, 24), (3, 2, 7, 20, 30), (4, 1, 32, 128, 8), (8, 4, 64, 64, 16)):
             with self.subTest(ranks=ranks, batch=batch, heads=heads, dim=dim):
                 found = paper.decode(DECODE, ranks, ranks * keys, batch, heads, dim, "f16", 1)
