@@ -19,6 +19,7 @@ static inline bool bny_api_box_is_empty(const bny_box *box) { return box->tokens
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer);
 banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
                                            bool is_output);
+banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *live); /* NULL is allowed */
 
 /* Converts *partial likewise and checks it. NULL is allowed where there are no rows; then nothing is checked. */
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
@@ -28,9 +29,6 @@ banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_parti
  * is kept by its shape, or given to the caller. */
 banyan_status bny_api_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
                                   banyan_op **keep);
-
-/* The same for what `live` points to, which may be NULL. */
-banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *live);
 
 /* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
  * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
