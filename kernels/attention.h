@@ -9,8 +9,10 @@
  * 1e-3.
  * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
  * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN.
- * Eight-bit elements are converted to f32, which is exact. The scale of a KV head is a factor of the logits' scale, and
- * of the sums in double. FlashMLA's scales are factors of the f32 elements, each product rounded once.
+ * Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32
+ * as well, one product after the other, but counts inputs and sums below 2^-126 as 0.
+ * Eight-bit elements are converted to f32 or bf16, which is exact. The scale of a KV head is a factor of the logits'
+ * scale, and of the sums in double. FlashMLA's scales are factors of the f32 elements, each product rounded once.
  *
  * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which
  * other heads share the task. It differs between tables within rounding.
@@ -106,6 +108,7 @@ void bny_attention_finish(const bny_attention_task *task, const bny_attention_su
 
 typedef struct bny_attention_kernels {
   const char *name;
+  const char *merges; /* name of the table of op.h that goes with it */
 
   /* True if this processor can run the table. */
   bool (*supported)(void);
@@ -121,11 +124,17 @@ extern const bny_attention_kernels bny_attention_avx2;
 #ifdef BNY_HAVE_AVX512
 extern const bny_attention_kernels bny_attention_avx512;
 #endif
+#ifdef BNY_HAVE_AVX512_BF16
+extern const bny_attention_kernels bny_attention_avx512_bf16;
+#endif
 
 /* Fastest first, the portable one last; ends with NULL. */
 extern const bny_attention_kernels *const bny_attention_table[];
 
 /* By name, or the fastest that is supported if name is NULL; NULL if the name is unknown or unsupported here. */
 const bny_attention_kernels *bny_attention_kernels_find(const char *name);
+
+/* The fastest supported table that goes with the table of op.h of this name, or of all if none does or name is NULL. */
+const bny_attention_kernels *bny_attention_kernels_beside(const char *name);
 
 #endif

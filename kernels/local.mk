@@ -34,6 +34,13 @@ endif
 libkernels_avx512_la_SOURCES = %D%/cpu/attention_avx512.c %D%/cpu/merge_avx512.c
 libkernels_avx512_la_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
 
+if AVX512_BF16
+noinst_LTLIBRARIES += libkernels_avx512_bf16.la
+libbanyan_core_la_LIBADD += libkernels_avx512_bf16.la
+endif
+libkernels_avx512_bf16_la_SOURCES = %D%/cpu/attention_avx512_bf16.c
+libkernels_avx512_bf16_la_CFLAGS = $(AM_CFLAGS) $(AVX512_BF16_CFLAGS)
+
 # nvcc compiles these, and in tests the host's compiler.
 cuda_sources = \
   include/banyan_device.cuh \

@@ -5,11 +5,14 @@
 #include <immintrin.h>
 #include <string.h>
 
+#define ATTENTION_FORMS X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
+
 #include "attention_loop.h"
 
 typedef __m256 vec;
+typedef __m256i word_vec;
 
-enum { VEC_LANES = 8, SCORE_HEADS = 2 };
+enum { VEC_LANES = 8, SCORE_HEADS = 2, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 2 : (heads) == 2 ? 4 : 8)
 
@@ -48,6 +51,23 @@ VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   char elements[32] = {0};
   if (count > 0) memcpy(elements, at, (size_t)count * attention_element_bytes(dtype));
   return vec_row(elements, dtype);
+}
+
+VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
+  (void)dtype;
+  words[0] = _mm256_loadu_si256((const __m256i *)at);
+}
+
+VECTOR vec vec_even(word_vec words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+
+VECTOR vec vec_odd(word_vec words) {
+  return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
+  (void)query;
+  (void)words;
+  return sums;
 }
 
 VECTOR float vec_sum(vec a) {
@@ -100,4 +120,4 @@ static bool supported(void) {
          (ecx & bit_F16C) != 0;
 }
 
-const bny_attention_kernels bny_attention_avx2 = {"avx2", supported, attention_run};
+const bny_attention_kernels bny_attention_avx2 = {"avx2", "avx2", supported, attention_run};

@@ -3,9 +3,22 @@
  * Attention for AVX-512 (F, BW, DQ, VL) with F16C. */
 #include <immintrin.h>
 
+#ifdef ATTENTION_AVX512_BF16
+#define ATTENTION_FORMS                                                       \
+  X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)             \
+  X(attention_over_e4m3_grouped, BANYAN_E4M3 | ATTENTION_GROUPED)             \
+  X(attention_over_bf16_dot, BANYAN_BF16 | ATTENTION_GROUPED | ATTENTION_DOT) \
+  X(attention_over_e4m3_dot, BANYAN_E4M3 | ATTENTION_GROUPED | ATTENTION_DOT)
+enum { GROUPED_E4M3 = 1, BF16_DOTS = 1 };
+#else
+#define ATTENTION_FORMS X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
+enum { GROUPED_E4M3 = 0, BF16_DOTS = 0 };
+#endif
+
 #include "attention_loop.h"
 
 typedef __m512 vec;
+typedef __m512i word_vec;
 
 enum { VEC_LANES = 16, SCORE_HEADS = 4 };
 
@@ -51,6 +64,55 @@ VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
 }
 
+#ifdef ATTENTION_AVX512_BF16
+/* The bytes of a bf16, by the exponent and mantissa of an E4M3: the last one is NaN. */
+#define HIGH(e) ((e) + 120) >> 1
+#define HIGH8(e) HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e)
+#define LOW(e, m) ((((e) + 120) & 1) << 7 | (m) << 4)
+#define LOW8(e) LOW(e, 0), LOW(e, 1), LOW(e, 2), LOW(e, 3), LOW(e, 4), LOW(e, 5), LOW(e, 6), LOW(e, 7)
+#define NORMAL(x) x(1), x(2), x(3), x(4), x(5), x(6), x(7), x(8), x(9), x(10), x(11), x(12), x(13), x(14)
+static const uint8_t e4m3_high[128] __attribute__((aligned(64))) = {
+    0,        HIGH(-2), HIGH(-1), HIGH(-1), HIGH(0),  HIGH(0),  HIGH(0),  HIGH(0), NORMAL(HIGH8),
+    HIGH(15), HIGH(15), HIGH(15), HIGH(15), HIGH(15), HIGH(15), HIGH(15), 0x7f};
+static const uint8_t e4m3_low[128] __attribute__((aligned(64))) = {
+    0,          LOW(-2, 0), LOW(-1, 0), LOW(-1, 4), LOW(0, 0),  LOW(0, 2),  LOW(0, 4),  LOW(0, 6), NORMAL(LOW8),
+    LOW(15, 0), LOW(15, 1), LOW(15, 2), LOW(15, 3), LOW(15, 4), LOW(15, 5), LOW(15, 6), 0xc0};
+
+VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
+  __m512i bytes = _mm512_loadu_si512(at);
+  if (dtype == BANYAN_BF16) {
+    words[0] = bytes;
+    return;
+  }
+  __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_low), bytes, _mm512_load_si512(e4m3_low + 64));
+  __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_high), bytes, _mm512_load_si512(e4m3_high + 64));
+  high = _mm512_ternarylogic_epi32(high, bytes, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (bytes & 0x80) */
+  words[0] = _mm512_unpacklo_epi8(low, high);
+  words[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
+  return _mm512_dpbf16_ps(sums, (__m512bh)query, (__m512bh)words);
+}
+#else
+VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
+  (void)dtype;
+  words[0] = _mm512_loadu_si512(at);
+}
+
+VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
+  (void)query;
+  (void)words;
+  return sums;
+}
+#endif
+
+VECTOR vec vec_even(word_vec words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
+
+VECTOR vec vec_odd(word_vec words) {
+  return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
+}
+
 VECTOR float vec_sum(vec a) { return _mm512_reduce_add_ps(a); }
 
 /* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
@@ -91,7 +153,15 @@ VECTOR vec vec_exp2(vec x) {
 
 static bool supported(void) {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")
+#ifdef ATTENTION_AVX512_BF16
+         && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16")
+#endif
+      ;
 }
 
-const bny_attention_kernels bny_attention_avx512 = {"avx512", supported, attention_run};
+#ifdef ATTENTION_AVX512_BF16
+const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512", supported, attention_run};
+#else
+const bny_attention_kernels bny_attention_avx512 = {"avx512", "avx512", supported, attention_run};
+#endif

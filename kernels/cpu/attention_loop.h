@@ -11,8 +11,16 @@
  *   attention_factor     what the elements of a type are multiplied by to become those that the hooks above read, the
  *                        inverse of which goes into the scales
  *   attention_unpack     `count` elements of a type, times a scale, as f32
+ *   attention_form       the form in which the hooks read the task's cache
+ *   attention_place      where a row of sums has a column, in a form
+ *   attention_pack       brings a row of queries into a form, in place
+ *   ATTENTION_FORMS      an X for each form beyond the types themselves
  *
- * All but attention_convert work on rows [work->row, work->row + work->rows).
+ * Hooks for logits, weights and sums work on rows [work->row, work->row + work->rows).
+ *
+ * A form is the type of the cache with bits added. ATTENTION_GROUPED: the vectors of 64 columns are filled in the order
+ * that takes the fewest instructions. Queries and sums are kept in that order. ATTENTION_DOT: queries are bf16 as well,
+ * and logits are dot products of pairs.
  *
  * Keys are processed in tiles that stay in the first-level cache together with the queries. Memory is thus read once
  * for all heads of the task. Tiles add up in blocks, in f32, and blocks add up in double. This is a split of the keys
@@ -30,6 +38,7 @@
 #include "attention.h"
 
 enum { ATTENTION_TILE = 32 }; /* at most */
+enum { ATTENTION_GROUPED = 32, ATTENTION_DOT = 64, ATTENTION_TYPE = 31, ATTENTION_GROUP = 64 };
 
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
@@ -44,7 +53,8 @@ typedef struct attention_work {
 } __attribute__((aligned(64))) attention_work;
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
-  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
+  int type = (int)dtype & ATTENTION_TYPE;
+  return type == BANYAN_F32 ? 4 : type == BANYAN_F16 || type == BANYAN_BF16 ? 2 : 1;
 }
 
 /* Keys of a tile. Tiles of 16 rows stay in the first-level cache, with the next tile beside them. Where rows are short,
@@ -67,7 +77,10 @@ static float attention_weights(const double *t, double m, int32_t count, float *
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
 
-static double attention_factor(banyan_dtype dtype);
+static banyan_dtype attention_form(const bny_attention_task *task);
+static int32_t attention_place(banyan_dtype form, int32_t column);
+static void attention_pack(banyan_dtype form, float *row, int32_t count);
+static double attention_factor(banyan_dtype form);
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to);
 
 /* Raises the whole-number max of head h to cover the tile's logits. */
@@ -84,15 +97,15 @@ static inline void attention_raise(attention_work *work, int32_t h, int32_t coun
 }
 
 /* sums->n += n, then n = 0. */
-static inline void attention_fold(const bny_attention_task *task, attention_work *work, bny_attention_sums *sums) {
+static inline __attribute__((always_inline)) void attention_fold(const bny_attention_task *task, banyan_dtype form,
+                                                                 attention_work *work, bny_attention_sums *sums) {
   for (int32_t h = 0; h < task->heads; h++) {
     double factor = bny_attention_rescale(sums->m[h], work->m[h]);
     double *total = sums->n + h * work->n_stride;
     float *n = work->n + h * work->n_stride;
-    for (int32_t j = 0; j < work->n_stride; j++) {
-      total[j] = total[j] * factor + (double)n[j] * work->v_factor;
-      n[j] = 0;
-    }
+    for (int32_t j = 0; j < work->n_stride; j++)
+      total[j] = total[j] * factor + (double)n[attention_place(form, j)] * work->v_factor;
+    memset(n, 0, (size_t)work->n_stride * sizeof *n);
     sums->m[h] = work->m[h];
   }
 }
@@ -107,14 +120,15 @@ static inline bny_attention_task attention_page(const bny_attention_task *task, 
   return one;
 }
 
-/* work->q: the task's queries as f32 rows, padded with zeros. */
-static void attention_queries(const bny_attention_task *task, attention_work *work) {
+/* work->q: the task's queries as f32 rows, padded with zeros, in a form. */
+static void attention_queries(const bny_attention_task *task, banyan_dtype form, attention_work *work) {
   int32_t plain = task->head_dim - task->rope_dim;
   for (int32_t h = 0; h < task->heads; h++) {
     float *q = work->q + h * work->q_stride;
     attention_convert(task->q[h], plain, task->q_dtype, q);
     if (task->rope_dim > 0) attention_convert(task->q_rope[h], task->rope_dim, task->q_dtype, q + plain);
     for (int32_t i = task->head_dim; i < work->q_stride; i++) q[i] = 0;
+    attention_pack(form, q, work->q_stride);
   }
 }
 
@@ -143,13 +157,17 @@ static inline __attribute__((always_inline)) void attention_add(const bny_attent
 /* The same for keys that may be hidden from the rows at hand. One copy of it is enough. */
 static __attribute__((noinline)) void attention_add_seen(const bny_attention_task *keys, banyan_dtype dtype,
                                                          int32_t from, int32_t count, attention_work *work) {
-  switch (dtype) {
+  switch ((int)dtype) {
   case BANYAN_F32: attention_add(keys, BANYAN_F32, from, count, work); break;
   case BANYAN_F16: attention_add(keys, BANYAN_F16, from, count, work); break;
   case BANYAN_BF16: attention_add(keys, BANYAN_BF16, from, count, work); break;
   case BANYAN_E4M3: attention_add(keys, BANYAN_E4M3, from, count, work); break;
   case BANYAN_E5M2: attention_add(keys, BANYAN_E5M2, from, count, work); break;
   case BANYAN_I8: attention_add(keys, BANYAN_I8, from, count, work); break;
+#define X(name, form) \
+  case form: attention_add(keys, (banyan_dtype)(form), from, count, work); break;
+    ATTENTION_FORMS
+#undef X
   }
 }
 
@@ -230,12 +248,12 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
         attention_add(keys, dtype, from, count, work);
       first += count;
     }
-    attention_fold(task, work, sums);
+    attention_fold(task, dtype, work, sums);
     block = block_end;
   }
 }
 
-/* One copy of the loop for each type of the cache. */
+/* One copy of the loop for each form. */
 #define ATTENTION_OVER(name, dtype)                                                                       \
   static __attribute__((noinline)) void name(const bny_attention_task *task, int32_t first, int32_t last, \
                                              attention_work *work, bny_attention_sums *sums) {            \
@@ -247,6 +265,9 @@ ATTENTION_OVER(attention_over_bf16, BANYAN_BF16)
 ATTENTION_OVER(attention_over_e4m3, BANYAN_E4M3)
 ATTENTION_OVER(attention_over_e5m2, BANYAN_E5M2)
 ATTENTION_OVER(attention_over_i8, BANYAN_I8)
+#define X(name, form) ATTENTION_OVER(name, (banyan_dtype)(form))
+ATTENTION_FORMS
+#undef X
 
 static __attribute__((noinline)) void attention_over_flashmla(const bny_attention_task *task, int32_t first,
                                                               int32_t last, attention_work *work,
@@ -255,15 +276,19 @@ static __attribute__((noinline)) void attention_over_flashmla(const bny_attentio
   attention_over(task, BANYAN_F32, first, last, &unpacked, work, sums);
 }
 
-static void attention_over_rows(const bny_attention_task *task, int32_t first, int32_t last, attention_work *work,
-                                bny_attention_sums *sums) {
-  switch (task->kv_dtype) {
+static void attention_over_rows(const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t last,
+                                attention_work *work, bny_attention_sums *sums) {
+  switch ((int)form) {
   case BANYAN_F32: attention_over_f32(task, first, last, work, sums); break;
   case BANYAN_F16: attention_over_f16(task, first, last, work, sums); break;
   case BANYAN_BF16: attention_over_bf16(task, first, last, work, sums); break;
   case BANYAN_E4M3: attention_over_e4m3(task, first, last, work, sums); break;
   case BANYAN_E5M2: attention_over_e5m2(task, first, last, work, sums); break;
   case BANYAN_I8: attention_over_i8(task, first, last, work, sums); break;
+#define X(name, form) \
+  case form: name(task, first, last, work, sums); break;
+    ATTENTION_FORMS
+#undef X
   }
 }
 
@@ -279,13 +304,14 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   }
   work.row = 0;
   work.rows = task->heads;
-  attention_queries(task, &work);
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
-  double factor = is_plain ? attention_factor(task->kv_dtype) : 1;
+  banyan_dtype form = is_plain ? attention_form(task) : BANYAN_F32;
+  attention_queries(task, form, &work);
+  double factor = attention_factor(form);
   work.k_factor = task->scale_log2 * task->k_scale / factor;
   work.v_factor = task->v_scale / factor;
   if (is_plain)
-    attention_over_rows(task, first, last, &work, sums);
+    attention_over_rows(task, form, first, last, &work, sums);
   else
     attention_over_flashmla(task, first, last, &work, sums);
   memcpy(sums->d, work.d, (size_t)task->heads * sizeof work.d[0]);

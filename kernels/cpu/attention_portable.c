@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention in plain C, laid out so that a compiler can use the machine's vectors. */
+#define ATTENTION_FORMS
+
 #include "attention_loop.h"
 #include "f8.h"
 #include "merge_math.h"
@@ -36,9 +38,22 @@ static inline __attribute__((always_inline)) void convert(const char *row, int32
   for (int32_t i = count; i < padded; i++) values[i] = 0;
 }
 
-static double attention_factor(banyan_dtype dtype) {
-  (void)dtype;
+static double attention_factor(banyan_dtype form) {
+  (void)form;
   return 1;
+}
+
+static banyan_dtype attention_form(const bny_attention_task *task) { return task->kv_dtype; }
+
+static inline int32_t attention_place(banyan_dtype form, int32_t column) {
+  (void)form;
+  return column;
+}
+
+static void attention_pack(banyan_dtype form, float *row, int32_t count) {
+  (void)form;
+  (void)row;
+  (void)count;
 }
 
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {
@@ -115,4 +130,4 @@ static inline __attribute__((always_inline)) void attention_accumulate(const bny
     work->n[j] += sums[j];
 }
 
-const bny_attention_kernels bny_attention_portable = {"portable", supported, attention_run};
+const bny_attention_kernels bny_attention_portable = {"portable", "portable", supported, attention_run};

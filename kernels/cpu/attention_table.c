@@ -4,14 +4,16 @@
 #include <string.h>
 
 const bny_attention_kernels *const bny_attention_table[] = {
+#ifdef BNY_HAVE_AVX512_BF16
+    &bny_attention_avx512_bf16,
+#endif
 #ifdef BNY_HAVE_AVX512
     &bny_attention_avx512,
 #endif
 #ifdef BNY_HAVE_AVX2
     &bny_attention_avx2,
 #endif
-    &bny_attention_portable,
-    NULL,
+    &bny_attention_portable,    NULL,
 };
 
 const bny_attention_kernels *bny_attention_kernels_find(const char *name) {
@@ -19,6 +21,13 @@ const bny_attention_kernels *bny_attention_kernels_find(const char *name) {
     if ((!name || strcmp((*at)->name, name) == 0) && (*at)->supported()) return *at;
   }
   return NULL;
+}
+
+const bny_attention_kernels *bny_attention_kernels_beside(const char *name) {
+  for (const bny_attention_kernels *const *at = bny_attention_table; name && *at; at++) {
+    if (strcmp((*at)->merges, name) == 0 && (*at)->supported()) return *at;
+  }
+  return bny_attention_kernels_find(NULL);
 }
 
 void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, const bny_attention_sums *b) {

@@ -6,6 +6,9 @@
  *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
  *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros. Those of E4M3 are times
  *                                2^-8, as an f16 of the same bits is
+ *   vec_words                    2 LANES columns of a grouped form as 16-bit words
+ *   vec_even, vec_odd            the even or odd words, which are bf16, as f32
+ *   vec_dot                      sums of pairs of products of bf16 words, added to floats: for ATTENTION_DOT
  *   vec_sum                      of the lanes
  *   vec_store_sums               sums of the lanes of four vectors, last levels in double, times a factor
  *   vec_difference               (float)(t[lane] - m)
@@ -35,7 +38,72 @@ INLINE void prefetch_bytes(const char *first, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 3);
 }
 
-static inline double attention_factor(banyan_dtype dtype) { return dtype == BANYAN_E4M3 ? 0x1p-8 : 1; }
+static inline double attention_factor(banyan_dtype form) { return form == BANYAN_E4M3 ? 0x1p-8 : 1; }
+
+/* ---- grouped forms ----------------------------------------------------------------------------------------------- */
+
+/* Vectors of words in 64 columns. Words of bf16 are in the order of columns; words of E4M3 in that of vec_words(). */
+enum { WORD_LANES = 2 * VEC_LANES, GROUP_WORDS = ATTENTION_GROUP / WORD_LANES };
+
+INLINE bool is_grouped(banyan_dtype form) { return ((int)form & ATTENTION_GROUPED) != 0; }
+
+INLINE banyan_dtype type_of(banyan_dtype form) { return (banyan_dtype)((int)form & ATTENTION_TYPE); }
+
+/* The word that holds a column. Bytes are unpacked within 16 of them: the first 8 of each to the first vector. */
+INLINE int32_t word_of(banyan_dtype form, int32_t column) {
+  if (type_of(form) != BANYAN_E4M3) return column;
+  int32_t at = column % ATTENTION_GROUP;
+  return column - at + (at % 16 / 8) * WORD_LANES + at / 16 * 8 + at % 8;
+}
+
+static inline __attribute__((always_inline)) int32_t attention_place(banyan_dtype form, int32_t column) {
+  if (!is_grouped(form)) return column;
+  int32_t word = word_of(form, column), at = word % WORD_LANES;
+  return word - at + at % 2 * VEC_LANES + at / 2;
+}
+
+static void attention_pack(banyan_dtype form, float *row, int32_t count) {
+  float from[BNY_ATTENTION_HEAD_DIM_MAX];
+  if (!is_grouped(form)) return;
+  memcpy(from, row, (size_t)count * sizeof *row);
+  for (int32_t i = 0; i < count; i++) {
+    if ((int)form & ATTENTION_DOT) {
+      uint32_t bits;
+      memcpy(&bits, &from[i], sizeof bits);
+      ((uint16_t *)(void *)row)[word_of(form, i)] = (uint16_t)(bits >> 16);
+    } else
+      row[attention_place(form, i)] = from[i];
+  }
+}
+
+static banyan_dtype attention_form(const bny_attention_task *task) {
+  banyan_dtype type = task->kv_dtype;
+  if (task->head_dim % ATTENTION_GROUP != 0 || task->value_dim % ATTENTION_GROUP != 0) return type;
+  int form = (int)type;
+  if (type == BANYAN_BF16 || (type == BANYAN_E4M3 && GROUPED_E4M3)) {
+    form |= ATTENTION_GROUPED;
+    if (task->q_dtype == BANYAN_BF16 && BF16_DOTS) form |= ATTENTION_DOT;
+  }
+  return (banyan_dtype)form;
+}
+
+/* The columns of a vector of words, as floats: of bf16 2 vectors of them, of E4M3 all 64. */
+INLINE int32_t spread_vectors(banyan_dtype form) {
+  return !is_grouped(form) ? 1 : type_of(form) == BANYAN_E4M3 ? ATTENTION_GROUP / VEC_LANES : 2;
+}
+
+INLINE void vec_spread(const char *at, banyan_dtype form, vec *values) {
+  if (!is_grouped(form)) {
+    values[0] = vec_row(at, form);
+    return;
+  }
+  word_vec words[GROUP_WORDS];
+  vec_words(at, type_of(form), words);
+  UNROLL for (int32_t i = 0; i < spread_vectors(form) / 2; i++) {
+    values[2 * i] = vec_even(words[i]);
+    values[2 * i + 1] = vec_odd(words[i]);
+  }
+}
 
 static inline void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {
   const vec exact = vec_set1((float)(1 / attention_factor(dtype))), by = vec_set1(scale);
@@ -64,18 +132,46 @@ INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k
   }
 }
 
+/* 64 columns. */
+INLINE void score_group(int heads, banyan_dtype form, const float *q, int32_t q_stride, int32_t first,
+                        const char *const *rows, vec (*sums)[SCORE_KEYS]) {
+  word_vec words[SCORE_KEYS][GROUP_WORDS];
+  int32_t bytes = (int32_t)attention_element_bytes(form), step = spread_vectors(form) / 2;
+  vec k[SCORE_KEYS];
+  UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
+    UNROLL for (int x = 0; x < GROUP_WORDS; x += step) {
+      vec_words(rows[i] + (int64_t)(first + x * WORD_LANES) * bytes, type_of(form), words[i] + x);
+    }
+  }
+  UNROLL for (int x = 0; x < GROUP_WORDS; x++) {
+    if ((int)form & ATTENTION_DOT) {
+      UNROLL for (int h = 0; h < heads; h++) {
+        vec query = vec_load(q + h * q_stride + first / 2 + x * VEC_LANES);
+        UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_dot(sums[h][i], query, words[i][x]);
+      }
+      continue;
+    }
+    UNROLL for (int i = 0; i < SCORE_KEYS; i++) k[i] = vec_even(words[i][x]);
+    score_step(heads, q + first + x * WORD_LANES, q_stride, k, sums);
+    UNROLL for (int i = 0; i < SCORE_KEYS; i++) k[i] = vec_odd(words[i][x]);
+    score_step(heads, q + first + x * WORD_LANES + VEC_LANES, q_stride, k, sums);
+  }
+}
+
 INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
                         const char *const *rows, double factor, double *t) {
   vec sums[SCORE_HEADS][SCORE_KEYS], k[SCORE_KEYS];
   int32_t whole = task->head_dim / VEC_LANES * VEC_LANES;
   UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_zero(); }
-  for (int32_t j = 0; j < whole; j += VEC_LANES) {
+  for (int32_t j = 0; is_grouped(dtype) && j < whole; j += ATTENTION_GROUP)
+    score_group(heads, dtype, q, q_stride, j, rows, sums);
+  for (int32_t j = 0; !is_grouped(dtype) && j < whole; j += VEC_LANES) {
     UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
       k[i] = vec_row(rows[i] + (size_t)j * attention_element_bytes(dtype), dtype);
     }
     score_step(heads, q + j, q_stride, k, sums);
   }
-  if (whole < task->head_dim) {
+  if (!is_grouped(dtype) && whole < task->head_dim) {
     UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
       k[i] = vec_row_tail(rows[i] + (size_t)whole * attention_element_bytes(dtype), task->head_dim - whole, dtype);
     }
@@ -153,9 +249,12 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
   vec sums[VALUE_HEADS][VALUE_VECTORS(1)], values[VALUE_VECTORS(1)];
   UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero(); }
   for (int32_t i = 0; i < count; i++) {
-    UNROLL for (int j = 0; j < vectors; j++) {
+    UNROLL for (int j = 0; j < vectors; j += spread_vectors(dtype)) {
       const char *at = v + (size_t)(j * VEC_LANES) * element;
-      values[j] = tail != 0 && j == vectors - 1 ? vec_row_tail(at, tail, dtype) : vec_row(at, dtype);
+      if (tail != 0 && j == vectors - 1)
+        values[j] = vec_row_tail(at, tail, dtype);
+      else
+        vec_spread(at, dtype, values + j);
     }
     if (ahead != 0) prefetch_bytes(v + ahead, vectors * VEC_LANES * (int64_t)element);
     UNROLL for (int h = 0; h < heads; h++) {
@@ -180,9 +279,12 @@ INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype 
   for (; column + block <= task->value_dim; column += block)
     value_block(heads, VALUE_VECTORS(heads), 0, task, dtype, v + column * element, count, ahead, p, n + column,
                 n_stride);
-  for (; column + VEC_LANES <= task->value_dim; column += VEC_LANES)
+  for (; is_grouped(dtype) && column < task->value_dim; column += spread_vectors(dtype) * VEC_LANES)
+    value_block(heads, spread_vectors(dtype), 0, task, dtype, v + column * element, count, ahead, p, n + column,
+                n_stride);
+  for (; !is_grouped(dtype) && column + VEC_LANES <= task->value_dim; column += VEC_LANES)
     value_block(heads, 1, 0, task, dtype, v + column * element, count, ahead, p, n + column, n_stride);
-  if (column < task->value_dim)
+  if (!is_grouped(dtype) && column < task->value_dim)
     value_block(heads, 1, task->value_dim - column, task, dtype, v + column * element, count, 0, p, n + column,
                 n_stride);
 }

@@ -76,10 +76,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->engine = comm->device.engine;
   made->finish = comm->exec->kernels;
-  made->kernels = bny_attention_kernels_find(made->finish->name);
-  if (!made->kernels)
-    made->kernels = bny_attention_kernels_find(NULL); /* attention does not support all that op.h
-                                                                         * does */
+  made->kernels = bny_attention_kernels_beside(made->finish->name);
   keep(comm, made, desc, !out);
   made->tokens_max = tokens_max;
   banyan_status status = BANYAN_OK;

@@ -165,6 +165,60 @@ TEST_LOOP(batch_independent, 20) {
   problem_free(&p);
 }
 
+/* Columns in groups of 64, for which kernels have forms of their own. */
+TEST_LOOP(grouped_columns, 60) {
+  static const banyan_dtype caches[] = {BANYAN_BF16, BANYAN_E4M3, BANYAN_I8, BANYAN_F16};
+  static const int32_t groups[] = {1, 2, 3, 4, 5, 8, 16};
+  random_state = (uint64_t)_i + 3000;
+  problem p;
+  int32_t seq_lens[2] = {random_range(1, 150), random_range(0, 3) ? random_range(0, 40) : random_range(500, 1100)};
+  problem_make(&p, 2, 2 * groups[random_range(0, 6)], 2, 64 * random_range(1, 9), 64 * random_range(1, 8),
+               (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16), caches[_i % 4], seq_lens, 1);
+  EACH_TABLE(table) {
+    result r = run(table, &p.desc);
+    compare(table->name, &p.desc, &r, 0.1, 1e-6);
+    result_free(&r);
+  }
+  problem_free(&p);
+}
+
+/* One key has the weight 1, so the result is its value: for each code of eight bits, NaN included. */
+TEST_LOOP(each_code, 3) {
+  static const banyan_dtype caches[] = {BANYAN_E4M3, BANYAN_E5M2, BANYAN_I8};
+  enum { CODES = 256 };
+  uint8_t k[64] = {0}, v[CODES];
+  uint16_t q[64] = {0};
+  int32_t keys = 1;
+  for (int i = 0; i < CODES; i++) v[i] = (uint8_t)(i * 37); /* each code once */
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = 64,
+                                .value_dim = CODES,
+                                .q_dtype = BANYAN_BF16,
+                                .kv_dtype = caches[_i],
+                                .q = q,
+                                .q_batch_stride = 64,
+                                .q_head_stride = 64,
+                                .k = k,
+                                .k_token_stride = 64,
+                                .v = v,
+                                .v_token_stride = CODES,
+                                .seq_lens = &keys};
+  EACH_TABLE(table) {
+    result r = run(table, &desc);
+    for (int i = 0; i < CODES; i++) {
+      float expected = caches[_i] == BANYAN_E4M3   ? bny_float_of_e4m3(v[i])
+                       : caches[_i] == BANYAN_E5M2 ? bny_float_of_e5m2(v[i])
+                                                   : (float)(int8_t)v[i];
+      ck_assert_msg(isnan(expected) ? isnan(r.values[i]) : r.values[i] == expected, "%s: code %d is %g, not %g",
+                    table->name, v[i], (double)r.values[i], (double)expected);
+    }
+    result_free(&r);
+  }
+}
+
 /* The project promises for f32 caches: 1e-6 over 2,560 keys of 64 dimensions. */
 TEST_LOOP(long_f32, 2) {
   random_state = 7;
@@ -440,6 +494,9 @@ TEST(tables) {
   ck_assert_ptr_eq(last, &bny_attention_portable);
   ck_assert_ptr_nonnull(bny_attention_kernels_find(NULL));
   ck_assert_ptr_null(bny_attention_kernels_find("abacus"));
+  ck_assert_ptr_eq(bny_attention_kernels_beside("portable"), &bny_attention_portable);
+  ck_assert_ptr_eq(bny_attention_kernels_beside("abacus"), bny_attention_kernels_find(NULL));
+  ck_assert_ptr_eq(bny_attention_kernels_beside(bny_kernels_find(NULL)->name), bny_attention_kernels_find(NULL));
 }
 
 /* BANYAN_KERNELS is for all that a communicator does on the host. */

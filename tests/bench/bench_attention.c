@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast one core reads a KV cache while it attends to it: gigabytes of keys and values per second for each kernel
- * table and type, next to a plain loop that sums the same memory in the same run, and their ratio.
+ * How fast threads read a KV cache while they attend to it, next to a plain loop of as many threads that sums the same
+ * memory in the same run, and their ratio, for each kernel table and type.
  *
- *     bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS]]]     default 32768 32 8 128 9
+ *     bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS [THREADS [BATCH]]]]]     default 32768 32 8 128 9 1 1
+ *     bench_attention shapes [THREADS [ROUNDS]]      ratios of many shapes, each of 128 MiB
+ *     bench_attention mla [THREADS [ROUNDS]]         128 heads on one KV head, beside a loop of FMA instructions
  *
- * Rounds of the loop and of all tables take turns; medians are printed. */
+ * Rounds of the loop and of all tables take turns; medians are printed. Queries of a 16-bit cache have its type. Those
+ * of an 8-bit cache are bf16, as in models that keep such caches. */
 #include <math.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +20,12 @@
 
 #include "attention.h"
 #include "banyan.h"
+#include "base/pool.h"
 #include "decode/decode.h"
 #include "op.h"
 #include "tests/support/clock.h"
 
-enum { ROUNDS_MAX = 99, TABLES_MAX = 8 };
+enum { ROUNDS_MAX = 99, TABLES_MAX = 8, SHAPE_BYTES = 128 << 20 };
 
 static int ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -57,106 +63,247 @@ static void fill(void *base, size_t elements, banyan_dtype dtype) {
   }
 }
 
-static void bench(banyan_attention_desc *desc, const char *dtype_name, int rounds) {
-  int32_t keys = desc->seq_lens[0], dim = desc->head_dim;
-  size_t elements = (size_t)desc->kv_heads * (size_t)keys * (size_t)dim;
-  size_t bytes = 2 * elements * bny_dtype_bytes(desc->kv_dtype);
-  char *cache = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  float *values = malloc((size_t)desc->heads * (size_t)dim * sizeof *values);
-  float *lse = malloc((size_t)desc->heads * sizeof *lse);
-  if (!cache || !values || !lse) {
-    fprintf(stderr, "bench_attention: no memory for %zu bytes\n", bytes);
-    exit(1);
-  }
-  fill(cache, 2 * elements, desc->kv_dtype);
-  desc->k = cache;
-  desc->v = cache + bytes / 2;
-  banyan_partial out = {.size = sizeof out,
-                        .values = values,
-                        .values_token_stride = (int64_t)desc->heads * dim,
-                        .values_head_stride = dim,
-                        .values_dtype = BANYAN_F32,
-                        .values_kind = BANYAN_VALUES_NORMALISED,
-                        .lse = lse,
-                        .stats_token_stride = desc->heads,
-                        .stats_head_stride = 1,
-                        .stats_dtype = BANYAN_F32,
-                        .stats_kind = BANYAN_STATS_LSE,
-                        .base = BANYAN_BASE_E,
-                        .empty = BANYAN_EMPTY_NEG_INF};
+typedef struct shape {
+  int32_t heads, kv_heads, head_dim, value_dim, keys, batch;
+  banyan_dtype dtype;
+  const char *dtype_name;
+} shape;
+
+typedef struct times {
+  size_t bytes;
+  double read_s, table_s[TABLES_MAX]; /* medians; 0: not run */
+} times;
+
+typedef struct reading {
+  const uint64_t *words;
+  size_t count;
+  int32_t threads;
+  _Atomic uint64_t sum; /* so that the reads are not removed */
+} reading;
+
+static void read_share(void *context, int32_t place) {
+  reading *all = context;
+  size_t lines = all->count / 8, first = lines * (size_t)place / (size_t)all->threads,
+         end = lines * ((size_t)place + 1) / (size_t)all->threads;
+  all->sum += read_all(all->words + 8 * first, 8 * (end - first));
+}
+
+static void *memory_of(size_t bytes) {
+  void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  if (memory) return memory;
+  fprintf(stderr, "bench_attention: no memory for %zu bytes\n", bytes);
+  exit(1);
+}
+
+static banyan_attention_desc describe(const shape *s, const void *q, const char *cache, const int32_t *lengths) {
+  bool is_mla = s->value_dim < s->head_dim; /* values are the first columns of keys */
+  int64_t per_head = (int64_t)s->keys * s->head_dim, all = s->batch * s->kv_heads * per_head;
+  return (banyan_attention_desc){.size = sizeof(banyan_attention_desc),
+                                 .batch = s->batch,
+                                 .heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .head_dim = s->head_dim,
+                                 .value_dim = s->value_dim,
+                                 .q_dtype = bny_dtype_bytes(s->dtype) == 1 ? BANYAN_BF16 : s->dtype,
+                                 .kv_dtype = s->dtype,
+                                 .q = q,
+                                 .q_batch_stride = (int64_t)s->heads * s->head_dim,
+                                 .q_head_stride = s->head_dim,
+                                 .k = cache,
+                                 .k_token_stride = s->head_dim,
+                                 .k_head_stride = per_head,
+                                 .k_batch_stride = s->kv_heads * per_head,
+                                 .v = is_mla ? cache : cache + all * (int64_t)bny_dtype_bytes(s->dtype),
+                                 .v_token_stride = s->head_dim,
+                                 .v_head_stride = per_head,
+                                 .v_batch_stride = s->kv_heads * per_head,
+                                 .seq_lens = lengths};
+}
+
+static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *out, reading *all, bny_pool *pool,
+                       int rounds, bool portable, times *result) {
   double read_s[ROUNDS_MAX], table_s[TABLES_MAX][ROUNDS_MAX];
-  uint64_t sum = 0;
   for (int round = -1; round < rounds; round++) { /* the first is not counted */
     int at = round < 0 ? 0 : round;
     double start = now_s();
-    sum += read_all((const uint64_t *)(const void *)cache, bytes / 8);
+    bny_pool_run(pool, read_share, all);
     read_s[at] = now_s() - start;
     for (int t = 0; bny_attention_table[t]; t++) {
-      if (!bny_attention_table[t]->supported()) continue;
+      const bny_attention_kernels *table = bny_attention_table[t];
+      if (!table->supported() || (!portable && table == &bny_attention_portable)) continue;
       start = now_s();
-      if (bny_decode_attention_run(bny_attention_table[t], bny_kernels_find(NULL), desc, &out, NULL) != BANYAN_OK) {
+      if (bny_decode_attention_run(table, bny_kernels_find(NULL), desc, out, pool) != BANYAN_OK) {
         fprintf(stderr, "bench_attention: %s\n", banyan_last_error());
         exit(1);
       }
       table_s[t][at] = now_s() - start;
-      sum += (uint64_t)(lse[0] > 0);
+      result->table_s[t] = 1;
     }
   }
-  double giga = (double)bytes * 1e-9, read = giga / median(read_s, rounds);
-  for (int t = 0; bny_attention_table[t]; t++) {
-    if (!bny_attention_table[t]->supported()) continue;
-    double seconds = median(table_s[t], rounds);
-    printf("%-5s %-9s %9.1f %9.2f %9.2f %7.3f\n", dtype_name, bny_attention_table[t]->name, 1e6 * seconds,
-           giga / seconds, read, giga / seconds / read);
-  }
-  if (sum == 42) /* so that the reads are not removed */
-    puts("");
-  free(lse);
+  result->read_s = median(read_s, rounds);
+  for (int t = 0; bny_attention_table[t]; t++)
+    if (result->table_s[t] > 0) result->table_s[t] = median(table_s[t], rounds);
+}
+
+static times measure(const shape *s, int rounds, int32_t threads, bool portable) {
+  size_t rows = (size_t)(s->batch * s->heads), queries = rows * (size_t)s->head_dim;
+  size_t elements = (size_t)s->batch * (size_t)s->kv_heads * (size_t)s->keys * (size_t)s->head_dim;
+  times result = {.bytes = (s->value_dim < s->head_dim ? 1 : 2) * elements * bny_dtype_bytes(s->dtype)};
+  int32_t *lengths = memory_of((size_t)s->batch * sizeof *lengths);
+  char *cache = memory_of(result.bytes), *q = memory_of(queries * sizeof(float));
+  float *values = memory_of((queries + rows) * sizeof *values);
+  bny_pool *pool = NULL;
+  if (threads > 1 && bny_pool_make(threads, NULL, &pool) != BANYAN_OK) exit(1);
+  for (int32_t b = 0; b < s->batch; b++) lengths[b] = s->keys;
+  fill(cache, result.bytes / bny_dtype_bytes(s->dtype), s->dtype);
+  banyan_attention_desc desc = describe(s, q, cache, lengths);
+  fill(q, queries, desc.q_dtype);
+  banyan_partial out;
+  banyan_partial_init(&out, values, BANYAN_F32, values + queries, BANYAN_F32, s->heads, s->value_dim);
+  reading all = {.words = (const uint64_t *)(const void *)cache, .count = result.bytes / 8, .threads = threads};
+  run_rounds(&desc, &out, &all, pool, rounds, portable, &result);
+  bny_pool_free(pool);
   free(values);
+  free(q);
   free(cache);
+  free(lengths);
+  return result;
 }
 
 static int32_t argument(int argc, char **argv, int at, int32_t otherwise) {
   int32_t value = argc > at ? atoi(argv[at]) : otherwise;
   if (value < 1) {
-    fprintf(stderr, "usage: bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS]]]\n");
+    fprintf(stderr, "usage: bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS [THREADS [BATCH]]]]]\n"
+                    "       bench_attention shapes | mla [THREADS [ROUNDS]]\n");
     exit(1);
   }
   return value;
 }
 
-int main(int argc, char **argv) {
-  int32_t keys = argument(argc, argv, 1, 32768);
-  banyan_attention_desc desc = {.size = sizeof desc, .batch = 1};
-  desc.heads = argument(argc, argv, 2, 32);
-  desc.kv_heads = argument(argc, argv, 3, 8);
-  desc.head_dim = argument(argc, argv, 4, 128);
-  int rounds = argument(argc, argv, 5, 9);
-  rounds = rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds;
-  size_t queries = (size_t)desc.heads * (size_t)desc.head_dim;
-  float *q = malloc(queries * sizeof *q);
-  if (!q) return 1;
-  fill(q, queries, BANYAN_F32);
-  desc.q_dtype = BANYAN_F32;
-  desc.q = q;
-  desc.q_batch_stride = (int64_t)queries;
-  desc.q_head_stride = desc.head_dim;
-  desc.k_token_stride = desc.v_token_stride = desc.head_dim;
-  desc.k_head_stride = desc.v_head_stride = (int64_t)keys * desc.head_dim;
-  desc.k_batch_stride = desc.v_batch_stride = desc.kv_heads * desc.k_head_stride;
-  desc.seq_lens = &keys;
-  printf("# one query token, %d heads on %d KV heads x %d, %d keys, one core; GB/s of keys and values\n", desc.heads,
-         desc.kv_heads, desc.head_dim, keys);
-  printf("%-5s %-9s %9s %9s %9s %7s\n", "# kv", "kernels", "us", "GB/s", "read GB/s", "ratio");
-  static const struct {
-    banyan_dtype dtype;
-    const char *name;
-  } types[] = {
-      {BANYAN_F16, "f16"}, {BANYAN_BF16, "bf16"}, {BANYAN_F32, "f32"}, {BANYAN_E4M3, "e4m3"}, {BANYAN_I8, "int8"}};
-  for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-    desc.kv_dtype = types[i].dtype;
-    bench(&desc, types[i].name, rounds);
+static int rounds_of(int32_t wanted) { return wanted > ROUNDS_MAX ? ROUNDS_MAX : wanted; }
+
+static const struct {
+  banyan_dtype dtype;
+  const char *name;
+} types[] = {
+    {BANYAN_F16, "f16"}, {BANYAN_BF16, "bf16"}, {BANYAN_F32, "f32"}, {BANYAN_E4M3, "e4m3"}, {BANYAN_I8, "int8"}};
+
+enum { TYPES = sizeof types / sizeof types[0] };
+
+/* ---- ratios of many shapes --------------------------------------------------------------------------------------- */
+
+static void bench_shapes(int32_t threads, int rounds) {
+  static const int32_t groups[] = {1, 4, 8}, dims[] = {64, 128, 256}, batches[] = {1, 16};
+  enum { KV_HEADS = 8 };
+  printf("# %d thread%s, %d MiB of keys and values on %d KV heads; ratios to a loop of reads\n", threads,
+         threads == 1 ? "" : "s", SHAPE_BYTES >> 20, KV_HEADS);
+  printf("# %-4s %5s %4s %5s %9s", "kv", "group", "dim", "batch", "read GB/s");
+  for (int t = 0; bny_attention_table[t]; t++)
+    if (bny_attention_table[t] != &bny_attention_portable && bny_attention_table[t]->supported())
+      printf(" %11s", bny_attention_table[t]->name);
+  puts("");
+  for (int i = 0; i < TYPES * 3 * 3 * 2; i++) {
+    shape s = {.kv_heads = KV_HEADS, .heads = KV_HEADS * groups[i / 6 % 3], .head_dim = dims[i / 2 % 3]};
+    s.batch = batches[i % 2];
+    s.dtype = types[i / 18].dtype;
+    s.value_dim = s.head_dim;
+    s.keys = SHAPE_BYTES / (2 * KV_HEADS * s.head_dim * (int32_t)bny_dtype_bytes(s.dtype)) / s.batch;
+    times result = measure(&s, rounds, threads, false);
+    printf("%-6s %5d %4d %5d %9.1f", types[i / 18].name, s.heads / KV_HEADS, s.head_dim, s.batch,
+           (double)result.bytes * 1e-9 / result.read_s);
+    for (int t = 0; bny_attention_table[t]; t++)
+      if (result.table_s[t] > 0) printf(" %11.2f", result.read_s / result.table_s[t]);
+    puts("");
+    fflush(stdout);
   }
-  free(q);
+}
+
+/* ---- MLA beside the arithmetic of one core ----------------------------------------------------------------------- */
+
+#ifdef __x86_64__
+/* A loop of FMA instructions on registers of the type, in as many chains as hide their latency. */
+#define FMA_GFLOPS(name, type, isa)                                                                              \
+  static __attribute__((target(isa))) double name(int64_t steps) {                                               \
+    type sums[FMA_CHAINS], half = (type){0} + 0.5f;                                                              \
+    _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS; i++) sums[i] = half;                                \
+    double start = now_s();                                                                                      \
+    for (int64_t n = 0; n < steps; n++) {                                                                        \
+      _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS;                                                   \
+                                    i++) __asm__ volatile("vfmadd213ps %1, %1, %0" : "+v"(sums[i]) : "v"(half)); \
+    }                                                                                                            \
+    double operations = 2.0 * FMA_CHAINS * (double)(sizeof half / 4) * (double)steps;                            \
+    return operations * 1e-9 / (now_s() - start);                                                                \
+  }
+
+typedef float float8 __attribute__((vector_size(32)));
+typedef float float16 __attribute__((vector_size(64)));
+enum { FMA_CHAINS = 12 };
+FMA_GFLOPS(fma512_gflops, float16, "avx512f")
+FMA_GFLOPS(fma256_gflops, float8, "avx2,fma")
+
+/* The faster of the two that this processor has, the median of several. */
+static double peak_gflops(int rounds) {
+  double of[ROUNDS_MAX];
+  bool wide = __builtin_cpu_supports("avx512f"), narrow = __builtin_cpu_supports("fma");
+  for (int i = 0; i < rounds; i++) of[i] = wide ? fma512_gflops(2000000) : narrow ? fma256_gflops(2000000) : 0;
+  return median(of, rounds);
+}
+#else
+static double peak_gflops(int rounds) {
+  (void)rounds;
+  return 0;
+}
+#endif
+
+static void bench_mla(int32_t threads, int rounds) {
+  shape s = {.heads = 128, .kv_heads = 1, .head_dim = 576, .value_dim = 512, .keys = 8192, .batch = 1};
+  double peak = peak_gflops(rounds) * threads;
+  double giga = 2e-9 * s.heads * (double)s.keys * (s.head_dim + s.value_dim);
+  printf("# MLA: %d heads on one KV head, 576 and 512 columns, %d keys, %d thread%s; FMA loop x threads %.0f Gflop/s\n",
+         s.heads, s.keys, threads, threads == 1 ? "" : "s", peak);
+  printf("# %-4s %-11s %9s %9s %9s\n", "kv", "kernels", "us", "Gflop/s", "of peak");
+  for (int i = 0; i < TYPES; i++) {
+    s.dtype = types[i].dtype;
+    times result = measure(&s, rounds, threads, false);
+    for (int t = 0; bny_attention_table[t]; t++)
+      if (result.table_s[t] > 0)
+        printf("%-6s %-11s %9.0f %9.1f %9.2f\n", types[i].name, bny_attention_table[t]->name, 1e6 * result.table_s[t],
+               giga / result.table_s[t], giga / result.table_s[t] / peak);
+    fflush(stdout);
+  }
+}
+
+/* ---- one shape --------------------------------------------------------------------------------------------------- */
+
+static void bench_one(int argc, char **argv) {
+  shape s = {.keys = argument(argc, argv, 1, 32768), .heads = argument(argc, argv, 2, 32)};
+  s.kv_heads = argument(argc, argv, 3, 8);
+  s.head_dim = s.value_dim = argument(argc, argv, 4, 128);
+  int rounds = rounds_of(argument(argc, argv, 5, 9));
+  int32_t threads = argument(argc, argv, 6, 1);
+  s.batch = argument(argc, argv, 7, 1);
+  printf("# %d sequence%s, %d heads on %d KV heads x %d, %d keys, %d thread%s; GB/s of keys and values\n", s.batch,
+         s.batch == 1 ? "" : "s", s.heads, s.kv_heads, s.head_dim, s.keys, threads, threads == 1 ? "" : "s");
+  printf("%-5s %-11s %9s %9s %9s %7s\n", "# kv", "kernels", "us", "GB/s", "read GB/s", "ratio");
+  for (int i = 0; i < TYPES; i++) {
+    s.dtype = types[i].dtype;
+    times result = measure(&s, rounds, threads, true);
+    double giga = (double)result.bytes * 1e-9;
+    for (int t = 0; bny_attention_table[t]; t++)
+      if (result.table_s[t] > 0)
+        printf("%-5s %-11s %9.1f %9.2f %9.2f %7.3f\n", types[i].name, bny_attention_table[t]->name,
+               1e6 * result.table_s[t], giga / result.table_s[t], giga / result.read_s,
+               result.read_s / result.table_s[t]);
+  }
+}
+
+int main(int argc, char **argv) {
+  int32_t threads = argc > 1 ? argument(argc, argv, 2, 1) : 1;
+  if (argc > 1 && strcmp(argv[1], "shapes") == 0)
+    bench_shapes(threads, rounds_of(argument(argc, argv, 3, 5)));
+  else if (argc > 1 && strcmp(argv[1], "mla") == 0)
+    bench_mla(threads, rounds_of(argument(argc, argv, 3, 3)));
+  else
+    bench_one(argc, argv);
   return 0;
 }

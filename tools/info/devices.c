@@ -63,7 +63,8 @@ static json_t *cpu(void) {
   CPU_ZERO(&allowed);
   int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
   model_of_cpu(model, sizeof model);
-  const bny_attention_kernels *attention = bny_attention_kernels_find(bny_option_text("BANYAN_KERNELS"));
+  const char *wanted = bny_option_text("BANYAN_KERNELS");
+  const bny_attention_kernels *attention = bny_kernels_find(wanted) ? bny_attention_kernels_beside(wanted) : NULL;
   return json_pack("{s:s, s:i, s:o, s:o, s:s?}", "model", model, "cpus_allowed", cores, "features", features(),
                    "kernels", kernel_tables(), "attention_kernels", attention != NULL ? attention->name : NULL);
 }
