@@ -8,6 +8,7 @@
  *   attention_top        the largest of m and of a head's t; NaN is skipped
  *   attention_weights    work->p = 2^(t - m) of one head for as many entries; returns their sum
  *   attention_accumulate work->n += p v over the tile
+ *   attention_ahead      prefetches the values of the next tile, in as many parts as there are rows at hand
  *   attention_factor     what the elements of a type are multiplied by to become those that the hooks above read, the
  *                        inverse of which goes into the scales
  *   attention_unpack     `count` elements of a type, times a scale, as f32
@@ -37,7 +38,7 @@
 
 #include "attention.h"
 
-enum { ATTENTION_TILE = 32 }; /* at most */
+enum { ATTENTION_TILE = 64 }; /* at most */
 enum { ATTENTION_GROUPED = 32, ATTENTION_DOT = 64, ATTENTION_TYPE = 31, ATTENTION_GROUP = 64 };
 
 typedef struct attention_work {
@@ -57,11 +58,14 @@ static inline __attribute__((always_inline)) size_t attention_element_bytes(bany
   return type == BANYAN_F32 ? 4 : type == BANYAN_F16 || type == BANYAN_BF16 ? 2 : 1;
 }
 
-/* Keys of a tile. Tiles of 16 rows stay in the first-level cache, with the next tile beside them. Where rows are short,
- * tiles of 32 spread the work that each tile takes over more keys. */
+/* Keys of a tile. A tile stays in the first-level cache, with the next tile beside it. Where rows are short, long tiles
+ * spread the work that each tile takes over more keys. What is best for long rows was measured. Bits depend on this, so
+ * it depends on rows of the cache alone. */
 static inline __attribute__((always_inline)) int32_t attention_tile(const bny_attention_task *task,
                                                                     banyan_dtype dtype) {
-  return task->head_dim * (int32_t)attention_element_bytes(dtype) < 256 ? ATTENTION_TILE : ATTENTION_TILE / 2;
+  int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
+  if (row_bytes < 256) return row_bytes <= 64 ? ATTENTION_TILE : 32;
+  return row_bytes >= 512 && row_bytes < 1024 ? 8 : 16;
 }
 
 static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
@@ -76,6 +80,9 @@ static double attention_top(const double *t, double m, int32_t count);
 static float attention_weights(const double *t, double m, int32_t count, float *p);
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
+
+static void attention_ahead(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                            int32_t part, int32_t parts);
 
 static banyan_dtype attention_form(const bny_attention_task *task);
 static int32_t attention_place(banyan_dtype form, int32_t column);
@@ -150,6 +157,7 @@ static inline __attribute__((always_inline)) void attention_add(const bny_attent
     /* All logits so far are -inf or NaN: m = 0 keeps -inf from becoming NaN. */
     double m = work->m[h] == -INFINITY ? 0 : work->m[h];
     work->d[h] += (double)attention_weights(work->t + h * ATTENTION_TILE, m, count, work->p + h * ATTENTION_TILE);
+    attention_ahead(keys, dtype, from, count, h - work->row, work->rows);
   }
   attention_accumulate(keys, dtype, from, count, work);
 }

@@ -84,6 +84,16 @@ static inline __attribute__((always_inline)) void attention_scores(const bny_att
   }
 }
 
+static inline void attention_ahead(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                                   int32_t part, int32_t parts) {
+  (void)task;
+  (void)dtype;
+  (void)first;
+  (void)count;
+  (void)part;
+  (void)parts;
+}
+
 static double attention_top(const double *t, double m, int32_t count) {
   for (int32_t i = 0; i < count; i++) m = t[i] > m ? t[i] : m;
   return m;

@@ -289,11 +289,27 @@ INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype 
                 n_stride);
 }
 
+/* Tiles of 8 rows: memory must not rest while weights are made, so values are prefetched in that phase. */
+INLINE bool is_fetched_with_weights(const bny_attention_task *task, banyan_dtype dtype, int32_t rows) {
+  return rows > 1 && attention_tile(task, dtype) == 8;
+}
+
+INLINE void attention_ahead(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                            int32_t part, int32_t parts) {
+  int32_t tile = attention_tile(task, dtype);
+  if (!is_fetched_with_weights(task, dtype, parts) || task->keys - first - count < tile) return;
+  int64_t row_bytes = task->value_dim * (int64_t)attention_element_bytes(dtype);
+  int32_t each = parts >= 8 ? 1 : parts >= 4 ? 2 : 4; /* of 8: a division would take longer */
+  for (int32_t i = part * each; i < (part + 1) * each && i < tile; i++)
+    prefetch_bytes(attention_row(task->v, task->v_token_stride, first + tile + i, dtype), row_bytes);
+}
+
 INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work) {
   const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
   int64_t ahead = attention_tile(task, dtype) * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
-  if (task->keys - first - count < attention_tile(task, dtype)) ahead = 0;
+  if (task->keys - first - count < attention_tile(task, dtype) || is_fetched_with_weights(task, dtype, work->rows))
+    ahead = 0;
   int32_t end = work->row + work->rows;
   for (int32_t h = work->row; h < end;) {
     const float *p = work->p + h * ATTENTION_TILE;
