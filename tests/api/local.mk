@@ -4,6 +4,7 @@ unit_tests += \
   %D%/test_calls \
   %D%/test_arguments \
   %D%/test_attention \
+  %D%/test_attention_f8 \
   %D%/test_attention_gather \
   %D%/test_attention_live \
   %D%/test_attention_refused \
