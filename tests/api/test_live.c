@@ -103,7 +103,7 @@ static void owned(const banyan_combine_desc *desc, int32_t tokens, int32_t rank,
 }
 
 static void problem_make(problem *problem, sheet_pool *pool, world_random *random, int32_t nranks, int32_t index) {
-  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
   int32_t tokens = 1 + random_below(random, TOKENS_MAX), heads = 1 + random_below(random, 9),
           value_dim = random_below(random, 40), token0, ntokens, head0, nheads;
@@ -112,7 +112,7 @@ static void problem_make(problem *problem, sheet_pool *pool, world_random *rando
                                         .tokens = tokens,
                                         .heads = heads,
                                         .value_dim = value_dim,
-                                        .wire = wires[random_below(random, 3)],
+                                        .wire = wires[random_below(random, 4)],
                                         .scatter = (banyan_scatter)random_below(random, 4),
                                         .root = random_below(random, nranks),
                                         .order = (banyan_order)random_below(random, 2),
@@ -316,7 +316,7 @@ static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_
 
 TEST_LOOP(threads_merge_what_lives, 18) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
 TEST_LOOP(parts_merge_what_lives, 3) { perform(2 + _i, false, 100 + (uint64_t)_i, 64 << 10); }
-TEST_LOOP(processes_merge_what_lives, 3) { perform(2 + 3 * _i, true, 200 + (uint64_t)_i, 0); }
+TEST_LOOP(processes_merge_what_lives, RANKS_MAX) { perform(1 + _i, true, 200 + (uint64_t)_i, 0); }
 
 TEST_LOOP(levels_merge_what_lives, 3) {
   static const char *const levels[] = {"2", "4", "2,4"};
@@ -330,4 +330,7 @@ TEST_LOOP(nodes_merge_what_lives, 2) {
   perform(4, true, 400 + (uint64_t)_i, 0);
 }
 
-int main(void) { return world_main(suite_of("live", 120)); }
+int main(void) {
+  sheet_eight_bits = true;
+  return world_main(suite_of("live", 120));
+}

@@ -323,19 +323,26 @@ static int64_t number_of(const char *name, int64_t otherwise) {
   return text ? strtoll(text, NULL, 10) : otherwise;
 }
 
-/* Case n is one of n % 9 + 1 ranks. */
-TEST_LOOP(random_cases, RANKS_MAX) {
+/* Processes see each other's sheets at the same addresses. */
+static void examine_cases(int index, int64_t cases, bool processes) {
   int64_t only = number_of("ORACLE_CASE", -1);
-  exam *exam = calloc(1, sizeof *exam);
-  ck_assert_ptr_nonnull(exam);
-  *exam =
-      (struct exam){.seed = world_seed(), .first = _i, .cases = number_of("ORACLE_CASES", CASES), .step = RANKS_MAX};
-  if (only >= 0) exam->first = only % RANKS_MAX == _i ? only : INT64_MAX, exam->cases = only + 1;
-  printf("%d ranks: seed %llu (TEST_SEED), cases %lld to %lld (ORACLE_CASES)\n", _i + 1, (unsigned long long)exam->seed,
-         (long long)exam->first, (long long)exam->cases);
-  WORLD_RUN(examine_all, .nranks = _i + 1, .argument = exam, .timeout_ns = 120000000000);
-  free(exam);
+  exam *exam = world_share(sizeof *exam);
+  exam->seed = world_seed();
+  exam->first = index;
+  exam->cases = cases;
+  exam->step = RANKS_MAX;
+  if (only >= 0) exam->first = only % RANKS_MAX == index ? only : INT64_MAX, exam->cases = only + 1;
+  printf("%d ranks%s: seed %llu (TEST_SEED), cases %lld to %lld (ORACLE_CASES)\n", index + 1,
+         processes ? ", processes" : "", (unsigned long long)exam->seed, (long long)exam->first,
+         (long long)exam->cases);
+  fflush(stdout);
+  WORLD_RUN(examine_all, .nranks = index + 1, .processes = processes, .argument = exam, .timeout_ns = 120000000000);
+  world_unshare(exam, sizeof *exam);
 }
+
+/* Case n is one of n % 9 + 1 ranks. */
+TEST_LOOP(random_cases, RANKS_MAX) { examine_cases(_i, number_of("ORACLE_CASES", CASES), false); }
+TEST_LOOP(random_cases_of_processes, RANKS_MAX) { examine_cases(_i, number_of("ORACLE_CASES", CASES) / 5, true); }
 
 /* The oracle's own numbers: what is stored is read, and rounding is to nearest even. */
 TEST(elements) {

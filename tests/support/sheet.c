@@ -189,7 +189,10 @@ sheet sheet_output(sheet_pool *pool, world_random *random, sheet_mood mood, int3
   banyan_partial *partial = &made.partial;
   /* An m of 1e4 rounds by up to 32 in bf16. Sums and numerators are scaled by as many powers of two, too many for
    * f16. */
-  if (mood == SHEET_HUGE && partial->stats_dtype == BANYAN_BF16) partial->values_dtype = BANYAN_F32;
+  if (mood == SHEET_HUGE && partial->stats_dtype == BANYAN_BF16) {
+    partial->values_dtype = BANYAN_F32;
+    partial->values_scale = NULL;
+  }
   partial->empty = empties[random_below(random, 3)];
   partial->empty_below = choose_below(random, partial);
   place(pool, &made, partial->values_kind == BANYAN_VALUES_NUMERATOR || !random_one_in(random, 3));
