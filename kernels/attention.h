@@ -127,6 +127,9 @@ extern const bny_attention_kernels bny_attention_avx512;
 #ifdef BNY_HAVE_AVX512_BF16
 extern const bny_attention_kernels bny_attention_avx512_bf16;
 #endif
+#ifdef BNY_HAVE_NEON
+extern const bny_attention_kernels bny_attention_neon;
+#endif
 
 /* Fastest first, the portable one last; ends with NULL. */
 extern const bny_attention_kernels *const bny_attention_table[];

@@ -41,6 +41,13 @@ endif
 libkernels_avx512_bf16_la_SOURCES = %D%/cpu/attention_avx512_bf16.c
 libkernels_avx512_bf16_la_CFLAGS = $(AM_CFLAGS) $(AVX512_BF16_CFLAGS)
 
+if NEON
+noinst_LTLIBRARIES += libkernels_neon.la
+libbanyan_core_la_LIBADD += libkernels_neon.la
+endif
+libkernels_neon_la_SOURCES = %D%/cpu/attention_neon.c
+libkernels_neon_la_CFLAGS = $(AM_CFLAGS) $(NEON_CFLAGS)
+
 # nvcc compiles these, and in tests the host's compiler.
 cuda_sources = \
   include/banyan_device.cuh \

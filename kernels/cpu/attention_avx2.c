@@ -12,7 +12,7 @@
 typedef __m256 vec;
 typedef __m256i word_vec;
 
-enum { VEC_LANES = 8, SCORE_HEADS = 2, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
+enum { VEC_LANES = 8, SCORE_HEADS = 2, GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 2 : (heads) == 2 ? 4 : 8)
 

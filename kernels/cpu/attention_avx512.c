@@ -9,10 +9,10 @@
   X(attention_over_e4m3_grouped, BANYAN_E4M3 | ATTENTION_GROUPED)             \
   X(attention_over_bf16_dot, BANYAN_BF16 | ATTENTION_GROUPED | ATTENTION_DOT) \
   X(attention_over_e4m3_dot, BANYAN_E4M3 | ATTENTION_GROUPED | ATTENTION_DOT)
-enum { GROUPED_E4M3 = 1, BF16_DOTS = 1 };
+enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 1, BF16_DOTS = 1 };
 #else
 #define ATTENTION_FORMS X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
-enum { GROUPED_E4M3 = 0, BF16_DOTS = 0 };
+enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
 #endif
 
 #include "attention_loop.h"

@@ -13,6 +13,9 @@ const bny_attention_kernels *const bny_attention_table[] = {
 #ifdef BNY_HAVE_AVX2
     &bny_attention_avx2,
 #endif
+#ifdef BNY_HAVE_NEON
+    &bny_attention_neon,
+#endif
     &bny_attention_portable,    NULL,
 };
 

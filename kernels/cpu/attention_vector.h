@@ -15,6 +15,7 @@
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
  *   vec_top                      the largest of m and of t[count], count rounded up to LANES_MAX; NaN is skipped
  *   SCORE_HEADS                  heads whose four-key sums fit in the registers together with four keys
+ *   GROUPED_BF16, GROUPED_E4M3   1 where caches of the type have a grouped form; BF16_DOTS: 1 where there is vec_dot
  *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
  *
  * Each key and value is loaded and converted once for a block of heads. Rows are prefetched one tile ahead, into the
@@ -80,7 +81,7 @@ static banyan_dtype attention_form(const bny_attention_task *task) {
   banyan_dtype type = task->kv_dtype;
   if (task->head_dim % ATTENTION_GROUP != 0 || task->value_dim % ATTENTION_GROUP != 0) return type;
   int form = (int)type;
-  if (type == BANYAN_BF16 || (type == BANYAN_E4M3 && GROUPED_E4M3)) {
+  if ((type == BANYAN_BF16 && GROUPED_BF16) || (type == BANYAN_E4M3 && GROUPED_E4M3)) {
     form |= ATTENTION_GROUPED;
     if (task->q_dtype == BANYAN_BF16 && BF16_DOTS) form |= ATTENTION_DOT;
   }

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention for aarch64: Advanced SIMD (NEON) as each such processor has it. */
+#include <arm_neon.h>
+#include <string.h>
+
+#define ATTENTION_FORMS
+
+#include "attention_loop.h"
+
+typedef float32x4_t vec;
+typedef uint16x8_t word_vec;
+
+/* A bf16 becomes an f32 in one instruction, so words need no groups. */
+enum { VEC_LANES = 4, SCORE_HEADS = 4, GROUPED_BF16 = 0, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
+
+#define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
+
+#define VECTOR static inline __attribute__((always_inline))
+
+VECTOR vec vec_zero(void) { return vdupq_n_f32(0); }
+VECTOR vec vec_set1(float value) { return vdupq_n_f32(value); }
+VECTOR vec vec_load(const float *at) { return vld1q_f32(at); }
+VECTOR void vec_store(float *at, vec value) { vst1q_f32(at, value); }
+VECTOR vec vec_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
+VECTOR vec vec_mul(vec a, vec b) { return vmulq_f32(a, b); }
+VECTOR vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
+
+VECTOR vec widen(uint16x4_t halves, banyan_dtype dtype) {
+  if (dtype == BANYAN_F16) return vcvt_f32_f16(vreinterpret_f16_u16(halves));
+  return vreinterpretq_f32_u32(vshll_n_u16(halves, 16));
+}
+
+/* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
+VECTOR vec widen_bytes(uint32_t four, banyan_dtype dtype) {
+  uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32(four));
+  int16x4_t wide = vget_low_s16(vmovl_s8(vreinterpret_s8_u8(bytes)));
+  if (dtype == BANYAN_I8) return vcvtq_f32_s32(vmovl_s16(wide));
+  if (dtype == BANYAN_E5M2) return widen(vreinterpret_u16_s16(vshl_n_s16(wide, 8)), BANYAN_F16);
+  uint16x4_t halves = vand_u16(vreinterpret_u16_s16(vshl_n_s16(wide, 7)), vdup_n_u16(0xbf80));
+  uint16x4_t is_nan = vceq_u16(vand_u16(halves, vdup_n_u16(0x3f80)), vdup_n_u16(0x3f80));
+  return widen(vorr_u16(halves, vand_u16(is_nan, vdup_n_u16(0x7e00))), BANYAN_F16);
+}
+
+VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
+  uint32_t four;
+  if (dtype == BANYAN_F32) return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)at));
+  if (attention_element_bytes(dtype) == 2) return widen(vreinterpret_u16_u8(vld1_u8((const uint8_t *)at)), dtype);
+  memcpy(&four, at, sizeof four);
+  return widen_bytes(four, dtype);
+}
+
+VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
+  char elements[16] = {0};
+  if (count > 0) memcpy(elements, at, (size_t)count * attention_element_bytes(dtype));
+  return vec_row(elements, dtype);
+}
+
+/* No form is grouped. */
+VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
+  (void)dtype;
+  words[0] = vreinterpretq_u16_u8(vld1q_u8((const uint8_t *)at));
+}
+
+VECTOR vec vec_even(word_vec words) { return vreinterpretq_f32_u16(words); }
+
+VECTOR vec vec_odd(word_vec words) { return vreinterpretq_f32_u16(words); }
+
+VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
+  (void)query;
+  (void)words;
+  return sums;
+}
+
+VECTOR float vec_sum(vec a) { return vaddvq_f32(a); }
+
+VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
+  for (int i = 0; i < 4; i += 2) {
+    vec pairs = vpaddq_f32(v[i], v[i + 1]);
+    float64x2_t sums = vpaddq_f64(vcvt_f64_f32(vget_low_f32(pairs)), vcvt_high_f64_f32(pairs));
+    vst1q_f64(t + i, vmulq_n_f64(sums, factor));
+  }
+}
+
+VECTOR vec vec_difference(const double *t, double m) {
+  float64x2_t max = vdupq_n_f64(m);
+  float32x2_t low = vcvt_f32_f64(vsubq_f64(vld1q_f64(t), max));
+  return vcvt_high_f32_f64(low, vsubq_f64(vld1q_f64(t + 2), max));
+}
+
+/* The instruction returns the number if one operand is NaN. */
+VECTOR double vec_top(const double *t, double m, int32_t count) {
+  float64x2_t top = vdupq_n_f64(m);
+  for (int32_t i = 0; i < count; i += 2) top = vmaxnmq_f64(vld1q_f64(t + i), top);
+  return vmaxnmvq_f64(top);
+}
+
+VECTOR vec exp2_fraction(vec f);
+
+/* The whole part goes into the exponent. The result is a normal number, because x >= -125. */
+VECTOR vec vec_exp2(vec x) {
+  uint32x4_t vanishes = vcltq_f32(x, vdupq_n_f32(-125.0f));
+  vec whole = vrndnq_f32(x);
+  int32x4_t y = vreinterpretq_s32_f32(exp2_fraction(vsubq_f32(x, whole)));
+  y = vaddq_s32(y, vshlq_n_s32(vcvtq_s32_f32(whole), 23));
+  return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_s32(y), vanishes));
+}
+
+#include "attention_vector.h"
+
+static bool supported(void) { return true; }
+
+const bny_attention_kernels bny_attention_neon = {"neon", "portable", supported, attention_run};
