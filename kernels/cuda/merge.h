@@ -18,7 +18,7 @@ enum {
   BNY_MERGE_WIDTH = 8,
   BNY_MERGE_NODES = BNY_MERGE_WIDTH - 1,
   BNY_MERGE_STACK = 8,
-  BNY_MERGE_PARTS_STACK = 6 /* for up to 31 parts, and the one that comes */
+  BNY_MERGE_PARTS_STACK = 5 /* for up to 18 parts, those of 72 ranks: at most 4 are kept, and one comes */
 };
 
 struct bny_rounding {
