@@ -357,7 +357,11 @@ void survey(module *made) {
       size_t at = in.at - word.size();
       uint32_t line = in.line;
       if (in.take("(")) in.skip_past(')');
-      made->places[in.next()] = {at, line};
+      std::string name = in.next();
+      in.expect("(");
+      in.skip_past(')');
+      if (in.take(";")) continue; /* declared before its definition */
+      made->places[name] = {at, line};
       in.skip_past('{');
       for (int depth = 1; depth > 0;) depth += in.skip_past_brace();
     } else if (word == ".shared") {
