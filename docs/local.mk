@@ -23,6 +23,7 @@ nobase_dist_doc_DATA += \
   %D%/pictures/gb200-nvl72.svg \
   %D%/pictures/hgx-h100-faults.svg \
   %D%/pictures/mi300x.svg \
+  %D%/pictures/paper.svg \
   %D%/testing.md \
   %D%/topology.md \
   %D%/tour.md \

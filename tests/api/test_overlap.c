@@ -9,7 +9,7 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-enum { BATCH = 16, HEADS = 32, DIM = 128, KEYS = 5, ROWS = BATCH * HEADS, LONG = 120, RUNS = 5 };
+enum { BATCH = 16, HEADS = 32, DIM = 128, KEYS = 5, ROWS = BATCH * HEADS, LONG = 2000, RUNS = 5 };
 
 typedef struct shard {
   banyan_attention_desc desc;

@@ -3,13 +3,14 @@
 """The comparison of the Tree Attention paper (arXiv 2408.04093): one combine, Ring Attention and three allreduces, over ranks of
 one machine, with what each sends and holds beside the paper's formulae.
 
-usage: tests/tools/paper.py [--decode PROGRAM] [--ranks 2,4,8] [--keys 8192,32768,...] [--repeat N] [--svg FILE]
+usage: tests/tools/paper.py [--decode PROGRAM] [--ranks 2,4,8] [--keys 8192,32768,...] [--repeat N] [--rounds N] [--svg FILE]
 
-Prints a table, and with --svg draws its latencies. tests/tools/tools_checks.py compares small sizes with exact(), the bytes of
+Prints a table, whose times are medians over rounds, and with --svg draws its latencies. tests/tools/tools_checks.py compares small sizes with exact(), the bytes of
 banyan's own layout, and with paper(), which leaves out padding."""
 import argparse
 import json
 import math
+import statistics
 import subprocess
 import sys
 
@@ -71,10 +72,10 @@ def in_bytes(number):
     return f"{number:.0f} B"
 
 
-def line(ranks, keys, found, shape):
+def line(ranks, keys, found, times, shape):
     """Cells of a row: latency; bytes and memory of each method, beside the paper's."""
     cells = [f"{ranks}", f"{keys // 1024} K"]
-    cells += [f"{found[method]['latency_us']['p50']:,.0f}" for method in METHODS]
+    cells += [f"{times[method]:,.0f}" for method in METHODS]
     for what in (0, 1):
         for method in METHODS:
             result = found[method]
@@ -144,6 +145,7 @@ def main():
     parser.add_argument("--ranks", type=numbers, default=[2, 4, 8])
     parser.add_argument("--keys", type=numbers, default=[8 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20])
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--svg")
     arguments = parser.parse_args()
     shape = 1, 8, 32
@@ -152,9 +154,10 @@ def main():
     points = {}
     for ranks in arguments.ranks:
         for keys in arguments.keys:
-            found = decode(arguments.decode, ranks, keys, *shape, "f16", arguments.repeat)
-            points[ranks, keys] = {method: found[method]["latency_us"]["p50"] for method in METHODS}
-            print("| " + " | ".join(line(ranks, keys, found, shape)) + " |", flush=True)
+            runs = [decode(arguments.decode, ranks, keys, *shape, "f16", arguments.repeat) for _ in range(arguments.rounds)]
+            times = {method: statistics.median(run[method]["latency_us"]["p50"] for run in runs) for method in METHODS}
+            points[ranks, keys] = times
+            print("| " + " | ".join(line(ranks, keys, runs[0], times, shape)) + " |", flush=True)
     if arguments.svg:
         with open(arguments.svg, "w", encoding="utf-8") as stream:
             stream.write(picture(points))
