@@ -7,6 +7,8 @@ dist_example_DATA = \
   %D%/live.c \
   %D%/generate.py \
   %D%/mpi.c \
+  %D%/ownership.c \
+  %D%/prefill.c \
   %D%/smollm.py \
   %D%/summarise.py \
   %D%/threads.c

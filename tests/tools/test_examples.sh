@@ -82,6 +82,15 @@ if compile live "$top/examples/live.c"; then
   prints live "all rows are right" bash -c 'both "$0"' "$work/live"
 fi
 
+if compile prefill "$top/examples/prefill.c"; then
+  prints prefill "all queries saw the keys up to their own" bash -c 'both "$0"' "$work/prefill"
+fi
+
+# docs/integration.md shows the output.
+if compile ownership "$top/examples/ownership.c"; then
+  prints ownership "$(sed -n '/^    rank 0 has 16 of 26 keys/,/^$/{s/^    //p}' "$top/docs/integration.md" | LC_ALL=C sort)" "$work/ownership"
+fi
+
 mpi=$(makefile_value MPI_LIBS)
 if [ -z "$mpi" ] || ! command -v mpirun >/dev/null; then
   echo "left out: mpi.c, for there is no MPI"

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The owner of each key of a sequence, by rule and page by page. No ranks are needed: all calls are local. */
+#include <banyan.h>
+#include <stdio.h>
+
+enum { RANKS = 3, LENGTH = 26, PAGES = 8 };
+
+static banyan_status by_rule(void) {
+  static const int32_t weights[RANKS] = {2, 1, 1}; /* the first rank has twice the memory */
+  banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
+  rule.kind = BANYAN_OWNERSHIP_BLOCKS, rule.nranks = RANKS, rule.block = 4, rule.weights = weights;
+  banyan_status status = BANYAN_OK;
+  for (int32_t rank = 0; rank < RANKS && status == BANYAN_OK; rank++) {
+    int64_t keys = 0, token = 0;
+    status = banyan_ownership_keys(&rule, rank, LENGTH, &keys); /* an entry of the rank's seq_lens */
+    if (status == BANYAN_OK) status = banyan_ownership_token(&rule, rank, 0, &token);
+    printf("rank %d has %d of %d keys, the first is token %d\n", rank, (int)keys, LENGTH, (int)token);
+  }
+  return status;
+}
+
+static banyan_status by_pages(void) {
+  int64_t pages[RANKS] = {0, 0, 0};
+  banyan_status status = BANYAN_OK;
+  for (int page = 0; page < PAGES && status == BANYAN_OK; page++) {
+    int32_t rank = 0;
+    status = banyan_next_page(RANKS, NULL, pages, NULL, &rank);
+    pages[rank]++;
+  }
+  printf("%d pages: %d %d %d\n", PAGES, (int)pages[0], (int)pages[1], (int)pages[2]);
+  /* Rank 2 leaves: its pages go to the others. */
+  static const int32_t remaining[RANKS] = {1, 1, 0};
+  banyan_page_move moves[RANKS];
+  int32_t count = 0;
+  if (status == BANYAN_OK) status = banyan_page_moves(RANKS, remaining, pages, moves, &count);
+  for (int32_t i = 0; i < count && status == BANYAN_OK; i++)
+    printf("move %d from rank %d to %d\n", (int)moves[i].pages, moves[i].from, moves[i].to);
+  return status;
+}
+
+int main(void) {
+  banyan_status status = by_rule();
+  if (status == BANYAN_OK) status = by_pages();
+  if (status != BANYAN_OK) fprintf(stderr, "%s\n", banyan_last_error());
+  return status != BANYAN_OK;
+}
