@@ -116,10 +116,15 @@ TEST_LOOP(levels_gather, 3) {
   perform(8, false, 300 + (uint64_t)_i, 0);
 }
 
-TEST_LOOP(nodes_gather, 2) {
+/* Nodes of as many ranks and of different numbers, also with ranks of a node apart from each other. */
+TEST_LOOP(nodes_gather, 10) {
+  static const struct {
+    const char *nodes;
+    int32_t nranks;
+  } layouts[] = {{"a,a,b,b", 4}, {"a,b", 2}, {"a,a,a,b", 4}, {"a,b,a,c,b", 5}, {"a,a,b,b,c,c,d", 7}};
   if (!world_has_network()) return;
-  world_be_nodes("a,a,b,b");
-  perform(4, true, 400 + (uint64_t)_i, _i ? 64 << 10 : 0);
+  world_be_nodes(layouts[_i / 2].nodes);
+  perform(layouts[_i / 2].nranks, true, 400 + (uint64_t)_i, _i % 2 ? 64 << 10 : 0);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */

@@ -110,7 +110,7 @@ class Options(Tools):
         perf = ("", "combine allgather", "allreduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
                 "combine --sizes 5X", "combine --against nccl", "combine --scatter heads --against mpi",
                 "allgather --heads 3", "barrier --wire f16", "combine --batch 2 --sizes 520", "combine --iterations 0",
-                "combine --against mpi", "combine --between")
+                "combine --against mpi", "allgather --against mpi", "allgather-heads --against mpi", "combine --between")
         for options in perf:
             done = self.expect(run(PERF, *options.split()), 2)
             self.assertEqual(done.stdout, "", options)
@@ -422,6 +422,16 @@ class Launchers(Tools):
                 self.assertEqual(row["errors"], 0)
                 for key in "banyan_us", "mpi_allgather_us", "mpi_op_us", "mpi_allreduce3_us", "ratio_to_best_mpi":
                     self.assertGreater(row[key], 0)
+
+    def test_heads_against_mpi(self):
+        self.with_mpi()
+        for ranks in 2, 3:
+            done = self.expect(mpirun(ranks, PERF, "allgather-heads", "--against", "mpi", "--sizes", "1K,9K", "--iterations", "20",
+                                      "--json"), 0)
+            for row in json.loads(done.stdout)["rows"]:
+                self.assertEqual(row["errors"], 0)
+                self.assertNotIn("mpi_op_us", row)
+                self.assertAlmostEqual(row["ratio_to_best_mpi"], row["mpi_allgather_us"] / row["banyan_us"], 2)
 
 
 if __name__ == "__main__":

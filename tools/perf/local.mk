@@ -8,6 +8,7 @@ banyan_perf_SOURCES = \
   %D%/merge.c %D%/merge.h \
   %D%/methods.h \
   %D%/mpi.c \
+  %D%/mpi_heads.c \
   %D%/report.c %D%/report.h \
   %D%/tokens.c %D%/tokens.h
 banyan_perf_CFLAGS = $(tools_cflags)

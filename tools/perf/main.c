@@ -83,6 +83,11 @@ static const tool_option options[] = {
      "Print one JSON object on standard output and nothing else. Text for people goes to standard error, a row "
      "when each size is done.",
      TOOL_FLAG_AT(json)},
+    {"against", NULL,
+     "Under mpirun, for combine and allgather-heads: also measure MPI. It has three forms of the merge, and one of "
+     "heads: "
+     "an all-gather, and then heads are copied to their places.",
+     TOOL_NAME_AT(protocol.against_mpi, rivals)},
     {.help = "For combine alone"},
     {"batch", "B", "One size instead of many: B tokens, 1 if only --heads is given.", TOOL_INT_AT(batch, 1, 1 << 20),
      COMBINE_ONLY},
@@ -101,8 +106,6 @@ static const tool_option options[] = {
      "Blocking calls of a random number of tokens, from 1 to that of --batch (default 512): the time of a call whose "
      "number differs from that of the call before, and of one with the same number.",
      TOOL_FLAG_AT(tokens_random), COMBINE_ONLY},
-    {"against", NULL, "Under mpirun: also measure three forms of the same merge with MPI.",
-     TOOL_NAME_AT(protocol.against_mpi, rivals), COMBINE_ONLY},
     {"device", "cuda[:N]",
      "On a GPU, in graphs. Ranks are threads, 8 unless --ranks says otherwise, all on that device. "
      "Beside the combine, a copy of the partial is measured, and three reductions in its place.",
@@ -131,6 +134,8 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->perf.collective),
                           a->combine_only);
   }
+  if (a->protocol.against_mpi && !combine && !heads)
+    return tool_error_set(error, "--against mpi goes with combine and allgather-heads");
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE)
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
   if (a->protocol.against_mpi && !bny_launch_under_mpi())
@@ -222,7 +227,7 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
     }
     if (!perf_measure(&perf, &a->protocol, &rows[i], error)) return false;
     *correct = *correct && rows[i].errors.wrong == 0;
-    if (stream != NULL) perf_report_row(&rows[i], a->protocol.against_mpi, stream);
+    if (stream != NULL) perf_report_row(&rows[i], stream);
   }
   if (stream == NULL) return true;
   perf_report_trailer(rows, a->size_count, &a->protocol, stream);

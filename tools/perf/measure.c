@@ -107,7 +107,7 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
             tool_world_max(world, m->times, m->count * m->iterations, error);
   if (ok) {
     const perf_case *perf = m->perf;
-    *row = (perf_row){.bytes = perf->bytes, .iterations = m->iterations};
+    *row = (perf_row){.bytes = perf->bytes, .iterations = m->iterations, .mpi_count = m->count - 1};
     row->rows = perf->collective == BNY_COMBINE ? (int64_t)perf->tokens * perf->heads : 0;
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm == NULL ? "" : info.algorithm);
     for (int32_t r = 0; r < world->nranks; r++) {
@@ -138,8 +138,9 @@ bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row
   bool ok = perf_banyan_method(perf, &m.methods[0], &m.op, error);
   m.count = ok ? 1 : 0;
   if (ok && protocol->against_mpi) {
-    ok = perf_mpi_methods(perf, m.methods + 1, error);
-    m.count += ok ? PERF_MPI_METHODS : 0;
+    bool heads = perf->collective == BNY_ALLGATHER_HEADS;
+    ok = heads ? perf_mpi_heads(perf, m.methods + 1, error) : perf_mpi_methods(perf, m.methods + 1, error);
+    m.count += !ok ? 0 : heads ? 1 : PERF_MPI_METHODS;
   }
   m.times = malloc((size_t)METHODS_MAX * (size_t)m.iterations * sizeof *m.times);
   ok = ok && (m.times != NULL || tool_error_set(error, "out of memory"));

@@ -21,6 +21,7 @@ typedef struct perf_row {
   int64_t rows; /* combine */
   char algorithm[32];
   double p50_us, p99_us;
+  int mpi_count;
   double mpi_p50_us[PERF_MPI_METHODS];            /* in the order of perf_mpi_methods() */
   uint64_t bytes_sent;                            /* by the rank that sends most */
   uint64_t most_between_nodes, all_between_nodes; /* likewise to other nodes, and by all ranks */

@@ -35,10 +35,13 @@ typedef struct perf_method {
 /* Names "banyan". *op lives as long as the method. */
 bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error);
 
-/* The three forms on MPI, for ranks under mpirun. */
+/* The three forms of a combine on MPI, for ranks under mpirun. */
 enum { PERF_MPI_METHODS = 3 };
 extern const char *const perf_mpi_names[PERF_MPI_METHODS];
 
 bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
+
+/* The one form of an all-gather of heads, which has the first of these names. */
+bool perf_mpi_heads(const perf_case *perf, perf_method *method, tool_error *error);
 
 #endif

@@ -16,7 +16,8 @@ static double gigabytes_per_second(const perf_row *row) {
 
 /* The time of the fastest of the MPI forms over that of banyan. */
 static double ratio_of(const perf_row *row) {
-  double best = fmin(row->mpi_p50_us[0], fmin(row->mpi_p50_us[1], row->mpi_p50_us[2]));
+  double best = INFINITY;
+  for (int i = 0; i < row->mpi_count; i++) best = fmin(best, row->mpi_p50_us[i]);
   return row->p50_us > 0 ? best / row->p50_us : 0;
 }
 
@@ -67,11 +68,11 @@ bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FI
   return ok;
 }
 
-void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream) {
+void perf_report_row(const perf_row *row, FILE *stream) {
   fprintf(stream, "  %10zu %9" PRId64 "  %-18s %9.2f %9.2f %9.3f %7" PRId64 " %9.1e\n", row->bytes, row->rows,
           row->algorithm[0] == '\0' ? "-" : row->algorithm, row->p50_us, row->p99_us, gigabytes_per_second(row),
           row->errors.wrong, row->errors.worst);
-  for (int i = 0; against_mpi && i < PERF_MPI_METHODS; i++) {
+  for (int i = 0; i < row->mpi_count; i++) {
     fprintf(stream, "  %10zu %9" PRId64 "  %-18s %9.2f  %.2f times banyan's\n", row->bytes, row->rows,
             perf_mpi_names[i], row->mpi_p50_us[i], row->p50_us > 0 ? row->mpi_p50_us[i] / row->p50_us : 0);
   }
@@ -126,9 +127,11 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
   json_object_set_new(o, "bytes_between_nodes_per_rank", json_integer((json_int_t)row->most_between_nodes));
   json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
   if (protocol->against_mpi) {
-    json_object_set_new(o, "mpi_allgather_us", tool_json_real(row->mpi_p50_us[0]));
-    json_object_set_new(o, "mpi_op_us", tool_json_real(row->mpi_p50_us[1]));
-    json_object_set_new(o, "mpi_allreduce3_us", tool_json_real(row->mpi_p50_us[2]));
+    for (int i = 0; i < row->mpi_count; i++) {
+      char key[40];
+      snprintf(key, sizeof key, "%s_us", perf_mpi_names[i]);
+      json_object_set_new(o, key, tool_json_real(row->mpi_p50_us[i]));
+    }
     json_object_set_new(o, "ratio_to_best_mpi", tool_json_real(ratio_of(row)));
   }
   return o;

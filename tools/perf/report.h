@@ -11,7 +11,7 @@
 /* Collective: where each rank runs. Only rank 0 prints, to stream, if it is not NULL. */
 bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FILE *stream, tool_error *error);
 
-void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream);
+void perf_report_row(const perf_row *row, FILE *stream);
 void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *protocol, FILE *stream);
 
 /* {"rows": [...]} on standard output. */
