@@ -129,6 +129,9 @@ BNY_HD static inline float bny_saturate(float value, float limit) {
 
 /* ---- elementary functions ---------------------------------------------------------------------------------------- */
 
+/* Series are summed in pairs, and pairs in pairs: a chain of 7 operations, where Horner's order has 20. A warp that reads
+ * or gives statistics has nothing else to do meanwhile. */
+
 /* 2^s for a whole s <= 0, and 0 for s < -126 and for NaN, which is what -inf minus -inf gives. */
 BNY_HD static inline float bny_exp2_whole(float s) {
   float kept = s >= -126.0f ? s : -127.0f;
@@ -145,17 +148,12 @@ BNY_HD static inline double bny_ceil(double t) {
 BNY_HD static inline double bny_exp2(double t) {
   double shifted = t + 0x1.8p52; /* its low bits are k, the whole number nearest to t */
   double x = bny_times_double(t - (shifted - 0x1.8p52), BNY_LN_2);
-  double sum = 1.0 / 3628800;
-  sum = bny_times_double(sum, x) + 1.0 / 362880;
-  sum = bny_times_double(sum, x) + 1.0 / 40320;
-  sum = bny_times_double(sum, x) + 1.0 / 5040;
-  sum = bny_times_double(sum, x) + 1.0 / 720;
-  sum = bny_times_double(sum, x) + 1.0 / 120;
-  sum = bny_times_double(sum, x) + 1.0 / 24;
-  sum = bny_times_double(sum, x) + 1.0 / 6;
-  sum = bny_times_double(sum, x) + 0.5;
-  sum = bny_times_double(sum, x) + 1.0;
-  sum = bny_times_double(sum, x) + 1.0;
+  double x2 = bny_times_double(x, x), x4 = bny_times_double(x2, x2);
+  double low = bny_times_double(bny_times_double(x, 1.0 / 6) + 0.5, x2) + (x + 1.0);
+  double middle =
+      bny_times_double(bny_times_double(x, 1.0 / 5040) + 1.0 / 720, x2) + (bny_times_double(x, 1.0 / 120) + 1.0 / 24);
+  double high = bny_times_double(x2, 1.0 / 3628800) + (bny_times_double(x, 1.0 / 362880) + 1.0 / 40320);
+  double sum = bny_times_double(bny_times_double(high, x4) + middle, x4) + low;
   return bny_double_of_bits(bny_bits_of_double(sum) + (bny_bits_of_double(shifted) << 52));
 }
 
@@ -169,14 +167,11 @@ BNY_HD static inline double bny_log2(double x) {
   double f = bny_double_of_bits(bits - (offset & 0xfff0000000000000u));
   double s = (f - 1.0) / (f + 1.0);
   double z = bny_times_double(s, s);
-  double sum = 1.0 / 15;
-  sum = bny_times_double(sum, z) + 1.0 / 13;
-  sum = bny_times_double(sum, z) + 1.0 / 11;
-  sum = bny_times_double(sum, z) + 1.0 / 9;
-  sum = bny_times_double(sum, z) + 1.0 / 7;
-  sum = bny_times_double(sum, z) + 1.0 / 5;
-  sum = bny_times_double(sum, z) + 1.0 / 3;
-  sum = bny_times_double(sum, z) + 1.0;
+  double z2 = bny_times_double(z, z), z4 = bny_times_double(z2, z2);
+  double low = bny_times_double(bny_times_double(z, 1.0 / 7) + 1.0 / 5, z2) + (bny_times_double(z, 1.0 / 3) + 1.0);
+  double high =
+      bny_times_double(bny_times_double(z, 1.0 / 15) + 1.0 / 13, z2) + (bny_times_double(z, 1.0 / 11) + 1.0 / 9);
+  double sum = bny_times_double(high, z4) + low;
   return k + bny_times_double(bny_times_double(s, 2.0 * BNY_LOG2_E), sum);
 }
 
