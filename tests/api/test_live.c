@@ -314,9 +314,9 @@ static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_
   sheet_pool_free(&pool);
 }
 
-TEST_LOOP(threads_merge_what_lives, 18) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
+TEST_RANDOM(threads_merge_what_lives, 18) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
 TEST_LOOP(parts_merge_what_lives, 3) { perform(2 + _i, false, 100 + (uint64_t)_i, 64 << 10); }
-TEST_LOOP(processes_merge_what_lives, RANKS_MAX) { perform(1 + _i, true, 200 + (uint64_t)_i, 0); }
+TEST_RANDOM(processes_merge_what_lives, RANKS_MAX) { perform(1 + _i, true, 200 + (uint64_t)_i, 0); }
 
 TEST_LOOP(levels_merge_what_lives, 3) {
   static const char *const levels[] = {"2", "4", "2,4"};

@@ -43,7 +43,7 @@ TEST_RANGE(merges_random_shapes, 1, COMBINE_RANKS_MAX + 1) {
 }
 
 /* The same over levels: groups of 2 and 4 ranks, the last of them short, as if links between them were slow. */
-TEST_LOOP(merges_over_levels, 49) {
+TEST_RANDOM(merges_over_levels, 49) {
   static const char *const levels[] = {"2", "4", "2,4", "3", "5", "2,6", "8"};
   static const int32_t nranks[] = {3, 4, 6, 7, 8, 11, 16};
   combine_task *task = combine_task_new(nranks[_i % 7], 4 + (uint64_t)_i);

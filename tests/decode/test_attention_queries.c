@@ -300,7 +300,7 @@ static float *row_of(float *values, const sequences *s, int32_t token, int32_t h
   return values + ((int64_t)token * s->heads + head) * s->value_dim;
 }
 
-TEST_LOOP(every_row_is_that_of_double_precision, 120) {
+TEST_RANDOM(every_row_is_that_of_double_precision, 120) {
   random_state = (uint64_t)_i + 77;
   sequences s;
   sequences_make(&s);
@@ -328,7 +328,7 @@ TEST_LOOP(every_row_is_that_of_double_precision, 120) {
 }
 
 /* A query alone has the bits that it has beside others, whatever these see. */
-TEST_LOOP(queries_do_not_change_each_other, 40) {
+TEST_RANDOM(queries_do_not_change_each_other, 40) {
   random_state = (uint64_t)_i + 9000;
   sequences s;
   sequences_make(&s);
@@ -408,7 +408,7 @@ static void over_shards(world_rank *self) {
   shard_free(&made);
 }
 
-TEST_LOOP(shards_make_the_whole, 24) {
+TEST_RANDOM(shards_make_the_whole, 24) {
   random_state = (uint64_t)_i + 500;
   sequences s;
   sequences_make(&s);

@@ -154,7 +154,7 @@ static void combine_all(world_rank *self) {
 
 static const char *const machines[] = {"", "no-vmm,no-ipc", "no-files"};
 
-TEST_LOOP(every_algorithm_and_scatter, 3 * RANKS_MAX) {
+TEST_RANDOM(every_algorithm_and_scatter, 3 * RANKS_MAX) {
   begin(machines[_i / RANKS_MAX]);
   task *task = make_task(1 + _i % RANKS_MAX, (uint64_t)_i, combine_all);
   task->one_device = _i % 2;

@@ -110,7 +110,7 @@ static void perform(int32_t nranks, uint64_t salt) {
   device_world_end();
 }
 
-TEST_LOOP(devices_gather, RANKS_MAX) { perform(1 + _i % RANKS_MAX, (uint64_t)_i); }
+TEST_RANDOM(devices_gather, RANKS_MAX) { perform(1 + _i % RANKS_MAX, (uint64_t)_i); }
 
 TEST_LOOP(small_arenas_gather_in_parts, 2) {
   setenv("BANYAN_ARENA_KIB", "64", 1);

@@ -31,7 +31,7 @@ static void combine_all(device_nodes_rank *self, const device_nodes_task *task) 
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 
 /* One after another on the stream: small and large arenas, a device for each or one for all. */
-TEST_LOOP(threads_merge_random_shapes, 4) {
+TEST_RANDOM(threads_merge_random_shapes, 4) {
   int32_t nranks = 2 + _i;
   device_nodes_begin(nranks, "");
   combine_task *of = combine_task_new(nranks, 31);
@@ -54,7 +54,7 @@ static const struct {
 } machines[] = {{"a,a,b,b", 4}, {"a,a,b,b,c,c", 6}, {"a,a,a,a,b,b,b,b", 8},
                 {"a,b,c,d", 4}, {"a,a,a,b", 4},     {"a,b,b,b,a", 5}};
 
-TEST_LOOP(machines_of_many_shapes, (int)(sizeof machines / sizeof machines[0])) {
+TEST_RANDOM(machines_of_many_shapes, (int)(sizeof machines / sizeof machines[0])) {
   int32_t nranks = machines[_i].nranks;
   device_nodes_begin_on(machines[_i].names, "");
   combine_task *of = combine_task_new(nranks, 45 + (uint64_t)_i);

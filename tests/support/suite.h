@@ -6,6 +6,8 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "tests/support/sanitized.h"
+
 typedef struct suite_test {
   const TTest *test;
   int first, end;
@@ -36,6 +38,14 @@ static inline void suite_add(suite_test *self, const TTest *test, int first, int
   static void name(int _i CK_ATTRIBUTE_UNUSED)
 #define TEST_LOOP(name, count) TEST_RANGE(name, 0, count)
 #define TEST(name) TEST_RANGE(name, 0, 1)
+
+/* A loop of many random cases. A build with a sanitizer takes every third. */
+#define TEST_RANDOM(name, count)                    \
+  static void name##_case(int _i);                  \
+  TEST_LOOP(name, count) {                          \
+    if (!sanitizer_leaves_out(_i)) name##_case(_i); \
+  }                                                 \
+  static void name##_case(int _i CK_ATTRIBUTE_UNUSED)
 
 /* The suite of all tests of this file. Check's own limit of 4 s stays if timeout_s is 0. */
 static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up, SFun tear_down) {
