@@ -39,8 +39,9 @@ struct weak_store {
   unsigned char *to;
   unsigned char value[16];
   uint8_t bytes;
-  bool synced; /* becomes visible before later fences of the block */
-  bool held;   /* until a fence for aliases */
+  bool synced;   /* becomes visible before later fences of the block */
+  bool held;     /* until a fence for aliases */
+  uint32_t line; /* stores of one line become visible together; 0: of none */
 };
 
 struct owned_memory {
@@ -124,6 +125,7 @@ struct launch_state {
 struct bny_emulator {
   bny_emulator_config config;
   uint64_t random;
+  uint32_t lines; /* that had a number */
   uint64_t steps = 0;
   std::vector<std::unique_ptr<launch_state>> launches;
   std::map<uint32_t, uint32_t> resident;
@@ -267,13 +269,18 @@ bool overlap(const weak_store &one, const unsigned char *at, size_t bytes) {
   return one.to < at + bytes && at < one.to + one.bytes;
 }
 
-/* Makes a store visible, after the thread's earlier ones to the same place. */
+/* Makes a store visible, after the thread's earlier ones to the same place, and with the rest of its line. */
 void apply_store(fiber *writer, size_t index) {
   for (size_t i = 0; i < index; i++)
     if (overlap(writer->stores[i], writer->stores[index].to, writer->stores[index].bytes)) index = i;
   weak_store one = writer->stores[index];
   writer->stores.erase(writer->stores.begin() + static_cast<std::ptrdiff_t>(index));
   memcpy(one.to, one.value, one.bytes);
+  for (size_t i = 0; one.line != 0 && i < writer->stores.size();)
+    if (writer->stores[i].line == one.line)
+      apply_store(writer, i), i = 0;
+    else
+      i++;
 }
 
 /* Returns whether a store had to be kept. */
@@ -600,9 +607,9 @@ void bny_emulated_cluster_barrier(void) {
   if (!barrier_arrive(barrier, static_cast<int>(launch->what.cluster * launch->what.threads))) park(&barrier->waiting);
 }
 
-void bny_emulated_store(void *to, const void *value, size_t bytes) {
+void bny_emulated_store(void *to, const void *value, size_t bytes, uint32_t line) {
   fiber *self = running->current;
-  weak_store one = {static_cast<unsigned char *>(to), {}, static_cast<uint8_t>(bytes), false, false};
+  weak_store one = {static_cast<unsigned char *>(to), {}, static_cast<uint8_t>(bytes), false, false, line};
   for (const owned_memory &memory : running->owned)
     one.held |= memory.device != self->block->launch->what.device && overlap(one, memory.memory, memory.bytes);
   memcpy(one.value, value, bytes);
@@ -618,6 +625,8 @@ void bny_emulated_store(void *to, const void *value, size_t bytes) {
   self->stores.push_back(one);
   if (self->stores.size() > WEAK_STORES_MAX) apply_any(self);
 }
+
+uint32_t bny_emulated_new_line(void) { return ++running->lines; }
 
 void bny_emulated_settle(void) {
   settle(running->current);

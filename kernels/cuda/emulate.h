@@ -69,9 +69,11 @@ const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
                                             size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES];
 void bny_emulated_barrier(int id, int threads, bool wait); /* of the block; id 0: all of its threads */
 void bny_emulated_cluster_barrier(void);
-void bny_emulated_yield(void);                                      /* lets other threads run */
-void bny_emulated_store(void *to, const void *value, size_t bytes); /* visible at once, or later */
-void bny_emulated_settle(void);                                     /* a fence: all stores before it become visible */
+void bny_emulated_yield(void); /* lets other threads run */
+/* Becomes visible at once, or later, and with all others of the same line, if that is not 0. */
+void bny_emulated_store(void *to, const void *value, size_t bytes, uint32_t line = 0);
+uint32_t bny_emulated_new_line(void); /* the number of a new line */
+void bny_emulated_settle(void);   /* a fence: all stores before it become visible */
 /* Stores of this thread to shared memory become visible at once, others before later fences of its block. */
 void bny_emulated_sync(void);
 void bny_emulated_load(const void *from, void *value, size_t bytes);
@@ -224,9 +226,10 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
   } mine = {to, value};
   const unsigned char(*all)[BNY_EMULATED_EXCHANGE_BYTES] =
       bny_emulated_exchange(BNY_EMULATED_LINE_STORE, &mine, sizeof mine);
+  uint32_t line = bny_emulated_new_line();
   for (uint32_t i = bny_lane(); bny_lane() % 8 == 0 && i < bny_lane() + 8; i++) {
     memcpy(&mine, all[i], sizeof mine);
-    if (mine.to) bny_emulated_store(mine.to, &mine.value, sizeof mine.value);
+    if (mine.to) bny_emulated_store(mine.to, &mine.value, sizeof mine.value, line);
   }
   bny_emulated_settle();
 }
