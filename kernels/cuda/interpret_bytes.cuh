@@ -105,7 +105,7 @@ template <int protocol> BNY_DEVICE void bny_bytes_unit(bny_interpreter *run, int
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bool active = packet < run->work.packets;
-    bny_packet value[BNY_MERGE_WIDTH];
+    bny_packet value[1] = {};
     if (copies)
       value[0] = bny_bytes_read<protocol>(*run, unit, packet);
     else
