@@ -51,6 +51,7 @@ libkernels_neon_la_CFLAGS = $(AM_CFLAGS) $(NEON_CFLAGS)
 # nvcc compiles these, and in tests the host's compiler.
 cuda_sources = \
   include/banyan_device.cuh \
+  %D%/cuda/blocks.h \
   %D%/cuda/combine.cuh \
   %D%/cuda/decode.cuh \
   %D%/cuda/decode_combine.cuh \

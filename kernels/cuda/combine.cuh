@@ -9,8 +9,8 @@
 #include "cuda/interpret_heads.cuh"
 #include "cuda/oneshot.cuh"
 
-#define BNY_CUDA_ONESHOT(name, protocol, halves, wide) BNY_ONESHOT_KERNEL(name, protocol, halves, wide)
-#define BNY_CUDA_INTERPRET(name, protocol, halves) BNY_INTERPRET_KERNEL(name, protocol, halves)
+#define BNY_CUDA_ONESHOT(name, protocol, bits, wide) BNY_ONESHOT_KERNEL(name, protocol, bits, wide)
+#define BNY_CUDA_INTERPRET(name, protocol, bits) BNY_INTERPRET_KERNEL(name, protocol, bits)
 #define BNY_CUDA_BYTES(name, protocol) BNY_BYTES_KERNEL(name, protocol)
 #define BNY_CUDA_HEADS(name, protocol) BNY_HEADS_KERNEL(name, protocol)
 #include "cuda/kernels.def"

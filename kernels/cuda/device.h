@@ -16,6 +16,7 @@
  *   bny_shuffle(v, lane), bny_shuffle_xor(v, mask): v of the other lane. 4- or 8-byte types
  *   bny_lowest_bit(bits): its number; -1 if bits is 0
  *   bny_warp_any(p), bny_warp_all(p), bny_warp_ballot(p), bny_warp_sync()
+ *   bny_warp_max_32(v): the largest of all lanes
  * Block
  *   bny_block_sync(); bny_named_sync(id, threads), bny_named_arrive(id, threads): barriers 1..15 for a multiple of 32
  *   BNY_SHARED(type, name), BNY_SHARED_ARRAY(type, name, count): shared memory; bny_dynamic_shared(): the launch's;

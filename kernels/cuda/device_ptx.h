@@ -52,6 +52,17 @@ template <typename T> BNY_DEVICE T bny_shuffle_xor(T value, int mask) {
 BNY_DEVICE bool bny_warp_any(bool p) { return __any_sync(0xffffffffu, p) != 0; }
 BNY_DEVICE bool bny_warp_all(bool p) { return __all_sync(0xffffffffu, p) != 0; }
 BNY_DEVICE uint32_t bny_warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
+BNY_DEVICE uint32_t bny_warp_max_32(uint32_t value) {
+#if BNY_ARCH >= 800
+  return __reduce_max_sync(0xffffffffu, value);
+#else
+  BNY_UNROLL for (int mask = 16; mask > 0; mask /= 2) {
+    uint32_t other = bny_shuffle_xor(value, mask);
+    value = value > other ? value : other;
+  }
+  return value;
+#endif
+}
 BNY_DEVICE int bny_lowest_bit(uint32_t bits) { return __ffs((int)bits) - 1; }
 BNY_DEVICE void bny_warp_sync(void) { __syncwarp(); }
 BNY_DEVICE void bny_block_sync(void) { __syncthreads(); }

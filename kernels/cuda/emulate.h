@@ -147,6 +147,16 @@ BNY_DEVICE uint32_t bny_warp_ballot(bool p) {
   return votes;
 }
 BNY_DEVICE int bny_lowest_bit(uint32_t bits) { return bits ? __builtin_ctz(bits) : -1; }
+BNY_DEVICE uint32_t bny_warp_max_32(uint32_t value) {
+  const unsigned char(*all)[BNY_EMULATED_EXCHANGE_BYTES] =
+      bny_emulated_exchange(BNY_EMULATED_SHUFFLE, &value, sizeof value);
+  for (int i = 0; i < BNY_WARP_LANES; i++) {
+    uint32_t other;
+    memcpy(&other, all[i], sizeof other);
+    value = value > other ? value : other;
+  }
+  return value;
+}
 BNY_DEVICE bool bny_warp_any(bool p) { return bny_warp_ballot(p) != 0; }
 BNY_DEVICE bool bny_warp_all(bool p) { return bny_warp_ballot(p) == 0xffffffffu; }
 BNY_DEVICE void bny_warp_sync(void) {

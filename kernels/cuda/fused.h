@@ -100,27 +100,27 @@ template <int quads> struct bny_fused_quads {
 
 /* Called by all lanes. Each lane asks for its own columns. Of a row that does not live, only that it is empty is
  * sent. */
-template <bool halves, class Values>
+template <int bits, class Values>
 BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_live_row live, int32_t head, float stat,
                                    float sum, const Values &values) {
   bny_worker *self = &run->self;
   const bny_oneshot &what = run->combine->what;
-  bny_unit_work work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
+  bny_unit_work work = bny_unit_work_make<BNY_PROTOCOL_LL16, bits>(what.shape);
   bny_oneshot_destinations to = {{self, &what, BNY_PROTOCOL_LL16, 0}, true};
   bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
-  if (live.reads) import = bny_import_make(run->combine->call.in, stat, sum, halves);
+  if (live.reads) import = bny_import_make(run->combine->call.in, stat, sum, bits != 32);
   bny_unit_rows row = {token, head, 0, 0, 0, 0, 0, 0, 0};
   bny_worker_report_data(self, import.bad, bny_unit_row_number(what.shape, row));
   BNY_ROLLED for (int first = 0; first < work.packets && !self->failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
-    bny_unit_columns at = bny_unit_columns_of<BNY_PROTOCOL_LL16, halves>(work, packet);
-    bny_lane_values<BNY_PROTOCOL_LL16, halves> taken;
+    bny_unit_columns at = bny_unit_columns_of<BNY_PROTOCOL_LL16, bits>(work, packet);
+    bny_lane_values<BNY_PROTOCOL_LL16, bits> taken;
     BNY_UNROLL for (int i = 0; i < taken.count; i++) {
       bool wanted = i >= at.low && i < at.high;
       float value = work.columns > 0 && live.reads ? bny_fused_value(values, wanted ? at.column + i : 0) : 0.0f;
       taken.value[i] = wanted ? value : 0.0f;
     }
-    bny_packet made = bny_unit_import<BNY_PROTOCOL_LL16, halves>(taken, import, packet, what.shape.wire);
+    bny_packet made = bny_unit_import(taken, work, import, packet, what.shape.wire);
     bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, live.place, head, packet, packet < work.packets, made);
   }
   bny_worker_fence_alias(*self->group);
@@ -135,18 +135,18 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
   if (run->combine->call.live.most) live = bny_live_row_of(run->combine->call.live, run->live.count, token);
   if (live.place < 0) return;
   if (run->combine->what.shape.wire == BNY_WIRE_F32)
-    bny_fused_push_row<false>(run, token, live, head, stat, sum, values);
+    bny_fused_push_row<32>(run, token, live, head, stat, sum, values);
   else
-    bny_fused_push_row<true>(run, token, live, head, stat, sum, values);
+    bny_fused_push_row<16>(run, token, live, head, stat, sum, values);
 }
 
-template <bool halves, int width>
-BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, halves, width> bny_fused_merge_begin(const bny_fused_run &run) {
-  bny_oneshot_run<BNY_PROTOCOL_LL16, halves, width> merge;
+template <int bits, int width>
+BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, bits, width> bny_fused_merge_begin(const bny_fused_run &run) {
+  bny_oneshot_run<BNY_PROTOCOL_LL16, bits, width> merge;
   merge.self = run.self;
   merge.live = run.live;
   merge.lone = false;
-  merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(run.combine->what.shape);
+  merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, bits>(run.combine->what.shape);
   return merge;
 }
 
@@ -154,8 +154,8 @@ BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, halves, width> bny_fused_merge_beg
 struct bny_fused_merge_rows {
   uint32_t group, groups;
 
-  template <bool halves, int width> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
-    auto all = bny_fused_merge_begin<halves, width>(*run);
+  template <int bits, int width> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
+    auto all = bny_fused_merge_begin<bits, width>(*run);
     all.work.group = group;
     all.work.groups = groups;
     bny_oneshot_merge_rows(&all, run->combine->what, run->combine->call);
@@ -167,9 +167,9 @@ struct bny_fused_merge_rows {
 struct bny_fused_merge_row {
   int32_t token, head;
 
-  template <bool halves, int width> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
+  template <int bits, int width> BNY_DEVICE_METHOD void merge(bny_fused_run *run) const {
     const bny_oneshot &what = run->combine->what;
-    auto one = bny_fused_merge_begin<halves, width>(*run);
+    auto one = bny_fused_merge_begin<bits, width>(*run);
     bny_oneshot_sources sources = {{&one.self, &what, BNY_PROTOCOL_LL16, 0},
                                    bny_oneshot_unit(what, 0, one.self.group->rank, token, head, 0)};
     if (sources.number >= 0 && !one.self.failed)
@@ -184,9 +184,9 @@ BNY_DEVICE bool bny_fused_is_wide(const bny_device_combine &combine) {
 
 template <int width, class What> BNY_DEVICE void bny_fused_merge_of(bny_fused_run *run, const What &what) {
   if (run->combine->what.shape.wire == BNY_WIRE_F32)
-    what.template merge<false, width>(run);
+    what.template merge<32, width>(run);
   else
-    what.template merge<true, width>(run);
+    what.template merge<16, width>(run);
 }
 
 BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {

@@ -117,31 +117,31 @@ BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &ro
   }
 }
 
-template <int protocol, bool halves>
+template <int protocol, int bits>
 BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &rows, int32_t token) {
   const bny_unit_shape &shape = run->program->shape;
   const banyan_partial &in = run->call->in;
   bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
   bool reads = !run->call->live.most || (token >= 0 && bny_live_reads(run->call->live, token));
-  if (reads) import = bny_import_row(in, token, rows.head, halves);
+  if (reads) import = bny_import_row(in, token, rows.head, bits != 32);
   bny_worker_report_data(&run->self, import.bad, bny_unit_row_number(shape, rows));
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bool active = packet < run->work.packets;
-    bny_lane_values<protocol, halves> values;
-    bny_unit_read<protocol, halves>(in, run->work, token, rows.head, packet, active && reads, &values);
-    bny_packet made = bny_unit_import<protocol, halves>(values, import, packet, shape.wire);
+    bny_lane_values<protocol, bits> values;
+    bny_unit_read<protocol, bits>(in, run->work, token, rows.head, packet, active && reads, &values);
+    bny_packet made = bny_unit_import(values, run->work, import, packet, shape.wire);
     bny_interpret_push<protocol>(run, rows, packet, made);
   }
 }
 
 /* Sends merged values to the places of the step, or to the caller. */
-template <int protocol, bool halves>
+template <int protocol, int bits>
 BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &rows, int packet, float m, float d,
-                                  const bny_lane_values<protocol, halves> &values) {
+                                  const bny_lane_values<protocol, bits> &values) {
   bool active = packet < run->work.packets;
   if (run->step->kind == BNY_PROGRAM_MERGE) {
-    bny_packet made = bny_unit_pack<protocol, halves>(values.value, packet, m, d, run->program->shape.wire);
+    bny_packet made = bny_unit_pack(values, run->work, packet, m, d, run->program->shape.wire);
     bny_interpret_push<protocol>(run, rows, packet, made);
     return;
   }
@@ -153,22 +153,21 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
   bny_unit_write(out, run->work, token, head, packet, factor, active, values);
 }
 
-template <int protocol, bool halves>
-BNY_DEVICE void bny_interpret_merge(bny_interpreter *run, const bny_unit_rows &rows) {
+template <int protocol, int bits> BNY_DEVICE void bny_interpret_merge(bny_interpreter *run, const bny_unit_rows &rows) {
   int count = run->step->nsources;
   bny_rounding rounding = {run->program->shape.wire, run->program->round_nodes != 0,
-                           halves && run->step->kind == BNY_PROGRAM_MERGE};
-  bool together = count <= BNY_MERGE_WIDTH && !(halves && rounding.nodes);
+                           bits != 32 && run->step->kind == BNY_PROGRAM_MERGE};
+  bool together = count <= BNY_MERGE_WIDTH && !(bits != 32 && rounding.nodes);
   bny_merge_tree tree;
   if (protocol == BNY_PROTOCOL_SIMPLE && together) bny_merge_await(&run->self, run->sources, 0, count, 0);
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
-    bny_merge_part<protocol, halves> merged;
+    bny_merge_part<protocol, bits> merged;
     if (together) {
       bny_packet packets[BNY_MERGE_WIDTH];
       bny_merge_receive<protocol>(&run->self, run->sources, 0, count, 0, packet, packet < run->work.packets, packets);
       if (first == 0) bny_merge_tree_of<protocol>(packets, count, rounding.last, &tree);
-      merged = {tree.m, tree.d, bny_merge_tree_values<protocol, halves>(packets, count, tree, rounding.wire)};
+      merged = {tree.m, tree.d, bny_merge_tree_values<protocol, bits>(packets, count, tree, packet, rounding.wire)};
     } else {
       bny_merge_many(&run->self, run->sources, count, run->work, packet, rounding, &merged);
     }
@@ -190,7 +189,7 @@ BNY_DEVICE void bny_interpret_set_step(bny_interpreter *run, int32_t index) {
   run->pending = {0, 0, 0};
 }
 
-template <int protocol, bool halves> BNY_DEVICE void bny_interpret_step(bny_interpreter *run) {
+template <int protocol, int bits> BNY_DEVICE void bny_interpret_step(bny_interpreter *run) {
   const bny_program_step *step = run->step;
   bny_unit_rows rows;
   bool more =
@@ -205,15 +204,15 @@ template <int protocol, bool halves> BNY_DEVICE void bny_interpret_step(bny_inte
     run->sources.token = rows.token;
     run->sources.head = rows.head;
     if (step->kind == BNY_PROGRAM_COPY)
-      bny_interpret_copy<protocol, halves>(run, rows, token);
+      bny_interpret_copy<protocol, bits>(run, rows, token);
     else
-      bny_interpret_merge<protocol, halves>(run, rows);
+      bny_interpret_merge<protocol, bits>(run, rows);
     if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, rows.token, rows.head, &run->pending);
   }
   if (!run->self.failed) bny_push_end<protocol>(run->self, run->to, &run->pending);
 }
 
-template <int protocol, bool halves>
+template <int protocol, int bits>
 BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *program, const bny_device_call &call) {
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
@@ -226,20 +225,20 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   }
   run.program = program;
   run.call = &call;
-  run.work = bny_unit_work_make<protocol, halves>(program->shape);
+  run.work = bny_unit_work_make<protocol, bits>(program->shape);
   BNY_ROLLED for (int32_t i = 0; i < program->nsteps; i++) {
     bny_interpret_set_step(&run, i);
     /* All chunks of a row must have read its statistics. */
     if (call.shares_stats && run.step->kind == BNY_PROGRAM_DELIVER) bny_unit_row_sync(program->shape);
-    bny_interpret_step<protocol, halves>(&run);
+    bny_interpret_step<protocol, bits>(&run);
   }
   bny_worker_end(run.self);
 }
 
-#define BNY_INTERPRET_KERNEL(name, protocol, halves)                                                                   \
+#define BNY_INTERPRET_KERNEL(name, protocol, bits)                                                                     \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                               \
       name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
-    bny_interpret<protocol, halves>(group, program, call);                                                             \
+    bny_interpret<protocol, bits>(group, program, call);                                                               \
   }
 
 #endif

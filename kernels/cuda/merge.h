@@ -128,14 +128,16 @@ template <int width> BNY_DEVICE float bny_merge_tree_value(float (&v)[width], in
   return v[0];
 }
 
-template <int protocol, bool halves, int width>
-BNY_DEVICE bny_lane_values<protocol, halves> bny_merge_tree_values(const bny_packet (&packets)[width], int count,
-                                                                   const bny_merge_tree &tree, int wire) {
-  bny_lane_values<protocol, halves> merged;
+template <int protocol, int bits, int width>
+BNY_DEVICE bny_lane_values<protocol, bits> bny_merge_tree_values(const bny_packet (&packets)[width], int count,
+                                                                 const bny_merge_tree &tree, int packet, int wire) {
+  bny_lane_values<protocol, bits> merged;
+  bny_unit_scales<bits> scales[width];
+  BNY_UNROLL for (int s = 0; s < width; s++) bny_unit_scales_make<protocol>(packets[s], packet, &scales[s]);
   BNY_UNROLL for (int i = 0; i < merged.count; i++) {
     float v[width];
     BNY_UNROLL for (int s = 0; s < width; s++) {
-      v[s] = s < count ? bny_unit_value<halves>(packets[s], i, wire) : 0.0f;
+      v[s] = s < count ? bny_unit_value(packets[s], i, wire, scales[s]) : 0.0f;
     }
     merged.value[i] = bny_merge_tree_value(v, count, tree);
   }
@@ -164,21 +166,21 @@ BNY_DEVICE void bny_merge_tree_of(const bny_packet (&packets)[width], int count,
 
 /* ---- one after another ------------------------------------------------------------------------------------------- */
 
-template <int protocol, bool halves> struct bny_merge_part {
+template <int protocol, int bits> struct bny_merge_part {
   float m, d;
-  bny_lane_values<protocol, halves> values;
+  bny_lane_values<protocol, bits> values;
 };
 
-template <int protocol, bool halves>
-BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, halves> *a, const bny_merge_part<protocol, halves> &b, bool last,
-                              bny_rounding rounding) {
+template <int protocol, int bits>
+BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, bits> *a, const bny_merge_part<protocol, bits> &b,
+                              const bny_unit_work &work, int packet, bool last, bny_rounding rounding) {
   float scale_a, scale_b;
-  bool nodes = halves && rounding.nodes;
+  bool nodes = bits != 32 && rounding.nodes;
   bny_stats_merge(a->m, a->d, b.m, b.d, nodes || last, &a->m, &a->d, &scale_a, &scale_b);
   BNY_UNROLL for (int i = 0; i < a->values.count; i++) {
-    float merged = bny_add(bny_mul(a->values.value[i], scale_a), bny_mul(b.values.value[i], scale_b));
-    a->values.value[i] = nodes ? bny_wire_round(merged, rounding.wire) : merged;
+    a->values.value[i] = bny_add(bny_mul(a->values.value[i], scale_a), bny_mul(b.values.value[i], scale_b));
   }
+  if (nodes) bny_unit_round(&a->values, work, packet, rounding.wire);
 }
 
 /* Gets packets and statistics of sources [base, base + count), at most `width`. If packets take several rounds, every
@@ -202,10 +204,10 @@ BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int b
 
 /* Merges one round of packets of any number of sources, like the digits of a binary counter: after source k as many
  * pairs as k has trailing ones, and after the last source all that is left, from the right. */
-template <int protocol, bool halves, class Sources>
+template <int protocol, int bits, class Sources>
 BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
-                               int packet, bny_rounding rounding, bny_merge_part<protocol, halves> *merged) {
-  bny_merge_part<protocol, halves> stack[BNY_MERGE_STACK];
+                               int packet, bny_rounding rounding, bny_merge_part<protocol, bits> *merged) {
+  bny_merge_part<protocol, bits> stack[BNY_MERGE_STACK];
   bny_packet packets[BNY_MERGE_WIDTH];
   float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
   int height = 0;
@@ -214,15 +216,18 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
     if (i == 0)
       bny_merge_gather<protocol>(self, sources, k, left < BNY_MERGE_WIDTH ? left : BNY_MERGE_WIDTH, work, packet,
                                  packets, m, d);
-    bny_merge_part<protocol, halves> *part = &stack[height++];
+    bny_merge_part<protocol, bits> *part = &stack[height++];
     part->m = m[i];
     part->d = d[i];
+    bny_unit_scales<bits> scales;
+    bny_unit_scales_make<protocol>(packets[i], packet, &scales);
     BNY_UNROLL for (int j = 0; j < part->values.count; j++) {
-      part->values.value[j] = bny_unit_value<halves>(packets[i], j, rounding.wire);
+      part->values.value[j] = bny_unit_value(packets[i], j, rounding.wire, scales);
     }
     bool is_last = k + 1 == count;
     BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--) {
-      bny_merge_two(&stack[height - 2], stack[height - 1], rounding.last && is_last && height == 2, rounding);
+      bny_merge_two(&stack[height - 2], stack[height - 1], work, packet, rounding.last && is_last && height == 2,
+                    rounding);
     }
   }
   *merged = stack[0];
@@ -233,11 +238,11 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
 /* Merges one round of packets of sources whose nodes are not rounded: `width` of them in a tree, in registers, and such
  * parts as bny_merge_many() merges sources. The width is a power of two, so the whole is the tree of neighbours. The
  * stack is touched once for each trip to memory. */
-template <int protocol, bool halves, int width, class Sources>
+template <int protocol, int bits, int width, class Sources>
 BNY_DEVICE void bny_merge_parts(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
-                                int packet, int wire, bny_merge_part<protocol, halves> *merged) {
+                                int packet, int wire, bny_merge_part<protocol, bits> *merged) {
   const bny_rounding rounding = {wire, false, false};
-  bny_merge_part<protocol, halves> stack[BNY_MERGE_PARTS_STACK];
+  bny_merge_part<protocol, bits> stack[BNY_MERGE_PARTS_STACK];
   int parts = (count + width - 1) / width, height = 0;
   BNY_ROLLED for (int k = 0; k < parts && !self->failed; k++) {
     int left = count - k * width, some = left < width ? left : width;
@@ -246,21 +251,21 @@ BNY_DEVICE void bny_merge_parts(bny_worker *self, const Sources &sources, int co
     bny_merge_gather<protocol>(self, sources, k * width, some, work, packet, packets, m, d);
     bny_merge_tree tree;
     bny_merge_tree_make(m, d, some, false, &tree);
-    stack[height++] = {tree.m, tree.d, bny_merge_tree_values<protocol, halves>(packets, some, tree, wire)};
+    stack[height++] = {tree.m, tree.d, bny_merge_tree_values<protocol, bits>(packets, some, tree, packet, wire)};
     bool is_last = k + 1 == parts;
     BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--) {
-      bny_merge_two(&stack[height - 2], stack[height - 1], false, rounding);
+      bny_merge_two(&stack[height - 2], stack[height - 1], work, packet, false, rounding);
     }
   }
   *merged = stack[0];
 }
 
 /* The same in a function of its own, for kernels that have few registers to spare. */
-template <int protocol, bool halves, int width, class Sources>
+template <int protocol, int bits, int width, class Sources>
 BNY_DEVICE_COLD void bny_merge_parts_apart(bny_worker *self, const Sources &sources, int count,
                                            const bny_unit_work &work, int packet, int wire,
-                                           bny_merge_part<protocol, halves> *merged) {
-  bny_merge_parts<protocol, halves, width>(self, sources, count, work, packet, wire, merged);
+                                           bny_merge_part<protocol, bits> *merged) {
+  bny_merge_parts<protocol, bits, width>(self, sources, count, work, packet, wire, merged);
 }
 
 #endif

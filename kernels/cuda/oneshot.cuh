@@ -104,7 +104,7 @@ struct bny_oneshot_sources {
 };
 
 /* The width is 0 for up to BNY_ONESHOT_NARROW_RANKS ranks; else so many sources are merged at a time. */
-template <int protocol, bool halves, int width> struct bny_oneshot_run {
+template <int protocol, int bits, int width> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
   bny_live_run live;
@@ -112,8 +112,8 @@ template <int protocol, bool halves, int width> struct bny_oneshot_run {
   bny_packet own; /* if lone */
 };
 
-template <int protocol, bool halves, int width>
-BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot &what,
+template <int protocol, int bits, int width>
+BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot &what,
                                  const bny_device_call &call) {
   bny_worker *self = &run->self;
   const bny_unit_shape &shape = what.shape;
@@ -134,13 +134,13 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves, width> *run, 
     BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
       int packet = first + (int)bny_lane();
       bool active = packet < run->work.packets;
-      bny_lane_values<protocol, halves> values;
-      bny_unit_read<protocol, halves>(call.in, run->work, token, rows.head, packet, active && reads, &values);
-      if (first == 0 && reads) import = bny_import_row(call.in, token, rows.head, halves);
+      bny_lane_values<protocol, bits> values;
+      bny_unit_read<protocol, bits>(call.in, run->work, token, rows.head, packet, active && reads, &values);
+      if (first == 0 && reads) import = bny_import_row(call.in, token, rows.head, bits != 32);
       if (!joined) bny_worker_join(self);
       joined = true;
       if (first == 0 && !self->failed) bny_worker_report_data(self, import.bad, bny_unit_row_number(shape, rows));
-      bny_packet made = bny_unit_import<protocol, halves>(values, import, packet, shape.wire);
+      bny_packet made = bny_unit_import(values, run->work, import, packet, shape.wire);
       if (run->lone) run->own = made;
       if (!self->failed) bny_push_packet<protocol>(*self, to, rows.token, rows.head, packet, active, made);
     }
@@ -151,8 +151,8 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves, width> *run, 
 }
 
 /* Merges a row that this rank wants, into the caller's. */
-template <int protocol, bool halves, int width>
-BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot_sources &sources,
+template <int protocol, int bits, int width>
+BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot_sources &sources,
                                   int32_t token, int32_t head, const bny_oneshot &what, const bny_device_call &call) {
   bny_worker *self = &run->self;
   int32_t rank = self->group->rank, nranks = self->group->nranks;
@@ -175,29 +175,29 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves, width> *run,
       if (call.live.keeps_empty_rows && tree.d == 0.0f) return;
       factor = bny_export_row(self->group, call.out, out_token, out_head, tree.m, tree.d, run->work.chunk == 0);
     }
-    bny_lane_values<protocol, halves> values =
-        bny_merge_tree_values<protocol, halves>(packets, nranks, tree, what.shape.wire);
+    bny_lane_values<protocol, bits> values =
+        bny_merge_tree_values<protocol, bits>(packets, nranks, tree, packet, what.shape.wire);
     bny_unit_write(call.out, run->work, out_token, out_head, packet, factor, active, values);
   }
 }
 
 /* The same for more ranks than are merged at once: `width` at a time. */
-template <int protocol, bool halves, int width>
-BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, width> *run,
-                                       const bny_oneshot_sources &sources, int32_t token, int32_t head,
-                                       const bny_oneshot &what, const bny_device_call &call) {
+template <int protocol, int bits, int width>
+BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot_sources &sources,
+                                       int32_t token, int32_t head, const bny_oneshot &what,
+                                       const bny_device_call &call) {
   bny_worker *self = &run->self;
   int32_t out_token = token - call.out_token0, out_head = head - call.out_head0;
   float factor = 0.0f;
   BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
-    bny_merge_part<protocol, halves> merged;
+    bny_merge_part<protocol, bits> merged;
     if (width == BNY_MERGE_WIDTH)
-      bny_merge_parts<protocol, halves, width ? width : 1>(self, sources, self->group->nranks, run->work, packet,
-                                                           what.shape.wire, &merged);
+      bny_merge_parts<protocol, bits, width ? width : 1>(self, sources, self->group->nranks, run->work, packet,
+                                                         what.shape.wire, &merged);
     else
-      bny_merge_parts_apart<protocol, halves, width ? width : 1>(self, sources, self->group->nranks, run->work, packet,
-                                                                 what.shape.wire, &merged);
+      bny_merge_parts_apart<protocol, bits, width ? width : 1>(self, sources, self->group->nranks, run->work, packet,
+                                                               what.shape.wire, &merged);
     if (self->failed) return;
     if (first == 0) {
       if (call.live.keeps_empty_rows && merged.d == 0.0f) return;
@@ -207,8 +207,8 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, halves, width> 
   }
 }
 
-template <int protocol, bool halves, int width>
-BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot_sources &sources,
+template <int protocol, int bits, int width>
+BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot_sources &sources,
                                       int32_t token, int32_t head, const bny_oneshot &what,
                                       const bny_device_call &call) {
   if (width > 0)
@@ -218,8 +218,8 @@ BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, halves, width> *
 }
 
 /* Merges the rows that this rank wants and this warp handles. */
-template <int protocol, bool halves, int width>
-BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves, width> *run, const bny_oneshot &what,
+template <int protocol, int bits, int width>
+BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot &what,
                                        const bny_device_call &call) {
   bny_worker *self = &run->self;
   bny_oneshot_owned owned = bny_oneshot_owned_by(what, self->group->rank);
@@ -233,13 +233,13 @@ BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves, width> 
   }
 }
 
-template <int protocol, bool halves, int width>
+template <int protocol, int bits, int width>
 BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_oneshot &what,
                                     const bny_device_call &call) {
-  bny_oneshot_run<protocol, halves, width> run;
+  bny_oneshot_run<protocol, bits, width> run;
   const bny_unit_shape &shape = what.shape;
   bny_worker_begin(&run.self, group);
-  run.work = bny_unit_work_make<protocol, halves>(shape);
+  run.work = bny_unit_work_make<protocol, bits>(shape);
   run.lone = width == 0 && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups &&
              run.work.packets <= BNY_WARP_LANES;
   run.live = bny_live_begin(call.live);
@@ -253,11 +253,11 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_oneshot_merge_rows(&run, what, call);
 }
 
-#define BNY_ONESHOT_KERNEL(name, protocol, halves, wide)                                  \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                  \
-      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),      \
-           BNY_PARAMETER(bny_device_call, call)) {                                        \
-    bny_oneshot_combine<protocol, halves, wide ? BNY_MERGE_WIDTH : 0>(group, what, call); \
+#define BNY_ONESHOT_KERNEL(name, protocol, bits, wide)                                  \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                \
+      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),    \
+           BNY_PARAMETER(bny_device_call, call)) {                                      \
+    bny_oneshot_combine<protocol, bits, wide ? BNY_MERGE_WIDTH : 0>(group, what, call); \
   }
 
 #endif

@@ -141,7 +141,8 @@ typedef struct bny_unit_shape {
   int32_t token0, tokens, head0, heads; /* box of rows */
   int32_t value_dim;
   int32_t wire;          /* bny_wire, or what is moved as it is: BNY_UNIT_BYTES or BNY_UNIT_HEADS */
-  int32_t chunk_columns; /* a multiple of 8, the last chunk may have fewer. Bytes: of a unit, a multiple of 4 */
+  int32_t chunk_columns; /* a multiple of 8, or 32 for e4m3; the last chunk may have fewer. Bytes: of a unit,
+                          * a multiple of 4 */
   int32_t chunks;        /* of a row: 1, 2, 4 or 8 */
   uint32_t unit_bytes;   /* distance of units in an inbox, a multiple of 128 */
 } bny_unit_shape;
@@ -281,6 +282,38 @@ BNY_PROGRAM_INLINE int32_t bny_protocol_packets(int32_t protocol, int32_t words)
   case BNY_PROTOCOL_LL128: return (words + 29) / 30 * 8;
   default: return (words + 3) / 4;
   }
+}
+
+/* Words of 32 packets. */
+#ifdef __cplusplus
+constexpr
+#endif
+    BNY_PROGRAM_INLINE int32_t
+    bny_protocol_round_words(int32_t protocol) {
+  return protocol == BNY_PROTOCOL_LL8     ? 32
+         : protocol == BNY_PROTOCOL_LL16  ? 96
+         : protocol == BNY_PROTOCOL_LL128 ? 120
+                                          : 128;
+}
+
+/* Values of eight bits have scales for blocks of 32. Their units are cut into rounds of 32 packets, each with a header,
+ * so that no block is divided. */
+enum { BNY_ROUND_HEADER_WORDS = 8, BNY_ROUND_BLOCK_WORDS = 8 };
+
+/* Columns of such a round. */
+BNY_PROGRAM_INLINE int32_t bny_protocol_round_columns(int32_t protocol) {
+  return 4 * (bny_protocol_round_words(protocol) - BNY_ROUND_HEADER_WORDS);
+}
+
+/* Packets for a row's chunk of values of `bits` bits. */
+BNY_PROGRAM_INLINE int32_t bny_protocol_packets_of(int32_t protocol, int32_t bits, int32_t columns) {
+  if (bits != 8) {
+    int32_t words = bits == 16 ? (columns + 1) / 2 : columns;
+    return bny_protocol_packets(protocol, bny_protocol_header_words(protocol) + words);
+  }
+  int32_t round = bny_protocol_round_columns(protocol), left = columns % round;
+  if (left == 0 && columns > 0) return columns / round * 32;
+  return columns / round * 32 + bny_protocol_packets(protocol, BNY_ROUND_HEADER_WORDS + (left + 3) / 4);
 }
 
 BNY_PROGRAM_INLINE int32_t bny_protocol_packet_bytes(int32_t protocol) { return protocol == BNY_PROTOCOL_LL8 ? 8 : 16; }

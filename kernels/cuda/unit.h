@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A unit as the lanes of a warp hold it: the position and meaning of its words in a row. `halves`: 16-bit values. */
+ * A unit as the lanes of a warp hold it: the position and meaning of its words in a row. Values have 32, 16 or 8
+ * `bits`. */
 #ifndef BNY_CUDA_UNIT_H
 #define BNY_CUDA_UNIT_H
 
+#include "cuda/blocks.h"
 #include "cuda/packets.h"
 #include "cuda/partial.h"
 
-template <int protocol, bool halves> struct bny_lane_values {
-  static constexpr int count = bny_packet_words_max<protocol>() * (halves ? 2 : 1);
+template <int protocol, int bits> struct bny_lane_values {
+  static constexpr int count = bny_packet_words_max<protocol>() * (32 / bits);
   float value[count];
 };
 
@@ -20,7 +22,7 @@ struct bny_unit_work {
   uint32_t group, groups; /* of this grid */
 };
 
-template <int protocol, bool halves> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
+template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
   bny_unit_work work;
   uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
   int shift = bny_lowest_bit((uint32_t)shape.chunks);
@@ -30,8 +32,7 @@ template <int protocol, bool halves> BNY_DEVICE bny_unit_work bny_unit_work_make
   work.column0 = work.chunk * shape.chunk_columns;
   int32_t left = shape.value_dim - work.column0;
   work.columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
-  int32_t words = halves ? (work.columns + 1) / 2 : work.columns;
-  work.packets = bny_protocol_packets(protocol, bny_protocol_header_words(protocol) + words);
+  work.packets = bny_protocol_packets_of(protocol, bits, work.columns);
   return work;
 }
 
@@ -103,12 +104,18 @@ struct bny_unit_columns {
   int low, high;
 };
 
-template <int protocol, bool halves>
+template <int protocol, int bits>
 BNY_DEVICE bny_unit_columns bny_unit_columns_of(const bny_unit_work &work, int packet) {
-  int each = halves ? 2 : 1;
+  constexpr int each = 32 / bits;
   bny_unit_columns made;
-  made.column = (bny_packet_first<protocol>(packet) - bny_protocol_header_words(protocol)) * each;
-  made.low = made.column < 0 ? -made.column : 0;
+  if (bits == 8) {
+    int word = bny_block_word<protocol>(packet) - BNY_ROUND_HEADER_WORDS;
+    made.column = packet / BNY_WARP_LANES * bny_protocol_round_columns(protocol) + word * each;
+    made.low = word < 0 ? -word * each : 0;
+  } else {
+    made.column = (bny_packet_first<protocol>(packet) - bny_protocol_header_words(protocol)) * each;
+    made.low = made.column < 0 ? -made.column : 0;
+  }
   int room = bny_packet_words<protocol>(packet) * each, left = work.columns - made.column;
   made.high = left < room ? left : room;
   return made;
@@ -126,59 +133,99 @@ BNY_DEVICE float bny_wire_round(float value, int wire) {
 }
 
 /* Makes a packet of values, with m and d before the unit's values. */
-template <int protocol, bool halves>
-BNY_DEVICE bny_packet bny_unit_pack(const float *values, int packet, float m, float d, int wire) {
+template <int protocol, int bits>
+BNY_DEVICE bny_packet bny_unit_pack(const bny_lane_values<protocol, bits> &values, const bny_unit_work &, int packet,
+                                    float m, float d, int wire) {
   bny_packet made = {{0, 0, 0, 0}};
   constexpr int words = bny_packet_words_max<protocol>();
   int first = bny_packet_first<protocol>(packet);
   BNY_UNROLL for (int i = 0; i < words; i++) {
-    made.word[i] = halves ? bny_wire_pack(values[2 * i], values[2 * i + 1], wire) : bny_bits_of_float(values[i]);
+    made.word[i] =
+        bits == 16 ? bny_wire_pack(values.value[2 * i % values.count], values.value[(2 * i + 1) % values.count], wire)
+                   : bny_bits_of_float(values.value[i]);
     if (first + i == 0) made.word[i] = bny_bits_of_float(m);
     if (first + i == 1) made.word[i] = bny_bits_of_float(d);
   }
   return made;
 }
 
-template <bool halves> BNY_DEVICE float bny_unit_value(const bny_packet &packet, int index, int wire) {
-  if (!halves) return bny_float_of_bits(packet.word[index]);
-  uint32_t bits = packet.word[index / 2];
-  if (wire == BNY_WIRE_F16) return index % 2 ? bny_f16_high(bits) : bny_f16_low(bits);
-  return index % 2 ? bny_bf16_high(bits) : bny_bf16_low(bits);
+template <int protocol>
+BNY_DEVICE bny_packet bny_unit_pack(const bny_lane_values<protocol, 8> &values, const bny_unit_work &work, int packet,
+                                    float m, float d, int) {
+  bny_unit_columns at = bny_unit_columns_of<protocol, 8>(work, packet);
+  bny_lane_values<protocol, 8> limited = values;
+  return bny_block_pack<protocol>(limited.value, packet, at.low, at.high, m, d);
+}
+
+/* Makes values what they are when they are read from packets. Called by all lanes. */
+template <int protocol, int bits>
+BNY_DEVICE void bny_unit_round(bny_lane_values<protocol, bits> *values, const bny_unit_work &, int, int wire) {
+  BNY_UNROLL for (int i = 0; i < values->count; i++) values->value[i] = bny_wire_round(values->value[i], wire);
+}
+
+template <int protocol>
+BNY_DEVICE void bny_unit_round(bny_lane_values<protocol, 8> *values, const bny_unit_work &work, int packet, int) {
+  bny_unit_columns at = bny_unit_columns_of<protocol, 8>(work, packet);
+  bny_block_round<protocol>(values->value, packet, at.low, at.high);
+}
+
+/* The scales of a packet's values, if they have some. Called by all lanes, which have the packets of a round. */
+template <int bits> struct bny_unit_scales {};
+template <> struct bny_unit_scales<8> : bny_block_scales {};
+
+template <int protocol, int bits>
+BNY_DEVICE void bny_unit_scales_make(const bny_packet &, int, bny_unit_scales<bits> *) {}
+
+template <int protocol>
+BNY_DEVICE void bny_unit_scales_make(const bny_packet &value, int packet, bny_unit_scales<8> *scales) {
+  *(bny_block_scales *)scales = bny_block_scales_of<protocol>(value, packet);
+}
+
+BNY_DEVICE float bny_unit_value(const bny_packet &packet, int index, int, const bny_unit_scales<8> &scales) {
+  return bny_block_value(packet, index, scales);
+}
+
+template <int bits>
+BNY_DEVICE float bny_unit_value(const bny_packet &packet, int index, int wire, const bny_unit_scales<bits> &) {
+  if (bits == 32) return bny_float_of_bits(packet.word[index]);
+  uint32_t pair = packet.word[index / 2];
+  if (wire == BNY_WIRE_F16) return index % 2 ? bny_f16_high(pair) : bny_f16_low(pair);
+  return index % 2 ? bny_bf16_high(pair) : bny_bf16_low(pair);
 }
 
 /* ---- the caller's rows ------------------------------------------------------------------------------------------- */
 
 /* Reads a packet of the caller's row, without scaling. */
-template <int protocol, bool halves>
+template <int protocol, int bits>
 BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &work, int32_t token, int32_t head,
-                              int packet, bool wanted, bny_lane_values<protocol, halves> *values) {
-  bny_unit_columns at = bny_unit_columns_of<protocol, halves>(work, packet);
+                              int packet, bool wanted, bny_lane_values<protocol, bits> *values) {
+  bny_unit_columns at = bny_unit_columns_of<protocol, bits>(work, packet);
   int64_t first = bny_partial_value_at(in, token, head) + work.column0 + at.column;
-  bny_values_load<bny_lane_values<protocol, halves>::count>(in.values, in.values_dtype, first, wanted ? at.low : 0,
-                                                            wanted ? at.high : 0, values->value);
+  bny_values_load<bny_lane_values<protocol, bits>::count>(in.values, in.values_dtype, first, wanted ? at.low : 0,
+                                                          wanted ? at.high : 0, values->value);
 }
 
 /* Converts to wire form. An empty row's values become 0. */
-template <int protocol, bool halves>
-BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, halves> &values, const bny_import &import,
-                                      int packet, int wire) {
-  bny_lane_values<protocol, halves> scaled;
+template <int protocol, int bits>
+BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, bits> &values, const bny_unit_work &work,
+                                      const bny_import &import, int packet, int wire) {
+  bny_lane_values<protocol, bits> scaled;
   BNY_UNROLL for (int i = 0; i < values.count; i++) {
     scaled.value[i] = import.d == 0.0f ? 0.0f : bny_mul(values.value[i], import.factor);
   }
-  return bny_unit_pack<protocol, halves>(scaled.value, packet, import.m, import.d, wire);
+  return bny_unit_pack(scaled, work, packet, import.m, import.d, wire);
 }
 
-template <int protocol, bool halves>
+template <int protocol, int bits>
 BNY_DEVICE void bny_unit_write(const banyan_partial &out, const bny_unit_work &work, int32_t token, int32_t head,
-                               int packet, float factor, bool wanted, const bny_lane_values<protocol, halves> &values) {
-  bny_unit_columns at = bny_unit_columns_of<protocol, halves>(work, packet);
+                               int packet, float factor, bool wanted, const bny_lane_values<protocol, bits> &values) {
+  bny_unit_columns at = bny_unit_columns_of<protocol, bits>(work, packet);
   if (!wanted || at.low >= at.high) return;
-  bny_lane_values<protocol, halves> scaled;
+  bny_lane_values<protocol, bits> scaled;
   BNY_UNROLL for (int i = 0; i < values.count; i++) scaled.value[i] = bny_mul(values.value[i], factor);
   int64_t first = bny_partial_value_at(out, token, head) + work.column0 + at.column;
-  bny_values_store<bny_lane_values<protocol, halves>::count>(out.values, out.values_dtype, first, at.low, at.high,
-                                                             scaled.value);
+  bny_values_store<bny_lane_values<protocol, bits>::count>(out.values, out.values_dtype, first, at.low, at.high,
+                                                           scaled.value);
 }
 
 #endif

@@ -54,9 +54,6 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
                     "desc.wire is %d, which is no wire format; these are BANYAN_F32, BANYAN_F16, BANYAN_BF16 and "
                     "BANYAN_E4M3",
                     desc->wire);
-  if (wire_of(desc) == BNY_WIRE_E4M3 && comm->device.engine)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "desc.wire is BANYAN_E4M3, which devices do not have; use BANYAN_F16 or BANYAN_BF16");
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is no banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_CANONICAL)

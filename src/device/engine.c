@@ -39,8 +39,8 @@ static banyan_status load_image(bny_engine *engine, const char *path) {
 }
 
 static const char *const kernel_names[BNY_ENGINE_KERNELS] = {
-#define BNY_CUDA_ONESHOT(name, protocol, halves, wide) #name,
-#define BNY_CUDA_INTERPRET(name, protocol, halves) #name,
+#define BNY_CUDA_ONESHOT(name, protocol, bits, wide) #name,
+#define BNY_CUDA_INTERPRET(name, protocol, bits) #name,
 #define BNY_CUDA_BYTES(name, protocol) #name,
 #define BNY_CUDA_HEADS(name, protocol) #name,
 #include "cuda/kernels.def"

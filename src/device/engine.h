@@ -51,8 +51,8 @@ typedef struct bny_engine_workplace {
  * decode_kernels.def. */
 enum {
   BNY_ENGINE_KERNELS = 0
-#define BNY_CUDA_ONESHOT(name, protocol, halves, wide) +1
-#define BNY_CUDA_INTERPRET(name, protocol, halves) +1
+#define BNY_CUDA_ONESHOT(name, protocol, bits, wide) +1
+#define BNY_CUDA_INTERPRET(name, protocol, bits) +1
 #define BNY_CUDA_BYTES(name, protocol) +1
 #define BNY_CUDA_HEADS(name, protocol) +1
 #include "cuda/kernels.def"

@@ -427,6 +427,10 @@ banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, 
   const bny_device_settings settings = {.protocol = BNY_PROTOCOL_LL16, .whole_rows = true};
   bny_slice owned = bny_slice_owned(request, rank);
   bny_protocol protocol;
+  if (request->wire == BNY_WIRE_E4M3)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "desc.wire is BANYAN_E4M3, which a combine within a kernel does not have; use BANYAN_F16 or "
+                    "BANYAN_BF16, or a combine of its own");
   bny_device_combine made = {.mergers = (uint32_t)(mergers > 0 ? mergers : 1)};
   banyan_status status = bny_device_oneshot_make(request, &settings, &made.what, &protocol, needs);
   if (status != BANYAN_OK) return status;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "f8.h"
 
 /* Payloads up to these sizes go by packets that carry their flags. Larger ones go by plain stores, because half or a
  * quarter more bytes cost more than a release does. These are estimates, for cases that were not measured. */
@@ -59,10 +60,8 @@ int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings 
 
 static uint64_t round_up(uint64_t bytes, uint64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
-static int32_t packets_of_columns(int32_t protocol, int32_t columns, size_t element_bytes) {
-  int32_t words = (int32_t)(((size_t)columns * element_bytes + 3) / 4);
-  return bny_protocol_packets(protocol, bny_protocol_header_words(protocol) + words);
-}
+/* Bits of a value on the wire. */
+static int32_t bits_of(int32_t wire) { return 8 * (int32_t)bny_wire_formats[wire].element_bytes; }
 
 static void set_unit_bytes(bny_unit_shape *shape, int32_t protocol, int32_t packets) {
   uint64_t bytes = (uint64_t)packets * (uint64_t)bny_protocol_packet_bytes(protocol);
@@ -76,8 +75,7 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
   else if (request->collective == BNY_ALLGATHER)
     whole = payload_bytes(request);
   int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
-  static const int32_t words[BNY_PROTOCOL_COUNT] = {32, 96, 120, 128}; /* of 32 packets */
-  int32_t bytes = request->collective == BNY_BARRIER ? 4 : 4 * words[protocol] * rounds;
+  int32_t bytes = request->collective == BNY_BARRIER ? 4 : 4 * bny_protocol_round_words(protocol) * rounds;
   uint64_t units = request->collective == BNY_BARRIER ? 1 : (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
   if (units > INT32_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "%llu bytes are too many for one call on a device", (unsigned long long)whole);
@@ -107,14 +105,15 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
   if (request->collective == BNY_ALLGATHER_HEADS) return shape_of_heads(request, protocol, shape);
   if (request->collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
-  size_t element_bytes = bny_wire_formats[request->wire].element_bytes;
+  int32_t bits = bits_of(request->wire);
   if (rows * BNY_CHUNKS_MAX > INT32_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "%lld rows are too many for one call on a device", (long long)rows);
+  const uint64_t alignment = bits == 8 ? BNY_SCALE_BLOCK : 8;
   int32_t chunks = 1, columns = request->value_dim;
-  while (!whole_rows && chunks < BNY_CHUNKS_MAX && packets_of_columns(protocol, columns, element_bytes) > 32 &&
+  while (!whole_rows && chunks < BNY_CHUNKS_MAX && bny_protocol_packets_of(protocol, bits, columns) > 32 &&
          2 * chunks * rows <= UNITS_ENOUGH) {
     chunks *= 2;
-    columns = (int32_t)round_up((uint64_t)((request->value_dim + chunks - 1) / chunks), 8);
+    columns = (int32_t)round_up((uint64_t)((request->value_dim + chunks - 1) / chunks), alignment);
   }
   *shape = (bny_unit_shape){.token0 = request->token0,
                             .tokens = request->tokens,
@@ -124,7 +123,7 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
                             .wire = (int32_t)request->wire,
                             .chunk_columns = columns,
                             .chunks = chunks};
-  set_unit_bytes(shape, protocol, packets_of_columns(protocol, columns, element_bytes));
+  set_unit_bytes(shape, protocol, bny_protocol_packets_of(protocol, bits, columns));
   return BANYAN_OK;
 }
 
@@ -176,10 +175,10 @@ int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t 
 }
 
 const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, int32_t nranks) {
-  bool is_half = wire != BNY_WIRE_F32, is_wide = nranks > BNY_ONESHOT_NARROW_RANKS;
-#define BNY_CUDA_ONESHOT(name, its_protocol, halves, wide) \
-  if (protocol == (its_protocol) && is_half == (halves) && is_wide == (wide)) return #name;
-#define BNY_CUDA_INTERPRET(name, protocol, halves)
+  const bool is_wide = nranks > BNY_ONESHOT_NARROW_RANKS;
+#define BNY_CUDA_ONESHOT(name, its_protocol, bits, wide) \
+  if (protocol == (its_protocol) && bits_of(wire) == (bits) && is_wide == (wide)) return #name;
+#define BNY_CUDA_INTERPRET(name, protocol, bits)
 #define BNY_CUDA_BYTES(name, protocol)
 #define BNY_CUDA_HEADS(name, protocol)
 #include "cuda/kernels.def"
@@ -192,10 +191,9 @@ const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, int32
 
 const char *bny_device_program_kernel(const bny_program *program) {
   int32_t protocol = program->protocol, wire = program->shape.wire;
-  bool is_half = wire != BNY_WIRE_F32;
-#define BNY_CUDA_ONESHOT(name, protocol, halves, wide)
-#define BNY_CUDA_INTERPRET(name, its_protocol, halves) \
-  if (wire >= 0 && protocol == (its_protocol) && is_half == (halves)) return #name;
+#define BNY_CUDA_ONESHOT(name, protocol, bits, wide)
+#define BNY_CUDA_INTERPRET(name, its_protocol, bits) \
+  if (wire >= 0 && protocol == (its_protocol) && bits_of(wire) == (bits)) return #name;
 #define BNY_CUDA_BYTES(name, its_protocol) \
   if (wire == BNY_UNIT_BYTES && protocol == (its_protocol)) return #name;
 #define BNY_CUDA_HEADS(name, its_protocol) \

@@ -116,7 +116,7 @@ static bool do_at_once(world_rank *self, const attention_task *task, attention_s
           "attention and combine"))
     return false;
   bool within = !task->host && (!set->algorithm || strcmp(set->algorithm, "oneshot") == 0) &&
-                !(set->order == BANYAN_ORDER_CANONICAL && set->wire != BANYAN_F32);
+                !(set->order == BANYAN_ORDER_CANONICAL && set->wire != BANYAN_F32) && set->wire != BANYAN_E4M3;
   banyan_op_info info = {.size = sizeof info};
   return world_ok(self, banyan_op_query(*op, &info), "query") &&
          world_check(self, strstr(info.reason, within ? "combined within it" : "a combine of its own") != NULL, "%s",
@@ -164,7 +164,9 @@ static void attend_and_combine(world_rank *self) {
 }
 
 /* On a lossy wire: the rounding of values as well. */
-static double wire_bound(banyan_dtype wire) { return wire == BANYAN_F32 ? bound : wire == BANYAN_F16 ? 2e-3 : 2e-2; }
+static double wire_bound(banyan_dtype wire) {
+  return wire == BANYAN_F32 ? bound : wire == BANYAN_F16 ? 2e-3 : wire == BANYAN_BF16 ? 2e-2 : 1.0 / 17;
+}
 
 static void check_rank(const attention_task *task, const attention_set *set, int32_t r) {
   int32_t token0, tokens, head0, heads;
@@ -193,7 +195,7 @@ static void check_combined(const attention_task *task) {
 
 /* On devices in one kernel but for what that cannot do, and on the host. */
 static void set_ways(attention_task *task) {
-  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+  const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, task->nranks % 2 ? BANYAN_E4M3 : BANYAN_BF16};
   for (int i = 0; i < SETS; i++) {
     task->sets[i].wire = wires[i % 3];
     task->sets[i].algorithm = i == 3 ? "ring" : "oneshot";

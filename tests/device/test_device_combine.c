@@ -20,7 +20,7 @@ int main(void) {
 #else
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
-static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
 
 /* ---- a world with devices ---------------------------------------------------------------------------------------- */
 
@@ -75,7 +75,7 @@ static attempt *add_attempt(task *task, const char *algorithm, banyan_scatter sc
                                      .tokens = tokens,
                                      .heads = heads,
                                      .value_dim = value_dim,
-                                     .wire = wires[random_below(random, 3)],
+                                     .wire = wires[random_below(random, sizeof wires / sizeof wires[0])],
                                      .scatter = scatter,
                                      .root = random_below(random, task->nranks),
                                      .order = (banyan_order)random_below(random, 2),

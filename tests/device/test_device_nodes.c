@@ -28,17 +28,18 @@ static void combine_all(device_nodes_rank *self, const device_nodes_task *task) 
   world_meet(self->world);
 }
 
-static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
+enum { WIRES = sizeof wires / sizeof wires[0] };
 
 /* One after another on the stream: small and large arenas, a device for each or one for all. */
 TEST_RANDOM(threads_merge_random_shapes, 4) {
   int32_t nranks = 2 + _i;
   device_nodes_begin(nranks, "");
   combine_task *of = combine_task_new(nranks, 31);
-  combine_group groups[3];
-  for (int w = 0; w < 3; w++) {
+  combine_group groups[WIRES];
+  for (int w = 0; w < WIRES; w++) {
     groups[w] = combine_group_random(of);
-    combine_task_add_some(of, &groups[w], wires[w], 60);
+    combine_task_add_some(of, &groups[w], wires[w], 45);
   }
   device_nodes_run(
       nranks, (device_nodes_task){
@@ -58,10 +59,10 @@ TEST_RANDOM(machines_of_many_shapes, (int)(sizeof machines / sizeof machines[0])
   int32_t nranks = machines[_i].nranks;
   device_nodes_begin_on(machines[_i].names, "");
   combine_task *of = combine_task_new(nranks, 45 + (uint64_t)_i);
-  combine_group groups[3];
-  for (int w = 0; w < 3; w++) {
+  combine_group groups[WIRES];
+  for (int w = 0; w < WIRES; w++) {
     groups[w] = combine_group_make(of, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
-    combine_task_add_some(of, &groups[w], wires[w], 90);
+    combine_task_add_some(of, &groups[w], wires[w], 68);
   }
   device_nodes_run(nranks, (device_nodes_task){.of = of, .body = combine_all, .arena_bytes = 512 << 10});
   combine_task_check(of);
@@ -99,7 +100,7 @@ TEST(processes_merge) {
   combine_task *of = combine_task_new(3, 33);
   of->pool.shared = true;
   combine_group group = combine_group_make(of, 3, 9, 40);
-  combine_task_add_some(of, &group, wires[world_seed() % 3], 16);
+  combine_task_add_some(of, &group, wires[world_seed() % WIRES], 16);
   device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_all, .processes = true, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
@@ -109,12 +110,12 @@ TEST(processes_merge) {
 TEST(bits_are_those_of_the_host) {
   device_nodes_begin(4, "");
   combine_task *device = combine_task_new(4, 34), *host = combine_task_new(4, 34);
-  combine_group groups[2][3];
-  for (int w = 0; w < 3; w++) {
+  combine_group groups[2][WIRES];
+  for (int w = 0; w < WIRES; w++) {
     groups[0][w] = combine_group_make(device, 3, 7, 40);
     groups[1][w] = combine_group_make(host, 3, 7, 40);
-    combine_task_add_some(device, &groups[0][w], wires[w], 20);
-    combine_task_add_some(host, &groups[1][w], wires[w], 20);
+    combine_task_add_some(device, &groups[0][w], wires[w], 15);
+    combine_task_add_some(host, &groups[1][w], wires[w], 15);
   }
   device_nodes_run(4, (device_nodes_task){.of = device, .body = combine_all, .arena_bytes = 1 << 20});
   device_nodes_run(4, (device_nodes_task){.of = host, .body = combine_all, .arena_bytes = 1 << 20, .on_host = true});

@@ -236,6 +236,10 @@ static void refuse(world_rank *self) {
   desc.order = BANYAN_ORDER_CANONICAL;
   desc.wire = BANYAN_F16;
   check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_UNSUPPORTED, "canonical order");
+  desc.order = BANYAN_ORDER_PLAN;
+  desc.wire = BANYAN_E4M3;
+  check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_UNSUPPORTED,
+                "desc.wire is BANYAN_E4M3, which a combine within a kernel does not have");
   desc.wire = BANYAN_F32;
   desc.tokens = 1 << 16;
   check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_MEMORY, "raise arena_bytes");

@@ -307,7 +307,7 @@ static bny_request random_request(uint64_t *random, int32_t nranks, const char *
   bny_request request = combine_of(nranks, name, (banyan_scatter)random_below(random, 4), tokens, heads,
                                    random_below(random, 3) ? random_below(random, 70) : 512);
   request.order = (banyan_order)random_below(random, 2);
-  request.wire = (bny_wire)random_below(random, BNY_WIRE_E4M3);
+  request.wire = (bny_wire)random_below(random, BNY_WIRE_COUNT);
   request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
   if (random_below(random, 3) == 0) {
     request.token0 = random_below(random, tokens);

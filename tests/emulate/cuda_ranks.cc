@@ -76,10 +76,10 @@ void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot 
                          uint32_t blocks, uint32_t threads) {
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
   std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire, nranks_);
-#define BNY_CUDA_ONESHOT(kernel, its_protocol, halves, wide) \
-  if (name == #kernel)                                       \
+#define BNY_CUDA_ONESHOT(kernel, its_protocol, bits, wide) \
+  if (name == #kernel)                                     \
     any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));
-#define BNY_CUDA_INTERPRET(kernel, its_protocol, halves)
+#define BNY_CUDA_INTERPRET(kernel, its_protocol, bits)
 #define BNY_CUDA_BYTES(kernel, its_protocol)
 #define BNY_CUDA_HEADS(kernel, its_protocol)
 #include "cuda/kernels.def"
@@ -96,14 +96,14 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
   memcpy(copied->data(), program, program->bytes);
   auto at = reinterpret_cast<bny_program *>(copied->data());
   std::string name = bny_device_program_kernel(program);
-#define BNY_CUDA_ONESHOT(kernel, its_protocol, halves, wide)
-#define BNY_CUDA_INTERPRET(kernel, its_protocol, halves) \
-  if (name == #kernel)                                   \
-    any(rank, blocks, threads,                           \
-        form_of(                                         \
+#define BNY_CUDA_ONESHOT(kernel, its_protocol, bits, wide)
+#define BNY_CUDA_INTERPRET(kernel, its_protocol, bits) \
+  if (name == #kernel)                                 \
+    any(rank, blocks, threads,                         \
+        form_of(                                       \
             #kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
-#define BNY_CUDA_BYTES(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, false)
-#define BNY_CUDA_HEADS(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, false)
+#define BNY_CUDA_BYTES(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, 0)
+#define BNY_CUDA_HEADS(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, 0)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET

@@ -46,9 +46,9 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   request.nranks = nranks;
   request.all_tokens = request.tokens = 1 + random_below(random, like == LIVE ? 7 : 4);
   request.all_heads = request.heads = 1 + random_below(random, 9);
-  const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200};
-  request.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : like == LIVE ? 6 : 8)];
-  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_E4M3)); /* those of devices come before it */
+  const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200, 500};
+  request.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : like == LIVE ? 6 : 9)];
+  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
   request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
   request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
   request.order = random_one_in(random, 3) ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN;
@@ -101,13 +101,13 @@ void put_in_place(sheet_pool *pool, trial *made) {
   }
 }
 
-/* Forms of direct kernels take turns. By protocol and width of the wire: whether one has run. */
+/* Forms of direct kernels take turns. By protocol and bytes of a value on the wire: whether one has run. */
 int direct_turn;
-bool direct_ran[BNY_PROTOCOL_COUNT][2];
+bool direct_ran[BNY_PROTOCOL_COUNT][5];
 
 bool all_direct_ran() {
   for (const auto &widths : direct_ran)
-    if (!widths[0] || !widths[1]) return false;
+    if (!widths[1] || !widths[2] || !widths[4]) return false;
   return true;
 }
 
@@ -120,6 +120,7 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour l
   const bny_request &request = made.request;
   made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
   if (like == DIRECT) made.settings.protocol = direct_turn++ % BNY_PROTOCOL_COUNT;
+  made.settings.whole_rows = random_one_in(random, 3); /* units of several rounds of packets */
   bool round_nodes = request.order == BANYAN_ORDER_CANONICAL && request.wire != BNY_WIRE_F32;
   made.oneshot = (like == DIRECT || random_one_in(random, 2)) && !round_nodes;
   if (made.oneshot) made.request.algorithm = "oneshot";
@@ -170,7 +171,7 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour 
     ck_assert_msg(bny_device_oneshot_make(&made.request, &made.settings, &what, &protocol, &needs) == BANYAN_OK, "%s",
                   banyan_last_error());
     ck_assert(!bny_arena_lacks(&sizes, &needs));
-    if (like == DIRECT) direct_ran[protocol][made.request.wire != BNY_WIRE_F32] = true;
+    if (like == DIRECT) direct_ran[protocol][bny_wire_formats[made.request.wire].element_bytes] = true;
   }
   for (int32_t rank = 0; rank < made.request.nranks; rank++) {
     bny_device_call call = call_of(made, static_cast<size_t>(rank));

@@ -35,6 +35,12 @@ uint32_t ballot(thread &self, const instruction *i) {
   return bny_warp_ballot(get<bool>(self, i, 1));
 }
 
+const instruction *largest(thread &self, const instruction *i) {
+  check_members(self, i, 2);
+  put(self, i, 0, bny_warp_max_32(get<uint32_t>(self, i, 1)));
+  return i + 1;
+}
+
 template <bool is_bf16> float half(const uint32_t *registers, int e) {
   uint16_t bits = static_cast<uint16_t>(registers[e / 2] >> 16 * (e & 1));
   return is_bf16 ? bny_float_of_bf16(bits) : bny_float_of_f16(bits);
@@ -111,6 +117,7 @@ const instruction *block_barrier(thread &self, const instruction *i) {
 const row warp_rows[] = {
     {"shfl.sync.idx.b32", "4p4444", shuffle<true>, true},
     {"shfl.sync.bfly.b32", "4p4444", shuffle<false>, true},
+    {"redux.sync.max.u32", "444", largest, true},
     ROW("vote.sync.any.pred", "pp4", put(self, i, 0, ballot(self, i) != 0))
         ROW("vote.sync.all.pred", "pp4", put(self, i, 0, ballot(self, i) == UINT32_MAX))
             ROW("vote.sync.ballot.b32", "4p4", put(self, i, 0, ballot(self, i))) ROW(

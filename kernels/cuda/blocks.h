@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Units of the wire of e4m3, whose values share a scale in blocks of 32 columns (f8.h). A unit is cut into rounds, one
+ * for each 32 packets. A round begins with eight words: m and d, and later the scales of the round's blocks, a byte
+ * each. Codes follow, four to a word. So each block is eight words of one round, and a lane has words of two blocks at
+ * most. All words of scales are in one lane, which gives them to the others. */
+#ifndef BNY_CUDA_BLOCKS_H
+#define BNY_CUDA_BLOCKS_H
+
+#include "cuda/packets.h"
+#include "f8.h"
+
+/* Scales as all lanes know them: byte b is that of the round's block b. */
+template <int protocol> struct bny_block_bytes {
+  static constexpr int words = bny_packet_words_max<protocol>();
+  uint32_t word[words];
+};
+
+/* Scales of a lane's words: those before `turn` have the first. */
+struct bny_block_scales {
+  uint8_t first, second;
+  int turn;
+};
+
+/* Bytes of a row in a message between nodes: codes, scales, and zeros up to a multiple of four. */
+BNY_DEVICE int64_t bny_wire_blocks_bytes(int32_t value_dim) {
+  return ((int64_t)value_dim + (value_dim + BNY_SCALE_BLOCK - 1) / BNY_SCALE_BLOCK + 3) / 4 * 4;
+}
+
+/* The lane that has the scales. */
+template <int protocol> BNY_DEVICE constexpr int bny_block_lane() { return protocol == BNY_PROTOCOL_LL8 ? 2 : 1; }
+
+template <int protocol> BNY_DEVICE constexpr int bny_block_count() {
+  return (bny_protocol_round_words(protocol) - BNY_ROUND_HEADER_WORDS) / BNY_ROUND_BLOCK_WORDS;
+}
+
+/* The packet's first word in its round. */
+template <int protocol> BNY_DEVICE int bny_block_word(int packet) {
+  return bny_packet_first<protocol>(packet % BNY_WARP_LANES);
+}
+
+/* The first block that the packet has words of; -1: the header. */
+template <int protocol> BNY_DEVICE int bny_block_first(int packet) {
+  return (bny_block_word<protocol>(packet) - BNY_ROUND_HEADER_WORDS) >> 3;
+}
+
+template <int protocol> BNY_DEVICE uint8_t bny_block_byte(const bny_block_bytes<protocol> &bytes, int block) {
+  uint32_t word = 0; /* a sum of masked words stays in registers, unlike an array's element */
+  BNY_UNROLL for (int i = 0; i < bytes.words; i++) word |= bytes.word[i] & (block >> 2 == i ? ~0u : 0u);
+  return (uint8_t)(word >> 8 * (block & 3));
+}
+
+template <int protocol>
+BNY_DEVICE bny_block_scales bny_block_scales_make(const bny_block_bytes<protocol> &bytes, int packet) {
+  int block = bny_block_first<protocol>(packet);
+  return {bny_block_byte(bytes, block), bny_block_byte(bytes, block + 1),
+          BNY_ROUND_BLOCK_WORDS - bny_block_word<protocol>(packet) % BNY_ROUND_BLOCK_WORDS};
+}
+
+/* Called by all lanes, with their packets of a round. */
+template <int protocol> BNY_DEVICE bny_block_scales bny_block_scales_of(const bny_packet &value, int packet) {
+  bny_block_bytes<protocol> bytes;
+  BNY_UNROLL for (int i = 0; i < bytes.words; i++) {
+    bytes.word[i] = bny_shuffle(value.word[i], bny_block_lane<protocol>());
+  }
+  return bny_block_scales_make(bytes, packet);
+}
+
+/* Called by all lanes, with the values of a round. Saturates them and returns the scales of their blocks. Of a lane's
+ * values those in [low, high) count, and `low` is a multiple of 4. */
+template <int protocol>
+BNY_DEVICE bny_block_bytes<protocol> bny_block_limit(float *values, int packet, int low, int high) {
+  bny_block_bytes<protocol> bytes;
+  int block = bny_block_first<protocol>(packet);
+  int turn = BNY_ROUND_BLOCK_WORDS - bny_block_word<protocol>(packet) % BNY_ROUND_BLOCK_WORDS;
+  uint32_t first = 0, second = 0;
+  BNY_UNROLL for (int i = 0; i < 4 * bytes.words; i++) {
+    values[i] = bny_saturate(values[i], BNY_BLOCK_MAX);
+    uint32_t magnitude = i >= low && i < high ? bny_scale_magnitude(values[i]) : 0;
+    if (i / 4 < turn)
+      first = first > magnitude ? first : magnitude;
+    else
+      second = second > magnitude ? second : magnitude;
+  }
+  BNY_UNROLL for (int i = 0; i < bytes.words; i++) bytes.word[i] = 0;
+  BNY_UNROLL for (int b = 0; b < bny_block_count<protocol>(); b++) {
+    uint32_t most = bny_warp_max_32(b == block ? first : b == block + 1 ? second : 0);
+    bytes.word[b / 4 % bytes.words] |= (uint32_t)bny_scale_byte(most) << 8 * (b % 4);
+  }
+  return bytes;
+}
+
+BNY_DEVICE uint8_t bny_block_scale_at(const bny_block_scales &scales, int index) {
+  return index / 4 < scales.turn ? scales.first : scales.second;
+}
+
+/* The same, and makes a packet of the values, with m and d. */
+template <int protocol>
+BNY_DEVICE bny_packet bny_block_pack(float *values, int packet, int low, int high, float m, float d) {
+  bny_packet made = {{0, 0, 0, 0}};
+  bny_block_bytes<protocol> bytes = bny_block_limit<protocol>(values, packet, low, high);
+  bny_block_scales scales = bny_block_scales_make(bytes, packet);
+  int word = bny_block_word<protocol>(packet);
+  bool has_scales = packet % BNY_WARP_LANES == bny_block_lane<protocol>();
+  BNY_UNROLL for (int i = 0; i < bytes.words; i++) {
+    BNY_UNROLL for (int j = 4 * i; j < 4 * i + 4; j++) {
+      uint32_t code = bny_block_code(values[j], bny_scale_inverse(bny_block_scale_at(scales, j)));
+      if (j >= low && j < high) made.word[i] |= code << 8 * (j % 4);
+    }
+    if (word + i == 0) made.word[i] = bny_bits_of_float(m);
+    if (word + i == 1) made.word[i] = bny_bits_of_float(d);
+    if (has_scales) made.word[i] = bytes.word[i];
+  }
+  return made;
+}
+
+/* The same, and makes the values what they are when they are read from packets. */
+template <int protocol> BNY_DEVICE void bny_block_round(float *values, int packet, int low, int high) {
+  bny_block_bytes<protocol> bytes = bny_block_limit<protocol>(values, packet, low, high);
+  bny_block_scales scales = bny_block_scales_make(bytes, packet);
+  BNY_UNROLL for (int i = 0; i < 4 * bytes.words; i++) {
+    uint8_t byte = bny_block_scale_at(scales, i), code = bny_block_code(values[i], bny_scale_inverse(byte));
+    values[i] = bny_mul(bny_float_of_e4m3(code), bny_scale_of_byte(byte));
+  }
+}
+
+BNY_DEVICE float bny_block_value(const bny_packet &value, int index, const bny_block_scales &scales) {
+  uint32_t bits = value.word[index / 4 % BNY_PACKET_WORDS];
+#ifdef BNY_CONVERTS_E4M3
+  uint32_t pair = bny_e4m3_f16(bits >> 16 * (index / 2 % 2));
+  float code = index % 2 ? bny_f16_high(pair) : bny_f16_low(pair);
+#else
+  float code = bny_float_of_e4m3((uint8_t)(bits >> 8 * (index % 4)));
+#endif
+  return bny_mul(code, bny_scale_of_byte(bny_block_scale_at(scales, index)));
+}
+
+#endif
