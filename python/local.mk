@@ -51,6 +51,7 @@ EXTRA_DIST += \
   %D%/tests/test_errors.py \
   %D%/tests/test_examples.py \
   %D%/tests/test_frameworks.py \
+  %D%/tests/test_input.py \
   %D%/tests/test_jax.py \
   %D%/tests/test_live.py \
   %D%/tests/test_ownership.py \

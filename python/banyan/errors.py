@@ -2,6 +2,7 @@
 """The exceptions of banyan: one class for each status of the library."""
 
 import builtins
+import re
 
 
 class Error(Exception):
@@ -97,7 +98,45 @@ _CLASSES = (
 )
 
 
+# Fields of the library's structs whose argument in Python has another name.
+_ARGUMENTS = {
+    "heads": "q",
+    "head_dim": "q",
+    "kv_heads": "k",
+    "kv_dtype": "k",
+    "value_dim": "v",
+    "timeout_ns": "timeout",
+    "first_timeout_ns": "first_timeout",
+}
+
+
+def _argument_of(text):
+    """The argument that a refusal of the library is about, such as "root" of "desc.root is 5", and the rest of the text.
+
+    None: the text does not say it.
+    """
+    found = re.match(r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|live|queries|config)\.)?([a-z]\w*)(.*))", text, re.S)
+    if not found:
+        return None, text
+    side, rest, field, after = found.groups()
+    if side == "out":
+        return "out", rest
+    if side == "in":
+        if field in ("values_scale", "sum"):
+            return field, rest
+        return "o" if field.startswith("values") else "lse", rest
+    if re.fullmatch(r"[qkv]_\w+_stride", field):
+        return field[0], rest
+    if re.match(r"[\d\[\]]* (is|leads|must|has|add)\b", after):
+        return _ARGUMENTS.get(field, field), rest
+    return None, text
+
+
 def make_error(status, text, rank):
     """The exception of a banyan_status."""
     kind = _CLASSES[status - 1] if 1 <= status <= len(_CLASSES) else Error
-    return kind(text, rank if rank >= 0 else None)
+    argument, text = _argument_of(text) if kind is ArgumentError else (None, text)
+    error = kind(f"{argument}: {text}" if argument else text, rank if rank >= 0 else None)
+    if argument:
+        error.argument = argument
+    return error

@@ -32,6 +32,8 @@ def run(fn, ranks=4, *, args=(), start="fork", **settings):
         raise ValueError(f"ranks: {ranks}: at least 1")
     if start == "thread":
         return _run_threads(fn, ranks, args, settings)
+    if start not in ("fork", "spawn", "forkserver"):
+        raise ValueError(f'start: {start!r}: it is "fork", "spawn" or "thread"')
     context = multiprocessing.get_context(start)
     links, children = [], []
     try:

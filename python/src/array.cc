@@ -30,6 +30,16 @@ bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
   return true;
 }
 
+constexpr const char *takes = ": banyan takes float32, float16, bfloat16 and eight-bit floats";
+
+// The name of the dtype of `object`; "": it has none.
+std::string text_of_dtype(nb::handle object) {
+  nb::object type = nb::steal(PyObject_GetAttrString(object.ptr(), "dtype"));
+  nb::object text = nb::steal(type.is_valid() ? PyObject_Str(type.ptr()) : nullptr);
+  PyErr_Clear();
+  return text.is_valid() ? nb::str(text).c_str() : "";
+}
+
 } // namespace
 
 array::~array() {
@@ -56,6 +66,8 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
 
 // By the buffer protocol, which numpy, bytearray and arrays of JAX on a CPU have. False: by other means.
 bool array::open_buffer(nb::handle object, bool write) {
+  if (Py_TYPE(object.ptr()) != known.numpy_array && is_masked(object))
+    refuse(name, "it is a masked array, whose mask would be lost; use .filled(), or token_mask");
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
     nb::python_error cause;
     if (!PyObject_HasAttrString(object.ptr(), "dtype")) {
@@ -64,30 +76,35 @@ bool array::open_buffer(nb::handle object, bool write) {
     }
     if (framework_of(object) == framework::jax) return false;
     // numpy has bf16 and eight-bit floats by the package ml_dtypes, and its buffers cannot say so.
-    nb::object type = object.attr("dtype");
-    nb::str said = nb::steal<nb::str>(PyObject_Str(type.ptr()));
+    std::string said = text_of_dtype(object);
     for (const torch_number &row : torch_numbers) {
-      if (std::strcmp(said.c_str(), row.name) != 0) continue;
+      if (said != row.name) continue;
       owner_ = object.attr("view")(row.dtype.bits == 8 ? "uint8" : "uint16");
       if (!open_buffer(owner_, write)) return false;
       dtype = row.dtype;
       return true;
     }
-    refuse(name, std::string(said.c_str()) + ": banyan takes float32, float16, bfloat16 and eight-bit floats");
+    refuse(name, said + takes);
   }
   buffered_ = true;
   if (!read_format(buffer_.format, buffer_.itemsize, &dtype)) {
-    refuse(name, "elements of format \"" + std::string(buffer_.format) +
-                     "\": they are numbers in this machine's order of bytes");
+    bool swapped = *buffer_.format == '>' || *buffer_.format == '!';
+    std::string said = text_of_dtype(object);
+    refuse(name, (said.empty() ? "elements of format \"" + std::string(buffer_.format) + "\"" : said) +
+                     (swapped ? ": numbers are in this machine's order of bytes" : takes));
   }
   if (buffer_.ndim > ARRAY_DIMS) refuse(name, "it has more than six dimensions");
   ndim = buffer_.ndim;
   read_only_ = buffer_.readonly;
   data = buffer_.buf;
-  for (int i = 0; i < ndim; i++) {
+  // Arrays of ctypes give no strides, although they are asked for: they are contiguous.
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
     shape[i] = buffer_.shape[i];
-    strides[i] = buffer_.strides[i] / buffer_.itemsize;
-    if (buffer_.strides[i] % buffer_.itemsize != 0) refuse(name, "its strides are not whole elements");
+    strides[i] = buffer_.strides ? buffer_.strides[i] / buffer_.itemsize : stride;
+    if (buffer_.strides && buffer_.strides[i] % buffer_.itemsize != 0)
+      refuse(name, "its strides are not whole elements");
+    stride *= shape[i];
   }
   return true;
 }
@@ -151,8 +168,12 @@ void array::open_torch(nb::handle object, void *stream) {
   nb::object grad = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.requires_grad_word, "requires_grad")));
   if (!grad.is_valid()) PyErr_Clear();
   if (grad.ptr() == Py_True) refuse(name, "the tensor requires a gradient, which does not pass; use .detach()");
-  if (open_exchange(object)) return;
-  if (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object)) return;
+  if (open_exchange(object) || (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object))) {
+    // The strides of a tensor whose negation is put off are those of imaginary parts. A test of each tensor takes time.
+    if (ndim > 0 && strides[ndim - 1] != 1 && nb::cast<bool>(object.attr("is_neg")()))
+      refuse(name, "its negation has been put off; use .resolve_neg()");
+    return;
+  }
   if (!known.torch_to_dlpack) {
     nb::object convert = nb::module_::import_("torch.utils.dlpack").attr("to_dlpack");
     known.torch_to_dlpack = convert.release().ptr();
@@ -164,6 +185,8 @@ void array::open_torch(nb::handle object, void *stream) {
 }
 
 void array::open_dlpack(nb::handle object, void *stream) {
+  if (std::strstr(nb::type_name(object.type()).c_str(), "Tracer"))
+    refuse(name, "it is traced by JAX, and has no memory yet; there banyan.jax_ops.combine is called");
   if (!PyObject_HasAttrString(object.ptr(), "__dlpack__"))
     refuse(name, "a " + std::string(nb::type_name(object.type()).c_str()) + " is not an array: it has no __dlpack__");
   nb::object capsule;

@@ -13,6 +13,7 @@ inline constexpr int ARRAY_DIMS = 6;
 enum class framework { numpy, torch, jax, cupy, other };
 
 framework framework_of(nb::handle object);
+bool is_masked(nb::handle object); // an array of numpy.ma
 
 // The memory of an array, held from open() until this object ends. Strides are in elements.
 class array {

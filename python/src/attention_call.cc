@@ -41,6 +41,9 @@ void attention_call::read_queries(const std::string &device, void *stream, const
     queries.query_start_loc = read_int32s(&query_start_loc, "query_start_loc", device, words.query_start_loc, stream);
     query_start_loc.want_dims(1, "[batch + 1]");
     if (query_start_loc.shape[0] < 1) refuse("query_start_loc", "it has batch + 1 elements, and not 0");
+    if (device.empty() && queries.query_start_loc[0] != 0)
+      refuse("query_start_loc", "it begins with " + std::to_string(queries.query_start_loc[0]) +
+                                    ", and tokens before the first sequence would be in none: it begins with 0");
   }
   desc.queries = &queries;
   int64_t batch = batch_of(words);
@@ -81,6 +84,11 @@ void attention_call::read_pages(const std::string &device, void *stream, const a
     desc.page_indptr = read_int32s(&page_indptr, "page_indptr", device, words.page_indptr, stream);
     page_indptr.want_dims(1, "[batch + 1]");
     page_indptr.want_shape(0, int64_t{desc.batch} + 1, "the batch and 1 more");
+    for (int64_t b = 0; device.empty() && b <= desc.batch; b++) {
+      if (desc.page_indptr[b] >= 0 && desc.page_indptr[b] <= page_table.shape[0]) continue;
+      refuse("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.page_indptr[b]) +
+                                ", and page_table has " + std::to_string(page_table.shape[0]) + " pages");
+    }
     return;
   }
   page_table.want_dims(2, "[batch, pages of a sequence]");

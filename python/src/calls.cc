@@ -4,12 +4,13 @@
 
 namespace bny {
 
-void heads_call::read_counts(const comm &owner, nb::handle word) {
+void heads_call::read_counts(const comm &owner, const char *argument, nb::handle word) {
   size_t ranks = static_cast<size_t>(owner.nranks());
   counts.assign(ranks, static_cast<int32_t>(mine.shape[1]));
   if (word.is_none()) return;
-  if (PyObject_Size(word.ptr()) != owner.nranks()) refuse("counts", "there is one for each rank");
-  for (size_t r = 0; r < ranks; r++) counts[r] = read_int32("counts", nb::object(word[r]));
+  if (PySequence_Check(word.ptr()) != 1 || PyObject_Size(word.ptr()) != owner.nranks())
+    refuse(argument, "it is a list of the heads of each rank");
+  for (size_t r = 0; r < ranks; r++) counts[r] = read_int32(argument, nb::object(word[r]));
   mine.want_shape(1, counts[static_cast<size_t>(owner.rank())], "this rank's count");
 }
 
@@ -24,10 +25,11 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   desc.tokens = static_cast<int32_t>(mine.shape[0]), desc.dim = static_cast<int32_t>(mine.shape[2]);
   desc.dtype = mine.values_number(true);
   desc.mine_token_stride = mine.strides[0], desc.mine_head_stride = mine.strides[1];
-  read_counts(owner, counts_word);
+  const char *counted = mine.name == std::string("q") ? "gather" : "counts"; // attention has another word for it
+  read_counts(owner, counted, counts_word);
   int64_t heads = 0;
   for (int32_t count : counts) heads += count;
-  if (heads < 0 || heads > INT32_MAX) refuse("counts", "their sum is no number of heads");
+  if (heads < 0 || heads > INT32_MAX) refuse(counted, "their sum is no number of heads");
   desc.heads = static_cast<int32_t>(heads), desc.counts = counts.data();
   if (!tokens.is_none()) {
     read_tokens(owner, tokens, stream, &live_tokens, &tokens_now, &live);
@@ -64,7 +66,8 @@ void read_allgather(comm &self, nb::handle mine, nb::handle out, nb::handle coun
     if (from->ndim < 1) refuse("mine", "with counts it has at least one dimension");
     row = from->dtype.bits / 8u;
     for (int i = 1; i < from->ndim; i++) row *= static_cast<size_t>(from->shape[i]);
-    if (PyObject_Size(counts.ptr()) != self.nranks()) refuse("counts", "there is one for each rank");
+    if (PySequence_Check(counts.ptr()) != 1 || PyObject_Size(counts.ptr()) != self.nranks())
+      refuse("counts", "it is a list of one for each rank");
     rows = 0;
     for (int32_t r = 0; r < self.nranks(); r++) {
       int32_t count = read_int32("counts", nb::object(counts[r]));
@@ -145,34 +148,38 @@ void read_shift(comm &self, nb::handle send, nb::handle out, array *from, array 
   if (into->bytes() != from->bytes()) refuse("out", "it is not as large as send");
 }
 
-nb::object shift(comm &self, nb::handle send, int32_t distance, nb::handle out) {
+nb::object shift(comm &self, nb::handle send, nb::handle distance, nb::handle out) {
   array from, into;
   nb::object received;
   read_shift(self, send, out, &from, &into, &received);
-  self.call([&] { return banyan_shift(self.handle(), from.data, into.data, from.bytes(), distance); });
+  int32_t by = read_int32("distance", distance);
+  self.call([&] { return banyan_shift(self.handle(), from.data, into.data, from.bytes(), by); });
   return finished(out.is_none() ? send : nb::handle(Py_None), received);
 }
 
-nb::object shift_init(nb::object self, nb::handle send, int32_t distance, nb::handle out) {
+nb::object shift_init(nb::object self, nb::handle send, nb::handle distance, nb::handle out) {
+  int32_t by = read_int32("distance", distance);
   return make_operation(
       self,
       [&](operation &op) {
         read_shift(op.owner(), send, out, &op.first, &op.second, &op.outputs);
         op.kept.push_back(nb::borrow(send));
       },
-      [distance](banyan_comm *comm, operation &op) {
-        return banyan_shift_init(comm, op.first.data, op.second.data, op.first.bytes(), distance, &op.op);
+      [by](banyan_comm *comm, operation &op) {
+        return banyan_shift_init(comm, op.first.data, op.second.data, op.first.bytes(), by, &op.op);
       });
 }
 
-void broadcast(comm &self, nb::handle data, int32_t root) {
+void broadcast(comm &self, nb::handle data, nb::handle root) {
+  int32_t from = read_int32("root", root);
   array memory;
   memory.open("data", data, true, self.device(), self.stream_for(nb::none(), data));
   memory.want_contiguous();
-  self.call([&] { return banyan_broadcast(self.handle(), memory.data, memory.bytes(), root); });
+  self.call([&] { return banyan_broadcast(self.handle(), memory.data, memory.bytes(), from); });
 }
 
-nb::object broadcast_init(nb::object self, nb::handle data, int32_t root) {
+nb::object broadcast_init(nb::object self, nb::handle data, nb::handle root) {
+  int32_t from = read_int32("root", root);
   return make_operation(
       self,
       [&](operation &op) {
@@ -180,8 +187,8 @@ nb::object broadcast_init(nb::object self, nb::handle data, int32_t root) {
         op.first.want_contiguous();
         op.outputs = nb::borrow(data);
       },
-      [root](banyan_comm *comm, operation &op) {
-        return banyan_broadcast_init(comm, op.first.data, op.first.bytes(), root, &op.op);
+      [from](banyan_comm *comm, operation &op) {
+        return banyan_broadcast_init(comm, op.first.data, op.first.bytes(), from, &op.op);
       });
 }
 
@@ -198,30 +205,31 @@ nb::object barrier_init(nb::object self) {
 
 void define_calls(nb::class_<comm> &type) {
   type.def(
-      "allgather", allgather, nb::arg("mine"), nb::kw_only(), nb::arg("out") = nb::none(),
+      "allgather", allgather, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
       nb::arg("counts") = nb::none(),
       "Gives all ranks the arrays of each: [nranks, *mine.shape]. counts: the size of the first dimension on each\n"
       "rank, where these differ; the arrays are then joined along it.");
-  type.def("allgather_init", allgather_init, nb::arg("mine"), nb::kw_only(), nb::arg("out") = nb::none(),
+  type.def("allgather_init", allgather_init, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
            nb::arg("counts") = nb::none(), "A persistent allgather().");
   type.attr("gather") = type.attr("allgather");
   type.attr("gather_init") = type.attr("allgather_init");
   type.def(
-      "allgather_heads", allgather_heads, nb::arg("mine"), nb::kw_only(), nb::arg("out") = nb::none(),
+      "allgather_heads", allgather_heads, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
       nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(),
       "Gives all ranks the heads of each: mine [tokens, heads of this rank, dim] to [tokens, heads, dim], in place "
       "and\n"
       "with any strides. Meant for Q under tensor parallelism. counts: the heads of each rank; None: as many as here.\n"
       "tokens: as in combine().");
-  type.def("allgather_heads_init", allgather_heads_init, nb::arg("mine"), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(), "A persistent allgather_heads().");
-  type.def("shift", shift, nb::arg("send"), nb::arg("distance") = 1, nb::kw_only(), nb::arg("out") = nb::none(),
+  type.def("allgather_heads_init", allgather_heads_init, nb::arg("mine").none(), nb::kw_only(),
+           nb::arg("out") = nb::none(), nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(),
+           "A persistent allgather_heads().");
+  type.def("shift", shift, nb::arg("send").none(), nb::arg("distance") = 1, nb::kw_only(), nb::arg("out") = nb::none(),
            "Sends an array to rank + distance, and returns that of rank - distance, modulo the number of ranks.");
-  type.def("shift_init", shift_init, nb::arg("send"), nb::arg("distance") = 1, nb::kw_only(),
+  type.def("shift_init", shift_init, nb::arg("send").none(), nb::arg("distance") = 1, nb::kw_only(),
            nb::arg("out") = nb::none(), "A persistent shift().");
-  type.def("broadcast", broadcast, nb::arg("data"), nb::arg("root") = 0,
+  type.def("broadcast", broadcast, nb::arg("data").none(), nb::arg("root") = 0,
            "Copies the memory of `data` from the root to the others, in place.");
-  type.def("broadcast_init", broadcast_init, nb::arg("data"), nb::arg("root") = 0, "A persistent broadcast().");
+  type.def("broadcast_init", broadcast_init, nb::arg("data").none(), nb::arg("root") = 0, "A persistent broadcast().");
   type.def("barrier", barrier, "Returns when all ranks have called it.");
   type.def("barrier_init", barrier_init, "A persistent barrier().");
 }

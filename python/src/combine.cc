@@ -64,6 +64,7 @@ void read_scale(const char *argument, const comm &owner, nb::handle word, void *
   if (PyFloat_Check(word.ptr()) || PyLong_Check(word.ptr())) {
     if (!owner.device().empty()) refuse(argument, "on a device it is an array of that device, not a number");
     *number = static_cast<float>(PyFloat_AsDouble(word.ptr()));
+    if (PyErr_Occurred()) refuse(argument, "the number does not fit into a float");
     rows->values_scale = number;
     return;
   }
@@ -88,7 +89,8 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 }
 
 void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_live *live) {
-  if (PyLong_Check(word.ptr())) {
+  // Integers of numpy are numbers as well. Its arrays have an index, and their memory is read.
+  if (PyIndex_Check(word.ptr()) && !PyObject_HasAttrString(word.ptr(), "__dlpack__")) {
     if (!owner.device().empty()) refuse("tokens", "on a device it is an int32 array of that device, not a number");
     *now = read_int32("tokens", word);
     live->tokens = now;
@@ -286,12 +288,12 @@ nb::object combine_call::result(nb::handle o) const {
 #define COMBINE_ARGUMENTS                                                                                              \
   nb::arg("o").none(), nb::arg("lse").none(), nb::kw_only(), nb::arg("sum") = nb::none(), nb::arg("out") = nb::none(), \
       nb::arg("base") = nb::none(), nb::arg("empty") = nb::none(), nb::arg("values") = nb::none(),                     \
-      nb::arg("out_base") = nb::none(), nb::arg("out_empty") = "-inf", nb::arg("out_values") = nb::none(),             \
-      nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
-      nb::arg("algorithm") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("preset") = nb::none(),               \
-      nb::arg("values_scale") = nb::none(), nb::arg("out_scale") = nb::none(), nb::arg("tokens") = nb::none(),         \
-      nb::arg("seq_lens") = nb::none(), nb::arg("query_start_loc") = nb::none(), nb::arg("token_mask") = nb::none(),   \
-      nb::arg("empty_rows") = nb::none()
+      nb::arg("out_base") = nb::none(), nb::arg("out_empty").none() = "-inf", nb::arg("out_values") = nb::none(),      \
+      nb::arg("scatter").none() = "none", nb::arg("root").none() = 0, nb::arg("order").none() = "plan",                \
+      nb::arg("wire").none() = "f32", nb::arg("algorithm") = nb::none(), nb::arg("stream") = nb::none(),               \
+      nb::arg("preset") = nb::none(), nb::arg("values_scale") = nb::none(), nb::arg("out_scale") = nb::none(),         \
+      nb::arg("tokens") = nb::none(), nb::arg("seq_lens") = nb::none(), nb::arg("query_start_loc") = nb::none(),       \
+      nb::arg("token_mask") = nb::none(), nb::arg("empty_rows") = nb::none()
 /* clang-format on */
 
 namespace {

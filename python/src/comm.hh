@@ -131,7 +131,7 @@ struct heads_call {
             nb::handle counts_word, nb::handle tokens);
 
 private:
-  void read_counts(const comm &owner, nb::handle word);
+  void read_counts(const comm &owner, const char *argument, nb::handle word);
 };
 
 // The memory of a contiguous int32 array.
@@ -201,6 +201,7 @@ public:
   std::vector<nb::object> kept; // arrays of the caller
   banyan_op *op = nullptr;
   bool started = false;
+  bool has_run = false; // it was started once, so that its outputs have been written
 
 private:
   int32_t *tokens_place();

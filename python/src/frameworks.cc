@@ -24,7 +24,24 @@ std::string module_of(nb::handle object) {
 
 bool begins(const std::string &text, const char *start) { return text.compare(0, std::strlen(start), start) == 0; }
 
+// The framework that a type or one of its bases is from. Bases of the user's own classes are behind them.
+framework framework_of_bases(PyTypeObject *type) {
+  nb::object bases = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject *>(type), "__mro__"));
+  for (nb::handle base : bases) {
+    nb::object name = nb::steal(PyObject_GetAttrString(base.ptr(), "__module__"));
+    const char *text =
+        name.is_valid() && PyUnicode_Check(name.ptr()) ? PyUnicode_AsUTF8AndSize(name.ptr(), nullptr) : "";
+    PyErr_Clear();
+    if (text && begins(text, "torch")) return framework::torch;
+    if (text && begins(text, "jax")) return framework::jax;
+    if (text && begins(text, "cupy")) return framework::cupy;
+  }
+  return framework::other;
+}
+
 } // namespace
+
+bool is_masked(nb::handle object) { return begins(module_of(object), "numpy.ma"); }
 
 const dl_exchange *exchange_of(nb::handle object) {
   nb::object capsule = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__dlpack_c_exchange_api__"));
@@ -56,7 +73,7 @@ framework framework_of(nb::handle object) {
     known.numpy_array = type;
     Py_INCREF(reinterpret_cast<PyObject *>(type));
   }
-  return PyObject_CheckBuffer(object.ptr()) ? framework::numpy : framework::other;
+  return PyObject_CheckBuffer(object.ptr()) ? framework::numpy : framework_of_bases(type);
 }
 
 void *current_stream(nb::handle object) {

@@ -21,7 +21,9 @@ std::string network() {
 }
 
 nb::tuple split(int32_t count, int32_t parts, int32_t index) {
+  if (count < 0) refuse("count", "it is at least 0");
   if (parts < 1) refuse("parts", "it is at least 1");
+  if (index < 0 || index >= parts) refuse("index", "it is from 0 to parts - 1");
   int32_t first, number;
   banyan_split(count, parts, index, &first, &number);
   return nb::make_tuple(first, number);

@@ -70,7 +70,7 @@ void operation::free() {
 void operation::start() {
   banyan_op *started_op = handle();
   comm_->call([&] { return banyan_start(started_op); });
-  started = true;
+  started = has_run = true;
 }
 
 bool operation::test() {
@@ -83,6 +83,7 @@ bool operation::test() {
 
 nb::object operation::wait() {
   banyan_op *waited = handle();
+  if (!has_run) refuse_state("this operation has not been started");
   comm_->call([&] {
     banyan_status status = banyan_wait(waited);
     started = false;
@@ -93,6 +94,7 @@ nb::object operation::wait() {
 
 nb::object operation::run() {
   banyan_op *running = handle();
+  has_run = true;
   comm_->call([&] {
     banyan_status status = banyan_start(running);
     return status == BANYAN_OK ? banyan_wait(running) : status;

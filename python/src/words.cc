@@ -91,6 +91,7 @@ void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {
   rows->empty_below = 0;
   if (PyFloat_Check(word.ptr()) || PyLong_Check(word.ptr())) {
     double below = PyFloat_AsDouble(word.ptr());
+    if (PyErr_Occurred()) refuse(argument, "the number does not fit into a float");
     if (std::isinf(below) && below < 0) {
       rows->empty = BANYAN_EMPTY_NEG_INF;
     } else if (std::isfinite(below)) {
@@ -119,7 +120,8 @@ void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {
 const char *read_text(const char *argument, nb::handle word) {
   if (word.is_none()) return nullptr;
   const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
-  if (!text) refuse(argument, "it is a " + std::string(nb::type_name(word.type()).c_str()) + ", and not a str");
+  if (!text && PyErr_Occurred()) refuse(argument, "it is not text in UTF-8");
+  if (!text) refuse(argument, "it is of type " + std::string(nb::type_name(word.type()).c_str()) + ", and not a str");
   return text;
 }
 
@@ -132,8 +134,9 @@ void *read_stream(nb::handle word) {
 }
 
 int32_t read_int32(const char *argument, nb::handle number) {
-  if (!PyLong_Check(number.ptr())) refuse(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
-  long value = PyLong_AsLong(number.ptr());
+  nb::object whole = nb::steal(PyNumber_Index(number.ptr()));
+  if (!whole.is_valid()) refuse(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
+  long value = PyLong_AsLong(whole.ptr());
   if (PyErr_Occurred() || value < INT32_MIN || value > INT32_MAX) refuse(argument, "it does not fit into 32 bits");
   return static_cast<int32_t>(value);
 }
