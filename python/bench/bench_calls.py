@@ -50,18 +50,22 @@ def banyan_methods(comm):
     yield "combine, torch, out=", loop(lambda: comm.combine(t, t_lse, out=t_out))
     yield "combine, torch", loop(lambda: comm.combine(t, t_lse))
     yield "torch.ops.banyan.combine", loop(lambda: torch.ops.banyan.combine(t, t_lse, number))
-    empty = empty_op(torch)
-    yield "torch.ops, an op that does nothing", loop(lambda: empty(t, t_lse, number))
+    empty, bare = empty_ops(torch)
+    yield "torch.ops, empty, in Python", loop(lambda: empty(t, t_lse, number))
+    yield "torch.ops, empty, without words", loop(lambda: bare(t, t_lse, number))
+    yield "torch.ops, one of torch's, in C++", loop(lambda: torch.ops.aten.is_same_size(t, t_lse))
 
 
-def empty_op(torch):
-    """An op of the arguments and results of combine, in Python: what torch's dispatcher costs."""
+def empty_ops(torch):
+    """Ops that do nothing, in Python: of the arguments and results of combine, and of its tensors and handle alone."""
     library = torch.library.Library("banyan_bench", "DEF")
     words = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan"'
     library.define(f"nothing(Tensor o, Tensor lse, int comm, {words}) -> (Tensor, Tensor)")
     library.impl("nothing", lambda o, lse, *_: (o, lse), "CPU")
-    empty_op.library = library  # its ops live as long
-    return torch.ops.banyan_bench.nothing
+    library.define("bare(Tensor o, Tensor lse, int comm) -> (Tensor, Tensor)")
+    library.impl("bare", lambda o, lse, _: (o, lse), "CPU")
+    empty_ops.library = library  # its ops live as long
+    return torch.ops.banyan_bench.nothing, torch.ops.banyan_bench.bare
 
 
 def gloo_methods():

@@ -32,6 +32,8 @@ nb::tuple split(int32_t count, int32_t parts, int32_t index) {
 } // namespace
 
 NB_MODULE(_core, module) {
+  // Scripts that end without close() would get a list of all types on stderr.
+  nb::set_leak_warnings(false);
   module.doc() = "The calls of libbanyan. Use the package banyan, which has all of it.";
   module.def(
       "version", [] { return banyan_version(); }, "The version of libbanyan that runs.");
