@@ -55,5 +55,6 @@ EXTRA_DIST += \
   %D%/tests/test_jax.py \
   %D%/tests/test_live.py \
   %D%/tests/test_ownership.py \
+  %D%/tests/test_stubs.py \
   %D%/tests/test_torch_ops.py
 MOSTLYCLEAN_FOLDERS += python/venv

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The communicator, and the ways to make one."""
 
+from __future__ import annotations
+
 import itertools
+from typing import Any, Callable, Sequence
 
 from . import _core
 
@@ -22,27 +25,33 @@ class Communicator(_core.Comm):
     One thread at a time may use a communicator. abort() alone may be called from any.
     """
 
-    def __init__(self, allgather, rank, nranks, **settings):
+    def __init__(
+        self,
+        allgather: Callable[[bytes, float], bytes | Sequence[bytes]],
+        rank: int,
+        nranks: int,
+        **settings: Any,
+    ) -> None:
         super().__init__(allgather, rank, nranks, **settings)
 
     @classmethod
-    def _made(cls, *arguments, **settings):
+    def _made(cls, *arguments: Any, **settings: Any) -> Communicator:
         made = cls.__new__(cls)
         _core.Comm.__init__(made, *arguments, **settings)
         return made
 
     @classmethod
-    def from_env(cls, **settings):
+    def from_env(cls, **settings: Any) -> Communicator:
         """Ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them."""
         return cls._made(None, **settings)
 
     @classmethod
-    def from_threads(cls, group, rank, **settings):
+    def from_threads(cls, group: _core.Threads, rank: int, **settings: Any) -> Communicator:
         """A rank that is a thread of this process; `group` is a banyan.Threads that all of them share."""
         return cls._made(group, rank, group.nranks, **settings)
 
     @classmethod
-    def from_mpi(cls, comm=None, **settings):
+    def from_mpi(cls, comm: Any = None, **settings: Any) -> Communicator:
         """The ranks of a communicator of mpi4py; None: MPI.COMM_WORLD. MPI itself has no deadline here."""
         if comm is None:
             from mpi4py import MPI
@@ -51,7 +60,16 @@ class Communicator(_core.Comm):
         return cls._made(lambda data, _: comm.allgather(data), comm.Get_rank(), comm.Get_size(), **settings)
 
     @classmethod
-    def from_torch(cls, group=None, *, store=None, rank=None, nranks=None, prefix=None, **settings):
+    def from_torch(
+        cls,
+        group: Any = None,
+        *,
+        store: Any = None,
+        rank: int | None = None,
+        nranks: int | None = None,
+        prefix: str | None = None,
+        **settings: Any,
+    ) -> Communicator:
         """The ranks of a process group of torch.distributed (None: the default one), or those that share a store.
 
         With a store, `rank` and `nranks` are needed. Communicators of one store are made in the same order on all
@@ -65,13 +83,13 @@ class Communicator(_core.Comm):
         import torch.distributed as dist
 
         def gather_objects(data, _):
-            every = [None] * dist.get_world_size(group)
+            every: list[Any] = [None] * dist.get_world_size(group)
             dist.all_gather_object(every, data, group=group)
             return every
 
         return cls._made(gather_objects, dist.get_rank(group), dist.get_world_size(group), **settings)
 
-    def shrink(self):
+    def shrink(self) -> tuple[Communicator, list[int]]:
         """Makes a communicator of the ranks that are left after a failure.
 
         Returns it, and the old rank of each new one. Collective over the ranks that are left. The old communicator
@@ -79,16 +97,17 @@ class Communicator(_core.Comm):
         """
         made, members = self._shrink()
         new = type(self).__new__(type(self))
-        _core.Comm.__init__(new, made, self.device)
+        adopt: Any = _core.Comm.__init__  # its second form, which the stubs do not show
+        adopt(new, made, self.device)
         return new, members
 
-    def __enter__(self):
+    def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         if not self.is_open:
             return "<banyan.Communicator, closed>"
         return f"<banyan.Communicator, rank {self.rank} of {self.nranks}>"

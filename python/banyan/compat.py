@@ -16,7 +16,7 @@ import torch
 
 from .communicator import Communicator
 
-_made = weakref.WeakKeyDictionary()
+_made: "weakref.WeakKeyDictionary[object, Communicator]" = weakref.WeakKeyDictionary()
 _EMPTY = "+inf|nan"  # besides -inf, which is always an empty row
 
 

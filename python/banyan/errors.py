@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of banyan: one class for each status of the library."""
 
+from __future__ import annotations
+
 import builtins
 import re
 
@@ -10,7 +12,7 @@ class Error(Exception):
 
     status = "error"
 
-    def __init__(self, text, rank=None):
+    def __init__(self, text: str, rank: int | None = None) -> None:
         super().__init__(text)
         self.rank = rank
 
@@ -19,7 +21,7 @@ class ArgumentError(Error, ValueError):
     """An argument is wrong. Nothing was sent, and the communicator remains usable. `argument` names it."""
 
     status = "bad argument"
-    argument = None
+    argument: str | None = None
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -110,7 +112,7 @@ _ARGUMENTS = {
 }
 
 
-def _argument_of(text):
+def _argument_of(text: str) -> tuple[str | None, str]:
     """The argument that a refusal of the library is about, such as "root" of "desc.root is 5", and the rest of the text.
 
     None: the text does not say it.
@@ -132,11 +134,11 @@ def _argument_of(text):
     return None, text
 
 
-def make_error(status, text, rank):
+def make_error(status: int, text: str, rank: int) -> Error:
     """The exception of a banyan_status."""
     kind = _CLASSES[status - 1] if 1 <= status <= len(_CLASSES) else Error
     argument, text = _argument_of(text) if kind is ArgumentError else (None, text)
     error = kind(f"{argument}: {text}" if argument else text, rank if rank >= 0 else None)
-    if argument:
+    if isinstance(error, ArgumentError):
         error.argument = argument
     return error

@@ -17,7 +17,7 @@ import numpy as np
 
 from . import _core
 
-_prepared = weakref.WeakKeyDictionary()  # by the first communicator
+_prepared: "weakref.WeakKeyDictionary[object, dict]" = weakref.WeakKeyDictionary()  # by the first communicator
 jax.ffi.register_ffi_target("banyan_combine", _core.jax_target(), platform="cpu")
 
 

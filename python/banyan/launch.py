@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local ranks for tests and notebooks."""
 
+from __future__ import annotations
+
 import multiprocessing
 import multiprocessing.connection
 import pickle
@@ -8,20 +10,28 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any, Callable, Sequence, TypeVar
 
 from .communicator import Communicator
+
+Result = TypeVar("Result")
 
 
 class RankError(RuntimeError):
     """A rank of run() failed. `rank` is the first that did, with its traceback; `failures` has all, by rank."""
 
-    def __init__(self, failures):
+    failures: dict[int, str]
+    rank: int
+
+    def __init__(self, failures: Sequence[tuple[int, str]]) -> None:
         self.failures = dict(failures)
         self.rank, text = failures[0]
         super().__init__(f"rank {self.rank}: {text}")
 
 
-def run(fn, ranks=4, *, args=(), start="fork", **settings):
+def run(
+    fn: Callable[..., Result], ranks: int = 4, *, args: Sequence[Any] = (), start: str = "fork", **settings: Any
+) -> list[Result]:
     """Starts local ranks, calls fn(comm, *args) in each, and returns the list of results.
 
     start: "fork", "spawn" or "thread". A fork takes any function, as notebooks define them; "spawn" wants one that can
@@ -34,8 +44,9 @@ def run(fn, ranks=4, *, args=(), start="fork", **settings):
         return _run_threads(fn, ranks, args, settings)
     if start not in ("fork", "spawn", "forkserver"):
         raise ValueError(f'start: {start!r}: it is "fork", "spawn" or "thread"')
-    context = multiprocessing.get_context(start)
-    links, children = [], []
+    context: Any = multiprocessing.get_context(start)
+    links: list[Any] = []
+    children: list[Any] = []
     try:
         for rank in range(ranks):
             ours, theirs = context.Pipe()

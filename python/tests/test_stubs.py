@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The type stubs say what the module has: the same names, and parameters of the same names, order and defaults."""
+
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import banyan
+from banyan import _core
+
+STUBS = ast.parse(pathlib.Path(_core.__file__).with_name("_core.pyi").read_text())
+CLASSES = {node.name: node for node in STUBS.body if isinstance(node, ast.ClassDef)}
+
+
+def parameters(function):
+    """[(name, it is by keyword alone, it has a default)] of a function of the stubs."""
+    given = function.args
+    positional = given.posonlyargs + given.args
+    defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
+    found = [(each.arg, False, default is not None) for each, default in zip(positional, defaults)]
+    return found + [(each.arg, True, default is not None) for each, default in zip(given.kwonlyargs, given.kw_defaults)]
+
+
+def parameters_of_module(bound):
+    """The same of a function of the module, by the first signature that nanobind keeps of it."""
+    text = re.sub(r"\\\d+", "0", bound.__nb_signature__[0][0])
+    return parameters(ast.parse(text + ": ...").body[0])
+
+
+def names_of(body):
+    """Functions of a stub, and the names of attributes that are none."""
+    functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    others = {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
+    properties = {name for name, node in functions.items() if node.decorator_list}
+    return {name: node for name, node in functions.items() if name not in properties}, others | properties
+
+
+def compare(functions, others, owner):
+    there = {name for name in vars(owner) if not name.startswith("__") or name in functions}
+    assert there - {"Comm", "Operation", "Ownership", "Threads"} == set(functions) | others
+    for name, node in functions.items():
+        # Without a name in the binding an argument has one in the stub alone.
+        bound = [each for each in parameters_of_module(getattr(owner, name))]
+        assert len(bound) == len(parameters(node))
+        if not any(each[0].startswith("arg") for each in bound):
+            assert bound == parameters(node), name
+
+
+def test_functions():
+    functions, _ = names_of(STUBS.body)
+    compare(functions, set(), _core)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_classes(name):
+    compare(*names_of(CLASSES[name].body), getattr(_core, name))
+
+
+TYPED = """
+import banyan
+def body(comm: banyan.Communicator) -> float:
+    out, lse = comm.combine(object(), object(), scatter="heads")
+    return 1.0
+results: list[float] = banyan.run(body, ranks=2)
+fewer, members = banyan.Communicator.from_env().shrink()
+fewer.barrier()
+"""
+
+
+def test_mypy(tmp_path):
+    pytest.importorskip("mypy")
+    wrong = TYPED + 'banyan.split(1, 2, "x")\nfewer.combine(1, 2, scatter="head")\n'
+    for text, errors in ((TYPED, 0), (wrong, 2)):
+        (tmp_path / "typed.py").write_text(text)
+        command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), str(tmp_path / "typed.py")]
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300, cwd=tmp_path).stdout
+        assert said.count(": error:") == errors, said
+    assert (pathlib.Path(banyan.__file__).parent / "py.typed").exists()
