@@ -33,19 +33,29 @@ def tokens_of(said):
 
 
 def test_generate():
-    alone = tokens_of(program("generate.py", "--ranks", "1", "--tokens", "6"))
-    assert len(alone) == 1
-    for more in (["--ranks", "3"], ["--ranks", "2", "--method", "ring", "--shard", "ranges"]):
-        assert tokens_of(program("generate.py", "--tokens", "6", *more)) == alone
-    assert tokens_of(program("generate.py", "--tokens", "6", "--ranks", "2", "--method", "allreduce3")) == alone
+    for tokens, forms in (
+        ("40", [["--ranks", "4"]]),
+        (
+            "12",
+            [
+                ["--ranks", "3", "--method", "tree", "--block", "4"],
+                ["--ranks", "2", "--method", "ring", "--shard", "ranges"],
+                ["--ranks", "2", "--method", "allreduce3"],
+            ],
+        ),
+    ):
+        alone = tokens_of(program("generate.py", "--ranks", "1", "--tokens", tokens))
+        assert len(alone) == 1
+        for form in forms:
+            assert tokens_of(program("generate.py", "--tokens", tokens, *form)) == alone
 
 
 def test_generate_goes_on_after_a_death():
-    said = program("generate.py", "--ranks", "4", "--tokens", "14", "--kill", "2", "--block", "4", "--verify")
+    said = program("generate.py", "--ranks", "4", "--tokens", "40", "--kill", "2", "--block", "4", "--verify")
     assert "keys were lost, and computed again by 3 ranks" in said
-    assert "one rank gives the same 14 tokens" in said
+    assert "one rank gives the same 40 tokens" in said
 
 
 def test_summarise():
-    said = program("summarise.py", "--ranks", "2", "--tokens", "12", "--text-tokens", "150")
-    assert "150 tokens read" in said
+    said = program("summarise.py", "--ranks", "4", "--tokens", "40", "--text-tokens", "300")
+    assert "300 tokens read" in said

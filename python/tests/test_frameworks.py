@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -254,6 +255,42 @@ def test_read_only_and_devices_of_dlpack(lone):
         lone.combine(o, exchanged(lse, device_type=2))
     managed_memory = exchanged(o, device_type=13)
     lone.combine(managed_memory, lse, out=(out, None))
+
+
+def test_arrays_of_cupy_by_their_protocol(lone, monkeypatch):
+    """No GPU is here: a module that has what CuPy's arrays have, in managed memory, which the host reads as well."""
+    cupy = types.ModuleType("cupy")
+
+    class Array:
+        def __init__(self, array):
+            self.array, self.given = array, exchanged(array, device_type=13)
+            self.dtype, self.shape = array.dtype, array.shape
+            self.__cuda_array_interface__ = {"version": 3, "data": (array.ctypes.data, False), "shape": array.shape}
+
+        def __dlpack__(self, **settings):
+            return self.given.__dlpack__(**settings)
+
+        def __dlpack_device__(self):
+            return self.given.__dlpack_device__()
+
+    Array.__module__, Array.__qualname__, Array.__name__ = "cupy", "ndarray", "ndarray"
+    cupy.empty = lambda shape, dtype: Array(np.empty(shape, dtype))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    o, lse = partials(0, SHAPE, empty=False)
+    out, merged_lse = lone.combine(Array(o), Array(lse))
+    assert type(out) is Array and type(merged_lse) is Array
+    np.testing.assert_allclose(out.array, o, rtol=1e-6)
+    np.testing.assert_allclose(merged_lse.array, lse, rtol=1e-5, atol=1e-6)
+    assert type(lone.shift(out)) is Array
+    op = lone.combine_init(Array(o), Array(lse))
+    assert op()[0] is op.outputs[0]
+    np.testing.assert_allclose(op.outputs[0].array, o, rtol=1e-6)
+
+    class Numba:
+        __cuda_array_interface__ = Array(o).__cuda_array_interface__
+
+    with pytest.raises(banyan.ArgumentError, match="o: a .*Numba is not an array: it has no __dlpack__"):
+        lone.combine(Numba(), lse)
 
 
 def test_eight_bit_floats_are_known_by_their_code():
