@@ -129,8 +129,8 @@ BNY_HD static inline float bny_saturate(float value, float limit) {
 
 /* ---- elementary functions ---------------------------------------------------------------------------------------- */
 
-/* Series are summed in pairs, and pairs in pairs: a chain of 7 operations, where Horner's order has 20. A warp that reads
- * or gives statistics has nothing else to do meanwhile. */
+/* Series are summed in pairs, and pairs in pairs. That is a chain of 7 operations, where Horner's order has 20. A warp
+ * that reads or gives statistics has nothing else to do meanwhile. */
 
 /* 2^s for a whole s <= 0, and 0 for s < -126 and for NaN, which is what -inf minus -inf gives. */
 BNY_HD static inline float bny_exp2_whole(float s) {

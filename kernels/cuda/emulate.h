@@ -73,7 +73,7 @@ void bny_emulated_yield(void); /* lets other threads run */
 /* Becomes visible at once, or later, and with all others of the same line, if that is not 0. */
 void bny_emulated_store(void *to, const void *value, size_t bytes, uint32_t line = 0);
 uint32_t bny_emulated_new_line(void); /* the number of a new line */
-void bny_emulated_settle(void);   /* a fence: all stores before it become visible */
+void bny_emulated_settle(void);       /* a fence: all stores before it become visible */
 /* Stores of this thread to shared memory become visible at once, others before later fences of its block. */
 void bny_emulated_sync(void);
 void bny_emulated_load(const void *from, void *value, size_t bytes);
