@@ -16,9 +16,9 @@ template <int protocol> struct bny_block_bytes {
   uint32_t word[words];
 };
 
-/* Scales of a lane's words: those before `turn` have the first. */
+/* Scales of a lane's words: those before `turn` have the lower byte of `pair`, the others the upper one. */
 struct bny_block_scales {
-  uint8_t first, second;
+  uint32_t pair;
   int turn;
 };
 
@@ -53,7 +53,7 @@ template <int protocol> BNY_DEVICE uint8_t bny_block_byte(const bny_block_bytes<
 template <int protocol>
 BNY_DEVICE bny_block_scales bny_block_scales_make(const bny_block_bytes<protocol> &bytes, int packet) {
   int block = bny_block_first<protocol>(packet);
-  return {bny_block_byte(bytes, block), bny_block_byte(bytes, block + 1),
+  return {bny_block_byte(bytes, block) | (uint32_t)bny_block_byte(bytes, block + 1) << 8,
           BNY_ROUND_BLOCK_WORDS - bny_block_word<protocol>(packet) % BNY_ROUND_BLOCK_WORDS};
 }
 
@@ -91,7 +91,7 @@ BNY_DEVICE bny_block_bytes<protocol> bny_block_limit(float *values, int packet, 
 }
 
 BNY_DEVICE uint8_t bny_block_scale_at(const bny_block_scales &scales, int index) {
-  return index / 4 < scales.turn ? scales.first : scales.second;
+  return (uint8_t)(scales.pair >> (index / 4 < scales.turn ? 0 : 8));
 }
 
 /* The same, and makes a packet of the values, with m and d. */

@@ -44,9 +44,20 @@ struct bny_program_sources : bny_program_view {
   BNY_DEVICE_METHOD int32_t slot(int s) const { return places[s].slot; }
 };
 
-template <int protocol>
-BNY_DEVICE void bny_merge_poll(const bny_program_sources &sources, int s, const unsigned char *unit, int packet,
+/* The same with the bits of a value, by which messages from other nodes differ. */
+template <int bits> struct bny_program_sources_of {
+  const bny_program_sources *all;
+
+  BNY_DEVICE_METHOD const unsigned char *unit(int s) const { return all->unit(s); }
+  BNY_DEVICE_METHOD const uint64_t *signal(int s) const { return all->signal(s); }
+  BNY_DEVICE_METHOD int32_t peer(int s) const { return all->peer(s); }
+  BNY_DEVICE_METHOD int32_t slot(int s) const { return all->slot(s); }
+};
+
+template <int protocol, int bits>
+BNY_DEVICE void bny_merge_poll(const bny_program_sources_of<bits> &typed, int s, const unsigned char *unit, int packet,
                                bool wanted, bny_quad *raw) {
+  const bny_program_sources &sources = *typed.all;
   if (protocol != BNY_PROTOCOL_SIMPLE || !wanted || !bny_is_remote(sources.places[s])) {
     bny_packet_poll<protocol>(unit, packet, wanted, raw);
     return;
@@ -54,7 +65,7 @@ BNY_DEVICE void bny_merge_poll(const bny_program_sources &sources, int s, const 
   const bny_program_place &place = sources.places[s];
   const bny_unit_shape &shape = sources.program->shape;
   int64_t row = sources.number_in(place, sources.token, sources.head) / shape.chunks;
-  *raw = bny_remote_load(bny_remote_unit_make(place, shape, sources.self->epoch, row, sources.chunk), packet);
+  *raw = bny_remote_load(bny_remote_unit_make<bits>(place, shape, sources.self->epoch, row, sources.chunk), packet);
 }
 
 struct bny_program_destinations : bny_program_view {
@@ -102,7 +113,7 @@ BNY_DEVICE void bny_interpret_push_local(const bny_interpreter &run, const bny_u
 }
 
 /* Pushes to the step's destinations: inboxes, and messages to other nodes. */
-template <int protocol>
+template <int protocol, int bits>
 BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet,
                                    const bny_packet &value) {
   const bny_unit_shape &shape = run->program->shape;
@@ -112,8 +123,8 @@ BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &ro
   const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a node */
   BNY_ROLLED for (int d = local; d < end; d++) {
     int64_t row = run->to.number(d, rows.token, rows.head) / shape.chunks;
-    bny_remote_store(bny_remote_unit_make(run->to.places[d], shape, run->self.epoch, row, run->work.chunk), packet,
-                     value);
+    bny_remote_store(bny_remote_unit_make<bits>(run->to.places[d], shape, run->self.epoch, row, run->work.chunk),
+                     packet, value);
   }
 }
 
@@ -131,7 +142,7 @@ BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &ro
     bny_lane_values<protocol, bits> values;
     bny_unit_read<protocol, bits>(in, run->work, token, rows.head, packet, active && reads, &values);
     bny_packet made = bny_unit_import(values, run->work, import, packet, shape.wire);
-    bny_interpret_push<protocol>(run, rows, packet, made);
+    bny_interpret_push<protocol, bits>(run, rows, packet, made);
   }
 }
 
@@ -142,7 +153,7 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
   bool active = packet < run->work.packets;
   if (run->step->kind == BNY_PROGRAM_MERGE) {
     bny_packet made = bny_unit_pack(values, run->work, packet, m, d, run->program->shape.wire);
-    bny_interpret_push<protocol>(run, rows, packet, made);
+    bny_interpret_push<protocol, bits>(run, rows, packet, made);
     return;
   }
   const banyan_partial &out = run->call->out;
@@ -154,22 +165,24 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
 }
 
 template <int protocol, int bits> BNY_DEVICE void bny_interpret_merge(bny_interpreter *run, const bny_unit_rows &rows) {
+  constexpr int width = bits == 8 ? 4 : BNY_MERGE_WIDTH; /* sixteen values of eight sources do not fit registers */
+  bny_program_sources_of<bits> sources = {&run->sources};
   int count = run->step->nsources;
   bny_rounding rounding = {run->program->shape.wire, run->program->round_nodes != 0,
                            bits != 32 && run->step->kind == BNY_PROGRAM_MERGE};
-  bool together = count <= BNY_MERGE_WIDTH && !(bits != 32 && rounding.nodes);
+  bool together = count <= width && !(bits != 32 && rounding.nodes);
   bny_merge_tree tree;
-  if (protocol == BNY_PROTOCOL_SIMPLE && together) bny_merge_await(&run->self, run->sources, 0, count, 0);
+  if (protocol == BNY_PROTOCOL_SIMPLE && together) bny_merge_await(&run->self, sources, 0, count, 0);
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bny_merge_part<protocol, bits> merged;
     if (together) {
-      bny_packet packets[BNY_MERGE_WIDTH];
-      bny_merge_receive<protocol>(&run->self, run->sources, 0, count, 0, packet, packet < run->work.packets, packets);
+      bny_packet packets[width];
+      bny_merge_receive<protocol>(&run->self, sources, 0, count, 0, packet, packet < run->work.packets, packets);
       if (first == 0) bny_merge_tree_of<protocol>(packets, count, rounding.last, &tree);
       merged = {tree.m, tree.d, bny_merge_tree_values<protocol, bits>(packets, count, tree, packet, rounding.wire)};
     } else {
-      bny_merge_many(&run->self, run->sources, count, run->work, packet, rounding, &merged);
+      bny_merge_many(&run->self, sources, count, run->work, packet, rounding, &merged);
     }
     if (!run->self.failed) bny_interpret_put(run, rows, packet, merged.m, merged.d, merged.values);
   }

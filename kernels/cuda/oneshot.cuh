@@ -103,6 +103,9 @@ struct bny_oneshot_sources {
   BNY_DEVICE_METHOD int32_t slot(int) const { return 0; }
 };
 
+/* Sources that kernels for more ranks merge at a time: of e4m3 a lane has sixteen values. */
+template <int bits> BNY_DEVICE constexpr int bny_oneshot_width() { return bits == 8 ? 4 : BNY_MERGE_WIDTH; }
+
 /* The width is 0 for up to BNY_ONESHOT_NARROW_RANKS ranks; else so many sources are merged at a time. */
 template <int protocol, int bits, int width> struct bny_oneshot_run {
   bny_worker self;
@@ -192,7 +195,7 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, bits, width> *r
   BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bny_merge_part<protocol, bits> merged;
-    if (width == BNY_MERGE_WIDTH)
+    if (width == bny_oneshot_width<bits>())
       bny_merge_parts<protocol, bits, width ? width : 1>(self, sources, self->group->nranks, run->work, packet,
                                                          what.shape.wire, &merged);
     else
@@ -253,11 +256,11 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_oneshot_merge_rows(&run, what, call);
 }
 
-#define BNY_ONESHOT_KERNEL(name, protocol, bits, wide)                                  \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                \
-      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),    \
-           BNY_PARAMETER(bny_device_call, call)) {                                      \
-    bny_oneshot_combine<protocol, bits, wide ? BNY_MERGE_WIDTH : 0>(group, what, call); \
+#define BNY_ONESHOT_KERNEL(name, protocol, bits, wide)                                            \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                          \
+      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),              \
+           BNY_PARAMETER(bny_device_call, call)) {                                                \
+    bny_oneshot_combine<protocol, bits, wide ? bny_oneshot_width<bits>() : 0>(group, what, call); \
   }
 
 #endif

@@ -13,43 +13,39 @@
 
 BNY_DEVICE bool bny_is_remote(const bny_program_place &place) { return place.message[0] != 0; }
 
-struct bny_remote_unit {
+template <int bits> struct bny_remote_unit {
   uint32_t *m, *d;
   unsigned char *values;
   unsigned char *scales; /* of e4m3 */
   int32_t bytes;         /* of values */
-  int32_t bits;          /* of a value */
   bool has_stats;
 };
 
-BNY_DEVICE bny_remote_unit bny_remote_unit_make(const bny_program_place &place, const bny_unit_shape &shape,
-                                                uint64_t epoch, int64_t row, int32_t chunk) {
+template <int bits>
+BNY_DEVICE bny_remote_unit<bits> bny_remote_unit_make(const bny_program_place &place, const bny_unit_shape &shape,
+                                                      uint64_t epoch, int64_t row, int32_t chunk) {
   unsigned char *message = (unsigned char *)place.message[epoch & 1];
   int32_t column0 = chunk * shape.chunk_columns, left = shape.value_dim - column0;
   int32_t columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
-  int32_t element = shape.wire == BNY_WIRE_F32 ? 4 : shape.wire == BNY_WIRE_E4M3 ? 1 : 2;
-  int64_t row_bytes = (int64_t)shape.value_dim * element;
-  if (element == 1) row_bytes = bny_wire_blocks_bytes(shape.value_dim);
+  constexpr int element = bits / 8;
+  int64_t row_bytes = bits == 8 ? bny_wire_blocks_bytes(shape.value_dim) : (int64_t)shape.value_dim * element;
   unsigned char *values = message + place.n + row * row_bytes;
-  return {(uint32_t *)message + row,
-          (uint32_t *)(message + place.d) + row,
-          values + column0 * element,
-          values + shape.value_dim + column0 / BNY_SCALE_BLOCK,
-          columns * element,
-          8 * element,
-          chunk == 0};
+  return {(uint32_t *)message + row,  (uint32_t *)(message + place.d) + row,
+          values + column0 * element, values + shape.value_dim + column0 / BNY_SCALE_BLOCK,
+          columns * element,          chunk == 0};
 }
 
 /* The packet with m and d. */
-BNY_DEVICE bool bny_remote_is_head(const bny_remote_unit &unit, int packet) {
-  return unit.bits == 8 ? packet % BNY_WARP_LANES == 0 : packet == 0;
+template <int bits> BNY_DEVICE bool bny_remote_is_head(int packet) {
+  return bits == 8 ? packet % BNY_WARP_LANES == 0 : packet == 0;
 }
 
 /* Returns how many bytes of the packet the unit has, 0 to 16, from *at on. */
-BNY_DEVICE int32_t bny_remote_bytes(const bny_remote_unit &unit, int packet, unsigned char **at) {
+template <int bits>
+BNY_DEVICE int32_t bny_remote_bytes(const bny_remote_unit<bits> &unit, int packet, unsigned char **at) {
   int32_t first = 16 * (packet - 1), left = unit.bytes - first;
   *at = unit.values + first;
-  if (unit.bits == 8) {
+  if (bits == 8) {
     int round = packet / BNY_WARP_LANES, place = packet % BNY_WARP_LANES;
     const int columns = bny_protocol_round_columns(BNY_PROTOCOL_SIMPLE);
     first = round * columns + 16 * (place - 2);
@@ -65,9 +61,10 @@ BNY_DEVICE int32_t bny_remote_bytes(const bny_remote_unit &unit, int packet, uns
   return left < 0 ? 0 : left < 16 ? left : 16;
 }
 
-BNY_DEVICE void bny_remote_store(const bny_remote_unit &unit, int packet, const bny_packet &value) {
+template <int bits>
+BNY_DEVICE void bny_remote_store(const bny_remote_unit<bits> &unit, int packet, const bny_packet &value) {
   unsigned char *at;
-  if (bny_remote_is_head(unit, packet)) {
+  if (bny_remote_is_head<bits>(packet)) {
     if (!unit.has_stats || packet != 0) return;
     bny_store_plain(unit.m, value.word[0]);
     bny_store_plain(unit.d, value.word[1]);
@@ -76,11 +73,11 @@ BNY_DEVICE void bny_remote_store(const bny_remote_unit &unit, int packet, const 
   int32_t bytes = bny_remote_bytes(unit, packet, &at);
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) {
     bny_store_quad(at, {{value.word[0], value.word[1], value.word[2], value.word[3]}});
-  } else if (unit.bits == 8) {
+  } else if (bits == 8) {
     BNY_UNROLL for (int i = 0; i < 16; i++) {
       if (i < bytes) bny_store_plain(at + i, (unsigned char)(value.word[i / 4] >> 8 * (i % 4)));
     }
-  } else if (unit.bits == 32) {
+  } else if (bits == 32) {
     BNY_UNROLL for (int i = 0; i < 4; i++) {
       if (4 * i < bytes) bny_store_plain((uint32_t *)at + i, value.word[i]);
     }
@@ -92,17 +89,17 @@ BNY_DEVICE void bny_remote_store(const bny_remote_unit &unit, int packet, const 
 }
 
 /* Words that the message does not have are 0. */
-BNY_DEVICE bny_quad bny_remote_load(const bny_remote_unit &unit, int packet) {
+template <int bits> BNY_DEVICE bny_quad bny_remote_load(const bny_remote_unit<bits> &unit, int packet) {
   unsigned char *at;
-  if (bny_remote_is_head(unit, packet)) return {{bny_load_plain(unit.m), bny_load_plain(unit.d), 0, 0}};
+  if (bny_remote_is_head<bits>(packet)) return {{bny_load_plain(unit.m), bny_load_plain(unit.d), 0, 0}};
   int32_t bytes = bny_remote_bytes(unit, packet, &at);
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) return bny_load_quad(at);
   bny_quad quad = {{0, 0, 0, 0}};
-  if (unit.bits == 8) {
+  if (bits == 8) {
     BNY_UNROLL for (int i = 0; i < 16; i++) {
       if (i < bytes) quad.word[i / 4] |= (uint32_t)bny_load_plain((const unsigned char *)at + i) << 8 * (i % 4);
     }
-  } else if (unit.bits == 32) {
+  } else if (bits == 32) {
     BNY_UNROLL for (int i = 0; i < 4; i++) {
       if (4 * i < bytes) quad.word[i] = bny_load_plain((const uint32_t *)at + i);
     }
