@@ -296,7 +296,7 @@ banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* Types of numbers in memory and on the wire. E4M3 and E5M2 are the eight-bit floats of OCP (e4m3fn: no infinity,
  * largest 448; e5m2: largest 57344). They and I8 serve values and keys, never statistics. As a wire, E4M3 has a
- * power-of-two scale for each 32 values of a row; devices do not have this wire. */
+ * power-of-two scale for each 32 values of a row. */
 typedef enum banyan_dtype {
   BANYAN_F32 = 1,
   BANYAN_F16,
@@ -452,8 +452,9 @@ typedef struct banyan_combine_desc {
                    * has: a plan for them serves any number up to them */
   int32_t heads;
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
-  banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, which on a
-                      * device is BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. 0: BANYAN_F32 */
+  banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, which
+                      * kernels of one's own refuse: BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. 0:
+                      * BANYAN_F32 */
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
