@@ -172,7 +172,7 @@ def cp_lse_ag_out_rs_mha(cp_attn_out, cp_attn_lse, cp_group, return_lse=False):
     return _combine(cp_attn_out, cp_attn_lse, cp_group, "e", "heads", return_lse)
 
 
-# ---- TensorRT-LLM ----------------------------------------------------------------------------------------------------
+# ---- TensorRT-LLM, read 2026-11 --------------------------------------------------------------------------------------
 
 
 def helix(partial_o, softmax_stats, group):
@@ -278,7 +278,7 @@ def tree_attn_decode(q, k=None, v=None, eps=1e-8, shard_kv_seq=True, use_triton=
     return out.unsqueeze(2).to(dtype)
 
 
-# ---- PyTorch, torch/distributed/tensor/experimental/_attention.py ----------------------------------------------------
+# ---- PyTorch 2.15, torch/distributed/tensor/experimental/_context_parallel/_attention.py -----------------------------
 
 
 class SDPAMerger:
@@ -287,13 +287,15 @@ class SDPAMerger:
     def __init__(self, convert_to_f32, seq_dim):
         self._f32, self._dim = convert_to_f32, seq_dim
         self._out = self._lse = None
+        self._keeps_last = False  # lse came as [B, H, S, 1], and goes so
 
     def step(self, out, lse, partial=False):
         """partial: the block is of the second half of the sequence."""
         self._dtypes = out.dtype, lse.dtype
         if self._f32:
             out, lse = out.float(), lse.float()
-        lse = lse.squeeze(-1) if lse.dim() == out.dim() else lse
+        self._keeps_last = lse.dim() == out.dim()
+        lse = lse.squeeze(-1) if self._keeps_last else lse
         if self._out is None:
             self._out, self._lse = out.clone(), lse.clone()
             return
@@ -305,7 +307,8 @@ class SDPAMerger:
         old_lse.copy_(merged_lse)
 
     def results(self):
-        return self._out.to(self._dtypes[0]), self._lse.to(self._dtypes[1])
+        lse = self._lse.unsqueeze(-1) if self._keeps_last else self._lse
+        return self._out.to(self._dtypes[0]), lse.to(self._dtypes[1])
 
 
 # ---- NVIDIA's proposal, nccl-extensions#10 ---------------------------------------------------------------------------

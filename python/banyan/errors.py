@@ -117,7 +117,8 @@ def _argument_of(text: str) -> tuple[str | None, str]:
 
     None: the text does not say it.
     """
-    found = re.match(r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|live|queries|config)\.)?([a-z]\w*)(.*))", text, re.S)
+    pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|live|queries|config)\.)?([a-z]\w*)(.*))"
+    found = re.match(pattern, text, re.S)
     if not found:
         return None, text
     side, rest, field, after = found.groups()

@@ -153,3 +153,20 @@ def test_nccl_form():
         return out
 
     close(torch.cat(run(body), 1), want[0])
+
+
+@pytest.mark.parametrize("with_last", [False, True])
+@pytest.mark.parametrize("partial", [False, True])
+def test_the_merger_of_torch_gives_the_same(partial, with_last):
+    theirs = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")._SDPAMerger
+    draw = torch.Generator().manual_seed(2)
+    mergers = [kind(True, 2) for kind in (theirs, compat.SDPAMerger)]
+    for step in range(3):
+        keys = T + 1 if step == 0 or not partial else (T + 1) // 2
+        out = torch.randn(2, H, keys, D, generator=draw, dtype=torch.bfloat16)
+        lse = torch.randn(2, H, keys, *([1] if with_last else []), generator=draw)
+        for merger in mergers:
+            merger.step(out.clone(), lse.clone(), partial=partial and step > 0)
+    for want, got in zip(*(merger.results() for merger in mergers)):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        torch.testing.assert_close(got, want, rtol=2e-2 if got.dtype == torch.bfloat16 else 1e-5, atol=1e-5)

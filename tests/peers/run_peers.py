@@ -74,8 +74,16 @@ def to_host(torch):
 
         return made
 
-    for name in ("randn", "rand", "zeros", "ones", "empty", "full", "tensor", "randint", "arange", "Generator"):
+    for name in ("randn", "rand", "zeros", "ones", "empty", "full", "tensor", "randint", "arange"):
         setattr(torch, name, wrap(getattr(torch, name)))
+
+    class Generator(torch.Generator):
+        """It remains a class, of which torch's annotations are made."""
+
+        def __new__(cls, device="cpu"):
+            return super().__new__(cls, device=moved(device))
+
+    torch.Generator = Generator
     torch.Tensor.to = wrap(torch.Tensor.to)
     torch.Tensor.cuda = lambda self, *_, **__: self
     torch.cuda.synchronize = lambda *_, **__: None
