@@ -129,9 +129,6 @@ BNY_HD static inline float bny_saturate(float value, float limit) {
 
 /* ---- elementary functions ---------------------------------------------------------------------------------------- */
 
-/* Series are summed in pairs, and pairs in pairs. That is a chain of 7 operations, where Horner's order has 20. A warp
- * that reads or gives statistics has nothing else to do meanwhile. */
-
 /* 2^s for a whole s <= 0, and 0 for s < -126 and for NaN, which is what -inf minus -inf gives. */
 BNY_HD static inline float bny_exp2_whole(float s) {
   float kept = s >= -126.0f ? s : -127.0f;
@@ -148,17 +145,24 @@ BNY_HD static inline double bny_ceil(double t) {
 BNY_HD static inline double bny_exp2(double t) {
   double shifted = t + 0x1.8p52; /* its low bits are k, the whole number nearest to t */
   double x = bny_times_double(t - (shifted - 0x1.8p52), BNY_LN_2);
-  double x2 = bny_times_double(x, x), x4 = bny_times_double(x2, x2);
-  double low = bny_times_double(bny_times_double(x, 1.0 / 6) + 0.5, x2) + (x + 1.0);
-  double middle =
-      bny_times_double(bny_times_double(x, 1.0 / 5040) + 1.0 / 720, x2) + (bny_times_double(x, 1.0 / 120) + 1.0 / 24);
-  double high = bny_times_double(x2, 1.0 / 3628800) + (bny_times_double(x, 1.0 / 362880) + 1.0 / 40320);
-  double sum = bny_times_double(bny_times_double(high, x4) + middle, x4) + low;
+  double sum = 1.0 / 3628800;
+  sum = bny_times_double(sum, x) + 1.0 / 362880;
+  sum = bny_times_double(sum, x) + 1.0 / 40320;
+  sum = bny_times_double(sum, x) + 1.0 / 5040;
+  sum = bny_times_double(sum, x) + 1.0 / 720;
+  sum = bny_times_double(sum, x) + 1.0 / 120;
+  sum = bny_times_double(sum, x) + 1.0 / 24;
+  sum = bny_times_double(sum, x) + 1.0 / 6;
+  sum = bny_times_double(sum, x) + 0.5;
+  sum = bny_times_double(sum, x) + 1.0;
+  sum = bny_times_double(sum, x) + 1.0;
   return bny_double_of_bits(bny_bits_of_double(sum) + (bny_bits_of_double(shifted) << 52));
 }
 
 /* log2 of a normal positive number, within 1e-12, exact for powers of two:
- * x = f 2^k with f in [sqrt(1/2), sqrt(2)), s = (f - 1) / (f + 1), ln f = 2 (s + s^3/3 + s^5/5 + ...). */
+ * x = f 2^k with f in [sqrt(1/2), sqrt(2)), s = (f - 1) / (f + 1), ln f = 2 (s + s^3/3 + s^5/5 + ...). The series is
+ * summed in pairs, and pairs in pairs. That is a chain of 6 operations, where Horner's order has 14. A warp that gives
+ * an lse has nothing else to do meanwhile. In bny_exp2() the same would make decode kernels spill. */
 BNY_HD static inline double bny_log2(double x) {
   uint64_t bits = bny_bits_of_double(x);
   uint64_t offset = bits - 0x3fe6a09e667f3bcdu; /* minus the bits of sqrt(1/2): the upper 12 are k */
