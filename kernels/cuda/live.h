@@ -111,6 +111,15 @@ BNY_DEVICE void bny_live_check(const bny_device_group *group, const bny_device_l
   if (live.query_start_loc) bny_live_check_starts(group, live.query_start_loc, live.batch, run.count);
 }
 
+/* Called by all lanes; `bad` in those that found bad data in row `row`. Wrong starts are reported first: by them a row
+ * may live that the caller has not filled. */
+BNY_DEVICE void bny_live_report_data(bny_worker *self, const bny_device_live &live, bny_live_run run, bool bad,
+                                     uint32_t row) {
+  if (!bny_warp_any(bad)) return;
+  if (live.most) bny_live_check(self->group, live, run);
+  bny_worker_report_data(self, bad, row);
+}
+
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */
 
 /* Called by all lanes of the warp that announces the run, before it does: tells peers the number of tokens. It also

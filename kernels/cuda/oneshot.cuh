@@ -142,7 +142,8 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
       if (first == 0 && reads) import = bny_import_row(call.in, token, rows.head, bits != 32);
       if (!joined) bny_worker_join(self);
       joined = true;
-      if (first == 0 && !self->failed) bny_worker_report_data(self, import.bad, bny_unit_row_number(shape, rows));
+      if (first == 0 && !self->failed)
+        bny_live_report_data(self, call.live, run->live, import.bad, bny_unit_row_number(shape, rows));
       bny_packet made = bny_unit_import(values, run->work, import, packet, shape.wire);
       if (run->lone) run->own = made;
       if (!self->failed) bny_push_packet<protocol>(*self, to, rows.token, rows.head, packet, active, made);
