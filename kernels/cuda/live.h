@@ -111,13 +111,21 @@ BNY_DEVICE void bny_live_check(const bny_device_group *group, const bny_device_l
   if (live.query_start_loc) bny_live_check_starts(group, live.query_start_loc, live.batch, run.count);
 }
 
-/* Called by all lanes; `bad` in those that found bad data in row `row`. Wrong starts are reported first: by them a row
- * may live that the caller has not filled. */
+/* `bad` in lanes that found bad data in row `row` of the caller's partial. Wrong starts are reported first: by them a
+ * row may live that the caller has not filled. */
+BNY_DEVICE_COLD void bny_live_report_bad(const bny_device_group *group, const bny_device_live *live, int32_t count,
+                                         bool bad, uint32_t row) {
+  if (live->most) bny_live_check(group, *live, {count});
+  const uint32_t detail = row & (BNY_DEVICE_DETAIL_RESULT - 1);
+  if (bad) bny_worker_report(group, bny_device_fault_pack(BANYAN_ERR_DATA, group->rank, group->rank, detail));
+}
+
+/* Called by all lanes. */
 BNY_DEVICE void bny_live_report_data(bny_worker *self, const bny_device_live &live, bny_live_run run, bool bad,
                                      uint32_t row) {
   if (!bny_warp_any(bad)) return;
-  if (live.most) bny_live_check(self->group, live, run);
-  bny_worker_report_data(self, bad, row);
+  bny_live_report_bad(self->group, &live, run.count, bad, row);
+  self->failed = true;
 }
 
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */

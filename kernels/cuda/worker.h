@@ -108,16 +108,6 @@ BNY_DEVICE_COLD void bny_worker_report_result(const bny_device_group *group, uin
   bny_worker_report_host(group, fault, place);
 }
 
-/* Called by all lanes; `bad` in those that found bad data in row `row` of the caller's partial. */
-BNY_DEVICE void bny_worker_report_data(bny_worker *self, bool bad, uint32_t row) {
-  if (!bny_warp_any(bad)) return;
-  int32_t rank = self->group->rank;
-  const uint32_t detail = row & (BNY_DEVICE_DETAIL_RESULT - 1);
-  if (bad) bny_worker_report(self->group, bny_device_fault_pack(BANYAN_ERR_DATA, rank, rank, detail));
-  self->failed = true;
-  bny_warp_sync();
-}
-
 /* Ranks, a bit for each. */
 struct bny_rank_set {
   uint64_t word[2];
