@@ -38,7 +38,11 @@
 
 #include "attention.h"
 
-enum { ATTENTION_TILE = 64 }; /* at most */
+enum {
+  ATTENTION_TILE = 64,      /* keys at most */
+  ATTENTION_LONG_TILE = 16, /* of rows of 256 bytes and more, at most */
+  ATTENTION_TILE_BYTES = ATTENTION_LONG_TILE * 4 * BNY_ATTENTION_HEAD_DIM_MAX, /* of rows of keys, at most */
+};
 enum { ATTENTION_GROUPED = 32, ATTENTION_DOT = 64, ATTENTION_TYPE = 31, ATTENTION_GROUP = 64 };
 
 typedef struct attention_work {
@@ -206,7 +210,7 @@ static inline bool attention_all_seen(const bny_attention_task *task, int32_t fi
 
 /* Rows of a tile as f32. */
 typedef struct attention_rows {
-  float rows[ATTENTION_TILE][BNY_FLASHMLA_DIM];
+  float rows[ATTENTION_LONG_TILE][BNY_FLASHMLA_DIM];
 } __attribute__((aligned(64))) attention_rows;
 
 /* Converts rows of FlashMLA's to f32. Returns them as a task of their own. */
@@ -277,6 +281,72 @@ ATTENTION_OVER(attention_over_i8, BANYAN_I8)
 ATTENTION_FORMS
 #undef X
 
+/* Rows of a tile that lie in several pages, one after another. */
+typedef struct attention_gathered {
+  char k[ATTENTION_TILE_BYTES], v[ATTENTION_TILE_BYTES];
+} __attribute__((aligned(64))) attention_gathered;
+
+/* Copies a row of each key from first on, and prefetches as many behind them. */
+static inline void attention_gather(const bny_attention_task *task, const void *base, int64_t page_stride,
+                                    int64_t token_stride, int32_t first, int32_t count, size_t row_bytes, char *to) {
+  for (int32_t i = 0; i < 2 * count && first + i < task->keys; i++) {
+    int32_t index = (first + i) / task->page_keys, row = (first + i) % task->page_keys;
+    const char *from = attention_row(base, page_stride, task->pages[index], task->kv_dtype);
+    from = attention_row(from, token_stride, row, task->kv_dtype);
+    if (i < count)
+      memcpy(to + (size_t)i * row_bytes, from, row_bytes);
+    else
+      for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(from + at, 0, 3);
+  }
+}
+
+/* Returns keys [first, first + count) of a task whose pages are short, as a task of their own. */
+static inline bny_attention_task attention_gather_tile(const bny_attention_task *task, int32_t first, int32_t count,
+                                                       attention_gathered *to) {
+  bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
+  int32_t element = (int32_t)attention_element_bytes(task->kv_dtype);
+  int32_t k_row = is_plain ? task->head_dim : BNY_FLASHMLA_BYTES;
+  bool is_latent = !is_plain || (task->v == task->k && task->v_token_stride == task->k_token_stride &&
+                                 task->v_page_stride == task->k_page_stride && task->value_dim <= task->head_dim);
+  bny_attention_task one = *task;
+  attention_gather(task, task->k, task->k_page_stride, task->k_token_stride, first, count, (size_t)(k_row * element),
+                   to->k);
+  one.k = one.v = to->k;
+  one.k_token_stride = one.v_token_stride = k_row;
+  if (!is_latent) {
+    attention_gather(task, task->v, task->v_page_stride, task->v_token_stride, first, count,
+                     (size_t)(task->value_dim * element), to->v);
+    one.v = to->v;
+    one.v_token_stride = task->value_dim;
+  }
+  one.pages = NULL;
+  one.keys = count;
+  return one;
+}
+
+/* The same as attention_over() for pages shorter than a tile, such as lists of tokens, where each row sees all keys: it
+ * reads them all. One copy is enough. */
+static __attribute__((noinline)) void attention_over_gathered(const bny_attention_task *task, banyan_dtype form,
+                                                              int32_t key, int32_t last, attention_work *work,
+                                                              bny_attention_sums *sums) {
+  attention_gathered gathered;
+  attention_rows unpacked;
+  int32_t value_bytes = task->value_dim * (int32_t)attention_element_bytes(form);
+  for (int32_t block = key; block < last;) {
+    int32_t block_end = last - block > BNY_ATTENTION_BLOCK ? block + BNY_ATTENTION_BLOCK : last;
+    for (int32_t first = block, count; first < block_end; first += count) {
+      int32_t most = attention_tile(task, form);
+      while (most * value_bytes > ATTENTION_TILE_BYTES) most /= 2;
+      count = block_end - first > most ? most : block_end - first;
+      bny_attention_task tile = attention_gather_tile(task, first, count, &gathered);
+      if (task->kv_rows != BANYAN_KV_ROWS_PLAIN) tile = attention_flashmla(&tile, 0, count, &unpacked);
+      attention_add_seen(&tile, form, 0, count, work);
+    }
+    attention_fold(task, form, work, sums);
+    block = block_end;
+  }
+}
+
 static __attribute__((noinline)) void attention_over_flashmla(const bny_attention_task *task, int32_t first,
                                                               int32_t last, attention_work *work,
                                                               bny_attention_sums *sums) {
@@ -318,7 +388,9 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   double factor = attention_factor(form);
   work.k_factor = task->scale_log2 * task->k_scale / factor;
   work.v_factor = task->v_scale / factor;
-  if (is_plain)
+  if (task->pages && task->page_keys < ATTENTION_LONG_TILE && !task->sights)
+    attention_over_gathered(task, form, first, last, &work, sums);
+  else if (is_plain)
     attention_over_rows(task, form, first, last, &work, sums);
   else
     attention_over_flashmla(task, first, last, &work, sums);

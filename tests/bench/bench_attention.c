@@ -6,6 +6,7 @@
  *     bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS [THREADS [BATCH]]]]]     default 32768 32 8 128 9 1 1
  *     bench_attention shapes [THREADS [ROUNDS]]      ratios of many shapes, each of 128 MiB
  *     bench_attention mla [THREADS [ROUNDS]]         128 heads on one KV head, beside a loop of FMA instructions
+ *     bench_attention sparse [THREADS [ROUNDS]]      the same over 2048 of 64 K keys, as pages of one key
  *
  * Rounds of the loop and of all tables take turns; medians are printed. Queries of a 16-bit cache have its type. Those
  * of an 8-bit cache are bf16, as in models that keep such caches. */
@@ -65,6 +66,7 @@ static void fill(void *base, size_t elements, banyan_dtype dtype) {
 
 typedef struct shape {
   int32_t heads, kv_heads, head_dim, value_dim, keys, batch;
+  int32_t listed; /* keys that are attended to, by pages of one key; 0: all */
   banyan_dtype dtype;
   const char *dtype_name;
 } shape;
@@ -120,6 +122,17 @@ static banyan_attention_desc describe(const shape *s, const void *q, const char 
                                  .seq_lens = lengths};
 }
 
+/* Keys of the first sequence in random order. */
+static int32_t *list_keys(const shape *s) {
+  int32_t *list = memory_of((size_t)s->listed * sizeof *list);
+  uint32_t state = 1;
+  for (int32_t i = 0; i < s->listed; i++) {
+    state = state * 1664525 + 1013904223;
+    list[i] = (int32_t)((uint64_t)state * (uint32_t)s->keys >> 32);
+  }
+  return list;
+}
+
 static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *out, reading *all, bny_pool *pool,
                        int rounds, bool portable, times *result) {
   double read_s[ROUNDS_MAX], table_s[TABLES_MAX][ROUNDS_MAX];
@@ -158,11 +171,22 @@ static times measure(const shape *s, int rounds, int32_t threads, bool portable)
   fill(cache, result.bytes / bny_dtype_bytes(s->dtype), s->dtype);
   banyan_attention_desc desc = describe(s, q, cache, lengths);
   fill(q, queries, desc.q_dtype);
+  int32_t *list = s->listed > 0 ? list_keys(s) : NULL;
+  if (list) {
+    lengths[0] = s->listed;
+    desc.page_table = list;
+    desc.page_table_stride = s->listed;
+    desc.page_keys = 1;
+    desc.pages = s->keys;
+    desc.k_batch_stride = desc.k_token_stride;
+    desc.v_batch_stride = desc.v_token_stride;
+  }
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, values + queries, BANYAN_F32, s->heads, s->value_dim);
   reading all = {.words = (const uint64_t *)(const void *)cache, .count = result.bytes / 8, .threads = threads};
   run_rounds(&desc, &out, &all, pool, rounds, portable, &result);
   bny_pool_free(pool);
+  free(list);
   free(values);
   free(q);
   free(cache);
@@ -174,7 +198,7 @@ static int32_t argument(int argc, char **argv, int at, int32_t otherwise) {
   int32_t value = argc > at ? atoi(argv[at]) : otherwise;
   if (value < 1) {
     fprintf(stderr, "usage: bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS [THREADS [BATCH]]]]]\n"
-                    "       bench_attention shapes | mla [THREADS [ROUNDS]]\n");
+                    "       bench_attention shapes | mla | sparse [THREADS [ROUNDS]]\n");
     exit(1);
   }
   return value;
@@ -255,12 +279,15 @@ static double peak_gflops(int rounds) {
 }
 #endif
 
-static void bench_mla(int32_t threads, int rounds) {
-  shape s = {.heads = 128, .kv_heads = 1, .head_dim = 576, .value_dim = 512, .keys = 8192, .batch = 1};
+static void bench_mla(int32_t threads, int rounds, int32_t keys, int32_t listed) {
+  shape s = {
+      .heads = 128, .kv_heads = 1, .head_dim = 576, .value_dim = 512, .keys = keys, .batch = 1, .listed = listed};
+  int32_t attended = listed > 0 ? listed : keys;
   double peak = peak_gflops(rounds) * threads;
-  double giga = 2e-9 * s.heads * (double)s.keys * (s.head_dim + s.value_dim);
-  printf("# MLA: %d heads on one KV head, 576 and 512 columns, %d keys, %d thread%s; FMA loop x threads %.0f Gflop/s\n",
-         s.heads, s.keys, threads, threads == 1 ? "" : "s", peak);
+  double giga = 2e-9 * s.heads * (double)attended * (s.head_dim + s.value_dim);
+  printf(
+      "# MLA: %d heads on one KV head, 576 and 512 columns, %d%s keys, %d thread%s; FMA loop x threads %.0f Gflop/s\n",
+      s.heads, attended, listed > 0 ? " listed" : "", threads, threads == 1 ? "" : "s", peak);
   printf("# %-4s %-11s %9s %9s %9s\n", "kv", "kernels", "us", "Gflop/s", "of peak");
   for (int i = 0; i < TYPES; i++) {
     s.dtype = types[i].dtype;
@@ -302,7 +329,9 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "shapes") == 0)
     bench_shapes(threads, rounds_of(argument(argc, argv, 3, 5)));
   else if (argc > 1 && strcmp(argv[1], "mla") == 0)
-    bench_mla(threads, rounds_of(argument(argc, argv, 3, 3)));
+    bench_mla(threads, rounds_of(argument(argc, argv, 3, 3)), 8192, 0);
+  else if (argc > 1 && strcmp(argv[1], "sparse") == 0)
+    bench_mla(threads, rounds_of(argument(argc, argv, 3, 9)), 65536, 2048);
   else
     bench_one(argc, argv);
   return 0;
