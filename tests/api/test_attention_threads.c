@@ -64,21 +64,23 @@ TEST_LOOP(same_bits, 30) {
   problem_free(&p);
 }
 
-/* The caches of problem_make() read as pages of 16 keys, in the reverse order. */
-TEST(same_bits_with_pages) {
-  enum { KEYS = 6000, PAGE = 16, PAGES = KEYS / PAGE };
+/* The caches of problem_make() read as pages in the reverse order. Short pages are gathered into tiles. */
+TEST_LOOP(same_bits_with_pages, 4) {
+  enum { KEYS = 6000 };
+  static const int32_t page_keys[] = {1, 3, 15, 16};
+  static int32_t table[KEYS];
   random_state = 7;
   problem p;
-  int32_t table[PAGES];
-  for (int32_t i = 0; i < PAGES; i++) table[i] = PAGES - 1 - i;
+  int32_t keys = page_keys[_i], pages = KEYS / keys;
+  for (int32_t i = 0; i < pages; i++) table[i] = pages - 1 - i;
   problem_make(&p, 1, 4, 1, 24, 24, BANYAN_F32, BANYAN_F16, (int32_t[]){KEYS}, 1);
   banyan_attention_desc desc = p.desc;
   desc.page_table = table;
-  desc.page_table_stride = PAGES;
-  desc.page_keys = PAGE;
-  desc.pages = PAGES;
-  desc.k_batch_stride = PAGE * desc.k_token_stride;
-  desc.v_batch_stride = PAGE * desc.v_token_stride;
+  desc.page_table_stride = pages;
+  desc.page_keys = keys;
+  desc.pages = pages;
+  desc.k_batch_stride = keys * desc.k_token_stride;
+  desc.v_batch_stride = keys * desc.v_token_stride;
   check_all_counts(&desc);
   problem_free(&p);
 }
