@@ -16,6 +16,7 @@ EXTRA_DIST += \
   %D%/banyan/launch.py \
   %D%/banyan/py.typed \
   %D%/banyan/torch_ops.py \
+  %D%/bench/bench_attention.py \
   %D%/bench/bench_calls.py \
   %D%/bench/bench_cffi.py \
   %D%/src/array.cc \

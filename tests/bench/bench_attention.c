@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "attention.h"
@@ -91,7 +92,9 @@ static void read_share(void *context, int32_t place) {
 }
 
 static void *memory_of(size_t bytes) {
-  void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  size_t page = 2 << 20, whole = (bytes + page - 1) / page * page;
+  void *memory = aligned_alloc(page, whole);
+  if (memory) madvise(memory, whole, MADV_HUGEPAGE); /* a system that has none goes on without */
   if (memory) return memory;
   fprintf(stderr, "bench_attention: no memory for %zu bytes\n", bytes);
   exit(1);

@@ -192,6 +192,15 @@ class Decode(Tools):
         self.assertEqual(sent[0]["ring"], 2 * 2 * 100 * 64 * 4)
         self.assertEqual(sent[1]["ring"], 10 * sent[0]["ring"])
 
+    def test_local_attention_stands_beside_reads(self):
+        for threads in "1", "2":
+            options = "--kernel-only", "--tokens", "4096", "--dtype", "f16", "--threads", threads, "--repeat", "2"
+            found = json.loads(self.expect(run(DECODE, *options, "--json"), 0).stdout)
+            self.assertEqual(found["kv_bytes"], 2 * 2 * found["batch"] * 4096 * found["kv_heads"] * found["head_dim"])
+            self.assertAlmostEqual(found["ratio"], found["kv_gbps"] / found["read_gbps"], 2)
+            self.assertTrue(found["local_pages"] is None or 0 <= found["local_pages"] <= 1, found["local_pages"])
+            self.assertIn("read loop", self.expect(run(DECODE, *options), 0).stdout)
+
     def test_bytes_and_memory_are_those_of_the_formulae(self):
         """They match banyan's layout to the byte, and the paper's where lines of 64 bytes hold whole rows."""
         for ranks, batch, heads, dim, keys in ((2, 1, 8, 32, 24), (3, 2, 7, 20, 30), (4, 1, 32, 128, 8), (8, 4, 64, 64, 16)):

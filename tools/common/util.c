@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 bool tool_error_set(tool_error *error, const char *format, ...) {
@@ -55,10 +56,13 @@ double tool_percentile(double *values, size_t count, double percent) {
   return values[index < count ? index : count - 1];
 }
 
+enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 2 * HUGE_PAGE };
+
 void *tool_allocate(size_t bytes) {
   if (bytes > SIZE_MAX / 2) return NULL;
-  size_t rounded = bytes == 0 ? 64 : (bytes + 63) / 64 * 64;
-  void *memory = aligned_alloc(64, rounded);
+  size_t unit = bytes >= HUGE_FROM ? HUGE_PAGE : 64, rounded = bytes == 0 ? unit : (bytes + unit - 1) / unit * unit;
+  void *memory = aligned_alloc(unit, rounded);
+  if (memory != NULL && unit == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); /* goes on without if refused */
   if (memory != NULL) memset(memory, 0, rounded);
   return memory;
 }

@@ -6,6 +6,8 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tools/common/json.h"
 
@@ -86,6 +88,7 @@ typedef struct kernel_result {
   int32_t threads;
   uint64_t kv_bytes;
   double attention_us, read_us; /* medians */
+  double local_share;           /* of the cache's pages: those on the NUMA node of the caller; -1: not known */
 } kernel_result;
 
 static int32_t cores_of_process(void) {
@@ -136,6 +139,20 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   return ok;
 }
 
+/* Looks at some of the pages, evenly spread. */
+static double local_share_of(const void *block, size_t bytes) {
+  enum { LOOKED_AT = 1024, PAGE = 4096 };
+  void *pages[LOOKED_AT];
+  int nodes[LOOKED_AT];
+  unsigned core, here;
+  unsigned long count = bytes / PAGE < LOOKED_AT ? bytes / PAGE : LOOKED_AT, local = 0;
+  for (unsigned long i = 0; i < count; i++) pages[i] = (char *)(uintptr_t)block + i * (bytes / PAGE / count) * PAGE;
+  if (count == 0 || getcpu(&core, &here) != 0 || syscall(SYS_move_pages, 0, count, pages, NULL, nodes, 0) != 0)
+    return -1;
+  for (unsigned long i = 0; i < count; i++) local += nodes[i] == (int)here;
+  return (double)local / (double)count;
+}
+
 /* A communicator of this thread alone. */
 static banyan_status make_alone(const banyan_comm_config *config, banyan_comm **comm) {
   banyan_threads *group = NULL;
@@ -159,6 +176,7 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
             decode_problem_query(problem, 0, &q, error) &&
             measure_shard(settings, problem, q, &shard, comm, result, error);
   result->kv_bytes = shard.bytes;
+  result->local_share = shard.block == NULL ? -1 : local_share_of(shard.block, shard.bytes);
   free(q);
   decode_shard_free(&shard);
   banyan_comm_destroy(comm);
@@ -178,6 +196,8 @@ static bool print_text(const decode_problem *problem, const kernel_result *resul
   printf("attention  %10.1f us  %7.2f GB/s of keys and values\n", result->attention_us, kv);
   printf("read loop  %10.1f us  %7.2f GB/s of the same memory, by as many threads\n", result->read_us, read);
   printf("ratio      %10.3f\n", kv / read);
+  if (result->local_share >= 0)
+    printf("memory     %9.0f%%  of its pages are on the NUMA node where the rank runs\n", 100 * result->local_share);
   return fflush(stdout) == 0 || tool_error_stdout(error);
 }
 
@@ -192,6 +212,7 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
   json_object_set_new(o, "attention_us", tool_json_real(result->attention_us));
   json_object_set_new(o, "read_us", tool_json_real(result->read_us));
   json_object_set_new(o, "kv_bytes", json_integer((json_int_t)result->kv_bytes));
+  json_object_set_new(o, "local_pages", result->local_share < 0 ? json_null() : tool_json_real(result->local_share));
   json_object_set_new(o, "threads", json_integer(result->threads));
   json_object_set_new(o, "batch", json_integer(problem->batch));
   json_object_set_new(o, "keys", json_integer(problem->tokens));

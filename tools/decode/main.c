@@ -84,7 +84,7 @@ static const tool_option options[] = {
     {.help = "Local attention"},
     {"kernel-only", NULL,
      "Attention of one rank alone, without a combine, beside a loop of as many threads that reads the same memory: "
-     "kv_gbps and read_gbps in JSON.",
+     "kv_gbps and read_gbps in JSON. Also says how many of the cache's pages are on the rank's NUMA node.",
      TOOL_FLAG_AT(kernel_only)},
     {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
      TOOL_INT_AT(threads, 1, 1024)},
