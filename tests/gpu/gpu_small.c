@@ -63,12 +63,12 @@ static bool check(device_ranks *ranks, const work *work, tool_error *error) {
 
 static bool run_all(device_ranks *ranks, tool_error *error) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
-  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16};
+  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16, BANYAN_E4M3};
   work work = {.in = {NULL}};
   bool ok = fill(ranks, &work, error);
-  for (int i = 0; ok && i < 10; i++) {
-    work.algorithm = algorithms[i / 2];
-    work.wire = wires[i % 2];
+  for (int i = 0; ok && i < 15; i++) {
+    work.algorithm = algorithms[i / 3];
+    work.wire = wires[i % 3];
     ok = device_ranks_call(ranks, combine, &work, error) && device_ranks_finish(ranks, error) &&
          check(ranks, &work, error);
   }

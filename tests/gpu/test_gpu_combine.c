@@ -9,7 +9,8 @@
 #include "tests/support/combine_task.h"
 #include "tests/gpu/gpu_world.h"
 
-static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+enum { WIRES = 4 };
+static const banyan_dtype wires[WIRES] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
@@ -86,13 +87,13 @@ static combine_task *new_task(int32_t nranks, uint64_t salt, bool processes) {
 
 START_TEST(threads_merge_random_shapes) {
   combine_task *task = new_task(_i, 21, false);
-  combine_group groups[3];
+  combine_group groups[WIRES];
   if (gpu_quick() && _i > 3) {
     gpu_skip("threads_merge_random_shapes", _i, "--quick");
     combine_task_free(task);
     return;
   }
-  for (int w = gpu_quick() ? _i % 3 : 0; w < 3; w++) {
+  for (int w = gpu_quick() ? _i % WIRES : 0; w < WIRES; w++) {
     groups[w] = combine_group_random(task);
     combine_task_add_some(task, &groups[w], wires[w], gpu_quick() ? 24 : 1);
   }
@@ -112,7 +113,7 @@ START_TEST(threads_merge_in_parts) {
   }
   groups[0] = combine_group_make(task, 30 + random_below(&task->random, 5), 40, 64);
   groups[1] = combine_group_make(task, 2, 400 + random_below(&task->random, 9), 96);
-  for (int g = 0; g < 2; g++) combine_task_add_some(task, &groups[g], wires[(g + _i) % 3], 2);
+  for (int g = 0; g < 2; g++) combine_task_add_some(task, &groups[g], wires[(g + _i) % WIRES], 2);
   run_task(task, (gpu_setup){.arena_bytes = 1 << 20});
 }
 END_TEST
@@ -127,7 +128,7 @@ START_TEST(threads_merge_large) {
     return;
   }
   group = combine_group_make(task, 16, 128, _i % 2 ? 512 : 128);
-  combine_task_add_some(task, &group, wires[_i % 3], 4);
+  combine_task_add_some(task, &group, wires[_i % WIRES], 4);
   run_task(task, (gpu_setup){.arena_bytes = 64 << 20});
 }
 END_TEST
@@ -136,13 +137,13 @@ END_TEST
  * wait. */
 START_TEST(processes_merge) {
   combine_task *task = new_task(_i, 24, true);
-  combine_group groups[3];
+  combine_group groups[WIRES];
   if (gpu_quick() && _i > 2) {
     gpu_skip("processes_merge", _i, "--quick");
     combine_task_free(task);
     return;
   }
-  for (int w = gpu_quick() ? 2 : 0; w < 3; w++) {
+  for (int w = gpu_quick() ? 2 : 0; w < WIRES; w++) {
     groups[w] = combine_group_random(task);
     combine_task_add_some(task, &groups[w], wires[w], gpu_quick() ? 48 : 12);
   }
@@ -152,13 +153,13 @@ END_TEST
 
 START_TEST(devices_merge) {
   bool processes = _i % 2;
-  combine_group groups[3];
+  combine_group groups[WIRES];
   if (gpu_devices() < 2) {
     gpu_skip("devices_merge", _i, "one device");
     return;
   }
   combine_task *task = new_task(gpu_devices() < 8 ? gpu_devices() : 8, 25, processes);
-  for (int w = gpu_quick() ? 2 : 0; w < 3; w++) {
+  for (int w = gpu_quick() ? 2 : 0; w < WIRES; w++) {
     groups[w] = combine_group_random(task);
     combine_task_add_some(task, &groups[w], wires[w], gpu_quick() ? 48 : 1);
   }

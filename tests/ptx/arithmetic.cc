@@ -216,7 +216,8 @@ const row conversion_rows[] = {
             "u32", u32) SELECT("s32", u32) SELECT("f32", u32) SELECT("b64", u64) SELECT("u64", u64) SELECT("s64", u64)
             SELECT("f64", u64) ONE("cvt.u16.u32", u16, u32, a) ONE("cvt.u16.u64", u16, u64, a)
                 ONE("cvt.u32.u16", u32, u16, a) ONE("cvt.u32.u64", u32, u64, a) ONE("cvt.u64.u16", u64, u16, a)
-                    ONE("cvt.u64.u32", u64, u32, a) ONE("cvt.s32.s16", s32, s16, a) ONE("cvt.s64.s16", s64, s16, a) ONE(
+                    ONE("cvt.u64.u32", u64, u32, a) ONE("cvt.s32.s8", s32, s16, static_cast<int8_t>(a))
+                    ONE("cvt.s32.s16", s32, s16, a) ONE("cvt.s64.s16", s64, s16, a) ONE(
                         "cvt.s64.s32", s64, s32, a) ONE("cvt.f64.f32", f64, f32, a) ONE("cvt.rn.f32.f64", f32, f64, a)
                         ONE("cvt.rn.f32.s32", f32, s32, a) ONE("cvt.rn.f32.u32", f32, u32, a)
                             ONE("cvt.rn.f32.s64", f32, s64, a) ONE("cvt.rn.f64.s32", f64, s32, a)
