@@ -109,7 +109,7 @@ static bool run_combines(int32_t nranks, bool large, tool_error *error) {
                {"oneshot", "oneshot, e4m3", BANYAN_E4M3, false}, {"tree", "tree, f32", BANYAN_F32, false},
                {"tree", "tree, bf16", BANYAN_BF16, false},       {"tree", "tree, e4m3", BANYAN_E4M3, false},
                {NULL, "all-gather", BANYAN_F32, false},          {NULL, "all-gather of heads", BANYAN_F32, true}};
-  static const int32_t for_pair[] = {1, 40, TOKENS_MAX}, for_many[] = {1, 24};
+  static const int32_t for_pair[] = {1, 40, TOKENS_MAX}, for_many[] = {1, 48};
   const int32_t *tokens = nranks == PAIR ? for_pair : for_many;
   const size_t sizes = large ? 3 : 2, count = nranks == PAIR ? sizeof forms / sizeof forms[0] : 3;
   device_ranks ranks;
