@@ -328,7 +328,9 @@ enum {
 
 /* Partials of [tokens][heads] rows in the caller's memory. Strides are in elements, and a row's values are contiguous,
  * so strides express any order of tokens and heads. Input and output may share memory only if each row has the same
- * place and type in both. Neither may be touched between start and wait. */
+ * place and type in both. Arrays that share it otherwise, also two of one output, are BANYAN_ERR_ARGUMENT. Those that
+ * interleave count as apart if they have a stride in common, and lie in different columns. Neither input nor output may
+ * be touched between start and wait. */
 typedef struct banyan_partial {
   size_t size;
   void *values;                /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */

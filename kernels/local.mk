@@ -9,6 +9,7 @@ libbanyan_core_la_SOURCES += \
   %D%/merge_math.h \
   %D%/op.h \
   %D%/partial_check.c \
+  %D%/partial_overlap.c \
   %D%/cpu/attention_loop.h \
   %D%/cpu/attention_portable.c \
   %D%/cpu/attention_table.c \

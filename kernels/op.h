@@ -113,6 +113,16 @@ const char *bny_partial_check(const banyan_partial *partial, const bny_box *box,
 /* True if two of the tokens x heads rows of `width` share memory. Strides and width are in one unit. */
 bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride, int64_t width);
 
+/* True if two arrays of an output (values, lse, sum) share memory. Then names[] has theirs. They have been checked by
+ * bny_partial_check(). Arrays that interleave are apart if they have a stride in common, and lie in different
+ * columns. */
+bool bny_partial_overlaps_itself(const banyan_partial *out, const bny_box *box, const char *names[2]);
+
+/* True if an array of `in` (`all` its rows) and one of `out` share memory, unless each row of the result has the same
+ * place and type in both. Then names[] has theirs. The result begins at (token0, head0) of the input. */
+bool bny_partial_overlaps(const banyan_partial *in, const bny_box *all, const banyan_partial *out,
+                          const bny_box *result, int32_t token0, int32_t head0, const char *names[2]);
+
 /* True for extents, in elements, beyond which the address arithmetic of kernels overflows. */
 bool bny_extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride);
 

@@ -109,8 +109,26 @@ banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_parti
   const banyan_partial *known = bny_sized_read(&bny_sized_partial, name, *partial, room);
   if (!known) return BANYAN_ERR_ARGUMENT;
   *partial = known;
-  const char *wrong = bny_partial_check(known, box, is_output);
-  return wrong ? bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong) : BANYAN_OK;
+  const char *wrong = bny_partial_check(known, box, is_output), *names[2];
+  if (wrong) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong);
+  if (is_output && bny_partial_overlaps_itself(known, box, names))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "out.%s overlaps out.%s: give each its own memory", names[1], names[0]);
+  return BANYAN_OK;
+}
+
+/* Checks that the result overwrites no row of the input but its own. */
+static banyan_status check_apart(const banyan_comm *comm, const bny_op_key *key, const banyan_partial *in,
+                                 const bny_box *all, const banyan_partial *out, const bny_box *result) {
+  int32_t token0 = 0, head0 = 0, number;
+  const char *names[2];
+  if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->all_heads, comm->nranks, comm->rank, &head0, &number);
+  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &token0, &number);
+  if (bny_api_box_is_empty(result) || !bny_partial_overlaps(in, all, out, result, token0, head0, names))
+    return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT,
+                  "out.%s overlaps in.%s: give them memory apart, or each row of the result the place and type that it "
+                  "has in the same array of in",
+                  names[1], names[0]);
 }
 
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer) {
@@ -186,6 +204,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(&in, &in_room, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
+  if (status == BANYAN_OK) status = check_apart(comm, &key, in, &all, out, &result);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, live);

@@ -145,6 +145,104 @@ TEST(overlapping_outputs_are_refused) {
   }
 }
 
+/* ---- arrays of input and output ---------------------------------------------------------------------------------- */
+
+enum { FLOATS = 2048, MIDDLE = FLOATS / 2 };
+static float shared[FLOATS];
+
+/* Marks what the arrays of a partial occupy, and returns the marks of others that were there. */
+static int mark(const banyan_partial *p, const bny_box *box, int bit, unsigned char marks[FLOATS]) {
+  const float *const at[] = {p->values, p->lse, p->sum};
+  int met = 0;
+  for (int array = 0; array < 3; array++) {
+    int width = array > 0 ? 1 : box->value_dim;
+    for (int k = 0; at[array] && k < box->tokens * box->heads * width; k++) {
+      int64_t token = k / width / box->heads, head = k / width % box->heads;
+      int64_t row = array > 0 ? token * p->stats_token_stride + head * p->stats_head_stride
+                              : token * p->values_token_stride + head * p->values_head_stride;
+      unsigned char *place = &marks[at[array] - shared + row + k % width];
+      met |= *place & ~(bit << array);
+      *place |= (unsigned char)(bit << array);
+    }
+  }
+  return met;
+}
+
+static banyan_partial in_shared(const bny_box *box, int64_t at) {
+  banyan_partial p;
+  banyan_partial_init(&p, shared + at, BANYAN_F32, NULL, BANYAN_F32, box->heads, box->value_dim);
+  return p;
+}
+
+/* By counting: what is said to be apart is, and what is apart without interleaving is said to be. */
+TEST(overlaps_of_input_and_output) {
+  bool seen[2] = {false, false};
+  for (int i = 0; i < 20000; i++) {
+    bny_box all = {random_int(1, 5), random_int(1, 5), random_int(1, 4)};
+    bny_box result = {random_int(1, all.tokens), random_int(1, all.heads), all.value_dim};
+    banyan_partial in = in_shared(&all, MIDDLE), out = in_shared(&result, MIDDLE + random_int(-120, 120));
+    if (random_int(0, 2)) in.values_token_stride = random_int(-40, 40);
+    if (random_int(0, 2)) out.values_token_stride = in.values_token_stride;
+    if (random_int(0, 2)) in.values_head_stride = out.values_head_stride = random_int(-40, 40);
+    unsigned char marks[FLOATS] = {0};
+    const char *names[2] = {NULL, NULL};
+    mark(&in, &all, 1, marks);
+    bool overlap = mark(&out, &result, 8, marks) != 0,
+         said = bny_partial_overlaps(&in, &all, &out, &result, 1, 1, names);
+    bool in_place = out.values == (float *)in.values + in.values_token_stride + in.values_head_stride &&
+                    (result.tokens < 2 || in.values_token_stride == out.values_token_stride) &&
+                    (result.heads < 2 || in.values_head_stride == out.values_head_stride);
+    EXPECT(said || !overlap || in_place);
+    EXPECT(!said || (strcmp(names[0], "values") == 0 && strcmp(names[1], "values") == 0));
+    seen[said] = true;
+  }
+  EXPECT(seen[0] && seen[1]);
+}
+
+static bool overlaps(const banyan_partial *in, const banyan_partial *out, const bny_box *box, int32_t head0) {
+  const char *names[2];
+  bny_box all = {box->tokens, 2 * box->heads, box->value_dim};
+  return bny_partial_overlaps_itself(out, box, names) || bny_partial_overlaps(in, &all, out, box, 0, head0, names);
+}
+
+/* Layouts of engines, where input and output are one memory. */
+TEST(layouts_that_share_memory) {
+  enum { TOKENS = 3, HEADS = 4, DIM = 5, ROW = DIM + 2 };
+  const bny_box box = {TOKENS, HEADS / 2, DIM};
+  banyan_partial in, out;
+  for (int head0 = 0; head0 <= HEADS / 2; head0 += HEADS / 2) { /* rows of ggml, with a gap behind each token */
+    banyan_partial_preset(&in, BANYAN_PRESET_GGML, NULL, BANYAN_F32, shared, TOKENS, HEADS, DIM);
+    in.values_token_stride = in.stats_token_stride += 3;
+    out = in;
+    out.values = (float *)in.values + head0 * ROW;
+    out.lse = (float *)in.lse + head0 * ROW;
+    out.sum = (float *)in.sum + head0 * ROW;
+    EXPECT(!overlaps(&in, &out, &box, head0));
+    EXPECT(overlaps(&in, &out, &box, head0 ? 0 : 1));
+    out.values = (float *)out.values + 1;
+    EXPECT(overlaps(&in, &out, &box, head0));
+  }
+  /* Each token, or each head, has its input, then its output with the lse behind it. */
+  in = in_shared(&(bny_box){TOKENS, HEADS, DIM}, 0);
+  in.lse = check_stats;
+  out = in_shared(&box, HEADS * DIM);
+  in.values_token_stride = out.values_token_stride = out.stats_token_stride = 2 * HEADS * DIM;
+  out.lse = shared + 2 * HEADS * DIM - HEADS / 2;
+  EXPECT(!overlaps(&in, &out, &box, 0));
+  out.lse = shared + HEADS * DIM + 1;
+  EXPECT(overlaps(&in, &out, &box, 0));
+  in.values_token_stride = out.values_token_stride = DIM;
+  in.values_head_stride = out.values_head_stride = 2 * TOKENS * DIM;
+  out.values = shared + TOKENS * DIM;
+  out.lse = check_sums;
+  EXPECT(!overlaps(&in, &out, &box, 0));
+  /* In place, but of another type. */
+  out.values = in.values;
+  EXPECT(!overlaps(&in, &out, &box, 0));
+  out.values_dtype = BANYAN_BF16;
+  EXPECT(overlaps(&in, &out, &box, 0));
+}
+
 int main(void) {
   random_begin();
   return suite_main(suite_of("partial_check", 120));
