@@ -97,6 +97,35 @@ static banyan_status check_stride(const char *name, int64_t stride, int32_t rows
   return BANYAN_OK;
 }
 
+/* A stride of a dimension of one leads nowhere. */
+static bool is_far(int64_t count, int64_t stride) { return count > 1 && bny_extent_too_large(count, stride, 0, 0); }
+
+/* Strides with which the arithmetic of addresses would overflow. `longest` is the most keys of a sequence. */
+static banyan_status check_range(const banyan_attention_desc *desc, int32_t longest) {
+  int64_t outer = !desc->page_table ? desc->batch : desc->pages > 0 ? desc->pages : 2, tokens = bny_decode_tokens(desc);
+  bool has_rows_of_v = desc->kv_rows == BANYAN_KV_ROWS_PLAIN, has_table = desc->page_table && !desc->page_indptr;
+  int64_t keys = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
+  const struct {
+    const char *name;
+    int64_t count, stride;
+  } all[] = {{"q_batch_stride", tokens, desc->q_batch_stride},
+             {"q_head_stride", desc->heads, desc->q_head_stride},
+             {"q_rope_batch_stride", desc->rope_dim ? tokens : 0, desc->q_rope_batch_stride},
+             {"q_rope_head_stride", desc->rope_dim ? desc->heads : 0, desc->q_rope_head_stride},
+             {"k_batch_stride", outer, desc->k_batch_stride},
+             {"k_head_stride", desc->kv_heads, desc->k_head_stride},
+             {"k_token_stride", keys, desc->k_token_stride},
+             {"v_batch_stride", has_rows_of_v ? outer : 0, desc->v_batch_stride},
+             {"v_head_stride", has_rows_of_v ? desc->kv_heads : 0, desc->v_head_stride},
+             {"v_token_stride", has_rows_of_v ? keys : 0, desc->v_token_stride},
+             {"page_table_stride", has_table ? desc->batch : 0, desc->page_table_stride},
+             {"kv_scale_stride", desc->k_scale || desc->v_scale ? desc->kv_heads : 0, desc->kv_scale_stride}};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+    if (is_far(all[i].count, all[i].stride))
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ", out of range", all[i].name, all[i].stride);
+  return BANYAN_OK;
+}
+
 /* Rows of the table follow one another. The length of the last row is not known. */
 static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
   return desc->page_table && !desc->page_indptr && desc->batch > 1 && desc->page_table_stride > 0 &&
@@ -104,6 +133,8 @@ static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
 }
 
 static banyan_status check_pages(const banyan_attention_desc *desc) {
+  if (desc->keys_max < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "keys_max is %" PRId32 ", negative", desc->keys_max);
   if (desc->page_table && desc->page_keys < 1)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be at least 1", desc->page_keys);
   if (!desc->page_table && desc->page_keys != 0)
@@ -143,8 +174,9 @@ static banyan_status check_strides(const banyan_attention_desc *desc, int32_t lo
   int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
   bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
   int32_t k_row = is_plain ? desc->head_dim : BNY_FLASHMLA_BYTES;
-  banyan_status status =
-      check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope_dim);
+  banyan_status status = check_range(desc, longest);
+  if (status == BANYAN_OK)
+    status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope_dim);
   if (status == BANYAN_OK && desc->rope_dim > 0)
     status = check_stride("q_rope_head_stride", desc->q_rope_head_stride, desc->heads, desc->rope_dim);
   if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, k_row);
@@ -212,6 +244,9 @@ banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool
 
 banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
   bny_box box = {bny_decode_tokens(desc), desc->heads, bny_decode_value_dim(desc)};
-  const char *reason = bny_partial_check(out, &box, true);
-  return reason ? bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason) : BANYAN_OK;
+  const char *reason = bny_partial_check(out, &box, true), *names[2];
+  if (reason) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason);
+  if (bny_partial_overlaps_itself(out, &box, names))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out.%s overlaps out.%s: give each its own memory", names[1], names[0]);
+  return BANYAN_OK;
 }

@@ -47,6 +47,7 @@ TEST(refusals) {
   REFUSE(seq_lens, NULL, "seq_lens");
   REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
   REFUSE(pages, -1, "pages is -1, negative");
+  REFUSE(keys_max, -1, "keys_max is -1, negative");
   REFUSE(pages, 4, "pages is 4 and page_table is NULL");
   REFUSE(soft_cap, -1, "soft_cap is -1");
   REFUSE(soft_cap, NAN, "soft_cap is nan");
@@ -57,6 +58,17 @@ TEST(refusals) {
   REFUSE(q_rope, p.desc.q, "rope_dim is 0 and q_rope is given");
   REFUSE(page_indptr, ((int32_t[]){0, 1, 2}), "page_indptr is given and page_table is NULL");
   REFUSE(last_page_len, ((int32_t[]){1, 1}), "last_page_len is given and page_indptr is NULL");
+  for (int i = 0; i < 2; i++) {
+    int64_t far = i ? INT64_MIN : INT64_MAX / 2;
+    REFUSE(q_batch_stride, far, i ? "q_batch_stride is -9223372036854775808, out of range" : "q_batch_stride is 4611");
+    REFUSE(q_head_stride, far, "q_head_stride");
+    REFUSE(k_batch_stride, far, "k_batch_stride");
+    REFUSE(k_head_stride, far, "k_head_stride");
+    REFUSE(k_token_stride, far, "k_token_stride");
+    REFUSE(v_batch_stride, far, "v_batch_stride");
+    REFUSE(v_head_stride, far, "v_head_stride");
+    REFUSE(v_token_stride, far, "v_token_stride");
+  }
   REFUSE(q_head_stride, 15, "q_head_stride");
   REFUSE(k_token_stride, 0, "k_token_stride");
   REFUSE(v_token_stride, -1, "v_token_stride");
