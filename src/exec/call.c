@@ -34,7 +34,11 @@ enum {
   WORDS,
   WORD_HASH = WORDS
 };
-_Static_assert(WORDS < (int)BNY_CALL_WORDS, "a call must fit its words");
+
+/* Behind the call are the last runs, each at a place by its number: 16 bits of the number, 16 of the hash of its call,
+ * and its tokens. */
+enum { EARLIER = WORD_HASH + 1, EARLIER_RUNS = BNY_CALL_WORDS - EARLIER };
+_Static_assert(EARLIER_RUNS >= 4, "a call must fit its words, and the last runs behind it");
 
 typedef struct word {
   const char *label;
@@ -88,8 +92,10 @@ const char *bny_call_name(const bny_call *call) {
   return bny_collective_name((bny_collective)call->words[WORD_collective]);
 }
 
-void bny_call_publish(bny_transport *transport, const bny_call *call) {
+void bny_call_publish(bny_transport *transport, const bny_call *call, uint64_t epoch) {
   bny_signal *words = transport->ops->call(transport, transport->rank);
+  uint64_t run = epoch << 48 | (call->hash & 0xffff) << 32 | (uint32_t)call->words[WORD_tokens_live];
+  atomic_store_explicit(&words[EARLIER + epoch % EARLIER_RUNS], run, memory_order_relaxed);
   if (atomic_load_explicit(&words[WORD_HASH], memory_order_relaxed) == call->words[WORD_HASH]) return;
   for (int i = 0; i <= WORD_HASH; i++) atomic_store_explicit(&words[i], call->words[i], memory_order_relaxed);
 }
@@ -112,20 +118,42 @@ bny_call bny_call_read(bny_transport *transport, int32_t rank) {
   return call;
 }
 
+/* Finds the earliest run that both ranks remember as the same call with other tokens. */
+static bool earlier_run_differs(bny_transport *transport, int32_t rank, int32_t other_rank, uint64_t *theirs,
+                                uint64_t *other) {
+  bny_signal *first = transport->ops->call(transport, rank), *second = transport->ops->call(transport, other_rank);
+  bool found = false;
+  for (int i = EARLIER; i < (int)BNY_CALL_WORDS; i++) {
+    uint64_t a = atomic_load_explicit(&first[i], memory_order_relaxed);
+    uint64_t b = atomic_load_explicit(&second[i], memory_order_relaxed);
+    if (a == b || a >> 32 != b >> 32 || (found && (int16_t)((a >> 48) - (*theirs >> 48)) > 0)) continue;
+    found = true;
+    *theirs = a;
+    *other = b;
+  }
+  return found;
+}
+
 bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
                          size_t bytes) {
   const bny_call theirs = bny_call_read(transport, rank);
   const uint64_t *words = theirs.words;
-  int i = 0;
-  while (i < WORDS && words[i] == other->words[i]) i++;
-  if (i == WORDS) return false;
-  if (i == WORD_ALGORITHM_END) i = WORD_ALGORITHM;
   char first[32], second[32], there[32] = "there", here[32] = "here";
   size_t length = 0;
   if (other_rank != transport->rank) {
     snprintf(there, sizeof there, "on rank %d", rank);
     snprintf(here, sizeof here, "on rank %d", other_rank);
   }
+  uint64_t their_run = 0, other_run = 0;
+  if (earlier_run_differs(transport, rank, other_rank, &their_run, &other_run)) {
+    bny_append(text, bytes, &length, "%s %" PRIu32 " %s, %" PRIu32 " %s", words_of[WORD_tokens_live].label,
+               (uint32_t)their_run, there, (uint32_t)other_run, here);
+    return true;
+  }
+  int i = 0;
+  while (i < WORDS && words[i] == other->words[i]) i++;
+  if (i == WORDS) return false;
+  if (i == WORD_ALGORITHM_END) i = WORD_ALGORITHM;
   if (i == WORD_COUNTS || i == WORD_PLAN) { /* hashes, which mean nothing to a reader */
     bool heads = words[WORD_collective] == BNY_ALLGATHER_HEADS;
     bny_append(text, bytes, &length, "its %s not the same as %s",

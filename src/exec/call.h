@@ -29,11 +29,12 @@ bool bny_call_is_comparison(const bny_call *call);
 /* "combine", or "agree" while ranks compare; static. */
 const char *bny_call_name(const bny_call *call);
 
-/* Publishes the call to peers. Costs nothing if they have it already. */
-void bny_call_publish(bny_transport *transport, const bny_call *call);
+/* Publishes the call, and the tokens of this run, to peers. The call costs nothing if they have it already. */
+void bny_call_publish(bny_transport *transport, const bny_call *call, uint64_t epoch);
 
-/* Writes the first difference of what `rank` published to the call `other`; false if there is none. "heads 32 there, 16
- * here" if `other_rank` is this rank, else "heads 32 on rank 1, 16 on rank 2". */
+/* Writes the first difference of what `rank` published to the call `other` of `other_rank`; false if there is none.
+ * "heads 32 there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". A rank that waits for none
+ * in a run may have gone on to other calls since, so tokens of earlier runs come first. */
 bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
                          size_t bytes);
 

@@ -78,7 +78,7 @@ void bny_run_begin(bny_run *run) {
   run->bytes_between_nodes = exec->transport->bytes_between_nodes;
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
-  bny_call_publish(exec->transport, &run->call);
+  bny_call_publish(exec->transport, &run->call, exec->epoch);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) acknowledge(run);
 }
@@ -219,12 +219,18 @@ static bny_strided heads_of(const bny_run *run, const bny_wire_view *view) {
   return (bny_strided){(char *)view->n + run->shift, view->token_stride * row_bytes, row_bytes};
 }
 
+/* Memory of a caller who has no rows may be NULL, from which no address follows. */
+static bool has_rows(const bny_run *run, int32_t index) {
+  return run->boxes[index].tokens > 0 && run->boxes[index].heads > 0;
+}
+
 static void copy_heads(const bny_run *run, int32_t index, const bny_strided *to, const bny_strided *from) {
   bny_strided_copy(to, from, run->boxes[index].tokens, run->boxes[index].heads, run->plan->row_bytes);
 }
 
 static void copy_input_heads(const bny_run *run, int32_t index, const bny_bound_step *bound) {
   const bny_binding *binding = run->binding;
+  if (!has_rows(run, index)) return;
   bny_strided to = heads_of(run, &bound->to);
   bny_strided from =
       bny_strided_at(&binding->mine, run->token0[index], run->plan->steps[index].slice.head0 - binding->in_head0);
@@ -235,6 +241,7 @@ static void deliver_heads(const bny_run *run, int32_t index, int half) {
   const bny_binding *binding = run->binding;
   const bny_step *step = &run->plan->steps[index];
   int32_t head0 = step->slice.head0;
+  if (!has_rows(run, index)) return;
   if (binding->in_place && head0 >= binding->in_head0 && head0 < binding->in_head0 + binding->in_heads) return;
   bny_strided to = bny_strided_at(&binding->all, run->token0[index], head0);
   bny_strided from = heads_of(run, &run->views[half][step->first]);

@@ -36,7 +36,7 @@ static bool check(world_rank *self, const heads_problem *of, int32_t tokens, int
   return world_check(self, heads_hold(of, tokens, run, at->all, why, sizeof why), "%s: %s", what, why);
 }
 
-/* Each run of the call has its own number of tokens, the same on all ranks. */
+/* Each run of the call has its own number of tokens, the same on all ranks. Without tokens there need be no memory. */
 static bool call_often(world_rank *self, heads_problem *problem, world_random *random) {
   memory at = take(problem);
   int32_t tokens = 0, most = problem->desc.tokens;
@@ -44,12 +44,13 @@ static bool call_often(world_rank *self, heads_problem *problem, world_random *r
   bool good = true;
   for (int run = 0; run < RUNS && good; run++) {
     bool counts = run % 2;
-    tokens = counts ? random_below(random, most + 1) : most;
+    tokens = !counts ? most : random_one_in(random, 4) ? 0 : random_below(random, most + 1);
     problem->desc.live = counts ? &live : NULL;
     heads_fill(problem, tokens, run, at.mine, at.all);
     good = world_ok(self,
-                    banyan_allgather_heads(self->comm, &problem->desc, heads_mine(problem, at.mine, at.all),
-                                           heads_all(problem, at.all)),
+                    banyan_allgather_heads(self->comm, &problem->desc,
+                                           tokens ? heads_mine(problem, at.mine, at.all) : NULL,
+                                           tokens ? heads_all(problem, at.all) : NULL),
                     "call") &&
            check(self, problem, tokens, run, &at, "call");
   }

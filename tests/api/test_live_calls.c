@@ -228,6 +228,37 @@ TEST_LOOP(other_numbers_are_a_mismatch, HISTORIES) {
   world_run(&(world_setup){.nranks = 3, .argument = (void *)(intptr_t)_i}, disagree);
 }
 
+/* Ranks that wait for none in such a run go on to a barrier: senders to a root, and a rank without tokens. */
+static void disagree_and_go_on(world_rank *self) {
+  bool to_root = self->argument != NULL;
+  memory *memory = calloc(1, sizeof *memory);
+  banyan_partial in, out;
+  describe(memory, &in, &out);
+  int32_t other = to_root ? 5 : 0, tokens = self->rank == 1 ? other : 7;
+  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  banyan_combine_desc desc = desc_of(8, &live);
+  desc.scatter = to_root ? BANYAN_SCATTER_ROOT : BANYAN_SCATTER_NONE;
+  banyan_op *op = NULL;
+  if (world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) {
+    banyan_status status = banyan_start(op);
+    if (status == BANYAN_OK) status = banyan_wait(op);
+    if (status == BANYAN_OK) status = banyan_barrier(self->comm);
+    char there[64], here[64];
+    snprintf(there, sizeof there, "tokens %d ", self->rank == 1 ? 7 : other);
+    snprintf(here, sizeof here, ", %d here", tokens);
+    world_check(
+        self, status == BANYAN_ERR_MISMATCH && strstr(banyan_last_error(), there) && strstr(banyan_last_error(), here),
+        "%s: %s", banyan_status_string(status), banyan_last_error());
+    world_meet(self);
+  }
+  banyan_op_free(op);
+  free(memory);
+}
+
+TEST_LOOP(other_numbers_are_remembered, 2) {
+  world_run(&(world_setup){.nranks = 3, .argument = (void *)(intptr_t)_i}, disagree_and_go_on);
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Each token has a page for its values and one for its statistics. Those that do not live cannot be read. */
