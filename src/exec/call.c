@@ -134,6 +134,11 @@ static bool earlier_run_differs(bny_transport *transport, int32_t rank, int32_t 
   return found;
 }
 
+bool bny_call_runs_differ(bny_transport *transport, int32_t rank, int32_t other_rank) {
+  uint64_t theirs, other;
+  return earlier_run_differs(transport, rank, other_rank, &theirs, &other);
+}
+
 bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
                          size_t bytes) {
   const bny_call theirs = bny_call_read(transport, rank);

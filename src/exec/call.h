@@ -38,6 +38,9 @@ void bny_call_publish(bny_transport *transport, const bny_call *call, uint64_t e
 bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
                          size_t bytes);
 
+/* True if both ranks remember a run of one call in which their tokens differed. */
+bool bny_call_runs_differ(bny_transport *transport, int32_t rank, int32_t other_rank);
+
 /* Returns what `rank` published last, to compare it with a third. */
 bny_call bny_call_read(bny_transport *transport, int32_t rank);
 

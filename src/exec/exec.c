@@ -193,10 +193,19 @@ static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   return knows;
 }
 
+/* Returns true if what the rank published tells how it disagrees with this one: it is in the same run, or remembers
+ * one that differed. Others may have gone on. */
+static bool explains(bny_exec *exec, int32_t rank) {
+  if (rank < 0 || rank == exec->transport->rank) return false;
+  return epoch_begun(exec, rank) == (uint32_t)exec->epoch ||
+         bny_call_runs_differ(exec->transport, rank, exec->transport->rank);
+}
+
 /* When ranks disagree, each reports what differs from its own call, whichever rank noticed. */
 static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32_t culprit, int32_t reporter) {
   char difference[160], text[sizeof exec->failure.text];
-  int32_t candidates[2] = {culprit, reporter};
+  bool swaps = !explains(exec, culprit) && explains(exec, reporter);
+  int32_t candidates[2] = {swaps ? reporter : culprit, swaps ? culprit : reporter};
   for (int i = 0; i < 2; i++) {
     if (!call || candidates[i] < 0 || candidates[i] == exec->transport->rank) continue;
     if (!learn_call(exec, candidates[i], (uint32_t)exec->epoch)) continue;
