@@ -65,6 +65,33 @@ topo --from $topo/one-gpu.txt --explain 1K
 topo --diff $topo/one-gpu.txt $topo/one-gpu.txt
 info build
 END
+# Output that cannot be written is an error of usage, whatever is shown.
+while read -r name arguments; do
+  tool "banyan-$name"
+  [ -c /dev/full ] || continue
+  # shellcheck disable=SC2086
+  "$program" $arguments >/dev/full 2>"$work/err" </dev/null
+  same "banyan-$name $arguments to a full device" $? 2
+  says 'cannot write to standard output' err
+done <<END
+perf combine --ranks 2 --sizes 520 --iterations 2
+decode --ranks 2 --tokens 9 --repeat 1
+plan --ranks 4
+plan --ranks 4 --compare
+plan --ranks 4 --print
+plan --ranks 4 --prove
+topo --from $topo/one-gpu.txt
+info
+END
+
+# A name of several lines does not make an error of several lines.
+for name in plan topo; do
+  tool "banyan-$name"
+  run 2 --from "/nonexistent"$'\n'"a"
+  same "lines of banyan-$name --from a name of two lines" "$(cat "$work/err")" \
+    "banyan-$name: /nonexistent?a: No such file or directory"
+done
+
 tool banyan-topo
 run 0 --from 'host gpu:2' --json
 json "o['command'].endswith(\"--from 'host gpu:2' --json\")"

@@ -119,7 +119,7 @@ close_file:
   return NULL;
 }
 
-/* Prefixes the error with "FILE:LINE: ", and the end of a long path. */
+/* Prefixes the error with "FILE:LINE: ", and the end of a long path, without new lines. */
 static void name_place(const char *path, bny_topo_error *error) {
   enum { SHOWN = 80 };
   char text[sizeof error->text];
@@ -128,6 +128,7 @@ static void name_place(const char *path, bny_topo_error *error) {
   const char *shown = length > SHOWN ? path + length - SHOWN : path;
   int used = error->line > 0 ? snprintf(text, sizeof text, "%s%s:%d: ", cut, shown, error->line)
                              : snprintf(text, sizeof text, "%s%s: ", cut, shown);
+  for (char *c = text; *c != '\0'; c++) *c = *c == '\n' ? '?' : *c;
   snprintf(text + used, sizeof text - (size_t)used, "%s", error->text);
   memcpy(error->text, text, sizeof text);
 }
