@@ -27,7 +27,7 @@ static const char *difference(const bny_call *theirs) {
   static char text[256];
   bny_request usual = {.nranks = 2};
   bny_transport transport = {.ops = &ops, .rank = 1};
-  bny_call_publish(&transport, theirs);
+  bny_call_publish(&transport, theirs, 1);
   bny_call ours = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
   transport.rank = 0;
   text[0] = 0;
@@ -88,6 +88,31 @@ TEST(other_facts_are_in_words_and_hash) {
   other = (bny_plan){.algorithm = "oneshot", .hash = 8};
   call = bny_call_make(&usual, &other, BNY_PHASE_RUN);
   ck_assert_ptr_nonnull(strstr(difference(&call), "plan"));
+}
+
+/* Both ranks have run the same call since, and one of them is in another call by now. */
+TEST(the_earliest_run_with_other_tokens_is_named) {
+  static const uint64_t starts[] = {1, 65533, UINT64_C(1) << 32};
+  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+    bny_transport transport = {.ops = &ops};
+    bny_request usual = {.nranks = 2}, later = {.nranks = 2, .all_heads = 3};
+    bny_call call = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+    memset(words, 0, sizeof words);
+    for (uint64_t run = 0; run < 5; run++) {
+      for (transport.rank = 0; transport.rank < 2; transport.rank++) {
+        bny_call_set_tokens(&call, transport.rank == 1 && run > 2 ? 20 + (int32_t)run : 7);
+        bny_call_publish(&transport, &call, starts[i] + run);
+      }
+    }
+    call = bny_call_make(&later, &some_plan, BNY_PHASE_RUN);
+    transport.rank = 1;
+    bny_call_publish(&transport, &call, starts[i] + 5);
+    transport.rank = 0;
+    call = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+    char text[256] = "";
+    ck_assert(bny_call_difference(&transport, 1, &call, 0, text, sizeof text));
+    ck_assert_str_eq(text, "tokens 23 there, 7 here");
+  }
 }
 
 TEST(each_row_is_in_keys) {
