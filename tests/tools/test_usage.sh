@@ -90,6 +90,8 @@ for name in plan topo; do
   run 2 --from "/nonexistent"$'\n'"a"
   same "lines of banyan-$name --from a name of two lines" "$(cat "$work/err")" \
     "banyan-$name: /nonexistent?a: No such file or directory"
+  run 2 --ranks $'\n'
+  same "lines of banyan-$name --ranks of two lines" "$(wc -l <"$work/err")" 2
 done
 
 tool banyan-topo

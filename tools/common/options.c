@@ -276,6 +276,7 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
                                     : take(program, option_of(program, code), arguments, optarg, &error);
   }
   ok = ok && program->complete(arguments, argc, argv, &error);
+  for (char *c = error.text; *c != '\0'; c++) *c = *c == '\n' ? '?' : *c; /* one line, whatever was typed */
   if (!ok && speaks) fprintf(stderr, "%s: %s\ntry '%s --help'\n", program->name, error.text, program->name);
   *exit_status = TOOL_EXIT_USAGE;
   return ok;
