@@ -489,7 +489,7 @@ TEST_LOOP(deadlines_of_devices_are_longer, 7) {
 static void come_late(world_rank *self) {
   banyan_comm_config config = {
       .size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .device = self->rank ? "cuda:1" : "cuda:0"};
-  float o[4] = {0}, lse[4] = {0}, out_o[4], out_lse[4];
+  float o[8] = {0}, lse[4] = {0}, out_o[8], out_lse[4];
   banyan_partial in, out;
   banyan_op *op = NULL;
   if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;

@@ -149,7 +149,7 @@ static void ask_again(world_rank *self) {
   memories *memories = calloc(1, sizeof *memories);
   if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
   float *local = memories->local;
-  banyan_partial in = rows(local, local + 512), out = rows(local + 600, NULL), elsewhere = rows(local + 100, NULL);
+  banyan_partial in = rows(local, local + 512), out = rows(local + 600, NULL), elsewhere = rows(local + 700, NULL);
   combine(self, &in, &out, NULL);
   memories->device->ops->local_free(memories->device, local);
   memories->local = NULL;
