@@ -3,10 +3,10 @@
  * The decode layer asks this of a processor's kernels: attention of a few query rows that share one KV head over a run
  * of keys, as partials in f32 wire form. One table per instruction set.
  *
- * Numbers. The products q.k and p v are accumulated in f32, in several lanes; the last levels of the sum over lanes,
- * the scaling, t - m, the denominator, and the sum over blocks of keys (split-KV) are in double. So a logit has the
- * error of short f32 sums, some 1e-8 of |q| |k|: it is what limits logits of +-1e4, whose weights are good to about
- * 1e-3.
+ * Numbers. The products q.k and p v are accumulated in f32, in several lanes, and lanes are added in pairs. So a logit
+ * has the error of short f32 sums, some 1e-8 of |q| |k|: it is what limits logits of +-1e4, whose weights are good to
+ * about 1e-3. t - m has one rounding more: it is a fused multiply-add in f32 of the product, its scale and m. Weights
+ * and their sums over a tile of keys are f32. The denominator, and the sum over blocks of keys (split-KV), are double.
  * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
  * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN.
  * Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32

@@ -70,35 +70,23 @@ VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
   return sums;
 }
 
-VECTOR float vec_sum(vec a) {
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
 /* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
-VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
+VECTOR vec sums_of_halves(const vec *v) {
   vec s01 = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
   vec s23 = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
   __m256d d01 = _mm256_castps_pd(s01), d23 = _mm256_castps_pd(s23);
-  vec s = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(d01, d23)), _mm256_castpd_ps(_mm256_unpackhi_pd(d01, d23)));
-  __m256d sum = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(s)), _mm256_cvtps_pd(_mm256_extractf128_ps(s, 1)));
-  _mm256_storeu_pd(t, _mm256_mul_pd(sum, _mm256_set1_pd(factor)));
+  return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(d01, d23)), _mm256_castpd_ps(_mm256_unpackhi_pd(d01, d23)));
 }
 
-VECTOR vec vec_difference(const double *t, double m) {
-  __m256d max = _mm256_set1_pd(m);
-  __m128 low = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_loadu_pd(t), max));
-  __m128 high = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_loadu_pd(t + 4), max));
-  return _mm256_set_m128(high, low);
+VECTOR vec vec_sums(vec (*v)[4]) {
+  vec a = sums_of_halves(v[0]), b = sums_of_halves(v[1]);
+  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
-/* The maximum instructions return their second operand if either is NaN. */
-VECTOR double vec_top(const double *t, double m, int32_t count) {
-  __m256d top = _mm256_set1_pd(m);
-  for (int32_t i = 0; i < count; i += 4) top = _mm256_max_pd(_mm256_loadu_pd(t + i), top);
-  __m128d pair = _mm_max_pd(_mm256_castpd256_pd128(top), _mm256_extractf128_pd(top, 1));
-  return _mm_cvtsd_f64(_mm_max_sd(pair, _mm_unpackhi_pd(pair, pair)));
+VECTOR vec vec_least(vec a, vec b) { return _mm256_min_ps(a, b); }
+
+VECTOR bool vec_any_positive(vec a) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_GT_OQ)) != 0;
 }
 
 VECTOR vec exp2_fraction(vec f);

@@ -113,33 +113,27 @@ VECTOR vec vec_odd(word_vec words) {
   return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-VECTOR float vec_sum(vec a) { return _mm512_reduce_add_ps(a); }
-
 /* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
-VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
+VECTOR vec sums_of_quarters(const vec *v) {
   vec s01 = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
   vec s23 = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
   __m512d d01 = _mm512_castps_pd(s01), d23 = _mm512_castps_pd(s23);
-  vec s = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(d01, d23)), _mm512_castpd_ps(_mm512_unpackhi_pd(d01, d23)));
-  __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(s)), high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(s, 1));
-  __m512d both = _mm512_add_pd(low, high);
-  __m256d sum = _mm256_add_pd(_mm512_castpd512_pd256(both), _mm512_extractf64x4_pd(both, 1));
-  _mm256_storeu_pd(t, _mm256_mul_pd(sum, _mm256_set1_pd(factor)));
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(d01, d23)), _mm512_castpd_ps(_mm512_unpackhi_pd(d01, d23)));
 }
 
-VECTOR vec vec_difference(const double *t, double m) {
-  __m512d max = _mm512_set1_pd(m);
-  __m256 low = _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_loadu_pd(t), max));
-  __m256 high = _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_loadu_pd(t + 8), max));
-  return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+/* Quarters of a, then of b: each the sum of two. */
+VECTOR vec add_quarters(vec a, vec b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-/* The maximum instructions return their second operand if either is NaN. */
-VECTOR double vec_top(const double *t, double m, int32_t count) {
-  __m512d top = _mm512_set1_pd(m);
-  for (int32_t i = 0; i < count; i += 8) top = _mm512_max_pd(_mm512_loadu_pd(t + i), top);
-  return _mm512_reduce_max_pd(top);
+VECTOR vec vec_sums(vec (*v)[4]) {
+  vec low = add_quarters(sums_of_quarters(v[0]), sums_of_quarters(v[1]));
+  return add_quarters(low, add_quarters(sums_of_quarters(v[2]), sums_of_quarters(v[3])));
 }
+
+VECTOR vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
+
+VECTOR bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
 
 VECTOR vec exp2_fraction(vec f);
 

@@ -3,12 +3,8 @@
  * The loop that all CPU attention kernels share. The including file defines, for its instruction set:
  *
  *   attention_convert    elements of a row of queries as f32
- *   attention_scores     work->t: t of `count` keys from `first` on, in rows of TILE; beyond count, to the next
- *                        multiple of LANES_MAX, -inf
- *   attention_top        the largest of m and of a head's t; NaN is skipped
- *   attention_weights    work->p = 2^(t - m) of one head for as many entries; returns their sum
+ *   attention_weigh      work->p = 2^(t - m) of `count` keys from `first` on; adds them to work->tile_d
  *   attention_accumulate work->n += p v over the tile
- *   attention_ahead      prefetches the values of the next tile, in as many parts as there are rows at hand
  *   attention_factor     what the elements of a type are multiplied by to become those that the hooks above read, the
  *                        inverse of which goes into the scales
  *   attention_unpack     `count` elements of a type, times a scale, as f32
@@ -17,7 +13,7 @@
  *   attention_pack       brings a row of queries into a form, in place
  *   ATTENTION_FORMS      an X for each form beyond the types themselves
  *
- * Hooks for logits, weights and sums work on rows [work->row, work->row + work->rows).
+ * Hooks for weights and sums work on rows [work->row, work->row + work->rows).
  *
  * A form is the type of the cache with bits added. ATTENTION_GROUPED: the vectors of 64 columns are filled in the order
  * that takes the fewest instructions. Queries and sums are kept in that order. ATTENTION_DOT: queries are bf16 as well,
@@ -33,6 +29,7 @@
 #ifndef BNY_CPU_ATTENTION_LOOP_H
 #define BNY_CPU_ATTENTION_LOOP_H
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -45,16 +42,24 @@ enum {
 };
 enum { ATTENTION_GROUPED = 32, ATTENTION_DOT = 64, ATTENTION_TYPE = 31, ATTENTION_GROUP = 64 };
 
+/* Keys that are weighed together. Max, sums of weights and weights of a row have a lane for each of them. */
+enum {
+  ATTENTION_QUAD = 4,
+  ATTENTION_LANES = ATTENTION_QUAD * BNY_ATTENTION_HEADS_MAX,
+  ATTENTION_SPARE = BNY_ATTENTION_LANES_MAX, /* lanes beyond the last row, for whole vectors from any row on */
+};
+
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
-  float n[BNY_ATTENTION_VALUE_FLOATS]; /* sums of this block, relative to m */
-  double t[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
-  float p[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
-  double m[BNY_ATTENTION_HEADS_MAX];
-  double d[BNY_ATTENTION_HEADS_MAX]; /* relative to m */
-  double k_factor, v_factor;         /* of logits and sums as the hooks compute them, to true ones */
-  int32_t q_stride, n_stride;        /* floats between rows */
-  int32_t row, rows;                 /* the rows that hooks work on */
+  float n[BNY_ATTENTION_VALUE_FLOATS];                                          /* sums of this block, relative to m */
+  float p[ATTENTION_TILE / ATTENTION_QUAD * ATTENTION_LANES + ATTENTION_SPARE]; /* [quad][row][key of the quad] */
+  float minus_m[ATTENTION_LANES + ATTENTION_SPARE];                             /* FLT_MAX: no key so far */
+  float tile_d[ATTENTION_LANES + ATTENTION_SPARE];                              /* sums of this tile, relative to m */
+  double d[ATTENTION_LANES + ATTENTION_SPARE];                                  /* of the tiles before */
+  float k_factor;             /* of logits as the hooks compute them, to true ones */
+  double v_factor;            /* the same of sums */
+  int32_t q_stride, n_stride; /* floats between rows */
+  int32_t row, rows;          /* the rows that hooks work on */
 } __attribute__((aligned(64))) attention_work;
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
@@ -62,14 +67,14 @@ static inline __attribute__((always_inline)) size_t attention_element_bytes(bany
   return type == BANYAN_F32 ? 4 : type == BANYAN_F16 || type == BANYAN_BF16 ? 2 : 1;
 }
 
-/* Keys of a tile. A tile stays in the first-level cache, with the next tile beside it. Where rows are short, long tiles
- * spread the work that each tile takes over more keys. What is best for long rows was measured. Bits depend on this, so
- * it depends on rows of the cache alone. */
+/* Keys of a tile. A tile stays in the first-level cache, with the next rows beside it. Where rows are short, long tiles
+ * spread the work that each tile takes over more keys. What is best for long rows was measured: those from 576 bytes on
+ * are of MLA, whose keys are its values too. Bits depend on this, so it depends on rows of the cache alone. */
 static inline __attribute__((always_inline)) int32_t attention_tile(const bny_attention_task *task,
                                                                     banyan_dtype dtype) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
   if (row_bytes < 256) return row_bytes <= 64 ? ATTENTION_TILE : 32;
-  return row_bytes >= 512 && row_bytes < 1024 ? 8 : 16;
+  return row_bytes >= 576 && row_bytes < 2048 ? ATTENTION_LONG_TILE : 8;
 }
 
 static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
@@ -78,15 +83,10 @@ static inline __attribute__((always_inline)) const char *attention_row(const voi
 }
 
 static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values);
-static void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                             attention_work *work);
-static double attention_top(const double *t, double m, int32_t count);
-static float attention_weights(const double *t, double m, int32_t count, float *p);
+static void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                            attention_work *work);
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
-
-static void attention_ahead(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                            int32_t part, int32_t parts);
 
 static banyan_dtype attention_form(const bny_attention_task *task);
 static int32_t attention_place(banyan_dtype form, int32_t column);
@@ -94,30 +94,67 @@ static void attention_pack(banyan_dtype form, float *row, int32_t count);
 static double attention_factor(banyan_dtype form);
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to);
 
-/* Raises the whole-number max of head h to cover the tile's logits. */
-static inline void attention_raise(attention_work *work, int32_t h, int32_t count) {
-  double m = work->m[h];
-  double top = attention_top(work->t + h * ATTENTION_TILE, m, count);
+/* Returns the max of row h. */
+static inline double attention_max(const attention_work *work, int32_t h) {
+  float minus_m = work->minus_m[ATTENTION_QUAD * h];
+  return minus_m == FLT_MAX ? -INFINITY : -(double)minus_m;
+}
+
+/* Returns a whole number that covers `top`: from 2^24 on, where floats are whole numbers, the one at or below it. */
+static inline float attention_cover(double top) {
+  if (fabs(top) < 0x1p24) return (float)ceil(top);
+  float nearest = (float)top;
+  return (double)nearest > top ? nextafterf(nearest, -INFINITY) : nearest;
+}
+
+/* Raises the max of row h to cover `top`. What was weighed so far is scaled, `quads` of this tile included. */
+static inline void attention_raise(attention_work *work, int32_t h, double top, int32_t quads) {
+  double m = attention_max(work, h);
   if (!(top > m)) return;
-  top = ceil(top);
-  double factor = bny_attention_rescale(m, top);
+  float raised = attention_cover(top);
+  double factor = bny_attention_rescale(m, (double)raised);
   float *n = work->n + h * work->n_stride;
   for (int32_t j = 0; j < work->n_stride; j++) n[j] *= (float)factor;
-  work->d[h] *= factor;
-  work->m[h] = top;
+  for (int32_t i = ATTENTION_QUAD * h; i < ATTENTION_QUAD * (h + 1); i++) {
+    for (int32_t quad = 0; quad < quads; quad++) work->p[quad * ATTENTION_LANES + i] *= (float)factor;
+    work->tile_d[i] *= (float)factor;
+    work->d[i] *= factor;
+    work->minus_m[i] = -raised;
+  }
+}
+
+/* lanes: scores of `keys` keys of quad `quad`, for rows from h on. They become t - m, at most 0, for a max that covers
+ * them. Lanes of further keys become -inf. */
+static __attribute__((noinline)) void attention_settle(const bny_attention_task *task, attention_work *work, int32_t h,
+                                                       int32_t rows, int32_t keys, int32_t quad, float *lanes) {
+  double cap = (double)task->soft_cap;
+  for (int32_t row = h; row < h + rows; row++, lanes += ATTENTION_QUAD) {
+    double t[ATTENTION_QUAD], top = -INFINITY;
+    for (int32_t i = 0; i < keys; i++) {
+      t[i] = (double)lanes[i] * (double)work->k_factor;
+      if (cap > 0) t[i] = cap * tanh(t[i] / cap);
+      if (t[i] > top) top = t[i];
+    }
+    attention_raise(work, row, top, quad);
+    double minus_m = (double)work->minus_m[ATTENTION_QUAD * row];
+    for (int32_t i = 0; i < ATTENTION_QUAD; i++) {
+      float x = i < keys ? (float)(t[i] + minus_m) : -INFINITY;
+      lanes[i] = x > 0 ? 0 : x;
+    }
+  }
 }
 
 /* sums->n += n, then n = 0. */
 static inline __attribute__((always_inline)) void attention_fold(const bny_attention_task *task, banyan_dtype form,
                                                                  attention_work *work, bny_attention_sums *sums) {
   for (int32_t h = 0; h < task->heads; h++) {
-    double factor = bny_attention_rescale(sums->m[h], work->m[h]);
+    double m = attention_max(work, h), factor = bny_attention_rescale(sums->m[h], m);
     double *total = sums->n + h * work->n_stride;
     float *n = work->n + h * work->n_stride;
     for (int32_t j = 0; j < work->n_stride; j++)
       total[j] = total[j] * factor + (double)n[attention_place(form, j)] * work->v_factor;
     memset(n, 0, (size_t)work->n_stride * sizeof *n);
-    sums->m[h] = work->m[h];
+    sums->m[h] = m;
   }
 }
 
@@ -143,25 +180,14 @@ static void attention_queries(const bny_attention_task *task, banyan_dtype form,
   }
 }
 
-static inline void attention_cap(const bny_attention_task *task, int32_t count, attention_work *work) {
-  double cap = (double)task->soft_cap;
-  for (int32_t h = work->row; h < work->row + work->rows; h++) {
-    double *t = work->t + h * ATTENTION_TILE;
-    for (int32_t i = 0; i < count; i++) t[i] = cap * tanh(t[i] / cap);
-  }
-}
-
 /* Adds `count` keys of a tile, which all of the rows at hand see. */
 static inline __attribute__((always_inline)) void attention_add(const bny_attention_task *keys, banyan_dtype dtype,
                                                                 int32_t from, int32_t count, attention_work *work) {
-  attention_scores(keys, dtype, from, count, work);
-  if (keys->soft_cap > 0) attention_cap(keys, count, work);
-  for (int32_t h = work->row; h < work->row + work->rows; h++) {
-    attention_raise(work, h, count);
-    /* All logits so far are -inf or NaN: m = 0 keeps -inf from becoming NaN. */
-    double m = work->m[h] == -INFINITY ? 0 : work->m[h];
-    work->d[h] += (double)attention_weights(work->t + h * ATTENTION_TILE, m, count, work->p + h * ATTENTION_TILE);
-    attention_ahead(keys, dtype, from, count, h - work->row, work->rows);
+  int32_t lane = ATTENTION_QUAD * work->row, end = lane + ATTENTION_QUAD * work->rows;
+  attention_weigh(keys, dtype, from, count, work);
+  for (int32_t i = lane; i < end; i++) {
+    work->d[i] += (double)work->tile_d[i];
+    work->tile_d[i] = 0;
   }
   attention_accumulate(keys, dtype, from, count, work);
 }
@@ -376,17 +402,17 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   work.n_stride = bny_attention_padded(task->value_dim);
   memset(work.n, 0, (size_t)(task->heads * work.n_stride) * sizeof work.n[0]);
   memset(sums->n, 0, (size_t)(task->heads * work.n_stride) * sizeof sums->n[0]);
-  for (int32_t h = 0; h < task->heads; h++) {
-    work.m[h] = sums->m[h] = -INFINITY;
-    work.d[h] = 0;
-  }
+  memset(work.tile_d, 0, sizeof work.tile_d);
+  memset(work.d, 0, sizeof work.d);
+  for (int32_t i = 0; i < ATTENTION_LANES + ATTENTION_SPARE; i++) work.minus_m[i] = FLT_MAX;
+  for (int32_t h = 0; h < task->heads; h++) sums->m[h] = -INFINITY;
   work.row = 0;
   work.rows = task->heads;
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype form = is_plain ? attention_form(task) : BANYAN_F32;
   attention_queries(task, form, &work);
   double factor = attention_factor(form);
-  work.k_factor = task->scale_log2 * task->k_scale / factor;
+  work.k_factor = (float)(task->scale_log2 * task->k_scale / factor);
   work.v_factor = task->v_scale / factor;
   if (task->pages && task->page_keys < ATTENTION_LONG_TILE && !task->sights)
     attention_over_gathered(task, form, first, last, &work, sums);
@@ -394,7 +420,10 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
     attention_over_rows(task, form, first, last, &work, sums);
   else
     attention_over_flashmla(task, first, last, &work, sums);
-  memcpy(sums->d, work.d, (size_t)task->heads * sizeof work.d[0]);
+  for (int32_t h = 0; h < task->heads; h++) {
+    const double *d = work.d + ATTENTION_QUAD * h;
+    sums->d[h] = (d[0] + d[1]) + (d[2] + d[3]);
+  }
 }
 
 #endif

@@ -72,28 +72,12 @@ VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
   return sums;
 }
 
-VECTOR float vec_sum(vec a) { return vaddvq_f32(a); }
+VECTOR vec vec_sums(vec (*v)[4]) { return vpaddq_f32(vpaddq_f32(v[0][0], v[0][1]), vpaddq_f32(v[0][2], v[0][3])); }
 
-VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
-  for (int i = 0; i < 4; i += 2) {
-    vec pairs = vpaddq_f32(v[i], v[i + 1]);
-    float64x2_t sums = vpaddq_f64(vcvt_f64_f32(vget_low_f32(pairs)), vcvt_high_f64_f32(pairs));
-    vst1q_f64(t + i, vmulq_n_f64(sums, factor));
-  }
-}
+/* The second is returned if the first is NaN: NaN compares as not less. */
+VECTOR vec vec_least(vec a, vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 
-VECTOR vec vec_difference(const double *t, double m) {
-  float64x2_t max = vdupq_n_f64(m);
-  float32x2_t low = vcvt_f32_f64(vsubq_f64(vld1q_f64(t), max));
-  return vcvt_high_f32_f64(low, vsubq_f64(vld1q_f64(t + 2), max));
-}
-
-/* The instruction returns the number if one operand is NaN. */
-VECTOR double vec_top(const double *t, double m, int32_t count) {
-  float64x2_t top = vdupq_n_f64(m);
-  for (int32_t i = 0; i < count; i += 2) top = vmaxnmq_f64(vld1q_f64(t + i), top);
-  return vmaxnmvq_f64(top);
-}
+VECTOR bool vec_any_positive(vec a) { return vmaxvq_u32(vcgtq_f32(a, vdupq_n_f32(0))) != 0; }
 
 VECTOR vec exp2_fraction(vec f);
 

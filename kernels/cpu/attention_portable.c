@@ -74,31 +74,6 @@ static inline double dot(const float *a, const float *b, int32_t padded) {
   return sum;
 }
 
-static inline __attribute__((always_inline)) void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
-                                                                   int32_t first, int32_t count, attention_work *work) {
-  float k[BNY_ATTENTION_HEAD_DIM_MAX];
-  for (int32_t i = 0; i < count; i++) {
-    convert(attention_row(task->k, task->k_token_stride, first + i, dtype), task->head_dim, dtype, work->q_stride, k);
-    for (int32_t h = work->row; h < work->row + work->rows; h++)
-      work->t[h * ATTENTION_TILE + i] = work->k_factor * dot(work->q + h * work->q_stride, k, work->q_stride);
-  }
-}
-
-static inline void attention_ahead(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                                   int32_t part, int32_t parts) {
-  (void)task;
-  (void)dtype;
-  (void)first;
-  (void)count;
-  (void)part;
-  (void)parts;
-}
-
-static double attention_top(const double *t, double m, int32_t count) {
-  for (int32_t i = 0; i < count; i++) m = t[i] > m ? t[i] : m;
-  return m;
-}
-
 /* 2^x for x <= 0 within 1.1 ulp: 2^round(x) times a polynomial (minimax, 2.6e-9) in the rest; 0 below 2^-125. */
 static inline float exp2_negative(float x) {
   if (x < -125.0f) return 0;
@@ -115,13 +90,21 @@ static inline float exp2_negative(float x) {
   return y * bny_float_of_bits((uint32_t)((int32_t)whole + 127) << 23);
 }
 
-static float attention_weights(const double *t, double m, int32_t count, float *p) {
-  float lanes[4] = {0};
-  for (int32_t i = 0; i < count; i++) {
-    p[i] = exp2_negative((float)(t[i] - m));
-    lanes[i % 4] += p[i];
+static inline __attribute__((always_inline)) void attention_weigh(const bny_attention_task *task, banyan_dtype dtype,
+                                                                  int32_t first, int32_t count, attention_work *work) {
+  float k[ATTENTION_QUAD][BNY_ATTENTION_HEAD_DIM_MAX], lanes[ATTENTION_QUAD];
+  for (int32_t at = 0; at < count; at += ATTENTION_QUAD) {
+    int32_t keys = count - at < ATTENTION_QUAD ? count - at : ATTENTION_QUAD, quad = at / ATTENTION_QUAD;
+    for (int32_t i = 0; i < keys; i++)
+      convert(attention_row(task->k, task->k_token_stride, first + at + i, dtype), task->head_dim, dtype,
+              work->q_stride, k[i]);
+    for (int32_t h = work->row; h < work->row + work->rows; h++) {
+      float *p = work->p + quad * ATTENTION_LANES + ATTENTION_QUAD * h, *d = work->tile_d + ATTENTION_QUAD * h;
+      for (int32_t i = 0; i < keys; i++) lanes[i] = (float)dot(work->q + h * work->q_stride, k[i], work->q_stride);
+      attention_settle(task, work, h, 1, keys, quad, lanes);
+      for (int32_t i = 0; i < keys; i++) d[i] += p[i] = exp2_negative(lanes[i]);
+    }
   }
-  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
 static inline __attribute__((always_inline)) void attention_accumulate(const bny_attention_task *task,
@@ -131,7 +114,7 @@ static inline __attribute__((always_inline)) void attention_accumulate(const bny
   for (int32_t i = 0; i < count; i++) {
     convert(attention_row(task->v, task->v_token_stride, first + i, dtype), task->value_dim, dtype, work->n_stride, v);
     for (int32_t h = work->row; h < work->row + work->rows; h++) {
-      float p = work->p[h * ATTENTION_TILE + i];
+      float p = work->p[i / ATTENTION_QUAD * ATTENTION_LANES + ATTENTION_QUAD * h + i % ATTENTION_QUAD];
       float *sum = sums + h * work->n_stride;
       for (int32_t j = 0; j < work->n_stride; j++) sum[j] += p * v[j];
     }

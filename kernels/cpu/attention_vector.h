@@ -9,17 +9,16 @@
  *   vec_words                    2 LANES columns of a grouped form as 16-bit words
  *   vec_even, vec_odd            the even or odd words, which are bf16, as f32
  *   vec_dot                      sums of pairs of products of bf16 words, added to floats: for ATTENTION_DOT
- *   vec_sum                      of the lanes
- *   vec_store_sums               sums of the lanes of four vectors, last levels in double, times a factor
- *   vec_difference               (float)(t[lane] - m)
+ *   vec_sums                     lane QUAD h + i: the sum of the lanes of vector [h][i]
+ *   vec_least                    the lesser of two; the second if one is NaN
+ *   vec_any_positive             whether any lane is above 0
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
- *   vec_top                      the largest of m and of t[count], count rounded up to LANES_MAX; NaN is skipped
  *   SCORE_HEADS                  heads whose four-key sums fit in the registers together with four keys
  *   GROUPED_BF16, GROUPED_E4M3   1 where caches of the type have a grouped form; BF16_DOTS: 1 where there is vec_dot
  *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
  *
- * Each key and value is loaded and converted once for a block of heads. Rows are prefetched one tile ahead, into the
- * first-level cache.
+ * Each key and value is loaded and converted once for a block of heads. Rows are prefetched into the first-level cache,
+ * a few KiB ahead.
  */
 #ifndef BNY_CPU_ATTENTION_VECTOR_H
 #define BNY_CPU_ATTENTION_VECTOR_H
@@ -33,7 +32,15 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum { SCORE_KEYS = 4, VALUE_HEADS = 4, LINE_BYTES = 64 };
+enum { VALUE_HEADS = 4, LINE_BYTES = 64 };
+enum { SUM_HEADS = VEC_LANES / ATTENTION_QUAD }; /* whose scores of a quad fill a vector */
+
+/* How many keys ahead rows are prefetched. Measured: 6 KiB of short rows, a tile of long ones. */
+INLINE int32_t attention_ahead(const bny_attention_task *task, banyan_dtype dtype) {
+  int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
+  if (row_bytes < LINE_BYTES) row_bytes = LINE_BYTES;
+  return row_bytes < 512 ? 6144 / row_bytes : 8;
+}
 
 INLINE void prefetch_bytes(const char *first, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 3);
@@ -124,22 +131,28 @@ static void attention_convert(const char *row, int32_t count, banyan_dtype dtype
   memcpy(values + i, last, (size_t)(count - i) * sizeof *values);
 }
 
-/* ---- logits: a block of heads x SCORE_KEYS keys ------------------------------------------------------------------ */
+/* ---- logits: a block of heads x ATTENTION_QUAD keys -------------------------------------------------------------- */
 
-INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k, vec (*sums)[SCORE_KEYS]) {
+INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k, vec (*sums)[ATTENTION_QUAD]) {
   UNROLL for (int h = 0; h < heads; h++) {
     vec query = vec_load(q + h * q_stride);
-    UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_fma(query, k[i], sums[h][i]);
+    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) sums[h][i] = vec_fma(query, k[i], sums[h][i]);
   }
+}
+
+/* Prefetches a line of each key, `ahead` bytes behind those at hand; 0: none. */
+INLINE void score_ahead(const char *const *rows, int32_t at, int64_t ahead) {
+  if (ahead == 0) return;
+  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) __builtin_prefetch(rows[i] + at + ahead, 0, 3);
 }
 
 /* 64 columns. */
 INLINE void score_group(int heads, banyan_dtype form, const float *q, int32_t q_stride, int32_t first,
-                        const char *const *rows, vec (*sums)[SCORE_KEYS]) {
-  word_vec words[SCORE_KEYS][GROUP_WORDS];
+                        const char *const *rows, vec (*sums)[ATTENTION_QUAD]) {
+  word_vec words[ATTENTION_QUAD][GROUP_WORDS];
   int32_t bytes = (int32_t)attention_element_bytes(form), step = spread_vectors(form) / 2;
-  vec k[SCORE_KEYS];
-  UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
+  vec k[ATTENTION_QUAD];
+  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) {
     UNROLL for (int x = 0; x < GROUP_WORDS; x += step) {
       vec_words(rows[i] + (int64_t)(first + x * WORD_LANES) * bytes, type_of(form), words[i] + x);
     }
@@ -148,85 +161,116 @@ INLINE void score_group(int heads, banyan_dtype form, const float *q, int32_t q_
     if ((int)form & ATTENTION_DOT) {
       UNROLL for (int h = 0; h < heads; h++) {
         vec query = vec_load(q + h * q_stride + first / 2 + x * VEC_LANES);
-        UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_dot(sums[h][i], query, words[i][x]);
+        UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) sums[h][i] = vec_dot(sums[h][i], query, words[i][x]);
       }
       continue;
     }
-    UNROLL for (int i = 0; i < SCORE_KEYS; i++) k[i] = vec_even(words[i][x]);
+    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) k[i] = vec_even(words[i][x]);
     score_step(heads, q + first + x * WORD_LANES, q_stride, k, sums);
-    UNROLL for (int i = 0; i < SCORE_KEYS; i++) k[i] = vec_odd(words[i][x]);
+    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) k[i] = vec_odd(words[i][x]);
     score_step(heads, q + first + x * WORD_LANES + VEC_LANES, q_stride, k, sums);
   }
 }
 
-INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
-                        const char *const *rows, double factor, double *t) {
-  vec sums[SCORE_HEADS][SCORE_KEYS], k[SCORE_KEYS];
-  int32_t whole = task->head_dim / VEC_LANES * VEC_LANES;
-  UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_zero(); }
-  for (int32_t j = 0; is_grouped(dtype) && j < whole; j += ATTENTION_GROUP)
-    score_group(heads, dtype, q, q_stride, j, rows, sums);
-  for (int32_t j = 0; !is_grouped(dtype) && j < whole; j += VEC_LANES) {
-    UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
-      k[i] = vec_row(rows[i] + (size_t)j * attention_element_bytes(dtype), dtype);
-    }
-    score_step(heads, q + j, q_stride, k, sums);
+INLINE void score_columns(int heads, banyan_dtype dtype, const float *q, int32_t q_stride, int32_t first,
+                          const char *const *rows, vec (*sums)[ATTENTION_QUAD]) {
+  vec k[ATTENTION_QUAD];
+  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) {
+    k[i] = vec_row(rows[i] + (size_t)first * attention_element_bytes(dtype), dtype);
   }
-  if (!is_grouped(dtype) && whole < task->head_dim) {
-    UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
-      k[i] = vec_row_tail(rows[i] + (size_t)whole * attention_element_bytes(dtype), task->head_dim - whole, dtype);
-    }
-    score_step(heads, q + whole, q_stride, k, sums);
-  }
-  UNROLL for (int h = 0; h < heads; h++) vec_store_sums(sums[h], factor, t + h * ATTENTION_TILE);
+  score_step(heads, q + first, q_stride, k, sums);
 }
 
-INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                             attention_work *work) {
+INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
+                        const char *const *rows, int64_t ahead, vec (*sums)[ATTENTION_QUAD]) {
+  int32_t bytes = (int32_t)attention_element_bytes(dtype), line = LINE_BYTES / bytes, dim = task->head_dim, j = 0;
+  for (; is_grouped(dtype) && j < dim; j += ATTENTION_GROUP) score_group(heads, dtype, q, q_stride, j, rows, sums);
+  for (; !is_grouped(dtype) && j + line <= dim; j += line) {
+    score_ahead(rows, j * bytes, ahead);
+    UNROLL for (int x = 0; x < line; x += VEC_LANES) score_columns(heads, dtype, q, q_stride, j + x, rows, sums);
+  }
+  if (!is_grouped(dtype) && j < dim) {
+    vec k[ATTENTION_QUAD];
+    score_ahead(rows, j * bytes, ahead);
+    for (; j + VEC_LANES <= dim; j += VEC_LANES) score_columns(heads, dtype, q, q_stride, j, rows, sums);
+    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) k[i] = vec_row_tail(rows[i] + (size_t)j * bytes, dim - j, dtype);
+    score_step(heads, q + j, q_stride, k, sums);
+  }
+}
+
+/* ---- weights: those of a quad ------------------------------------------------------------------------------------ */
+
+/* For -m: lanes beyond some rows and some keys get no weight. */
+#define LANE(rows, keys, at) ((at) / ATTENTION_QUAD < (rows) && (at) % ATTENTION_QUAD < (keys) ? FLT_MAX : -FLT_MAX)
+#define LANES4(rows, keys, at) \
+  LANE(rows, keys, at), LANE(rows, keys, (at) + 1), LANE(rows, keys, (at) + 2), LANE(rows, keys, (at) + 3)
+#define LANES(rows, keys) \
+  { LANES4(rows, keys, 0), LANES4(rows, keys, 4), LANES4(rows, keys, 8), LANES4(rows, keys, 12) }
+#define LANES_OF_ROWS(rows) \
+  { LANES(rows, 1), LANES(rows, 2), LANES(rows, 3), LANES(rows, 4) }
+static const float lanes_shown[4][ATTENTION_QUAD][BNY_ATTENTION_LANES_MAX]
+    __attribute__((aligned(64))) = {LANES_OF_ROWS(1), LANES_OF_ROWS(2), LANES_OF_ROWS(3), LANES_OF_ROWS(4)};
+
+/* 2^(t - m) of rows from h on, whose scores are in `sums`. */
+INLINE void weigh_quad(int rows, int32_t keys, const bny_attention_task *task, vec (*sums)[ATTENTION_QUAD], int32_t h,
+                       int32_t quad, attention_work *work) {
+  vec scores = vec_sums(sums), minus_m = vec_load(work->minus_m + ATTENTION_QUAD * h);
+  if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
+    minus_m = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
+  vec x = vec_fma(scores, vec_set1(work->k_factor), minus_m);
+  if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
+    float lanes[VEC_LANES];
+    vec_store(lanes, scores);
+    attention_settle(task, work, h, rows, keys, quad, lanes);
+    for (int32_t i = ATTENTION_QUAD * rows; i < VEC_LANES; i++) lanes[i] = -INFINITY;
+    x = vec_load(lanes);
+  }
+  vec weights = vec_exp2(x);
+  float *tile_d = work->tile_d + ATTENTION_QUAD * h;
+  vec_store(work->p + quad * ATTENTION_LANES + ATTENTION_QUAD * h, weights);
+  vec_store(tile_d, vec_add(vec_load(tile_d), weights));
+}
+
+INLINE void weigh_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *const *rows,
+                        int64_t ahead, int32_t keys, int32_t h, int32_t quad, attention_work *work) {
+  vec sums[SCORE_HEADS][ATTENTION_QUAD];
+  UNROLL for (int i = 0; i < SCORE_HEADS; i++) {
+    UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[i][j] = vec_zero();
+  }
+  score_block(heads, task, dtype, work->q + h * work->q_stride, work->q_stride, rows, ahead, sums);
+  UNROLL for (int i = 0; i < heads; i += SUM_HEADS) {
+    weigh_quad(heads - i < SUM_HEADS ? heads - i : SUM_HEADS, keys, task, sums + i, h + i, quad, work);
+  }
+}
+
+INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                            attention_work *work) {
+  int64_t step = task->k_token_stride * (int64_t)attention_element_bytes(dtype);
   int64_t row_bytes = task->head_dim * (int64_t)attention_element_bytes(dtype);
-  int32_t keys_ahead = attention_tile(task, dtype);
-  int64_t ahead = keys_ahead * task->k_token_stride * (int64_t)attention_element_bytes(dtype);
-  for (int32_t i = 0; i < count; i += SCORE_KEYS) {
-    const char *rows[SCORE_KEYS];
-    for (int32_t at = 0; at < SCORE_KEYS; at++) {
-      /* Beyond the last key this repeats that key; its results are overwritten below. */
-      int32_t key = first + (i + at < count ? i + at : count - 1);
-      rows[at] = attention_row(task->k, task->k_token_stride, key, dtype);
-      if (task->keys - key > keys_ahead) prefetch_bytes(rows[at] + ahead, row_bytes);
-    }
-    int32_t end = work->row + work->rows;
-    for (int32_t h = work->row; h < end;) {
-      const float *q = work->q + h * work->q_stride;
-      double *t = work->t + h * ATTENTION_TILE + i;
+  int32_t keys_ahead = attention_ahead(task, dtype), end = work->row + work->rows;
+  for (int32_t i = 0; i < count; i += ATTENTION_QUAD) {
+    int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD, quad = i / ATTENTION_QUAD;
+    int64_t ahead = first + i + keys_ahead + ATTENTION_QUAD <= task->keys ? keys_ahead * step : 0;
+    const char *rows[ATTENTION_QUAD];
+    rows[0] = attention_row(task->k, task->k_token_stride, first + i, dtype);
+    /* Beyond the last key this repeats that key, whose lanes get no weight. */
+    UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
+    for (int32_t at = 0; is_grouped(dtype) && ahead != 0 && at < ATTENTION_QUAD; at++)
+      prefetch_bytes(rows[at] + ahead, row_bytes);
+    for (int32_t h = work->row; h < end; ahead = 0) {
       int32_t left = end - h;
       if (left >= SCORE_HEADS) {
-        score_block(SCORE_HEADS, task, dtype, q, work->q_stride, rows, work->k_factor, t);
+        weigh_block(SCORE_HEADS, task, dtype, rows, ahead, keys, h, quad, work);
         h += SCORE_HEADS;
       } else if (SCORE_HEADS > 2 && left >= 2) {
-        score_block(2, task, dtype, q, work->q_stride, rows, work->k_factor, t);
+        weigh_block(2, task, dtype, rows, ahead, keys, h, quad, work);
         h += 2;
       } else {
-        score_block(1, task, dtype, q, work->q_stride, rows, work->k_factor, t);
+        weigh_block(1, task, dtype, rows, ahead, keys, h, quad, work);
         h += 1;
       }
     }
   }
-  for (int32_t h = work->row; h < work->row + work->rows; h++)
-    for (int32_t i = count; i % BNY_ATTENTION_LANES_MAX != 0; i++) work->t[h * ATTENTION_TILE + i] = -INFINITY;
-}
-
-/* ---- weights ----------------------------------------------------------------------------------------------------- */
-
-INLINE double attention_top(const double *t, double m, int32_t count) { return vec_top(t, m, count); }
-
-static inline float attention_weights(const double *t, double m, int32_t count, float *p) {
-  vec sum = vec_zero();
-  for (int32_t i = 0; i < count; i += VEC_LANES) {
-    vec weight = vec_exp2(vec_difference(t + i, m));
-    vec_store(p + i, weight);
-    sum = vec_add(sum, weight);
-  }
-  return vec_sum(sum);
 }
 
 /* 2^f for |f| <= 1/2: minimax of degree 6, relative error 2.6e-9 before rounding. */
@@ -258,8 +302,9 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
         vec_spread(at, dtype, values + j);
     }
     if (ahead != 0) prefetch_bytes(v + ahead, vectors * VEC_LANES * (int64_t)element);
+    const float *weights = p + i / ATTENTION_QUAD * ATTENTION_LANES + i % ATTENTION_QUAD;
     UNROLL for (int h = 0; h < heads; h++) {
-      vec weight = vec_set1(p[h * ATTENTION_TILE + i]);
+      vec weight = vec_set1(weights[ATTENTION_QUAD * h]);
       UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_fma(weight, values[j], sums[h][j]);
     }
     v += v_step;
@@ -290,30 +335,15 @@ INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype 
                 n_stride);
 }
 
-/* Tiles of 8 rows: memory must not rest while weights are made, so values are prefetched in that phase. */
-INLINE bool is_fetched_with_weights(const bny_attention_task *task, banyan_dtype dtype, int32_t rows) {
-  return rows > 1 && attention_tile(task, dtype) == 8;
-}
-
-INLINE void attention_ahead(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                            int32_t part, int32_t parts) {
-  int32_t tile = attention_tile(task, dtype);
-  if (!is_fetched_with_weights(task, dtype, parts) || task->keys - first - count < tile) return;
-  int64_t row_bytes = task->value_dim * (int64_t)attention_element_bytes(dtype);
-  int32_t each = parts >= 8 ? 1 : parts >= 4 ? 2 : 4; /* of 8: a division would take longer */
-  for (int32_t i = part * each; i < (part + 1) * each && i < tile; i++)
-    prefetch_bytes(attention_row(task->v, task->v_token_stride, first + tile + i, dtype), row_bytes);
-}
-
 INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work) {
   const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
-  int64_t ahead = attention_tile(task, dtype) * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
-  if (task->keys - first - count < attention_tile(task, dtype) || is_fetched_with_weights(task, dtype, work->rows))
-    ahead = 0;
+  int32_t keys_ahead = attention_ahead(task, dtype);
+  int64_t ahead = keys_ahead * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
+  if (task->keys - first - count < keys_ahead) ahead = 0;
   int32_t end = work->row + work->rows;
   for (int32_t h = work->row; h < end;) {
-    const float *p = work->p + h * ATTENTION_TILE;
+    const float *p = work->p + ATTENTION_QUAD * h;
     float *n = work->n + h * work->n_stride;
     int32_t left = end - h;
     int32_t stride = work->n_stride;
