@@ -89,9 +89,16 @@ BNY_DEVICE uint32_t bny_general_sequences(const bny_decode_call &call, uint32_t 
   return call.general.query_start_loc ? (uint32_t)call.batch + 1 : run_tokens;
 }
 
+/* Returns whether some token of a span is attended to. */
+BNY_DEVICE bool bny_general_attends(const bny_decode_call &call, const bny_general_span &span) {
+  uint32_t token = 0;
+  BNY_ROLLED while (token < span.tokens && !bny_decode_attends(call, span.first_token + token)) token++;
+  return token < span.tokens;
+}
+
 /* Narrows the keys of a sequence to those that its tokens see. */
 BNY_DEVICE void bny_general_narrow(bny_general_span *span, const bny_decode_general &general, uint32_t sequence) {
-  if (!general.query_start || span->tokens == 0) return;
+  if (!general.query_start) return;
   const int64_t position = general.query_start[sequence];
   const int32_t start = general.key_start ? general.key_start[sequence] : 0;
   const uint32_t keys = span->keys;
@@ -116,7 +123,10 @@ BNY_DEVICE bny_general_span bny_general_span_of(const bny_decode_call &call, uin
   }
   if (has_keys) {
     span.keys = bny_general_length(call, sequence, &span.wrong);
-    bny_general_narrow(&span, general, sequence);
+    if (bny_general_attends(call, span))
+      bny_general_narrow(&span, general, sequence);
+    else
+      span.keys = 0;
   }
   span.tiles = (span.tokens * (uint32_t)call.group + tile_rows - 1) / tile_rows;
   const uint32_t granules = bny_decode_granules((int32_t)(span.keys - span.first_key));
@@ -221,6 +231,13 @@ BNY_DEVICE bny_general_row bny_general_row_of(const bny_decode_call &call, const
   return {token, item.kv_head * (uint32_t)call.group + index - token * (uint32_t)call.group};
 }
 
+/* Returns whether q has a row that is read. Rows of tokens that a mask leaves out are not. */
+BNY_DEVICE bool bny_general_reads(const bny_decode_call &call, const bny_general_item &item, int tile_rows,
+                                  uint32_t row) {
+  return row < bny_decode_query_rows(item) &&
+         bny_decode_attends(call, item.first_token + bny_general_row_of(call, item, tile_rows, row).token);
+}
+
 /* Address of a byte of a row of q, which may have two parts. */
 BNY_DEVICE const unsigned char *bny_general_query_at(const bny_decode_call &call, const bny_general_item &item,
                                                      int tile_rows, uint32_t row, int32_t byte) {
@@ -267,9 +284,11 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
     made->cap_scale = general.soft_cap_log2 > 0 ? 2 * (float)BNY_LOG2_E * scale / general.soft_cap_log2 : 0;
     made->scale = general.soft_cap_log2 > 0 ? 1 : scale;
   }
+  const bool is_left_out = row < item.rows && !bny_general_reads(call, item, rows, row);
+  const uint32_t left_out = bny_warp_ballot(is_left_out); /* the first warp has all rows */
   if (row >= (uint32_t)rows) return;
-  uint32_t low = 0, high = ~0u, bits = 0;
-  if (row < item.rows && item.keys > 0 && general.query_start) {
+  uint32_t low = 0, high = is_left_out ? 0 : ~0u, bits = 0;
+  if (row < item.rows && !is_left_out && general.query_start) {
     const uint32_t token = bny_general_row_of(call, item, rows, row).token;
     const int32_t first = general.query_start[item.sequence];
     const int32_t start = general.key_start ? general.key_start[item.sequence] : 0;
@@ -282,8 +301,9 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
   made->low[row] = low;
   made->high[row] = high;
   made->bits[row] = bits;
-  if (row == 0) made->clear_end = high;              /* tokens follow one another: the first sees least at the end, */
-  if (row + 1 == item.rows) made->clear_first = low; /* and the last at the beginning */
+  /* Tokens follow one another: the first sees least at the end, and the last at the beginning. */
+  if (row == 0) made->clear_end = left_out ? 0 : high;
+  if (row + 1 == item.rows) made->clear_first = low;
 }
 
 /* Applies the cap and the mask of rows first_row .. first_row + 15 to the tile's logits; key `first` is its first. */

@@ -192,17 +192,19 @@ BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], c
                                       const bny_general_item &item) {
   const uint32_t first = bny_warp() / shape::PARTS * 16 + bny_lane() / 4;
   const int part = (int)(bny_warp() % shape::PARTS), pair = (int)bny_lane() % 4 * 2;
+  bool reads[2];
+  BNY_UNROLL for (uint32_t j = 0; j < 2; j++) reads[j] = bny_general_reads(call, item, shape::ROWS, first + j * 8);
   BNY_UNROLL for (int i = 0; i < shape::PART_DIM / 16; i++) {
     BNY_UNROLL for (uint32_t j = 0; j < 4; j++) {
       const uint32_t row = first + j % 2 * 8;
       const int byte = 2 * (bny_latent_column<shape>(part, i) + pair + (int)(j / 2) * 8);
       query[i][j] = 0;
-      if (row < item.rows) query[i][j] = *(const uint32_t *)bny_general_query_at(call, item, shape::ROWS, row, byte);
+      if (reads[j % 2]) query[i][j] = *(const uint32_t *)bny_general_query_at(call, item, shape::ROWS, row, byte);
     }
   }
 }
 
-/* Loads this warp's quarter of the columns of 16 rows of Q, as fragments of A. Rows beyond the item's are zero. */
+/* Loads this warp's quarter of the columns of 16 rows of Q, as fragments of A. Rows that are not read are zero. */
 template <class shape>
 BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], const bny_decode_call &call,
                                       const bny_decode_item &item) {
@@ -214,7 +216,7 @@ BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], c
     BNY_UNROLL for (uint32_t j = 0; j < 4; j++) {
       uint32_t row = first + j % 2 * 8;
       query[i][j] = 0;
-      if (row < item.rows)
+      if (row < bny_decode_query_rows(item))
         query[i][j] = *(const uint32_t *)(from + (head + row) * call.q_head_stride + 32 * i + j / 2 * 16);
     }
   }

@@ -100,7 +100,9 @@ typedef struct bny_decode_call {
   uint32_t *counters; /* bny_decode_counters() words, 0 before the first launch; each launch leaves them 0 */
   banyan_partial out; /* [tokens][heads] rows */
   bny_decode_general general;
-  const int32_t *tokens; /* of q in this run, device memory; NULL: all of them */
+  const int32_t *tokens;     /* of q in this run, device memory; NULL: all of them */
+  const uint8_t *token_mask; /* [tokens], device memory: rows of a token with 0 see no keys, and q has nothing for them;
+                              * NULL: there are none */
 } bny_decode_call;
 
 /* ---- arithmetic for host and kernels ----------------------------------------------------------------------------- */

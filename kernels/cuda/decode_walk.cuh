@@ -34,20 +34,30 @@ BNY_DEVICE uint32_t bny_decode_run_tokens(const bny_decode_call &call, int32_t m
   return (uint32_t)(told < 0 ? 0 : told < most ? told : most);
 }
 
+BNY_DEVICE bool bny_decode_attends(const bny_decode_call &call, uint32_t token) {
+  return !call.token_mask || call.token_mask[token] != 0;
+}
+
+/* Returns the keys of a sequence of one token. *wrong: its length is negative or exceeds keys_max, and is cut. */
+BNY_DEVICE uint32_t bny_decode_keys_seen(const bny_decode_call &call, uint32_t sequence, bool *wrong) {
+  const int32_t told = call.seq_lens[sequence], most = told < call.keys_max ? told : call.keys_max;
+  const uint32_t keys = most > 0 ? (uint32_t)most : 0;
+  *wrong = (uint32_t)told != keys;
+  return bny_decode_attends(call, sequence) ? keys : 0;
+}
+
 /* Each lane holds the facts of one of 32 sequences; lanes beyond the batch hold 0. */
 struct bny_decode_lengths {
   uint32_t keys, units;
-  bool wrong; /* the length is negative or exceeds keys_max, which then limits the keys */
+  bool wrong;
 };
 
 BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call, uint32_t batch, uint32_t first) {
   const uint32_t sequence = first + bny_lane();
   if (sequence >= batch) return {0, 0, false};
-  const int32_t told = call.seq_lens[sequence], keys = told < call.keys_max ? told : call.keys_max;
   bny_decode_lengths lengths;
-  lengths.keys = keys > 0 ? (uint32_t)keys : 0;
-  lengths.units = (bny_decode_granules(keys) + call.division.item_cost) * bny_decode_items(call);
-  lengths.wrong = (uint32_t)told != lengths.keys;
+  lengths.keys = bny_decode_keys_seen(call, sequence, &lengths.wrong);
+  lengths.units = (bny_decode_granules((int32_t)lengths.keys) + call.division.item_cost) * bny_decode_items(call);
   return lengths;
 }
 
@@ -136,9 +146,9 @@ BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_cal
     walk->sequence = BNY_DECODE_END;
     return;
   }
-  const int32_t told = call.seq_lens[walk->sequence], keys = told < call.keys_max ? told : call.keys_max;
-  walk->keys = keys > 0 ? (uint32_t)keys : 0;
-  walk->granules = bny_decode_granules(keys);
+  bool wrong;
+  walk->keys = bny_decode_keys_seen(call, walk->sequence, &wrong);
+  walk->granules = bny_decode_granules((int32_t)walk->keys);
 }
 
 /* Returns false at the end of the share. */
@@ -154,6 +164,9 @@ BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_deco
   item->piece = bny_decode_piece_range(walk.start, walk.granules, walk.team, walk.team_units);
   return true;
 }
+
+/* Returns how many rows of q the item reads: none without keys. */
+BNY_DEVICE uint32_t bny_decode_query_rows(const bny_decode_item &item) { return item.keys > 0 ? item.rows : 0; }
 
 /* Returns whether the CTA group has a part of the item. */
 BNY_DEVICE bool bny_decode_walk_has(const bny_decode_walk &walk, const bny_decode_item &item) {

@@ -204,14 +204,15 @@ template <class shape> struct bny_warp_memory {
   BNY_DEVICE float *d(unsigned char *shared, int warp) { return m(shared, shape::WARPS + 1 + warp); }
 };
 
-/* Rows beyond the item's are zero. */
+/* Rows beyond those that are read are zero. */
 template <class shape>
 BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_call &call, const bny_general_item &item) {
   const int quads = shape::DIM / 8;
   for (uint32_t i = bny_thread(); i < shape::ROWS * quads; i += bny_block_threads()) {
     uint32_t row = i / quads, byte = i % quads * 16;
     bny_quad quad = {{0, 0, 0, 0}};
-    if (row < item.rows) quad = bny_load_quad_once(bny_general_query_at(call, item, shape::ROWS, row, (int32_t)byte));
+    if (bny_general_reads(call, item, shape::ROWS, row))
+      quad = bny_load_quad_once(bny_general_query_at(call, item, shape::ROWS, row, (int32_t)byte));
     bny_store_quad(query + row * shape::QUERY_PITCH + byte, quad);
   }
 }
@@ -224,7 +225,7 @@ BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_cal
   for (uint32_t i = bny_thread(); i < shape::ROWS * quads; i += bny_block_threads()) {
     uint32_t row = i / quads, byte = i % quads * 16;
     bny_quad quad = {{0, 0, 0, 0}};
-    if (row < item.rows) quad = bny_load_quad_once(from + row * call.q_head_stride + byte);
+    if (row < bny_decode_query_rows(item)) quad = bny_load_quad_once(from + row * call.q_head_stride + byte);
     bny_store_quad(query + row * shape::QUERY_PITCH + byte, quad);
   }
 }

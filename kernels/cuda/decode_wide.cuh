@@ -57,13 +57,13 @@ BNY_DEVICE bool bny_wide_copies(void) { return bny_warp() >= BNY_WIDE_WARPS - BN
 /* Row, of 16 rows, that eight lanes of a copier handle. */
 BNY_DEVICE uint32_t bny_wide_row(void) { return bny_warp() % BNY_WIDE_COPIERS * 4 + bny_lane() / 8; }
 
-/* Rows beyond the item's are zero. */
+/* Rows beyond those that are read are zero. */
 BNY_DEVICE void bny_wide_copy_query(unsigned char *query, const bny_decode_call &call, const bny_decode_item &item) {
   const uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * BNY_WIDE_ROWS;
   const unsigned char *base = (const unsigned char *)call.q + item.sequence * call.q_batch_stride;
   BNY_UNROLL for (uint32_t part = 0; part < 4; part++) {
     const uint32_t row = bny_wide_row() + 16 * part;
-    const bool there = row < item.rows;
+    const bool there = row < bny_decode_query_rows(item);
     bny_wide_copy_row(query, row, there ? base + (head + row) * call.q_head_stride : base, there);
   }
 }

@@ -126,7 +126,10 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
   return true;
 }
 
-void bny_attention_count(bny_attention *attention, const int32_t *tokens) { attention->decode.call.tokens = tokens; }
+void bny_attention_live(bny_attention *attention, const banyan_live *live) {
+  attention->decode.call.tokens = live->tokens;
+  attention->decode.call.token_mask = live->token_mask;
+}
 
 /* The description of a run of so many tokens. */
 static banyan_attention_desc of_tokens(const bny_attention *attention, int32_t tokens, banyan_queries *room) {

@@ -374,7 +374,7 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
     part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
     part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
   }
-  if (op->attention) bny_attention_count(op->attention, op->live.tokens);
+  if (op->attention) bny_attention_live(op->attention, &op->live);
   if (!op->within || !op->attention) return;
   const bny_decode *decode = &op->attention->decode;
   banyan_partial rows = bny_attention_rows(&op->attention->desc);

@@ -123,6 +123,16 @@ static void draw(task *task, int32_t rank, int round) {
   memset(one->lse, POISON, one->lse_bytes);
 }
 
+/* Sequences whose tokens a mask leaves out, or that have none, get pages that would be refused: no key is read. */
+static void spoil_pages(const task *task, shard *one) {
+  for (int32_t b = 0; b < task->shape.batch && one->of.desc.page_table; b++) {
+    int32_t token = task->several ? one->starts[b] : b, end = task->several ? one->starts[b + 1] : b + 1;
+    while (task->has_mask && token < end && !one->mask[token]) token++;
+    int32_t *page = &one->of.pages[b * one->of.desc.page_table_stride];
+    if ((*page < 0) != (token == end)) *page = -1 - *page;
+  }
+}
+
 static bool owned(const task *task, int32_t rank, int32_t tokens, int32_t *box) {
   box[0] = box[2] = 0;
   box[1] = tokens;
@@ -259,6 +269,7 @@ static void attend(world_rank *self) {
   if (good && !rig.task->blocking) good = begin(self, &rig, true);
   for (int round = 0; round < ROUNDS && good; round++) {
     draw(rig.task, self->rank, round);
+    spoil_pages(rig.task, &rig.task->shards[self->rank]);
     if (rig.task->blocking)
       good = world_ok(
           self, banyan_attention_combine(self->comm, &rig.task->shards[self->rank].of.desc, &rig.combine, &rig.out),
