@@ -189,10 +189,11 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
     score_ahead(rows, j * bytes, ahead);
     UNROLL for (int x = 0; x < line; x += VEC_LANES) score_columns(heads, dtype, q, q_stride, j + x, rows, sums);
   }
+  if (!is_grouped(dtype) && j < dim) score_ahead(rows, j * bytes, ahead);
+  for (; !is_grouped(dtype) && j + VEC_LANES <= dim; j += VEC_LANES)
+    score_columns(heads, dtype, q, q_stride, j, rows, sums);
   if (!is_grouped(dtype) && j < dim) {
     vec k[ATTENTION_QUAD];
-    score_ahead(rows, j * bytes, ahead);
-    for (; j + VEC_LANES <= dim; j += VEC_LANES) score_columns(heads, dtype, q, q_stride, j, rows, sums);
     UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) k[i] = vec_row_tail(rows[i] + (size_t)j * bytes, dim - j, dtype);
     score_step(heads, q + j, q_stride, k, sums);
   }
