@@ -22,10 +22,10 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
   return rows;
 }
 
-/* Values, m and d follow one another. */
+/* Values, m and d follow one another. There is a row at least, so that m and d never are the same memory. */
 static banyan_status make_rows(bny_attention *attention) {
-  size_t rows = (size_t)attention->tokens_max * (size_t)attention->desc.heads;
-  size_t values = rows * (size_t)value_dim_of(&attention->desc), bytes = (values + 2 * rows + 1) * sizeof(float);
+  size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
+  size_t values = rows * (size_t)value_dim_of(&attention->desc), bytes = (values + 2 * rows) * sizeof(float);
   void *memory = NULL;
   if (attention->engine) {
     banyan_status status = bny_engine_memory(attention->engine, BNY_USE_ROWS, bytes, &memory);

@@ -130,6 +130,24 @@ TEST_LOOP(a_capacity_serves_every_number, 12) {
   WORLD_RUN(runs_have_their_tokens, .nranks = 1 + _i / 3, .argument = &kind);
 }
 
+static void has_no_tokens(world_rank *self) {
+  shard *s = set_up(self, false);
+  banyan_partial out;
+  banyan_partial_init(&out, s->values, BANYAN_F32, s->lse, BANYAN_F32, HEADS, DIM);
+  s->desc.batch = s->tokens = 0;
+  for (int has_live = 0; has_live < 2; has_live++) {
+    banyan_combine_desc combine = combine_of(has_live ? &s->live : NULL, 0);
+    banyan_op *op = NULL;
+    world_ok(self, banyan_attention_combine(self->comm, &s->desc, &combine, &out), "attention_combine");
+    if (!world_ok(self, banyan_attention_combine_init(self->comm, &s->desc, &combine, &out, &op), "init")) break;
+    if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
+    banyan_op_free(op);
+  }
+  free(s);
+}
+
+TEST_LOOP(a_capacity_of_none, 3) { WORLD_RUN(has_no_tokens, .nranks = 1 + _i); }
+
 static void refuses(world_rank *self) {
   shard *s = set_up(self, false);
   banyan_partial out;
