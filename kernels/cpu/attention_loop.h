@@ -123,6 +123,19 @@ static inline void attention_raise(attention_work *work, int32_t h, double top, 
   }
 }
 
+/* Returns t - m, rounded as the hooks round it in vectors: a row has the same bits whether or not one beside it made it
+ * settle. */
+static inline float attention_distance(float score, double t, float factor, float minus_m) {
+#ifdef FP_FAST_FMAF
+  (void)t;
+  return fmaf(score, factor, minus_m);
+#else /* such a machine settles all rows */
+  (void)score;
+  (void)factor;
+  return (float)(t + (double)minus_m);
+#endif
+}
+
 /* lanes: scores of `keys` keys of quad `quad`, for rows from h on. They become t - m, at most 0, for a max that covers
  * them. Lanes of further keys become -inf. */
 static __attribute__((noinline)) void attention_settle(const bny_attention_task *task, attention_work *work, int32_t h,
@@ -136,9 +149,11 @@ static __attribute__((noinline)) void attention_settle(const bny_attention_task 
       if (t[i] > top) top = t[i];
     }
     attention_raise(work, row, top, quad);
-    double minus_m = (double)work->minus_m[ATTENTION_QUAD * row];
+    float minus_m = work->minus_m[ATTENTION_QUAD * row];
     for (int32_t i = 0; i < ATTENTION_QUAD; i++) {
-      float x = i < keys ? (float)(t[i] + minus_m) : -INFINITY;
+      float x = -INFINITY;
+      if (i < keys)
+        x = cap > 0 ? (float)(t[i] + (double)minus_m) : attention_distance(lanes[i], t[i], work->k_factor, minus_m);
       lanes[i] = x > 0 ? 0 : x;
     }
   }

@@ -165,6 +165,40 @@ TEST_LOOP(batch_independent, 20) {
   problem_free(&p);
 }
 
+/* Row 0 has a t - m just beyond the middle of two floats, nearer to it than double tells. Its bits stay when the max of
+ * row 1 beside it rises with that key. */
+TEST(rising_neighbour) {
+  const float near = 0x1.ffe006p-21f, k[5][2] = {{19.9f, 1}, {-99, 0}, {-99, 0}, {-99, 0}, {near, 30}};
+  const float q[2][2] = {{1, 0}, {0, 1}}, v[5] = {0, 0, 0, 0, 1};
+  int32_t lens = 5;
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 2,
+                                .value_dim = 1,
+                                .scale = 0x1.62fa5cp-1f, /* times log2(e) it is 2^-20 / near, a little above */
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_F32,
+                                .q = q,
+                                .q_head_stride = 2,
+                                .k = k,
+                                .k_token_stride = 2,
+                                .v = v,
+                                .v_token_stride = 1,
+                                .seq_lens = &lens};
+  EACH_TABLE(table) {
+    desc.heads = 2;
+    result both = run(table, &desc);
+    desc.heads = 1;
+    result alone = run(table, &desc);
+    ck_assert_msg(both.values[0] == alone.values[0], "%s: %a beside a row that rises, %a alone", table->name,
+                  (double)both.values[0], (double)alone.values[0]);
+    result_free(&both);
+    result_free(&alone);
+  }
+}
+
 /* Columns in groups of 64, for which kernels have forms of their own. */
 TEST_LOOP(grouped_columns, 60) {
   static const banyan_dtype caches[] = {BANYAN_BF16, BANYAN_E4M3, BANYAN_I8, BANYAN_F16};
