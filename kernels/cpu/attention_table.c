@@ -54,6 +54,8 @@ void bny_attention_finish(const bny_attention_task *task, const bny_attention_su
     bool is_nan = isnan(sums->d[h]);
     m[h] = is_nan ? NAN : (float)sums->m[h] + 0.0f; /* avoids -0, which ceil() can return */
     d[h] = is_nan ? 1 : (float)sums->d[h];
-    for (int32_t j = 0; j < task->value_dim; j++) n[(int64_t)h * task->value_dim + j] = (float)sums->n[h * stride + j];
+    bool is_empty = sums->d[h] == 0; /* keys of weight 0 may have values that are no numbers */
+    for (int32_t j = 0; j < task->value_dim; j++)
+      n[(int64_t)h * task->value_dim + j] = is_empty ? 0 : (float)sums->n[h * stride + j];
   }
 }

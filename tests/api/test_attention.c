@@ -380,6 +380,26 @@ TEST_LOOP(nan_input, 2) {
   problem_free(&p);
 }
 
+/* A row whose logits are all -inf is empty, and its values are 0 whatever the keys' values are. */
+TEST(values_without_weight) {
+  random_state = 3;
+  problem p;
+  problem_make(&p, 1, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, (int32_t[]){1}, 1);
+  for (int32_t h = 0; h < 2; h++) {
+    store(p.q.data, h * p.desc.q_head_stride, BANYAN_F32, 1);
+    store(p.k.data, h * p.desc.k_head_stride, BANYAN_F32, -INFINITY);
+    store(p.v.data, h * p.desc.v_head_stride + 7, BANYAN_F32, h == 0 ? NAN : INFINITY);
+  }
+  EACH_TABLE(table) {
+    result r = run(table, &p.desc);
+    for (int32_t h = 0; h < 2; h++)
+      ck_assert_msg(r.lse[h] == -INFINITY && r.values[20 * h + 7] == 0, "%s: %g, %g", table->name, (double)r.lse[h],
+                    (double)r.values[20 * h + 7]);
+    result_free(&r);
+  }
+  problem_free(&p);
+}
+
 /* With BANYAN_EMPTY_NAN they are rows without keys, in the output's convention. */
 TEST(nan_rows_count_as_empty) {
   random_state = 3;
