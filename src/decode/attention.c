@@ -9,6 +9,7 @@
  * one. The thread that completes the last part of a row block merges its parts and writes the rows. Each thread begins
  * with a range of parts of its own, so that in each call it reads the same keys, and takes from the ranges of others
  * when its own is empty. */
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -123,7 +124,7 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
       .scale_log2 = job->scale_log2,
       .k_scale = desc->k_scale ? (double)desc->k_scale[block->kv_head * desc->kv_scale_stride] : 1,
       .v_scale = desc->v_scale ? (double)desc->v_scale[block->kv_head * desc->kv_scale_stride] : 1,
-      .soft_cap = (float)((double)desc->soft_cap * log2_e),
+      .soft_cap = (float)fmin((double)desc->soft_cap * log2_e, (double)FLT_MAX),
       .q_dtype = desc->q_dtype,
       .kv_dtype = desc->kv_dtype,
       .kv_rows = desc->kv_rows,
@@ -188,7 +189,7 @@ static void add_sinks(const attention_job *job, const row_block *block, const ro
                       bny_attention_sums *sums) {
   int32_t stride = bny_attention_padded(job->value_dim);
   for (int32_t i = 0; i < rows->task.heads; i++) {
-    double sink = (double)job->desc->sinks[head_of(job, block, rows, i)] * log2_e;
+    double sink = fmin((double)job->desc->sinks[head_of(job, block, rows, i)] * log2_e, (double)FLT_MAX);
     if (sink > sums->m[i]) {
       double top = ceil(sink), factor = bny_attention_rescale(sums->m[i], top);
       for (int32_t j = 0; j < stride; j++) sums->n[i * stride + j] *= factor;

@@ -2,6 +2,8 @@
  *
  * Local attention by every kernel table against a reference in double precision from the same stored keys and values.
  */
+#include <float.h>
+
 #include "attention.h"
 #include "tests/api/attention_local.h"
 #include "decode/decode.h"
@@ -396,6 +398,29 @@ TEST(values_without_weight) {
       ck_assert_msg(r.lse[h] == -INFINITY && r.values[20 * h + 7] == 0, "%s: %g, %g", table->name, (double)r.lse[h],
                     (double)r.values[20 * h + 7]);
     result_free(&r);
+  }
+  problem_free(&p);
+}
+
+/* A cap, and a sink, that are the largest f32: one leaves logits as they are, the other leaves no weight to them. */
+TEST(largest_cap_and_sink) {
+  random_state = 8;
+  problem p;
+  problem_make(&p, 1, 5, 1, 24, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){37}, 1);
+  const float sinks[5] = {FLT_MAX, FLT_MAX, FLT_MAX, FLT_MAX, FLT_MAX};
+  EACH_TABLE(table) {
+    p.desc.soft_cap = FLT_MAX;
+    result r = run(table, &p.desc);
+    compare(table->name, &p.desc, &r, 0.1, 1e-6);
+    result_free(&r);
+    p.desc.soft_cap = 0;
+    p.desc.sinks = sinks;
+    r = run(table, &p.desc);
+    for (int32_t h = 0; h < 5; h++)
+      ck_assert_msg(r.lse[h] > 1e38f && isfinite(r.lse[h]) && r.values[16 * h] == 0, "%s: %g, %g", table->name,
+                    (double)r.lse[h], (double)r.values[16 * h]);
+    result_free(&r);
+    p.desc.sinks = NULL;
   }
   problem_free(&p);
 }
