@@ -217,11 +217,11 @@ static void write_rows(attention_job *job, const row_block *block, const row_tas
 }
 
 /* Tokens of no sequence become rows without keys. */
-static void write_padding(const attention_job *job) {
+static void write_padding(const attention_job *job, int32_t first, int32_t end) {
   float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
   bny_box box = {1, 1, job->value_dim};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
-  for (int32_t token = bny_decode_padding(job->desc); token < bny_decode_tokens(job->desc); token++)
+  for (int32_t token = first; token < end; token++)
     for (int32_t head = 0; head < job->desc->heads; head++)
       job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
 }
@@ -381,7 +381,8 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   else
     run_alone(&job);
   bny_pool_give(mine);
-  write_padding(&job);
+  write_padding(&job, 0, bny_decode_first(desc));
+  write_padding(&job, bny_decode_padding(desc), bny_decode_tokens(desc));
   int64_t lost = atomic_load(&job.lost);
   if (lost >= 0)
     status =

@@ -23,7 +23,12 @@ static inline bny_query_range bny_decode_queries(const banyan_attention_desc *de
   return loc ? (bny_query_range){loc[sequence], loc[sequence + 1] - loc[sequence]} : (bny_query_range){sequence, 1};
 }
 
-/* Returns the first token that no sequence has. */
+/* Returns the first token of the first sequence: those before it are of none. */
+static inline int32_t bny_decode_first(const banyan_attention_desc *desc) {
+  return desc->queries && desc->queries->query_start_loc ? desc->queries->query_start_loc[0] : 0;
+}
+
+/* Returns the first token behind the last sequence. */
 static inline int32_t bny_decode_padding(const banyan_attention_desc *desc) {
   const int32_t *loc = desc->queries ? desc->queries->query_start_loc : NULL;
   return loc ? loc[desc->batch] : desc->batch;
