@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows from one type to another, written once over a vector type. Before it includes this, the including file defines:
+ *   vec, VEC_LANES                        f32 lanes, a power of two
+ *   vec_set(x), vec_add, vec_mul          IEEE single operations
+ *   vec_load_f32/_f16/_bf16(pointer)      no alignment required
+ *   vec_store_f32/_f16/_bf16(pointer, v)  round to nearest even, NaN kept, f16 overflow to infinity
+ *   vec_stream_f32(pointer, v)            bypasses the caches if it can; aligned to the vector
+ *   vec_stream_end()                      orders streamed stores before later ones
+ *   vec_round_f16/_bf16(v)                store and load
+ *   vec_saturate(v, limit)                like bny_saturate()
+ *   vec_count_over(v, limit)              lanes that vec_saturate() changes
+ */
+#ifndef BNY_CPU_MERGE_VECTOR_H
+#define BNY_CPU_MERGE_VECTOR_H
+
+#include "block.h"
+#include "merge_blocks.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Columns that pass through an f32 buffer at a time if the destination is not f32. */
+enum { TILE_COLUMNS = 512 };
+
+/* ---- vectors ----------------------------------------------------------------------------------------------------- */
+
+INLINE size_t element_bytes(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
+}
+
+/* Compilers vectorise these, as the conversions have no branches. */
+INLINE vec load_f8(const void *values, banyan_dtype dtype) {
+  uint8_t codes[VEC_LANES];
+  float lanes[VEC_LANES];
+  memcpy(codes, values, sizeof codes);
+  for (int i = 0; i < VEC_LANES; i++)
+    lanes[i] = dtype == BANYAN_E4M3 ? bny_float_of_e4m3(codes[i]) : bny_float_of_e5m2(codes[i]);
+  return vec_load_f32(lanes);
+}
+
+INLINE void store_f8(void *values, banyan_dtype dtype, vec v) {
+  uint8_t codes[VEC_LANES];
+  float lanes[VEC_LANES];
+  vec_store_f32(lanes, v);
+  for (int i = 0; i < VEC_LANES; i++)
+    codes[i] = dtype == BANYAN_E4M3 ? bny_e4m3_of_float(lanes[i]) : bny_e5m2_of_float(lanes[i]);
+  memcpy(values, codes, sizeof codes);
+}
+
+INLINE vec load(const void *values, banyan_dtype dtype) {
+  return dtype == BANYAN_F32    ? vec_load_f32(values)
+         : dtype == BANYAN_F16  ? vec_load_f16(values)
+         : dtype == BANYAN_BF16 ? vec_load_bf16(values)
+                                : load_f8(values, dtype);
+}
+
+INLINE void store(void *values, banyan_dtype dtype, vec v) {
+  if (dtype == BANYAN_F32)
+    vec_store_f32(values, v);
+  else if (dtype == BANYAN_F16)
+    vec_store_f16(values, v);
+  else if (dtype == BANYAN_BF16)
+    vec_store_bf16(values, v);
+  else
+    store_f8(values, dtype, v);
+}
+
+/* The last, incomplete vector of a row passes through memory of a full vector. */
+INLINE vec load_part(const void *values, banyan_dtype dtype, int elements) {
+  float whole[VEC_LANES] = {0};
+  memcpy(whole, values, (size_t)elements * element_bytes(dtype));
+  return load(whole, dtype);
+}
+
+INLINE void store_part(void *values, banyan_dtype dtype, vec v, int elements) {
+  float whole[VEC_LANES];
+  store(whole, dtype, v);
+  memcpy(values, whole, (size_t)elements * element_bytes(dtype));
+}
+
+INLINE vec saturate_to(vec v, banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? v : vec_saturate(v, dtype == BANYAN_F16 ? BNY_F16_MAX : BNY_BF16_MAX);
+}
+
+/* Returns the value as it reads after the wire. */
+INLINE vec round_to(vec v, banyan_dtype dtype) {
+  vec kept = saturate_to(v, dtype);
+  return dtype == BANYAN_F32 ? kept : dtype == BANYAN_F16 ? vec_round_f16(kept) : vec_round_bf16(kept);
+}
+
+/* ---- one row to another type ------------------------------------------------------------------------------------- */
+
+/* Returns the number of lanes that a wire of that type saturates. */
+INLINE unsigned count_over(vec v, banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 0 : vec_count_over(v, dtype == BANYAN_F16 ? BNY_F16_MAX : BNY_BF16_MAX);
+}
+
+/* to[i] = from[i] * factor. `wire`: the destination is a wire, which saturates. Returns how many values saturated. */
+INLINE unsigned convert_row(const void *restrict from, banyan_dtype from_dtype, float factor, int elements,
+                            void *restrict to, banyan_dtype to_dtype, bool wire) {
+  const vec scale = vec_set(factor);
+  const char *source = from;
+  char *target = to;
+  const size_t from_bytes = element_bytes(from_dtype), to_bytes = element_bytes(to_dtype);
+  unsigned over = 0;
+  int i = 0;
+  for (; i + VEC_LANES <= elements; i += VEC_LANES) {
+    vec v = vec_mul(load(source + (size_t)i * from_bytes, from_dtype), scale);
+    over += wire ? count_over(v, to_dtype) : 0;
+    store(target + (size_t)i * to_bytes, to_dtype, wire ? saturate_to(v, to_dtype) : v);
+  }
+  if (i < elements) {
+    vec v = vec_mul(load_part(source + (size_t)i * from_bytes, from_dtype, elements - i), scale);
+    over += wire ? count_over(v, to_dtype) : 0;
+    store_part(target + (size_t)i * to_bytes, to_dtype, wire ? saturate_to(v, to_dtype) : v, elements - i);
+  }
+  return over;
+}
+
+INLINE unsigned convert_row_from(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
+                                 banyan_dtype to_dtype, bool wire) {
+  if (to_dtype == BANYAN_F32) return convert_row(from, from_dtype, factor, elements, to, BANYAN_F32, wire);
+  if (to_dtype == BANYAN_F16) return convert_row(from, from_dtype, factor, elements, to, BANYAN_F16, wire);
+  return convert_row(from, from_dtype, factor, elements, to, BANYAN_BF16, wire);
+}
+
+static unsigned convert_to_wire(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
+                                banyan_dtype to_dtype) {
+  if (from_dtype == BANYAN_F32) return convert_row_from(from, BANYAN_F32, factor, elements, to, to_dtype, true);
+  if (from_dtype == BANYAN_F16) return convert_row_from(from, BANYAN_F16, factor, elements, to, to_dtype, true);
+  if (from_dtype == BANYAN_BF16) return convert_row_from(from, BANYAN_BF16, factor, elements, to, to_dtype, true);
+  if (from_dtype == BANYAN_E4M3) return convert_row_from(from, BANYAN_E4M3, factor, elements, to, to_dtype, true);
+  return convert_row_from(from, BANYAN_E5M2, factor, elements, to, to_dtype, true);
+}
+
+/* Does the same to the wire of e4m3, by tiles of columns that pass through f32. */
+static unsigned convert_to_blocks(const void *from, banyan_dtype from_dtype, float factor, int value_dim, void *to,
+                                  size_t row_bytes) {
+  float tile[TILE_COLUMNS];
+  unsigned over = 0;
+  for (int first = 0; first < value_dim; first += TILE_COLUMNS) {
+    const int elements = value_dim - first < TILE_COLUMNS ? value_dim - first : TILE_COLUMNS;
+    convert_to_wire((const char *)from + (size_t)first * element_bytes(from_dtype), from_dtype, 1.0f, elements, tile,
+                    BANYAN_F32);
+    over += scale_row_encode(tile, factor, elements, to, value_dim, first);
+  }
+  scale_row_pad(to, value_dim, row_bytes);
+  return over;
+}
+
+/* Does the same to f32 for full lines of memory, bypassing the caches. */
+INLINE void stream_row(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
+  const vec scale = vec_set(factor);
+  const size_t from_bytes = element_bytes(from_dtype);
+  for (int i = 0; i < elements; i += VEC_LANES)
+    vec_stream_f32(to + i, vec_mul(load((const char *)from + (size_t)i * from_bytes, from_dtype), scale));
+}
+
+static void stream_to_wire(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
+  if (from_dtype == BANYAN_F32)
+    stream_row(from, BANYAN_F32, factor, elements, to);
+  else if (from_dtype == BANYAN_F16)
+    stream_row(from, BANYAN_F16, factor, elements, to);
+  else if (from_dtype == BANYAN_BF16)
+    stream_row(from, BANYAN_BF16, factor, elements, to);
+  else if (from_dtype == BANYAN_E4M3)
+    stream_row(from, BANYAN_E4M3, factor, elements, to);
+  else
+    stream_row(from, BANYAN_E5M2, factor, elements, to);
+}
+
+static void convert_to_caller(const float *from, int elements, void *to, banyan_dtype to_dtype) {
+  if (to_dtype == BANYAN_E4M3)
+    convert_row(from, BANYAN_F32, 1.0f, elements, to, BANYAN_E4M3, false);
+  else if (to_dtype == BANYAN_E5M2)
+    convert_row(from, BANYAN_F32, 1.0f, elements, to, BANYAN_E5M2, false);
+  else
+    convert_row_from(from, BANYAN_F32, 1.0f, elements, to, to_dtype, false);
+}
+
+#endif
