@@ -68,13 +68,13 @@ static inline __attribute__((always_inline)) size_t attention_element_bytes(bany
 }
 
 /* Keys of a tile. A tile stays in the first-level cache, with the next rows beside it. Where rows are short, long tiles
- * spread the work that each tile takes over more keys. What is best for long rows was measured: those from 576 bytes on
+ * spread the work that each tile takes over more keys. What is best for long rows was measured: those of 576 bytes
  * are of MLA, whose keys are its values too. Bits depend on this, so it depends on rows of the cache alone. */
 static inline __attribute__((always_inline)) int32_t attention_tile(const bny_attention_task *task,
                                                                     banyan_dtype dtype) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
   if (row_bytes < 256) return row_bytes <= 64 ? ATTENTION_TILE : 32;
-  return row_bytes >= 576 && row_bytes < 2048 ? ATTENTION_LONG_TILE : 8;
+  return row_bytes >= 576 && row_bytes < 1024 ? ATTENTION_LONG_TILE : 8;
 }
 
 static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
