@@ -17,6 +17,7 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/block.h \
   %D%/cpu/merge_blocks.h \
   %D%/cpu/merge_template.h \
+  %D%/cpu/merge_vector.h \
   %D%/cpu/portable.c \
   %D%/cpu/table.c
 
