@@ -8,9 +8,9 @@
 enum { ARRAYS = 3 };
 static const char *const array_names[ARRAYS] = {"values", "lse", "sum"};
 
-/* Rows of `row` bytes in memory, from `low` on. Strides are in bytes; 0: there is one token, or one head. */
+/* Rows of `row` bytes in memory, between `low` and `end`. Strides are in bytes; 0: there is one token, or one head. */
 typedef struct array {
-  intptr_t low;
+  intptr_t low, end;
   int64_t token_stride, head_stride, tokens, heads, row;
 } array;
 
@@ -34,12 +34,25 @@ static place place_of(const banyan_partial *partial, const bny_box *box, int whi
 }
 
 static array array_of(const place *at, const bny_box *box) {
-  int64_t bytes = (int64_t)bny_dtype_bytes(at->dtype);
+  int64_t bytes = (int64_t)bny_dtype_bytes(at->dtype), row = at->width * bytes;
   int64_t token = box->tokens > 1 ? at->token_stride * bytes : 0, head = box->heads > 1 ? at->head_stride * bytes : 0;
-  intptr_t low = (intptr_t)at->at;
-  if (token < 0) low += token * (box->tokens - 1);
-  if (head < 0) low += head * (box->heads - 1);
-  return (array){low, llabs(token), llabs(head), box->tokens, box->heads, at->width * bytes};
+  int64_t tokens = token * (box->tokens - 1), heads = head * (box->heads - 1);
+  intptr_t low = (intptr_t)at->at + (tokens < 0 ? tokens : 0) + (heads < 0 ? heads : 0);
+  return (array){low, low + llabs(tokens) + llabs(heads) + row, llabs(token), llabs(head), box->tokens, box->heads,
+                 row};
+}
+
+/* The arrays of a partial. */
+typedef struct arrays {
+  place at[ARRAYS];
+  array of[ARRAYS];
+} arrays;
+
+static void arrays_of(const banyan_partial *partial, const bny_box *box, arrays *made) {
+  for (int i = 0; i < ARRAYS; i++) {
+    made->at[i] = place_of(partial, box, i);
+    if (made->at[i].at) made->of[i] = array_of(&made->at[i], box);
+  }
 }
 
 /* Pieces of rows: those of one token, which follow one another from token to token, or those of one head. */
@@ -74,15 +87,10 @@ static bool are_beside_by(const array *first, const array *second, bool by_token
   return are_beside(&a, &b, at) && are_beside(&a, &b, at - stride);
 }
 
-static int64_t extent(const array *of) {
-  return of->token_stride * (of->tokens - 1) + of->head_stride * (of->heads - 1) + of->row;
-}
-
 /* Returns true if no byte belongs to both: one ends before the other begins, or both have a stride in common and lie in
  * different columns. Other ways to interleave count as overlapping. */
 static bool are_apart(const array *a, const array *b) {
-  return b->low - a->low >= extent(a) || a->low - b->low >= extent(b) || are_beside_by(a, b, true) ||
-         are_beside_by(a, b, false);
+  return a->end <= b->low || b->end <= a->low || are_beside_by(a, b, true) || are_beside_by(a, b, false);
 }
 
 /* Returns true if each row of the output has the place and type of the same row of the input. */
@@ -94,14 +102,14 @@ static bool are_same(const place *in, const place *out, const bny_box *result, i
 }
 
 bool bny_partial_overlaps_itself(const banyan_partial *out, const bny_box *box, const char *names[2]) {
+  arrays all;
   if (box->tokens < 1 || box->heads < 1) return false;
+  arrays_of(out, box, &all);
   for (int i = 0; i < ARRAYS; i++) {
     for (int j = i + 1; j < ARRAYS; j++) {
-      place first = place_of(out, box, i), second = place_of(out, box, j);
-      if (!first.at || !second.at) continue;
-      array a = array_of(&first, box), b = array_of(&second, box);
+      if (!all.at[i].at || !all.at[j].at || are_apart(&all.of[i], &all.of[j])) continue;
       names[0] = array_names[i], names[1] = array_names[j];
-      if (!are_apart(&a, &b)) return true;
+      return true;
     }
   }
   return false;
@@ -109,14 +117,16 @@ bool bny_partial_overlaps_itself(const banyan_partial *out, const bny_box *box, 
 
 bool bny_partial_overlaps(const banyan_partial *in, const bny_box *all, const banyan_partial *out,
                           const bny_box *result, int32_t token0, int32_t head0, const char *names[2]) {
+  arrays from, to;
   if (result->tokens < 1 || result->heads < 1) return false;
+  arrays_of(in, all, &from);
+  arrays_of(out, result, &to);
   for (int i = 0; i < ARRAYS; i++) {
     for (int j = 0; j < ARRAYS; j++) {
-      place from = place_of(in, all, i), to = place_of(out, result, j);
-      if (!from.at || !to.at || (i == j && are_same(&from, &to, result, token0, head0))) continue;
-      array a = array_of(&from, all), b = array_of(&to, result);
+      if (!from.at[i].at || !to.at[j].at || are_apart(&from.of[i], &to.of[j])) continue;
+      if (i == j && are_same(&from.at[i], &to.at[j], result, token0, head0)) continue;
       names[0] = array_names[i], names[1] = array_names[j];
-      if (!are_apart(&a, &b)) return true;
+      return true;
     }
   }
   return false;
