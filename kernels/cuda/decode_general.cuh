@@ -5,7 +5,8 @@
  * templates with these parts.
  *
  * Rows. An item has up to 16 (or 32) rows of a sequence and KV head. Row r of a sequence is query token r / group and
- * head r % group. Query tokens that belong to no sequence are those of one more sequence, which has no keys.
+ * head r % group. Query tokens behind the last sequence, and those before the first, are two more sequences, which have
+ * no keys.
  *
  * Positions. They grow with the keys of a shard, also where blocks interleave over ranks. So a bound of positions is a
  * bound of keys: a row sees the keys from `low` to before `high`, and of the 32 after those the ones that `bits` names.
@@ -86,7 +87,7 @@ BNY_DEVICE uint32_t bny_decode_first_key(const bny_general_item &item) { return 
 
 /* Without starts each sequence has one token. */
 BNY_DEVICE uint32_t bny_general_sequences(const bny_decode_call &call, uint32_t run_tokens) {
-  return call.general.query_start_loc ? (uint32_t)call.batch + 1 : run_tokens;
+  return call.general.query_start_loc ? (uint32_t)call.batch + 2 : run_tokens;
 }
 
 /* Returns whether some token of a span is attended to. */
@@ -116,8 +117,11 @@ BNY_DEVICE bny_general_span bny_general_span_of(const bny_decode_call &call, uin
   const bool has_keys = sequence < (uint32_t)call.batch;
   if (general.query_start_loc) {
     const int32_t tokens = (int32_t)run_tokens;
-    const int32_t first = bny_general_clamp(general.query_start_loc[sequence], 0, tokens);
-    const int32_t end = has_keys ? bny_general_clamp(general.query_start_loc[sequence + 1], first, tokens) : tokens;
+    const bool is_before = sequence > (uint32_t)call.batch;
+    const int32_t first = is_before ? 0 : bny_general_clamp(general.query_start_loc[sequence], 0, tokens);
+    const int32_t end = is_before  ? bny_general_clamp(general.query_start_loc[0], 0, tokens)
+                        : has_keys ? bny_general_clamp(general.query_start_loc[sequence + 1], first, tokens)
+                                   : tokens;
     span.first_token = (uint32_t)first;
     span.tokens = (uint32_t)(end - first);
   }

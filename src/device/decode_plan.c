@@ -223,11 +223,12 @@ static uint32_t choose_fan_in(const bny_decode_kernel *kernel, int32_t group, ui
   return (uint32_t)min64(max64(FOLD_BYTES / (rows * kernel->value_dim * 4), FAN_IN_MIN), FAN_IN_MAX);
 }
 
-/* Returns how many items there are at most. Each sequence, and the padding, may have one tile that is not full. */
+/* Returns how many items there are at most. Each sequence, and the tokens on both sides of them, may have one tile that
+ * is not full. */
 static int64_t items_of(const bny_decode_request *request, const bny_decode_kernel *kernel, int64_t row_tiles) {
   const int64_t group = request->heads / request->kv_heads;
   if (request->kv == BNY_ROWS_lean) return (int64_t)request->batch * request->kv_heads * row_tiles;
-  return (request->tokens * group / kernel->rows + request->batch + 1) * request->kv_heads;
+  return (request->tokens * group / kernel->rows + request->batch + 2) * request->kv_heads;
 }
 
 banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_decode_machine *machine,

@@ -112,6 +112,7 @@ static void draw(task *task, int32_t rank, int round) {
   shard *one = &task->shards[rank];
   const int32_t most = task->shape.batch;
   one->tokens = round == 0 ? most : round == 1 ? 0 : random_below(&all, most + 1);
+  one->starts[0] = random_one_in(&all, 3) ? random_below(&all, one->tokens + 1) : 0;
   for (int32_t b = 0; b < most; b++) {
     int32_t next = one->starts[b] + random_below(&all, 3);
     one->starts[b + 1] = next < one->tokens ? next : one->tokens;
