@@ -21,7 +21,7 @@ extern "C" {
  * all ranks. Pointers are read at each run, on a device by its kernels.
  *
  * - Tokens. Sequence b has the query tokens query_start_loc[b] to query_start_loc[b + 1] - 1. Tokens behind the last
- *   sequence are padding: rows without keys.
+ *   sequence, and those before the first, are padding: rows without keys.
  * - Queries. The first query token of sequence b has position query_start[b], and the next ones follow it.
  * - Keys. Key t of sequence b in this shard has position key_start[b] + t. With key_block it is
  *   key_start[b] + t / key_block * key_stride + t % key_block: that is how blocks interleave over ranks.
