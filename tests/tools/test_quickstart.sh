@@ -19,12 +19,13 @@ PATH=$work/bin:$PATH
 mkdir -p "$work/bin" "$work/tree/tools" "$work/tree/build-aux"
 cp "$top/tools/quickstart" "$work/tree/tools/"
 refused "usage: "
-refused "build: it must be run or test" build
+refused "build: it must be run, test or install" build
 refused "--tokens: run takes" run --tokens 5
 refused "--ranks (nothing): it must be" run --ranks
 for ranks in 0 65 08 x 3x; do refused "--ranks $ranks: it must be" run --ranks $ranks; done
 refused "--method gossip: it must be" run --method gossip
 refused "--json: test takes no options" test --json
+refused "now: install takes no options" install now
 
 # Stand-ins: nobody becomes root, packages that are missing are installed by a command that does nothing, and what is built
 # prints its arguments.
@@ -39,6 +40,8 @@ chmod +x "$work/bin/"* "$work/tree/configure"
 
 file=tests/data/smollm2-135m.safetensors
 unset CUDA_ARCHS CFLAGS
+run 0 install
+same "what install builds" "$(ls "$work/tree/build")" quickstart.log
 run 0 run
 same "arguments" "$(cat "$work/out")" "--input $file --ranks 4 --method all"
 same "kernels" "$(cat "$work/tree/build/archs")" native
