@@ -10,7 +10,8 @@
  * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
  * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN.
  * Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32
- * as well, one product after the other, but counts inputs and sums below 2^-126 as 0.
+ * as well, one product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which multiply
+ * values as well: values below 2^-100 or so lose precision there.
  * Eight-bit elements are converted to f32 or bf16, which is exact. The scale of a KV head is a factor of the logits'
  * scale, and of the sums in double. FlashMLA's scales are factors of the f32 elements, each product rounded once.
  *
@@ -34,9 +35,9 @@ enum {
   BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to this many floats */
   BNY_ATTENTION_HEADS_MAX = 16, /* of one task */
   BNY_ATTENTION_BLOCK = 512,    /* keys that are added up in f32, before their sums are added up in double */
-  /* Floats of all heads of a task, padded: what keeps a kernel's work memory (under 64 KiB) on the stack. */
-  BNY_ATTENTION_QUERY_FLOATS = 4 * BNY_ATTENTION_HEAD_DIM_MAX,
-  BNY_ATTENTION_VALUE_FLOATS = 4 * BNY_ATTENTION_VALUE_DIM_MAX
+  /* Floats of all heads of a task, padded: what keeps a kernel's work memory (under 128 KiB) on the stack. */
+  BNY_ATTENTION_QUERY_FLOATS = 8 * BNY_ATTENTION_HEAD_DIM_MAX,
+  BNY_ATTENTION_VALUE_FLOATS = 8 * BNY_ATTENTION_VALUE_DIM_MAX
 };
 
 /* Rows of work memory are padded. */
@@ -62,6 +63,7 @@ typedef struct bny_attention_sight {
 /* Strides in elements. A row is a query token's head. */
 typedef struct bny_attention_task {
   int32_t heads; /* rows: 1 .. bny_attention_heads_max() */
+  int32_t group; /* query heads of a KV head */
   int32_t head_dim;
   int32_t value_dim;
   int32_t keys;      /* >= 0 */
@@ -126,6 +128,9 @@ extern const bny_attention_kernels bny_attention_avx512;
 #endif
 #ifdef BNY_HAVE_AVX512_BF16
 extern const bny_attention_kernels bny_attention_avx512_bf16;
+#endif
+#ifdef BNY_HAVE_AMX
+extern const bny_attention_kernels bny_attention_amx;
 #endif
 #ifdef BNY_HAVE_NEON
 extern const bny_attention_kernels bny_attention_neon;

@@ -10,6 +10,12 @@ libbanyan_core_la_SOURCES += \
   %D%/op.h \
   %D%/partial_check.c \
   %D%/partial_overlap.c \
+  %D%/cpu/attention_amx.h \
+  %D%/cpu/attention_amx_keys.h \
+  %D%/cpu/attention_amx_values.h \
+  %D%/cpu/attention_avx512.h \
+  %D%/cpu/attention_bytes.h \
+  %D%/cpu/attention_exp2.h \
   %D%/cpu/attention_loop.h \
   %D%/cpu/attention_portable.c \
   %D%/cpu/attention_table.c \
@@ -42,6 +48,13 @@ libbanyan_core_la_LIBADD += libkernels_avx512_bf16.la
 endif
 libkernels_avx512_bf16_la_SOURCES = %D%/cpu/attention_avx512_bf16.c
 libkernels_avx512_bf16_la_CFLAGS = $(AM_CFLAGS) $(AVX512_BF16_CFLAGS)
+
+if AMX
+noinst_LTLIBRARIES += libkernels_amx.la
+libbanyan_core_la_LIBADD += libkernels_amx.la
+endif
+libkernels_amx_la_SOURCES = %D%/cpu/attention_amx.c
+libkernels_amx_la_CFLAGS = $(AM_CFLAGS) $(AMX_CFLAGS)
 
 if NEON
 noinst_LTLIBRARIES += libkernels_neon.la

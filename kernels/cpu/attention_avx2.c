@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define ATTENTION_FORMS X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
+#define ATTENTION_FORMS ATTENTION_TYPES X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
 
 #include "attention_loop.h"
 

@@ -5,38 +5,28 @@
 
 #ifdef ATTENTION_AVX512_BF16
 #define ATTENTION_FORMS                                                       \
+  ATTENTION_TYPES                                                             \
   X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)             \
   X(attention_over_e4m3_grouped, BANYAN_E4M3 | ATTENTION_GROUPED)             \
   X(attention_over_bf16_dot, BANYAN_BF16 | ATTENTION_GROUPED | ATTENTION_DOT) \
   X(attention_over_e4m3_dot, BANYAN_E4M3 | ATTENTION_GROUPED | ATTENTION_DOT)
 enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 1, BF16_DOTS = 1 };
 #else
-#define ATTENTION_FORMS X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
+#define ATTENTION_FORMS ATTENTION_TYPES X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
 enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
 #endif
 
 #include "attention_loop.h"
+#include "attention_avx512.h"
+#ifdef ATTENTION_AVX512_BF16
+#include "attention_bytes.h"
+#endif
 
-typedef __m512 vec;
 typedef __m512i word_vec;
 
 enum { VEC_LANES = 16, SCORE_HEADS = 4 };
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
-
-#define VECTOR static inline __attribute__((always_inline))
-
-VECTOR vec vec_zero(void) { return _mm512_setzero_ps(); }
-VECTOR vec vec_set1(float value) { return _mm512_set1_ps(value); }
-VECTOR vec vec_load(const float *at) { return _mm512_loadu_ps(at); }
-VECTOR void vec_store(float *at, vec value) { _mm512_storeu_ps(at, value); }
-VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-VECTOR vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-VECTOR vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
-
-VECTOR vec widen_bf16(__m256i halves) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
 
 /* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
 VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
@@ -65,28 +55,14 @@ VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
 }
 
 #ifdef ATTENTION_AVX512_BF16
-/* The bytes of a bf16, by the exponent and mantissa of an E4M3: the last one is NaN. */
-#define HIGH(e) ((e) + 120) >> 1
-#define HIGH8(e) HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e)
-#define LOW(e, m) ((((e) + 120) & 1) << 7 | (m) << 4)
-#define LOW8(e) LOW(e, 0), LOW(e, 1), LOW(e, 2), LOW(e, 3), LOW(e, 4), LOW(e, 5), LOW(e, 6), LOW(e, 7)
-#define NORMAL(x) x(1), x(2), x(3), x(4), x(5), x(6), x(7), x(8), x(9), x(10), x(11), x(12), x(13), x(14)
-static const uint8_t e4m3_high[128] __attribute__((aligned(64))) = {
-    0,        HIGH(-2), HIGH(-1), HIGH(-1), HIGH(0),  HIGH(0),  HIGH(0),  HIGH(0), NORMAL(HIGH8),
-    HIGH(15), HIGH(15), HIGH(15), HIGH(15), HIGH(15), HIGH(15), HIGH(15), 0x7f};
-static const uint8_t e4m3_low[128] __attribute__((aligned(64))) = {
-    0,          LOW(-2, 0), LOW(-1, 0), LOW(-1, 4), LOW(0, 0),  LOW(0, 2),  LOW(0, 4),  LOW(0, 6), NORMAL(LOW8),
-    LOW(15, 0), LOW(15, 1), LOW(15, 2), LOW(15, 3), LOW(15, 4), LOW(15, 5), LOW(15, 6), 0xc0};
-
 VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
   __m512i bytes = _mm512_loadu_si512(at);
   if (dtype == BANYAN_BF16) {
     words[0] = bytes;
     return;
   }
-  __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_low), bytes, _mm512_load_si512(e4m3_low + 64));
-  __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_high), bytes, _mm512_load_si512(e4m3_high + 64));
-  high = _mm512_ternarylogic_epi32(high, bytes, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (bytes & 0x80) */
+  __m512i low, high;
+  bf16_of_e4m3(bytes, &low, &high);
   words[0] = _mm512_unpacklo_epi8(low, high);
   words[1] = _mm512_unpackhi_epi8(low, high);
 }
@@ -134,14 +110,6 @@ VECTOR vec vec_sums(vec (*v)[4]) {
 VECTOR vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
 
 VECTOR bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
-
-VECTOR vec exp2_fraction(vec f);
-
-VECTOR vec vec_exp2(vec x) {
-  __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-125.0f), _CMP_NLT_UQ);
-  vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  return _mm512_maskz_scalef_ps(kept, exp2_fraction(_mm512_sub_ps(x, whole)), whole);
-}
 
 #include "attention_vector.h"
 

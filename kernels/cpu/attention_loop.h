@@ -9,15 +9,17 @@
  *                        inverse of which goes into the scales
  *   attention_unpack     `count` elements of a type, times a scale, as f32
  *   attention_form       the form in which the hooks read the task's cache
- *   attention_place      where a row of sums has a column, in a form
- *   attention_pack       brings a row of queries into a form, in place
- *   ATTENTION_FORMS      an X for each form beyond the types themselves
+ *   attention_columns    a row of sums in the order of its columns: the row itself, or a copy that is made at `to`
+ *   attention_pack       brings row h of the queries into a form
+ *   ATTENTION_FORMS      an X for each form; ATTENTION_TYPES has those that are types
+ *   ATTENTION_MATRIX_ONLY if defined: the forms are of matrices, and nothing is unpacked
+ *   ATTENTION_MORE_WORK  if defined: the type of further work memory, `more`
  *
  * Hooks for weights and sums work on rows [work->row, work->row + work->rows).
  *
  * A form is the type of the cache with bits added. ATTENTION_GROUPED: the vectors of 64 columns are filled in the order
  * that takes the fewest instructions. Queries and sums are kept in that order. ATTENTION_DOT: queries are bf16 as well,
- * and logits are dot products of pairs.
+ * and logits are dot products of pairs. ATTENTION_MATRIX: keys are multiplied 16 at a time.
  *
  * Keys are processed in tiles that stay in the first-level cache together with the queries. Memory is thus read once
  * for all heads of the task. Tiles add up in blocks, in f32, and blocks add up in double. This is a split of the keys
@@ -40,7 +42,16 @@ enum {
   ATTENTION_LONG_TILE = 16, /* of rows of 256 bytes and more, at most */
   ATTENTION_TILE_BYTES = ATTENTION_LONG_TILE * 4 * BNY_ATTENTION_HEAD_DIM_MAX, /* of rows of keys, at most */
 };
-enum { ATTENTION_GROUPED = 32, ATTENTION_DOT = 64, ATTENTION_TYPE = 31, ATTENTION_GROUP = 64 };
+enum { ATTENTION_GROUPED = 32, ATTENTION_DOT = 64, ATTENTION_MATRIX = 128, ATTENTION_TYPE = 31, ATTENTION_GROUP = 64 };
+enum { ATTENTION_MATRIX_TILE = 32 }; /* keys of a tile in such a form */
+
+#define ATTENTION_TYPES               \
+  X(attention_over_f32, BANYAN_F32)   \
+  X(attention_over_f16, BANYAN_F16)   \
+  X(attention_over_bf16, BANYAN_BF16) \
+  X(attention_over_e4m3, BANYAN_E4M3) \
+  X(attention_over_e5m2, BANYAN_E5M2) \
+  X(attention_over_i8, BANYAN_I8)
 
 /* Keys that are weighed together. Max, sums of weights and weights of a row have a lane for each of them. */
 enum {
@@ -60,6 +71,9 @@ typedef struct attention_work {
   double v_factor;            /* the same of sums */
   int32_t q_stride, n_stride; /* floats between rows */
   int32_t row, rows;          /* the rows that hooks work on */
+#ifdef ATTENTION_MORE_WORK
+  ATTENTION_MORE_WORK more;
+#endif
 } __attribute__((aligned(64))) attention_work;
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
@@ -73,6 +87,7 @@ static inline __attribute__((always_inline)) size_t attention_element_bytes(bany
 static inline __attribute__((always_inline)) int32_t attention_tile(const bny_attention_task *task,
                                                                     banyan_dtype dtype) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
+  if ((int)dtype & ATTENTION_MATRIX) return ATTENTION_MATRIX_TILE;
   if (row_bytes < 256) return row_bytes <= 64 ? ATTENTION_TILE : 32;
   return row_bytes >= 576 && row_bytes < 1024 ? ATTENTION_LONG_TILE : 8;
 }
@@ -89,10 +104,12 @@ static void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
                                  attention_work *work);
 
 static banyan_dtype attention_form(const bny_attention_task *task);
-static int32_t attention_place(banyan_dtype form, int32_t column);
-static void attention_pack(banyan_dtype form, float *row, int32_t count);
+static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to);
+static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h);
 static double attention_factor(banyan_dtype form);
+#ifndef ATTENTION_MATRIX_ONLY
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to);
+#endif
 
 /* Returns the max of row h. */
 static inline double attention_max(const attention_work *work, int32_t h) {
@@ -123,6 +140,7 @@ static inline void attention_raise(attention_work *work, int32_t h, double top, 
   }
 }
 
+#ifndef ATTENTION_MATRIX_ONLY
 /* Returns t - m, rounded as the hooks round it in vectors: a row has the same bits whether or not one beside it made it
  * settle. */
 static inline float attention_distance(float score, double t, float factor, float minus_m) {
@@ -158,6 +176,7 @@ static __attribute__((noinline)) void attention_settle(const bny_attention_task 
     }
   }
 }
+#endif
 
 /* sums->n += n, then n = 0. */
 static inline __attribute__((always_inline)) void attention_fold(const bny_attention_task *task, banyan_dtype form,
@@ -165,9 +184,9 @@ static inline __attribute__((always_inline)) void attention_fold(const bny_atten
   for (int32_t h = 0; h < task->heads; h++) {
     double m = attention_max(work, h), factor = bny_attention_rescale(sums->m[h], m);
     double *total = sums->n + h * work->n_stride;
-    float *n = work->n + h * work->n_stride;
-    for (int32_t j = 0; j < work->n_stride; j++)
-      total[j] = total[j] * factor + (double)n[attention_place(form, j)] * work->v_factor;
+    float *n = work->n + h * work->n_stride, room[BNY_ATTENTION_VALUE_DIM_MAX];
+    const float *columns = attention_columns(form, n, work->n_stride, room);
+    for (int32_t j = 0; j < work->n_stride; j++) total[j] = total[j] * factor + (double)columns[j] * work->v_factor;
     memset(n, 0, (size_t)work->n_stride * sizeof *n);
     sums->m[h] = m;
   }
@@ -191,7 +210,7 @@ static void attention_queries(const bny_attention_task *task, banyan_dtype form,
     attention_convert(task->q[h], plain, task->q_dtype, q);
     if (task->rope_dim > 0) attention_convert(task->q_rope[h], task->rope_dim, task->q_dtype, q + plain);
     for (int32_t i = task->head_dim; i < work->q_stride; i++) q[i] = 0;
-    attention_pack(form, q, work->q_stride);
+    attention_pack(task, form, work, h);
   }
 }
 
@@ -211,12 +230,6 @@ static inline __attribute__((always_inline)) void attention_add(const bny_attent
 static __attribute__((noinline)) void attention_add_seen(const bny_attention_task *keys, banyan_dtype dtype,
                                                          int32_t from, int32_t count, attention_work *work) {
   switch ((int)dtype) {
-  case BANYAN_F32: attention_add(keys, BANYAN_F32, from, count, work); break;
-  case BANYAN_F16: attention_add(keys, BANYAN_F16, from, count, work); break;
-  case BANYAN_BF16: attention_add(keys, BANYAN_BF16, from, count, work); break;
-  case BANYAN_E4M3: attention_add(keys, BANYAN_E4M3, from, count, work); break;
-  case BANYAN_E5M2: attention_add(keys, BANYAN_E5M2, from, count, work); break;
-  case BANYAN_I8: attention_add(keys, BANYAN_I8, from, count, work); break;
 #define X(name, form) \
   case form: attention_add(keys, (banyan_dtype)(form), from, count, work); break;
     ATTENTION_FORMS
@@ -254,6 +267,7 @@ typedef struct attention_rows {
   float rows[ATTENTION_LONG_TILE][BNY_FLASHMLA_DIM];
 } __attribute__((aligned(64))) attention_rows;
 
+#ifndef ATTENTION_MATRIX_ONLY
 /* Converts rows of FlashMLA's to f32. Returns them as a task of their own. */
 static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
                                                     attention_rows *to) {
@@ -272,6 +286,15 @@ static inline bny_attention_task attention_flashmla(const bny_attention_task *ta
   one.keys = count;
   return one;
 }
+#else
+static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
+                                                    attention_rows *to) {
+  (void)first;
+  (void)count;
+  (void)to;
+  return *task;
+}
+#endif
 
 /* `unpacked`: where rows of FlashMLA's are converted to f32, which `dtype` is then; NULL: rows are plain. */
 static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
@@ -312,12 +335,6 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
                                              attention_work *work, bny_attention_sums *sums) {            \
     attention_over(task, dtype, first, last, NULL, work, sums);                                           \
   }
-ATTENTION_OVER(attention_over_f32, BANYAN_F32)
-ATTENTION_OVER(attention_over_f16, BANYAN_F16)
-ATTENTION_OVER(attention_over_bf16, BANYAN_BF16)
-ATTENTION_OVER(attention_over_e4m3, BANYAN_E4M3)
-ATTENTION_OVER(attention_over_e5m2, BANYAN_E5M2)
-ATTENTION_OVER(attention_over_i8, BANYAN_I8)
 #define X(name, form) ATTENTION_OVER(name, (banyan_dtype)(form))
 ATTENTION_FORMS
 #undef X
@@ -388,22 +405,18 @@ static __attribute__((noinline)) void attention_over_gathered(const bny_attentio
   }
 }
 
+#ifndef ATTENTION_MATRIX_ONLY
 static __attribute__((noinline)) void attention_over_flashmla(const bny_attention_task *task, int32_t first,
                                                               int32_t last, attention_work *work,
                                                               bny_attention_sums *sums) {
   attention_rows unpacked;
   attention_over(task, BANYAN_F32, first, last, &unpacked, work, sums);
 }
+#endif
 
 static void attention_over_rows(const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t last,
                                 attention_work *work, bny_attention_sums *sums) {
   switch ((int)form) {
-  case BANYAN_F32: attention_over_f32(task, first, last, work, sums); break;
-  case BANYAN_F16: attention_over_f16(task, first, last, work, sums); break;
-  case BANYAN_BF16: attention_over_bf16(task, first, last, work, sums); break;
-  case BANYAN_E4M3: attention_over_e4m3(task, first, last, work, sums); break;
-  case BANYAN_E5M2: attention_over_e5m2(task, first, last, work, sums); break;
-  case BANYAN_I8: attention_over_i8(task, first, last, work, sums); break;
 #define X(name, form) \
   case form: name(task, first, last, work, sums); break;
     ATTENTION_FORMS
@@ -429,12 +442,15 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   double factor = attention_factor(form);
   work.k_factor = (float)(task->scale_log2 * task->k_scale / factor);
   work.v_factor = task->v_scale / factor;
-  if (task->pages && task->page_keys < ATTENTION_LONG_TILE && !task->sights)
+  int32_t gathered = (int)form & ATTENTION_MATRIX ? ATTENTION_MATRIX_TILE : ATTENTION_LONG_TILE;
+  if (task->pages && task->page_keys < gathered && !task->sights)
     attention_over_gathered(task, form, first, last, &work, sums);
-  else if (is_plain)
-    attention_over_rows(task, form, first, last, &work, sums);
-  else
+#ifndef ATTENTION_MATRIX_ONLY
+  else if (!is_plain)
     attention_over_flashmla(task, first, last, &work, sums);
+#endif
+  else
+    attention_over_rows(task, form, first, last, &work, sums);
   for (int32_t h = 0; h < task->heads; h++) {
     const double *d = work.d + ATTENTION_QUAD * h;
     sums->d[h] = (d[0] + d[1]) + (d[2] + d[3]);

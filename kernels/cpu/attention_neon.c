@@ -4,7 +4,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
-#define ATTENTION_FORMS
+#define ATTENTION_FORMS ATTENTION_TYPES
 
 #include "attention_loop.h"
 

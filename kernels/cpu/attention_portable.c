@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention in plain C, laid out so that a compiler can use the machine's vectors. */
-#define ATTENTION_FORMS
+#define ATTENTION_FORMS ATTENTION_TYPES
 
 #include "attention_loop.h"
 #include "f8.h"
@@ -45,15 +45,18 @@ static double attention_factor(banyan_dtype form) {
 
 static banyan_dtype attention_form(const bny_attention_task *task) { return task->kv_dtype; }
 
-static inline int32_t attention_place(banyan_dtype form, int32_t column) {
+static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
   (void)form;
-  return column;
+  (void)count;
+  (void)to;
+  return row;
 }
 
-static void attention_pack(banyan_dtype form, float *row, int32_t count) {
+static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h) {
+  (void)task;
   (void)form;
-  (void)row;
-  (void)count;
+  (void)work;
+  (void)h;
 }
 
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {

@@ -4,6 +4,9 @@
 #include <string.h>
 
 const bny_attention_kernels *const bny_attention_table[] = {
+#ifdef BNY_HAVE_AMX
+    &bny_attention_amx,
+#endif
 #ifdef BNY_HAVE_AVX512_BF16
     &bny_attention_avx512_bf16,
 #endif

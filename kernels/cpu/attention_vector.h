@@ -23,6 +23,7 @@
 #ifndef BNY_CPU_ATTENTION_VECTOR_H
 #define BNY_CPU_ATTENTION_VECTOR_H
 
+#include "attention_exp2.h"
 #include "attention_loop.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -70,8 +71,16 @@ static inline __attribute__((always_inline)) int32_t attention_place(banyan_dtyp
   return word - at + at % 2 * VEC_LANES + at / 2;
 }
 
-static void attention_pack(banyan_dtype form, float *row, int32_t count) {
-  float from[BNY_ATTENTION_HEAD_DIM_MAX];
+static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
+  if (!is_grouped(form)) return row;
+  for (int32_t i = 0; i < count; i++) to[i] = row[attention_place(form, i)];
+  return to;
+}
+
+static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h) {
+  float from[BNY_ATTENTION_HEAD_DIM_MAX], *row = work->q + h * work->q_stride;
+  int32_t count = work->q_stride;
+  (void)task;
   if (!is_grouped(form)) return;
   memcpy(from, row, (size_t)count * sizeof *row);
   for (int32_t i = 0; i < count; i++) {
@@ -272,17 +281,6 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
       }
     }
   }
-}
-
-/* 2^f for |f| <= 1/2: minimax of degree 6, relative error 2.6e-9 before rounding. */
-INLINE vec exp2_fraction(vec f) {
-  vec y = vec_set1(0x1.470b4ap-13f);
-  y = vec_fma(y, f, vec_set1(0x1.5f7276p-10f));
-  y = vec_fma(y, f, vec_set1(0x1.3b270ep-7f));
-  y = vec_fma(y, f, vec_set1(0x1.c6ae72p-5f));
-  y = vec_fma(y, f, vec_set1(0x1.ebfbe2p-3f));
-  y = vec_fma(y, f, vec_set1(0x1.62e432p-1f));
-  return vec_fma(y, f, vec_set1(1.0f));
 }
 
 /* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */

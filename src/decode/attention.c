@@ -118,6 +118,7 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
   rows->first = block->chunk * job->rows_max;
   rows->task = (bny_attention_task){
       .heads = smaller(all - rows->first, job->rows_max),
+      .group = job->group,
       .head_dim = desc->head_dim,
       .value_dim = job->value_dim,
       .keys = bny_decode_keys(desc, b),

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention for AMX: 16 keys at a time are multiplied with up to 16 rows of queries. Sapphire Rapids and later.
+ *
+ * AMX multiplies bf16 and adds up in f32. Keys and values are bf16, or E4M3 and int8, which become bf16 exactly.
+ * Queries and weights are cut into two or three bf16 that add up to them, and each part is multiplied. So products are
+ * those of f32. The least parts are added first: their sums are nearly exact. AMX counts inputs and sums below 2^-126
+ * as 0.
+ *
+ * Parts of a number that is not finite mean nothing. So rows that come out without a finite result are made again by
+ * the vector kernels, and so are the shapes and types that AMX does not take.
+ *
+ * A tile has 32 keys. Logits: an A register has 32 columns of 16 keys as they lie in memory, a B register 32 columns of
+ * all rows of queries, and the product is [key][row]. Values: A has the weights of 32 keys by row, and B has pairs of
+ * keys by column, which is how AMX reads B. Key i is paired with key i + 16. Pairs come in an order in which weights
+ * take few instructions to transpose. */
+#include <cpuid.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "attention_amx_values.h"
+
+/* ---- tiles of keys ----------------------------------------------------------------------------------------------- */
+
+INLINE void fill_group(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
+                       int32_t group, matrix_work *work) {
+  int64_t stride = task->v_token_stride * (int64_t)attention_element_bytes(form);
+  const char *v = attention_row(task->v, task->v_token_stride, first, form) + group * ROW_BYTES;
+  fill_values(form, rows, v, stride, count, &work->values_ahead, work->v[group % 2]);
+}
+
+/* A register is filled slowly from what was written just now. So each thing is written one round before it is read: the
+ * first values before the weights, the others before the ones ahead of them are multiplied, and sums are added last. */
+INLINE void weigh_tile(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
+                       attention_work *work) {
+  int64_t stride = task->k_token_stride * (int64_t)attention_element_bytes(form);
+  const char *row = attention_row(task->k, task->k_token_stride, first, form);
+  lines_ahead ahead = lines_after(task, form, task->k, task->k_token_stride, task->head_dim, first);
+  /* Lines of bytes are prefetched while these are copied. */
+  int32_t pairs = is_bytes(form) ? 0 : task->head_dim / WORDS * KEYS / 2;
+  work->more.values_ahead = lines_after(task, form, task->v, task->v_token_stride, task->value_dim, first);
+  multiply_keys(task, form, row, stride, count, rows, &ahead, &work->more);
+  fill_group(rows, task, form, first, count, 0, &work->more);
+  weigh(rows, count, pairs / (2 * rows), &ahead, work);
+  cut_weights(rows, &work->more);
+}
+
+INLINE void add_values(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
+                       attention_work *work) {
+  matrix_work *more = &work->more;
+  int32_t columns = group_columns(form), tiles = columns / HALF, groups = task->value_dim / columns;
+  for (int32_t group = 1; group < groups + 2; group++) {
+    int32_t now = group % 2;
+    if (group < groups) fill_group(rows, task, form, first, count, group, more);
+    FENCE();
+    if (group == 1) load_weights(rows, more);
+    UNROLL for (int i = 0; group <= groups && i < tiles; i++)
+        multiply_values(rows, more->v[now ^ 1][i][0], more->n[now ^ 1][i][0]);
+    FENCE();
+    if (group > 1) add_sums(rows, tiles, (group - 2) * columns, more->n[now], work);
+  }
+}
+
+static __attribute__((noinline)) void weigh_some(const bny_attention_task *task, banyan_dtype form, int32_t first,
+                                                 int32_t count, attention_work *work) {
+  if (rows_of(task) == 4)
+    weigh_tile(4, task, form, first, count, work);
+  else if (rows_of(task) == 8)
+    weigh_tile(8, task, form, first, count, work);
+  else
+    weigh_tile(16, task, form, first, count, work);
+}
+
+static __attribute__((noinline)) void attention_weigh(const bny_attention_task *task, banyan_dtype form, int32_t first,
+                                                      int32_t count, attention_work *work) {
+  if (count < KEYS)
+    weigh_some(task, form, first, count, work);
+  else if (rows_of(task) == 4)
+    weigh_tile(4, task, form, first, KEYS, work);
+  else if (rows_of(task) == 8)
+    weigh_tile(8, task, form, first, KEYS, work);
+  else
+    weigh_tile(16, task, form, first, KEYS, work);
+}
+
+static __attribute__((noinline)) void accumulate_some(const bny_attention_task *task, banyan_dtype form, int32_t first,
+                                                      int32_t count, attention_work *work) {
+  add_values(rows_of(task), task, form, first, count, work);
+}
+
+static __attribute__((noinline)) void attention_accumulate(const bny_attention_task *task, banyan_dtype form,
+                                                           int32_t first, int32_t count, attention_work *work) {
+  if (count < KEYS)
+    accumulate_some(task, form, first, count, work);
+  else if (rows_of(task) == 4)
+    add_values(4, task, form, first, KEYS, work);
+  else if (rows_of(task) == 8)
+    add_values(8, task, form, first, KEYS, work);
+  else
+    add_values(16, task, form, first, KEYS, work);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+/* LDTILECFG reads this. */
+typedef struct tile_config {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+} tile_config;
+
+static void configure_tiles(int32_t rows) {
+  tile_config config = {.palette = 1};
+  uint16_t bytes = (uint16_t)(rows * (int32_t)sizeof(float));
+  for (int i = T_KEYS; i <= T_LOGITS_1; i++) {
+    config.rows[i] = HALF;
+    config.row_bytes[i] = i == T_KEYS ? ROW_BYTES : bytes;
+  }
+  for (int i = T_WEIGHTS_0; i <= T_SUMS; i++) {
+    config.rows[i] = (uint8_t)(rows == 4 ? PARTS_MAX * 4 : rows);
+    config.row_bytes[i] = ROW_BYTES;
+  }
+  FENCE();
+  _tile_loadconfig(&config);
+}
+
+/* The least query heads of a KV head that AMX is faster with, as measured; 0: AMX does not take the type. */
+static int32_t least_group(banyan_dtype dtype) {
+  if (dtype == BANYAN_I8) return 8;
+  return dtype == BANYAN_BF16 || dtype == BANYAN_E4M3 ? 4 : 0;
+}
+
+static bool is_taken(const bny_attention_task *task) {
+  int32_t columns = is_bytes(task->kv_dtype) ? GROUP : WORDS, least = least_group(task->kv_dtype);
+  return least > 0 && task->group >= least && task->kv_rows == BANYAN_KV_ROWS_PLAIN && task->soft_cap == 0 &&
+         task->head_dim % columns == 0 && task->value_dim % columns == 0 &&
+         task->head_dim / WORDS * parts_of(task->q_dtype) <= STEPS_MAX;
+}
+
+static bool is_finite(const bny_attention_task *task, const bny_attention_sums *sums, int32_t h) {
+  enum { NAN_OR_INFINITE = 0x99 };
+  const double *n = sums->n + h * bny_attention_padded(task->value_dim);
+  __mmask8 found = 0;
+  for (int32_t j = 0; j < task->value_dim; j += 8)
+    found |= _mm512_fpclass_pd_mask(_mm512_loadu_pd(n + j), NAN_OR_INFINITE);
+  return found == 0 && isfinite(sums->d[h]) && sums->m[h] < INFINITY;
+}
+
+/* Rows that are not finite, by vectors. */
+static __attribute__((noinline)) void run_again(const bny_attention_task *task, int32_t first, int32_t last,
+                                                bny_attention_sums *sums) {
+  int32_t stride = bny_attention_padded(task->value_dim);
+  bny_attention_sums again;
+  bny_attention_avx512_bf16.run(task, first, last, &again);
+  for (int32_t h = 0; h < task->heads; h++) {
+    if (is_finite(task, sums, h)) continue;
+    sums->m[h] = again.m[h];
+    sums->d[h] = again.d[h];
+    memcpy(sums->n + h * stride, again.n + h * stride, (size_t)stride * sizeof *sums->n);
+  }
+}
+
+static void run(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums) {
+  if (!is_taken(task)) {
+    bny_attention_avx512_bf16.run(task, first, last, sums);
+    return;
+  }
+  configure_tiles(rows_of(task));
+  attention_run(task, first, last, sums);
+  _tile_release();
+  for (int32_t h = 0; h < task->heads; h++) {
+    if (is_finite(task, sums, h)) continue;
+    run_again(task, first, last, sums);
+    return;
+  }
+}
+
+static bool has_tiles(void) {
+  enum { LEAF = 7, TILE = 1 << 24, BF16 = 1 << 22 };
+  unsigned a, b, c, d;
+  return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (d & TILE) && (d & BF16);
+}
+
+/* A process asks for the use of tiles once. */
+static bool ask_for_tiles(void) {
+  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+  return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+static bool supported(void) {
+  enum { UNKNOWN, NO, YES };
+  static _Atomic int known = UNKNOWN;
+  int state = atomic_load_explicit(&known, memory_order_relaxed);
+  if (state == UNKNOWN) {
+    state = has_tiles() && bny_attention_avx512_bf16.supported() && ask_for_tiles() ? YES : NO;
+    atomic_store_explicit(&known, state, memory_order_relaxed);
+  }
+  return state == YES;
+}
+
+const bny_attention_kernels bny_attention_amx = {"amx", "avx512", supported, run};
