@@ -10,8 +10,8 @@
  * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
  * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN.
  * Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32
- * as well, one product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which multiply
- * values as well: values below 2^-100 or so lose precision there.
+ * as well, one product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which
+ * multiply values as well: values below 2^-100 or so lose precision there.
  * Eight-bit elements are converted to f32 or bf16, which is exact. The scale of a KV head is a factor of the logits'
  * scale, and of the sums in double. FlashMLA's scales are factors of the f32 elements, each product rounded once.
  *

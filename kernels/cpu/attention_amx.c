@@ -23,26 +23,29 @@
 
 /* ---- tiles of keys ----------------------------------------------------------------------------------------------- */
 
+/* Writes group `group` of the values of a tile. */
 INLINE void fill_group(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
                        int32_t group, matrix_work *work) {
   int64_t stride = task->v_token_stride * (int64_t)attention_element_bytes(form);
   const char *v = attention_row(task->v, task->v_token_stride, first, form) + group * ROW_BYTES;
-  fill_values(form, rows, v, stride, count, &work->values_ahead, work->v[group % 2]);
+  fill_values(form, rows, v, stride, count, group > 0, work, work->v[group % 2]);
 }
 
 /* A register is filled slowly from what was written just now. So each thing is written one round before it is read: the
- * first values before the weights, the others before the ones ahead of them are multiplied, and sums are added last. */
+ * first values before the weights, the others before the ones ahead of them are multiplied, and sums are added last.
+ *
+ * The lines of the next tile are spread evenly over the work on this one, for a processor waits when too many are under
+ * way. Most come with the groups of values, and what is left of the keys comes with the weights. */
 INLINE void weigh_tile(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
                        attention_work *work) {
   int64_t stride = task->k_token_stride * (int64_t)attention_element_bytes(form);
   const char *row = attention_row(task->k, task->k_token_stride, first, form);
-  lines_ahead ahead = lines_after(task, form, task->k, task->k_token_stride, task->head_dim, first);
-  /* Lines of bytes are prefetched while these are copied. */
-  int32_t pairs = is_bytes(form) ? 0 : task->head_dim / WORDS * KEYS / 2;
+  int32_t vectors = 2 * rows, pairs = HALF * (task->head_dim - task->value_dim) / group_columns(form) + HALF;
+  work->more.keys_ahead = lines_after(task, form, task->k, task->k_token_stride, task->head_dim, first);
   work->more.values_ahead = lines_after(task, form, task->v, task->v_token_stride, task->value_dim, first);
-  multiply_keys(task, form, row, stride, count, rows, &ahead, &work->more);
+  multiply_keys(task, form, row, stride, count, rows, &work->more);
   fill_group(rows, task, form, first, count, 0, &work->more);
-  weigh(rows, count, pairs / (2 * rows), &ahead, work);
+  weigh(rows, count, pairs > 0 ? (pairs + vectors - 1) / vectors : 0, work);
   cut_weights(rows, &work->more);
 }
 
@@ -125,17 +128,15 @@ static void configure_tiles(int32_t rows) {
   _tile_loadconfig(&config);
 }
 
-/* The least query heads of a KV head that AMX is faster with, as measured; 0: AMX does not take the type. */
-static int32_t least_group(banyan_dtype dtype) {
-  if (dtype == BANYAN_I8) return 8;
-  return dtype == BANYAN_BF16 || dtype == BANYAN_E4M3 ? 4 : 0;
-}
+/* With fewer query heads of a KV head, vectors are as fast or faster. */
+enum { LEAST_GROUP = 4 };
 
 static bool is_taken(const bny_attention_task *task) {
-  int32_t columns = is_bytes(task->kv_dtype) ? GROUP : WORDS, least = least_group(task->kv_dtype);
-  return least > 0 && task->group >= least && task->kv_rows == BANYAN_KV_ROWS_PLAIN && task->soft_cap == 0 &&
-         task->head_dim % columns == 0 && task->value_dim % columns == 0 &&
-         task->head_dim / WORDS * parts_of(task->q_dtype) <= STEPS_MAX;
+  banyan_dtype type = task->kv_dtype;
+  int32_t columns = group_columns(type);
+  return (type == BANYAN_BF16 || type == BANYAN_E4M3 || type == BANYAN_I8) && task->group >= LEAST_GROUP &&
+         task->kv_rows == BANYAN_KV_ROWS_PLAIN && task->soft_cap == 0 && task->head_dim % columns == 0 &&
+         task->value_dim % columns == 0 && task->head_dim / WORDS * parts_of(task->q_dtype) <= STEPS_MAX;
 }
 
 static bool is_finite(const bny_attention_task *task, const bny_attention_sums *sums, int32_t h) {

@@ -39,7 +39,7 @@ typedef struct matrix_work {
   uint16_t weights[PARTS_MAX * HALF][KEYS];  /* [part and row][pair of keys] */
   uint16_t v[2][GROUP_TILES][HALF][WORDS]; /* [pair of keys][column and key of the pair]: one is filled, one is read */
   float n[2][GROUP_TILES][HALF][HALF];     /* sums of a tile: [row][column] */
-  lines_ahead values_ahead;
+  lines_ahead keys_ahead, values_ahead;
 } __attribute__((aligned(64))) matrix_work;
 
 #define ATTENTION_MORE_WORK matrix_work

@@ -8,10 +8,9 @@
 
 /* The keys of a tile as a matrix of their own, with zeros beyond them. */
 INLINE void copy_keys(const char *row, int64_t stride, int32_t count, banyan_dtype form, int32_t steps,
-                      lines_ahead *ahead, uint16_t (*to)[KEYS][WORDS]) {
+                      uint16_t (*to)[KEYS][WORDS]) {
   for (int32_t step = 0; step < steps; step += is_bytes(form) ? 2 : 1, row += ROW_BYTES) {
     UNROLL for (int32_t i = 0; i < KEYS; i++) {
-      if (is_bytes(form) && i % 2 == 0) prefetch_pair(ahead);
       __m512i words = i < count ? _mm512_loadu_si512(row + i * stride) : _mm512_setzero_si512(), low, high;
       if (is_bytes(form)) {
         bf16_of_bytes(words, form, &low, &high);
@@ -25,14 +24,14 @@ INLINE void copy_keys(const char *row, int64_t stride, int32_t count, banyan_dty
 
 /* logits: [key][row] of a tile. */
 INLINE void multiply_keys(const bny_attention_task *task, banyan_dtype form, const char *row, int64_t stride,
-                          int32_t count, int32_t rows, lines_ahead *ahead, matrix_work *work) {
+                          int32_t count, int32_t rows, matrix_work *work) {
   int32_t steps = task->head_dim / WORDS, parts = parts_of(task->q_dtype), logit_bytes = rows * (int32_t)sizeof(float);
   int64_t next = ROW_BYTES;
   if (is_bytes(form) || count < KEYS) {
     if (count == KEYS)
-      copy_keys(row, stride, KEYS, form, steps, ahead, work->k);
+      copy_keys(row, stride, KEYS, form, steps, work->k);
     else
-      copy_keys(row, stride, count, form, steps, ahead, work->k);
+      copy_keys(row, stride, count, form, steps, work->k);
     row = (const char *)work->k;
     stride = ROW_BYTES;
     next = sizeof work->k[0];
@@ -94,8 +93,8 @@ INLINE __m512 lanes_of_max(int32_t rows, const attention_work *work) {
 }
 
 /* p = 2^(t - m) for logits of `count` keys. Returns which lanes had one above m. */
-INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, lines_ahead *ahead, __m512 minus_m,
-                             attention_work *work, __m512 *sums) {
+INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, __m512 minus_m, attention_work *work,
+                             __m512 *sums) {
   const __m512 factor = _mm512_set1_ps(work->k_factor);
   __mmask16 above = 0;
   *sums = _mm512_setzero_ps();
@@ -107,17 +106,17 @@ INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, li
     __m512 weights = _mm512_maskz_mov_ps(mask, vec_exp2(x));
     *sums = _mm512_add_ps(*sums, weights);
     _mm512_storeu_ps(work->more.p + i, weights);
-    for (int32_t pair = 0; pair < pairs_each; pair++) prefetch_pair(ahead);
+    for (int32_t pair = 0; pair < pairs_each; pair++) prefetch_pair(&work->more.keys_ahead);
   }
   return above;
 }
 
 /* work->more.p, and the sums of weights. */
-INLINE void weigh(int32_t rows, int32_t count, int32_t pairs_each, lines_ahead *ahead, attention_work *work) {
+INLINE void weigh(int32_t rows, int32_t count, int32_t pairs_each, attention_work *work) {
   __m512 sums;
-  if (__builtin_expect(weigh_lanes(rows, count, pairs_each, ahead, lanes_of_max(rows, work), work, &sums) != 0, 0)) {
+  if (__builtin_expect(weigh_lanes(rows, count, pairs_each, lanes_of_max(rows, work), work, &sums) != 0, 0)) {
     raise_rows(rows, count, work);
-    weigh_lanes(rows, count, 0, ahead, lanes_of_max(rows, work), work, &sums);
+    weigh_lanes(rows, count, 0, lanes_of_max(rows, work), work, &sums);
   }
   float by_lane[HALF];
   _mm512_storeu_ps(by_lane, sums);

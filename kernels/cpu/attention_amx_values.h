@@ -49,12 +49,13 @@ INLINE void pair_values(banyan_dtype form, __m512i a, __m512i b, int32_t at, uin
 
 /* A group of columns of the keys of a tile, with zeros beyond them. */
 INLINE void fill_values(banyan_dtype form, int32_t rows, const char *v, int64_t stride, int32_t count,
-                        lines_ahead *ahead, uint16_t (*to)[HALF][WORDS]) {
+                        bool prefetches_keys, matrix_work *work, uint16_t (*to)[HALF][WORDS]) {
   UNROLL for (int32_t i = 0; i < HALF; i++) {
     __m512i low = i < count ? _mm512_loadu_si512(v + i * stride) : _mm512_setzero_si512();
     __m512i high = i + HALF < count ? _mm512_loadu_si512(v + (i + HALF) * stride) : _mm512_setzero_si512();
     pair_values(form, low, high, pair_at(rows, i), to);
-    prefetch_pair(ahead);
+    prefetch_pair(&work->values_ahead);
+    if (prefetches_keys) prefetch_pair(&work->keys_ahead);
   }
 }
 
