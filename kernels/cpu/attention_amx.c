@@ -24,11 +24,11 @@
 /* ---- tiles of keys ----------------------------------------------------------------------------------------------- */
 
 /* Writes group `group` of the values of a tile. */
-INLINE void fill_group(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
-                       int32_t group, matrix_work *work) {
+INLINE void fill_group(const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count, int32_t group,
+                       matrix_work *work) {
   int64_t stride = task->v_token_stride * (int64_t)attention_element_bytes(form);
   const char *v = attention_row(task->v, task->v_token_stride, first, form) + group * ROW_BYTES;
-  fill_values(form, rows, v, stride, count, group > 0, work, work->v[group % 2]);
+  fill_values(form, v, stride, count, group > 0, work, work->v[group % 2]);
 }
 
 /* A register is filled slowly from what was written just now. So each thing is written one round before it is read: the
@@ -44,7 +44,7 @@ INLINE void weigh_tile(int32_t rows, const bny_attention_task *task, banyan_dtyp
   work->more.keys_ahead = lines_after(task, form, task->k, task->k_token_stride, task->head_dim, first);
   work->more.values_ahead = lines_after(task, form, task->v, task->v_token_stride, task->value_dim, first);
   multiply_keys(task, form, row, stride, count, rows, &work->more);
-  fill_group(rows, task, form, first, count, 0, &work->more);
+  fill_group(task, form, first, count, 0, &work->more);
   weigh(rows, count, pairs > 0 ? (pairs + vectors - 1) / vectors : 0, work);
   cut_weights(rows, &work->more);
 }
@@ -55,13 +55,13 @@ INLINE void add_values(int32_t rows, const bny_attention_task *task, banyan_dtyp
   int32_t columns = group_columns(form), tiles = columns / HALF, groups = task->value_dim / columns;
   for (int32_t group = 1; group < groups + 2; group++) {
     int32_t now = group % 2;
-    if (group < groups) fill_group(rows, task, form, first, count, group, more);
+    if (group < groups) fill_group(task, form, first, count, group, more);
     FENCE();
     if (group == 1) load_weights(rows, more);
     UNROLL for (int i = 0; group <= groups && i < tiles; i++)
-        multiply_values(rows, more->v[now ^ 1][i][0], more->n[now ^ 1][i][0]);
+        multiply_values(more->v[now ^ 1][i][0], more->n[now ^ 1][i][0]);
     FENCE();
-    if (group > 1) add_sums(rows, tiles, (group - 2) * columns, more->n[now], work);
+    if (group > 1) add_sums(tiles, (group - 2) * columns, more->n[now], work);
   }
 }
 
@@ -121,7 +121,7 @@ static void configure_tiles(int32_t rows) {
     config.row_bytes[i] = i == T_KEYS ? ROW_BYTES : bytes;
   }
   for (int i = T_WEIGHTS_0; i <= T_SUMS; i++) {
-    config.rows[i] = (uint8_t)(rows == 4 ? PARTS_MAX * 4 : rows);
+    config.rows[i] = (uint8_t)rows;
     config.row_bytes[i] = ROW_BYTES;
   }
   FENCE();

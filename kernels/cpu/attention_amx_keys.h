@@ -92,38 +92,40 @@ INLINE __m512 lanes_of_max(int32_t rows, const attention_work *work) {
   return _mm512_mask_mov_ps(_mm512_set1_ps(-FLT_MAX), is_here, lanes);
 }
 
-/* p = 2^(t - m) for logits of `count` keys. Returns which lanes had one above m. */
+/* p = 2^(t - m) for logits of `count` keys, and their sums: [key % 4][row]. Returns which lanes had one above m. */
 INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, __m512 minus_m, attention_work *work,
-                             __m512 *sums) {
+                             float *by_lane) {
   const __m512 factor = _mm512_set1_ps(work->k_factor);
+  __m512 sums[ATTENTION_QUAD];
   __mmask16 above = 0;
-  *sums = _mm512_setzero_ps();
-  for (int32_t i = 0; i < KEYS * rows; i += HALF) {
-    __mmask16 mask = count == KEYS ? 0xffff : lanes_of_keys(count * rows, i);
-    __m512 x = _mm512_fmadd_ps(_mm512_loadu_ps(work->more.logits + i), factor, minus_m);
-    above |= _mm512_mask_cmp_ps_mask(mask, x, _mm512_setzero_ps(), _CMP_GT_OQ);
-    x = _mm512_min_ps(_mm512_setzero_ps(), x); /* x if it is NaN */
-    __m512 weights = _mm512_maskz_mov_ps(mask, vec_exp2(x));
-    *sums = _mm512_add_ps(*sums, weights);
-    _mm512_storeu_ps(work->more.p + i, weights);
-    for (int32_t pair = 0; pair < pairs_each; pair++) prefetch_pair(&work->more.keys_ahead);
+  UNROLL for (int32_t k = 0; k < rows / 4; k++) sums[k] = _mm512_setzero_ps();
+  for (int32_t first = 0; first < KEYS * rows; first += HALF * rows / 4) {
+    UNROLL for (int32_t k = 0; k < rows / 4; k++) {
+      int32_t i = first + k * HALF;
+      __mmask16 mask = count == KEYS ? 0xffff : lanes_of_keys(count * rows, i);
+      __m512 x = _mm512_fmadd_ps(_mm512_loadu_ps(work->more.logits + i), factor, minus_m);
+      above |= _mm512_mask_cmp_ps_mask(mask, x, _mm512_setzero_ps(), _CMP_GT_OQ);
+      x = _mm512_min_ps(_mm512_setzero_ps(), x); /* x if it is NaN */
+      __m512 weights = _mm512_maskz_mov_ps(mask, vec_exp2(x));
+      sums[k] = _mm512_add_ps(sums[k], weights);
+      _mm512_storeu_ps(work->more.p + i, weights);
+      for (int32_t pair = 0; pair < pairs_each; pair++) prefetch_pair(&work->more.keys_ahead);
+    }
   }
+  UNROLL for (int32_t k = 0; k < rows / 4; k++) _mm512_storeu_ps(by_lane + k * HALF, sums[k]);
   return above;
 }
 
 /* work->more.p, and the sums of weights. */
 INLINE void weigh(int32_t rows, int32_t count, int32_t pairs_each, attention_work *work) {
-  __m512 sums;
-  if (__builtin_expect(weigh_lanes(rows, count, pairs_each, lanes_of_max(rows, work), work, &sums) != 0, 0)) {
+  float by_lane[ATTENTION_QUAD * HALF];
+  if (__builtin_expect(weigh_lanes(rows, count, pairs_each, lanes_of_max(rows, work), work, by_lane) != 0, 0)) {
     raise_rows(rows, count, work);
-    weigh_lanes(rows, count, 0, lanes_of_max(rows, work), work, &sums);
+    weigh_lanes(rows, count, 0, lanes_of_max(rows, work), work, by_lane);
   }
-  float by_lane[HALF];
-  _mm512_storeu_ps(by_lane, sums);
   for (int32_t h = work->row; h < work->row + work->rows; h++) {
-    float sum = 0;
-    for (int32_t i = h; i < HALF; i += rows) sum += by_lane[i];
-    work->tile_d[ATTENTION_QUAD * h] += sum;
+    const float *sum = by_lane + h;
+    work->tile_d[ATTENTION_QUAD * h] += (sum[0] + sum[rows]) + (sum[2 * rows] + sum[3 * rows]);
   }
 }
 
@@ -137,7 +139,16 @@ INLINE void transpose_quarters(__m512i *z) {
   z[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-/* z: [key][row] in `rows` vectors. It becomes [row][key], with keys in the order of pair_at(). */
+/* A tile's pairs of keys, in the order of keys modulo 4. It is the same for any number of rows, and so are the bits of
+ * a row. */
+INLINE int32_t pair_at(int32_t key) { return key % 4 * 4 + key / 4; }
+
+/* Which vector of weights transpose() expects at `slot` for that order. */
+INLINE int32_t vector_at(int32_t rows, int32_t slot) {
+  return rows == 4 ? slot : rows == 8 ? slot % 4 * 2 + slot / 4 : pair_at(slot);
+}
+
+/* z: [key][row] in `rows` vectors, in the order of vector_at(). It becomes [row][key]. */
 INLINE void transpose(int32_t rows, __m512i *z) {
   UNROLL for (int i = 0; i < rows; i += 4) transpose_quarters(z + i);
   if (rows == 8) {
@@ -159,19 +170,12 @@ INLINE void transpose(int32_t rows, __m512i *z) {
   }
 }
 
-/* Where transpose() puts key `key` of 16. */
-INLINE int32_t pair_at(int32_t rows, int32_t key) {
-  int32_t keys = HALF / rows, vector = key / keys, lane = key % keys;
-  if (rows == 8) return vector / 4 * 8 + lane * 4 + vector % 4;
-  return lane * 4 + vector % 4 + (rows == 16 ? vector / 4 * 4 : 0);
-}
-
 /* Weights of pairs of keys, in parts. */
 INLINE void cut_weights(int32_t rows, matrix_work *work) {
   __m512 low[HALF], high[HALF];
   UNROLL for (int i = 0; i < rows; i++) {
-    low[i] = _mm512_loadu_ps(work->p + i * HALF);
-    high[i] = _mm512_loadu_ps(work->p + (rows + i) * HALF);
+    low[i] = _mm512_loadu_ps(work->p + vector_at(rows, i) * HALF);
+    high[i] = _mm512_loadu_ps(work->p + (rows + vector_at(rows, i)) * HALF);
   }
   UNROLL for (int part = 0; part < PARTS_MAX; part++) {
     __m512i z[HALF];

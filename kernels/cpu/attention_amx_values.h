@@ -48,44 +48,37 @@ INLINE void pair_values(banyan_dtype form, __m512i a, __m512i b, int32_t at, uin
 }
 
 /* A group of columns of the keys of a tile, with zeros beyond them. */
-INLINE void fill_values(banyan_dtype form, int32_t rows, const char *v, int64_t stride, int32_t count,
-                        bool prefetches_keys, matrix_work *work, uint16_t (*to)[HALF][WORDS]) {
+INLINE void fill_values(banyan_dtype form, const char *v, int64_t stride, int32_t count, bool prefetches_keys,
+                        matrix_work *work, uint16_t (*to)[HALF][WORDS]) {
   UNROLL for (int32_t i = 0; i < HALF; i++) {
     __m512i low = i < count ? _mm512_loadu_si512(v + i * stride) : _mm512_setzero_si512();
     __m512i high = i + HALF < count ? _mm512_loadu_si512(v + (i + HALF) * stride) : _mm512_setzero_si512();
-    pair_values(form, low, high, pair_at(rows, i), to);
+    pair_values(form, low, high, pair_at(i), to);
     prefetch_pair(&work->values_ahead);
     if (prefetches_keys) prefetch_pair(&work->keys_ahead);
   }
 }
 
-/* Where there are 4 rows, all parts are rows of one register, and so are their sums. */
-INLINE void multiply_values(int32_t rows, const uint16_t *v, float *n) {
+INLINE void multiply_values(const uint16_t *v, float *n) {
   _tile_zero(T_SUMS);
   _tile_loadd(T_VALUES, v, ROW_BYTES);
-  if (rows != 4) {
-    _tile_dpbf16ps(T_SUMS, T_WEIGHTS_2, T_VALUES);
-    _tile_dpbf16ps(T_SUMS, T_WEIGHTS_1, T_VALUES);
-  }
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_2, T_VALUES);
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_1, T_VALUES);
   _tile_dpbf16ps(T_SUMS, T_WEIGHTS_0, T_VALUES);
   _tile_stored(T_SUMS, n, ROW_BYTES);
 }
 
 INLINE void load_weights(int32_t rows, const matrix_work *work) {
   _tile_loadd(T_WEIGHTS_0, work->weights[0], ROW_BYTES);
-  if (rows == 4) return;
   _tile_loadd(T_WEIGHTS_1, work->weights[rows], ROW_BYTES);
   _tile_loadd(T_WEIGHTS_2, work->weights[2 * rows], ROW_BYTES);
 }
 
-INLINE void add_sums(int32_t rows, int32_t tiles, int32_t column, const float (*n)[HALF][HALF], attention_work *work) {
+INLINE void add_sums(int32_t tiles, int32_t column, const float (*n)[HALF][HALF], attention_work *work) {
   for (int32_t h = work->row; h < work->row + work->rows; h++) {
     float *to = work->n + h * work->n_stride + column;
-    UNROLL for (int i = 0; i < tiles; i++) {
-      __m512 sum = _mm512_load_ps(n[i][h]);
-      if (rows == 4) sum = _mm512_add_ps(sum, _mm512_add_ps(_mm512_load_ps(n[i][4 + h]), _mm512_load_ps(n[i][8 + h])));
-      _mm512_storeu_ps(to + i * HALF, _mm512_add_ps(_mm512_loadu_ps(to + i * HALF), sum));
-    }
+    UNROLL for (int i = 0; i < tiles; i++)
+        _mm512_storeu_ps(to + i * HALF, _mm512_add_ps(_mm512_loadu_ps(to + i * HALF), _mm512_load_ps(n[i][h])));
   }
 }
 

@@ -15,7 +15,7 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-enum { BATCH_MAX = 3, TOKENS_MAX = 140, LENGTH_MAX = 300, RANKS_MAX = 9 };
+enum { BATCH_MAX = 3, TOKENS_MAX = 140, LENGTH_MAX = 300, RANKS_MAX = 9, DIM_MAX = 128 };
 
 /* Whole sequences. Rows of q, k and v are those of memory, in the types of the case. */
 typedef struct sequences {
@@ -51,14 +51,21 @@ static void sequences_make(sequences *s) {
   s->heads = s->kv_heads * groups[random_range(0, 5)];
   s->head_dim = random_range(2, 70);
   s->value_dim = random_range(1, 70);
+  bool is_whole = random_range(0, 1); /* groups of columns, which kernels have forms for */
+  if (is_whole) {
+    s->head_dim = random_range(1, 2) * DIM_MAX / 2;
+    s->value_dim = random_range(1, 4) * DIM_MAX / 4;
+  }
   s->rope_dim = random_range(0, 2) ? 0 : random_range(1, s->head_dim - 1);
   s->q_dtype = (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16);
   s->kv_dtype = (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16);
+  if (is_whole && random_range(0, 1)) s->kv_dtype = random_range(0, 1) ? BANYAN_E4M3 : BANYAN_I8;
   s->causal = random_range(0, 4) > 0;
   s->tree = s->causal && random_range(0, 2) == 0;
   if (s->causal && random_range(0, 1)) s->window = random_range(1, 120);
   if (random_range(0, 2) == 0) s->soft_cap = (float)random_range(1, 30);
   s->scale = random_range(0, 1) ? 0 : 0.7F;
+  if (s->kv_dtype == BANYAN_I8) s->scale = 0.02F; /* its keys are sixteenths */
   s->loc[0] = random_range(0, 2) ? 0 : random_range(1, 3);
   for (int32_t b = 0; b < s->batch; b++) {
     int32_t most = s->tree ? 32 : 40, count = random_range(0, 3) ? random_range(0, 6) : random_range(0, most);
@@ -76,7 +83,8 @@ static void sequences_make(sequences *s) {
   s->q = draw((int64_t)s->tokens * s->heads * s->head_dim, s->q_dtype);
   s->k = draw(rows * s->head_dim, s->kv_dtype);
   s->v = draw(rows * s->value_dim, s->kv_dtype);
-  s->nan_position = random_range(0, 3) ? -1 : random_range(0, LENGTH_MAX - 1);
+  bool has_nan = element_bytes(s->kv_dtype) > 1 && random_range(0, 3) == 0;
+  s->nan_position = has_nan ? random_range(0, LENGTH_MAX - 1) : -1;
   for (int32_t b = 0; s->nan_position >= 0 && b < s->batch; b++)
     store(s->v, kv_row(s, b, 0, s->nan_position) * s->value_dim, BANYAN_F32 == s->kv_dtype ? BANYAN_F32 : BANYAN_BF16,
           NAN);
@@ -147,7 +155,7 @@ static double reference(const sequences *s, int32_t b, int32_t token, int32_t he
 static const char *check_row(const sequences *s, int32_t token, int32_t head, int32_t rank, const float *values,
                              double lse) {
   static __thread char text[160];
-  double o[80] = {0}, length = 0, expected = -INFINITY, error = 0;
+  double o[DIM_MAX] = {0}, length = 0, expected = -INFINITY, error = 0;
   int32_t b = 0;
   while (b < s->batch && token >= s->loc[b + 1]) b++;
   if (b < s->batch && token >= s->loc[0]) expected = reference(s, b, token, head, rank, o, &length);

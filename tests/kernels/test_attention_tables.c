@@ -158,6 +158,22 @@ static int check(const bny_attention_kernels *table, const problem *p, int round
   return 0;
 }
 
+/* A row has the same bits whether or not others share its task. */
+static int check_alone(const bny_attention_kernels *table, const problem *p, int round) {
+  float m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * DIM_MAX], m1, d1, n1[DIM_MAX];
+  bny_attention_task task = p->task;
+  int32_t row = (int32_t)random_below((uint32_t)task.heads);
+  run(table, &task, task.keys / 2, m, d, n);
+  task.heads = 1;
+  task.q[0] = task.q[row];
+  run(table, &task, task.keys / 2, &m1, &d1, n1);
+  if (memcmp(&m[row], &m1, sizeof m1) == 0 && memcmp(&d[row], &d1, sizeof d1) == 0 &&
+      memcmp(n + row * task.value_dim, n1, (size_t)task.value_dim * sizeof *n1) == 0)
+    return 0;
+  printf("FAIL: %s, round %d: row %d of %d has other bits alone\n", table->name, round, row, p->task.heads);
+  return 1;
+}
+
 /* 0: a finite number; else the sign of an infinity, or 2 for NaN. */
 static int kind_of(float value) { return isnan(value) ? 2 : isinf(value) ? (value > 0 ? 1 : -1) : 0; }
 
@@ -202,7 +218,8 @@ int main(void) {
     state = (uint64_t)round * 7919 + 1;
     make(&p);
     for (const bny_attention_kernels *const *at = bny_attention_table; *at; at++)
-      if ((*at)->supported()) failed += check(*at, &p, round) + check_special(*at, &p, round);
+      if ((*at)->supported())
+        failed += check(*at, &p, round) + check_alone(*at, &p, round) + check_special(*at, &p, round);
     release(&p);
   }
   printf("attention tables:");
