@@ -84,4 +84,55 @@ INLINE void add_sums(int32_t tiles, int32_t column, const float (*n)[HALF][HALF]
 
 /* Writes group `group` of the values of a tile. */
 
+/* ---- one key ----------------------------------------------------------------------------------------------------- */
+
+/* 16 columns of a row. */
+INLINE __m512 row_floats(const char *row, int32_t column, banyan_dtype form) {
+  if (!is_bytes(form)) return widen_bf16(_mm256_loadu_si256((const __m256i *)(row + 2 * (size_t)column)));
+  banyan_dtype type = (banyan_dtype)((int)form & ATTENTION_TYPE);
+  __m512 values = widen_bytes(_mm_loadu_si128((const __m128i *)(row + column)), type);
+  return type == BANYAN_E4M3 ? _mm512_mul_ps(values, _mm512_set1_ps(0x1p8f)) : values;
+}
+
+/* n += w v for a group of columns, in the order of the tiles. */
+INLINE void add_group(banyan_dtype form, const char *v, int32_t column, __m512 weight, float *n) {
+  __m512 c[GROUP_TILES], tiles[GROUP_TILES];
+  int32_t count = group_columns(form) / HALF;
+  UNROLL for (int i = 0; i < count; i++) c[i] = row_floats(v, column + i * HALF, form);
+  if (is_bytes(form)) {
+    __m512 ab = _mm512_shuffle_f32x4(c[0], c[1], 0x44), cd = _mm512_shuffle_f32x4(c[2], c[3], 0x44);
+    __m512 ab2 = _mm512_shuffle_f32x4(c[0], c[1], 0xee), cd2 = _mm512_shuffle_f32x4(c[2], c[3], 0xee);
+    tiles[0] = _mm512_shuffle_f32x4(ab, cd, 0x88);
+    tiles[1] = _mm512_shuffle_f32x4(ab, cd, 0xdd);
+    tiles[2] = _mm512_shuffle_f32x4(ab2, cd2, 0x88);
+    tiles[3] = _mm512_shuffle_f32x4(ab2, cd2, 0xdd);
+  } else {
+    tiles[0] = _mm512_shuffle_f32x4(c[0], c[1], 0x88);
+    tiles[1] = _mm512_shuffle_f32x4(c[0], c[1], 0xdd);
+  }
+  UNROLL for (int i = 0; i < count; i++) {
+    float *to = n + column + i * HALF;
+    _mm512_storeu_ps(to, _mm512_fmadd_ps(weight, tiles[i], _mm512_loadu_ps(to)));
+  }
+}
+
+/* By vectors, for a tile of one key would be mostly zeros. */
+static __attribute__((noinline)) void attention_add_one(const bny_attention_task *keys, banyan_dtype form, int32_t key,
+                                                        attention_work *work) {
+  int32_t h = work->row;
+  const float *q = work->q + h * work->q_stride;
+  const char *k = attention_row(keys->k, keys->k_token_stride, key, form);
+  const char *v = attention_row(keys->v, keys->v_token_stride, key, form);
+  __m512 sum = _mm512_setzero_ps();
+  for (int32_t j = 0; j < keys->head_dim; j += HALF)
+    sum = _mm512_fmadd_ps(_mm512_loadu_ps(q + j), row_floats(k, j, form), sum);
+  float score = _mm512_reduce_add_ps(sum);
+  attention_raise(work, h, (double)score * (double)work->k_factor, 0);
+  float distance = fmaf(score, work->k_factor, work->minus_m[ATTENTION_QUAD * h]);
+  __m512 weight = vec_exp2(_mm512_set1_ps(distance > 0 ? 0 : distance));
+  work->d[ATTENTION_QUAD * h] += (double)_mm512_cvtss_f32(weight);
+  for (int32_t j = 0; j < keys->value_dim; j += group_columns(form))
+    add_group(form, v, j, weight, work->n + h * work->n_stride);
+}
+
 #endif

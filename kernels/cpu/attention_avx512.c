@@ -28,17 +28,6 @@ enum { VEC_LANES = 16, SCORE_HEADS = 4 };
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
 
-/* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
-VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
-  if (dtype == BANYAN_I8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-  if (dtype == BANYAN_E5M2) return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
-  __m256i halves =
-      _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7), _mm256_set1_epi16((short)0xbf80));
-  __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x3f80));
-  __mmask16 is_nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x3f80));
-  return _mm512_cvtph_ps(_mm256_mask_mov_epi16(halves, is_nan, _mm256_set1_epi16(0x7e00)));
-}
-
 VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
   if (dtype == BANYAN_F32) return _mm512_loadu_ps(at);
   if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_loadu_si128((const __m128i *)at), dtype);

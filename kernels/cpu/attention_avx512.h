@@ -6,6 +6,8 @@
 
 #include <immintrin.h>
 
+#include "banyan.h"
+
 #define VECTOR static inline __attribute__((always_inline))
 
 typedef __m512 vec;
@@ -20,6 +22,17 @@ VECTOR vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 
 VECTOR vec widen_bf16(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
+VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
+  if (dtype == BANYAN_I8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  if (dtype == BANYAN_E5M2) return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
+  __m256i halves =
+      _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7), _mm256_set1_epi16((short)0xbf80));
+  __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x3f80));
+  __mmask16 is_nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x3f80));
+  return _mm512_cvtph_ps(_mm256_mask_mov_epi16(halves, is_nan, _mm256_set1_epi16(0x7e00)));
 }
 
 #include "attention_exp2.h"

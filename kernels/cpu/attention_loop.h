@@ -12,7 +12,8 @@
  *   attention_columns    a row of sums in the order of its columns: the row itself, or a copy that is made at `to`
  *   attention_pack       brings row h of the queries into a form
  *   ATTENTION_FORMS      an X for each form; ATTENTION_TYPES has those that are types
- *   ATTENTION_MATRIX_ONLY if defined: the forms are of matrices, and nothing is unpacked
+ *   ATTENTION_MATRIX_ONLY if defined: the forms are of matrices, nothing is unpacked, and there is one hook more:
+ *   attention_add_one    adds a key to the row at hand
  *   ATTENTION_MORE_WORK  if defined: the type of further work memory, `more`
  *
  * Hooks for weights and sums work on rows [work->row, work->row + work->rows).
@@ -102,6 +103,7 @@ static void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
                             attention_work *work);
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
+static void attention_add_one(const bny_attention_task *keys, banyan_dtype dtype, int32_t key, attention_work *work);
 
 static banyan_dtype attention_form(const bny_attention_task *task);
 static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to);
@@ -237,6 +239,12 @@ static __attribute__((noinline)) void attention_add_seen(const bny_attention_tas
   }
 }
 
+#ifndef ATTENTION_MATRIX_ONLY
+static void attention_add_one(const bny_attention_task *keys, banyan_dtype dtype, int32_t key, attention_work *work) {
+  attention_add_seen(keys, dtype, key, 1, work);
+}
+#endif
+
 /* Adds what each row sees of keys [first, first + count) of the task, which begin at `from` of `keys`. */
 static void attention_add_by_row(const bny_attention_task *task, const bny_attention_task *keys, banyan_dtype dtype,
                                  int32_t first, int32_t from, int32_t count, attention_work *work) {
@@ -248,8 +256,7 @@ static void attention_add_by_row(const bny_attention_task *task, const bny_atten
     if (low < high) attention_add_seen(keys, dtype, from + low - first, high - low, work);
     for (int32_t key = sight->tree_first > first ? sight->tree_first : first;
          sight->tree_bits != 0 && key < first + count && key - sight->tree_first < 32; key++)
-      if (sight->tree_bits >> (key - sight->tree_first) & 1)
-        attention_add_seen(keys, dtype, from + key - first, 1, work);
+      if (sight->tree_bits >> (key - sight->tree_first) & 1) attention_add_one(keys, dtype, from + key - first, work);
   }
   work->row = 0;
   work->rows = task->heads;

@@ -54,16 +54,17 @@ static void sequences_make(sequences *s) {
   bool is_whole = random_range(0, 1); /* groups of columns, which kernels have forms for */
   if (is_whole) {
     s->head_dim = random_range(1, 2) * DIM_MAX / 2;
-    s->value_dim = random_range(1, 4) * DIM_MAX / 4;
+    s->value_dim = random_range(0, 3) ? random_range(1, 2) * DIM_MAX / 2 : random_range(1, 4) * DIM_MAX / 4;
+    s->heads = s->kv_heads * groups[random_range(2, 5)];
   }
   s->rope_dim = random_range(0, 2) ? 0 : random_range(1, s->head_dim - 1);
   s->q_dtype = (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16);
   s->kv_dtype = (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16);
-  if (is_whole && random_range(0, 1)) s->kv_dtype = random_range(0, 1) ? BANYAN_E4M3 : BANYAN_I8;
+  if (is_whole && random_range(0, 3)) s->kv_dtype = (banyan_dtype)random_range(BANYAN_BF16, BANYAN_I8);
   s->causal = random_range(0, 4) > 0;
   s->tree = s->causal && random_range(0, 2) == 0;
   if (s->causal && random_range(0, 1)) s->window = random_range(1, 120);
-  if (random_range(0, 2) == 0) s->soft_cap = (float)random_range(1, 30);
+  if (random_range(0, is_whole ? 7 : 2) == 0) s->soft_cap = (float)random_range(1, 30);
   s->scale = random_range(0, 1) ? 0 : 0.7F;
   if (s->kv_dtype == BANYAN_I8) s->scale = 0.02F; /* its keys are sixteenths */
   s->loc[0] = random_range(0, 2) ? 0 : random_range(1, 3);
