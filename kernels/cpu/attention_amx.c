@@ -15,7 +15,6 @@
  * keys by column, which is how AMX reads B. Key i is paired with key i + 16. Pairs come in an order in which weights
  * take few instructions to transpose. */
 #include <cpuid.h>
-#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -183,21 +182,18 @@ static bool has_tiles(void) {
   return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (d & TILE) && (d & BF16);
 }
 
-/* A process asks for the use of tiles once. */
+/* A process that has asked once may use tiles in all of its threads. */
 static bool ask_for_tiles(void) {
   enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
   return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
+/* Each thread asks once, as the library has no variables that threads share. */
 static bool supported(void) {
   enum { UNKNOWN, NO, YES };
-  static _Atomic int known = UNKNOWN;
-  int state = atomic_load_explicit(&known, memory_order_relaxed);
-  if (state == UNKNOWN) {
-    state = has_tiles() && bny_attention_avx512_bf16.supported() && ask_for_tiles() ? YES : NO;
-    atomic_store_explicit(&known, state, memory_order_relaxed);
-  }
-  return state == YES;
+  static _Thread_local int known = UNKNOWN;
+  if (known == UNKNOWN) known = has_tiles() && bny_attention_avx512_bf16.supported() && ask_for_tiles() ? YES : NO;
+  return known == YES;
 }
 
 const bny_attention_kernels bny_attention_amx = {"amx", "avx512", supported, run};

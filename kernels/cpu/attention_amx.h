@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work memory, registers and queries of attention_amx.c. */
+ * Work memory, registers and queries of attention_amx.c. The including file defines the hooks of attention_loop.h that
+ * are not here. */
 #ifndef BNY_CPU_ATTENTION_AMX_H
 #define BNY_CPU_ATTENTION_AMX_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Logits and weights of a tile, for attention_amx.c. */
+ * Logits and weights of a tile, for attention_amx.c. The including file defines the hooks that call these. */
 #ifndef BNY_CPU_ATTENTION_AMX_KEYS_H
 #define BNY_CPU_ATTENTION_AMX_KEYS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of a tile, for attention_amx.c. */
+ * Values of a tile, for attention_amx.c. The including file defines the hooks that call these. */
 #ifndef BNY_CPU_ATTENTION_AMX_VALUES_H
 #define BNY_CPU_ATTENTION_AMX_VALUES_H
 

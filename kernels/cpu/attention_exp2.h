@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Powers of two in terms of vectors: vec, vec_set1 and vec_fma are the including file's. */
+ * Powers of two in terms of vectors. The including file defines vec, vec_set1 and vec_fma. */
 #ifndef BNY_CPU_ATTENTION_EXP2_H
 #define BNY_CPU_ATTENTION_EXP2_H
 
