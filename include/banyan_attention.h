@@ -114,7 +114,7 @@ typedef struct banyan_attention_desc {
 /* clang-format on */
 
 /* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
- * any convention: the input of banyan_combine(). Local, allocates nothing, any thread; takes up to 320 KiB of its
+ * any convention: the input of banyan_combine(). Local, allocates nothing, any thread; takes up to 768 KiB of its
  * stack. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 

@@ -12,8 +12,9 @@
  * Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32
  * as well, one product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which
  * multiply values as well: values below 2^-100 or so lose precision there.
- * Eight-bit elements are converted to f32 or bf16, which is exact. The scale of a KV head is a factor of the logits'
- * scale, and of the sums in double. FlashMLA's scales are factors of the f32 elements, each product rounded once.
+ * Eight-bit elements are converted to f32 or bf16, and f16 to f32 or two bf16, which is exact. The scale of a KV head
+ * is a factor of the logits' scale, and of the sums in double. FlashMLA's scales are factors of the f32 elements, each
+ * product rounded once.
  *
  * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which
  * other heads share the task. It differs between tables within rounding.
@@ -35,22 +36,14 @@ enum {
   BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to this many floats */
   BNY_ATTENTION_HEADS_MAX = 16, /* of one task */
   BNY_ATTENTION_BLOCK = 512,    /* keys that are added up in f32, before their sums are added up in double */
-  /* Floats of all heads of a task, padded: what keeps a kernel's work memory (under 128 KiB) on the stack. */
-  BNY_ATTENTION_QUERY_FLOATS = 8 * BNY_ATTENTION_HEAD_DIM_MAX,
-  BNY_ATTENTION_VALUE_FLOATS = 8 * BNY_ATTENTION_VALUE_DIM_MAX
+  /* Floats of all rows of a task, padded. The more rows a task has, the less often keys are read. */
+  BNY_ATTENTION_QUERY_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_HEAD_DIM_MAX,
+  BNY_ATTENTION_VALUE_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_VALUE_DIM_MAX
 };
 
 /* Rows of work memory are padded. */
 static inline int32_t bny_attention_padded(int32_t elements) {
   return (elements + BNY_ATTENTION_LANES_MAX - 1) / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX;
-}
-
-/* How many heads one task may have. */
-static inline int32_t bny_attention_heads_max(int32_t head_dim, int32_t value_dim) {
-  int32_t by_query = BNY_ATTENTION_QUERY_FLOATS / bny_attention_padded(head_dim);
-  int32_t by_value = BNY_ATTENTION_VALUE_FLOATS / bny_attention_padded(value_dim);
-  int32_t heads = by_query < by_value ? by_query : by_value;
-  return heads < BNY_ATTENTION_HEADS_MAX ? heads : BNY_ATTENTION_HEADS_MAX;
 }
 
 /* The keys that a row sees: [first, end), and key tree_first + j where bit j of tree_bits is set. */
@@ -62,7 +55,7 @@ typedef struct bny_attention_sight {
 
 /* Strides in elements. A row is a query token's head. */
 typedef struct bny_attention_task {
-  int32_t heads; /* rows: 1 .. bny_attention_heads_max() */
+  int32_t heads; /* rows: 1 .. BNY_ATTENTION_HEADS_MAX */
   int32_t group; /* query heads of a KV head */
   int32_t head_dim;
   int32_t value_dim;

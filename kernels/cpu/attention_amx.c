@@ -2,10 +2,10 @@
  *
  * Attention for AMX: 16 keys at a time are multiplied with up to 16 rows of queries. Sapphire Rapids and later.
  *
- * AMX multiplies bf16 and adds up in f32. Keys and values are bf16, or E4M3 and int8, which become bf16 exactly.
- * Queries and weights are cut into two or three bf16 that add up to them, and each part is multiplied. So products are
- * those of f32. The least parts are added first: their sums are nearly exact. AMX counts inputs and sums below 2^-126
- * as 0.
+ * AMX multiplies bf16 and adds up in f32. Keys and values are bf16, or E4M3 and int8, which become bf16 exactly. f16
+ * are cut into two bf16 that add up to them, queries and weights into one to three. All parts are multiplied, so
+ * products are those of f32. The least parts are added first: their sums are nearly exact. AMX counts inputs and sums
+ * below 2^-126 as 0.
  *
  * Parts of a number that is not finite mean nothing. So rows that come out without a finite result are made again by
  * the vector kernels, and so are the shapes and types that AMX does not take.
@@ -22,46 +22,71 @@
 
 /* ---- tiles of keys ----------------------------------------------------------------------------------------------- */
 
-/* Writes group `group` of the values of a tile. */
+/* Writes pairs [from, to) of group `group` of the values of a tile. */
 INLINE void fill_group(const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count, int32_t group,
-                       matrix_work *work) {
+                       int32_t from, int32_t to, matrix_work *work) {
   int64_t stride = task->v_token_stride * (int64_t)attention_element_bytes(form);
   const char *v = attention_row(task->v, task->v_token_stride, first, form) + group * ROW_BYTES;
-  fill_values(form, v, stride, count, group > 0, work, work->v[group % 2]);
+  fill_values(form, v, stride, count, from, to, group > 0, work, work->v[group % 2]);
+}
+
+/* Rows of two lines or fewer leave a processor idle between the steps of a tile. So the logits of the next tile are
+ * made while the values of this one are added. With longer rows that pushes other lines out of the first-level cache.
+ */
+INLINE bool looks_ahead(const bny_attention_task *task, banyan_dtype form) {
+  return type_of(form) == BANYAN_BF16 && task->head_dim <= ROW_BYTES;
 }
 
 /* A register is filled slowly from what was written just now. So each thing is written one round before it is read: the
- * first values before the weights, the others before the ones ahead of them are multiplied, and sums are added last.
+ * first values before the weights, the others before the ones ahead of them are multiplied.
  *
  * The lines of the next tile are spread evenly over the work on this one, for a processor waits when too many are under
  * way. Most come with the groups of values, and what is left of the keys comes with the weights. */
 INLINE void weigh_tile(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
                        attention_work *work) {
+  matrix_work *more = &work->more;
   int64_t stride = task->k_token_stride * (int64_t)attention_element_bytes(form);
   const char *row = attention_row(task->k, task->k_token_stride, first, form);
   int32_t vectors = 2 * rows, pairs = HALF * (task->head_dim - task->value_dim) / group_columns(form) + HALF;
-  work->more.keys_ahead = lines_after(task, form, task->k, task->k_token_stride, task->head_dim, first);
-  work->more.values_ahead = lines_after(task, form, task->v, task->v_token_stride, task->value_dim, first);
-  multiply_keys(task, form, row, stride, count, rows, &work->more);
-  fill_group(task, form, first, count, 0, &work->more);
+  bool has_next = looks_ahead(task, form) && work->rows == task->heads && first + 2 * KEYS <= task->keys;
+  more->keys_ahead =
+      lines_after(task, form, task->k, task->k_token_stride, task->head_dim, first, looks_ahead(task, form) ? 2 : 1);
+  more->values_ahead = lines_after(task, form, task->v, task->v_token_stride, task->value_dim, first, 1);
+  if (count < KEYS || more->ready != row) multiply_keys(task, form, row, stride, count, rows, more);
+  more->ready = NULL;
+  more->next = has_next ? row + KEYS * stride : NULL;
+  fill_group(task, form, first, count, 0, 0, HALF, more);
   weigh(rows, count, pairs > 0 ? (pairs + vectors - 1) / vectors : 0, work);
-  cut_weights(rows, &work->more);
+  cut_weights(rows, more);
+}
+
+INLINE void add_group(int32_t group, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
+                      attention_work *work) {
+  matrix_work *more = &work->more;
+  int32_t columns = group_columns(form), tiles = columns / HALF, pairs = HALF / tiles;
+  bool is_all = work->rows == task->heads;
+  int32_t tiles_each = is_cut(form) ? 2 : 1;
+  UNROLL for (int i = 0; i < tiles; i++) {
+    if (group * columns < task->value_dim)
+      fill_group(task, form, first, count, group, i * pairs, (i + 1) * pairs, more);
+    FENCE();
+    multiply_values(form, more->v[(group - 1) % 2] + i * tiles_each, (group - 1) * columns + i * HALF, is_all, work);
+    FENCE();
+  }
 }
 
 INLINE void add_values(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
                        attention_work *work) {
   matrix_work *more = &work->more;
-  int32_t columns = group_columns(form), tiles = columns / HALF, groups = task->value_dim / columns;
-  for (int32_t group = 1; group < groups + 2; group++) {
-    int32_t now = group % 2;
-    if (group < groups) fill_group(task, form, first, count, group, more);
-    FENCE();
-    if (group == 1) load_weights(rows, more);
-    UNROLL for (int i = 0; group <= groups && i < tiles; i++)
-        multiply_values(more->v[now ^ 1][i][0], more->n[now ^ 1][i][0]);
-    FENCE();
-    if (group > 1) add_sums(tiles, (group - 2) * columns, more->n[now], work);
+  int32_t groups = task->value_dim / group_columns(form);
+  if (type_of(form) == BANYAN_BF16 && more->next) {
+    int64_t stride = task->k_token_stride * (int64_t)attention_element_bytes(form);
+    multiply_keys(task, form, more->next, stride, KEYS, rows, more);
+    more->ready = more->next;
   }
+  FENCE();
+  load_weights(rows, more);
+  for (int32_t group = 1; group <= groups; group++) add_group(group, task, form, first, count, work);
 }
 
 static __attribute__((noinline)) void weigh_some(const bny_attention_task *task, banyan_dtype form, int32_t first,
@@ -112,7 +137,7 @@ typedef struct tile_config {
   uint8_t rows[16];
 } tile_config;
 
-static void configure_tiles(int32_t rows) {
+static void configure_tiles(int32_t rows, int32_t heads) {
   tile_config config = {.palette = 1};
   uint16_t bytes = (uint16_t)(rows * (int32_t)sizeof(float));
   for (int i = T_KEYS; i <= T_LOGITS_1; i++) {
@@ -120,22 +145,25 @@ static void configure_tiles(int32_t rows) {
     config.row_bytes[i] = i == T_KEYS ? ROW_BYTES : bytes;
   }
   for (int i = T_WEIGHTS_0; i <= T_SUMS; i++) {
-    config.rows[i] = (uint8_t)rows;
+    config.rows[i] = (uint8_t)heads;
     config.row_bytes[i] = ROW_BYTES;
   }
   FENCE();
   _tile_loadconfig(&config);
 }
 
-/* With fewer query heads of a KV head, vectors are as fast or faster. */
-enum { LEAST_GROUP = 4 };
+/* The least group for which this is faster than vectors, as measured. */
+static int32_t least_group(banyan_dtype type, int32_t head_dim) {
+  if (type == BANYAN_BF16 || type == BANYAN_E4M3 || type == BANYAN_I8) return 4;
+  if (type == BANYAN_F16) return head_dim <= 128 ? 7 : 9;
+  return INT32_MAX;
+}
 
 static bool is_taken(const bny_attention_task *task) {
-  banyan_dtype type = task->kv_dtype;
-  int32_t columns = group_columns(type);
-  return (type == BANYAN_BF16 || type == BANYAN_E4M3 || type == BANYAN_I8) && task->group >= LEAST_GROUP &&
-         task->kv_rows == BANYAN_KV_ROWS_PLAIN && task->soft_cap == 0 && task->head_dim % columns == 0 &&
-         task->value_dim % columns == 0 && task->head_dim / WORDS * parts_of(task->q_dtype) <= STEPS_MAX;
+  int32_t columns = group_columns(task->kv_dtype);
+  return task->group >= least_group(task->kv_dtype, task->head_dim) && task->kv_rows == BANYAN_KV_ROWS_PLAIN &&
+         task->soft_cap == 0 && task->head_dim % columns == 0 && task->value_dim % columns == 0 &&
+         task->head_dim / WORDS * parts_of(task->q_dtype) <= STEPS_MAX;
 }
 
 static bool is_finite(const bny_attention_task *task, const bny_attention_sums *sums, int32_t h) {
@@ -166,7 +194,7 @@ static void run(const bny_attention_task *task, int32_t first, int32_t last, bny
     bny_attention_avx512_bf16.run(task, first, last, sums);
     return;
   }
-  configure_tiles(rows_of(task));
+  configure_tiles(rows_of(task), task->heads);
   attention_run(task, first, last, sums);
   _tile_release();
   for (int32_t h = 0; h < task->heads; h++) {

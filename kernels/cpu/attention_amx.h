@@ -10,6 +10,7 @@
 #include "attention.h"
 
 #define ATTENTION_FORMS                                         \
+  X(attention_over_f16_matrix, BANYAN_F16 | ATTENTION_MATRIX)   \
   X(attention_over_bf16_matrix, BANYAN_BF16 | ATTENTION_MATRIX) \
   X(attention_over_e4m3_matrix, BANYAN_E4M3 | ATTENTION_MATRIX) \
   X(attention_over_i8_matrix, BANYAN_I8 | ATTENTION_MATRIX)
@@ -21,12 +22,12 @@ enum {
   ROW_BYTES = 64, /* of a register */
   PARTS_MAX = 3,  /* bf16 of an f32 */
   STEPS_MAX = 36, /* steps of queries, times their parts */
-  KEY_STEPS = BNY_ATTENTION_HEAD_DIM_MAX / WORDS,
+  KEY_LINES = BNY_ATTENTION_HEAD_DIM_MAX / WORDS,
   GROUP = 64, /* columns of values that are multiplied together */
   GROUP_TILES = GROUP / HALF
 };
 
-/* The lines of the tile after this, in the order of memory: that is what a processor's own prefetching follows. */
+/* The lines of a tile after this, in the order of memory: that is what a processor's own prefetching follows. */
 typedef struct lines_ahead {
   const char *row;
   int64_t step, second; /* from row to row that is next; from the first line of a pair to the second */
@@ -35,11 +36,13 @@ typedef struct lines_ahead {
 
 typedef struct matrix_work {
   uint16_t q[STEPS_MAX][HALF][WORDS];        /* [part and step][pair of columns][row and column of the pair] */
-  uint16_t k[KEY_STEPS][KEYS][WORDS];        /* [step][key][column], where keys do not lie so in memory */
+  uint16_t k[KEY_LINES][2][KEYS][WORDS];     /* matrices of each line of keys, where they do not lie so in memory */
   float logits[KEYS * HALF], p[KEYS * HALF]; /* [key][row]; p: weights */
   uint16_t weights[PARTS_MAX * HALF][KEYS];  /* [part and row][pair of keys] */
   uint16_t v[2][GROUP_TILES][HALF][WORDS]; /* [pair of keys][column and key of the pair]: one is filled, one is read */
-  float n[2][GROUP_TILES][HALF][HALF];     /* sums of a tile: [row][column] */
+  float n[HALF][HALF];                     /* sums of all rows, where not all are at hand: [row][column] */
+  const char *next;  /* the first key of the next tile, whose logits are made while values are added; or NULL */
+  const char *ready; /* the first key of the tile whose logits are made; or NULL */
   lines_ahead keys_ahead, values_ahead;
 } __attribute__((aligned(64))) matrix_work;
 
@@ -71,10 +74,14 @@ INLINE int32_t rows_of(const bny_attention_task *task) { return task->heads <= 4
 
 INLINE int32_t parts_of(banyan_dtype q_dtype) { return q_dtype == BANYAN_BF16 ? 1 : q_dtype == BANYAN_F16 ? 2 : 3; }
 
-INLINE bool is_bytes(banyan_dtype form) { return ((int)form & ATTENTION_TYPE) != BANYAN_BF16; }
+INLINE banyan_dtype type_of(banyan_dtype form) { return (banyan_dtype)((int)form & ATTENTION_TYPE); }
+INLINE bool is_bytes(banyan_dtype form) { return type_of(form) == BANYAN_E4M3 || type_of(form) == BANYAN_I8; }
+
+/* An f16 is cut into two bf16. */
+INLINE bool is_cut(banyan_dtype form) { return type_of(form) == BANYAN_F16; }
 
 INLINE void bf16_of_bytes(__m512i bytes, banyan_dtype form, __m512i *low, __m512i *high) {
-  if (((int)form & ATTENTION_TYPE) == BANYAN_I8)
+  if (type_of(form) == BANYAN_I8)
     bf16_of_i8(bytes, low, high);
   else
     bf16_of_e4m3(bytes, low, high);
@@ -115,11 +122,25 @@ INLINE __m512i upper_part(__m512 *value) {
 /* 16 pairs of bf16: those of `low` in the lower halves. */
 INLINE __m512i pairs_of(__m512i low, __m512i high) { return _mm512_or_si512(_mm512_srli_epi32(low, 16), high); }
 
+/* The upper and the lower bf16 of 32 f16: those of `a` are in lower halves. */
+INLINE void cut_halves(__m256i a, __m256i b, __m512i *upper, __m512i *lower) {
+  __m512 low = _mm512_cvtph_ps(a), high = _mm512_cvtph_ps(b);
+  __m512i low_part = upper_part(&low), high_part = upper_part(&high);
+  *upper = pairs_of(low_part, high_part);
+  *lower = pairs_of(_mm512_castps_si512(low), _mm512_castps_si512(high));
+}
+
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
-/* 32 columns of a step, as two vectors. Bytes are unpacked within 16 of them: the first 8 of each are one step. */
+/* 32 columns of a step, as two vectors: the first of each pair, and the second. The two of f16 are 16 columns apart.
+ * Bytes are unpacked within 16 of them: the first 8 of each are one step. */
 INLINE void step_columns(banyan_dtype form, const float *q, int32_t step, __m512 *even, __m512 *odd) {
   __m512 low = _mm512_loadu_ps(q), high = _mm512_loadu_ps(q + HALF);
+  if (is_cut(form)) {
+    *even = low;
+    *odd = high;
+    return;
+  }
   if (is_bytes(form)) {
     const float *group = q - step % 2 * WORDS;
     __m512 c[4];
@@ -137,7 +158,10 @@ static void attention_pack(const bny_attention_task *task, banyan_dtype form, at
                                         _mm512_set1_epi32(HALF));
   int32_t parts = parts_of(task->q_dtype), steps = task->head_dim / WORDS;
   const float *q = work->q + h * work->q_stride;
-  if (h == 0) memset(work->more.q, 0, (size_t)(steps * parts) * sizeof work->more.q[0]);
+  if (h == 0) {
+    memset(work->more.q, 0, (size_t)(steps * parts) * sizeof work->more.q[0]);
+    work->more.next = work->more.ready = NULL;
+  }
   for (int32_t step = 0; step < steps; step++) {
     __m512 even, odd;
     step_columns(form, q + step * WORDS, step, &even, &odd);
@@ -151,14 +175,14 @@ static void attention_pack(const bny_attention_task *task, banyan_dtype form, at
 
 /* ---- prefetching ------------------------------------------------------------------------------------------------- */
 
-/* Where no whole tile follows, the lines are those at hand. */
+/* The lines of the whole tile that is `tiles` further. Where there is none, the lines are those at hand. */
 INLINE lines_ahead lines_after(const bny_attention_task *task, banyan_dtype form, const void *base,
-                               int64_t token_stride, int32_t columns, int32_t first) {
-  bool has_next = first + 2 * KEYS <= task->keys;
+                               int64_t token_stride, int32_t columns, int32_t first, int32_t tiles) {
+  bool has_next = first + (tiles + 1) * KEYS <= task->keys;
   int64_t stride = token_stride * (int64_t)attention_element_bytes(form);
   int32_t row_bytes = columns * (int32_t)attention_element_bytes(form);
   bool is_line = row_bytes == ROW_BYTES;
-  return (lines_ahead){.row = (const char *)base + stride * (has_next ? first + KEYS : first),
+  return (lines_ahead){.row = (const char *)base + stride * (has_next ? first + tiles * KEYS : first),
                        .step = !has_next ? 0
                                : is_line ? 2 * stride
                                          : stride,

@@ -6,48 +6,77 @@
 
 #include "attention_amx.h"
 
-/* The keys of a tile as a matrix of their own, with zeros beyond them. */
-INLINE void copy_keys(const char *row, int64_t stride, int32_t count, banyan_dtype form, int32_t steps,
-                      uint16_t (*to)[KEYS][WORDS]) {
-  for (int32_t step = 0; step < steps; step += is_bytes(form) ? 2 : 1, row += ROW_BYTES) {
-    UNROLL for (int32_t i = 0; i < KEYS; i++) {
-      __m512i words = i < count ? _mm512_loadu_si512(row + i * stride) : _mm512_setzero_si512(), low, high;
-      if (is_bytes(form)) {
-        bf16_of_bytes(words, form, &low, &high);
-        words = _mm512_unpacklo_epi8(low, high);
-        _mm512_store_si512(to[step + 1][i], _mm512_unpackhi_epi8(low, high));
-      }
-      _mm512_store_si512(to[step][i], words);
+/* A key's line as one or two rows of matrices: of f16 the lower and the upper parts, of bytes two steps. */
+INLINE void convert_key(banyan_dtype form, const char *from, uint16_t *first, uint16_t *second) {
+  __m512i a, b, line = _mm512_loadu_si512(from);
+  if (is_cut(form)) {
+    const __m256i *halves = (const __m256i *)(const void *)from;
+    cut_halves(_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1), &b, &a);
+  } else if (is_bytes(form)) {
+    __m512i low, high;
+    bf16_of_bytes(line, form, &low, &high);
+    a = _mm512_unpacklo_epi8(low, high);
+    b = _mm512_unpackhi_epi8(low, high);
+  } else {
+    _mm512_store_si512(first, line);
+    return;
+  }
+  _mm512_store_si512(first, a);
+  _mm512_store_si512(second, b);
+}
+
+/* A line of each key of a tile as matrices, with zeros beyond the keys. */
+INLINE void convert_line(banyan_dtype form, const char *line, int64_t stride, int32_t count,
+                         uint16_t (*to)[KEYS][WORDS]) {
+  UNROLL for (int32_t i = 0; i < KEYS; i++) {
+    if (i < count) {
+      convert_key(form, line + i * stride, to[0][i], to[1][i]);
+    } else {
+      memset(to[0][i], 0, ROW_BYTES);
+      memset(to[1][i], 0, ROW_BYTES);
     }
   }
 }
 
-/* logits: [key][row] of a tile. */
+/* Adds products of 32 keys and a part of a step of queries to the logits. */
+INLINE void multiply_step(const uint16_t (*q)[WORDS], const char *row, int64_t stride) {
+  _tile_loadd(T_QUERIES, q, ROW_BYTES);
+  _tile_loadd(T_KEYS, row, stride);
+  _tile_dpbf16ps(T_LOGITS_0, T_KEYS, T_QUERIES);
+  _tile_loadd(T_KEYS, row + HALF * stride, stride);
+  _tile_dpbf16ps(T_LOGITS_1, T_KEYS, T_QUERIES);
+}
+
+/* One pass over the matrices of a tile. The first converts each line while the one before it is multiplied. If there is
+ * no other pass, two lines of matrices take turns. */
+INLINE void multiply_matrices(banyan_dtype form, const uint16_t (*q)[HALF][WORDS], int32_t lines, int32_t plane,
+                              bool is_first, bool is_only, const char *row, int64_t stride, int32_t count,
+                              matrix_work *work) {
+  int32_t mask = is_only ? 1 : -1;
+  int32_t each = is_bytes(form) ? 2 : 1;
+  for (int32_t line = 0; line <= lines; line++) {
+    if (is_first && line < lines) convert_line(form, row + line * ROW_BYTES, stride, count, work->k[line & mask]);
+    FENCE();
+    for (int32_t i = 0; line > 0 && i < each; i++)
+      multiply_step(q[(line - 1) * each + i], (const char *)work->k[(line - 1) & mask][plane + i], ROW_BYTES);
+    FENCE();
+  }
+}
+
+/* logits: [key][row] of a tile whose first key is at `row`. Whole tiles of bf16 are multiplied where they lie. */
 INLINE void multiply_keys(const bny_attention_task *task, banyan_dtype form, const char *row, int64_t stride,
                           int32_t count, int32_t rows, matrix_work *work) {
   int32_t steps = task->head_dim / WORDS, parts = parts_of(task->q_dtype), logit_bytes = rows * (int32_t)sizeof(float);
-  int64_t next = ROW_BYTES;
-  if (is_bytes(form) || count < KEYS) {
-    if (count == KEYS)
-      copy_keys(row, stride, KEYS, form, steps, work->k);
-    else
-      copy_keys(row, stride, count, form, steps, work->k);
-    row = (const char *)work->k;
-    stride = ROW_BYTES;
-    next = sizeof work->k[0];
-  }
+  int32_t lines = is_bytes(form) ? steps / 2 : steps, planes = is_cut(form) ? 2 : 1;
+  bool is_direct = type_of(form) == BANYAN_BF16 && count == KEYS;
   FENCE();
   _tile_zero(T_LOGITS_0);
   _tile_zero(T_LOGITS_1);
   for (int32_t part = 0; part < parts; part++) {
-    const uint16_t *q = work->q[part * steps][0];
-    for (int32_t step = 0; step < steps; step++) {
-      _tile_loadd(T_QUERIES, q + step * HALF * WORDS, ROW_BYTES);
-      _tile_loadd(T_KEYS, row + step * next, stride);
-      _tile_dpbf16ps(T_LOGITS_0, T_KEYS, T_QUERIES);
-      _tile_loadd(T_KEYS, row + step * next + HALF * stride, stride);
-      _tile_dpbf16ps(T_LOGITS_1, T_KEYS, T_QUERIES);
-    }
+    const uint16_t(*q)[HALF][WORDS] = work->q + part * steps;
+    for (int32_t step = 0; is_direct && step < steps; step++) multiply_step(q[step], row + step * ROW_BYTES, stride);
+    for (int32_t plane = 0; !is_direct && plane < planes; plane++)
+      multiply_matrices(form, q, lines, plane, part + plane == 0, parts * planes == 1, row, stride, count, work);
   }
   _tile_stored(T_LOGITS_0, work->logits, logit_bytes);
   _tile_stored(T_LOGITS_1, work->logits + HALF * rows, logit_bytes);

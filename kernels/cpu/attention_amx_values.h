@@ -12,6 +12,7 @@ INLINE int32_t group_columns(banyan_dtype form) { return is_bytes(form) ? GROUP 
 /* A group is unpacked within 16 bytes of it: four columns of each go to a tile. So quarters of vectors change places.
  */
 static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
+  if (is_cut(form)) return row;
   for (int32_t j = 0; j < count; j += group_columns(form)) {
     __m512 a = _mm512_loadu_ps(row + j), b = _mm512_loadu_ps(row + j + HALF), c, d;
     __m512 low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xee); /* a0 a1 b0 b1 */
@@ -47,25 +48,33 @@ INLINE void pair_values(banyan_dtype form, __m512i a, __m512i b, int32_t at, uin
   }
 }
 
-/* A group of columns of the keys of a tile, with zeros beyond them. */
-INLINE void fill_values(banyan_dtype form, const char *v, int64_t stride, int32_t count, bool prefetches_keys,
-                        matrix_work *work, uint16_t (*to)[HALF][WORDS]) {
-  UNROLL for (int32_t i = 0; i < HALF; i++) {
-    __m512i low = i < count ? _mm512_loadu_si512(v + i * stride) : _mm512_setzero_si512();
-    __m512i high = i + HALF < count ? _mm512_loadu_si512(v + (i + HALF) * stride) : _mm512_setzero_si512();
-    pair_values(form, low, high, pair_at(i), to);
-    prefetch_pair(&work->values_ahead);
-    if (prefetches_keys) prefetch_pair(&work->keys_ahead);
+/* The same for f16: a lower and an upper part of 16 columns each. */
+INLINE void pair_cut_values(const char *a, const char *b, int32_t at, uint16_t (*to)[HALF][WORDS]) {
+  UNROLL for (int i = 0; i < 2; i++) {
+    __m256i low = a ? _mm256_loadu_si256((const __m256i *)(const void *)a + i) : _mm256_setzero_si256();
+    __m256i high = b ? _mm256_loadu_si256((const __m256i *)(const void *)b + i) : _mm256_setzero_si256();
+    __m512i upper, lower;
+    cut_halves(low, high, &upper, &lower);
+    _mm512_store_si512(to[2 * i][at], lower);
+    _mm512_store_si512(to[2 * i + 1][at], upper);
   }
 }
 
-INLINE void multiply_values(const uint16_t *v, float *n) {
-  _tile_zero(T_SUMS);
-  _tile_loadd(T_VALUES, v, ROW_BYTES);
-  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_2, T_VALUES);
-  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_1, T_VALUES);
-  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_0, T_VALUES);
-  _tile_stored(T_SUMS, n, ROW_BYTES);
+/* A group of columns of pairs [from, to) of the keys of a tile, with zeros beyond them. */
+INLINE void fill_values(banyan_dtype form, const char *v, int64_t stride, int32_t count, int32_t from, int32_t to,
+                        bool prefetches_keys, matrix_work *work, uint16_t (*tiles)[HALF][WORDS]) {
+  UNROLL for (int32_t i = from; i < to; i++) {
+    const char *low = v + i * stride, *high = v + (i + HALF) * stride;
+    if (is_cut(form)) {
+      pair_cut_values(i < count ? low : NULL, i + HALF < count ? high : NULL, pair_at(i), tiles);
+    } else {
+      __m512i a = i < count ? _mm512_loadu_si512(low) : _mm512_setzero_si512();
+      __m512i b = i + HALF < count ? _mm512_loadu_si512(high) : _mm512_setzero_si512();
+      pair_values(form, a, b, pair_at(i), tiles);
+    }
+    prefetch_pair(&work->values_ahead);
+    if (prefetches_keys) prefetch_pair(&work->keys_ahead);
+  }
 }
 
 INLINE void load_weights(int32_t rows, const matrix_work *work) {
@@ -74,28 +83,42 @@ INLINE void load_weights(int32_t rows, const matrix_work *work) {
   _tile_loadd(T_WEIGHTS_2, work->weights[2 * rows], ROW_BYTES);
 }
 
-INLINE void add_sums(int32_t tiles, int32_t column, const float (*n)[HALF][HALF], attention_work *work) {
-  for (int32_t h = work->row; h < work->row + work->rows; h++) {
-    float *to = work->n + h * work->n_stride + column;
-    UNROLL for (int i = 0; i < tiles; i++)
-        _mm512_storeu_ps(to + i * HALF, _mm512_add_ps(_mm512_loadu_ps(to + i * HALF), _mm512_load_ps(n[i][h])));
-  }
+INLINE void multiply_part(const uint16_t (*v)[WORDS]) {
+  _tile_loadd(T_VALUES, v, ROW_BYTES);
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_2, T_VALUES);
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_1, T_VALUES);
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_0, T_VALUES);
 }
 
-/* Writes group `group` of the values of a tile. */
+/* Adds to 16 columns of sums from `column` on. Rows that are not at hand stay as they are. */
+INLINE void multiply_values(banyan_dtype form, const uint16_t (*v)[HALF][WORDS], int32_t column, bool is_all,
+                            attention_work *work) {
+  int64_t stride = work->n_stride * (int64_t)sizeof(float);
+  float *n = work->n + column, *to = is_all ? n : work->more.n[0];
+  _tile_loadd(T_SUMS, n, stride);
+  multiply_part(v[0]);
+  if (is_cut(form)) multiply_part(v[1]);
+  _tile_stored(T_SUMS, to, is_all ? stride : ROW_BYTES);
+  if (is_all) return;
+  FENCE();
+  for (int32_t h = work->row; h < work->row + work->rows; h++)
+    _mm512_storeu_ps(n + h * work->n_stride, _mm512_load_ps(work->more.n[h]));
+}
 
 /* ---- one key ----------------------------------------------------------------------------------------------------- */
 
 /* 16 columns of a row. */
 INLINE __m512 row_floats(const char *row, int32_t column, banyan_dtype form) {
-  if (!is_bytes(form)) return widen_bf16(_mm256_loadu_si256((const __m256i *)(row + 2 * (size_t)column)));
-  banyan_dtype type = (banyan_dtype)((int)form & ATTENTION_TYPE);
-  __m512 values = widen_bytes(_mm_loadu_si128((const __m128i *)(row + column)), type);
-  return type == BANYAN_E4M3 ? _mm512_mul_ps(values, _mm512_set1_ps(0x1p8f)) : values;
+  if (!is_bytes(form)) {
+    __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * (size_t)column));
+    return is_cut(form) ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
+  }
+  __m512 values = widen_bytes(_mm_loadu_si128((const __m128i *)(const void *)(row + column)), type_of(form));
+  return type_of(form) == BANYAN_E4M3 ? _mm512_mul_ps(values, _mm512_set1_ps(0x1p8f)) : values;
 }
 
 /* n += w v for a group of columns, in the order of the tiles. */
-INLINE void add_group(banyan_dtype form, const char *v, int32_t column, __m512 weight, float *n) {
+INLINE void add_key(banyan_dtype form, const char *v, int32_t column, __m512 weight, float *n) {
   __m512 c[GROUP_TILES], tiles[GROUP_TILES];
   int32_t count = group_columns(form) / HALF;
   UNROLL for (int i = 0; i < count; i++) c[i] = row_floats(v, column + i * HALF, form);
@@ -107,8 +130,8 @@ INLINE void add_group(banyan_dtype form, const char *v, int32_t column, __m512 w
     tiles[2] = _mm512_shuffle_f32x4(ab2, cd2, 0x88);
     tiles[3] = _mm512_shuffle_f32x4(ab2, cd2, 0xdd);
   } else {
-    tiles[0] = _mm512_shuffle_f32x4(c[0], c[1], 0x88);
-    tiles[1] = _mm512_shuffle_f32x4(c[0], c[1], 0xdd);
+    tiles[0] = is_cut(form) ? c[0] : _mm512_shuffle_f32x4(c[0], c[1], 0x88);
+    tiles[1] = is_cut(form) ? c[1] : _mm512_shuffle_f32x4(c[0], c[1], 0xdd);
   }
   UNROLL for (int i = 0; i < count; i++) {
     float *to = n + column + i * HALF;
@@ -132,7 +155,7 @@ static __attribute__((noinline)) void attention_add_one(const bny_attention_task
   __m512 weight = vec_exp2(_mm512_set1_ps(distance > 0 ? 0 : distance));
   work->d[ATTENTION_QUAD * h] += (double)_mm512_cvtss_f32(weight);
   for (int32_t j = 0; j < keys->value_dim; j += group_columns(form))
-    add_group(form, v, j, weight, work->n + h * work->n_stride);
+    add_key(form, v, j, weight, work->n + h * work->n_stride);
 }
 
 #endif

@@ -24,7 +24,8 @@
 static const double log2_e = 1.4426950408889634074;
 
 enum {
-  SEGMENTS_MAX = 64,    /* of a sequence: the tree has 6 levels */
+  SEGMENTS_MAX = 64,                  /* of a sequence: the tree has 6 levels */
+  ROWS_MAX = BNY_ATTENTION_HEADS_MAX, /* of a row block */
   PARTS_PER_THREAD = 8, /* so that a thread that is slowed down holds the others up for an eighth of its share */
   LINE_BYTES = 64
 };
@@ -41,8 +42,8 @@ typedef struct attention_job {
   const banyan_attention_desc *desc;
   const banyan_partial *out;
   double scale_log2;
-  int32_t value_dim, rows_max; /* rows_max: of a row block */
-  int32_t group;               /* query heads of a KV head */
+  int32_t value_dim;
+  int32_t group; /* query heads of a KV head */
   int32_t threads;
   int32_t part_segments; /* of a part: a power of two, SEGMENTS_MAX for whole row blocks */
   int32_t *part_first;   /* by sequence, batch + 1 of them: number of its first part */
@@ -81,7 +82,7 @@ typedef struct row_task {
 /* Row blocks of a KV head of a sequence. */
 static int32_t chunks_of(const attention_job *job, int32_t sequence) {
   int64_t rows = (int64_t)bny_decode_queries(job->desc, sequence).count * job->group;
-  return (int32_t)((rows + job->rows_max - 1) / job->rows_max);
+  return (int32_t)((rows + ROWS_MAX - 1) / ROWS_MAX);
 }
 
 static const char *advance(const void *base, int64_t elements, banyan_dtype dtype) {
@@ -115,9 +116,9 @@ static void set_rows(const attention_job *job, const row_block *block, row_task 
 static void set_task(const attention_job *job, const row_block *block, row_task *rows) {
   const banyan_attention_desc *desc = job->desc;
   int32_t b = block->sequence, all = bny_decode_queries(desc, b).count * job->group;
-  rows->first = block->chunk * job->rows_max;
+  rows->first = block->chunk * ROWS_MAX;
   rows->task = (bny_attention_task){
-      .heads = smaller(all - rows->first, job->rows_max),
+      .heads = smaller(all - rows->first, ROWS_MAX),
       .group = job->group,
       .head_dim = desc->head_dim,
       .value_dim = job->value_dim,
@@ -316,7 +317,7 @@ static bool share_out(attention_job *job, bny_pool *pool) {
   int64_t parts = choose_parts(job), blocks = 0;
   for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)chunks_of(job, b) * job->desc->kv_heads;
   if (parts > INT32_MAX - job->threads * 2) return false;
-  size_t rows = (size_t)(job->rows_max * bny_attention_padded(job->value_dim));
+  size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
   job->sums_bytes = aligned(offsetof(bny_attention_sums, n) + rows * sizeof(double));
   size_t ranges = aligned((size_t)job->threads * sizeof *job->ranges);
   size_t firsts = aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
@@ -373,7 +374,6 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   uint64_t since = bny_trace_span_begin();
   attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
   job.value_dim = bny_decode_value_dim(desc);
-  job.rows_max = bny_attention_heads_max(desc->head_dim, job.value_dim);
   job.group = desc->heads / desc->kv_heads;
   job.scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
   bny_pool *mine = bny_pool_take(pool);

@@ -10,7 +10,7 @@
 #include "attention.h"
 #include "f8.h"
 
-enum { ROUNDS = 160, KEYS_MAX = 1200, ROWS_MAX = BNY_ATTENTION_HEADS_MAX, DIM_MAX = 256 };
+enum { ROUNDS = 160, KEYS_MAX = 1200, ROWS_MAX = BNY_ATTENTION_HEADS_MAX, DIM_MAX = 512 };
 
 static uint64_t state;
 
@@ -61,13 +61,13 @@ static void *fill(size_t count, banyan_dtype dtype, double **values) {
 }
 
 static void make(problem *p) {
-  static const int32_t dims[] = {64, 128, 256, 192, 80, 96};
+  static const int32_t dims[] = {64, 128, 256, 192, 80, 96, 384, 512};
   bny_attention_task *task = &p->task;
   memset(p, 0, sizeof *p);
-  task->group = 1 + (int32_t)random_below(8);
-  task->head_dim = random_below(2) ? dims[random_below(6)] : 1 + (int32_t)random_below(100);
-  task->value_dim = random_below(2) ? dims[random_below(6)] : 1 + (int32_t)random_below(100);
-  task->heads = 1 + (int32_t)random_below((uint32_t)bny_attention_heads_max(task->head_dim, task->value_dim));
+  task->group = random_below(4) ? 1 + (int32_t)random_below(8) : 16;
+  task->head_dim = random_below(2) ? dims[random_below(8)] : 1 + (int32_t)random_below(100);
+  task->value_dim = random_below(2) ? dims[random_below(8)] : 1 + (int32_t)random_below(100);
+  task->heads = 1 + (int32_t)random_below(BNY_ATTENTION_HEADS_MAX);
   task->keys = random_below(3) ? 1 + (int32_t)random_below(100) : 1 + (int32_t)random_below(KEYS_MAX);
   task->q_dtype = (banyan_dtype)(BANYAN_F32 + random_below(3));
   task->kv_dtype = (banyan_dtype)(BANYAN_F32 + random_below(6));
