@@ -180,18 +180,15 @@ static __attribute__((noinline)) void attention_settle(const bny_attention_task 
 }
 #endif
 
-/* sums->n += n, then n = 0. Sums of no keys are not read: they are not written before the first block. */
+/* sums->n += n, then n = 0. */
 static inline __attribute__((always_inline)) void attention_fold(const bny_attention_task *task, banyan_dtype form,
                                                                  attention_work *work, bny_attention_sums *sums) {
   for (int32_t h = 0; h < task->heads; h++) {
     double m = attention_max(work, h), factor = bny_attention_rescale(sums->m[h], m);
-    bool is_first = sums->m[h] == -INFINITY;
     double *total = sums->n + h * work->n_stride;
     float *n = work->n + h * work->n_stride, room[BNY_ATTENTION_VALUE_DIM_MAX];
     const float *columns = attention_columns(form, n, work->n_stride, room);
-    for (int32_t j = 0; is_first && j < work->n_stride; j++) total[j] = (double)columns[j] * work->v_factor;
-    for (int32_t j = 0; !is_first && j < work->n_stride; j++)
-      total[j] = total[j] * factor + (double)columns[j] * work->v_factor;
+    for (int32_t j = 0; j < work->n_stride; j++) total[j] = total[j] * factor + (double)columns[j] * work->v_factor;
     memset(n, 0, (size_t)work->n_stride * sizeof *n);
     sums->m[h] = m;
   }
@@ -439,7 +436,7 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   work.q_stride = bny_attention_padded(task->head_dim);
   work.n_stride = bny_attention_padded(task->value_dim);
   memset(work.n, 0, (size_t)(task->heads * work.n_stride) * sizeof work.n[0]);
-  if (first == last) memset(sums->n, 0, (size_t)(task->heads * work.n_stride) * sizeof sums->n[0]);
+  memset(sums->n, 0, (size_t)(task->heads * work.n_stride) * sizeof sums->n[0]);
   memset(work.tile_d, 0, sizeof work.tile_d);
   memset(work.d, 0, sizeof work.d);
   for (int32_t i = 0; i < ATTENTION_LANES + ATTENTION_SPARE; i++) work.minus_m[i] = FLT_MAX;
