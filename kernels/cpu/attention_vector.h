@@ -221,10 +221,10 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
 static const float lanes_shown[4][ATTENTION_QUAD][BNY_ATTENTION_LANES_MAX]
     __attribute__((aligned(64))) = {LANES_OF_ROWS(1), LANES_OF_ROWS(2), LANES_OF_ROWS(3), LANES_OF_ROWS(4)};
 
-/* 2^(t - m) of rows from h on, whose scores are in `sums`. */
-INLINE void weigh_quad(int rows, int32_t keys, const bny_attention_task *task, vec (*sums)[ATTENTION_QUAD], int32_t h,
-                       int32_t quad, attention_work *work) {
-  vec scores = vec_sums(sums), minus_m = vec_load(work->minus_m + ATTENTION_QUAD * h);
+/* 2^(t - m) of rows from h on. */
+INLINE void weigh_quad(int rows, int32_t keys, const bny_attention_task *task, vec scores, int32_t h, int32_t quad,
+                       attention_work *work) {
+  vec minus_m = vec_load(work->minus_m + ATTENTION_QUAD * h);
   if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
     minus_m = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
   vec x = vec_fma(scores, vec_set1(work->k_factor), minus_m);
@@ -249,24 +249,59 @@ INLINE void weigh_block(int heads, const bny_attention_task *task, banyan_dtype 
   }
   score_block(heads, task, dtype, work->q + h * work->q_stride, work->q_stride, rows, ahead, sums);
   UNROLL for (int i = 0; i < heads; i += SUM_HEADS) {
-    weigh_quad(heads - i < SUM_HEADS ? heads - i : SUM_HEADS, keys, task, sums + i, h + i, quad, work);
+    weigh_quad(heads - i < SUM_HEADS ? heads - i : SUM_HEADS, keys, task, vec_sums(sums + i), h + i, quad, work);
   }
+}
+
+/* The quads from `quad` on whose scores of row h fill a vector, with the bits that weigh_quad() gives them. */
+INLINE void weigh_row(const bny_attention_task *task, vec scores, int32_t h, int32_t quad, attention_work *work) {
+  float *tile_d = work->tile_d + ATTENTION_QUAD * h, lanes[2 * VEC_LANES];
+  vec x = vec_fma(scores, vec_set1(work->k_factor), vec_set1(work->minus_m[ATTENTION_QUAD * h]));
+  if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
+    vec_store(lanes, scores);
+    vec_store(lanes + VEC_LANES, vec_zero());
+    for (int32_t i = 0; i < SUM_HEADS; i++)
+      weigh_quad(1, ATTENTION_QUAD, task, vec_load(lanes + ATTENTION_QUAD * i), h, quad + i, work);
+    return;
+  }
+  vec_store(lanes, vec_exp2(x));
+  UNROLL for (int32_t i = 0; i < SUM_HEADS; i++) {
+    const float *weights = lanes + ATTENTION_QUAD * i;
+    memcpy(work->p + (quad + i) * ATTENTION_LANES + ATTENTION_QUAD * h, weights, ATTENTION_QUAD * sizeof *weights);
+    UNROLL for (int32_t key = 0; key < ATTENTION_QUAD; key++) tile_d[key] += weights[key];
+  }
+}
+
+/* The rows of a quad's keys: beyond the last this repeats that key, whose lanes get no weight. Returns how many bytes
+ * behind them are prefetched; 0: none. */
+INLINE int64_t quad_rows(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t keys,
+                         const char **rows) {
+  int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
+  int64_t step = task->k_token_stride * element;
+  int64_t ahead = first + keys_ahead + ATTENTION_QUAD <= task->keys ? keys_ahead * step : 0;
+  rows[0] = attention_row(task->k, task->k_token_stride, first, dtype);
+  UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
+  for (int32_t at = 0; is_grouped(dtype) && ahead != 0 && at < ATTENTION_QUAD; at++)
+    prefetch_bytes(rows[at] + ahead, task->head_dim * element);
+  return ahead;
 }
 
 INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                             attention_work *work) {
-  int64_t step = task->k_token_stride * (int64_t)attention_element_bytes(dtype);
-  int64_t row_bytes = task->head_dim * (int64_t)attention_element_bytes(dtype);
-  int32_t keys_ahead = attention_ahead(task, dtype), end = work->row + work->rows;
-  for (int32_t i = 0; i < count; i += ATTENTION_QUAD) {
+  const char *rows[ATTENTION_QUAD];
+  int32_t end = work->row + work->rows, i = 0;
+  for (; SUM_HEADS > 1 && work->rows == 1 && i + VEC_LANES <= count; i += VEC_LANES) {
+    vec sums[SUM_HEADS][ATTENTION_QUAD];
+    for (int32_t x = 0; x < SUM_HEADS; x++) {
+      int64_t ahead = quad_rows(task, dtype, first + i + ATTENTION_QUAD * x, ATTENTION_QUAD, rows);
+      UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[x][j] = vec_zero();
+      score_block(1, task, dtype, work->q + work->row * work->q_stride, work->q_stride, rows, ahead, sums + x);
+    }
+    weigh_row(task, vec_sums(sums), work->row, i / ATTENTION_QUAD, work);
+  }
+  for (; i < count; i += ATTENTION_QUAD) {
     int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD, quad = i / ATTENTION_QUAD;
-    int64_t ahead = first + i + keys_ahead + ATTENTION_QUAD <= task->keys ? keys_ahead * step : 0;
-    const char *rows[ATTENTION_QUAD];
-    rows[0] = attention_row(task->k, task->k_token_stride, first + i, dtype);
-    /* Beyond the last key this repeats that key, whose lanes get no weight. */
-    UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
-    for (int32_t at = 0; is_grouped(dtype) && ahead != 0 && at < ATTENTION_QUAD; at++)
-      prefetch_bytes(rows[at] + ahead, row_bytes);
+    int64_t ahead = quad_rows(task, dtype, first + i, keys, rows);
     for (int32_t h = work->row; h < end; ahead = 0) {
       int32_t left = end - h;
       if (left >= SCORE_HEADS) {
@@ -290,21 +325,23 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
                         const char *v, int32_t count, int64_t ahead, const float *p, float *n, int32_t n_stride) {
   size_t element = attention_element_bytes(dtype);
   int64_t v_step = task->v_token_stride * (int64_t)element;
-  vec sums[VALUE_HEADS][VALUE_VECTORS(1)], values[VALUE_VECTORS(1)];
+  const int spread = spread_vectors(dtype);
+  vec sums[VALUE_HEADS][VALUE_VECTORS(1)];
   UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero(); }
   for (int32_t i = 0; i < count; i++) {
-    UNROLL for (int j = 0; j < vectors; j += spread_vectors(dtype)) {
-      const char *at = v + (size_t)(j * VEC_LANES) * element;
-      if (tail != 0 && j == vectors - 1)
-        values[j] = vec_row_tail(at, tail, dtype);
-      else
-        vec_spread(at, dtype, values + j);
-    }
+    const float *lanes = p + i / ATTENTION_QUAD * ATTENTION_LANES + i % ATTENTION_QUAD;
+    vec weights[VALUE_HEADS], values[ATTENTION_GROUP / VEC_LANES];
+    UNROLL for (int h = 0; h < heads; h++) weights[h] = vec_set1(lanes[ATTENTION_QUAD * h]);
     if (ahead != 0) prefetch_bytes(v + ahead, vectors * VEC_LANES * (int64_t)element);
-    const float *weights = p + i / ATTENTION_QUAD * ATTENTION_LANES + i % ATTENTION_QUAD;
-    UNROLL for (int h = 0; h < heads; h++) {
-      vec weight = vec_set1(weights[ATTENTION_QUAD * h]);
-      UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_fma(weight, values[j], sums[h][j]);
+    UNROLL for (int j = 0; j < vectors; j += spread) {
+      const char *at = v + (size_t)(j * VEC_LANES) * element;
+      if (tail != 0)
+        values[0] = vec_row_tail(at, tail, dtype);
+      else
+        vec_spread(at, dtype, values);
+      UNROLL for (int h = 0; h < heads; h++) {
+        UNROLL for (int x = 0; x < spread; x++) sums[h][j + x] = vec_fma(weights[h], values[x], sums[h][j + x]);
+      }
     }
     v += v_step;
   }
@@ -316,22 +353,24 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
   }
 }
 
+/* Adds to as many whole blocks of columns as there are from `column` on. Returns the first column behind them. */
+INLINE int32_t value_blocks(int heads, int vectors, const bny_attention_task *task, banyan_dtype dtype, const char *v,
+                            int32_t count, int64_t ahead, const float *p, float *n, int32_t n_stride, int32_t column) {
+  int32_t element = (int32_t)attention_element_bytes(dtype), block = vectors * VEC_LANES;
+  for (; column + block <= task->value_dim; column += block)
+    value_block(heads, vectors, 0, task, dtype, v + column * element, count, ahead, p, n + column, n_stride);
+  return column;
+}
+
 INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *v, int32_t count,
                         int64_t ahead, const float *p, float *n, int32_t n_stride) {
-  int32_t element = (int32_t)attention_element_bytes(dtype);
-  int32_t block = VALUE_VECTORS(heads) * VEC_LANES;
-  int32_t column = 0;
-  for (; column + block <= task->value_dim; column += block)
-    value_block(heads, VALUE_VECTORS(heads), 0, task, dtype, v + column * element, count, ahead, p, n + column,
-                n_stride);
-  for (; is_grouped(dtype) && column < task->value_dim; column += spread_vectors(dtype) * VEC_LANES)
-    value_block(heads, spread_vectors(dtype), 0, task, dtype, v + column * element, count, ahead, p, n + column,
-                n_stride);
-  for (; !is_grouped(dtype) && column + VEC_LANES <= task->value_dim; column += VEC_LANES)
-    value_block(heads, 1, 0, task, dtype, v + column * element, count, ahead, p, n + column, n_stride);
-  if (!is_grouped(dtype) && column < task->value_dim)
-    value_block(heads, 1, task->value_dim - column, task, dtype, v + column * element, count, 0, p, n + column,
-                n_stride);
+  int32_t column = 0, dim = task->value_dim;
+  UNROLL for (int vectors = VALUE_VECTORS(heads); vectors >= spread_vectors(dtype); vectors /= 2) {
+    column = value_blocks(heads, vectors, task, dtype, v, count, ahead, p, n, n_stride, column);
+  }
+  if (!is_grouped(dtype) && column < dim)
+    value_block(heads, 1, dim - column, task, dtype, v + column * (int32_t)attention_element_bytes(dtype), count, 0, p,
+                n + column, n_stride);
 }
 
 INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
