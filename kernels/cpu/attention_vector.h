@@ -47,6 +47,26 @@ INLINE void prefetch_bytes(const char *first, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 3);
 }
 
+/* Later lines, in the order of memory: that is what a processor's own prefetching follows. */
+typedef struct next_lines {
+  const char *row;
+  int64_t step;                /* bytes from row to row */
+  int32_t at, row_bytes, rows; /* rows: those that are left */
+  int32_t block, key;          /* lines to prefetch as a block of columns begins, and at each key of it */
+  int64_t ahead;               /* instead: how many bytes behind the lines at hand others are prefetched; 0: none */
+} next_lines;
+
+INLINE void prefetch_next(next_lines *next, int32_t lines) {
+  for (int32_t i = 0; i < lines; i++) {
+    __builtin_prefetch(next->row + next->at, 0, 3);
+    next->at += LINE_BYTES;
+    if (next->at < next->row_bytes) continue;
+    next->at = 0;
+    next->row += next->step;
+    if (--next->rows == 0) next->block = next->key = 0;
+  }
+}
+
 static inline double attention_factor(banyan_dtype form) { return form == BANYAN_E4M3 ? 0x1p-8 : 1; }
 
 /* ---- grouped forms ----------------------------------------------------------------------------------------------- */
@@ -149,10 +169,14 @@ INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k
   }
 }
 
-/* Prefetches a line of each key, `ahead` bytes behind those at hand; 0: none. */
-INLINE void score_ahead(const char *const *rows, int32_t at, int64_t ahead) {
-  if (ahead == 0) return;
-  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) __builtin_prefetch(rows[i] + at + ahead, 0, 3);
+/* Prefetches as many lines as those at hand. */
+INLINE void score_ahead(int heads, banyan_dtype dtype, const char *const *rows, int32_t at, next_lines *next) {
+  if (heads > 1 && dtype == BANYAN_F32) { /* as measured */
+    prefetch_next(next, next->key);
+    return;
+  }
+  if (next->ahead == 0) return;
+  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) __builtin_prefetch(rows[i] + at + next->ahead, 0, 3);
 }
 
 /* 64 columns. */
@@ -191,14 +215,14 @@ INLINE void score_columns(int heads, banyan_dtype dtype, const float *q, int32_t
 }
 
 INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
-                        const char *const *rows, int64_t ahead, vec (*sums)[ATTENTION_QUAD]) {
+                        const char *const *rows, next_lines *next, vec (*sums)[ATTENTION_QUAD]) {
   int32_t bytes = (int32_t)attention_element_bytes(dtype), line = LINE_BYTES / bytes, dim = task->head_dim, j = 0;
   for (; is_grouped(dtype) && j < dim; j += ATTENTION_GROUP) score_group(heads, dtype, q, q_stride, j, rows, sums);
   for (; !is_grouped(dtype) && j + line <= dim; j += line) {
-    score_ahead(rows, j * bytes, ahead);
+    score_ahead(heads, dtype, rows, j * bytes, next);
     UNROLL for (int x = 0; x < line; x += VEC_LANES) score_columns(heads, dtype, q, q_stride, j + x, rows, sums);
   }
-  if (!is_grouped(dtype) && j < dim) score_ahead(rows, j * bytes, ahead);
+  if (!is_grouped(dtype) && j < dim) score_ahead(heads, dtype, rows, j * bytes, next);
   for (; !is_grouped(dtype) && j + VEC_LANES <= dim; j += VEC_LANES)
     score_columns(heads, dtype, q, q_stride, j, rows, sums);
   if (!is_grouped(dtype) && j < dim) {
@@ -242,12 +266,12 @@ INLINE void weigh_quad(int rows, int32_t keys, const bny_attention_task *task, v
 }
 
 INLINE void weigh_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *const *rows,
-                        int64_t ahead, int32_t keys, int32_t h, int32_t quad, attention_work *work) {
+                        next_lines *next, int32_t keys, int32_t h, int32_t quad, attention_work *work) {
   vec sums[SCORE_HEADS][ATTENTION_QUAD];
   UNROLL for (int i = 0; i < SCORE_HEADS; i++) {
     UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[i][j] = vec_zero();
   }
-  score_block(heads, task, dtype, work->q + h * work->q_stride, work->q_stride, rows, ahead, sums);
+  score_block(heads, task, dtype, work->q + h * work->q_stride, work->q_stride, rows, next, sums);
   UNROLL for (int i = 0; i < heads; i += SUM_HEADS) {
     weigh_quad(heads - i < SUM_HEADS ? heads - i : SUM_HEADS, keys, task, vec_sums(sums + i), h + i, quad, work);
   }
@@ -272,18 +296,26 @@ INLINE void weigh_row(const bny_attention_task *task, vec scores, int32_t h, int
   }
 }
 
-/* The rows of a quad's keys: beyond the last this repeats that key, whose lanes get no weight. Returns how many bytes
- * behind them are prefetched; 0: none. */
-INLINE int64_t quad_rows(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t keys,
-                         const char **rows) {
+/* The rows of a quad's keys: beyond the last this repeats that key, whose lanes get no weight. Returns the lines of as
+ * many later keys. */
+INLINE next_lines quad_rows(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t keys,
+                            int32_t heads, const char **rows) {
   int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
   int64_t step = task->k_token_stride * element;
-  int64_t ahead = first + keys_ahead + ATTENTION_QUAD <= task->keys ? keys_ahead * step : 0;
+  next_lines next = {.row_bytes = task->head_dim * element, .step = step, .rows = ATTENTION_QUAD};
   rows[0] = attention_row(task->k, task->k_token_stride, first, dtype);
   UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
-  for (int32_t at = 0; is_grouped(dtype) && ahead != 0 && at < ATTENTION_QUAD; at++)
-    prefetch_bytes(rows[at] + ahead, task->head_dim * element);
-  return ahead;
+  if (first + keys_ahead + ATTENTION_QUAD > task->keys) return next;
+  next.row = rows[0] + keys_ahead * step;
+  if (is_grouped(dtype)) {
+    for (int32_t at = 0; at < ATTENTION_QUAD; at++) prefetch_bytes(next.row + at * step, next.row_bytes);
+  } else if (heads == 1 || dtype != BANYAN_F32)
+    next.ahead = keys_ahead * step;
+  else {
+    int32_t turns = heads / SCORE_HEADS + (heads % SCORE_HEADS > 1);
+    next.key = (ATTENTION_QUAD + turns - 1) / turns;
+  }
+  return next;
 }
 
 INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
@@ -293,25 +325,25 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
   for (; SUM_HEADS > 1 && work->rows == 1 && i + VEC_LANES <= count; i += VEC_LANES) {
     vec sums[SUM_HEADS][ATTENTION_QUAD];
     for (int32_t x = 0; x < SUM_HEADS; x++) {
-      int64_t ahead = quad_rows(task, dtype, first + i + ATTENTION_QUAD * x, ATTENTION_QUAD, rows);
+      next_lines next = quad_rows(task, dtype, first + i + ATTENTION_QUAD * x, ATTENTION_QUAD, 1, rows);
       UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[x][j] = vec_zero();
-      score_block(1, task, dtype, work->q + work->row * work->q_stride, work->q_stride, rows, ahead, sums + x);
+      score_block(1, task, dtype, work->q + work->row * work->q_stride, work->q_stride, rows, &next, sums + x);
     }
     weigh_row(task, vec_sums(sums), work->row, i / ATTENTION_QUAD, work);
   }
   for (; i < count; i += ATTENTION_QUAD) {
     int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD, quad = i / ATTENTION_QUAD;
-    int64_t ahead = quad_rows(task, dtype, first + i, keys, rows);
-    for (int32_t h = work->row; h < end; ahead = 0) {
+    next_lines next = quad_rows(task, dtype, first + i, keys, work->rows, rows);
+    for (int32_t h = work->row; h < end; next.ahead = 0) {
       int32_t left = end - h;
       if (left >= SCORE_HEADS) {
-        weigh_block(SCORE_HEADS, task, dtype, rows, ahead, keys, h, quad, work);
+        weigh_block(SCORE_HEADS, task, dtype, rows, &next, keys, h, quad, work);
         h += SCORE_HEADS;
       } else if (SCORE_HEADS > 2 && left >= 2) {
-        weigh_block(2, task, dtype, rows, ahead, keys, h, quad, work);
+        weigh_block(2, task, dtype, rows, &next, keys, h, quad, work);
         h += 2;
       } else {
-        weigh_block(1, task, dtype, rows, ahead, keys, h, quad, work);
+        weigh_block(1, task, dtype, rows, &next, keys, h, quad, work);
         h += 1;
       }
     }
@@ -320,19 +352,23 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
 
 /* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
 
-/* `tail`: elements in the last vector; 0: all. `ahead`: distance in bytes of the prefetch; 0: none. */
+/* `tail`: elements in the last vector; 0: all. */
 INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attention_task *task, banyan_dtype dtype,
-                        const char *v, int32_t count, int64_t ahead, const float *p, float *n, int32_t n_stride) {
+                        const char *v, int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride) {
   size_t element = attention_element_bytes(dtype);
   int64_t v_step = task->v_token_stride * (int64_t)element;
   const int spread = spread_vectors(dtype);
   vec sums[VALUE_HEADS][VALUE_VECTORS(1)];
   UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero(); }
+  if (heads > 1) prefetch_next(next, next->block);
   for (int32_t i = 0; i < count; i++) {
     const float *lanes = p + i / ATTENTION_QUAD * ATTENTION_LANES + i % ATTENTION_QUAD;
     vec weights[VALUE_HEADS], values[ATTENTION_GROUP / VEC_LANES];
     UNROLL for (int h = 0; h < heads; h++) weights[h] = vec_set1(lanes[ATTENTION_QUAD * h]);
-    if (ahead != 0) prefetch_bytes(v + ahead, vectors * VEC_LANES * (int64_t)element);
+    if (heads > 1)
+      prefetch_next(next, next->key);
+    else if (next->ahead != 0)
+      prefetch_bytes(v + next->ahead, vectors * VEC_LANES * (int64_t)element);
     UNROLL for (int j = 0; j < vectors; j += spread) {
       const char *at = v + (size_t)(j * VEC_LANES) * element;
       if (tail != 0)
@@ -355,46 +391,67 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
 
 /* Adds to as many whole blocks of columns as there are from `column` on. Returns the first column behind them. */
 INLINE int32_t value_blocks(int heads, int vectors, const bny_attention_task *task, banyan_dtype dtype, const char *v,
-                            int32_t count, int64_t ahead, const float *p, float *n, int32_t n_stride, int32_t column) {
+                            int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride,
+                            int32_t column) {
   int32_t element = (int32_t)attention_element_bytes(dtype), block = vectors * VEC_LANES;
   for (; column + block <= task->value_dim; column += block)
-    value_block(heads, vectors, 0, task, dtype, v + column * element, count, ahead, p, n + column, n_stride);
+    value_block(heads, vectors, 0, task, dtype, v + column * element, count, next, p, n + column, n_stride);
   return column;
 }
 
 INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *v, int32_t count,
-                        int64_t ahead, const float *p, float *n, int32_t n_stride) {
+                        next_lines *next, const float *p, float *n, int32_t n_stride) {
   int32_t column = 0, dim = task->value_dim;
   UNROLL for (int vectors = VALUE_VECTORS(heads); vectors >= spread_vectors(dtype); vectors /= 2) {
-    column = value_blocks(heads, vectors, task, dtype, v, count, ahead, p, n, n_stride, column);
+    column = value_blocks(heads, vectors, task, dtype, v, count, next, p, n, n_stride, column);
   }
   if (!is_grouped(dtype) && column < dim)
-    value_block(heads, 1, dim - column, task, dtype, v + column * (int32_t)attention_element_bytes(dtype), count, 0, p,
-                n + column, n_stride);
+    value_block(heads, 1, dim - column, task, dtype, v + column * (int32_t)attention_element_bytes(dtype), count, next,
+                p, n + column, n_stride);
+}
+
+/* The lines of as many later values as are at hand, spread over the blocks of columns. */
+INLINE next_lines next_values(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                              int32_t rows) {
+  enum { BURST = 8 }; /* lines at once: a first-level cache waits for some 16 */
+  int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
+  int32_t lines = (task->value_dim * element + LINE_BYTES - 1) / LINE_BYTES;
+  int32_t heads = rows < VALUE_HEADS ? rows : VALUE_HEADS, columns = VALUE_VECTORS(heads) * VEC_LANES;
+  int32_t blocks = (task->value_dim + columns - 1) / columns * (rows / VALUE_HEADS + (rows % VALUE_HEADS > 1));
+  int32_t burst = (count * lines + blocks - 1) / blocks;
+  next_lines next = {.row = attention_row(task->v, task->v_token_stride, first + keys_ahead, dtype),
+                     .step = task->v_token_stride * element,
+                     .row_bytes = task->value_dim * element,
+                     .rows = count};
+  if (task->keys - first - count < keys_ahead) return next;
+  if (rows == 1)
+    next.ahead = keys_ahead * next.step;
+  else if (lines < blocks && burst <= BURST)
+    next.block = burst;
+  else
+    next.key = (lines + blocks - 1) / blocks;
+  return next;
 }
 
 INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work) {
   const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
-  int32_t keys_ahead = attention_ahead(task, dtype);
-  int64_t ahead = keys_ahead * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
-  if (task->keys - first - count < keys_ahead) ahead = 0;
   int32_t end = work->row + work->rows;
+  next_lines next = next_values(task, dtype, first, count, work->rows);
   for (int32_t h = work->row; h < end;) {
     const float *p = work->p + ATTENTION_QUAD * h;
     float *n = work->n + h * work->n_stride;
     int32_t left = end - h;
     int32_t stride = work->n_stride;
     if (left >= 4)
-      value_heads(4, task, dtype, v, count, ahead, p, n, stride);
+      value_heads(4, task, dtype, v, count, &next, p, n, stride);
     else if (left == 3)
-      value_heads(3, task, dtype, v, count, ahead, p, n, stride);
+      value_heads(3, task, dtype, v, count, &next, p, n, stride);
     else if (left == 2)
-      value_heads(2, task, dtype, v, count, ahead, p, n, stride);
+      value_heads(2, task, dtype, v, count, &next, p, n, stride);
     else
-      value_heads(1, task, dtype, v, count, ahead, p, n, stride);
+      value_heads(1, task, dtype, v, count, &next, p, n, stride);
     h += left < VALUE_HEADS ? left : VALUE_HEADS;
-    ahead = 0;
   }
 }
 
