@@ -153,16 +153,15 @@ static void configure_tiles(int32_t rows, int32_t heads) {
 }
 
 /* The least group for which this is faster than vectors, as measured. */
-static int32_t least_group(banyan_dtype type, int32_t head_dim) {
+static int32_t least_group(banyan_dtype type) {
   if (type == BANYAN_BF16 || type == BANYAN_E4M3 || type == BANYAN_I8) return 4;
-  if (type == BANYAN_F16) return head_dim <= 128 ? 7 : 9;
-  return INT32_MAX;
+  return type == BANYAN_F16 ? 9 : INT32_MAX;
 }
 
 static bool is_taken(const bny_attention_task *task) {
   int32_t columns = group_columns(task->kv_dtype);
-  return task->group >= least_group(task->kv_dtype, task->head_dim) && task->kv_rows == BANYAN_KV_ROWS_PLAIN &&
-         task->soft_cap == 0 && task->head_dim % columns == 0 && task->value_dim % columns == 0 &&
+  return task->group >= least_group(task->kv_dtype) && task->kv_rows == BANYAN_KV_ROWS_PLAIN && task->soft_cap == 0 &&
+         task->head_dim % columns == 0 && task->value_dim % columns == 0 &&
          task->head_dim / WORDS * parts_of(task->q_dtype) <= STEPS_MAX;
 }
 
