@@ -415,18 +415,20 @@ INLINE next_lines next_values(const bny_attention_task *task, banyan_dtype dtype
                               int32_t rows) {
   enum { BURST = 8 }; /* lines at once: a first-level cache waits for some 16 */
   int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
-  int32_t lines = (task->value_dim * element + LINE_BYTES - 1) / LINE_BYTES;
-  int32_t heads = rows < VALUE_HEADS ? rows : VALUE_HEADS, columns = VALUE_VECTORS(heads) * VEC_LANES;
-  int32_t blocks = (task->value_dim + columns - 1) / columns * (rows / VALUE_HEADS + (rows % VALUE_HEADS > 1));
-  int32_t burst = (count * lines + blocks - 1) / blocks;
   next_lines next = {.row = attention_row(task->v, task->v_token_stride, first + keys_ahead, dtype),
                      .step = task->v_token_stride * element,
                      .row_bytes = task->value_dim * element,
                      .rows = count};
   if (task->keys - first - count < keys_ahead) return next;
-  if (rows == 1)
+  if (rows == 1) {
     next.ahead = keys_ahead * next.step;
-  else if (lines < blocks && burst <= BURST)
+    return next;
+  }
+  int32_t heads = rows < VALUE_HEADS ? rows : VALUE_HEADS, columns = VALUE_VECTORS(heads) * VEC_LANES;
+  int32_t turns = rows / VALUE_HEADS + (rows % VALUE_HEADS > 1);
+  int32_t blocks = (task->value_dim + columns - 1) / columns * turns;
+  int32_t lines = (next.row_bytes + LINE_BYTES - 1) / LINE_BYTES, burst = (count * lines + blocks - 1) / blocks;
+  if (lines < blocks && burst <= BURST)
     next.block = burst;
   else
     next.key = (lines + blocks - 1) / blocks;
