@@ -113,6 +113,58 @@ TEST(first_lost_row_is_named) {
   problem_free(&p);
 }
 
+typedef struct call {
+  const banyan_attention_desc *desc;
+  const banyan_partial *out;
+  banyan_status status;
+} call;
+
+static void *run_call(void *argument) {
+  call *one = argument;
+  one->status = banyan_attention(one->desc, one->out);
+  return NULL;
+}
+
+/* A thread of the stack that banyan_attention.h promises to suffice: beyond it lies a page that nobody may touch. */
+static void run_on_promised_stack(const banyan_attention_desc *desc) {
+  enum { PROMISED = 768 << 10 };
+  pthread_attr_t attributes;
+  pthread_t thread;
+  banyan_partial out;
+  result r = result_make(desc, &out);
+  call one = {.desc = desc, .out = &out, .status = BANYAN_ERR_ARGUMENT};
+  ck_assert_int_eq(pthread_attr_init(&attributes), 0);
+  ck_assert_int_eq(pthread_attr_setstacksize(&attributes, PROMISED), 0);
+  ck_assert_int_eq(pthread_create(&thread, &attributes, run_call, &one), 0);
+  ck_assert_int_eq(pthread_join(thread, NULL), 0);
+  ck_assert_int_eq(one.status, BANYAN_OK);
+  pthread_attr_destroy(&attributes);
+  result_free(&r);
+}
+
+/* Sequences so long that all levels of sums are at hand; their pages share the keys of the cache. */
+TEST_LOOP(stack_is_as_promised, 6) {
+  enum { KEYS = 600, LONG = 40000, HEADS = 16, PAGE_KEYS = 100 };
+  static int32_t table[LONG];
+  static const int32_t page_keys[] = {1, PAGE_KEYS}, length = LONG;
+  if (IS_SANITIZED) return; /* frames are larger */
+  random_state = (uint64_t)_i + 90;
+  problem p;
+  problem_make(&p, 1, HEADS, 1, 576, 512, BANYAN_F32, (banyan_dtype)(BANYAN_F32 + _i), (int32_t[]){KEYS}, 1);
+  p.desc.page_table = table;
+  p.desc.seq_lens = &length;
+  for (int i = 0; i < 2; i++) {
+    p.desc.page_keys = page_keys[i];
+    p.desc.pages = KEYS / page_keys[i];
+    p.desc.page_table_stride = LONG / page_keys[i];
+    p.desc.k_batch_stride = page_keys[i] * p.desc.k_token_stride;
+    p.desc.v_batch_stride = page_keys[i] * p.desc.v_token_stride;
+    for (int32_t at = 0; at < LONG; at++) table[at] = at % p.desc.pages;
+    run_on_promised_stack(&p.desc);
+  }
+  problem_free(&p);
+}
+
 static result run_in_comm(const banyan_attention_desc *desc, banyan_comm *comm) {
   banyan_partial out;
   banyan_op *op = NULL;
