@@ -178,7 +178,7 @@ static void attention_pack(const bny_attention_task *task, banyan_dtype form, at
 /* The lines of the whole tile that is `tiles` further. Where there is none, the lines are those at hand. */
 INLINE lines_ahead lines_after(const bny_attention_task *task, banyan_dtype form, const void *base,
                                int64_t token_stride, int32_t columns, int32_t first, int32_t tiles) {
-  bool has_next = first + (tiles + 1) * KEYS <= task->keys;
+  bool has_next = task->keys - first >= (tiles + 1) * KEYS;
   int64_t stride = token_stride * (int64_t)attention_element_bytes(form);
   int32_t row_bytes = columns * (int32_t)attention_element_bytes(form);
   bool is_line = row_bytes == ROW_BYTES;

@@ -305,7 +305,7 @@ INLINE next_lines quad_rows(const bny_attention_task *task, banyan_dtype dtype, 
   next_lines next = {.row_bytes = task->head_dim * element, .step = step, .rows = ATTENTION_QUAD};
   rows[0] = attention_row(task->k, task->k_token_stride, first, dtype);
   UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
-  if (first + keys_ahead + ATTENTION_QUAD > task->keys) return next;
+  if (task->keys - first < keys_ahead + ATTENTION_QUAD) return next;
   next.row = rows[0] + keys_ahead * step;
   if (is_grouped(dtype)) {
     for (int32_t at = 0; at < ATTENTION_QUAD; at++) prefetch_bytes(next.row + at * step, next.row_bytes);
