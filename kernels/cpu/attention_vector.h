@@ -17,8 +17,7 @@
  *   GROUPED_BF16, GROUPED_E4M3   1 where caches of the type have a grouped form; BF16_DOTS: 1 where there is vec_dot
  *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
  *
- * Each key and value is loaded and converted once for a block of heads. Rows are prefetched into the first-level cache,
- * a few KiB ahead.
+ * Each key and value is loaded and converted once for a block of heads. Rows are prefetched a few KiB ahead.
  */
 #ifndef BNY_CPU_ATTENTION_VECTOR_H
 #define BNY_CPU_ATTENTION_VECTOR_H
@@ -43,8 +42,8 @@ INLINE int32_t attention_ahead(const bny_attention_task *task, banyan_dtype dtyp
   return row_bytes < 512 ? 6144 / row_bytes : 8;
 }
 
-INLINE void prefetch_bytes(const char *first, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 3);
+INLINE void prefetch_bytes(const char *first, int64_t bytes, bool far) {
+  for (int64_t at = 0; at < bytes; at += LINE_BYTES) attention_prefetch(first + at, far);
 }
 
 /* Later lines, in the order of memory: that is what a processor's own prefetching follows. */
@@ -54,11 +53,12 @@ typedef struct next_lines {
   int32_t at, row_bytes, rows; /* rows: those that are left */
   int32_t block, key;          /* lines to prefetch as a block of columns begins, and at each key of it */
   int64_t ahead;               /* instead: how many bytes behind the lines at hand others are prefetched; 0: none */
+  bool far;                    /* of attention_prefetch() */
 } next_lines;
 
 INLINE void prefetch_next(next_lines *next, int32_t lines) {
   for (int32_t i = 0; i < lines; i++) {
-    __builtin_prefetch(next->row + next->at, 0, 3);
+    attention_prefetch(next->row + next->at, next->far);
     next->at += LINE_BYTES;
     if (next->at < next->row_bytes) continue;
     next->at = 0;
@@ -176,7 +176,7 @@ INLINE void score_ahead(int heads, banyan_dtype dtype, const char *const *rows, 
     return;
   }
   if (next->ahead == 0) return;
-  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) __builtin_prefetch(rows[i] + at + next->ahead, 0, 3);
+  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) attention_prefetch(rows[i] + at + next->ahead, next->far);
 }
 
 /* 64 columns. */
@@ -299,16 +299,16 @@ INLINE void weigh_row(const bny_attention_task *task, vec scores, int32_t h, int
 /* The rows of a quad's keys: beyond the last this repeats that key, whose lanes get no weight. Returns the lines of as
  * many later keys. */
 INLINE next_lines quad_rows(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t keys,
-                            int32_t heads, const char **rows) {
+                            int32_t heads, bool far, const char **rows) {
   int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
   int64_t step = task->k_token_stride * element;
-  next_lines next = {.row_bytes = task->head_dim * element, .step = step, .rows = ATTENTION_QUAD};
+  next_lines next = {.row_bytes = task->head_dim * element, .step = step, .rows = ATTENTION_QUAD, .far = far};
   rows[0] = attention_row(task->k, task->k_token_stride, first, dtype);
   UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
   if (task->keys - first < keys_ahead + ATTENTION_QUAD) return next;
   next.row = rows[0] + keys_ahead * step;
   if (is_grouped(dtype)) {
-    for (int32_t at = 0; at < ATTENTION_QUAD; at++) prefetch_bytes(next.row + at * step, next.row_bytes);
+    for (int32_t at = 0; at < ATTENTION_QUAD; at++) prefetch_bytes(next.row + at * step, next.row_bytes, far);
   } else if (heads == 1 || dtype != BANYAN_F32)
     next.ahead = keys_ahead * step;
   else {
@@ -325,7 +325,7 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
   for (; SUM_HEADS > 1 && work->rows == 1 && i + VEC_LANES <= count; i += VEC_LANES) {
     vec sums[SUM_HEADS][ATTENTION_QUAD];
     for (int32_t x = 0; x < SUM_HEADS; x++) {
-      next_lines next = quad_rows(task, dtype, first + i + ATTENTION_QUAD * x, ATTENTION_QUAD, 1, rows);
+      next_lines next = quad_rows(task, dtype, first + i + ATTENTION_QUAD * x, ATTENTION_QUAD, 1, work->far, rows);
       UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[x][j] = vec_zero();
       score_block(1, task, dtype, work->q + work->row * work->q_stride, work->q_stride, rows, &next, sums + x);
     }
@@ -333,7 +333,7 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
   }
   for (; i < count; i += ATTENTION_QUAD) {
     int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD, quad = i / ATTENTION_QUAD;
-    next_lines next = quad_rows(task, dtype, first + i, keys, work->rows, rows);
+    next_lines next = quad_rows(task, dtype, first + i, keys, work->rows, work->far, rows);
     for (int32_t h = work->row; h < end; next.ahead = 0) {
       int32_t left = end - h;
       if (left >= SCORE_HEADS) {
@@ -368,7 +368,7 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
     if (heads > 1)
       prefetch_next(next, next->key);
     else if (next->ahead != 0)
-      prefetch_bytes(v + next->ahead, vectors * VEC_LANES * (int64_t)element);
+      prefetch_bytes(v + next->ahead, vectors * VEC_LANES * (int64_t)element, next->far);
     UNROLL for (int j = 0; j < vectors; j += spread) {
       const char *at = v + (size_t)(j * VEC_LANES) * element;
       if (tail != 0)
@@ -412,13 +412,14 @@ INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype 
 
 /* The lines of as many later values as are at hand, spread over the blocks of columns. */
 INLINE next_lines next_values(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                              int32_t rows) {
+                              int32_t rows, bool far) {
   enum { BURST = 8 }; /* lines at once: a first-level cache waits for some 16 */
   int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
   next_lines next = {.row = attention_row(task->v, task->v_token_stride, first + keys_ahead, dtype),
                      .step = task->v_token_stride * element,
                      .row_bytes = task->value_dim * element,
-                     .rows = count};
+                     .rows = count,
+                     .far = far};
   if (task->keys - first - count < keys_ahead) return next;
   if (rows == 1) {
     next.ahead = keys_ahead * next.step;
@@ -439,7 +440,7 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
                                  attention_work *work) {
   const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
   int32_t end = work->row + work->rows;
-  next_lines next = next_values(task, dtype, first, count, work->rows);
+  next_lines next = next_values(task, dtype, first, count, work->rows, work->far);
   for (int32_t h = work->row; h < end;) {
     const float *p = work->p + ATTENTION_QUAD * h;
     float *n = work->n + h * work->n_stride;
