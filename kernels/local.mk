@@ -17,9 +17,11 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/attention_bytes.h \
   %D%/cpu/attention_exp2.h \
   %D%/cpu/attention_loop.h \
+  %D%/cpu/attention_narrow.h \
   %D%/cpu/attention_portable.c \
   %D%/cpu/attention_table.c \
   %D%/cpu/attention_vector.h \
+  %D%/cpu/attention_wide.h \
   %D%/cpu/block.h \
   %D%/cpu/merge_blocks.h \
   %D%/cpu/merge_template.h \

@@ -5,16 +5,23 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define ATTENTION_FORMS ATTENTION_TYPES X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
+#include "attention.h"
+
+/* The keys or the values of a tile as f32. */
+typedef struct unpacked_tile {
+  float values[8 * BNY_ATTENTION_HEAD_DIM_MAX];
+} unpacked_tile;
+
+#define ATTENTION_FORMS ATTENTION_TYPES
+#define ATTENTION_OWN_TILE
+#define ATTENTION_MORE_WORK unpacked_tile
 
 #include "attention_loop.h"
 
 typedef __m256 vec;
-typedef __m256i word_vec;
+typedef __m128 vec4;
 
-enum { VEC_LANES = 8, SCORE_HEADS = 2, GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
-
-#define VALUE_VECTORS(heads) ((heads) >= 3 ? 2 : (heads) == 2 ? 4 : 8)
+enum { VEC_LANES = 8 };
 
 #define VECTOR static inline __attribute__((always_inline))
 
@@ -53,21 +60,22 @@ VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   return vec_row(elements, dtype);
 }
 
-VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
-  (void)dtype;
-  words[0] = _mm256_loadu_si256((const __m256i *)at);
+/* The same for 16 elements of E4M3, for which there is no NaN. */
+VECTOR void vec_row_pair(const char *at, vec *values) {
+  __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at));
+  __m256i halves = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80));
+  values[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+  values[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
 }
 
-VECTOR vec vec_even(word_vec words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
-
-VECTOR vec vec_odd(word_vec words) {
-  return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
-}
-
-VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
-  (void)query;
-  (void)words;
-  return sums;
+VECTOR bool vec_any_nan(const char *at, int32_t count) {
+  const __m256i sign = _mm256_set1_epi8((char)0x80), nan = _mm256_set1_epi8(-1);
+  __m256i any = _mm256_setzero_si256();
+  for (int32_t i = 0; i < count; i += 32) {
+    __m256i bytes = _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(at + i)), sign);
+    any = _mm256_or_si256(any, _mm256_cmpeq_epi8(bytes, nan));
+  }
+  return _mm256_testz_si256(any, any) == 0;
 }
 
 /* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
@@ -78,9 +86,11 @@ VECTOR vec sums_of_halves(const vec *v) {
   return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(d01, d23)), _mm256_castpd_ps(_mm256_unpackhi_pd(d01, d23)));
 }
 
-VECTOR vec vec_sums(vec (*v)[4]) {
-  vec a = sums_of_halves(v[0]), b = sums_of_halves(v[1]);
-  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+VECTOR void vec4_store(float *at, vec4 value) { _mm_storeu_ps(at, value); }
+
+VECTOR vec4 vec_four_sums(const vec *v) {
+  vec sums = sums_of_halves(v);
+  return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
 VECTOR vec vec_least(vec a, vec b) { return _mm256_min_ps(a, b); }
@@ -100,7 +110,7 @@ VECTOR vec vec_exp2(vec x) {
   return _mm256_and_ps(_mm256_castsi256_ps(y), kept);
 }
 
-#include "attention_vector.h"
+#include "attention_narrow.h"
 
 static bool supported(void) {
   unsigned eax, ebx, ecx = 0, edx;

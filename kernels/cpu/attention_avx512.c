@@ -100,7 +100,7 @@ VECTOR vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
 
 VECTOR bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
 
-#include "attention_vector.h"
+#include "attention_wide.h"
 
 static bool supported(void) {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

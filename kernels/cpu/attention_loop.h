@@ -15,6 +15,7 @@
  *   ATTENTION_MATRIX_ONLY if defined: the forms are of matrices, nothing is unpacked, and there is one hook more:
  *   attention_add_one    adds a key to the row at hand
  *   ATTENTION_MORE_WORK  if defined: the type of further work memory, `more`
+ *   ATTENTION_OWN_TILE   if defined: attention_tile is a hook too: keys of a tile, at most ATTENTION_TILE of them
  *
  * Hooks for weights and sums work on rows [work->row, work->row + work->rows).
  *
@@ -61,6 +62,13 @@ enum {
   ATTENTION_SPARE = BNY_ATTENTION_LANES_MAX, /* lanes beyond the last row, for whole vectors from any row on */
 };
 
+/* Rows that are read next. */
+typedef struct attention_next {
+  const char *row;
+  int64_t step; /* bytes from row to row */
+  int32_t row_bytes, rows;
+} attention_next;
+
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
   float n[BNY_ATTENTION_VALUE_FLOATS];                                          /* sums of this block, relative to m */
@@ -68,11 +76,12 @@ typedef struct attention_work {
   float minus_m[ATTENTION_LANES + ATTENTION_SPARE];                             /* FLT_MAX: no key so far */
   float tile_d[ATTENTION_LANES + ATTENTION_SPARE];                              /* sums of this tile, relative to m */
   double d[ATTENTION_LANES + ATTENTION_SPARE];                                  /* of the tiles before */
-  float k_factor;             /* of logits as the hooks compute them, to true ones */
-  double v_factor;            /* the same of sums */
-  int32_t q_stride, n_stride; /* floats between rows */
-  int32_t row, rows;          /* the rows that hooks work on */
-  bool far;                   /* of attention_prefetch() */
+  float k_factor;                /* of logits as the hooks compute them, to true ones */
+  double v_factor;               /* the same of sums */
+  int32_t q_stride, n_stride;    /* floats between rows */
+  int32_t row, rows;             /* the rows that hooks work on */
+  attention_next next_k, next_v; /* of the next tile, if it is known */
+  bool far;                      /* of attention_prefetch() */
 #ifdef ATTENTION_MORE_WORK
   ATTENTION_MORE_WORK more;
 #endif
@@ -83,6 +92,9 @@ static inline __attribute__((always_inline)) size_t attention_element_bytes(bany
   return type == BANYAN_F32 ? 4 : type == BANYAN_F16 || type == BANYAN_BF16 ? 2 : 1;
 }
 
+#ifdef ATTENTION_OWN_TILE
+static int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype);
+#else
 /* Keys of a tile. A tile stays in the first-level cache, with the next rows beside it. Where rows are short, long tiles
  * spread the work that each tile takes over more keys. What is best for long rows was measured: those of 576 bytes
  * are of MLA, whose keys are its values too. Bits depend on this, so it depends on rows of the cache alone. */
@@ -93,6 +105,7 @@ static inline __attribute__((always_inline)) int32_t attention_tile(const bny_at
   if (row_bytes < 256) return row_bytes <= 64 ? ATTENTION_TILE : 32;
   return row_bytes >= 576 && row_bytes < 1024 ? ATTENTION_LONG_TILE : 8;
 }
+#endif
 
 static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
                                                                        banyan_dtype dtype) {
@@ -322,36 +335,75 @@ static inline bny_attention_task attention_flashmla(const bny_attention_task *ta
 }
 #endif
 
+/* A tile: keys [from, from + count) of `keys`, which is the task or a page of it. */
+typedef struct attention_span {
+  bny_attention_task page;
+  const bny_attention_task *keys;
+  int32_t from, count;
+} attention_span;
+
+/* The tile that begins at key `first`, which is `done` keys behind the first one. It lies in one block and one page. */
+static inline __attribute__((always_inline)) void attention_locate(const bny_attention_task *task, banyan_dtype dtype,
+                                                                   int32_t first, int32_t done, int32_t left,
+                                                                   attention_span *span) {
+  int32_t most = attention_tile(task, dtype), block = BNY_ATTENTION_BLOCK - done % BNY_ATTENTION_BLOCK;
+  if (most > block) most = block;
+  span->keys = task;
+  span->from = first;
+  span->count = left < most ? left : most;
+  if (!task->pages || left <= 0) return;
+  span->page = attention_page(task, first);
+  span->keys = &span->page;
+  span->from = first % task->page_keys;
+  if (span->page.keys - span->from < span->count) span->count = span->page.keys - span->from;
+}
+
+/* Tells hooks what they may prefetch. Values that are keys too are there by then. */
+static inline __attribute__((always_inline)) void attention_announce(const attention_span *span, attention_work *work) {
+  const bny_attention_task *keys = span->keys;
+  bool is_plain = keys->kv_rows == BANYAN_KV_ROWS_PLAIN;
+  banyan_dtype type = keys->kv_dtype;
+  int32_t element = (int32_t)attention_element_bytes(type);
+  work->next_k = (attention_next){
+      .row = attention_row(keys->k, keys->k_token_stride, span->from, type),
+      .step = keys->k_token_stride * element,
+      .row_bytes = is_plain ? keys->head_dim * element : BNY_FLASHMLA_BYTES,
+      .rows = span->count,
+  };
+  work->next_v = (attention_next){
+      .row = attention_row(keys->v, keys->v_token_stride, span->from, type),
+      .step = keys->v_token_stride * element,
+      .row_bytes = keys->value_dim * element,
+      .rows = is_plain && keys->v != keys->k ? span->count : 0,
+  };
+}
+
 /* `unpacked`: where rows of FlashMLA's are converted to f32, which `dtype` is then; NULL: rows are plain. */
 static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
                                                                  int32_t key, int32_t last, attention_rows *unpacked,
                                                                  attention_work *work, bny_attention_sums *sums) {
-  for (int32_t block = key; block < last;) {
-    int32_t block_end = last - block > BNY_ATTENTION_BLOCK ? block + BNY_ATTENTION_BLOCK : last;
-    for (int32_t first = block; first < block_end;) {
-      int32_t most = attention_tile(task, dtype), from = first;
-      int32_t count = block_end - first > most ? most : block_end - first;
-      bny_attention_task page, tile;
-      const bny_attention_task *keys = task;
-      if (task->pages) { /* a tile lies in one page */
-        page = attention_page(task, first);
-        keys = &page;
-        from = first % task->page_keys;
-        count = page.keys - from < count ? page.keys - from : count;
-      }
-      if (unpacked) {
-        tile = attention_flashmla(keys, from, count, unpacked);
-        keys = &tile;
-        from = 0;
-      }
-      if (task->sights && !attention_all_seen(task, first, count))
-        attention_add_by_row(task, keys, dtype, first, from, count, work);
-      else
-        attention_add(keys, dtype, from, count, work);
-      first += count;
+  attention_span spans[2], *span = spans, *next = spans + 1;
+  attention_locate(task, dtype, key, 0, last - key, span);
+  for (int32_t first = key; first < last;) {
+    int32_t from = span->from, count = span->count, end = first + count;
+    bny_attention_task tile;
+    const bny_attention_task *keys = span->keys;
+    attention_locate(task, dtype, end, end - key, last - end, next);
+    attention_announce(next, work);
+    if (unpacked) {
+      tile = attention_flashmla(keys, from, count, unpacked);
+      keys = &tile;
+      from = 0;
     }
-    attention_fold(task, dtype, work, sums);
-    block = block_end;
+    if (task->sights && !attention_all_seen(task, first, count))
+      attention_add_by_row(task, keys, dtype, first, from, count, work);
+    else
+      attention_add(keys, dtype, from, count, work);
+    first = end;
+    if (first == last || (first - key) % BNY_ATTENTION_BLOCK == 0) attention_fold(task, dtype, work, sums);
+    attention_span *free = span;
+    span = next;
+    next = free;
   }
 }
 
@@ -462,6 +514,7 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   for (int32_t h = 0; h < task->heads; h++) sums->m[h] = -INFINITY;
   work.row = 0;
   work.rows = task->heads;
+  work.next_k = work.next_v = (attention_next){0};
   work.far = attention_prefetches_far();
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype form = is_plain ? attention_form(task) : BANYAN_F32;

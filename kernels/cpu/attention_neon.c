@@ -90,7 +90,7 @@ VECTOR vec vec_exp2(vec x) {
   return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_s32(y), vanishes));
 }
 
-#include "attention_vector.h"
+#include "attention_wide.h"
 
 static bool supported(void) { return true; }
 

@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The hooks of attention_loop.h in terms of vectors. The including file defines:
+ * What attention_wide.h and attention_narrow.h share: the hooks of attention_loop.h that convert elements, in terms of
+ * vectors. The including file defines:
  *
  *   vec, VEC_LANES               a vector of floats
  *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
  *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros. Those of E4M3 are times
  *                                2^-8, as an f16 of the same bits is
- *   vec_words                    2 LANES columns of a grouped form as 16-bit words
- *   vec_even, vec_odd            the even or odd words, which are bf16, as f32
- *   vec_dot                      sums of pairs of products of bf16 words, added to floats: for ATTENTION_DOT
- *   vec_sums                     lane QUAD h + i: the sum of the lanes of vector [h][i]
  *   vec_least                    the lesser of two; the second if one is NaN
  *   vec_any_positive             whether any lane is above 0
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
- *   SCORE_HEADS                  heads whose four-key sums fit in the registers together with four keys
- *   GROUPED_BF16, GROUPED_E4M3   1 where caches of the type have a grouped form; BF16_DOTS: 1 where there is vec_dot
- *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
- *
- * Each key and value is loaded and converted once for a block of heads. Rows are prefetched a few KiB ahead.
  */
 #ifndef BNY_CPU_ATTENTION_VECTOR_H
 #define BNY_CPU_ATTENTION_VECTOR_H
@@ -28,119 +20,16 @@
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define UNROLL
+#define UNROLL2
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL2 _Pragma("GCC unroll 2")
 #endif
 
-enum { VALUE_HEADS = 4, LINE_BYTES = 64 };
+enum { LINE_BYTES = 64 };
 enum { SUM_HEADS = VEC_LANES / ATTENTION_QUAD }; /* whose scores of a quad fill a vector */
 
-/* How many keys ahead rows are prefetched. Measured: 6 KiB of short rows, a tile of long ones. */
-INLINE int32_t attention_ahead(const bny_attention_task *task, banyan_dtype dtype) {
-  int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
-  if (row_bytes < LINE_BYTES) row_bytes = LINE_BYTES;
-  return row_bytes < 512 ? 6144 / row_bytes : 8;
-}
-
-INLINE void prefetch_bytes(const char *first, int64_t bytes, bool far) {
-  for (int64_t at = 0; at < bytes; at += LINE_BYTES) attention_prefetch(first + at, far);
-}
-
-/* Later lines, in the order of memory: that is what a processor's own prefetching follows. */
-typedef struct next_lines {
-  const char *row;
-  int64_t step;                /* bytes from row to row */
-  int32_t at, row_bytes, rows; /* rows: those that are left */
-  int32_t block, key;          /* lines to prefetch as a block of columns begins, and at each key of it */
-  int64_t ahead;               /* instead: how many bytes behind the lines at hand others are prefetched; 0: none */
-  bool far;                    /* of attention_prefetch() */
-} next_lines;
-
-INLINE void prefetch_next(next_lines *next, int32_t lines) {
-  for (int32_t i = 0; i < lines; i++) {
-    attention_prefetch(next->row + next->at, next->far);
-    next->at += LINE_BYTES;
-    if (next->at < next->row_bytes) continue;
-    next->at = 0;
-    next->row += next->step;
-    if (--next->rows == 0) next->block = next->key = 0;
-  }
-}
-
 static inline double attention_factor(banyan_dtype form) { return form == BANYAN_E4M3 ? 0x1p-8 : 1; }
-
-/* ---- grouped forms ----------------------------------------------------------------------------------------------- */
-
-/* Vectors of words in 64 columns. Words of bf16 are in the order of columns; words of E4M3 in that of vec_words(). */
-enum { WORD_LANES = 2 * VEC_LANES, GROUP_WORDS = ATTENTION_GROUP / WORD_LANES };
-
-INLINE bool is_grouped(banyan_dtype form) { return ((int)form & ATTENTION_GROUPED) != 0; }
-
-INLINE banyan_dtype type_of(banyan_dtype form) { return (banyan_dtype)((int)form & ATTENTION_TYPE); }
-
-/* The word that holds a column. Bytes are unpacked within 16 of them: the first 8 of each to the first vector. */
-INLINE int32_t word_of(banyan_dtype form, int32_t column) {
-  if (type_of(form) != BANYAN_E4M3) return column;
-  int32_t at = column % ATTENTION_GROUP;
-  return column - at + (at % 16 / 8) * WORD_LANES + at / 16 * 8 + at % 8;
-}
-
-static inline __attribute__((always_inline)) int32_t attention_place(banyan_dtype form, int32_t column) {
-  if (!is_grouped(form)) return column;
-  int32_t word = word_of(form, column), at = word % WORD_LANES;
-  return word - at + at % 2 * VEC_LANES + at / 2;
-}
-
-static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
-  if (!is_grouped(form)) return row;
-  for (int32_t i = 0; i < count; i++) to[i] = row[attention_place(form, i)];
-  return to;
-}
-
-static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h) {
-  float from[BNY_ATTENTION_HEAD_DIM_MAX], *row = work->q + h * work->q_stride;
-  int32_t count = work->q_stride;
-  (void)task;
-  if (!is_grouped(form)) return;
-  memcpy(from, row, (size_t)count * sizeof *row);
-  for (int32_t i = 0; i < count; i++) {
-    if ((int)form & ATTENTION_DOT) {
-      uint32_t bits;
-      memcpy(&bits, &from[i], sizeof bits);
-      ((uint16_t *)(void *)row)[word_of(form, i)] = (uint16_t)(bits >> 16);
-    } else
-      row[attention_place(form, i)] = from[i];
-  }
-}
-
-static banyan_dtype attention_form(const bny_attention_task *task) {
-  banyan_dtype type = task->kv_dtype;
-  if (task->head_dim % ATTENTION_GROUP != 0 || task->value_dim % ATTENTION_GROUP != 0) return type;
-  int form = (int)type;
-  if ((type == BANYAN_BF16 && GROUPED_BF16) || (type == BANYAN_E4M3 && GROUPED_E4M3)) {
-    form |= ATTENTION_GROUPED;
-    if (task->q_dtype == BANYAN_BF16 && BF16_DOTS) form |= ATTENTION_DOT;
-  }
-  return (banyan_dtype)form;
-}
-
-/* The columns of a vector of words, as floats: of bf16 2 vectors of them, of E4M3 all 64. */
-INLINE int32_t spread_vectors(banyan_dtype form) {
-  return !is_grouped(form) ? 1 : type_of(form) == BANYAN_E4M3 ? ATTENTION_GROUP / VEC_LANES : 2;
-}
-
-INLINE void vec_spread(const char *at, banyan_dtype form, vec *values) {
-  if (!is_grouped(form)) {
-    values[0] = vec_row(at, form);
-    return;
-  }
-  word_vec words[GROUP_WORDS];
-  vec_words(at, type_of(form), words);
-  UNROLL for (int32_t i = 0; i < spread_vectors(form) / 2; i++) {
-    values[2 * i] = vec_even(words[i]);
-    values[2 * i + 1] = vec_odd(words[i]);
-  }
-}
 
 static inline void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {
   const vec exact = vec_set1((float)(1 / attention_factor(dtype))), by = vec_set1(scale);
@@ -160,78 +49,6 @@ static void attention_convert(const char *row, int32_t count, banyan_dtype dtype
   memcpy(values + i, last, (size_t)(count - i) * sizeof *values);
 }
 
-/* ---- logits: a block of heads x ATTENTION_QUAD keys -------------------------------------------------------------- */
-
-INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k, vec (*sums)[ATTENTION_QUAD]) {
-  UNROLL for (int h = 0; h < heads; h++) {
-    vec query = vec_load(q + h * q_stride);
-    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) sums[h][i] = vec_fma(query, k[i], sums[h][i]);
-  }
-}
-
-/* Prefetches as many lines as those at hand. */
-INLINE void score_ahead(int heads, banyan_dtype dtype, const char *const *rows, int32_t at, next_lines *next) {
-  if (heads > 1 && dtype == BANYAN_F32) { /* as measured */
-    prefetch_next(next, next->key);
-    return;
-  }
-  if (next->ahead == 0) return;
-  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) attention_prefetch(rows[i] + at + next->ahead, next->far);
-}
-
-/* 64 columns. */
-INLINE void score_group(int heads, banyan_dtype form, const float *q, int32_t q_stride, int32_t first,
-                        const char *const *rows, vec (*sums)[ATTENTION_QUAD]) {
-  word_vec words[ATTENTION_QUAD][GROUP_WORDS];
-  int32_t bytes = (int32_t)attention_element_bytes(form), step = spread_vectors(form) / 2;
-  vec k[ATTENTION_QUAD];
-  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) {
-    UNROLL for (int x = 0; x < GROUP_WORDS; x += step) {
-      vec_words(rows[i] + (int64_t)(first + x * WORD_LANES) * bytes, type_of(form), words[i] + x);
-    }
-  }
-  UNROLL for (int x = 0; x < GROUP_WORDS; x++) {
-    if ((int)form & ATTENTION_DOT) {
-      UNROLL for (int h = 0; h < heads; h++) {
-        vec query = vec_load(q + h * q_stride + first / 2 + x * VEC_LANES);
-        UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) sums[h][i] = vec_dot(sums[h][i], query, words[i][x]);
-      }
-      continue;
-    }
-    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) k[i] = vec_even(words[i][x]);
-    score_step(heads, q + first + x * WORD_LANES, q_stride, k, sums);
-    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) k[i] = vec_odd(words[i][x]);
-    score_step(heads, q + first + x * WORD_LANES + VEC_LANES, q_stride, k, sums);
-  }
-}
-
-INLINE void score_columns(int heads, banyan_dtype dtype, const float *q, int32_t q_stride, int32_t first,
-                          const char *const *rows, vec (*sums)[ATTENTION_QUAD]) {
-  vec k[ATTENTION_QUAD];
-  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) {
-    k[i] = vec_row(rows[i] + (size_t)first * attention_element_bytes(dtype), dtype);
-  }
-  score_step(heads, q + first, q_stride, k, sums);
-}
-
-INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
-                        const char *const *rows, next_lines *next, vec (*sums)[ATTENTION_QUAD]) {
-  int32_t bytes = (int32_t)attention_element_bytes(dtype), line = LINE_BYTES / bytes, dim = task->head_dim, j = 0;
-  for (; is_grouped(dtype) && j < dim; j += ATTENTION_GROUP) score_group(heads, dtype, q, q_stride, j, rows, sums);
-  for (; !is_grouped(dtype) && j + line <= dim; j += line) {
-    score_ahead(heads, dtype, rows, j * bytes, next);
-    UNROLL for (int x = 0; x < line; x += VEC_LANES) score_columns(heads, dtype, q, q_stride, j + x, rows, sums);
-  }
-  if (!is_grouped(dtype) && j < dim) score_ahead(heads, dtype, rows, j * bytes, next);
-  for (; !is_grouped(dtype) && j + VEC_LANES <= dim; j += VEC_LANES)
-    score_columns(heads, dtype, q, q_stride, j, rows, sums);
-  if (!is_grouped(dtype) && j < dim) {
-    vec k[ATTENTION_QUAD];
-    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) k[i] = vec_row_tail(rows[i] + (size_t)j * bytes, dim - j, dtype);
-    score_step(heads, q + j, q_stride, k, sums);
-  }
-}
-
 /* ---- weights: those of a quad ------------------------------------------------------------------------------------ */
 
 /* For -m: lanes beyond some rows and some keys get no weight. */
@@ -244,218 +61,5 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
   { LANES(rows, 1), LANES(rows, 2), LANES(rows, 3), LANES(rows, 4) }
 static const float lanes_shown[4][ATTENTION_QUAD][BNY_ATTENTION_LANES_MAX]
     __attribute__((aligned(64))) = {LANES_OF_ROWS(1), LANES_OF_ROWS(2), LANES_OF_ROWS(3), LANES_OF_ROWS(4)};
-
-/* 2^(t - m) of rows from h on. */
-INLINE void weigh_quad(int rows, int32_t keys, const bny_attention_task *task, vec scores, int32_t h, int32_t quad,
-                       attention_work *work) {
-  vec minus_m = vec_load(work->minus_m + ATTENTION_QUAD * h);
-  if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
-    minus_m = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
-  vec x = vec_fma(scores, vec_set1(work->k_factor), minus_m);
-  if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
-    float lanes[VEC_LANES];
-    vec_store(lanes, scores);
-    attention_settle(task, work, h, rows, keys, quad, lanes);
-    for (int32_t i = ATTENTION_QUAD * rows; i < VEC_LANES; i++) lanes[i] = -INFINITY;
-    x = vec_load(lanes);
-  }
-  vec weights = vec_exp2(x);
-  float *tile_d = work->tile_d + ATTENTION_QUAD * h;
-  vec_store(work->p + quad * ATTENTION_LANES + ATTENTION_QUAD * h, weights);
-  vec_store(tile_d, vec_add(vec_load(tile_d), weights));
-}
-
-INLINE void weigh_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *const *rows,
-                        next_lines *next, int32_t keys, int32_t h, int32_t quad, attention_work *work) {
-  vec sums[SCORE_HEADS][ATTENTION_QUAD];
-  UNROLL for (int i = 0; i < SCORE_HEADS; i++) {
-    UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[i][j] = vec_zero();
-  }
-  score_block(heads, task, dtype, work->q + h * work->q_stride, work->q_stride, rows, next, sums);
-  UNROLL for (int i = 0; i < heads; i += SUM_HEADS) {
-    weigh_quad(heads - i < SUM_HEADS ? heads - i : SUM_HEADS, keys, task, vec_sums(sums + i), h + i, quad, work);
-  }
-}
-
-/* The quads from `quad` on whose scores of row h fill a vector, with the bits that weigh_quad() gives them. */
-INLINE void weigh_row(const bny_attention_task *task, vec scores, int32_t h, int32_t quad, attention_work *work) {
-  float *tile_d = work->tile_d + ATTENTION_QUAD * h, lanes[2 * VEC_LANES];
-  vec x = vec_fma(scores, vec_set1(work->k_factor), vec_set1(work->minus_m[ATTENTION_QUAD * h]));
-  if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
-    vec_store(lanes, scores);
-    vec_store(lanes + VEC_LANES, vec_zero());
-    for (int32_t i = 0; i < SUM_HEADS; i++)
-      weigh_quad(1, ATTENTION_QUAD, task, vec_load(lanes + ATTENTION_QUAD * i), h, quad + i, work);
-    return;
-  }
-  vec_store(lanes, vec_exp2(x));
-  UNROLL for (int32_t i = 0; i < SUM_HEADS; i++) {
-    const float *weights = lanes + ATTENTION_QUAD * i;
-    memcpy(work->p + (quad + i) * ATTENTION_LANES + ATTENTION_QUAD * h, weights, ATTENTION_QUAD * sizeof *weights);
-    UNROLL for (int32_t key = 0; key < ATTENTION_QUAD; key++) tile_d[key] += weights[key];
-  }
-}
-
-/* The rows of a quad's keys: beyond the last this repeats that key, whose lanes get no weight. Returns the lines of as
- * many later keys. */
-INLINE next_lines quad_rows(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t keys,
-                            int32_t heads, bool far, const char **rows) {
-  int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
-  int64_t step = task->k_token_stride * element;
-  next_lines next = {.row_bytes = task->head_dim * element, .step = step, .rows = ATTENTION_QUAD, .far = far};
-  rows[0] = attention_row(task->k, task->k_token_stride, first, dtype);
-  UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
-  if (task->keys - first < keys_ahead + ATTENTION_QUAD) return next;
-  next.row = rows[0] + keys_ahead * step;
-  if (is_grouped(dtype)) {
-    for (int32_t at = 0; at < ATTENTION_QUAD; at++) prefetch_bytes(next.row + at * step, next.row_bytes, far);
-  } else if (heads == 1 || dtype != BANYAN_F32)
-    next.ahead = keys_ahead * step;
-  else {
-    int32_t turns = heads / SCORE_HEADS + (heads % SCORE_HEADS > 1);
-    next.key = (ATTENTION_QUAD + turns - 1) / turns;
-  }
-  return next;
-}
-
-INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                            attention_work *work) {
-  const char *rows[ATTENTION_QUAD];
-  int32_t end = work->row + work->rows, i = 0;
-  for (; SUM_HEADS > 1 && work->rows == 1 && i + VEC_LANES <= count; i += VEC_LANES) {
-    vec sums[SUM_HEADS][ATTENTION_QUAD];
-    for (int32_t x = 0; x < SUM_HEADS; x++) {
-      next_lines next = quad_rows(task, dtype, first + i + ATTENTION_QUAD * x, ATTENTION_QUAD, 1, work->far, rows);
-      UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[x][j] = vec_zero();
-      score_block(1, task, dtype, work->q + work->row * work->q_stride, work->q_stride, rows, &next, sums + x);
-    }
-    weigh_row(task, vec_sums(sums), work->row, i / ATTENTION_QUAD, work);
-  }
-  for (; i < count; i += ATTENTION_QUAD) {
-    int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD, quad = i / ATTENTION_QUAD;
-    next_lines next = quad_rows(task, dtype, first + i, keys, work->rows, work->far, rows);
-    for (int32_t h = work->row; h < end; next.ahead = 0) {
-      int32_t left = end - h;
-      if (left >= SCORE_HEADS) {
-        weigh_block(SCORE_HEADS, task, dtype, rows, &next, keys, h, quad, work);
-        h += SCORE_HEADS;
-      } else if (SCORE_HEADS > 2 && left >= 2) {
-        weigh_block(2, task, dtype, rows, &next, keys, h, quad, work);
-        h += 2;
-      } else {
-        weigh_block(1, task, dtype, rows, &next, keys, h, quad, work);
-        h += 1;
-      }
-    }
-  }
-}
-
-/* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
-
-/* `tail`: elements in the last vector; 0: all. */
-INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attention_task *task, banyan_dtype dtype,
-                        const char *v, int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride) {
-  size_t element = attention_element_bytes(dtype);
-  int64_t v_step = task->v_token_stride * (int64_t)element;
-  const int spread = spread_vectors(dtype);
-  vec sums[VALUE_HEADS][VALUE_VECTORS(1)];
-  UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero(); }
-  if (heads > 1) prefetch_next(next, next->block);
-  for (int32_t i = 0; i < count; i++) {
-    const float *lanes = p + i / ATTENTION_QUAD * ATTENTION_LANES + i % ATTENTION_QUAD;
-    vec weights[VALUE_HEADS], values[ATTENTION_GROUP / VEC_LANES];
-    UNROLL for (int h = 0; h < heads; h++) weights[h] = vec_set1(lanes[ATTENTION_QUAD * h]);
-    if (heads > 1)
-      prefetch_next(next, next->key);
-    else if (next->ahead != 0)
-      prefetch_bytes(v + next->ahead, vectors * VEC_LANES * (int64_t)element, next->far);
-    UNROLL for (int j = 0; j < vectors; j += spread) {
-      const char *at = v + (size_t)(j * VEC_LANES) * element;
-      if (tail != 0)
-        values[0] = vec_row_tail(at, tail, dtype);
-      else
-        vec_spread(at, dtype, values);
-      UNROLL for (int h = 0; h < heads; h++) {
-        UNROLL for (int x = 0; x < spread; x++) sums[h][j + x] = vec_fma(weights[h], values[x], sums[h][j + x]);
-      }
-    }
-    v += v_step;
-  }
-  UNROLL for (int h = 0; h < heads; h++) {
-    UNROLL for (int j = 0; j < vectors; j++) {
-      float *at = n + h * n_stride + j * VEC_LANES;
-      vec_store(at, vec_add(vec_load(at), sums[h][j]));
-    }
-  }
-}
-
-/* Adds to as many whole blocks of columns as there are from `column` on. Returns the first column behind them. */
-INLINE int32_t value_blocks(int heads, int vectors, const bny_attention_task *task, banyan_dtype dtype, const char *v,
-                            int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride,
-                            int32_t column) {
-  int32_t element = (int32_t)attention_element_bytes(dtype), block = vectors * VEC_LANES;
-  for (; column + block <= task->value_dim; column += block)
-    value_block(heads, vectors, 0, task, dtype, v + column * element, count, next, p, n + column, n_stride);
-  return column;
-}
-
-INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *v, int32_t count,
-                        next_lines *next, const float *p, float *n, int32_t n_stride) {
-  int32_t column = 0, dim = task->value_dim;
-  UNROLL for (int vectors = VALUE_VECTORS(heads); vectors >= spread_vectors(dtype); vectors /= 2) {
-    column = value_blocks(heads, vectors, task, dtype, v, count, next, p, n, n_stride, column);
-  }
-  if (!is_grouped(dtype) && column < dim)
-    value_block(heads, 1, dim - column, task, dtype, v + column * (int32_t)attention_element_bytes(dtype), count, next,
-                p, n + column, n_stride);
-}
-
-/* The lines of as many later values as are at hand, spread over the blocks of columns. */
-INLINE next_lines next_values(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                              int32_t rows, bool far) {
-  enum { BURST = 8 }; /* lines at once: a first-level cache waits for some 16 */
-  int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
-  next_lines next = {.row = attention_row(task->v, task->v_token_stride, first + keys_ahead, dtype),
-                     .step = task->v_token_stride * element,
-                     .row_bytes = task->value_dim * element,
-                     .rows = count,
-                     .far = far};
-  if (task->keys - first - count < keys_ahead) return next;
-  if (rows == 1) {
-    next.ahead = keys_ahead * next.step;
-    return next;
-  }
-  int32_t heads = rows < VALUE_HEADS ? rows : VALUE_HEADS, columns = VALUE_VECTORS(heads) * VEC_LANES;
-  int32_t turns = rows / VALUE_HEADS + (rows % VALUE_HEADS > 1);
-  int32_t blocks = (task->value_dim + columns - 1) / columns * turns;
-  int32_t lines = (next.row_bytes + LINE_BYTES - 1) / LINE_BYTES, burst = (count * lines + blocks - 1) / blocks;
-  if (lines < blocks && burst <= BURST)
-    next.block = burst;
-  else
-    next.key = (lines + blocks - 1) / blocks;
-  return next;
-}
-
-INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
-                                 attention_work *work) {
-  const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
-  int32_t end = work->row + work->rows;
-  next_lines next = next_values(task, dtype, first, count, work->rows, work->far);
-  for (int32_t h = work->row; h < end;) {
-    const float *p = work->p + ATTENTION_QUAD * h;
-    float *n = work->n + h * work->n_stride;
-    int32_t left = end - h;
-    int32_t stride = work->n_stride;
-    if (left >= 4)
-      value_heads(4, task, dtype, v, count, &next, p, n, stride);
-    else if (left == 3)
-      value_heads(3, task, dtype, v, count, &next, p, n, stride);
-    else if (left == 2)
-      value_heads(2, task, dtype, v, count, &next, p, n, stride);
-    else
-      value_heads(1, task, dtype, v, count, &next, p, n, stride);
-    h += left < VALUE_HEADS ? left : VALUE_HEADS;
-  }
-}
 
 #endif
