@@ -12,6 +12,7 @@ libbanyan_core_la_SOURCES += \
   %D%/sized.c %D%/sized.h \
   %D%/status.c %D%/status.h \
   %D%/sysfs.c %D%/sysfs.h \
+  %D%/thread.c %D%/thread.h \
   %D%/trace.c %D%/trace.h
 
 # The programs that measure on a GPU link this too: the shared library hides its names.

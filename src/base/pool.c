@@ -5,7 +5,6 @@
 #include "base/pool.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 /* A thread looks for work for this long before it sleeps: attention of the next layer comes sooner. */
 enum { LOOK_NS = 50000, LOOKS_PER_CLOCK = 32 };
@@ -116,20 +116,10 @@ static int32_t cpu_at(const bny_pool_cpus *cpus, int32_t index) {
   return -1;
 }
 
-/* Starts a thread that takes no signals: the program's handlers run in threads of its own. */
-static int start_thread(struct pool_thread *one) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&one->thread, NULL, run_thread, one);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return error;
-}
-
 static banyan_status start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
   for (int32_t i = 0; i < pool->threads - 1; i++) {
     pool->each[i] = (struct pool_thread){.pool = pool, .place = i + 1, .cpu = cpu_at(cpus, i + 1)};
-    int error = start_thread(&pool->each[i]);
+    int error = bny_thread_start(&pool->each[i].thread, run_thread, &pool->each[i]);
     if (error)
       return bny_fail(BANYAN_ERR_SYSTEM,
                       "thread %d of %d of this rank cannot be started: %s; ask for fewer (BANYAN_THREADS)", i + 1,

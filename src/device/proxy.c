@@ -2,12 +2,12 @@
  * The proxy: its memory, its thread, and its end. */
 #include "device/proxy.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/proxy_parts.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -80,13 +80,8 @@ static banyan_status make_memory(bny_proxy *proxy, const bny_proxy_config *confi
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-/* The thread does not take the caller's signals. */
 static banyan_status start_thread(bny_proxy *proxy) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&proxy->thread, NULL, bny_proxy_thread, proxy);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = bny_thread_start(&proxy->thread, bny_proxy_thread, proxy);
   if (error)
     return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot start the proxy thread of devices on several nodes");
   proxy->has_thread = true;

@@ -11,8 +11,8 @@
  * runs alike, and the kernel tells the proxy which plan it runs, so that a launch can be captured and replayed.
  *
  * The proxy has a transport and an executor of its own, which no other code runs anything on. Its runs come in the
- * order of the stream, those of the communicator in the order of calls, and neither may depend on the other. It is the
- * only thread that banyan makes. It polls, then yields, then sleeps for a millisecond at most. */
+ * order of the stream, those of the communicator in the order of calls, and neither may depend on the other. It polls,
+ * then yields, then sleeps for a millisecond at most. */
 #ifndef BNY_DEVICE_PROXY_H
 #define BNY_DEVICE_PROXY_H
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads of a rank: work is complete whoever comes, callers exclude one another, and a fork works alone. */
+ * The threads of a rank: work is complete whoever comes, callers exclude one another, and a fork works alone. Threads
+ * have the stack that attention needs, and take the signals of their own faults. */
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -103,6 +106,82 @@ TEST(threads_are_bound) {
   ck_assert_int_eq(atomic_load(&seen), 1);
   bny_pool_free(pool);
 }
+
+/* ---- a thread of its own ----------------------------------------------------------------------------------------- */
+
+/* The thread of a pool of two looks at itself, while the caller waits for it. */
+typedef struct finding {
+  void (*look)(struct finding *self);
+  _Atomic bool is_done;
+  bool is_right;
+} finding;
+
+static void look_elsewhere(void *context, int32_t place) {
+  finding *self = context;
+  if (place > 0) {
+    self->look(self);
+    atomic_store(&self->is_done, true);
+  }
+  for (int i = 0; i < 1000 && !atomic_load(&self->is_done); i++) usleep(10000);
+}
+
+static bool find_elsewhere(bny_pool *pool, void (*look)(finding *self)) {
+  finding found = {.look = look};
+  bny_pool *mine = bny_pool_take(pool);
+  bny_pool_run(mine, look_elsewhere, &found);
+  bny_pool_give(mine);
+  ck_assert(atomic_load(&found.is_done));
+  return found.is_right;
+}
+
+static void use_stack(finding *self) {
+  enum { PROMISED = 768 << 10 }; /* by banyan_attention.h */
+  volatile char room[PROMISED];
+  for (int i = 0; i < PROMISED; i += 512) room[i] = 1;
+  self->is_right = room[0] == 1;
+}
+
+/* The default of threads follows RLIMIT_STACK when the program starts. */
+TEST(threads_have_stack) {
+  pthread_attr_t little;
+  ck_assert_int_eq(pthread_attr_init(&little), 0);
+  ck_assert_int_eq(pthread_attr_setstacksize(&little, 128 << 10), 0);
+  ck_assert_int_eq(pthread_setattr_default_np(&little), 0);
+  pthread_attr_destroy(&little);
+  bny_pool *pool = make_pool(2);
+  ck_assert(find_elsewhere(pool, use_stack));
+  bny_pool_free(pool);
+}
+
+static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+static const int others[] = {SIGTERM, SIGINT, SIGALRM, SIGCHLD, SIGUSR1, SIGPROF, SIGABRT};
+static _Atomic int32_t handled;
+
+static void handle(int number) {
+  (void)number;
+  atomic_fetch_add(&handled, 1);
+}
+
+static void look_at_signals(finding *self) {
+  sigset_t blocked;
+  self->is_right = pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0;
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+    if (!sigismember(&blocked, others[i])) self->is_right = false;
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+    if (sigismember(&blocked, faults[i]) || raise(faults[i]) != 0) self->is_right = false;
+}
+
+TEST(threads_take_their_own_faults) {
+  struct sigaction action = {.sa_handler = handle}, before[sizeof faults / sizeof faults[0]];
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigaction(faults[i], &action, &before[i]);
+  bny_pool *pool = make_pool(2);
+  ck_assert(find_elsewhere(pool, look_at_signals));
+  bny_pool_free(pool);
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigaction(faults[i], &before[i], NULL);
+  ck_assert_int_eq(atomic_load(&handled), (int32_t)(sizeof faults / sizeof faults[0]));
+}
+
+/* ---- forks ------------------------------------------------------------------------------------------------------- */
 
 TEST(a_fork_works_alone) {
   bny_pool *pool = make_pool(THREADS);

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BNY_THREAD_H
+#define BNY_THREAD_H
+
+#include <pthread.h>
+
+/* A thread has this stack, whatever RLIMIT_STACK is. banyan_attention.h promises that attention takes at most 768 KiB.
+ * The rest is for thread-local memory of the program and for sanitizers. */
+enum { BNY_THREAD_STACK_BYTES = 2 << 20 };
+
+/* Starts a thread that takes no signals but those of its own faults: the program's handlers for all others run in
+ * threads of its own. Returns 0 or an errno. */
+int bny_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
+
+#endif
