@@ -2,6 +2,7 @@
 libbanyan_core_la_SOURCES += \
   %D%/clock.h \
   %D%/file.c %D%/file.h \
+  %D%/float_control.h \
   %D%/hash.h \
   %D%/interface.c %D%/interface.h \
   %D%/log.c %D%/log.h \

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/float_control.h"
 #include "base/status.h"
 #include "base/thread.h"
 
@@ -26,6 +27,7 @@ struct bny_pool {
   _Atomic uint64_t gate;
   void (*work)(void *context, int32_t place);
   void *context;
+  uint64_t float_control; /* of the caller */
   _Atomic int32_t sleepers;
   _Atomic bool leaving;
   atomic_flag busy;
@@ -99,6 +101,7 @@ static void *run_thread(void *argument) {
   bind_to(self->cpu);
   while (!atomic_load_explicit(&pool->leaving, memory_order_acquire)) {
     if (enter(pool, &last)) {
+      bny_float_control_set(pool->float_control);
       pool->work(pool->context, self->place);
       atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
     } else
@@ -183,6 +186,7 @@ void bny_pool_run(bny_pool *pool, void (*work)(void *context, int32_t place), vo
   }
   pool->work = work;
   pool->context = context;
+  pool->float_control = bny_float_control();
   uint64_t number = (atomic_load_explicit(&pool->gate, memory_order_relaxed) >> NUMBER_SHIFT) + 1;
   atomic_store(&pool->gate, number << NUMBER_SHIFT | OPEN);
   if (atomic_load(&pool->sleepers) > 0) wake_all(pool);

@@ -1,25 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention by several threads of a rank: the bits of one thread, for any number of them. */
+#include <fenv.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "attention.h"
+#include "base/float_control.h"
 #include "decode/decode.h"
 #include "op.h"
 #include "tests/api/attention_local.h"
+#include "tests/support/flush.h"
 #include "tests/support/lone.h"
 #include "tests/support/suite.h"
 
 static const int32_t thread_counts[] = {2, 3, 5, 8};
 
-static result run_with(const banyan_attention_desc *desc, bny_pool *pool) {
+static result run_by(const bny_attention_kernels *kernels, const banyan_attention_desc *desc, bny_pool *pool) {
   banyan_partial out;
   result r = result_make(desc, &out);
-  banyan_status status = bny_decode_attention_run(bny_attention_kernels_find(getenv("BANYAN_KERNELS")),
-                                                  bny_kernels_find(NULL), desc, &out, pool);
+  banyan_status status = bny_decode_attention_run(kernels, bny_kernels_find(NULL), desc, &out, pool);
   ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
   return r;
+}
+
+static result run_with(const banyan_attention_desc *desc, bny_pool *pool) {
+  return run_by(bny_attention_kernels_find(getenv("BANYAN_KERNELS")), desc, pool);
 }
 
 static void check_same_bits(const result *a, const result *b, int32_t threads) {
@@ -125,6 +132,86 @@ static void *run_call(void *argument) {
   return NULL;
 }
 
+/* ---- by all threads ---------------------------------------------------------------------------------------------- */
+
+/* The run under way: it goes on when so many threads have begun a part. */
+static _Atomic int32_t meeting_number, meeting_wanted, meeting_came;
+static _Thread_local int32_t meeting_last;
+
+static void meet_and_run(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums) {
+  int32_t number = atomic_load(&meeting_number);
+  if (meeting_last != number) {
+    meeting_last = number;
+    atomic_fetch_add(&meeting_came, 1);
+    for (int i = 0; i < 10000 && atomic_load(&meeting_came) < atomic_load(&meeting_wanted); i++) usleep(1000);
+  }
+  bny_attention_kernels_find(getenv("BANYAN_KERNELS"))->run(task, first, last, sums);
+}
+
+/* Each thread of the pool takes a part at least. */
+static result run_by_all(const banyan_attention_desc *desc, bny_pool *pool) {
+  bny_attention_kernels kernels = *bny_attention_kernels_find(getenv("BANYAN_KERNELS"));
+  kernels.run = meet_and_run;
+  atomic_store(&meeting_came, 0);
+  atomic_store(&meeting_wanted, bny_pool_threads(pool));
+  atomic_fetch_add(&meeting_number, 1);
+  result r = run_by(&kernels, desc, pool);
+  ck_assert_int_eq(atomic_load(&meeting_came), bny_pool_threads(pool));
+  return r;
+}
+
+static void check_by_all(const banyan_attention_desc *desc, bny_pool *pool, int runs) {
+  result alone = run_with(desc, NULL);
+  for (int i = 0; i < runs; i++) {
+    result many = run_by_all(desc, pool);
+    check_same_bits(&alone, &many, bny_pool_threads(pool));
+    result_free(&many);
+  }
+  result_free(&alone);
+}
+
+static bny_pool *make_pool(int32_t threads) {
+  bny_pool *pool = NULL;
+  ck_assert_int_eq(bny_pool_make(threads, NULL, &pool), BANYAN_OK);
+  return pool;
+}
+
+/* One sequence of one KV head has keys for 64 threads. */
+TEST_LOOP(one_row_is_for_all_threads, 3) {
+  static const int32_t threads[] = {2, 4, 64};
+  random_state = 11;
+  problem p;
+  problem_make(&p, 1, 8, 1, 16, 16, BANYAN_F32, BANYAN_F16, (int32_t[]){64 * 512}, 1);
+  bny_pool *pool = make_pool(threads[_i]);
+  check_by_all(&p.desc, pool, 2);
+  bny_pool_free(pool);
+  problem_free(&p);
+}
+
+/* The caller's rounding and its zeros for denormal numbers change when the threads are there. Values are denormal. */
+TEST_LOOP(same_bits_in_any_float_mode, 2) {
+  enum { KEYS = 9000 };
+  random_state = 12;
+  problem p;
+  problem_make(&p, 1, 8, 1, 16, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){KEYS}, 1);
+  float *values = p.v.data;
+  for (int64_t i = 0; i < (KEYS - 1) * p.desc.v_token_stride + 16; i++) values[i] *= 1e-39f;
+  bny_pool *pool = make_pool(_i ? 4 : 2);
+  uint64_t usual = bny_float_control();
+  check_by_all(&p.desc, pool, 20);
+  bny_float_control_set(usual | FLOAT_FLUSH);
+  check_by_all(&p.desc, pool, 20);
+  bny_float_control_set(usual);
+  ck_assert_int_eq(fesetround(FE_UPWARD), 0);
+  check_by_all(&p.desc, pool, 20);
+  ck_assert_int_eq(fesetround(FE_TONEAREST), 0);
+  check_by_all(&p.desc, pool, 20);
+  bny_pool_free(pool);
+  problem_free(&p);
+}
+
+/* ---- the stack --------------------------------------------------------------------------------------------------- */
+
 /* A thread of the stack that banyan_attention.h promises to suffice: beyond it lies a page that nobody may touch. */
 static void run_on_promised_stack(const banyan_attention_desc *desc) {
   enum { PROMISED = 768 << 10 };
@@ -164,6 +251,8 @@ TEST_LOOP(stack_is_as_promised, 6) {
   }
   problem_free(&p);
 }
+
+/* ---- communicators ----------------------------------------------------------------------------------------------- */
 
 static result run_in_comm(const banyan_attention_desc *desc, banyan_comm *comm) {
   banyan_partial out;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The threads of a rank: work is complete whoever comes, callers exclude one another, and a fork works alone. Threads
- * have the stack that attention needs, and take the signals of their own faults. */
+ * have the stack that attention needs, take the signals of their own faults, and compute as the caller does. */
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -9,7 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/float_control.h"
 #include "base/pool.h"
+#include "tests/support/flush.h"
 #include "tests/support/suite.h"
 
 enum { PARTS = 1000, THREADS = 4 };
@@ -112,6 +115,7 @@ TEST(threads_are_bound) {
 /* The thread of a pool of two looks at itself, while the caller waits for it. */
 typedef struct finding {
   void (*look)(struct finding *self);
+  uint64_t float_control; /* of the caller */
   _Atomic bool is_done;
   bool is_right;
 } finding;
@@ -126,7 +130,7 @@ static void look_elsewhere(void *context, int32_t place) {
 }
 
 static bool find_elsewhere(bny_pool *pool, void (*look)(finding *self)) {
-  finding found = {.look = look};
+  finding found = {.look = look, .float_control = bny_float_control()};
   bny_pool *mine = bny_pool_take(pool);
   bny_pool_run(mine, look_elsewhere, &found);
   bny_pool_give(mine);
@@ -179,6 +183,23 @@ TEST(threads_take_their_own_faults) {
   bny_pool_free(pool);
   for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigaction(faults[i], &before[i], NULL);
   ck_assert_int_eq(atomic_load(&handled), (int32_t)(sizeof faults / sizeof faults[0]));
+}
+
+static void look_at_control(finding *self) {
+  uint64_t flags = 0x3f; /* of exceptions, beside the control bits of x86 */
+  self->is_right = (bny_float_control() | flags) == (self->float_control | flags);
+}
+
+/* Both rounding and what denormal numbers are may change at any time. */
+TEST(threads_compute_as_the_caller) {
+  bny_pool *pool = make_pool(2);
+  ck_assert_int_eq(fesetround(FE_UPWARD), 0);
+  ck_assert(find_elsewhere(pool, look_at_control));
+  bny_float_control_set(bny_float_control() | FLOAT_FLUSH);
+  ck_assert(find_elsewhere(pool, look_at_control));
+  ck_assert_int_eq(fesetround(FE_TONEAREST), 0);
+  ck_assert(find_elsewhere(pool, look_at_control));
+  bny_pool_free(pool);
 }
 
 /* ---- forks ------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@ libbanyan_tests_la_SOURCES = \
   %D%/clock.h \
   %D%/combine_task.c %D%/combine_task.h \
   %D%/directory.h \
+  %D%/flush.h \
   %D%/generator.h \
   %D%/lone.h \
   %D%/placed.h \

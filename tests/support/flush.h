@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Bits of the floating-point control word by which denormal numbers count as zero, in and out. */
+#ifndef BNY_TESTS_FLUSH_H
+#define BNY_TESTS_FLUSH_H
+
+#if defined(__x86_64__)
+enum { FLOAT_FLUSH = 0x8040 };
+#elif defined(__aarch64__)
+enum { FLOAT_FLUSH = 1 << 24 };
+#else
+enum { FLOAT_FLUSH = 0 };
+#endif
+
+#endif
