@@ -69,6 +69,15 @@ static void keep(const banyan_comm *comm, bny_attention *attention, const banyan
   if (!desc->stream) attention->desc.stream = comm->stream;
 }
 
+/* The threads come with the first attention. A number that nobody asked for may turn out smaller. */
+static banyan_status make_pool(banyan_comm *comm) {
+  if (comm->pool || comm->threads == 1) return BANYAN_OK;
+  if (comm->threads_said) return bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
+  banyan_status status = bny_pool_make_some(comm->threads, &comm->own_cpus, &comm->pool);
+  if (status == BANYAN_OK) comm->threads = bny_pool_threads(comm->pool);
+  return status;
+}
+
 static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                           int32_t tokens_max, const char *why_apart, bny_attention **attention) {
   bool within = !out && !why_apart;
@@ -79,9 +88,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->kernels = bny_attention_kernels_beside(made->finish->name);
   keep(comm, made, desc, !out);
   made->tokens_max = tokens_max;
-  banyan_status status = BANYAN_OK;
-  if (!made->engine && !comm->pool && comm->threads > 1)
-    status = bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
+  banyan_status status = made->engine ? BANYAN_OK : make_pool(comm);
   made->pool = comm->pool;
   if (status != BANYAN_OK) {
     bny_attention_free(made);

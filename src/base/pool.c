@@ -6,13 +6,13 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/float_control.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
 
@@ -119,20 +119,19 @@ static int32_t cpu_at(const bny_pool_cpus *cpus, int32_t index) {
   return -1;
 }
 
-static banyan_status start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
+/* Returns 0, or why the next one cannot be started. */
+static int start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
   for (int32_t i = 0; i < pool->threads - 1; i++) {
     pool->each[i] = (struct pool_thread){.pool = pool, .place = i + 1, .cpu = cpu_at(cpus, i + 1)};
     int error = bny_thread_start(&pool->each[i].thread, run_thread, &pool->each[i]);
-    if (error)
-      return bny_fail(BANYAN_ERR_SYSTEM,
-                      "thread %d of %d of this rank cannot be started: %s; ask for fewer (BANYAN_THREADS)", i + 1,
-                      pool->threads, strerror(error));
+    if (error) return error;
     pool->started++;
   }
-  return BANYAN_OK;
+  return 0;
 }
 
-banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool) {
+/* Makes a pool of as many as can be started, and says why there are no more. */
+static banyan_status make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool, int *error) {
   bny_pool *made = calloc(1, sizeof *made + (size_t)(threads - 1) * sizeof made->each[0]);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "no memory for %d threads", threads);
   made->threads = threads;
@@ -140,13 +139,35 @@ banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool
   atomic_flag_clear(&made->busy);
   pthread_mutex_init(&made->lock, NULL);
   pthread_cond_init(&made->wake, NULL);
-  banyan_status status = start_threads(made, cpus);
-  if (status != BANYAN_OK) {
+  *error = start_threads(made, cpus);
+  made->threads = made->started + 1;
+  *pool = made;
+  return BANYAN_OK;
+}
+
+banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool) {
+  bny_pool *made;
+  int error;
+  banyan_status status = make(threads, cpus, &made, &error);
+  if (status != BANYAN_OK) return status;
+  if (error) {
+    int32_t failed = made->threads;
     bny_pool_free(made);
-    return status;
+    return bny_fail(BANYAN_ERR_SYSTEM,
+                    "thread %d of %d of this rank cannot be started: %s; ask for fewer (BANYAN_THREADS)", failed,
+                    threads, strerror(error));
   }
   *pool = made;
   return BANYAN_OK;
+}
+
+banyan_status bny_pool_make_some(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool) {
+  int error;
+  banyan_status status = make(threads, cpus, pool, &error);
+  if (status == BANYAN_OK && error)
+    bny_log(BNY_LOG_WARN, "this rank goes on with %d of %d threads, because no more can be started: %s",
+            (*pool)->threads, threads, strerror(error));
+  return status;
 }
 
 static void wake_all(bny_pool *pool) {

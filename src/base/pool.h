@@ -25,6 +25,10 @@ typedef struct bny_pool bny_pool;
 /* Starts `threads` - 1 threads, because the caller of bny_pool_run() is one too. Each is bound to one of `cpus`, in
  * turn; NULL or a count of 0 binds none. */
 banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool);
+
+/* Makes a pool of fewer where no more can be started, and logs that. */
+banyan_status bny_pool_make_some(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool);
+
 void bny_pool_free(bny_pool *pool); /* NULL is allowed */
 
 int32_t bny_pool_threads(const bny_pool *pool); /* NULL: 1 */

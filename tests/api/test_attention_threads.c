@@ -8,11 +8,13 @@
 
 #include "attention.h"
 #include "base/float_control.h"
+#include "comm/comm.h"
 #include "decode/decode.h"
 #include "op.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/flush.h"
 #include "tests/support/lone.h"
+#include "tests/support/space.h"
 #include "tests/support/suite.h"
 
 static const int32_t thread_counts[] = {2, 3, 5, 8};
@@ -281,6 +283,38 @@ TEST(communicators_have_threads) {
     result r = run_in_comm(&p.desc, comm);
     check_same_bits(&alone, &r, (int32_t)threads);
     result_free(&r);
+    banyan_comm_destroy(comm);
+  }
+  result_free(&alone);
+  problem_free(&p);
+}
+
+/* A number that the program gives is kept, or the first attention fails. */
+TEST(threads_that_cannot_be_started) {
+  enum { MANY = 64, LEFT_BYTES = 9 << 20 };
+  if (IS_SANITIZED) return; /* a sanitizer maps more than any limit */
+  random_state = 3;
+  problem p;
+  problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
+  result alone = run_with(&p.desc, NULL), room;
+  for (int32_t said = MANY; said >= 0; said -= MANY) {
+    banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
+    config.threads = said;
+    banyan_comm *comm = lone_comm(&config);
+    comm->threads = MANY; /* though this machine may have fewer cores */
+    struct rlimit before = space_limit(LEFT_BYTES);
+    if (said) {
+      banyan_partial out;
+      banyan_op *op = NULL;
+      room = result_make(&p.desc, &out);
+      ck_assert_int_eq(banyan_attention_init(comm, &p.desc, &out, &op), BANYAN_ERR_SYSTEM);
+    } else {
+      room = run_in_comm(&p.desc, comm);
+      check_same_bits(&alone, &room, comm->threads);
+      ck_assert_int_lt(comm->threads, MANY);
+    }
+    setrlimit(RLIMIT_AS, &before);
+    result_free(&room);
     banyan_comm_destroy(comm);
   }
   result_free(&alone);

@@ -13,6 +13,7 @@
 #include "base/float_control.h"
 #include "base/pool.h"
 #include "tests/support/flush.h"
+#include "tests/support/space.h"
 #include "tests/support/suite.h"
 
 enum { PARTS = 1000, THREADS = 4 };
@@ -199,6 +200,30 @@ TEST(threads_compute_as_the_caller) {
   ck_assert(find_elsewhere(pool, look_at_control));
   ck_assert_int_eq(fesetround(FE_TONEAREST), 0);
   ck_assert(find_elsewhere(pool, look_at_control));
+  bny_pool_free(pool);
+}
+
+/* ---- fewer threads ----------------------------------------------------------------------------------------------- */
+
+TEST(threads_that_cannot_be_started) {
+  enum { MANY = 64, LEFT_BYTES = 9 << 20 };
+  if (IS_SANITIZED) return; /* a sanitizer maps more than any limit */
+  bny_pool *pool = NULL;
+  struct rlimit before = space_limit(LEFT_BYTES);
+  banyan_status status = bny_pool_make(MANY, NULL, &pool);
+  ck_assert_int_eq(status, BANYAN_ERR_SYSTEM);
+  ck_assert_ptr_null(pool);
+  ck_assert_msg(strstr(banyan_last_error(), " of 64 of this rank cannot be started: ") != NULL, "%s",
+                banyan_last_error());
+  ck_assert_int_eq(bny_pool_make_some(MANY, NULL, &pool), BANYAN_OK);
+  setrlimit(RLIMIT_AS, &before);
+  ck_assert_int_gt(bny_pool_threads(pool), 1);
+  ck_assert_int_lt(bny_pool_threads(pool), MANY);
+  ck_assert(find_elsewhere(pool, use_stack));
+  bny_pool_free(pool);
+  pool = NULL;
+  ck_assert_int_eq(bny_pool_make_some(2, NULL, &pool), BANYAN_OK);
+  ck_assert_int_eq(bny_pool_threads(pool), 2);
   bny_pool_free(pool);
 }
 

@@ -18,5 +18,6 @@ libbanyan_tests_la_SOURCES = \
   %D%/sheet.c %D%/sheet.h \
   %D%/sheet_check.c \
   %D%/sheet_element.h \
+  %D%/space.h \
   %D%/suite.h \
   %D%/world.c %D%/world.h

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Address space that has an end: a thread whose stack no longer fits cannot be started. */
+#ifndef BNY_TESTS_SPACE_H
+#define BNY_TESTS_SPACE_H
+
+#include <check.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* Leaves so much to this process, and returns the limit of before. */
+static inline struct rlimit space_limit(size_t left_bytes) {
+  unsigned long pages = 0;
+  struct rlimit before, limit;
+  FILE *file = fopen("/proc/self/statm", "re");
+  ck_assert(file != NULL && fscanf(file, "%lu", &pages) == 1);
+  fclose(file);
+  ck_assert_int_eq(getrlimit(RLIMIT_AS, &before), 0);
+  limit = before;
+  limit.rlim_cur = pages * (size_t)sysconf(_SC_PAGESIZE) + left_bytes;
+  ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
+  return before;
+}
+
+#endif
