@@ -16,8 +16,9 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-/* A thread looks for work for this long before it sleeps: attention of the next layer comes sooner. */
-enum { LOOK_NS = 50000, LOOKS_PER_CLOCK = 32 };
+/* A thread looks for work for this long before it sleeps: attention of the next layer comes sooner. The caller polls
+ * as long for those inside, then yields, because one of them may have lost this core, then sleeps. */
+enum { LOOK_NS = 50000, LOOKS_PER_CLOCK = 32, YIELD_NS = 1000000, SLEEP_FIRST_NS = 50000, SLEEP_LONGEST_NS = 200000 };
 
 #define INSIDE_MASK ((uint64_t)0xffff)
 #define OPEN ((uint64_t)1 << 16)
@@ -200,6 +201,23 @@ void bny_pool_give(bny_pool *pool) {
   if (pool) atomic_flag_clear_explicit(&pool->busy, memory_order_release);
 }
 
+static bool is_inside(bny_pool *pool) { return atomic_load_explicit(&pool->gate, memory_order_acquire) & INSIDE_MASK; }
+
+static void await_others(bny_pool *pool) {
+  int64_t begun_ns = bny_clock_ns(), waited_ns = 0, sleep_ns = SLEEP_FIRST_NS;
+  while (is_inside(pool)) {
+    if (waited_ns < LOOK_NS)
+      for (int i = 0; i < LOOKS_PER_CLOCK && is_inside(pool); i++) pause_cpu();
+    else if (waited_ns < LOOK_NS + YIELD_NS)
+      sched_yield();
+    else {
+      nanosleep(&(struct timespec){0, sleep_ns}, NULL);
+      if (sleep_ns < SLEEP_LONGEST_NS) sleep_ns *= 2;
+    }
+    waited_ns = bny_clock_ns() - begun_ns;
+  }
+}
+
 void bny_pool_run(bny_pool *pool, void (*work)(void *context, int32_t place), void *context) {
   if (!pool) {
     work(context, 0);
@@ -213,7 +231,7 @@ void bny_pool_run(bny_pool *pool, void (*work)(void *context, int32_t place), vo
   if (atomic_load(&pool->sleepers) > 0) wake_all(pool);
   work(context, 0);
   atomic_fetch_and_explicit(&pool->gate, ~OPEN, memory_order_acq_rel);
-  while (atomic_load_explicit(&pool->gate, memory_order_acquire) & INSIDE_MASK) pause_cpu();
+  await_others(pool);
 }
 
 void *bny_pool_memory(bny_pool *pool, size_t bytes) {

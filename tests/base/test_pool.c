@@ -203,6 +203,41 @@ TEST(threads_compute_as_the_caller) {
   bny_pool_free(pool);
 }
 
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+enum { LATE_NS = 400000000 };
+
+static int64_t clock_of(clockid_t id) {
+  struct timespec now;
+  clock_gettime(id, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* The thread is inside until long after the caller has left. */
+static void be_late(void *context, int32_t place) {
+  _Atomic int64_t *left_ns = context;
+  if (place == 0) {
+    for (int i = 0; i < 1000 && atomic_load(left_ns) == 0; i++) usleep(10000);
+    atomic_store(left_ns, clock_of(CLOCK_MONOTONIC));
+    return;
+  }
+  atomic_store(left_ns, 1);
+  while (atomic_load(left_ns) == 1 || clock_of(CLOCK_MONOTONIC) - atomic_load(left_ns) < LATE_NS) usleep(1000);
+}
+
+/* It then leaves the processor to others: a caller that polls would need all of that time. */
+TEST(caller_waits_without_its_core) {
+  bny_pool *pool = make_pool(2), *mine = bny_pool_take(pool);
+  _Atomic int64_t left_ns = 0;
+  int64_t used_ns = clock_of(CLOCK_THREAD_CPUTIME_ID);
+  bny_pool_run(mine, be_late, &left_ns);
+  used_ns = clock_of(CLOCK_THREAD_CPUTIME_ID) - used_ns;
+  ck_assert_int_gt(atomic_load(&left_ns), 1);
+  ck_assert_int_lt(used_ns, LATE_NS / 8);
+  bny_pool_give(mine);
+  bny_pool_free(pool);
+}
+
 /* ---- fewer threads ----------------------------------------------------------------------------------------------- */
 
 TEST(threads_that_cannot_be_started) {
