@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/cores.h"
 #include "plan/plan.h"
 
 /* ---- of one rank ------------------------------------------------------------------------------------------------- */
@@ -159,14 +160,14 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
 
 /* ---- of all ranks ------------------------------------------------------------------------------------------------ */
 
-static bool same_machine(const bny_facts *a, const bny_facts *b) {
+bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b) {
   return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
 }
 
 /* Shared memory needs one kernel, and passing its descriptor needs one network namespace. Names of machines do not
  * help: they repeat from container to container. */
 static bool same_node(const bny_facts *a, const bny_facts *b) {
-  return same_machine(a, b) && a->network_namespace == b->network_namespace &&
+  return bny_facts_same_machine(a, b) && a->network_namespace == b->network_namespace &&
          memcmp(a->node, b->node, sizeof a->node) == 0;
 }
 
@@ -179,41 +180,12 @@ static int32_t cores_of_machine(const bny_facts *all, int32_t nranks, int32_t ra
   int32_t cores = 0;
   *nmates = 0;
   for (int32_t i = 0; i < nranks; i++) {
-    if (!same_machine(&all[i], &all[rank])) continue;
+    if (!bny_facts_same_machine(&all[i], &all[rank])) continue;
     ++*nmates;
     for (int j = 0; j < BNY_CPU_BYTES; j++) cpus[j] |= all[i].cpus[j];
   }
   for (int j = 0; j < BNY_CPU_BYTES; j++) cores += __builtin_popcount(cpus[j]);
   return cores < 1 ? 1 : cores;
-}
-
-static bool share_cores(const bny_facts *a, const bny_facts *b) {
-  if (!same_machine(a, b)) return false;
-  for (int i = 0; i < BNY_CPU_BYTES; i++)
-    if (a->cpus[i] & b->cpus[i]) return true;
-  return false;
-}
-
-/* Divides the cores of this rank's binding among the ranks that may use any of them. Each share has one core. */
-static bny_pool_cpus own_cpus(const bny_facts *all, int32_t nranks, int32_t rank) {
-  bny_pool_cpus own = {0};
-  int32_t cores = 0, mates = 0, before = 0, seen = 0;
-  for (int i = 0; i < BNY_CPU_BYTES; i++) cores += __builtin_popcount(all[rank].cpus[i]);
-  for (int32_t i = 0; i < nranks; i++) {
-    bool shares = i == rank || share_cores(&all[i], &all[rank]);
-    mates += shares;
-    before += shares && i < rank;
-  }
-  int32_t each = cores / mates > 1 ? cores / mates : 1, first = cores ? before * each % cores : 0;
-  for (int32_t cpu = 0; cpu < 8 * BNY_CPU_BYTES; cpu++) {
-    if (!(all[rank].cpus[cpu / 8] >> cpu % 8 & 1)) continue;
-    if (seen >= first && seen < first + each) {
-      own.mask[cpu / 8] |= (unsigned char)(1 << cpu % 8);
-      own.count++;
-    }
-    seen++;
-  }
-  return own;
 }
 
 static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
@@ -258,12 +230,12 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
   }
   number_nodes(all, nranks, first, &found);
   banyan_status status = compare_users(all, nranks, first, found.node_of);
+  if (status == BANYAN_OK) status = bny_cores_divide(all, nranks, rank, &found.own_cpus);
   if (status != BANYAN_OK) {
     free(first), bny_placement_free(&found);
     return status;
   }
   number_processes(all, nranks, &found);
-  found.own_cpus = own_cpus(all, nranks, rank);
   for (int32_t node = 0; node < found.nnodes; node++) {
     int32_t nmates;
     int32_t cores = cores_of_machine(all, nranks, first[node], &nmates);

@@ -84,6 +84,9 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
  * rank. */
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);
 
+/* Returns whether two ranks run on one kernel, whatever their containers. */
+bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b);
+
 /* Which ranks are on one node, and how many share its cores. */
 typedef struct bny_placement {
   int32_t *node_of;    /* by rank: numbers of nodes, in the order of their first ranks */

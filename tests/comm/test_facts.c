@@ -106,6 +106,73 @@ TEST(nobody_shares_a_host_without_proc) {
   world_unshare(all, RANKS * sizeof *all);
 }
 
+/* ---- shares of cores --------------------------------------------------------------------------------------------- */
+
+/* Bindings are the cores first .. last of each rank, as many as there are, and shares are lists of cores. */
+typedef struct shares {
+  int32_t nranks;
+  int32_t bound[RANKS][2];
+  const char *expected[RANKS];
+} shares;
+
+static const shares divisions[] = {
+    {2, {{0, 7}, {0, 7}}, {"0 1 2 3", "4 5 6 7"}},
+    {2, {{0, 7}, {0, 3}}, {"4 5 6 7", "0 1 2 3"}},
+    {3, {{0, 3}, {2, 5}, {4, 7}}, {"0 1 2", "3 4 5", "6 7"}},
+    {3, {{0, 7}, {0, 7}, {0, 7}}, {"0 1 2", "3 4 5", "6 7"}},
+    {3, {{8, 15}, {0, 3}, {0, 3}}, {"8 9 10 11 12 13 14 15", "0 1", "2 3"}},
+    {4, {{0, 1}, {1, 2}, {2, 3}, {3, 3}}, {"0", "1", "2", "3"}},
+    {4, {{0, 1}, {0, 1}, {0, 1}, {0, 1}}, {"0", "1", "0", "1"}}, /* more ranks than cores */
+    {1, {{8184, 8191}}, {"8184 8185 8186 8187 8188 8189 8190 8191"}},
+    {2, {{5, 4}, {0, 1}}, {"", "0 1"}}, /* one binding is not known */
+};
+
+static void write_share(const bny_pool_cpus *cpus, char *text, size_t bytes) {
+  size_t length = 0;
+  int32_t count = 0;
+  text[0] = 0;
+  for (int32_t cpu = 0; cpu < 8 * BNY_CPU_BYTES; cpu++) {
+    if (!(cpus->mask[cpu / 8] >> cpu % 8 & 1)) continue;
+    length += (size_t)snprintf(text + length, bytes - length, "%s%d", count++ ? " " : "", cpu);
+  }
+  ck_assert_int_eq(cpus->count, count);
+}
+
+static void bind_ranks(const shares *to, bny_facts *all) {
+  for (int32_t rank = 0; rank < to->nranks; rank++) {
+    all[rank] = facts_of(rank, NULL);
+    memset(all[rank].cpus, 0, sizeof all[rank].cpus);
+    for (int32_t cpu = to->bound[rank][0]; cpu <= to->bound[rank][1]; cpu++)
+      all[rank].cpus[cpu / 8] |= (unsigned char)(1 << cpu % 8);
+  }
+}
+
+TEST_LOOP(cores_are_divided, (int)(sizeof divisions / sizeof divisions[0])) {
+  const shares *to = &divisions[_i];
+  bny_facts all[RANKS];
+  bind_ranks(to, all);
+  for (int32_t rank = 0; rank < to->nranks; rank++) {
+    char text[256];
+    bny_placement found;
+    ck_assert_int_eq(bny_placement_find(all, rank, to->nranks, &found), BANYAN_OK);
+    write_share(&found.own_cpus, text, sizeof text);
+    ck_assert_msg(strcmp(text, to->expected[rank]) == 0, "rank %d has cores %s, not %s", rank, text,
+                  to->expected[rank]);
+    bny_placement_free(&found);
+  }
+}
+
+/* Another machine's cores have the same numbers. */
+TEST(cores_of_another_machine_are_not_shared) {
+  bny_facts all[RANKS];
+  bny_placement found;
+  bind_ranks(&divisions[0], all);
+  all[1].boot_id[3] ^= 1;
+  ck_assert_int_eq(bny_placement_find(all, 1, 2, &found), BANYAN_OK);
+  ck_assert_int_eq(found.own_cpus.count, 8);
+  bny_placement_free(&found);
+}
+
 /* ---- settings that are wrong on one rank ------------------------------------------------------------------------- */
 
 TEST(a_wrong_setting_is_told_to_all) {
