@@ -27,8 +27,7 @@ static const double look_ns = 20000;
 static double attention_ns(const bny_attention *attention, bool has_lengths) {
   const banyan_attention_desc *desc = &attention->desc;
   int32_t threads = attention->pool ? bny_pool_threads(attention->pool) : 1;
-  double row = (desc->head_dim + bny_decode_value_dim(desc)) * (double)bny_dtype_bytes(desc->kv_dtype);
-  double bytes = (double)desc->batch * desc->keys_max * desc->kv_heads * row;
+  double bytes = (double)desc->batch * desc->keys_max * desc->kv_heads * (double)bny_decode_key_bytes(desc);
   if (has_lengths && desc->keys_max == 0) bytes = (double)bny_decode_attention_bytes(desc);
   return bytes / (keys_bytes_per_ns * threads);
 }

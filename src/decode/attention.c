@@ -355,13 +355,6 @@ static void run_alone(attention_job *job) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
-  bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
-  int64_t keys = 0, row = is_plain ? desc->head_dim + bny_decode_value_dim(desc) : BNY_FLASHMLA_BYTES;
-  for (int32_t b = 0; b < desc->batch; b++) keys += bny_decode_keys(desc, b);
-  return (uint64_t)(keys * desc->kv_heads * row) * bny_dtype_bytes(desc->kv_dtype);
-}
-
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool) {
   banyan_status status = bny_decode_attention_check(desc, true);

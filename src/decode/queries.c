@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "decode/queries.h"
 
+#include "decode/decode.h"
+
 enum { TREE_BITS = 32 };
 
 int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence) {
@@ -45,4 +47,22 @@ bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t 
   sight.tree_first = sight.end;
   if (queries->tree_mask) sight.tree_bits = tree_bits(desc, sequence, token, lowest, &sight);
   return sight;
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+/* Values that lie within the keys are read with them. */
+uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
+  int64_t value_dim = bny_decode_value_dim(desc), row = desc->head_dim + value_dim;
+  bool is_latent = desc->v == desc->k && desc->v_batch_stride == desc->k_batch_stride &&
+                   desc->v_head_stride == desc->k_head_stride && desc->v_token_stride == desc->k_token_stride;
+  if (is_latent) row = value_dim > desc->head_dim ? value_dim : desc->head_dim;
+  if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) row = BNY_FLASHMLA_BYTES;
+  return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype);
+}
+
+uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
+  int64_t keys = 0;
+  for (int32_t b = 0; b < desc->batch; b++) keys += bny_decode_keys(desc, b);
+  return (uint64_t)(keys * desc->kv_heads) * bny_decode_key_bytes(desc);
 }

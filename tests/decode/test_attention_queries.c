@@ -429,4 +429,29 @@ TEST_RANDOM(shards_make_the_whole, 24) {
   sequences_free(&s);
 }
 
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+TEST(keys_are_counted_once) {
+  enum { BATCH = 2, KV_HEADS = 3 };
+  static const float k[1], v[1];
+  static const int32_t seq_lens[BATCH] = {100, 7};
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  desc.batch = BATCH;
+  desc.heads = desc.kv_heads = KV_HEADS;
+  desc.seq_lens = seq_lens;
+  desc.head_dim = 576;
+  desc.value_dim = 512;
+  desc.kv_dtype = BANYAN_BF16;
+  desc.k = k, desc.v = v;
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
+  desc.v = k; /* MLA: values are the first elements of keys */
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * 576);
+  desc.v_token_stride = 1024; /* not the rows of keys */
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
+  desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  desc.kv_dtype = BANYAN_E4M3;
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 656);
+  ck_assert_uint_eq(bny_decode_attention_bytes(&desc), 107 * KV_HEADS * 656);
+}
+
 int main(void) { return world_main(suite_of("attention_queries", WORLD_GUARD_S)); }
