@@ -233,8 +233,10 @@ typedef struct banyan_comm_config {
                              * (BANYAN_FIRST_TIMEOUT_MS overrides the default) */
   int64_t threads; /* of this rank, with its caller, for attention on the host; at most 1024. They start with the first
                     * attention and are bound to the cores of the caller's binding, which ranks that share these cores
-                    * divide. Results have the same bits for any number. 0: one for each of these cores (BANYAN_THREADS
-                    * overrides the default) */
+                    * divide. Results have the same bits for any number. 0: one for each of these cores, or as many as
+                    * can be started (BANYAN_THREADS overrides the default). Pools of threads do not know each other, so
+                    * a program that runs OpenMP regions at the same time sets it. OMP_PROC_BIND may bind the thread
+                    * that makes the communicator to one core: 0 then counts that core alone */
 } banyan_comm_config;
 
 /* clang-format off */
@@ -532,7 +534,8 @@ banyan_status banyan_barrier(banyan_comm *comm);
  * (and stream) given. banyan_op_free() frees what they make.
  *
  * - Between start and wait nothing is allocated and no lock is taken, but by the network's library and, between nodes,
- *   in the first runs.
+ *   in the first runs. Attention on the host by several threads is another exception: start wakes those that sleep,
+ *   with a lock and a system call, and allocates when a run needs more scratch memory than all runs before it.
  * - On a device a run is complete in the order of its stream: start puts it there, test and wait find it done.
  * - Operations of one communicator run in the order in which they were started, which is the same on all ranks. Several
  *   may be started before the first is waited for. */

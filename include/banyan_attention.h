@@ -114,8 +114,8 @@ typedef struct banyan_attention_desc {
 /* clang-format on */
 
 /* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
- * any convention: the input of banyan_combine(). Local, allocates nothing, any thread; takes up to 768 KiB of its
- * stack. */
+ * any convention: the input of banyan_combine(). Local, allocates nothing, any thread. It uses the calling thread
+ * alone, and up to 768 KiB of its stack; operations have the threads of their communicator. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 
 /* The same as an operation, which runs where the communicator's combines run. Local; not compared with other ranks. On
