@@ -22,7 +22,7 @@ enum { STATUS_UNLIKELY = 7, STATUS_WRONG = 9 };
 /* ---- as a rank --------------------------------------------------------------------------------------------------- */
 
 /* Gathers the ranks, and the CPUs that each may run on. Returns 0 or what to exit with. */
-static int gather(int rank, bool pinned) {
+static int gather(int rank, bool pinned, bool on_node) {
   struct {
     int rank;
     cpu_set_t cpus;
@@ -42,6 +42,7 @@ static int gather(int rank, bool pinned) {
     failed = failed || CPU_COUNT(&all[i].cpus) != 1 || (i > 0 && same != (atoi(getenv("TEST_CPUS")) == 1));
   }
   banyan_env_destroy(env);
+  if (on_node && bny_launch_nodes() != 1) return STATUS_WRONG;
   return failed ? STATUS_WRONG : 0;
 }
 
@@ -62,8 +63,9 @@ static int play_rank(int argc, char **argv) {
   int rank = atoi(getenv("RANK"));
   const char *what = argc > 1 ? argv[1] : "";
   if (!getenv("LOCAL_RANK") || atoi(getenv("LOCAL_RANK")) != rank || !bny_launch_env_present()) return STATUS_WRONG;
-  if (strcmp(what, "gather") == 0) return gather(rank, false);
-  if (strcmp(what, "pinned") == 0) return gather(rank, true);
+  if (strcmp(what, "gather") == 0) return gather(rank, false, false);
+  if (strcmp(what, "pinned") == 0) return gather(rank, true, false);
+  if (strcmp(what, "node") == 0) return gather(rank, false, true);
   if (strcmp(what, "notice") == 0) return notice(rank);
   if (strcmp(what, "crash") == 0 && rank == 1) raise(SIGKILL);
   if (strcmp(what, "stubborn") == 0) {
@@ -77,7 +79,7 @@ static int play_rank(int argc, char **argv) {
 /* ---- as the test ------------------------------------------------------------------------------------------------- */
 
 /* Starts a launcher in a process of its own. Every rank holds the write end of *alive. */
-static pid_t launch(int nranks, const char *what, bool pin, int *alive) {
+static pid_t launch(int nranks, const char *what, bny_launch_binding binding, int *alive) {
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);
   fflush(NULL);
@@ -94,7 +96,7 @@ static pid_t launch(int nranks, const char *what, bool pin, int *alive) {
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* of an outer launcher: must not matter */
     setenv("BANYAN_PORT", "1", 1);
     setenv("BANYAN_SECRET_FILE", "/no/such/file", 1);
-    _exit(bny_launch_local(nranks, argv, pin));
+    _exit(bny_launch_local(nranks, argv, binding));
   }
   close(ends[1]);
   *alive = ends[0];
@@ -113,20 +115,23 @@ static int finish(pid_t pid, int alive) {
   return WIFEXITED(how) ? WEXITSTATUS(how) : -WTERMSIG(how);
 }
 
-TEST_LOOP(ranks_find_each_other, 5) {
+TEST_LOOP(ranks_find_each_other, 7) {
   static const struct {
     int nranks;
     const char *what;
-  } cases[] = {{1, "gather"}, {2, "gather"}, {5, "gather"}, {2, "pinned"}, {3, "pinned"}};
+    bny_launch_binding binding;
+  } cases[] = {{1, "gather", BNY_LAUNCH_FREE}, {2, "gather", BNY_LAUNCH_FREE}, {5, "gather", BNY_LAUNCH_FREE},
+               {2, "pinned", BNY_LAUNCH_CPU},  {3, "pinned", BNY_LAUNCH_CPU},  {2, "node", BNY_LAUNCH_NODE},
+               {5, "node", BNY_LAUNCH_NODE}};
   int alive;
-  pid_t pid = launch(cases[_i].nranks, cases[_i].what, cases[_i].what[0] == 'p', &alive);
+  pid_t pid = launch(cases[_i].nranks, cases[_i].what, cases[_i].binding, &alive);
   ck_assert_int_eq(finish(pid, alive), 0);
 }
 
 TEST(first_failure_is_the_status) {
   int alive;
   double before = now_s();
-  pid_t pid = launch(4, "notice", false, &alive);
+  pid_t pid = launch(4, "notice", BNY_LAUNCH_FREE, &alive);
   ck_assert_int_eq(finish(pid, alive), STATUS_UNLIKELY);
   ck_assert_msg(now_s() - before < 4, "took %g s", now_s() - before);
 }
@@ -135,7 +140,7 @@ TEST(first_failure_is_the_status) {
 TEST_LOOP(ends_those_who_do_not_notice, 2) {
   int alive;
   double before = now_s();
-  pid_t pid = launch(3, _i ? "stubborn" : "crash", false, &alive);
+  pid_t pid = launch(3, _i ? "stubborn" : "crash", BNY_LAUNCH_FREE, &alive);
   ck_assert_int_eq(finish(pid, alive), _i ? STATUS_UNLIKELY : 128 + SIGKILL);
   double took = now_s() - before;
   ck_assert_msg(took > 4.9 && took < (_i ? 9 : 7), "took %g s", took);
@@ -144,7 +149,7 @@ TEST_LOOP(ends_those_who_do_not_notice, 2) {
 TEST_LOOP(a_signal_ends_all, 3) {
   static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
   int alive;
-  pid_t pid = launch(3, "sleep", false, &alive);
+  pid_t pid = launch(3, "sleep", BNY_LAUNCH_FREE, &alive);
   sleep_s(0.3);
   double before = now_s();
   kill(pid, signals[_i]);
@@ -154,7 +159,7 @@ TEST_LOOP(a_signal_ends_all, 3) {
 
 TEST(ranks_end_with_the_launcher) {
   int alive;
-  pid_t pid = launch(3, "sleep", false, &alive);
+  pid_t pid = launch(3, "sleep", BNY_LAUNCH_FREE, &alive);
   sleep_s(0.3);
   kill(pid, SIGKILL);
   ck_assert_int_eq(finish(pid, alive), -SIGKILL);
@@ -162,9 +167,9 @@ TEST(ranks_end_with_the_launcher) {
 
 TEST(refuses_impossible_numbers) {
   char *argv[] = {NULL};
-  ck_assert_int_eq(bny_launch_local(0, argv, false), 127);
-  ck_assert_int_eq(bny_launch_local(-1, argv, false), 127);
-  ck_assert_int_eq(bny_launch_local(1000000, argv, false), 127);
+  ck_assert_int_eq(bny_launch_local(0, argv, BNY_LAUNCH_FREE), 127);
+  ck_assert_int_eq(bny_launch_local(-1, argv, BNY_LAUNCH_FREE), 127);
+  ck_assert_int_eq(bny_launch_local(1000000, argv, BNY_LAUNCH_FREE), 127);
 }
 
 TEST(reads_the_environment) {

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <glob.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -145,12 +146,59 @@ void bny_launch_pin(int index) {
     fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", index, cpus[index % count]);
 }
 
+/* The NUMA node of a CPU; 0 if the system does not say. */
+static int node_of(int cpu) {
+  char pattern[64];
+  glob_t found = {.gl_pathc = 0};
+  int node = 0;
+  snprintf(pattern, sizeof pattern, "/sys/devices/system/cpu/cpu%d/node[0-9]*", cpu);
+  if (glob(pattern, 0, NULL, &found) == 0) node = atoi(strrchr(found.gl_pathv[0], '/') + strlen("/node"));
+  globfree(&found);
+  return node;
+}
+
+/* Writes the nodes of the CPUs that this process may use, in the order of their numbers. Returns how many there are. */
+static int list_nodes(int nodes[CPU_SETSIZE], cpu_set_t *allowed) {
+  int count = 0;
+  if (sched_getaffinity(0, sizeof *allowed, allowed) != 0) CPU_ZERO(allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    int node = CPU_ISSET(cpu, allowed) ? node_of(cpu) : -1, at = count;
+    while (at > 0 && nodes[at - 1] > node) at--;
+    if (node < 0 || (at > 0 && nodes[at - 1] == node)) continue;
+    memmove(nodes + at + 1, nodes + at, (size_t)(count - at) * sizeof *nodes);
+    nodes[at] = node;
+    count++;
+  }
+  return count;
+}
+
+int bny_launch_nodes(void) {
+  int nodes[CPU_SETSIZE];
+  cpu_set_t allowed;
+  int count = list_nodes(nodes, &allowed);
+  return count > 0 ? count : 1;
+}
+
+static void bind_to_node(int rank, int nranks) {
+  int nodes[CPU_SETSIZE];
+  cpu_set_t mine;
+  int count = list_nodes(nodes, &mine);
+  if (count < 2) return;
+  int node = nodes[(long)rank * count / nranks];
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+    if (CPU_ISSET(cpu, &mine) && node_of(cpu) != node) CPU_CLR(cpu, &mine);
+  if (sched_setaffinity(0, sizeof mine, &mine) != 0)
+    fprintf(stderr, "rank %d: cannot run on node %d alone\n", rank, node);
+}
+
 /* In the child: becomes the rank. Never returns. */
-static void become_rank(int rank, char **argv, bool pin, int listen_fd, pid_t parent, const sigset_t *signals_before) {
+static void become_rank(int rank, int nranks, char **argv, bny_launch_binding binding, int listen_fd, pid_t parent,
+                        const sigset_t *signals_before) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(STATUS_NOT_STARTED); /* it ended before it could be watched */
   sigprocmask(SIG_SETMASK, signals_before, NULL);
-  if (pin) bny_launch_pin(rank);
+  if (binding == BNY_LAUNCH_CPU) bny_launch_pin(rank);
+  if (binding == BNY_LAUNCH_NODE) bind_to_node(rank, nranks);
   bool ready = set_number("RANK", rank) && set_number("LOCAL_RANK", rank);
   if (rank == 0) {
     int inherited = dup(listen_fd); /* a dup is not close-on-exec */
@@ -214,7 +262,7 @@ static void wait_for_all(struct launch *launch, int signal_fd) {
   }
 }
 
-static bool start_all(struct launch *launch, char **argv, bool pin, const sigset_t *signals_before) {
+static bool start_all(struct launch *launch, char **argv, bny_launch_binding binding, const sigset_t *signals_before) {
   char secret[2 * SECRET_BYTES + 1];
   int port;
   int listen_fd = listen_anywhere(&port);
@@ -223,7 +271,7 @@ static bool start_all(struct launch *launch, char **argv, bool pin, const sigset
   fflush(NULL); /* or each child would print it again */
   for (int rank = 0; rank < launch->nranks && started; rank++) {
     pid_t pid = fork();
-    if (pid == 0) become_rank(rank, argv, pin, listen_fd, parent, signals_before);
+    if (pid == 0) become_rank(rank, launch->nranks, argv, binding, listen_fd, parent, signals_before);
     started = pid > 0;
     if (!started) continue;
     launch->pids[rank] = pid;
@@ -234,7 +282,7 @@ static bool start_all(struct launch *launch, char **argv, bool pin, const sigset
   return started;
 }
 
-int bny_launch_local(int nranks, char **argv, bool pin) {
+int bny_launch_local(int nranks, char **argv, bny_launch_binding binding) {
   struct launch launch = {.nranks = nranks};
   struct sigaction children = {.sa_handler = SIG_DFL}, children_before; /* ignored, they would end without a trace */
   sigset_t signals, signals_before;
@@ -255,7 +303,7 @@ int bny_launch_local(int nranks, char **argv, bool pin) {
     fprintf(stderr, "cannot start %d ranks: %s\n", nranks, strerror(errno));
     launch.status = STATUS_NOT_STARTED;
   } else {
-    if (!start_all(&launch, argv, pin, &signals_before)) begin_end(&launch, STATUS_NOT_STARTED, 0);
+    if (!start_all(&launch, argv, binding, &signals_before)) begin_end(&launch, STATUS_NOT_STARTED, 0);
     wait_for_all(&launch, signal_fd);
   }
   if (signal_fd >= 0) close(signal_fd);

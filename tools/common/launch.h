@@ -5,13 +5,16 @@
 
 #include <stdbool.h>
 
+/* Where a rank may run: as its caller; on one CPU, the r-th (modulo their number) of those allowed to the caller; or on
+ * the CPUs of one NUMA node, each of which has as many ranks, within one, that follow one another. */
+typedef enum bny_launch_binding { BNY_LAUNCH_FREE, BNY_LAUNCH_CPU, BNY_LAUNCH_NODE } bny_launch_binding;
+
 /* Starts nranks copies of the running program with these arguments on this node, as ranks that banyan_env_create()
- * finds, and waits for them. BANYAN_LAUNCHED is 1 in them. pin: rank r runs on one CPU, the r-th (modulo their number)
- * of those allowed to the caller. The ranks end when the caller ends, in whatever way, and on SIGINT, SIGTERM and
- * SIGHUP. When a rank fails the others have 5 s to find out and end by themselves. Returns the exit status for the
- * program: of the first rank that failed (128 + signal if a signal ended it), 0 if none did, or 127 if the ranks could
- * not be started. To be called while the program has one thread. */
-int bny_launch_local(int nranks, char **argv, bool pin);
+ * finds, and waits for them. BANYAN_LAUNCHED is 1 in them. The ranks end when the caller ends, in whatever way, and on
+ * SIGINT, SIGTERM and SIGHUP. When a rank fails the others have 5 s to find out and end by themselves. Returns the exit
+ * status for the program: of the first rank that failed (128 + signal if a signal ended it), 0 if none did, or 127 if
+ * the ranks could not be started. To be called while the program has one thread. */
+int bny_launch_local(int nranks, char **argv, bny_launch_binding binding);
 
 /* Returns true if bny_launch_local() started this process as a rank. */
 bool bny_launch_is_rank(void);
@@ -29,6 +32,9 @@ int bny_launch_cores(void);
 /* Keeps this process on one CPU: number `index` of those allowed, one of each core first, from the beginning again if
  * there are fewer. */
 void bny_launch_pin(int index);
+
+/* The number of NUMA nodes that have CPUs which this process may use; at least 1. */
+int bny_launch_nodes(void);
 
 /* This process's rank as the launcher says it; NULL without a launcher. */
 const char *bny_launch_rank(void);

@@ -20,7 +20,10 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
     fprintf(stderr, "%s: %d ranks share %d core%s, so that times are those of waiting for one another\n",
             options->program, options->ranks, cores, cores == 1 ? "" : "s");
   }
-  *exit_status = bny_launch_local(options->ranks, argv, options->pin || own);
+  bny_launch_binding binding = options->pin || own ? BNY_LAUNCH_CPU
+                               : options->on_nodes ? BNY_LAUNCH_NODE
+                                                   : BNY_LAUNCH_FREE;
+  *exit_status = bny_launch_local(options->ranks, argv, binding);
   return true;
 }
 

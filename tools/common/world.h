@@ -22,6 +22,7 @@ typedef struct tool_world_options {
   int64_t timeout_ns; /* 0: the library's default */
   bool pin;           /* each rank to one CPU of those allowed */
   bool own_cores;     /* local ranks are pinned to a core each, or share cores with a warning */
+  bool on_nodes;      /* local ranks are bound to the cores of a NUMA node each */
 } tool_world_options;
 
 typedef struct tool_world {

@@ -204,7 +204,7 @@ static int work_on_kernel(const arguments *a) {
 }
 
 int main(int argc, char **argv) {
-  arguments a = {.world = {.program = PROGRAM},
+  arguments a = {.world = {.program = PROGRAM, .on_nodes = true},
                  .shape = {.batch = 1, .tokens = 4096, .heads = 32, .head_dim = 128},
                  .settings = {.wire = BANYAN_F32},
                  .wanted = 7,
