@@ -192,14 +192,48 @@ class Decode(Tools):
         self.assertEqual(sent[0]["ring"], 2 * 2 * 100 * 64 * 4)
         self.assertEqual(sent[1]["ring"], 10 * sent[0]["ring"])
 
+    def kernel_only(self, *options):
+        """The JSON object of a run of attention alone, whose figures fit one another."""
+        found = json.loads(self.expect(run(DECODE, *options, "--json"), 0).stdout)
+        for key in "kv_gbps", "read_gbps", "ratio", "gflops", "attention_us", "read_us", "max_abs_error", "max_rel_error":
+            self.assertIsInstance(found[key], float, key)
+            self.assertGreater(found[key], 0, key)
+        for key in "kv_bytes", "read_bytes", "threads", "batch", "tokens", "keys", "heads", "kv_heads", "head_dim", "repeat":
+            self.assertIs(type(found[key]), int, key)
+        for speed, size, time in ("kv_gbps", "kv_bytes", "attention_us"), ("read_gbps", "read_bytes", "read_us"):
+            self.assertAlmostEqual(found[speed] / (found[size] / found[time] * 1e-3), 1, 6)
+        self.assertAlmostEqual(found["ratio"] / (found["kv_gbps"] / found["read_gbps"]), 1, 6)
+        work = 2e-3 * found["heads"] * found["keys"] * (found["head_dim"] + found["value_dim"])
+        self.assertAlmostEqual(found["gflops"] / (work / found["attention_us"]), 1, 6)
+        self.assertTrue(found["local_pages"] is None or 0 <= found["local_pages"] <= 1, found["local_pages"])
+        self.assertIs(found["verified"], True)
+        return found
+
     def test_local_attention_stands_beside_reads(self):
         for threads in "1", "2":
             options = "--kernel-only", "--tokens", "4096", "--dtype", "f16", "--threads", threads, "--repeat", "2"
-            found = json.loads(self.expect(run(DECODE, *options, "--json"), 0).stdout)
+            found = self.kernel_only(*options)
             self.assertEqual(found["kv_bytes"], 2 * 2 * found["batch"] * 4096 * found["kv_heads"] * found["head_dim"])
-            self.assertAlmostEqual(found["ratio"], found["kv_gbps"] / found["read_gbps"], 2)
-            self.assertTrue(found["local_pages"] is None or 0 <= found["local_pages"] <= 1, found["local_pages"])
+            self.assertEqual((found["threads"], found["read_bytes"]), (int(threads), found["kv_bytes"]))
             self.assertIn("read loop", self.expect(run(DECODE, *options), 0).stdout)
+
+    def test_local_attention_of_ragged_sequences_counts_their_keys(self):
+        found = self.kernel_only("--kernel-only", "--batch", "7", "--tokens", "600", "--ragged", "--repeat", "1")
+        self.assertTrue(600 < found["keys"] < 7 * 600, found["keys"])
+        key = 2 * 4 * found["kv_heads"] * found["head_dim"]
+        self.assertEqual((found["kv_bytes"], found["read_bytes"]), (found["keys"] * key, 7 * 600 * key))
+
+    def test_local_attention_over_all_caches(self):
+        """Every type of keys, plain and of MLA; those of eight bits and of MLA are refused elsewhere."""
+        for dtype, size in ("f32", 4), ("f16", 2), ("bf16", 2), ("e4m3", 1), ("int8", 1):
+            for columns, dims in ((2 * 64, (64, 64)), (576, (576, 512))):
+                with self.subTest(dtype=dtype, dims=dims):
+                    found = self.kernel_only("--kernel-only", "--tokens", "300", "--heads", "16", "--kv-heads", "2", "--dtype",
+                                             dtype, "--head-dim", str(dims[0]), "--repeat", "1")
+                    self.assertEqual(((found["head_dim"], found["value_dim"]), found["dtype"]), (dims, dtype))
+                    self.assertEqual(found["kv_bytes"], size * 300 * 2 * columns)
+        for options in ("--dtype", "int8"), ("--head-dim", "576"):
+            self.assertIn("--kernel-only", self.expect(run(DECODE, *options), 2).stderr)
 
     def test_bytes_and_memory_are_those_of_the_formulae(self):
         """They match banyan's layout to the byte, and the paper's where lines of 64 bytes hold whole rows."""

@@ -1,10 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/common/float.h"
 
+#include <math.h>
 #include <string.h>
 
+#include "f8.h"
 #include "merge_math.h"
 #include "tools/common/util.h"
+
+static float load_byte(banyan_dtype dtype, uint8_t byte) {
+  return dtype == BANYAN_E4M3 ? bny_float_of_e4m3(byte) : (float)(int8_t)byte;
+}
+
+static uint8_t store_byte(banyan_dtype dtype, float value) {
+  if (dtype == BANYAN_E4M3) return bny_e4m3_of_float(value);
+  return (uint8_t)(int8_t)fminf(fmaxf(rintf(value), -128), 127);
+}
 
 void tool_floats_load(banyan_dtype dtype, const void *source, size_t count, float *values) {
   const char *bytes = source;
@@ -14,6 +25,10 @@ void tool_floats_load(banyan_dtype dtype, const void *source, size_t count, floa
   }
   for (size_t i = 0; i < count; i++) {
     uint16_t raw;
+    if (tool_dtype_bytes(dtype) == 1) {
+      values[i] = load_byte(dtype, (uint8_t)bytes[i]);
+      continue;
+    }
     memcpy(&raw, bytes + i * sizeof raw, sizeof raw);
     values[i] = dtype == BANYAN_F16 ? bny_float_of_f16(raw) : bny_float_of_bf16(raw);
   }
@@ -26,6 +41,10 @@ void tool_floats_store(banyan_dtype dtype, const float *values, size_t count, vo
     return;
   }
   for (size_t i = 0; i < count; i++) {
+    if (tool_dtype_bytes(dtype) == 1) {
+      bytes[i] = (char)store_byte(dtype, values[i]);
+      continue;
+    }
     uint16_t raw = dtype == BANYAN_F16 ? bny_f16_of_float(values[i]) : bny_bf16_of_float(values[i]);
     memcpy(bytes + i * sizeof raw, &raw, sizeof raw);
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Arrays of f16 and bf16, and random numbers that are a function of their index. */
+ * Arrays of f16, bf16, E4M3 and int8, and random numbers that are a function of their index. */
 #ifndef TOOL_FLOAT_H
 #define TOOL_FLOAT_H
 
@@ -11,7 +11,7 @@
 /* Little-endian elements at any address. Exact. */
 void tool_floats_load(banyan_dtype dtype, const void *source, size_t count, float *values);
 
-/* To nearest, ties to even; beyond the range of f16 infinity. */
+/* To nearest, ties to even; beyond the range of f16 infinity, and of eight bits the largest number. */
 void tool_floats_store(banyan_dtype dtype, const float *values, size_t count, void *target);
 
 /* values[i] = deviation * x(stream, first + i) with x of mean 0 and variance 1: the sum of four uniform numbers,

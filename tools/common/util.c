@@ -103,7 +103,8 @@ bool tool_parse_bytes(const char *text, size_t *bytes) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-const bny_name tool_dtypes[] = {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}, {NULL, 0}};
+const bny_name tool_dtypes[] = {{"f32", BANYAN_F32},   {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16},
+                                {"e4m3", BANYAN_E4M3}, {"int8", BANYAN_I8}, {NULL, 0}};
 
 const bny_name tool_wires[] = {
 #define BNY_FORMAT(id, name, dtype, bytes, bound) {name, dtype},
@@ -112,9 +113,11 @@ const bny_name tool_wires[] = {
     {NULL, 0},
 };
 
-const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(tool_wires, (int)dtype); }
+const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(tool_dtypes, (int)dtype); }
 
-size_t tool_dtype_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_E4M3 ? 1 : 2; }
+size_t tool_dtype_bytes(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_E4M3 || dtype == BANYAN_I8 ? 1 : 2;
+}
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
 #include "tools/decode/device_report.h"
 #include "tools/common/device_time.h"
 
-enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6, LATENT_DIM = 576, LATENT_VALUE_DIM = 512 };
+enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6 };
 
 /* f32 sums of products whose weights are two 16-bit terms. What the combine may cost comes on top. */
 static const double error_bound = 3e-5;
@@ -245,7 +245,7 @@ static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t 
   const decode_shape *shape = &m->settings->shape;
   int32_t c = (m->result->runs - 1) % m->result->caches, dim = shape->head_dim;
   int32_t b = row / shape->heads, group = shape->heads / shape->kv_heads, kv_head = row % shape->heads / group;
-  double q[LATENT_DIM], out[LATENT_DIM], weight[LATENT_DIM];
+  double q[DECODE_LATENT_DIM], out[DECODE_LATENT_DIM], weight[DECODE_LATENT_DIM];
   for (int32_t i = 0; i < dim; i++) q[i] = decode_piece_value(&m->stretch, &m->q, (int64_t)row * dim + i);
   decode_row wanted = {.head_dim = dim,
                        .value_dim = m->value_dim,
@@ -272,7 +272,7 @@ static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t 
 static bool check(const measurement *m, const float *memory, int32_t first, int32_t nranks, tool_error *error) {
   int32_t rows = m->settings->shape.batch * m->settings->shape.heads;
   int32_t step = rows > ROWS_CHECKED ? (rows - 1) / (ROWS_CHECKED - 1) : 1;
-  float got[LATENT_DIM];
+  float got[DECODE_LATENT_DIM];
   for (int32_t row = 0; row < rows; row += step) {
     if (!gpu_read(m->ranks.device, got, memory + (size_t)row * (size_t)m->value_dim,
                   (size_t)m->value_dim * sizeof(float), error)) {
@@ -330,9 +330,9 @@ bool decode_device_work(const decode_device_settings *settings, bool json, bool 
   measurement *m = calloc(1, sizeof *m);
   if (m == NULL) return tool_error_set(error, "out of memory");
   *m = (measurement){.settings = settings, .result = &result};
-  m->latent = settings->shape.head_dim == LATENT_DIM;
-  m->value_dim = m->latent ? LATENT_VALUE_DIM : settings->shape.head_dim;
-  bool ok = settings->shape.tokens >= settings->nranks && settings->shape.head_dim <= LATENT_DIM;
+  m->latent = settings->shape.head_dim == DECODE_LATENT_DIM;
+  m->value_dim = m->latent ? DECODE_LATENT_VALUE_DIM : settings->shape.head_dim;
+  bool ok = settings->shape.tokens >= settings->nranks && settings->shape.head_dim <= DECODE_LATENT_DIM;
   ok = (ok || tool_error_set(error, "on a device every rank has a key at least, and head_dim is 576 at most")) &&
        device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m->ranks, error);
   if (ok) {

@@ -15,8 +15,8 @@ typedef struct decode_kernel_settings {
   int64_t timeout_ns;
 } decode_kernel_settings;
 
-/* Prints the result to stdout, as text or as JSON. */
+/* Prints the result to stdout, as text or as JSON. *verified says whether it is near enough to the reference. */
 bool decode_kernel_work(const decode_kernel_settings *settings, const decode_problem *problem, bool json,
-                        tool_error *error);
+                        bool *verified, tool_error *error);
 
 #endif

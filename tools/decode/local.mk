@@ -8,6 +8,7 @@ banyan_decode_SOURCES = \
   %D%/measure.c %D%/measure.h \
   %D%/methods.c %D%/methods.h \
   %D%/problem.c %D%/problem.h \
+  %D%/readers.c %D%/readers.h \
   %D%/reference.c %D%/reference.h \
   %D%/report.c %D%/report.h \
   %D%/ring.c

@@ -46,16 +46,7 @@ static void measure_errors(const trial *t, const double *reference, double *max_
   for (int32_t row = 0; row < t->part.tokens * t->part.heads; row++) {
     int32_t token = t->part.token0 + row / t->part.heads, head = t->part.head0 + row % t->part.heads;
     const double *want = reference + ((size_t)token * (size_t)problem->heads + (size_t)head) * dim;
-    const float *out = t->task->out + (size_t)row * dim;
-    double difference = 0, length = 0;
-    for (size_t i = 0; i < dim; i++) {
-      double delta = fabs((double)out[i] - want[i]);
-      delta = isnan(delta) ? INFINITY : delta;
-      difference += delta * delta;
-      length += want[i] * want[i];
-      *max_abs = fmax(*max_abs, delta);
-    }
-    *max_rel = fmax(*max_rel, difference == 0 ? 0 : sqrt(difference / length));
+    decode_row_error(t->task->out + (size_t)row * dim, want, (int32_t)dim, max_abs, max_rel);
   }
 }
 

@@ -120,7 +120,7 @@ static bool check_shapes(decode_problem *problem, tool_error *error) {
   }
   problem->batch = (int32_t)q_shape[0];
   problem->heads = (int32_t)q_shape[1];
-  problem->head_dim = (int32_t)q_shape[2];
+  problem->head_dim = problem->value_dim = (int32_t)q_shape[2];
   problem->kv_heads = (int32_t)k_shape[1];
   problem->tokens = (int32_t)k_shape[2];
   return true;
@@ -140,8 +140,12 @@ static bool set_scale(decode_problem *problem, tool_error *error) {
   return true;
 }
 
+/* Queries beside a cache of eight bits are bf16, as in models that keep such caches. */
+static banyan_dtype query_dtype(banyan_dtype dtype) { return tool_dtype_bytes(dtype) == 1 ? BANYAN_BF16 : dtype; }
+
 bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *problem, tool_error *error) {
   decode_problem opened = {.dtype = dtype == 0 ? BANYAN_F32 : dtype};
+  opened.q_dtype = query_dtype(opened.dtype);
   if (!safetensors_open(path, &opened.file, error)) return false;
   if (!find_layers(&opened, error) || !check_shapes(&opened, error) || !set_scale(&opened, error) ||
       !set_lengths(&opened, error)) {
@@ -161,9 +165,11 @@ bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t
                          .heads = shape->heads,
                          .kv_heads = shape->kv_heads,
                          .head_dim = shape->head_dim,
+                         .value_dim = shape->head_dim == DECODE_LATENT_DIM ? DECODE_LATENT_VALUE_DIM : shape->head_dim,
                          .tokens = shape->tokens,
                          .dtype = dtype == 0 ? BANYAN_F32 : dtype,
                          .seed = seed};
+  made.q_dtype = query_dtype(made.dtype);
   made.layer_numbers = calloc(1, sizeof *made.layer_numbers);
   if (made.layer_numbers == NULL || !set_lengths(&made, error) || !set_scale(&made, error)) {
     decode_problem_close(&made);
@@ -200,15 +206,16 @@ static bool read_file(const decode_problem *problem, int32_t layer, decode_tenso
 /* The computation uses the values as they are kept, which is rounded to the dtype. */
 static bool keep(const decode_problem *problem, int32_t layer, decode_tensor tensor, size_t count, float *values,
                  tool_error *error) {
+  banyan_dtype dtype = tensor == DECODE_Q ? problem->q_dtype : problem->dtype;
   uint16_t kept[256];
   for (size_t i = 0; i < count; i += 256) {
     size_t n = count - i < 256 ? count - i : 256;
-    tool_floats_store(problem->dtype, values + i, n, kept);
-    tool_floats_load(problem->dtype, kept, n, values + i);
+    tool_floats_store(dtype, values + i, n, kept);
+    tool_floats_load(dtype, kept, n, values + i);
     for (size_t j = i; j < i + n; j++) {
       if (!isfinite(values[j])) {
         return tool_error_set(error, "layers.%d.%c has values beyond the range of %s", problem->layer_numbers[layer],
-                              tensor_letters[tensor], tool_dtype_name(problem->dtype));
+                              tensor_letters[tensor], tool_dtype_name(dtype));
       }
     }
   }
@@ -234,13 +241,13 @@ bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_te
 
 bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error) {
   size_t line = (size_t)problem->heads * (size_t)problem->head_dim;
-  size_t element = tool_dtype_bytes(problem->dtype);
+  size_t element = tool_dtype_bytes(problem->q_dtype);
   char *kept = tool_allocate((size_t)problem->batch * line * element);
   float *values = malloc(line * sizeof *values);
   bool ok = (kept != NULL && values != NULL) || tool_error_set(error, "out of memory");
   for (int32_t b = 0; ok && b < problem->batch; b++) {
     ok = decode_problem_read(problem, layer, DECODE_Q, b, 0, 0, problem->heads, values, error);
-    if (ok) tool_floats_store(problem->dtype, values, line, kept + (size_t)b * line * element);
+    if (ok) tool_floats_store(problem->q_dtype, values, line, kept + (size_t)b * line * element);
   }
   free(values);
   if (!ok) {
@@ -260,11 +267,13 @@ void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, i
   }
 }
 
+static int32_t tensors_of(const decode_problem *problem) { return problem->value_dim < problem->head_dim ? 1 : 2; }
+
 bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
                        tool_error *error) {
   int32_t first, capacity;
   banyan_split(problem->tokens, nranks, 0, &first, &capacity); /* rank 0 has the most */
-  size_t bytes = 2 * tool_dtype_bytes(problem->dtype);
+  size_t bytes = (size_t)tensors_of(problem) * tool_dtype_bytes(problem->dtype);
   const int32_t sizes[] = {problem->batch, problem->kv_heads, capacity, problem->head_dim};
   for (int i = 0; i < 4; i++) {
     if (__builtin_mul_overflow(bytes, (size_t)sizes[i], &bytes))
@@ -285,7 +294,7 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
   if (values == NULL) return tool_error_set(error, "out of memory");
   bool ok = true;
   int64_t lines = (int64_t)problem->batch * problem->kv_heads;
-  for (int64_t line = 0; ok && line < 2 * lines; line++) { /* those of k, then those of v */
+  for (int64_t line = 0; ok && line < tensors_of(problem) * lines; line++) { /* those of k, then those of v */
     int32_t sequence = (int32_t)(line % lines / problem->kv_heads), kv_head = (int32_t)(line % problem->kv_heads);
     int32_t first, number;
     banyan_split(problem->lengths[sequence], nranks, rank, &first, &number);
@@ -318,8 +327,9 @@ banyan_attention_desc decode_shard_attention(const decode_problem *problem, cons
       .heads = problem->heads,
       .kv_heads = problem->kv_heads,
       .head_dim = problem->head_dim,
+      .value_dim = problem->value_dim,
       .scale = problem->scale,
-      .q_dtype = problem->dtype,
+      .q_dtype = problem->q_dtype,
       .kv_dtype = problem->dtype,
       .q = q,
       .q_batch_stride = token * problem->heads,
@@ -328,7 +338,7 @@ banyan_attention_desc decode_shard_attention(const decode_problem *problem, cons
       .k_batch_stride = sequence,
       .k_head_stride = head,
       .k_token_stride = token,
-      .v = (const char *)shard->block + shard->bytes / 2,
+      .v = (const char *)shard->block + (tensors_of(problem) == 1 ? 0 : shard->bytes / 2),
       .v_batch_stride = sequence,
       .v_head_stride = head,
       .v_token_stride = token,

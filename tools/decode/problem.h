@@ -10,15 +10,20 @@
 #include "tools/common/safetensors.h"
 #include "tools/common/util.h"
 
+/* Keys of MLA have this many elements, and the first of them are the values. */
+enum { DECODE_LATENT_DIM = 576, DECODE_LATENT_VALUE_DIM = 512 };
+
 typedef struct decode_problem {
   int32_t layers;
   int32_t batch;
   int32_t heads;
   int32_t kv_heads;
   int32_t head_dim;
+  int32_t value_dim;      /* less than head_dim: values are the first elements of keys (MLA) */
   int32_t tokens;         /* keys of the longest sequence */
   int32_t *lengths;       /* [batch]: keys of each sequence */
-  banyan_dtype dtype;     /* of q, k and v as they are kept */
+  banyan_dtype dtype;     /* of k and v as they are kept */
+  banyan_dtype q_dtype;   /* of q: bf16 beside keys of eight bits, else the same */
   float scale;            /* of the logits */
   int32_t *layer_numbers; /* [layers]: as the file names them */
   safetensors *file;      /* NULL: made from the seed */
@@ -26,7 +31,8 @@ typedef struct decode_problem {
 } decode_problem;
 
 /* A rank's part of one layer's cache: of each sequence the range of tokens that banyan_split() gives it. k and v are
- * [batch][kv_heads][capacity][head_dim] in one block of memory, of the same size on every rank. */
+ * [batch][kv_heads][capacity][head_dim] in one block of memory, of the same size on every rank. With MLA there is k
+ * alone. */
 typedef struct decode_shard {
   void *block;
   size_t bytes; /* of k and v together */
@@ -51,12 +57,12 @@ bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t
 
 void decode_problem_close(decode_problem *problem);
 
-/* Elements [first, first + count) along the tokens of one sequence and KV head, as kept in problem->dtype but given as
- * f32. Of Q: heads in place of tokens, kv_head 0. */
+/* Elements [first, first + count) along the tokens of one sequence and KV head, as they are kept but given as
+ * f32. Of Q: heads in place of tokens, kv_head 0. MLA has no V. */
 bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
                          int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error);
 
-/* [batch][heads][head_dim] in problem->dtype; free() releases it. */
+/* [batch][heads][head_dim] in problem->q_dtype; free() releases it. */
 bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error);
 
 /* The number of keys of each sequence on `rank`. */

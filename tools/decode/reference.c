@@ -43,14 +43,15 @@ static bool add_keys(const reference_work *work, int32_t row, int32_t count, too
     max = work->weights[t] > max ? work->weights[t] : max;
   }
   double rescale = work->max[index] == max ? 1 : exp(work->max[index] - max);
-  double *out = work->out + (size_t)index * (size_t)dim;
-  for (int32_t i = 0; i < dim; i++) out[i] *= rescale;
+  double *out = work->out + (size_t)index * (size_t)problem->value_dim;
+  const double *values = problem->value_dim < dim ? work->k : work->v;
+  for (int32_t i = 0; i < problem->value_dim; i++) out[i] *= rescale;
   double sum = work->sum[index] * rescale;
   for (int32_t t = 0; t < count; t++) {
     double weight = exp(work->weights[t] - max);
-    const double *v = work->v + (size_t)t * (size_t)dim;
+    const double *v = values + (size_t)t * (size_t)dim;
     sum += weight;
-    for (int32_t i = 0; i < dim; i++) out[i] += weight * v[i];
+    for (int32_t i = 0; i < problem->value_dim; i++) out[i] += weight * v[i];
   }
   work->max[index] = max;
   work->sum[index] = sum;
@@ -73,7 +74,8 @@ static bool do_block(const reference_work *work, int32_t group, int32_t block, t
   int32_t first = block * BLOCK_TOKENS, left = problem->lengths[sequence] - first;
   int32_t count = left < BLOCK_TOKENS ? left : BLOCK_TOKENS;
   if (!read_block(work, DECODE_K, sequence, kv_head, first, count, work->k, error) ||
-      !read_block(work, DECODE_V, sequence, kv_head, first, count, work->v, error)) {
+      (problem->value_dim == problem->head_dim &&
+       !read_block(work, DECODE_V, sequence, kv_head, first, count, work->v, error))) {
     return false;
   }
   for (int32_t i = 0; i < sharing; i++) {
@@ -115,8 +117,8 @@ static bool do_work(const tool_world *world, const reference_work *work, int64_t
     }
   }
   for (int32_t r = 0; r < work->rows; r++) {
-    for (int32_t i = 0; i < problem->head_dim; i++)
-      work->out[(size_t)r * (size_t)problem->head_dim + (size_t)i] /= work->sum[r];
+    for (int32_t i = 0; i < problem->value_dim; i++)
+      work->out[(size_t)r * (size_t)problem->value_dim + (size_t)i] /= work->sum[r];
   }
   return ok;
 }
@@ -127,7 +129,7 @@ static bool gather_rows(const tool_world *world, const reference_work *work, dou
   for (int32_t r = 0; r < world->nranks; r++) {
     int32_t first, number;
     banyan_split(work->problem->batch * work->problem->heads, world->nranks, r, &first, &number);
-    counts[r] = (size_t)number * (size_t)work->problem->head_dim * sizeof *all;
+    counts[r] = (size_t)number * (size_t)work->problem->value_dim * sizeof *all;
   }
   banyan_status status = banyan_allgather(world->comm, work->out, all, counts);
   free(counts);
@@ -142,11 +144,11 @@ static int64_t rounds_of(const decode_problem *problem, int32_t nranks) {
 
 bool decode_reference_make(const tool_world *world, const decode_problem *problem, int32_t layer, double **rows,
                            tool_error *error) {
-  size_t dim = (size_t)problem->head_dim;
+  size_t dim = (size_t)problem->head_dim, value_dim = (size_t)problem->value_dim;
   reference_work work = {.problem = problem, .layer = layer};
   banyan_split(problem->batch * problem->heads, world->nranks, world->rank, &work.row0, &work.rows);
-  double *all = tool_allocate((size_t)problem->batch * (size_t)problem->heads * dim * sizeof *all);
-  work.out = tool_allocate((size_t)work.rows * dim * sizeof *work.out);
+  double *all = tool_allocate((size_t)problem->batch * (size_t)problem->heads * value_dim * sizeof *all);
+  work.out = tool_allocate((size_t)work.rows * value_dim * sizeof *work.out);
   work.max = tool_allocate((size_t)work.rows * sizeof *work.max);
   work.sum = tool_allocate((size_t)work.rows * sizeof *work.sum);
   work.values = tool_allocate(BLOCK_TOKENS * dim * sizeof *work.values);
@@ -174,4 +176,16 @@ bool decode_reference_make(const tool_world *world, const decode_problem *proble
   }
   *rows = all;
   return true;
+}
+
+void decode_row_error(const float *out, const double *want, int32_t count, double *max_abs, double *max_rel) {
+  double difference = 0, length = 0;
+  for (int32_t i = 0; i < count; i++) {
+    double delta = fabs((double)out[i] - want[i]);
+    delta = isnan(delta) ? INFINITY : delta;
+    difference += delta * delta;
+    length += want[i] * want[i];
+    *max_abs = fmax(*max_abs, delta);
+  }
+  *max_rel = fmax(*max_rel, difference == 0 ? 0 : sqrt(difference / length));
 }

@@ -10,8 +10,11 @@
 #include "tools/decode/problem.h"
 #include "tools/common/world.h"
 
-/* *rows is [batch][heads][head_dim] on every rank; free() releases it. Long work says how far it is on stderr. */
+/* *rows is [batch][heads][value_dim] on every rank; free() releases it. Long work says how far it is on stderr. */
 bool decode_reference_make(const tool_world *world, const decode_problem *problem, int32_t layer, double **rows,
                            tool_error *error);
+
+/* Raises the largest errors to those of a row: |out - want| of an element, and |out - want|_2 / |want|_2. */
+void decode_row_error(const float *out, const double *want, int32_t count, double *max_abs, double *max_rel);
 
 #endif
