@@ -12,15 +12,17 @@
 #include "tools/common/launch.h"
 #include "tools/decode/readers.h"
 #include "tools/decode/reference.h"
+#include "tools/decode/torch.h"
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
 
 typedef struct kernel_result {
   int32_t threads;
-  int64_t keys;                 /* that are attended to, of all sequences */
-  uint64_t kv_bytes;            /* of these keys and their values */
-  uint64_t read_bytes;          /* of the cache, whose sequences all have room for the longest */
-  double attention_us, read_us; /* medians */
+  int64_t keys;        /* that are attended to, of all sequences */
+  uint64_t kv_bytes;   /* of these keys and their values */
+  uint64_t read_bytes; /* of the cache, whose sequences all have room for the longest */
+  double attention_us, read_us, torch_us, torch_folded_us; /* medians; of torch 0: not run */
+  char torch[64];                                          /* its version */
   double max_abs_error, max_rel_error;
   double local_share; /* of the cache's pages: those on the NUMA node where all threads run; -1: not known */
 } kernel_result;
@@ -30,13 +32,17 @@ static int32_t cores_of_process(void) {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* Attention and the loop take turns, so that what else the machine does meets both. */
-static bool measure(banyan_op *op, decode_readers *readers, int32_t repeat, kernel_result *result, tool_error *error) {
-  double *attention = calloc(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
+/* Attention, the loop and torch take turns, so that what else the machine does meets all of them. */
+static bool measure(banyan_op *op, decode_readers *readers, decode_torch *torch, int32_t repeat, kernel_result *result,
+                    tool_error *error) {
+  double *attention = calloc(4 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
+  double *as_is = read + repeat, *folded = as_is + repeat;
   if (attention == NULL) return tool_error_set(error, "no memory for %d times", repeat);
   banyan_status status = BANYAN_OK;
-  for (int32_t round = -1; round < repeat && status == BANYAN_OK; round++) { /* the first is not counted */
+  bool answered = true;
+  for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* the first is not counted */
     int32_t at = round < 0 ? 0 : round;
+    answered = torch == NULL || decode_torch_run_us(torch, &as_is[at], &folded[at], error);
     read[at] = decode_readers_run_us(readers);
     int64_t since = tool_now_ns();
     status = banyan_start(op);
@@ -45,7 +51,10 @@ static bool measure(banyan_op *op, decode_readers *readers, int32_t repeat, kern
   }
   result->attention_us = tool_percentile(attention, (size_t)repeat, 50);
   result->read_us = tool_percentile(read, (size_t)repeat, 50);
+  result->torch_us = tool_percentile(as_is, (size_t)repeat, 50);
+  result->torch_folded_us = tool_percentile(folded, (size_t)repeat, 50);
   free(attention);
+  if (!answered) return false;
   return status == BANYAN_OK || tool_error_banyan(error, status, "attention");
 }
 
@@ -78,7 +87,12 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "attention");
   if (ok) {
     decode_readers *readers = decode_readers_start(result->threads, shard->block, shard->bytes, error);
-    ok = readers != NULL && measure(op, readers, settings->repeat, result, error);
+    ok = readers != NULL;
+    decode_torch *torch = ok && settings->against_torch ? decode_torch_start(problem, result->threads, error) : NULL;
+    if (torch != NULL) snprintf(result->torch, sizeof result->torch, "%s", decode_torch_version(torch));
+    ok = ok && (torch != NULL || !settings->against_torch) &&
+         measure(op, readers, torch, settings->repeat, result, error);
+    decode_torch_end(torch);
     decode_readers_end(readers);
   }
   banyan_op_free(op);
@@ -159,12 +173,29 @@ static bool print_text(const decode_problem *problem, const kernel_result *resul
   printf("attention  %10.1f us  %7.2f GB/s of keys and values  %.1f Gflop/s\n", result->attention_us, kv,
          gflops(problem, result));
   printf("read loop  %10.1f us  %7.2f GB/s of the same memory, by as many threads\n", result->read_us, read);
+  if (result->torch_us > 0) {
+    printf("torch      %10.1f us  %7.2f GB/s, version %s\n", result->torch_us,
+           gbytes_per_s(result->kv_bytes, result->torch_us), result->torch);
+    printf("torch      %10.1f us  %7.2f GB/s, the group folded into the queries\n", result->torch_folded_us,
+           gbytes_per_s(result->kv_bytes, result->torch_folded_us));
+  }
   printf("ratio      %10.3f\n", kv / read);
   printf("error      %10.1e  of the worst row, %s\n", result->max_rel_error,
          is_verified(result) ? "verified" : "NOT VERIFIED");
   if (result->local_share >= 0)
     printf("memory     %9.0f%%  of its pages are on the NUMA node where the threads run\n", 100 * result->local_share);
   return fflush(stdout) == 0 || tool_error_stdout(error);
+}
+
+static json_t *torch_json(const kernel_result *result) {
+  if (result->torch_us <= 0) return json_null();
+  json_t *o = json_object();
+  json_object_set_new(o, "version", json_string(result->torch));
+  json_object_set_new(o, "us", tool_json_real(result->torch_us));
+  json_object_set_new(o, "kv_gbps", tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_us)));
+  json_object_set_new(o, "folded_us", tool_json_real(result->torch_folded_us));
+  json_object_set_new(o, "folded_kv_gbps", tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_folded_us)));
+  return o;
 }
 
 static bool print_json(const decode_kernel_settings *settings, const decode_problem *problem,
@@ -179,6 +210,7 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
   json_object_set_new(o, "attention_us", tool_json_real(result->attention_us));
   json_object_set_new(o, "read_us", tool_json_real(result->read_us));
   json_object_set_new(o, "kv_bytes", json_integer((json_int_t)result->kv_bytes));
+  json_object_set_new(o, "torch", torch_json(result));
   json_object_set_new(o, "read_bytes", json_integer((json_int_t)result->read_bytes));
   json_object_set_new(o, "max_abs_error", tool_json_real(result->max_abs_error));
   json_object_set_new(o, "max_rel_error", tool_json_real(result->max_rel_error));

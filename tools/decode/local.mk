@@ -11,7 +11,8 @@ banyan_decode_SOURCES = \
   %D%/readers.c %D%/readers.h \
   %D%/reference.c %D%/reference.h \
   %D%/report.c %D%/report.h \
-  %D%/ring.c
+  %D%/ring.c \
+  %D%/torch.c %D%/torch.h
 banyan_decode_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_decode_SOURCES += \
