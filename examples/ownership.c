@@ -28,11 +28,13 @@ static banyan_status by_pages(void) {
     pages[rank]++;
   }
   printf("%d pages: %d %d %d\n", PAGES, (int)pages[0], (int)pages[1], (int)pages[2]);
-  /* Rank 2 leaves: its pages go to the others. */
+  /* Rank 2 leaves: its pages go to the others. Where there are several sequences each is moved for itself, and `moved`
+   * has the pages of those that were moved before. */
   static const int32_t remaining[RANKS] = {1, 1, 0};
+  int64_t moved[RANKS] = {0, 0, 0};
   banyan_page_move moves[RANKS];
   int32_t count = 0;
-  if (status == BANYAN_OK) status = banyan_page_moves(RANKS, remaining, pages, moves, &count);
+  if (status == BANYAN_OK) status = banyan_page_moves(RANKS, remaining, pages, moved, moves, &count);
   for (int32_t i = 0; i < count && status == BANYAN_OK; i++)
     printf("move %d from rank %d to %d\n", (int)moves[i].pages, moves[i].from, moves[i].to);
   return status;

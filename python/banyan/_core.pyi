@@ -97,7 +97,9 @@ def next_page(
     of_sequence: Optional[Sequence[int]] = None,
     of_all: Optional[Sequence[int]] = None,
 ) -> int: ...
-def page_moves(pages: Sequence[int], *, weights: Optional[Sequence[int]] = None) -> List[Tuple[int, int, int]]: ...
+def page_moves(
+    pages: Sequence[int], *, weights: Optional[Sequence[int]] = None, of_moved: Optional[Sequence[int]] = None
+) -> List[Tuple[int, int, int]]: ...
 
 class Ownership:
     def __init__(

@@ -79,14 +79,14 @@ int32_t next_page(int32_t nranks, nb::handle weights, nb::handle of_sequence, nb
   return rank;
 }
 
-nb::list page_moves(nb::handle pages, nb::handle weights) {
+nb::list page_moves(nb::handle pages, nb::handle weights, nb::handle of_moved) {
   Py_ssize_t size = PyObject_Size(pages.ptr());
   if (size < 1 || size > INT32_MAX) refuse("pages", "it is a sequence of one number for each rank");
   int32_t nranks = static_cast<int32_t>(size), count;
   numbers<int32_t> shares("weights", weights, nranks);
-  numbers<int64_t> held("pages", pages, nranks);
+  numbers<int64_t> held("pages", pages, nranks), moved("of_moved", of_moved, nranks);
   std::vector<banyan_page_move> moves(static_cast<size_t>(nranks));
-  check(banyan_page_moves(nranks, shares.data(), held.data(), moves.data(), &count));
+  check(banyan_page_moves(nranks, shares.data(), held.data(), moved.data(), moves.data(), &count));
   nb::list list;
   for (int32_t i = 0; i < count; i++) {
     const banyan_page_move &move = moves[static_cast<size_t>(i)];
@@ -117,8 +117,11 @@ void define_ownership(nb::module_ &module) {
              nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(),
              "The rank that takes the next page of a sequence. of_sequence, of_all: pages that each rank has, of the\n"
              "sequence and of all.");
-  module.def("page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),
-             "The fewest moves (from, to, pages) after which each rank has its share. pages: what each rank has.");
+  module.def(
+      "page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),
+      nb::arg("of_moved") = nb::none(),
+      "The moves (from, to, pages) after which each rank has its share. pages: what each rank has of a sequence.\n"
+      "of_moved: pages that each rank has of the sequences that were moved before; None: the fewest moves.");
 }
 
 } // namespace bny

@@ -91,6 +91,15 @@ def test_moves_to_even_shares():
     assert banyan.page_moves([4, 4]) == []
 
 
+def test_moves_of_many_sequences_go_to_all_ranks():
+    moved = [0, 0, 0]
+    for _ in range(100):
+        ((source, to, count),) = banyan.page_moves([0, 0, 1], weights=[1, 1, 0], of_moved=moved)
+        assert (source, count) == (2, 1)
+        moved[to] += 1
+    assert moved == [50, 50, 0]
+
+
 @pytest.mark.parametrize(
     "text, call",
     [
@@ -104,6 +113,7 @@ def test_moves_to_even_shares():
         ("rank", lambda: banyan.Ownership("blocks", 2).keys(2, 5)),
         ("place", lambda: banyan.Ownership("ranges", 2, tokens=5).token(0, 4)),
         ("of_all", lambda: banyan.next_page(2, of_all=[1])),
+        ("of_moved", lambda: banyan.page_moves([1, 2], of_moved=[1])),
         ("pages", lambda: banyan.page_moves([])),
         ("pages", lambda: banyan.page_moves([-1, 3])),
     ],

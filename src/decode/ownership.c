@@ -234,9 +234,9 @@ static bool stays_even(const dealing *d, int32_t rank) {
 }
 
 /* Returns true if rank a comes before rank b: it has the lower load by weight, or is the first of equals. */
-static bool comes_before(const dealing *d, int32_t a, int32_t b) {
-  int64_t left = (pages_at(d->load, a) + 1) * weight_of(d->weights, b);
-  int64_t right = (pages_at(d->load, b) + 1) * weight_of(d->weights, a);
+static bool comes_before(const int32_t *weights, const int64_t *load, int32_t a, int32_t b) {
+  int64_t left = (pages_at(load, a) + 1) * weight_of(weights, b);
+  int64_t right = (pages_at(load, b) + 1) * weight_of(weights, a);
   return left < right || (left == right && a < b);
 }
 
@@ -244,8 +244,9 @@ static bool comes_before(const dealing *d, int32_t a, int32_t b) {
 static int32_t next_by_load(const dealing *d, int32_t last) {
   int32_t best = -1;
   for (int32_t r = 0; r < d->nranks; r++) {
-    if (weight_of(d->weights, r) == 0 || r == last || (last >= 0 && !comes_before(d, last, r))) continue;
-    if (best < 0 || comes_before(d, r, best)) best = r;
+    if (weight_of(d->weights, r) == 0 || r == last) continue;
+    if (last >= 0 && !comes_before(d->weights, d->load, last, r)) continue;
+    if (best < 0 || comes_before(d->weights, d->load, r, best)) best = r;
   }
   return best;
 }
@@ -284,10 +285,11 @@ banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int
 typedef struct balance {
   int32_t nranks;
   const int32_t *weights;
-  const int64_t *pages;
+  const int64_t *pages; /* of the sequence */
+  const int64_t *load;  /* pages by rank of the sequences that were moved before; NULL: none */
   int64_t total, count; /* of weights, of pages */
+  int64_t load_count;   /* of pages in load */
   int64_t extra;        /* shares that are rounded up, so that all pages have a rank */
-  int64_t above;        /* ranks that have more than the whole part of a share that is no whole number */
 } balance;
 
 static int64_t whole_share(const balance *b, int32_t rank, bool *is_whole) {
@@ -296,17 +298,26 @@ static int64_t whole_share(const balance *b, int32_t rank, bool *is_whole) {
   return product / b->total;
 }
 
-/* Shares are rounded up where this saves a move, and then where ranks come first. */
+/* Where a share is rounded up first: where this saves a move, unless the rank has more than its share of the sequences
+ * before, and then where a rank lacks a page of that share or more. */
+static int rounding_class(const balance *b, int32_t rank, bool has_more) {
+  int64_t excess = pages_at(b->load, rank) * b->total - b->load_count * weight_of(b->weights, rank);
+  if (has_more) return excess > 0 ? 2 : 0;
+  return excess <= -b->total ? 1 : 3;
+}
+
 static int64_t target_of(const balance *b, int32_t rank) {
-  bool is_whole, other_whole;
+  bool is_whole;
   int64_t share = whole_share(b, rank, &is_whole), before = 0;
   if (is_whole) return share;
-  bool has_more = b->pages[rank] > share;
-  for (int32_t r = 0; r < rank; r++) {
-    int64_t other = whole_share(b, r, &other_whole);
-    before += !other_whole && (b->pages[r] > other) == has_more;
+  int class = rounding_class(b, rank, b->pages[rank] > share);
+  for (int32_t r = 0; r < b->nranks; r++) {
+    int64_t other = whole_share(b, r, &is_whole);
+    if (is_whole || r == rank) continue;
+    int other_class = rounding_class(b, r, b->pages[r] > other);
+    before += other_class == class ? comes_before(b->weights, b->load, r, rank) : other_class < class;
   }
-  return share + (before + (has_more ? 0 : b->above) < b->extra);
+  return share + (before < b->extra);
 }
 
 static int32_t next_off_target(const balance *b, int32_t from, int sign, int64_t *pages) {
@@ -317,22 +328,22 @@ static int32_t next_off_target(const balance *b, int32_t from, int sign, int64_t
   return b->nranks;
 }
 
-banyan_status banyan_page_moves(int32_t nranks, const int32_t *weights, const int64_t *pages, banyan_page_move *moves,
-                                int32_t *count) {
+banyan_status banyan_page_moves(int32_t nranks, const int32_t *weights, const int64_t *pages, const int64_t *of_moved,
+                                banyan_page_move *moves, int32_t *count) {
   static const char where[] = "banyan_page_moves";
-  balance b = {.nranks = nranks, .weights = weights, .pages = pages};
+  balance b = {.nranks = nranks, .weights = weights, .pages = pages, .load = of_moved};
   if (!pages || !moves || !count)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: pages, moves and count must not be NULL", where);
   banyan_status status = check_weights(where, nranks, weights, &b.total);
   if (status == BANYAN_OK) status = check_pages(where, "pages", nranks, pages);
+  if (status == BANYAN_OK) status = check_pages(where, "of_moved", nranks, of_moved);
   if (status != BANYAN_OK) return status;
   for (int32_t r = 0; r < nranks; r++) b.count += pages[r];
   b.extra = b.count;
   for (int32_t r = 0; r < nranks; r++) {
     bool is_whole;
-    int64_t share = whole_share(&b, r, &is_whole);
-    b.extra -= share;
-    b.above += !is_whole && pages[r] > share;
+    b.extra -= whole_share(&b, r, &is_whole);
+    b.load_count += pages_at(of_moved, r);
   }
   int64_t surplus = 0, lack = 0;
   int32_t from = next_off_target(&b, 0, 1, &surplus), to = next_off_target(&b, 0, -1, &lack);

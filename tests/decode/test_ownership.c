@@ -116,48 +116,68 @@ TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
 
 enum { SEQUENCES = 24, STEPS = 3000 };
 
-static void expect_even(const int64_t *pages, const int32_t *weights, int32_t nranks, int64_t total, const char *what) {
-  int64_t count = 0;
-  for (int32_t r = 0; r < nranks; r++) count += pages[r];
+/* A sequence that was dealt page by page lies within one page of its shares. All sequences of a trace lie within 6,
+ * which is a quarter of what theirs add up to. */
+enum { ALL_WITHIN = 6 };
+
+static void expect_within(const int64_t *pages, const int32_t *weights, int32_t nranks, double most, const char *what) {
+  int64_t count = 0, total = 0;
+  for (int32_t r = 0; r < nranks; r++) count += pages[r], total += weights[r];
   for (int32_t r = 0; r < nranks; r++) {
     double share = (double)count * weights[r] / (double)total;
-    EXPECT_MSG((double)pages[r] - share < 1 && share - (double)pages[r] < 1,
+    EXPECT_MSG((double)pages[r] - share < most && share - (double)pages[r] < most,
                "%s: rank %d of weight %d has %ld of %ld pages, its share is %.3f", what, r, weights[r], (long)pages[r],
                (long)count, share);
   }
 }
 
-/* Sequences grow page by page; some end, and some are preempted and come back with what they had. */
-TEST_LOOP(every_sequence_stays_even_over_a_trace, 24) {
-  state += (uint64_t)_i;
-  int32_t nranks = random_int(1, RANKS), weights[RANKS];
-  int64_t total = random_weights(nranks, _i % 4 == 0 ? 1 : _i % 4 == 1 ? 3 : 1000, weights);
-  int64_t all[RANKS] = {0}, of[SEQUENCES][RANKS] = {{0}}, parked[SEQUENCES] = {0};
-  for (int step = 0; step < STEPS; step++) {
+static void expect_even(const int64_t *pages, const int32_t *weights, int32_t nranks, const char *what) {
+  expect_within(pages, weights, nranks, 1, what);
+}
+
+/* Sequences that grow page by page; some end, and some are preempted and come back with what they had. */
+typedef struct trace {
+  int32_t nranks, weights[RANKS];
+  int64_t all[RANKS], of[SEQUENCES][RANKS], parked[SEQUENCES];
+} trace;
+
+static void end_sequence(trace *t, int s, bool comes_back) {
+  for (int32_t r = 0; r < t->nranks; r++) {
+    if (comes_back) t->parked[s] += t->of[s][r];
+    t->all[r] -= t->of[s][r];
+    t->of[s][r] = 0;
+  }
+  if (!comes_back) t->parked[s] = 0;
+}
+
+/* `most` is how many pages a sequence may be off its shares. */
+static void run_trace(trace *t, int steps, double most) {
+  for (int step = 0; step < steps; step++) {
     int s = random_int(0, SEQUENCES - 1), event = random_int(0, 99);
-    int64_t wanted = 1;
     if (event < 8) {
-      for (int32_t r = 0; r < nranks; r++) {
-        if (event < 4) parked[s] += of[s][r];
-        all[r] -= of[s][r];
-        of[s][r] = 0;
-      }
-      if (event >= 4) parked[s] = 0;
+      end_sequence(t, s, event < 4);
       continue;
     }
-    if (parked[s] > 0) {
-      wanted = parked[s];
-      parked[s] = 0;
-    }
-    for (; wanted > 0; wanted--) {
+    int64_t wanted = t->parked[s] > 0 ? t->parked[s] : 1;
+    for (t->parked[s] = 0; wanted > 0; wanted--) {
       int32_t rank = -1;
-      good(banyan_next_page(nranks, weights, of[s], all, &rank));
-      EXPECT(rank >= 0 && rank < nranks && weights[rank] > 0);
-      of[s][rank]++;
-      all[rank]++;
-      expect_even(of[s], weights, nranks, total, "a sequence");
+      good(banyan_next_page(t->nranks, t->weights, t->of[s], t->all, &rank));
+      EXPECT(rank >= 0 && rank < t->nranks && t->weights[rank] > 0);
+      t->of[s][rank]++;
+      t->all[rank]++;
+      expect_within(t->of[s], t->weights, t->nranks, most, "a sequence");
+      expect_within(t->all, t->weights, t->nranks, ALL_WITHIN, "all");
     }
   }
+}
+
+static int weight_most(int trial) { return trial % 4 == 0 ? 1 : trial % 4 == 1 ? 3 : 1000; }
+
+TEST_LOOP(every_sequence_stays_even_over_a_trace, 24) {
+  state += (uint64_t)_i;
+  trace t = {.nranks = random_int(1, RANKS)};
+  random_weights(t.nranks, weight_most(_i), t.weights);
+  run_trace(&t, STEPS, 1);
 }
 
 /* Short sequences would all begin on the first or the heaviest rank if the load of all were not looked at. */
@@ -184,12 +204,13 @@ TEST_LOOP(short_sequences_load_all_ranks, 12) {
 TEST_LOOP(all_pages_stay_even_without_sequences, 12) {
   state += (uint64_t)_i;
   int32_t nranks = random_int(1, RANKS), weights[RANKS];
-  int64_t all[RANKS] = {0}, total = random_weights(nranks, 50, weights);
+  int64_t all[RANKS] = {0};
+  random_weights(nranks, 50, weights);
   for (int page = 0; page < 1000; page++) {
     int32_t rank = -1;
     good(banyan_next_page(nranks, weights, NULL, all, &rank));
     all[rank]++;
-    expect_even(all, weights, nranks, total, "all");
+    expect_even(all, weights, nranks, "all");
   }
 }
 
@@ -224,7 +245,7 @@ TEST_LOOP(moves_make_shares_even_and_are_the_fewest, 200) {
   for (int32_t r = 0; r < nranks; r++) pages[r] = random_int(0, 3) ? random_int(0, 40) : 0;
   int64_t least = least_moved(pages, weights, nranks, total);
   banyan_page_move moves[RANKS];
-  good(banyan_page_moves(nranks, weights, pages, moves, &count));
+  good(banyan_page_moves(nranks, weights, pages, NULL, moves, &count));
   EXPECT(count >= 0 && count < nranks);
   for (int32_t i = 0; i < count; i++) {
     EXPECT(moves[i].pages > 0 && moves[i].from != moves[i].to);
@@ -233,8 +254,70 @@ TEST_LOOP(moves_make_shares_even_and_are_the_fewest, 200) {
     moved += moves[i].pages;
     EXPECT(pages[moves[i].from] >= 0);
   }
-  expect_even(pages, weights, nranks, total, "after the moves");
+  expect_even(pages, weights, nranks, "after the moves");
   EXPECT_MSG(moved == least, "%ld pages are moved, %ld are enough", (long)moved, (long)least);
+}
+
+static void move_pages(const trace *t, int64_t *of, const int64_t *of_moved) {
+  banyan_page_move moves[RANKS];
+  int32_t count = -1;
+  good(banyan_page_moves(t->nranks, t->weights, of, of_moved, moves, &count));
+  for (int32_t i = 0; i < count; i++) {
+    of[moves[i].from] -= moves[i].pages;
+    of[moves[i].to] += moves[i].pages;
+  }
+  expect_even(of, t->weights, t->nranks, "a sequence that was moved");
+}
+
+static void move_all(trace *t) {
+  memset(t->all, 0, sizeof t->all);
+  for (int s = 0; s < SEQUENCES; s++) {
+    move_pages(t, t->of[s], t->all);
+    for (int32_t r = 0; r < t->nranks; r++) t->all[r] += t->of[s][r];
+  }
+  expect_within(t->all, t->weights, t->nranks, ALL_WITHIN, "all that were moved");
+}
+
+/* Each sequence is moved for itself, and all of them together come near their shares. */
+TEST_LOOP(a_rank_joins_and_another_leaves_a_trace, 24) {
+  state += (uint64_t)_i;
+  trace t = {.nranks = random_int(3, RANKS)};
+  for (int32_t r = 0; r < t.nranks; r++) t.weights[r] = random_int(1, weight_most(_i));
+  int32_t joins = random_int(0, t.nranks - 1), leaves = (joins + random_int(1, t.nranks - 1)) % t.nranks;
+  int32_t weight = t.weights[joins];
+  t.weights[joins] = 0;
+  run_trace(&t, STEPS / 3, 1);
+  t.weights[joins] = weight;
+  move_all(&t);
+  run_trace(&t, STEPS / 3, 2);
+  t.weights[leaves] = 0;
+  move_all(&t);
+  EXPECT(t.all[leaves] == 0);
+  run_trace(&t, STEPS / 3, 2);
+}
+
+/* Sequences of one page on a rank that leaves: without of_moved they all go to the same rank. */
+TEST(short_sequences_of_a_rank_that_leaves_go_to_all_others) {
+  trace t = {.nranks = 3, .weights = {1, 1, 0}};
+  int64_t moved[RANKS] = {0};
+  for (int s = 0; s < 100; s++) {
+    int64_t of[RANKS] = {0, 0, 1};
+    move_pages(&t, of, moved);
+    for (int32_t r = 0; r < t.nranks; r++) moved[r] += of[r];
+  }
+  EXPECT_MSG(moved[0] == 50 && moved[1] == 50, "%ld and %ld pages", (long)moved[0], (long)moved[1]);
+}
+
+/* And a rank that joins gets its share of sequences that have one page each. */
+TEST(short_sequences_go_to_a_rank_that_joins) {
+  trace t = {.nranks = 3, .weights = {1, 1, 1}};
+  int64_t moved[RANKS] = {0};
+  for (int s = 0; s < 99; s++) {
+    int64_t of[RANKS] = {s % 2 == 0, s % 2 == 1, 0};
+    move_pages(&t, of, moved);
+    for (int32_t r = 0; r < t.nranks; r++) moved[r] += of[r];
+  }
+  expect_within(moved, t.weights, t.nranks, 2, "all");
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
@@ -275,13 +358,14 @@ TEST(wrong_rules_are_refused_by_name) {
 }
 
 TEST(wrong_pages_are_refused_by_name) {
-  int64_t pages[] = {1, -5}, many[] = {(int64_t)1 << 39, (int64_t)1 << 39};
+  int64_t pages[] = {1, -5}, moved[] = {1, 5}, many[] = {(int64_t)1 << 39, (int64_t)1 << 39};
   int32_t out;
   banyan_page_move moves[2];
   refused(banyan_next_page(2, NULL, pages, NULL, &out), "of_sequence[1] is -5");
   refused(banyan_next_page(2, NULL, NULL, many, &out), "of_all add up to 2^40");
-  refused(banyan_page_moves(2, NULL, pages, moves, &out), "pages[1] is -5");
-  refused(banyan_page_moves(0, NULL, pages, moves, &out), "nranks is 0");
+  refused(banyan_page_moves(2, NULL, pages, NULL, moves, &out), "pages[1] is -5");
+  refused(banyan_page_moves(2, NULL, moved, many, moves, &out), "of_moved add up to 2^40");
+  refused(banyan_page_moves(0, NULL, pages, NULL, moves, &out), "nranks is 0");
 }
 
 int main(void) {
