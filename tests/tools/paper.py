@@ -24,12 +24,23 @@ COLOURS = {"tree": "#0072b2", "ring": "#d55e00", "allreduce3": "#009e73"}
 
 def paper(method, ranks, batch, heads, dim, keys, element):
     """(bytes sent by a rank, bytes held beyond inputs and output). `keys` are those of a rank, of `element` bytes; partials
-    are f32. The paper counts p steps of the ring, of which the last brings back what the rank had: p - 1 send something."""
+    are f32. The paper counts p steps of the ring, of which the last brings back what the rank had: p - 1 send something.
+    Its Tree Attention is three allreduces, and one combine is counted alike."""
     hidden = heads * dim
     if method == "ring":
         return 2 * batch * keys * hidden * element * (ranks - 1), 2 * batch * keys * hidden * element
     partial = 4 * (batch * hidden + 2 * batch * heads)
     return 2 * (ranks - 1) / ranks * partial, partial
+
+
+def memory_ratio(method, ranks, batch, heads, dim, keys, element):
+    """The least and the most that banyan holds, in units of what the paper counts. The ring has two buffers from three ranks
+    on, and two partials and a list of lengths; three allreduces have a second partial and five more statistics of a row."""
+    ring, partial = paper("ring", ranks, batch, heads, dim, keys, element)[1], paper("tree", ranks, batch, heads, dim, keys, element)[1]
+    if method == "ring":
+        return min(2, ranks - 1), min(2, ranks - 1) + (2 * partial + 4 * ranks * batch) / ring
+    ratio = 1 if method == "tree" else 2 + 5 / (dim + 2)
+    return ratio, ratio
 
 
 def box(rows, dim):

@@ -267,7 +267,11 @@ class Decode(Tools):
                     sent, held = paper.exact(*shape)
                     self.assertEqual(found[method]["bytes_sent_per_rank"], sent, method)
                     self.assertEqual(found[method]["peak_extra_bytes_per_rank"] - found[method]["arena_bytes_per_rank"], held, method)
-                    least, most = paper.paper(*shape)[0], paper.paper(*shape)[0] * (1 if method == "ring" else 1.1)
+                    least, room = paper.paper(*shape)
+                    most = least * (1 if method == "ring" else 1.1)
+                    fewest, greatest = (room * ratio for ratio in paper.memory_ratio(*shape))
+                    self.assertLessEqual(fewest * (1 - 1e-9), held, method)
+                    self.assertLessEqual(held, greatest * (1 + 1e-9), method)
                     if heads * batch // ranks % 8 == 0:  # rows whose statistics fill lines
                         self.assertLessEqual(least, sent, method)
                         self.assertLessEqual(sent, most, method)
