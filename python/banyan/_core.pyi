@@ -147,6 +147,7 @@ class Comm:
         algorithm: Optional[str] = None,
         device: Optional[str] = None,
         first_timeout: float = 0.0,
+        threads: int = 0,
     ) -> None: ...
     @property
     def rank(self) -> int: ...

@@ -20,7 +20,7 @@ class Communicator(_core.Comm):
 
     Settings, all by keyword: timeout, the deadline of a call in seconds (0: 30); first_timeout, that of the first call
     of a shape; arena_bytes, memory shared with peers; algorithm; device, None for the host, else "cuda", "cuda:2" or
-    "cuda:local".
+    "cuda:local"; threads, those of this rank for attention on the host (0: one for each core that is its own).
 
     One thread at a time may use a communicator. abort() alone may be called from any.
     """

@@ -62,12 +62,13 @@ threads::threads(int32_t nranks) : nranks_(nranks) {
 threads::~threads() { banyan_threads_destroy(group_); }
 
 comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes,
-           nb::handle algorithm, nb::handle device, double first_timeout_s) {
+           nb::handle algorithm, nb::handle device, double first_timeout_s, int64_t threads_of_rank) {
   interrupt_prepare();
   banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
   config.timeout_ns = nanoseconds("timeout", timeout_s);
   config.first_timeout_ns = nanoseconds("first_timeout", first_timeout_s);
   config.arena_bytes = arena_bytes;
+  config.threads = threads_of_rank;
   config.algorithm = read_text("algorithm", algorithm);
   config.device = read_text("device", device);
   if (config.device) device_ = config.device;

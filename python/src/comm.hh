@@ -31,7 +31,7 @@ class comm {
 public:
   // `source`: None (the environment), threads, or an allgather(bytes, timeout_s) of Python.
   comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes, nb::handle algorithm,
-       nb::handle device, double first_timeout_s);
+       nb::handle device, double first_timeout_s, int64_t threads);
   comm(banyan_comm *made, const std::string &device);
   comm(const comm &) = delete;
   ~comm();

@@ -50,10 +50,10 @@ NB_MODULE(_core, module) {
       .def(nb::init<int32_t>(), nb::arg("nranks"))
       .def_prop_ro("nranks", &threads::nranks);
   nb::class_<comm> type(module, "Comm", "The base of banyan.Communicator.", nb::is_weak_referenceable());
-  type.def(nb::init<nb::handle, int32_t, int32_t, double, uint64_t, nb::handle, nb::handle, double>(),
+  type.def(nb::init<nb::handle, int32_t, int32_t, double, uint64_t, nb::handle, nb::handle, double, int64_t>(),
            nb::arg("source") = nb::none(), nb::arg("rank") = 0, nb::arg("nranks") = 0, nb::arg("timeout") = 0.0,
            nb::arg("arena_bytes") = 0, nb::arg("algorithm") = nb::none(), nb::arg("device") = nb::none(),
-           nb::arg("first_timeout") = 0.0)
+           nb::arg("first_timeout") = 0.0, nb::arg("threads") = 0)
       .def("__init__", adopted)
       .def_prop_ro("rank", &comm::rank, "This rank, from 0.")
       .def_prop_ro("nranks", &comm::nranks, "The number of ranks.")

@@ -210,3 +210,16 @@ def test_tokens_of_a_run():
         close(whole[0], want[0])
         close(part[0][:3], want[0][:3])
         assert (part[0][3:] == 7).all()
+
+
+def test_threads_of_a_rank():
+    q, k = draw(2, 8, 64), draw(2, 2, 3000, 64, seed=1)
+    found = []
+    for threads in 1, 3:
+        with banyan.Communicator.from_threads(banyan.Threads(1), 0, threads=threads) as comm:
+            assert f"{threads} thread{'s' if threads > 1 else ''} for attention" in comm.describe()
+            found.append(comm.attention_combine(q, k, k)[0])
+    assert np.array_equal(*found)
+    for threads in -1, 1025:
+        with pytest.raises(banyan.ArgumentError, match="threads"):
+            banyan.Communicator.from_threads(banyan.Threads(1), 0, threads=threads)
