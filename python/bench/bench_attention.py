@@ -1,71 +1,100 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of one core on the host: banyan beside torch and a loop of reads, in turns, as GB/s of keys and values.
+"""Attention of one rank on the host: banyan beside torch and a loop of reads, as one table over types.
 
-    chrt -r 1 taskset -c 1 python python/bench/bench_attention.py [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS]]]
+    chrt -r 1 taskset -c 1 python python/bench/bench_attention.py [--keys N] [--threads N] [--rounds N] [--json] ...
 
-torch's scaled_dot_product_attention runs in two forms: as engines call it, with each KV head repeated for its group of
-queries, and with the group as rows of one KV head, which reads keys once. The loop of reads is numpy's largest 64-bit
-word of the same memory.
+Each row is a run of banyan-decode --kernel-only --against torch, which takes turns within it. torch is that of the Python
+that runs this. Another row has banyan through its Python package, on arrays of numpy, where it is installed: what a call
+from Python adds.
 """
 
+import argparse
+import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 
-import numpy as np
+COLUMNS = {
+    "banyan": ("attention_us", "kv_gbps"),
+    "loop of reads": ("read_us", "read_gbps"),
+    "torch": ("us", "kv_gbps"),
+    "torch, folded": ("folded_us", "folded_kv_gbps"),
+}
 
-import banyan
+
+def run(arguments, dtype, against):
+    command = [arguments.decode, "--kernel-only", "--json", "--dtype", dtype, "--tokens", str(arguments.keys)]
+    for name in "batch", "heads", "kv_heads", "head_dim", "threads":
+        command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    path = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+    command += ["--repeat", str(arguments.rounds), *against]
+    done = subprocess.run(command, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(done.stdout)
 
 
-def torch_methods(q, k, v):
+def from_python(arguments, dtype):
+    """The median time of a call from Python in us; None where it cannot be had."""
     try:
-        import torch
+        import banyan
+        import numpy as np
+    except ImportError:
+        return None
+    name = {"f32": "float32", "f16": "float16"}.get(dtype)
+    if name is None:
+        return None
+    draw = np.random.default_rng(1)
+    q = draw.standard_normal((arguments.batch, arguments.heads, arguments.head_dim)).astype(name)
+    shape = arguments.batch, arguments.kv_heads, arguments.keys, arguments.head_dim
+    k, v = (draw.standard_normal(shape, np.float32).astype(name) for _ in range(2))
+    times = []
+    with banyan.Communicator.from_threads(banyan.Threads(1), 0, threads=arguments.threads) as comm:
+        for _ in range(arguments.rounds + 1):
+            since = time.perf_counter()
+            comm.attention_combine(q, k, v, keys_max=arguments.keys)
+            times.append(1e6 * (time.perf_counter() - since))
+    return statistics.median(times[1:])
 
-        attend = torch.nn.functional.scaled_dot_product_attention
-    except (ImportError, AttributeError):
-        print("there is no torch 2.0 or newer, so banyan stands alone", file=sys.stderr)
-        return {}
-    torch.set_num_threads(1)
-    tokens, heads, dim = q.shape
-    kv_heads = k.shape[1]
-    tq = torch.from_numpy(q).view(tokens, kv_heads, heads // kv_heads, dim)
-    tk, tv = torch.from_numpy(k), torch.from_numpy(v)
 
-    def repeated():
-        each = [x.repeat_interleave(heads // kv_heads, 1) for x in (tk, tv)]
-        return attend(tq.reshape(tokens, heads, 1, dim), *each).view(tokens, heads, dim)
-
-    def folded():
-        return attend(tq, tk, tv).reshape(tokens, heads, dim)
-
-    return {"torch, KV heads repeated": repeated, "torch, group folded": folded}
+def print_table(rows):
+    print("| KV | " + " | ".join(f"{name}: us, GB/s" for name in COLUMNS) + " | banyan from Python: us |")
+    print("|---" * (len(COLUMNS) + 2) + "|")
+    for dtype, row in rows.items():
+        cells = [dtype]
+        for name, (time_key, speed_key) in COLUMNS.items():
+            found = row["torch"] if name.startswith("torch") else row
+            cells.append(f"{found[time_key]:,.0f}, {found[speed_key]:.2f}" if found else "")
+        called = row["from_python_us"]
+        print("| " + " | ".join(cells) + f" | {'' if called is None else format(called, ',.0f')} |")
 
 
 def main():
-    given = [int(a) for a in sys.argv[1:]]
-    keys, heads, kv_heads, dim, rounds = given + [32768, 32, 8, 128, 9][len(given) :]
-    random = np.random.default_rng(1)
-    for name in "float32", "float16":
-        q = random.standard_normal((1, heads, dim)).astype(name)
-        k, v = (random.standard_normal((1, kv_heads, keys, dim), np.float32).astype(name) for _ in range(2))
-        words = [x.reshape(-1).view(np.uint64) for x in (k, v)]
-        methods = {"loop of reads": lambda: [x.max() for x in words], "banyan": lambda: banyan.attention(q, k, v)[0]}
-        methods.update(torch_methods(q, k, v))
-        right = np.asarray(methods["banyan"](), np.float32)
-        times = {method: [] for method in methods}
-        for _ in range(rounds):
-            for method, run in methods.items():
-                since = time.perf_counter()
-                found = run()
-                times[method].append(time.perf_counter() - since)
-                if method.startswith("torch"):
-                    assert np.abs(found.float().numpy() - right).max() < 0.02, method
-        medians = {method: statistics.median(all_times) for method, all_times in times.items()}
-        print(f"{name}: {heads} heads on {kv_heads} KV heads x {dim}, {keys} keys")
-        for method, seconds in medians.items():
-            rate, ratio = (k.nbytes + v.nbytes) / seconds * 1e-9, medians["banyan"] / seconds
-            print(f"  {method:26} {seconds * 1e6:10.0f} us {rate:8.2f} GB/s {ratio:7.3f} of banyan's speed")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decode", default="build/banyan-decode", help="the program")
+    for name, value in ("keys", 32768), ("batch", 1), ("heads", 32), ("kv-heads", 8), ("head-dim", 128), ("threads", 1):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dtypes", default="f32,f16,bf16")
+    parser.add_argument("--json", action="store_true", help="print one object with the whole of each row")
+    arguments = parser.parse_args()
+    try:
+        import torch  # noqa: F401
+
+        against = ["--against", "torch"]
+    except ImportError:
+        print("there is no torch, so banyan stands alone", file=sys.stderr)
+        against = []
+    rows = {}
+    for dtype in arguments.dtypes.split(","):
+        rows[dtype] = run(arguments, dtype, against if dtype in ("f32", "f16", "bf16") else [])
+        rows[dtype]["from_python_us"] = from_python(arguments, dtype)
+    if arguments.json:
+        json.dump(rows, sys.stdout, indent=2)
+        print()
+    else:
+        print_table(rows)
 
 
 if __name__ == "__main__":
