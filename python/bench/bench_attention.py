@@ -49,6 +49,8 @@ def from_python(arguments, dtype):
     q = draw.standard_normal((arguments.batch, arguments.heads, arguments.head_dim)).astype(name)
     shape = arguments.batch, arguments.kv_heads, arguments.keys, arguments.head_dim
     k, v = (draw.standard_normal(shape, np.float32).astype(name) for _ in range(2))
+    if arguments.head_dim == 576:  # MLA: as banyan-decode has it
+        v = k[..., :512]
     times = []
     with banyan.Communicator.from_threads(banyan.Threads(1), 0, threads=arguments.threads) as comm:
         for _ in range(arguments.rounds + 1):
