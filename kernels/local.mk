@@ -16,6 +16,7 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/attention_avx512.h \
   %D%/cpu/attention_bytes.h \
   %D%/cpu/attention_exp2.h \
+  %D%/cpu/attention_inline.h \
   %D%/cpu/attention_loop.h \
   %D%/cpu/attention_narrow.h \
   %D%/cpu/attention_portable.c \

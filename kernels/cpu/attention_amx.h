@@ -52,9 +52,6 @@ typedef struct matrix_work {
 #include "attention_avx512.h"
 #include "attention_bytes.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
 /* Compilers do not know that instructions of tiles read and write memory. */
 #define FENCE() __asm__ volatile("" ::: "memory")
 

@@ -23,23 +23,21 @@ typedef __m128 vec4;
 
 enum { VEC_LANES = 8 };
 
-#define VECTOR static inline __attribute__((always_inline))
+INLINE vec vec_zero(void) { return _mm256_setzero_ps(); }
+INLINE vec vec_set1(float value) { return _mm256_set1_ps(value); }
+INLINE vec vec_load(const float *at) { return _mm256_loadu_ps(at); }
+INLINE void vec_store(float *at, vec value) { _mm256_storeu_ps(at, value); }
+INLINE vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
+INLINE vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 
-VECTOR vec vec_zero(void) { return _mm256_setzero_ps(); }
-VECTOR vec vec_set1(float value) { return _mm256_set1_ps(value); }
-VECTOR vec vec_load(const float *at) { return _mm256_loadu_ps(at); }
-VECTOR void vec_store(float *at, vec value) { _mm256_storeu_ps(at, value); }
-VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-VECTOR vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-VECTOR vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
-
-VECTOR vec widen(__m128i halves, banyan_dtype dtype) {
+INLINE vec widen(__m128i halves, banyan_dtype dtype) {
   if (dtype == BANYAN_F16) return _mm256_cvtph_ps(halves);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
 /* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
-VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
+INLINE vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
   if (dtype == BANYAN_I8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
   if (dtype == BANYAN_E5M2) return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8));
   __m128i halves = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7), _mm_set1_epi16((short)0xbf80));
@@ -48,27 +46,27 @@ VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
   return _mm256_cvtph_ps(_mm_or_si128(halves, _mm_and_si128(is_nan, _mm_set1_epi16(0x7e00))));
 }
 
-VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
+INLINE vec vec_row(const char *at, banyan_dtype dtype) {
   if (dtype == BANYAN_F32) return _mm256_loadu_ps((const float *)at);
   if (attention_element_bytes(dtype) == 2) return widen(_mm_loadu_si128((const __m128i *)at), dtype);
   return widen_bytes(_mm_loadl_epi64((const __m128i *)at), dtype);
 }
 
-VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
+INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   char elements[32] = {0};
   if (count > 0) memcpy(elements, at, (size_t)count * attention_element_bytes(dtype));
   return vec_row(elements, dtype);
 }
 
 /* The same for 16 elements of E4M3, for which there is no NaN. */
-VECTOR void vec_row_pair(const char *at, vec *values) {
+INLINE void vec_row_pair(const char *at, vec *values) {
   __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at));
   __m256i halves = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80));
   values[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
   values[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
 }
 
-VECTOR bool vec_any_nan(const char *at, int32_t count) {
+INLINE bool vec_any_nan(const char *at, int32_t count) {
   const __m256i sign = _mm256_set1_epi8((char)0x80), nan = _mm256_set1_epi8(-1);
   __m256i any = _mm256_setzero_si256();
   for (int32_t i = 0; i < count; i += 32) {
@@ -79,30 +77,30 @@ VECTOR bool vec_any_nan(const char *at, int32_t count) {
 }
 
 /* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
-VECTOR vec sums_of_halves(const vec *v) {
+INLINE vec sums_of_halves(const vec *v) {
   vec s01 = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
   vec s23 = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
   __m256d d01 = _mm256_castps_pd(s01), d23 = _mm256_castps_pd(s23);
   return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(d01, d23)), _mm256_castpd_ps(_mm256_unpackhi_pd(d01, d23)));
 }
 
-VECTOR void vec4_store(float *at, vec4 value) { _mm_storeu_ps(at, value); }
+INLINE void vec4_store(float *at, vec4 value) { _mm_storeu_ps(at, value); }
 
-VECTOR vec4 vec_four_sums(const vec *v) {
+INLINE vec4 vec_four_sums(const vec *v) {
   vec sums = sums_of_halves(v);
   return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
-VECTOR vec vec_least(vec a, vec b) { return _mm256_min_ps(a, b); }
+INLINE vec vec_least(vec a, vec b) { return _mm256_min_ps(a, b); }
 
-VECTOR bool vec_any_positive(vec a) {
+INLINE bool vec_any_positive(vec a) {
   return _mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_GT_OQ)) != 0;
 }
 
-VECTOR vec exp2_fraction(vec f);
+INLINE vec exp2_fraction(vec f);
 
 /* The whole part goes into the exponent. The result is a normal number, because x >= -125. */
-VECTOR vec vec_exp2(vec x) {
+INLINE vec vec_exp2(vec x) {
   vec kept = _mm256_cmp_ps(x, _mm256_set1_ps(-125.0f), _CMP_NLT_UQ);
   vec whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m256i y = _mm256_castps_si256(exp2_fraction(_mm256_sub_ps(x, whole)));

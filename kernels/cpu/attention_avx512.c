@@ -28,14 +28,14 @@ enum { VEC_LANES = 16, SCORE_HEADS = 4 };
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
 
-VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
+INLINE vec vec_row(const char *at, banyan_dtype dtype) {
   if (dtype == BANYAN_F32) return _mm512_loadu_ps(at);
   if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_loadu_si128((const __m128i *)at), dtype);
   __m256i halves = _mm256_loadu_si256((const __m256i *)at);
   return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
 }
 
-VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
+INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   __mmask16 mask = (__mmask16)((1u << (count < 0 ? 0 : count)) - 1);
   if (dtype == BANYAN_F32) return _mm512_maskz_loadu_ps(mask, at);
   if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_maskz_loadu_epi8(mask, at), dtype);
@@ -44,7 +44,7 @@ VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
 }
 
 #ifdef ATTENTION_AVX512_BF16
-VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
+INLINE void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
   __m512i bytes = _mm512_loadu_si512(at);
   if (dtype == BANYAN_BF16) {
     words[0] = bytes;
@@ -56,30 +56,30 @@ VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
   words[1] = _mm512_unpackhi_epi8(low, high);
 }
 
-VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
+INLINE vec vec_dot(vec sums, vec query, word_vec words) {
   return _mm512_dpbf16_ps(sums, (__m512bh)query, (__m512bh)words);
 }
 #else
-VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
+INLINE void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
   (void)dtype;
   words[0] = _mm512_loadu_si512(at);
 }
 
-VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
+INLINE vec vec_dot(vec sums, vec query, word_vec words) {
   (void)query;
   (void)words;
   return sums;
 }
 #endif
 
-VECTOR vec vec_even(word_vec words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
+INLINE vec vec_even(word_vec words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
 
-VECTOR vec vec_odd(word_vec words) {
+INLINE vec vec_odd(word_vec words) {
   return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
 }
 
 /* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
-VECTOR vec sums_of_quarters(const vec *v) {
+INLINE vec sums_of_quarters(const vec *v) {
   vec s01 = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
   vec s23 = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
   __m512d d01 = _mm512_castps_pd(s01), d23 = _mm512_castps_pd(s23);
@@ -87,18 +87,18 @@ VECTOR vec sums_of_quarters(const vec *v) {
 }
 
 /* Quarters of a, then of b: each the sum of two. */
-VECTOR vec add_quarters(vec a, vec b) {
+INLINE vec add_quarters(vec a, vec b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-VECTOR vec vec_sums(vec (*v)[4]) {
+INLINE vec vec_sums(vec (*v)[4]) {
   vec low = add_quarters(sums_of_quarters(v[0]), sums_of_quarters(v[1]));
   return add_quarters(low, add_quarters(sums_of_quarters(v[2]), sums_of_quarters(v[3])));
 }
 
-VECTOR vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
+INLINE vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
 
-VECTOR bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
+INLINE bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
 
 #include "attention_wide.h"
 

@@ -6,26 +6,25 @@
 
 #include <immintrin.h>
 
+#include "attention_inline.h"
 #include "banyan.h"
-
-#define VECTOR static inline __attribute__((always_inline))
 
 typedef __m512 vec;
 
-VECTOR vec vec_zero(void) { return _mm512_setzero_ps(); }
-VECTOR vec vec_set1(float value) { return _mm512_set1_ps(value); }
-VECTOR vec vec_load(const float *at) { return _mm512_loadu_ps(at); }
-VECTOR void vec_store(float *at, vec value) { _mm512_storeu_ps(at, value); }
-VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-VECTOR vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-VECTOR vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+INLINE vec vec_zero(void) { return _mm512_setzero_ps(); }
+INLINE vec vec_set1(float value) { return _mm512_set1_ps(value); }
+INLINE vec vec_load(const float *at) { return _mm512_loadu_ps(at); }
+INLINE void vec_store(float *at, vec value) { _mm512_storeu_ps(at, value); }
+INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 
-VECTOR vec widen_bf16(__m256i halves) {
+INLINE vec widen_bf16(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
 /* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
-VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
+INLINE vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
   if (dtype == BANYAN_I8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
   if (dtype == BANYAN_E5M2) return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
   __m256i halves =
@@ -37,7 +36,7 @@ VECTOR vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
 
 #include "attention_exp2.h"
 
-VECTOR vec vec_exp2(vec x) {
+INLINE vec vec_exp2(vec x) {
   __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-125.0f), _CMP_NLT_UQ);
   vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return _mm512_maskz_scalef_ps(kept, exp2_fraction(_mm512_sub_ps(x, whole)), whole);

@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "attention_inline.h"
+
 /* The bytes of a bf16, by the exponent and mantissa of an E4M3: the last one is NaN. */
 #define HIGH(e) ((e) + 120) >> 1
 #define HIGH8(e) HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e)
@@ -21,7 +23,7 @@ static const uint8_t e4m3_low[128] __attribute__((aligned(64))) = {
     0,          LOW(-2, 0), LOW(-1, 0), LOW(-1, 4), LOW(0, 0),  LOW(0, 2),  LOW(0, 4),  LOW(0, 6), NORMAL(LOW8),
     LOW(15, 0), LOW(15, 1), LOW(15, 2), LOW(15, 3), LOW(15, 4), LOW(15, 5), LOW(15, 6), 0xc0};
 
-static inline __attribute__((always_inline)) void bf16_of_e4m3(__m512i bytes, __m512i *low, __m512i *high) {
+INLINE void bf16_of_e4m3(__m512i bytes, __m512i *low, __m512i *high) {
   *low = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_low), bytes, _mm512_load_si512(e4m3_low + 64));
   *high = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_high), bytes, _mm512_load_si512(e4m3_high + 64));
   *high = _mm512_ternarylogic_epi32(*high, bytes, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (bytes & 0x80) */
@@ -40,7 +42,7 @@ static inline __attribute__((always_inline)) void bf16_of_e4m3(__m512i bytes, __
 static const uint8_t i8_high[128] __attribute__((aligned(64))) = {MAGNITUDES(I8_HIGH)};
 static const uint8_t i8_low[128] __attribute__((aligned(64))) = {MAGNITUDES(I8_LOW)};
 
-static inline __attribute__((always_inline)) void bf16_of_i8(__m512i bytes, __m512i *low, __m512i *high) {
+INLINE void bf16_of_i8(__m512i bytes, __m512i *low, __m512i *high) {
   __m512i magnitude = _mm512_abs_epi8(bytes); /* -128 stays, and tables are read at its lower seven bits */
   *low = _mm512_permutex2var_epi8(_mm512_load_si512(i8_low), magnitude, _mm512_load_si512(i8_low + 64));
   *high = _mm512_permutex2var_epi8(_mm512_load_si512(i8_high), magnitude, _mm512_load_si512(i8_high + 64));

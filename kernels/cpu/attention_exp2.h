@@ -4,8 +4,10 @@
 #ifndef BNY_CPU_ATTENTION_EXP2_H
 #define BNY_CPU_ATTENTION_EXP2_H
 
+#include "attention_inline.h"
+
 /* 2^f for |f| <= 1/2: minimax of degree 6, relative error 2.6e-9 before rounding. */
-static inline __attribute__((always_inline)) vec exp2_fraction(vec f) {
+INLINE vec exp2_fraction(vec f) {
   vec y = vec_set1(0x1.470b4ap-13f);
   y = vec_fma(y, f, vec_set1(0x1.5f7276p-10f));
   y = vec_fma(y, f, vec_set1(0x1.3b270ep-7f));

@@ -38,6 +38,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "attention_inline.h"
 
 enum {
   ATTENTION_TILE = 64,      /* keys at most */
@@ -87,7 +88,7 @@ typedef struct attention_work {
 #endif
 } __attribute__((aligned(64))) attention_work;
 
-static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
+INLINE size_t attention_element_bytes(banyan_dtype dtype) {
   int type = (int)dtype & ATTENTION_TYPE;
   return type == BANYAN_F32 ? 4 : type == BANYAN_F16 || type == BANYAN_BF16 ? 2 : 1;
 }
@@ -98,8 +99,7 @@ static int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype
 /* Keys of a tile. A tile stays in the first-level cache, with the next rows beside it. Where rows are short, long tiles
  * spread the work that each tile takes over more keys. What is best for long rows was measured: those of 576 bytes
  * are of MLA, whose keys are its values too. Bits depend on this, so it depends on rows of the cache alone. */
-static inline __attribute__((always_inline)) int32_t attention_tile(const bny_attention_task *task,
-                                                                    banyan_dtype dtype) {
+INLINE int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
   if ((int)dtype & ATTENTION_MATRIX) return ATTENTION_MATRIX_TILE;
   if (row_bytes < 256) return row_bytes <= 64 ? ATTENTION_TILE : 32;
@@ -107,15 +107,14 @@ static inline __attribute__((always_inline)) int32_t attention_tile(const bny_at
 }
 #endif
 
-static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
-                                                                       banyan_dtype dtype) {
+INLINE const char *attention_row(const void *base, int64_t stride, int64_t row, banyan_dtype dtype) {
   return (const char *)base + row * stride * (int64_t)attention_element_bytes(dtype);
 }
 
 /* Prefetches a line that is read some KiB later: into the second-level cache if `far`, else into the first-level one.
  * Measured: AMD's processors read long rows twice as fast from the second level, as their first level waits for few
  * lines at once. Intel's were tuned with the first level. */
-static inline __attribute__((always_inline)) void attention_prefetch(const char *line, bool far) {
+INLINE void attention_prefetch(const char *line, bool far) {
   if (far)
     __builtin_prefetch(line, 0, 2);
   else
@@ -213,8 +212,8 @@ static __attribute__((noinline)) void attention_settle(const bny_attention_task 
 #endif
 
 /* sums->n += n, then n = 0. */
-static inline __attribute__((always_inline)) void attention_fold(const bny_attention_task *task, banyan_dtype form,
-                                                                 attention_work *work, bny_attention_sums *sums) {
+INLINE void attention_fold(const bny_attention_task *task, banyan_dtype form, attention_work *work,
+                           bny_attention_sums *sums) {
   for (int32_t h = 0; h < task->heads; h++) {
     double m = attention_max(work, h), factor = bny_attention_rescale(sums->m[h], m);
     double *total = sums->n + h * work->n_stride;
@@ -249,8 +248,8 @@ static void attention_queries(const bny_attention_task *task, banyan_dtype form,
 }
 
 /* Adds `count` keys of a tile, which all of the rows at hand see. */
-static inline __attribute__((always_inline)) void attention_add(const bny_attention_task *keys, banyan_dtype dtype,
-                                                                int32_t from, int32_t count, attention_work *work) {
+INLINE void attention_add(const bny_attention_task *keys, banyan_dtype dtype, int32_t from, int32_t count,
+                          attention_work *work) {
   int32_t lane = ATTENTION_QUAD * work->row, end = lane + ATTENTION_QUAD * work->rows;
   attention_weigh(keys, dtype, from, count, work);
   for (int32_t i = lane; i < end; i++) {
@@ -260,12 +259,20 @@ static inline __attribute__((always_inline)) void attention_add(const bny_attent
   attention_accumulate(keys, dtype, from, count, work);
 }
 
-/* The same for keys that may be hidden from the rows at hand. One copy of it is enough. */
-static __attribute__((noinline)) void attention_add_seen(const bny_attention_task *keys, banyan_dtype dtype,
-                                                         int32_t from, int32_t count, attention_work *work) {
+/* One copy of it for each form. */
+#define X(name, form)                                                                                           \
+  static __attribute__((noinline)) void name##_add(const bny_attention_task *keys, int32_t from, int32_t count, \
+                                                   attention_work *work) {                                      \
+    attention_add(keys, (banyan_dtype)(form), from, count, work);                                               \
+  }
+ATTENTION_FORMS
+#undef X
+
+static inline void attention_add_form(const bny_attention_task *keys, banyan_dtype dtype, int32_t from, int32_t count,
+                                      attention_work *work) {
   switch ((int)dtype) {
 #define X(name, form) \
-  case form: attention_add(keys, (banyan_dtype)(form), from, count, work); break;
+  case form: name##_add(keys, from, count, work); break;
     ATTENTION_FORMS
 #undef X
   }
@@ -273,7 +280,7 @@ static __attribute__((noinline)) void attention_add_seen(const bny_attention_tas
 
 #ifndef ATTENTION_MATRIX_ONLY
 static void attention_add_one(const bny_attention_task *keys, banyan_dtype dtype, int32_t key, attention_work *work) {
-  attention_add_seen(keys, dtype, key, 1, work);
+  attention_add_form(keys, dtype, key, 1, work);
 }
 #endif
 
@@ -285,7 +292,7 @@ static void attention_add_by_row(const bny_attention_task *task, const bny_atten
     const bny_attention_sight *sight = &task->sights[work->row];
     int32_t low = sight->first > first ? sight->first : first;
     int32_t high = sight->end < first + count ? sight->end : first + count;
-    if (low < high) attention_add_seen(keys, dtype, from + low - first, high - low, work);
+    if (low < high) attention_add_form(keys, dtype, from + low - first, high - low, work);
     for (int32_t key = sight->tree_first > first ? sight->tree_first : first;
          sight->tree_bits != 0 && key < first + count && key - sight->tree_first < 32; key++)
       if (sight->tree_bits >> (key - sight->tree_first) & 1) attention_add_one(keys, dtype, from + key - first, work);
@@ -343,9 +350,8 @@ typedef struct attention_span {
 } attention_span;
 
 /* The tile that begins at key `first`, which is `done` keys behind the first one. It lies in one block and one page. */
-static inline __attribute__((always_inline)) void attention_locate(const bny_attention_task *task, banyan_dtype dtype,
-                                                                   int32_t first, int32_t done, int32_t left,
-                                                                   attention_span *span) {
+INLINE void attention_locate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t done,
+                             int32_t left, attention_span *span) {
   int32_t most = attention_tile(task, dtype), block = BNY_ATTENTION_BLOCK - done % BNY_ATTENTION_BLOCK;
   if (most > block) most = block;
   span->keys = task;
@@ -359,7 +365,7 @@ static inline __attribute__((always_inline)) void attention_locate(const bny_att
 }
 
 /* Tells hooks what they may prefetch. Values that are keys too are there by then. */
-static inline __attribute__((always_inline)) void attention_announce(const attention_span *span, attention_work *work) {
+INLINE void attention_announce(const attention_span *span, attention_work *work) {
   const bny_attention_task *keys = span->keys;
   bool is_plain = keys->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype type = keys->kv_dtype;
@@ -379,9 +385,8 @@ static inline __attribute__((always_inline)) void attention_announce(const atten
 }
 
 /* `unpacked`: where rows of FlashMLA's are converted to f32, which `dtype` is then; NULL: rows are plain. */
-static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
-                                                                 int32_t key, int32_t last, attention_rows *unpacked,
-                                                                 attention_work *work, bny_attention_sums *sums) {
+INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, int32_t key, int32_t last,
+                           attention_rows *unpacked, attention_work *work, bny_attention_sums *sums) {
   attention_span spans[2], *span = spans, *next = spans + 1;
   attention_locate(task, dtype, key, 0, last - key, span);
   for (int32_t first = key; first < last;) {
@@ -398,7 +403,7 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
     if (task->sights && !attention_all_seen(task, first, count))
       attention_add_by_row(task, keys, dtype, first, from, count, work);
     else
-      attention_add(keys, dtype, from, count, work);
+      attention_add_form(keys, dtype, from, count, work);
     first = end;
     if (first == last || (first - key) % BNY_ATTENTION_BLOCK == 0) attention_fold(task, dtype, work, sums);
     attention_span *free = span;
@@ -476,7 +481,7 @@ static __attribute__((noinline)) void attention_over_gathered(const bny_attentio
       count = block_end - first > most ? most : block_end - first;
       bny_attention_task tile = attention_gather_tile(task, first, count, &gathered);
       if (task->kv_rows != BANYAN_KV_ROWS_PLAIN) tile = attention_flashmla(&tile, 0, count, &unpacked);
-      attention_add_seen(&tile, form, 0, count, work);
+      attention_add_form(&tile, form, 0, count, work);
     }
     attention_fold(task, form, work, sums);
     block = block_end;

@@ -16,23 +16,21 @@ enum { VEC_LANES = 4, SCORE_HEADS = 4, GROUPED_BF16 = 0, GROUPED_E4M3 = 0, BF16_
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
 
-#define VECTOR static inline __attribute__((always_inline))
+INLINE vec vec_zero(void) { return vdupq_n_f32(0); }
+INLINE vec vec_set1(float value) { return vdupq_n_f32(value); }
+INLINE vec vec_load(const float *at) { return vld1q_f32(at); }
+INLINE void vec_store(float *at, vec value) { vst1q_f32(at, value); }
+INLINE vec vec_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
+INLINE vec vec_mul(vec a, vec b) { return vmulq_f32(a, b); }
+INLINE vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
 
-VECTOR vec vec_zero(void) { return vdupq_n_f32(0); }
-VECTOR vec vec_set1(float value) { return vdupq_n_f32(value); }
-VECTOR vec vec_load(const float *at) { return vld1q_f32(at); }
-VECTOR void vec_store(float *at, vec value) { vst1q_f32(at, value); }
-VECTOR vec vec_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
-VECTOR vec vec_mul(vec a, vec b) { return vmulq_f32(a, b); }
-VECTOR vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
-
-VECTOR vec widen(uint16x4_t halves, banyan_dtype dtype) {
+INLINE vec widen(uint16x4_t halves, banyan_dtype dtype) {
   if (dtype == BANYAN_F16) return vcvt_f32_f16(vreinterpret_f16_u16(halves));
   return vreinterpretq_f32_u32(vshll_n_u16(halves, 16));
 }
 
 /* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
-VECTOR vec widen_bytes(uint32_t four, banyan_dtype dtype) {
+INLINE vec widen_bytes(uint32_t four, banyan_dtype dtype) {
   uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32(four));
   int16x4_t wide = vget_low_s16(vmovl_s8(vreinterpret_s8_u8(bytes)));
   if (dtype == BANYAN_I8) return vcvtq_f32_s32(vmovl_s16(wide));
@@ -42,7 +40,7 @@ VECTOR vec widen_bytes(uint32_t four, banyan_dtype dtype) {
   return widen(vorr_u16(halves, vand_u16(is_nan, vdup_n_u16(0x7e00))), BANYAN_F16);
 }
 
-VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
+INLINE vec vec_row(const char *at, banyan_dtype dtype) {
   uint32_t four;
   if (dtype == BANYAN_F32) return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)at));
   if (attention_element_bytes(dtype) == 2) return widen(vreinterpret_u16_u8(vld1_u8((const uint8_t *)at)), dtype);
@@ -50,39 +48,39 @@ VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
   return widen_bytes(four, dtype);
 }
 
-VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
+INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   char elements[16] = {0};
   if (count > 0) memcpy(elements, at, (size_t)count * attention_element_bytes(dtype));
   return vec_row(elements, dtype);
 }
 
 /* No form is grouped. */
-VECTOR void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
+INLINE void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
   (void)dtype;
   words[0] = vreinterpretq_u16_u8(vld1q_u8((const uint8_t *)at));
 }
 
-VECTOR vec vec_even(word_vec words) { return vreinterpretq_f32_u16(words); }
+INLINE vec vec_even(word_vec words) { return vreinterpretq_f32_u16(words); }
 
-VECTOR vec vec_odd(word_vec words) { return vreinterpretq_f32_u16(words); }
+INLINE vec vec_odd(word_vec words) { return vreinterpretq_f32_u16(words); }
 
-VECTOR vec vec_dot(vec sums, vec query, word_vec words) {
+INLINE vec vec_dot(vec sums, vec query, word_vec words) {
   (void)query;
   (void)words;
   return sums;
 }
 
-VECTOR vec vec_sums(vec (*v)[4]) { return vpaddq_f32(vpaddq_f32(v[0][0], v[0][1]), vpaddq_f32(v[0][2], v[0][3])); }
+INLINE vec vec_sums(vec (*v)[4]) { return vpaddq_f32(vpaddq_f32(v[0][0], v[0][1]), vpaddq_f32(v[0][2], v[0][3])); }
 
 /* The second is returned if the first is NaN: NaN compares as not less. */
-VECTOR vec vec_least(vec a, vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+INLINE vec vec_least(vec a, vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 
-VECTOR bool vec_any_positive(vec a) { return vmaxvq_u32(vcgtq_f32(a, vdupq_n_f32(0))) != 0; }
+INLINE bool vec_any_positive(vec a) { return vmaxvq_u32(vcgtq_f32(a, vdupq_n_f32(0))) != 0; }
 
-VECTOR vec exp2_fraction(vec f);
+INLINE vec exp2_fraction(vec f);
 
 /* The whole part goes into the exponent. The result is a normal number, because x >= -125. */
-VECTOR vec vec_exp2(vec x) {
+INLINE vec vec_exp2(vec x) {
   uint32x4_t vanishes = vcltq_f32(x, vdupq_n_f32(-125.0f));
   vec whole = vrndnq_f32(x);
   int32x4_t y = vreinterpretq_s32_f32(exp2_fraction(vsubq_f32(x, whole)));

@@ -18,7 +18,7 @@ static inline float f16_float(uint16_t half) {
   return bny_float_of_bits(bits | special | (uint32_t)(half & 0x8000) << 16);
 }
 
-static inline __attribute__((always_inline)) float element(const char *row, int32_t index, banyan_dtype dtype) {
+INLINE float element(const char *row, int32_t index, banyan_dtype dtype) {
   if (dtype == BANYAN_F32) {
     float value;
     memcpy(&value, row + (size_t)index * 4, sizeof value);
@@ -32,8 +32,7 @@ static inline __attribute__((always_inline)) float element(const char *row, int3
   return dtype == BANYAN_F16 ? f16_float(half) : bny_float_of_bf16(half);
 }
 
-static inline __attribute__((always_inline)) void convert(const char *row, int32_t count, banyan_dtype dtype,
-                                                          int32_t padded, float *values) {
+INLINE void convert(const char *row, int32_t count, banyan_dtype dtype, int32_t padded, float *values) {
   for (int32_t i = 0; i < count; i++) values[i] = element(row, i, dtype);
   for (int32_t i = count; i < padded; i++) values[i] = 0;
 }
@@ -93,8 +92,8 @@ static inline float exp2_negative(float x) {
   return y * bny_float_of_bits((uint32_t)((int32_t)whole + 127) << 23);
 }
 
-static inline __attribute__((always_inline)) void attention_weigh(const bny_attention_task *task, banyan_dtype dtype,
-                                                                  int32_t first, int32_t count, attention_work *work) {
+INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                            attention_work *work) {
   float k[ATTENTION_QUAD][BNY_ATTENTION_HEAD_DIM_MAX], lanes[ATTENTION_QUAD];
   for (int32_t at = 0; at < count; at += ATTENTION_QUAD) {
     int32_t keys = count - at < ATTENTION_QUAD ? count - at : ATTENTION_QUAD, quad = at / ATTENTION_QUAD;
@@ -110,9 +109,8 @@ static inline __attribute__((always_inline)) void attention_weigh(const bny_atte
   }
 }
 
-static inline __attribute__((always_inline)) void attention_accumulate(const bny_attention_task *task,
-                                                                       banyan_dtype dtype, int32_t first, int32_t count,
-                                                                       attention_work *work) {
+INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                                 attention_work *work) {
   float v[BNY_ATTENTION_VALUE_DIM_MAX], sums[BNY_ATTENTION_VALUE_FLOATS] = {0};
   for (int32_t i = 0; i < count; i++) {
     convert(attention_row(task->v, task->v_token_stride, first + i, dtype), task->value_dim, dtype, work->n_stride, v);

@@ -17,15 +17,6 @@
 #include "attention_exp2.h"
 #include "attention_loop.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL
-#define UNROLL2
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#define UNROLL2 _Pragma("GCC unroll 2")
-#endif
-
 enum { LINE_BYTES = 64 };
 enum { SUM_HEADS = VEC_LANES / ATTENTION_QUAD }; /* whose scores of a quad fill a vector */
 

@@ -36,7 +36,7 @@ INLINE int32_t word_of(banyan_dtype form, int32_t column) {
   return column - at + (at % 16 / 8) * WORD_LANES + at / 16 * 8 + at % 8;
 }
 
-static inline __attribute__((always_inline)) int32_t attention_place(banyan_dtype form, int32_t column) {
+INLINE int32_t attention_place(banyan_dtype form, int32_t column) {
   if (!is_grouped(form)) return column;
   int32_t word = word_of(form, column), at = word % WORD_LANES;
   return word - at + at % 2 * VEC_LANES + at / 2;

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How the loops of attention are compiled: once for each form of the cache and number of heads, by inlining. With
+ * sanitizers that takes the compiler minutes, so they get functions, which compute the same. */
+#ifndef BNY_CPU_ATTENTION_INLINE_H
+#define BNY_CPU_ATTENTION_INLINE_H
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INLINE static inline
+#define UNROLL
+#define UNROLL2
+#elif defined(__clang__)
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL
+#define UNROLL2
+#else
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL2 _Pragma("GCC unroll 2")
+#endif
+
+#endif
