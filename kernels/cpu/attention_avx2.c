@@ -84,6 +84,8 @@ INLINE vec sums_of_halves(const vec *v) {
   return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(d01, d23)), _mm256_castpd_ps(_mm256_unpackhi_pd(d01, d23)));
 }
 
+INLINE vec vec4_load(const float *at) { return _mm256_zextps128_ps256(_mm_loadu_ps(at)); }
+
 INLINE void vec4_store(float *at, vec4 value) { _mm_storeu_ps(at, value); }
 
 INLINE vec4 vec_four_sums(const vec *v) {

@@ -6,6 +6,7 @@
  * first-level cache. The including file defines what attention_vector.h needs, and:
  *
  *   vec4, vec4_store             ATTENTION_QUAD floats
+ *   vec4_load                    a vector of as many, then zeros
  *   vec_four_sums                lane i: the sum of the lanes of vector i of four
  *   vec_row_pair                 2 LANES elements of E4M3 that are no NaN
  *   vec_any_nan                  whether any of some elements of E4M3, a multiple of 4 LANES, is NaN
@@ -187,7 +188,7 @@ INLINE void weigh_rows(int rows, const bny_attention_task *task, int32_t h, int3
   vec minus_m = vec_load(minus_at), d = vec_load(d_at), factor = vec_set1(work->k_factor);
   for (int32_t i = 0; i < count; i += ATTENTION_QUAD, p += ATTENTION_LANES) {
     int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD;
-    vec scores = vec_load(p), shown = minus_m;
+    vec scores = rows < SUM_HEADS ? vec4_load(p) : vec_load(p), shown = minus_m; /* no other row's lanes */
     if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
       shown = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
     vec x = vec_fma(scores, factor, shown);

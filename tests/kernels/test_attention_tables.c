@@ -174,6 +174,43 @@ static int check_alone(const bny_attention_kernels *table, const problem *p, int
   return 1;
 }
 
+/* Keys that a row sees: a range, and some behind it. */
+static bny_attention_sight random_sight(int32_t keys) {
+  bny_attention_sight sight = {.first = (int32_t)random_below((uint32_t)keys)};
+  sight.end = sight.first + (int32_t)random_below((uint32_t)(keys - sight.first + 1));
+  sight.tree_first = sight.end + (int32_t)random_below((uint32_t)(keys - sight.end + 1));
+  for (int32_t j = 0; j < 32 && sight.tree_first + j < keys; j++) sight.tree_bits |= random_below(2) << j;
+  return sight;
+}
+
+/* Rows that see different keys are what they are alone, whose keys are a task of their own. */
+static int check_seen(const bny_attention_kernels *table, const problem *p, int round) {
+  float m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * DIM_MAX], m1, d1, n1[DIM_MAX];
+  bny_attention_sight sights[ROWS_MAX];
+  bny_attention_task task = p->task;
+  task.sights = sights;
+  for (int32_t h = 0; h < task.heads; h++) {
+    sights[h] = random_sight(task.keys);
+    if (random_below(2)) sights[h] = (bny_attention_sight){.first = 0, .end = task.keys, .tree_first = task.keys};
+  }
+  int32_t row = (int32_t)random_below((uint32_t)task.heads);
+  run(table, &task, task.keys / 2, m, d, n);
+  sights[0] = sights[row];
+  task.q[0] = task.q[row];
+  task.heads = 1;
+  run(table, &task, task.keys / 2, &m1, &d1, n1);
+  bool same = memcmp(&m[row], &m1, sizeof m1) == 0 && memcmp(&d[row], &d1, sizeof d1) == 0 &&
+              memcmp(n + row * task.value_dim, n1, (size_t)task.value_dim * sizeof *n1) == 0;
+  float plain_m, plain_d;
+  run(&bny_attention_portable, &task, task.keys / 2, &plain_m, &plain_d, n);
+  double lse = (double)m1 + log2((double)d1), plain = (double)plain_m + log2((double)plain_d);
+  bool close = (d1 == 0 && plain_d == 0) || fabs(lse - plain) < 1e-5 * (1 + fabs(plain));
+  if (same && close) return 0;
+  printf("FAIL: %s, round %d: row %d of %d that sees a part: %s\n", table->name, round, row, p->task.heads,
+         same ? "not what plain C makes of it" : "has other bits alone");
+  return 1;
+}
+
 /* 0: a finite number; else the sign of an infinity, or 2 for NaN. */
 static int kind_of(float value) { return isnan(value) ? 2 : isinf(value) ? (value > 0 ? 1 : -1) : 0; }
 
@@ -219,7 +256,8 @@ int main(void) {
     make(&p);
     for (const bny_attention_kernels *const *at = bny_attention_table; *at; at++)
       if ((*at)->supported())
-        failed += check(*at, &p, round) + check_alone(*at, &p, round) + check_special(*at, &p, round);
+        failed += check(*at, &p, round) + check_alone(*at, &p, round) + check_seen(*at, &p, round) +
+                  check_special(*at, &p, round);
     release(&p);
   }
   printf("attention tables:");
