@@ -28,8 +28,8 @@ static banyan_status by_pages(void) {
     pages[rank]++;
   }
   printf("%d pages: %d %d %d\n", PAGES, (int)pages[0], (int)pages[1], (int)pages[2]);
-  /* Rank 2 leaves: its pages go to the others. Where there are several sequences each is moved for itself, and `moved`
-   * has the pages of those that were moved before. */
+  /* Rank 2 leaves: its pages go to the others. Where there are several sequences each is moved by a call of its own,
+   * and `moved` has the pages of those that were moved before. */
   static const int32_t remaining[RANKS] = {1, 1, 0};
   int64_t moved[RANKS] = {0, 0, 0};
   banyan_page_move moves[RANKS];

@@ -63,9 +63,10 @@ banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_
  *   all sequences count as one. of_all NULL: they are not looked at.
  * - A sequence whose pages were given by this call alone is within one page of its shares on every rank, whichever
  *   others end or are preempted. Without of_sequence this holds of all pages, while none is freed.
- * - So over all sequences a rank is off its share by less than one page for each of them. Ends may come near half of
- *   that, if they all fall on one rank. Traces of 24 sequences that grow, end and are preempted at random, with ranks
- *   that join and leave, stay within 6 pages in all; tests/decode/test_ownership.c says so of each that it makes.
+ * - So over all sequences a rank is off its share by less than one page for each of them. If the sequences that end all
+ *   had their pages on one rank, it may be off by nearly half a page for each. Traces of 24 sequences that grow, end
+ *   and are preempted at random, with ranks that join and leave, stay within 6 pages in all;
+ *   tests/decode/test_ownership.c says so of each that it makes.
  * - It takes nranks^2 steps, and up to nranks^3 for uneven weights. */
 banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int64_t *of_sequence,
                                const int64_t *of_all, int32_t *rank);
@@ -77,19 +78,19 @@ typedef struct banyan_page_move {
 } banyan_page_move;
 
 /* Writes the moves after which a sequence has its share by weight on each rank, within one page: when a rank leaves
- * (its weight becomes 0) or joins (its pages are 0). When sequences have ended, all other pages may count as one.
+ * (its weight becomes 0) or joins (its pages are 0). When sequences have ended, all others may count as one sequence.
  *
  * - `pages` is [nranks], what each rank has; they add up to less than 2^40.
  * - `of_moved` is [nranks]: pages that each rank has of the sequences that were moved before. Begin with zeros, and add
  *   the pages of each sequence after its moves. All sequences together then come near their shares too. Else short
  *   sequences of a rank that leaves may all go to the same one, and a rank that joins may get no page of any. NULL: no
- *   other moves to such shares move fewer pages. With of_moved one more moves where that takes it from a rank above its
- *   share of these to one that lacks a page or more.
+ *   other moves to such shares move fewer pages. With of_moved a page more moves for each rank that
+ *   lacks a page or more of these, where another one has too many.
  * - `moves` has room for nranks of them, and *count says how many there are.
  * - It takes nranks^2 steps.
  *
- * A sequence that was moved may then leave that one page as it grows by banyan_next_page(). The test finds it within
- * two. */
+ * A sequence that was moved may then be more than one page off its shares as it grows by banyan_next_page();
+ * tests/decode/test_ownership.c finds two at most. */
 banyan_status banyan_page_moves(int32_t nranks, const int32_t *weights, const int64_t *pages, const int64_t *of_moved,
                                 banyan_page_move *moves, int32_t *count);
 

@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How the loops of attention are compiled: once for each form of the cache and number of heads, by inlining. With
- * sanitizers that takes the compiler minutes, so they get functions, which compute the same. */
+ * sanitizers that takes compilers minutes, so they get functions, which compute the same. */
 #ifndef BNY_CPU_ATTENTION_INLINE_H
 #define BNY_CPU_ATTENTION_INLINE_H
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ATTENTION_SANITIZED
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ATTENTION_SANITIZED
+#endif
+
+#ifdef ATTENTION_SANITIZED
 #define INLINE static inline
 #define UNROLL
 #define UNROLL2

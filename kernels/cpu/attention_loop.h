@@ -15,7 +15,8 @@
  *   ATTENTION_MATRIX_ONLY if defined: the forms are of matrices, nothing is unpacked, and there is one hook more:
  *   attention_add_one    adds a key to the row at hand
  *   ATTENTION_MORE_WORK  if defined: the type of further work memory, `more`
- *   ATTENTION_OWN_TILE   if defined: attention_tile is a hook too: keys of a tile, at most ATTENTION_TILE of them
+ *   ATTENTION_OWN_TILE   if defined: attention_tile is a hook too: keys of a tile, at most ATTENTION_TILE of them,
+ *                        whose rows fit ATTENTION_TILE_BYTES. FlashMLA's as f32 are at most ATTENTION_LONG_TILE
  *
  * Hooks for weights and sums work on rows [work->row, work->row + work->rows).
  *
@@ -370,17 +371,20 @@ INLINE void attention_announce(const attention_span *span, attention_work *work)
   bool is_plain = keys->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype type = keys->kv_dtype;
   int32_t element = (int32_t)attention_element_bytes(type);
+  work->next_k = work->next_v = (attention_next){0};
+  if (span->count <= 0) return;
   work->next_k = (attention_next){
       .row = attention_row(keys->k, keys->k_token_stride, span->from, type),
       .step = keys->k_token_stride * element,
       .row_bytes = is_plain ? keys->head_dim * element : BNY_FLASHMLA_BYTES,
       .rows = span->count,
   };
+  if (!is_plain || (keys->v == keys->k && keys->value_dim <= keys->head_dim)) return;
   work->next_v = (attention_next){
       .row = attention_row(keys->v, keys->v_token_stride, span->from, type),
       .step = keys->v_token_stride * element,
       .row_bytes = keys->value_dim * element,
-      .rows = is_plain && keys->v != keys->k ? span->count : 0,
+      .rows = span->count,
   };
 }
 

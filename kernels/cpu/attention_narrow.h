@@ -9,7 +9,7 @@
  *   vec4_load                    a vector of as many, then zeros
  *   vec_four_sums                lane i: the sum of the lanes of vector i of four
  *   vec_row_pair                 2 LANES elements of E4M3 that are no NaN
- *   vec_any_nan                  whether any of some elements of E4M3, a multiple of 4 LANES, is NaN
+ *   vec_any_nan                  whether any of `count` elements of E4M3 is NaN; count is a multiple of 4 LANES
  *
  * Logits of a tile are stored where its weights will be, and weighed together. The next tile is prefetched in the order
  * of memory meanwhile.
@@ -263,7 +263,7 @@ INLINE void value_block(int heads, int vectors, int32_t tail, banyan_dtype dtype
 /* Vectors of columns whose sums for `heads` heads are in registers. */
 INLINE int32_t value_vectors(int32_t heads) { return heads >= VALUE_HEADS ? 3 : heads == 3 ? 4 : heads == 2 ? 6 : 8; }
 
-/* All columns. Blocks of 3 vectors leave none alone: of 4, two blocks have 2 each. */
+/* All columns. Blocks of 3 vectors leave none alone: 4 vectors are two blocks of 2. */
 INLINE void value_heads(int heads, banyan_dtype dtype, const char *v, int64_t step, int32_t dim, int32_t count,
                         next_lines *next, const float *p, float *n, int64_t n_stride) {
   int64_t bytes = bytes_of(dtype) * VEC_LANES;
@@ -317,7 +317,7 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
   next_lines next = lines_of(&work->next_v, blocks * ((count + ATTENTION_QUAD - 1) / ATTENTION_QUAD), work->far);
   if (is_unpacked(dtype)) {
     int32_t stride = work->n_stride;
-    if (task->v == task->k && task->v_token_stride == task->k_token_stride)
+    if (task->v == task->k && task->v_token_stride == task->k_token_stride && task->value_dim <= task->head_dim)
       stride = work->q_stride; /* keys are there already */
     else
       unpack_rows(v, step, dim, stride, count, work->more.values);

@@ -5,8 +5,8 @@
     chrt -r 1 taskset -c 1 python python/bench/bench_attention.py [--keys N] [--threads N] [--rounds N] [--json] ...
 
 Each row is a run of banyan-decode --kernel-only --against torch, which takes turns within it. torch is that of the Python
-that runs this. Another row has banyan through its Python package, on arrays of numpy, where it is installed: what a call
-from Python adds.
+that runs this. The last column has banyan through its Python package, on arrays of numpy, where it is installed (f32 and
+f16): what a call from Python adds.
 """
 
 import argparse

@@ -211,7 +211,10 @@ static void await_others(bny_pool *pool) {
     else if (waited_ns < LOOK_NS + YIELD_NS)
       sched_yield();
     else {
+      int state; /* a caller that ended here would leave the others without what they work on */
+      pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
       nanosleep(&(struct timespec){0, sleep_ns}, NULL);
+      pthread_setcancelstate(state, NULL);
       if (sleep_ns < SLEEP_LONGEST_NS) sleep_ns *= 2;
     }
     waited_ns = bny_clock_ns() - begun_ns;

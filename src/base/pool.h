@@ -40,8 +40,8 @@ void bny_pool_give(bny_pool *pool); /* NULL is allowed */
 
 /* Calls work(context, place) here with place 0, and in each thread that comes in time with a place of its own. All of
  * them round, and treat denormal numbers, as the caller does now. It returns when all these calls have returned. `work`
- * takes parts of the whole until none is left, so that any number of
- * threads completes it. The pool is taken; NULL: this caller works alone. */
+ * takes parts of the whole until none is left, so that any number of threads completes it. The pool is taken; NULL:
+ * this caller works alone. */
 void bny_pool_run(bny_pool *pool, void (*work)(void *context, int32_t place), void *context);
 
 /* Returns memory of at least `bytes`, aligned to a cache line, which stays until a call asks for more; NULL without

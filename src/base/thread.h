@@ -8,8 +8,8 @@
  * The rest is for thread-local memory of the program and for sanitizers. */
 enum { BNY_THREAD_STACK_BYTES = 2 << 20 };
 
-/* Starts a thread that takes no signals but those of its own faults: the program's handlers for all others run in
- * threads of its own. Returns 0 or an errno. */
+/* Starts a thread that blocks all signals but those that faults raise: handlers for others run in threads of the
+ * program's. Returns 0 or an errno. */
 int bny_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
 
 #endif

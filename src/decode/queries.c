@@ -54,8 +54,9 @@ bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t 
 /* Values that lie within the keys are read with them. */
 uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
   int64_t value_dim = bny_decode_value_dim(desc), row = desc->head_dim + value_dim;
-  bool is_latent = desc->v == desc->k && desc->v_batch_stride == desc->k_batch_stride &&
-                   desc->v_head_stride == desc->k_head_stride && desc->v_token_stride == desc->k_token_stride;
+  bool is_latent = desc->v == desc->k && desc->v_token_stride == desc->k_token_stride &&
+                   (desc->v_head_stride == desc->k_head_stride || desc->kv_heads == 1) &&
+                   (desc->v_batch_stride == desc->k_batch_stride || (desc->batch == 1 && !desc->page_table));
   if (is_latent) row = value_dim > desc->head_dim ? value_dim : desc->head_dim;
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) row = BNY_FLASHMLA_BYTES;
   return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype);

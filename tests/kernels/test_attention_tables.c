@@ -50,6 +50,7 @@ typedef struct problem {
   bny_attention_task task;
   void *q, *k, *v;
   double *q_values, *k_values, *v_values; /* as stored */
+  bool is_latent;                         /* values are columns of the keys' rows */
 } problem;
 
 static void *fill(size_t count, banyan_dtype dtype, double **values) {
@@ -74,11 +75,15 @@ static void make(problem *p) {
   task->kv_rows = BANYAN_KV_ROWS_PLAIN;
   task->k_scale = task->v_scale = task->kv_dtype == BANYAN_I8 ? 1 / 16.0 : 1;
   task->scale_log2 = BNY_LOG2_E / sqrt((double)task->head_dim);
-  task->k_token_stride = task->head_dim;
-  task->v_token_stride = task->value_dim;
+  p->is_latent = random_below(4) == 0;
+  int32_t wider = task->value_dim > task->head_dim ? task->value_dim : task->head_dim;
+  task->k_token_stride = p->is_latent ? wider : task->head_dim;
+  task->v_token_stride = p->is_latent ? wider : task->value_dim;
   p->q = fill((size_t)(task->heads * task->head_dim), task->q_dtype, &p->q_values);
-  task->k = p->k = fill((size_t)task->keys * (size_t)task->head_dim, task->kv_dtype, &p->k_values);
-  task->v = p->v = fill((size_t)task->keys * (size_t)task->value_dim, task->kv_dtype, &p->v_values);
+  task->k = p->k = fill((size_t)(task->keys * task->k_token_stride), task->kv_dtype, &p->k_values);
+  task->v = p->v = p->k;
+  p->v_values = p->k_values;
+  if (!p->is_latent) task->v = p->v = fill((size_t)(task->keys * task->v_token_stride), task->kv_dtype, &p->v_values);
   for (int32_t h = 0; h < task->heads; h++)
     task->q[h] = (char *)p->q + (size_t)(h * task->head_dim) * bytes_of(task->q_dtype);
 }
@@ -86,9 +91,10 @@ static void make(problem *p) {
 static void release(problem *p) {
   free(p->q);
   free(p->k);
-  free(p->v);
   free(p->q_values);
   free(p->k_values);
+  if (p->is_latent) return;
+  free(p->v);
   free(p->v_values);
 }
 
@@ -100,7 +106,7 @@ static double error_of(const problem *p, int32_t h, double m, double d, const fl
   for (int32_t i = 0; i < task->keys; i++) {
     double dot = 0;
     for (int32_t j = 0; j < task->head_dim; j++)
-      dot += p->q_values[h * task->head_dim + j] * p->k_values[i * task->head_dim + j];
+      dot += p->q_values[h * task->head_dim + j] * p->k_values[i * task->k_token_stride + j];
     t[i] = dot * task->scale_log2 * task->k_scale;
     top = fmax(top, t[i]);
   }
@@ -108,7 +114,7 @@ static double error_of(const problem *p, int32_t h, double m, double d, const fl
   for (int32_t j = 0; j < task->value_dim; j++) {
     double value = 0, length = 0;
     for (int32_t i = 0; i < task->keys; i++) {
-      double term = exp2(t[i] - top) * p->v_values[i * task->value_dim + j] * task->v_scale / sum;
+      double term = exp2(t[i] - top) * p->v_values[i * task->v_token_stride + j] * task->v_scale / sum;
       value += term;
       length += fabs(term);
     }
@@ -224,9 +230,9 @@ static int check_special(const bny_attention_kernels *table, problem *p, int rou
   if (bytes_of(dtype) == 1) return 0; /* saturates */
   void *base = round % 3 == 0 ? p->q : round % 3 == 1 ? p->k : p->v;
   int32_t columns = round % 3 == 2 ? task->value_dim : task->head_dim;
-  size_t element = (size_t)columns * random_below((uint32_t)(round % 3 == 0 ? task->heads : task->keys));
-  size_t row = element / (size_t)columns, size = bytes_of(dtype);
-  element += random_below((uint32_t)columns);
+  int64_t stride = round % 3 == 0 ? columns : round % 3 == 1 ? task->k_token_stride : task->v_token_stride;
+  size_t row = random_below((uint32_t)(round % 3 == 0 ? task->heads : task->keys)), size = bytes_of(dtype);
+  size_t element = row * (size_t)stride + random_below((uint32_t)columns);
   char kept[4];
   run(table, task, task->keys / 2, m[0], d[0], n[0]);
   memcpy(kept, (char *)base + element * size, size);

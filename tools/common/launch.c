@@ -183,7 +183,7 @@ static void bind_to_node(int rank, int nranks) {
   int nodes[CPU_SETSIZE];
   cpu_set_t mine;
   int count = list_nodes(nodes, &mine);
-  if (count < 2) return;
+  if (count < 2 || nranks < count) return; /* a rank alone may use all nodes */
   int node = nodes[(long)rank * count / nranks];
   for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
     if (CPU_ISSET(cpu, &mine) && node_of(cpu) != node) CPU_CLR(cpu, &mine);

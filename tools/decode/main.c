@@ -44,7 +44,9 @@ static const bny_name method_names[] = {{"tree", 1},  {"ring", 2},     {"allredu
 static const bny_name rivals[] = {{"torch", 1}, {NULL, 0}};
 
 static const tool_option options[] = {
-    {"ranks", "N", "Start N local processes. Under a launcher, the number of ranks that is expected.",
+    {"ranks", "N",
+     "Start N local processes, which are divided over the NUMA nodes where there are as many ranks as nodes. Under a "
+     "launcher, the number of ranks that is expected.",
      TOOL_INT_AT(world.ranks, 1, 4096)},
     {"input", "FILE",
      "Queries, keys and values of a model from a safetensors file: see INPUT in the man page. Without it "
@@ -92,8 +94,7 @@ static const tool_option options[] = {
      TOOL_FLAG_AT(kernel_only)},
     {"against", NULL,
      "Run PyTorch's scaled_dot_product_attention in turn, on random values of the same shape and with as many threads, "
-     "in "
-     "a process of python3: as it is called, and with the query heads of a KV head folded into the queries.",
+     "in a process of python3: as it is called, and with the query heads of a KV head folded into the queries.",
      TOOL_NAME_AT(against_torch, rivals)},
     {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
      TOOL_INT_AT(threads, 1, 1024)},

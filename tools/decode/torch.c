@@ -31,7 +31,7 @@ static const char script[] =
     "    return attend(q, *(x.repeat_interleave(heads // kv_heads, 1) for x in (k, v)))\n"
     "def folded():\n"
     "    return attend(folded_q, k, v).reshape(batch, heads, 1, value_dim)\n"
-    "assert (as_is() - folded()).abs().max() < 0.05, 'both forms of torch differ'\n"
+    "assert (as_is() - folded()).abs().max() <= 0.02 * v.abs().max(), 'both forms of torch differ'\n"
     "print(torch.__version__.split('+')[0], 'with enable_gqa' if has_gqa else 'on repeated KV heads', flush=True)\n"
     "for _ in sys.stdin:\n"
     "    times = []\n"
