@@ -17,6 +17,7 @@
 #ifndef BNY_CPU_ATTENTION_NARROW_H
 #define BNY_CPU_ATTENTION_NARROW_H
 
+#include "attention_plain.h"
 #include "attention_vector.h"
 
 enum {
@@ -25,24 +26,6 @@ enum {
   VALUES_MOST = 8,        /* vectors of columns, for one head */
   TILE_BYTES_MOST = 16384 /* of keys as loops read them: half of a first-level cache of 32 KiB */
 };
-
-/* ---- hooks that have nothing to do: rows keep their order -------------------------------------------------------- */
-
-static banyan_dtype attention_form(const bny_attention_task *task) { return task->kv_dtype; }
-
-static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
-  (void)form;
-  (void)count;
-  (void)to;
-  return row;
-}
-
-static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h) {
-  (void)task;
-  (void)form;
-  (void)work;
-  (void)h;
-}
 
 /* ---- the next tile ----------------------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  * Attention in plain C, laid out so that a compiler can use the machine's vectors. */
 #define ATTENTION_FORMS ATTENTION_TYPES
 
-#include "attention_loop.h"
+#include "attention_plain.h"
 #include "f8.h"
 #include "merge_math.h"
 
@@ -40,22 +40,6 @@ INLINE void convert(const char *row, int32_t count, banyan_dtype dtype, int32_t 
 static double attention_factor(banyan_dtype form) {
   (void)form;
   return 1;
-}
-
-static banyan_dtype attention_form(const bny_attention_task *task) { return task->kv_dtype; }
-
-static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
-  (void)form;
-  (void)count;
-  (void)to;
-  return row;
-}
-
-static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h) {
-  (void)task;
-  (void)form;
-  (void)work;
-  (void)h;
 }
 
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {

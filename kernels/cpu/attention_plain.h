@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * These hooks of attention_loop.h are for kernels whose forms are types: rows keep the order of their columns. The
+ * including file defines ATTENTION_FORMS, and the other hooks. */
+#ifndef BNY_CPU_ATTENTION_PLAIN_H
+#define BNY_CPU_ATTENTION_PLAIN_H
+
+#include "attention_loop.h"
+
+static banyan_dtype attention_form(const bny_attention_task *task) { return task->kv_dtype; }
+
+static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
+  (void)form;
+  (void)count;
+  (void)to;
+  return row;
+}
+
+static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h) {
+  (void)task;
+  (void)form;
+  (void)work;
+  (void)h;
+}
+
+#endif
