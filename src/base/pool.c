@@ -46,14 +46,6 @@ struct bny_pool {
   } each[];
 };
 
-static inline void pause_cpu(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 /* Enters the work under way unless this thread has been in it. */
 static bool enter(bny_pool *pool, uint64_t *last) {
   uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
@@ -78,7 +70,7 @@ static void await_work(bny_pool *pool, uint64_t last) {
   do {
     for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
       if (has_work(pool, last)) return;
-      pause_cpu();
+      bny_thread_pause();
     }
   } while (bny_clock_ns() < until);
   pthread_mutex_lock(&pool->lock);
@@ -207,7 +199,7 @@ static void await_others(bny_pool *pool) {
   int64_t begun_ns = bny_clock_ns(), waited_ns = 0, sleep_ns = SLEEP_FIRST_NS;
   while (is_inside(pool)) {
     if (waited_ns < LOOK_NS)
-      for (int i = 0; i < LOOKS_PER_CLOCK && is_inside(pool); i++) pause_cpu();
+      for (int i = 0; i < LOOKS_PER_CLOCK && is_inside(pool); i++) bny_thread_pause();
     else if (waited_ns < LOOK_NS + YIELD_NS)
       sched_yield();
     else {

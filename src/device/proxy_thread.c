@@ -8,6 +8,7 @@
 #include "exec/wait.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 enum { SLEEP_FIRST_NS = 50000, SLEEP_LONGEST_NS = 1000000, POLLS_PER_LOOK = 32 };
 
@@ -22,7 +23,7 @@ static void idle(bny_proxy *proxy, idleness *idleness) {
   const bny_exec *exec = proxy->exec;
   bool spins = idleness->polls < exec->spins;
   if (spins && ++idleness->polls % POLLS_PER_LOOK) {
-    bny_wait_pause();
+    bny_thread_pause();
     return;
   }
   if (exec->progress) exec->progress(proxy->transport);

@@ -6,6 +6,7 @@
 #include "exec/store.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
@@ -33,7 +34,7 @@ static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *
   for (uint32_t spins = 0; !proxy->is_made(context, slot); spins++) {
     /* Peers need answers, whatever this rank waits for. */
     if (spins % PROGRESS_SPINS == 0) exec->progress(exec->transport);
-    bny_wait_pause();
+    bny_thread_pause();
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
     banyan_status status = wait_round(run, block, proxy->suspect(context), BNY_WAIT_PEER);
     if (status != BANYAN_OK || !block) return status;
@@ -120,7 +121,7 @@ static bool poll_network(const bny_run *run, const bny_bound_step *bound, uint32
     if (has_arrived(run, bound)) return true;
     if (i > spins || atomic_load_explicit(exec->fault, memory_order_relaxed)) return false;
     if (bound->is_same_node && i % PROGRESS_SPINS) {
-      bny_wait_pause();
+      bny_thread_pause();
       continue;
     }
     exec->progress(exec->transport);
@@ -134,7 +135,7 @@ static bool poll_arrival(const bny_run *run, const bny_bound_step *bound, uint32
   for (uint32_t i = 0; i < spins; i++) {
     if (has_arrived(run, bound)) return true;
     if (atomic_load_explicit(run->exec->fault, memory_order_relaxed)) return false;
-    bny_wait_pause();
+    bny_thread_pause();
   }
   return has_arrived(run, bound);
 }
@@ -148,7 +149,7 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
     if (!since) since = bny_record_wait_begin(&exec->record);
     if (exec->progress) exec->progress(exec->transport);
     if (block && spins++ < exec->spins) {
-      bny_wait_pause();
+      bny_thread_pause();
       continue;
     }
     banyan_status status = wait_round(run, block, busy, BNY_WAIT_DONE);

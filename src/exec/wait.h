@@ -33,12 +33,4 @@ static inline void bny_wait_end(bny_exec *exec, bny_patience *patience) {
   }
 }
 
-static inline void bny_wait_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 #endif
