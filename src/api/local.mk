@@ -8,6 +8,7 @@ libbanyan_core_la_SOURCES += \
   %D%/live.c %D%/live.h \
   %D%/operation.c %D%/operation.h \
   %D%/operation_parts.h \
+  %D%/operation_run.c \
   %D%/operation_split.c \
   %D%/overlap.c \
   %D%/preset.c

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/operation_parts.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,124 +12,6 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
-
-/* ---- progress ---------------------------------------------------------------------------------------------------- */
-
-/* A failure ends every operation under way. */
-static banyan_status give_up(banyan_comm *comm, banyan_status status) {
-  for (banyan_op *op = comm->first, *next; op; op = next) {
-    next = op->next;
-    op->next = NULL;
-    op->running = op->begun = false;
-    if (op->gather) op->gather->begun = false;
-  }
-  comm->first = comm->last = NULL;
-  return status;
-}
-
-/* Makes the part under way one of the run's tokens. The first part runs even without rows, because ranks compare their
- * calls in it. Returns false if the part has no rows, which is the same on all ranks. */
-static bool fit_part(banyan_op *op) {
-  bny_op_part *part = &op->parts[op->current];
-  if (!bny_collective_has_rows(op->key.collective)) return true;
-  bny_live_tokens live = {part->binding.tokens_most, op->tokens, part->binding.token_owners};
-  bny_slice rows = bny_slice_live(&live, &(bny_slice){.token0 = part->request.token0, .tokens = part->request.tokens});
-  if (op->current > 0 && rows.tokens == 0 && part->request.tokens > 0) return false;
-  int32_t number;
-  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
-    bny_slice_split(op->tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
-  bny_run_set_tokens(part->run, op->tokens);
-  return true;
-}
-
-/* Runs the parts of an operation until they are complete or would wait. */
-static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
-  *done = false;
-  while (op->current < op->nparts) {
-    bny_run *run = op->parts[op->current].run;
-    if (op->current >= op->ready) return BANYAN_OK;
-    if (!op->begun && !fit_part(op)) {
-      bny_run_skip(run);
-      op->current++;
-      continue;
-    }
-    if (!op->begun) bny_run_begin(run);
-    op->begun = true;
-    bool complete = false;
-    banyan_status status = bny_run_progress(run, block, &complete);
-    if (status != BANYAN_OK || !complete) return status;
-    op->begun = false;
-    op->current++;
-    if (!op->lost) op->lost = bny_run_lost(run, &op->lost_token, &op->lost_head);
-  }
-  *done = true;
-  return BANYAN_OK;
-}
-
-/* Gathers what attention needs, and attends. Peers wait for this rank's rows from then on, so an error ends the
- * communicator. */
-static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
-  banyan_status status = progress_parts(op->gather, block, done);
-  if (status != BANYAN_OK || !*done) return status;
-  op->gathered = true;
-  status = bny_attention_start(op->attention, NULL, op->tokens);
-  if (status == BANYAN_OK) return status;
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", banyan_last_error());
-  return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, why);
-}
-
-/* Runs the first operation of the queue until it is complete or would wait. */
-static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
-  banyan_op *op = comm->first;
-  bool done = true;
-  banyan_status status = BANYAN_OK;
-  if (op->gather && !op->gathered) status = progress_gather(op, block, &done);
-  if (status == BANYAN_OK && done) status = progress_parts(op, block, &done);
-  if (status != BANYAN_OK || !done) {
-    *advanced = false;
-    return status;
-  }
-  comm->first = op->next;
-  if (!comm->first) comm->last = NULL;
-  op->next = NULL;
-  op->running = false;
-  *advanced = true;
-  return BANYAN_OK;
-}
-
-/* Called before and after the caller's own work, which may take longer than a deadline. */
-static void rest(const banyan_comm *comm) {
-  const banyan_op *op = comm->first;
-  if (op && op->gather && !op->gathered) op = op->gather;
-  if (op && op->begun) bny_run_rest(op->parts[op->current].run);
-}
-
-/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
-static banyan_status progress_to(banyan_op *op, bool block) {
-  bool advanced = true;
-  while (op->running && advanced) {
-    banyan_status status = progress_first(op->comm, block, &advanced);
-    if (status != BANYAN_OK) return give_up(op->comm, status);
-  }
-  return BANYAN_OK;
-}
-
-banyan_status bny_op_advance(banyan_op *op) {
-  banyan_status status = progress_to(op, false);
-  rest(op->comm);
-  return status;
-}
-
-/* Returns what a complete run reports to its caller. */
-static banyan_status verdict(const banyan_op *op) {
-  if (!op->lost || op->running) return BANYAN_OK;
-  return bny_fail(
-      BANYAN_ERR_DATA,
-      "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
-      "out.stats_dtype a type of a wider range",
-      op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->lost_token, op->lost_head);
-}
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
@@ -275,7 +156,7 @@ banyan_status bny_op_refuse(banyan_comm *comm, banyan_status status, bool plans)
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   banyan_status before = bny_comm_check(comm);
-  if (before == BANYAN_OK && comm->last) before = progress_to(comm->last, true);
+  if (before == BANYAN_OK && comm->last) before = bny_op_progress(comm->last, true);
   if (before == BANYAN_OK) bny_exec_refuse(comm->exec, status, why);
   return bny_fail(status, "%s", why);
 }
@@ -285,7 +166,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
   if (status != BANYAN_OK) return status;
   /* Operations started before come first, and are completed: whether they are complete by now differs from rank to
    * rank. */
-  if (comm->last) status = progress_to(comm->last, true);
+  if (comm->last) status = bny_op_progress(comm->last, true);
   if (status != BANYAN_OK) return status;
   banyan_op *made = NULL;
   status = make_local(comm, key, &made);
@@ -422,113 +303,6 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
   list[0] = found;
   *op = found;
   return BANYAN_OK;
-}
-
-/* ---- running ----------------------------------------------------------------------------------------------------- */
-
-/* All parts are put on the stream. Nothing else is left to do. */
-static banyan_status start_on_device(banyan_op *op) {
-  banyan_status status = op->gather ? start_on_device(op->gather) : bny_comm_check(op->comm);
-  if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
-  if (status != BANYAN_OK || op->within) return status;
-  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
-    status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
-  return status;
-}
-
-/* A communicator that has failed reports its failure, whatever else is wrong with the call. */
-static banyan_status refuse_start(banyan_op *op, const char *why) {
-  banyan_status status = bny_comm_check(op->comm);
-  return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);
-}
-
-/* Reads which rows of this run live. */
-static banyan_status read_live(banyan_op *op) {
-  banyan_status status = BANYAN_OK;
-  if (op->live.tokens) status = bny_live_count(&op->live, op->key.all_tokens, &op->tokens);
-  if (status != BANYAN_OK || !bny_live_selects(&op->live)) return status;
-  return bny_live_read(&op->live, op->tokens, op->live_tokens);
-}
-
-/* Looks for what may be wrong with attention before others wait for this rank. */
-static banyan_status prepare_gather(banyan_op *op) {
-  op->gathered = false;
-  op->gather->current = 0;
-  op->gather->ready = op->gather->nparts;
-  banyan_status status = bny_attention_check(op->attention, op->tokens);
-  return status == BANYAN_OK ? read_live(op->gather) : status;
-}
-
-banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads) {
-  int32_t head = bny_partial_scale_check(partial, heads);
-  if (head < 0) return BANYAN_OK;
-  int64_t index = head * partial->values_scale_stride;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "%s.values_scale[%" PRId64 "] of head %d is %g, must be finite and above 0",
-                  name, index, head, (double)partial->values_scale[index]);
-}
-
-/* Checks the scales of this run, if it has rows. */
-static banyan_status check_scales(const banyan_op *op) {
-  bny_op_key key = op->key;
-  key.tokens = op->tokens;
-  if (key.collective != BNY_COMBINE || key.tokens == 0 || key.all_heads == 0) return BANYAN_OK;
-  banyan_status status = bny_op_check_scales("in", &op->in, key.all_heads);
-  bny_box result = bny_api_result_box(op->comm, &key);
-  if (status == BANYAN_OK && !bny_api_box_is_empty(&result))
-    status = bny_op_check_scales("out", &op->out, result.heads);
-  return status;
-}
-
-banyan_status banyan_start(banyan_op *op) {
-  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
-  banyan_comm *comm = op->comm;
-  if (op->within && !op->attention)
-    return refuse_start(op,
-                        "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
-  if (bny_op_runs_on_device(op)) return start_on_device(op);
-  if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
-  if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
-  if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
-  bool sliced = op->attention && op->slices > 1;
-  banyan_status ready = read_live(op);
-  if (ready == BANYAN_OK) ready = check_scales(op);
-  if (ready == BANYAN_OK && op->gather)
-    ready = prepare_gather(op);
-  else if (ready == BANYAN_OK && op->attention)
-    ready =
-        sliced ? bny_attention_check(op->attention, op->tokens) : bny_attention_start(op->attention, NULL, op->tokens);
-  if (ready != BANYAN_OK) return bny_op_refuse(comm, ready, false);
-  op->running = true;
-  op->lost = false;
-  op->current = 0;
-  op->ready = sliced ? 0 : op->nparts;
-  if (comm->last)
-    comm->last->next = op;
-  else
-    comm->first = op;
-  comm->last = op;
-  if (sliced) {
-    banyan_status status = bny_op_attend_slices(op);
-    if (status != BANYAN_OK) return bny_op_refuse(comm, give_up(comm, status), false);
-  }
-  return comm->first == op ? bny_op_advance(op) : BANYAN_OK;
-}
-
-banyan_status banyan_test(banyan_op *op, int *done) {
-  if (!op || !done) return bny_fail(BANYAN_ERR_ARGUMENT, "op and done must not be NULL");
-  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
-  banyan_status status = progress_to(op, false);
-  if (status != BANYAN_OK) return status;
-  *done = !op->running;
-  return verdict(op);
-}
-
-banyan_status banyan_wait(banyan_op *op) {
-  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
-  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
-  rest(op->comm);
-  banyan_status status = progress_to(op, true);
-  return status == BANYAN_OK ? verdict(op) : status;
 }
 
 void banyan_op_free(banyan_op *op) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of an operation, for operation.c and for operation_split.c, which divides it into parts. */
+ * This is the inside of an operation: operation.c makes it, operation_split.c divides it into parts, and
+ * operation_run.c runs it. */
 #ifndef BNY_OPERATION_PARTS_H
 #define BNY_OPERATION_PARTS_H
 
@@ -63,6 +64,9 @@ banyan_status bny_op_plan_again(banyan_op *op);
 
 /* Gives all ranks the bytes of each: `all` is [nranks] of `bytes`. Collective, for planning alone. */
 banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all);
+
+/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
+banyan_status bny_op_progress(banyan_op *op, bool block);
 
 /* Does what can be done without waiting, before the caller's own work goes on. */
 banyan_status bny_op_advance(banyan_op *op);
