@@ -8,8 +8,8 @@
  *     bench_attention mla [THREADS [ROUNDS]]         128 heads on one KV head, beside a loop of FMA instructions
  *     bench_attention sparse [THREADS [ROUNDS]]      the same over 2048 of 64 K keys, as pages of one key
  *
- * Rounds of the loop and of all tables take turns; medians are printed. Queries of a 16-bit cache have its type. Those
- * of an 8-bit cache are bf16, as in models that keep such caches. */
+ * Rounds of the loop and of all tables take turns. Each prints its fastest round, as others on the machine only add
+ * time. Queries of a 16-bit cache have its type. Those of an 8-bit cache are bf16, as in models that keep such caches. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -27,17 +27,42 @@
 #include "op.h"
 #include "tests/support/clock.h"
 
-enum { ROUNDS_MAX = 99, TABLES_MAX = 8, SHAPE_BYTES = 128 << 20 };
+enum { TABLES_MAX = 8, SHAPE_BYTES = 128 << 20 };
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
+/* The first round warms caches and pages, and is not counted. */
+static void keep_fastest(double *seconds, double took_s, int round) {
+  if (round == 0 || (round > 0 && took_s < *seconds)) *seconds = took_s;
 }
 
-static double median(double *values, int count) {
-  qsort(values, (size_t)count, sizeof *values, ascending);
-  return values[count / 2];
+#ifdef __x86_64__
+/* A loop of FMA instructions on registers of the type, in as many chains as hide their latency. */
+#define FMA_GFLOPS(name, type, isa)                                                                              \
+  static __attribute__((target(isa))) double name(int64_t steps) {                                               \
+    type sums[FMA_CHAINS], half = (type){0} + 0.5f;                                                              \
+    _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS; i++) sums[i] = half;                                \
+    double start = now_s();                                                                                      \
+    for (int64_t n = 0; n < steps; n++) {                                                                        \
+      _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS;                                                   \
+                                    i++) __asm__ volatile("vfmadd213ps %1, %1, %0" : "+v"(sums[i]) : "v"(half)); \
+    }                                                                                                            \
+    double operations = 2.0 * FMA_CHAINS * (double)(sizeof half / 4) * (double)steps;                            \
+    return operations * 1e-9 / (now_s() - start);                                                                \
+  }
+
+typedef float float8 __attribute__((vector_size(32)));
+typedef float float16 __attribute__((vector_size(64)));
+enum { FMA_CHAINS = 12, FMA_STEPS = 5000000 };
+FMA_GFLOPS(fma512_gflops, float16, "avx512f")
+FMA_GFLOPS(fma256_gflops, float8, "avx2,fma")
+
+/* The faster of the two that this processor has. */
+static double fma_gflops(void) {
+  if (__builtin_cpu_supports("avx512f")) return fma512_gflops(FMA_STEPS);
+  return __builtin_cpu_supports("fma") ? fma256_gflops(FMA_STEPS) : 0;
 }
+#else
+static double fma_gflops(void) { return 0; }
+#endif
 
 /* Every word of every 64-byte line, in separate sums so that adding is not what takes the time. */
 static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t count) {
@@ -74,7 +99,8 @@ typedef struct shape {
 
 typedef struct times {
   size_t bytes;
-  double read_s, table_s[TABLES_MAX]; /* medians; 0: not run */
+  double read_s, table_s[TABLES_MAX]; /* of the fastest rounds; 0: not run */
+  double fma_gflops;                  /* of one thread, likewise; for MLA alone */
 } times;
 
 typedef struct reading {
@@ -137,13 +163,12 @@ static int32_t *list_keys(const shape *s) {
 }
 
 static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *out, reading *all, bny_pool *pool,
-                       int rounds, bool portable, times *result) {
-  double read_s[ROUNDS_MAX], table_s[TABLES_MAX][ROUNDS_MAX];
-  for (int round = -1; round < rounds; round++) { /* the first is not counted */
-    int at = round < 0 ? 0 : round;
+                       int rounds, bool portable, bool of_fma, times *result) {
+  for (int round = -1; round < rounds; round++) {
     double start = now_s();
     bny_pool_run(pool, read_share, all);
-    read_s[at] = now_s() - start;
+    keep_fastest(&result->read_s, now_s() - start, round);
+    if (of_fma) result->fma_gflops = fmax(result->fma_gflops, fma_gflops());
     for (int t = 0; bny_attention_table[t]; t++) {
       const bny_attention_kernels *table = bny_attention_table[t];
       if (!table->supported() || (!portable && table == &bny_attention_portable)) continue;
@@ -152,13 +177,9 @@ static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *
         fprintf(stderr, "bench_attention: %s\n", banyan_last_error());
         exit(1);
       }
-      table_s[t][at] = now_s() - start;
-      result->table_s[t] = 1;
+      keep_fastest(&result->table_s[t], now_s() - start, round);
     }
   }
-  result->read_s = median(read_s, rounds);
-  for (int t = 0; bny_attention_table[t]; t++)
-    if (result->table_s[t] > 0) result->table_s[t] = median(table_s[t], rounds);
 }
 
 static times measure(const shape *s, int rounds, int32_t threads, bool portable) {
@@ -187,7 +208,7 @@ static times measure(const shape *s, int rounds, int32_t threads, bool portable)
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, values + queries, BANYAN_F32, s->heads, s->value_dim);
   reading all = {.words = (const uint64_t *)(const void *)cache, .count = result.bytes / 8, .threads = threads};
-  run_rounds(&desc, &out, &all, pool, rounds, portable, &result);
+  run_rounds(&desc, &out, &all, pool, rounds, portable, s->value_dim < s->head_dim, &result);
   bny_pool_free(pool);
   free(list);
   free(values);
@@ -206,8 +227,6 @@ static int32_t argument(int argc, char **argv, int at, int32_t otherwise) {
   }
   return value;
 }
-
-static int rounds_of(int32_t wanted) { return wanted > ROUNDS_MAX ? ROUNDS_MAX : wanted; }
 
 static const struct {
   banyan_dtype dtype;
@@ -247,58 +266,22 @@ static void bench_shapes(int32_t threads, int rounds) {
 
 /* ---- MLA beside the arithmetic of one core ----------------------------------------------------------------------- */
 
-#ifdef __x86_64__
-/* A loop of FMA instructions on registers of the type, in as many chains as hide their latency. */
-#define FMA_GFLOPS(name, type, isa)                                                                              \
-  static __attribute__((target(isa))) double name(int64_t steps) {                                               \
-    type sums[FMA_CHAINS], half = (type){0} + 0.5f;                                                              \
-    _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS; i++) sums[i] = half;                                \
-    double start = now_s();                                                                                      \
-    for (int64_t n = 0; n < steps; n++) {                                                                        \
-      _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS;                                                   \
-                                    i++) __asm__ volatile("vfmadd213ps %1, %1, %0" : "+v"(sums[i]) : "v"(half)); \
-    }                                                                                                            \
-    double operations = 2.0 * FMA_CHAINS * (double)(sizeof half / 4) * (double)steps;                            \
-    return operations * 1e-9 / (now_s() - start);                                                                \
-  }
-
-typedef float float8 __attribute__((vector_size(32)));
-typedef float float16 __attribute__((vector_size(64)));
-enum { FMA_CHAINS = 12 };
-FMA_GFLOPS(fma512_gflops, float16, "avx512f")
-FMA_GFLOPS(fma256_gflops, float8, "avx2,fma")
-
-/* The faster of the two that this processor has, the median of several. */
-static double peak_gflops(int rounds) {
-  double of[ROUNDS_MAX];
-  bool wide = __builtin_cpu_supports("avx512f"), narrow = __builtin_cpu_supports("fma");
-  for (int i = 0; i < rounds; i++) of[i] = wide ? fma512_gflops(2000000) : narrow ? fma256_gflops(2000000) : 0;
-  return median(of, rounds);
-}
-#else
-static double peak_gflops(int rounds) {
-  (void)rounds;
-  return 0;
-}
-#endif
-
 static void bench_mla(int32_t threads, int rounds, int32_t keys, int32_t listed) {
   shape s = {
       .heads = 128, .kv_heads = 1, .head_dim = 576, .value_dim = 512, .keys = keys, .batch = 1, .listed = listed};
   int32_t attended = listed > 0 ? listed : keys;
-  double peak = peak_gflops(rounds) * threads;
   double giga = 2e-9 * s.heads * (double)attended * (s.head_dim + s.value_dim);
-  printf(
-      "# MLA: %d heads on one KV head, 576 and 512 columns, %d%s keys, %d thread%s; FMA loop x threads %.0f Gflop/s\n",
-      s.heads, attended, listed > 0 ? " listed" : "", threads, threads == 1 ? "" : "s", peak);
-  printf("# %-4s %-11s %9s %9s %9s\n", "kv", "kernels", "us", "Gflop/s", "of peak");
+  printf("# MLA: %d heads on one KV head, 576 and 512 columns, %d%s keys, %d thread%s; peak: loops of FMA, Gflop/s\n",
+         s.heads, attended, listed > 0 ? " listed" : "", threads, threads == 1 ? "" : "s");
+  printf("# %-4s %-11s %9s %9s %9s %9s\n", "kv", "kernels", "us", "Gflop/s", "peak", "of peak");
   for (int i = 0; i < TYPES; i++) {
     s.dtype = types[i].dtype;
     times result = measure(&s, rounds, threads, false);
+    double peak = result.fma_gflops * threads;
     for (int t = 0; bny_attention_table[t]; t++)
       if (result.table_s[t] > 0)
-        printf("%-6s %-11s %9.0f %9.1f %9.2f\n", types[i].name, bny_attention_table[t]->name, 1e6 * result.table_s[t],
-               giga / result.table_s[t], giga / result.table_s[t] / peak);
+        printf("%-6s %-11s %9.0f %9.1f %9.1f %9.2f\n", types[i].name, bny_attention_table[t]->name,
+               1e6 * result.table_s[t], giga / result.table_s[t], peak, giga / result.table_s[t] / peak);
     fflush(stdout);
   }
 }
@@ -309,7 +292,7 @@ static void bench_one(int argc, char **argv) {
   shape s = {.keys = argument(argc, argv, 1, 32768), .heads = argument(argc, argv, 2, 32)};
   s.kv_heads = argument(argc, argv, 3, 8);
   s.head_dim = s.value_dim = argument(argc, argv, 4, 128);
-  int rounds = rounds_of(argument(argc, argv, 5, 9));
+  int rounds = argument(argc, argv, 5, 9);
   int32_t threads = argument(argc, argv, 6, 1);
   s.batch = argument(argc, argv, 7, 1);
   printf("# %d sequence%s, %d heads on %d KV heads x %d, %d keys, %d thread%s; GB/s of keys and values\n", s.batch,
@@ -330,11 +313,11 @@ static void bench_one(int argc, char **argv) {
 int main(int argc, char **argv) {
   int32_t threads = argc > 1 ? argument(argc, argv, 2, 1) : 1;
   if (argc > 1 && strcmp(argv[1], "shapes") == 0)
-    bench_shapes(threads, rounds_of(argument(argc, argv, 3, 5)));
+    bench_shapes(threads, argument(argc, argv, 3, 9));
   else if (argc > 1 && strcmp(argv[1], "mla") == 0)
-    bench_mla(threads, rounds_of(argument(argc, argv, 3, 3)), 8192, 0);
+    bench_mla(threads, argument(argc, argv, 3, 9), 8192, 0);
   else if (argc > 1 && strcmp(argv[1], "sparse") == 0)
-    bench_mla(threads, rounds_of(argument(argc, argv, 3, 9)), 65536, 2048);
+    bench_mla(threads, argument(argc, argv, 3, 9), 65536, 2048);
   else
     bench_one(argc, argv);
   return 0;
