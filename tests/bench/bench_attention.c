@@ -26,6 +26,7 @@
 #include "decode/decode.h"
 #include "op.h"
 #include "tests/support/clock.h"
+#include "tools/common/read_all.h"
 
 enum { TABLES_MAX = 8, SHAPE_BYTES = 128 << 20 };
 
@@ -63,14 +64,6 @@ static double fma_gflops(void) {
 #else
 static double fma_gflops(void) { return 0; }
 #endif
-
-/* Every word of every 64-byte line, in separate sums so that adding is not what takes the time. */
-static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t count) {
-  uint64_t sums[8] = {0};
-  for (size_t i = 0; i + 8 <= count; i += 8)
-    for (int lane = 0; lane < 8; lane++) sums[lane] += words[i + (size_t)lane];
-  return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
-}
 
 /* Values of either sign, about 1, whatever the type: random mantissas under a fixed exponent. */
 static void fill(void *base, size_t elements, banyan_dtype dtype) {

@@ -3,6 +3,7 @@
 noinst_LTLIBRARIES += libbanyan_launch.la
 libbanyan_launch_la_SOURCES = \
   %D%/launch.c %D%/launch.h \
+  %D%/read_all.h \
   %D%/util.c %D%/util.h
 
 # The command line and the JSON of every tool.

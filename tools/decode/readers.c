@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "tools/common/read_all.h"
+
 typedef struct reader {
   pthread_t thread;
   decode_readers *all;
@@ -22,14 +24,6 @@ struct decode_readers {
   bool leaving;
   reader each[];
 };
-
-/* Every word of every 64-byte line, in separate sums so that adding is not what takes the time. */
-static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t count) {
-  uint64_t sums[8] = {0};
-  for (size_t i = 0; i + 8 <= count; i += 8)
-    for (int lane = 0; lane < 8; lane++) sums[lane] += words[i + (size_t)lane];
-  return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
-}
 
 /* A thread that shares its core with another may begin long after it, so each says when it began and ended. */
 static void read_part(reader *self) {
