@@ -143,7 +143,8 @@ AC_DEFUN([BNY_WITH_CUDA], [
 
 # BNY_CUDA_NATIVE
 # Sets CUDA_ARCHS to the architectures of this machine's devices. Where nvcc does not know one, it may know the first of
-# its generation, whose images run there as well.
+# its generation, whose images run there as well. A machine without devices tests PTX, and gets no images, as ptxas takes
+# most of the time.
 AC_DEFUN([BNY_CUDA_NATIVE], [
   AC_MSG_CHECKING([for the CUDA devices of this machine])
   CUDA_ARCHS=
@@ -154,7 +155,7 @@ AC_DEFUN([BNY_CUDA_NATIVE], [
     AS_CASE([" $CUDA_ARCHS "], [*" $arch "*], [], [CUDA_ARCHS="$CUDA_ARCHS $arch"])
   done
   AC_MSG_RESULT([${CUDA_ARCHS:-none}])
-  AS_IF([test -z "$CUDA_ARCHS"], [CUDA_ARCHS=90a])
+  AS_IF([test -z "$CUDA_ARCHS"], [CUDA_ARCHS=90a image=compute])
 ])
 
 # BNY_CHECK_NVCC(SOURCE)
@@ -163,6 +164,7 @@ AC_DEFUN([BNY_CUDA_NATIVE], [
 AC_DEFUN([BNY_CHECK_NVCC], [
   cuda_archs=
   known_archs=`"$NVCC" --list-gpu-code 2>/dev/null`
+  image=sm
   AS_IF([test "x$CUDA_ARCHS" = xnative], [BNY_CUDA_NATIVE])
   ptx=$CUDA_PTX
   AS_IF([test -z "$ptx"], [AS_CASE([$known_archs], [*sm_100*], [ptx=100], [ptx=90])])
@@ -172,8 +174,8 @@ AC_DEFUN([BNY_CHECK_NVCC], [
       [# Some kernels are for 90a, and the library expects them on devices of 9.0.
        code=$arch
        AS_IF([test "$arch" = 90], [code=90a])
-       cuda_archs="$cuda_archs sm_$code"
-       NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$code,code=sm_$code"
+       cuda_archs="$cuda_archs ${image}_$code"
+       NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$code,code=${image}_$code"
        AS_IF([test "$arch" = "$ptx"],
          [cuda_archs="$cuda_archs compute_$arch"
           AS_IF([test "$code" = "$arch"],
@@ -187,7 +189,7 @@ __global__ void kernel(unsigned long long *p) {
 }
 _ACEOF
   # Drivers of CUDA 12 before release 550 do not read the smallest files, those of CUDA 13 all do.
-  AS_CASE([$version_cuda], [12.*], [smaller=], [smaller=--compress-mode=size])
+  AS_CASE([$image,$version_cuda], [compute,* | *,12.*], [smaller=], [smaller=--compress-mode=size])
   for option in $smaller ""; do
     AS_IF([test $have_nvcc = no && test -n "$cuda_archs" &&
         "$NVCC" -fatbin $option $NVCC_ARCHS -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
