@@ -8,9 +8,9 @@
  *     bench_attention mla [THREADS [ROUNDS]]         128 heads on one KV head, beside a loop of FMA instructions
  *     bench_attention sparse [THREADS [ROUNDS]]      the same over 2048 of 64 K keys, as pages of one key
  *
- * Rounds of the loop and of all tables take turns. Each prints its fastest round, as others on the machine only add
- * time. Queries of a 16-bit cache have its type. Those of an 8-bit cache are bf16, as in models that keep such caches.
- */
+ * Rounds of the loop and of all tables take turns. The fastest round of each is printed, as others on the machine only
+ * add time. Queries of a 16-bit cache have its type. Those of an 8-bit cache are bf16, as in models that keep such
+ * caches. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
