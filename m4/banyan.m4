@@ -176,7 +176,7 @@ AC_DEFUN([BNY_CHECK_NVCC], [
        AS_IF([test "$arch" = 90], [code=90a])
        cuda_archs="$cuda_archs ${image}_$code"
        NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$code,code=${image}_$code"
-       AS_IF([test "$arch" = "$ptx"],
+       AS_IF([test "$arch" = "$ptx" && test $image = sm],
          [cuda_archs="$cuda_archs compute_$arch"
           AS_IF([test "$code" = "$arch"],
             [NVCC_ARCHS="${NVCC_ARCHS%sm_$code}@<:@sm_$code,compute_$arch@:>@"],

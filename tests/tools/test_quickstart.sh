@@ -34,23 +34,23 @@ printf '#!/bin/sh\n' >"$work/bin/apt-get"
 printf '#!/bin/sh\necho "$@"\n' >"$work/bin/banyan-decode"
 printf 'all:\n\tcp "%s/bin/banyan-decode" .\n' "$work" >"$work/makefile"
 # shellcheck disable=SC2016 # for configure to expand
-printf '#!/bin/sh\necho "$CUDA_ARCHS" >archs\necho "$CFLAGS" >flags\ntouch config.status\ncp "%s/makefile" Makefile\n' "$work" >"$work/tree/configure"
+printf '#!/bin/sh\necho "$CUDA_ARCHS" >archs\necho "$CFLAGS $CXXFLAGS" >flags\ntouch config.status\ncp "%s/makefile" Makefile\n' "$work" >"$work/tree/configure"
 touch "$work/tree/Makefile.in" "$work/tree/build-aux/ltmain.sh"
 chmod +x "$work/bin/"* "$work/tree/configure"
 
 file=tests/data/smollm2-135m.safetensors
-unset CUDA_ARCHS CFLAGS
+unset CUDA_ARCHS CFLAGS CXXFLAGS
 run 0 install
 same "what install builds" "$(ls "$work/tree/build")" quickstart.log
 run 0 run
 same "arguments" "$(cat "$work/out")" "--input $file --ranks 4 --method all"
 same "kernels" "$(cat "$work/tree/build/archs")" native
-same "flags" "$(cat "$work/tree/build/flags")" -O3
+same "flags" "$(cat "$work/tree/build/flags")" "-O3 -O2"
 run 0 run --json --method ring --ranks 3
 same "arguments" "$(cat "$work/out")" "--input $file --ranks 3 --method ring --json"
 rm -rf "$work/tree/build"
 CUDA_ARCHS="80 100" CFLAGS=-Og run 0 run
 same "kernels that were asked for" "$(cat "$work/tree/build/archs")" "80 100"
-same "flags that were asked for" "$(cat "$work/tree/build/flags")" -Og
+same "flags that were asked for" "$(cat "$work/tree/build/flags")" "-Og -O2"
 
 finish
