@@ -25,6 +25,8 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/attention_vector.h \
   %D%/cpu/attention_wide.h \
   %D%/cpu/block.h \
+  %D%/cpu/detect.c \
+  %D%/cpu/detect.h \
   %D%/cpu/merge_blocks.h \
   %D%/cpu/merge_template.h \
   %D%/cpu/merge_vector.h \

@@ -14,11 +14,8 @@
  * all rows of queries, and the product is [key][row]. Values: A has the weights of 32 keys by row, and B has pairs of
  * keys by column, which is how AMX reads B. Key i is paired with key i + 16. Pairs come in an order in which weights
  * take few instructions to transpose. */
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include "attention_amx_values.h"
+#include "detect.h"
 
 /* ---- tiles of keys ----------------------------------------------------------------------------------------------- */
 
@@ -203,24 +200,4 @@ static void run(const bny_attention_task *task, int32_t first, int32_t last, bny
   }
 }
 
-static bool has_tiles(void) {
-  enum { LEAF = 7, TILE = 1 << 24, BF16 = 1 << 22 };
-  unsigned a, b, c, d;
-  return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (d & TILE) && (d & BF16);
-}
-
-/* A process that has asked once may use tiles in all of its threads. */
-static bool ask_for_tiles(void) {
-  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-  return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
-/* Each thread asks once, as the library has no variables that threads share. */
-static bool supported(void) {
-  enum { UNKNOWN, NO, YES };
-  static _Thread_local int known = UNKNOWN;
-  if (known == UNKNOWN) known = has_tiles() && bny_attention_avx512_bf16.supported() && ask_for_tiles() ? YES : NO;
-  return known == YES;
-}
-
-const bny_attention_kernels bny_attention_amx = {"amx", "avx512", supported, run};
+const bny_attention_kernels bny_attention_amx = {"amx", "avx512", bny_cpu_has_amx, run};

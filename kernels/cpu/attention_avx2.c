@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention for AVX2 with FMA and F16C. */
-#include <cpuid.h>
 #include <immintrin.h>
 #include <string.h>
 
 #include "attention.h"
+#include "detect.h"
 
 /* The keys or the values of a tile as f32. */
 typedef struct unpacked_tile {
@@ -112,10 +112,4 @@ INLINE vec vec_exp2(vec x) {
 
 #include "attention_narrow.h"
 
-static bool supported(void) {
-  unsigned eax, ebx, ecx = 0, edx;
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
-         (ecx & bit_F16C) != 0;
-}
-
-const bny_attention_kernels bny_attention_avx2 = {"avx2", "avx2", supported, attention_run};
+const bny_attention_kernels bny_attention_avx2 = {"avx2", "avx2", bny_cpu_has_avx2, attention_run};

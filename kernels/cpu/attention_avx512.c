@@ -18,6 +18,7 @@ enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
 
 #include "attention_loop.h"
 #include "attention_avx512.h"
+#include "detect.h"
 #ifdef ATTENTION_AVX512_BF16
 #include "attention_bytes.h"
 #endif
@@ -102,17 +103,9 @@ INLINE bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzer
 
 #include "attention_wide.h"
 
-static bool supported(void) {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")
 #ifdef ATTENTION_AVX512_BF16
-         && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16")
-#endif
-      ;
-}
-
-#ifdef ATTENTION_AVX512_BF16
-const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512", supported, attention_run};
+const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512", bny_cpu_has_avx512_bf16,
+                                                         attention_run};
 #else
-const bny_attention_kernels bny_attention_avx512 = {"avx512", "avx512", supported, attention_run};
+const bny_attention_kernels bny_attention_avx512 = {"avx512", "avx512", bny_cpu_has_avx512, attention_run};
 #endif

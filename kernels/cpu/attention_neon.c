@@ -7,6 +7,7 @@
 #define ATTENTION_FORMS ATTENTION_TYPES
 
 #include "attention_loop.h"
+#include "detect.h"
 
 typedef float32x4_t vec;
 typedef uint16x8_t word_vec;
@@ -90,6 +91,4 @@ INLINE vec vec_exp2(vec x) {
 
 #include "attention_wide.h"
 
-static bool supported(void) { return true; }
-
-const bny_attention_kernels bny_attention_neon = {"neon", "portable", supported, attention_run};
+const bny_attention_kernels bny_attention_neon = {"neon", "portable", bny_cpu_any, attention_run};

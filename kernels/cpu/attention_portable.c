@@ -4,10 +4,9 @@
 #define ATTENTION_FORMS ATTENTION_TYPES
 
 #include "attention_plain.h"
+#include "detect.h"
 #include "f8.h"
 #include "merge_math.h"
-
-static bool supported(void) { return true; }
 
 /* Exponent and mantissa shifted into place give the value times 2^-112, including subnormals. This form lets a compiler
  * vectorise loops over it; bny_float_of_f16() gives the same values. */
@@ -108,4 +107,4 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
     work->n[j] += sums[j];
 }
 
-const bny_attention_kernels bny_attention_portable = {"portable", "portable", supported, attention_run};
+const bny_attention_kernels bny_attention_portable = {"portable", "portable", bny_cpu_any, attention_run};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The AVX2 table. It is compiled with -mavx2 -mfma -mf16c -ffp-contract=off. */
-#include <cpuid.h>
 #include <immintrin.h>
 
+#include "detect.h"
 #include "merge_math.h"
 #include "op.h"
 
@@ -72,12 +72,7 @@ static inline unsigned vec_count_over(vec v, float limit) {
   return (unsigned)__builtin_popcount((unsigned)_mm256_movemask_ps(over));
 }
 
-static bool supported(void) {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0; /* not all compilers know the name "f16c" */
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-
 #define KERNELS_NAME "avx2"
+#define KERNELS_SUPPORTED bny_cpu_has_avx2
 #define KERNELS_TABLE bny_kernels_avx2
 #include "merge_template.h"

@@ -3,6 +3,7 @@
  * The AVX-512 table. It is compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -ffp-contract=off. */
 #include <immintrin.h>
 
+#include "detect.h"
 #include "merge_math.h"
 #include "op.h"
 
@@ -68,11 +69,7 @@ static inline unsigned vec_count_over(vec v, float limit) {
   return (unsigned)__builtin_popcount(over);
 }
 
-static bool supported(void) {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
 #define KERNELS_NAME "avx512"
+#define KERNELS_SUPPORTED bny_cpu_has_avx512
 #define KERNELS_TABLE bny_kernels_avx512
 #include "merge_template.h"

@@ -3,7 +3,7 @@
  * Values of encode, merge and merge_finish, written once over a vector type. Before it includes this, the including
  * file defines what merge_vector.h asks for, and:
  *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
- *   static bool supported(void)
+ *   KERNELS_SUPPORTED                     a function of detect.h
  */
 #include "merge_vector.h"
 
@@ -361,7 +361,7 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
 extern const bny_kernels KERNELS_TABLE;
 const bny_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
-    .supported = supported,
+    .supported = KERNELS_SUPPORTED,
     .encode = encode,
     .merge = merge,
     .merge_finish = merge_finish,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The portable table: vectors of four floats in the notation of GNU C, which it compiles for any processor. */
+#include "detect.h"
 #include "merge_math.h"
 #include "op.h"
 
@@ -99,8 +100,7 @@ static inline unsigned vec_count_over(vec v, float limit) {
   return over[0] + over[1] + over[2] + over[3];
 }
 
-static bool supported(void) { return true; }
-
 #define KERNELS_NAME "portable"
+#define KERNELS_SUPPORTED bny_cpu_any
 #define KERNELS_TABLE bny_kernels_portable
 #include "merge_template.h"
