@@ -44,6 +44,18 @@ int bny_file_open(const char *path, int flags, bny_file_kind kind) {
   return fd;
 }
 
+FILE *bny_file_read(const char *path) {
+  struct stat about;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  int error = fd < 0 || fstat(fd, &about) != 0 ? errno : S_ISREG(about.st_mode) ? 0 : ENOTSUP;
+  FILE *file = error == 0 ? fdopen(fd, "r") : NULL;
+  if (file) return file;
+  error = error == 0 ? errno : error;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return NULL;
+}
+
 const char *bny_file_error(int error) {
   switch (error) {
   case ELOOP: return "it is a symbolic link";

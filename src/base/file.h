@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 typedef enum bny_file_kind {
@@ -19,7 +20,11 @@ typedef enum bny_file_kind {
  * errno on failure. */
 int bny_file_open(const char *path, int flags, bny_file_kind kind);
 
-/* Returns the reason for an errno of bny_file_open(), which is not always the system's text. */
+/* Opens a regular file for reading. Anything else is refused at once with ENOTSUP, because a FIFO without a writer
+ * would block. Returns NULL and errno on failure. */
+FILE *bny_file_read(const char *path);
+
+/* Returns the reason for an errno of these two, which is not always the system's text. */
 const char *bny_file_error(int error);
 
 /* Like write(), but fails with EPIPE or EFBIG where the system would end the process by SIGPIPE or SIGXFSZ. */

@@ -31,7 +31,7 @@ void bny_comm_find_nic(banyan_comm *comm, const bny_settings *settings) {
 
 static bool all_told(const bny_place *places, int32_t nranks) {
   for (int32_t r = 0; r < nranks; r++)
-    if (!places[r].told) return false;
+    if (places[r].topo_rank < 0) return false;
   return true;
 }
 

@@ -31,7 +31,7 @@ banyan_status bny_tune_parse(const char *text, bny_tune *tune) {
 
 /* *found: the file exists. */
 static banyan_status read_file(const banyan_comm *comm, const char *path, bny_measured *measured, bool *found) {
-  FILE *file = fopen(path, "re");
+  FILE *file = bny_file_read(path);
   *found = file != NULL;
   if (!file && errno == ENOENT) return BANYAN_OK;
   if (!file) return bny_fail_errno(BANYAN_ERR_ARGUMENT, errno, "BANYAN_DEVICE_TUNE: %.200s cannot be read", path);

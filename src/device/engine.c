@@ -8,13 +8,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "device/decode_plan.h"
 #include "base/status.h"
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static banyan_status read_image(const char *path, void **image, size_t *bytes) {
-  FILE *file = fopen(path, "re");
+  FILE *file = bny_file_read(path);
   long size = -1;
   if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
   char *read = size > 0 ? malloc((size_t)size) : NULL;
@@ -160,7 +161,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
 /* Copies to the device's memory, and waits until it has arrived. */
-static banyan_status write(bny_engine *engine, void *to, const void *from, size_t bytes, int64_t deadline_ns) {
+static banyan_status device_write(bny_engine *engine, void *to, const void *from, size_t bytes, int64_t deadline_ns) {
   bny_device *device = engine->device;
   const size_t room = engine->staging.count * sizeof(uint64_t);
   banyan_status status = BANYAN_OK;
@@ -190,8 +191,8 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
                                      .has_aliases = bny_arenas_have_aliases(arenas)};
   for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = arenas->memories[i]->address;
   bny_arena_head head = {.timeout_ns = (uint64_t)timeout_ns, .words = engine->words.device};
-  return write(engine, engine->group.arenas[arenas->rank], &head, offsetof(bny_arena_head, waiting),
-               exchange->deadline_ns);
+  return device_write(engine, engine->group.arenas[arenas->rank], &head, offsetof(bny_arena_head, waiting),
+                      exchange->deadline_ns);
 }
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
@@ -211,7 +212,7 @@ banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_progra
     status = add_room(engine, bytes > ROOM_BYTES ? bytes : ROOM_BYTES);
   if (status != BANYAN_OK) return status;
   void *place = engine->rooms->address + engine->rooms->used;
-  status = write(engine, place, program, program->bytes, bny_clock_ns() + load_timeout_ns);
+  status = device_write(engine, place, program, program->bytes, bny_clock_ns() + load_timeout_ns);
   if (status != BANYAN_OK) return status;
   bny_engine_program *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a program");

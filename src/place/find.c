@@ -201,7 +201,7 @@ static banyan_status place_from_file(const bny_place_query *query, const bny_pri
            bny_place_device_bus(query->device, query->cuda_library, bus_id, unknown, sizeof unknown))
     status = place_by_bus(query, &m, bus_id, &rank);
   if (status == BANYAN_OK) status = place_in(query, &m, prices, rank, place);
-  if (status == BANYAN_OK && query->topo_rank) place->told = true;
+  if (status == BANYAN_OK && query->topo_rank) place->topo_rank = rank;
   if (status == BANYAN_OK && !query->topo_rank) place->node = 0;
   if (status == BANYAN_OK && unknown[0]) say(place, "; %s", unknown);
   machine_free(&m);

@@ -29,7 +29,7 @@ typedef struct making {
   const bny_place *all;
   int32_t nranks;
   const bny_place_world *world;
-  bool told; /* all ranks were told their places */
+  bool told; /* all ranks have a BANYAN_TOPO_RANK */
   bny_place_notes *notes;
   taken taken[BNY_PLACE_KINDS + 1];
   int32_t ntaken;
@@ -114,6 +114,27 @@ static banyan_status groups_find(making *m) {
     m->nic_shared[r] = m->scratch[r] < 0 ? 0 : m->nic_shared[m->scratch[r]];
   free(keys);
   return good ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", m->nranks);
+}
+
+/* Ranks of two nodes with one BANYAN_TOPO_RANK would be merged into one place of the file. */
+static banyan_status topo_ranks_check(const making *m) {
+  if (!m->told || !m->world->node_of) return BANYAN_OK;
+  keyed *keys = malloc((size_t)m->nranks * sizeof *keys);
+  banyan_status status =
+      keys ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", m->nranks);
+  for (int32_t r = 0; r < m->nranks && keys; r++)
+    keys[r] = (keyed){.key = (uint64_t)m->all[r].topo_rank, .node = m->all[r].node, .rank = r};
+  if (keys) qsort(keys, (size_t)m->nranks, sizeof *keys, by_key);
+  for (int32_t i = 1; i < m->nranks && status == BANYAN_OK; i++) {
+    const keyed *a = &keys[i - 1], *b = &keys[i];
+    if (a->node == b->node && a->key == b->key && m->world->node_of[a->rank] != m->world->node_of[b->rank])
+      status = bny_fail(BANYAN_ERR_ARGUMENT,
+                        "BANYAN_TOPO_RANK is %d for rank %d and for rank %d, which are on different nodes; give each a "
+                        "number of its own, or unset it, so that each rank finds itself on its node",
+                        m->all[a->rank].topo_rank, a->rank, b->rank);
+  }
+  free(keys);
+  return status;
 }
 
 /* ---- costs ------------------------------------------------------------------------------------------------------- */
@@ -414,9 +435,10 @@ banyan_status bny_place_levels(const bny_place *all, int32_t nranks, const bny_p
       .all = all, .nranks = nranks, .world = world ? world : &model, .told = true, .notes = notes ? notes : &unwanted};
   if (nranks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "topology: nothing in it that a rank could be");
   memset(m.notes, 0, sizeof *m.notes);
-  for (int32_t r = 0; r < nranks; r++) m.told = m.told && all[r].told;
+  for (int32_t r = 0; r < nranks; r++) m.told = m.told && all[r].topo_rank >= 0;
   work_find(&m);
-  banyan_status status = groups_find(&m);
+  banyan_status status = topo_ranks_check(&m);
+  if (status == BANYAN_OK) status = groups_find(&m);
   if (status == BANYAN_OK)
     status = levels_take(&m) ? levels_make(&m, levels)
                              : bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", nranks);

@@ -72,6 +72,7 @@ void bny_place_unknown(const bny_prices *prices, bny_place *place) {
   place->merge_ns_per_byte = prices->merge_ns_per_byte;
   place->compute = -1;
   place->rail = -1;
+  place->topo_rank = -1;
 }
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */

@@ -57,11 +57,11 @@ typedef struct bny_place {
   double memory_gbytes_per_s; /* of the device; 0: the rank merges on its CPUs */
   double nic_gbytes_per_s;    /* of the whole NIC; 0 unknown */
   uint64_t nic;               /* 0: no NIC is known; unique within a node */
-  uint64_t node;              /* of a rank that was told its place: the file's host; 0: the real node counts */
+  uint64_t node;              /* with BANYAN_TOPO_RANK: the file's host; 0: the real node counts */
   int32_t compute;            /* of the device: bny_topo_node.compute */
   int32_t nic_source;         /* a bny_topo_source */
   int32_t rail;               /* -1 none */
-  int32_t told;               /* by BANYAN_TOPO_RANK, nodes included */
+  int32_t topo_rank;          /* set by BANYAN_TOPO_RANK, nodes included; -1: not set */
   char nic_name[BNY_PLACE_NIC_BYTES];
   char source[BNY_PLACE_SOURCE_BYTES]; /* where this comes from, and what is missing; for people */
 } bny_place;
@@ -91,7 +91,7 @@ void bny_place_unknown(const bny_prices *prices, bny_place *place);
 
 /* Facts of a communicator beside places. All are zero for a model. */
 typedef struct bny_place_world {
-  const int32_t *node_of; /* by rank; NULL: places say it */
+  const int32_t *node_of; /* by rank; NULL: places set it */
   bool tcp;               /* nodes are connected by TCP alone */
   bool flat_nodes;        /* a node's ranks merge in one step, so levels within it are left out */
   double ranks_per_core;  /* 0: 1 */
@@ -131,7 +131,8 @@ typedef struct bny_place_notes {
  *     spine, core
  *     fabric    joins everything, where no level above does
  *
- * Rails do not nest. They are in the carriers: ranks with a NIC. `notes` may be NULL. The caller frees the levels. */
+ * Rails do not nest. They are in the carriers: ranks with a NIC. BANYAN_ERR_ARGUMENT if ranks of two nodes have one
+ * BANYAN_TOPO_RANK. `notes` may be NULL. The caller frees the levels. */
 banyan_status bny_place_levels(const bny_place *all, int32_t nranks, const bny_place_world *world,
                                bny_place_notes *notes, bny_levels **levels);
 

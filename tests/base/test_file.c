@@ -139,6 +139,23 @@ TEST(logs_to_a_fifo_and_a_device) {
   ck_assert_int_eq(errno, ENOTSUP);
 }
 
+/* At once: no one writes to the FIFO. */
+TEST(reads_regular_files_alone) {
+  write_content(victim);
+  char line[64] = "";
+  FILE *file = bny_file_read(victim);
+  ck_assert_ptr_nonnull(file);
+  ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
+  ck_assert_str_eq(line, content);
+  fclose(file);
+  ck_assert_int_eq(mkfifo(path, 0600), 0);
+  const char *const others[] = {path, directory, "/dev/zero"};
+  for (int i = 0; i < 3; i++) {
+    ck_assert_ptr_null(bny_file_read(others[i]));
+    ck_assert_int_eq(errno, ENOTSUP);
+  }
+}
+
 /* ---- what cannot be written -------------------------------------------------------------------------------------- */
 
 static void assert_no_signal(void) {

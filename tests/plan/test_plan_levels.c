@@ -84,6 +84,34 @@ static bny_levels *levels_of(const char *what, bny_place_notes *notes) {
   return levels;
 }
 
+/* Ranks that are set to one place of the file may share a node, as processes that share a GPU do, and nothing more. */
+TEST(ranks_of_two_nodes_in_one_place) {
+  static const struct {
+    int32_t topo_ranks[4], node_of[4];
+    banyan_status status;
+  } cases[] = {{{0, 1, 2, 3}, {0, 0, 1, 1}, BANYAN_OK},
+               {{0, 0, 1, 1}, {0, 0, 1, 1}, BANYAN_OK},
+               {{0, 1, 0, 1}, {0, 0, 1, 1}, BANYAN_ERR_ARGUMENT},
+               {{3, 1, 2, 3}, {0, 0, 0, 1}, BANYAN_ERR_ARGUMENT},
+               {{0, 1, 0, -1}, {0, 0, 1, 1}, BANYAN_OK}}; /* one rank finds itself, so nodes are the real ones */
+  bny_topo *topo = load("host nvswitch gpu:4@sm90");
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    bny_place places[4];
+    bny_levels *levels = NULL;
+    for (int32_t r = 0; r < 4; r++) {
+      bny_place_of(topo, derived, r, &bny_prices_default, &places[r]);
+      places[r].topo_rank = cases[i].topo_ranks[r];
+    }
+    bny_place_world world = {.node_of = cases[i].node_of};
+    ck_assert_msg(bny_place_levels(places, 4, &world, NULL, &levels) == cases[i].status, "case %zu", i);
+    if (!levels) ck_assert_msg(strstr(banyan_last_error(), "which are on different nodes"), "%s", banyan_last_error());
+    bny_levels_free(levels);
+  }
+  bny_topo_levels_free(derived);
+  bny_topo_free(topo);
+}
+
 TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
   bny_place_notes notes;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/operation_parts.h"
@@ -422,7 +423,11 @@ TEST(ranks_that_differ_make_one_plan) {
 
 /* A setting that one rank cannot follow is an error on all, with the reason. */
 TEST(settings_that_cannot_be_followed) {
-  static const struct {
+  char directory[] = "/tmp/banyan-library-XXXXXX", pipe[64];
+  ck_assert_ptr_nonnull(mkdtemp(directory));
+  snprintf(pipe, sizeof pipe, "%s/pipe", directory);
+  ck_assert_int_eq(mkfifo(pipe, 0600), 0);
+  const struct {
     rank_setup wrong;
     const char *text;
   } cases[] = {{{.cpu = -1, .topo = "/nowhere/machine.xml"}, "/nowhere/machine.xml"},
@@ -430,6 +435,9 @@ TEST(settings_that_cannot_be_followed) {
                {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "one"}, "BANYAN_TOPO_RANK \"one\""},
                {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "0,1"}, "fewer numbers"},
                {{.cpu = -1, .topo_rank = "0"}, "BANYAN_TOPO, which names the file"},
+               {{.cpu = -1, .topo = pipe}, "not a regular file"}, /* nobody writes to it */
+               {{.cpu = -1, .topo = "/dev/zero"}, "not a regular file"},
+               {{.cpu = -1, .topo = "-"}, "No such file"},
                {{.cpu = -1, .topo = "host:2 gpu:4"}, "none is named"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rank_setup ranks[3] = {{.cpu = -1}, {.cpu = -1}, cases[i].wrong};
@@ -441,6 +449,8 @@ TEST(settings_that_cannot_be_followed) {
     }
     world_unshare(bound, sizeof *bound);
   }
+  unlink(pipe);
+  rmdir(directory);
 }
 
 int main(void) { return world_main(suite_of("topo_library", WORLD_GUARD_S)); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The model: what it keeps, what it refuses, path types, speeds, and the choice of an importer. */
 #include <check.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -441,8 +442,21 @@ TEST(files) {
   bny_topo_error error;
   ck_assert_ptr_nonnull(mkdtemp(directory));
   ck_assert_ptr_null(bny_topo_load(directory, NULL, &error));
-  ck_assert_msg(strstr(error.text, "neither a file nor a pipe") != NULL, "%s", error.text);
+  ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
   ck_assert_msg(strncmp(error.text, directory, strlen(directory)) == 0, "%s", error.text);
+  ck_assert_ptr_null(bny_topo_load_waiting(directory, NULL, &error));
+  ck_assert_msg(strstr(error.text, "neither a file nor a pipe") != NULL, "%s", error.text);
+  ck_assert_ptr_null(bny_topo_load_waiting("/dev/zero", NULL, &error));
+  snprintf(path, sizeof path, "%s/pipe", directory);
+  ck_assert_int_eq(mkfifo(path, 0600), 0);
+  ck_assert_ptr_null(bny_topo_load(path, NULL, &error)); /* at once, though nobody writes to it */
+  ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
+  unlink(path);
+  int large = open(path, O_CREAT | O_WRONLY, 0600);
+  ck_assert(large >= 0 && ftruncate(large, (off_t)1 << 40) == 0 && close(large) == 0);
+  ck_assert_ptr_null(bny_topo_load(path, NULL, &error));
+  ck_assert_msg(strstr(error.text, "larger than 64 MiB") != NULL, "%s", error.text);
+  unlink(path);
   snprintf(path, sizeof path, "%s/there-is-none.xml", directory);
   ck_assert_ptr_null(bny_topo_load(path, NULL, &error));
   ck_assert_msg(strstr(error.text, "there-is-none.xml: No such file") != NULL, "%s", error.text);

@@ -242,7 +242,8 @@ static topo_measure_options with_plans(topo_measure_options options) {
 static bool load(const arguments *a, const char *from, machine *m, tool_error *error) {
   bny_topo_error why = {.text = ""};
   int32_t nreports = 0;
-  m->topo = from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why) : bny_topo_load(from, NULL, &why);
+  m->topo = from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why)
+                         : bny_topo_load_waiting(from, NULL, &why);
   if (m->topo == NULL) return tool_error_set(error, "%s", why.text);
   if (a->task == TASK_MEASURE) {
     topo_measure_options options = with_plans(a->measure);

@@ -72,19 +72,33 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
   return topo;
 }
 
-/* Returns the text of a file or pipe to free; NULL and *error on failure. *missing: there is no such file. */
-static char *read_all(const char *path, size_t *bytes, bool *missing, bny_topo_error *error) {
+/* Opens a regular file, and without O_NONBLOCK also a pipe, or standard input for "-". -1 and *error on failure. */
+static int open_input(const char *path, bool waits, struct stat *about, bny_topo_error *error) {
+  bool standard = waits && strcmp(path, "-") == 0;
+  int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK);
+  int file = standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path, flags);
+  if (file < 0 || fstat(file, about) != 0) {
+    bny_topo_fail(error, 0, "%s", strerror(errno));
+  } else if (!standard && !S_ISREG(about->st_mode) && !(waits && S_ISFIFO(about->st_mode))) {
+    bny_topo_fail(error, 0, waits ? "neither a file nor a pipe" : "not a regular file");
+  } else if (S_ISREG(about->st_mode) && about->st_size > MOST_BYTES) {
+    bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
+  } else {
+    return file;
+  }
+  if (file >= 0) close(file);
+  return -1;
+}
+
+/* Returns the text of an input to free; NULL and *error on failure. *missing: there is no such file. */
+static char *read_all(const char *path, bool waits, size_t *bytes, bool *missing, bny_topo_error *error) {
   char *text = NULL;
   struct stat about;
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  errno = 0;
+  int file = open_input(path, waits, &about, error);
   if (file < 0) {
     *missing = errno == ENOENT || errno == ENAMETOOLONG || errno == ENOTDIR;
-    bny_topo_fail(error, 0, "%s", strerror(errno));
     return NULL;
-  }
-  if (fstat(file, &about) != 0 || (!S_ISREG(about.st_mode) && !S_ISFIFO(about.st_mode))) {
-    bny_topo_fail(error, 0, "neither a file nor a pipe");
-    goto close_file;
   }
   size_t capacity = S_ISREG(about.st_mode) && about.st_size < MOST_BYTES ? (size_t)about.st_size + 1 : 1 << 16;
   size_t used = 0;
@@ -114,7 +128,6 @@ static char *read_all(const char *path, size_t *bytes, bool *missing, bny_topo_e
 
 free_text:
   free(text);
-close_file:
   close(file);
   return NULL;
 }
@@ -133,12 +146,11 @@ static void name_place(const char *path, bny_topo_error *error) {
   memcpy(error->text, text, sizeof text);
 }
 
-bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error) {
-  const char *path = path_or_synthetic;
+static bny_topo *load(const char *path, bool waits, const char **importer_name, bny_topo_error *error) {
   bny_topo_error why = {0};
   bool missing = false;
   size_t bytes = 0;
-  char *text = read_all(path, &bytes, &missing, &why);
+  char *text = read_all(path, waits, &bytes, &missing, &why);
   if (text == NULL && missing && importer_of(path, strlen(path)) != NULL)
     return bny_topo_import(path, strlen(path), importer_name, error);
   bny_topo *topo = text == NULL ? NULL : bny_topo_import(text, bytes, importer_name, &why);
@@ -148,4 +160,12 @@ bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_nam
     *error = why;
   }
   return topo;
+}
+
+bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error) {
+  return load(path_or_synthetic, false, importer_name, error);
+}
+
+bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error) {
+  return load(path_or_synthetic, true, importer_name, error);
 }

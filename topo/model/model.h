@@ -214,8 +214,10 @@ extern const bny_topo_importer *const bny_topo_importers[]; /* ends with NULL; t
  * model to free, or NULL and *error. */
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error);
 
-/* Loads a file, or a synthetic description if no such file exists and the string looks like one. *error then has the
- * prefix "FILE:LINE: " in its text. */
+/* Loads a regular file, or a synthetic description if no such file exists and the string looks like one. *error then
+ * has the prefix "FILE:LINE: " in its text. It never waits: a pipe, a device or a directory is refused. The second one,
+ * for tools, also takes a pipe, and "-" for standard input, and waits until the writer closes it. */
 bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
+bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
 
 #endif
