@@ -26,6 +26,11 @@ need_hosts() {
   [ $? != 77 ] || skip "${said#skipped: }"
 }
 
+# Hosts have names: without /etc/hosts there is nowhere to put them.
+have_names() {
+  [ -e /etc/hosts ] || { echo "skipped: names of hosts, because there is no /etc/hosts"; return 1; }
+}
+
 # Ranks of different hosts can exchange messages: not without UCX. Any other failure is one for the test to show.
 have_messages() {
   ! "$hosts" --timeout 30 2x1 -- "$world" 2>&1 | grep "apt-get install libucx" >/dev/null
