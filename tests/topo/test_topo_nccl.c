@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * NCCL's format, in and out, and AMD's. */
+#include <math.h>
+
+#include "topo/derive/levels.h"
 #include "topo/export/export.h"
 #include "topo/model/guid.h"
 #include "tests/topo/topo_xml_util.h"
@@ -74,6 +77,121 @@ TEST(nccl_of_amd_and_power) {
   ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_NVLINK), 1);
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
   bny_topo_free(t);
+}
+
+/* ---- what NCCL makes of it --------------------------------------------------------------------------------------- */
+
+/* Two levels are one Broadcom switch only by the numbers that NCCL knows, and three are a switch below another. */
+TEST(broadcom_switches) {
+  static const struct {
+    const char *above, *below;
+    bool one;
+  } cases[] = {
+      {"c030 1000 0x0100", "c030 1000 0x1003", true},  {"c030 1000 0x100b", "c030 1000 0x100b", false},
+      {"c030 1000 0x0100", "c030 1000 0x0100", false}, {"c030 1000 0x1003", "c030 1000 0x0100", false},
+      {"c030 15d9 0x0100", "c030 15d9 0x1003", false}, {"c010 1000 0xa032", "c010 1000 0xa096", true},
+      {"c010 1000 0xa032", "c010 1000 0xb096", false}, {"c010 1000 0xa032", "c030 1000 0x1003", false},
+      {"c030 1000 0x0100", "c030 1000 ", false},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[2048], device[2][8], vendor[2][8], subsystem[2][8] = {"", ""};
+    ck_assert_int_ge(sscanf(cases[i].above, "%7s %7s %7s", device[0], vendor[0], subsystem[0]), 2);
+    ck_assert_int_ge(sscanf(cases[i].below, "%7s %7s %7s", device[1], vendor[1], subsystem[1]), 2);
+#define BRIDGE(bus)                                                                                        \
+  "<pci busid=\"" bus "\" class=\"0x060400\" vendor=\"0x1000\" device=\"0x%s\" subsystem_vendor=\"0x%s\" " \
+  "subsystem_device=\"%s\">"
+    snprintf(
+        text, sizeof text,
+        NCCL_HEAD BRIDGE("0000:01:00.0") "<pci busid=\"0000:02:00.0\"><gpu dev=\"0\"/></pci>" BRIDGE(
+            "0000:03:00.0") "<pci busid=\"0000:04:00.0\"><gpu dev=\"1\"/></pci>" BRIDGE("0000:05:00.0") "<pci "
+                                                                                                        "busid=\"0000:"
+                                                                                                        "06:00.0\"><"
+                                                                                                        "gpu "
+                                                                                                        "dev=\"2\"/></"
+                                                                                                        "pci></pci></"
+                                                                                                        "pci></"
+                                                                                                        "pci"
+                                                                                                        ">" NCCL_TAIL,
+        device[0], vendor[0], subsystem[0], device[1], vendor[1], subsystem[1], device[1], vendor[1], subsystem[1]);
+    bny_topo *t = import(text, "nccl-xml");
+    int32_t gpus[3] = {named(t, BNY_TOPO_GPU, "GPU0"), named(t, BNY_TOPO_GPU, "GPU1"), named(t, BNY_TOPO_GPU, "GPU2")};
+    ck_assert_msg(bny_topo_path_between(t, gpus[0], gpus[1]) == (cases[i].one ? BNY_TOPO_PATH_PIX : BNY_TOPO_PATH_PXB),
+                  "%s over %s", cases[i].above, cases[i].below);
+    ck_assert_int_eq(bny_topo_path_between(t, gpus[1], gpus[2]), BNY_TOPO_PATH_PXB);
+    bny_topo_free(t);
+  }
+}
+
+TEST(nets_that_are_no_ports) {
+  static const struct {
+    const char *nets;
+    int32_t ports, notes;
+    const char *nic;
+  } cases[] = {
+      {"<net name=\"a\" speed=\"400000\"/>", 1, 0, "a"},
+      {"<net name=\"a\" speed=\"400000\" net=\"1\"/><net name=\"s\" speed=\"400000\" net=\"0\" coll=\"1\"/>", 1, 0,
+       "a"},
+      {"<net name=\"s\" speed=\"400000\" net=\"0\" coll=\"1\"/><net name=\"a\" speed=\"400000\" coll=\"1\"/>", 1, 0,
+       "a"},
+      {"<net name=\"a\" speed=\"200000\" net=\"0\" gin=\"1\"/><net name=\"b\" speed=\"200000\" net=\"0\"/>"
+       "<net name=\"a+b\" speed=\"400000\" net=\"1\"/>",
+       1, 0, "a+b"},
+      {"<net name=\"a\" speed=\"200000\"/><net name=\"b\" speed=\"200000\"/>", 2, 0, "a"},
+      {"<net name=\"s\" speed=\"400000\" net=\"0\" coll=\"1\"/>", 0, 1, "s"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[2048];
+    snprintf(text, sizeof text, NCCL_HEAD "<pci busid=\"0000:01:00.0\"><nic>%s</nic></pci>" NCCL_TAIL, cases[i].nets);
+    bny_topo *t = import(text, "nccl-xml");
+    double speed = 0;
+    for (int32_t l = 0; l < t->nlinks; l++)
+      speed += t->links[l].kind == BNY_TOPO_LINK_NET ? t->links[l].gbytes_per_s : 0;
+    ck_assert_msg(bny_topo_count(t, BNY_TOPO_PORT) == cases[i].ports && t->nnotes == cases[i].notes, "%s", text);
+    ck_assert_msg(fabs(speed - (cases[i].ports > 0 ? 50 : 0)) < 1e-9, "%s: %g GB/s", text, speed);
+    named(t, BNY_TOPO_NIC, cases[i].nic);
+    bny_topo_free(t);
+  }
+  static const char *const dumps[] = {"reduced/net0.xml", "reduced/coll_only.xml", "reduced/nccl230_fused_net0.xml"};
+  for (int i = 0; i < 3; i++) {
+    bny_topo *t = dump(dumps[i]);
+    bny_topo_levels *levels = t == NULL ? NULL : bny_topo_derive(t);
+    for (int32_t r = 0; levels != NULL && r < levels->nranks; r++)
+      ck_assert_double_eq_tol(levels->ranks[r].nic_gbytes_per_s, 50, 1e-9);
+    bny_topo_levels_free(levels);
+    bny_topo_free(t);
+  }
+}
+
+/* GPUDirect RDMA takes both a GPU and a NIC. Without it data passes the CPU, and only what could be on is a fault. */
+TEST(gdr_of_both) {
+  static const struct {
+    const char *gpu, *nic, *faulty;
+    bny_topo_path path;
+  } cases[] = {{"gdr=\"1\"", "gdr=\"1\"", "", BNY_TOPO_PATH_PIX},
+               {"", "", "", BNY_TOPO_PATH_PIX},
+               {"gdr=\"1\"", "gdr=\"0\"", "mlx5_0", BNY_TOPO_PATH_PHB},
+               {"", "gdr=\"0\"", "mlx5_0", BNY_TOPO_PATH_PHB},
+               {"gdr=\"0\"", "gdr=\"1\"", "", BNY_TOPO_PATH_PHB},
+               {"gdr=\"0\"", "gdr=\"0\"", "", BNY_TOPO_PATH_PHB},
+               {"gdr=\"1\" mlopart=\"0\"", "gdr=\"1\"", "", BNY_TOPO_PATH_PHB}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[2048];
+    snprintf(text, sizeof text,
+             NCCL_HEAD
+             "<pci busid=\"0000:01:00.0\"><pci busid=\"0000:02:00.0\"><gpu dev=\"0\" sm=\"90\" %s/></pci><pci "
+             "busid=\"0000:03:00.0\"><nic><net name=\"mlx5_0\" speed=\"400000\" %s/></nic></pci></pci>" NCCL_TAIL,
+             cases[i].gpu, cases[i].nic);
+    bny_topo *t = import(text, "nccl-xml");
+    bny_topo_levels *levels = bny_topo_derive(t);
+    int32_t gpu = named(t, BNY_TOPO_GPU, "GPU0"), nic = named(t, BNY_TOPO_NIC, "mlx5_0");
+    ck_assert_msg(bny_topo_path_routed(t, gpu, nic) == cases[i].path, "%s %s", cases[i].gpu, cases[i].nic);
+    ck_assert_int_eq(bny_topo_path_between(t, gpu, nic), BNY_TOPO_PATH_PIX);
+    bool found = levels->nfindings > 0 && strcmp(levels->findings[0].id, "gdr-off") == 0;
+    ck_assert_msg(found == (cases[i].faulty[0] != '\0'), "%s %s", cases[i].gpu, cases[i].nic);
+    if (found) ck_assert(strstr(levels->findings[0].text, cases[i].faulty) == levels->findings[0].text);
+    bny_topo_levels_free(levels);
+    bny_topo_free(t);
+  }
 }
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */

@@ -3,9 +3,9 @@
  * Imports NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and NCCL_TOPO_FILE reads it. RCCL's works too (xgmi for
  * nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. A second
  * <gpu> in a <pci> is another partition of the device. <nic> is the NIC of the surrounding <pci>, or a virtual
- * machine's own directly below <cpu>. <net> is a port of it, unless its name is that of a virtual interface. Unknown
- * elements are skipped with their content, and attributes that the model has no field for become attributes of the
- * node.
+ * machine's own directly below <cpu>. <net> is a port of it, unless its name is that of a virtual interface or it says
+ * net="0". Unknown elements are skipped with their content, and attributes that the model has no field for become
+ * attributes of the node.
  *
  * banyan's own export adds attributes that NCCL ignores, so that the same model comes back: `host`, `package` and
  * `place` of a <cpu>, `host_bridge` of what stands directly below it, and `name` of a <gpu> or <nic> that has

@@ -86,17 +86,27 @@ static bny_topo_kind kind_of(const bny_topo_nccl *r, int32_t pci) {
   return class_starts(class, "0x02") ? BNY_TOPO_NIC : BNY_TOPO_PCI;
 }
 
-/* A Broadcom switch of generation 4 or 5 appears as one bridge with bridges of the same make below, but is one
- * switch. */
-static bool part_of_parent(const bny_topo_nccl *r, int32_t pci, int32_t parent) {
-  static const char *const devices[] = {"0xc010", "0xc030"};
-  const char *vendor = bny_topo_nccl_text(r, pci, "vendor"), *device = bny_topo_nccl_text(r, pci, "device");
-  const char *parent_vendor = bny_topo_nccl_text(r, parent, "vendor"),
-             *parent_device = bny_topo_nccl_text(r, parent, "device");
-  if (vendor == NULL || device == NULL || parent_vendor == NULL || parent_device == NULL ||
-      strcmp(vendor, "0x1000") != 0 || strcmp(parent_vendor, "0x1000") != 0 || strcmp(device, parent_device) != 0)
-    return false;
-  return strcmp(device, devices[0]) == 0 || strcmp(device, devices[1]) == 0;
+static unsigned hex_of(const bny_topo_nccl *r, int32_t pci, const char *name) {
+  const char *text = bny_topo_nccl_text(r, pci, name);
+  return text == NULL ? 0 : (unsigned)strtoul(text, NULL, 16);
+}
+
+/* Returns the generation of a Broadcom switch that can be this level, 0 above 1, of one with two; 0 for others. The
+ * numbers are NCCL's (getBcmGen): the subsystem's vendor counts, and generation 4 has the same at both levels. */
+static int broadcom_generation(const bny_topo_nccl *r, int32_t pci, unsigned level) {
+  if (!bny_topo_xml_is(r->xml, pci, "pci") || hex_of(r, pci, "vendor") != 0x1000 ||
+      hex_of(r, pci, "subsystem_vendor") != 0x1000)
+    return 0;
+  unsigned device = hex_of(r, pci, "device"), subsystem = hex_of(r, pci, "subsystem_device") & 0xf000;
+  if (device == 0xc010 && subsystem == 0xa000) return 4;
+  return device == 0xc030 && subsystem == level << 12 && bny_topo_nccl_text(r, pci, "subsystem_device") != NULL ? 5 : 0;
+}
+
+/* Such a switch appears as one bridge with bridges of its generation below, but is one switch of two levels. */
+static bool part_of_parent(const bny_topo_nccl *r, int32_t pci) {
+  int generation = broadcom_generation(r, pci, 1);
+  int32_t parent = bny_topo_xml_parent(r->xml, pci);
+  return generation > 0 && broadcom_generation(r, parent, 0) == generation && !part_of_parent(r, parent);
 }
 
 /* Parses "906" and "gfx942". gfx90a counts as 910: the last character is a hexadecimal digit worth up to 15. */
@@ -145,17 +155,26 @@ static bool is_virtual(const char *name) {
   return name != NULL && strcmp(name, "lo") == 0;
 }
 
-/* Returns the first <net> that stands for a port, behind `after` unless that is -1. */
-static int32_t real_net(const bny_topo_nccl *r, int32_t nic, int32_t after) {
-  int32_t e = after < 0 ? bny_topo_xml_first(r->xml, nic) : bny_topo_xml_next(r->xml, after);
-  while (e >= 0 && !(bny_topo_xml_is(r->xml, e, "net") && !is_virtual(bny_topo_nccl_text(r, e, "name"))))
+/* With net="0" an element is no network device of NCCL: it stands for collectives in the network (coll), for what GPUs
+ * send themselves (gin, rma), or for a port that is fused into another <net>. */
+static bool is_port(const bny_topo_nccl *r, int32_t net) {
+  const char *sends = bny_topo_nccl_text(r, net, "net");
+  return sends == NULL || strtol(sends, NULL, 0) != 0;
+}
+
+/* Returns the first <net> of a NIC, of those that stand for a port; -1 if there is none. */
+static int32_t first_net(const bny_topo_nccl *r, int32_t nic, bool ports) {
+  int32_t e = bny_topo_xml_first(r->xml, nic);
+  while (e >= 0 && !(bny_topo_xml_is(r->xml, e, "net") && !is_virtual(bny_topo_nccl_text(r, e, "name")) &&
+                     (!ports || is_port(r, e))))
     e = bny_topo_xml_next(r->xml, e);
   return e;
 }
 
 /* Names a NIC by its first port, otherwise by bus id. If the file names no port, NICs are numbered. */
 static void describe_nic(bny_topo_nccl *r, int32_t nic, bny_topo_node *node, char name[48]) {
-  int32_t net = nic < 0 ? -1 : real_net(r, nic, -1);
+  int32_t net = nic < 0 ? -1 : first_net(r, nic, true);
+  if (net < 0 && nic >= 0) net = first_net(r, nic, false);
   const char *port = net < 0 ? NULL : bny_topo_nccl_text(r, net, "name"),
              *named = nic < 0 ? NULL : bny_topo_nccl_text(r, nic, "name");
   if (named != NULL) {
@@ -190,7 +209,7 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
   int32_t host = bny_topo_ancestor(r->topo, node.parent, BNY_TOPO_HOST);
-  if (node.kind == BNY_TOPO_PCI && part_of_parent(r, pci, parent)) {
+  if (node.kind == BNY_TOPO_PCI && part_of_parent(r, pci)) {
     r->node_of[pci] = node.parent;
     return true;
   }
@@ -234,23 +253,31 @@ bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
   return true;
 }
 
+/* Notes a NIC of which every <net> says net="0". */
+static bool note_portless(bny_topo_nccl *r, int32_t nic, int32_t node) {
+  return first_net(r, nic, false) < 0 || first_net(r, nic, true) >= 0 ||
+         bny_topo_add_note(r->topo, node,
+                           "each <net> of it says net=\"0\", so it has no port that NCCL sends through") ||
+         bny_topo_nccl_fail(r, nic, "out of memory");
+}
+
 bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
   char name[48];
   bool in_pci = bny_topo_xml_is(r->xml, parent, "pci");
   if (!in_pci && !bny_topo_xml_is(r->xml, parent, "cpu"))
     return bny_topo_nccl_fail(r, nic, "stands outside of a <pci> and a <cpu>");
-  if (!in_pci && real_net(r, nic, -1) < 0 && bny_topo_xml_child(r->xml, nic, "net") >= 0)
+  if (!in_pci && first_net(r, nic, false) < 0 && bny_topo_xml_child(r->xml, nic, "net") >= 0)
     return true; /* virtual interfaces alone; without a node its content is skipped */
   if (in_pci && r->topo->nodes[r->node_of[parent]].kind == BNY_TOPO_NIC) {
     r->node_of[nic] = r->node_of[parent];
-    return true;
+    return note_portless(r, nic, r->node_of[nic]);
   }
   int32_t within;
   if (!bridge_of(r, nic, parent, &within)) return false;
   bny_topo_node node = {
       .kind = BNY_TOPO_NIC, .parent = within, .index = -1, .name = name, .compute = -1, .source = BNY_TOPO_FILE};
   describe_nic(r, nic, &node, name);
-  return bny_topo_nccl_add(r, nic, &node, (const char *const[]){NULL});
+  return bny_topo_nccl_add(r, nic, &node, (const char *const[]){NULL}) && note_portless(r, nic, r->node_of[nic]);
 }
 
 /* speed is in Mb/s; 0 and -1 mean unknown. */
@@ -262,7 +289,7 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
     return false;
   const char *speed = bny_topo_nccl_text(r, net, "speed"), *latency = bny_topo_nccl_text(r, net, "latency"),
              *name = bny_topo_nccl_text(r, net, "name");
-  if (is_virtual(name)) return true;
+  if (is_virtual(name) || !is_port(r, net)) return true;
   char *end = "";
   double megabits = speed == NULL ? 0 : strtod(speed, &end);
   if (*end != '\0' || !(megabits == -1 || (megabits >= 0 && megabits <= most_megabits_per_s)))
@@ -295,6 +322,7 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
                         .latency_us = microseconds};
   return add_link(r, net, &link);
 }
+
 bool bny_topo_nccl_note_virtual(bny_topo_nccl *r) {
   int32_t first = -1, count = 0;
   for (int32_t e = 1; e < bny_topo_xml_count(r->xml); e++) {

@@ -183,7 +183,8 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
 /* Returns the path type between two GPUs or NICs, from containment and links, as nvidia-smi topo -m names it. */
 bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
 
-/* Returns the same, or NVB, P2C or PXN where NCCL would take such a route. Visits the GPUs of the host. */
+/* Returns the same, or NVB, P2C or PXN where NCCL would take such a route, or PHB where GPUDirect RDMA is off. Visits
+ * the GPUs of the host. */
 bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b);
 const char *bny_topo_path_name(bny_topo_path path);       /* "NVL" .. */
 const char *bny_topo_kind_name(bny_topo_kind kind);       /* "host" .. */

@@ -191,23 +191,32 @@ static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic)
   return path;
 }
 
-/* GPUs that say gdr="0" cannot reach a NIC for another. */
-static bool reaches_for_others(const bny_topo *topo, int32_t gpu, int32_t nic) {
+static bool is_off(const bny_topo *topo, int32_t node) {
   char gdr[BNY_TOPO_ATTRIBUTES_BYTES];
-  return !(bny_topo_attribute(node_at(topo, gpu), "gdr", gdr) && strcmp(gdr, "0") == 0) &&
-         path_to_nic(topo, gpu, nic) <= BNY_TOPO_PATH_P2C;
+  return bny_topo_attribute(node_at(topo, node), "gdr", gdr) && strcmp(gdr, "0") == 0;
 }
 
+/* Returns whether a GPU and a NIC can do GPUDirect RDMA, as far as is known: not if either says gdr="0" (a NIC by its
+ * first port), and not a GPU in MLOPart partitions, for which NCCL does not use it by default. */
+static bool can_gdr(const bny_topo *topo, int32_t gpu, int32_t nic) {
+  char part[BNY_TOPO_ATTRIBUTES_BYTES];
+  bool parts = bny_topo_attribute(node_at(topo, gpu), "mlopart", part) && strcmp(part, "-1") != 0;
+  bool port = nic + 1 < topo->nnodes && node_at(topo, nic + 1)->parent == nic;
+  return !parts && !is_off(topo, gpu) && !(port && is_off(topo, nic + 1));
+}
+
+/* Without GPUDirect RDMA, data that would stay below the switches passes the CPU. */
 static bny_topo_path route_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
   bny_topo_path path = path_to_nic(topo, gpu, nic);
   int32_t host = bny_topo_ancestor(topo, gpu, BNY_TOPO_HOST);
   for (int32_t peer = 0; path > BNY_TOPO_PATH_PXN && path < BNY_TOPO_PATH_NET && peer < topo->nnodes; peer++) {
     bool candidate = node_at(topo, peer)->kind == BNY_TOPO_GPU && peer != gpu;
     if (candidate && share_fabric(topo, gpu, bny_topo_device(topo, peer)) &&
-        bny_topo_ancestor(topo, peer, BNY_TOPO_HOST) == host && reaches_for_others(topo, peer, nic))
+        bny_topo_ancestor(topo, peer, BNY_TOPO_HOST) == host && can_gdr(topo, peer, nic) &&
+        path_to_nic(topo, peer, nic) <= BNY_TOPO_PATH_P2C)
       return BNY_TOPO_PATH_PXN;
   }
-  return path;
+  return path < BNY_TOPO_PATH_PHB && !can_gdr(topo, gpu, nic) ? BNY_TOPO_PATH_PHB : path;
 }
 
 bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b) {
