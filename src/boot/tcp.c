@@ -40,6 +40,8 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   banyan_status status =
       bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen); /* reports a wrong setting at once */
   if (status || nranks == 1) return status;
+  status = bny_boot_user_check(&env->settings);
+  if (status) return status;
   if (env->settings.rank > 0) {
     status = bny_boot_seek(env, deadline_ns);
     return status ? status : bny_boot_join_all(env, deadline_ns);

@@ -16,6 +16,7 @@
 
 #include "boot/common.h"
 #include "base/clock.h"
+#include "base/sysfs.h"
 
 /* A rank 0 that has just ended may hold the name for a moment. */
 static const int64_t name_patience_ns = 2000000000;
@@ -25,6 +26,30 @@ const uint8_t *bny_boot_key_of(const struct banyan_env *env, bool local) {
 }
 
 void bny_boot_issue_begin(struct banyan_env *env) { randombytes_buf(env->issued_key, sizeof env->issued_key); }
+
+/* Returns whether the kernel shows this process a user for each user that there is. In a user namespace it shows the
+ * overflow user for all that are not mapped. */
+static bool sees_all_users(void) {
+  const int64_t all_users = UINT32_MAX;
+  long long first, outside, count;
+  char line[96];
+  return bny_sysfs_line(line, sizeof line, "/proc/self/uid_map") &&
+         sscanf(line, "%lld %lld %lld", &first, &outside, &count) == 3 && first == 0 && count == all_users;
+}
+
+banyan_status bny_boot_user_check(const struct bny_boot_settings *settings) {
+  enum { OVERFLOW_UNLESS_SET = 65534 };
+  if (settings->has_secret) return BANYAN_OK;
+  int64_t overflow = bny_sysfs_number("/proc/sys/kernel/overflowuid");
+  if (overflow < 0) overflow = OVERFLOW_UNLESS_SET;
+  if ((int64_t)geteuid() != overflow || sees_all_users()) return BANYAN_OK;
+  return bny_fail(
+      BANYAN_ERR_ARGUMENT,
+      "banyan_env_create: rank %d of %d runs as user %ld, which is what this user namespace shows for every "
+      "user that it does not map: without a secret a process of another user could join (set BANYAN_SECRET "
+      "or BANYAN_SECRET_FILE to the same secret on all ranks)",
+      settings->rank, settings->nranks, (long)geteuid());
+}
 
 static void name_of(const char *tcp_address, char name[BNY_BOOT_ADDRESS_BYTES]) {
   snprintf(name, BNY_BOOT_ADDRESS_BYTES, "@banyan-user-%.*s", BNY_BOOT_ADDRESS_BYTES - 16, tcp_address);

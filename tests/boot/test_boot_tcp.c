@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -48,6 +49,7 @@ struct part {
   const char *address;     /* of MASTER_ADDR; NULL: 127.0.0.1 */
   const char *extra[2][2]; /* more environment */
   uid_t user;              /* to become first; 0: stays */
+  const char *map;         /* the users of a namespace to enter first; NULL: stays */
 };
 
 /* Its outcome, in memory shared with the test. */
@@ -127,10 +129,33 @@ static void set_environment(const struct part *part) {
     if (part->extra[i][0]) setenv(part->extra[i][0], part->extra[i][1], 1);
 }
 
+/* Enters a user namespace that maps these users, which a process outside of it must write. */
+static bool enter_namespace(const char *map) {
+  int ready[2], how = 0;
+  char path[64], byte = 0;
+  ck_assert_int_eq(pipe(ready), 0);
+  snprintf(path, sizeof path, "/proc/%d/uid_map", (int)getpid());
+  pid_t helper = fork();
+  if (helper == 0) {
+    close(ready[1]);
+    int fd = read(ready[0], &byte, 1) == 1 && *map ? open(path, O_WRONLY) : -1;
+    _exit(*map && (fd < 0 || write(fd, map, strlen(map)) != (ssize_t)strlen(map)));
+  }
+  bool entered = unshare(CLONE_NEWUSER) == 0 && write(ready[1], &byte, 1) == 1;
+  close(ready[0]), close(ready[1]);
+  entered = waitpid(helper, &how, 0) == helper && how == 0 && entered;
+  return entered && (!*map || setresuid(65534, 65534, 65534) == 0);
+}
+
 static void play(const struct part *part, struct outcome *outcome) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   set_environment(part);
+  if (part->map && !enter_namespace(part->map)) {
+    outcome->create = BANYAN_ERR_ABORTED;
+    strcpy(outcome->text, "user namespaces cannot be made here");
+    return;
+  }
   sleep_s(part->wait_s);
   double before = now_s();
   outcome->create = banyan_env_create((int64_t)(part->timeout_s * 1e9), &env, &bootstrap);
@@ -563,6 +588,35 @@ TEST_LOOP(takes_in_no_other_user, 4) {
   assert_text(1, other ? "process of user 0, and this rank of user 65534"
                        : "process of user 65534, and this rank of user 0");
   for (int rank = 0; rank < 2; rank++) assert_text(rank, "without a secret all ranks must be of one user");
+}
+
+/* In a user namespace that maps no user, or 65534 alone, processes of all other users look like this one's. A secret
+ * tells them apart. */
+TEST_LOOP(takes_in_nobody_as_the_overflow_user, 4) {
+  bool mapped = _i % 2, has_secret = _i >= 2;
+  if (geteuid() != 0) {
+    printf("skipped: a mapping of user 65534 needs root\n");
+    return;
+  }
+  for (int rank = 0; rank < 2; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 2,
+                              .secret = has_secret ? "x" : NULL,
+                              .rounds = 1,
+                              .bytes = 8,
+                              .map = mapped ? "65534 65534 1" : ""});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  for (int rank = 0; rank < 2; rank++) {
+    if (outcomes[rank].create == BANYAN_ERR_ABORTED) {
+      printf("skipped: %s\n", outcomes[rank].text);
+    } else if (has_secret) {
+      assert_success(rank);
+    } else {
+      ck_assert_int_eq(outcomes[rank].create, BANYAN_ERR_ARGUMENT);
+      assert_text(rank, "runs as user 65534");
+      assert_text(rank, "BANYAN_SECRET");
+    }
+  }
 }
 
 /* ---- the secret of a file ---------------------------------------------------------------------------------------- */
