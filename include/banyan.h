@@ -189,14 +189,15 @@ banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, bany
 void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
 
 /* Ranks that a launcher describes by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does. Collective, and
- * bounded by timeout_ns (0: 30 s), but for the time that the system takes to look MASTER_ADDR up. Destroy it as soon as
- * the communicator is made.
+ * bounded by timeout_ns (0: 30 s), but for the time that the system takes to look MASTER_ADDR up, which is repeated
+ * until then. Destroy it as soon as the communicator is made.
  *
  * - Under torchrun, whose own store owns MASTER_PORT, the next port is used. BANYAN_PORT overrides it.
  * - Without RANK and WORLD_SIZE, the variables of Open MPI, PMI and Slurm say rank and size.
  * - Ranks connect over TCP and authenticate both ways with the secret of BANYAN_SECRET, or of the file
- *   BANYAN_SECRET_FILE (mode 0600). It is required unless MASTER_ADDR is a loopback address. Without a secret all ranks
- *   must be processes of one user on one node, which the kernel vouches for.
+ *   BANYAN_SECRET_FILE (mode 0600). It is required unless MASTER_ADDR is a loopback address, or LOCAL_WORLD_SIZE equals
+ *   WORLD_SIZE: then there is one node, and MASTER_ADDR is not looked up. Without a secret all ranks must be processes
+ *   of one user on one node, which the kernel vouches for.
  * - Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0, an address, or a network such as
  * 10.0.0.0/8. */
 typedef struct banyan_env banyan_env;

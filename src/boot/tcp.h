@@ -43,6 +43,8 @@ struct bny_boot_settings {
   int32_t rank;
   int32_t nranks;
   int32_t fanout;
+  const char *rank_from, *size_from, *local_from; /* the variables of rank, size and ranks of this node; NULL: none */
+  bool is_one_node;   /* by local_from: rank 0 listens at a loopback address, whatever MASTER_ADDR is */
   char host[256];     /* MASTER_ADDR */
   char interface[64]; /* BANYAN_INTERFACE; "": none */
   char locality[32];  /* processes of a node meet if theirs are equal; "", except in tests of several nodes */
@@ -53,6 +55,9 @@ struct bny_boot_settings {
 };
 
 banyan_status bny_boot_settings_read(struct bny_boot_settings *settings);
+
+/* Appends which variables say that this process is this rank, as the ranks that are waited for may not exist. */
+void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const struct bny_boot_settings *settings);
 
 /* Returns whether the number of ranks requires a tree. */
 bool bny_boot_is_tree(const struct bny_boot_settings *settings);

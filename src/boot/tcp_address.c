@@ -63,12 +63,29 @@ banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, c
   return BANYAN_OK;
 }
 
+static bool is_number(const char *host, bool *is_loopback) {
+  struct addrinfo hints = {.ai_flags = AI_NUMERICHOST}, *found;
+  *is_loopback = false;
+  if (!*host || getaddrinfo(host, NULL, &hints, &found) != 0) return false;
+  *is_loopback = bny_boot_address_is_loopback(found->ai_addr);
+  freeaddrinfo(found);
+  return true;
+}
+
+bool bny_boot_address_is_name(const struct bny_boot_settings *settings) {
+  bool is_loopback;
+  return !settings->is_one_node && !is_number(settings->host, &is_loopback);
+}
+
 banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list) {
   char port[8];
+  bool is_loopback;
   struct addrinfo *found;
   struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
   snprintf(port, sizeof port, "%d", settings->port);
-  int error = getaddrinfo(settings->host, port, &hints, &found);
+  /* On one node any loopback address will do, which needs no DNS. */
+  is_number(settings->host, &is_loopback);
+  int error = getaddrinfo(settings->is_one_node && !is_loopback ? NULL : settings->host, port, &hints, &found);
   if (error)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: MASTER_ADDR is \"%s\", which has no address: %s",
                     settings->host, error == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(error));

@@ -22,8 +22,12 @@ bool bny_boot_address_is_loopback(const struct sockaddr *address);
 banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
                                      const struct sockaddr *address, socklen_t bytes);
 
-/* Resolves the settings' host and checks all its addresses; freeaddrinfo() frees them. */
+/* Resolves the settings' host and checks all its addresses; freeaddrinfo() frees them. BANYAN_ERR_BOOTSTRAP: it has no
+ * address, yet. */
 banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list);
+
+/* Returns whether the host is a name, whose addresses may change. */
+bool bny_boot_address_is_name(const struct bny_boot_settings *settings);
 
 /* Finds this node's address that BANYAN_INTERFACE names, with port 0: one of `preferred` (may be NULL), else one of
  * this family, else any. Without BANYAN_INTERFACE its family is AF_UNSPEC. */
@@ -36,7 +40,8 @@ void bny_boot_address_set_port(struct sockaddr_storage *address, int port);
 /* ---- listening: tcp_listen.c ------------------------------------------------------------------------------------- */
 
 /* Makes rank 0's listener: the inherited socket, or a new one at the chosen interface, or at the first address of the
- * host that can be bound. `address` becomes its text. */
+ * host that can be bound. A name without such an address is looked up again until the deadline. `address` becomes the
+ * listener's text. */
 banyan_status bny_boot_listen_as_rank_0(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
                                         char address[BNY_BOOT_ADDRESS_BYTES]);
 

@@ -14,6 +14,7 @@
 
 #include "boot/common.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 /* The kernel may release a connection late, which holds the port of a run that has just ended. */
 static const int64_t bind_patience_ns = 2000000000;
@@ -62,7 +63,9 @@ static banyan_status use_inherited(const struct bny_boot_settings *settings, int
 /* Makes a list of one from the chosen interface's address. Without one the list stays as it is. */
 static banyan_status choose(const struct bny_boot_settings *settings, struct addrinfo *one,
                             struct sockaddr_storage *found, const struct addrinfo **list) {
-  banyan_status status = bny_boot_interface_find(settings, (*list)->ai_family, *list, found);
+  banyan_status status = BANYAN_OK;
+  found->ss_family = AF_UNSPEC;
+  if (!settings->is_one_node) status = bny_boot_interface_find(settings, (*list)->ai_family, *list, found);
   if (status || found->ss_family == AF_UNSPEC) return status;
   bny_boot_address_set_port(found, settings->port);
   *one = (struct addrinfo){
@@ -71,9 +74,9 @@ static banyan_status choose(const struct bny_boot_settings *settings, struct add
   return bny_boot_address_check(settings, "BANYAN_INTERFACE", settings->interface, one->ai_addr, one->ai_addrlen);
 }
 
-/* Tries all addresses, repeatedly for a while if they are in use. */
-static banyan_status listen_at_one_of(const struct addrinfo *list, int64_t deadline_ns, int *listen_fd,
-                                      char address[BNY_BOOT_ADDRESS_BYTES]) {
+/* Tries all addresses, repeatedly for a while if they are in use. Returns 0 or errno. */
+static int listen_at_one_of(const struct addrinfo *list, int64_t deadline_ns, int *listen_fd,
+                            char address[BNY_BOOT_ADDRESS_BYTES]) {
   int64_t patience_ns = bny_clock_ns() + bind_patience_ns;
   if (patience_ns > deadline_ns) patience_ns = deadline_ns;
   int fd = -1, error = 0;
@@ -86,26 +89,42 @@ static banyan_status listen_at_one_of(const struct addrinfo *list, int64_t deadl
     if (fd >= 0 || error != EADDRINUSE || bny_clock_ns() >= patience_ns) break;
     poll(NULL, 0, 50);
   }
-  if (fd < 0)
-    return bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", address,
-                          error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
-                                              : "MASTER_ADDR must be an address of rank 0's host");
   *listen_fd = fd;
-  return BANYAN_OK;
+  return fd < 0 ? error : 0;
+}
+
+/* Looks the host up and listens once. *again: the name may get another address. */
+static banyan_status try_to_listen(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
+                                   char address[BNY_BOOT_ADDRESS_BYTES], bool *again) {
+  struct addrinfo *resolved, one;
+  struct sockaddr_storage found;
+  banyan_status status = bny_boot_address_resolve(settings, &resolved);
+  *again = status == BANYAN_ERR_BOOTSTRAP;
+  if (status) return status;
+  const struct addrinfo *list = resolved;
+  status = choose(settings, &one, &found, &list);
+  int error = status ? 0 : listen_at_one_of(list, deadline_ns, listen_fd, address);
+  *again = error == EADDRNOTAVAIL && list == resolved && bny_boot_address_is_name(settings);
+  freeaddrinfo(resolved);
+  if (error)
+    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", address,
+                            error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
+                                                : "MASTER_ADDR must be an address of rank 0's host");
+  return status;
 }
 
 banyan_status bny_boot_listen_as_rank_0(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
                                         char address[BNY_BOOT_ADDRESS_BYTES]) {
+  enum { PAUSE_MS = 200 };
+  bool again = false;
   if (settings->listen_fd >= 0) return use_inherited(settings, listen_fd, address);
-  struct addrinfo *resolved, one;
-  struct sockaddr_storage found;
-  banyan_status status = bny_boot_address_resolve(settings, &resolved);
-  if (status) return status;
-  const struct addrinfo *list = resolved;
-  status = choose(settings, &one, &found, &list);
-  if (!status) status = listen_at_one_of(list, deadline_ns, listen_fd, address);
-  freeaddrinfo(resolved);
-  return status;
+  for (int attempts = 1;; attempts++) {
+    banyan_status status = try_to_listen(settings, deadline_ns, listen_fd, address, &again);
+    int left_ms = bny_boot_poll_ms(deadline_ns);
+    if (!status || !again || left_ms == 0) return status;
+    if (attempts == 1) bny_log(BNY_LOG_WARN, "%s; it is looked up until the deadline", banyan_last_error());
+    poll(NULL, 0, left_ms < PAUSE_MS ? left_ms : PAUSE_MS);
+  }
 }
 
 int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,

@@ -19,6 +19,9 @@
  * room. */
 enum { REJECTIONS_AT_MOST = 5, REDIRECTIONS_AT_MOST = 32, PAUSE_FIRST_MS = 10, PAUSE_LAST_MS = 500 };
 
+/* The least time between look-ups of a name that has addresses, to spare the DNS. */
+static const int64_t look_up_interval_ns = 1000000000;
+
 struct seeker {
   struct banyan_env *env;
   int64_t deadline_ns;
@@ -28,6 +31,8 @@ struct seeker {
   int nrejections;                    /* by rank 0 */
   char reason[256];                   /* why the last attempt failed */
   char next[BNY_BOOT_ADDRESS_BYTES];  /* address to which this rank is redirected; "": none */
+  struct addrinfo *list;              /* rank 0's addresses; NULL: none yet */
+  int64_t looked_up_ns;
   banyan_status final;
 };
 
@@ -174,14 +179,31 @@ static bool try_address(struct seeker *seeker, const struct sockaddr *address, s
   return joined || follow(seeker);
 }
 
+/* Looks rank 0's addresses up: its name may be unknown until it runs, and mean another node afterwards. */
+static void look_up(struct seeker *seeker) {
+  struct addrinfo *list;
+  if (seeker->list && bny_clock_ns() < seeker->looked_up_ns + look_up_interval_ns) return;
+  banyan_status status = bny_boot_address_resolve(&seeker->env->settings, &list);
+  seeker->looked_up_ns = bny_clock_ns();
+  if (!status) {
+    if (seeker->list) freeaddrinfo(seeker->list);
+    seeker->list = list;
+  } else if (status != BANYAN_ERR_BOOTSTRAP) {
+    seeker->final = status;
+  }
+}
+
 /* Tries every address of rank 0 once. On its own node its name may resolve to a loopback address, such as 127.0.1.1,
  * while it listens at the chosen interface, which is then tried too. */
-static bool try_rank_0(struct seeker *seeker, const struct addrinfo *list) {
+static bool try_rank_0(struct seeker *seeker) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
   struct sockaddr_storage own;
-  for (const struct addrinfo *each = list; each && !seeker->final; each = each->ai_next) {
+  look_up(seeker);
+  for (const struct addrinfo *each = seeker->list; each && !seeker->final; each = each->ai_next) {
     if (try_address(seeker, each->ai_addr, each->ai_addrlen)) return true;
-    if (seeker->final || !settings->interface[0] || !bny_boot_address_is_loopback(each->ai_addr)) continue;
+    if (seeker->final || settings->is_one_node || !settings->interface[0] ||
+        !bny_boot_address_is_loopback(each->ai_addr))
+      continue;
     if (bny_boot_interface_find(settings, each->ai_family, NULL, &own) != BANYAN_OK) continue;
     bny_boot_address_set_port(&own, settings->port);
     if (try_address(seeker, (struct sockaddr *)&own, bny_boot_address_bytes(&own))) return true;
@@ -219,22 +241,32 @@ static void pause_before_retry(const struct seeker *seeker, int *pause_ms) {
   *pause_ms = *pause_ms * 2 < PAUSE_LAST_MS ? *pause_ms * 2 : PAUSE_LAST_MS;
 }
 
-static banyan_status seek(struct seeker *seeker, const struct addrinfo *list) {
+static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
+  const struct bny_boot_settings *settings = &seeker->env->settings;
+  double waited_s = (double)(bny_clock_ns() - begun_ns) * 1e-9;
+  char origin[256] = "";
+  size_t length = 0;
+  if (!seeker->list)
+    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
+                    settings->rank, settings->nranks);
+  bny_boot_append_origin(origin, sizeof origin, &length, settings);
+  return bny_fail(BANYAN_ERR_TIMEOUT,
+                  "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s%s", settings->rank,
+                  settings->nranks, seeker->env->address, waited_s, seeker->reason, origin);
+}
+
+static banyan_status seek(struct seeker *seeker) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
   int64_t begun_ns = bny_clock_ns();
   int pause_ms = PAUSE_FIRST_MS;
-  while (!try_front(seeker) && !seeker->final && !try_rank_0(seeker, list)) {
+  while (!try_front(seeker) && !seeker->final && !try_rank_0(seeker)) {
     if (seeker->final) return seeker->final;
     if (seeker->nrejections >= REJECTIONS_AT_MOST)
       return bny_fail(BANYAN_ERR_BOOTSTRAP,
                       "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
                       "%s: %s",
                       settings->rank, settings->nranks, seeker->env->address, seeker->reason);
-    if (bny_clock_ns() >= seeker->deadline_ns)
-      return bny_fail(BANYAN_ERR_TIMEOUT,
-                      "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s", settings->rank,
-                      settings->nranks, seeker->env->address, (double)(bny_clock_ns() - begun_ns) * 1e-9,
-                      seeker->reason);
+    if (bny_clock_ns() >= seeker->deadline_ns) return fail_late(seeker, begun_ns);
     pause_before_retry(seeker, &pause_ms);
   }
   return seeker->final;
@@ -242,11 +274,8 @@ static banyan_status seek(struct seeker *seeker, const struct addrinfo *list) {
 
 banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns) {
   struct seeker seeker = {.env = env, .deadline_ns = deadline_ns};
-  struct addrinfo *list;
-  banyan_status status = bny_boot_address_resolve(&env->settings, &list);
-  if (status) return status;
-  status = seek(&seeker, list);
-  freeaddrinfo(list);
+  banyan_status status = seek(&seeker);
+  if (seeker.list) freeaddrinfo(seeker.list);
   return status;
 }
 #endif

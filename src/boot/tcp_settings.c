@@ -32,14 +32,14 @@ static banyan_status read_number(const char *name, long least, long most, const 
   return BANYAN_OK;
 }
 
-/* The variables of rank and size, by launcher. mpirun comes before Slurm, because inside of Slurm the variables of the
- * batch script are set as well. */
+/* The variables of rank, size and ranks of this node, by launcher. mpirun comes before Slurm, because inside of Slurm
+ * the variables of the batch script are set as well. */
 static const struct {
-  const char *rank, *size;
-} launchers[] = {{"RANK", "WORLD_SIZE"},
-                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                 {"PMI_RANK", "PMI_SIZE"},
-                 {"SLURM_PROCID", "SLURM_NTASKS"}};
+  const char *rank, *size, *local;
+} launchers[] = {{"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"},
+                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                 {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
+                 {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE"}};
 
 /* Returns the first launcher that gives a rank; without any, the first one, for error texts. */
 static size_t find_launcher(void) {
@@ -66,7 +66,23 @@ static banyan_status read_rank(struct bny_boot_settings *settings) {
                     name, rank, size_name, nranks);
   settings->rank = (int32_t)rank;
   settings->nranks = (int32_t)nranks;
+  settings->rank_from = name;
+  settings->size_from = size_name;
+  const char *local = getenv(launchers[launcher].local);
+  settings->is_one_node = local && strcmp(local, getenv(size_name)) == 0;
+  if (settings->is_one_node) settings->local_from = launchers[launcher].local;
   return BANYAN_OK;
+}
+
+void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const struct bny_boot_settings *settings) {
+  if (!settings->rank_from) return;
+  bny_append(text, bytes, length, " (rank %d is that by %s=%d and %s=%d", settings->rank, settings->rank_from,
+             settings->rank, settings->size_from, settings->nranks);
+  if (settings->local_from)
+    bny_append(text, bytes, length, ", all on one node by %s=%d", settings->local_from, settings->nranks);
+  if (strcmp(settings->rank_from, "SLURM_PROCID") == 0)
+    bny_append(text, bytes, length, ", which a shell of salloc has as well: start the ranks by srun");
+  bny_append(text, bytes, length, ")");
 }
 
 /* A single rank connects to no other. It may lack settings, but those that it has are checked as for any other rank. */
@@ -102,7 +118,7 @@ static banyan_status read_interface(struct bny_boot_settings *settings) {
 
 static banyan_status read_address(struct bny_boot_settings *settings) {
   const char *host = getenv("MASTER_ADDR");
-  if (!host ? !is_alone(settings) : !*host)
+  if (!host ? !is_alone(settings) && !settings->is_one_node : !*host)
     return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR is %s: must be the address of rank 0's host",
                     host ? "\"\"" : "not set");
   if (host && strlen(host) >= sizeof settings->host)
@@ -198,7 +214,14 @@ banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
   settings->listen_fd = -1;
   settings->fanout = BNY_BOOT_FANOUT;
   banyan_status status = read_rank(settings);
-  if (!status) status = read_address(settings);
-  return status ? status : read_secret(settings);
+  if (status) return status;
+  status = read_address(settings);
+  if (!status) return read_secret(settings);
+  if (strcmp(settings->rank_from, launchers[0].rank) == 0) return status;
+  char origin[256] = "", why[BNY_ERROR_TEXT_BYTES];
+  size_t length = 0;
+  bny_boot_append_origin(origin, sizeof origin, &length, settings);
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  return bny_fail(status, "%s%s", why, origin);
 }
 #endif

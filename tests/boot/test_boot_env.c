@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The errors of banyan_env_create() for wrong environment variables. */
 #include <check.h>
+#include <netinet/in.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "banyan.h"
 #include "tests/support/suite.h"
@@ -13,6 +17,7 @@ static void clear_environment(void) {
   static const char *const names[] = {"RANK",
                                       "WORLD_SIZE",
                                       "LOCAL_RANK",
+                                      "LOCAL_WORLD_SIZE",
                                       "MASTER_ADDR",
                                       "MASTER_PORT",
                                       "BANYAN_PORT",
@@ -159,6 +164,32 @@ TEST_LOOP(knows_launchers, 9) {
   ck_assert_int_eq(bootstrap.rank, cases[_i].rank);
   ck_assert_int_eq(bootstrap.nranks, 1);
   banyan_env_destroy(env);
+}
+
+/* A shell of salloc has Slurm's variables, which say that a process in it is rank 0 of as many as there are tasks: the
+ * error says what was believed, and who never came. */
+TEST(says_why_it_waited_for_ranks) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  char text[16];
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  clear_environment();
+  setenv("SLURM_PROCID", "0", 1);
+  setenv("SLURM_NTASKS", "4", 1);
+  ck_assert_int_eq(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "SLURM_PROCID=0 and SLURM_NTASKS=4"), "%s", banyan_last_error());
+  ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  ck_assert_int_eq(listen(fd, 1), 0);
+  snprintf(text, sizeof text, "%d", fd);
+  setenv("BANYAN_LISTEN_FD", text, 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", "1", 1);
+  ck_assert_int_eq(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_TIMEOUT);
+  ck_assert_msg(strstr(banyan_last_error(), "ranks 1, 2 and 3 of 4 did not connect"), "%s", banyan_last_error());
+  ck_assert_msg(strstr(banyan_last_error(), "SLURM_PROCID=0 and SLURM_NTASKS=4"), "%s", banyan_last_error());
+  ck_assert_msg(strstr(banyan_last_error(), "srun"), "%s", banyan_last_error());
+  close(fd);
 }
 
 #else

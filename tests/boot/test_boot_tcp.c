@@ -2,6 +2,7 @@
  * Bootstrap over TCP, by real processes on the loopback interface. */
 #include <arpa/inet.h>
 #include <check.h>
+#include <dlfcn.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -88,6 +89,7 @@ static void clear_environment(void) {
   static const char *const names[] = {"RANK",
                                       "WORLD_SIZE",
                                       "LOCAL_RANK",
+                                      "LOCAL_WORLD_SIZE",
                                       "MASTER_ADDR",
                                       "MASTER_PORT",
                                       "BANYAN_PORT",
@@ -260,6 +262,76 @@ TEST_LOOP(listens_by_itself, 5) {
     if (cases[_i].shift != 0) close(store);
     if (!outcomes[0].create) break;
   }
+  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+}
+
+/* ---- names of rank 0 -------------------------------------------------------------------------------------------- */
+
+enum { LOOKUPS_AT_FIRST = 3 };
+
+/* The resolver of this program. "late" has no address at first, and "moved" another one, which refuses or is not of
+ * this node; "never" has none. */
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list) {
+  static int lookups;
+  int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+  *(void **)(void *)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+  bool is_number = hints && hints->ai_flags & AI_NUMERICHOST;
+  if (!host || is_number) return real(host, port, hints, list);
+  bool first = strcmp(host, "late") == 0 || strcmp(host, "moved") == 0 ? lookups++ < LOOKUPS_AT_FIRST : false;
+  if (strcmp(host, "never") == 0) return EAI_NONAME;
+  if (strcmp(host, "late") == 0 && first) return lookups % 2 ? EAI_AGAIN : EAI_NONAME;
+  if (strcmp(host, "moved") == 0 && first)
+    return real(atoi(getenv("RANK")) ? "127.9.9.9" : "192.0.2.1", port, hints, list);
+  if (strcmp(host, "late") == 0 || strcmp(host, "moved") == 0) host = "127.0.0.1";
+  return real(host, port, hints, list);
+}
+
+/* A name that has no address yet, or that of a node where rank 0 was, is looked up again: by rank 1, and by rank 0. */
+TEST_LOOP(looks_a_name_up_again, 4) {
+  int asks = _i % 2;
+  const char *name = _i / 2 ? "moved" : "late";
+  for (int attempt = 0; attempt < 5; attempt++) {
+    if (asks == 0) { /* rank 0 listens by itself */
+      if (listen_fd >= 0) close(listen_fd);
+      close(listen_on_any_port(&port));
+      listen_fd = -1;
+      snprintf(shown_port, sizeof shown_port, "%d", port);
+    }
+    for (int rank = 0; rank < 2; rank++)
+      start(rank, (struct part){.rank = rank,
+                                .nranks = 2,
+                                .secret = "x",
+                                .rounds = 1,
+                                .bytes = 8,
+                                .address = rank == asks ? name : NULL});
+    for (int rank = 0; rank < 2; rank++) finish(rank);
+    if (!outcomes[0].create) break;
+  }
+  for (int rank = 0; rank < 2; rank++) assert_success(rank);
+}
+
+TEST_LOOP(says_that_a_name_has_no_address, 2) {
+  close(listen_fd);
+  listen_fd = -1;
+  start(_i, (struct part){.rank = _i, .nranks = 2, .secret = "x", .timeout_s = 0.5, .address = "never"});
+  finish(_i);
+  ck_assert_int_eq(outcomes[_i].create, BANYAN_ERR_BOOTSTRAP);
+  ck_assert(outcomes[_i].create_s >= 0.5);
+  assert_text(_i, "MASTER_ADDR is \"never\", which has no address");
+}
+
+/* `torchrun --standalone` gives the node's own name: where all ranks are on this node it is not looked up, and needs no
+ * secret. */
+TEST_LOOP(one_node_needs_no_name, 3) {
+  static const char *const addresses[] = {"never", "192.0.2.1", "127.0.0.1"};
+  for (int rank = 0; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 3,
+                              .rounds = 3,
+                              .bytes = 8,
+                              .address = addresses[_i],
+                              .extra = {{"LOCAL_WORLD_SIZE", "3"}}});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
   for (int rank = 0; rank < 3; rank++) assert_success(rank);
 }
 

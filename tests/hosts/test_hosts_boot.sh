@@ -58,6 +58,22 @@ expect "an interface that is not there" 1 "eth0 10.77.0." on env BANYAN_INTERFAC
 expect "a name that is loopback at home" 0 "$met" on sh -c \
   'export BANYAN_INTERFACE=eth0; [ "$GROUP_RANK" != 0 ] || MASTER_ADDR=127.0.1.1; exec "$0" bootstrap' "$world"
 
+# Names that DNS learns only when rank 0 runs, and one that meant another node before: a pod that was moved.
+cat >"$work/pod" <<'END'
+export MASTER_ADDR=$1
+[ "$LOCAL_RANK" != 0 ] || { sleep 1 && grep -v "$1" /etc/hosts >"$2.$GROUP_RANK" && echo "10.77.0.1 $1" >>"$2.$GROUP_RANK" &&
+  cat "$2.$GROUP_RANK" >/etc/hosts; } &
+exec "$3" bootstrap
+END
+expect "a name that comes late" 0 "$met" on sh "$work/pod" late "$work/hosts" "$world"
+for host in 0 1; do "$hosts" exec "$name" $host sh -c 'echo "10.77.0.99 moved" >>/etc/hosts'; done
+expect "a name that moves" 0 "$met" on sh "$work/pod" moved "$work/hosts" "$world"
+
+# One node needs neither a name nor a secret, as under torchrun --standalone.
+expect "one node" 0 "3 ranks have met" "$hosts" exec "$name" 1 env -u BANYAN_SECRET MASTER_ADDR=no.such.host \
+  MASTER_PORT=29500 WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 sh -c \
+  '(RANK=1 "$0" bootstrap) & (RANK=2 "$0" bootstrap) & RANK=0 "$0" bootstrap && wait' "$world"
+
 # Secrets.
 (umask 077 && echo "a secret" >"$work/secret" && echo "another" >"$work/other")
 expect "a secret of a file" 0 "$met" on env -u BANYAN_SECRET BANYAN_SECRET_FILE="$work/secret" "$world" bootstrap

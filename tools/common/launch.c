@@ -96,9 +96,10 @@ static bool set_number(const char *name, int number) {
 static bool set_common(int nranks, int port, const char *secret) {
   static const char *const outer[] = {"BANYAN_LISTEN_FD", "BANYAN_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"};
   for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) unsetenv(outer[i]);
-  return set_number("WORLD_SIZE", nranks) && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 &&
-         set_number("MASTER_PORT", port) && set_number("BANYAN_PORT", port) &&
-         setenv("BANYAN_SECRET", secret, 1) == 0 && setenv("BANYAN_LAUNCHED", "1", 1) == 0;
+  return set_number("WORLD_SIZE", nranks) && set_number("LOCAL_WORLD_SIZE", nranks) &&
+         setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 && set_number("MASTER_PORT", port) &&
+         set_number("BANYAN_PORT", port) && setenv("BANYAN_SECRET", secret, 1) == 0 &&
+         setenv("BANYAN_LAUNCHED", "1", 1) == 0;
 }
 
 /* The first number of the CPU's siblings in one core; -1 if the system does not say. */
