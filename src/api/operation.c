@@ -50,6 +50,7 @@ static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase 
 static banyan_status bind_part(banyan_op *op, bny_op_part *part) {
   bny_call call = call_of(op, part, BNY_PHASE_RUN);
   bny_call_set_tokens(&call, op->key.all_tokens);
+  part->binding = bny_op_binding(op, part);
   if (bny_op_runs_on_device(op))
     return bny_device_run_make(&op->comm->device, &part->request, part->plan, &call, &part->binding, &part->device_run);
   return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
@@ -211,8 +212,9 @@ static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_p
   bny_slice owned = bny_slice_owned(&op->parts[0].request, op->comm->rank);
   int64_t useful = (bny_slice_rows(&owned) + warps - 1) / warps;
   if (mergers > useful) mergers = useful;
+  bny_binding binding = bny_op_binding(op, &op->parts[0]);
   combine->call.in = *rows;
-  combine->call.live = bny_device_live_of(&op->parts[0].binding);
+  combine->call.live = bny_device_live_of(&binding);
   combine->call.out = out ? *out : (banyan_partial){0};
   combine->mergers = (uint32_t)(mergers > 1 ? mergers : 1);
 }
@@ -233,6 +235,7 @@ banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live) {
 }
 
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
+  op->memory = *memory;
   if (memory->in) op->in = *memory->in;
   if (memory->out) op->out = *memory->out;
   op->live = memory->live ? *memory->live : (banyan_live){0};
@@ -242,19 +245,6 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->attention = memory->attention;
   if (op->gather != memory->gather) banyan_op_free(op->gather);
   op->gather = memory->gather;
-  for (int32_t i = 0; i < op->nparts; i++) {
-    bny_op_part *part = &op->parts[i];
-    part->binding.live_tokens = bny_live_selects(&op->live) ? op->live_tokens : NULL;
-    part->binding.live = &op->live;
-    part->binding.tokens = op->tokens;
-    part->binding.keeps_empty_rows = op->live.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
-    part->binding.mine = memory->mine;
-    part->binding.all = memory->all;
-    part->binding.in_place = memory->in_place;
-    if (bny_collective_has_rows(op->key.collective)) continue;
-    part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
-    part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
-  }
   if (op->attention) bny_attention_live(op->attention, &op->live);
   if (!op->within || !op->attention) return;
   const bny_decode *decode = &op->attention->decode;

@@ -7,13 +7,14 @@
 
 #include "api/operation.h"
 
-/* A part has a plan of its own. Its binding says where in the caller's memory it lies. */
+/* A part has a plan of its own. */
 typedef struct bny_op_part {
   bny_request request;
   bny_plan *plan;
-  bny_run *run;               /* on the host */
-  bny_device_run *device_run; /* or on the device */
-  bny_binding binding;
+  bny_run *run;                 /* on the host */
+  bny_device_run *device_run;   /* or on the device */
+  bny_binding place;            /* of the part in the caller's memory, whatever that is: what planning alone decides */
+  bny_binding binding;          /* of the run under way, see bny_op_binding() */
   size_t in_offset, out_offset; /* in bytes: where the part's memory lies within the caller's */
   size_t *pieces;               /* all-gather: counts and offsets, [2][nranks] */
 } bny_op_part;
@@ -21,7 +22,8 @@ typedef struct bny_op_part {
 struct banyan_op {
   banyan_comm *comm;
   bny_op_key key;
-  size_t *counts; /* owned copy of key.counts */
+  size_t *counts;       /* owned copy of key.counts */
+  bny_op_memory memory; /* of the runs to come; `in`, `out` and `live` are the copies below */
   banyan_partial in, out;
   banyan_live live;     /* of zeros: all rows live */
   uint8_t *live_tokens; /* [key.all_tokens] of the run under way, or NULL; owned */
@@ -58,6 +60,10 @@ size_t bny_op_payload_limit(const banyan_op *op);
 
 /* Makes op->parts and op->nparts, with requests and bindings, of at most `limit` bytes each; the same on all ranks. */
 banyan_status bny_op_cut(banyan_op *op, size_t limit);
+
+/* Returns a part's place in the operation's memory. Each start of a part asks for it, so no part can run with what was
+ * known when it was planned. Hot. */
+bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part);
 
 /* Plans anew, after a change of op->slices. Collective. */
 banyan_status bny_op_plan_again(banyan_op *op);

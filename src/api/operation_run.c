@@ -27,6 +27,7 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
  * calls in it. Returns false if the part has no rows, which is the same on all ranks. */
 static bool fit_part(banyan_op *op) {
   bny_op_part *part = &op->parts[op->current];
+  part->binding = bny_op_binding(op, part);
   if (!bny_collective_has_rows(op->key.collective)) return true;
   bny_live_tokens live = {part->binding.tokens_most, op->tokens, part->binding.token_owners};
   bny_slice rows = bny_slice_live(&live, &(bny_slice){.token0 = part->request.token0, .tokens = part->request.tokens});
@@ -133,8 +134,11 @@ static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = op->gather ? start_on_device(op->gather) : bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
   if (status != BANYAN_OK || op->within) return status;
-  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
-    status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
+    bny_op_part *part = &op->parts[i];
+    part->binding = bny_op_binding(op, part);
+    status = bny_device_run_start(part->device_run, &part->binding, op->stream);
+  }
   return status;
 }
 

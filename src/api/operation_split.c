@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "api/live.h"
 #include "api/operation_parts.h"
 #include "base/status.h"
 
@@ -81,16 +82,16 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
   request->tokens = smaller(how->tokens, op->key.all_tokens - request->token0);
   request->heads = smaller(how->heads, op->key.all_heads - request->head0);
   bool by_tokens = op->key.scatter == BANYAN_SCATTER_TOKENS;
-  part->binding = (bny_binding){.in = &op->in,
-                                .out = &op->out,
-                                .tokens_most = op->key.all_tokens,
-                                .token_owners = by_tokens ? op->comm->nranks : 1};
-  if (op->key.collective == BNY_ALLGATHER_HEADS) set_heads(op, &part->binding);
+  part->place = (bny_binding){.in = &op->in,
+                              .out = &op->out,
+                              .tokens_most = op->key.all_tokens,
+                              .token_owners = by_tokens ? op->comm->nranks : 1};
+  if (op->key.collective == BNY_ALLGATHER_HEADS) set_heads(op, &part->place);
   int32_t number;
   if (op->key.scatter == BANYAN_SCATTER_HEADS)
-    bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
+    bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &part->place.out_head0, &number);
   if (by_tokens)
-    bny_slice_split(op->key.all_tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
+    bny_slice_split(op->key.all_tokens, op->comm->nranks, op->comm->rank, &part->place.out_token0, &number);
 }
 
 /* Returns how many bytes of one rank fit a part, and how many parts that makes: at most one more than is allowed. */
@@ -124,7 +125,7 @@ static banyan_status set_bytes(banyan_op *op, size_t part_bytes, int32_t index) 
     part->request.bytes = bytes;
     if (op->key.collective == BNY_SHIFT) {
       int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
-      part->binding = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
+      part->place = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
     }
     return BANYAN_OK;
   }
@@ -134,11 +135,11 @@ static banyan_status set_bytes(banyan_op *op, size_t part_bytes, int32_t index) 
   for (size_t r = 0; r < nranks; begin += op->counts[r], r++) {
     counts[r] = clamp(op->counts[r], from, part_bytes);
     offsets[r] = begin + from;
-    if (r < (size_t)comm->rank) part->binding.in_byte0 += counts[r];
+    if (r < (size_t)comm->rank) part->place.in_byte0 += counts[r];
   }
   part->out_offset = 0; /* the offsets have it */
-  part->binding.piece_counts = counts;
-  part->binding.piece_offsets = offsets;
+  part->place.piece_counts = counts;
+  part->place.piece_offsets = offsets;
   part->request.counts = counts;
   return BANYAN_OK;
 }
@@ -167,4 +168,20 @@ banyan_status bny_op_cut(banyan_op *op, size_t limit) {
       status = set_bytes(op, part_bytes, i);
   }
   return status;
+}
+
+bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
+  const bny_op_memory *memory = &op->memory;
+  bny_binding binding = part->place;
+  binding.live_tokens = bny_live_selects(&op->live) ? op->live_tokens : NULL;
+  binding.live = &op->live;
+  binding.tokens = op->tokens;
+  binding.keeps_empty_rows = op->live.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
+  binding.mine = memory->mine;
+  binding.all = memory->all;
+  binding.in_place = memory->in_place;
+  if (bny_collective_has_rows(op->key.collective)) return binding;
+  binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
+  binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
+  return binding;
 }
