@@ -1,18 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 # Macros of this project alone.
 
-# BNY_CHECK_CFLAGS(NAME, FLAGS, HOSTS)
+# BNY_ENABLE_KERNELS
+# --enable-kernels into enable_kernels: all, native, or a list of instruction sets.
+AC_DEFUN([BNY_ENABLE_KERNELS], [
+  AC_ARG_ENABLE([kernels],
+    [AS_HELP_STRING([--enable-kernels=LIST], [instruction sets that get kernels next to portable C: all, native (those of
+      this processor), portable (none), or a list such as avx2,avx512 @<:@all@:>@])],
+    [], [enable_kernels=all])
+  for set in `AS_ECHO(["$enable_kernels"]) | tr , ' '`; do
+    AS_CASE([$set], [all|yes|native|portable|no|avx2|avx512|avx512_bf16|amx|neon], [],
+      [AC_MSG_ERROR([--enable-kernels: $set is none of all, native, portable, avx2, avx512, avx512_bf16, amx, neon])])
+  done
+])
+
+# BNY_CHECK_CFLAGS(NAME, FLAGS, HOSTS, FEATURES)
 # On HOSTS, a pattern: the automake conditional NAME in capitals, NAME_CFLAGS, and the macro BNY_HAVE_NAME say whether
-# the compiler can make code for this instruction set.
+# kernels of this instruction set are wanted and the compiler makes code for it. FEATURES are the words of /proc/cpuinfo
+# that a processor with it has.
 AC_DEFUN([BNY_CHECK_CFLAGS], [
-  have_$1=no
-  AS_CASE([$host], [$3], [
+  have_$1=no wanted_$1=no
+  AS_CASE([",$enable_kernels,"],
+    [*,all,* | *,yes,* | *,$1,*], [wanted_$1=yes],
+    [*,native,*],
+      [wanted_$1=yes
+       for feature in $4; do grep -qw "$feature" /proc/cpuinfo 2>/dev/null || wanted_$1=no; done])
+  AS_IF([test $wanted_$1 = yes], [AS_CASE([$host], [$3], [
     AC_MSG_CHECKING([whether $CC accepts $2])
     save_CFLAGS=$CFLAGS
     CFLAGS="$CFLAGS $2"
     AC_COMPILE_IFELSE([AC_LANG_PROGRAM([], [])], [have_$1=yes])
     CFLAGS=$save_CFLAGS
-    AC_MSG_RESULT([$have_$1])])
+    AC_MSG_RESULT([$have_$1])])])
   AS_IF([test $have_$1 = yes],
     [m4_toupper([$1])_CFLAGS="$2"
      bny_instruction_sets="$bny_instruction_sets $1"
@@ -139,12 +158,13 @@ AC_DEFUN([BNY_WITH_CUDA], [
   AC_SUBST([CUDA_KERNELS])
   AM_CONDITIONAL([CUDA], [test $have_cuda = yes])
   AM_CONDITIONAL([NVCC], [test $have_nvcc = yes])
+  AM_CONDITIONAL([NVCC_IMAGE], [test $have_nvcc = yes && test "x$image" != xcompute])
 ])
 
 # BNY_CUDA_NATIVE
 # Sets CUDA_ARCHS to the architectures of this machine's devices. Where nvcc does not know one, it may know the first of
-# its generation, whose images run there as well. A machine without devices tests PTX, and gets no images, as ptxas takes
-# most of the time.
+# its generation, whose images run there as well. A machine without devices makes PTX for its tests. Its library has no
+# kernels for devices, since ptxas takes most of the time.
 AC_DEFUN([BNY_CUDA_NATIVE], [
   AC_MSG_CHECKING([for the CUDA devices of this machine])
   CUDA_ARCHS=

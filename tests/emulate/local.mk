@@ -33,6 +33,7 @@ EXTRA_LTLIBRARIES += libbanyan_emulator.la libbanyan_emulate.la
 endif
 libbanyan_emulator_la_SOURCES = \
   kernels/cuda/emulate.cc kernels/cuda/emulate.h kernels/cuda/emulate_sum.h kernels/cuda/emulate_warpgroup.h
+libbanyan_emulator_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS)
 libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
 libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 libbanyan_emulate_la_SOURCES = \
@@ -53,7 +54,7 @@ fake_cuda_sources = \
 %C%_fake_cuda_la_SOURCES = $(fake_cuda_sources)
 %C%_fake_cuda_la_CPPFLAGS = $(AM_CPPFLAGS)
 %C%_fake_cuda_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
-%C%_fake_cuda_la_CXXFLAGS = $(AM_CXXFLAGS) -fvisibility=hidden $(CUDA_CFLAGS)
+%C%_fake_cuda_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS) -fvisibility=hidden $(CUDA_CFLAGS)
 %C%_fake_cuda_la_LIBADD =
 if CXX17
 %C%_fake_cuda_la_SOURCES += \

@@ -45,6 +45,8 @@ else
   for name in $("$here/make-bundle" --scripts); do cp "$here/$name" "$bundle/" || exit 1; done
 fi
 cp "$fake" "$root/fake_cuda.so"
+# A library for a machine without devices has no kernels of its own. The fake driver runs its own, whatever file it gets.
+echo kernels >"$root/image"
 
 # In place of compute-sanitizer: one that runs the program, one that does not know the device.
 tool=$root/usr/local/cuda/bin/compute-sanitizer
@@ -69,10 +71,10 @@ check_gpu() {
   devices=$1
   shift
   if [ $bare = yes ]; then
-    python3 "$here/bare_root.py" run "$root" PATH=/bin TMPDIR=/tmp LD_LIBRARY_PATH=/bundle/bin BANYAN_CUDA_LIBRARY="$devices" \
+    python3 "$here/bare_root.py" run "$root" PATH=/bin TMPDIR=/tmp LD_LIBRARY_PATH=/bundle/bin BANYAN_CUDA_LIBRARY="$devices" BANYAN_CUDA_IMAGE=/image \
       FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES=/tmp/notes PYTHONDONTWRITEBYTECODE=1 -- /bundle/check-gpu "$@"
   else
-    (cd "$root/tmp" && exec env -i PATH="$PATH" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" BANYAN_CUDA_LIBRARY="$root$devices" CUDA_HOME="$root/usr/local/cuda" \
+    (cd "$root/tmp" && exec env -i PATH="$PATH" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" BANYAN_CUDA_LIBRARY="$root$devices" BANYAN_CUDA_IMAGE="$root/image" CUDA_HOME="$root/usr/local/cuda" \
       FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES="$root/tmp/notes" PYTHONDONTWRITEBYTECODE=1 \
       python3 "$bundle/check-gpu" "$@")
   fi

@@ -3,6 +3,7 @@
 test_scripts += %D%/test_ptx.sh
 ptx_tests = %D%/test_ptx_matrix
 if NVCC
+check_DATA += kernels.fatbin
 compiled_flags = -DBNY_TESTS_PTX
 ptx_script_runs = yes
 libbanyan_emulator_la_SOURCES += \

@@ -36,7 +36,11 @@ banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t
     bytes = bny_cuda_image_bytes;
   }
   if (bytes == 0)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "this banyan was built without CUDA kernels, because there was no nvcc");
+    return bny_fail(
+        BANYAN_ERR_UNSUPPORTED,
+        "this banyan was built without CUDA kernels: build it with nvcc, and with CUDA_ARCHS=%d if the build "
+        "machine has no device",
+        self->device.facts.compute);
   bny_device_module *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a module");
   *made = (bny_device_module){.device = self};
