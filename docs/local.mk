@@ -8,6 +8,7 @@ nobase_dist_doc_DATA += \
   %D%/design-host.md \
   %D%/design-network.md \
   %D%/design.md \
+  %D%/devices-predicted.md \
   %D%/energy.md \
   %D%/fuzzing.md \
   %D%/gpu-results/README.md \
@@ -19,9 +20,11 @@ nobase_dist_doc_DATA += \
   %D%/python.md \
   %D%/reliability.md \
   %D%/security.md \
+  %D%/pictures/combine.svg \
   %D%/pictures/dgx-h100.svg \
   %D%/pictures/gb200-nvl72.svg \
   %D%/pictures/hgx-h100-faults.svg \
+  %D%/pictures/levels.svg \
   %D%/pictures/mi300x.svg \
   %D%/pictures/paper.svg \
   %D%/testing.md \
@@ -30,7 +33,7 @@ nobase_dist_doc_DATA += \
   %D%/troubleshooting.md
 
 # The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
-EXTRA_DIST += %D%/options.py %D%/reference.py
+EXTRA_DIST += %D%/charts.py %D%/options.py %D%/reference.py
 man3dir = $(mandir)/man3
 reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_attention.h $(srcdir)/include/banyan_ownership.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
 man: %D%/man/stamp

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Measures what predictions assume of a device: `gpu_calibrate [NAME...]`, all of it or the measurements named.
- * docs/performance.md says what follows from each. Exit status: 0 all measured, 1 something failed, 77 no GPU. */
+ * docs/devices-predicted.md says what follows from each. Exit status: 0 all measured, 1 something failed, 77 no GPU. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -118,8 +118,8 @@ holds '{one["value"] for one in r["calibration"] if one["name"] in ("mma_truncat
 holds 'not any("not come" in one["text"] for one in r["calibration"])'
 holds 'all(one["value"] == 0 for one in r["calibration"] if one["name"].startswith(("stale", "torn_b128")))'
 if [ $bare = yes ]; then holds 'r["rivals"]["skipped"].startswith("no PyTorch") and r["machine"]["nvidia_smi"] == []'; fi
-# docs/performance.md names figures that there are, with the values that the program has for what is assumed.
-python3 - "$here/../../docs/performance.md" "$results" <<'END' || exit 1
+# docs/devices-predicted.md names figures that there are, with the values that the program has for what is assumed.
+python3 - "$here/../../docs/devices-predicted.md" "$results" <<'END' || exit 1
 import json, re, sys
 rows = re.findall(r"^\| [^|]* \| `(\w+)` \| ([^|]*) \|", open(sys.argv[1], encoding="utf-8").read(), re.MULTILINE)
 there = {one["name"]: one["assumed"] for one in json.load(open(sys.argv[2]))["calibration"]}
@@ -129,7 +129,7 @@ def differs(name, text):
     return name not in there or (said is None) != (there[name] is None) or (said and abs(said / there[name] - 1) > 0.02)
 wrong = [name for name, text in rows if differs(name, text)]
 if wrong or not rows:
-    sys.exit("docs/performance.md and gpu_calibrate differ in: %s" % (", ".join(wrong) or "everything"))
+    sys.exit("docs/devices-predicted.md and gpu_calibrate differ in: %s" % (", ".join(wrong) or "everything"))
 END
 # Sanitizers saw each kernel for decodes on this device, and combines in packets and lines.
 sed -n 's/^BNY_DECODE_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_\2_\3/p
