@@ -66,7 +66,8 @@ extern "C" {
  *
  * One thread at a time may use a communicator and its operations. banyan_comm_abort() alone may be called from any
  * thread. Different communicators are independent. The child of a fork may free its copies of operations and destroy
- * those of communicators, which neither its parent nor its peers notice. It may do nothing else with them. */
+ * those of communicators, which neither its parent nor its peers notice. Its other calls on them return
+ * BANYAN_ERR_STATE, and banyan_comm_abort() does nothing. */
 
 /* Devices.
  *

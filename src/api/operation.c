@@ -297,7 +297,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 
 void banyan_op_free(banyan_op *op) {
   if (!op) return;
-  if (op->running) banyan_wait(op); /* bounded by the deadline */
+  if (op->running && !bny_comm_is_inherited(op->comm)) banyan_wait(op); /* bounded by the deadline */
   free_op(op);
 }
 

@@ -188,6 +188,7 @@ static banyan_status check_scales(const banyan_op *op) {
 banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
+  if (bny_comm_is_inherited(comm)) return bny_comm_refuse_child(comm);
   if (op->within && !op->attention)
     return refuse_start(op,
                         "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
@@ -222,6 +223,7 @@ banyan_status banyan_start(banyan_op *op) {
 
 banyan_status banyan_test(banyan_op *op, int *done) {
   if (!op || !done) return bny_fail(BANYAN_ERR_ARGUMENT, "op and done must not be NULL");
+  if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
   if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   banyan_status status = bny_op_progress(op, false);
   if (status != BANYAN_OK) return status;
@@ -231,6 +233,7 @@ banyan_status banyan_test(banyan_op *op, int *done) {
 
 banyan_status banyan_wait(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
   if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   rest(op->comm);
   banyan_status status = bny_op_progress(op, true);

@@ -9,6 +9,7 @@ libbanyan_core_la_SOURCES += \
   %D%/names.h \
   %D%/options.c %D%/options.h \
   %D%/options.def \
+  %D%/process.c %D%/process.h \
   %D%/pool.c %D%/pool.h \
   %D%/sized.c %D%/sized.h \
   %D%/status.c %D%/status.h \

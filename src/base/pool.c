@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/float_control.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "base/thread.h"
 
@@ -34,9 +35,9 @@ struct bny_pool {
   atomic_flag busy;
   pthread_mutex_t lock;
   pthread_cond_t wake;
-  pid_t process;
-  int32_t threads; /* with the caller */
-  int32_t started; /* of threads - 1 */
+  uint64_t process; /* that made it */
+  int32_t threads;  /* with the caller */
+  int32_t started;  /* of threads - 1 */
   void *memory;
   size_t memory_bytes;
   struct pool_thread {
@@ -128,7 +129,7 @@ static banyan_status make(int32_t threads, const bny_pool_cpus *cpus, bny_pool *
   bny_pool *made = calloc(1, sizeof *made + (size_t)(threads - 1) * sizeof made->each[0]);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "no memory for %d threads", threads);
   made->threads = threads;
-  made->process = getpid();
+  made->process = bny_process();
   atomic_flag_clear(&made->busy);
   pthread_mutex_init(&made->lock, NULL);
   pthread_cond_init(&made->wake, NULL);
@@ -171,7 +172,7 @@ static void wake_all(bny_pool *pool) {
 
 void bny_pool_free(bny_pool *pool) {
   if (!pool) return;
-  if (pool->process == getpid()) { /* the child of a fork has no threads, and may hold a copy of a locked lock */
+  if (pool->process == bny_process()) { /* the child of a fork has no threads, and may hold a copy of a locked lock */
     atomic_store_explicit(&pool->leaving, true, memory_order_release);
     wake_all(pool);
     for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->each[i].thread, NULL);
@@ -185,7 +186,7 @@ void bny_pool_free(bny_pool *pool) {
 int32_t bny_pool_threads(const bny_pool *pool) { return pool ? pool->threads : 1; }
 
 bny_pool *bny_pool_take(bny_pool *pool) {
-  if (!pool || pool->threads == 1 || pool->process != getpid()) return NULL;
+  if (!pool || pool->threads == 1 || pool->process != bny_process()) return NULL;
   return atomic_flag_test_and_set_explicit(&pool->busy, memory_order_acquire) ? NULL : pool;
 }
 

@@ -11,6 +11,7 @@
 
 #include "file.h"
 #include "log.h"
+#include "process.h"
 #include "status.h"
 
 enum { PATH_BYTES = 1024, PAGE_TEXT_BYTES = 1 << 15, LINE_BYTES = 512, NAMES_MAX = 100 };
@@ -162,7 +163,7 @@ static void print_head(bny_trace *trace, int32_t nranks) {
   bny_append(page.text, sizeof page.text, &page.length,
              "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d of %d (%s, "
              "process %d)\"}},\n",
-             trace->rank, trace->rank, nranks, host, trace->process);
+             trace->rank, trace->rank, nranks, host, (int)getpid());
   page_flush(&page);
 }
 
@@ -188,7 +189,7 @@ banyan_status bny_trace_open(const char *pattern, int32_t rank, int32_t nranks, 
   }
   memset(made->events, 0, bytes); /* causes the page faults now */
   made->capacity = (uint32_t)events;
-  made->process = getpid();
+  made->process = bny_process();
   made->rank = rank;
   clock_gettime(CLOCK_REALTIME, &now);
   made->tick0 = bny_clock_ticks();
@@ -202,7 +203,7 @@ banyan_status bny_trace_open(const char *pattern, int32_t rank, int32_t nranks, 
 
 void bny_trace_close(bny_trace *trace) {
   if (!trace) return;
-  if (trace->process == getpid()) {
+  if (trace->process == bny_process()) {
     page page = {.trace = trace, .length = 0};
     bny_trace_take_spans(trace);
     write_pages(trace, &page);

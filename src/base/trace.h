@@ -39,7 +39,7 @@ typedef struct bny_trace {
   uint32_t count, capacity;
   uint64_t dropped;
   int file;
-  int process; /* its maker: a child of a fork leaves the file alone */
+  uint64_t process; /* its maker: a child of a fork leaves the file alone */
   int32_t rank;
   uint64_t tick0; /* tick of the last write, and its time since the origin */
   int64_t ns0, clock0;

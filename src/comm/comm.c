@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "comm/facts.h"
@@ -142,11 +141,14 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
 
 static void free_comm(banyan_comm *comm) {
   /* Peers learn that this rank leaves. The child of a fork does not tell them, because its parent may go on. */
-  if (comm->transport && comm->process == getpid())
+  if (comm->transport && !bny_comm_is_inherited(comm))
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
-  for (int i = 0; i < BNY_BLOCKING_OPS; i++)
-    if (comm->blocking[i]) comm->op_free(comm->blocking[i]);
-  if (comm->process == getpid()) bny_comm_leave_device(comm);
+  for (int i = 0; i < BNY_BLOCKING_OPS; i++) {
+    bool twice = false; /* as in a child whose parent's thread was reordering them */
+    for (int j = 0; j < i; j++) twice |= comm->blocking[j] == comm->blocking[i];
+    if (comm->blocking[i] && !twice) comm->op_free(comm->blocking[i]);
+  }
+  if (!bny_comm_is_inherited(comm)) bny_comm_leave_device(comm);
   bny_run_free(comm->agree);
   bny_plan_free(comm->barrier);
   bny_exec_free(comm->exec);
@@ -319,7 +321,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   made->rank = bootstrap->rank;
   made->nranks = bootstrap->nranks;
   made->origin = origin;
-  made->process = getpid();
+  made->process = bny_process();
   made->first_timeout_ns = settings.first_timeout_ns;
   made->arena_said = settings.arena_said;
   if (own_status == BANYAN_OK) own_status = bny_comm_find_place(made, &settings);
@@ -368,15 +370,24 @@ int32_t banyan_comm_rank(const banyan_comm *comm) { return comm ? comm->rank : -
 int32_t banyan_comm_nranks(const banyan_comm *comm) { return comm ? comm->nranks : -1; }
 
 void banyan_comm_abort(banyan_comm *comm, const char *reason) {
-  if (!comm) return;
+  if (!comm || bny_comm_is_inherited(comm)) return;
   bny_exec_abort(comm->exec, reason);
   if (comm->device.engine) bny_comm_abort_device(comm, reason);
 }
 
-/* Returns the failure after a look at what peers have reported. The child of a fork does not look, because it has no
- * part in its parent's connections. */
+static const bny_failure of_child = {BANYAN_ERR_STATE, -1,
+                                     "this process is the child of a fork, and the communicator is its parent's: the "
+                                     "child may destroy its copy and make "
+                                     "a communicator of its own, and do nothing else"};
+
+banyan_status bny_comm_refuse_child(const banyan_comm *comm) {
+  return bny_fail(of_child.status, "rank %d: %s", comm->rank, of_child.text);
+}
+
+/* Returns the failure after a look at what peers have reported. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
-  if (comm->exec->progress && comm->process == getpid()) comm->exec->progress(comm->transport);
+  if (bny_comm_is_inherited(comm)) return &of_child;
+  if (comm->exec->progress) comm->exec->progress(comm->transport);
   bny_comm_check((banyan_comm *)(uintptr_t)comm);
   return &comm->exec->failure;
 }

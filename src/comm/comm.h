@@ -5,8 +5,7 @@
 #ifndef BNY_COMM_H
 #define BNY_COMM_H
 
-#include <sys/types.h>
-
+#include "base/process.h"
 #include "device/proxy.h"
 #include "device/run.h"
 #include "exec/exec.h"
@@ -19,9 +18,9 @@ enum { BNY_BLOCKING_OPS = 32 };
 
 struct banyan_comm {
   int32_t rank, nranks;
-  int32_t origin;  /* after a shrink: this rank in the first communicator of the chain */
-  bool has_shrunk; /* banyan_comm_shrink() was called on it */
-  pid_t process;   /* that made the communicator */
+  int32_t origin;   /* after a shrink: this rank in the first communicator of the chain */
+  bool has_shrunk;  /* banyan_comm_shrink() was called on it */
+  uint64_t process; /* that made the communicator */
   bny_transport *transport;
   bny_exec *exec;
   bny_device_exec device;        /* without an engine, combines run on the host */
@@ -118,6 +117,11 @@ void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread
 /* tune.c. Collective, while no operation is under way. one_process: all ranks are threads of one process. */
 banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                             bool one_process);
+
+/* Returns true in the child of a fork, which has a copy of its parent's communicator. Hot. */
+static inline bool bny_comm_is_inherited(const banyan_comm *comm) { return comm->process != bny_process(); }
+/* Returns BANYAN_ERR_STATE, which calls on such a copy get. */
+banyan_status bny_comm_refuse_child(const banyan_comm *comm);
 
 /* Returns the failure that is known here, of host and device. If there is one, it ends what runs on the device. */
 banyan_status bny_comm_check(banyan_comm *comm);

@@ -392,6 +392,7 @@ static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
 
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk) {
   if (!comm || !shrunk) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and shrunk must not be NULL");
+  if (bny_comm_is_inherited(comm)) return bny_comm_refuse_child(comm);
   if (banyan_comm_status(comm) == BANYAN_OK)
     return bny_fail(BANYAN_ERR_STATE, "the communicator has not failed: banyan_comm_abort() ends it on all ranks");
   size_t view_bytes = ((size_t)comm->nranks + 7) / 8;

@@ -171,23 +171,71 @@ TEST(failures_learnt_by_asking) { WORLD_RUN(learn_by_asking, .nranks = 2); }
 
 /* ---- children ---------------------------------------------------------------------------------------------------- */
 
-/* A child inherits the communicator and frees it on its way out: that is no leaving. */
-static void have_a_child(world_rank *self) {
-  if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
-  if (self->rank == 1) {
-    pid_t child = fork();
-    if (child == 0) {
-      banyan_comm_destroy(self->comm);
-      _exit(0);
-    }
-    int how = 0;
-    if (!world_check(self, child > 0 && waitpid(child, &how, 0) == child && how == 0, "the child ended with %d", how))
-      return;
-    world_sleep_ms(LATE_MS);
-  }
-  world_ok(self, banyan_barrier(self->comm), "barrier after the child");
+/* Returns what a child can do with its copies beyond freeing them, which is nothing: 0. */
+static int use_copies(banyan_comm *comm, banyan_op *idle, banyan_op *started) {
+  int done;
+  char byte = 0;
+  banyan_op *op;
+  banyan_comm *shrunk;
+  const banyan_status found[] = {banyan_start(idle),
+                                 banyan_test(started, &done),
+                                 banyan_wait(started),
+                                 banyan_broadcast(comm, &byte, 1, 0),
+                                 banyan_barrier_init(comm, &op),
+                                 banyan_comm_status(comm),
+                                 banyan_comm_shrink(comm, NULL, &shrunk),
+                                 banyan_barrier(comm)};
+  for (size_t i = 0; i < sizeof found / sizeof found[0]; i++)
+    if (found[i] != BANYAN_ERR_STATE) return (int)i + 1;
+  if (!strstr(banyan_last_error(), "child of a fork") || !strstr(banyan_comm_error(comm), "child of a fork"))
+    return 100;
+  if (banyan_broadcast(comm, NULL, 1, 0) != BANYAN_ERR_ARGUMENT) return 101;
+  banyan_comm_abort(comm, "by a child");
+  banyan_op_free(started);
+  banyan_op_free(idle);
+  banyan_comm_destroy(comm);
+  return 0;
 }
 
-TEST(children_do_not_leave) { WORLD_RUN(have_a_child, .nranks = 2, .processes = true); }
+static int end_of(pid_t child) {
+  int how = 0;
+  return child > 0 && waitpid(child, &how, 0) == child ? how : -1;
+}
+
+/* Children inherit operations, one of them under way, and free all: no peer notices. */
+static void have_children(world_rank *self) {
+  char data[64] = {0};
+  banyan_op *idle, *started;
+  for (int round = 0; round < 4; round++) {
+    if (!world_ok(self, banyan_barrier(self->comm), "barrier") ||
+        !world_ok(self, banyan_broadcast_init(self->comm, data, sizeof data, 0, &idle), "init") ||
+        !world_ok(self, banyan_barrier_init(self->comm, &started), "init") || !world_meet(self))
+      return;
+    bool first = self->rank == round % self->nranks;
+    if (first && !world_ok(self, banyan_start(started), "start")) return;
+    pid_t child = fork();
+    if (child == 0) _exit(use_copies(self->comm, idle, started));
+    int how = end_of(child);
+    if (!world_check(self, how == 0, "the child of round %d ended with %#x", round, how) || !world_meet(self)) return;
+    if ((!first && !world_ok(self, banyan_start(started), "start")) || !world_ok(self, banyan_wait(started), "wait") ||
+        !world_ok(self, banyan_start(idle), "start") || !world_ok(self, banyan_wait(idle), "wait"))
+      return;
+    banyan_op_free(started);
+    banyan_op_free(idle);
+  }
+  world_ok(self, banyan_barrier(self->comm), "barrier after the children");
+}
+
+static const struct {
+  int32_t nranks;
+  bool processes;
+  const char *nodes;
+} families[] = {{1, false, NULL}, {3, false, NULL}, {3, true, NULL}, {3, true, "a,a,b"}};
+
+TEST_LOOP(children_take_no_part, (int)(sizeof families / sizeof families[0])) {
+  if (families[_i].nodes && !world_has_network()) return;
+  if (families[_i].nodes) world_be_nodes(families[_i].nodes);
+  WORLD_RUN(have_children, .nranks = families[_i].nranks, .processes = families[_i].processes);
+}
 
 int main(void) { return world_main(suite_of("contract", 120)); }

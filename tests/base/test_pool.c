@@ -2,16 +2,24 @@
  *
  * The threads of a rank: work is complete whoever comes, callers exclude one another, and a fork works alone. Threads
  * have the stack that attention needs, take the signals of their own faults, and compute as the caller does. */
+#include <errno.h>
 #include <fenv.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/float_control.h"
 #include "base/pool.h"
+#include "base/process.h"
 #include "tests/support/flush.h"
 #include "tests/support/space.h"
 #include "tests/support/suite.h"
@@ -280,6 +288,51 @@ TEST(a_fork_works_alone) {
   run_once(mine);
   bny_pool_give(mine);
   bny_pool_free(pool);
+}
+
+/* In another pid namespace a child may well have the pid of its parent: here both are 1. */
+TEST(a_fork_is_another_process) {
+  int status;
+  pid_t outer = fork();
+  if (outer == 0) {
+    bool may = unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0 || unshare(CLONE_NEWPID) == 0;
+    pid_t maker = fork();
+    if (maker == 0) {
+      uint64_t number = bny_process();
+      may = may && unshare(CLONE_NEWPID) == 0;
+      if (!may) printf("no pid namespaces here: forks alone are tested\n");
+      pid_t child = fork(), self = getpid();
+      if (child == 0) _exit(bny_process() != number && (!may || getpid() == self) ? 0 : 1);
+      if (waitpid(child, &status, 0) != child || status != 0) _exit(1);
+      _exit(bny_process() == number ? 0 : 2);
+    }
+    _exit(waitpid(maker, &status, 0) == maker && status == 0 ? 0 : 1);
+  }
+  ck_assert_int_eq(waitpid(outer, &status, 0), outer);
+  ck_assert_int_eq(status, 0);
+}
+
+/* A kernel that knows no pages which children get as zeros. */
+TEST(a_fork_is_another_process_without_such_pages) {
+  struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 1),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  struct sock_fprog program = {sizeof code / sizeof code[0], code};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    printf("skipped: no seccomp filters here\n");
+    return;
+  }
+  uint64_t number = bny_process();
+  int status;
+  pid_t child = fork();
+  if (child == 0) {
+    uint64_t own = bny_process();
+    _exit(own != number && own == bny_process() ? 0 : 1);
+  }
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  ck_assert_uint_eq(bny_process(), number);
 }
 
 int main(void) { return suite_main(suite_of("pool", 120)); }

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
@@ -214,7 +215,7 @@ static int32_t net_sleep(bny_transport *transport, int64_t sleep_ns) {
 
 static void free_net(bny_net *net) {
   /* The child of a fork does not use its parent's connections, but shares their kernel objects. */
-  if (net->process == getpid()) bny_net_free_worker(net);
+  if (net->process == bny_process()) bny_net_free_worker(net);
   bny_net_free_peers(net);
   bny_net_free_packets(net);
   if (net->local) net->local->ops->close(net->local);
@@ -225,7 +226,7 @@ static void free_net(bny_net *net) {
 
 static void net_close(bny_transport *transport) {
   bny_net *net = bny_net_of(transport);
-  if (net->process == getpid()) {
+  if (net->process == bny_process()) {
     bny_net_take(net);
     bny_net_say_goodbye(net);
     if (net->refused > BNY_NET_REFUSALS_TOLD)
@@ -367,7 +368,7 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
       .lines = aligned_alloc(BNY_LINE_BYTES, nranks * sizeof *net->lines),
       .calls = calloc(nranks * BNY_CALL_WORDS, sizeof *net->calls),
       .rendezvous = calloc(2 * nranks, sizeof *net->rendezvous),
-      .process = getpid(),
+      .process = bny_process(),
       .event_fd = -1,
       .busy = ATOMIC_FLAG_INIT,
   };

@@ -185,7 +185,7 @@ struct bny_net {
   char *addresses;      /* by rank, each address_bytes long */
   size_t address_bytes;
   uint64_t cookie;
-  pid_t process;
+  uint64_t process;
   bny_ucx ucx;
   ucp_context_h context;
   ucp_worker_h worker;
