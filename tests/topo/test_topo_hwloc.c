@@ -35,6 +35,30 @@ TEST(hwloc_v1) {
   bny_topo_free(t);
 }
 
+/* A link that its ends have with different values, or one end alone, and a device that cannot be told, are noted. */
+TEST(nothing_in_silence) {
+  static const struct {
+    const char *from, *to;
+    bny_topo_note_kind kind;
+    const char *text;
+  } cases[] = {{"75000 0 ", "75000 0 ", BNY_TOPO_NOTE_DIFFERS, "75000 MB/s from it to 0000:03:00.0, and 100000 back"},
+               {"75000 0 ", "0 0     ", BNY_TOPO_NOTE_ONE_SIDED, "0000:03:00.0"},
+               {"0300 [1a03:2000]", "0000 [1a03:2000]", BNY_TOPO_NOTE_INPUT, "0000:05:00.0 has no class"},
+               {"75000 0 ", "100000 0 ", BNY_TOPO_NOTE_KINDS, NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[sizeof hwloc_v2_example + 64];
+    const char *at = strstr(hwloc_v2_example, cases[i].from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - hwloc_v2_example), hwloc_v2_example, cases[i].to,
+             at + strlen(cases[i].from));
+    bny_topo *t = import(text, "hwloc-xml");
+    bool found = cases[i].text == NULL && t->nnotes == 0;
+    for (int32_t n = 0; n < t->nnotes && cases[i].text != NULL; n++)
+      found = found || (t->notes[n].kind == cases[i].kind && strstr(t->notes[n].text, cases[i].text) != NULL);
+    ck_assert_msg(found, "case %zu: %d notes, %s", i, t->nnotes, t->nnotes > 0 ? t->notes[0].text : "");
+    bny_topo_free(t);
+  }
+}
+
 static const refusal refused[] = {
     {"<topology version=\"4.0\">\n</topology>", 1, "version 4.0"},
     {"<topology version=\"2.0\">\n</topology>", 1, "no Machine"},

@@ -194,6 +194,51 @@ TEST(gdr_of_both) {
   }
 }
 
+/* ---- what ends list differently, and what is left out ------------------------------------------------------------ */
+
+#define LINKED(bus, number, rows) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"90\">" rows "</gpu></pci>"
+#define ROW(bus, count) "<nvlink target=\"" bus "\" count=\"" count "\" tclass=\"0x030200\"/>"
+#define BRIDGED(bus, inside) "<pci busid=\"" bus "\" class=\"0x060400\">" inside "</pci>"
+
+/* Nothing of a file is dropped in silence: each of these has this first finding. */
+TEST(no_silence) {
+  static const struct {
+    const char *inside, *id, *fact;
+  } cases[] = {
+      {LINKED("0000:01:00.0", "0", ROW("0000:02:00.0", "1")) LINKED("0000:02:00.0", "1", ROW("0000:01:00.0", "12")),
+       "ends-differ", "GPU0: it lists 1 link to GPU1, which lists 12 to it"},
+      {LINKED("0000:01:00.0", "0", ROW("0000:02:00.0", "12")) LINKED("0000:02:00.0", "1", ROW("0000:01:00.0", "11")),
+       "ends-differ", "GPU1: it lists 11 links to GPU0, which lists 12 to it"},
+      {LINKED("0000:01:00.0", "0", ROW("0000:02:00.0", "12")) LINKED("0000:02:00.0", "1", ROW("0000:01:00.0", "0")),
+       "nvlink-one-sided", "GPU1: it does not list"},
+      {LINKED("0000:01:00.0", "0", ROW("0000:02:00.0", "12")) LINKED("0000:02:00.0", "1", ""), "nvlink-one-sided",
+       "GPU1: it does not list"},
+      {"<pci busid=\"0000:45:00.0\"><pci busid=\"0000:4f:00.0\"/><pci busid=\"0000:50:00.0\"/></pci>", "input-odd",
+       "0000:4f:00.0 and 0000:50:00.0: a PCI device without a class"},
+      {BRIDGED("0000:01:00.0", "<pcilink target=\"0000:02:00.0\"/>") BRIDGED("0000:02:00.0", ""), "input-odd",
+       "0000:02:00.0: it does not list the PCI link that 0000:01:00.0 lists"},
+      {BRIDGED("0000:01:00.0", "<pcilink target=\"0000:09:00.0\"/>"), "input-odd",
+       "PCI link to 0000:09:00.0 is left out"},
+      {BRIDGED("0000:01:00.0", "<dpu busid=\"0000:09:00.0\"/><dpu/>"), "input-odd", "<dpu> is no known element"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[2048];
+    snprintf(text, sizeof text, NCCL_HEAD "%s" NCCL_TAIL, cases[i].inside);
+    bny_topo *t = import(text, "nccl-xml");
+    bny_topo_levels *levels = bny_topo_derive(t);
+    ck_assert_msg(levels->nfindings > 0 && strcmp(levels->findings[0].id, cases[i].id) == 0 &&
+                      strstr(levels->findings[0].text, cases[i].fact) != NULL,
+                  "%s\n%s", text, levels->nfindings > 0 ? levels->findings[0].text : "no finding");
+    bny_topo_levels_free(levels);
+    bny_topo_free(t);
+  }
+  bny_topo *t = import(NCCL_HEAD BRIDGED("0000:01:00.0", "<pcilink target=\"0000:02:00.0\"/>")
+                           BRIDGED("0000:02:00.0", "<pcilink target=\"0000:01:00.0\"/>") NCCL_TAIL,
+                       "nccl-xml");
+  ck_assert_int_eq(t->nnotes, 0);
+  bny_topo_free(t);
+}
+
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
 
 #define GPU_AT(bus, number, links) \
@@ -383,6 +428,22 @@ TEST(nccl_out_by_hand) {
   free(text);
   bny_topo_free(again);
   bny_topo_free(t);
+}
+
+/* Unknown facts are not written: no class of a NIC or of a PCI device of any kind. */
+TEST(nccl_out_without_classes) {
+  bny_topo *t = import("\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n", "nvidia-smi topo -m");
+  put(t, BNY_TOPO_PCI, bny_topo_find_name(t, BNY_TOPO_PCI, "pci1"), "unknown", "0000:09:00.0");
+  bny_topo_error error = {.text = ""};
+  char *text = bny_topo_export_nccl(t, &error);
+  ck_assert_msg(text != NULL, "%s", error.text);
+  ck_assert_int_eq(tags(text, "class="), 2); /* of the GPU and of the switch above it */
+  bny_topo *again = import(text, "nccl-xml");
+  ck_assert_int_eq(bny_topo_path_between(again, named(again, BNY_TOPO_GPU, "GPU0"), named(again, BNY_TOPO_NIC, "NIC0")),
+                   BNY_TOPO_PATH_PIX);
+  bny_topo_free(again);
+  bny_topo_free(t);
+  free(text);
 }
 
 /* Switches without bus ids are one to NCCL, which knows of one hidden switch alone. */

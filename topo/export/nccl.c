@@ -61,6 +61,7 @@ static bool is_amd(const writing *w, int32_t gpu) {
   return vendor_is(node, "AMD") || vendor_is(node, "Advanced Micro");
 }
 
+/* NULL if it is not known: a NIC may be of Ethernet or InfiniBand, and a PCI device with nothing below anything. */
 static const char *class_of(const writing *w, int32_t n, char value[BNY_TOPO_ATTRIBUTES_BYTES]) {
   const bny_topo_node *node = node_at(w, n);
   bool device = node->kind == BNY_TOPO_GPU || node->kind == BNY_TOPO_NIC;
@@ -71,9 +72,11 @@ static const char *class_of(const writing *w, int32_t n, char value[BNY_TOPO_ATT
                                          : "0x03",
               4) == 0)
     return value;
+  if (node->kind == BNY_TOPO_PCI && bny_topo_attribute(node, "class", value)) return value;
+  if (node->kind == BNY_TOPO_PCI && w->first[n] < 0) return NULL;
   switch (node->kind) {
   case BNY_TOPO_GPU: return is_amd(w, n) ? "0x120000" : "0x030200";
-  case BNY_TOPO_NIC: return "0x020000";
+  case BNY_TOPO_NIC: return NULL;
   case BNY_TOPO_SWITCH: return switch_class;
   default: return "0x060400";
   }

@@ -201,7 +201,7 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
 static bool take_device(bny_topo_hwloc *h, int32_t device, int32_t parent) {
   bool in_bridge = strcmp(type_of(h, parent), "Bridge") == 0;
   bny_topo_kind kind = bny_topo_hwloc_device_kind(h, device);
-  if (kind == BNY_TOPO_KINDS) return true;
+  if (kind == BNY_TOPO_KINDS) return bny_topo_hwloc_note_left_out(h, device);
   return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->node_of[parent] : h->io_in[parent]);
 }
 

@@ -25,6 +25,7 @@ const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const 
 
 /* Classifies hwloc's PCI types: "0302 [10de:1db8] [10de:131d] a1". Returns BNY_TOPO_KINDS for other devices. */
 bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci);
+bool bny_topo_hwloc_note_left_out(bny_topo_hwloc *h, int32_t pci); /* a device of no such kind, if it has no class */
 
 /* Adds a GPU, NIC (with its ports) or NVSwitch below `parent`. */
 bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, int32_t parent);

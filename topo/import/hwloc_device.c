@@ -46,6 +46,14 @@ static pci_type type_of(const bny_topo_hwloc *h, int32_t pci) {
   return read == 3 || read < 1 ? type : (pci_type){.class = type.class};
 }
 
+bool bny_topo_hwloc_note_left_out(bny_topo_hwloc *h, int32_t pci) {
+  const char *bus = bny_topo_xml_attribute(h->xml, pci, "pci_busid");
+  return type_of(h, pci).class != 0 ||
+         bny_topo_add_note(h->topo, -1, "PCI device %.30s has no class, so it is left out",
+                           bus ? bus : "without bus id") ||
+         bny_topo_fail(h->error, 0, "out of memory");
+}
+
 bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci) {
   enum { NVIDIA = 0x10de, AMD = 0x1002, INTEL = 0x8086 };
   pci_type type = type_of(h, pci);

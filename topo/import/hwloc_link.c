@@ -127,6 +127,21 @@ static bool are_linked(const bny_topo *topo, int32_t a, int32_t b, bny_topo_link
   return false;
 }
 
+/* Notes that the two ends of a link have different values. An end with none does not list the link. */
+static bool note_ends(bny_topo_hwloc *h, int32_t a, int64_t there, int32_t b, int64_t back) {
+  int32_t low = there < back ? a : b, high = there < back ? b : a;
+  int64_t less = there < back ? there : back, more = there < back ? back : there;
+  const char *name = h->topo->nodes[high].name;
+  char text[160];
+  if (h->topo->nodes[low].kind != BNY_TOPO_GPU) low = high; /* the end that is no GPU keeps no list */
+  snprintf(text, sizeof text, "%lld MB/s from it to %.60s, and %lld back: the lower number counts", (long long)less,
+           name, (long long)more);
+  bool one_sided = less == 0 && h->topo->nodes[high].kind == BNY_TOPO_GPU && low != high;
+  return bny_topo_add_sign(h->topo, one_sided ? BNY_TOPO_NOTE_ONE_SIDED : BNY_TOPO_NOTE_DIFFERS, low,
+                           one_sided ? name : text) ||
+         bny_topo_fail(h->error, 0, "out of memory");
+}
+
 /* A link appears in both directions, and once for each two partitions of devices, which share it.
  * If one end is down, the slower value counts. */
 static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names *objects, bool xgmi) {
@@ -147,8 +162,9 @@ static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names 
       int32_t from = gpu ? bny_topo_device(h->topo, nodes[a]) : -1, to = gpu ? bny_topo_device(h->topo, nodes[b]) : -1;
       bool parts = gpu && (from != nodes[a] || to != nodes[b]);
       bool again = parts && are_linked(h->topo, from, to, xgmi ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK);
-      if (gpu && value > 0 && from != to && !again)
-        good = xgmi ? add_xgmi(h, from, to, value) : add_nvlink(h, from, to, value);
+      if (!gpu || value == 0 || from == to || again) continue;
+      good = (xgmi ? add_xgmi(h, from, to, value) : add_nvlink(h, from, to, value)) &&
+             (there == back || note_ends(h, from, there, to, back));
     }
   }
   free(nodes);

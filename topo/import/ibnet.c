@@ -33,7 +33,7 @@ typedef struct cable { /* one port line; ends[0] is that port */
     bny_topo_span guid; /* adapters only: the port's */
   } ends[2];
   bny_topo_span peer;
-  double gbytes_per_s;
+  double gbytes_per_s, faster_gbytes_per_s; /* the slower and the faster of what its ends list */
   int line;
   int lister; /* the end that lists it; -1: both */
 } cable;
@@ -47,6 +47,7 @@ typedef struct fabric {
   int32_t *by_id;   /* entries, sorted */
   int32_t *by_host; /* adapters, sorted */
   int32_t nadapters;
+  int loop; /* line of a cable between two ports of one node; 0: none */
 } fabric;
 
 static void fabric_free(fabric *fab) {
@@ -165,6 +166,7 @@ static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_top
     double speed = speed_of(word);
     one.gbytes_per_s = speed > 0 ? speed : one.gbytes_per_s;
   }
+  one.faster_gbytes_per_s = one.gbytes_per_s;
   if (fab->ncables == CABLES_MAX) return bny_topo_fail(error, line_number, "more than %d lines of ports", CABLES_MAX);
   if (!grow((void **)&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables))
     return bny_topo_fail(error, line_number, "no memory");
@@ -348,6 +350,7 @@ static void cables_unite(fabric *fab) {
       one.lister = 1;
     }
     bool loop = one.ends[0].entry == one.ends[1].entry;
+    if (loop && fab->loop == 0) fab->loop = one.line;
     if (!loop && !fab->entries[one.ends[0].entry].left_out && !fab->entries[one.ends[1].entry].left_out)
       fab->cables[kept++] = one;
   }
@@ -364,6 +367,7 @@ static void cables_unite(fabric *fab) {
     }
     if (one->lister != last->lister) last->lister = -1;
     if (one->gbytes_per_s < last->gbytes_per_s) last->gbytes_per_s = one->gbytes_per_s;
+    if (one->faster_gbytes_per_s > last->faster_gbytes_per_s) last->faster_gbytes_per_s = one->faster_gbytes_per_s;
   }
 }
 
@@ -446,6 +450,16 @@ static bool notes_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) 
              one->ends[!one->lister].port, one->ends[one->lister].port, bny_topo_span_shown(lister), lister.text);
     bny_topo_add_sign(topo, BNY_TOPO_NOTE_ONE_SIDED, silent->node, text);
   }
+  for (int32_t i = 0; i < fab->ncables; i++) {
+    const cable *one = &fab->cables[i];
+    if (one->faster_gbytes_per_s <= one->gbytes_per_s) continue;
+    bny_topo_span other = fab->entries[one->ends[1].entry].description;
+    snprintf(text, sizeof text,
+             "its cable from port %d to port %d of %.*s has %.4g GB/s at one end and %.4g at the other",
+             one->ends[0].port, one->ends[1].port, bny_topo_span_shown(other), other.text, one->gbytes_per_s,
+             one->faster_gbytes_per_s);
+    bny_topo_add_sign(topo, BNY_TOPO_NOTE_DIFFERS, fab->entries[one->ends[0].entry].node, text);
+  }
   for (int32_t i = 0; i < fab->nlost; i++) {
     const cable *one = &fab->lost[i];
     const entry *lister = &fab->entries[one->ends[0].entry];
@@ -453,6 +467,8 @@ static bool notes_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) 
              bny_topo_span_shown(one->peer), one->peer.text);
     if (!lister->left_out) bny_topo_add_sign(topo, BNY_TOPO_NOTE_ONE_SIDED, lister->node, text);
   }
+  if (fab->loop > 0)
+    bny_topo_add_note(topo, -1, "cables between two ports of one node are left out: line %d is the first", fab->loop);
   return !topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
 }
 

@@ -49,6 +49,7 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
     bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
     return NULL;
   }
+  if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, bytes -= 3; /* the mark of UTF-8 */
   const bny_topo_importer *importer = importer_of(text, bytes);
   if (importer == NULL) {
     refuse_unknown(text, bytes, error);

@@ -342,7 +342,7 @@ static bool take_note(reading *r, const json_t *object) {
   bny_topo_note_kind known = bny_topo_note_parse(kind);
   if (text == NULL || known == BNY_TOPO_NOTE_KINDS) {
     return fail_at(r, text == NULL ? "text" : "kind",
-                   text == NULL ? "wants a string" : "wants input, lost, fabric, one-sided or errors");
+                   text == NULL ? "wants a string" : "wants input, lost, fabric, one-sided, differs or errors");
   }
   return bny_topo_add_sign(r->topo, known, node, text) || bny_topo_fail(r->error, 0, "out of memory");
 }

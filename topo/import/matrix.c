@@ -5,7 +5,8 @@
  * the model.
  *
  * NICs may have an order of their own, rows may exist for GPUs alone, more NICs may have rows than columns, colour
- * codes may be anywhere, and old versions write SOC for SYS. */
+ * codes may be anywhere, blank lines may stand between rows, and old versions write SOC for SYS. Several matrices are
+ * several hosts. A table whose cells are no paths, such as that of topo -p2p, is left out with a note. */
 #include "topo/model/matrix.h"
 
 #include <stdlib.h>
@@ -48,7 +49,9 @@ static bool is_header(bny_topo_span line) {
   bny_topo_span word;
   bny_topo_matrix_cell cell;
   if (!bny_topo_span_word(&line, &word) || gpu_number(word) < 0) return false;
-  return !bny_topo_span_word(&line, &word) || !cell_read(word, &cell);
+  while (bny_topo_span_word(&line, &word))
+    if (cell_read(word, &cell)) return false;
+  return true;
 }
 
 static bool is_row(bny_topo_span line) {
@@ -158,22 +161,42 @@ static void legend_read(bny_topo_matrix *matrix, bny_topo_span line) {
   if (device < matrix->ndevices && matrix->devices[device].gpu < 0) matrix->devices[device].system_name = name;
 }
 
-/* Checks that both halves agree where both exist, and fills in a missing one. */
+static bool difference_add(bny_topo_matrix *matrix, int a, int b, bny_topo_error *error) {
+  if (matrix->ndifferences == matrix->differences_capacity) {
+    int capacity = matrix->differences_capacity ? 2 * matrix->differences_capacity : 16;
+    bny_topo_matrix_difference *grown = realloc(matrix->differences, (size_t)capacity * sizeof *grown);
+    if (!grown) return bny_topo_fail(error, 0, "no memory");
+    matrix->differences = grown;
+    matrix->differences_capacity = capacity;
+  }
+  matrix->differences[matrix->ndifferences++] =
+      (bny_topo_matrix_difference){a, b, matrix->cells[a][b], matrix->cells[b][a]};
+  return true;
+}
+
+/* Returns whether cell a is the one to keep: NVLinks before a path, then fewer links, then the farther path. */
+static bool is_kept(const bny_topo_matrix_cell *a, const bny_topo_matrix_cell *b) {
+  if (!a->known || !b->known) return a->known;
+  if (a->links && b->links) return a->links < b->links;
+  return a->links || b->links ? a->links > 0 : a->path > b->path;
+}
+
+/* Makes both halves the same. NVLinks of a NIC are left out. */
 static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
   for (int i = 0; i < matrix->ndevices; i++) {
     for (int j = 0; j < i; j++) {
       bny_topo_matrix_cell *lower = &matrix->cells[i][j], *upper = &matrix->cells[j][i];
-      if (lower->known && upper->known && (lower->path != upper->path || lower->links != upper->links))
-        return bny_topo_fail(
-            error, matrix->devices[i].line, "%.*s to %.*s is %s with %d links, but on line %d %s with %d",
-            bny_topo_span_shown(matrix->devices[i].name), matrix->devices[i].name.text,
-            bny_topo_span_shown(matrix->devices[j].name), matrix->devices[j].name.text, bny_topo_path_name(lower->path),
-            lower->links, matrix->devices[j].line, bny_topo_path_name(upper->path), upper->links);
-      *(lower->known ? upper : lower) = lower->known ? *lower : *upper;
-      if (lower->links && (matrix->devices[i].gpu < 0 || matrix->devices[j].gpu < 0))
-        return bny_topo_fail(error, matrix->devices[i].line, "NVLinks between %.*s and %.*s, which are not both GPUs",
-                             bny_topo_span_shown(matrix->devices[i].name), matrix->devices[i].name.text,
-                             bny_topo_span_shown(matrix->devices[j].name), matrix->devices[j].name.text);
+      bool of_gpus = matrix->devices[i].gpu >= 0 && matrix->devices[j].gpu >= 0;
+      bool odd = !of_gpus && (lower->links || upper->links);
+      bool differ = lower->known && upper->known && (lower->path != upper->path || lower->links != upper->links);
+      if ((odd || differ) && !difference_add(matrix, i, j, error)) return false;
+      if (odd && lower->links) *lower = (bny_topo_matrix_cell){.known = false};
+      if (odd && upper->links) *upper = (bny_topo_matrix_cell){.known = false};
+      lower->differs = upper->differs = differ;
+      if (is_kept(lower, upper))
+        *upper = *lower;
+      else
+        *lower = *upper;
     }
   }
   for (int i = 0; i < matrix->ndevices; i++) {
@@ -185,32 +208,74 @@ static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
   return true;
 }
 
-static bool matrix_read(bny_topo_matrix *matrix, const char *text, size_t bytes, bny_topo_error *error) {
-  bny_topo_reader reader = bny_topo_reader_of(text, bytes);
-  bny_topo_span line;
-  bool more = bny_topo_reader_line(&reader, &line);
-  while (more && !is_header(line)) more = bny_topo_reader_line(&reader, &line);
-  if (!more) return bny_topo_fail(error, 0, "rows of paths without a header of devices");
-  if (!header_read(matrix, line, reader.line, error)) return false;
+/* Returns whether the first row below a header has a path. A row of a single GPU has none. */
+static bool has_paths(bny_topo_reader after, bny_topo_span header) {
+  bny_topo_span line, word, rest;
+  bny_topo_matrix_cell cell;
+  int columns = 0, paths = 0;
+  for (rest = header; bny_topo_span_word(&rest, &word) && !bny_topo_span_is(word, "CPU");) columns++;
+  bool more = bny_topo_reader_line(&after, &line);
+  for (rest = line; more && !bny_topo_span_word(&rest, &word); rest = line) more = bny_topo_reader_line(&after, &line);
+  for (int c = 0; more && c < columns && bny_topo_span_word(&rest, &word); c++)
+    paths += cell_read(word, &cell) && (cell.path != BNY_TOPO_PATH_SELF || columns == 1) && cell.known;
+  return paths > 0;
+}
+
+static void note_left_out(bny_topo *topo, int line) {
+  bny_topo_add_note(topo, -1, "the table on line %d is left out: its cells are no paths", line);
+}
+
+/* Finds the first header, or the first whose cells are paths. */
+static bool header_find(bny_topo_reader *reader, bny_topo_span *line, bool paths, bny_topo *topo) {
+  bny_topo_reader start = *reader;
+  bny_topo_span skipped;
+  bool found = false;
+  while (!found && bny_topo_reader_line(reader, line))
+    found = is_header(*line) && (!paths || has_paths(*reader, *line));
+  while (found && bny_topo_reader_line(&start, &skipped) && start.line < reader->line)
+    if (is_header(skipped)) note_left_out(topo, start.line);
+  return found;
+}
+
+/* Reads the matrix below a header. If there is another one, *more is set and *line is its header. */
+static bool matrix_read(bny_topo_matrix *matrix, bny_topo_reader *reader, bny_topo_span *line, bool *more,
+                        bny_topo *topo, bny_topo_error *error) {
   bool in_rows = true;
-  while (bny_topo_reader_line(&reader, &line)) {
-    bny_topo_span rest = line, word;
-    bool named = bny_topo_span_word(&rest, &word) && find(matrix, word) < matrix->ncolumns;
-    if (in_rows && (named || is_row(line))) {
-      if (!row_read(matrix, line, reader.line, error)) return false;
+  if (!header_read(matrix, *line, reader->line, error)) return false;
+  for (*more = false; !*more && bny_topo_reader_line(reader, line);) {
+    bny_topo_span rest = *line, word;
+    if (!bny_topo_span_word(&rest, &word)) continue;
+    int device = find(matrix, word);
+    bool begun = is_header(*line) && (device == matrix->ndevices || matrix->devices[device].line > 0);
+    if (begun && has_paths(*reader, *line)) {
+      *more = true;
+    } else if (in_rows && !begun && (device < matrix->ncolumns || is_row(*line))) {
+      if (!row_read(matrix, *line, reader->line, error)) return false;
     } else {
       in_rows = false;
-      legend_read(matrix, line);
+      legend_read(matrix, *line);
+      if (begun) note_left_out(topo, reader->line);
     }
   }
   return halves_join(matrix, error);
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
-  bny_topo_matrix *matrix = calloc(1, sizeof *matrix);
-  if (!matrix) return bny_topo_fail(error, 0, "no memory");
-  bool good = matrix_read(matrix, text, bytes, error) && bny_topo_matrix_model(matrix, topo, error);
-  free(matrix);
+  bny_topo_reader reader = bny_topo_reader_of(text, bytes), again = reader;
+  bny_topo_span line;
+  bool more = header_find(&reader, &line, true, topo), good = true;
+  if (!more) { /* of a table without paths, the error is reported */
+    reader = again;
+    more = header_find(&reader, &line, false, topo);
+  }
+  if (!more) return bny_topo_fail(error, 0, "rows of paths without a header of devices");
+  while (good && more) {
+    bny_topo_matrix *matrix = calloc(1, sizeof *matrix);
+    if (!matrix) return bny_topo_fail(error, 0, "no memory");
+    good = matrix_read(matrix, &reader, &line, &more, topo, error) && bny_topo_matrix_model(matrix, topo, error);
+    free(matrix->differences);
+    free(matrix);
+  }
   return good;
 }
 

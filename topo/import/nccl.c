@@ -180,6 +180,23 @@ static bool join_cpus(bny_topo_nccl *r) {
 
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
+static bool is_known(const char *name) {
+  static const char *const names[] = {"nvlink", "xgmi", "c2c", "pcilink"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strcmp(name, names[i]) == 0) return true;
+  return false;
+}
+
+/* An unknown element is left out with its content. The first of a name is noted. */
+static bool note_unknown(bny_topo_nccl *r, int32_t element, const char *name) {
+  char text[160];
+  snprintf(text, sizeof text, "<%.40s> is no known element, and is left out with its content: line", name);
+  for (int32_t n = 0; n < r->topo->nnotes; n++)
+    if (strncmp(r->topo->notes[n].text, text, strlen(text)) == 0) return true;
+  return bny_topo_add_note(r->topo, -1, "%s %d", text, bny_topo_xml_line(r->xml, element)) ||
+         bny_topo_nccl_fail(r, element, "out of memory");
+}
+
 static bool take_element(bny_topo_nccl *r, int32_t element) {
   int32_t parent = bny_topo_xml_parent(r->xml, element);
   const char *name = bny_topo_xml_name(r->xml, element);
@@ -189,7 +206,8 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
   if (at_top || r->node_of[parent] < 0) {
     bool lost =
         strcmp(name, "pci") == 0 || strcmp(name, "nic") == 0 || strcmp(name, "gpu") == 0 || strcmp(name, "net") == 0;
-    return !(at_top && lost) || bny_topo_nccl_fail(r, element, "stands outside of a <cpu>");
+    if (at_top && lost) return bny_topo_nccl_fail(r, element, "stands outside of a <cpu>");
+    return !at_top || is_known(name) || note_unknown(r, element, name);
   }
   if (strcmp(name, "pci") == 0) {
     return bny_topo_xml_is(r->xml, parent, "cpu") || bny_topo_xml_is(r->xml, parent, "pci")
@@ -198,7 +216,8 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
   }
   if (strcmp(name, "gpu") == 0) return bny_topo_nccl_gpu(r, element, parent);
   if (strcmp(name, "nic") == 0) return bny_topo_nccl_nic(r, element, parent);
-  return strcmp(name, "net") != 0 || bny_topo_nccl_net(r, element, parent);
+  if (strcmp(name, "net") == 0) return bny_topo_nccl_net(r, element, parent);
+  return is_known(name) || note_unknown(r, element, name);
 }
 
 static bool once(bny_topo_nccl *r, bny_topo_names *names, const char *what) {

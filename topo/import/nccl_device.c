@@ -223,6 +223,10 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
   if (!bny_topo_nccl_add(r, pci, &node, bny_topo_nccl_pci_attributes) || !join_upwards(r, pci)) return false;
   const bny_topo_node *added = &r->topo->nodes[r->node_of[pci]];
   bny_topo_names_add(&r->buses, host, added->bus_id, pci);
+  if (added->kind == BNY_TOPO_PCI && bny_topo_nccl_text(r, pci, "class") == NULL &&
+      bny_topo_xml_child(r->xml, pci, "pci") < 0 &&
+      !bny_topo_add_note(r->topo, r->node_of[pci], "a PCI device without a class, so what it is is not known"))
+    return bny_topo_nccl_fail(r, pci, "out of memory");
   if (added->kind == BNY_TOPO_GPU) bny_topo_names_add(&r->gpus, host, added->name, pci);
   return true;
 }

@@ -220,6 +220,16 @@ static bool note_one_sided(const reading *r, const found_link *found, size_t lis
          bny_topo_fail(r->error, 0, "out of memory");
 }
 
+/* Notes the GPU that lists fewer links to another than that one to it. */
+static bool note_fewer(const reading *r, const found_link *low, const found_link *high) {
+  char text[160];
+  snprintf(text, sizeof text, "it lists %d link%s to %.60s, which lists %d to it: the lower number counts",
+           (int)low->link.count, low->link.count == 1 ? "" : "s", r->topo->nodes[high->link.from].name,
+           (int)high->link.count);
+  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_DIFFERS, low->link.from, text) ||
+         bny_topo_fail(r->error, 0, "out of memory");
+}
+
 /* Both ends list a link. The smaller count holds, because down at one end is down. */
 static bool merge_ends(reading *r) {
   found_link **sorted = malloc((r->count + 1) * sizeof(found_link *));
@@ -252,9 +262,10 @@ static bool merge_ends(reading *r) {
       kept->gbytes_per_s += other->gbytes_per_s;
     } else if (straight || i - first > 1) {
       good = fail_link(r, sorted[i]->element, "stands twice below one <gpu>");
-    } else if (other->count < kept->count) {
-      kept->count = other->count;
-      kept->gbytes_per_s = other->gbytes_per_s;
+    } else if (other->count != kept->count) {
+      bool less = other->count < kept->count;
+      good = note_fewer(r, sorted[less ? i : first], sorted[less ? first : i]);
+      if (less) kept->count = other->count, kept->gbytes_per_s = other->gbytes_per_s;
     }
   }
   free(sorted);
@@ -322,17 +333,33 @@ static bool mend_switched(reading *r) {
   return good || bny_topo_fail(r->error, 0, "out of memory");
 }
 
-/* A pair of PCI switches whose devices reach each other without the CPU. A target that is unknown is ignored, as NCCL
- * does. */
+/* Returns whether a <pci> lists a <pcilink> to a bus id. */
+static bool lists_pcilink(const reading *r, int32_t pci, const char *bus_id) {
+  char target[BNY_TOPO_BUS_BYTES];
+  for (int32_t e = bny_topo_xml_first(r->xml, pci); e >= 0; e = bny_topo_xml_next(r->xml, e)) {
+    const char *text = bny_topo_xml_is(r->xml, e, "pcilink") ? bny_topo_xml_attribute(r->xml, e, "target") : NULL;
+    if (text != NULL && bny_topo_bus_normalise(text, target) && strcmp(target, bus_id) == 0) return true;
+  }
+  return false;
+}
+
+/* A pair of PCI switches whose devices reach each other without the CPU. NCCL ignores a target that is unknown. */
 static bool take_pcilink(reading *r, int32_t element, int32_t pci) {
   const char *target = bny_topo_xml_attribute(r->xml, element, "target");
   char bus_id[BNY_TOPO_BUS_BYTES];
   if (target == NULL || !bny_topo_bus_normalise(target, bus_id))
     return fail_link(r, element, "not a bus id such as 0000:1b:00.0");
-  int32_t to = bny_topo_names_find(r->buses, bny_topo_ancestor(r->topo, pci, BNY_TOPO_HOST), bus_id);
-  to = to < 0 ? -1 : r->node_of[to];
-  if (to < 0 || to == pci || r->topo->nodes[to].kind != BNY_TOPO_PCI || r->topo->nodes[pci].kind != BNY_TOPO_PCI)
-    return true;
+  int32_t there = bny_topo_names_find(r->buses, bny_topo_ancestor(r->topo, pci, BNY_TOPO_HOST), bus_id);
+  int32_t to = there < 0 ? -1 : r->node_of[there];
+  const bny_topo_node *own = &r->topo->nodes[pci];
+  bool good = true, joins = to >= 0 && to != pci && own->kind == BNY_TOPO_PCI && r->topo->nodes[to].kind == own->kind;
+  if (!joins)
+    good =
+        bny_topo_add_note(r->topo, pci, "its PCI link to %s is left out, because no other PCI switch is there", bus_id);
+  else if (own->bus_id != NULL && !lists_pcilink(r, there, own->bus_id))
+    good = bny_topo_add_note(r->topo, to, "it does not list the PCI link that %s lists to it", own->bus_id);
+  if (!good) return bny_topo_fail(r->error, 0, "out of memory");
+  if (!joins) return true;
   for (int32_t l = bny_topo_first_link(r->topo, pci); l >= 0; l = bny_topo_next_link(r->topo, pci, l))
     if (bny_topo_other_end(r->topo, pci, l) == to) return true; /* the other end lists it too */
   bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI, .from = pci, .to = to, .source = BNY_TOPO_FILE};

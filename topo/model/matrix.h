@@ -9,8 +9,8 @@ enum { BNY_TOPO_MATRIX_MAX = 320 };
 
 typedef struct bny_topo_matrix_cell {
   bny_topo_path path;
-  int32_t links; /* NVLinks */
-  bool known;
+  int32_t links;       /* NVLinks */
+  bool known, differs; /* differs: each half has another */
 } bny_topo_matrix_cell;
 
 typedef struct bny_topo_matrix_device {
@@ -20,14 +20,23 @@ typedef struct bny_topo_matrix_device {
   int line;                              /* line of its row; 0: no row */
 } bny_topo_matrix_device;
 
+/* Two devices that have different cells for each other, or NVLinks though one is a NIC. */
+typedef struct bny_topo_matrix_difference {
+  int a, b;
+  bny_topo_matrix_cell there, back; /* of a's row, of b's row */
+} bny_topo_matrix_difference;
+
 typedef struct bny_topo_matrix {
   bny_topo_matrix_device devices[BNY_TOPO_MATRIX_MAX];
-  int ndevices, ncolumns; /* columns are the first ncolumns devices */
-  int ntails;             /* affinity columns */
-  bny_topo_matrix_cell cells[BNY_TOPO_MATRIX_MAX][BNY_TOPO_MATRIX_MAX];
+  int ndevices, ncolumns;                                               /* columns are the first ncolumns devices */
+  int ntails;                                                           /* affinity columns */
+  bny_topo_matrix_cell cells[BNY_TOPO_MATRIX_MAX][BNY_TOPO_MATRIX_MAX]; /* the same both ways */
+  bny_topo_matrix_difference *differences;
+  int ndifferences, differences_capacity;
 } bny_topo_matrix;
 
-/* Builds nodes and links whose paths match the matrix. Returns false and *error if no machine has such paths. */
+/* Adds a host with nodes and links whose paths match the matrix. What no machine can have becomes a note, and the
+ * nearer path is taken. Returns false and *error without memory. */
 bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error);
 
 #endif

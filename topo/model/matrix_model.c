@@ -73,24 +73,6 @@ static void devices_group(const bny_topo_matrix *matrix, grouping *groups) {
   }
 }
 
-/* Checks that no two devices were united through a third more closely than their own cell says. */
-static bool groups_check(const bny_topo_matrix *matrix, const grouping *groups, bny_topo_error *error) {
-  for (int i = 0; i < matrix->ndevices; i++) {
-    for (int j = 0; j < i; j++) {
-      const bny_topo_matrix_cell *cell = &matrix->cells[i][j];
-      int step = 0;
-      while (step < STEPS && groups->group[step][i] != groups->group[step][j]) step++;
-      if (!cell_says(cell) || step == step_of(cell->path)) continue;
-      bny_topo_span a = matrix->devices[i].name, b = matrix->devices[j].name;
-      return bny_topo_fail(error, matrix->devices[i].line ? matrix->devices[i].line : matrix->devices[j].line,
-                           "%.*s to %.*s is %s, but both are nearer than that to a third device",
-                           bny_topo_span_shown(a), a.text, bny_topo_span_shown(b), b.text,
-                           bny_topo_path_name(cell->path));
-    }
-  }
-  return true;
-}
-
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 typedef struct builder {
@@ -98,7 +80,7 @@ typedef struct builder {
   const grouping *groups;
   bny_topo *topo;
   int32_t nodes[BNY_TOPO_MATRIX_MAX]; /* by device */
-  int32_t npci;
+  int32_t host, npci;
 } builder;
 
 static int32_t container_add(builder *b, bny_topo_kind kind, int32_t parent, const char *name, int32_t index,
@@ -172,14 +154,14 @@ static int32_t group_numa(const builder *b, int leader) {
 
 /* Adds the NUMA node of a group. If the matrix separates devices of one NUMA node by SYS, each group gets its own node
  * inside a common package. */
-static int32_t numa_add(builder *b, int leader, int32_t host, int32_t *packages) {
+static int32_t numa_add(builder *b, int leader, int32_t *packages) {
   char name[48];
-  int32_t numa = group_numa(b, leader), parent = host;
+  int32_t numa = group_numa(b, leader), parent = b->host;
   bool shared = numa_shared(b, leader, numa);
   if (shared) {
     if (packages[numa] < 0) {
       snprintf(name, sizeof name, "package%d", numa);
-      packages[numa] = container_add(b, BNY_TOPO_PACKAGE, host, name, -1, false);
+      packages[numa] = container_add(b, BNY_TOPO_PACKAGE, b->host, name, -1, false);
       if (packages[numa] >= 0) b->topo->nodes[packages[numa]].source = BNY_TOPO_ASSUMED;
     }
     parent = packages[numa];
@@ -195,10 +177,13 @@ static bool nodes_add(builder *b, bny_topo_error *error) {
   int32_t *packages = malloc(NUMAS * sizeof *packages);
   if (!packages) return bny_topo_fail(error, 0, "no memory");
   for (int i = 0; i < NUMAS; i++) packages[i] = -1;
-  int32_t host = container_add(b, BNY_TOPO_HOST, -1, "host0", 0, false);
+  char name[32];
+  int32_t number = bny_topo_count(b->topo, BNY_TOPO_HOST);
+  snprintf(name, sizeof name, "host%d", number);
+  b->host = container_add(b, BNY_TOPO_HOST, -1, name, number, false);
   for (int leader = 0; leader < matrix->ndevices; leader++) {
     if (b->groups->group[STEP_NODE][leader] != leader) continue;
-    int32_t numa = numa_add(b, leader, host, packages);
+    int32_t numa = numa_add(b, leader, packages);
     for (int i = leader; i < matrix->ndevices; i++)
       if (b->groups->group[STEP_NODE][i] == leader && b->groups->group[STEP_PHB][i] == i)
         bridge_fill(b, i, pci_add(b, numa, true));
@@ -242,7 +227,7 @@ static bool nvlinks_add(builder *b, bny_topo_error *error) {
     if (island[i] == i && switched[i]) {
       char name[32];
       snprintf(name, sizeof name, "nvswitch%d", switches++);
-      nodes[i] = container_add(b, BNY_TOPO_SWITCH, 0, name, -1, false);
+      nodes[i] = container_add(b, BNY_TOPO_SWITCH, b->host, name, -1, false);
       if (nodes[i] >= 0) b->topo->nodes[nodes[i]].source = BNY_TOPO_ASSUMED;
     }
     if (switched[island[i]] && (is_switched(matrix, i, &most) || most > 0))
@@ -253,6 +238,50 @@ static bool nvlinks_add(builder *b, bny_topo_error *error) {
   return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
 }
 
+/* ---- notes ------------------------------------------------------------------------------------------------------- */
+
+static const char *name_at(const builder *b, int device) { return b->topo->nodes[b->nodes[device]].name; }
+
+static void difference_note(const builder *b, const bny_topo_matrix_difference *d) {
+  bool a_less = d->there.links < d->back.links || (d->there.links == d->back.links && d->there.path > d->back.path);
+  int less = a_less ? d->a : d->b, more = a_less ? d->b : d->a;
+  const bny_topo_matrix_cell *low = a_less ? &d->there : &d->back, *high = a_less ? &d->back : &d->there;
+  bool gpus = b->matrix->devices[d->a].gpu >= 0 && b->matrix->devices[d->b].gpu >= 0;
+  char text[160];
+  if (!gpus && high->links > 0) {
+    bny_topo_add_note(b->topo, b->nodes[d->a], "NVLinks between it and %.40s are left out, because both must be GPUs",
+                      name_at(b, d->b));
+    return;
+  }
+  if (low->links > 0)
+    snprintf(text, sizeof text, "it lists %d NVLink%s to %.40s, which lists %d to it: the lower number counts",
+             low->links, low->links == 1 ? "" : "s", name_at(b, more), high->links);
+  else
+    snprintf(text, sizeof text, "it lists %s to %.40s, which lists %s to it: the farther path counts",
+             bny_topo_path_name(low->path), name_at(b, more), bny_topo_path_name(high->path));
+  if (low->links == 0 && high->links > 0)
+    bny_topo_add_sign(b->topo, BNY_TOPO_NOTE_ONE_SIDED, b->nodes[less], name_at(b, more));
+  else
+    bny_topo_add_sign(b->topo, BNY_TOPO_NOTE_DIFFERS, b->nodes[less], text);
+}
+
+/* Notes where the halves differ, and where two devices were united through a third more closely than their own cell
+ * has it. */
+static void notes_add(const builder *b) {
+  const bny_topo_matrix *matrix = b->matrix;
+  for (int d = 0; d < matrix->ndifferences; d++) difference_note(b, &matrix->differences[d]);
+  for (int i = 0; i < matrix->ndevices; i++) {
+    for (int j = 0; j < i; j++) {
+      const bny_topo_matrix_cell *cell = &matrix->cells[i][j];
+      int step = 0;
+      while (step < STEPS && b->groups->group[step][i] != b->groups->group[step][j]) step++;
+      if (!cell_says(cell) || step == step_of(cell->path) || cell->differs) continue;
+      bny_topo_add_note(b->topo, b->nodes[i], "it is %s to %.40s, but both are nearer than that to a third device",
+                        bny_topo_path_name(cell->path), name_at(b, j));
+    }
+  }
+}
+
 bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error) {
   grouping *groups = calloc(1, sizeof *groups);
   builder *b = malloc(sizeof *b);
@@ -260,7 +289,8 @@ bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_to
   if (good) {
     *b = (builder){.matrix = matrix, .groups = groups, .topo = topo};
     devices_group(matrix, groups);
-    good = groups_check(matrix, groups, error) && nodes_add(b, error) && nvlinks_add(b, error);
+    good = nodes_add(b, error) && nvlinks_add(b, error);
+    if (good) notes_add(b);
   } else {
     bny_topo_fail(error, 0, "no memory");
   }

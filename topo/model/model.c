@@ -20,7 +20,8 @@ static const char *const path_names[BNY_TOPO_PATHS] = {"SELF", "NVL", "NVB",  "C
                                                        "PXN",  "PHB", "NODE", "SYS", "NET", "NONE"};
 enum { SOURCES = BNY_TOPO_MEASURED + 1 };
 static const char *const source_names[SOURCES] = {"assumed", "file", "probed", "measured"};
-static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input", "lost", "fabric", "one-sided", "errors"};
+static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input",     "lost",    "fabric",
+                                                            "one-sided", "differs", "errors"};
 
 bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   va_list arguments;

@@ -102,6 +102,7 @@ typedef enum bny_topo_note_kind {
   BNY_TOPO_NOTE_LOST,      /* a device that its driver lists and cannot reach, or a host that lists fewer than it has */
   BNY_TOPO_NOTE_FABRIC,    /* a GPU whose NVLink fabric is not in order */
   BNY_TOPO_NOTE_ONE_SIDED, /* a link that the other end alone lists */
+  BNY_TOPO_NOTE_DIFFERS,   /* a link that the other end lists with other facts */
   BNY_TOPO_NOTE_ERRORS,    /* an error counter, or a repair that is pending */
   BNY_TOPO_NOTE_KINDS
 } bny_topo_note_kind;

@@ -22,10 +22,11 @@ bool bny_topo_reader_line(bny_topo_reader *reader, bny_topo_span *line) {
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f' || c == '\0'; }
 
 /* Returns the length of a colour code at the start of the text: ESC [ digits and semicolons and a letter, or the same
- * without ESC ending in m. Returns 0 if there is none. */
+ * without ESC ending in m. ESC may be typed as ^[. Returns 0 if there is none. */
 static size_t colour_code(const char *text, size_t bytes) {
-  bool escaped = bytes > 0 && text[0] == '\033';
-  size_t at = escaped ? 1 : 0;
+  bool typed = bytes > 1 && text[0] == '^' && text[1] == '[';
+  bool escaped = typed || (bytes > 0 && text[0] == '\033');
+  size_t at = typed ? 2 : escaped ? 1 : 0;
   if (at == bytes || text[at] != '[') return escaped ? 1 : 0;
   at++;
   while (at < bytes && ((text[at] >= '0' && text[at] <= '9') || text[at] == ';')) at++;

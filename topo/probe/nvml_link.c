@@ -256,6 +256,8 @@ static void join_direct(bny_nvml_machine *machine, int32_t g) {
     bool refused =
         other < machine->ngpus && access_between(machine->nvml, gpu, &machine->gpus[other]) == ACCESS_REFUSED;
     link_put(machine, gpu, way, up, rated, refused);
+    if (!back && other < machine->ngpus)
+      bny_topo_add_sign(machine->topo, BNY_TOPO_NOTE_ONE_SIDED, way->to, machine->topo->nodes[gpu->node].name);
   }
 }
 
