@@ -99,6 +99,31 @@ def matrix(links="NV18"):
     return "\n".join(lines) + "\n"
 
 
+def cells(*rows):
+    """The matrix of `nvidia-smi topo -m` whose cells above the diagonal are these."""
+    n = len(rows) + 1
+    lines = ["\t" + "\t".join(f"GPU{g}" for g in range(n)) + "\tCPU Affinity\tNUMA Affinity"]
+    for a in range(n):
+        row = ["X" if a == b else rows[min(a, b)].split()[abs(a - b) - 1] for b in range(n)]
+        lines.append("\t".join([f"GPU{a}"] + row + ["0-31", "0"]))
+    return "\n".join(lines) + "\n"
+
+
+def alike(n, cell):
+    return cells(*(" ".join([cell] * (n - a - 1)) for a in range(n - 1)))
+
+
+def partitions(links=True):
+    """Two GPUs on NVSwitch, each in two partitions, and a link for each device."""
+    text = '<system version="1">\n<cpu numaid="0" arch="arm64">\n'
+    for g in range(2):
+        part = "".join(f'<gpu dev="{g}" sm="103" mlopart="{m}" rank="{2 * g + m}" gdr="1">' + (
+            '<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>' if m == 0 and (links or g == 0) else "")
+            + "</gpu>\n" for m in range(2))
+        text += pci(f"000{g}:81:00.0", "0x030200", part)
+    return text + "</cpu></system>\n"
+
+
 def leaf(r):
     return f"S-{0xa0000 + r:016x}"
 
@@ -241,6 +266,10 @@ CLUSTER = description("leaf@rails host:4 nvswitch package:2 numa bridge:4 pci gp
 MI300X = (TOP / "tests/topologies/mi300x.xml").read_text()
 HEALTHY = {"dgx": nccl_dgx(), "pairs": nccl_pairs(), "trays": nccl_trays(), "tray": nccl_trays(1), "smi": smi(),
            "smi4": smi(4), "matrix": matrix(), "fabric": fabric(), "cluster": CLUSTER, "mi300x": MI300X,
+           "mesh": alike(4, "NV4"), "parts": partitions(),
+           # As containers are given, or boards have with one bridge; four of a DGX-1.
+           "odd3": cells("NV4 PHB", "PHB"), "odd5": alike(5, "PHB"), "odd7": alike(7, "SYS"), "five": alike(5, "NV12"),
+           "dgx1 half": cells("NV1 NV1 NV2", "NV2 NV1", "NV2"),
            "a100": description("host nvswitch package:2 numa bridge:2 pci gpu:2@sm80@gen4x16 nic:2@200g@gen4x16")}
 GPU3 = r'<pci busid="0000:4a:00.0"'
 NIC3 = r'<pci busid="0000:4c:00.0"'
@@ -280,7 +309,9 @@ DAMAGES = [
     ("matrix", "a GPU with twelve links", lambda t: "\n".join("\t".join(
         "NV12" if c == "NV18" and (l.startswith("GPU3") or i == 4) else c for i, c in enumerate(l.split("\t")))
         for l in t.splitlines()), "nvlink-fewer"),
-    ("matrix", "all GPUs with nine links", sub("NV18", "NV9", 0), "nvlink-fewer"),
+    ("mesh", "a pair of four with a link fewer", lambda t: cells("NV3 NV4 NV4", "NV4 NV4", "NV4"), "nvlink-fewer"),
+    ("matrix", "all GPUs with nine links", sub("NV18", "NV9", 0), "nvlink-uneven"),
+    ("matrix", "the last GPU is gone", lambda t: alike(7, "NV18"), "gpus-odd"),
     ("mi300x", "one end alone lists a link", within(GPU3, sub(r' *<xgmi target="0000:1a[^\n]*\n', "")),
      "nvlink-one-sided"),
     ("mi300x", "one end has more links than the other", within(GPU3, sub('count="1"', 'count="2"')), "ends-differ"),
@@ -379,6 +410,32 @@ class Health(unittest.TestCase):
                 muted, rest = self.check(text, "--mute", ",".join(found))
                 self.assertEqual((muted, rest["findings"]), (0, []))
 
+    def test_makers(self):
+        """Advice is for the tools of the maker, and for the kind of link."""
+        no_links = sub(r"( *<xgmi[^\n]*\n){7}", "")
+        for name, text, found in [
+                ("amd", no_links(MI300X), "nvlink-missing"),
+                ("amd lost", without_gpu("0000:4a:00.0")(MI300X), "gpu-lost"),
+                ("amd fewer", both(within(GPU3, sub(r' *<xgmi target="0000:1a[^\n]*\n', "")), sub(
+                    r' *<xgmi target="0000:4a[^\n]*\n', ""))(MI300X), "nvlink-fewer"),
+                ("amd gdr", sub('gdr="1"', 'gdr="0"')(MI300X), "gdr-off"),
+                ("cable", wired(first(lambda w: w.listed.__setitem__(1, False), adapter(3, 2)))(""), "cable-one-sided"),
+                ("port", slow_link("net", 0.5)(CLUSTER), "link-slow")]:
+            with self.subTest(name):
+                findings = self.check(text)[1]["findings"]
+                self.assertIn(found, [f["id"] for f in findings], findings)
+                for word in ["nvidia", "Xid", "NVLink:", "reset"] if name in ("cable", "port") else ["nvidia", "Xid"]:
+                    self.assertNotIn(word, " ".join(f["text"] for f in findings))
+
+    def test_partitions(self):
+        """Partitions have the links of their device, in pictures too, and share its finding."""
+        self.assertEqual([(f["id"], f["node"]) for f in self.check(partitions(False))[1]["findings"]], [])
+        self.file.write_text(partitions())
+        self.assertEqual(run("--from", self.file).stdout.count("18 NVLinks to"), 4)
+        picture = self.file.with_name("parts.svg")
+        run("--from", self.file, "-o", picture)
+        self.assertNotIn("no NVLink", picture.read_text())
+
     def test_every_kind(self):
         """Each kind of fault and note is found here, but for those of a tool, and each kind is in the documentation."""
         rows = re.findall(r'BNY_TOPO_FINDING(_OF_TOOL)?\("([a-z-]+)", (FAULT|WARNING|INFO)',
@@ -446,6 +503,7 @@ PROFILES = [
 class Dumps(Health):
     """The same damage to dumps of real machines that are healthy."""
     test_healthy = test_damaged = test_every_kind = test_saved = test_profile = test_profile_of_one_host = None
+    test_makers = test_partitions = None
 
     CLEAN = ["nccl/hgx_h200_8gpu.xml", "nccl/aws_p5.xml", "nccl/oci_h100.xml", "nccl/perlmutter_a100_4gpu.xml",
              "nccl/mi300x_8p_942.xml", "nvidia-smi/qx-h100.xml", "nvidia-smi/qx-gb200.xml",

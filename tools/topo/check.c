@@ -32,7 +32,8 @@ bool topo_check_probes(const topo_view *view, bny_topo_levels *levels, tool_erro
     topo_string text = {.text = ""};
     if (view->reports[i].outcome == BNY_TOPO_PROBE_FAILED) {
       topo_append(&text, "the probe %s failed: %s", view->reports[i].name, view->reports[i].text);
-      if (!bny_topo_finding_add(levels, "probe-failed", -1, text.text)) return tool_error_set(error, "out of memory");
+      if (!bny_topo_finding_add(levels, view->topo, "probe-failed", -1, text.text))
+        return tool_error_set(error, "out of memory");
     }
   }
   return true;

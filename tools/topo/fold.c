@@ -102,11 +102,12 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
   bny_topo_kind kind = topo->nodes[node].kind;
   topo_facts facts = {.leaf = -1};
   way_up(fold, node, &facts);
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+  int32_t device = bny_topo_device(topo, node); /* a partition has its device's links */
+  for (int32_t l = bny_topo_first_link(topo, device); l >= 0; l = bny_topo_next_link(topo, device, l)) {
     const bny_topo_link *link = &topo->links[l];
-    if (bny_topo_other_end(topo, node, l) == node) continue;
+    if (bny_topo_other_end(topo, device, l) == device) continue;
     if (is_nvlink(link))
-      add_nvlink(topo, node, l, &facts);
+      add_nvlink(topo, device, l, &facts);
     else if (link->kind == BNY_TOPO_LINK_C2C && kind == BNY_TOPO_GPU)
       facts.c2c = true, slower(&facts.coherent, &facts.coherent_assumed, link);
     else if (link->kind == BNY_TOPO_LINK_NET && kind == BNY_TOPO_SWITCH)

@@ -49,7 +49,7 @@ static bool take(void *context, const topo_change *change) {
   if (strcmp(change->what, "level") == 0) /* it follows from the rest */
     return true;
   snprintf(fact, sizeof fact, "%.300s: %s", change->text, words[change->kind]);
-  return bny_topo_finding_add(p->levels, id_of(change, p->machine->topo), change->nodes[1], fact) ||
+  return bny_topo_finding_add(p->levels, p->machine->topo, id_of(change, p->machine->topo), change->nodes[1], fact) ||
          tool_error_set(p->error, "out of memory");
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_BYTES = 600, NAMED_MAX = 3 };
+enum { TEXT_BYTES = 600, NAMED_MAX = 3, COMPUTE_OF_AMD = 600, SEARCH_MAX = 4096 };
 
 #define BNY_TOPO_FINDING(id, severity, function, meaning, advice) {id, BNY_TOPO_##severity, meaning, advice},
 #define BNY_TOPO_FINDING_OF_TOOL(id, severity, meaning, advice) {id, BNY_TOPO_##severity, meaning, advice},
@@ -27,6 +27,91 @@ const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id) {
   const bny_topo_finding_kind *kind = bny_topo_finding_kinds;
   while (kind->id && strcmp(kind->id, id) != 0) kind++;
   return kind->id ? kind : NULL;
+}
+
+/* ---- advice by maker --------------------------------------------------------------------------------------------- */
+
+/* Advice that differs from the row of findings.def, which is for NVIDIA's devices. MAKER_NETWORK is for NICs, ports and
+ * switches. */
+typedef enum maker { MAKER_NVIDIA, MAKER_AMD, MAKER_OTHER, MAKER_NETWORK } maker;
+
+static const struct {
+  const char *id;
+  maker maker;
+  const char *advice;
+} advices[] = {
+    {"gpu-lost", MAKER_AMD,
+     "look for errors of amdgpu in the kernel's log and see amd-smi list, reset the GPU, reseat it or drain the host"},
+    {"gpu-lost", MAKER_OTHER,
+     "look for errors of its driver in the kernel's log, reset the GPU, reseat it or drain the host"},
+    {"nvlink-missing", MAKER_AMD, "see amd-smi topology and errors of amdgpu in the kernel's log, then reset the GPU"},
+    {"nvlink-missing", MAKER_OTHER, "see the links in the tool of its maker, then reset the GPU"},
+    {"nvlink-fewer", MAKER_AMD,
+     "see amd-smi xgmi and errors of amdgpu in the kernel's log, then reset the GPU; replace it or its board if links "
+     "stay down"},
+    {"nvlink-fewer", MAKER_OTHER,
+     "see the links in the tool of its maker, then reset the GPU; replace it or its board if links stay down"},
+    {"nvlink-uneven", MAKER_AMD, "see amd-smi xgmi, and compare with a machine of the same kind: --profile"},
+    {"nvlink-uneven", MAKER_OTHER, "compare with a machine of the same kind: --profile"},
+    {"peer-refused", MAKER_AMD, "see amd-smi topology; look for ACS, for the IOMMU and for a BAR that is too small"},
+    {"peer-refused", MAKER_OTHER, "look for ACS and for the IOMMU"},
+    {"link-slow", MAKER_AMD, "see amd-smi xgmi, then reset the GPU, so that the link trains again"},
+    {"link-slow", MAKER_OTHER, "reset the GPU, so that the link trains again"},
+    {"link-slow", MAKER_NETWORK, "check cable, transceiver and the port of the switch, then train the link again"},
+    {"gdr-off", MAKER_AMD,
+     "use a kernel with PCI peer-to-peer DMA and dma-buf, and a driver of the NIC that knows them"},
+    {"gdr-off", MAKER_OTHER, "use a kernel with dma-buf, and a driver of the NIC that knows it"},
+};
+
+/* Returns the maker of a GPU by its vendor, generation or links; MAKER_OTHER if they do not say. */
+static maker maker_of_gpu(const bny_topo *topo, int32_t gpu) {
+  static const struct {
+    const char *word;
+    maker maker;
+  } words[] = {{"NVIDIA", MAKER_NVIDIA},
+               {"0x10de", MAKER_NVIDIA},
+               {"AMD", MAKER_AMD},
+               {"Advanced Micro", MAKER_AMD},
+               {"0x1002", MAKER_AMD}};
+  const bny_topo_node *node = &topo->nodes[bny_topo_device(topo, gpu)];
+  char value[BNY_TOPO_ATTRIBUTES_BYTES];
+  const char *vendors[] = {node->vendor, bny_topo_attribute(node, "vendor", value) ? value : NULL};
+  for (int v = 0; v < 2; v++)
+    for (size_t i = 0; vendors[v] && i < sizeof words / sizeof words[0]; i++)
+      if (strstr(vendors[v], words[i].word)) return words[i].maker;
+  if (node->compute >= 0) return node->compute >= COMPUTE_OF_AMD ? MAKER_AMD : MAKER_NVIDIA;
+  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_XGMI) return MAKER_AMD;
+    if (topo->links[l].kind == BNY_TOPO_LINK_NVLINK) return MAKER_NVIDIA;
+  }
+  return MAKER_OTHER;
+}
+
+/* Returns the maker of the GPUs of a node's host. The search is bounded, for clusters of GPUs that do not say it. */
+static maker maker_of_host(const bny_topo *topo, int32_t node) {
+  int32_t host = bny_topo_ancestor(topo, node, BNY_TOPO_HOST);
+  maker found = MAKER_OTHER;
+  for (int32_t n = host; host >= 0 && n < topo->nnodes && n < host + SEARCH_MAX && found == MAKER_OTHER; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_GPU && bny_topo_ancestor(topo, n, BNY_TOPO_HOST) == host)
+      found = maker_of_gpu(topo, n);
+  return found;
+}
+
+static const char *advice_of(const bny_topo_finding_kind *kind, maker maker) {
+  for (size_t i = 0; i < sizeof advices / sizeof advices[0]; i++)
+    if (advices[i].maker == maker && strcmp(advices[i].id, kind->id) == 0) return advices[i].advice;
+  return NULL;
+}
+
+/* Returns the advice of a kind of finding about a node; -1: the whole model. */
+static const char *advice_for(const bny_topo *topo, const bny_topo_finding_kind *kind, int32_t node) {
+  if (node < 0 || !advice_of(kind, MAKER_OTHER)) return kind->advice;
+  bny_topo_kind what = topo->nodes[node].kind;
+  bool network = what == BNY_TOPO_NIC || what == BNY_TOPO_PORT || what == BNY_TOPO_SWITCH;
+  if (network && advice_of(kind, MAKER_NETWORK)) return advice_of(kind, MAKER_NETWORK);
+  maker found = what == BNY_TOPO_GPU ? maker_of_gpu(topo, node) : MAKER_OTHER;
+  const char *advice = advice_of(kind, found == MAKER_OTHER ? maker_of_host(topo, node) : found);
+  return advice ? advice : kind->advice;
 }
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
@@ -83,7 +168,8 @@ static bool is_about(const bny_topo_finding *finding, int32_t node) {
   return false;
 }
 
-bool bny_topo_finding_add(bny_topo_levels *levels, const char *id, int32_t node, const char *fact) {
+bool bny_topo_finding_add(bny_topo_levels *levels, const bny_topo *topo, const char *id, int32_t node,
+                          const char *fact) {
   const bny_topo_finding_kind *kind = bny_topo_finding_kind_of(id);
   char text[TEXT_BYTES];
   for (int32_t f = levels->nfindings - 1; f >= 0 && node >= 0; f--) {
@@ -92,7 +178,7 @@ bool bny_topo_finding_add(bny_topo_levels *levels, const char *id, int32_t node,
     if (finding->nnodes > 1) return true;
     drop(levels, f);
   }
-  compose(text, "", fact, kind->advice);
+  compose(text, "", fact, advice_for(topo, kind, node));
   int32_t *nodes = malloc(sizeof *nodes);
   if (!nodes) return false;
   *nodes = node;
@@ -119,8 +205,9 @@ void bny_topo_find(bny_topo_finder *s, int32_t node, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  const char *advice = advice_for(s->d->topo, s->kind, node);
   int32_t f = 0;
-  while (f < s->nfacts && strcmp(s->facts[f].text, text) != 0) f++;
+  while (f < s->nfacts && (strcmp(s->facts[f].text, text) != 0 || s->facts[f].advice != advice)) f++;
   if (f == s->nfacts) {
     if (f == BNY_TOPO_FACTS_MAX) {
       s->more++;
@@ -129,7 +216,7 @@ void bny_topo_find(bny_topo_finder *s, int32_t node, const char *format, ...) {
     char *copy = strdup(text);
     s->no_memory = s->no_memory || !copy;
     if (!copy) return;
-    s->facts[s->nfacts++] = (bny_topo_fact){.text = copy};
+    s->facts[s->nfacts++] = (bny_topo_fact){.text = copy, .advice = advice};
   }
   if (node >= 0) fact_add(s, &s->facts[f], node);
 }
@@ -150,13 +237,14 @@ static void labels_of(const bny_topo_derivation *d, const bny_topo_fact *fact, c
 }
 
 /* Makes findings of the facts, and releases them. */
-static bool find_end(bny_topo_finder *s, const bny_topo_finding_kind *kind) {
+static bool find_end(bny_topo_finder *s) {
+  const bny_topo_finding_kind *kind = s->kind;
   char text[TEXT_BYTES], labels[TEXT_BYTES / 2];
   bool good = !s->no_memory;
   for (int32_t f = 0; f < s->nfacts; f++) {
     bny_topo_fact *fact = &s->facts[f];
     labels_of(s->d, fact, labels);
-    compose(text, labels, fact->text, kind->advice);
+    compose(text, labels, fact->text, fact->advice);
     good = put(s->d->levels, kind, fact->nodes, fact->count, text) && good;
     free(fact->text);
   }
@@ -170,10 +258,10 @@ static bool find_end(bny_topo_finder *s, const bny_topo_finding_kind *kind) {
 bool bny_topo_derive_findings(bny_topo_derivation *d) {
   bool good = true;
   for (size_t i = 0; good && i < sizeof functions / sizeof functions[0]; i++) {
-    bny_topo_finder s = {.d = d};
+    bny_topo_finder s = {.d = d, .kind = &bny_topo_finding_kinds[i]};
     if (!functions[i]) continue;
     functions[i](&s);
-    good = find_end(&s, &bny_topo_finding_kinds[i]);
+    good = find_end(&s);
   }
   return good;
 }
@@ -191,6 +279,11 @@ const char *bny_topo_find_label(const bny_topo_derivation *d, int32_t node, char
 }
 
 const char *bny_topo_plural(int32_t count) { return count == 1 ? "" : "s"; }
+
+bool bny_topo_is_amd(const bny_topo_derivation *d, int32_t gpu) {
+  maker found = maker_of_gpu(d->topo, gpu);
+  return (found == MAKER_OTHER ? maker_of_host(d->topo, gpu) : found) == MAKER_AMD;
+}
 
 const char *bny_topo_members_word(const bny_topo_derivation *d) {
   return d->levels->rank_kind == BNY_TOPO_GPU ? "GPU" : "rank";

@@ -9,9 +9,10 @@ enum { BNY_TOPO_LABEL_BYTES = 120, BNY_TOPO_FACTS_MAX = 32 };
 
 #define BNY_TOPO_ALIKE 0.95 /* a speed below this fraction of another counts as slower */
 
-/* A fact and the nodes that it holds for. */
+/* A fact and the nodes that it holds for. What to do depends on the maker of the nodes, too. */
 typedef struct bny_topo_fact {
   char *text;
+  const char *advice;
   int32_t *nodes;
   int32_t count, capacity;
 } bny_topo_fact;
@@ -19,6 +20,7 @@ typedef struct bny_topo_fact {
 /* The search for the findings of one check. Nodes with the same fact become one finding. */
 typedef struct bny_topo_finder {
   bny_topo_derivation *d;
+  const bny_topo_finding_kind *kind;
   bny_topo_fact facts[BNY_TOPO_FACTS_MAX];
   int32_t nfacts;
   int32_t more; /* facts beyond the limit, which are only counted */
@@ -33,6 +35,17 @@ const char *bny_topo_find_label(const bny_topo_derivation *d, int32_t node, char
 const char *bny_topo_members_word(const bny_topo_derivation *d);             /* "GPU", "rank" */
 const char *bny_topo_plural(int32_t count);                                  /* "", "s" */
 const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node); /* "NVLink", "xGMI link" */
+
+bool bny_topo_is_amd(const bny_topo_derivation *d, int32_t gpu); /* or its host's GPUs, if it does not say */
+
+/* A GPU that is sold on one kind of board, by its PCI device id or name. NULL: another. */
+typedef struct bny_topo_board {
+  const char *model;
+  int32_t links; /* of each GPU, to the others */
+  int32_t gpus;  /* of the board; 0: there are boards with fewer */
+} bny_topo_board;
+
+const bny_topo_board *bny_topo_board_of(const char *model);
 
 bool bny_topo_is_rdma(const char *nic);                /* by its name: a socket has no RDMA */
 bool bny_topo_same_stem(const char *a, const char *b); /* "mlx5_0" and "mlx5_11": equal up to the first digit */

@@ -12,6 +12,15 @@ static int32_t ranks_of(const bny_topo_derivation *d, int32_t host) {
   return d->host_first[host + 1] - d->host_first[host];
 }
 
+static int32_t devices_of(const bny_topo_derivation *d, int32_t host) { /* GPUs, partitions of one counting once */
+  int32_t devices = 0;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    int32_t node = d->levels->ranks[d->by_host[i]].node;
+    devices += bny_topo_device(d->topo, node) == node;
+  }
+  return devices;
+}
+
 /* A process may see some GPUs alone. Few that are missing are lost, more are hidden. */
 static bool are_lost(int32_t missing, int32_t present) { return missing > 0 && 3 * missing <= present; }
 
@@ -28,7 +37,8 @@ static int32_t bus_ids_missing(const bny_topo_derivation *d, int32_t node, const
 static int32_t number_missing(const bny_topo_derivation *d, int32_t host) {
   uint32_t seen = 0, count = 0, most = 0;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
-    int32_t number = d->topo->nodes[d->levels->ranks[d->by_host[i]].node].index;
+    int32_t node = d->levels->ranks[d->by_host[i]].node, number = d->topo->nodes[node].index;
+    if (bny_topo_device(d->topo, node) != node) continue;
     if (number < 0 || number >= 16) return -1;
     seen |= 1u << number;
     most = (uint32_t)number + 1 > most ? (uint32_t)number + 1 : most;
@@ -40,18 +50,24 @@ static int32_t number_missing(const bny_topo_derivation *d, int32_t host) {
   return number;
 }
 
-/* Returns whether an odd number of GPUs cannot be what the host was built with: they are linked to one another, or
- * more than four. */
+/* Returns how many GPUs the board of all GPUs of a host has; 0 unknown. */
+static int32_t board_gpus(const bny_topo_derivation *d, int32_t host) {
+  const bny_topo_board *common = NULL;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    const bny_topo_board *board = bny_topo_board_of(d->topo->nodes[d->levels->ranks[d->by_host[i]].node].model);
+    if (!board || (common && board != common)) return 0;
+    common = board;
+  }
+  return common ? common->gpus : 0;
+}
+
+/* Returns whether the GPUs of a host are one fewer than boards of 8 or 16 have, each linked to each. */
 static bool is_odd(const bny_topo_derivation *d, int32_t host) {
   const bny_topo_level *islands = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_ISLAND);
-  int32_t count = ranks_of(d, host), linked = 0;
-  bool together = islands != NULL;
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && islands; i++) {
-    const bny_topo_group *group = &islands->groups[islands->group_of[d->by_host[i]]];
-    linked += group->count > 1;
-    together = together && group->all_to_all;
-  }
-  return count % 2 == 1 && (count > 4 || (count == 3 && linked > 1 && together));
+  int32_t count = devices_of(d, host);
+  if (!islands || (count != 7 && count != 15)) return false;
+  const bny_topo_group *group = &islands->groups[islands->group_of[d->by_host[d->host_first[host]]]];
+  return group->count == ranks_of(d, host) && group->all_to_all;
 }
 
 /* Returns how many GPUs most hosts have, those with GPUs being counted; 0 if there is no such number. */
@@ -59,15 +75,16 @@ static int32_t usual_gpus(const bny_topo_derivation *d) {
   double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
   int32_t hosts = 0, times = 0;
   for (int32_t h = 0; h < d->nhosts && counts; h++)
-    if (ranks_of(d, h) > 0) counts[hosts++] = ranks_of(d, h);
+    if (ranks_of(d, h) > 0) counts[hosts++] = devices_of(d, h);
   int32_t usual = counts ? (int32_t)bny_topo_usual(counts, hosts, &times) : 0;
   free(counts);
   return hosts > 2 && 2 * times > hosts ? usual : 0;
 }
 
-static bool host_lost(bny_topo_finder *s, int32_t host, int32_t usual) {
+static void host_lost(bny_topo_finder *s, int32_t host, int32_t usual) {
   const bny_topo_derivation *d = s->d;
-  int32_t node = d->hosts[host], count = ranks_of(d, host), number = number_missing(d, host);
+  int32_t node = d->hosts[host], count = devices_of(d, host), number = number_missing(d, host);
+  int32_t board = board_gpus(d, host);
   const bny_topo_note *first = NULL;
   int32_t missing = bus_ids_missing(d, node, &first);
   if (missing == 1 && are_lost(missing, count))
@@ -79,11 +96,8 @@ static bool host_lost(bny_topo_finder *s, int32_t host, int32_t usual) {
     bny_topo_find(s, node, "GPU%d is missing: %d GPUs are listed", number, count);
   else if (usual > count && 2 * count >= usual)
     bny_topo_find(s, node, "%d GPUs, most hosts have %d", count, usual);
-  else if (is_odd(d, host))
-    bny_topo_find(s, node, "%d GPUs: an odd number, so at least one is missing", count);
-  else
-    return false;
-  return true;
+  else if (count % 2 == 1 && are_lost(board - count, count))
+    bny_topo_find(s, node, "%d GPUs, their board has %d", count, board);
 }
 
 void bny_topo_find_gpu_lost(bny_topo_finder *s) {
@@ -99,11 +113,19 @@ void bny_topo_find_gpu_lost(bny_topo_finder *s) {
   }
 }
 
+/* It may be how the host was built, or what a container was given, where no board or other host says more. */
+void bny_topo_find_gpus_odd(bny_topo_finder *s) {
+  for (int32_t h = 0; h < s->d->nhosts && s->d->levels->rank_kind == BNY_TOPO_GPU; h++)
+    if (is_odd(s->d, h) && !bny_topo_is_found(s->d, "gpu-lost", s->d->hosts[h]) && usual_gpus(s->d) == 0)
+      bny_topo_find(s, s->d->hosts[h], "%d GPUs, each linked to each, where boards have %d: one is lost, or hidden",
+                    devices_of(s->d, h), devices_of(s->d, h) + 1);
+}
+
 void bny_topo_find_gpu_hidden(bny_topo_finder *s) {
   const bny_topo_note *first = NULL;
   for (int32_t h = 0; h < s->d->nhosts; h++) {
     int32_t missing = bus_ids_missing(s->d, s->d->hosts[h], &first);
-    if (missing > 0 && !are_lost(missing, ranks_of(s->d, h)))
+    if (missing > 0 && !are_lost(missing, devices_of(s->d, h)))
       bny_topo_find(s, s->d->hosts[h],
                     "links lead to %d GPUs that are not listed: they are lost, or hidden from the "
                     "process that wrote this",
@@ -137,7 +159,9 @@ void bny_topo_find_gpu_kinds(bny_topo_finder *s) {
     low = low < 0 || compute < low ? compute : low;
     high = compute > high ? compute : high;
   }
-  if (low != high) bny_topo_find(s, odd, "GPUs are of different kinds, from %d to %d by compute capability", low, high);
+  if (low != high)
+    bny_topo_find(s, odd, "GPUs are of different kinds, from %d to %d by %s", low, high,
+                  bny_topo_is_amd(d, odd) ? "gfx number" : "compute capability");
 }
 
 void bny_topo_find_gpu_none(bny_topo_finder *s) {

@@ -119,6 +119,8 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
     if (nranks == 0 || nics_of(d, h) == 0) continue;
     int32_t serving = nics_serving(d, h);
     if (gpus && gpus_without(s, h)) continue;
+    /* The NIC of a lost GPU serves none. */
+    if (serving == nranks && bny_topo_is_found(d, "gpu-lost", d->hosts[h])) continue;
     if (usual > serving && 2 * serving >= usual)
       bny_topo_find(s, d->hosts[h], "%d NIC%s, most hosts have %d", serving, bny_topo_plural(serving), usual);
     else if (gpus && nranks >= 4 && serving == nranks - 1 && are_alike(d, h) && !has_port_down(d, h))

@@ -6,22 +6,28 @@
 #include "topo/derive/findings.h"
 
 const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node) {
-  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l))
-    if (d->topo->links[l].kind == BNY_TOPO_LINK_XGMI) return "xGMI link";
-  return "NVLink";
+  return bny_topo_is_amd(d, node) ? "xGMI link" : "NVLink";
 }
 
-/* Returns the links of a GPU by its PCI device id, for boards that are always linked; 0 for others. */
-static int32_t links_of_board(const char *model) {
-  static const struct {
-    const char *device;
-    int32_t links;
-  } boards[] = {{"0x1db1", 6},  {"0x1db5", 6},  {"0x20b0", 12}, {"0x20b2", 12}, {"0x2324", 8},
-                {"0x2329", 18}, {"0x2330", 18}, {"0x2335", 18}, {"0x2901", 18}, {"0x2941", 18},
-                {"0x31c2", 18}, {"0x74a1", 7},  {"0x74a5", 7}};
+const bny_topo_board *bny_topo_board_of(const char *model) {
+  static const bny_topo_board boards[] = {{"0x1db1", 6, 0},        {"0x1db5", 6, 0},
+                                          {"0x20b0", 12, 0},       {"0x20b2", 12, 0},
+                                          {"0x2324", 8, 8},        {"0x2329", 18, 8},
+                                          {"0x2330", 18, 8},       {"0x2335", 18, 8},
+                                          {"0x2901", 18, 8},       {"0x2941", 18, 4},
+                                          {"0x31c2", 18, 4},       {"0x74a1", 7, 8},
+                                          {"0x74a5", 7, 8},        {"NVIDIA H100 80GB HBM3", 18, 8},
+                                          {"NVIDIA H200", 18, 8},  {"NVIDIA B200", 18, 8},
+                                          {"NVIDIA GB200", 18, 4}, {"NVIDIA GB300", 18, 4}};
   for (size_t i = 0; model && i < sizeof boards / sizeof boards[0]; i++)
-    if (strcmp(model, boards[i].device) == 0) return boards[i].links;
-  return 0;
+    if (strcmp(model, boards[i].model) == 0) return &boards[i];
+  return NULL;
+}
+
+/* Returns the links of a GPU whose board is always linked, as its PCI device id says; 0 for others. */
+static int32_t links_of_board(const char *model) {
+  const bny_topo_board *board = bny_topo_board_of(model);
+  return board && strncmp(model, "0x", 2) == 0 ? board->links : 0;
 }
 
 /* Returns whether this is a number of links that GPUs of a generation are sold with, or more. */
@@ -52,9 +58,9 @@ static int32_t unlisted(const bny_topo_derivation *d, int32_t node) {
   return count;
 }
 
-/* Returns whether a GPU lists no link at all. Those that others list do not count. */
+/* Returns whether a GPU lists no link at all. Those that others list do not count. A partition has its device's. */
 static bool lists_none(const bny_topo_derivation *d, int32_t rank) {
-  int32_t node = d->levels->ranks[rank].node, links = 0;
+  int32_t node = bny_topo_device(d->topo, d->levels->ranks[rank].node), links = 0;
   if (d->levels->ranks[rank].nvlinks == 0) return true;
   for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
     bny_topo_link_kind kind = d->topo->links[l].kind;
@@ -92,14 +98,15 @@ static void host_missing(bny_topo_finder *s, const bny_topo_level *islands, int3
   }
   bool of_board = joined == 0 && boards >= 4 && boards == end - first;
   for (int32_t i = first; i < end; i++) {
-    int32_t node = d->levels->ranks[d->by_host[i]].node;
-    if (!lists_none(d, d->by_host[i]) || is_explained(d->topo, node)) continue;
+    int32_t node = bny_topo_device(d->topo, d->levels->ranks[d->by_host[i]].node);
+    bool part = node != d->levels->ranks[d->by_host[i]].node; /* its device has the finding */
+    if (part || !lists_none(d, d->by_host[i]) || is_explained(d->topo, node)) continue;
     if (of_board)
       bny_topo_find(s, node, "no NVLink or xGMI link, though its model comes with %d: what it shares goes over PCIe",
                     links_of_board(d->topo->nodes[node].model));
-    else if ((switched || (end - first - joined < joined && largest > 2)) && !has_dead_link(d->topo, node))
+    else if (end - first - joined < joined && (switched || largest > 2) && !has_dead_link(d->topo, node))
       bny_topo_find(s, node, "no %s, %d GPUs of its host have them: a collective of the whole host runs over PCIe",
-                    bny_topo_links_word(d, d->levels->ranks[d->by_host[first == i ? i + 1 : first]].node), joined);
+                    bny_topo_links_word(d, node), joined);
   }
 }
 
@@ -126,12 +133,39 @@ static int32_t pairs_linked(const bny_topo_derivation *d, const bny_topo_level *
   return pairs;
 }
 
-/* Returns whether members should have the same number of links. Those of a switch and of a mesh should. In other
- * networks, such as that of eight MI250X, the number may differ by design, and then about half have the most. */
-static bool should_be_even(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group,
-                           int32_t with_most) {
-  int32_t pairs = pairs_linked(d, level, group);
-  return pairs == 0 || 10 * pairs >= 8 * group->count * (group->count - 1) || 2 * with_most > group->count;
+/* Returns whether most pairs of a mesh have the same number of links and none has more, so that those with fewer lack
+ * some. Half of a DGX-1 has as many pairs with one link as with two, by design. */
+static bool pairs_agree(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group) {
+  enum { MEMBERS_MAX = 16 };
+  double links[MEMBERS_MAX * MEMBERS_MAX], most = 0;
+  int32_t count = 0, times;
+  if (group->count > MEMBERS_MAX) return false;
+  for (int32_t i = 0; i < group->count; i++) {
+    for (int32_t j = 0; j < i; j++) {
+      int32_t a = d->levels->ranks[level->members[group->first + i]].node;
+      int32_t b = d->levels->ranks[level->members[group->first + j]].node;
+      double sum = 0;
+      for (int32_t l = bny_topo_first_link(d->topo, a); l >= 0; l = bny_topo_next_link(d->topo, a, l)) {
+        bool assumed;
+        if (bny_topo_other_end(d->topo, a, l) == b && bny_topo_gpu_link(d->topo, &d->topo->links[l], &assumed) > 0)
+          sum += d->topo->links[l].count;
+      }
+      most = sum > most ? sum : most;
+      links[count++] = sum;
+    }
+  }
+  return bny_topo_usual(links, count, &times) >= most && 2 * times > count;
+}
+
+/* Returns whether members that have fewer links than others lack them: most have more, or most pairs do. A switch gives
+ * all the same number, so there is a doubt at least. In other networks, such as that of eight MI250X, the number may
+ * differ by design. */
+typedef enum evenness { UNEVEN_BY_DESIGN, UNEVEN_ODD, UNEVEN_FAULT } evenness;
+
+static evenness evenness_of(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group,
+                            int32_t with_most) {
+  if (2 * with_most > group->count || pairs_agree(d, level, group)) return UNEVEN_FAULT;
+  return pairs_linked(d, level, group) == 0 ? UNEVEN_ODD : UNEVEN_BY_DESIGN;
 }
 
 /* Returns the links that members should have at least, by their board; 0 unknown. A mesh of fewer GPUs than its board
@@ -142,47 +176,64 @@ static int32_t links_expected(const bny_topo_derivation *d, const bny_topo_level
   return whole ? links_of_board(node->model) : 0;
 }
 
-static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const bny_topo_group *group,
-                        const char *word) {
+/* Returns whether GPUs of a mesh have fewer links because one of its host is lost, or has none. */
+static bool lacks_member(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group) {
+  int32_t host = d->levels->ranks[level->members[group->first]].host;
+  if (host < 0 || pairs_linked(d, level, group) == 0) return false;
+  bool lacks = bny_topo_is_found(d, "gpu-lost", host);
+  for (int32_t i = d->host_first[d->host_number[host]]; i < d->host_first[d->host_number[host] + 1] && !lacks; i++)
+    lacks = bny_topo_is_found(d, "nvlink-missing", d->levels->ranks[d->by_host[i]].node);
+  return lacks;
+}
+
+/* Finds members with fewer links than they should have. `sure`: by their board or most of the others; else what is only
+ * unlike other machines. */
+static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const bny_topo_group *group, const char *word,
+                        bool sure) {
   const bny_topo_derivation *d = s->d;
   const int32_t *members = &level->members[group->first];
-  int32_t most = 0, with_most = 0, expected = links_expected(d, level, group);
+  int32_t most = 0, least = INT32_MAX, with_most = 0, expected = links_expected(d, level, group);
   for (int32_t i = 0; i < group->count; i++) {
     int32_t links = d->levels->ranks[members[i]].nvlinks;
     with_most = links > most ? 1 : with_most + (links == most);
     most = links > most ? links : most;
+    least = links < least ? links : least;
   }
   bool too_few = expected == 0 && group->count > 2 && pairs_linked(d, level, group) == 0 &&
                  !is_sold_with(d->topo->nodes[d->levels->ranks[members[0]].node].compute, most);
-  int32_t host = d->levels->ranks[members[0]].host;
-  bool lost = host >= 0 && pairs_linked(d, level, group) > 0 && bny_topo_is_found(d, "gpu-lost", host);
-  if (lost || (expected <= most && !should_be_even(d, level, group, with_most))) return;
+  if ((least == most && expected <= most && !too_few) || lacks_member(d, level, group)) return;
+  evenness even = expected > most ? UNEVEN_FAULT : evenness_of(d, level, group, with_most);
   for (int32_t i = 0; i < group->count; i++) {
     const bny_topo_rank *rank = &d->levels->ranks[members[i]];
     const char *links = bny_topo_links_word(d, rank->node);
-    if (rank->nvlinks < (expected > most ? expected : most))
+    bool fewer = rank->nvlinks < (expected > most ? expected : most);
+    if (fewer && even == (sure ? UNEVEN_FAULT : UNEVEN_ODD))
       bny_topo_find(s, rank->node, "%d of %d %ss, so the whole %s runs at that pace", rank->nvlinks,
                     expected > most ? expected : most, links, word);
-    else if (too_few)
+    else if (!fewer && too_few && !sure)
       bny_topo_find(s, rank->node, "%d %ss, as all of its siblings, and no GPU of its generation is sold with so few",
                     rank->nvlinks, links);
   }
 }
 
-void bny_topo_find_nvlink_fewer(bny_topo_finder *s) {
+static void all_fewer(bny_topo_finder *s, bool sure) {
   const bny_topo_level *domains = bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_DOMAIN);
   const bny_topo_level *level = domains ? domains : bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_ISLAND);
   for (int32_t g = 0; level && g < level->ngroups; g++) {
     const bny_topo_group *group = &level->groups[g];
-    if (group->count > 1) group_fewer(s, level, group, domains || group->all_to_all ? "domain" : "island");
+    if (group->count > 1) group_fewer(s, level, group, domains || group->all_to_all ? "domain" : "island", sure);
   }
 }
+
+void bny_topo_find_nvlink_fewer(bny_topo_finder *s) { all_fewer(s, true); }
+
+void bny_topo_find_nvlink_uneven(bny_topo_finder *s) { all_fewer(s, false); }
 
 /* ---- other faults of links --------------------------------------------------------------------------------------- */
 
 void bny_topo_find_nvlink_one_sided(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
-  for (int32_t r = 0; r < d->levels->nranks; r++) {
+  for (int32_t r = 0; r < d->levels->nranks && d->levels->rank_kind == BNY_TOPO_GPU; r++) {
     int32_t node = d->levels->ranks[r].node, links = d->topo->nnotes > 0 ? unlisted(d, node) : 0;
     if (links > 0 && !bny_topo_is_found(d, "nvlink-missing", node))
       bny_topo_find(s, node, "it does not list links of %d other GPU%s to it", links, bny_topo_plural(links));

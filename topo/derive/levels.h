@@ -90,7 +90,7 @@ typedef struct bny_topo_finding_kind {
   const char *id; /* "gpu-lost": stable */
   bny_topo_severity severity;
   const char *meaning;
-  const char *advice; /* "" for info */
+  const char *advice; /* "" for info; findings.c has another where the maker of the device matters */
 } bny_topo_finding_kind;
 
 typedef struct bny_topo_finding {
@@ -123,7 +123,8 @@ const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id);
 
 /* Adds a finding of a tool. It replaces one of the same kind about the same node alone; one about several nodes stands
  * for it. Returns false without memory. */
-bool bny_topo_finding_add(bny_topo_levels *levels, const char *id, int32_t node, const char *fact);
+bool bny_topo_finding_add(bny_topo_levels *levels, const bny_topo *topo, const char *id, int32_t node,
+                          const char *fact);
 
 /* Removes all findings of a kind. */
 void bny_topo_findings_remove(bny_topo_levels *levels, const char *id);

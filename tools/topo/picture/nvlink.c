@@ -177,7 +177,9 @@ static void find_mesh(topo_work *work, topo_nvlinks *v, int32_t host) {
   int32_t gpus[MESH_MOST], *place = work->scratch, ngpus = 0, degrees[MESH_MOST] = {0}, kept = 0;
   joint pair = {.a = -1};
   for (int32_t n = 0; n < work->topo->nnodes; n++) {
-    if (work->topo->nodes[n].kind != BNY_TOPO_GPU || work->spots[n].host != host) continue;
+    if (work->topo->nodes[n].kind != BNY_TOPO_GPU || work->spots[n].host != host ||
+        bny_topo_device(work->topo, n) != n) /* a partition has its device's links */
+      continue;
     if (ngpus == MESH_MOST) return;
     gpus[ngpus] = n;
     place[n] = ngpus++;
@@ -401,6 +403,7 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
 /* Marks GPUs without links in hosts where others have them. */
 static void mark_unlinked(topo_work *work, topo_nvlinks *v) {
   int32_t *linked = work->scratch, nnodes = work->topo->nnodes;
+  bool xgmi = v->njoints > 0 && v->joints[0].xgmi;
   memset(linked, 0, ((size_t)nnodes + 1) * sizeof *linked);
   for (int32_t i = 0; i < v->njoints; i++) {
     const joint *own = &v->joints[i];
@@ -408,9 +411,10 @@ static void mark_unlinked(topo_work *work, topo_nvlinks *v) {
     if (!own->bar) linked[own->b] = linked[work->spots[own->b].host] = 1;
   }
   for (int32_t n = 0; n < nnodes; n++) {
-    if (!drawn_gpu(work, n) || linked[n] || !linked[work->spots[n].host]) continue;
+    bool has = linked[n] || linked[bny_topo_device(work->topo, n)];
+    if (!drawn_gpu(work, n) || has || !linked[work->spots[n].host]) continue;
     topo_text(work, topo_spot_middle(work, n), work->frame + work->sky - 8, TOPO_SMALL, true, TOPO_COLOUR_SLOW,
-              TOPO_ANCHOR_MIDDLE, "no NVLink");
+              TOPO_ANCHOR_MIDDLE, xgmi ? "no xGMI" : "no NVLink");
   }
 }
 
