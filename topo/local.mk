@@ -62,6 +62,7 @@ noinst_LTLIBRARIES += libbanyan_topo.la
 libbanyan_topo_la_SOURCES = \
   %D%/export/export.h \
   %D%/export/hwloc.c \
+  %D%/export/matrix.c \
   %D%/export/nccl.c \
   %D%/export/synthetic.c
 libbanyan_topo_la_LIBADD = libbanyan_topo_model.la

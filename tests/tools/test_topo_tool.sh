@@ -159,6 +159,53 @@ run 0 --diff "host:2 gpu:4" "host:2 gpu:4"
 run 0 --from dgx-h100.txt --levels
 says '^rail +8 +4 +NET +50 .* 0-24 by 8'
 
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+run 0 --from one-gpu.txt
+cp "$work/out" "$work/plain"
+run 0 one-gpu.txt
+cmp -s "$work/out" "$work/plain" || fail "a file alone is not as with --from"
+for input in - /dev/stdin; do
+  cat one-gpu.txt | "$program" "$input" 2>&1 | tail -n +2 >"$work/out"
+  checks=$((checks + 1))
+  cmp -s "$work/out" <(tail -n +2 "$work/plain") || fail "$input is not read"
+done
+mkdir "$work/folder" "$work/folder/inner" "$work/empty"
+cp one-gpu.txt "$work/folder/b.txt"
+echo "host:2 gpu:2" >"$work/folder/a.txt"
+run 3 --check "$work/folder" dgx-h100.txt
+says "^$work/folder/a.txt: fault: nic-none: "
+[ "$(wc -l <"$work/out")" = 1 ] || fail "healthy files are not silent: $(cat "$work/out")"
+run 3 --check --from "$work/folder/a.txt" "$work/folder/b.txt" --json
+tells '^\[ \{.*"status": "fault".*"status": "healthy".*\} \]'
+run 2 --check one-gpu.txt nowhere.txt dgx-h100.txt
+says '^banyan-topo: nowhere.txt: No such file' err
+run 3 --check nowhere.txt "$work/folder/a.txt"
+run 0 --check one-gpu.txt dgx-h100.txt
+is_silent
+run 2 --check "$work/empty"
+says 'a folder without files' err
+run 2 --check "$work/folder" --save-profile "$work/profile.json"
+says 'takes one machine' err
+run 2 "$work/folder"
+says 'neither a file nor a pipe' err
+
+# ---- words that people use -------------------------------------------------------------------------------------------
+run 0 hgx-a100-4nic.txt --levels
+says '^NUMA node +2 +4'
+run 0 hgx-a100-4nic.txt --raw
+says $'^GPU0\t X \tNV12.*\tPXB\tNODE\tSYS\tSYS\t\t0\t\tN/A$'
+cp "$work/out" "$work/raw.txt"
+run 0 --diff hgx-a100-4nic.txt "$work/raw.txt"
+run 1 --diff "host gpu:8@sm90" "host nvswitch gpu:8@sm90"
+says '^~ level host: SYS → NVL, none → 371 GB/s, none → all to all$'
+run 1 --check "host gpu:2 nic:2@200000g"
+says 'said to run at 25000 GB/s'
+for bad in "ROCm System Management Interface|rocm-smi, .* give lstopo machine.xml" "SwitchName=s1 Nodes=n[1-4]|Slurm's topology.conf"; do
+  echo "${bad%%|*}" >"$work/bad.txt"
+  run 2 "$work/bad.txt"
+  says "${bad#*|}" err
+done
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 mkdir "$work/files"
 run 0 --from dgx-h100.txt -o "$work/files/a.json"
@@ -232,8 +279,10 @@ fi
 # ---- what is refused -------------------------------------------------------------------------------------------------
 run 2 --from one-gpu.txt --from one-gpu.txt
 says '^banyan-topo: --from is given twice' err
-run 2 one-gpu.txt
-says 'a file is shown with --from FILE' err
+run 2 one-gpu.txt dgx-h100.txt
+says 'dgx-h100.txt: one file at a time, but with --check and --diff' err
+run 2 --from one-gpu.txt dgx-h100.txt
+says 'one file at a time' err
 run 2 --diff one-gpu.txt
 says '--diff wants two' err
 run 2 --check --levels

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "topo/derive/levels.h"
+#include "topo/export/export.h"
 #include "topo/import/synthetic.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
@@ -258,6 +259,36 @@ TEST(several_tables) {
     ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), i == 3 ? 2 : 1);
     bny_topo_free(topo);
   }
+}
+
+/* A matrix that was written and is read again has the same hosts, devices and paths. */
+TEST_LOOP(matrices_written, 6) {
+  static const char *const names[] = {"hgx-a100-4nic.txt", "dgx-h100.txt",   "one-gpu.txt",
+                                      "two-islands.txt",   "spine-leaf.txt", "gb200-nvl72.txt"};
+  char path[4096];
+  bny_topo_error error = {0};
+  own_path(names[_i], path);
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  char *text = bny_topo_export_matrix(topo, &error);
+  if (text == NULL) ck_assert_str_eq(error.text, "no host has a GPU");
+  bny_topo *again = text == NULL ? NULL : load(text);
+  bny_topo_levels *levels[2] = {bny_topo_derive(topo), again == NULL ? NULL : bny_topo_derive(again)};
+  for (int32_t a = 0; again != NULL && a < levels[0]->nranks; a++) {
+    ck_assert_int_eq(levels[1]->nranks, levels[0]->nranks);
+    for (int32_t b = 0; b < a; b++) {
+      bny_topo_path before = bny_topo_path_between(topo, levels[0]->ranks[a].node, levels[0]->ranks[b].node);
+      bny_topo_path after = bny_topo_path_between(again, levels[1]->ranks[a].node, levels[1]->ranks[b].node);
+      bool same_host = levels[0]->ranks[a].host == levels[0]->ranks[b].host;
+      ck_assert_msg(!same_host || before == after, "%s: %d to %d", names[_i], a, b);
+    }
+    ck_assert_int_eq(levels[1]->ranks[a].nic_path, levels[0]->ranks[a].nic_path);
+  }
+  if (again != NULL) ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_NIC), bny_topo_count(topo, BNY_TOPO_NIC));
+  for (int i = 0; i < 2; i++) bny_topo_levels_free(levels[i]);
+  bny_topo_free(again);
+  bny_topo_free(topo);
+  free(text);
 }
 
 TEST(matrices_refused) {

@@ -76,6 +76,7 @@ char *topo_check(const topo_view *view, bool json, int *status, tool_error *erro
   for (int32_t f = 0; f < levels->nfindings; f++) {
     const bny_topo_finding *finding = &levels->findings[f];
     if (finding->severity == BNY_TOPO_INFO && !view->all) break;
+    if (view->titled) fprintf(out, "%s: ", view->title);
     topo_put(out, view, topo_ink_of_severity(finding->severity), bny_topo_severity_name(finding->severity));
     fprintf(out, ": %s: ", finding->id);
     topo_put(out, view, TOPO_INK_PLAIN, finding->text);

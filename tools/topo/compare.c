@@ -393,30 +393,48 @@ static void drop_tildes(char *text) {
   *to = '\0';
 }
 
+/* Appends the words that differ, or all of them if one side lacks the level. */
+static bool tell_level(const comparison *c, topo_string *text, const bny_topo_level *const sides[2]) {
+  static const int order[4] = {0, 3, 1, 2}; /* groups, path, speed, shape */
+  topo_string words[2][4];
+  bool differs = false;
+  memset(words, 0, sizeof words);
+  for (int side = 0; side < 2; side++) {
+    if (sides[side] != NULL) topo_level_words(c->views[side]->levels, sides[side], words[side]);
+    for (int w = 0; w < 4; w++) drop_tildes(words[side][w].text);
+  }
+  for (int i = 0; i < 4; i++) {
+    const char *before = words[0][order[i]].text, *after = words[1][order[i]].text;
+    const char *comma = differs ? ", " : "";
+    if (strcmp(before, after) == 0) continue;
+    differs = true;
+    if (sides[0] == NULL || sides[1] == NULL)
+      topo_append(text, "%s%s%s", comma, before, after);
+    else
+      topo_append(text, "%s%.60s %s %.60s", comma, before[0] == '\0' ? "none" : before, c->options->arrow,
+                  after[0] == '\0' ? "none" : after);
+  }
+  return differs;
+}
+
 static bool compare_levels(comparison *c) {
   bool good = true;
   for (int kind = 0; good && kind < BNY_TOPO_LEVEL_KINDS; kind++) {
-    topo_string text = {.text = ""}, sides[2] = {{.text = ""}, {.text = ""}};
-    for (int side = 0; side < 2; side++) {
-      const bny_topo_level *level = bny_topo_level_of(c->views[side]->levels, (bny_topo_level_kind)kind);
-      if (level != NULL) {
-        topo_append_level(&sides[side], c->views[side]->levels, level);
-        drop_tildes(sides[side].text);
-      }
-    }
-    bool before = sides[0].text[0] != '\0', after = sides[1].text[0] != '\0';
-    topo_append(&text, "level %s: ", bny_topo_level_name((bny_topo_level_kind)kind));
-    if (before && after)
-      topo_append(&text, "%.120s %s %.120s", sides[0].text, c->options->arrow, sides[1].text);
-    else
-      topo_append(&text, "%s%s", sides[0].text, sides[1].text);
-    topo_change change = {.kind = before && after ? TOPO_CHANGED
-                                  : before        ? TOPO_MISSING
-                                                  : TOPO_ADDED,
+    topo_string text = {.text = ""};
+    const bny_topo_level *sides[2];
+    for (int side = 0; side < 2; side++)
+      sides[side] = bny_topo_level_of(c->views[side]->levels, (bny_topo_level_kind)kind);
+    int named = sides[0] == NULL;
+    if (sides[named] == NULL) continue;
+    topo_append(&text, "level %s: ", topo_level_name(c->views[named], sides[named]));
+    bool differs = tell_level(c, &text, sides);
+    topo_change change = {.kind = sides[0] != NULL && sides[1] != NULL ? TOPO_CHANGED
+                                  : sides[0] != NULL                   ? TOPO_MISSING
+                                                                       : TOPO_ADDED,
                           .what = "level",
                           .text = text.text,
                           .nodes = {-1, -1}};
-    good = strcmp(sides[0].text, sides[1].text) == 0 || report(c, &change);
+    good = !differs || report(c, &change);
   }
   return good;
 }

@@ -74,8 +74,11 @@ void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind);
 /* Appends the model, "NVIDIA H100 80GB HBM3", or the generation if only that is known. */
 void topo_append_model(topo_string *string, const bny_topo_node *node);
 
-/* Appends "4 groups of 8 GPUs, NVL, 371 GB/s, all to all". */
-void topo_append_level(topo_string *string, const bny_topo_levels *levels, const bny_topo_level *level);
+/* Sets words of a level: "4 groups of 8 GPUs", "371 GB/s", "all to all", "NVL". */
+void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]);
+
+/* Returns a level's name for people: that of packages is "NUMA node" if packages are not known. */
+const char *topo_level_name(const topo_view *view, const bny_topo_level *level);
 
 /* Writes the title of a part of the picture. */
 void topo_put_heading(FILE *out, const topo_view *view, const char *text);

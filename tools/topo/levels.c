@@ -45,7 +45,8 @@ static void words_of(const bny_topo_levels *levels, const bny_topo_level *level,
   topo_append(&words[0], "%d group%s of ", (int)level->ngroups, level->ngroups == 1 ? "" : "s");
   if (s.least < s.most) topo_append(&words[0], "%d to ", (int)s.least);
   topo_append_count(&words[0], s.most, levels->rank_kind);
-  if (s.slowest > 0 && s.slowest < 0.995 * s.fastest) topo_append(&words[1], "%.3g to ", s.slowest);
+  if (s.slowest > 0 && s.slowest < 0.995 * s.fastest)
+    topo_append(&words[1], s.slowest >= 1000 ? "%.0f to " : "%.3g to ", s.slowest);
   topo_append_speed(&words[1], s.fastest, s.assumed);
   if (s.most > 1) {
     topo_append(&words[2], "%s%s", s.all_to_all ? "all to all" : "",
@@ -55,12 +56,17 @@ static void words_of(const bny_topo_levels *levels, const bny_topo_level *level,
   }
 }
 
-void topo_append_level(topo_string *string, const bny_topo_levels *levels, const bny_topo_level *level) {
-  topo_string words[3] = {{.text = ""}, {.text = ""}, {.text = ""}};
+void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]) {
   summary s = summarise(level);
   words_of(levels, level, words);
-  topo_append(string, "%s%s%s", words[0].text, s.most > 1 ? ", " : "", s.most > 1 ? bny_topo_path_name(s.path) : "");
-  for (int w = 1; w < 3; w++) topo_append(string, "%s%s", words[w].text[0] == '\0' ? "" : ", ", words[w].text);
+  topo_append(&words[3], "%s", s.most > 1 ? bny_topo_path_name(s.path) : "");
+}
+
+const char *topo_level_name(const topo_view *view, const bny_topo_level *level) {
+  int32_t node = level->nmembers > 0 ? view->levels->ranks[level->members[0]].node : -1;
+  bool numa =
+      level->kind == BNY_TOPO_LEVEL_PACKAGE && node >= 0 && bny_topo_ancestor(view->topo, node, BNY_TOPO_PACKAGE) < 0;
+  return numa ? "NUMA node" : bny_topo_level_name(level->kind);
 }
 
 static void put_level(FILE *out, const topo_view *view, const bny_topo_level *level, const int32_t widths[2]) {
@@ -68,13 +74,13 @@ static void put_level(FILE *out, const topo_view *view, const bny_topo_level *le
   summary s = summarise(level);
   const char *path = s.most > 1 ? bny_topo_path_name(s.path) : "-";
   words_of(view->levels, level, words);
-  fprintf(out, "  %-9s%-*s", bny_topo_level_name(level->kind), (int)widths[0] + 2, words[0].text);
+  fprintf(out, "  %-11s%-*s", topo_level_name(view, level), (int)widths[0] + 2, words[0].text);
   topo_put(out, view, topo_ink_of_path(s.path), path);
   if (words[1].text[0] != '\0' || words[2].text[0] != '\0') {
     topo_put_blanks(out, 6 - (int32_t)strlen(path));
     topo_put(out, view, TOPO_INK_SPEED, words[1].text);
   }
-  if (words[2].text[0] != '\0' && 21 + widths[0] + widths[1] + topo_width(words[2].text) <= view->columns) {
+  if (words[2].text[0] != '\0' && 23 + widths[0] + widths[1] + topo_width(words[2].text) <= view->columns) {
     topo_put_blanks(out, widths[1] + 2 - topo_width(words[1].text));
     topo_put(out, view, s.uniform ? TOPO_INK_PLAIN : TOPO_INK_WARNING, words[2].text);
   }
@@ -110,14 +116,18 @@ typedef struct row {
   int32_t count;
 } row;
 
-static row row_of(const bny_topo_level *level, int32_t first, int32_t count) {
+static row row_of(const topo_view *view, const bny_topo_level *level, int32_t first, int32_t count) {
   const bny_topo_group *group = &level->groups[first];
   row r = {.ink = topo_ink_of_path(group->path), .level = level, .first = first, .count = count};
-  snprintf(r.cells[0], sizeof r.cells[0], "%s", bny_topo_level_name(level->kind));
+  snprintf(r.cells[0], sizeof r.cells[0], "%s", topo_level_name(view, level));
   snprintf(r.cells[1], sizeof r.cells[1], "%d", (int)count);
   snprintf(r.cells[2], sizeof r.cells[2], "%d", (int)group->count);
   snprintf(r.cells[3], sizeof r.cells[3], "%s", bny_topo_path_name(group->path));
-  snprintf(r.cells[4], sizeof r.cells[4], group->gbytes_per_s > 0 ? "%.4g" : "?", group->gbytes_per_s);
+  snprintf(r.cells[4], sizeof r.cells[4],
+           group->gbytes_per_s >= 1000 ? "%.0f"
+           : group->gbytes_per_s > 0   ? "%.4g"
+                                       : "?",
+           group->gbytes_per_s);
   snprintf(r.cells[5], sizeof r.cells[5], group->latency_us > 0 ? "%.3g us" : "?", group->latency_us);
   snprintf(r.cells[6], sizeof r.cells[6], "%s%s", group->all_to_all ? "all to all" : "partial",
            group->uniform ? "" : ", uneven");
@@ -189,7 +199,7 @@ static row *make_rows(const topo_view *view, int32_t *nrows) {
              !alike(&level->groups[rows[found].first], &level->groups[g]))
         found++;
       if (found == *nrows || found == start + KINDS_MOST)
-        rows[(*nrows)++] = row_of(level, g, 1);
+        rows[(*nrows)++] = row_of(view, level, g, 1);
       else
         snprintf(rows[found].cells[1], sizeof rows[found].cells[1], "%d", (int)++rows[found].count);
     }

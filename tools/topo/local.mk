@@ -5,6 +5,7 @@ banyan_topo_SOURCES = \
   %D%/diff.c \
   %D%/explain.c %D%/explain.h \
   %D%/findings.c \
+  %D%/inputs.c %D%/inputs.h \
   %D%/json.c %D%/json.h \
   %D%/levels.c \
   %D%/line.c %D%/line.h \

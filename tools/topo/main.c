@@ -14,6 +14,7 @@
 #include "place/price.h"
 #include "tools/topo/check.h"
 #include "tools/topo/explain.h"
+#include "tools/topo/inputs.h"
 #include "tools/topo/measure/measure.h"
 #include "tools/topo/output.h"
 #include "tools/topo/view.h"
@@ -43,8 +44,10 @@ typedef struct machine {
 typedef struct arguments {
   task task;
   const char *from[2]; /* NULL: this machine; [1] is for --diff */
-  const char *format;  /* NULL: by the suffix of output, otherwise text */
-  const char *output;  /* NULL: standard output */
+  char **more;         /* --check: further inputs */
+  int nmore;
+  const char *format; /* NULL: by the suffix of output, otherwise text */
+  const char *output; /* NULL: standard output */
   colouring colour;
   bool all;
   const char *measure_only; /* the first option given that goes with --measure; NULL: none */
@@ -83,20 +86,27 @@ static bool parse_format(void *opaque, const char *text, tool_error *error) {
   return topo_format_find(format) != NULL || tool_error_set(error, "--format %.60s: not one of " TOPO_FORMATS, format);
 }
 
+static bool parse_raw(void *opaque, const char *text, tool_error *error) {
+  (void)text;
+  return parse_format(opaque, "matrix", error);
+}
+
 static const bny_name colourings[] = {
     {"auto", COLOUR_AUTO}, {"always", COLOUR_ALWAYS}, {"never", COLOUR_NEVER}, {NULL, 0}};
 
 static const tool_option options[] = {
     {"from", "FILE|DESCRIPTION",
-     "Another machine or cluster, by a file or a line of text: see TOPOLOGIES in the man page.", .kind = TOOL_CALL,
-     .check = parse_from},
+     "Another machine or cluster, by a file, - for standard input, or a line of text: see TOPOLOGIES in the man page. "
+     "The option may be left out: FILE alone is the same.",
+     .kind = TOOL_CALL, .check = parse_from},
     {"format", "FORMAT",
      "text, the picture and the default; json; svg, a picture in one file; dot, for Graphviz; xml, of "
-     "NCCL, for NCCL_TOPO_FILE; synthetic, a description; or hwloc, one of hwloc's, for HWLOC_SYNTHETIC. See FORMATS "
-     "in the "
-     "man page.",
+     "NCCL, for NCCL_TOPO_FILE; synthetic, a description; hwloc, one of hwloc's, for HWLOC_SYNTHETIC; or matrix. See "
+     "FORMATS in the man page.",
      .kind = TOOL_CALL, .check = parse_format},
     {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
+    {"raw", NULL, "The matrix of paths as nvidia-smi topo -m prints it, also of other machines: --format matrix.",
+     .kind = TOOL_CALL, .check = parse_raw},
     {"output", "FILE",
      "Write there instead of to standard output. Without --format the suffix tells the format: " TOPO_SUFFIXES
      ". The file is written whole or stays as it was.",
@@ -111,7 +121,8 @@ static const tool_option options[] = {
     {"check", NULL,
      "Is it healthy? Faults and notes, a line each: severity, id, what is wrong where, and what to do. Nothing is "
      "printed if nothing is wrong. The exit status is 0 if it is healthy, 1 if there are notes alone, 3 if there are "
-     "faults. See CHECKING in the man page.",
+     "faults. Of several files, or of the files in a folder, each line begins with the file. See CHECKING in the man "
+     "page.",
      TOOL_VALUE_AT(task, TASK_CHECK)},
     {"diff", NULL, "What differs between two files or descriptions, FIRST and SECOND.", TOOL_VALUE_AT(task, TASK_DIFF)},
     {"measure", NULL,
@@ -153,8 +164,13 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
       return tool_error_set(error, "--diff wants two files or descriptions: " PROGRAM " --diff FIRST SECOND");
     a->from[0] = argv[optind];
     a->from[1] = argv[optind + 1];
+  } else if (rest > 0 && a->task != TASK_CHECK && (rest > 1 || a->from[0] != NULL)) {
+    return tool_error_set(error, "%.100s: one file at a time, but with --check and --diff", argv[argc - 1]);
   } else if (rest > 0) {
-    return tool_error_set(error, "%.100s: not an option; a file is shown with --from FILE", argv[optind]);
+    int first = a->from[0] == NULL;
+    a->from[0] = first ? argv[optind] : a->from[0];
+    a->more = argv + optind + first;
+    a->nmore = rest - first;
   }
   if (a->format == NULL && a->output != NULL && strcmp(a->output, "-") != 0) {
     a->format = topo_format_of_path(a->output);
@@ -179,8 +195,8 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
-    .usage = "[--from FILE|DESCRIPTION] [--levels|--check|--explain BYTES] [OPTION]...\n"
-             "--check [--from FILE] [--profile FILE] [--save-profile FILE] [--mute ID[,ID]]\n"
+    .usage = "[FILE|DESCRIPTION|-] [--levels|--check|--explain BYTES] [OPTION]...\n"
+             "--check [FILE|FOLDER]... [--profile FILE] [--save-profile FILE] [--mute ID[,ID]]\n"
              "--diff FIRST SECOND [--json] [-o FILE]\n"
              "--measure [--ranks N] [--seconds S] [--save-costs FILE] [--json] [-o FILE]",
     .about =
@@ -217,7 +233,7 @@ static void set_up_view(const arguments *a, topo_view *view) {
 
 /* Sets the title to the given name, made printable and UTF-8. */
 static void set_title(machine *m, const char *from) {
-  const char *name = from == NULL ? "this machine" : from;
+  const char *name = from == NULL ? "this machine" : strcmp(from, "-") == 0 ? "standard input" : from;
   size_t length = strlen(name);
   if (length >= sizeof m->title) /* the end is more specific */
     snprintf(m->title, sizeof m->title, "...%s", name + length - (sizeof m->title - 4));
@@ -307,6 +323,45 @@ static char *check(const arguments *a, machine machines[2], int *exit_status, to
   return text;
 }
 
+/* Appends the check of one input. One that cannot be read is an error line, and the others are still checked. */
+static bool check_one(const arguments *a, const char *name, machine machines[2], FILE *out, int *worst, bool *first,
+                      tool_error *error) {
+  tool_error why = {.text = ""};
+  int exit_status = TOOL_EXIT_OK;
+  machines[0] = (machine){.topo = NULL};
+  bool loaded = load(a, name, &machines[0], &why);
+  machines[0].view.titled = true;
+  char *text = loaded ? check(a, machines, &exit_status, error) : NULL;
+  unload(&machines[0]);
+  machines[0] = (machine){.topo = NULL};
+  if (text == NULL && loaded) return false;
+  if (text == NULL) fprintf(stderr, PROGRAM ": %s\n", why.text);
+  if (text == NULL) exit_status = TOOL_EXIT_USAGE;
+  *worst = exit_status > *worst ? exit_status : *worst; /* in this order */
+  if (text != NULL) fprintf(out, "%s%s", strcmp(a->format, "json") != 0 ? "" : *first ? "[\n" : ",\n", text);
+  *first = *first && text == NULL;
+  free(text);
+  return true;
+}
+
+/* Checks several inputs. JSON is an array. */
+static char *check_all(const arguments *a, const topo_inputs *inputs, machine machines[2], int *exit_status,
+                       tool_error *error) {
+  char *text = NULL;
+  size_t bytes;
+  bool good = true, first = true, json = strcmp(a->format, "json") == 0;
+  FILE *out = open_memstream(&text, &bytes);
+  *exit_status = TOOL_EXIT_OK;
+  for (int32_t i = 0; out != NULL && good && i < inputs->count; i++)
+    good = check_one(a, inputs->names[i], machines, out, exit_status, &first, error);
+  if (out != NULL && json) fputs(first ? "[]\n" : "]\n", out);
+  good = out != NULL && fclose(out) == 0 && good;
+  if (good) return text;
+  if (error->text[0] == '\0') tool_error_set(error, "out of memory");
+  free(text);
+  return NULL;
+}
+
 /* Returns the text to write, for the caller to free; NULL and *error. */
 static char *work(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
   bool json = strcmp(a->format, "json") == 0;
@@ -328,12 +383,21 @@ int main(int argc, char **argv) {
   int exit_status;
   setlocale(LC_CTYPE, "");
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
+  topo_inputs inputs = {.names = NULL};
   const char *other = a.task == TASK_DIFF ? a.from[1] : a.profile;
-  bool ok = load(&a, a.from[0], &machines[0], &error) && (other == NULL || load(&a, other, &machines[1], &error));
-  char *text = ok ? work(&a, machines, &exit_status, &error) : NULL;
+  bool ok = a.task != TASK_CHECK || a.from[0] == NULL || topo_inputs_add(&inputs, a.from[0], &error);
+  for (int i = 0; ok && i < a.nmore; i++) ok = topo_inputs_add(&inputs, a.more[i], &error);
+  bool several = inputs.count > 1 || (inputs.count == 1 && strcmp(inputs.names[0], a.from[0]) != 0);
+  if (ok && several && a.save_profile != NULL) ok = tool_error_set(&error, "--save-profile takes one machine");
+  ok = ok && (several || load(&a, a.from[0], &machines[0], &error)) &&
+       (other == NULL || load(&a, other, &machines[1], &error));
+  char *text = !ok       ? NULL
+               : several ? check_all(&a, &inputs, machines, &exit_status, &error)
+                         : work(&a, machines, &exit_status, &error);
   ok = text != NULL && topo_output(a.output, text, &error);
   free(text);
   unload(&machines[0]);
   unload(&machines[1]);
+  topo_inputs_free(&inputs);
   return tool_error_usage(&error, ok) ? exit_status : tool_options_fail(&program, &error);
 }

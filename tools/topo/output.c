@@ -42,6 +42,11 @@ static char *view_synthetic(const topo_view *view, tool_error *error) {
   return lined(refused(bny_topo_export_synthetic(view->topo, &why), &why, "no description fits", error), error);
 }
 
+static char *view_matrix(const topo_view *view, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  return refused(bny_topo_export_matrix(view->topo, &why), &why, "no matrix can be made of it", error);
+}
+
 static char *view_hwloc(const topo_view *view, tool_error *error) {
   bny_topo_error why = {.text = ""};
   return lined(refused(bny_topo_export_hwloc(view->topo, &why), &why, "no description of hwloc's fits", error), error);
@@ -50,7 +55,7 @@ static char *view_hwloc(const topo_view *view, tool_error *error) {
 static const topo_format formats[] = {
     {"text", ".txt", topo_view_tree}, {"json", ".json", topo_view_json}, {"svg", ".svg", topo_view_svg},
     {"dot", ".dot", topo_view_dot},   {"xml", ".xml", view_xml},         {"synthetic", NULL, view_synthetic},
-    {"hwloc", NULL, view_hwloc},
+    {"hwloc", NULL, view_hwloc},      {"matrix", NULL, view_matrix},
 };
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };

@@ -5,7 +5,7 @@
 
 #include "tools/topo/view.h"
 
-#define TOPO_FORMATS "text, json, svg, dot, xml, synthetic, hwloc"
+#define TOPO_FORMATS "text, json, svg, dot, xml, synthetic, hwloc, matrix"
 #define TOPO_SUFFIXES ".txt, .json, .svg, .dot, .xml"
 typedef struct topo_format {
   const char *name, *suffix; /* suffix of such files; NULL: none */

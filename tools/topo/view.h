@@ -18,6 +18,7 @@ typedef struct topo_view {
   bool colour;                          /* text: escape sequences */
   bool utf8;                            /* text: box characters, otherwise ASCII */
   bool all;                             /* text: equal parts are not folded */
+  bool titled;                          /* --check: lines begin with the title */
   int32_t columns;                      /* text: maximum width */
   const bny_topo_probe_report *reports; /* from this machine's probes */
   int32_t nreports;

@@ -187,7 +187,7 @@ void bny_topo_find_nic_implausible(bny_topo_finder *s) {
     if (link->kind != BNY_TOPO_LINK_NET || link->gbytes_per_s <= 0 || bny_topo_net_speed(topo, link) > 0) continue;
     int32_t nic = bny_topo_ancestor(topo, link->from, BNY_TOPO_NIC);
     bny_topo_find(s, nic >= 0 ? nic : bny_topo_ancestor(topo, link->to, BNY_TOPO_NIC),
-                  "it is said to run at %.4g GB/s, which no NIC does", link->gbytes_per_s);
+                  "it is said to run at %.0f GB/s, which no NIC does", link->gbytes_per_s);
   }
 }
 

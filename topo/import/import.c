@@ -30,7 +30,31 @@ static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
   return *importer;
 }
 
+/* Other formats that people try, by what is in the first bytes of them, and what to give instead. */
+static const struct {
+  const char *words, *format, *instead;
+} others[] = {
+    {"ROCm System Management Interface", "output of rocm-smi",
+     "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
+    {"LINK TYPE TABLE", "output of amd-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
+    {"SwitchName=", "Slurm's topology.conf",
+     "give ibnetdiscover, or a description such as leaf:4 host:8 gpu:8 nic:8@400g"},
+    {"NodeName=", "Slurm's configuration", "give a description such as leaf:4 host:8 gpu:8 nic:8@400g"},
+    {"NVIDIA-SMI ", "the table of nvidia-smi", "give nvidia-smi -q -x or nvidia-smi topo -m"},
+    {"==NVSMI LOG==", "the text of nvidia-smi -q", "give nvidia-smi -q -x, which is XML"},
+    {"Machine (", "lstopo's text", "give lstopo machine.xml"},
+    {"NUMANode L#", "lstopo's text", "give lstopo machine.xml"},
+    {"CA '", "output of ibstat", "give ibnetdiscover, or banyan-topo -o machine.json of that machine"},
+    {"hca_id:", "output of ibv_devinfo", "give ibnetdiscover, or banyan-topo -o machine.json of that machine"},
+    {"PCI bridge:", "output of lspci", "give lstopo machine.xml"},
+    {"Architecture:", "output of lscpu", "give lstopo machine.xml"},
+    {"topology/tree", "a cluster model of topograph", "give ibnetdiscover, or a description"},
+    {"switches:", "YAML", "give ibnetdiscover, JSON of banyan-topo, or a description"},
+    {"\xff\xfe", "UTF-16", "write it anew as UTF-8: iconv -f UTF-16 -t UTF-8"},
+};
+
 static bool refuse_unknown(const char *text, size_t bytes, bny_topo_error *error) {
+  enum { LOOKED_AT = 16384 };
   char root[64];
   int line;
   if (bytes == 0) return bny_topo_fail(error, 0, "empty");
@@ -38,6 +62,10 @@ static bool refuse_unknown(const char *text, size_t bytes, bny_topo_error *error
     return bny_topo_fail(
         error, line, "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>, <nvidia_smi_log>)",
         root);
+  }
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    if (memmem(text, bytes < LOOKED_AT ? bytes : LOOKED_AT, others[i].words, strlen(others[i].words)) != NULL)
+      return bny_topo_fail(error, 1, "this seems to be %s, which is not read: %s", others[i].format, others[i].instead);
   }
   return bny_topo_fail(error, 1,
                        "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "

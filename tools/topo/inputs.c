@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/topo/inputs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MOST = 100000 };
+
+/* Takes `name`. */
+static bool add(topo_inputs *inputs, char *name, tool_error *error) {
+  if (name != NULL && inputs->count == inputs->capacity) {
+    int32_t capacity = inputs->capacity == 0 ? 16 : 2 * inputs->capacity;
+    char **grown = realloc(inputs->names, (size_t)capacity * sizeof *grown);
+    if (grown != NULL) {
+      inputs->names = grown;
+      inputs->capacity = capacity;
+    }
+  }
+  if (name == NULL || inputs->count == inputs->capacity || inputs->count == MOST) {
+    free(name);
+    return tool_error_set(error, inputs->count == MOST ? "more than %d files" : "out of memory", MOST);
+  }
+  inputs->names[inputs->count++] = name;
+  return true;
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static bool add_folder(topo_inputs *inputs, const char *folder, tool_error *error) {
+  int32_t first = inputs->count;
+  DIR *directory = opendir(folder);
+  if (directory == NULL) return tool_error_set(error, "%.300s: %s", folder, strerror(errno));
+  bool good = true;
+  for (struct dirent *entry; good && (entry = readdir(directory)) != NULL;) {
+    char *path = NULL;
+    struct stat about;
+    if (entry->d_name[0] == '.') continue;
+    if (asprintf(&path, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", entry->d_name) < 0) path = NULL;
+    if (path != NULL && (stat(path, &about) != 0 || !S_ISREG(about.st_mode)))
+      free(path);
+    else
+      good = add(inputs, path, error);
+  }
+  closedir(directory);
+  if (good && inputs->count == first) good = tool_error_set(error, "%.300s: a folder without files", folder);
+  if (good) qsort(inputs->names + first, (size_t)(inputs->count - first), sizeof *inputs->names, by_name);
+  return good;
+}
+
+bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error) {
+  struct stat about;
+  if (stat(name, &about) == 0 && S_ISDIR(about.st_mode)) return add_folder(inputs, name, error);
+  return add(inputs, strdup(name), error);
+}
+
+void topo_inputs_free(topo_inputs *inputs) {
+  for (int32_t i = 0; i < inputs->count; i++) free(inputs->names[i]);
+  free(inputs->names);
+}
