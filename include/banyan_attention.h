@@ -50,7 +50,18 @@ typedef struct banyan_queries {
 typedef enum banyan_kv_rows { BANYAN_KV_ROWS_PLAIN = 0, BANYAN_KV_ROWS_FLASHMLA_FP8 } banyan_kv_rows;
 
 /* Queries of sequences against this rank's keys and values: softmax over scale * q.k with grouped heads. Query
- * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. */
+ * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous.
+ *
+ * Range. Below, a logit is in base 2: scale * log2(e) * q.k, times k_scale.
+ * - Logits. On the host q.k is summed with the scale in q where the scale is below 1. So a logit overflows alone: one
+ *   above 3.4e38, or a sum on the way to it, makes the row NaN. A key whose logit is below -3.4e38 counts as absent.
+ * - Values. On the host a row overflows where its result does: at 3.4e38, less a rounding. Where a logit is beyond
+ *   +-2^29, sums of 512 values must stay below that too. Values below 2^-116 in a column beside larger ones of 2^118 or
+ *   more lose precision.
+ * - Infinite values. A column with one is infinite or NaN: NaN with infinities of both signs, and where the key's
+ *   weight vanishes beside others (below 2^-125 of the largest). Over ranks likewise.
+ * - Devices. Sums are in f32 there: q.k before the scale, and values over all keys by weights up to 1. Either makes the
+ *   row infinite or NaN where it passes 3.4e38. */
 typedef struct banyan_attention_desc {
   size_t size;
   int32_t batch;     /* batch x heads is at most 2^31 - 1; 0 is allowed */

@@ -12,6 +12,8 @@
  * Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32
  * as well, one product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which
  * multiply values as well: values below 2^-100 or so lose precision there.
+ * The power of two of a scale below 1 goes into q, so sums of products overflow with logits alone. Where sums of values
+ * overflow, the row is made again with m raised by 10, and n is exported with d in [1/2, 1).
  * Eight-bit elements are converted to f32 or bf16, and f16 to f32 or two bf16, which is exact. The scale of a KV head
  * is a factor of the logits' scale, and of the sums in double. FlashMLA's scales are factors of the f32 elements, each
  * product rounded once.

@@ -191,7 +191,7 @@ static void run(const bny_attention_task *task, int32_t first, int32_t last, bny
     return;
   }
   configure_tiles(rows_of(task), task->heads);
-  attention_run(task, first, last, sums);
+  attention_pass(task, first, last, -INFINITY, sums);
   _tile_release();
   for (int32_t h = 0; h < task->heads; h++) {
     if (is_finite(task, sums, h)) continue;

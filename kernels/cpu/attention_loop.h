@@ -80,6 +80,7 @@ typedef struct attention_work {
   double d[ATTENTION_LANES + ATTENTION_SPARE];                                  /* of the tiles before */
   float k_factor;                /* of logits as the hooks compute them, to true ones */
   double v_factor;               /* the same of sums */
+  double q_factor;               /* a power of two of queries, so that sums overflow with logits alone */
   int32_t q_stride, n_stride;    /* floats between rows */
   int32_t row, rows;             /* the rows that hooks work on */
   attention_next next_k, next_v; /* of the next tile, if it is known */
@@ -154,14 +155,16 @@ static inline double attention_max(const attention_work *work, int32_t h) {
 /* Returns a whole number that covers `top`: from 2^24 on, where floats are whole numbers, the one at or below it. */
 static inline float attention_cover(double top) {
   if (fabs(top) < 0x1p24) return (float)ceil(top);
+  if (top > (double)FLT_MAX) return INFINITY;
   float nearest = (float)top;
   return (double)nearest > top ? nextafterf(nearest, -INFINITY) : nearest;
 }
 
-/* Raises the max of row h to cover `top`. What was weighed so far is scaled, `quads` of this tile included. */
+/* Raises the max of row h to cover `top`. What was weighed so far is scaled, `quads` of this tile included. A row whose
+ * max is beyond floats gets an infinite one. Logits below floats are as -inf. */
 static inline void attention_raise(attention_work *work, int32_t h, double top, int32_t quads) {
   double m = attention_max(work, h);
-  if (!(top > m)) return;
+  if (!(top > m) || top < -(double)FLT_MAX) return;
   float raised = attention_cover(top);
   double factor = bny_attention_rescale(m, (double)raised);
   float *n = work->n + h * work->n_stride;
@@ -244,6 +247,7 @@ static void attention_queries(const bny_attention_task *task, banyan_dtype form,
     attention_convert(task->q[h], plain, task->q_dtype, q);
     if (task->rope_dim > 0) attention_convert(task->q_rope[h], task->rope_dim, task->q_dtype, q + plain);
     for (int32_t i = task->head_dim; i < work->q_stride; i++) q[i] = 0;
+    for (int32_t i = 0; work->q_factor != 1 && i < task->head_dim; i++) q[i] = (float)((double)q[i] * work->q_factor);
     attention_pack(task, form, work, h);
   }
 }
@@ -511,7 +515,16 @@ static void attention_over_rows(const bny_attention_task *task, banyan_dtype for
   }
 }
 
-static void attention_run(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums) {
+/* Splits the factor of logits: a power of two that makes it at least 1 goes into the queries. */
+static inline void attention_split_factor(double factor, attention_work *work) {
+  int by = factor == 0 || ilogb(factor) > 0 ? 0 : ilogb(factor);
+  work->q_factor = ldexp(1, by);
+  work->k_factor = (float)ldexp(factor, -by);
+}
+
+/* `top`: -INFINITY, or the max at first, which no logit passes. */
+static __attribute__((noinline)) void attention_pass(const bny_attention_task *task, int32_t first, int32_t last,
+                                                     float top, bny_attention_sums *sums) {
   attention_work work;
   work.q_stride = bny_attention_padded(task->head_dim);
   work.n_stride = bny_attention_padded(task->value_dim);
@@ -519,7 +532,7 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   memset(sums->n, 0, (size_t)(task->heads * work.n_stride) * sizeof sums->n[0]);
   memset(work.tile_d, 0, sizeof work.tile_d);
   memset(work.d, 0, sizeof work.d);
-  for (int32_t i = 0; i < ATTENTION_LANES + ATTENTION_SPARE; i++) work.minus_m[i] = FLT_MAX;
+  for (int32_t i = 0; i < ATTENTION_LANES + ATTENTION_SPARE; i++) work.minus_m[i] = top > -INFINITY ? -top : FLT_MAX;
   for (int32_t h = 0; h < task->heads; h++) sums->m[h] = -INFINITY;
   work.row = 0;
   work.rows = task->heads;
@@ -527,9 +540,9 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   work.far = attention_prefetches_far();
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype form = is_plain ? attention_form(task) : BANYAN_F32;
-  attention_queries(task, form, &work);
   double factor = attention_factor(form);
-  work.k_factor = (float)(task->scale_log2 * task->k_scale / factor);
+  attention_split_factor(task->scale_log2 * task->k_scale / factor, &work);
+  attention_queries(task, form, &work);
   work.v_factor = task->v_scale / factor;
   int32_t gathered = (int)form & ATTENTION_MATRIX ? ATTENTION_MATRIX_TILE : ATTENTION_LONG_TILE;
   if (task->pages && task->page_keys < gathered && !task->sights)
@@ -545,5 +558,43 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
     sums->d[h] = (d[0] + d[1]) + (d[2] + d[3]);
   }
 }
+
+#ifndef ATTENTION_MATRIX_ONLY
+/* Returns true if the row's values passed floats on the way, or are not finite. */
+static inline bool attention_overflowed(const bny_attention_task *task, const bny_attention_sums *sums, int32_t h) {
+  const double *n = sums->n + h * bny_attention_padded(task->value_dim);
+  bool is_over = false;
+  for (int32_t j = 0; j < task->value_dim; j++) is_over |= !(fabs(n[j]) <= DBL_MAX);
+  return is_over && isfinite(sums->d[h]) && isfinite(sums->m[h]);
+}
+
+/* Makes such a row again with a max so much higher that the weights of a block add up to less than 1/2. */
+static __attribute__((noinline)) void attention_again(const bny_attention_task *task, int32_t first, int32_t last,
+                                                      int32_t h, bny_attention_sums *sums) {
+  enum { HIGHER = 10 };
+  _Alignas(
+      bny_attention_sums) char room[offsetof(bny_attention_sums, n) + BNY_ATTENTION_VALUE_DIM_MAX * sizeof(double)];
+  bny_attention_sums *again =
+      (bny_attention_sums *)(void *)room; /* cut off behind one row, which compilers need not know */
+  __asm__("" : "+r"(again));
+  bny_attention_task one = *task;
+  float top = (float)(sums->m[h] + HIGHER);
+  if ((double)top < sums->m[h] + HIGHER) top = nextafterf(top, INFINITY);
+  one.heads = 1;
+  one.q[0] = task->q[h];
+  one.q_rope[0] = task->q_rope[h];
+  if (task->sights) one.sights = task->sights + h;
+  attention_pass(&one, first, last, top, again);
+  sums->m[h] = again->m[0];
+  sums->d[h] = again->d[0];
+  memcpy(sums->n + h * bny_attention_padded(task->value_dim), again->n, (size_t)task->value_dim * sizeof *sums->n);
+}
+
+static void attention_run(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums) {
+  attention_pass(task, first, last, -INFINITY, sums);
+  for (int32_t h = 0; h < task->heads; h++)
+    if (attention_overflowed(task, sums, h)) attention_again(task, first, last, h, sums);
+}
+#endif
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention.h"
 
+#include <float.h>
 #include <string.h>
 
 const bny_attention_kernels *const bny_attention_table[] = {
@@ -49,16 +50,31 @@ void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, 
   }
 }
 
+/* Returns the power of two that brings d to [1/2, 1) for a row whose sums are beyond floats, where the max is good for
+ * that; else 0. */
+static int too_large_by(const double *n, int32_t count, double m, double d) {
+  double most = 0;
+  int by;
+  for (int32_t j = 0; j < count; j++)
+    if (fabs(n[j]) > most && fabs(n[j]) <= DBL_MAX) most = fabs(n[j]);
+  if (most <= (double)FLT_MAX) return 0;
+  frexp(d, &by);
+  return (double)(float)(m + by) == m + by ? by : 0;
+}
+
 void bny_attention_finish(const bny_attention_task *task, const bny_attention_sums *sums, float *m, float *d,
                           float *n) {
   int32_t stride = bny_attention_padded(task->value_dim);
   for (int32_t h = 0; h < task->heads; h++) {
-    /* A NaN in d, or -inf still in m, would look like an empty row. */
-    bool is_nan = isnan(sums->d[h]);
-    m[h] = is_nan ? NAN : (float)sums->m[h] + 0.0f; /* avoids -0, which ceil() can return */
-    d[h] = is_nan ? 1 : (float)sums->d[h];
+    const double *from = sums->n + h * stride;
+    float *to = n + (int64_t)h * task->value_dim;
+    /* A NaN in d, or an infinite m, would look like another row. */
+    bool is_nan = isnan(sums->d[h]) || sums->m[h] == INFINITY;
     bool is_empty = sums->d[h] == 0; /* keys of weight 0 may have values that are no numbers */
-    for (int32_t j = 0; j < task->value_dim; j++)
-      n[(int64_t)h * task->value_dim + j] = is_empty ? 0 : (float)sums->n[h * stride + j];
+    int by = is_nan || is_empty ? 0 : too_large_by(from, task->value_dim, sums->m[h], sums->d[h]);
+    double factor = ldexp(1, -by);
+    m[h] = is_nan ? NAN : (float)(sums->m[h] + by) + 0.0f; /* avoids -0, which ceil() can return */
+    d[h] = is_nan ? 1 : (float)(sums->d[h] * factor);
+    for (int32_t j = 0; j < task->value_dim; j++) to[j] = is_empty ? 0 : (float)(from[j] * factor);
   }
 }

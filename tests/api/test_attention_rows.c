@@ -70,6 +70,48 @@ TEST_RANGE(every_code, BANYAN_E4M3, BANYAN_I8 + 1) {
   }
 }
 
+/* Equal keys, whose sums of values or of products pass floats on their way: the result is the value of each. */
+TEST(large) {
+  enum { DIM = 64, KEYS = 1300 };
+  static const struct {
+    float element, scale; /* of q, k and v: the logit is 64 element^2 scale */
+    int32_t keys;
+  } cases[] = {{1e38f, 0, 4}, {3e38f, 0, KEYS}, {1e21f, 0x1p-149f, KEYS}, {1e38f, 0x1p-149f, 1}, {1e20f, 1e-38f, KEYS}};
+  static float q[DIM], k[KEYS * DIM], v[KEYS * DIM];
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    banyan_attention_desc desc = {.size = sizeof desc,
+                                  .batch = 1,
+                                  .heads = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = DIM,
+                                  .scale = cases[c].scale,
+                                  .q_dtype = BANYAN_F32,
+                                  .kv_dtype = BANYAN_F32,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .k_token_stride = DIM,
+                                  .v_token_stride = DIM,
+                                  .seq_lens = &cases[c].keys};
+    double logit = 0;
+    for (int i = 0; i < KEYS * DIM; i++) {
+      v[i] = i % 2 ? cases[c].element : -cases[c].element;
+      k[i] = q[i % DIM] = cases[c].scale != 0 ? cases[c].element : 1;
+    }
+    for (int i = 0; i < DIM; i++) logit += (double)q[i] * (double)k[i] * (desc.scale != 0 ? (double)desc.scale : 0.125);
+    EACH_TABLE(table) {
+      result r = run(table, &desc);
+      double lse = logit + log((double)cases[c].keys);
+      ck_assert_msg(fabs((double)r.lse[0] - lse) <= 1e-6 * lse, "%s, case %zu: lse %g, not %g", table->name, c,
+                    (double)r.lse[0], lse);
+      for (int j = 0; j < DIM; j++)
+        ck_assert_msg(fabs((double)r.values[j] / (double)v[j] - 1) <= 1e-6, "%s, case %zu: value %d is %g", table->name,
+                      c, j, (double)r.values[j]);
+      result_free(&r);
+    }
+  }
+}
+
 /* ---- FlashMLA ---------------------------------------------------------------------------------------------------- */
 
 enum { MLA_KEYS = 700, MLA_PAGE = 64, MLA_PAGES = (MLA_KEYS + MLA_PAGE - 1) / MLA_PAGE };

@@ -254,6 +254,85 @@ static int check_special(const bny_attention_kernels *table, problem *p, int rou
   return 0;
 }
 
+/* Multiplies what is stored by 2^by. */
+static void shift(void *base, const double *values, size_t count, banyan_dtype dtype, int by) {
+  for (size_t i = 0; i < count; i++) store(base, i, dtype, ldexp(values[i], by));
+}
+
+/* Queries, keys and values of powers of two more, up to the largest floats, and a scale that makes up for them: sums of
+ * products and of values would overflow on their way, and the row is what it was. */
+static int check_large(const bny_attention_kernels *table, problem *p, int round) {
+  float m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * DIM_MAX];
+  bny_attention_task *task = &p->task, kept = p->task;
+  size_t q_count = (size_t)(task->heads * task->head_dim), k_count = (size_t)(task->keys * task->k_token_stride);
+  size_t v_count = p->is_latent ? 0 : (size_t)(task->keys * task->v_token_stride);
+  bool wide_q = task->q_dtype != BANYAN_F16, wide = task->kv_dtype == BANYAN_F32 || task->kv_dtype == BANYAN_BF16;
+  int most = wide ? 125 : 0; /* no value is above 4.5 */
+  int by_q = wide_q ? (int)random_below(126) : 0, by_k = p->is_latent ? most : (int)random_below((uint32_t)most + 1);
+  shift(p->q, p->q_values, wide_q ? q_count : 0, task->q_dtype, by_q);
+  shift(p->k, p->k_values, wide ? k_count : 0, task->kv_dtype, by_k);
+  shift(p->v, p->v_values, wide ? v_count : 0, task->kv_dtype, most);
+  task->scale_log2 = ldexp(task->scale_log2, -by_q - by_k);
+  if (!wide) task->v_scale *= 0x1p119; /* 448 is the largest value */
+  run(table, task, task->keys / 2, m, d, n);
+  shift(p->q, p->q_values, wide_q ? q_count : 0, task->q_dtype, 0);
+  shift(p->k, p->k_values, wide ? k_count : 0, task->kv_dtype, 0);
+  shift(p->v, p->v_values, wide ? v_count : 0, task->kv_dtype, 0);
+  *task = kept;
+  for (int32_t i = 0; i < task->heads * task->value_dim; i++) n[i] = ldexpf(n[i], wide ? -most : -119);
+  for (int32_t h = 0; h < task->heads; h++) {
+    double error = error_of(p, h, (double)m[h], (double)d[h], n + h * task->value_dim);
+    if (error <= 1e-6) continue;
+    printf("FAIL: %s, round %d: row %d of %d keys, types %d and %d, large by 2^%d, 2^%d and 2^%d: error %.3g\n",
+           table->name, round, h, task->keys, (int)task->q_dtype, (int)task->kv_dtype, by_q, by_k, most, error);
+    return 1;
+  }
+  return 0;
+}
+
+/* A logit beyond floats makes a row of NaN, or no key; and never a row like others. */
+static int check_beyond(const bny_attention_kernels *table) {
+  static const struct {
+    float q, k[3];
+    double scale_log2;
+    int kind; /* as kind_of() of m */
+    float lse;
+  } cases[] = {
+      {1e30f, {1e30f, 1, 1}, 1, 2, 0},
+      {1, {3e38f, 1, 1}, 4, 2, 0},
+      {1, {-3e38f, 1, 1}, 4, 0, 5},
+      {1e30f, {-1e30f, -1e30f, -1e30f}, 1, -1, 0},
+      {1, {-3e38f, -3e38f, -3e38f}, 4, -1, 0},
+      {1, {3e38f, 3e38f, 1}, 0.25, 0, 0.75e38f},
+      {1, {-3e38f, -3e38f, -3e38f}, 1, 0, -3e38f},
+  };
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    float q[4] = {cases[c].q}, k[3][4], m, d, n[4], expected = cases[c].lse;
+    for (int i = 0; i < 12; i++) k[i / 4][i % 4] = cases[c].k[i / 4];
+    bny_attention_task task = {.heads = 1,
+                               .group = 1,
+                               .head_dim = 4,
+                               .value_dim = 4,
+                               .keys = 3,
+                               .k_scale = 1,
+                               .v_scale = 1,
+                               .scale_log2 = cases[c].scale_log2,
+                               .q_dtype = BANYAN_F32,
+                               .kv_dtype = BANYAN_F32,
+                               .q = {q},
+                               .k = k,
+                               .v = k,
+                               .k_token_stride = 4,
+                               .v_token_stride = 4};
+    run(table, &task, 2, &m, &d, n);
+    if (kind_of(m) == cases[c].kind && (kind_of(m) != 0 || fabsf(m + log2f(d) - expected) <= 1e-6f * fabsf(expected)))
+      continue;
+    printf("FAIL: %s, case %zu beyond floats: m %g, d %g\n", table->name, c, (double)m, (double)d);
+    return 1;
+  }
+  return 0;
+}
+
 int main(void) {
   int failed = 0;
   for (int round = 0; round < ROUNDS; round++) {
@@ -263,12 +342,15 @@ int main(void) {
     for (const bny_attention_kernels *const *at = bny_attention_table; *at; at++)
       if ((*at)->supported())
         failed += check(*at, &p, round) + check_alone(*at, &p, round) + check_seen(*at, &p, round) +
-                  check_special(*at, &p, round);
+                  check_special(*at, &p, round) + check_large(*at, &p, round);
     release(&p);
   }
   printf("attention tables:");
-  for (const bny_attention_kernels *const *at = bny_attention_table; *at; at++)
-    if ((*at)->supported()) printf(" %s", (*at)->name);
+  for (const bny_attention_kernels *const *at = bny_attention_table; *at; at++) {
+    if (!(*at)->supported()) continue;
+    failed += check_beyond(*at);
+    printf(" %s", (*at)->name);
+  }
   printf(", %d rounds, %d failed\n", ROUNDS, failed);
   return failed > 0;
 }
