@@ -89,10 +89,7 @@ extern "C" {
  *   process waits for one that this thread has yet to launch for another communicator.
  * - Several nodes. If ranks are on nodes whose devices share no memory, each such communicator has one thread of the
  *   library, which exchanges data between nodes. There the collectives other than combines move host memory, and return
- *   when they are done.
- * - Measurement. BANYAN_DEVICE_TUNE has algorithms of combines measured, in banyan_comm_create() alone. The next run
- *   of a program may then measure otherwise, and BANYAN_ORDER_PLAN give other bits, unless a file keeps what was
- *   measured. No GPU has run it, so it is refused unless BANYAN_EXPERIMENTAL=1 is set. */
+ *   when they are done. */
 
 /* Numbers.
  *
@@ -226,7 +223,7 @@ typedef struct banyan_comm_config {
                          * MiB: attention of up to 8192 rows (batch x heads) of 512 values is then combined within its
                          * kernel (BANYAN_ARENA_KIB overrides the default) */
   const char *algorithm; /* for combines that name none, see banyan_combine_desc; NULL: by predicted cost
-                          * (BANYAN_ALGORITHM overrides), or measured on devices where BANYAN_DEVICE_TUNE asks for it */
+                          * (BANYAN_ALGORITHM overrides) */
   const char *device;    /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA
                          * device; "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks
                          * have a device of the same kind, or none */

@@ -29,7 +29,6 @@ bny_request bny_op_request(const banyan_op *op) {
       .algorithm = key->algorithm[0] ? key->algorithm : NULL,
       .cost = device ? comm->device.cost : comm->cost,
       .levels = comm->levels,
-      .measured = device && !key->within_kernel ? comm->measured : NULL,
       .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
       .slots_max = comm->transport->slots_max,
   };

@@ -12,7 +12,6 @@
 #include "op.h"
 #include "base/options.h"
 #include "place/price.h"
-#include "plan/measured.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -155,7 +154,6 @@ static void free_comm(banyan_comm *comm) {
   if (comm->transport) comm->transport->ops->close(comm->transport);
   bny_levels_free(comm->levels);
   free(comm->notes);
-  free(comm->measured);
   bny_pool_free(comm->pool);
   free(comm->algorithm);
   free(comm->head_counts);
@@ -427,9 +425,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (engine)
     bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);
   if (engine)
-    bny_append(text, bytes, &length, "whose %zu KiB arenas go by %s%s%s", engine->arenas->bytes >> 10,
-               bny_memory_kind_name(engine->arenas->kind), comm->measured ? ", algorithms by measurement, of " : "",
-               comm->measured ? bny_measured_way(comm->measured) : "");
+    bny_append(text, bytes, &length, "whose %zu KiB arenas go by %s", engine->arenas->bytes >> 10,
+               bny_memory_kind_name(engine->arenas->kind));
   if (engine && comm->device.proxy)
     bny_append(text, bytes, &length, " within this node, %s, by a thread of each rank",
                bny_proxy_is_direct(comm->device.proxy)

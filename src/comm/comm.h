@@ -23,10 +23,8 @@ struct banyan_comm {
   uint64_t process; /* that made the communicator */
   bny_transport *transport;
   bny_exec *exec;
-  bny_device_exec device;        /* without an engine, combines run on the host */
-  struct bny_measured *measured; /* times of combines on devices; owned. NULL: algorithms are chosen by predicted
-                                  * cost */
-  void *stream;                  /* of the device: for calls that name none */
+  bny_device_exec device; /* without an engine, combines run on the host */
+  void *stream;           /* of the device: for calls that name none */
   bny_link_cost cost;
   bny_levels *levels;     /* NULL: all links are alike */
   bny_place place;        /* of this rank */
@@ -113,10 +111,6 @@ banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchan
                                    const bny_placement *place);
 void bny_comm_leave_device(banyan_comm *comm);
 void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread */
-
-/* tune.c. Collective, while no operation is under way. one_process: all ranks are threads of one process. */
-banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                            bool one_process);
 
 /* Returns true in the child of a fork, which has a copy of its parent's communicator. Hot. */
 static inline bool bny_comm_is_inherited(const banyan_comm *comm) { return comm->process != bny_process(); }

@@ -29,12 +29,11 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
 
 /* Connects arenas that the devices of all ranks share. */
 static banyan_status join_arenas(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                 const bny_arenas_config *config, bool one_process) {
+                                 const bny_arenas_config *config) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_engine_connect(engine, exchange, config, settings->timeout_ns);
   if (status == BANYAN_OK) status = bny_device_exec_make(engine, false, &comm->device);
-  status = bny_comm_confirm(exchange, status);
-  return status == BANYAN_OK ? bny_comm_tune(comm, exchange, settings, one_process) : status;
+  return bny_comm_confirm(exchange, status);
 }
 
 static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
@@ -43,7 +42,7 @@ static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange,
   banyan_status status = bny_comm_agree_way(comm, exchange, settings, &way);
   if (status != BANYAN_OK) return status;
   if (way == BNY_WAY_FABRIC) {
-    status = join_arenas(comm, exchange, settings, config, false);
+    status = join_arenas(comm, exchange, settings, config);
     if (status == BANYAN_OK || config->strict || settings->options.device_nodes) return status;
     bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several nodes are combined through host memory", comm->rank,
             banyan_last_error());
@@ -64,7 +63,7 @@ banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchan
   status = bny_comm_confirm(exchange, status);
   if (status != BANYAN_OK) return status;
   if (place->nnodes > 1) return join_nodes(comm, exchange, settings, place, &arenas);
-  return join_arenas(comm, exchange, settings, &arenas, place->one_process);
+  return join_arenas(comm, exchange, settings, &arenas);
 }
 
 void bny_comm_leave_device(banyan_comm *comm) {

@@ -84,13 +84,6 @@ static void copy_device_kind(const char *device, char kind[BNY_DEVICE_KIND_BYTES
   memcpy(kind, device, length < BNY_DEVICE_KIND_BYTES ? length : BNY_DEVICE_KIND_BYTES - 1);
 }
 
-static banyan_status find_tune(const char *text, int32_t *way) {
-  bny_tune tune;
-  banyan_status status = bny_tune_parse(text, &tune);
-  if (status == BANYAN_OK) *way = (int32_t)tune.way;
-  return status;
-}
-
 void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
                       bny_facts *facts) {
   const bny_options *options = &settings->options;
@@ -112,7 +105,6 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
   if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
   find_machine(&own);
   if (own_status == BANYAN_OK) own_status = find_node_name(options->node, settings->origin, own.node);
-  if (own_status == BANYAN_OK) own_status = find_tune(options->device_tune, &own.tune);
   own.status = (int32_t)own_status;
   if (own_status != BANYAN_OK) snprintf(own.error, sizeof own.error, "%s", banyan_last_error());
   /* A mask of the kernel's own size may be larger than a cpu_set_t. */
@@ -149,8 +141,6 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
     if (memcmp(other->levels, own->levels, sizeof own->levels) != 0)
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_LEVELS is \"%.31s\" on rank %d and \"%.31s\" here", other->levels, i,
                       own->levels);
-    if (other->tune != own->tune)
-      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_DEVICE_TUNE is not the same on rank %d and here", i);
     if (memcmp(other->device, own->device, sizeof own->device) != 0)
       return bny_fail(BANYAN_ERR_MISMATCH, "config.device is \"%.15s\" on rank %d and \"%.15s\" here (\"\": the host)",
                       other->device, i, own->device);

@@ -39,7 +39,6 @@ typedef struct bny_facts {
   char algorithm[BNY_ALGORITHM_NAME_BYTES];
   char levels[BNY_LEVELS_TEXT_BYTES];
   char device[BNY_DEVICE_KIND_BYTES]; /* "": none */
-  int32_t tune;                       /* a bny_tune_way */
   uint32_t user;                      /* as numbered in its user namespace */
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
   uint64_t device_arena_bytes;
@@ -49,20 +48,6 @@ typedef struct bny_facts {
 } bny_facts;
 
 _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");
-
-/* Returns whether combines on devices are measured. */
-typedef enum bny_tune_way {
-  BNY_TUNE_OFF,
-  BNY_TUNE_CREATE, /* when a communicator is made */
-  BNY_TUNE_FILE    /* likewise, and kept in a file; if the file exists, it is read instead */
-} bny_tune_way;
-
-typedef struct bny_tune {
-  bny_tune_way way;
-  const char *path;
-} bny_tune;
-
-banyan_status bny_tune_parse(const char *text, bny_tune *tune);
 
 /* The result of the caller's configuration and the environment. */
 typedef struct bny_settings {

@@ -7,5 +7,4 @@ libbanyan_core_la_SOURCES += \
   %D%/group.c \
   %D%/levels.c \
   %D%/proxy.c \
-  %D%/shrink.c \
-  %D%/tune.c
+  %D%/shrink.c

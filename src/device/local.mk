@@ -15,7 +15,6 @@ libbanyan_core_la_SOURCES += \
   %D%/proxy_thread.c \
   %D%/reach.c \
   %D%/run.c %D%/run.h \
-  %D%/tune.c %D%/tune.h \
   %D%/unit.c %D%/unit.h
 
 # The CUDA driver is loaded at run time. Only headers of the toolkit are used.

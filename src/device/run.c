@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "device/unit.h"
-#include "plan/measured.h"
 #include "base/hash.h"
 #include "base/status.h"
 
@@ -16,7 +15,6 @@ struct bny_device_run {
   bny_engine_kernel kernel;
   int32_t blocks, threads;
   bny_device_settings settings; /* its exec's, but for the protocol */
-  int32_t share;                /* it takes one in `share` of the blocks that there is work for */
   bny_plan_form form;
   bool heads;                 /* of an all-gather */
   const char *kernel_name;    /* static */
@@ -111,7 +109,7 @@ static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   int64_t warps = shape->chunks, rows = (int64_t)shape->tokens * shape->heads;
   while (warps * 2 <= warps_max && rows * shape->chunks > warps * sms) warps *= 2;
   run->threads = (int32_t)warps * 32;
-  run->blocks = bny_device_blocks(shape, run->threads, fit) / run->share;
+  run->blocks = bny_device_blocks(shape, run->threads, fit);
   if (run->blocks < 1) run->blocks = 1;
 }
 
@@ -182,17 +180,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   made->exec = exec;
   made->heads = request->collective == BNY_ALLGATHER_HEADS;
   made->settings = exec->settings;
-  made->share = 1;
-  const bny_measurement *form = plan->measured;
-  banyan_status status = BANYAN_ERR_MEMORY;
-  if (form) {
-    made->settings.protocol = bny_unit_protocol_named(form->carrier, &exec->settings);
-    made->share = form->share;
-    status = make(made, request, plan, call, binding);
-    /* The form was measured with fewer bytes. More may not fit that protocol's inbox, on all ranks alike. */
-    made->settings.protocol = exec->settings.protocol;
-  }
-  if (status == BANYAN_ERR_MEMORY) status = make(made, request, plan, call, binding);
+  banyan_status status = make(made, request, plan, call, binding);
   if (status != BANYAN_OK) {
     free(made);
     return status;

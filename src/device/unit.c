@@ -43,12 +43,6 @@ bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *setti
   }
 }
 
-int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *settings) {
-  for (int32_t i = 0; i < BNY_PROTOCOL_COUNT; i++)
-    if (strcmp(protocol_names[i], name) == 0 && bny_unit_protocol_serves(i, settings)) return i;
-  return BNY_PROTOCOL_COUNT;
-}
-
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {
   /* Everything before a barrier on one rank is seen after it on the others: flags in packets order only themselves. */
   if (request->collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;

@@ -10,9 +10,8 @@ typedef struct bny_unit_box {
   int32_t token0, tokens, head0, heads;
 } bny_unit_box;
 
-/* Names such as "LL16". For a name: BNY_PROTOCOL_COUNT if it is unknown, or the links do not carry it. */
+/* Names such as "LL16". */
 const char *bny_unit_protocol_name(int32_t protocol);
-int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *settings);
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings);
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings);

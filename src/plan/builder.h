@@ -72,14 +72,12 @@ typedef struct bny_candidate {
   bool fits;           /* into the outbox */
   bool chosen;         /* true for at most one */
   bny_estimate estimate;
-  double ns;                              /* predicted or measured */
-  const struct bny_measurement *measured; /* NULL: predicted */
+  double ns; /* predicted */
 } bny_candidate;
 
 enum { BNY_CANDIDATES_MAX = 16 };
 
-/* Fills in all rows of the table in its order; returns their number. If some are measured, one of these is chosen if
- * one fits. */
+/* Fills in all rows of the table in its order; returns their number. */
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]);
 
 /* Chooses by name or by predicted cost. It is a pure function of the request, so every rank gets the same answer. The

@@ -7,7 +7,6 @@ plan_sources = \
   %D%/hash.c \
   %D%/levels.c %D%/levels.h \
   %D%/link_cost.def \
-  %D%/measured.c %D%/measured.h \
   %D%/owners.c %D%/owners.h \
   %D%/plan.c %D%/plan.h \
   %D%/print.c \

@@ -7,7 +7,6 @@
 #include "base/hash.h"
 #include "cuda/program.h"
 #include "plan/builder.h"
-#include "plan/measured.h"
 #include "base/status.h"
 
 /* Sizes stay below this limit, so that sums of them never overflow. */
@@ -101,10 +100,7 @@ static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorit
   char name[64];
   size_t length = 0;
   bny_algorithm_print(algorithm, name, sizeof name, &length);
-  uint64_t hash = bny_hash_add(bny_request_hash(request, name), (uint64_t)plan->form);
-  if (!plan->measured) return hash;
-  hash = bny_hash_add_bytes(hash, plan->measured->carrier, strlen(plan->measured->carrier));
-  return bny_hash_add(hash, (uint64_t)plan->measured->share);
+  return bny_hash_add(bny_request_hash(request, name), (uint64_t)plan->form);
 }
 
 banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan) {
@@ -128,7 +124,6 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   made->outbox_bound = bounds.outbox_bytes;
   made->roundings = roundings_of(request, &bounds);
   made->form = algorithm->direct && bny_request_may_be_direct(request) ? BNY_FORM_DIRECT : BNY_FORM_STEPS;
-  made->measured = bny_measured_find_named(request, algorithm->name);
   made->hash = hash_of(request, algorithm, made);
   bny_builder builder;
   bny_builder_init(&builder, request, algorithm, rank, false, made);

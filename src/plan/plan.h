@@ -47,7 +47,6 @@ typedef struct bny_request {
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
   const bny_levels *levels; /* NULL: all ranks are alike, with links of `cost`. Else for nranks ranks; not owned */
-  const struct bny_measured *measured; /* NULL: none. Times preferred to predicted ones, see measured.h; not owned */
   const bny_pieces *pieces; /* NULL: HEADS and TOKENS divide the whole call. Else they divide the box as given here */
 } bny_request;
 
@@ -114,7 +113,6 @@ typedef enum bny_plan_form {
 typedef struct bny_plan {
   bny_collective collective;
   bny_plan_form form;
-  const struct bny_measurement *measured; /* how devices ran this algorithm fastest, of request->measured; or NULL */
   int32_t rank, nranks;
   int32_t value_dim;
   bny_wire wire;
@@ -123,8 +121,8 @@ typedef struct bny_plan {
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
-  double predicted_ns;   /* predicted or measured */
-  uint64_t hash; /* of all that decides what runs: request, algorithm, form, measurement. Identical on every rank */
+  double predicted_ns;
+  uint64_t hash;       /* of all that decides what runs: request, algorithm, form. Identical on every rank */
   size_t outbox_bytes; /* used */
   size_t outbox_bound; /* bound on every rank, the same on all */
   bny_slot *slots;

@@ -12,16 +12,13 @@
  *
  * If the request has levels, the pattern of the algorithm divides rounds and bytes among them, and each level has its
  * own alpha and beta. A link then carries a message once for each receiver. The bytes are therefore those that a rank
- * sends, if these are more than a rank receives.
- *
- * If the request has measured times of a similar combine, the least of these decides and prediction is not used. */
+ * sends, if these are more than a rank receives. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/builder.h"
-#include "plan/measured.h"
 #include "base/status.h"
 
 #define BNY_ALGORITHM(constant) extern const bny_algorithm constant;
@@ -133,15 +130,9 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   if (made.refusal) return made;
   algorithm->estimate(request, &made.estimate);
   if (made.estimate.ns == 0) estimate_spread(request, &made.estimate);
-  made.measured = bny_measured_find(request, index);
-  made.ns = made.measured ? made.measured->ns : bny_estimate_ns(request, &made.estimate);
+  made.ns = bny_estimate_ns(request, &made.estimate);
   made.fits = fits(request, &made.estimate);
   return made;
-}
-
-static bool is_better(const bny_candidate *a, const bny_candidate *b) {
-  if (!a->measured != !b->measured) return a->measured;
-  return a->ns < b->ns;
 }
 
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]) {
@@ -149,7 +140,7 @@ int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candi
   for (; bny_algorithms[count]; count++) {
     bny_candidate *one = &candidates[count];
     *one = candidate_of(request, count);
-    if (!one->refusal && one->named && one->fits && (chosen < 0 || is_better(one, &candidates[chosen]))) chosen = count;
+    if (!one->refusal && one->named && one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
   }
   if (chosen >= 0) candidates[chosen].chosen = true;
   return count;
@@ -252,21 +243,12 @@ void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t by
   if (estimate->pieces > 1) bny_append(text, bytes, length, ", %d pieces", estimate->pieces);
 }
 
-/* Prints " measured in replays at 16640 bytes by LL16 with one in 2 blocks, 1.20 predicted". */
-static void print_measured(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
-  bny_append(text, REASON_BYTES, length, " measured in %s at %llu bytes by %s", bny_measured_way(request->measured),
-             (unsigned long long)one->measured->bytes, one->measured->carrier);
-  if (one->measured->share > 1) bny_append(text, REASON_BYTES, length, " with one in %d blocks", one->measured->share);
-  bny_append(text, REASON_BYTES, length, ", %.2f predicted", bny_estimate_ns(request, &one->estimate) / 1e3);
-}
-
 static void explain_one(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
   if (one->refusal) {
     bny_append(text, REASON_BYTES, length, " cannot (%s)", one->refusal);
     return;
   }
   bny_append(text, REASON_BYTES, length, " %.2f us", one->ns / 1e3);
-  if (one->measured) print_measured(request, one, text, length);
   bny_append(text, REASON_BYTES, length, " (%g round%s, %g message%s, %.0f bytes sent", one->estimate.rounds,
              one->estimate.rounds == 1 ? "" : "s", one->estimate.messages, one->estimate.messages == 1 ? "" : "s",
              one->estimate.bytes_sent);
@@ -277,14 +259,13 @@ static void explain_one(const bny_request *request, const bny_candidate *one, ch
                one->estimate.outbox_bytes, (long long)one->estimate.slots, request->outbox_bytes, request->slots_max);
 }
 
-/* "twoshot 8.21 us (2 rounds, ...): least predicted (or measured); oneshot 9.02 us (...); tree cannot (...)". */
+/* "twoshot 8.21 us (2 rounds, ...): least predicted; oneshot 9.02 us (...); tree cannot (...)". */
 static char *explain(const bny_request *request, const bny_candidate *candidates, int count, int chosen) {
   char text[REASON_BYTES] = "";
   size_t length = 0;
   bny_algorithm_print(candidates[chosen].algorithm, text, sizeof text, &length);
   explain_one(request, &candidates[chosen], text, &length);
-  const char *least = candidates[chosen].measured ? ": least measured" : ": least predicted";
-  bny_append(text, sizeof text, &length, "%s", request->algorithm ? ": named by the caller" : least);
+  bny_append(text, sizeof text, &length, "%s", request->algorithm ? ": named by the caller" : ": least predicted");
   for (int i = 0; i < count; i++) {
     if (i == chosen || (request->algorithm && !candidates[i].named)) continue;
     bny_append(text, sizeof text, &length, "; ");

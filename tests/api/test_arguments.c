@@ -325,12 +325,9 @@ TEST(default_algorithms) {
   unsetenv("BANYAN_ALGORITHM");
 }
 
-TEST_LOOP(experimental_values_are_permitted_first, 5) {
-  static const char *const cases[][2] = {{"BANYAN_DEVICE_NODES", "direct"},
-                                         {"BANYAN_DEVICE_TUNE", "create"},
-                                         {"BANYAN_DEVICE_TUNE", "/times"},
-                                         {"BANYAN_DEVICE_COPY", "bulk"},
-                                         {"BANYAN_DEVICE_WEIGHTS", "one"}};
+TEST_LOOP(experimental_values_are_permitted_first, 3) {
+  static const char *const cases[][2] = {
+      {"BANYAN_DEVICE_NODES", "direct"}, {"BANYAN_DEVICE_COPY", "bulk"}, {"BANYAN_DEVICE_WEIGHTS", "one"}};
   const char *name = cases[_i][0], *value = cases[_i][1];
   char text[80];
   snprintf(text, sizeof text, "%s=%s is experimental, because no ", name, value);

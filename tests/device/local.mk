@@ -20,7 +20,6 @@ unit_tests += \
   %D%/test_device_rows \
   %D%/test_device_reach \
   %D%/test_device_refused \
-  %D%/test_device_tune \
   %D%/test_device_user \
   %D%/test_device_user_live \
   %D%/test_program_replay \
@@ -31,6 +30,5 @@ libbanyan_tests_la_SOURCES += \
   %D%/device_util.h \
   %D%/device_world.h
 %C%_test_device_nodes_sends_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(UCX_CFLAGS)
-%C%_test_device_tune_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=bny_plan_make -Wl,--wrap=bny_device_tuner_make
 # Drivers answer with constants that the toolkit names.
 %C%_test_device_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)

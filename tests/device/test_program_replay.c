@@ -9,7 +9,6 @@
 #include "device/program.h"
 #include "device/unit.h"
 #include "plan/builder.h"
-#include "plan/measured.h"
 #include "plan/slice.h"
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"
@@ -387,26 +386,6 @@ TEST(another_order_of_sources_is_refused) {
   bny_request request = combine_of(4, "oneshot", BANYAN_SCATTER_NONE, 2, 4, 16);
   ck_assert_int_eq(replay_programs(&request, &settings_of[0], false), BANYAN_OK);
   ck_assert_int_eq(replay_programs(&request, &settings_of[0], true), BANYAN_ERR_STATE);
-}
-
-/* Every field that decides what runs changes the plan's hash. */
-TEST(hashes_cover_what_runs) {
-  bny_request request = combine_of(4, "oneshot", BANYAN_SCATTER_NONE, 2, 4, 16);
-  bny_plan *direct = NULL, *measured = NULL;
-  bny_measured table = {.count = 1, .rows = {{.bytes = 64, .share = 2, .carrier = "LL128", .ns = 5}}};
-  ck_assert_int_eq(bny_plan_make(&request, 0, &direct), BANYAN_OK);
-  request.measured = &table;
-  for (int a = 0; bny_algorithms[a]; a++)
-    if (strcmp(bny_algorithms[a]->name, "oneshot") == 0) table.rows[0].algorithm = a;
-  ck_assert_int_eq(bny_plan_make(&request, 0, &measured), BANYAN_OK);
-  ck_assert_uint_ne(direct->hash, measured->hash);
-  uint64_t before = measured->hash;
-  bny_plan_free(measured);
-  table.rows[0].share = 1;
-  ck_assert_int_eq(bny_plan_make(&request, 0, &measured), BANYAN_OK);
-  ck_assert_uint_ne(before, measured->hash);
-  bny_plan_free(measured);
-  bny_plan_free(direct);
 }
 
 int main(void) { return suite_main(suite_of("program replay", 60)); }

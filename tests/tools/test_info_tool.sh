@@ -65,25 +65,10 @@ json '{s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]} == {"
 BANYAN_ALGORITHM=nonsense run 0 --ranks 4 --json selection
 json 'all("nonsense" in c["refused"] for s in o["selection"]["sizes"] for c in s["choices"].values())'
 
-# ---- what was measured ----
-printf '%s\n' 'banyan measured 1' 'machine Some GPU' 'ranks 8' 'of replays' 'none plan 2080 oneshot LL16 1 3100' \
-  'none plan 2080 twoshot LL128 2 4000' 'heads canonical 2080 ring SIMPLE 1 9000' >"$work/times"
-BANYAN_DEVICE_TUNE=$work/times run 0 --ranks 8 options selection
-says '^ +for BANYAN_EXPERIMENTAL=1 alone: create \*\[/\]\*$'
-tells ' refused: BANYAN_DEVICE_TUNE=[^ ]*/times is experimental, because no GPU has measured algorithms'
-says '^  BANYAN_DEVICE_TUNE: .* is experimental'
-hides 'measured by'
-export BANYAN_EXPERIMENTAL=1
-BANYAN_DEVICE_TUNE=$work/times run 0 --ranks 8 options selection
-hides 'refused:'
-says 'measured by 8 ranks with Some GPU, of replays'
-says '2080  none   plan +oneshot by LL16 +3.10 us +twoshot by LL128 +4.00 us'
-BANYAN_DEVICE_TUNE=$work/times run 0 --ranks 8 --json selection
-json '[(c["best"]["us"], c["next"] and c["next"]["one_in_blocks"]) for c in o["selection"]["measured"]["classes"]] == [(3.1, 2), (9.0, None)]'
-echo 'none plan 1 knot LL16 1 1' >>"$work/times"
-BANYAN_DEVICE_TUNE=$work/times run 0 --ranks 8 selection
-says 'line 8: "none plan 1 knot'
-unset BANYAN_EXPERIMENTAL
+# ---- experimental values ----
+BANYAN_DEVICE_COPY=bulk run 0 options
+says '^ +for BANYAN_EXPERIMENTAL=1 alone: bulk$'
+tells ' refused: BANYAN_DEVICE_COPY=bulk is experimental, because no GPU has run bulk copies'
 
 # ---- usage ----
 run 2 --ranks 8 --levels x

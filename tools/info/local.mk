@@ -5,7 +5,6 @@ banyan_info_SOURCES = \
   %D%/devices.c \
   %D%/levels.c \
   %D%/main.c \
-  %D%/measured.c %D%/measured.h \
   %D%/options.c \
   %D%/section.h \
   %D%/selection.c \

@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <string.h>
 
-#include "tools/info/measured.h"
 #include "tools/info/section.h"
 #include "base/options.h"
 #include "tools/plan/methods.h"
@@ -71,8 +70,6 @@ static json_t *gather(const info_request *request, tool_error *error) {
   json_t *facts =
       json_pack("{s:i, s:s, s:o, s:i, s:i, s:s, s:o}", "ranks", ranks.nranks, "title", ranks.title, "levels",
                 plan_levels_json(&ranks), "heads", HEADS, "head_dim", HEAD_DIM, "wire", "f32", "sizes", sizes);
-  json_t *measured = info_measured_gather();
-  if (measured != NULL) json_object_set_new(facts, "measured", measured);
   plan_ranks_release(&ranks);
   return facts;
 }
@@ -112,8 +109,6 @@ static void print(const json_t *facts, FILE *stream) {
   }
   const char *named = bny_option_text("BANYAN_ALGORITHM");
   if (named != NULL) fprintf(stream, "  BANYAN_ALGORITHM names %s\n", named);
-  const json_t *measured = json_object_get(facts, "measured");
-  if (measured != NULL) info_measured_print(measured, stream);
 }
 
 const info_section info_selection = {"selection", "Selection", gather, print};
