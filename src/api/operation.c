@@ -16,14 +16,18 @@
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
 static void free_parts(banyan_op *op) {
-  for (int32_t i = 0; op->parts && i < op->nparts; i++) {
-    bny_run_free(op->parts[i].run);
-    bny_device_run_free(op->parts[i].device_run);
-    bny_plan_free(op->parts[i].plan);
-    free(op->parts[i].pieces);
+  for (int64_t i = 0; op->kinds && i < op->nkinds; i++) {
+    bny_run_free(op->kinds[i].run);
+    bny_device_run_free(op->kinds[i].device_run);
+    bny_plan_free(op->kinds[i].plan);
+    free(op->kinds[i].pieces);
   }
-  free(op->parts);
-  op->parts = NULL;
+  free(op->kinds);
+  free(op->outer.first);
+  free(op->inner.first);
+  op->kinds = op->kind = NULL;
+  op->outer = op->inner = (bny_op_cut){0};
+  op->nkinds = op->nparts = 0;
 }
 
 static void free_op(banyan_op *op) {
@@ -38,35 +42,34 @@ static void free_op(banyan_op *op) {
 
 /* Returns the description of a part that peers receive. Bytes and counts are those of the whole call, as the caller
  * gave them, so calls that differ beyond their first part differ from the start. */
-static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase phase) {
-  bny_request request = part->request;
+static bny_call call_of(const banyan_op *op, const bny_op_kind *kind, bny_phase phase) {
+  bny_request request = kind->request;
   request.bytes = op->key.bytes;
   request.counts = op->key.counts;
-  bny_call call = bny_call_make(&request, part->plan, phase);
+  bny_call call = bny_call_make(&request, kind->plan, phase);
   if (bny_collective_has_rows(op->key.collective)) bny_call_set_tokens(&call, op->key.tokens);
   return call;
 }
 
-static banyan_status bind_part(banyan_op *op, bny_op_part *part) {
-  bny_call call = call_of(op, part, BNY_PHASE_RUN);
+static banyan_status make_run(banyan_op *op, bny_op_kind *kind) {
+  bny_call call = call_of(op, kind, BNY_PHASE_RUN);
   bny_call_set_tokens(&call, op->key.all_tokens);
-  part->binding = bny_op_binding(op, part);
+  kind->binding = kind->place;
   if (bny_op_runs_on_device(op))
-    return bny_device_run_make(&op->comm->device, &part->request, part->plan, &call, &part->binding, &part->device_run);
-  return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
+    return bny_device_run_make(&op->comm->device, &kind->request, kind->plan, &call, &kind->binding, &kind->device_run);
+  return bny_run_make(op->comm->exec, kind->plan, &call, &kind->binding, &kind->run);
 }
 
-/* Later parts take the algorithm that was chosen for the first. */
-static banyan_status plan_parts(banyan_op *op) {
-  for (int32_t i = 0; i < op->nparts; i++) {
-    bny_op_part *part = &op->parts[i];
-    if (i > 0) part->request.algorithm = op->parts[0].plan->algorithm;
-    banyan_status status = bny_plan_make(&part->request, op->comm->rank, &part->plan);
-    if (status != BANYAN_OK) return status;
-    status = bind_part(op, part);
-    if (status != BANYAN_OK) return status;
+/* Later parts take the algorithm that was chosen for the first, unless the caller chose. */
+static banyan_status plan_kinds(banyan_op *op) {
+  banyan_status status = BANYAN_OK;
+  for (int64_t i = 0; i < op->nkinds && status == BANYAN_OK; i++) {
+    bny_op_kind *kind = &op->kinds[i];
+    if (i > 0 && !op->key.algorithm[0]) kind->request.algorithm = op->kinds[0].plan->algorithm;
+    status = bny_plan_make(&kind->request, op->comm->rank, &kind->plan);
+    if (status == BANYAN_OK) status = make_run(op, kind);
   }
-  return BANYAN_OK;
+  return status;
 }
 
 static banyan_status fill_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
@@ -81,9 +84,9 @@ static banyan_status fill_within(const banyan_op *op, const bny_request *request
 static banyan_status plan_within(banyan_op *op) {
   op->within = malloc(sizeof *op->within);
   if (!op->within) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
-  banyan_status status = bny_op_cut(op, SIZE_MAX / 2);
-  if (status == BANYAN_OK) status = fill_within(op, &op->parts[0].request, op->within);
-  return status == BANYAN_OK ? bny_plan_make(&op->parts[0].request, op->comm->rank, &op->parts[0].plan) : status;
+  banyan_status status = bny_op_cut_parts(op, SIZE_MAX / 2);
+  if (status == BANYAN_OK) status = fill_within(op, &op->kinds[0].request, op->within);
+  return status == BANYAN_OK ? bny_plan_make(&op->kinds[0].request, op->comm->rank, &op->kinds[0].plan) : status;
 }
 
 /* Splits the call into smaller parts until one fits the outbox, or until nothing is left to split. All ranks split
@@ -92,16 +95,16 @@ static banyan_status cut_and_plan(banyan_op *op) {
   if (op->key.within_kernel) return plan_within(op);
   size_t limit = bny_op_payload_limit(op);
   for (;; limit /= 2) {
-    banyan_status status = bny_op_cut(op, limit);
-    if (status == BANYAN_OK) status = plan_parts(op);
+    banyan_status status = bny_op_cut_parts(op, limit);
+    if (status == BANYAN_OK) status = plan_kinds(op);
     if (status != BANYAN_ERR_MEMORY || limit < 64) return status;
     free_parts(op);
   }
 }
 
-static const bny_run *network_run(const bny_op_part *part) {
-  const bny_proxy_segment *segment = part->device_run ? bny_device_run_segment(part->device_run) : NULL;
-  return segment ? bny_proxy_segment_run(segment) : part->run; /* devices that share memory need no network */
+static const bny_run *network_run(const bny_op_kind *kind) {
+  const bny_proxy_segment *segment = kind->device_run ? bny_device_run_segment(kind->device_run) : NULL;
+  return segment ? bny_proxy_segment_run(segment) : kind->run; /* devices that share memory need no network */
 }
 
 /* The first call of a shape has a deadline of its own. Only the calling thread reads that of the executor. */
@@ -115,14 +118,14 @@ static int64_t set_timeout(banyan_comm *comm, int64_t timeout_ns) {
  * This ends when all are done. */
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
-  bny_call call = call_of(op, &op->parts[0], BNY_PHASE_AGREE);
+  bny_call call = call_of(op, &op->kinds[0], BNY_PHASE_AGREE);
   bny_comm_agree_begin(comm, &call);
   banyan_status status = bny_comm_agree_end(comm);
   if (status != BANYAN_OK || !comm->transport->ops->reach) return status;
-  call = call_of(op, &op->parts[0], BNY_PHASE_CONNECT);
+  call = call_of(op, &op->kinds[0], BNY_PHASE_CONNECT);
   bny_comm_agree_begin(comm, &call);
-  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
-    const bny_run *run = network_run(&op->parts[i]);
+  for (int64_t i = 0; i < op->nkinds && status == BANYAN_OK; i++) {
+    const bny_run *run = network_run(&op->kinds[i]);
     if (run) status = bny_run_reach(comm->agree, run);
   }
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
@@ -179,8 +182,8 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
     free_op(made);
     return status;
   }
-  bny_log(BNY_LOG_DEBUG, "planned in %d part%s: %s", made->nparts, made->nparts == 1 ? "" : "s",
-          made->parts[0].plan->reason);
+  bny_log(BNY_LOG_DEBUG, "planned in %lld part%s: %s", (long long)made->nparts, made->nparts == 1 ? "" : "s",
+          made->kinds[0].plan->reason);
   comm->plans++;
   *op = made;
   return BANYAN_OK;
@@ -209,10 +212,11 @@ banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention,
 /* More merging blocks than rows would have nothing to merge. */
 static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers,
                  int32_t warps, bny_device_combine *combine) {
-  bny_slice owned = bny_slice_owned(&op->parts[0].request, op->comm->rank);
+  bny_slice owned = bny_slice_owned(&op->kinds[0].request, op->comm->rank);
   int64_t useful = (bny_slice_rows(&owned) + warps - 1) / warps;
   if (mergers > useful) mergers = useful;
-  bny_binding binding = bny_op_binding(op, &op->parts[0]);
+  bny_op_part first = bny_op_part_of(op, 0);
+  bny_binding binding = bny_op_binding(op, &first);
   combine->call.in = *rows;
   combine->call.live = bny_device_live_of(&binding);
   combine->call.out = out ? *out : (banyan_partial){0};
@@ -355,7 +359,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (!op || !info) return bny_fail(BANYAN_ERR_ARGUMENT, "op and info must not be NULL");
   banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
   if (op->nparts > 0) {
-    const bny_plan *first = op->parts[0].plan;
+    const bny_plan *first = op->kinds[0].plan;
     found = (banyan_op_info){.size = sizeof found,
                              .algorithm = first->algorithm,
                              .reason = first->reason,
@@ -363,30 +367,31 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
                              .roundings = (uint64_t)first->roundings};
   }
   if (op->attention) found.reason = op->attention->text;
-  for (int32_t i = 0; i < op->nparts; i++) {
-    found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
+  for (int64_t i = 0; i < op->nkinds; i++) {
+    const bny_op_kind *kind = &op->kinds[i];
+    found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
     if (bny_op_runs_on_device(op)) { /* kernels do not count */
-      if (op->parts[i].plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
-      const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(op->parts[i].device_run);
+      if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
+      const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(kind->device_run);
       if (segment) found.bytes_between_nodes += bny_proxy_segment_bytes(segment);
       continue;
     }
-    found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
-    found.saturated += bny_run_saturated(op->parts[i].run);
-    found.messages_sent += bny_run_messages_sent(op->parts[i].run);
-    found.bytes_between_nodes += bny_run_bytes_between_nodes(op->parts[i].run);
     /* Parts use the arena one after another. */
-    uint64_t arena_bytes = bny_run_arena_bytes(op->parts[i].run);
+    uint64_t arena_bytes = bny_run_arena_bytes(kind->run);
     if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;
   }
+  found.bytes_sent += op->sums.bytes_sent;
+  found.messages_sent += op->sums.messages_sent;
+  found.bytes_between_nodes += op->sums.bytes_between_nodes;
+  if (!bny_op_runs_on_device(op)) found.saturated = op->sums.saturated;
   if (op->gather) add_gather(op->gather, &found);
   return bny_sized_write(&bny_sized_op_info, "info", &found, info);
 }
 
-static size_t print_part(const banyan_op *op, const bny_op_part *part, char *text, size_t bytes) {
-  if (part->device_run) return bny_device_run_print(part->device_run, part->plan, text, bytes);
-  if (!op->within) return bny_plan_print(part->plan, text, bytes);
-  size_t length = bny_plan_print_head(part->plan, text, bytes);
+static size_t print_kind(const banyan_op *op, const bny_op_kind *kind, char *text, size_t bytes) {
+  if (kind->device_run) return bny_device_run_print(kind->device_run, kind->plan, text, bytes);
+  if (!op->within) return bny_plan_print(kind->plan, text, bytes);
+  size_t length = bny_plan_print_head(kind->plan, text, bytes);
   bny_append(text, bytes, &length,
              "within a kernel: rows go straight to the ranks that get them, and are merged there in the "
              "order of ranks\n");
@@ -399,8 +404,8 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
   if (!op) return 0;
   size_t length = op->gather ? banyan_op_describe(op->gather, text, bytes) : 0;
   size_t room = bytes > length ? bytes - length : 0;
-  if (op->nparts > 0) length += print_part(op, &op->parts[0], room ? text + length : NULL, room);
-  if (op->nparts > 1) bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
+  if (op->nparts > 0) length += print_kind(op, &op->kinds[0], room ? text + length : NULL, room);
+  if (op->nparts > 1) bny_append(text, bytes, &length, "and %lld more parts like it\n", (long long)op->nparts - 1);
   if (op->slices > 1)
     bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);
   if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);

@@ -23,41 +23,55 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
-/* Makes the part under way one of the run's tokens. The first part runs even without rows, because ranks compare their
- * calls in it. Returns false if the part has no rows, which is the same on all ranks. */
-static bool fit_part(banyan_op *op) {
-  bny_op_part *part = &op->parts[op->current];
-  part->binding = bny_op_binding(op, part);
-  if (!bny_collective_has_rows(op->key.collective)) return true;
-  bny_live_tokens live = {part->binding.tokens_most, op->tokens, part->binding.token_owners};
-  bny_slice rows = bny_slice_live(&live, &(bny_slice){.token0 = part->request.token0, .tokens = part->request.tokens});
-  if (op->current > 0 && rows.tokens == 0 && part->request.tokens > 0) return false;
-  int32_t number;
-  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
-    bny_slice_split(op->tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
-  bny_run_set_tokens(part->run, op->tokens);
+/* Begins the part under way. If it has no rows, which is the same on all ranks, goes on to the next that may have some,
+ * and returns false. The first part runs even then, because ranks compare their calls in it. */
+static bool begin_part(banyan_op *op) {
+  bny_op_part part = bny_op_part_of(op, op->current);
+  bny_op_kind *kind = part.kind;
+  kind->binding = bny_op_binding(op, &part);
+  if (bny_collective_has_rows(op->key.collective)) {
+    bny_live_tokens live = {op->key.all_tokens, op->tokens, kind->place.token_owners, 0};
+    bny_slice rows = bny_slice_live(&live, &(bny_slice){.token0 = part.token0, .tokens = part.tokens});
+    if (op->current > 0 && rows.tokens == 0 && part.tokens > 0) {
+      op->current = bny_op_part_after(op, op->current);
+      return false;
+    }
+    bny_run_set_part(kind->run, op->tokens, part.token0 - kind->request.token0, part.head0 - kind->request.head0);
+  }
+  op->kind = kind;
+  op->begun = true;
+  bny_run_begin(kind->run);
   return true;
+}
+
+static void end_part(banyan_op *op) {
+  const bny_run *run = op->kind->run;
+  op->sums.bytes_sent += bny_run_bytes_sent(run);
+  op->sums.messages_sent += bny_run_messages_sent(run);
+  op->sums.saturated += bny_run_saturated(run);
+  op->sums.bytes_between_nodes += bny_run_bytes_between_nodes(run);
+  op->begun = false;
+  op->current++;
+  if (!op->lost) op->lost = bny_run_lost(run, &op->lost_token, &op->lost_head);
+}
+
+/* Prepares a run whose parts are not yet ready. */
+static void rewind_parts(banyan_op *op) {
+  op->lost = false;
+  op->current = op->ready = 0;
+  op->sums = (bny_op_sums){0};
 }
 
 /* Runs the parts of an operation until they are complete or would wait. */
 static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
   *done = false;
   while (op->current < op->nparts) {
-    bny_run *run = op->parts[op->current].run;
     if (op->current >= op->ready) return BANYAN_OK;
-    if (!op->begun && !fit_part(op)) {
-      bny_run_skip(run);
-      op->current++;
-      continue;
-    }
-    if (!op->begun) bny_run_begin(run);
-    op->begun = true;
+    if (!op->begun && !begin_part(op)) continue;
     bool complete = false;
-    banyan_status status = bny_run_progress(run, block, &complete);
+    banyan_status status = bny_run_progress(op->kind->run, block, &complete);
     if (status != BANYAN_OK || !complete) return status;
-    op->begun = false;
-    op->current++;
-    if (!op->lost) op->lost = bny_run_lost(run, &op->lost_token, &op->lost_head);
+    end_part(op);
   }
   *done = true;
   return BANYAN_OK;
@@ -99,7 +113,7 @@ static banyan_status progress_first(banyan_comm *comm, bool block, bool *advance
 static void rest(const banyan_comm *comm) {
   const banyan_op *op = comm->first;
   if (op && op->gather && !op->gathered) op = op->gather;
-  if (op && op->begun) bny_run_rest(op->parts[op->current].run);
+  if (op && op->begun) bny_run_rest(op->kind->run);
 }
 
 banyan_status bny_op_progress(banyan_op *op, bool block) {
@@ -134,10 +148,10 @@ static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = op->gather ? start_on_device(op->gather) : bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
   if (status != BANYAN_OK || op->within) return status;
-  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
-    bny_op_part *part = &op->parts[i];
-    part->binding = bny_op_binding(op, part);
-    status = bny_device_run_start(part->device_run, &part->binding, op->stream);
+  for (int64_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
+    bny_op_part part = bny_op_part_of(op, i);
+    part.kind->binding = bny_op_binding(op, &part);
+    status = bny_device_run_start(part.kind->device_run, &part.kind->binding, op->stream);
   }
   return status;
 }
@@ -159,7 +173,7 @@ static banyan_status read_live(banyan_op *op) {
 /* Looks for what may be wrong with attention before others wait for this rank. */
 static banyan_status prepare_gather(banyan_op *op) {
   op->gathered = false;
-  op->gather->current = 0;
+  rewind_parts(op->gather);
   op->gather->ready = op->gather->nparts;
   banyan_status status = bny_attention_check(op->attention, op->tokens);
   return status == BANYAN_OK ? read_live(op->gather) : status;
@@ -206,9 +220,8 @@ banyan_status banyan_start(banyan_op *op) {
         sliced ? bny_attention_check(op->attention, op->tokens) : bny_attention_start(op->attention, NULL, op->tokens);
   if (ready != BANYAN_OK) return bny_op_refuse(comm, ready, false);
   op->running = true;
-  op->lost = false;
-  op->current = 0;
-  op->ready = sliced ? 0 : op->nparts;
+  rewind_parts(op);
+  if (!sliced) op->ready = op->nparts;
   if (comm->last)
     comm->last->next = op;
   else

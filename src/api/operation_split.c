@@ -34,38 +34,143 @@ bny_request bny_op_request(const banyan_op *op) {
   };
 }
 
-typedef struct cut {
-  int32_t tokens, heads; /* of a part, at most */
-  int32_t token_parts, head_parts;
-} cut;
+static int64_t divide_up(int64_t value, int64_t by) { return value / by + (value % by != 0); }
 
-static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + by - 1) / by); }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-enum { PARTS_MAX = 1 << 20 };
+/* ---- parts that are alike ---------------------------------------------------------------------------------------- */
+
+enum { KINDS_MAX = 1 << 14 };
+
+static int compare_parts(const void *a, const void *b) {
+  int64_t first = *(const int64_t *)a, second = *(const int64_t *)b;
+  return first < second ? -1 : first > second;
+}
+
+/* Fills in where each rank's share of a dimension begins, or of an all-gather of bytes, where it ends. */
+static void fill_bounds(const banyan_op *op, bool heads, int64_t *bounds) {
+  const bny_op_key *key = &op->key;
+  int32_t all = heads ? key->all_heads : key->all_tokens, nranks = op->comm->nranks, first = 0, number;
+  bool dealt = key->collective == BNY_COMBINE && key->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
+  int64_t sum = 0;
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    if (dealt) bny_slice_split(all, nranks, rank, &first, &number);
+    bounds[rank] = key->collective == BNY_ALLGATHER ? (int64_t)op->counts[rank] : dealt ? first : sum;
+    if (key->collective == BNY_ALLGATHER_HEADS && heads) sum += (int64_t)op->counts[rank];
+  }
+}
+
+/* Around each bound a part begins that is unlike the one before: the one that holds it, and the one after that. In
+ * programs of devices the places of rows are fixed, so each of their parts has a plan of its own. */
+static banyan_status find_spans(const banyan_op *op, bool heads, bny_op_cut *cut) {
+  int64_t nranks = op->comm->nranks, found = 1;
+  cut->parts = cut->all > 0 ? divide_up(cut->all, cut->each) : 1;
+  cut->spans = cut->parts;
+  if (bny_op_runs_on_device(op) && bny_collective_has_rows(op->key.collective)) return BANYAN_OK;
+  int64_t *bounds = malloc((size_t)(nranks + 1) * sizeof *bounds);
+  cut->first = malloc((size_t)(2 * nranks + 3) * sizeof *cut->first);
+  if (!bounds || !cut->first) {
+    free(bounds);
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  }
+  fill_bounds(op, heads, bounds);
+  bounds[nranks] = cut->all;
+  cut->first[0] = 0;
+  for (int64_t i = 0; i <= nranks; i++) {
+    cut->first[found++] = bounds[i] / cut->each;
+    cut->first[found++] = divide_up(bounds[i], cut->each);
+  }
+  free(bounds);
+  qsort(cut->first, (size_t)found, sizeof *cut->first, compare_parts);
+  cut->spans = 0;
+  for (int64_t i = 0; i < found; i++)
+    if (cut->first[i] < cut->parts && (i == 0 || cut->first[i] != cut->first[i - 1]))
+      cut->first[cut->spans++] = cut->first[i];
+  return BANYAN_OK;
+}
+
+static int64_t span_of(const bny_op_cut *cut, int64_t part) {
+  int64_t low = 0, high = cut->spans;
+  if (!cut->first) return part;
+  while (high - low > 1) {
+    int64_t middle = (low + high) / 2;
+    if (cut->first[middle] <= part)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static int64_t first_part(const bny_op_cut *cut, int64_t span) { return cut->first ? cut->first[span] : span; }
+
+static int64_t count_parts(const bny_op_cut *cut, int64_t span) {
+  return (span + 1 < cut->spans ? first_part(cut, span + 1) : cut->parts) - first_part(cut, span);
+}
+
+bny_op_part bny_op_part_of(const banyan_op *op, int64_t index) {
+  int64_t outer = index / op->inner.parts, inner = index % op->inner.parts;
+  bny_op_part part = {&op->kinds[span_of(&op->outer, outer) * op->inner.spans + span_of(&op->inner, inner)], 0, 0, 0,
+                      0};
+  if (bny_collective_has_rows(op->key.collective)) {
+    part.token0 = (int32_t)(outer * op->outer.each);
+    part.tokens = (int32_t)smaller(op->outer.each, op->outer.all - part.token0);
+    part.head0 = (int32_t)(inner * op->inner.each);
+  } else {
+    part.byte0 = (size_t)outer * (size_t)op->outer.each;
+  }
+  return part;
+}
+
+/* The rows of an owner are its first tokens, so the next ones are the next owner's. */
+int64_t bny_op_part_after(const banyan_op *op, int64_t index) {
+  bny_op_part part = bny_op_part_of(op, index);
+  int32_t owners = part.kind->place.token_owners, all = op->key.all_tokens, first, number;
+  if (owners == 1) return op->nparts;
+  int32_t owner = bny_levels_part_of(all, owners, part.token0 + part.tokens - 1) + 1;
+  if (owner >= owners) return op->nparts;
+  bny_slice_split(all, owners, owner, &first, &number);
+  int64_t next = first / op->outer.each * op->inner.parts;
+  return number > 0 ? next : op->nparts;
+}
+
+/* ---- cutting ----------------------------------------------------------------------------------------------------- */
 
 static size_t row_bytes_of(const bny_op_key *key) {
   if (key->collective == BNY_ALLGATHER_HEADS) return (size_t)key->dim * bny_dtype_bytes(key->dtype);
   return 2 * sizeof(float) + bny_wire_row_bytes(key->wire, key->value_dim);
 }
 
-static cut cut_rows(const bny_op_key *key, int32_t slices, size_t limit) {
-  cut found = {key->all_tokens, key->all_heads, 1, 1};
-  if (key->all_tokens == 0 || key->all_heads == 0) return found;
-  if (slices > 1) found.tokens = divide_up(key->all_tokens, slices);
-  size_t row_bytes = row_bytes_of(key);
-  size_t rows = limit / row_bytes ? limit / row_bytes : 1;
-  if (rows < (size_t)key->all_heads) {
-    found.tokens = 1;
-    found.heads = (int32_t)rows;
-  } else if (rows / (size_t)key->all_heads < (size_t)found.tokens) {
-    found.tokens = (int32_t)(rows / (size_t)key->all_heads);
+static void cut_rows(banyan_op *op, size_t limit) {
+  const bny_op_key *key = &op->key;
+  int64_t tokens = key->all_tokens, heads = key->all_heads, rows = (int64_t)(limit / row_bytes_of(key));
+  if (tokens > 0 && heads > 0) {
+    if (op->slices > 1) tokens = divide_up(tokens, op->slices);
+    if (rows < 1) rows = 1;
+    if (rows < heads) {
+      tokens = 1;
+      heads = rows;
+    } else {
+      tokens = smaller(tokens, rows / heads);
+    }
   }
-  found.token_parts = divide_up(key->all_tokens, found.tokens);
-  found.head_parts = divide_up(key->all_heads, found.heads);
-  return found;
+  op->outer = (bny_op_cut){.all = key->all_tokens, .each = tokens > 0 ? tokens : 1};
+  op->inner = (bny_op_cut){.all = key->all_heads, .each = heads > 0 ? heads : 1};
 }
 
-static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+/* Parts of all-gathers have so many bytes of each rank. */
+static void cut_bytes(banyan_op *op, size_t limit) {
+  size_t largest = op->key.bytes;
+  if (op->key.collective == BNY_ALLGATHER) {
+    limit /= (size_t)op->comm->nranks;
+    for (int32_t i = 0; i < op->comm->nranks; i++)
+      if (op->counts[i] > largest) largest = op->counts[i];
+  }
+  op->outer = (bny_op_cut){.all = (int64_t)largest, .each = limit / 64 ? (int64_t)(limit / 64 * 64) : 64};
+  op->inner = (bny_op_cut){.all = 1, .each = 1};
+}
+
+/* ---- what a kind of part is -------------------------------------------------------------------------------------- */
 
 /* Finds this rank's heads. */
 static void set_heads(const banyan_op *op, bny_binding *binding) {
@@ -73,40 +178,24 @@ static void set_heads(const banyan_op *op, bny_binding *binding) {
   binding->in_heads = (int32_t)op->counts[op->comm->rank];
 }
 
-static void set_rows(banyan_op *op, const cut *how, int32_t index) {
-  bny_op_part *part = &op->parts[index];
-  bny_request *request = &part->request;
-  request->token0 = index / how->head_parts * how->tokens;
-  request->head0 = index % how->head_parts * how->heads;
-  request->tokens = smaller(how->tokens, op->key.all_tokens - request->token0);
-  request->heads = smaller(how->heads, op->key.all_heads - request->head0);
+static void set_rows(const banyan_op *op, const bny_op_part *part) {
+  bny_op_kind *kind = part->kind;
+  bny_request *request = &kind->request;
+  request->token0 = part->token0;
+  request->head0 = part->head0;
+  request->tokens = part->tokens;
+  request->heads = (int32_t)smaller(op->inner.each, op->key.all_heads - request->head0);
   bool by_tokens = op->key.scatter == BANYAN_SCATTER_TOKENS;
-  part->place = (bny_binding){.in = &op->in,
+  kind->place = (bny_binding){.in = &op->in,
                               .out = &op->out,
                               .tokens_most = op->key.all_tokens,
-                              .token_owners = by_tokens ? op->comm->nranks : 1};
-  if (op->key.collective == BNY_ALLGATHER_HEADS) set_heads(op, &part->place);
+                              .token_owners = by_tokens ? op->comm->nranks : 1,
+                              .token0 = request->token0,
+                              .tokens_planned = request->tokens};
+  if (op->key.collective == BNY_ALLGATHER_HEADS) set_heads(op, &kind->place);
   int32_t number;
   if (op->key.scatter == BANYAN_SCATTER_HEADS)
-    bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &part->place.out_head0, &number);
-  if (by_tokens)
-    bny_slice_split(op->key.all_tokens, op->comm->nranks, op->comm->rank, &part->place.out_token0, &number);
-}
-
-/* Returns how many bytes of one rank fit a part, and how many parts that makes: at most one more than is allowed. */
-static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
-  size_t largest = op->key.bytes;
-  size_t part_bytes = limit;
-  if (op->key.collective == BNY_ALLGATHER) {
-    part_bytes = limit / (size_t)op->comm->nranks;
-    for (int32_t i = 0; i < op->comm->nranks; i++)
-      if (op->counts[i] > largest) largest = op->counts[i];
-  }
-  part_bytes = part_bytes / 64 ? part_bytes / 64 * 64 : 64;
-  *parts = largest > part_bytes * PARTS_MAX ? PARTS_MAX + 1
-           : largest                        ? divide_up((int64_t)largest, (int64_t)part_bytes)
-                                            : 1;
-  return part_bytes;
+    bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &kind->place.out_head0, &number);
 }
 
 static size_t clamp(size_t value, size_t from, size_t at_most) {
@@ -114,64 +203,66 @@ static size_t clamp(size_t value, size_t from, size_t at_most) {
   return left < at_most ? left : at_most;
 }
 
-static banyan_status set_bytes(banyan_op *op, size_t part_bytes, int32_t index) {
-  bny_op_part *part = &op->parts[index];
-  banyan_comm *comm = op->comm;
-  size_t nranks = (size_t)comm->nranks, from = part_bytes * (size_t)index;
-  part->in_offset = part->out_offset = from;
+static banyan_status set_bytes(const banyan_op *op, const bny_op_part *part) {
+  bny_op_kind *kind = part->kind;
+  const banyan_comm *comm = op->comm;
+  size_t nranks = (size_t)comm->nranks, from = part->byte0, part_bytes = (size_t)op->outer.each;
   if (op->key.collective != BNY_ALLGATHER) {
     size_t bytes = clamp(op->key.bytes, from, part_bytes);
-    part->request.bytes = bytes;
+    kind->request.bytes = bytes;
     if (op->key.collective == BNY_SHIFT) {
       int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
-      part->place = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
+      kind->place = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
     }
     return BANYAN_OK;
   }
-  part->pieces = calloc(2 * nranks, sizeof *part->pieces);
-  if (!part->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an allgather in parts");
-  size_t *counts = part->pieces, *offsets = part->pieces + nranks, begin = 0;
+  kind->pieces = calloc(2 * nranks, sizeof *kind->pieces);
+  if (!kind->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an allgather in parts");
+  size_t *counts = kind->pieces, *offsets = kind->pieces + nranks, begin = 0;
   for (size_t r = 0; r < nranks; begin += op->counts[r], r++) {
     counts[r] = clamp(op->counts[r], from, part_bytes);
-    offsets[r] = begin + from;
-    if (r < (size_t)comm->rank) part->place.in_byte0 += counts[r];
+    offsets[r] = begin;
+    if (r < (size_t)comm->rank) kind->place.in_byte0 += counts[r];
   }
-  part->out_offset = 0; /* the offsets have it */
-  part->place.piece_counts = counts;
-  part->place.piece_offsets = offsets;
-  part->request.counts = counts;
+  kind->place.piece_counts = counts;
+  kind->place.piece_offsets = offsets;
+  kind->request.counts = counts;
   return BANYAN_OK;
 }
 
-banyan_status bny_op_cut(banyan_op *op, size_t limit) {
-  size_t part_bytes = 0;
+banyan_status bny_op_cut_parts(banyan_op *op, size_t limit) {
   bool rows = bny_collective_has_rows(op->key.collective);
-  cut how = {0};
-  if (rows) {
-    how = cut_rows(&op->key, op->slices, limit);
-    op->nparts = how.token_parts * how.head_parts;
-  } else {
-    part_bytes = bytes_per_part(op, limit, &op->nparts);
-  }
-  if (op->nparts > PARTS_MAX)
-    return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d parts; raise arena_bytes",
-                    PARTS_MAX);
-  op->parts = calloc((size_t)op->nparts, sizeof *op->parts);
-  if (!op->parts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d parts", op->nparts);
-  banyan_status status = BANYAN_OK;
-  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
-    op->parts[i].request = bny_op_request(op);
+  if (rows)
+    cut_rows(op, limit);
+  else
+    cut_bytes(op, limit);
+  banyan_status status = find_spans(op, false, &op->outer);
+  if (status == BANYAN_OK) status = find_spans(op, true, &op->inner);
+  if (status != BANYAN_OK) return status;
+  op->nparts = op->outer.parts * op->inner.parts;
+  op->nkinds = op->outer.spans * op->inner.spans;
+  if (op->nkinds > KINDS_MAX)
+    return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d plans; raise arena_bytes",
+                    KINDS_MAX);
+  op->kinds = calloc((size_t)op->nkinds, sizeof *op->kinds);
+  if (!op->kinds) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d plans", (int)op->nkinds);
+  for (int64_t i = 0; i < op->nkinds && status == BANYAN_OK; i++) {
+    int64_t outer = i / op->inner.spans, inner = i % op->inner.spans;
+    bny_op_part part =
+        bny_op_part_of(op, first_part(&op->outer, outer) * op->inner.parts + first_part(&op->inner, inner));
+    part.kind->request = bny_op_request(op);
+    part.kind->count = count_parts(&op->outer, outer) * count_parts(&op->inner, inner);
     if (rows)
-      set_rows(op, &how, i);
+      set_rows(op, &part);
     else
-      status = set_bytes(op, part_bytes, i);
+      status = set_bytes(op, &part);
   }
   return status;
 }
 
 bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   const bny_op_memory *memory = &op->memory;
-  bny_binding binding = part->place;
+  bny_binding binding = part->kind->place;
   binding.live_tokens = bny_live_selects(&op->live) ? op->live_tokens : NULL;
   binding.live = &op->live;
   binding.tokens = op->tokens;
@@ -179,8 +270,11 @@ bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   binding.mine = memory->mine;
   binding.all = memory->all;
   binding.in_place = memory->in_place;
+  int32_t tokens = bny_op_runs_on_device(op) ? op->key.all_tokens : op->tokens, number; /* kernels find it themselves */
+  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
+    bny_slice_split(tokens, op->comm->nranks, op->comm->rank, &binding.out_token0, &number);
   if (bny_collective_has_rows(op->key.collective)) return binding;
-  binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
-  binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
+  binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->byte0 : NULL;
+  binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->byte0 : NULL;
   return binding;
 }

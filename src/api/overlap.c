@@ -90,11 +90,11 @@ static banyan_status predict(const bny_request *request, int32_t rank, double *n
 
 /* The price of one slice of `slices`, which may itself be in parts. */
 static banyan_status price_slice(const banyan_op *op, int32_t slices, bool is_tcp, price *of) {
-  bny_request request = op->parts[0].request;
+  bny_request request = op->kinds[0].request;
   int32_t tokens = (op->key.all_tokens + slices - 1) / slices;
   if (request.tokens > tokens) request.tokens = tokens;
   double parts = (double)tokens / request.tokens * op->key.all_heads / request.heads;
-  request.algorithm = op->parts[0].plan->algorithm;
+  request.algorithm = op->kinds[0].plan->algorithm;
   banyan_status status = predict(&request, op->comm->rank, &of->ns);
   if (status != BANYAN_OK) return status;
   bny_levels levels, leaders;
@@ -173,11 +173,12 @@ static banyan_status attend_slice(banyan_op *op, int32_t first, int32_t end) {
 banyan_status bny_op_attend_slices(banyan_op *op) {
   int32_t batch = op->attention->desc.batch < op->tokens ? op->attention->desc.batch : op->tokens;
   banyan_status status = BANYAN_OK;
-  for (op->ready = 0; op->ready < op->nparts && status == BANYAN_OK;) {
-    const bny_request *part = &op->parts[op->ready].request;
-    int32_t end = part->token0 + part->tokens < batch ? part->token0 + part->tokens : batch;
-    status = attend_slice(op, part->token0, end);
-    while (op->ready < op->nparts && op->parts[op->ready].request.token0 == part->token0) op->ready++;
+  while (op->ready < op->nparts && status == BANYAN_OK) {
+    bny_op_part part = bny_op_part_of(op, op->ready);
+    if (part.token0 >= batch) break;
+    int32_t end = part.tokens < batch - part.token0 ? part.token0 + part.tokens : batch;
+    status = attend_slice(op, part.token0, end);
+    op->ready += op->inner.parts;
     if (status == BANYAN_OK && op->ready < op->nparts) status = bny_op_advance(op);
   }
   op->ready = op->nparts;

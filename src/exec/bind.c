@@ -199,16 +199,27 @@ static void bind_steps(bny_run *run) {
   list_peers(run);
 }
 
-void bny_run_set_tokens(bny_run *run, int32_t tokens) {
-  if (tokens == run->live.count || !bny_collective_has_rows(run->plan->collective)) return;
-  run->live.count = tokens;
-  bny_call_set_tokens(&run->call, tokens);
-  bind_steps(run);
+/* The first token of the part, and whether all of its tokens are there. */
+static int32_t first_token(const bny_run *run, const bny_live_tokens *live, bool *full) {
+  int32_t token0 = run->binding->token0, first = bny_slice_live_token(live, token0);
+  *full = bny_slice_live_token(live, token0 + run->binding->tokens_planned) - first == run->binding->tokens_planned;
+  return first;
 }
 
-void bny_run_skip(bny_run *run) {
-  run->bytes_sent = run->messages_sent = run->saturated = run->bytes_between_nodes = 0;
-  run->lost = false;
+void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t head_shift) {
+  bny_live_tokens live = run->live;
+  bool full, was_full;
+  live.shift = token_shift;
+  live.count = tokens;
+  if (tokens != run->call_tokens) bny_call_set_tokens(&run->call, tokens);
+  run->call_tokens = tokens;
+  run->head_move = head_shift;
+  run->token_move = first_token(run, &live, &full) - first_token(run, &run->live, &was_full);
+  if (full && was_full) return;
+  run->token_move = 0;
+  if (live.count == run->live.count && live.shift == run->live.shift) return;
+  run->live = live;
+  bind_steps(run);
 }
 
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
@@ -217,7 +228,8 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call 
   if (!made) return fail_memory(plan);
   *made = (bny_run){.exec = exec, .plan = plan, .call = *call, .binding = binding, .next = plan->nsteps};
   size_t steps = (size_t)plan->nsteps + 1, sources = (size_t)plan->nsources + 1;
-  made->live = (bny_live_tokens){binding->tokens_most, binding->tokens_most, binding->token_owners};
+  made->live = (bny_live_tokens){binding->tokens_most, binding->tokens_most, binding->token_owners, 0};
+  made->call_tokens = binding->tokens_most;
   made->boxes = calloc(steps, sizeof *made->boxes);
   made->token0 = calloc(steps, sizeof *made->token0);
   made->slot_bytes = calloc((size_t)plan->nslots + 1, sizeof *made->slot_bytes);

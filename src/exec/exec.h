@@ -134,6 +134,7 @@ typedef struct bny_binding {
   int32_t out_token0, out_head0;  /* of the row at which `out` begins */
   int32_t tokens_most;            /* of the call, in any run */
   int32_t token_owners;           /* see bny_live_tokens */
+  int32_t token0, tokens_planned; /* the box's tokens in the plan's request */
   const uint8_t *live_tokens;     /* [tokens of the call]: rows of a token with 0 are not read, and empty; NULL: none */
   const banyan_live *live;        /* of a device's run; NULL: as all zeros */
   int32_t tokens;                 /* of a device's run, unless `live` leads to their number */
@@ -166,12 +167,10 @@ banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 /* Writes, as snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
 size_t bny_run_place(const bny_run *run, char *text, size_t bytes);
 
-/* Sets how many of the call's tokens the next runs have, where slices are boxes of rows. At first they have all.
- * Allocates nothing. */
-void bny_run_set_tokens(bny_run *run, int32_t tokens);
-
-/* Notes that a run was left out because it has no rows, on all ranks alike. */
-void bny_run_skip(bny_run *run);
+/* Sets which part of a call the next runs are, where slices are boxes of rows: of `tokens` in the whole call, and so
+ * many tokens and heads behind the part that the plan was made for. No owner's first row may lie between the two. At
+ * first it is that part, of all tokens. Allocates nothing; free where all tokens of both parts are there. */
+void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t head_shift);
 
 /* Begins the next epoch. No other run of this communicator may be under way. */
 void bny_run_begin(bny_run *run);

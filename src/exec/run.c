@@ -225,6 +225,13 @@ static bool has_rows(const bny_run *run, int32_t index) {
   return run->boxes[index].tokens > 0 && run->boxes[index].heads > 0;
 }
 
+/* The first row of a step's box, in the whole call. */
+static int32_t token_of(const bny_run *run, int32_t index) { return run->token0[index] + run->token_move; }
+
+static int32_t head_of(const bny_run *run, int32_t index) {
+  return run->plan->steps[index].slice.head0 + run->head_move;
+}
+
 static void copy_heads(const bny_run *run, int32_t index, const bny_strided *to, const bny_strided *from) {
   bny_strided_copy(to, from, run->boxes[index].tokens, run->boxes[index].heads, run->plan->row_bytes);
 }
@@ -233,18 +240,17 @@ static void copy_input_heads(const bny_run *run, int32_t index, const bny_bound_
   const bny_binding *binding = run->binding;
   if (!has_rows(run, index)) return;
   bny_strided to = heads_of(run, &bound->to);
-  bny_strided from =
-      bny_strided_at(&binding->mine, run->token0[index], run->plan->steps[index].slice.head0 - binding->in_head0);
+  bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), head_of(run, index) - binding->in_head0);
   copy_heads(run, index, &to, &from);
 }
 
 static void deliver_heads(const bny_run *run, int32_t index, int half) {
   const bny_binding *binding = run->binding;
   const bny_step *step = &run->plan->steps[index];
-  int32_t head0 = step->slice.head0;
+  int32_t head0 = head_of(run, index);
   if (!has_rows(run, index)) return;
   if (binding->in_place && head0 >= binding->in_head0 && head0 < binding->in_head0 + binding->in_heads) return;
-  bny_strided to = bny_strided_at(&binding->all, run->token0[index], head0);
+  bny_strided to = bny_strided_at(&binding->all, token_of(run, index), head0);
   bny_strided from = heads_of(run, &run->views[half][step->first]);
   copy_heads(run, index, &to, &from);
 }
@@ -264,7 +270,7 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
     return BANYAN_OK;
   }
   const bny_box *box = &run->boxes[index];
-  int32_t token0 = run->token0[index];
+  int32_t token0 = token_of(run, index), head0 = head_of(run, index);
   bny_wire_view to = moved_view(&bound->to, run->shift);
   bny_store_timer timer = {0};
   if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, run->slot_bytes[step->slot]); /* else plain */
@@ -272,14 +278,14 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
   to.saturated = &run->saturated;
   const uint8_t *live = binding->live_tokens ? binding->live_tokens + token0 : NULL;
   int64_t bad = bny_live_encode(run->exec->kernels, box, binding->in, token0 - binding->in_token0,
-                                step->slice.head0 - binding->in_head0, plan->wire, live, &to);
+                                head0 - binding->in_head0, plan->wire, live, &to);
   bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(
       run->exec, BANYAN_ERR_DATA, plan->rank,
       "rank %d: statistics of token %d, head %d are those of no row: NaN or +inf, which the descriptor "
       "does not declare to mean an empty one, or a negative d",
-      plan->rank, token0 + (int32_t)(bad / box->heads), step->slice.head0 + (int32_t)(bad % box->heads));
+      plan->rank, token0 + (int32_t)(bad / box->heads), head0 + (int32_t)(bad % box->heads));
 }
 
 static void merge_sources(bny_run *run, int32_t index, int half) {
@@ -305,12 +311,13 @@ static void deliver(bny_run *run, int32_t index, int half) {
     const bny_box *box = &run->boxes[index];
     const bny_live_merge merge = {run->exec->kernels, plan->wire,       step->count, moved_sources(run, step, half),
                                   plan->round_nodes,  run->binding->out};
-    int64_t row = bny_live_finish(&merge, box, run->token0[index] - run->binding->out_token0,
-                                  step->slice.head0 - run->binding->out_head0, run->binding->keeps_empty_rows);
+    int32_t token0 = token_of(run, index), head0 = head_of(run, index);
+    int64_t row = bny_live_finish(&merge, box, token0 - run->binding->out_token0, head0 - run->binding->out_head0,
+                                  run->binding->keeps_empty_rows);
     if (row < 0 || run->lost) return;
     run->lost = true;
-    run->lost_token = run->token0[index] + (int32_t)(row / box->heads);
-    run->lost_head = step->slice.head0 + (int32_t)(row % box->heads);
+    run->lost_token = token0 + (int32_t)(row / box->heads);
+    run->lost_head = head0 + (int32_t)(row % box->heads);
     return;
   }
   if (plan->collective == BNY_ALLGATHER_HEADS) {

@@ -27,17 +27,19 @@ struct bny_run {
   const bny_plan *plan;
   bny_call call;
   const bny_binding *binding;
-  bny_live_tokens live;     /* the addresses and sizes below are those of such a run */
-  size_t *slot_bytes;       /* [nslots] */
-  size_t *message_bytes;    /* [nmessages] */
-  bool *seen;               /* [nranks]: scratch */
-  bny_box *boxes;           /* [nsteps] */
-  int32_t *token0;          /* [nsteps] */
-  bny_bound_step *steps[2]; /* [nsteps] of each half */
-  bny_wire_view *views[2];  /* [nsources] of each half */
-  bny_piece *pieces;        /* of deliveries of bytes, in the order of steps */
-  int32_t *piece_first;     /* [nsteps + 1] */
-  int32_t *readers;         /* [nranks]: every rank that is sent slots */
+  bny_live_tokens live;          /* the addresses and sizes below are those of such a run */
+  int32_t call_tokens;           /* of the run under way */
+  int32_t token_move, head_move; /* from the rows of these to those of the run under way */
+  size_t *slot_bytes;            /* [nslots] */
+  size_t *message_bytes;         /* [nmessages] */
+  bool *seen;                    /* [nranks]: scratch */
+  bny_box *boxes;                /* [nsteps] */
+  int32_t *token0;               /* [nsteps] */
+  bny_bound_step *steps[2];      /* [nsteps] of each half */
+  bny_wire_view *views[2];       /* [nsources] of each half */
+  bny_piece *pieces;             /* of deliveries of bytes, in the order of steps */
+  int32_t *piece_first;          /* [nsteps + 1] */
+  int32_t *readers;              /* [nranks]: every rank that is sent slots */
   int32_t nreaders;
   int32_t *senders; /* ranks of other nodes that send slots to this one */
   int32_t nsenders;

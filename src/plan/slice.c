@@ -136,6 +136,7 @@ bny_slice bny_slice_owned(const bny_request *request, int32_t rank) {
 }
 
 int32_t bny_slice_live_token(const bny_live_tokens *live, int32_t token) {
+  token += live->shift;
   if (live->count == live->most) return token;
   if (live->owners == 1 || token >= live->most) return token < live->count ? token : live->count;
   int32_t owner = bny_levels_part_of(live->most, live->owners, token), first, size, begin, number;

@@ -30,9 +30,10 @@ bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int3
 
 /* A run of `count` of the `most` tokens that a plan was made for. Boundaries between tokens move: owners of tokens get
  * equal parts of the count (`owners` is 1 unless tokens are scattered), and within a part the tokens from its end on
- * vanish. The map is monotonic, so boxes that were disjoint, or within one another, remain so. */
+ * vanish. The map is monotonic, so boxes that were disjoint, or within one another, remain so. A plan that serves
+ * several parts of a call is made for the first of them, and `shift` leads from there to the part. */
 typedef struct bny_live_tokens {
-  int32_t most, count, owners;
+  int32_t most, count, owners, shift;
 } bny_live_tokens;
 
 int32_t bny_slice_live_token(const bny_live_tokens *live, int32_t token);

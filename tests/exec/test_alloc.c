@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Nothing is allocated between start and wait of a persistent operation, nor by a blocking call of a shape that was
- * called before: malloc and mmap of this program count the calls of threads that ask for it. */
+ * called before: malloc and mmap of this program count the calls of threads that ask for it. They count bytes as well:
+ * what an operation takes does not grow with the call. */
 #include <check.h>
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +16,7 @@
 
 static _Thread_local volatile bool counting;
 static _Thread_local volatile int allocations;
+static _Thread_local volatile int64_t held, most_held; /* bytes of this thread, while it counts */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
 #define CAN_COUNT 1
@@ -24,43 +27,41 @@ void *__libc_realloc(void *memory, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void *memory);
 
-static void count_call(void) {
-  if (counting) allocations++;
+static void count_bytes(int64_t bytes) {
+  if (!counting) return;
+  allocations++;
+  held += bytes;
+  if (held > most_held) most_held = held;
 }
 
-void *malloc(size_t bytes) {
-  count_call();
-  return __libc_malloc(bytes);
+static void *count_memory(void *memory) {
+  count_bytes((int64_t)malloc_usable_size(memory));
+  return memory;
 }
 
-void *calloc(size_t count, size_t bytes) {
-  count_call();
-  return __libc_calloc(count, bytes);
-}
+void *malloc(size_t bytes) { return count_memory(__libc_malloc(bytes)); }
+
+void *calloc(size_t count, size_t bytes) { return count_memory(__libc_calloc(count, bytes)); }
 
 void *realloc(void *memory, size_t bytes) {
-  count_call();
-  return __libc_realloc(memory, bytes);
+  count_bytes(-(int64_t)malloc_usable_size(memory));
+  return count_memory(__libc_realloc(memory, bytes));
 }
 
-void *aligned_alloc(size_t alignment, size_t bytes) {
-  count_call();
-  return __libc_memalign(alignment, bytes);
-}
+void *aligned_alloc(size_t alignment, size_t bytes) { return count_memory(__libc_memalign(alignment, bytes)); }
 
 int posix_memalign(void **memory, size_t alignment, size_t bytes) {
-  count_call();
-  *memory = __libc_memalign(alignment, bytes);
+  *memory = count_memory(__libc_memalign(alignment, bytes));
   return *memory ? 0 : ENOMEM;
 }
 
 void free(void *memory) {
-  if (memory) count_call();
+  if (memory) count_bytes(-(int64_t)malloc_usable_size(memory));
   __libc_free(memory);
 }
 
 void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  count_call();
+  count_bytes((int64_t)bytes);
   return (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset);
 }
 #else
@@ -180,6 +181,89 @@ TEST_LOOP(persistent_operations_allocate_nothing, 12) {
 TEST_LOOP(repeated_calls_allocate_nothing, 12) {
   world_setup setup = setup_of(_i);
   world_run(&setup, run_blocking);
+}
+
+/* ---- memory of large calls --------------------------------------------------------------------------------------- */
+
+/* A call of `tokens`, of which each run has `valid`. */
+typedef struct large {
+  int32_t tokens, heads, value_dim, valid;
+  size_t arena_bytes;
+  banyan_scatter scatter;
+} large;
+
+static const large larges[] = {
+    {8192, 128, 512, 3, 0, BANYAN_SCATTER_NONE},         {65536, 128, 512, 3, 0, BANYAN_SCATTER_NONE},
+    {65536, 128, 512, 3, 0, BANYAN_SCATTER_TOKENS},      {65536, 128, 512, 3, 0, BANYAN_SCATTER_HEADS},
+    {1 << 30, 1, 512, 3, 0, BANYAN_SCATTER_NONE},        {INT32_MAX, 1, 512, 5, 0, BANYAN_SCATTER_TOKENS},
+    {1 << 24, 127, 512, 0, 65536, BANYAN_SCATTER_HEADS}, {48, 96, 512, 48, 1 << 24, BANYAN_SCATTER_NONE},
+    {48, 96, 512, 48, 65536, BANYAN_SCATTER_NONE},       {48, 96, 512, 48, 65536, BANYAN_SCATTER_TOKENS},
+};
+enum { LARGES = sizeof larges / sizeof larges[0], LARGE_MOST = 2 << 20 };
+
+/* Memory of a caller for all tokens of a call, of which runs use little. */
+static void *reserve(const large *call, int64_t row_bytes) {
+  size_t bytes = (size_t)call->tokens * (size_t)call->heads * (size_t)row_bytes;
+  void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return made == MAP_FAILED ? NULL : made;
+}
+
+static void release(const large *call, int64_t row_bytes, void *memory) {
+  if (memory) munmap(memory, (size_t)call->tokens * (size_t)call->heads * (size_t)row_bytes);
+}
+
+/* In place where all ranks get all rows. Rank r has values r + 1 of equal weight. */
+static bool run_large(world_rank *self, bool persistent) {
+  const large *call = self->argument;
+  size_t values = (size_t)call->valid * (size_t)call->heads * (size_t)call->value_dim;
+  int64_t row_bytes = 2 * call->value_dim;
+  bool in_place = call->scatter == BANYAN_SCATTER_NONE;
+  uint16_t *in = reserve(call, row_bytes), *out = in_place ? in : reserve(call, row_bytes);
+  float *lse = reserve(call, sizeof *lse), *out_lse = in_place ? lse : reserve(call, sizeof *lse);
+  if (!in || !out || !lse || !out_lse) return world_check(self, false, "no addresses for %d tokens", call->tokens);
+  const float given = (float)(self->rank + 1);
+  for (size_t i = 0; i < values; i++) memcpy(&in[i], (const char *)&given + 2, 2);
+  banyan_live live = BANYAN_LIVE_INIT;
+  live.tokens = &call->valid;
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  desc.tokens = call->tokens;
+  desc.heads = call->heads;
+  desc.value_dim = call->value_dim;
+  desc.scatter = call->scatter;
+  desc.live = &live;
+  int32_t first, heads = call->heads, tokens = call->valid;
+  if (call->scatter == BANYAN_SCATTER_HEADS) banyan_split(heads, self->nranks, self->rank, &first, &heads);
+  if (call->scatter == BANYAN_SCATTER_TOKENS) banyan_split(tokens, self->nranks, self->rank, &first, &tokens);
+  banyan_partial from, to;
+  banyan_partial_init(&from, in, BANYAN_BF16, lse, BANYAN_F32, call->heads, call->value_dim);
+  banyan_partial_init(&to, out, BANYAN_BF16, out_lse, BANYAN_F32, heads, call->value_dim);
+  banyan_op *op = NULL;
+  held = most_held = 0;
+  counting = true;
+  bool good = persistent ? world_ok(self, banyan_combine_init(self->comm, &desc, &from, &to, &op), "init") &&
+                               world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait")
+                         : world_ok(self, banyan_combine(self->comm, &desc, &from, &to), "combine");
+  counting = false;
+  good = good && world_check(self, most_held <= LARGE_MOST, "%d tokens of %d x %d took %lld bytes", call->tokens,
+                             call->heads, call->value_dim, (long long)most_held);
+  const float merged = 1.5F;
+  for (size_t i = 0; i < (size_t)tokens * (size_t)heads * (size_t)call->value_dim && good; i++)
+    good = world_check(self, memcmp(&out[i], (const char *)&merged + 2, 2) == 0, "value %zu is wrong", i);
+  banyan_op_free(op);
+  release(call, row_bytes, in);
+  release(call, sizeof *lse, lse);
+  release(call, row_bytes, in_place ? NULL : out);
+  release(call, sizeof *lse, in_place ? NULL : out_lse);
+  return good;
+}
+
+static void run_larges(world_rank *self) {
+  if (run_large(self, true)) run_large(self, false);
+}
+
+TEST_LOOP(memory_does_not_grow_with_the_call, LARGES) {
+  large argument = larges[_i];
+  WORLD_RUN(run_larges, .nranks = 2, .arena_bytes = argument.arena_bytes, .argument = &argument);
 }
 
 /* The count itself works. */

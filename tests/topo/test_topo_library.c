@@ -85,7 +85,7 @@ static bool combine(banyan_comm *comm, int32_t tokens, int32_t heads, report *re
   report->nlevels = comm->levels ? comm->levels->nlevels : 1;
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++) report->sizes[k] = comm->levels->levels[k].most;
   report->place_ns = comm->place_ns;
-  if (status == BANYAN_OK) count_by_level(comm, op->parts[0].plan, report->level_bytes);
+  if (status == BANYAN_OK) count_by_level(comm, op->kinds[0].plan, report->level_bytes);
   banyan_op_free(op);
   free(o);
   return status == BANYAN_OK && report->worst < 1e-4;
