@@ -233,9 +233,10 @@ typedef struct banyan_comm_config {
   int64_t threads; /* of this rank, with its caller, for attention on the host; at most 1024. They start with the first
                     * attention and are bound to the cores of the caller's binding, which ranks that share these cores
                     * divide. Results have the same bits for any number. 0: one for each of these cores, or as many as
-                    * can be started (BANYAN_THREADS overrides the default). Pools of threads do not know each other, so
-                    * a program that runs OpenMP regions at the same time sets it. OMP_PROC_BIND may bind the thread
-                    * that makes the communicator to one core: 0 then counts that core alone */
+                    * a CPU quota of its control group allows, or as can be started (BANYAN_THREADS overrides the
+                    * default). Pools of threads do not know each other, so a program that runs OpenMP regions at the
+                    * same time sets it. OMP_PROC_BIND may bind the thread that makes the communicator to one core: 0
+                    * then counts that core alone */
 } banyan_comm_config;
 
 /* clang-format off */

@@ -11,6 +11,7 @@ libbanyan_core_la_SOURCES += \
   %D%/options.def \
   %D%/process.c %D%/process.h \
   %D%/pool.c %D%/pool.h \
+  %D%/quota.c %D%/quota.h \
   %D%/sized.c %D%/sized.h \
   %D%/status.c %D%/status.h \
   %D%/sysfs.c %D%/sysfs.h \

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/status.h"
+#include "base/sysfs.h"
 #include "base/thread.h"
 
 /* A thread looks for work for this long before it sleeps: attention of the next layer comes sooner. The caller polls
@@ -43,7 +45,8 @@ struct bny_pool {
   struct pool_thread {
     bny_pool *pool;
     pthread_t thread;
-    int32_t place, cpu; /* cpu -1: any */
+    int32_t place;
+    unsigned char cpus[BNY_POOL_CPU_BYTES]; /* where it may run; 0: anywhere */
   } each[];
 };
 
@@ -81,18 +84,12 @@ static void await_work(bny_pool *pool, uint64_t last) {
   pthread_mutex_unlock(&pool->lock);
 }
 
-static void bind_to(int32_t cpu) {
-  unsigned char mask[BNY_POOL_CPU_BYTES] = {0};
-  if (cpu < 0) return;
-  mask[cpu / 8] = (unsigned char)(1 << cpu % 8);
-  sched_setaffinity(0, sizeof mask, (const cpu_set_t *)(const void *)mask); /* a thread that cannot be bound floats */
-}
-
 static void *run_thread(void *argument) {
   struct pool_thread *self = argument;
   bny_pool *pool = self->pool;
   uint64_t last = 0;
-  bind_to(self->cpu);
+  sched_setaffinity(0, sizeof self->cpus,
+                    (const cpu_set_t *)(const void *)self->cpus); /* fails without any: it floats */
   while (!atomic_load_explicit(&pool->leaving, memory_order_acquire)) {
     if (enter(pool, &last)) {
       bny_float_control_set(pool->float_control);
@@ -113,10 +110,44 @@ static int32_t cpu_at(const bny_pool_cpus *cpus, int32_t index) {
   return -1;
 }
 
+static void visit_node(void *context, const char *folder, const char *name) {
+  int32_t *node = context;
+  int end = 0, number;
+  (void)folder;
+  if (sscanf(name, "node%d%n", &number, &end) == 1 && !name[end]) *node = number;
+}
+
+/* Leaves in the mask the processors of the NUMA node that this one is on; all where the system has no nodes. */
+static void keep_node_of(int32_t cpu, unsigned char *mask) {
+  char list[4096], *at = list;
+  int32_t node = -1;
+  unsigned char kept[BNY_POOL_CPU_BYTES] = {0};
+  bny_sysfs_each(visit_node, &node, "/sys/devices/system/cpu/cpu%d", cpu);
+  if (node < 0 || !bny_sysfs_line(list, sizeof list, "/sys/devices/system/node/node%d/cpulist", node)) return;
+  for (int first, last, length = 0; sscanf(at, "%d%n", &first, &length) == 1; at += *at == ',') {
+    at += length;
+    last = first;
+    if (sscanf(at, "-%d%n", &last, &length) == 1) at += length;
+    for (int i = first; i >= 0 && i <= last && i < 8 * BNY_POOL_CPU_BYTES; i++)
+      kept[i / 8] |= mask[i / 8] & (unsigned char)(1 << i % 8);
+  }
+  if (kept[cpu / 8] >> cpu % 8 & 1) memcpy(mask, kept, sizeof kept);
+}
+
+/* A thread may use all processors of the set on one NUMA node, near the pages that it touched first. Bound to a single
+ * one it would share that with a thread of another program, which chose alike, while others are idle. */
+static void choose_cpus(struct pool_thread *thread, const bny_pool_cpus *cpus) {
+  int32_t cpu = cpu_at(cpus, thread->place);
+  if (cpu < 0) return;
+  memcpy(thread->cpus, cpus->mask, sizeof thread->cpus);
+  keep_node_of(cpu, thread->cpus);
+}
+
 /* Returns 0, or why the next one cannot be started. */
 static int start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
   for (int32_t i = 0; i < pool->threads - 1; i++) {
-    pool->each[i] = (struct pool_thread){.pool = pool, .place = i + 1, .cpu = cpu_at(cpus, i + 1)};
+    pool->each[i] = (struct pool_thread){.pool = pool, .place = i + 1};
+    choose_cpus(&pool->each[i], cpus);
     int error = bny_thread_start(&pool->each[i].thread, run_thread, &pool->each[i]);
     if (error) return error;
     pool->started++;

@@ -22,8 +22,8 @@ typedef struct bny_pool_cpus {
 
 typedef struct bny_pool bny_pool;
 
-/* Starts `threads` - 1 threads, because the caller of bny_pool_run() is one too. Each is bound to one of `cpus`, in
- * turn; NULL or a count of 0 binds none. */
+/* Starts `threads` - 1 threads, because the caller of bny_pool_run() is one too. Each is bound to those of `cpus` that
+ * are on the NUMA node of one of them, in turn; NULL or a count of 0 binds none. */
 banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool);
 
 /* Makes a pool of fewer where no more can be started, and logs that. */

@@ -105,6 +105,7 @@ bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings
                                      const bny_placement *place) {
   return (bny_exec_config){
       .oversubscribed = comm->oversubscribed,
+      .on_quota = comm->quota_cpus > 0,
       .timeout_ns = settings->timeout_ns,
       .cache_bytes = place->cache_bytes,
       .record = record_of(comm, &settings->options),
@@ -116,9 +117,10 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   const bny_options *options = &settings->options;
   comm->arena_bytes = place->arena_bytes;
   comm->cores = place->cores;
+  comm->quota_cpus = place->quota_cpus;
   comm->own_cpus = place->own_cpus;
   comm->threads_said = settings->threads;
-  comm->threads = settings->threads ? settings->threads : place->own_cpus.count > 1 ? place->own_cpus.count : 1;
+  comm->threads = settings->threads ? settings->threads : place->threads;
   comm->nnodes = place->nnodes;
   comm->oversubscribed = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
@@ -409,6 +411,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (!comm) return 0;
   bny_append(text, bytes, &length, "banyan %s: rank %d of %d, ", banyan_version(), comm->rank, comm->nranks);
   const char *oversubscribed = comm->oversubscribed ? " (more ranks than cores: they take turns)" : "";
+  char limit[64] = "";
+  if (comm->quota_cpus > 0) snprintf(limit, sizeof limit, " (a CPU quota allows %.4g)", comm->quota_cpus);
   if (comm->nnodes > 1)
     bny_append(text, bytes, &length, "processes of %d nodes, over %s%s%s, on %d cores here%s; ", comm->nnodes,
                comm->transport->network == BNY_NETWORK_RDMA ? "RDMA" : "TCP", comm->transport->puts ? " by puts" : "",
@@ -419,8 +423,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                oversubscribed);
   bny_append(text, bytes, &length, "transport %s, arena %zu KiB per rank, messages in parts of %zu KiB, ",
              comm->transport->ops->name, comm->arena_bytes >> 10, comm->part_bytes >> 10);
-  bny_append(text, bytes, &length, "CPU kernels %s, %d thread%s for attention, algorithm %s", comm->exec->kernels->name,
-             comm->threads, comm->threads == 1 ? "" : "s", comm->algorithm ? comm->algorithm : "by predicted cost");
+  bny_append(text, bytes, &length, "CPU kernels %s, %d thread%s for attention%s, algorithm %s",
+             comm->exec->kernels->name, comm->threads, comm->threads == 1 ? "" : "s", limit,
+             comm->algorithm ? comm->algorithm : "by predicted cost");
   const bny_engine *engine = comm->device.engine;
   if (engine)
     bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);

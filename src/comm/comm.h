@@ -38,6 +38,7 @@ struct banyan_comm {
   int32_t threads_said;     /* by the program or the environment; 0: none was */
   bny_pool_cpus own_cpus;   /* for these threads */
   bny_pool *pool;           /* made with the first attention; NULL: none, or one thread */
+  double quota_cpus;        /* CPUs that a quota allows this rank, fewer than its cores; 0: no quota counts */
   int32_t cores;            /* of this machine, which its ranks may use together */
   bool oversubscribed;      /* more ranks than cores, on some machine */
   size_t arena_bytes;       /* per rank */

@@ -2,6 +2,7 @@
 #include "comm/facts.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,7 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
   if (own_status != BANYAN_OK) snprintf(own.error, sizeof own.error, "%s", banyan_last_error());
   /* A mask of the kernel's own size may be larger than a cpu_set_t. */
   if (sched_getaffinity(0, sizeof own.cpus, (cpu_set_t *)(void *)own.cpus) != 0) memset(own.cpus, 0, sizeof own.cpus);
+  bny_quotas_find("", own.quotas);
   *facts = own;
 }
 
@@ -178,6 +180,31 @@ static int32_t cores_of_machine(const bny_facts *all, int32_t nranks, int32_t ra
   return cores < 1 ? 1 : cores;
 }
 
+/* Returns the CPUs of a rank if the ranks of each group share its quota alike; INFINITY without quotas. */
+static double quota_share(const bny_facts *all, int32_t nranks, int32_t rank) {
+  const bny_quota *own = all[rank].quotas;
+  double least = INFINITY;
+  for (int q = 0; q < BNY_QUOTAS && own[q].group; q++) {
+    int32_t mates = 0;
+    for (int32_t i = 0; i < nranks; i++)
+      for (int k = 0; k < BNY_QUOTAS; k++)
+        mates += all[i].quotas[k].group == own[q].group && bny_facts_same_machine(&all[i], &all[rank]);
+    least = fmin(least, own[q].cpus / mates);
+  }
+  return least;
+}
+
+/* A part of a CPU makes no thread: a group that uses up its quota stops, and all ranks wait for it. Ranks with less
+ * than a CPU each take turns. */
+static void apply_quotas(const bny_facts *all, int32_t nranks, int32_t rank, bny_placement *found) {
+  for (int32_t i = 0; i < nranks; i++)
+    if (all[i].quotas[0].group) found->ranks_per_core = fmax(found->ranks_per_core, 1 / quota_share(all, nranks, i));
+  double share = quota_share(all, nranks, rank);
+  int32_t cores = found->own_cpus.count > 1 ? found->own_cpus.count : 1;
+  found->quota_cpus = share < cores ? share : 0;
+  found->threads = share >= cores ? cores : share > 1 ? (int32_t)share : 1;
+}
+
 static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++)
     while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
@@ -232,6 +259,7 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
     if ((double)nmates / cores > found.ranks_per_core) found.ranks_per_core = (double)nmates / cores;
     if (node == found.node_of[rank]) found.cores = cores;
   }
+  apply_quotas(all, nranks, rank, &found);
   for (int32_t i = 0; i < nranks; i++) {
     if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
     if (all[i].device_arena_bytes < found.device_arena_bytes) found.device_arena_bytes = all[i].device_arena_bytes;

@@ -10,6 +10,7 @@
 #include "banyan.h"
 #include "base/options.h"
 #include "base/pool.h"
+#include "base/quota.h"
 #include "plan/levels.h"
 #include "transport/transport.h"
 
@@ -44,7 +45,8 @@ typedef struct bny_facts {
   uint64_t device_arena_bytes;
   uint32_t plan_id; /* see plan.h */
   int32_t slices;   /* of BANYAN_SLICES */
-  char unused[520]; /* by this version; 0 */
+  bny_quota quotas[BNY_QUOTAS];
+  char unused[424]; /* by this version; 0 */
 } bny_facts;
 
 _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");
@@ -77,10 +79,12 @@ typedef struct bny_placement {
   int32_t *node_of;    /* by rank: numbers of nodes, in the order of their first ranks */
   int32_t *process_of; /* by rank: the first rank that is in the same process */
   int32_t nnodes;
-  bool one_process;                         /* the ranks of each node are threads of one process */
-  int32_t cores;                            /* of this rank's machine, which its ranks may use together */
-  double ranks_per_core;                    /* on the machine with the most ranks per core */
-  bny_pool_cpus own_cpus;                   /* this rank's share of the cores that its binding allows */
+  bool one_process;       /* the ranks of each node are threads of one process */
+  int32_t cores;          /* of this rank's machine, which its ranks may use together */
+  double ranks_per_core;  /* on the machine with the most ranks per core */
+  bny_pool_cpus own_cpus; /* this rank's share of the cores that its binding allows */
+  double quota_cpus;      /* this rank's share of a CPU quota that allows fewer than own_cpus; 0: none */
+  int32_t threads;        /* as many as both allow, at least 1 */
   uint64_t arena_bytes, device_arena_bytes; /* the least */
   uint64_t cache_bytes;                     /* the most */
 } bny_placement;

@@ -11,7 +11,14 @@
 
 /* Measured on nodes with two to a hundred cores: a poll with its pause takes 15 to 40 ns, a switch between ranks that
  * share a core about 1000 ns. */
-enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000, SLEEP_NS = 1000000 };
+enum {
+  SPINS_ALONE = 4000,
+  SPINS_SHARED = 40,
+  YIELD_ALONE_NS = 1000000,
+  YIELD_SHARED_NS = 3000000,
+  YIELD_QUOTA_NS = 100000
+};
+enum { SLEEP_NS = 1000000 };
 
 /* How long a failing call may take to send the failure: its rank may not look at the network again. */
 enum { SPREAD_NS = 5000000 };
@@ -51,8 +58,10 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
       .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
       .owed = {.ranks = readers + 2 * nranks},
       .progress = transport->ops->progress,
-      .spins = config->oversubscribed ? SPINS_SHARED : SPINS_ALONE,
-      .yield_ns = config->oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
+      .spins = config->oversubscribed || config->on_quota ? SPINS_SHARED : SPINS_ALONE,
+      .yield_ns = config->on_quota         ? YIELD_QUOTA_NS
+                  : config->oversubscribed ? YIELD_SHARED_NS
+                                           : YIELD_ALONE_NS,
       .sleep_ns = SLEEP_NS,
       .timeout_ns = config->timeout_ns,
       .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,

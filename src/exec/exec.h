@@ -70,6 +70,7 @@ typedef struct bny_exec_config {
   const bny_kernels *kernels;
   bool oversubscribed; /* more ranks than cores: polls are short, because the rank that is waited for may need this
                         * core */
+  bool on_quota;       /* polls and yields are short, because they use up the CPU time of a quota */
   int64_t timeout_ns;
   size_t cache_bytes; /* of the largest second-level cache among the ranks: identical on all */
   bny_record_config record;

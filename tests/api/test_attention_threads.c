@@ -6,9 +6,11 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "attention.h"
 #include "base/float_control.h"
+#include "base/quota.h"
 #include "comm/comm.h"
 #include "decode/decode.h"
 #include "op.h"
@@ -268,20 +270,30 @@ static result run_in_comm(const banyan_attention_desc *desc, banyan_comm *comm) 
   return r;
 }
 
+/* A thread for each core of the binding, or as many as a CPU quota allows. */
+static int usual_threads(void) {
+  cpu_set_t cores; /* machines of more than 1024 are not among those of tests */
+  bny_quota quotas[BNY_QUOTAS];
+  ck_assert_int_eq(sched_getaffinity(0, sizeof cores, &cores), 0);
+  bny_quotas_find("", quotas);
+  int count = CPU_COUNT(&cores);
+  if (quotas[0].group && quotas[0].cpus < count) count = quotas[0].cpus > 1 ? (int)quotas[0].cpus : 1;
+  return count;
+}
+
 TEST(communicators_have_threads) {
   random_state = 3;
   problem p;
   problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
   result alone = run_with(&p.desc, NULL);
-  cpu_set_t cores; /* machines of more than 1024 are not among those of tests */
-  ck_assert_int_eq(sched_getaffinity(0, sizeof cores, &cores), 0);
+  int usual = usual_threads();
   for (int64_t threads = 0; threads < 5; threads++) {
     banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
     config.threads = threads;
     banyan_comm *comm = lone_comm(&config);
     char text[1024], expected[32];
     banyan_comm_describe(comm, text, sizeof text);
-    int count = threads ? (int)threads : CPU_COUNT(&cores);
+    int count = threads ? (int)threads : usual;
     snprintf(expected, sizeof expected, " %d thread%s for attention", count, count == 1 ? "" : "s");
     ck_assert_msg(strstr(text, expected) != NULL, "%s", text);
     result r = run_in_comm(&p.desc, comm);
@@ -291,6 +303,69 @@ TEST(communicators_have_threads) {
   }
   result_free(&alone);
   problem_free(&p);
+}
+
+static bool write_file(const char *folder, const char *name, const char *text) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *file = fopen(path, "r+"); /* makes none */
+  bool written = file && fputs(text, file) >= 0;
+  return file && fclose(file) == 0 && written;
+}
+
+/* Moves this process to a new group with a quota of one CPU, in cgroup v1 or v2. */
+static bool enter_quota(char *folder, size_t bytes) {
+  char pid[32];
+  snprintf(pid, sizeof pid, "%d", (int)getpid());
+  for (int v1 = 0; v1 < 2; v1++) {
+    snprintf(folder, bytes, "/sys/fs/cgroup/%sbanyan-test-%s", v1 ? "cpu/" : "", pid);
+    if (mkdir(folder, 0755) != 0) continue;
+    if ((v1 ? write_file(folder, "cpu.cfs_quota_us", "100000") : write_file(folder, "cpu.max", "100000 100000")) &&
+        write_file(folder, "cgroup.procs", pid))
+      return true;
+    rmdir(folder);
+  }
+  return false;
+}
+
+static long group_count(const char *folder, const char *name) {
+  char path[256], line[128];
+  long count = -1;
+  snprintf(path, sizeof path, "%s/cpu.stat", folder);
+  FILE *file = fopen(path, "r");
+  while (file && count < 0 && fgets(line, sizeof line, file))
+    if (strncmp(line, name, strlen(name)) == 0) count = atol(line + strlen(name));
+  if (file) fclose(file);
+  return count;
+}
+
+/* With a thread for each core, the kernel would stop them in every period. */
+TEST(threads_stay_within_a_quota) {
+  enum { PERIODS = 8, RUNS_MOST = 100000 };
+  char folder[128], text[1024], pid[32];
+  if (usual_threads() < 2 || !enter_quota(folder, sizeof folder)) {
+    printf("left out: there is one core, or no control group can be made here\n");
+    return;
+  }
+  random_state = 3;
+  problem p;
+  problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 4000}, 1);
+  banyan_comm *comm = lone_comm(NULL);
+  banyan_comm_describe(comm, text, sizeof text);
+  for (int i = 0; i < RUNS_MOST && group_count(folder, "nr_periods ") < PERIODS; i++) {
+    result r = run_in_comm(&p.desc, comm);
+    result_free(&r);
+  }
+  long periods = group_count(folder, "nr_periods "), throttled = group_count(folder, "nr_throttled ");
+  banyan_comm_destroy(comm);
+  problem_free(&p);
+  snprintf(pid, sizeof pid, "%d", (int)getpid());
+  ck_assert(write_file(folder, "../cgroup.procs", pid));
+  for (int i = 0; i < 1000 && rmdir(folder) != 0; i++)
+    usleep(1000); /* threads that have ended leave it a little later */
+  ck_assert_int_ne(access(folder, F_OK), 0);
+  ck_assert_msg(2 * throttled < periods, "stopped in %ld of %ld periods", throttled, periods);
+  ck_assert_msg(strstr(text, " 1 thread for attention (a CPU quota allows 1)") != NULL, "%s", text);
 }
 
 /* A number that the program gives is kept, or the first attention fails. */

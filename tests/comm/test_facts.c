@@ -2,6 +2,7 @@
  * The facts that ranks exchange before anything is decided: which of them share a node, where the kernel says so and
  * where it does not, and settings that are wrong on one of them. */
 #include <check.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "base/status.h"
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
+#include "tests/topo/topo_sysfs.h"
 
 enum { RANKS = 4, SKIPPED = 77 };
 
@@ -171,6 +173,123 @@ TEST(cores_of_another_machine_are_not_shared) {
   ck_assert_int_eq(bny_placement_find(all, 1, 2, &found), BANYAN_OK);
   ck_assert_int_eq(found.own_cpus.count, 8);
   bny_placement_free(&found);
+}
+
+/* ---- CPU quotas -------------------------------------------------------------------------------------------------- */
+
+#define V2 "1 2 0:3 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
+
+/* What a process sees, and what its quota is; 0: none. */
+static const struct {
+  const char *cgroup, *mountinfo;
+  const char *files[3][2]; /* path, text */
+  double cpus;
+} quota_cases[] = {
+    {"0::/", V2, {{"cpu.max", "200000 100000"}}, 2},
+    {"0::/", V2, {{"cpu.max", "max 100000"}}, 0},
+    {"0::/", V2, {{"cpu.max", "some"}}, 0},
+    {"0::/", V2, {{"cpu.max", "25000 50000"}}, 0.5},
+    {"0::/a/b/c", V2, {{"a/cpu.max", "400000 100000"}, {"a/b/cpu.max", "max 100000"}, {"a/b/c/x", ""}}, 4},
+    {"0::/a/b/c", V2, {{"a/cpu.max", "400000 100000"}, {"a/b/c/cpu.max", "100000 100000"}}, 1},
+    {"0::/a", V2, {{"b/cpu.max", "100000 100000"}}, 0},
+    {"0::/gone/with its container", V2, {{"cpu.max", "300000 100000"}}, 3},
+    {"0::/../../other", V2, {{"cpu.max", "300000 100000"}}, 3},
+    {"0::/docker/x", "1 2 0:3 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw\n", {{"cpu.max", "150000 100000"}}, 1.5},
+    {"0::/docker/xy", "1 2 0:3 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw\n", {{"y/cpu.max", "1 2"}}, 0},
+    {"0::/a", "1 2 0:3 / /sys/fs/c\\040g rw - cgroup2 none rw\n", {{"../c g/a/cpu.max", "700000 100000"}}, 7},
+    {"5:cpuset:/q\n4:cpu,cpuacct:/docker/x\n0::/",
+     "1 2 0:3 /docker/x /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" V2,
+     {{"cpu,cpuacct/cpu.cfs_quota_us", "250000"}, {"cpu,cpuacct/cpu.cfs_period_us", "100000"}},
+     2.5},
+    {"4:cpuacct,cpu:/a",
+     "1 2 0:3 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpuacct,cpu\n",
+     {{"cpu/a/cpu.cfs_quota_us", "-1"}, {"cpu/a/cpu.cfs_period_us", "100000"}},
+     0},
+    {"3:cpuset:/\n",
+     "1 2 0:3 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n",
+     {{"cpuset/cpu.cfs_quota_us", "1"}, {"cpuset/cpu.cfs_period_us", "1"}},
+     0},
+    {"nonsense", "1 2\n - cgroup2\n", {{"cpu.max", "1 2"}}, 0},
+};
+
+TEST_LOOP(quotas_are_read_on_the_whole_path, (int)(sizeof quota_cases / sizeof *quota_cases)) {
+  tree t = tree_new();
+  bny_quota found[BNY_QUOTAS];
+  tree_file(&t, quota_cases[_i].cgroup, "proc/self/cgroup");
+  tree_file(&t, quota_cases[_i].mountinfo, "proc/self/mountinfo");
+  tree_file(&t, "", "sys/fs/cgroup/cgroup.procs");
+  for (int i = 0; i < 3 && quota_cases[_i].files[i][0]; i++)
+    tree_file(&t, quota_cases[_i].files[i][1], "sys/fs/cgroup/%s", quota_cases[_i].files[i][0]);
+  bny_quotas_find(t.root, found);
+  ck_assert_int_eq(found[0].group != 0, quota_cases[_i].cpus > 0);
+  ck_assert_msg(fabs(found[0].cpus - quota_cases[_i].cpus) < 1e-9, "%s: %g CPUs, not %g", quota_cases[_i].cgroup,
+                found[0].cpus, quota_cases[_i].cpus);
+  bny_quotas_find("/nonexistent", found);
+  ck_assert_int_eq(found[0].group, 0);
+  tree_free(&t);
+}
+
+/* The smallest quotas are kept, in order, however deep the tree is. */
+TEST_LOOP(smallest_quotas_come_first, 50) {
+  enum { DEEP = 9 };
+  world_random random = {world_seed() + (uint64_t)_i};
+  tree t = tree_new();
+  bny_quota found[BNY_QUOTAS];
+  char path[128] = "sys/fs/cgroup", text[160];
+  double cpus[DEEP];
+  for (int i = 0; i < DEEP; i++) {
+    int32_t hundredths = 1 + random_below(&random, 6400);
+    int at = i;
+    snprintf(text, sizeof text, "%d000 100000", hundredths);
+    strcat(path, "/d");
+    tree_file(&t, text, "%s/cpu.max", path);
+    for (; at > 0 && cpus[at - 1] > hundredths * 0.01; at--) cpus[at] = cpus[at - 1];
+    cpus[at] = hundredths * 0.01;
+  }
+  snprintf(text, sizeof text, "0::%s", path + strlen("sys/fs/cgroup"));
+  tree_file(&t, text, "proc/self/cgroup");
+  tree_file(&t, V2, "proc/self/mountinfo");
+  bny_quotas_find(t.root, found);
+  for (int i = 0; i < BNY_QUOTAS; i++) ck_assert_msg(fabs(found[i].cpus - cpus[i]) < 1e-9, "quota %d", i);
+  tree_free(&t);
+}
+
+/* Ranks with these quotas share the cores 0 .. 7 of one machine. A group is a letter. */
+static const struct {
+  int32_t nranks;
+  const char *groups[RANKS]; /* "a2 b8": in group a with 2 CPUs, below b with 8 */
+  int32_t threads[RANKS];
+  double ranks_per_core;
+} quota_shares[] = {
+    {1, {""}, {8}, 0.125},        {1, {"a2"}, {2}, 0.5},
+    {1, {"a1.9"}, {1}, 1 / 1.9},  {1, {"a0.5"}, {1}, 2},
+    {1, {"a64"}, {8}, 0.125},     {2, {"a4", "a4"}, {2, 2}, 0.5},
+    {2, {"a1", "a1"}, {1, 1}, 2}, {2, {"a2", "b3"}, {2, 3}, 0.5},
+    {2, {"a2", ""}, {2, 4}, 0.5}, {4, {"a2 c5", "a2 c5", "b3 c5", "b3 c5"}, {1, 1, 1, 1}, 1},
+};
+
+TEST_LOOP(quotas_are_shared_by_the_ranks_of_a_group, (int)(sizeof quota_shares / sizeof *quota_shares)) {
+  bny_facts all[RANKS];
+  for (int32_t rank = 0; rank < quota_shares[_i].nranks; rank++) {
+    all[rank] = facts_of(rank, NULL);
+    memset(all[rank].cpus, 0, sizeof all[rank].cpus);
+    memset(all[rank].quotas, 0, sizeof all[rank].quotas);
+    all[rank].cpus[0] = 0xff;
+    int k = 0, end;
+    char group;
+    for (const char *at = quota_shares[_i].groups[rank];
+         sscanf(at, " %c%lf%n", &group, &all[rank].quotas[k].cpus, &end) == 2; at += end)
+      all[rank].quotas[k++].group = (uint64_t)group;
+  }
+  for (int32_t rank = 0; rank < quota_shares[_i].nranks; rank++) {
+    bny_placement found;
+    ck_assert_int_eq(bny_placement_find(all, rank, quota_shares[_i].nranks, &found), BANYAN_OK);
+    ck_assert_int_eq(found.threads, quota_shares[_i].threads[rank]);
+    ck_assert_int_eq(found.quota_cpus > 0, found.threads < found.own_cpus.count);
+    ck_assert_msg(fabs(found.ranks_per_core - quota_shares[_i].ranks_per_core) < 1e-9, "%g ranks per core",
+                  found.ranks_per_core);
+    bny_placement_free(&found);
+  }
 }
 
 /* ---- settings that are wrong on one rank ------------------------------------------------------------------------- */

@@ -24,6 +24,8 @@ json 'all(p["text"] for p in o["build"]["packages"])'
 json 'all(v["source"] == "default" for v in o["options"])'
 json 'len([k for k in o["devices"]["cpu"]["kernels"] if k["chosen"]]) == 1'
 json 'o["devices"]["cpu"]["cpus_allowed"] >= 1 and o["devices"]["cuda"]["text"]'
+json 'o["devices"]["cpu"]["threads_limited_by"] in ("affinity", "quota")'
+says 'allowed.*; the default number of threads follows the (affinity|quota)'
 json 'all(t["text"] for t in o["transports"])'
 json 'o["selection"]["ranks"] >= 2'
 

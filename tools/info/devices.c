@@ -8,6 +8,7 @@
 #include "tools/info/section.h"
 #include "op.h"
 #include "base/options.h"
+#include "base/quota.h"
 #include "topo/probe/probe.h"
 
 /* ---- CPU --------------------------------------------------------------------------------------------------------- */
@@ -63,10 +64,15 @@ static json_t *cpu(void) {
   CPU_ZERO(&allowed);
   int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
   model_of_cpu(model, sizeof model);
+  bny_quota quotas[BNY_QUOTAS];
+  bny_quotas_find("", quotas);
+  bool counts = quotas[0].group && quotas[0].cpus < cores;
   const char *wanted = bny_option_text("BANYAN_KERNELS");
   const bny_attention_kernels *attention = bny_kernels_find(wanted) ? bny_attention_kernels_beside(wanted) : NULL;
-  return json_pack("{s:s, s:i, s:o, s:o, s:s?}", "model", model, "cpus_allowed", cores, "features", features(),
-                   "kernels", kernel_tables(), "attention_kernels", attention != NULL ? attention->name : NULL);
+  return json_pack("{s:s, s:i, s:o, s:s, s:o, s:o, s:s?}", "model", model, "cpus_allowed", cores, "cpu_quota",
+                   quotas[0].group ? json_real(quotas[0].cpus) : json_null(), "threads_limited_by",
+                   counts ? "quota" : "affinity", "features", features(), "kernels", kernel_tables(),
+                   "attention_kernels", attention != NULL ? attention->name : NULL);
 }
 
 /* ---- what the probes of topo/ found ------------------------------------------------------------------------------ */
@@ -109,8 +115,12 @@ static json_t *gather(const info_request *request, tool_error *error) {
 static void print_cpu(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
-  fprintf(stream, "  CPU         %s, %lld allowed\n  features   ", info_text(facts, "model"),
+  const json_t *quota = json_object_get(facts, "cpu_quota");
+  fprintf(stream, "  CPU         %s, %lld allowed", info_text(facts, "model"),
           (long long)json_integer_value(json_object_get(facts, "cpus_allowed")));
+  if (json_is_real(quota)) fprintf(stream, ", a CPU quota of %.4g", json_real_value(quota));
+  fprintf(stream, "; the default number of threads follows the %s\n  features   ",
+          info_text(facts, "threads_limited_by"));
   json_array_foreach(json_object_get(facts, "features"), i, one) { fprintf(stream, " %s", json_string_value(one)); }
   fprintf(stream, "\n  kernels    ");
   bool any = false;

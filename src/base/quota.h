@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * CPU quotas of control groups: `docker --cpus 2`, limits of Kubernetes and systemd. They do not show in affinity. The
+ * kernel stops all threads of a group that has used up its quota, until the next period of mostly 100 ms. */
+#ifndef BNY_QUOTA_H
+#define BNY_QUOTA_H
+
+#include <stdint.h>
+
+enum { BNY_QUOTAS = 6 };
+
+typedef struct bny_quota {
+  uint64_t group; /* the inode of the group that has it, which is the same in all containers; 0: no quota */
+  double cpus;    /* for all processes in it and below */
+} bny_quota;
+
+/* Fills quotas[BNY_QUOTAS], the smallest first, from cgroup v2's cpu.max or v1's cpu.cfs_quota_us of this process's
+ * group and all above it. `root` is "" but in tests. What cannot be read is no quota. */
+void bny_quotas_find(const char *root, bny_quota *quotas);
+
+#endif
