@@ -3,6 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,6 +19,41 @@ enum { NOEXEC_SEAL = MFD_NOEXEC_SEAL };
 enum { NOEXEC_SEAL = 0x8 }; /* in the kernel, missing in this C library */
 #endif
 
+/* Makes a file that has no name, or has it for a moment where the file system knows no files without. Its space is
+ * reserved, because to touch a page for which a full file system has no room ends the process. Returns -1 and errno. */
+static int make_unnamed(const char *folder, size_t bytes) {
+  char path[4096];
+  int fd = open(folder, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0 && snprintf(path, sizeof path, "%s/banyan-XXXXXX", folder) < (int)sizeof path) {
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0) unlink(path);
+  }
+  int error = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
+  if (!error) return fd;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return -1;
+}
+
+/* For systems that refuse memfd_create(), as some seccomp filters do, with this error. */
+static banyan_status make_without_memfd(size_t bytes, int refusal, int *file) {
+  const char *folders[] = {"/dev/shm", getenv("TMPDIR"), "/tmp"};
+  char text[512];
+  size_t length = 0;
+  bny_append(text, sizeof text, &length, "memfd_create: %s", strerror(refusal));
+  for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+    if (!folders[i] || !folders[i][0]) continue;
+    *file = make_unnamed(folders[i], bytes);
+    if (*file >= 0) return BANYAN_OK;
+    bny_append(text, sizeof text, &length, "; a file in %.100s: %s", folders[i], strerror(errno));
+  }
+  return bny_fail(
+      BANYAN_ERR_SYSTEM,
+      "cannot make shared memory of %zu bytes (%s): allow memfd_create (seccomp), or set TMPDIR to a folder "
+      "with room for a file",
+      bytes, text);
+}
+
 banyan_status bny_memory_file_make(size_t bytes, int *file) {
   struct rlimit limit; /* applies to this file as well; beyond it a signal ends the process */
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
@@ -27,6 +65,7 @@ banyan_status bny_memory_file_make(size_t bytes, int *file) {
   /* Systems may require that such files are not executable; kernels before 6.3 do not know the flag. */
   int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS)) return make_without_memfd(bytes, errno, file);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a memory file");
   if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)bytes) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

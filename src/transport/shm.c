@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Processes of one node. The window is an unnamed memory file (memfd, mode 0600, sealed size). It has no name to guess
- * or to leave behind, and does not count against /dev/shm. Deaths are noticed through pidfds, or through sockets that
+ * Processes of one node. The window is an unnamed memory file (memory_file.h), which has no name to guess or to leave
+ * behind. Deaths are noticed through pidfds, or through sockets that
  * each rank holds. */
 #include <poll.h>
 #include <stdlib.h>

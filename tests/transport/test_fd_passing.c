@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <check.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -322,7 +323,8 @@ TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
 
 /* ---- deaths, by whatever the kernel offers ----------------------------------------------------------------------- */
 
-typedef enum kernel { MODERN, NO_PEER_PIDFD, NO_PIDFD } kernel;
+/* A sandbox refuses calls: the last one, everything in which ranks could share memory. */
+typedef enum kernel { MODERN, NO_PEER_PIDFD, NO_PIDFD, NO_MEMFD, NO_SHARING } kernel;
 
 typedef struct passing {
   int32_t victim;
@@ -331,12 +333,22 @@ typedef struct passing {
 } passing;
 
 static bool refuse_calls(kernel kernel) {
-  enum { PEER_PIDFD = 77, OPTION = 2 };
-  uint32_t no_open = kernel == NO_PIDFD ? SECCOMP_RET_ERRNO | ENOSYS : SECCOMP_RET_ALLOW;
+  enum { PEER_PIDFD = 77, OPTION = 2, FLAGS = 2 };
+  uint32_t no_open =
+      kernel == NO_PEER_PIDFD ? SECCOMP_RET_ALLOW : SECCOMP_RET_ERRNO | (kernel == NO_PIDFD ? ENOSYS : EPERM);
+  uint32_t no_memory = kernel >= NO_MEMFD ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_ALLOW;
+  uint32_t no_file = kernel == NO_SHARING ? SECCOMP_RET_ERRNO | EACCES : SECCOMP_RET_ALLOW;
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, no_open),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, no_memory),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + FLAGS * sizeof(uint64_t)),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_CREAT | (O_TMPFILE & ~O_DIRECTORY), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, no_file),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + OPTION * sizeof(uint64_t)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PEER_PIDFD, 0, 1),
@@ -406,5 +418,18 @@ TEST_LOOP(a_death_in_another_pid_namespace_is_known_at_once, 9) {
 }
 
 TEST_LOOP(a_death_is_known_without_pidfds, 3) { run_passing((passing){.victim = _i % 3, .kernel = NO_PIDFD}); }
+TEST_LOOP(memory_is_shared_without_memfd, 3) { run_passing((passing){.victim = _i % 3, .kernel = NO_MEMFD}); }
+
+static void share_nothing(world_rank *self) {
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 60000000000, .arena_bytes = 65536};
+  if (!world_check(self, refuse_calls(NO_SHARING), "calls cannot be refused")) return;
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  world_check(self,
+              status == BANYAN_ERR_SYSTEM && strstr(banyan_last_error(), "memfd_create: Operation not permitted") &&
+                  strstr(banyan_last_error(), "/dev/shm: Permission denied"),
+              "%s: %s", banyan_status_string(status), banyan_last_error());
+}
+
+TEST(what_refuses_memory_is_named) { WORLD_RUN(share_nothing, .nranks = 3, .processes = true, .bare = true); }
 
 int main(void) { return world_main(suite_of("passing", 120)); }
