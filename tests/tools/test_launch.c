@@ -172,6 +172,30 @@ TEST(refuses_impossible_numbers) {
   ck_assert_int_eq(bny_launch_local(1000000, argv, BNY_LAUNCH_FREE), 127);
 }
 
+/* Two programs of one rank each, on one machine. */
+TEST(pinned_programs_take_different_cpus) {
+  int cpus[2] = {-1, -1}, back[2];
+  pid_t pids[2];
+  cpu_set_t allowed, mine;
+  ck_assert_int_eq(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(pipe(back), 0);
+    if ((pids[i] = fork()) == 0) {
+      bny_launch_pin(0);
+      sched_getaffinity(0, sizeof mine, &mine);
+      for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &mine) && write(back[1], &cpu, sizeof cpu) > 0) break;
+      pause();
+    }
+    ck_assert_int_eq(read(back[0], &cpus[i], sizeof cpus[i]), sizeof cpus[i]);
+  }
+  for (int i = 0; i < 2; i++) {
+    kill(pids[i], SIGKILL);
+    waitpid(pids[i], NULL, 0);
+  }
+  ck_assert_int_eq(cpus[0] != cpus[1], CPU_COUNT(&allowed) > 1);
+}
+
 TEST(reads_the_environment) {
   static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"};
   for (int i = 0; i < 3; i++) unsetenv(names[i]);

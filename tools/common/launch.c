@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -136,15 +138,32 @@ int bny_launch_cores(void) {
   return order_cpus(cpus, &count);
 }
 
+/* Takes a CPU as long as this process lives, by an abstract socket that no other program here can have then.
+ * It stays open over exec(). */
+static bool claim_cpu(int cpu) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  size_t length = (size_t)snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "banyan-cpu-%d", cpu);
+  socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+  int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+  if (fd < 0) return false;
+  if (bind(fd, (struct sockaddr *)&address, bytes) == 0) return true;
+  close(fd);
+  return false;
+}
+
+/* Ranks of several programs on one machine have the same numbers. Each takes the first CPU from its own on that no
+ * other has, and shares its own if there is none. */
 void bny_launch_pin(int index) {
-  int cpus[CPU_SETSIZE], count;
+  int cpus[CPU_SETSIZE], count, skip = 0;
   cpu_set_t mine;
   order_cpus(cpus, &count);
   if (count == 0) return;
+  while (skip < count && !claim_cpu(cpus[(index + skip) % count])) skip++;
+  int cpu = cpus[(index + skip) % count];
   CPU_ZERO(&mine);
-  CPU_SET(cpus[index % count], &mine);
+  CPU_SET(cpu, &mine);
   if (sched_setaffinity(0, sizeof mine, &mine) != 0)
-    fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", index, cpus[index % count]);
+    fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", index, cpu);
 }
 
 /* The NUMA node of a CPU; 0 if the system does not say. */

@@ -29,8 +29,8 @@ bool bny_launch_under_mpi(void);
 /* The cores that this process may use. */
 int bny_launch_cores(void);
 
-/* Keeps this process on one CPU: number `index` of those allowed, one of each core first, from the beginning again if
- * there are fewer. */
+/* Keeps this process on one CPU: number `index` of those allowed, one of each core first, or the next one that no other
+ * process has by this call; from the beginning again if there are fewer. */
 void bny_launch_pin(int index);
 
 /* The number of NUMA nodes that have CPUs which this process may use; at least 1. */
