@@ -63,6 +63,7 @@ struct banyan_op {
   int32_t sequences; /* of a slice that are attended to at a time, while others are on the network */
   int64_t ready;     /* parts of this run whose rows are there */
   bool running, begun;
+  bool complete; /* the run of the last start is: what fails later is not of it */
   bool gathered; /* gather and attention of this run are complete, if there is a gather */
   bool lost;     /* a row of the last run is lost: the first one, as in bny_run_lost() */
   int32_t lost_token, lost_head;

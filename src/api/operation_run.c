@@ -105,6 +105,7 @@ static banyan_status progress_first(banyan_comm *comm, bool block, bool *advance
   if (!comm->first) comm->last = NULL;
   op->next = NULL;
   op->running = false;
+  op->complete = true;
   *advanced = true;
   return BANYAN_OK;
 }
@@ -208,6 +209,7 @@ banyan_status banyan_start(banyan_op *op) {
                         "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
   if (bny_op_runs_on_device(op)) return start_on_device(op);
   if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
+  op->complete = false;
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
   if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
   bool sliced = op->attention && op->slices > 1;
@@ -237,7 +239,8 @@ banyan_status banyan_start(banyan_op *op) {
 banyan_status banyan_test(banyan_op *op, int *done) {
   if (!op || !done) return bny_fail(BANYAN_ERR_ARGUMENT, "op and done must not be NULL");
   if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
-  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
+  if (!op->complete && op->comm->exec->failure.status != BANYAN_OK)
+    return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   banyan_status status = bny_op_progress(op, false);
   if (status != BANYAN_OK) return status;
   *done = !op->running;
@@ -247,7 +250,8 @@ banyan_status banyan_test(banyan_op *op, int *done) {
 banyan_status banyan_wait(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
-  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
+  if (!op->complete && op->comm->exec->failure.status != BANYAN_OK)
+    return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   rest(op->comm);
   banyan_status status = bny_op_progress(op, true);
   return status == BANYAN_OK ? verdict(op) : status;

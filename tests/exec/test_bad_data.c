@@ -77,6 +77,41 @@ static void give_bad_data(world_rank *self) {
   banyan_op_free(op);
 }
 
+/* Two operations are started. Rank 0 gives bad data for the second, and each rank knows so before it waits for the
+ * first. */
+static void give_bad_data_next(world_rank *self) {
+  buffers first = {.out = {0}}, second = {.out = {0}};
+  banyan_op *good = init(self, &first), *bad = init(self, &second);
+  int done;
+  if (!good || !bad) return;
+  fill(&first, self->rank, 1);
+  fill(&second, self->rank, 2);
+  if (self->rank == 0) second.lse[1] = NAN;
+  if (!world_ok(self, banyan_start(good), "start") ||
+      !world_check(self, banyan_start(bad) != BANYAN_ERR_STATE, "start"))
+    return;
+  banyan_status status = BANYAN_OK;
+  if (self->rank == 0) {
+    while (status == BANYAN_OK) status = banyan_test(bad, &done);
+    world_signal(self->world, FLAG_FAILED);
+  } else {
+    world_await(self->world, FLAG_FAILED, 60);
+    banyan_test(bad, &done);
+  }
+  if (world_ok(self, banyan_wait(good), "a good run before that of bad data")) holds(self, &first, 1);
+  status = banyan_wait(bad);
+  if (status == BANYAN_OK && self->rank == 1) status = banyan_barrier(self->comm); /* it waited for nobody */
+  is_told(self, status);
+  world_meet(self);
+  banyan_op_free(good);
+  banyan_op_free(bad);
+}
+
+TEST_LOOP(runs_complete_before_bad_data, PLACED_WAYS) {
+  world_setup setup = {.nranks = RANKS};
+  if (placed_set((placed)_i, "a,a,b", "a,b,c", &setup)) world_run(&setup, give_bad_data_next);
+}
+
 TEST_LOOP(runs_before_bad_data, PLACED_WAYS) {
   world_setup setup = {.nranks = RANKS};
   if (placed_set((placed)_i, "a,b,b", "a,b,c", &setup)) world_run(&setup, give_bad_data);
