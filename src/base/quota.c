@@ -10,7 +10,7 @@
 
 enum { LINE_BYTES = 4096 };
 
-/* Whether `word` is in a list between commas. */
+/* Returns whether `word` is in a list between commas. */
 static bool lists(const char *list, const char *word) {
   size_t length = strlen(word);
   for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',')

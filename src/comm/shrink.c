@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "exec/wait.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -111,10 +112,14 @@ static void post(rendezvous *self, kind kind, const void *head, size_t head_byte
 
 static uint64_t round_of(const rendezvous *self, int32_t rank) { return round_in(self, rank, (int)(self->round & 1)); }
 
-/* From time to time this rank increments its pulse and looks at those of others. */
+/* From time to time this rank increments its pulse and looks at those of others. Time in which it did not run itself
+ * counts against nobody. */
 static void watch(rendezvous *self, int64_t now_ns) {
   bny_transport *transport = self->transport;
   if (now_ns - self->watched_ns < WATCH_NS) return;
+  int64_t gap_ns = self->watched_ns ? bny_wait_gap(self->watched_ns, now_ns, self->timeout_ns) : 0;
+  self->deadline_ns += gap_ns;
+  for (int32_t r = 0; gap_ns && r < transport->nranks; r++) self->signs[r].seen_ns += gap_ns;
   self->watched_ns = now_ns;
   atomic_fetch_add_explicit(&transport->ops->line(transport, transport->rank)->looks, 1, memory_order_relaxed);
   for (int32_t r = 0; r < transport->nranks; r++) {
@@ -166,6 +171,7 @@ static void strike_missing(rendezvous *self, unsigned char *present, int32_t ran
  * without this rank, the others have excluded it. Returns early if is_done(). */
 static banyan_status collect(rendezvous *self, unsigned char *present) {
   int64_t begun_ns = bny_clock_ns();
+  self->watched_ns = begun_ns;
   memcpy(present, self->view, self->view_bytes);
   for (int32_t r = 0; r < self->transport->nranks; r++) self->signs[r].seen_ns = begun_ns;
   for (int32_t r = 0; r < self->transport->nranks; r++) {
@@ -292,9 +298,11 @@ static void list_members(const rendezvous *self, int32_t *members) {
     if (has(self->view, r)) *members++ = r;
 }
 
-/* Excludes the rank that caused the failure of the communicator, though it may live; but not for a wrong call. */
+/* Excludes the rank that caused the failure of the communicator, though it may live; but not for a wrong call, nor for
+ * one that it refused. */
 static void strike_culprit(rendezvous *self) {
   const bny_failure *failure = &self->comm->exec->failure;
+  if (bny_fault_is_of_refusal(atomic_load_explicit(self->comm->exec->fault, memory_order_acquire))) return;
   bool is_out = failure->status == BANYAN_ERR_PEER || failure->status == BANYAN_ERR_TIMEOUT;
   if (is_out && failure->culprit >= 0) strike(self->view, failure->culprit);
 }

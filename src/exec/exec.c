@@ -129,8 +129,10 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
 
 static banyan_status take_fault(bny_exec *exec, const bny_call *call);
 
-banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...) {
-  uint64_t first = 0, fault = bny_fault_pack(status, culprit, exec->transport->rank);
+static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
+  banyan_status status = bny_fault_status(fault);
+  int32_t culprit = bny_fault_culprit(fault);
+  uint64_t first = 0;
   if (exec->run) fault = bny_fault_in_run(fault, exec->epoch);
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
   /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. Where a wrong
@@ -140,12 +142,21 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
       (status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_ARGUMENT && bny_fault_culprit(first) == culprit));
   if (!is_first) bring_forward(exec, first);
   if (!is_first && !knows_more) return take_fault(exec, NULL);
+  return record(exec, status, culprit, text);
+}
+
+banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...) {
   char text[sizeof exec->failure.text];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  return record(exec, status, culprit, text);
+  return fail(exec, bny_fault_pack(status, culprit, exec->transport->rank), text);
+}
+
+banyan_status bny_exec_fail_refused(bny_exec *exec, int32_t culprit, const char *text) {
+  uint64_t fault = bny_fault_pack(BANYAN_ERR_PEER, culprit, exec->transport->rank);
+  return fail(exec, bny_fault_of_refusal(fault), text);
 }
 
 static const char no_room[] = "cannot hold the statistics of %s of its result in the type of out.stats_dtype";

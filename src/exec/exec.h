@@ -83,6 +83,9 @@ void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Fails the communicator with BANYAN_ERR_PEER, because the culprit refused a call that this rank is in. */
+banyan_status bny_exec_fail_refused(bny_exec *exec, int32_t culprit, const char *text);
+
 /* Fails the communicator because the type of the culprit's result cannot hold `row` of it, which only the culprit
  * knows. */
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row);

@@ -59,5 +59,5 @@ banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call) {
   if (!bny_refusal_find(exec->transport, exec->epoch, &refusal)) return BANYAN_OK;
   if (call && bny_call_is_comparison(call)) return give_up(exec, &refusal);
   describe(&refusal, text, sizeof text);
-  return bny_exec_fail(exec, BANYAN_ERR_PEER, refusal.rank, "%s", text);
+  return bny_exec_fail_refused(exec, refusal.rank, text);
 }

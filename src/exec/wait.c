@@ -8,6 +8,11 @@
 
 enum { SLEEP_FIRST_NS = 50000, LOOK_EVERY_NS = 5000000 };
 
+int64_t bny_wait_gap(int64_t seen_ns, int64_t now_ns, int64_t timeout_ns) {
+  int64_t gap_ns = now_ns - seen_ns - timeout_ns / 8;
+  return gap_ns > 0 ? gap_ns : 0;
+}
+
 static uint32_t epoch_of(uint64_t tag) { return (uint32_t)(tag >> 32); }
 
 static bny_rank_line *line_of(bny_exec *exec, int32_t rank) {
@@ -125,12 +130,14 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
   if (status != BANYAN_OK) return status;
   int64_t now_ns = bny_clock_ns();
   if (!patience->since_ns) {
-    if (!patience->begun_ns) patience->begun_ns = patience->looked_ns = now_ns;
+    if (!patience->begun_ns) patience->begun_ns = patience->looked_ns = patience->seen_ns = now_ns;
     patience->since_ns = now_ns;
     patience->sleep_ns = SLEEP_FIRST_NS;
     uint64_t waiting = (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot;
     atomic_store_explicit(&exec->line->waiting, waiting, memory_order_release);
   }
+  patience->begun_ns += bny_wait_gap(patience->seen_ns, now_ns, exec->timeout_ns);
+  patience->seen_ns = now_ns;
   atomic_store_explicit(&exec->line->looks, atomic_load_explicit(&exec->line->looks, memory_order_relaxed) + 1,
                         memory_order_relaxed);
   const bny_transport_ops *ops = exec->transport->ops;

@@ -8,6 +8,7 @@
 typedef struct bny_patience {
   int64_t begun_ns; /* when the run first had to wait: its deadline counts from here. 0: not yet */
   int64_t since_ns; /* when the present wait began; 0: there is none */
+  int64_t seen_ns;  /* when this rank last looked: it may have been stopped since, with all others */
   int64_t sleep_ns;
   int64_t looked_ns; /* when deaths were looked for last */
 } bny_patience;
@@ -17,6 +18,11 @@ enum {
   BNY_WAIT_DONE = -1, /* for the peer to finish run `epoch` - 2 */
   BNY_WAIT_PEER = -2  /* for the peer to be reached, or to take what was sent to it */
 };
+
+/* Returns how much of the time since this rank last looked does not count for a deadline: all but an eighth of it. The
+ * rank did not run then (SIGSTOP to a whole job, a suspended machine), and its peers may not have run either. A rank
+ * that looks seldom still reaches its deadline, because an eighth counts each time. */
+int64_t bny_wait_gap(int64_t seen_ns, int64_t now_ns, int64_t timeout_ns);
 
 /* Runs one round of waiting for `slot` of `peer` after polling was in vain. Returns BANYAN_OK to go on polling. */
 banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot);

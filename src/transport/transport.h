@@ -37,14 +37,20 @@ typedef struct bny_rank_line {
   bny_signal looks;                            /* count of polls while it waits, which shows that it is not stopped */
 } bny_rank_line;
 
-/* The first failure of a communicator, as one word that any rank can set once for all ranks; 0: none. From the top: the
- * status, the culprit, the reporter, and the run in which it failed, modulo 2^21, with a bit that marks a run. */
+/* The first failure of a communicator, as one word that any rank can set once for all ranks; 0: none. From the top: a
+ * bit for a refused call, the status, the culprit, the reporter, and the run in which it failed, modulo 2^21, with a
+ * bit that marks a run. */
 enum { BNY_FAULT_RANK_BITS = 17, BNY_FAULT_EPOCH_BITS = 21 };
 
 static inline uint64_t bny_fault_pack(banyan_status status, int32_t culprit, int32_t reporter) {
   return (uint64_t)status << 56 | (uint64_t)(uint32_t)(culprit + 1) << 39 | (uint64_t)(uint32_t)(reporter + 1) << 22;
 }
-static inline banyan_status bny_fault_status(uint64_t fault) { return (banyan_status)(fault >> 56); }
+static inline banyan_status bny_fault_status(uint64_t fault) { return (banyan_status)(fault >> 56 & 0x7f); }
+
+/* Returns the same fault, of a culprit that only refused a call: it is there, and a later communicator may have it. */
+static inline uint64_t bny_fault_of_refusal(uint64_t fault) { return fault | (uint64_t)1 << 63; }
+static inline bool bny_fault_is_of_refusal(uint64_t fault) { return fault >> 63; }
+
 static inline int32_t bny_fault_culprit(uint64_t fault) {
   return (int32_t)(fault >> 39 & ((1 << BNY_FAULT_RANK_BITS) - 1)) - 1;
 }
@@ -206,6 +212,7 @@ typedef struct bny_net_config {
   const char *put;       /* BANYAN_UCX_PUT of this rank; NULL: the default */
   const char *interface; /* BANYAN_INTERFACE, likewise */
   const char *devices;   /* BANYAN_NET_DEVICES, likewise */
+  const char *shared;    /* interfaces whose address another node has as well, such as "docker0,virbr0"; NULL: none */
   const char *nearest;   /* NICs nearest to this rank, such as "mlx5_0,mlx5_1"; NULL: unknown */
 } bny_net_config;
 

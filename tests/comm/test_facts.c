@@ -179,7 +179,7 @@ TEST(cores_of_another_machine_are_not_shared) {
 
 #define V2 "1 2 0:3 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
 
-/* What a process sees, and what its quota is; 0: none. */
+/* A process sees these files, and has this quota; 0: none. */
 static const struct {
   const char *cgroup, *mountinfo;
   const char *files[3][2]; /* path, text */

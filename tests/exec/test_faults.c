@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/world.h"
+#include "tests/support/placed.h"
 #include "tests/support/suite.h"
 
 enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
@@ -184,6 +184,43 @@ static void play_stop(deed deed, int index) {
 
 TEST_RANGE(stop_before_a_collective, 3, 9) { play_stop(STOP_BEFORE, _i); }
 TEST_RANGE(stop_in_mid_collective, 9, 15) { play_stop(STOP_AMID, _i); }
+
+/* ---- a job that is stopped as a whole ---------------------------------------------------------------------------- */
+
+static const double pause_timeout_s = 1.5;
+
+/* The others wait for rank 0 when all are stopped; it comes once all go on. */
+static void wait_through_pause(world_rank *self) {
+  _Atomic int32_t *waiting = self->argument;
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
+  if (self->rank == 0) {
+    world_await(self->world, FLAG_GO, 60);
+    world_sleep_ms(100); /* the others look at the clock first */
+  } else {
+    *waiting += 1;
+  }
+  world_ok(self, banyan_barrier(self->comm), "a barrier over a pause");
+}
+
+static void pause_all(world *world, const pid_t *pids, void *argument) {
+  enum { NRANKS = 3 };
+  const _Atomic int32_t *waiting = argument;
+  for (int i = 0; i < 10000 && *waiting < NRANKS - 1; i++) world_sleep_ms(1);
+  world_sleep_ms(20); /* they wait by now; if not, the test sees nothing */
+  for (int r = 0; r < NRANKS; r++) kill(pids[r], SIGSTOP);
+  world_sleep_ms(2e3 * pause_timeout_s);
+  for (int r = 0; r < NRANKS; r++) kill(pids[r], SIGCONT);
+  world_signal(world, FLAG_GO);
+}
+
+TEST_LOOP(a_pause_of_all_is_nobodys_fault, 2) {
+  _Atomic int32_t *waiting = world_share(sizeof *waiting);
+  world_setup setup = {
+      .nranks = 3, .timeout_ns = (int64_t)(pause_timeout_s * 1e9), .argument = waiting, .conduct = pause_all};
+  if (placed_set(_i ? PLACED_APART : PLACED_PROCESSES, "a,a,b", "a,b,c", &setup)) world_run(&setup, wait_through_pause);
+  world_be_nodes(NULL);
+  world_unshare(waiting, sizeof *waiting);
+}
 
 TEST_LOOP(leaving_threads, 15) {
   int32_t nranks;

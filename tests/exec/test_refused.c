@@ -129,6 +129,17 @@ static void refuse_ahead(world_rank *self) {
   free(buffers);
 }
 
+/* The rank that refused is there: only the dead, the departed and the late are left out. */
+static void shrink_to_all(world_rank *self) {
+  banyan_comm *left = NULL;
+  if (!world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "shrink")) return;
+  world_check(self, banyan_comm_nranks(left) == self->nranks, "%d ranks of %d are left", banyan_comm_nranks(left),
+              self->nranks);
+  world_ok(self, banyan_barrier(left), "barrier of those left");
+  world_meet(self);
+  banyan_comm_destroy(left);
+}
+
 /* A shape that is known: the others are in its run, and have sent. */
 static void refuse_a_run(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
@@ -143,7 +154,7 @@ static void refuse_a_run(world_rank *self) {
     world_check(self, world_now_s() - since_s < AT_ONCE_S, "told after %.1f s", world_now_s() - since_s);
     world_check(self, banyan_comm_failed_rank(self->comm) == 1, "rank %d is blamed",
                 banyan_comm_failed_rank(self->comm));
-    world_meet(self);
+    if (world_meet(self)) shrink_to_all(self);
   }
   free(buffers);
 }
