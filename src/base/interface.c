@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 
 struct network {
@@ -118,4 +119,41 @@ banyan_status bny_interface_find(const char *text, int family, const struct addr
   banyan_status status = best > 0 ? BANYAN_OK : fail_unknown(text, list);
   freeifaddrs(list);
   return status;
+}
+
+/* ---- addresses that several nodes have --------------------------------------------------------------------------- */
+
+/* Returns 0 for what is not an IPv4 address of an interface that leads elsewhere. */
+static uint64_t number_of(const struct ifaddrs *each) {
+  uint32_t address;
+  if (!is_usable(each) || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_LOOPBACK)) return 0;
+  memcpy(&address, bytes_of(each->ifa_addr), sizeof address);
+  return bny_hash_of(address);
+}
+
+int32_t bny_interface_addresses(uint64_t *addresses, int32_t most) {
+  struct ifaddrs *list;
+  int32_t count = 0;
+  if (getifaddrs(&list) != 0) return 0;
+  for (const struct ifaddrs *each = list; each && count < most; each = each->ifa_next)
+    if (number_of(each)) addresses[count++] = number_of(each);
+  freeifaddrs(list);
+  return count;
+}
+
+void bny_interface_names(const uint64_t *addresses, int32_t count, char *names, size_t bytes) {
+  struct ifaddrs *list;
+  size_t length = 0;
+  names[0] = '\0';
+  if (count == 0 || getifaddrs(&list) != 0) return;
+  for (const struct ifaddrs *each = list; each; each = each->ifa_next) {
+    uint64_t number = number_of(each);
+    for (int32_t i = 0; number && i < count; i++)
+      if (addresses[i] == number) {
+        bny_append(names, bytes, &length, "%s%.*s", length ? "," : "", (int)strcspn(each->ifa_name, ":"),
+                   each->ifa_name);
+        break;
+      }
+  }
+  freeifaddrs(list);
 }

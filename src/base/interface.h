@@ -4,6 +4,8 @@
 #define BNY_INTERFACE_H
 
 #include <net/if.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -17,5 +19,12 @@ typedef struct bny_interface {
 /* Finds the interface of this node that the text names. It prefers one of the addresses `preferred` (may be NULL), then
  * one of this family, then any. */
 banyan_status bny_interface_find(const char *text, int family, const struct addrinfo *preferred, bny_interface *found);
+
+/* Numbers that stand for the IPv4 addresses of this node's interfaces without the loopback. Returns how many, at most
+ * `most`. Bridges such as docker0 have the same address on many nodes, so it leads to none of them. */
+int32_t bny_interface_addresses(uint64_t *addresses, int32_t most);
+
+/* Writes the names of this node's interfaces that have one of these addresses: "docker0,virbr0". */
+void bny_interface_names(const uint64_t *addresses, int32_t count, char *names, size_t bytes);
 
 #endif

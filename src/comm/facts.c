@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/interface.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/cores.h"
@@ -111,6 +112,7 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
   /* A mask of the kernel's own size may be larger than a cpu_set_t. */
   if (sched_getaffinity(0, sizeof own.cpus, (cpu_set_t *)(void *)own.cpus) != 0) memset(own.cpus, 0, sizeof own.cpus);
   bny_quotas_find("", own.quotas);
+  bny_interface_addresses(own.addresses, BNY_FACTS_ADDRESSES);
   *facts = own;
 }
 
@@ -205,6 +207,26 @@ static void apply_quotas(const bny_facts *all, int32_t nranks, int32_t rank, bny
   found->threads = share >= cores ? cores : share > 1 ? (int32_t)share : 1;
 }
 
+static bool has_address(const bny_facts *facts, uint64_t address) {
+  for (int i = 0; i < BNY_FACTS_ADDRESSES && facts->addresses[i]; i++)
+    if (facts->addresses[i] == address) return true;
+  return false;
+}
+
+/* Nodes of one network namespace, as in tests, have the same interfaces. */
+static void find_shared(const bny_facts *all, int32_t nranks, const bny_facts *own, bny_placement *found) {
+  uint64_t shared[BNY_FACTS_ADDRESSES];
+  int32_t count = 0;
+  for (int i = 0; i < BNY_FACTS_ADDRESSES && own->addresses[i]; i++) {
+    bool is_shared = false;
+    for (int32_t r = 0; r < nranks && !is_shared; r++)
+      is_shared = (!bny_facts_same_machine(&all[r], own) || all[r].network_namespace != own->network_namespace) &&
+                  has_address(&all[r], own->addresses[i]);
+    if (is_shared) shared[count++] = own->addresses[i];
+  }
+  bny_interface_names(shared, count, found->shared, sizeof found->shared);
+}
+
 static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++)
     while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
@@ -260,6 +282,7 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
     if (node == found.node_of[rank]) found.cores = cores;
   }
   apply_quotas(all, nranks, rank, &found);
+  find_shared(all, nranks, &all[rank], &found);
   for (int32_t i = 0; i < nranks; i++) {
     if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
     if (all[i].device_arena_bytes < found.device_arena_bytes) found.device_arena_bytes = all[i].device_arena_bytes;

@@ -21,6 +21,7 @@ enum {
   BNY_NODE_NAME_BYTES = 40,
   BNY_DEVICE_KIND_BYTES = 16,
   BNY_FACTS_ERROR_BYTES = 228,
+  BNY_FACTS_ADDRESSES = 16,
   BNY_FACTS_BYTES = 2048
 };
 
@@ -46,7 +47,8 @@ typedef struct bny_facts {
   uint32_t plan_id; /* see plan.h */
   int32_t slices;   /* of BANYAN_SLICES */
   bny_quota quotas[BNY_QUOTAS];
-  char unused[424]; /* by this version; 0 */
+  uint64_t addresses[BNY_FACTS_ADDRESSES]; /* of its node's interfaces, see base/interface.h; then 0 */
+  char unused[296];                        /* by this version; 0 */
 } bny_facts;
 
 _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");
@@ -87,6 +89,7 @@ typedef struct bny_placement {
   int32_t threads;        /* as many as both allow, at least 1 */
   uint64_t arena_bytes, device_arena_bytes; /* the least */
   uint64_t cache_bytes;                     /* the most */
+  char shared[256]; /* interfaces of this node whose addresses another node has as well: "docker0,virbr0" */
 } bny_placement;
 
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);

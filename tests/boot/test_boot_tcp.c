@@ -343,6 +343,7 @@ TEST_LOOP(another_secret_is_an_error_on_both_sides, 2) {
   assert_text(1, "secret");
   ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
   assert_text(0, "rank 1 of 2 did not connect");
+  assert_text(0, "a loopback address that ranks of other nodes cannot reach: for these set BANYAN_INTERFACE");
   assert_text(0, "failed to authenticate");
   for (int rank = 0; rank < 2; rank++) ck_assert(outcomes[rank].create_s < 5);
 }

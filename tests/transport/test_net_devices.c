@@ -64,7 +64,7 @@ TEST(a_node_without_sysfs_has_no_devices) {
 
 /* `list` is NULL where the choice is left to UCX, and `error` is part of the text of a refusal. */
 typedef struct example {
-  const char *option, *interface, *nearest, *ucx;
+  const char *option, *interface, *nearest, *ucx, *shared;
   const char *list, *why, *error;
 } example;
 
@@ -82,6 +82,19 @@ static const example examples[] = {
     {.nearest = "mlx5_3", .list = "mlx5_3:2," ALL_INTERFACES, .why = "nearest"},
     {.nearest = "eth2", .list = "mlx5_2:1," ALL_INTERFACES, .why = "nearest"},
     {.nearest = "eth0", .why = "UCX chooses"}, /* TCP goes where the kernel routes it */
+    /* an address that another node has as well, such as docker0's */
+    {.shared = "", .why = "UCX chooses"},
+    {.shared = "docker0,eth", .why = "UCX chooses"},
+    {.shared = "eth3", .why = "UCX chooses"}, /* it is down */
+    {.shared = "eth1",
+     .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth0,eth2",
+     .why = "without addresses that other nodes have"},
+    {.shared = "eth2,eth0", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth1"},
+    {.shared = "eth1", .nearest = "mlx5_2", .list = "mlx5_2:1,eth0,eth2", .why = "nearest"},
+    {.shared = "eth1", .interface = "eth1", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth1", .why = "BANYAN_INTERFACE"},
+    {.shared = "eth1", .option = "eth1", .list = "eth1", .why = "BANYAN_NET_DEVICES"},
+    {.shared = "eth1", .option = "^eth0", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth2", .why = "BANYAN_NET_DEVICES"},
+    {.shared = "eth1", .ucx = "eth0", .why = "UCX_NET_DEVICES"},
     /* BANYAN_INTERFACE */
     {.interface = "eth1", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth1", .why = "BANYAN_INTERFACE"},
     {.interface = "lo", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,lo", .why = "BANYAN_INTERFACE"},
@@ -144,7 +157,7 @@ static const example examples[] = {
 
 TEST_LOOP(chooses, (int)(sizeof examples / sizeof *examples)) {
   const example *with = &examples[_i];
-  const bny_net_device_wishes wishes = {with->option, with->interface, with->nearest, with->ucx};
+  const bny_net_device_wishes wishes = {with->option, with->interface, with->nearest, with->ucx, with->shared};
   bny_net_device_choice choice;
   bny_net_device *devices;
   int32_t count;

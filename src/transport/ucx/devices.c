@@ -120,9 +120,26 @@ static banyan_status mark_named(const choosing *c, const char *option, bool *nam
   return BANYAN_OK;
 }
 
-static bool is_default(const bny_net_device *device, const char *interface) {
+static bool lists(const char *names, const char *name) {
+  for (const char *at = names; at && *at; at += strcspn(at, ","), at += *at == ',')
+    if (strcspn(at, ",") == strlen(name) && strncmp(at, name, strlen(name)) == 0) return true;
+  return false;
+}
+
+static bool is_default(const bny_net_device *device, const bny_net_device_wishes *wishes) {
   if (!device->is_up || device->is_adapter) return device->is_up;
-  return interface ? strcmp(device->name, interface) == 0 : strcmp(device->name, "lo") != 0;
+  if (wishes->interface) return strcmp(device->name, wishes->interface) == 0;
+  return strcmp(device->name, "lo") != 0 && !lists(wishes->shared, device->name);
+}
+
+/* Returns whether an interface is left out because of its address, while others remain. */
+static bool leaves_shared(const choosing *c, const bny_net_device_wishes *wishes) {
+  bool left = false, any = false;
+  for (int32_t i = 0; i < c->ndevices; i++) {
+    any = any || c->taken[i];
+    left = left || (!c->taken[i] && c->devices[i].is_up && lists(wishes->shared, c->devices[i].name));
+  }
+  return left && any;
 }
 
 static banyan_status mark_allowed(const choosing *c, const bny_net_device_wishes *wishes) {
@@ -133,7 +150,7 @@ static banyan_status mark_allowed(const choosing *c, const bny_net_device_wishes
   bool is_list = option && *option != '^';
   for (int32_t i = 0; i < c->ndevices; i++) {
     const bny_net_device *device = &c->devices[i];
-    c->taken[i] = is_list ? named[i] && device->is_up : !named[i] && is_default(device, wishes->interface);
+    c->taken[i] = is_list ? named[i] && device->is_up : !named[i] && is_default(device, wishes);
     any = any || c->taken[i];
   }
   free(named);
@@ -182,12 +199,13 @@ banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const 
   banyan_status status = mark_allowed(&c, wishes);
   bool near = status == BANYAN_OK && keep_nearest(&c, wishes->nearest);
   bool is_list = wishes->option && *wishes->option != '^', confined = wishes->interface && !is_list;
-  if (status == BANYAN_OK && (wishes->option || confined || near)) {
+  if (status == BANYAN_OK && (wishes->option || confined || near || leaves_shared(&c, wishes))) {
     status = write_list(&c, choice);
     size_t length = 0;
     bny_append(choice->why, sizeof choice->why, &length, "%s%s%s%s%s", wishes->option ? "BANYAN_NET_DEVICES" : "",
                wishes->option && confined ? " and " : "", confined ? "BANYAN_INTERFACE" : "",
                (wishes->option || confined) && near ? ", " : "", near ? "nearest to this rank" : "");
+    if (!choice->why[0]) snprintf(choice->why, sizeof choice->why, "without addresses that other nodes have too");
   }
   free(c.taken);
   return status;

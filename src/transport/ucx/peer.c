@@ -44,7 +44,9 @@ void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
   peer->dead = true;
   const char *why = peer->net->ucx.ucs_status_string(status), *heard = bny_ucx_heard();
   if (!peer->heard_hello)
-    snprintf(peer->trouble, sizeof peer->trouble, "UCX: %s%s%s%s", why, *heard ? " (" : "", heard, *heard ? ")" : "");
+    snprintf(peer->trouble, sizeof peer->trouble,
+             "UCX: %s%s%.180s%s; this rank uses %.60s: unless these reach all nodes, set BANYAN_INTERFACE", why,
+             *heard ? " (" : "", heard, *heard ? ")" : "", peer->net->transport.devices);
   bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank, why);
 }
 

@@ -79,8 +79,10 @@ static banyan_status choose_devices(bny_net *net, const bny_net_config *config) 
   bny_interface found;
   bny_net_device *devices = NULL;
   int32_t ndevices = 0;
-  bny_net_device_wishes wishes = {
-      .option = config->devices, .nearest = config->nearest, .ucx = getenv("UCX_NET_DEVICES")};
+  bny_net_device_wishes wishes = {.option = config->devices,
+                                  .nearest = config->nearest,
+                                  .ucx = getenv("UCX_NET_DEVICES"),
+                                  .shared = config->shared};
   banyan_status status = BANYAN_OK;
   if (config->interface && !wishes.ucx) {
     status = bny_interface_find(config->interface, AF_UNSPEC, NULL, &found);

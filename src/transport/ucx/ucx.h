@@ -129,7 +129,7 @@ typedef struct bny_net_peer {
   bool flushing; /* the hello goes out: UCX is connecting */
   bool dead;
   bool lacks_memory;       /* this rank had none for a message to it */
-  char trouble[192];       /* why it could not be connected; "": it was, or it is alive */
+  char trouble[384];       /* why it could not be connected; "": it was, or it is alive */
   bool broken;             /* it sent an invalid message: all further ones are ignored */
   bool wants_answer;       /* to its question or goodbye */
   bool parted;             /* it has answered this rank's goodbye */
