@@ -178,6 +178,7 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
   bny_place_link slowest = {.gbytes_per_s = 0};
   int32_t *sizes = m->scratch;
   bool any = false;
+  double least = 0;
   for (int32_t r = 0; r < m->nranks; r++) sizes[r] = 0;
   for (int32_t r = 0; r < m->nranks && level->group_of; r++)
     if (level->group_of[r] >= 0) sizes[level->group_of[r]]++;
@@ -186,10 +187,15 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
       bool counts = pass == 1 || !level->group_of || (level->group_of[r] >= 0 && sizes[level->group_of[r]] > 1);
       if (!counts) continue;
       bny_place_link link = link_of(m, level->kind, r);
+      /* A speed that is not known counts as the default of its class, so that it is never better than a known one. */
+      double speed = link.gbytes_per_s > 0 ? link.gbytes_per_s : link.usual_gbytes_per_s;
       if (!any) slowest = link;
+      if (!any || speed < least) {
+        least = speed;
+        slowest.gbytes_per_s = link.gbytes_per_s;
+        slowest.source = link.source;
+      }
       any = true;
-      bool slower = link.gbytes_per_s > 0 && (slowest.gbytes_per_s <= 0 || link.gbytes_per_s < slowest.gbytes_per_s);
-      if (slower) slowest.gbytes_per_s = link.gbytes_per_s, slowest.source = link.source;
       if (link.usual_gbytes_per_s < slowest.usual_gbytes_per_s) slowest.usual_gbytes_per_s = link.usual_gbytes_per_s;
       if (link.alpha_ns > slowest.alpha_ns) slowest.alpha_ns = link.alpha_ns;
       if (link.message_ns > slowest.message_ns) slowest.message_ns = link.message_ns;
@@ -200,7 +206,7 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
   bool known = slowest.gbytes_per_s > 0;
   note->link = (bny_link_class)slowest.class;
   note->latency_known = slowest.latency_known;
-  note->gbytes_per_s = known ? slowest.gbytes_per_s : slowest.usual_gbytes_per_s;
+  note->gbytes_per_s = least;
   snprintf(note->speed_source, sizeof note->speed_source, "%s",
            bny_topo_source_name(known ? (bny_topo_source)slowest.source : BNY_TOPO_ASSUMED));
   snprintf(note->text, sizeof note->text, "%.4g GB/s: %s%s; alpha %.4g us: %s", note->gbytes_per_s,

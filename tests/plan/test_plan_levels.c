@@ -112,6 +112,40 @@ TEST(ranks_of_two_nodes_in_one_place) {
   bny_topo_free(topo);
 }
 
+/* Two machines whose ranks are placed together: a speed that is not known counts as its class's default, however fast
+ * the other machine is. */
+TEST(unknown_is_no_better_than_known) {
+  bny_topo *topos[2] = {load("host gpu:2"), load("host nvswitch gpu:2@sm90")};
+  bny_place places[4];
+  double alone = 0;
+  for (int32_t order = 0; order < 2; order++) {
+    bny_place_notes notes;
+    bny_levels *levels = NULL;
+    for (int32_t m = 0; m < 2; m++) {
+      bny_topo_levels *derived = bny_topo_derive(topos[m]);
+      bny_place both[2];
+      bny_place_of_all(topos[m], derived, &bny_prices_default, both);
+      for (int32_t r = 0; r < 2; r++) places[2 * (m ^ order) + r] = both[r];
+      if (m == 0 && order == 0) {
+        ck_assert_int_eq(bny_place_levels(both, 2, NULL, &notes, &levels), BANYAN_OK);
+        alone = 1 / levels->levels[levels->nlevels - 1].link.beta_ns_per_byte;
+        bny_levels_free(levels);
+      }
+      bny_topo_levels_free(derived);
+    }
+    int32_t node_of[4] = {0, 0, 1, 1};
+    bny_place_world world = {.node_of = node_of};
+    ck_assert_int_eq(bny_place_levels(places, 4, &world, &notes, &levels), BANYAN_OK);
+    const bny_place_note *host = bny_place_note_of(&notes, "host");
+    ck_assert_msg(host != NULL && host->kept && host->gbytes_per_s <= alone * 1.001, "%g GB/s, alone %g",
+                  host ? host->gbytes_per_s : 0, alone);
+    ck_assert_str_eq(host->speed_source, "assumed");
+    bny_levels_free(levels);
+  }
+  bny_topo_free(topos[0]);
+  bny_topo_free(topos[1]);
+}
+
 TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
   bny_place_notes notes;

@@ -258,6 +258,25 @@ TEST(nics_are_spared) {
   bny_topo_free(topo);
 }
 
+/* A wireless card serves no GPU, also where it is the only one. */
+TEST(wireless_serves_none) {
+  for (int with = 0; with < 2; with++) {
+    bny_topo *topo = bny_topo_new();
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), pci = put(topo, BNY_TOPO_PCI, host, "pci0", NULL);
+    int32_t other = with ? put(topo, BNY_TOPO_PCI, host, "pci1", NULL) : -1;
+    put(topo, BNY_TOPO_NIC, pci, "wlp3s0", NULL);
+    int32_t card = put(topo, BNY_TOPO_NIC, pci, "0000:04:00.0", NULL);
+    bny_topo_set_string(topo, &topo->nodes[card].model, "Wi-Fi 6 AX200");
+    int32_t wired = with ? put(topo, BNY_TOPO_NIC, other, "eth0", NULL) : -1;
+    put(topo, BNY_TOPO_GPU, pci, "GPU0", NULL);
+    bny_topo_levels *levels = derive(topo);
+    ck_assert_int_eq(levels->ranks[0].nic, wired);
+    ck_assert_int_eq(levels->ranks[0].rail, with ? 0 : -1);
+    bny_topo_levels_free(levels);
+    bny_topo_free(topo);
+  }
+}
+
 TEST(nics_shared_uneven_and_missing) {
   bny_topo *topo = load("host:2 package:2 numa bridge pci gpu:2 nic@200g");
   bny_topo_levels *levels = derive(topo);

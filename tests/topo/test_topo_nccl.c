@@ -446,6 +446,25 @@ TEST(nccl_out_without_classes) {
   free(text);
 }
 
+/* A NIC of which no class is known gets none, and keeps its GPU. */
+TEST(nccl_out_unknown_nic) {
+  static const char matrix[] = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPIX\t0-15\nNIC0\tPIX\t X \n";
+  bny_topo_error error = {.text = ""};
+  bny_topo *t = bny_topo_import(matrix, sizeof matrix - 1, NULL, &error);
+  ck_assert_msg(t != NULL, "%s", error.text);
+  char *text = bny_topo_export_nccl(t, &error);
+  ck_assert_ptr_null(strstr(text, "0x02"));
+  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  ck_assert_msg(again != NULL, "%s", error.text);
+  bny_topo_levels *levels = bny_topo_derive(again);
+  ck_assert_int_eq(levels->ranks[0].nic, named(again, BNY_TOPO_NIC, "NIC0"));
+  ck_assert_int_eq(levels->ranks[0].nic_path, BNY_TOPO_PATH_PIX);
+  bny_topo_levels_free(levels);
+  bny_topo_free(again);
+  free(text);
+  bny_topo_free(t);
+}
+
 /* Switches without bus ids are one to NCCL, which knows of one hidden switch alone. */
 TEST(nccl_out_hidden_switches) {
   bny_topo *t = bny_topo_new();

@@ -11,7 +11,7 @@ static const double management = 0.1, much_slower = 0.3;
 
 enum { CLASS_INFINIBAND = 0x0207, VENDOR_CRAY = 0x17db };
 
-typedef enum nic_kind { NIC_VIRTUAL, NIC_ETHERNET, NIC_FABRIC } nic_kind;
+typedef enum nic_kind { NIC_WIRELESS, NIC_VIRTUAL, NIC_ETHERNET, NIC_FABRIC } nic_kind;
 
 static unsigned hex_of(const bny_topo_node *node, const char *name) {
   char value[BNY_TOPO_ATTRIBUTES_BYTES];
@@ -30,12 +30,17 @@ static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
   static const char *const rdma[] = {"mlx",   "hfi",  "opa",     "cxi",   "hsi",  "hsn",  "rdma",  "efa",
                                      "ib",    "roce", "bnxt_re", "irdma", "mana", "qedr", "erdma", "hns",
                                      "ionic", "bxi",  "usnic",   "rxe",   "siw",  NULL};
+  static const char *const wireless[] = {"wl", "ath", "iwl", NULL}, *const words[] = {"Wi-Fi", "WiFi", "Wireless",
+                                                                                      "WLAN"};
   static const char *const interfaces[] = {"eth", "en", "em", "p1p", "p2p", "bond", "team", "vlan", NULL};
   const bny_topo_node *node = &topo->nodes[nic];
   unsigned class = hex_of(node, "class") >> 8;
   bool port =
       nic + 1 < topo->nnodes && topo->nodes[nic + 1].kind == BNY_TOPO_PORT && topo->nodes[nic + 1].parent == nic;
   const char *name = port && starts(topo->nodes[nic + 1].name, interfaces) ? topo->nodes[nic + 1].name : node->name;
+  for (size_t i = 0; node->model != NULL && i < sizeof words / sizeof words[0]; i++)
+    if (strstr(node->model, words[i]) != NULL) return NIC_WIRELESS;
+  if (starts(name, wireless)) return NIC_WIRELESS;
   if (node->model != NULL && strstr(node->model, "Virtual Function") != NULL) return NIC_VIRTUAL;
   if (class == CLASS_INFINIBAND || hex_of(node, "vendor") == VENDOR_CRAY || starts(name, rdma)) return NIC_FABRIC;
   if (starts(name, interfaces) || (!port && class >> 8 == 0x02)) return NIC_ETHERNET;
@@ -55,7 +60,7 @@ static double capability_of(const bny_topo_derivation *d, int32_t nic) {
 
 void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nnics) {
   double most = 0;
-  nic_kind best = NIC_VIRTUAL;
+  nic_kind best = NIC_VIRTUAL; /* a wireless card serves none */
   for (int32_t j = 0; j < nnics; j++) {
     nic_kind kind = kind_of(d->topo, nics[j]);
     best = kind > best ? kind : best;
@@ -72,6 +77,7 @@ void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nn
 
 /* In this order:
  *   1. kind: RDMA networks (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), then plain Ethernet, then virtual functions;
+ *      a wireless card never;
  *   2. speed: not one for management, by the network's speed, or by PCI's where that is unknown;
  *   3. distance: the nearest by path; among those across NUMA nodes, one in the same package;
  *   4. state: not one that is down, or much slower than another that is as near.

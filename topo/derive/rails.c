@@ -147,6 +147,7 @@ static bool host_serve(bny_topo_derivation *d, int32_t host) {
     int32_t i = work.choices[c].rank, best = -1;
     for (int32_t j = 0; j < nnics; j++)
       if (work.candidate[i * nnics + j] && (best < 0 || work.load[j] < work.load[best])) best = j;
+    if (best < 0) continue; /* only cards that serve none */
     work.load[best]++;
     nic_take(d, ranks[i], nics[best], (bny_topo_path)work.paths[i * nnics + best]);
   }
