@@ -19,6 +19,8 @@ static bool is_less(double now, double expected) { return now < 0.95 * expected;
 static const char *id_of(const topo_change *change, const bny_topo *topo) {
   bool missing = change->kind == TOPO_MISSING;
   if (change->kind == TOPO_ADDED) return "profile-differs";
+  if (missing && strcmp(change->what, "host") == 0) return "host-missing";
+  if (missing && strcmp(change->what, "switch") == 0) return "switch-missing";
   if (strcmp(change->what, "gpu") == 0 || strcmp(change->what, "nic") == 0) {
     bool gpu = change->what[0] == 'g';
     return missing                                                       ? (gpu ? "gpu-lost" : "nic-missing")

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Findings about the network: trunks and uplinks of switches, and cables. */
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "topo/derive/findings.h"
 
@@ -65,6 +67,35 @@ static int32_t weakest_above(const bny_topo_derivation *d, int32_t node, int32_t
   return weakest;
 }
 
+/* Finds parts of a network with switches over leaf switches that no link joins, and that share no host: planes of
+ * rails share all. */
+static void parts_find(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  const bny_topo *topo = d->topo;
+  int32_t *roots = d->roots, parts = 0, first = -1;
+  for (int32_t n = 0; n < topo->nnodes; n++) roots[n] = n;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    int32_t ends[2] = {link->from, link->to};
+    if (link->kind != BNY_TOPO_LINK_NET) continue;
+    for (int e = 0; e < 2; e++) /* all NICs of a host are one */
+      if (d->host_of[ends[e]] >= 0) ends[e] = d->host_of[ends[e]];
+    bny_topo_unite(roots, ends[0], ends[1]);
+  }
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    if (d->tier[n] < 2) continue;
+    int32_t root = bny_topo_root(roots, n);
+    bool known = false;
+    for (int32_t other = 0; other < n && !known; other++)
+      known = d->tier[other] >= 2 && bny_topo_root(roots, other) == root;
+    first = first < 0 ? n : first;
+    parts += !known;
+    if (!known && parts > 1)
+      bny_topo_find(s, n, "no link joins its part of the network to that of %s, and no host is in both",
+                    topo->nodes[first].name);
+  }
+}
+
 void bny_topo_find_uplink_missing(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   double *counts = malloc(((size_t)d->topo->nnodes + 1) * sizeof *counts);
@@ -76,16 +107,105 @@ void bny_topo_find_uplink_missing(bny_topo_finder *s) {
     for (int32_t n = 0; n < d->topo->nnodes; n++)
       if (d->tier[n] == tier) counts[count++] = uplinks_of(d, n);
     int32_t usual = (int32_t)bny_topo_usual(counts, count, &times);
-    for (int32_t n = 0; n < d->topo->nnodes && (2 * times > count || count == 2); n++) {
-      int32_t up = d->tier[n] == tier ? uplinks_of(d, n) : usual;
-      if (up >= usual) continue;
+    bool most = 2 * times > count || count == 2;
+    int32_t some = count > 0 ? (int32_t)counts[count - 1] : 0; /* the most, as the values are sorted */
+    for (int32_t n = 0; n < d->topo->nnodes; n++) {
+      int32_t up = d->tier[n] == tier ? uplinks_of(d, n) : some;
+      bool none = up == 0 && some > 0; /* needs no majority */
+      if (!none && (up >= usual || !most)) continue;
       int32_t links = 0, above = weakest_above(d, n, &links);
       char text[BNY_TOPO_LABEL_BYTES];
-      bny_topo_find(s, n, "%d uplink%s, its siblings have %d: the fewest, %d, go to %s", up, bny_topo_plural(up), usual,
-                    links, above >= 0 ? bny_topo_find_label(d, above, text) : "no switch");
+      bny_topo_find(s, n, "%d uplink%s, its siblings have %d: the fewest, %d, go to %s", up, bny_topo_plural(up),
+                    most && usual > 0 ? usual : some, links,
+                    above >= 0 ? bny_topo_find_label(d, above, text) : "no switch");
     }
   }
   free(counts);
+  parts_find(s);
+}
+
+/* ---- switches that are gone -------------------------------------------------------------------------------------- */
+
+/* Links of a switch to NICs, and to the tier below it. */
+static int32_t downlinks_of(const bny_topo_derivation *d, int32_t node) {
+  int32_t count = 0;
+  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
+    const bny_topo_link *link = &d->topo->links[l];
+    bny_topo_kind kind = d->topo->nodes[bny_topo_other_end(d->topo, node, l)].kind;
+    bool below = is_trunk(d, link) && d->tier[bny_topo_other_end(d->topo, node, l)] == d->tier[node] - 1;
+    if (link->kind == BNY_TOPO_LINK_NET && (kind == BNY_TOPO_PORT || kind == BNY_TOPO_NIC || below))
+      count += link->count > 0 ? link->count : 1;
+  }
+  return count;
+}
+
+/* Finds a switch that alone joins all of the tier below, each over several cables and fewer than lead down: networks
+ * are built with more of them. */
+static void alone_find(bny_topo_finder *s, int32_t tier) {
+  const bny_topo_derivation *d = s->d;
+  int32_t above = -1, tops = 0, leaves = 0, least = INT32_MAX;
+  bool fewer = true;
+  for (int32_t n = 0; n < d->topo->nnodes; n++) {
+    if (d->tier[n] == tier + 1) above = n, tops++;
+    if (d->tier[n] != tier) continue;
+    int32_t up = uplinks_of(d, n);
+    leaves++;
+    least = up < least ? up : least;
+    fewer = fewer && up < downlinks_of(d, n);
+  }
+  if (tops == 1 && leaves > 1 && least > 1 && fewer)
+    bny_topo_find(s, above, "all %d switches of the tier below meet in it alone, over %d links or more each", leaves,
+                  least);
+}
+
+/* Returns the number in a name that is otherwise like another, and how many letters are before it; -1 if they differ in
+ * more. */
+static long number_unlike(const char *name, const char *other, size_t *before) {
+  size_t same = 0;
+  while (name[same] != '\0' && name[same] == other[same]) same++;
+  while (same > 0 && name[same - 1] >= '0' && name[same - 1] <= '9') same--;
+  size_t digits = strspn(name + same, "0123456789"), others = strspn(other + same, "0123456789");
+  bool alike = digits > 0 && digits < 8 && others > 0 && strcmp(name + same + digits, other + same + others) == 0;
+  *before = same;
+  return alike ? strtol(name + same, NULL, 10) : -1;
+}
+
+/* Finds one number that is missing between those in the names of a tier's switches. */
+static void gap_find(bny_topo_finder *s, int32_t tier) {
+  const bny_topo_derivation *d = s->d;
+  int32_t first = -1, count = 1;
+  size_t place = 0, before;
+  long low = LONG_MAX, high = -1, sum = 0;
+  for (int32_t n = 0; n < d->topo->nnodes; n++) {
+    if (d->tier[n] != tier) continue;
+    if (first < 0) {
+      first = n;
+      continue;
+    }
+    const char *names[2] = {d->topo->nodes[first].name, d->topo->nodes[n].name};
+    for (int i = count > 1; i < 2; i++) { /* the first one's number is known once it is compared */
+      long number = number_unlike(names[i], names[!i], &before);
+      if (number < 0 || (count > 1 && before != place)) return;
+      place = before;
+      low = number < low ? number : low;
+      high = number > high ? number : high;
+      sum += number;
+    }
+    count++;
+  }
+  long missing = (low + high) * (high - low + 1) / 2 - sum;
+  if (count > 2 && high - low == count && missing > low && missing < high)
+    bny_topo_find(s, first, "it and %d other switches of its tier are numbered from %ld to %ld, and %ld is missing",
+                  count - 1, low, high, missing);
+}
+
+void bny_topo_find_spine_alone(bny_topo_finder *s) {
+  int32_t highest = 0;
+  for (int32_t n = 0; n < s->d->topo->nnodes; n++) highest = s->d->tier[n] > highest ? s->d->tier[n] : highest;
+  for (int32_t tier = 1; tier < highest; tier++) {
+    alone_find(s, tier);
+    gap_find(s, tier + 1);
+  }
 }
 
 void bny_topo_find_cable_one_sided(bny_topo_finder *s) {

@@ -61,13 +61,13 @@ static int32_t board_gpus(const bny_topo_derivation *d, int32_t host) {
   return common ? common->gpus : 0;
 }
 
-/* Returns whether the GPUs of a host are one fewer than boards of 8 or 16 have, each linked to each. */
+/* Returns whether the GPUs of a host are one fewer than boards of 8 or 16 have, and links join them all. */
 static bool is_odd(const bny_topo_derivation *d, int32_t host) {
   const bny_topo_level *islands = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_ISLAND);
   int32_t count = devices_of(d, host);
   if (!islands || (count != 7 && count != 15)) return false;
   const bny_topo_group *group = &islands->groups[islands->group_of[d->by_host[d->host_first[host]]]];
-  return group->count == ranks_of(d, host) && group->all_to_all;
+  return group->count == ranks_of(d, host);
 }
 
 /* Returns how many GPUs most hosts have, those with GPUs being counted; 0 if there is no such number. */
@@ -117,7 +117,7 @@ void bny_topo_find_gpu_lost(bny_topo_finder *s) {
 void bny_topo_find_gpus_odd(bny_topo_finder *s) {
   for (int32_t h = 0; h < s->d->nhosts && s->d->levels->rank_kind == BNY_TOPO_GPU; h++)
     if (is_odd(s->d, h) && !bny_topo_is_found(s->d, "gpu-lost", s->d->hosts[h]) && usual_gpus(s->d) == 0)
-      bny_topo_find(s, s->d->hosts[h], "%d GPUs, each linked to each, where boards have %d: one is lost, or hidden",
+      bny_topo_find(s, s->d->hosts[h], "%d GPUs that links join, where boards have %d: one is lost, or hidden",
                     devices_of(s->d, h), devices_of(s->d, h) + 1);
 }
 
@@ -193,6 +193,10 @@ static void pass_notes(bny_topo_finder *s, bny_topo_note_kind kind, const char *
 
 void bny_topo_find_fabric(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_FABRIC, "the driver says of its fabric:"); }
 
+void bny_topo_find_slowed(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_SLOWED, "the driver says:"); }
+
+void bny_topo_find_replays(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_REPLAYS, "the driver counts"); }
+
 void bny_topo_find_errors(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_ERRORS, "the driver counts or asks:"); }
 
 /* Returns the NVLink domain that a GPU has joined: a switch that stands for a cluster and clique; -1. */
@@ -255,8 +259,12 @@ void bny_topo_find_gdr_off(bny_topo_finder *s) {
 
 /* ---- what the input says of itself ------------------------------------------------------------------------------- */
 
-void bny_topo_find_input(bny_topo_finder *s) {
+static void pass_texts(bny_topo_finder *s, bny_topo_note_kind kind) {
   int32_t at = 0;
-  for (const bny_topo_note *note; (note = bny_topo_find_note(s->d->topo, BNY_TOPO_NOTE_INPUT, &at)) != NULL;)
+  for (const bny_topo_note *note; (note = bny_topo_find_note(s->d->topo, kind, &at)) != NULL;)
     bny_topo_find(s, note->node, "%s", note->text);
 }
+
+void bny_topo_find_input(bny_topo_finder *s) { pass_texts(s, BNY_TOPO_NOTE_INPUT); }
+
+void bny_topo_find_nic_virtual(bny_topo_finder *s) { pass_texts(s, BNY_TOPO_NOTE_VIRTUAL); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Findings about PCI links: devices and switches are compared with siblings, and then with their own rating. What all
  * siblings have is by design, such as slots of eight lanes. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,8 @@
 /* A device or switch and its link upwards. Equal keys make siblings, in any host. */
 typedef struct pci_place {
   const char *model;  /* devices: "" unknown */
-  int32_t keys[4];    /* kind; compute, or whether a NIC serves; switches: GPUs and NICs below, switches above */
+  int32_t keys[5];    /* kind; compute, or whether a NIC serves; switches: GPUs and NICs below, switches above; last:
+                       * whether the lanes are known, else the link counts as one */
   int32_t node, link; /* indices */
   double lanes, lane_speed;
 } pci_place;
@@ -22,7 +24,7 @@ typedef enum verdict { VERDICT_WIDTH, VERDICT_GENERATION, VERDICT_IDLE, VERDICT_
 
 static int place_order(const void *a, const void *b) {
   const pci_place *x = a, *y = b;
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 5; i++)
     if (x->keys[i] != y->keys[i]) return x->keys[i] < y->keys[i] ? -1 : 1;
   int order = strcmp(x->model, y->model);
   return order ? order : (x->node > y->node) - (x->node < y->node);
@@ -40,7 +42,7 @@ static int32_t link_up(const bny_topo *topo, int32_t node) {
   return l;
 }
 
-/* Lists all places whose lanes are known. `below` counts GPUs and NICs below each node, and `serves` NICs of ranks. */
+/* Lists all places whose speed is known. `below` counts GPUs and NICs below each node, and `serves` NICs of ranks. */
 static int32_t places_list(const bny_topo_derivation *d, const int32_t (*below)[2], const bool *serves,
                            pci_place *places) {
   const bny_topo *topo = d->topo;
@@ -49,9 +51,8 @@ static int32_t places_list(const bny_topo_derivation *d, const int32_t (*below)[
     const bny_topo_node *node = &topo->nodes[n];
     bool device = node->kind == BNY_TOPO_GPU || node->kind == BNY_TOPO_NIC;
     int32_t l = device || (node->kind == BNY_TOPO_PCI && below[n][0] + below[n][1] > 0) ? link_up(topo, n) : -1;
-    if (l < 0 || topo->links[l].count <= 0 || topo->links[l].gbytes_per_s <= 0 ||
-        topo->links[l].source == BNY_TOPO_ASSUMED)
-      continue;
+    if (l < 0 || topo->links[l].gbytes_per_s <= 0 || topo->links[l].source == BNY_TOPO_ASSUMED) continue;
+    if (topo->links[l].count <= 0 && node->kind == BNY_TOPO_NIC) continue; /* slots of NICs differ by design */
     pci_place place = {.model = device && node->model ? node->model : "", .keys = {(int32_t)node->kind}, .node = n};
     if (node->kind == BNY_TOPO_PCI) {
       place.keys[1] = below[n][0];
@@ -62,21 +63,23 @@ static int32_t places_list(const bny_topo_derivation *d, const int32_t (*below)[
       place.keys[1] = node->kind == BNY_TOPO_GPU ? node->compute : serves[n];
     }
     place.link = l;
-    place.lanes = topo->links[l].count;
-    place.lane_speed = topo->links[l].gbytes_per_s / topo->links[l].count;
+    place.keys[4] = topo->links[l].count > 0;
+    place.lanes = topo->links[l].count > 0 ? topo->links[l].count : 1;
+    place.lane_speed = topo->links[l].gbytes_per_s / place.lanes;
     places[count++] = place;
   }
   qsort(places, (size_t)count, sizeof *places, place_order);
   return count;
 }
 
-/* Returns whether a value is too small beside that of siblings: most have more, or it is a quarter. */
+/* Returns whether a value is too small beside that of siblings, of which most have more. */
 static bool is_behind(double value, double usual, int32_t times, int32_t count) {
-  return value < 0.75 * usual && (2 * times > count || value <= 0.26 * usual);
+  return value < 0.75 * usual && 2 * times > count;
 }
 
 static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t count, double *values, verdict wanted) {
-  const double idle = 1.1 * bny_topo_speed_pci(1, 16) / 16;
+  const bool lanes_known = places[0].keys[4];
+  const double idle = 1.1 * bny_topo_speed_pci(1, 16) / (lanes_known ? 16 : 1);
   int32_t times_lanes, times_speed;
   for (int32_t i = 0; i < count; i++) values[i] = places[i].lanes;
   double lanes = bny_topo_usual(values, count, &times_lanes);
@@ -88,15 +91,26 @@ static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t 
     double limit = less ? BNY_TOPO_ALIKE : 0.26;
     bool narrow = is_behind(places[i].lanes, lanes, times_lanes, count);
     bool old = is_behind(places[i].lane_speed, speed, times_speed, count), sleeps = places[i].lane_speed < idle;
+    /* Where no majority says it, a note: of two GPUs or NICs that serve one is slower, or a device has a quarter. */
+    double part = fmin(places[i].lanes / lanes, places[i].lane_speed / speed);
+    bool doubt =
+        !narrow && !old &&
+        (part <= 0.26 || (part <= 0.75 && count == 2 && places[i].keys[0] != BNY_TOPO_PCI && places[i].keys[1] != 0));
     if (wanted == VERDICT_WIDTH && narrow)
       bny_topo_find(s, places[i].node, "its PCI link has %g lane%s, those of its siblings %g", places[i].lanes,
                     bny_topo_plural((int32_t)places[i].lanes), lanes);
+    else if (wanted == VERDICT_GENERATION && old && !sleeps && !lanes_known)
+      bny_topo_find(s, places[i].node, "its PCI link runs at %.4g GB/s, those of its siblings at %.4g",
+                    places[i].lane_speed, speed);
     else if (wanted == VERDICT_GENERATION && old && !sleeps)
       bny_topo_find(s, places[i].node, "its PCI link runs at %.2g GB/s for each lane, those of its siblings at %.2g",
                     places[i].lane_speed, speed);
     else if (wanted == VERDICT_IDLE && old && sleeps)
       bny_topo_find(s, places[i].node, "its PCI link is at generation 1, those of its siblings run at %.2g times that",
                     speed / places[i].lane_speed);
+    else if (wanted == VERDICT_RATING && doubt)
+      bny_topo_find(s, places[i].node, "its PCI link runs at %.4g GB/s, that of a sibling at %.4g", link->gbytes_per_s,
+                    link->gbytes_per_s / part);
     else if (wanted == VERDICT_RATING && !narrow && !old && link->gbytes_per_s < limit * link->rated_gbytes_per_s)
       bny_topo_find(s, places[i].node, "its PCI link runs at %.4g GB/s of %.4g", link->gbytes_per_s,
                     link->rated_gbytes_per_s);
@@ -110,7 +124,7 @@ static bool are_all_alike(const bny_topo *topo) {
   for (int k = 0; k < BNY_TOPO_KINDS; k++) first[k] = -1;
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
-    if (link->kind != BNY_TOPO_LINK_PCI || link->count <= 0 || link->gbytes_per_s <= 0) continue;
+    if (link->kind != BNY_TOPO_LINK_PCI || link->gbytes_per_s <= 0) continue;
     int32_t *like = &first[topo->nodes[link->from].kind];
     const bny_topo_link *other = *like < 0 ? link : &topo->links[*like];
     if (link->count != other->count || link->gbytes_per_s < BNY_TOPO_ALIKE * other->gbytes_per_s ||

@@ -335,10 +335,12 @@ bool bny_topo_nccl_note_virtual(bny_topo_nccl *r) {
       count++;
     }
   }
-  return count == 0 ||
-         bny_topo_add_note(r->topo, -1,
-                           "%d network interfaces of the file are virtual, %.40s first: they lead nowhere of their own "
-                           "and are no NICs; NCCL_SOCKET_IFNAME would leave them out",
-                           (int)count, bny_topo_nccl_text(r, first, "name")) ||
-         bny_topo_fail(r->error, 0, "out of memory");
+  if (count == 0) return true;
+  char text[256];
+  snprintf(
+      text, sizeof text,
+      "%d network interfaces of the file are virtual, %.40s first: they lead nowhere of their own and are no NICs; "
+      "NCCL_SOCKET_IFNAME would leave them out",
+      (int)count, bny_topo_nccl_text(r, first, "name"));
+  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_VIRTUAL, -1, text) || bny_topo_fail(r->error, 0, "out of memory");
 }

@@ -139,7 +139,7 @@ static const char *lost_of(const reading *r, int32_t gpu) {
 static bool note_health(const reading *r, int32_t gpu, int32_t node) {
   static const struct {
     bny_topo_note_kind kind;
-    const char *good, *way[4];
+    const char *good, *way[5];
   } fields[] = {
       {BNY_TOPO_NOTE_FABRIC, "Completed", {"fabric", "state"}},
       {BNY_TOPO_NOTE_FABRIC, "Success", {"fabric", "status"}},
@@ -149,12 +149,23 @@ static bool note_health(const reading *r, int32_t gpu, int32_t node) {
       {BNY_TOPO_NOTE_FABRIC, "False", {"fabric", "health", "route_unhealthy"}},
       {BNY_TOPO_NOTE_FABRIC, "False", {"fabric", "health", "access_timeout_recovery"}},
       {BNY_TOPO_NOTE_FABRIC, "None", {"fabric", "health", "incorrect_configuration"}},
+      {BNY_TOPO_NOTE_SLOWED, "Not Active", {"clocks_event_reasons", "clocks_event_reason_hw_slowdown"}},
+      {BNY_TOPO_NOTE_SLOWED, "Not Active", {"clocks_event_reasons", "clocks_event_reason_hw_thermal_slowdown"}},
+      {BNY_TOPO_NOTE_SLOWED, "Not Active", {"clocks_event_reasons", "clocks_event_reason_hw_power_brake_slowdown"}},
+      {BNY_TOPO_NOTE_SLOWED, "Not Active", {"clocks_event_reasons", "clocks_event_reason_sw_thermal_slowdown"}},
+      {BNY_TOPO_NOTE_SLOWED, "Not Active", {"clocks_throttle_reasons", "clocks_throttle_reason_hw_slowdown"}},
+      {BNY_TOPO_NOTE_SLOWED, "Not Active", {"clocks_throttle_reasons", "clocks_throttle_reason_hw_thermal_slowdown"}},
+      {BNY_TOPO_NOTE_SLOWED,
+       "Not Active",
+       {"clocks_throttle_reasons", "clocks_throttle_reason_hw_power_brake_slowdown"}},
+      {BNY_TOPO_NOTE_SLOWED, "Not Active", {"clocks_throttle_reasons", "clocks_throttle_reason_sw_thermal_slowdown"}},
       {BNY_TOPO_NOTE_ERRORS, "None", {"gpu_recovery_action"}},
       {BNY_TOPO_NOTE_ERRORS, "0", {"pci", "replay_rollover_counter"}},
       {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "sram_uncorrectable"}},
       {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "sram_uncorrectable_parity"}},
       {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "sram_uncorrectable_secded"}},
       {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "dram_uncorrectable"}},
+      {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "double_bit", "total"}},
       {BNY_TOPO_NOTE_ERRORS, "No", {"ecc_errors", "aggregate", "sram_threshold_exceeded"}},
       {BNY_TOPO_NOTE_ERRORS, "No", {"ecc_errors", "channel_repair_pending"}},
       {BNY_TOPO_NOTE_ERRORS, "No", {"ecc_errors", "tpc_repair_pending"}},
@@ -174,6 +185,48 @@ static bool note_health(const reading *r, int32_t gpu, int32_t node) {
     if (!bny_topo_add_sign(r->topo, fields[i].kind, node, said)) return false;
   }
   return true;
+}
+
+/* Returns the replays that a GPU's PCI link counts; 0 unknown. */
+static double replays_of(const reading *r, int32_t gpu) {
+  int32_t place;
+  const char *text = text_below(r, gpu, (const char *const[]){"pci", "replay_counter", NULL}, &place);
+  return text == NULL ? 0 : strtod(text, NULL);
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Replays add up while a machine runs, so those of one GPU are judged by the median: more than 100, and four times as
+ * many. A single GPU has none to be compared with, and 1000 are many. ECC that is off is a fault where others have it
+ * on, and by choice where none has. */
+static bool note_unlike(const reading *r) {
+  static const char *const ecc_way[] = {"ecc_mode", "current_ecc", NULL};
+  double *replays = malloc(((size_t)r->gpus + 1) * sizeof *replays);
+  int32_t g = 0, on = 0, place, node = r->host;
+  bool good = replays != NULL;
+  for (int32_t e = bny_topo_xml_first(r->xml, 0); good && e >= 0; e = bny_topo_xml_next(r->xml, e)) {
+    if (!bny_topo_xml_is(r->xml, e, "gpu")) continue;
+    const char *ecc = text_below(r, e, ecc_way, &place);
+    on += ecc != NULL && strcmp(ecc, "Enabled") == 0;
+    replays[g++] = replays_of(r, e);
+  }
+  if (good) qsort(replays, (size_t)g, sizeof *replays, by_value);
+  double usual = good && g > 1 ? replays[(g - 1) / 2] : 250, limit = usual < 25 ? 100 : 4 * usual;
+  for (int32_t e = bny_topo_xml_first(r->xml, 0); good && e >= 0; e = bny_topo_xml_next(r->xml, e)) {
+    if (!bny_topo_xml_is(r->xml, e, "gpu")) continue;
+    while (r->topo->nodes[++node].kind != BNY_TOPO_GPU) continue; /* in the order of the file */
+    const char *ecc = text_below(r, e, ecc_way, &place);
+    char said[64];
+    snprintf(said, sizeof said, "%.0f PCI replays", replays_of(r, e));
+    if (replays_of(r, e) > limit) good = bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_REPLAYS, node, said);
+    if (good && ecc != NULL && strcmp(ecc, "Disabled") == 0 && 2 * on > g)
+      good = bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_ERRORS, node, "ECC is off, and on for the others");
+  }
+  free(replays);
+  return good;
 }
 
 static bool take_gpu(reading *r, int32_t gpu) {
@@ -215,6 +268,7 @@ static bool read_log(reading *r) {
   if (r->buses.out_of_memory) return bny_topo_fail(r->error, 0, "out of memory");
   if (twice != NULL)
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value), "bus id %s stands twice", twice->key);
+  if (!note_unlike(r)) return bny_topo_fail(r->error, 0, "out of memory");
   int32_t place = 0;
   const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);
   /* The file has fewer GPUs with -i. */

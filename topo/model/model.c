@@ -20,8 +20,8 @@ static const char *const path_names[BNY_TOPO_PATHS] = {"SELF", "NVL", "NVB",  "C
                                                        "PXN",  "PHB", "NODE", "SYS", "NET", "NONE"};
 enum { SOURCES = BNY_TOPO_MEASURED + 1 };
 static const char *const source_names[SOURCES] = {"assumed", "file", "probed", "measured"};
-static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input",     "lost",    "fabric",
-                                                            "one-sided", "differs", "errors"};
+static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input",  "lost",   "fabric",  "one-sided", "differs",
+                                                            "errors", "slowed", "replays", "virtual"};
 
 bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   va_list arguments;
@@ -369,7 +369,8 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error) {
   for (int32_t l = 0; sane && l < topo->nlinks; l++) sane = check_link(topo, l, error);
   for (int32_t n = 0; sane && n < topo->nnotes; n++) {
     sane = node_exists(topo, topo->notes[n].node) ||
-           (topo->notes[n].node == -1 && topo->notes[n].kind == BNY_TOPO_NOTE_INPUT) ||
+           (topo->notes[n].node == -1 &&
+            (topo->notes[n].kind == BNY_TOPO_NOTE_INPUT || topo->notes[n].kind == BNY_TOPO_NOTE_VIRTUAL)) ||
            bny_topo_fail(error, 0, "note %d: its node does not exist", n);
   }
   sane = sane && check_unique(topo, hosts, error);

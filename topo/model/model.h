@@ -104,13 +104,16 @@ typedef enum bny_topo_note_kind {
   BNY_TOPO_NOTE_ONE_SIDED, /* a link that the other end alone lists */
   BNY_TOPO_NOTE_DIFFERS,   /* a link that the other end lists with other facts */
   BNY_TOPO_NOTE_ERRORS,    /* an error counter, or a repair that is pending */
+  BNY_TOPO_NOTE_SLOWED,    /* a GPU that its driver slows down */
+  BNY_TOPO_NOTE_REPLAYS,   /* a GPU whose PCI link repeats packets */
+  BNY_TOPO_NOTE_VIRTUAL,   /* network interfaces that are no NICs */
   BNY_TOPO_NOTE_KINDS
 } bny_topo_note_kind;
 
 /* The words of a source about health. They become a finding. */
 typedef struct bny_topo_note {
   bny_topo_note_kind kind;
-  int32_t node; /* -1: the whole model, of kind INPUT alone */
+  int32_t node; /* -1: the whole model, of kinds INPUT and VIRTUAL */
   char *text;   /* one line without a full stop */
 } bny_topo_note;
 
