@@ -131,6 +131,23 @@ static void check_line_clear(const topo_layout *layout, const topo_line *line, i
   }
 }
 
+/* The line of switches that lead to hosts which are not drawn joins the box of these. */
+static void check_joined(const topo_layout *layout, const topo_line *line) {
+  bool joined =
+      line->colour != TOPO_COLOUR_DIM || line->npoints != 2 || line->y[0] < line->y[1] || line->y[0] > line->y[1];
+  for (int32_t i = 0; i < layout->nlines && !joined; i++) {
+    const topo_line *up = &layout->lines[i];
+    bool meets = up->junction && fabs(up->y[1] - line->y[0]) < 0.1 && up->x[1] >= fmin(line->x[0], line->x[1]) - 0.1 &&
+                 up->x[1] <= fmax(line->x[0], line->x[1]) + 0.1;
+    for (int32_t b = 0; b < layout->nboxes && meets && !joined; b++) {
+      const topo_box *box = &layout->boxes[b];
+      joined = box->kind == TOPO_BOX_MORE && fabs(box->y - up->y[0]) < 0.1 && box->x < up->x[0] &&
+               box->x + box->width > up->x[0];
+    }
+  }
+  ck_assert_msg(joined, "%s: a line from %g to %g at %g joins nothing", said, line->x[0], line->x[1], line->y[0]);
+}
+
 static void check_lines(const topo_layout *layout) {
   for (int32_t i = 0; i < layout->nlines; i++) {
     const topo_line *line = &layout->lines[i];
@@ -140,6 +157,7 @@ static void check_lines(const topo_layout *layout) {
                     "%s: line %d leaves the page", said, i);
     for (int32_t p = 0; p + 1 < line->npoints && !line->arc; p++)
       if (line->colour != TOPO_COLOUR_NET) check_line_clear(layout, line, p); /* those are above hosts */
+    check_joined(layout, line);
   }
 }
 
@@ -339,6 +357,7 @@ static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "
 TEST_LOOP(real_topologies, COUNT(folders)) { each_dump(folders[_i], "", visit_dump); }
 
 static const char *const descriptions[] = {
+    "spine:2 leaf:8 host:12 gpu:8 nic@400g",
     "gpu",
     "nic",
     "host",
@@ -534,6 +553,35 @@ TEST(faulty_ones_are_drawn) {
   topo_layout_free(layout);
   layout = faulty_layout(topo, (int32_t[]){leaf, host}, 2);
   ck_assert(has_box(layout, TOPO_BOX_SWITCH, leaf) && has_box(layout, TOPO_BOX_HOST, host));
+  topo_layout_free(layout);
+  bny_topo_free(topo);
+}
+
+/* One link of a leaf to two spines is slow, and this one alone is red. Drawn hosts are on different switches. */
+TEST(one_bad_trunk) {
+  bny_topo *topo = described("leaf:8 host:12 gpu nic@400g");
+  int32_t spines[2] = {bny_topo_find_name(topo, BNY_TOPO_SWITCH, "spine0"),
+                       put(topo, BNY_TOPO_SWITCH, -1, "spine1", NULL)};
+  for (int32_t l = 0; l < topo->nlinks; l++)
+    if (topo->links[l].from == spines[0] || topo->links[l].to == spines[0]) topo->links[l].gbytes_per_s = 200;
+  for (int i = 0; i < 8; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "leaf%d", i);
+    int32_t leaf = bny_topo_find_name(topo, BNY_TOPO_SWITCH, name);
+    ck_assert_int_ge(leaf, 0);
+    join(topo, BNY_TOPO_LINK_NET, leaf, spines[1], i == 3 ? 100 : 200);
+  }
+  topo_layout *layout = faulty_layout(topo, NULL, 0);
+  int32_t slow = 0, leaves = 0;
+  for (int32_t i = 0; i < layout->nlines; i++) slow += layout->lines[i].colour == TOPO_COLOUR_SLOW;
+  ck_assert_int_eq(slow, 2); /* it and the line of the legend */
+  check_lines(layout);
+  for (int i = 0; i < 3; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "host%d", 12 * i);
+    leaves += has_box(layout, TOPO_BOX_HOST, bny_topo_find_name(topo, BNY_TOPO_HOST, name));
+  }
+  ck_assert_int_eq(leaves, 3);
   topo_layout_free(layout);
   bny_topo_free(topo);
 }

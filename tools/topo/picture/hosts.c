@@ -111,7 +111,27 @@ static void choose(choice *c, int32_t host, int32_t at_least) {
   c->count++;
 }
 
-/* Chooses hosts at fault, then one of each class, then the first, as far as they fit. */
+/* Chooses up to three hosts that are on different switches. */
+static void choose_elsewhere(topo_work *work, choice *c) {
+  const bny_topo *topo = work->topo;
+  int32_t *leaf = malloc(((size_t)topo->nnodes + 1) * sizeof *leaf); /* by host: the switch of its first NIC; -1 */
+  work->layout->out_of_memory = work->layout->out_of_memory || leaf == NULL;
+  if (leaf == NULL) return;
+  memset(leaf, 0xff, ((size_t)topo->nnodes + 1) * sizeof *leaf);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    int32_t host = topo->nodes[n].kind == BNY_TOPO_NIC ? work->spots[n].host : topo->nnodes;
+    if (leaf[host] < 0 && host < topo->nnodes) leaf[host] = topo_fold_facts(&work->fold, n).leaf;
+  }
+  for (int32_t n = 0; n < topo->nnodes && c->count < 3; n++) {
+    bool seen = leaf[n] < 0;
+    for (int32_t m = 0; m < topo->nnodes && !seen; m++)
+      seen = is_host(work, m) && work->spots[m].drawn && leaf[m] == leaf[n];
+    if (!seen && is_host(work, n)) choose(c, n, 2);
+  }
+  free(leaf);
+}
+
+/* Chooses hosts at fault, then one of each class, then those on other switches, then the first, as far as they fit. */
 static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
   const bny_topo *topo = work->topo;
   choice c = {.work = work};
@@ -134,6 +154,9 @@ static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
   if (is_host(work, topo->nnodes)) choose(&c, topo->nnodes, HOSTS_MOST);
   /* More than a few equal hosts are drawn only if all fit. */
   bool all = c.count > 0 && c.width / c.count * work->nhosts <= width_most;
+  /* The lines of several NVLink domains would cross. */
+  bool domains = bny_topo_level_of(work->levels, BNY_TOPO_LEVEL_DOMAIN) != NULL;
+  if (work->nhosts > 4 && !all && !domains) choose_elsewhere(work, &c);
   for (int32_t n = 0; n < topo->nnodes; n++)
     if (is_host(work, n) && (work->nhosts <= 4 || all || c.count < 3)) choose(&c, n, 2);
   for (int32_t n = 0; n < topo->nnodes && c.count == work->nhosts - 1; n++)

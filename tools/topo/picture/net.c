@@ -29,6 +29,7 @@ typedef struct trunk {
   uint64_t look;
   int32_t tier;
   bool slow, assumed;
+  double least; /* GB/s: a link below it makes the trunk slow; 0: no single link does */
   topo_extent extent;
 } trunk;
 
@@ -237,6 +238,32 @@ static void place_tier(topo_work *work, topo_net *net, int32_t tier) {
 
 /* ---- trunks ------------------------------------------------------------------------------------------------------ */
 
+/* Returns the slowest link between a hub and those that it is linked to above, or of a trunk below; 0: none. */
+static double slowest_link(const topo_work *work, const topo_net *net, const hub *own, int32_t below) {
+  double slowest = 0;
+  for (int32_t l = own->node >= 0 ? bny_topo_first_link(work->topo, own->node) : -1; l >= 0;
+       l = bny_topo_next_link(work->topo, own->node, l)) {
+    int32_t h = is_net_link(work, l) ? net->hub_of[bny_topo_other_end(work->topo, own->node, l)] : -1;
+    bool counts = h >= 0 && (below < 0 ? net->hubs[h].tier > own->tier
+                                       : net->trunk_of[h] == below && net->hubs[h].tier < own->tier);
+    double speed = work->topo->links[l].gbytes_per_s;
+    if (counts && (slowest <= 0 || speed < slowest)) slowest = fmax(speed, 1e-9);
+  }
+  return slowest;
+}
+
+/* Where a slow trunk has links that are slower than all links of another, these alone are slow. */
+static void find_slow_links(const topo_work *work, topo_net *net, int32_t tier) {
+  double usual = 0;
+  for (int32_t h = 0; h < net->nhubs; h++)
+    if (net->hubs[h].tier == tier) usual = fmax(usual, slowest_link(work, net, &net->hubs[h], -1));
+  for (int32_t h = 0; h < net->nhubs; h++) {
+    if (net->hubs[h].tier != tier || net->trunk_of[h] < 0) continue;
+    double slowest = slowest_link(work, net, &net->hubs[h], -1);
+    if (slowest > 0 && slowest < 0.95 * usual) net->trunks[net->trunk_of[h]].least = 0.95 * usual;
+  }
+}
+
 /* Groups the hubs of a tier by their links to hubs above. */
 static void find_trunks(topo_work *work, topo_net *net, int32_t tier) {
   double fastest = 0;
@@ -278,6 +305,7 @@ static void find_trunks(topo_work *work, topo_net *net, int32_t tier) {
     trunk *own = net->trunk_of[h] >= first ? &net->trunks[net->trunk_of[h]] : NULL;
     if (own && net->hubs[h].tier == tier) own->slow = own->slow || net->hubs[h].up < 0.95 * fastest;
   }
+  find_slow_links(work, net, tier);
   net->between[tier] = count > 0 ? 30 + LANE_GAP * (lanes + 1) : 22;
 }
 
@@ -383,7 +411,7 @@ static void draw_trunks(topo_work *work, topo_net *net) {
     const trunk *own = &net->trunks[t];
     double left = 1e9, right = -1e9, base = 0;
     topo_look line = {.width = 1.6,
-                      .colour = own->slow ? TOPO_COLOUR_SLOW : TOPO_COLOUR_NET,
+                      .colour = own->slow && own->least <= 0 ? TOPO_COLOUR_SLOW : TOPO_COLOUR_NET,
                       .dashed = own->assumed,
                       .over = true,
                       .junction = true};
@@ -396,16 +424,13 @@ static void draw_trunks(topo_work *work, topo_net *net) {
       left = fmin(left, net->hubs[h].x), right = fmax(right, net->hubs[h].x);
     }
     for (int32_t h = 0; h < net->nhubs; h++) {
-      bool joined = false;
-      for (int32_t l = net->hubs[h].node >= 0 ? bny_topo_first_link(work->topo, net->hubs[h].node) : -1; l >= 0;
-           l = bny_topo_next_link(work->topo, net->hubs[h].node, l)) {
-        int32_t below = is_net_link(work, l) ? net->hub_of[bny_topo_other_end(work->topo, net->hubs[h].node, l)] : -1;
-        joined = joined || (below >= 0 && net->trunk_of[below] == t && net->hubs[below].tier < net->hubs[h].tier);
-      }
-      if (!joined) continue;
+      double slowest = slowest_link(work, net, &net->hubs[h], t);
+      if (slowest <= 0) continue;
+      topo_look here = line;
+      if (own->slow && slowest < own->least) here.colour = TOPO_COLOUR_SLOW;
       double x = net->hubs[h].x + PORT_GAP * ((nth + 1) / 2) * (nth % 2 ? 1 : -1);
       x = fmax(net->hubs[h].x - net->hubs[h].width / 2 + 4, fmin(x, net->hubs[h].x + net->hubs[h].width / 2 - 4));
-      topo_put_line(work, x, net->hubs[h].y + net->hub_height, x, base, line);
+      topo_put_line(work, x, net->hubs[h].y + net->hub_height, x, base, here);
       left = fmin(left, x), right = fmax(right, x);
     }
     line.over = line.junction = false;
@@ -437,9 +462,10 @@ static void draw_taps(topo_work *work, topo_net *net, double base) {
   }
   shared.over = shared.junction = false;
   if (right > left) topo_put_line(work, left, base + net->shared, right, base + net->shared, shared);
-  shared.over = true;
+  shared.over = shared.junction = true;
   if (more_top < 1e8) {
-    topo_put_line(work, more_x, more_top, more_x, work->frame, shared);
+    topo_put_line(work, more_x, work->frame, more_x, more_top, shared);
+    if (right > left) topo_put_line(work, more_x, work->frame, more_x, base + net->shared, shared);
     work->crossings[work->ncrossings++] = more_x;
   }
   for (int32_t i = 0; i < net->ntaps; i++) {
