@@ -192,6 +192,8 @@ void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
  *
  * - Under torchrun, whose own store owns MASTER_PORT, the next port is used. BANYAN_PORT overrides it.
  * - Without RANK and WORLD_SIZE, the variables of Open MPI, PMI and Slurm say rank and size.
+ * - All ranks must be of one job: by BANYAN_JOB, else by the id that torchrun, mpirun or Slurm gives. Two jobs without
+ *   an id need different ports.
  * - Ranks connect over TCP and authenticate both ways with the secret of BANYAN_SECRET, or of the file
  *   BANYAN_SECRET_FILE (mode 0600). It is required unless MASTER_ADDR is a loopback address, or LOCAL_WORLD_SIZE equals
  *   WORLD_SIZE: then there is one node, and MASTER_ADDR is not looked up. Without a secret all ranks must be processes

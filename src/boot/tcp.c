@@ -5,6 +5,7 @@
 #ifdef HAVE_SODIUM
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "boot/common.h"
@@ -49,7 +50,7 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   env->parents = calloc((size_t)nranks, sizeof *env->parents);
   if (!env->parents) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
   for (int32_t rank = 1; rank < nranks; rank++) env->parents[rank] = -1;
-  status = bny_boot_listen_as_rank_0(&env->settings, deadline_ns, &env->listen_fds[0], env->address);
+  status = bny_boot_listen_as_rank_0(env, deadline_ns);
   if (!status) status = bny_boot_issue_listen(env, deadline_ns);
   return status ? status : bny_boot_join_all(env, deadline_ns);
 }
@@ -59,6 +60,7 @@ banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_
   struct banyan_env *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory");
   made->settings = *settings;
+  made->began_s = (uint64_t)time(NULL);
   made->parent.fd = -1;
   for (int i = 0; i < BNY_BOOT_LISTENERS; i++) made->listen_fds[i] = -1;
   bny_boot_issue_begin(made);

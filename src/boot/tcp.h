@@ -44,10 +44,11 @@ struct bny_boot_settings {
   int32_t nranks;
   int32_t fanout;
   const char *rank_from, *size_from, *local_from; /* the variables of rank, size and ranks of this node; NULL: none */
-  bool is_one_node;   /* by local_from: rank 0 listens at a loopback address, whatever MASTER_ADDR is */
-  char host[256];     /* MASTER_ADDR */
-  char interface[64]; /* BANYAN_INTERFACE; "": none */
-  char locality[32];  /* processes of a node meet if theirs are equal; "", except in tests of several nodes */
+  bool is_one_node;             /* by local_from: rank 0 listens at a loopback address, whatever MASTER_ADDR is */
+  char host[256];               /* MASTER_ADDR */
+  char interface[64];           /* BANYAN_INTERFACE; "": none */
+  char locality[32];            /* processes of a node meet if theirs are equal; "", except in tests of several nodes */
+  char job[BNY_BOOT_JOB_BYTES]; /* as in the hello */
   int port;
   int listen_fd; /* BANYAN_LISTEN_FD, rank 0 only; -1: none */
   bool has_secret;
@@ -58,6 +59,9 @@ banyan_status bny_boot_settings_read(struct bny_boot_settings *settings);
 
 /* Appends which variables say that this process is this rank, as the ranks that are waited for may not exist. */
 void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const struct bny_boot_settings *settings);
+
+/* Appends a job, its number of ranks and when this rank of it began. */
+void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *job, uint32_t nranks, uint64_t began_s);
 
 /* Returns whether the number of ranks requires a tree. */
 bool bny_boot_is_tree(const struct bny_boot_settings *settings);
@@ -70,6 +74,7 @@ enum { BNY_BOOT_ISSUES_KEYS = 2, BNY_BOOT_LISTENERS };
 struct banyan_env {
   struct bny_boot_settings settings;
   uint8_t issued_key[BNY_BOOT_KEY_BYTES]; /* without a secret: the key of TCP connections */
+  uint64_t began_s;                       /* as in the hello */
   char address[BNY_BOOT_ADDRESS_BYTES];   /* rank 0's own, or that of this rank's parent */
   banyan_status failure;                  /* not BANYAN_OK: final */
   char failure_text[BNY_ERROR_TEXT_BYTES];
@@ -114,6 +119,12 @@ enum bny_boot_issue bny_boot_issue_ask(struct banyan_env *env, int64_t limit_ns,
 /* tcp_seek.c, all ranks except rank 0: finds a parent. Returns when this rank has joined the tree. Others may then join
  * below it (env->listen_fds). */
 banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns);
+
+/* tcp_seek.c, rank 0: asks who listens at its own address. ANOTHER_JOB and THIS_JOB are rank 0 of these, and the
+ * thread's last error names both. */
+enum bny_boot_holder { BNY_BOOT_UNKNOWN, BNY_BOOT_ANOTHER_JOB, BNY_BOOT_THIS_JOB };
+struct addrinfo;
+enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns);
 
 /* tcp_join.c: accepts other ranks. Returns when all ranks have joined. */
 banyan_status bny_boot_join_all(struct banyan_env *env, int64_t deadline_ns);

@@ -39,11 +39,10 @@ void bny_boot_address_set_port(struct sockaddr_storage *address, int port);
 
 /* ---- listening: tcp_listen.c ------------------------------------------------------------------------------------- */
 
-/* Makes rank 0's listener: the inherited socket, or a new one at the chosen interface, or at the first address of the
- * host that can be bound. A name without such an address is looked up again until the deadline. `address` becomes the
- * listener's text. */
-banyan_status bny_boot_listen_as_rank_0(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
-                                        char address[BNY_BOOT_ADDRESS_BYTES]);
+/* Makes rank 0's listener, env->listen_fds[0]: the inherited socket, or a new one at the chosen interface, or at the
+ * first address of the host that can be bound. A name without such an address is looked up again until the deadline,
+ * and a port that rank 0 of another job has is awaited. env->address becomes the listener's text. */
+banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns);
 
 /* Makes another rank's listener, for ranks redirected to it: at any port of the chosen interface, or of the address
  * through which it reached rank 0 on `connected`. Returns -1 and errno. */

@@ -2,7 +2,8 @@
  * How two processes prove to each other that they know the secret (fixed-size messages, integers little-endian):
  *
  *   listener -> connecting side   challenge   magic, its nonce
- *   connecting side -> listener   hello       version, rank, nranks, time left, its listen address, its nonce; MAC
+ *   connecting side -> listener   hello       version, rank, nranks, time left, its listen address, its job, its nonce;
+ *                                             MAC
  *   listener -> connecting side   welcome     verdict, version, its rank, reason; MAC
  *
  * A MAC is HMAC-SHA512-256 over all earlier bytes of the exchange, with a key that is a hash of the secret. Except for
@@ -17,12 +18,14 @@
 #include <stdint.h>
 
 enum {
-  BNY_BOOT_VERSION = 2, /* of the protocol */
+  BNY_BOOT_VERSION = 3, /* of the protocol */
   BNY_BOOT_KEY_BYTES = 32,
   BNY_BOOT_NONCE_BYTES = 32,
   BNY_BOOT_MAC_BYTES = 32,
   BNY_BOOT_HASH_BYTES = 32,
   BNY_BOOT_ADDRESS_BYTES = 96, /* text of an address */
+  BNY_BOOT_LISTEN_BYTES = 56,  /* that of a listener, which has no long name */
+  BNY_BOOT_JOB_BYTES = 32,
   BNY_BOOT_REASON_BYTES = 212
 };
 
@@ -35,14 +38,16 @@ struct bny_boot_hello {
   uint32_t version;
   uint32_t rank;
   uint32_t nranks;
-  uint32_t left_ms;                     /* until this rank gives up */
-  char address[BNY_BOOT_ADDRESS_BYTES]; /* listen address for redirected ranks, once it has joined; "": none */
+  uint32_t left_ms;                    /* until this rank gives up */
+  char address[BNY_BOOT_LISTEN_BYTES]; /* listen address for redirected ranks, once it has joined; "": none */
+  char job[BNY_BOOT_JOB_BYTES];        /* the same on all ranks of a job; "": no launcher names it */
+  uint64_t began_s;                    /* when this rank began to connect, since 1970; for texts */
   uint8_t nonce[BNY_BOOT_NONCE_BYTES];
   uint8_t mac[BNY_BOOT_MAC_BYTES];
 };
 
-/* REDIRECTED: `reason` is the address to connect to. */
-enum bny_boot_verdict { BNY_BOOT_ACCEPTED = 1, BNY_BOOT_REFUSED = 2, BNY_BOOT_REDIRECTED = 3 };
+/* REDIRECTED: `reason` is the address to connect to. OTHER_JOB: rank 0 of the peer's own job may listen here later. */
+enum bny_boot_verdict { BNY_BOOT_ACCEPTED = 1, BNY_BOOT_REFUSED = 2, BNY_BOOT_REDIRECTED = 3, BNY_BOOT_OTHER_JOB = 4 };
 
 struct bny_boot_welcome {
   uint32_t verdict;

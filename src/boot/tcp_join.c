@@ -16,6 +16,10 @@
 
 static const char doing[] = "banyan_env_create";
 
+/* Ranks of two jobs without an id can meet at one port. When all have joined, rank 0 of such a job waits for this time:
+ * ranks that start together have come by then, and one that comes twice shows that there are two jobs. */
+static const int64_t settle_ns = 100000000;
+
 /* ---- requests and answers ---------------------------------------------------------------------------------------- */
 
 static banyan_status fail_memory(const struct bny_boot_pending *pending) {
@@ -46,11 +50,12 @@ static banyan_status answer(struct bny_boot_pending *pending, int32_t child, uin
 static banyan_status decide(struct bny_boot_pending *pending, const struct bny_boot_join *join, int32_t child) {
   char reason[BNY_BOOT_REASON_BYTES] = "";
   struct banyan_env *env = pending->env;
+  bool twice = join->rank < (uint32_t)env->settings.nranks && pending->joined[join->rank] && join->rank > 0;
   if (join->rank == 0 || join->rank >= (uint32_t)env->settings.nranks) {
     snprintf(reason, sizeof reason, "rank %u cannot join: must be 1..%d", join->rank, env->settings.nranks - 1);
   } else if (join->parent >= (uint32_t)env->settings.nranks) {
     snprintf(reason, sizeof reason, "rank %u cannot join below rank %u: there is none", join->rank, join->parent);
-  } else if (pending->joined[join->rank]) {
+  } else if (twice) {
     snprintf(reason, sizeof reason, "rank %u has already joined from elsewhere: two processes have RANK %u", join->rank,
              join->rank);
   } else {
@@ -59,8 +64,11 @@ static banyan_status decide(struct bny_boot_pending *pending, const struct bny_b
     pending->joined[join->rank] = true;
     pending->njoined++;
     env->parents[join->rank] = (int32_t)join->parent;
+    if (pending->njoined == env->settings.nranks)
+      pending->settled_ns = bny_clock_ns() + (env->settings.job[0] ? 0 : settle_ns);
   }
-  return answer(pending, child, join->ticket, reason);
+  banyan_status status = answer(pending, child, join->ticket, reason);
+  return !status && twice && !env->settings.job[0] ? bny_boot_pending_fail_twice(pending, reason) : status;
 }
 
 static bool remember(struct bny_boot_pending *pending, uint64_t ticket, int32_t child) {
@@ -191,6 +199,7 @@ static banyan_status wait_for_news(struct bny_boot_pending *pending) {
   int64_t limit_ns = pending->deadline_ns, when_ns;
   bool room = bny_boot_pending_has_room(pending, &when_ns);
   if (!room && when_ns < limit_ns) limit_ns = when_ns;
+  if (pending->settled_ns && pending->settled_ns < limit_ns) limit_ns = pending->settled_ns;
   for (int i = 0; i < BNY_BOOT_LISTENERS; i++)
     pending->polls[n++] =
         (struct pollfd){.fd = room || i == BNY_BOOT_ISSUES_KEYS ? env->listen_fds[i] : -1, .events = POLLIN};
@@ -262,11 +271,16 @@ static banyan_status announce(struct bny_boot_pending *pending) {
                   env->settings.nranks, env->address);
 }
 
+static bool has_met(const struct bny_boot_pending *pending) {
+  int64_t now_ns = bny_clock_ns();
+  if (pending->env->settings.rank > 0) return pending->ready;
+  return pending->settled_ns && (now_ns >= pending->settled_ns || now_ns >= pending->deadline_ns);
+}
+
 static banyan_status let_all_in(struct bny_boot_pending *pending) {
   struct banyan_env *env = pending->env;
   banyan_status status = BANYAN_OK;
-  bool is_root = env->settings.rank == 0;
-  while (!status && !(is_root ? pending->njoined == env->settings.nranks : pending->ready))
+  while (!status && !has_met(pending))
     status = bny_clock_ns() >= pending->deadline_ns ? fail_missing(pending) : round_of_news(pending);
   close_doors(env);
   if (!status) status = announce(pending);

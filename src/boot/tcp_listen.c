@@ -19,6 +19,9 @@
 /* The kernel may release a connection late, which holds the port of a run that has just ended. */
 static const int64_t bind_patience_ns = 2000000000;
 
+/* How often rank 0 asks who has its port. */
+static const int64_t holder_interval_ns = 250000000;
+
 /* Returns a socket that listens at an address, or -1 and errno. */
 static int listen_at(const struct sockaddr *address, socklen_t bytes) {
   int on = 1;
@@ -74,52 +77,63 @@ static banyan_status choose(const struct bny_boot_settings *settings, struct add
   return bny_boot_address_check(settings, "BANYAN_INTERFACE", settings->interface, one->ai_addr, one->ai_addrlen);
 }
 
-/* Tries all addresses, repeatedly for a while if they are in use. Returns 0 or errno. */
-static int listen_at_one_of(const struct addrinfo *list, int64_t deadline_ns, int *listen_fd,
-                            char address[BNY_BOOT_ADDRESS_BYTES]) {
-  int64_t patience_ns = bny_clock_ns() + bind_patience_ns;
-  if (patience_ns > deadline_ns) patience_ns = deadline_ns;
+/* Tries all addresses, repeatedly for a while if they are in use. Rank 0 of another job has a port only until its ranks
+ * have met, so it is awaited. Returns 0 or errno; *holder says who has the port. */
+static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns,
+                            enum bny_boot_holder *holder) {
+  int64_t patience_ns = bny_clock_ns() + bind_patience_ns, ask_ns = bny_clock_ns();
   int fd = -1, error = 0;
-  while (fd < 0) {
-    for (const struct addrinfo *each = list; each && fd < 0; each = each->ai_next) {
+  *holder = BNY_BOOT_UNKNOWN;
+  for (;;) {
+    error = 0; /* another address of the name would do, but ranks come to the one that is in use first */
+    for (const struct addrinfo *each = list; each && fd < 0 && error != EADDRINUSE; each = each->ai_next) {
       fd = listen_at(each->ai_addr, each->ai_addrlen);
       error = errno;
-      bny_boot_address_text(each->ai_addr, each->ai_addrlen, address);
+      bny_boot_address_text(each->ai_addr, each->ai_addrlen, env->address);
     }
-    if (fd >= 0 || error != EADDRINUSE || bny_clock_ns() >= patience_ns) break;
+    int64_t now_ns = bny_clock_ns();
+    if (fd >= 0 || error != EADDRINUSE || now_ns >= patience_ns || now_ns >= deadline_ns) break;
+    if (now_ns >= ask_ns) {
+      *holder = bny_boot_seek_holder(env, list, deadline_ns);
+      ask_ns = bny_clock_ns() + holder_interval_ns;
+      if (*holder == BNY_BOOT_ANOTHER_JOB) patience_ns = bny_clock_ns() + bind_patience_ns;
+      if (*holder == BNY_BOOT_THIS_JOB) break;
+    }
     poll(NULL, 0, 50);
   }
-  *listen_fd = fd;
+  env->listen_fds[0] = fd;
   return fd < 0 ? error : 0;
 }
 
 /* Looks the host up and listens once. *again: the name may get another address. */
-static banyan_status try_to_listen(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
-                                   char address[BNY_BOOT_ADDRESS_BYTES], bool *again) {
+static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, bool *again) {
+  const struct bny_boot_settings *settings = &env->settings;
   struct addrinfo *resolved, one;
   struct sockaddr_storage found;
+  enum bny_boot_holder holder = BNY_BOOT_UNKNOWN;
   banyan_status status = bny_boot_address_resolve(settings, &resolved);
   *again = status == BANYAN_ERR_BOOTSTRAP;
   if (status) return status;
   const struct addrinfo *list = resolved;
   status = choose(settings, &one, &found, &list);
-  int error = status ? 0 : listen_at_one_of(list, deadline_ns, listen_fd, address);
+  int error = status ? 0 : listen_at_one_of(env, list, deadline_ns, &holder);
   *again = error == EADDRNOTAVAIL && list == resolved && bny_boot_address_is_name(settings);
   freeaddrinfo(resolved);
+  if (error && holder != BNY_BOOT_UNKNOWN) return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s", banyan_last_error());
   if (error)
-    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", address,
-                            error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
-                                                : "MASTER_ADDR must be an address of rank 0's host");
+    status =
+        bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", env->address,
+                       error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
+                                           : "MASTER_ADDR must be an address of rank 0's host");
   return status;
 }
 
-banyan_status bny_boot_listen_as_rank_0(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
-                                        char address[BNY_BOOT_ADDRESS_BYTES]) {
+banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns) {
   enum { PAUSE_MS = 200 };
   bool again = false;
-  if (settings->listen_fd >= 0) return use_inherited(settings, listen_fd, address);
+  if (env->settings.listen_fd >= 0) return use_inherited(&env->settings, &env->listen_fds[0], env->address);
   for (int attempts = 1;; attempts++) {
-    banyan_status status = try_to_listen(settings, deadline_ns, listen_fd, address, &again);
+    banyan_status status = try_to_listen(env, deadline_ns, &again);
     int left_ms = bny_boot_poll_ms(deadline_ns);
     if (!status || !again || left_ms == 0) return status;
     if (attempts == 1) bny_log(BNY_LOG_WARN, "%s; it is looked up until the deadline", banyan_last_error());
@@ -146,8 +160,8 @@ int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connect
 
 /* Makes the front's name for this bootstrap. Only holders of the secret can compute it. */
 static void front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
-  char text[sizeof settings->host + sizeof settings->locality + 32], name[BNY_BOOT_NAME_BYTES];
-  snprintf(text, sizeof text, "%s %d %s", settings->host, settings->port, settings->locality);
+  char text[sizeof settings->host + sizeof settings->locality + sizeof settings->job + 32], name[BNY_BOOT_NAME_BYTES];
+  snprintf(text, sizeof text, "%s %d %s %s", settings->host, settings->port, settings->locality, settings->job);
   bny_boot_name_derive(settings->key, text, name);
   snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@banyan-%s", name);
 }

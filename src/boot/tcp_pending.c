@@ -141,12 +141,14 @@ static bool send_welcome(const struct bny_boot_pending *pending, const struct bn
   return send(candidate->fd, &welcome, sizeof welcome, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof welcome;
 }
 
-static void refuse(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate, const char *reason) {
+static void refuse(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
+                   enum bny_boot_verdict verdict, const char *reason) {
   const struct banyan_env *env = pending->env;
-  send_welcome(pending, candidate, BNY_BOOT_REFUSED, reason);
+  send_welcome(pending, candidate, verdict, reason);
   snprintf(pending->refusal, sizeof pending->refusal, "%s (%s)", reason, candidate->address);
-  bny_log(BNY_LOG_WARN, "rank %d at %s refused: %s", env->settings.rank, env->address, pending->refusal);
   candidate->state = BNY_BOOT_FINISHED;
+  if (verdict == BNY_BOOT_OTHER_JOB && pending->nother_jobs++ >= FORGED_LOGGED_AT_MOST) return; /* they come again */
+  bny_log(BNY_LOG_WARN, "rank %d at %s refused: %s", env->settings.rank, env->address, pending->refusal);
 }
 
 static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
@@ -177,7 +179,7 @@ static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_can
 banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
                                       const char *reason) {
   if (*reason) {
-    refuse(pending, candidate, reason);
+    refuse(pending, candidate, BNY_BOOT_REFUSED, reason);
     return BANYAN_OK;
   }
   if (send_welcome(pending, candidate, BNY_BOOT_ACCEPTED, "")) return adopt(pending, candidate);
@@ -187,25 +189,48 @@ banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct b
                   le32toh(candidate->hello.rank), pending->env->settings.nranks, pending->env->address);
 }
 
+banyan_status bny_boot_pending_fail_twice(const struct bny_boot_pending *pending, const char *reason) {
+  return bny_fail(
+      BANYAN_ERR_BOOTSTRAP,
+      "banyan_env_create: at %s %s: if these are two jobs, their ranks cannot be told apart (give each job a "
+      "port of its own, or another BANYAN_JOB)",
+      pending->env->address, reason);
+}
+
 /* ---- the request ------------------------------------------------------------------------------------------------- */
 
 /* Writes the reason why an authenticated peer may not join, as far as this rank can tell; "" if it may. */
-static void judge(const struct bny_boot_pending *pending, const struct bny_boot_hello *hello,
-                  char reason[BNY_BOOT_REASON_BYTES]) {
+static enum bny_boot_verdict judge(const struct bny_boot_pending *pending, const struct bny_boot_hello *hello,
+                                   char reason[BNY_BOOT_REASON_BYTES]) {
+  const struct banyan_env *env = pending->env;
   uint32_t version = le32toh(hello->version), rank = le32toh(hello->rank), nranks = le32toh(hello->nranks);
-  int32_t own = pending->env->settings.rank;
-  uint32_t expected = (uint32_t)pending->env->settings.nranks;
+  int32_t own = env->settings.rank;
+  uint32_t expected = (uint32_t)env->settings.nranks;
+  size_t length = 0;
   reason[0] = '\0';
-  if (version != BNY_BOOT_VERSION)
+  if (version != BNY_BOOT_VERSION) {
     snprintf(reason, BNY_BOOT_REASON_BYTES,
              "rank %u speaks version %u of the bootstrap protocol where rank %d speaks %d: "
              "use the same banyan on all ranks",
              rank, version, own, BNY_BOOT_VERSION);
-  else if (nranks != expected)
+  } else if (strncmp(hello->job, env->settings.job, sizeof hello->job) != 0) {
+    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, "rank %u is of ", rank);
+    bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, hello->job, nranks, le64toh(hello->began_s));
+    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, ", rank %d here of ", own);
+    bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, env->settings.job, expected, env->began_s);
+    return BNY_BOOT_OTHER_JOB;
+  } else if (rank == 0 && own == 0) {
+    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, "rank 0 has come twice: of ");
+    bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, hello->job, nranks, le64toh(hello->began_s));
+    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, " and of ");
+    bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, env->settings.job, expected, env->began_s);
+  } else if (nranks != expected) {
     snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u has WORLD_SIZE %u where rank %d has %u", rank, nranks, own,
              expected);
-  else if (rank == 0 || rank >= expected)
+  } else if (rank == 0 || rank >= expected) {
     snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u cannot join: must be 1..%u", rank, expected - 1);
+  }
+  return BNY_BOOT_REFUSED;
 }
 
 /* Returns whether there is room for a child, on this node or on others. `applying` counts those that may soon be
@@ -274,10 +299,12 @@ static banyan_status decide(struct bny_boot_pending *pending, struct bny_boot_ca
     candidate->state = BNY_BOOT_FINISHED;
     return BANYAN_OK;
   }
-  judge(pending, &candidate->hello, reason);
+  enum bny_boot_verdict verdict = judge(pending, &candidate->hello, reason);
   if (!reason[0]) return consider(pending, candidate);
-  refuse(pending, candidate, reason);
-  return BANYAN_OK;
+  refuse(pending, candidate, verdict, reason);
+  bool is_second = verdict == BNY_BOOT_REFUSED && env->settings.rank == 0 && le32toh(candidate->hello.rank) == 0 &&
+                   le32toh(candidate->hello.version) == BNY_BOOT_VERSION;
+  return is_second ? bny_boot_pending_fail_twice(pending, reason) : BANYAN_OK;
 }
 
 banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {

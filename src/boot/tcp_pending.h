@@ -52,10 +52,12 @@ struct bny_boot_pending {
   bool ready;             /* all have joined */
 
   /* Rank 0 only: */
-  bool *joined; /* [nranks] */
+  bool *joined;       /* [nranks] */
+  int64_t settled_ns; /* all have joined, and by then a second one of a rank would have come; 0: not all have joined */
   int32_t njoined;
-  int nforged;  /* connections that answered the challenge wrongly */
-  int nforeign; /* processes of other users that asked for a key */
+  int nforged;     /* connections that answered the challenge wrongly */
+  int nother_jobs; /* refusals of ranks of other jobs */
+  int nforeign;    /* processes of other users that asked for a key */
   char forged_address[BNY_BOOT_ADDRESS_BYTES];
   char refusal[BNY_BOOT_REFUSAL_BYTES]; /* the last one, for the error text */
 };
@@ -72,6 +74,9 @@ banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny
 /* Applies rank 0's answer to a pending connection. "": it becomes a child. */
 banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
                                       const char *reason);
+
+/* Sets the error of a rank that came twice where no id of the job says which of them is right: all ranks get it. */
+banyan_status bny_boot_pending_fail_twice(const struct bny_boot_pending *pending, const char *reason);
 
 /* Retries waiting connections, after a change of room or children. */
 banyan_status bny_boot_pending_reconsider(struct bny_boot_pending *pending);

@@ -33,6 +33,7 @@ struct seeker {
   char next[BNY_BOOT_ADDRESS_BYTES];  /* address to which this rank is redirected; "": none */
   struct addrinfo *list;              /* rank 0's addresses; NULL: none yet */
   int64_t looked_up_ns;
+  bool met_other_job; /* by the last welcome */
   banyan_status final;
 };
 
@@ -66,6 +67,11 @@ static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge 
   welcome->reason[sizeof welcome->reason - 1] = '\0';
   env->parent.rank = (int32_t)le32toh(welcome->rank);
   if (verdict == BNY_BOOT_ACCEPTED) return true;
+  seeker->met_other_job = verdict == BNY_BOOT_OTHER_JOB;
+  if (verdict == BNY_BOOT_OTHER_JOB) {
+    note(seeker, welcome->reason, 0);
+    return false;
+  }
   if (verdict == BNY_BOOT_REDIRECTED)
     snprintf(seeker->next, sizeof seeker->next, "%.*s", (int)sizeof seeker->next - 1, welcome->reason);
   else
@@ -75,12 +81,14 @@ static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge 
 }
 
 /* Makes the listener for ranks that are redirected to this one. A rank that cannot listen becomes a leaf. */
-static void listen_for_others(struct seeker *seeker, int fd, char address[BNY_BOOT_ADDRESS_BYTES]) {
+static void listen_for_others(struct seeker *seeker, int fd, char shown[BNY_BOOT_LISTEN_BYTES]) {
   struct banyan_env *env = seeker->env;
   bool local = is_local(env);
-  if (!bny_boot_is_tree(&env->settings)) return;
+  char address[BNY_BOOT_ADDRESS_BYTES] = "";
+  if (!bny_boot_is_tree(&env->settings) || env->settings.rank == 0) return;
   if (env->listen_fds[0] >= 0) close(env->listen_fds[0]); /* from a failed attempt */
   env->listen_fds[0] = local ? bny_boot_listen_locally(address) : bny_boot_listen_beside(&env->settings, fd, address);
+  if (strlen(address) < BNY_BOOT_LISTEN_BYTES) strcpy(shown, address);
 }
 
 /* Without a secret: gets the key of rank 0, which has just sent a challenge. Returns false if it is another user's. A
@@ -118,7 +126,9 @@ static bool authenticate(struct seeker *seeker, int fd) {
   struct bny_boot_hello hello = {.version = htole32(BNY_BOOT_VERSION),
                                  .rank = htole32((uint32_t)settings->rank),
                                  .nranks = htole32((uint32_t)settings->nranks),
-                                 .left_ms = htole32((uint32_t)bny_boot_poll_ms(seeker->deadline_ns))};
+                                 .left_ms = htole32((uint32_t)bny_boot_poll_ms(seeker->deadline_ns)),
+                                 .began_s = htole64(env->began_s)};
+  memcpy(hello.job, settings->job, sizeof hello.job);
   if (!get_key(seeker)) return false;
   const uint8_t *key = bny_boot_key_of(env, is_local(env));
   listen_for_others(seeker, fd, hello.address);
@@ -277,5 +287,24 @@ banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns) {
   banyan_status status = seek(&seeker);
   if (seeker.list) freeaddrinfo(seeker.list);
   return status;
+}
+
+enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns) {
+  static const int64_t patience_ns = 1000000000;
+  struct seeker seeker = {.env = env, .deadline_ns = bny_clock_ns() + patience_ns};
+  enum bny_boot_holder holder = BNY_BOOT_UNKNOWN;
+  if (seeker.deadline_ns > deadline_ns) seeker.deadline_ns = deadline_ns;
+  for (const struct addrinfo *each = list; each && holder == BNY_BOOT_UNKNOWN; each = each->ai_next) {
+    try_address(&seeker, each->ai_addr, each->ai_addrlen);
+    if (seeker.final) holder = BNY_BOOT_THIS_JOB;
+    if (seeker.met_other_job) holder = BNY_BOOT_ANOTHER_JOB;
+  }
+  bny_boot_issue_begin(env); /* the key is the other's by now */
+  if (holder == BNY_BOOT_ANOTHER_JOB)
+    bny_fail(BANYAN_ERR_BOOTSTRAP,
+             "banyan_env_create: rank 0 cannot listen on %s: %s (give each job a port of its own by MASTER_PORT or "
+             "BANYAN_PORT)",
+             env->address, seeker.reason);
+  return holder;
 }
 #endif

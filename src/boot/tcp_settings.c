@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 
 enum { NRANKS_AT_MOST = 1 << 20, SECRET_BYTES_AT_MOST = 4096 };
@@ -72,6 +74,53 @@ static banyan_status read_rank(struct bny_boot_settings *settings) {
   settings->is_one_node = local && strcmp(local, getenv(size_name)) == 0;
   if (settings->is_one_node) settings->local_from = launchers[launcher].local;
   return BANYAN_OK;
+}
+
+/* The number of ranks that a launcher has started is this job's: its id is that of the job and not of a part. */
+static bool is_size(const struct bny_boot_settings *settings, const char *name) {
+  const char *text = getenv(name);
+  return text && atoi(text) == settings->nranks;
+}
+
+/* Writes what distinguishes this job from others at the same port. */
+static void name_job(const struct bny_boot_settings *settings, char *name, size_t bytes) {
+  const char *own = getenv("BANYAN_JOB"), *torch = getenv("TORCHELASTIC_RUN_ID"), *port = getenv("MASTER_PORT");
+  const char *mpi = getenv("PMIX_NAMESPACE"), *slurm = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+  if (!mpi) mpi = getenv("OMPI_MCA_ess_base_jobid");
+  if (own && *own)
+    snprintf(name, bytes, "%s", own);
+  else if (torch) /* "none" unless it is set; so the port of torchrun's store belongs to it */
+    snprintf(name, bytes, "torchrun %s:%s", torch, port ? port : "");
+  else if (mpi && is_size(settings, "OMPI_COMM_WORLD_SIZE"))
+    snprintf(name, bytes, "mpirun %s", mpi);
+  else if (slurm && step && is_size(settings, "SLURM_STEP_NUM_TASKS"))
+    snprintf(name, bytes, "slurm %s.%s", slurm, step);
+  else if (slurm)
+    snprintf(name, bytes, "slurm %s", slurm);
+  else
+    name[0] = '\0';
+}
+
+/* A long name is cut, and a hash of all of it is added. */
+static void read_job(struct bny_boot_settings *settings) {
+  enum { KEPT = 20 };
+  char name[512];
+  name_job(settings, name, sizeof name);
+  uint64_t hash = bny_hash_add_bytes(0, name, strlen(name));
+  if (strlen(name) < sizeof settings->job)
+    strcpy(settings->job, name);
+  else
+    snprintf(settings->job, sizeof settings->job, "%.*s~%010llx", KEPT, name,
+             (unsigned long long)(hash & 0xffffffffff));
+}
+
+void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *job, uint32_t nranks, uint64_t began_s) {
+  time_t began = (time_t)began_s;
+  struct tm when;
+  char clock[32] = "";
+  if (gmtime_r(&began, &when)) strftime(clock, sizeof clock, "%Y-%m-%d %H:%M:%S", &when);
+  bny_append(text, bytes, length, job[0] ? "job %.*s" : "a job without id%.*s", BNY_BOOT_JOB_BYTES - 1, job);
+  bny_append(text, bytes, length, " (%u ranks, since %s UTC)", nranks, clock);
 }
 
 void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const struct bny_boot_settings *settings) {
@@ -215,6 +264,7 @@ banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
   settings->fanout = BNY_BOOT_FANOUT;
   banyan_status status = read_rank(settings);
   if (status) return status;
+  read_job(settings);
   status = read_address(settings);
   if (!status) return read_secret(settings);
   if (strcmp(settings->rank_from, launchers[0].rank) == 0) return status;

@@ -10,12 +10,18 @@
 #include <unistd.h>
 
 #include "banyan.h"
+#include "boot/tcp.h"
 #include "tests/support/suite.h"
 
 #ifdef HAVE_SODIUM
 static void clear_environment(void) {
   static const char *const names[] = {"RANK",
                                       "WORLD_SIZE",
+                                      "BANYAN_JOB",
+                                      "TORCHELASTIC_RUN_ID",
+                                      "PMIX_NAMESPACE",
+                                      "SLURM_JOB_ID",
+                                      "SLURM_STEP_ID",
                                       "LOCAL_RANK",
                                       "LOCAL_WORLD_SIZE",
                                       "MASTER_ADDR",
@@ -190,6 +196,35 @@ TEST(says_why_it_waited_for_ranks) {
   ck_assert_msg(strstr(banyan_last_error(), "SLURM_PROCID=0 and SLURM_NTASKS=4"), "%s", banyan_last_error());
   ck_assert_msg(strstr(banyan_last_error(), "srun"), "%s", banyan_last_error());
   close(fd);
+}
+
+/* Each job has an id that no other at its port has. A launcher's id counts only where it has started all ranks. */
+TEST_LOOP(knows_ids_of_jobs, 10) {
+  static const struct {
+    const char *variables[5][2], *job;
+  } cases[] = {{{{NULL, NULL}}, ""},
+               {{{"BANYAN_JOB", "mine"}, {"TORCHELASTIC_RUN_ID", "none"}}, "mine"},
+               {{{"BANYAN_JOB", ""}, {"SLURM_JOB_ID", "7"}}, "slurm 7"},
+               {{{"TORCHELASTIC_RUN_ID", "none"}, {"SLURM_JOB_ID", "7"}}, "torchrun none:29500"},
+               {{{"PMIX_NAMESPACE", "12@1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_JOB_ID", "7"}}, "mpirun 12@1"},
+               {{{"PMIX_NAMESPACE", "12@1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, ""},
+               {{{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}, "slurm 7.1"},
+               {{{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}, "slurm 7"},
+               {{{"BANYAN_JOB", "a name of thirty-one characters"}}, "a name of thirty-one characters"},
+               {{{"BANYAN_JOB", "a name of more than thirty-one characters"}}, "a name of more than ~"}};
+  struct bny_boot_settings settings;
+  clear_environment();
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  for (int i = 0; i < 5 && cases[_i].variables[i][0]; i++)
+    setenv(cases[_i].variables[i][0], cases[_i].variables[i][1], 1);
+  ck_assert_int_eq(bny_boot_settings_read(&settings), BANYAN_OK);
+  size_t length = strlen(cases[_i].job);
+  bool cut = length > 0 && cases[_i].job[length - 1] == '~';
+  ck_assert_msg(cut ? strncmp(settings.job, cases[_i].job, length) == 0 : strcmp(settings.job, cases[_i].job) == 0,
+                "%s", settings.job);
 }
 
 #else

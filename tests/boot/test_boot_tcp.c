@@ -49,6 +49,7 @@ struct part {
   double pause_s;          /* between create and the first allgather */
   const char *address;     /* of MASTER_ADDR; NULL: 127.0.0.1 */
   const char *extra[2][2]; /* more environment */
+  const char *job;         /* BANYAN_JOB; NULL: none */
   uid_t user;              /* to become first; 0: stays */
   const char *map;         /* the users of a namespace to enter first; NULL: stays */
 };
@@ -88,6 +89,10 @@ static int dial(void) {
 static void clear_environment(void) {
   static const char *const names[] = {"RANK",
                                       "WORLD_SIZE",
+                                      "BANYAN_JOB",
+                                      "TORCHELASTIC_RUN_ID",
+                                      "PMIX_NAMESPACE",
+                                      "SLURM_JOB_ID",
                                       "LOCAL_RANK",
                                       "LOCAL_WORLD_SIZE",
                                       "MASTER_ADDR",
@@ -127,6 +132,7 @@ static void set_environment(const struct part *part) {
   if (part->secret) setenv("BANYAN_SECRET", part->secret, 1);
   snprintf(text, sizeof text, "%d", listen_fd);
   if (listen_fd >= 0) setenv("BANYAN_LISTEN_FD", text, 1);
+  if (part->job) setenv("BANYAN_JOB", part->job, 1);
   for (int i = 0; i < 2; i++)
     if (part->extra[i][0]) setenv(part->extra[i][0], part->extra[i][1], 1);
 }
@@ -149,6 +155,16 @@ static bool enter_namespace(const char *map) {
   return entered && (!*map || setresuid(65534, 65534, 65534) == 0);
 }
 
+/* The ranks of this communicator that are of another job. */
+static int count_others(const banyan_bootstrap *bootstrap, const struct part *part) {
+  char mine[16] = "", all[PROCESSES_AT_MOST][16];
+  int others = 0;
+  strncpy(mine, part->job, sizeof mine - 1);
+  if (bootstrap->allgather(bootstrap->context, mine, all, sizeof mine, (int64_t)(part->timeout_s * 1e9))) return 1;
+  for (int32_t rank = 0; rank < bootstrap->nranks; rank++) others += strcmp(all[rank], mine) != 0;
+  return others;
+}
+
 static void play(const struct part *part, struct outcome *outcome) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
@@ -168,6 +184,7 @@ static void play(const struct part *part, struct outcome *outcome) {
     before = now_s();
     outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
     outcome->gather_s = now_s() - before;
+    if (part->job && !outcome->gather) outcome->wrong += count_others(&bootstrap, part);
   }
   strncpy(outcome->text, banyan_last_error(), sizeof outcome->text - 1);
   banyan_env_destroy(env);
@@ -286,17 +303,21 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
   return real(host, port, hints, list);
 }
 
+/* Leaves a port free on which rank 0 may listen by itself; another process may take it first. */
+static void free_port(void) {
+  if (listen_fd >= 0) close(listen_fd);
+  close(listen_on_any_port(&port));
+  listen_fd = -1;
+  snprintf(shown_port, sizeof shown_port, "%d", port);
+  memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
+}
+
 /* A name that has no address yet, or that of a node where rank 0 was, is looked up again: by rank 1, and by rank 0. */
 TEST_LOOP(looks_a_name_up_again, 4) {
   int asks = _i % 2;
   const char *name = _i / 2 ? "moved" : "late";
   for (int attempt = 0; attempt < 5; attempt++) {
-    if (asks == 0) { /* rank 0 listens by itself */
-      if (listen_fd >= 0) close(listen_fd);
-      close(listen_on_any_port(&port));
-      listen_fd = -1;
-      snprintf(shown_port, sizeof shown_port, "%d", port);
-    }
+    if (asks == 0) free_port(); /* rank 0 listens by itself */
     for (int rank = 0; rank < 2; rank++)
       start(rank, (struct part){.rank = rank,
                                 .nranks = 2,
@@ -349,10 +370,14 @@ TEST_LOOP(another_secret_is_an_error_on_both_sides, 2) {
 }
 
 TEST(refuses_a_second_process_of_a_rank) {
-  start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
-  start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
-  start(2, (struct part){.rank = 1, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
-  start(3, (struct part){.rank = 2, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8, .wait_s = 1});
+  for (int i = 0; i < 4; i++)
+    start(i, (struct part){.rank = i < 2 ? i : i - 1,
+                           .nranks = 3,
+                           .secret = "x",
+                           .rounds = 1,
+                           .bytes = 8,
+                           .job = "a",
+                           .wait_s = i == 3 ? 1 : 0});
   for (int i = 0; i < 4; i++) finish(i);
   assert_success(0);
   assert_success(3);
@@ -361,6 +386,58 @@ TEST(refuses_a_second_process_of_a_rank) {
   ck_assert_int_eq(outcomes[refused].create, BANYAN_ERR_BOOTSTRAP);
   assert_text(refused, "rank 1 has already joined");
   ck_assert(outcomes[refused].create_s < 0.9);
+}
+
+/* ---- two jobs at one port ---------------------------------------------------------------------------------------- */
+
+/* Their ranks start in random order; each job meets, and one after the other. */
+TEST_RANDOM(two_jobs_at_one_port_never_mix, 30) {
+  enum { RANKS = 4, BOTH = 2 * RANKS };
+  static const char *const jobs[] = {"a", "another"};
+  int order[BOTH];
+  srand((unsigned)_i);
+  for (int i = 0; i < BOTH; i++) {
+    int at = rand() % (i + 1);
+    order[i] = order[at];
+    order[at] = i;
+  }
+  free_port();
+  for (int i = 0; i < BOTH; i++)
+    start(order[i], (struct part){.rank = order[i] % RANKS,
+                                  .nranks = RANKS,
+                                  .secret = _i % 2 ? "x" : NULL,
+                                  .rounds = 2,
+                                  .bytes = 8,
+                                  .timeout_s = 30,
+                                  .job = jobs[order[i] / RANKS]});
+  for (int i = 0; i < BOTH; i++) finish(i);
+  for (int i = 0; i < BOTH; i++) assert_success(i);
+}
+
+/* Rank 0 of a job whose other ranks have gone refuses those of another job. Both sides name both. */
+TEST(a_stale_rank_0_takes_no_new_ranks) {
+  for (int rank = 0; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank, .nranks = 3, .job = rank ? "new" : "stale", .timeout_s = 1});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
+  for (int rank = 0; rank < 3; rank++) {
+    ck_assert_int_eq(outcomes[rank].create, BANYAN_ERR_TIMEOUT);
+    assert_text(rank, "of job new (3 ranks, since 20");
+    assert_text(rank, "of job stale (3 ranks, since 20");
+  }
+}
+
+/* Without an id a rank that comes twice shows that there are two jobs: none of them goes on. */
+TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
+  int twice = _i;
+  free_port();
+  start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .timeout_s = 5});
+  start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 5});
+  start(2, (struct part){.rank = twice, .nranks = 3, .secret = "x", .timeout_s = 5});
+  for (int i = 0; i < 3; i++) finish(i);
+  for (int i = 0; i < 3; i++) ck_assert(outcomes[i].create);
+  assert_text(0, twice ? "rank 1 has already joined" : "rank 0 has come twice: of a job without id (3 ranks, since 20");
+  for (int i = twice; i < 3; i++) assert_text(i, twice ? "rank 1 has already joined" : "");
+  assert_text(0, "BANYAN_JOB");
 }
 
 TEST(unauthenticated_peers_delay_nobody) {
@@ -496,13 +573,31 @@ static int join_by_hand(struct bny_boot_hello *hello, struct bny_boot_challenge 
   return fd;
 }
 
+TEST(a_rank_that_comes_late_fails_a_job_without_id) {
+  for (int attempt = 0; attempt < 5 && !outcomes[0].create; attempt++) {
+    struct bny_boot_challenge challenge;
+    struct bny_boot_welcome welcome;
+    int fds[2];
+    start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 5});
+    for (int i = 0; i < 2; i++) {
+      struct bny_boot_hello hello = {
+          .version = htole32(BNY_BOOT_VERSION), .rank = htole32(1), .nranks = htole32(2), .left_ms = htole32(5000)};
+      fds[i] = join_by_hand(&hello, &challenge, &welcome);
+    }
+    for (int i = 0; i < 2; i++) close(fds[i]);
+    finish(0);
+  }
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(0, "rank 1 has already joined");
+}
+
 TEST_LOOP(refuses_with_a_reason, 3) {
   static const struct {
     uint32_t version, rank, nranks;
     const char *reason;
   } cases[] = {{99, 1, 2, "version 99"},
                {BNY_BOOT_VERSION, 2, 2, "rank 2 cannot join"},
-               {BNY_BOOT_VERSION, 0, 2, "rank 0 cannot"}};
+               {BNY_BOOT_VERSION, 0, 2, "rank 0 has come twice"}};
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
   struct bny_boot_hello hello = {.version = htole32(cases[_i].version),
@@ -515,7 +610,7 @@ TEST_LOOP(refuses_with_a_reason, 3) {
   ck_assert_msg(strstr(welcome.reason, cases[_i].reason) != NULL, "%s", welcome.reason);
   close(fd);
   finish(0);
-  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  ck_assert_int_eq(outcomes[0].create, cases[_i].rank == 0 ? BANYAN_ERR_BOOTSTRAP : BANYAN_ERR_TIMEOUT);
   assert_text(0, cases[_i].reason);
 }
 
@@ -523,11 +618,16 @@ TEST_LOOP(refuses_with_a_reason, 3) {
 TEST_LOOP(notices_altered_frames, 3) {
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
-  struct bny_boot_hello hello = {
-      .version = htole32(BNY_BOOT_VERSION), .rank = htole32(1), .nranks = htole32(2), .left_ms = htole32(5000)};
+  struct bny_boot_hello hello = {.version = htole32(BNY_BOOT_VERSION),
+                                 .rank = htole32(1),
+                                 .nranks = htole32(2),
+                                 .left_ms = htole32(5000),
+                                 .job = "a"};
   uint8_t hash[BNY_BOOT_HASH_BYTES];
   char payload[8] = "payload";
-  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 5, .rounds = 2, .bytes = sizeof payload});
+  start(0,
+        (struct part){
+            .rank = 0, .nranks = 2, .secret = "x", .job = "a", .timeout_s = 5, .rounds = 2, .bytes = sizeof payload});
   struct bny_boot_link link = {.fd = join_by_hand(&hello, &challenge, &welcome)};
   ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_ACCEPTED);
   bny_boot_session_derive(test_key(), &challenge, &hello, link.session);

@@ -78,6 +78,7 @@ static struct bny_boot_settings settings_of(const struct world *world, int32_t p
                                        .nranks = world->nranks,
                                        .fanout = world->fanout,
                                        .host = "127.0.0.1",
+                                       .job = "of the test",
                                        .port = world->port,
                                        .listen_fd = process == 0 ? world->listen_fd : -1,
                                        .has_secret = true};

@@ -97,11 +97,13 @@ static bool set_number(const char *name, int number) {
  * MASTER_PORT, because the rules that derive another port from the latter must not apply. */
 static bool set_common(int nranks, int port, const char *secret) {
   static const char *const outer[] = {"BANYAN_LISTEN_FD", "BANYAN_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"};
+  char job[32];
   for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) unsetenv(outer[i]);
+  snprintf(job, sizeof job, "launched by %ld", (long)getpid());
   return set_number("WORLD_SIZE", nranks) && set_number("LOCAL_WORLD_SIZE", nranks) &&
          setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 && set_number("MASTER_PORT", port) &&
          set_number("BANYAN_PORT", port) && setenv("BANYAN_SECRET", secret, 1) == 0 &&
-         setenv("BANYAN_LAUNCHED", "1", 1) == 0;
+         setenv("BANYAN_JOB", job, 1) == 0 && setenv("BANYAN_LAUNCHED", "1", 1) == 0;
 }
 
 /* The first number of the CPU's siblings in one core; -1 if the system does not say. */
