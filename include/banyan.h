@@ -190,7 +190,8 @@ void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
  * bounded by timeout_ns (0: 30 s), but for the time that the system takes to look MASTER_ADDR up, which is repeated
  * until then. Destroy it as soon as the communicator is made.
  *
- * - Under torchrun, whose own store owns MASTER_PORT, the next port is used. BANYAN_PORT overrides it.
+ * - Under torchrun, whose own store owns MASTER_PORT, rank 0 takes a free one of 16 ports that follow from the run's id
+ *   and MASTER_PORT. BANYAN_PORT overrides them.
  * - Without RANK and WORLD_SIZE, the variables of Open MPI, PMI and Slurm say rank and size.
  * - All ranks must be of one job: by BANYAN_JOB, else by the id that torchrun, mpirun or Slurm gives. Two jobs without
  *   an id need different ports.

@@ -50,6 +50,7 @@ struct bny_boot_settings {
   char locality[32];            /* processes of a node meet if theirs are equal; "", except in tests of several nodes */
   char job[BNY_BOOT_JOB_BYTES]; /* as in the hello */
   int port;
+  int nports;    /* rank 0 takes the first of so many ports that is free; 0: `port` alone */
   int listen_fd; /* BANYAN_LISTEN_FD, rank 0 only; -1: none */
   bool has_secret;
   uint8_t key[BNY_BOOT_KEY_BYTES]; /* from the secret, or from the empty one */

@@ -92,32 +92,35 @@ static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list,
       bny_boot_address_text(each->ai_addr, each->ai_addrlen, env->address);
     }
     int64_t now_ns = bny_clock_ns();
-    if (fd >= 0 || error != EADDRINUSE || now_ns >= patience_ns || now_ns >= deadline_ns) break;
+    if (fd >= 0 || error != EADDRINUSE || now_ns >= deadline_ns) break;
     if (now_ns >= ask_ns) {
       *holder = bny_boot_seek_holder(env, list, deadline_ns);
       ask_ns = bny_clock_ns() + holder_interval_ns;
       if (*holder == BNY_BOOT_ANOTHER_JOB) patience_ns = bny_clock_ns() + bind_patience_ns;
       if (*holder == BNY_BOOT_THIS_JOB) break;
     }
+    if (bny_clock_ns() >= patience_ns || env->settings.nports > 0) break;
     poll(NULL, 0, 50);
   }
   env->listen_fds[0] = fd;
   return fd < 0 ? error : 0;
 }
 
-/* Looks the host up and listens once. *again: the name may get another address. */
-static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, bool *again) {
+/* Looks the host up and listens once. *again: the name may get another address. *is_taken: another port may do. */
+static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, bool *again, bool *is_taken) {
   const struct bny_boot_settings *settings = &env->settings;
   struct addrinfo *resolved, one;
   struct sockaddr_storage found;
   enum bny_boot_holder holder = BNY_BOOT_UNKNOWN;
   banyan_status status = bny_boot_address_resolve(settings, &resolved);
   *again = status == BANYAN_ERR_BOOTSTRAP;
+  *is_taken = false;
   if (status) return status;
   const struct addrinfo *list = resolved;
   status = choose(settings, &one, &found, &list);
   int error = status ? 0 : listen_at_one_of(env, list, deadline_ns, &holder);
   *again = error == EADDRNOTAVAIL && list == resolved && bny_boot_address_is_name(settings);
+  *is_taken = error == EADDRINUSE && holder != BNY_BOOT_THIS_JOB;
   freeaddrinfo(resolved);
   if (error && holder != BNY_BOOT_UNKNOWN) return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s", banyan_last_error());
   if (error)
@@ -128,12 +131,25 @@ static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, 
   return status;
 }
 
+/* Listens on the first port that is free. */
+static banyan_status try_ports(struct banyan_env *env, int64_t deadline_ns, bool *again) {
+  const int first = env->settings.port;
+  bool is_taken = true;
+  banyan_status status = BANYAN_OK;
+  for (int i = 0; is_taken && (i == 0 || i < env->settings.nports); i++) {
+    env->settings.port = first + i;
+    status = try_to_listen(env, deadline_ns, again, &is_taken);
+  }
+  env->settings.port = first;
+  return status;
+}
+
 banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns) {
   enum { PAUSE_MS = 200 };
   bool again = false;
   if (env->settings.listen_fd >= 0) return use_inherited(&env->settings, &env->listen_fds[0], env->address);
   for (int attempts = 1;; attempts++) {
-    banyan_status status = try_to_listen(env, deadline_ns, &again);
+    banyan_status status = try_ports(env, deadline_ns, &again);
     int left_ms = bny_boot_poll_ms(deadline_ns);
     if (!status || !again || left_ms == 0) return status;
     if (attempts == 1) bny_log(BNY_LOG_WARN, "%s; it is looked up until the deadline", banyan_last_error());

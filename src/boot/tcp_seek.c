@@ -29,6 +29,7 @@ struct seeker {
   char front[BNY_BOOT_ADDRESS_BYTES]; /* name of the front */
   bool at_rank_0;                     /* the current peer is rank 0 */
   int nrejections;                    /* by rank 0 */
+  int nrounds;                        /* over all its addresses */
   char reason[256];                   /* why the last attempt failed */
   char next[BNY_BOOT_ADDRESS_BYTES];  /* address to which this rank is redirected; "": none */
   struct addrinfo *list;              /* rank 0's addresses; NULL: none yet */
@@ -36,6 +37,15 @@ struct seeker {
   bool met_other_job; /* by the last welcome */
   banyan_status final;
 };
+
+/* How long a peer may be silent. Where rank 0 has one of several ports, others may be of torchrun's stores, which never
+ * greet, so the first rounds are short. */
+static int64_t greeting_limit(const struct seeker *seeker) {
+  int64_t patience_ns = BNY_BOOT_STRANGER_NS;
+  if (seeker->env->settings.nports > 0 && seeker->nrounds < 5) patience_ns = patience_ns >> 5 << seeker->nrounds;
+  int64_t limit_ns = bny_clock_ns() + patience_ns;
+  return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
+}
 
 static int64_t attempt_limit(const struct seeker *seeker) {
   int64_t limit_ns = bny_clock_ns() + BNY_BOOT_STRANGER_NS;
@@ -46,6 +56,7 @@ static int64_t attempt_limit(const struct seeker *seeker) {
 static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
   if (error == ETIMEDOUT && seeker->reason[0] && bny_clock_ns() >= seeker->deadline_ns) return;
+  if (error == ECONNREFUSED && seeker->reason[0] && seeker->env->settings.nports > 0) return; /* most ports are free */
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
 }
@@ -115,7 +126,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   const struct bny_boot_settings *settings = &env->settings;
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
-  int error = bny_boot_socket_receive(fd, &challenge, sizeof challenge, attempt_limit(seeker));
+  int error = bny_boot_socket_receive(fd, &challenge, sizeof challenge, greeting_limit(seeker));
   if (error || !bny_boot_challenge_check(&challenge)) {
     note(seeker,
          error ? "connected, but no greeting came (has rank 0 come to banyan_env_create?)"
@@ -181,12 +192,24 @@ static bool follow(struct seeker *seeker) {
 
 static bool try_address(struct seeker *seeker, const struct sockaddr *address, socklen_t bytes) {
   struct banyan_env *env = seeker->env;
+  seeker->met_other_job = false;
   bny_boot_address_text(address, bytes, env->address);
   seeker->next[0] = '\0';
   seeker->at_rank_0 = true;
   bool joined = join_through(seeker, bny_boot_socket_connect(&env->settings, address, bytes, attempt_limit(seeker)));
   seeker->at_rank_0 = false;
   return joined || follow(seeker);
+}
+
+static bool try_ports(struct seeker *seeker, const struct sockaddr *address, socklen_t bytes) {
+  const struct bny_boot_settings *settings = &seeker->env->settings;
+  struct sockaddr_storage each;
+  memcpy(&each, address, bytes);
+  for (int i = 0; !seeker->final && (i == 0 || i < settings->nports); i++) {
+    bny_boot_address_set_port(&each, settings->port + i);
+    if (try_address(seeker, (struct sockaddr *)&each, bytes)) return true;
+  }
+  return false;
 }
 
 /* Looks rank 0's addresses up: its name may be unknown until it runs, and mean another node afterwards. */
@@ -209,14 +232,14 @@ static bool try_rank_0(struct seeker *seeker) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
   struct sockaddr_storage own;
   look_up(seeker);
+  seeker->nrounds++;
   for (const struct addrinfo *each = seeker->list; each && !seeker->final; each = each->ai_next) {
-    if (try_address(seeker, each->ai_addr, each->ai_addrlen)) return true;
+    if (try_ports(seeker, each->ai_addr, each->ai_addrlen)) return true;
     if (seeker->final || settings->is_one_node || !settings->interface[0] ||
         !bny_boot_address_is_loopback(each->ai_addr))
       continue;
     if (bny_boot_interface_find(settings, each->ai_family, NULL, &own) != BANYAN_OK) continue;
-    bny_boot_address_set_port(&own, settings->port);
-    if (try_address(seeker, (struct sockaddr *)&own, bny_boot_address_bytes(&own))) return true;
+    if (try_ports(seeker, (struct sockaddr *)&own, bny_boot_address_bytes(&own))) return true;
   }
   return false;
 }
@@ -271,7 +294,7 @@ static banyan_status seek(struct seeker *seeker) {
   int pause_ms = PAUSE_FIRST_MS;
   while (!try_front(seeker) && !seeker->final && !try_rank_0(seeker)) {
     if (seeker->final) return seeker->final;
-    if (seeker->nrejections >= REJECTIONS_AT_MOST)
+    if (seeker->nrejections >= REJECTIONS_AT_MOST && settings->nports == 0)
       return bny_fail(BANYAN_ERR_BOOTSTRAP,
                       "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
                       "%s: %s",
@@ -299,7 +322,8 @@ enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct a
     if (seeker.final) holder = BNY_BOOT_THIS_JOB;
     if (seeker.met_other_job) holder = BNY_BOOT_ANOTHER_JOB;
   }
-  bny_boot_issue_begin(env); /* the key is the other's by now */
+  bny_boot_link_close(&env->parent); /* rank 0 has none, whatever the peer answered */
+  bny_boot_issue_begin(env);         /* the key is the other's by now */
   if (holder == BNY_BOOT_ANOTHER_JOB)
     bny_fail(BANYAN_ERR_BOOTSTRAP,
              "banyan_env_create: rank 0 cannot listen on %s: %s (give each job a port of its own by MASTER_PORT or "

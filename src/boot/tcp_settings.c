@@ -137,18 +137,22 @@ void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const stru
 /* A single rank connects to no other. It may lack settings, but those that it has are checked as for any other rank. */
 static bool is_alone(const struct bny_boot_settings *settings) { return settings->nranks == 1; }
 
-/* Reads BANYAN_PORT, or takes the port after MASTER_PORT if torchrun's own store listens on that, or MASTER_PORT. */
+/* Reads BANYAN_PORT, or MASTER_PORT. If torchrun's own store listens on the latter, rank 0 takes one of a few ports
+ * that follow from it and the job, so that it is not in the way of another torchrun's store. */
 static banyan_status read_port(struct bny_boot_settings *settings) {
-  const char *must = "a port, a whole number of 1..65535";
+  enum { RANGE_FIRST = 20000, RANGES = 500, RANGE_PORTS = 16 };
   const char *name = getenv("BANYAN_PORT") ? "BANYAN_PORT" : "MASTER_PORT";
   const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
   bool shared = strcmp(name, "MASTER_PORT") == 0 && agent && strcmp(agent, "True") == 0;
-  if (shared) must = "a port, a whole number of 1..65534 (the next one is used, for torchrun's store has this one)";
   long port;
   if (is_alone(settings) && !getenv(name)) return BANYAN_OK;
-  banyan_status status = read_number(name, 1, shared ? 65534 : 65535, must, &port);
+  banyan_status status = read_number(name, 1, 65535, "a port, a whole number of 1..65535", &port);
   if (status) return status;
-  settings->port = (int)port + shared;
+  settings->port = (int)port;
+  if (!shared) return BANYAN_OK;
+  uint64_t hash = bny_hash_add_bytes((uint64_t)port, settings->job, strlen(settings->job));
+  settings->port = RANGE_FIRST + (int)(hash % RANGES) * RANGE_PORTS;
+  settings->nports = RANGE_PORTS;
   return BANYAN_OK;
 }
 

@@ -241,13 +241,13 @@ TEST_LOOP(gathers, 7) {
 TEST_LOOP(listens_by_itself, 5) {
   static const struct {
     const char *address;
-    int shift;
+    bool store; /* torchrun's own listens on MASTER_PORT */
     const char *name, *agent;
-  } cases[] = {{"127.0.0.1", 0, "BANYAN_PORT", "False"},
-               {"localhost", 0, "MASTER_PORT", "False"},
-               {"::1", 0, "MASTER_PORT", "False"},
-               {"127.0.0.1", 1, "MASTER_PORT", "True"},
-               {"127.0.0.1", 0, "BANYAN_PORT", "True"}};
+  } cases[] = {{"127.0.0.1", false, "BANYAN_PORT", "False"},
+               {"localhost", false, "MASTER_PORT", "False"},
+               {"::1", false, "MASTER_PORT", "False"},
+               {"127.0.0.1", true, "MASTER_PORT", "True"},
+               {"127.0.0.1", false, "BANYAN_PORT", "True"}};
   int probe = socket(AF_INET6, SOCK_STREAM, 0);
   struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
   bool ipv6 = probe >= 0 && bind(probe, (struct sockaddr *)&loopback, sizeof loopback) == 0;
@@ -263,8 +263,7 @@ TEST_LOOP(listens_by_itself, 5) {
     char text[16];
     int store = listen_on_any_port(&port); /* as torchrun's store: listens on MASTER_PORT itself */
     snprintf(text, sizeof text, "%d", port);
-    port += cases[_i].shift;
-    if (cases[_i].shift == 0) close(store);
+    if (!cases[_i].store) close(store);
     memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
     for (int rank = 2; rank >= 0; rank--)
       start(rank, (struct part){.rank = rank,
@@ -276,7 +275,7 @@ TEST_LOOP(listens_by_itself, 5) {
                                 .timeout_s = 3,
                                 .extra = {{cases[_i].name, text}, {"TORCHELASTIC_USE_AGENT_STORE", cases[_i].agent}}});
     for (int rank = 0; rank < 3; rank++) finish(rank);
-    if (cases[_i].shift != 0) close(store);
+    if (cases[_i].store) close(store);
     if (!outcomes[0].create) break;
   }
   for (int rank = 0; rank < 3; rank++) assert_success(rank);
@@ -412,6 +411,53 @@ TEST_RANDOM(two_jobs_at_one_port_never_mix, 30) {
                                   .job = jobs[order[i] / RANKS]});
   for (int i = 0; i < BOTH; i++) finish(i);
   for (int i = 0; i < BOTH; i++) assert_success(i);
+}
+
+/* Two torchruns on a node, with stores that listen on neighbouring ports and never greet, and whose jobs have the same
+ * range of ports, as few have. */
+TEST_LOOP(two_torchruns_do_not_meet, 4) {
+  enum { RANKS = 3, BOTH = 2 * RANKS, PORTS = 16 };
+  static const char *const jobs[] = {"a", "another"};
+  struct bny_boot_settings settings[2];
+  int stores[PORTS], nstores = 0;
+  free_port();
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  setenv("RANK", "1", 1), setenv("WORLD_SIZE", "3", 1), setenv("MASTER_ADDR", "127.0.0.1", 1);
+  char ports[2][16] = {"29500", "29501"}; /* nobody connects to them */
+  setenv("BANYAN_JOB", jobs[0], 1), setenv("MASTER_PORT", ports[0], 1);
+  ck_assert_int_eq(bny_boot_settings_read(&settings[0]), BANYAN_OK);
+  setenv("BANYAN_JOB", jobs[1], 1);
+  for (int other = 1; other < 65536; other++) {
+    snprintf(ports[1], sizeof ports[1], "%d", other);
+    setenv("MASTER_PORT", ports[1], 1);
+    ck_assert_int_eq(bny_boot_settings_read(&settings[1]), BANYAN_OK);
+    if (settings[1].port == settings[0].port) break;
+  }
+  ck_assert_int_eq(settings[1].port, settings[0].port);
+  ck_assert_int_eq(settings[1].nports, PORTS);
+  for (int i = 0; i < _i; i++) { /* others' stores have the first of them, as far as they are free */
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    address.sin_port = htons((uint16_t)(settings[0].port + i));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 16) == 0)
+      stores[nstores++] = fd;
+    else
+      close(fd);
+  }
+  clear_environment();
+  for (int i = BOTH; i-- > 0;) {
+    strcpy(shown_port, ports[i / RANKS]);
+    start(i, (struct part){.rank = i % RANKS,
+                           .nranks = RANKS,
+                           .rounds = 1,
+                           .bytes = 8,
+                           .timeout_s = 30,
+                           .job = jobs[i / RANKS],
+                           .extra = {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}});
+  }
+  for (int i = 0; i < BOTH; i++) finish(i);
+  for (int i = 0; i < BOTH; i++) assert_success(i);
+  for (int i = 0; i < nstores; i++) close(stores[i]);
 }
 
 /* Rank 0 of a job whose other ranks have gone refuses those of another job. Both sides name both. */
