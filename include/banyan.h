@@ -54,7 +54,9 @@ extern "C" {
  *   wait for it. They get BANYAN_ERR_PEER with the text and the name of the rank that refused.
  * - Ranks compare the first call of a shape, and every *_init. If one refuses there, nothing was sent, and the
  *   communicator remains usable on all ranks. In later calls and in runs of persistent operations peers may have sent
- *   already, so the communicator ends on all ranks at once.
+ *   already. The communicator then ends on all ranks as soon as one of them needs what the refused call would have
+ *   sent. The rank that refused learns of it by banyan_comm_status(), and at the latest by its next call. If all ranks
+ *   refuse the same call, it remains usable.
  * - A rank that comes late learns the last eight refusals, and those that a rank makes one after another count as
  *   one. A rank further behind waits to its deadline.
  * - On a device two refusals are not reported, and kernels of peers wait to their deadline: that of a blocking call,
@@ -114,17 +116,21 @@ extern "C" {
  * - Eight bits. A value is what memory holds times its scale, and is written as the value over the scale, rounded to
  *   nearest even. Beyond the largest finite number (448 for e4m3, 57344 for e5m2) it becomes that number, infinities
  *   too, and nothing counts it. NaN stays NaN.
- * - Lossy wires. A finite value beyond what the type holds (65504 for f16) becomes the largest that it holds, and is
- *   counted in banyan_op_info. On an f16 wire, values below 2^-14 keep an absolute precision of 2^-25. An e4m3 wire has
- *   a scale for each 32 values of a row, so none below 3.1e38 saturates. Those below 2^-13 of the largest of the 32
- *   keep an absolute precision of 2^-17 of it, and infinities become NaN. All this is said of values divided by d. It
- *   holds for numerators instead where d cannot be moved into m: d below 2^-126, or |m| of 2^23 or more.
- * - Error. A row's normalised values differ from the exact ones by at most e A, as lengths of vectors. A is the
- *   length of the mean of |v| over ranks by weight. e = 2e-6 + (u + 2^-23) R, where u is 0 for an f32 wire, 2^-11 for
- *   f16 and 2^-8 for bf16. For e4m3, whose u is 2^-4, (18/17)^R - 1 stands for u R: 5.9 % for one rounding, 12 % for
- *   two. The rounding to the output's type comes on top. R is how often a value is rounded on its way; banyan_op_info
- *   has it. In canonical order R is 1 + ceil(log2 p) with p ranks. In the plan's order it is 1 for oneshot, 2 for
- *   twoshot, about log2 p for recursive, one more than its depth for a tree, and p for ring and tree_chain.
+ * - Lossy wires. They round with one rank too. A normalised value travels as d times itself, with d in (0.5, 1]. If
+ *   that is finite and beyond the largest number of the type (65504 for f16), it becomes this number, and is counted in
+ *   banyan_op_info. On an f16 wire, values up to 65504 therefore never saturate, those from 131008 on always do, and
+ *   what saturates comes out as 65504 / d. Small values keep an absolute precision: 2^-24 below 2^-13 on an f16 wire,
+ *   and 2^-133 below 2^-125 on a bf16 wire. An e4m3 wire has a scale for each 32 values of a row, so none below 3.1e38
+ *   saturates. Those below 2^-13 of the largest of the 32 keep an absolute precision of 2^-17 of it, or of 2^-135, and
+ *   infinities become NaN. Where d cannot be moved into m (d below 2^-126, or |m| of 2^23 or more), all this holds for
+ *   numerators instead.
+ * - Error. A row's normalised values differ from the exact ones by at most e A, as lengths of vectors, and each value
+ *   by R times the absolute precision more. A is the length of the mean of |v| over ranks by weight.
+ *   e = 2e-6 + (u + 2^-23) R, where u is 0 for an f32 wire, 2^-11 for f16 and 2^-8 for bf16. For e4m3, whose u is 2^-4,
+ *   (18/17)^R - 1 stands for u R: 5.9 % for one rounding, 12 % for two. The rounding to the output's type comes on top.
+ *   R is how often a value is rounded on its way; banyan_op_info has it. In canonical order R is 1 + ceil(log2 p) with
+ *   p ranks. In the plan's order it is 1 for oneshot, 2 for twoshot, about log2 p for recursive, one more than its
+ *   depth for a tree, and p for ring and tree_chain.
  *   docs/algorithms.md has the table. */
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
@@ -135,7 +141,8 @@ const char *banyan_version(void);
 /* The outcome of a call. */
 typedef enum banyan_status {
   BANYAN_OK = 0,
-  BANYAN_ERR_ARGUMENT,    /* an argument is wrong; nothing was sent; the communicator remains usable */
+  BANYAN_ERR_ARGUMENT,    /* an argument is wrong, and this rank sent nothing. Whether the communicator remains usable,
+                           * "Errors" says */
   BANYAN_ERR_MEMORY,      /* out of memory, or a message larger than the arena allows */
   BANYAN_ERR_SYSTEM,      /* the operating system refused something */
   BANYAN_ERR_UNSUPPORTED, /* not on this machine or not in this build */
@@ -411,8 +418,8 @@ typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } bany
  * most one, the larger ones first; a part may be empty. Local. */
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* Rows of the result that no rank has keys for. WRITTEN: as the output's empty row. KEPT: values and statistics stay as
- * they were. */
+/* Rows of the result that no rank has keys for, nor attention a sink. WRITTEN: as the output's empty row. KEPT: values
+ * and statistics stay as they were. */
 typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROWS_KEPT } banyan_empty_rows;
 
 /* This struct says which rows of a run live. It stands beside the statistics, because kernels leave these undefined for
@@ -437,12 +444,14 @@ typedef struct banyan_live {
   const int32_t *tokens;          /* of this run, 0 to desc.tokens: rows past them are neither read nor written.
                                    * BANYAN_SCATTER_TOKENS deals them as banyan_split(*tokens, nranks, rank) says.
                                    * NULL: desc.tokens */
-  int32_t batch;                  /* sequences */
+  int32_t batch;                  /* sequences: 0 without seq_lens and query_start_loc, else at least 1 unless
+                                   * desc.tokens is 0 */
   const int32_t *seq_lens;        /* [batch]: this rank's keys of each sequence; 0: none of its rows live. NULL: all
-                                   * rows live, as far as token_mask says */
-  const int32_t *query_start_loc; /* [batch + 1]: the first token of each sequence, then the end of the last: tokens
-                                   * from there on are padding, which does not live. NULL: one token per sequence,
-                                   * and sequences past the tokens are not looked at */
+                                   * sequences have keys */
+  const int32_t *query_start_loc; /* [batch + 1]: the first token of each sequence, then the end of the last. Tokens
+                                   * before the first start and from that end on are padding, which does not live,
+                                   * whatever seq_lens and token_mask say. NULL: one token per sequence, and sequences
+                                   * past the tokens are not looked at */
   const uint8_t *token_mask;      /* [tokens]: rows of a token with 0 do not live. NULL: as if it were 1 throughout */
   banyan_empty_rows empty_rows;
 } banyan_live;
@@ -460,8 +469,8 @@ typedef struct banyan_combine_desc {
   int32_t heads;
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
   banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, which
-                      * kernels of one's own refuse: BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. 0:
-                      * BANYAN_F32 */
+                      * kernels of one's own refuse: BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. A lossy
+                      * wire rounds with one rank too. 0: BANYAN_F32 */
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;

@@ -3,8 +3,9 @@
  * The error of lossy wires against the bound of banyan.h ("Numbers", "Error"), where it is worst. Every row of a call
  * climbs by itself: in each step it has several columns, which differ in a change of one rank's partial, and the worst
  * of them stays. Rows begin just beside points halfway between two numbers of the wire's type, with weights that put
- * partial sums there, so that all roundings go one way. Prints the largest error found of each algorithm, as a part of
- * its bound. TEST_SEED: other rows. */
+ * partial sums there, so that all roundings go one way. A quarter of the rows is small: values around the least normal
+ * number of the type, beside a d that is no power of two. Prints the largest error found of each algorithm, as a part
+ * of its bound. TEST_SEED: other rows. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,11 +45,26 @@ static void choose(world_random *random, double unit, bool is_heavy, float *v, f
   *lse = (float)-shift;
 }
 
+/* Absolute precision of values on a wire: see "Lossy wires". A block of e4m3 has a scale of 2^-126 at least. */
+static double precision_of(banyan_dtype wire) {
+  return wire == BANYAN_F16 ? 0x1p-24 : wire == BANYAN_BF16 ? 0x1p-133 : 0x1p-135;
+}
+
+/* Rows below the normal numbers of the type. */
+static bool is_small(int32_t column) { return column / TRIES % 4 == 3; }
+
+static void shrink(world_random *random, banyan_dtype wire, float *v, float *lse) {
+  *v = (float)ldexp((double)*v, ilogb(precision_of(wire)) + 4 + random_below(random, 9));
+  *lse -= (float)(random_one_in(random, 2) ? 0.99 : 0.5 + random_unit(random) / 2);
+}
+
 static void begin(climb *climb, world_random *random, int32_t column, int32_t nranks, double unit) {
   int32_t heavy = random_below(random, nranks);
   bool all_are = column % 4 == 0;
-  for (int32_t k = 0; k < nranks; k++)
+  for (int32_t k = 0; k < nranks; k++) {
     choose(random, unit, all_are || k == heavy, &climb->v[k][column], &climb->lse[k][column]);
+    if (is_small(column)) shrink(random, climb->desc.wire, &climb->v[k][column], &climb->lse[k][column]);
+  }
 }
 
 /* Makes a column the worst one of its row, but for a change of one rank. */
@@ -60,7 +76,10 @@ static void change(climb *climb, world_random *random, int32_t column, int32_t n
   }
   float *v = &climb->v[changed][column], *lse = &climb->lse[changed][column];
   switch (random_below(random, 4)) {
-  case 0: choose(random, unit, random_one_in(random, 8), v, lse); break;
+  case 0:
+    choose(random, unit, random_one_in(random, 8), v, lse);
+    if (is_small(column)) shrink(random, climb->desc.wire, v, lse);
+    break;
   case 1: *v *= (float)(1 + random_unit(random) * exp2(-1 - random_below(random, 14))); break;
   case 2: *v = -*v; break;
   default: *lse += random_one_in(random, 2) ? 1.0f : -1.0f;
@@ -76,7 +95,8 @@ static double part_of_bound(const climb *climb, int32_t column, int32_t nranks, 
     sum += w * climb->v[k][column];
     size += w * fabs(climb->v[k][column]);
   }
-  return fabs(got - sum / weight) / (bound * size / weight);
+  double small = precision_of(climb->desc.wire) * (double)climb->roundings;
+  return fabs(got - sum / weight) / (bound * size / weight + small);
 }
 
 /* The result of a column, from the rank that has it. */
@@ -142,6 +162,7 @@ static bool climb_up(world_rank *self, climb *climb) {
 /* Scatters other than NONE have other plans. Their roundings differ from those of NONE by one or two. */
 static bool serves(const char *algorithm, const banyan_combine_desc *desc, int32_t nranks, bool has_levels) {
   bool canonical = desc->order == BANYAN_ORDER_CANONICAL, to_all = desc->scatter == BANYAN_SCATTER_NONE;
+  if (nranks == 1) return to_all && strcmp(algorithm, "oneshot") == 0;
   if (has_levels != (strcmp(algorithm, "levels") == 0)) return false;
   if (!to_all && nranks % 3 != 0) return false;
   if (strcmp(algorithm, "recursive_doubling") == 0) return to_all;
@@ -192,7 +213,7 @@ static void search_all(world_rank *self) {
 }
 
 /* All algorithms on most numbers of ranks up to 16, and groups of three or four ranks as levels. */
-static const int32_t sizes[] = {2, 3, 4, 5, 6, 8, 9, 12, RANKS_MAX};
+static const int32_t sizes[] = {1, 2, 3, 4, 5, 6, 8, 9, 12, RANKS_MAX};
 
 TEST_LOOP(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0])) {
   int32_t nranks = sizes[_i];
@@ -212,11 +233,56 @@ TEST_LOOP(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0])) {
     printf("  %-18s %.3f %.3f %.3f  %.3f %.3f %.3f\n", algorithms[a], most[0][0], most[0][1], most[0][2], most[1][0],
            most[1][1], most[1][2]);
     /* The search finds what is there to be found. */
-    bool is_long = nranks <= 12 && (strcmp(algorithms[a], "ring") == 0 || strcmp(algorithms[a], "tree_chain") == 0);
+    bool is_long =
+        nranks > 1 && nranks <= 12 && (strcmp(algorithms[a], "ring") == 0 || strcmp(algorithms[a], "tree_chain") == 0);
     ck_assert_msg(!is_long || most[0][0] > 0.5, "%s: the search found %g of the bound", algorithms[a], most[0][0]);
   }
   fflush(stdout);
   free(search);
 }
+
+/* ---- values that a wire cannot hold ------------------------------------------------------------------------------ */
+
+/* d in (0.5, 1] of a row with this lse in base 2. */
+static double d_of(double lse) { return exp2(lse - ceil(lse)); }
+
+/* One value of rank 0 beside rows without weight: it comes out as it is, or as the largest of the type over d. */
+static void saturate(world_rank *self) {
+  enum { VALUES = 400 };
+  static const banyan_dtype types[2] = {BANYAN_F16, BANYAN_BF16};
+  world_random random = {world_seed()};
+  for (int wire = 0; wire < 2; wire++) {
+    float v[VALUES], lse[VALUES], out[VALUES];
+    double largest = oracle_largest(types[wire]), unit = oracle_unit(types[wire]);
+    uint64_t expected = 0;
+    for (int i = 0; i < VALUES; i++) {
+      double most = wire == 0 ? 4 * largest : 3.4e38;
+      v[i] = (float)(most * random_unit(&random));
+      lse[i] = self->rank == 0 ? (float)(10 * random_unit(&random)) : -INFINITY;
+      expected += self->rank == 0 && fabs((double)v[i]) * d_of((double)lse[i]) > largest;
+    }
+    banyan_combine_desc desc = {
+        .size = sizeof desc, .tokens = 1, .heads = VALUES, .value_dim = 1, .wire = types[wire], .algorithm = "oneshot"};
+    banyan_partial in, to;
+    banyan_op *op = NULL;
+    banyan_op_info info = {.size = sizeof info};
+    banyan_partial_init(&in, v, BANYAN_F32, lse, BANYAN_F32, VALUES, 1);
+    banyan_partial_init(&to, out, BANYAN_F32, NULL, BANYAN_F32, VALUES, 1);
+    in.base = BANYAN_BASE_2;
+    bool good = world_ok(self, banyan_combine_init(self->comm, &desc, &in, &to, &op), "init") &&
+                world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait") &&
+                world_ok(self, banyan_op_query(op, &info), "query");
+    good = good && world_check(self, info.saturated == expected, "wire %d: %d values were counted, and %d do not fit",
+                               wire, (int)info.saturated, (int)expected);
+    for (int i = 0; i < VALUES && good && self->rank == 0; i++) {
+      double d = d_of((double)lse[i]), fits = fmin(fabs((double)v[i]), largest / d), got = fabs((double)out[i]);
+      good = world_check(self, fabs(got - fits) <= (2e-6 + unit) * fits, "wire %d: %g with lse %g became %g, not %g",
+                         wire, (double)v[i], (double)lse[i], got, fits);
+    }
+    banyan_op_free(op);
+  }
+}
+
+TEST_LOOP(values_beyond_a_type_become_its_largest, 3) { WORLD_RUN(saturate, .nranks = 1 + _i); }
 
 int main(void) { return world_main(suite_of("wire_bound", 600)); }
