@@ -19,7 +19,9 @@ extern "C" {
 #endif
 
 /* RANGES: each rank has one range of the tokens, in the order of ranks. BLOCKS: blocks of tokens go round the ranks, so
- * that the shares are even at every length. */
+ * that after any number of blocks each rank is within one block of its share. Equal weights deal in the order of
+ * ranks. Where weights differ, a call on three ranks or more may take as many steps as the weights add up to after
+ * division by their common divisor, for any length, and memory for each rank: BANYAN_ERR_MEMORY. */
 typedef enum banyan_ownership_kind { BANYAN_OWNERSHIP_RANGES = 1, BANYAN_OWNERSHIP_BLOCKS } banyan_ownership_kind;
 
 /* A rule that says which rank owns which token of a sequence. */
@@ -51,7 +53,9 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
 struct banyan_queries; /* of banyan_attention.h */
 
 /* Sets key_block and key_stride of `queries`, and writes what each entry of its key_start is, for the shard of `rank`.
- * Blocks of a rank that follow one another count as one. */
+ * Blocks of a rank that follow one another count as one. BANYAN_ERR_UNSUPPORTED: weights let the rank's blocks come
+ * round at uneven distances, which queries cannot express. RANGES, equal weights, and a rank whose weight is 1 after
+ * division always work. */
 banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, struct banyan_queries *queries,
                                        int32_t *key_start);
 

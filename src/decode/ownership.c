@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The owner of each key. Tokens are dealt in blocks. Under BLOCKS the weights, divided by their common divisor, are the
- * blocks of each rank in a round; a round gives them in the order of ranks. Under RANGES the blocks of the longest
- * sequence are cut where the sums of weights lie. */
+ * blocks of each rank in a round, and deal.h deals a round. Under RANGES the blocks of the longest sequence are cut
+ * where the sums of weights lie. */
 #include <inttypes.h>
 #include <stdbool.h>
 
 #include "base/sized.h"
 #include "base/status.h"
 #include "banyan.h"
+#include "decode/deal.h"
 
 static const int64_t tokens_limit = (int64_t)1 << 40;
 enum { WEIGHTS_LIMIT = 1 << 20 };
@@ -87,14 +88,17 @@ static banyan_status check_length(const char *where, const char *what, const sha
   return BANYAN_OK;
 }
 
-/* The blocks [first, end) of a rank: of each round under BLOCKS, of the longest sequence under RANGES. */
+static bny_deal deal_of(const shares *s) { return (bny_deal){s->rule.nranks, s->rule.weights, s->divisor, s->total}; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* RANGES: the blocks [first, end) of a rank. */
 typedef struct span {
   int64_t first, end;
 } span;
 
 /* Gives the span that begins at the weights before it. */
 static span span_at(const shares *s, int64_t before, int64_t weight) {
-  if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) return (span){before, before + weight};
   return (span){s->blocks * before / s->total, s->blocks * (before + weight) / s->total};
 }
 
@@ -102,13 +106,6 @@ static span span_of(const shares *s, int32_t rank) {
   int64_t before = 0;
   for (int32_t r = 0; r < rank; r++) before += weight_of(s->rule.weights, r) / s->divisor;
   return span_at(s, before, weight_of(s->rule.weights, rank) / s->divisor);
-}
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Tokens of one pass over the ranks: a round, or the longest sequence. */
-static int64_t round_tokens(const shares *s) {
-  return (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS ? s->total : s->blocks) * s->rule.block;
 }
 
 banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64_t token, int32_t *rank,
@@ -120,17 +117,41 @@ banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank and place must not be NULL", where);
   if (status == BANYAN_OK) status = check_length(where, "token", &s, token, s.rule.tokens - 1);
   if (status != BANYAN_OK) return status;
-  int64_t round = token / round_tokens(&s), within = token % round_tokens(&s), before = 0;
+  int64_t block = token / s.rule.block, rest = token % s.rule.block, before = 0;
+  if (s.rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
+    bny_deal deal = deal_of(&s);
+    status = bny_deal_owner(&deal, block % s.total, rank, &before);
+    if (status == BANYAN_OK) *place = (block / s.total * bny_deal_weight(&deal, *rank) + before) * s.rule.block + rest;
+    return status;
+  }
   for (int32_t r = 0; r < s.rule.nranks; r++) {
     int64_t weight = weight_of(s.rule.weights, r) / s.divisor;
     span mine = span_at(&s, before, weight);
     before += weight;
-    if (within >= mine.end * s.rule.block) continue;
+    if (block >= mine.end) continue;
     *rank = r;
-    *place = round * (mine.end - mine.first) * s.rule.block + within - mine.first * s.rule.block;
+    *place = (block - mine.first) * s.rule.block + rest;
     break;
   }
   return BANYAN_OK;
+}
+
+/* Writes the token at `place`; -1: the rank owns no such key, by its weight. */
+static banyan_status token_at(const shares *s, int32_t rank, int64_t place, int64_t *token) {
+  int64_t block = place / s->rule.block, step = 0;
+  *token = -1;
+  if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) {
+    span mine = span_of(s, rank);
+    if (block < mine.end - mine.first) *token = mine.first * s->rule.block + place;
+    if (*token >= s->rule.tokens) *token = -1;
+    return BANYAN_OK;
+  }
+  bny_deal deal = deal_of(s);
+  int64_t weight = bny_deal_weight(&deal, rank);
+  if (weight == 0 || block / weight > tokens_limit / s->total) return BANYAN_OK;
+  banyan_status status = bny_deal_step(&deal, rank, block % weight, &step);
+  if (status == BANYAN_OK) *token = (block / weight * s->total + step) * s->rule.block + place % s->rule.block;
+  return status;
 }
 
 banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t place, int64_t *token) {
@@ -141,10 +162,9 @@ banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t 
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
   if (status == BANYAN_OK) status = check_length(where, "place", &s, place, tokens_limit);
   if (status != BANYAN_OK) return status;
-  span mine = span_of(&s, rank);
-  int64_t keys = (mine.end - mine.first) * s.rule.block, first = mine.first * s.rule.block;
-  int64_t at = keys == 0 ? -1 : place / keys * round_tokens(&s) + first + place % keys;
-  if (s.rule.kind == BANYAN_OWNERSHIP_RANGES && (place >= keys || at >= s.rule.tokens)) at = -1;
+  int64_t at;
+  status = token_at(&s, rank, place, &at);
+  if (status != BANYAN_OK) return status;
   if (at < 0 || at > tokens_limit)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: place is %" PRId64 ", but rank %" PRId32 " has not so many keys", where,
                     place, rank);
@@ -160,12 +180,36 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
   if (status == BANYAN_OK) status = check_length(where, "length", &s, length, s.rule.tokens);
   if (status != BANYAN_OK) return status;
-  span mine = span_of(&s, rank);
-  int64_t each = (mine.end - mine.first) * s.rule.block, first = mine.first * s.rule.block;
-  int64_t rounds = round_tokens(&s) ? length / round_tokens(&s) : 0;
-  int64_t rest = length - rounds * round_tokens(&s) - first;
-  *keys = rounds * each + (rest > 0 ? smaller(rest, each) : 0);
+  if (s.rule.kind == BANYAN_OWNERSHIP_RANGES) {
+    span mine = span_of(&s, rank);
+    int64_t rest = length - mine.first * s.rule.block;
+    *keys = rest > 0 ? smaller(rest, (mine.end - mine.first) * s.rule.block) : 0;
+    return BANYAN_OK;
+  }
+  bny_deal deal = deal_of(&s);
+  int64_t blocks = length / s.rule.block, before, with_next;
+  status = bny_deal_before(&deal, rank, blocks % s.total, &before);
+  if (status == BANYAN_OK) status = bny_deal_before(&deal, rank, blocks % s.total + 1, &with_next);
+  if (status != BANYAN_OK) return status;
+  *keys = (blocks / s.total * bny_deal_weight(&deal, rank) + before) * s.rule.block +
+          (with_next - before) * (length % s.rule.block);
   return BANYAN_OK;
+}
+
+/* Finds how the blocks of a rank come round: runs of `run` blocks, `stride` apart, from `first` on. *found is false if
+ * they come in no such order. */
+static banyan_status find_pattern(const shares *s, int32_t rank, int64_t *first, int64_t *run, int64_t *stride,
+                                  bool *found) {
+  bny_deal deal = deal_of(s);
+  int64_t weight = bny_deal_weight(&deal, rank), last;
+  *first = 0, *run = weight, *stride = s->total, *found = true;
+  banyan_status status = weight > 0 ? bny_deal_step(&deal, rank, 0, first) : BANYAN_OK;
+  if (status == BANYAN_OK && weight > 0) status = bny_deal_step(&deal, rank, weight - 1, &last);
+  if (status != BANYAN_OK || weight == 0 || last - *first == weight - 1) return status;
+  *run = 1;
+  status = bny_deal_gap(&deal, rank, stride);
+  *found = *stride > 0;
+  return status;
 }
 
 banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, banyan_queries *queries,
@@ -177,14 +221,24 @@ banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: queries and key_start must not be NULL", where);
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
   if (status != BANYAN_OK) return status;
-  span mine = span_of(&s, rank);
-  int64_t each = (mine.end - mine.first) * s.rule.block, first = mine.first * s.rule.block;
-  bool blocks = s.rule.kind == BANYAN_OWNERSHIP_BLOCKS && each > 0 && each < round_tokens(&s);
-  if (first > INT32_MAX || (blocks && round_tokens(&s) > INT32_MAX))
+  int64_t first = 0, run = 0, stride = 0, block = s.rule.block;
+  bool found = true;
+  if (s.rule.kind == BANYAN_OWNERSHIP_RANGES)
+    first = span_of(&s, rank).first;
+  else
+    status = find_pattern(&s, rank, &first, &run, &stride, &found);
+  if (status != BANYAN_OK) return status;
+  if (!found)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "%s: blocks of rank %" PRId32 " come round at uneven distances, which queries cannot say. Take "
+                    "RANGES, equal weights, or weights that divide their sum",
+                    where, rank);
+  bool blocks = run > 0 && run < stride;
+  if (first * block > INT32_MAX || (blocks && stride * block > INT32_MAX))
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %" PRId32 " are beyond 2^31 - 1", where, rank);
-  *key_start = (int32_t)first;
-  queries->key_block = blocks ? (int32_t)each : 0;
-  queries->key_stride = blocks ? (int32_t)round_tokens(&s) : 0;
+  *key_start = (int32_t)(first * block);
+  queries->key_block = blocks ? (int32_t)(run * block) : 0;
+  queries->key_stride = blocks ? (int32_t)(stride * block) : 0;
   return BANYAN_OK;
 }
 

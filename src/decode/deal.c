@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Three ways to deal a round. Runs in the order of ranks, where that keeps every rank within a block of its share: so
+ * it is for equal weights. Between two ranks, the first has the share rounded to the nearest. Otherwise by the quota
+ * method of Balinski and Young: a block goes to the rank whose next block is due first, among those that are not ahead
+ * of their share. That method rounds every share up or down at every step, and is run through up to the step asked. */
+#include "decode/deal.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/status.h"
+
+/* Returns the blocks of the ranks before. */
+static int64_t first_of(const bny_deal *deal, int32_t rank) {
+  int64_t first = 0;
+  for (int32_t r = 0; deal->weights && r < rank; r++) first += bny_deal_weight(deal, r);
+  return deal->weights ? first : rank;
+}
+
+/* A rank is furthest behind before its run, and furthest ahead after it. */
+static bool goes_in_runs(const bny_deal *deal) {
+  int64_t first = 0;
+  for (int32_t r = 0; deal->weights && r < deal->nranks; r++) {
+    int64_t weight = bny_deal_weight(deal, r), rest = deal->total - first - weight;
+    if (weight > 0 && (first * weight >= deal->total || rest * weight >= deal->total)) return false;
+    first += weight;
+  }
+  return true;
+}
+
+/* ---- two ranks --------------------------------------------------------------------------------------------------- */
+
+typedef struct pair {
+  int32_t ranks[2];
+} pair;
+
+static bool is_pair(const bny_deal *deal, pair *found) {
+  int32_t count = 0;
+  for (int32_t r = 0; r < deal->nranks; r++) {
+    if (bny_deal_weight(deal, r) == 0) continue;
+    if (count < 2) found->ranks[count] = r;
+    count++;
+  }
+  return count == 2;
+}
+
+/* The first rank has floor((steps w + h) / total) of so many steps, with h half of the total. The second has the rest,
+ * which is the same with the h that this returns for it. */
+static int64_t half_of(const bny_deal *deal, const pair *pair, int32_t rank) {
+  return rank == pair->ranks[0] ? deal->total / 2 : deal->total - 1 - deal->total / 2;
+}
+
+static int64_t pair_before(const bny_deal *deal, const pair *pair, int32_t rank, int64_t steps) {
+  if (rank != pair->ranks[0] && rank != pair->ranks[1]) return 0;
+  return (steps * bny_deal_weight(deal, rank) + half_of(deal, pair, rank)) / deal->total;
+}
+
+static int64_t pair_step(const bny_deal *deal, const pair *pair, int32_t rank, int64_t index) {
+  int64_t weight = bny_deal_weight(deal, rank);
+  int64_t due = (index + 1) * deal->total - half_of(deal, pair, rank);
+  return (due + weight - 1) / weight - 1;
+}
+
+/* ---- the quota method -------------------------------------------------------------------------------------------- */
+
+/* A rank in a heap, by count / weight. */
+typedef struct due {
+  int32_t rank, count, weight;
+} due;
+
+static bool precedes(const due *a, const due *b) {
+  int64_t left = (int64_t)a->count * b->weight, right = (int64_t)b->count * a->weight;
+  return left < right || (left == right && a->rank < b->rank);
+}
+
+static void push(due *heap, int32_t *count, due added) {
+  int32_t at = (*count)++;
+  for (; at > 0 && precedes(&added, &heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+  heap[at] = added;
+}
+
+static due pop(due *heap, int32_t *count) {
+  due first = heap[0], last = heap[--*count];
+  int32_t at = 0;
+  for (int32_t next = 1; next < *count; next = 2 * at + 1) {
+    if (next + 1 < *count && precedes(&heap[next + 1], &heap[next])) next++;
+    if (!precedes(&heap[next], &last)) break;
+    heap[at] = heap[next];
+    at = next;
+  }
+  if (*count > 0) heap[at] = last;
+  return first;
+}
+
+/* A block of a round: its rank, and the blocks that this one had before. Then, of the rank that is watched: its blocks
+ * before, the step of the last, and whether all were `gap` apart. */
+typedef struct block {
+  int64_t step;
+  int32_t rank, before, watched;
+  int64_t last, gap;
+  bool is_uneven;
+} block;
+
+static void watch(block *at) {
+  if (at->watched == 1) at->gap = at->step - at->last;
+  if (at->watched > 0 && at->step - at->last != at->gap) at->is_uneven = true;
+  at->last = at->step;
+}
+
+/* Deals until step `step`, or until `rank` has its block `index`. */
+static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank, int64_t index, block *at) {
+  due *heaps = malloc(2 * (size_t)deal->nranks * sizeof *heaps);
+  if (!heaps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to deal blocks to %d ranks", deal->nranks);
+  due *waiting = heaps, *ready = heaps + deal->nranks; /* by blocks that they have, and with the next one */
+  int32_t nwaiting = 0, nready = 0;
+  for (int32_t r = 0; r < deal->nranks; r++) {
+    int32_t weight = (int32_t)bny_deal_weight(deal, r);
+    if (weight > 0) push(waiting, &nwaiting, (due){r, 0, weight});
+  }
+  *at = (block){.step = -1};
+  do {
+    at->step++;
+    if (at->step > 0 && at->rank == rank) at->watched = at->before + 1;
+    while (nwaiting > 0 && waiting[0].count * deal->total < (at->step + 1) * waiting[0].weight) {
+      due next = pop(waiting, &nwaiting);
+      next.count++;
+      push(ready, &nready, next);
+    }
+    due taken = pop(ready, &nready);
+    at->rank = taken.rank;
+    at->before = taken.count - 1;
+    if (at->rank == rank) watch(at);
+    push(waiting, &nwaiting, taken);
+  } while (at->step < step && !(at->rank == rank && at->before == index));
+  free(heaps);
+  return BANYAN_OK;
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------- */
+
+static int64_t within(int64_t value, int64_t most) { return value < 0 ? 0 : value < most ? value : most; }
+
+banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps, int64_t *count) {
+  pair pair;
+  block at = {.watched = 0};
+  banyan_status status = BANYAN_OK;
+  if (goes_in_runs(deal))
+    *count = within(steps - first_of(deal, rank), bny_deal_weight(deal, rank));
+  else if (is_pair(deal, &pair))
+    *count = pair_before(deal, &pair, rank, steps);
+  else if ((status = steps > 0 ? deal_up_to(deal, steps - 1, rank, -1, &at) : BANYAN_OK) == BANYAN_OK)
+    *count = at.watched + (steps > 0 && at.rank == rank);
+  return status;
+}
+
+banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, int64_t *step) {
+  pair pair;
+  block at;
+  if (goes_in_runs(deal)) {
+    *step = first_of(deal, rank) + index;
+    return BANYAN_OK;
+  }
+  if (is_pair(deal, &pair)) {
+    *step = pair_step(deal, &pair, rank, index);
+    return BANYAN_OK;
+  }
+  banyan_status status = deal_up_to(deal, deal->total - 1, rank, index, &at);
+  if (status == BANYAN_OK) *step = at.step;
+  return status;
+}
+
+banyan_status bny_deal_gap(const bny_deal *deal, int32_t rank, int64_t *gap) {
+  pair pair;
+  block at = {0};
+  int64_t weight = bny_deal_weight(deal, rank);
+  *gap = weight > 0 && deal->total % weight == 0 ? deal->total / weight : 0;
+  if (*gap == 0 || weight == 1) return BANYAN_OK;
+  if (goes_in_runs(deal)) {
+    *gap = 0;
+    return BANYAN_OK;
+  }
+  if (is_pair(deal, &pair)) {
+    int64_t first = pair_step(deal, &pair, rank, 0);
+    for (int64_t i = 1; i<weight && * gap> 0; i++)
+      if (pair_step(deal, &pair, rank, i) != first + i * *gap) *gap = 0;
+    return BANYAN_OK;
+  }
+  banyan_status status = deal_up_to(deal, deal->total - 1, rank, -1, &at);
+  if (at.is_uneven || at.gap != *gap) *gap = 0;
+  return status;
+}
+
+banyan_status bny_deal_owner(const bny_deal *deal, int64_t step, int32_t *rank, int64_t *before) {
+  pair pair;
+  block at = {0};
+  if (goes_in_runs(deal)) {
+    int64_t end = 0;
+    for (*rank = deal->weights ? 0 : (int32_t)step; deal->weights; (*rank)++) {
+      end += bny_deal_weight(deal, *rank);
+      if (step < end) break;
+    }
+    *before = deal->weights ? step - end + bny_deal_weight(deal, *rank) : 0;
+    return BANYAN_OK;
+  }
+  if (is_pair(deal, &pair)) {
+    bool second = pair_before(deal, &pair, pair.ranks[1], step + 1) > pair_before(deal, &pair, pair.ranks[1], step);
+    *rank = pair.ranks[second];
+    *before = pair_before(deal, &pair, *rank, step);
+    return BANYAN_OK;
+  }
+  banyan_status status = deal_up_to(deal, step, -1, -1, &at);
+  *rank = at.rank;
+  *before = at.before;
+  return status;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A round of blocks, dealt to ranks by weight: as many blocks as the weights add up to, after division by their common
+ * divisor. After any number of blocks each rank is within one block of its share. */
+#ifndef BNY_DECODE_DEAL_H
+#define BNY_DECODE_DEAL_H
+
+#include "banyan.h"
+
+typedef struct bny_deal {
+  int32_t nranks;
+  const int32_t *weights; /* NULL: all alike */
+  int64_t divisor;        /* of all weights */
+  int64_t total;          /* of weights, divided: the blocks of a round */
+} bny_deal;
+
+static inline int64_t bny_deal_weight(const bny_deal *deal, int32_t rank) {
+  return deal->weights ? deal->weights[rank] / deal->divisor : 1;
+}
+
+/* These give, of one round: the blocks of `rank` among the first `steps`; the step of its block `index`; and the rank
+ * of a step with its blocks before. BANYAN_ERR_MEMORY: there is no memory for the dealing. */
+banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps, int64_t *count);
+banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, int64_t *step);
+banyan_status bny_deal_owner(const bny_deal *deal, int64_t step, int32_t *rank, int64_t *before);
+
+/* Writes the steps from each block of `rank` to its next, over rounds; 0: they differ. */
+banyan_status bny_deal_gap(const bny_deal *deal, int32_t rank, int64_t *gap);
+
+#endif
