@@ -18,7 +18,7 @@ class Error(Exception):
 
 
 class ArgumentError(Error, ValueError):
-    """An argument is wrong. Nothing was sent, and the communicator remains usable. `argument` names it."""
+    """An argument is wrong, and this rank sent nothing. `argument` names it."""
 
     status = "bad argument"
     argument: str | None = None

@@ -97,8 +97,9 @@ static banyan_status check_memory_attention(banyan_comm *comm, const banyan_atte
              {"queries.query_start", queries->query_start},
              {"queries.key_start", queries->key_start},
              {"queries.tree_mask", queries->tree_mask}};
+  bool has_rows = desc->batch > 0 && bny_decode_tokens(desc) > 0;
   banyan_status status = BANYAN_OK;
-  for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && desc->batch > 0; i++)
+  for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && has_rows; i++)
     status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
   return status;
 }
@@ -220,6 +221,16 @@ static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *
   return status;
 }
 
+/* Checks what the first run of a shape reads on the host, before a rank has sent anything for it. */
+static banyan_status check_first_run(const banyan_comm *comm, const banyan_attention_desc *desc, const bny_op_key *key,
+                                     const banyan_partial *out) {
+  if (comm->device.engine || bny_op_is_known(comm, key)) return BANYAN_OK;
+  bny_box result = bny_api_result_box(comm, key);
+  banyan_status status = bny_attention_check_desc(comm, desc, key->tokens);
+  if (status != BANYAN_OK || bny_api_box_is_empty(&result)) return status;
+  return bny_op_check_scales("out", out, result.heads);
+}
+
 /* keep: gives the caller a persistent operation. All operations are made before the first one runs. */
 static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
                                         const banyan_combine_desc *combine, const banyan_partial *out,
@@ -238,6 +249,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status == BANYAN_OK)
     status = key_of_both(comm, desc, combine, !keep, &live, &live_room, &key, why_apart, sizeof why_apart);
   if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room);
+  if (status == BANYAN_OK && !keep) status = check_first_run(comm, desc, &key, out);
   if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
   if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
   if (desc->gather) status = gather_of(comm, &heads, keep != NULL, &gather);

@@ -139,8 +139,8 @@ void bny_attention_live(bny_attention *attention, const banyan_live *live) {
 }
 
 /* The description of a run of so many tokens. */
-static banyan_attention_desc of_tokens(const bny_attention *attention, int32_t tokens, banyan_queries *room) {
-  banyan_attention_desc desc = attention->desc;
+static banyan_attention_desc of_tokens(const banyan_attention_desc *given, int32_t tokens, banyan_queries *room) {
+  banyan_attention_desc desc = *given;
   if (bny_decode_tokens(&desc) <= tokens) return desc;
   if (!desc.queries || !desc.queries->query_start_loc) desc.batch = tokens;
   if (!desc.queries) return desc;
@@ -153,14 +153,21 @@ static banyan_attention_desc of_tokens(const bny_attention *attention, int32_t t
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens) {
   banyan_queries room;
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
-  banyan_attention_desc desc = of_tokens(attention, tokens, &room);
+  banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
   return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out, attention->pool);
 }
 
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens) {
   banyan_queries room;
-  banyan_attention_desc desc = of_tokens(attention, tokens, &room);
+  banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
   return bny_decode_attention_check(&desc, true);
+}
+
+banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens) {
+  banyan_queries room;
+  banyan_attention_desc run = of_tokens(desc, tokens, &room);
+  if (comm->rank > 0) run.sinks = NULL;
+  return bny_decode_attention_check(&run, true);
 }
 
 static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {

@@ -50,7 +50,8 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
  * this is hot and may be captured. */
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
 
-/* Checks a run of so many tokens on the host. */
+/* Check a run of so many tokens on the host: of attention that was made, or of one whose rows a combine takes. */
+banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
 
 /* The same for sequences [first, first + count) of the batch alone, on the host. */

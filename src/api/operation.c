@@ -281,11 +281,25 @@ const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm) {
 
 /* The order of the list depends only on the calls, which are the same on all ranks. So all ranks find the operation, or
  * none does. */
-banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
-  banyan_op **list = comm->blocking, *found = NULL;
+static int place_of(const banyan_comm *comm, const bny_op_key *key, bool *is_known) {
+  banyan_op *const *list = comm->blocking;
   int at = 0;
   while (at < BNY_BLOCKING_OPS - 1 && list[at] && !bny_op_key_equal(&list[at]->key, key, comm->nranks)) at++;
-  if (list[at] && bny_op_key_equal(&list[at]->key, key, comm->nranks)) {
+  *is_known = list[at] && bny_op_key_equal(&list[at]->key, key, comm->nranks);
+  return at;
+}
+
+bool bny_op_is_known(const banyan_comm *comm, const bny_op_key *key) {
+  bool is_known;
+  place_of(comm, key, &is_known);
+  return is_known;
+}
+
+banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+  banyan_op **list = comm->blocking, *found = NULL;
+  bool is_known;
+  int at = place_of(comm, key, &is_known);
+  if (is_known) {
     found = list[at];
   } else {
     banyan_status status = bny_op_make(comm, key, &found);

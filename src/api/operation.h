@@ -70,6 +70,9 @@ void bny_op_tell(const banyan_op *op, const banyan_partial *rows, const banyan_p
 /* Returns NULL if the operation is not one for a caller's kernel. */
 const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm);
 
+/* Returns true if a blocking call of this key was planned, on all ranks. */
+bool bny_op_is_known(const banyan_comm *comm, const bny_op_key *key);
+
 /* Finds the operation behind a blocking call by its key, or makes it. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
 

@@ -159,6 +159,130 @@ static void refuse_a_run(world_rank *self) {
   free(buffers);
 }
 
+/* ---- arguments of attention -------------------------------------------------------------------------------------- */
+
+enum { KEYS = 5, DIM_MAX = 24, ROUNDS = 30, PAGE = 2, PAGES = 3 };
+
+typedef struct decode {
+  float q[2 * HEADS * DIM_MAX], k[PAGES * PAGE * DIM_MAX], out[2 * HEADS * DIM_MAX], sinks[HEADS], k_scale, out_scale;
+  int8_t v[PAGES * PAGE * DIM_MAX];
+  int32_t lens[2], loc[3], start[2], table[2 * PAGES], tokens;
+  banyan_attention_desc desc;
+  banyan_queries queries;
+  banyan_live live;
+  banyan_combine_desc combine;
+  banyan_partial to;
+} decode;
+
+/* A call whose values are all 3: so is its result. Another `dim` is another shape. */
+static void decode_make(decode *made, int32_t dim) {
+  memset(made, 0, sizeof *made);
+  memset(made->v, 3, sizeof made->v);
+  made->k_scale = made->out_scale = 1;
+  made->tokens = 2;
+  for (int b = 0; b < 2; b++) made->lens[b] = KEYS, made->start[b] = KEYS, made->loc[b + 1] = b + 1;
+  for (int i = 0; i < 2 * PAGES; i++) made->table[i] = i % PAGES;
+  made->queries = (banyan_queries){
+      .size = sizeof made->queries, .tokens = 2, .query_start_loc = made->loc, .query_start = made->start};
+  made->live = (banyan_live){.size = sizeof made->live, .tokens = &made->tokens};
+  made->combine = (banyan_combine_desc){
+      .size = sizeof made->combine, .tokens = 2, .heads = HEADS, .value_dim = dim, .live = &made->live};
+  banyan_partial_init(&made->to, made->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, dim);
+  made->desc = (banyan_attention_desc){.size = sizeof made->desc,
+                                       .batch = 2,
+                                       .heads = HEADS,
+                                       .kv_heads = 1,
+                                       .head_dim = dim,
+                                       .q_dtype = BANYAN_F32,
+                                       .kv_dtype = BANYAN_I8,
+                                       .q = made->q,
+                                       .q_batch_stride = HEADS * dim,
+                                       .q_head_stride = dim,
+                                       .k = made->v,
+                                       .k_batch_stride = PAGE * dim,
+                                       .k_token_stride = dim,
+                                       .v = made->v,
+                                       .v_batch_stride = PAGE * dim,
+                                       .v_token_stride = dim,
+                                       .seq_lens = made->lens,
+                                       .page_table = made->table,
+                                       .page_table_stride = PAGES,
+                                       .page_keys = PAGE,
+                                       .pages = PAGES,
+                                       .k_scale = &made->k_scale,
+                                       .queries = &made->queries};
+}
+
+/* Makes one argument wrong, and returns what the error names. */
+static const char *spoil(decode *call, int argument) {
+  switch (argument) {
+  case 0: return call->table[4] = PAGES, "page_table[1][1] is 3";
+  case 1: return call->lens[1] = -1, "seq_lens[1] is -1";
+  case 2: return call->loc[1] = 3, "query_start_loc[1] is 3";
+  case 3: return call->k_scale = 0, "k_scale[0]";
+  case 4: return call->start[0] = -7, "query_start[0] is -7";
+  case 5: return call->tokens = 3, "live.tokens leads to 3";
+  case 6: return call->tokens = 1, "query_start_loc[2] is 2";
+  case 7: return call->desc.k = NULL, "k is NULL";
+  case 8: return call->desc.heads = 0, "heads is 0";
+  case 9: return call->to.base = (banyan_base)0, "base";
+  case 10: return call->desc.page_table_stride = PAGES - 1, "page_table_stride of 2";
+  case 11:
+    call->to.values_dtype = BANYAN_E4M3, call->to.values_scale = &call->out_scale, call->out_scale = -1;
+    return "values_scale";
+  default: return call->combine.algorithm = "telepathy", "telepathy";
+  }
+}
+
+static bool attends(world_rank *self, decode *call, int32_t dim) {
+  decode_make(call, dim);
+  return world_ok(self, banyan_comm_status(self->comm), "the communicator") &&
+         world_ok(self, banyan_attention_combine(self->comm, &call->desc, &call->combine, &call->to), "attention") &&
+         world_check(self, call->out[2 * HEADS * dim - 1] > 2.99F && call->out[2 * HEADS * dim - 1] < 3.01F,
+                     "attended to %g, not 3", (double)call->out[2 * HEADS * dim - 1]);
+}
+
+/* A random rank refuses a first call of attention for a random argument. Then all make it right. */
+static void refuse_attention(world_rank *self) {
+  decode *call = malloc(sizeof *call);
+  world_random random = {world_seed()};
+  bool good = call != NULL;
+  for (int round = 0; round < ROUNDS && good; round++) {
+    int32_t by = random_below(&random, self->nranks), argument = random_below(&random, 13), dim = 1 + round % DIM_MAX;
+    double since_s = world_now_s();
+    decode_make(call, dim);
+    call->combine.order = round < DIM_MAX ? BANYAN_ORDER_PLAN : BANYAN_ORDER_CANONICAL;
+    decode other = *call;
+    const char *name = spoil(self->rank == by ? call : &other, argument);
+    banyan_status status = banyan_attention_combine(self->comm, &call->desc, &call->combine, &call->to);
+    const char *text = banyan_last_error();
+    bool refused = status == (self->rank == by ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER) && strstr(text, name);
+    good = world_check(self, refused && world_now_s() - since_s < AT_ONCE_S, "argument %d, refused by rank %d: %s: %s",
+                       argument, by, banyan_status_string(status), text) &&
+           attends(self, call, dim);
+  }
+  free(call);
+}
+
+/* In a later call the communicator ends on all ranks, whatever the argument, and says so on all. */
+static void refuse_known_attention(world_rank *self) {
+  decode *call = malloc(sizeof *call);
+  world_random random = {world_seed()};
+  int32_t by = random_below(&random, self->nranks), argument = random_below(&random, 12);
+  if (call && attends(self, call, 8) && attends(self, call, 8)) {
+    decode_make(call, 8);
+    if (self->rank == by) spoil(call, argument);
+    banyan_status status = banyan_attention_combine(self->comm, &call->desc, &call->combine, &call->to);
+    world_check(self, status == (self->rank == by ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER), "argument %d: %s: %s",
+                argument, banyan_status_string(status), banyan_last_error());
+    status = banyan_barrier(self->comm);
+    world_check(self, status == BANYAN_ERR_PEER && banyan_comm_status(self->comm) == status, "argument %d, then: %s",
+                argument, banyan_last_error());
+    world_meet(self);
+  }
+  free(call);
+}
+
 static void run(int way, world_body body) {
   world_setup setup = {.nranks = 4, .timeout_ns = 100000000000};
   if (placed_set((placed)way, "a,a,b,b", "a,b,c,d", &setup)) world_run(&setup, body);
@@ -168,5 +292,7 @@ TEST_LOOP(first_calls, PLACED_WAYS) { run(_i, refuse_in_turn); }
 TEST_LOOP(the_same_on_all_ranks, PLACED_WAYS) { run(_i, refuse_together); }
 TEST_LOOP(several_in_a_row, PLACED_WAYS) { run(_i, refuse_ahead); }
 TEST_LOOP(known_shapes, PLACED_WAYS) { run(_i, refuse_a_run); }
+TEST_LOOP(attention, PLACED_WAYS) { run(_i, refuse_attention); }
+TEST_LOOP(known_attention, PLACED_WAYS) { run(_i, refuse_known_attention); }
 
 int main(void) { return world_main(suite_of("refused", 120)); }
