@@ -27,10 +27,11 @@ extern "C" {
  *   key_start[b] + t / key_block * key_stride + t % key_block: that is how blocks interleave over ranks.
  * - Sight. A query at position p sees keys at positions up to p. With a window it sees those above p - window alone.
  * - Trees of drafts. With tree_mask a query sees all keys before query_start, and of those behind it the ones whose bit
- *   is set: bit j is for position query_start + j. A sequence then has at most 32 query tokens. */
+ *   is set: bit j is for position query_start + j. A sequence then has at most 32 query tokens. A window counts depths
+ *   there, so that siblings see alike: a draft stands at query_start + the number of set bits below its own. */
 typedef struct banyan_queries {
   size_t size;
-  int32_t tokens;                 /* rows of q and of the output; in any run, at most */
+  int32_t tokens;                 /* rows of q and of the output; in any run, at most. 0: nothing else is read */
   const int32_t *query_start_loc; /* [batch + 1]; NULL: one token per sequence */
   const int32_t *query_start;     /* [batch]; NULL: every query sees all keys */
   const uint32_t *tree_mask;      /* [tokens]; NULL: none */
@@ -50,7 +51,14 @@ typedef struct banyan_queries {
 typedef enum banyan_kv_rows { BANYAN_KV_ROWS_PLAIN = 0, BANYAN_KV_ROWS_FLASHMLA_FP8 } banyan_kv_rows;
 
 /* Queries of sequences against this rank's keys and values: softmax over scale * q.k with grouped heads. Query
- * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous.
+ * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. A head
+ * stride of 0 gives all heads the same rows, and a batch stride of 0 all sequences.
+ *
+ * Error on the host, against real numbers over what memory holds. Let e = 2^-24 (640 + (head_dim + 8) s + 8 soft_cap),
+ * where s is the largest scale * sum |q_i k_i| of a key that the row sees. An lse is off by at most e + 2^-23 |lse|,
+ * and a row's values by at most 2 e A, as lengths of vectors, where A is the mean of |v| by weight. The rounding to the
+ * output's type comes on top, and a weight below 2^-125 of the row's largest, its sink included, counts as 0. Random
+ * rows with s up to 100 are found within 4e-6 A. docs/performance.md has devices.
  *
  * Range. Below, a logit is in base 2: scale * log2(e) * q.k, times k_scale.
  * - Logits. On the host q.k is summed with the scale in q where the scale is below 1. So a logit overflows alone: one
@@ -72,8 +80,8 @@ typedef struct banyan_attention_desc {
   float scale;       /* 0: 1 / sqrt(head_dim) */
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
-  const void *q; /* [batch][heads][head_dim]; with `queries` [tokens][heads][head_dim] */
-  int64_t q_batch_stride, q_head_stride;
+  const void *q;                         /* [batch][heads][head_dim]; with `queries` [tokens][heads][head_dim] */
+  int64_t q_batch_stride, q_head_stride; /* with `queries` the first leads from a token to the next */
   const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
   int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first leads from a page to the next */
   const void *v;                                         /* [batch][kv_heads][keys][value_dim]; paged likewise */
@@ -81,7 +89,8 @@ typedef struct banyan_attention_desc {
   const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
   const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t /
                               * page_keys]; NULL: not paged */
-  int64_t page_table_stride; /* from a sequence to the next; if positive, as many pages as a sequence has at most */
+  int64_t page_table_stride; /* from a sequence to the next. If positive, no sequence has more pages, also with a batch
+                              * of 1: more are BANYAN_ERR_ARGUMENT */
   int32_t page_keys;         /* at least 1; 0 if not paged */
   int32_t keys_max;          /* devices: no sequence has more keys, in any run. A longer one is cut, and
                               * banyan_comm_status() is BANYAN_ERR_ARGUMENT with a text that names it */
@@ -94,12 +103,17 @@ typedef struct banyan_attention_desc {
   uint64_t empty;            /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row
                               * of NaN, statistics included. banyan_attention() writes it; to a combine it is
                               * BANYAN_ERR_DATA, also within banyan_attention_combine(). NaN in v alone makes values NaN
-                              * in either case */
+                              * in either case. How a row without keys is written, banyan_partial.empty says */
   const banyan_queries *queries; /* NULL: one query token per sequence, which sees all keys of the shard */
   float soft_cap;                /* logits become soft_cap tanh(logit / soft_cap); 0: they stay */
   const float *sinks;            /* [heads]: a logit without a value, which counts once. Over ranks it counts on rank 0:
-                                  * banyan_attention_combine() leaves it out elsewhere. NULL: none */
-  const float *k_scale;    /* for keys of E4M3, E5M2 and I8: a key is what memory holds times the scale. NULL: 1 */
+                                  * banyan_attention_combine() leaves it out elsewhere. A row of a sequence without keys
+                                  * has its sink: values of 0 and the sink as lse, so it is not empty, and
+                                  * BANYAN_EMPTY_ROWS_KEPT writes it. Padding has none, nor has a row that token_mask
+                                  * leaves out on rank 0. NULL: none */
+  const float *k_scale;    /* for keys of E4M3, E5M2 and I8: a key is what memory holds times the scale. On the host one
+                            * that is not finite or not above 0 is BANYAN_ERR_ARGUMENT with its KV head; on a device
+                            * kernels read it, and do not check. NULL: 1 */
   const float *v_scale;    /* likewise for values */
   int64_t kv_scale_stride; /* from the scale of a KV head to the next; 0: one for all */
   banyan_kv_rows kv_rows;  /* PLAIN, or rows of another make */

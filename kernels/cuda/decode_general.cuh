@@ -274,6 +274,13 @@ BNY_DEVICE uint32_t bny_general_bits(const bny_decode_general &general, int32_t 
   return bits;
 }
 
+/* Returns the depth of a sequence's draft: how many drafts before it its query sees. */
+BNY_DEVICE int32_t bny_general_depth(uint32_t mask, uint32_t token) {
+  int32_t depth = 0;
+  BNY_ROLLED for (uint32_t before = mask & ((1u << (token & 31)) - 1); before; before &= before - 1) depth++;
+  return depth;
+}
+
 /* Called by all threads; a sync of the block comes after it. */
 template <int rows>
 BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_decode_call &call,
@@ -296,17 +303,21 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
     const uint32_t token = bny_general_row_of(call, item, rows, row).token;
     const int32_t first = general.query_start[item.sequence];
     const int32_t start = general.key_start ? general.key_start[item.sequence] : 0;
-    const int64_t position = (int64_t)first + token;
-    high = bny_general_below(general, start, general.tree_mask ? first : position + 1, item.keys);
-    if (general.window > 0) low = bny_general_below(general, start, position - general.window + 1, item.keys);
-    if (general.tree_mask)
-      bits = bny_general_bits(general, start, first, high, general.tree_mask[item.first_token + token]);
+    uint32_t mask = general.tree_mask ? general.tree_mask[item.first_token + token] : 0;
+    const int32_t depth = general.tree_mask ? bny_general_depth(mask, token) : (int32_t)token;
+    high = bny_general_below(general, start, general.tree_mask ? first : (int64_t)first + token + 1, item.keys);
+    if (general.window > 0) {
+      low = bny_general_below(general, start, (int64_t)first + depth - general.window + 1, item.keys);
+      BNY_ROLLED for (int32_t hidden = depth - general.window + 1; hidden > 0; hidden--) mask &= mask - 1;
+    }
+    if (general.tree_mask) bits = bny_general_bits(general, start, first, high, mask);
   }
   made->low[row] = low;
   made->high[row] = high;
   made->bits[row] = bits;
-  /* Tokens follow one another: the first sees least at the end, and the last at the beginning. */
-  if (row == 0) made->clear_end = left_out ? 0 : high;
+  /* Tokens follow one another: the first sees least at the end, and the last at the beginning. Drafts of a tree do not,
+   * and their windows are applied to all keys. */
+  if (row == 0) made->clear_end = left_out || (general.tree_mask && general.window > 0) ? 0 : high;
   if (row + 1 == item.rows) made->clear_first = low;
 }
 

@@ -179,7 +179,7 @@ static banyan_status refuse_init(banyan_comm *comm) {
 
 banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
                                 bny_op_key *key) {
-  banyan_status status = bny_live_check(live, room);
+  banyan_status status = bny_live_check(live, room, key->all_tokens);
   if (status != BANYAN_OK) return status;
   bool device = comm->device.engine && (!comm->device.proxy || key->collective == BNY_COMBINE);
   key->counts_tokens = *live && (*live)->tokens;

@@ -161,7 +161,7 @@ banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *des
   banyan_status status = check_shape(known);
   if (status == BANYAN_OK) status = read_counts(comm, known);
   const banyan_live *live = known->live;
-  if (status == BANYAN_OK) status = bny_live_check(&live, &live_room);
+  if (status == BANYAN_OK) status = bny_live_check(&live, &live_room, 0);
   if (status != BANYAN_OK) return status;
   *call = (bny_api_heads){.key = {.collective = BNY_ALLGATHER_HEADS,
                                   .all_tokens = known->tokens,

@@ -10,7 +10,7 @@ static bool has_sequences(const banyan_live *live) { return live->seq_lens || li
 
 bool bny_live_selects(const banyan_live *live) { return live && (has_sequences(live) || live->token_mask); }
 
-banyan_status bny_live_check(const banyan_live **live, banyan_live *room) {
+banyan_status bny_live_check(const banyan_live **live, banyan_live *room, int32_t tokens) {
   if (!*live) return BANYAN_OK;
   const banyan_live *known = bny_sized_read(&bny_sized_live, "live", *live, room);
   if (!known) return BANYAN_ERR_ARGUMENT;
@@ -18,6 +18,9 @@ banyan_status bny_live_check(const banyan_live **live, banyan_live *room) {
   if (known->batch > 0 && !has_sequences(known))
     return bny_fail(BANYAN_ERR_ARGUMENT, "live.batch is %d, but seq_lens and query_start_loc are both NULL",
                     known->batch);
+  if (known->batch == 0 && has_sequences(known) && tokens > 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "live.batch is 0, but live.%s is given: set it to the number of sequences",
+                    known->seq_lens ? "seq_lens" : "query_start_loc");
   if ((unsigned)known->empty_rows > BANYAN_EMPTY_ROWS_KEPT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "live.empty_rows is %d, which is no banyan_empty_rows", known->empty_rows);
   *live = known;

@@ -7,9 +7,9 @@
 
 #include "banyan.h"
 
-/* Checks all but what pointers lead to. *live then points to a struct of this library's form, in `room` if the caller's
- * has another size; NULL is allowed. */
-banyan_status bny_live_check(const banyan_live **live, banyan_live *room);
+/* Checks all but what pointers lead to, for a call of at most `tokens`. *live then points to a struct of this library's
+ * form, in `room` if the caller's has another size; NULL is allowed. */
+banyan_status bny_live_check(const banyan_live **live, banyan_live *room, int32_t tokens);
 
 /* Returns true if some rows may not live. `live` may be NULL. */
 bool bny_live_selects(const banyan_live *live);

@@ -363,7 +363,7 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   if (head >= 0)
     status =
         bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: out.values_scale of head %d must be finite and above 0", head);
-  if (status != BANYAN_OK) return status;
+  if (status != BANYAN_OK || bny_decode_tokens(desc) == 0) return status;
   uint64_t since = bny_trace_span_begin();
   attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
   job.value_dim = bny_decode_value_dim(desc);

@@ -74,27 +74,33 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-/* Scales are numbers of host memory. The sign is the caller's affair. */
+/* Scales are numbers of host memory. */
 static banyan_status check_scales(const banyan_attention_desc *desc) {
   for (int32_t i = 0; i < 2; i++) {
     const float *scales = i == 0 ? desc->k_scale : desc->v_scale;
     for (int32_t h = 0; scales && h < desc->kv_heads; h++) {
       float scale = scales[h * desc->kv_scale_stride];
-      if (!isfinite(scale))
-        return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s of KV head %" PRId32 " is %g, must be finite",
-                        i == 0 ? "k_scale" : "v_scale", h, (double)scale);
+      if (!(scale > 0) || isinf(scale))
+        return bny_fail(BANYAN_ERR_ARGUMENT,
+                        WHERE "%s[%" PRId64 "] of KV head %" PRId32 " is %g, must be finite and above 0",
+                        i == 0 ? "k_scale" : "v_scale", h * desc->kv_scale_stride, h, (double)scale);
     }
   }
   return BANYAN_OK;
 }
 
-/* A stride that lets the rows of one sequence overlap was forgotten or has the wrong unit. Batch strides may be
- * anything: 0 shares a query or a prefix. A batch of 0 has no rows, and its strides may be unset. */
+/* A stride that lets the rows of one sequence overlap in part has the wrong unit, and one of 0 between keys was
+ * forgotten. A head stride of 0 shares a row with all heads, and batch strides may be anything: 0 shares a query or a
+ * prefix. Without rows of q, strides may be unset. */
 static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
   if (rows > 1 && stride < row && stride > -(int64_t)row)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ": rows of %" PRId32 " elements would overlap", name,
                     stride, row);
   return BANYAN_OK;
+}
+
+static banyan_status check_head_stride(const char *name, int64_t stride, int32_t heads, int32_t row) {
+  return stride == 0 ? BANYAN_OK : check_stride(name, stride, heads, row);
 }
 
 /* A stride of a dimension of one leads nowhere. */
@@ -126,9 +132,8 @@ static banyan_status check_range(const banyan_attention_desc *desc, int32_t long
   return BANYAN_OK;
 }
 
-/* Rows of the table follow one another. The length of the last row is not known. */
 static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
-  return desc->page_table && !desc->page_indptr && desc->batch > 1 && desc->page_table_stride > 0 &&
+  return desc->page_table && !desc->page_indptr && desc->page_table_stride > 0 &&
          (keys - (keys > 0)) / desc->page_keys >= desc->page_table_stride;
 }
 
@@ -170,33 +175,32 @@ static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b
 }
 
 static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
-  if (desc->batch == 0) return BANYAN_OK;
+  if (desc->batch == 0 || bny_decode_tokens(desc) == 0) return BANYAN_OK;
   int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
   bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
   int32_t k_row = is_plain ? desc->head_dim : BNY_FLASHMLA_BYTES;
   banyan_status status = check_range(desc, longest);
   if (status == BANYAN_OK)
-    status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope_dim);
+    status = check_head_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope_dim);
   if (status == BANYAN_OK && desc->rope_dim > 0)
-    status = check_stride("q_rope_head_stride", desc->q_rope_head_stride, desc->heads, desc->rope_dim);
+    status = check_head_stride("q_rope_head_stride", desc->q_rope_head_stride, desc->heads, desc->rope_dim);
   if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, k_row);
   if (status == BANYAN_OK && longest > 0)
-    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, k_row);
+    status = check_head_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, k_row);
   if (!is_plain) return status;
   if (status == BANYAN_OK)
     status = check_stride("v_token_stride", desc->v_token_stride, neighbours, bny_decode_value_dim(desc));
   if (status == BANYAN_OK && longest > 0)
-    status = check_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, bny_decode_value_dim(desc));
+    status = check_head_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, bny_decode_value_dim(desc));
   return status;
 }
 
 static banyan_status check_memory(const banyan_attention_desc *desc) {
   int32_t longest = 0;
-  if (desc->batch > 0 && !desc->q) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
-  if (desc->batch > 0 && !desc->seq_lens && !desc->last_page_len)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
   banyan_status status = bny_decode_check_queries_memory(desc);
-  if (status != BANYAN_OK) return status;
+  if (status != BANYAN_OK || desc->batch == 0 || bny_decode_tokens(desc) == 0) return status;
+  if (!desc->q) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
+  if (!desc->seq_lens && !desc->last_page_len) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
   for (int32_t b = 0; b < desc->batch; b++) {
     int32_t keys = bny_decode_keys(desc, b);
     if (keys < 0) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b, keys);

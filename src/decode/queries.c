@@ -24,28 +24,45 @@ static int32_t keys_below(const banyan_attention_desc *desc, int32_t sequence, i
   return (int32_t)(below < keys ? below : keys);
 }
 
-/* The drafts that the query sees, of keys from sight->tree_first on. */
-static uint32_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, int32_t token, int64_t lowest,
+/* The drafts of `mask`, of keys from sight->tree_first on. */
+static uint32_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, uint32_t mask,
                           const bny_attention_sight *sight) {
   int64_t start = desc->queries->query_start[sequence];
-  uint32_t mask = desc->queries->tree_mask[token], bits = 0;
+  uint32_t bits = 0;
   for (int32_t j = 0; j < TREE_BITS; j++) {
-    if (!(mask >> j & 1) || start + j < lowest) continue;
+    if (!(mask >> j & 1)) continue;
     int32_t key = keys_below(desc, sequence, start + j);
     if (keys_below(desc, sequence, start + j + 1) > key) bits |= UINT32_C(1) << (key - sight->tree_first);
   }
   return bits;
 }
 
+/* Returns the depth of the sequence's draft `index`: how many drafts before it its query sees. */
+static int32_t depth_of(uint32_t mask, int32_t index) {
+  int32_t depth = 0;
+  for (uint32_t before = mask & ((UINT32_C(1) << index) - 1); before; before &= before - 1) depth++;
+  return depth;
+}
+
+/* Leaves out the drafts that a window hides from a query of this depth: all but the last `window` up to it. */
+static uint32_t windowed(uint32_t mask, int32_t depth, int32_t window) {
+  for (int32_t hidden = depth - window + 1; hidden > 0; hidden--) mask &= mask - 1;
+  return mask;
+}
+
 bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token) {
   const banyan_queries *queries = desc->queries;
-  int64_t start = queries->query_start[sequence], own = start + token - bny_decode_queries(desc, sequence).first;
+  int32_t index = token - bny_decode_queries(desc, sequence).first;
+  uint32_t mask = queries->tree_mask ? queries->tree_mask[token] : 0;
+  int32_t depth = queries->tree_mask ? depth_of(mask, index) : index;
+  int64_t start = queries->query_start[sequence], own = start + depth;
   int64_t lowest = queries->window > 0 ? own - queries->window + 1 : 0;
   bny_attention_sight sight = {.end = keys_below(desc, sequence, queries->tree_mask ? start : own + 1)};
   sight.first = keys_below(desc, sequence, lowest);
   if (sight.first > sight.end) sight.first = sight.end;
   sight.tree_first = sight.end;
-  if (queries->tree_mask) sight.tree_bits = tree_bits(desc, sequence, token, lowest, &sight);
+  if (queries->window > 0) mask = windowed(mask, depth, queries->window);
+  sight.tree_bits = tree_bits(desc, sequence, mask, &sight);
   return sight;
 }
 
@@ -64,6 +81,6 @@ uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
 
 uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
   int64_t keys = 0;
-  for (int32_t b = 0; b < desc->batch; b++) keys += bny_decode_keys(desc, b);
+  for (int32_t b = 0; b < desc->batch && bny_decode_tokens(desc) > 0; b++) keys += bny_decode_keys(desc, b);
   return (uint64_t)(keys * desc->kv_heads) * bny_decode_key_bytes(desc);
 }

@@ -98,7 +98,7 @@ static banyan_status check_starts(const banyan_attention_desc *desc) {
     if (loc[b] < (b > 0 ? loc[b - 1] : 0) || loc[b] > queries->tokens)
       return bny_fail(BANYAN_ERR_ARGUMENT,
                       WHERE "queries.query_start_loc[%" PRId32 "] is %" PRId32
-                            ": starts must not be negative or decrease, or pass queries.tokens, which is %" PRId32,
+                            ": starts must not be negative or decrease, or pass the %" PRId32 " tokens of this run",
                       b, loc[b], queries->tokens);
   for (int32_t b = 0; b < desc->batch; b++) {
     int32_t count = bny_decode_queries(desc, b).count;

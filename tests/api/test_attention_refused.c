@@ -72,8 +72,8 @@ TEST(refusals) {
   REFUSE(q_head_stride, 15, "q_head_stride");
   REFUSE(k_token_stride, 0, "k_token_stride");
   REFUSE(v_token_stride, -1, "v_token_stride");
-  REFUSE(k_head_stride, 0, "k_head_stride");
-  REFUSE(v_head_stride, 0, "v_head_stride");
+  REFUSE(k_head_stride, 15, "k_head_stride");
+  REFUSE(v_head_stride, -1, "v_head_stride");
   banyan_partial bad = out;
   bad.base = (banyan_base)0;
   refuse(&p.desc, &bad, "base");
@@ -106,7 +106,7 @@ TEST(wrong_queries) {
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   REFUSE_QUERIES(size, 8, "queries.size is 8");
   REFUSE_QUERIES(tokens, -1, "queries.tokens is -1");
-  REFUSE_QUERIES(tokens, 1, "queries.query_start_loc[2] is 2");
+  REFUSE_QUERIES(tokens, 1, "queries.query_start_loc[2] is 2: starts must not be negative or decrease, or pass the 1 ");
   REFUSE_QUERIES(query_start_loc, ((int32_t[]){0, 2, 1}), "queries.query_start_loc[2] is 1");
   REFUSE_QUERIES(query_start_loc, ((int32_t[]){-1, 0, 1}), "queries.query_start_loc[0] is -1");
   REFUSE_QUERIES(query_start, ((int32_t[]){0, -3}), "queries.query_start[1] is -3");
@@ -236,6 +236,12 @@ TEST(wrong_pages) {
   lengths[0] = 1;
   desc.keys_max = ROW_PAGES * PAGE_KEYS + 1;
   refuse(&desc, &out, "keys_max is 13, and page_table_stride of 3");
+  desc.batch = 1;
+  desc.keys_max = 0;
+  lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
+  refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
+  lengths[0] = 1;
+  desc.batch = 2;
   desc.page_table_stride = 0; /* a table that sequences share */
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   result_free(&r);
@@ -257,6 +263,59 @@ TEST(no_sequences) {
   banyan_attention_desc bad = desc;
   bad.heads = 5;
   refuse(&bad, &out, "heads is 5");
+  /* Sequences without query tokens are no rows either. */
+  const int32_t loc[] = {0, 0, 0}, starts[] = {7, -1};
+  banyan_queries queries = {.size = sizeof queries, .query_start_loc = loc};
+  bad = desc;
+  bad.batch = 2;
+  bad.queries = &queries;
+  ck_assert_msg(banyan_attention(&bad, &out) == BANYAN_OK, "%s", banyan_last_error());
+  queries.query_start = starts;
+  refuse(&bad, &out, "queries.query_start[1] is -1");
+}
+
+/* Heads that share their rows give what copies of the rows give. */
+TEST(head_strides_of_0) {
+  enum { DIM = 16, KEYS = 7, HEADS = 4 };
+  random_state = 5;
+  float q[DIM], k[KEYS * DIM], v[KEYS * DIM], out[2][HEADS * DIM], lse[2][HEADS];
+  float all_q[HEADS * DIM], all_k[HEADS * KEYS * DIM], all_v[HEADS * KEYS * DIM];
+  const int32_t length = KEYS;
+  fill(q, DIM, BANYAN_F32, 1), fill(k, KEYS * DIM, BANYAN_F32, 1), fill(v, KEYS * DIM, BANYAN_F32, 1);
+  for (int h = 0; h < HEADS; h++) {
+    memcpy(all_q + h * DIM, q, sizeof q);
+    memcpy(all_k + h * KEYS * DIM, k, sizeof k);
+    memcpy(all_v + h * KEYS * DIM, v, sizeof v);
+  }
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  desc.batch = 1, desc.heads = desc.kv_heads = HEADS, desc.head_dim = DIM;
+  desc.q_dtype = desc.kv_dtype = BANYAN_F32;
+  desc.k_token_stride = desc.v_token_stride = DIM;
+  desc.seq_lens = &length;
+  for (int copied = 0; copied < 2; copied++) {
+    banyan_partial to;
+    banyan_partial_init(&to, out[copied], BANYAN_F32, lse[copied], BANYAN_F32, HEADS, DIM);
+    desc.q = copied ? all_q : q, desc.k = copied ? all_k : k, desc.v = copied ? all_v : v;
+    desc.q_head_stride = copied ? DIM : 0;
+    desc.k_head_stride = desc.v_head_stride = copied ? KEYS * DIM : 0;
+    ck_assert_msg(banyan_attention(&desc, &to) == BANYAN_OK, "%s", banyan_last_error());
+  }
+  ck_assert(memcmp(out[0], out[1], sizeof out[0]) == 0 && memcmp(lse[0], lse[1], sizeof lse[0]) == 0);
+}
+
+TEST(scales_must_be_above_0) {
+  problem p;
+  problem_make(&p, 1, 4, 2, 16, 0, BANYAN_F32, BANYAN_E4M3, (int32_t[]){5}, 1);
+  banyan_partial out;
+  result r = result_make(&p.desc, &out);
+  const float wrong[] = {0, -1, NAN, INFINITY, -INFINITY, -0.0F};
+  p.desc.kv_scale_stride = 1;
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    REFUSE(k_scale, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
+    REFUSE(v_scale, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
+  }
+  result_free(&r);
+  problem_free(&p);
 }
 
 int main(void) { return suite_main(suite_of("attention_refused", 0)); }

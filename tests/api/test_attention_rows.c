@@ -207,7 +207,7 @@ TEST(refusals) {
   bad = p.desc;
   bad.v_scale = not_finite;
   bad.kv_scale_stride = 1;
-  refuse(&bad, &out, "v_scale of KV head 1 is inf");
+  refuse(&bad, &out, "v_scale[1] of KV head 1 is inf");
   bad = p.desc;
   bad.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
   refuse(&bad, &out, "have a scale beside them");

@@ -45,7 +45,7 @@ static liveness liveness_random(world_random *random, int32_t nranks, int32_t to
   made.has_starts = random_one_in(random, 2);
   made.has_lengths = random_below(random, 3) > 0;
   made.has_mask = random_one_in(random, 3);
-  made.batch = !made.has_starts && !made.has_lengths ? 0 : random_below(random, made.tokens + 1);
+  made.batch = !made.has_starts && !made.has_lengths ? 0 : 1 + random_below(random, made.tokens ? made.tokens : 1);
   int32_t at = random_one_in(random, 5) ? random_below(random, made.tokens + 1) : 0;
   for (int32_t i = 0; i <= made.batch; i++) {
     made.starts[i] = at;
@@ -53,7 +53,7 @@ static liveness liveness_random(world_random *random, int32_t nranks, int32_t to
   }
   for (int32_t r = 0; r < nranks; r++) {
     for (int32_t i = 0; i < made.batch; i++)
-      made.lengths[r][i] = random_one_in(random, 3) ? 0 : 1 + random_below(random, 100);
+      made.lengths[r][i] = made.tokens == 0 || random_one_in(random, 3) ? 0 : 1 + random_below(random, 100);
     for (int32_t i = 0; i < tokens_max; i++) made.mask[r][i] = (uint8_t)(random_one_in(random, 3) ? 0 : 1 << i % 8);
   }
   return made;

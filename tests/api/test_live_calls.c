@@ -178,6 +178,8 @@ static void misuse(world_rank *self) {
       {{.size = sizeof(banyan_live), .batch = 3}, "live.batch is 3, but seq_lens and query_start_loc are both NULL"},
       {{.size = sizeof(banyan_live), .batch = 1, .seq_lens = lengths, .empty_rows = (banyan_empty_rows)2},
        "live.empty_rows is 2"},
+      {{.size = sizeof(banyan_live), .seq_lens = lengths}, "live.batch is 0, but live.seq_lens is given"},
+      {{.size = sizeof(banyan_live), .query_start_loc = lengths}, "live.batch is 0, but live.query_start_loc is given"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     banyan_combine_desc desc = desc_of(4, &cases[i].live);

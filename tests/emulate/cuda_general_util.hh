@@ -96,10 +96,14 @@ inline int64_t general_position(const general_case &what, const general_memory &
 /* As banyan_queries defines it. */
 inline bool general_sees(const general_case &what, const general_memory &memory, int b, int token, int t) {
   if (!what.positions) return true;
-  const int64_t first = memory.query_start[(size_t)b], own = first + token, key = general_position(what, memory, b, t);
-  if (what.window && key <= own - what.window) return false;
-  if (!what.tree || key < first) return key <= own;
-  return key < first + 32 && (memory.tree_mask[(size_t)(what.first_token(b) + token)] >> (key - first) & 1) != 0;
+  const int64_t draft = general_position(what, memory, b, t) - memory.query_start[(size_t)b];
+  int64_t own = token, at = draft;
+  const uint32_t mask = what.tree ? memory.tree_mask[(size_t)(what.first_token(b) + token)] : 0;
+  if (what.tree) own = __builtin_popcount(mask & ((1U << token) - 1));
+  if (what.tree && draft > 0 && draft < 32) at = __builtin_popcount(mask & ((1U << draft) - 1));
+  if (what.window && at <= own - what.window) return false;
+  if (!what.tree || draft < 0) return draft <= own;
+  return draft < 32 && (mask >> draft & 1) != 0;
 }
 
 inline void general_make_pages(const general_case &what, general_memory *memory, int longest) {
