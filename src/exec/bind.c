@@ -328,7 +328,7 @@ static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t 
     transport->ops->progress(transport);
     if (transport != exec->transport) exec->progress(exec->transport);
     if (spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
-    banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
+    banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_REACH);
     if (status != BANYAN_OK) return status;
   }
   bny_wait_end(exec, &run->patience);

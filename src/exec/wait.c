@@ -94,16 +94,18 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t
 }
 
 /* A rank that finished this run before it died holds up no other; then another's death may. A rank of another node may
- * have finished and not reported it, so its death matters only to the ranks that wait for it. */
-static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer) {
+ * have finished and not reported it, so its death matters only to the ranks that wait for it. Before ranks are
+ * connected none can have finished, so any death matters: the ranks that notice it first leave, and would be blamed. */
+static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer, int32_t slot) {
   bny_transport *transport = exec->transport;
   bool is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, dead);
-  return transport->ops->is_dead(transport, dead) && !has_finished(exec, dead) && (is_same_node || dead == peer);
+  return transport->ops->is_dead(transport, dead) && !has_finished(exec, dead) &&
+         (is_same_node || dead == peer || slot == BNY_WAIT_REACH);
 }
 
-static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead) {
+static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t slot, int32_t dead) {
   int32_t nranks = exec->transport->nranks;
-  while (dead >= 0 && !holds_up(exec, dead, peer)) dead = dead + 1 < nranks ? dead + 1 : -1;
+  while (dead >= 0 && !holds_up(exec, dead, peer, slot)) dead = dead + 1 < nranks ? dead + 1 : -1;
   const bny_transport_ops *ops = exec->transport->ops;
   bool is_ours = false; /* the fault is on this side */
   const char *trouble = dead >= 0 && ops->trouble ? ops->trouble(exec->transport, dead, &is_ours) : NULL;
@@ -147,7 +149,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
   }
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
     patience->looked_ns = now_ns;
-    status = look_for_deaths(exec, peer, ops->sleep(exec->transport, 0));
+    status = look_for_deaths(exec, peer, slot, ops->sleep(exec->transport, 0));
     if (status != BANYAN_OK) return status;
     if (ops->ask)
       atomic_store_explicit(&exec->line->suspect, (uint64_t)find_culprit(exec, peer) + 1, memory_order_release);
@@ -168,7 +170,7 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience 
   int32_t dead = exec->transport->ops->sleep(exec->transport, sleep_ns > 0 ? sleep_ns : 0);
   patience->sleep_ns = 2 * patience->sleep_ns < exec->sleep_ns ? 2 * patience->sleep_ns : exec->sleep_ns;
   if (dead < 0) return BANYAN_OK;
-  status = look_for_deaths(exec, peer, dead);
+  status = look_for_deaths(exec, peer, slot, dead);
   /* The kernel reports an excused death at once, every time, so this rank sleeps on its own. */
   if (status == BANYAN_OK) nanosleep(&(struct timespec){0, SLEEP_FIRST_NS}, NULL);
   return status;

@@ -16,7 +16,8 @@ typedef struct bny_patience {
 /* In place of a slot that is waited for. */
 enum {
   BNY_WAIT_DONE = -1, /* for the peer to finish run `epoch` - 2 */
-  BNY_WAIT_PEER = -2  /* for the peer to be reached, or to take what was sent to it */
+  BNY_WAIT_PEER = -2, /* for the peer to take what was sent to it */
+  BNY_WAIT_REACH = -3 /* for the peer to be reached, before a run that needs all ranks */
 };
 
 /* Returns how much of the time since this rank last looked does not count for a deadline: all but an eighth of it. The

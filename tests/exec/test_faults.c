@@ -222,6 +222,71 @@ TEST_LOOP(a_pause_of_all_is_nobodys_fault, 2) {
   world_unshare(waiting, sizeof *waiting);
 }
 
+/* ---- deaths while ranks connect ---------------------------------------------------------------------------------- */
+
+/* A bootstrap that counts its exchanges. After the last but one of create, between nodes, ranks connect. */
+typedef struct counted {
+  const banyan_bootstrap *bootstrap;
+  int calls, die_after; /* 0: never */
+  double die_ms;
+} counted;
+
+static void *die_soon(void *argument) {
+  world_sleep_ms(*(const double *)argument);
+  raise(SIGKILL);
+  return NULL;
+}
+
+static int count_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  counted *self = context;
+  pthread_t killer;
+  int result = self->bootstrap->allgather(self->bootstrap->context, mine, all, bytes, timeout_ns);
+  if (++self->calls == self->die_after) pthread_create(&killer, NULL, die_soon, &self->die_ms);
+  return result;
+}
+
+static void connect_and_die(world_rank *self) {
+  scenario *scenario = self->argument;
+  verdict *verdict = &scenario->verdicts[self->rank];
+  counted counts = {.bootstrap = &self->bootstrap, .die_ms = scenario->sleep_ms};
+  banyan_bootstrap bootstrap = self->bootstrap;
+  bootstrap.context = &counts;
+  bootstrap.allgather = count_allgather;
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 1000000000, .arena_bytes = 65536};
+  if (!world_ok(self, banyan_comm_create(&bootstrap, &config, &self->comm), "create")) return;
+  banyan_comm_destroy(self->comm);
+  self->comm = NULL;
+  if (self->rank == scenario->culprit) counts.die_after = 2 * counts.calls - 1;
+  banyan_status status = banyan_comm_create(&bootstrap, &config, &self->comm);
+  while (status == BANYAN_OK) status = banyan_barrier(self->comm);
+  verdict->status = (int)status;
+  snprintf(verdict->text, sizeof verdict->text, "%s", banyan_last_error());
+  verdict->told = 1;
+  if (self->rank == scenario->culprit) world_sleep_ms(60000); /* it dies meanwhile */
+}
+
+/* No rank blames the other one that lives. */
+TEST_LOOP(death_while_connecting, 9) {
+  scenario *scenario = world_share(sizeof *scenario);
+  world_random random = {world_seed() + (uint64_t)_i};
+  scenario->culprit = _i % 3;
+  scenario->sleep_ms = 2 * (random_unit(&random) + 1);
+  world_setup setup = {.nranks = 3, .bare = true, .deaths = true, .argument = scenario};
+  if (placed_set(PLACED_APART, "a,a,b", "a,b,c", &setup)) world_run(&setup, connect_and_die);
+  for (int32_t r = 0; r < 3 && setup.processes; r++) {
+    const verdict *told = &scenario->verdicts[r];
+    char healthy[16];
+    snprintf(healthy, sizeof healthy, "rank %d ", 3 - r - scenario->culprit);
+    /* UCX before 1.14 may end a healthy rank by an assertion. */
+    if (r == scenario->culprit || !scenario->verdicts[3 - r - scenario->culprit].told) continue;
+    ck_assert_msg(strncmp(told->text, healthy, strlen(healthy)) != 0,
+                  "rank %d died after %.1f ms, but rank %d says: %s", scenario->culprit, scenario->sleep_ms, r,
+                  told->text);
+  }
+  world_be_nodes(NULL);
+  world_unshare(scenario, sizeof *scenario);
+}
+
 TEST_LOOP(leaving_threads, 15) {
   int32_t nranks;
   scenario *scenario = open_scenario(LEAVE, _i, &nranks);
