@@ -128,6 +128,29 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
   }
 }
 
+/* Finds hosts where one NIC serves at least twice as many GPUs as most others do, all on like paths: one may be gone
+ * beside it. */
+void bny_topo_find_nic_uneven(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  for (int32_t h = 0; h < d->nhosts && d->levels->rank_kind == BNY_TOPO_GPU; h++) {
+    int32_t nranks = ranks_of(d, h), least = INT32_MAX, most = 0, few = 0, serving;
+    if (nranks < 4 || nics_of(d, h) == 0 || (serving = nics_serving(d, h)) < 3 || !are_alike(d, h)) continue;
+    bool like = !bny_topo_is_found(d, "nic-missing", d->hosts[h]) && !has_port_down(d, h);
+    const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[h]]];
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1] && like; i++) {
+      const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+      like = rank->nic_path == first->nic_path && rank->nic_path < BNY_TOPO_PATH_SYS &&
+             !bny_topo_is_found(d, "nic-missing", rank->node);
+      least = rank->nic_shared < least ? rank->nic_shared : least;
+      most = rank->nic_shared > most ? rank->nic_shared : most;
+    }
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1] && like; i++)
+      few += d->levels->ranks[d->by_host[i]].nic_shared == least;
+    if (like && most >= 2 * least && 2 * few > serving * least)
+      bny_topo_find(s, d->hosts[h], "a NIC serves %d GPUs, and most others serve %d", most, least);
+  }
+}
+
 void bny_topo_find_nic_none(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts && d->nhosts > 1; h++) {

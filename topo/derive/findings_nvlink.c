@@ -216,12 +216,58 @@ static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const b
   }
 }
 
+/* Finds pairs of a host whose bridge has fewer links than those of most of its pairs. */
+static void pairs_fewer(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
+  const bny_topo_derivation *d = s->d;
+  int32_t first = d->host_first[host], end = d->host_first[host + 1], count = 0, times;
+  double *links = malloc(((size_t)(end - first) + 1) * sizeof *links);
+  s->no_memory = s->no_memory || !links;
+  for (int pass = 0; pass < 2 && links; pass++) {
+    double usual = pass == 1 ? bny_topo_usual(links, count, &times) : 0;
+    for (int32_t i = first; i < end && (pass == 0 || (count >= 6 && 2 * times > count)); i++) {
+      const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+      if (islands->groups[islands->group_of[d->by_host[i]]].count != 2) continue;
+      if (pass == 0)
+        links[count++] = rank->nvlinks;
+      else if (rank->nvlinks < usual)
+        bny_topo_find(s, rank->node, "%d %s%s in its pair, other pairs of its host have %.0f", rank->nvlinks,
+                      bny_topo_links_word(d, rank->node), bny_topo_plural(rank->nvlinks), usual);
+    }
+  }
+  free(links);
+}
+
+/* Finds GPUs without a bridge where most GPUs of their host have one. A single one may be beside pairs by design. */
+static void bridges_missing(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
+  const bny_topo_derivation *d = s->d;
+  int32_t first = d->host_first[host], end = d->host_first[host + 1], pairs = 0, alone = 0;
+  for (int32_t i = first; i < end; i++) {
+    int32_t size = islands->groups[islands->group_of[d->by_host[i]]].count;
+    pairs += size == 2;
+    alone += size == 1;
+  }
+  for (int32_t i = first; i < end && alone > 1 && pairs > alone && pairs + alone == end - first; i++) {
+    int32_t node = d->levels->ranks[d->by_host[i]].node;
+    if (islands->groups[islands->group_of[d->by_host[i]]].count == 1 && !is_explained(d->topo, node) &&
+        !has_dead_link(d->topo, node))
+      bny_topo_find(s, node, "no %s, %d GPUs of its host have a bridge to another", bny_topo_links_word(d, node),
+                    pairs);
+  }
+}
+
 static void all_fewer(bny_topo_finder *s, bool sure) {
   const bny_topo_level *domains = bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_DOMAIN);
   const bny_topo_level *level = domains ? domains : bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_ISLAND);
   for (int32_t g = 0; level && g < level->ngroups; g++) {
     const bny_topo_group *group = &level->groups[g];
     if (group->count > 1) group_fewer(s, level, group, domains || group->all_to_all ? "domain" : "island", sure);
+  }
+  const bny_topo_level *islands = bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_ISLAND);
+  for (int32_t h = 0; islands && h < s->d->nhosts && s->d->levels->rank_kind == BNY_TOPO_GPU; h++) {
+    if (sure)
+      pairs_fewer(s, islands, h);
+    else
+      bridges_missing(s, islands, h);
   }
 }
 
