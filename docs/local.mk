@@ -5,8 +5,6 @@ nobase_dist_doc_DATA += \
   %D%/bootstrap.md \
   %D%/comparison.md \
   %D%/design-devices.md \
-  %D%/design-host.md \
-  %D%/design-network.md \
   %D%/design.md \
   %D%/devices-predicted.md \
   %D%/energy.md \

@@ -8,7 +8,7 @@
  * signals alike.
  *
  * Active messages are used instead of puts. Over TCP, UCX implements a put as an active message with a reply, and a
- * signal after it must wait for the reply. See docs/design-network.md for figures.
+ * signal after it must wait for the reply. See docs/design.md for figures.
  *
  * All else (waits, current calls, faults, leaving) travels on the slow path only, when a waiting rank asks or something
  * went wrong. Acknowledgements go only to peers that get no other message.
