@@ -7,6 +7,8 @@
 #include "device/unit.h"
 #include "base/status.h"
 
+_Static_assert((int)BNY_DIRECT_RANKS_MAX == (int)BNY_ONESHOT_RANKS_MAX, "the planner and the kernels have one limit");
+
 /* Instead of a receiver: all ranks of other nodes. */
 enum { OTHER_NODES = -1 };
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "cuda/program.h"
 #include "plan/builder.h"
 #include "base/status.h"
 
@@ -92,7 +91,7 @@ static int32_t roundings_of(const bny_request *request, const bny_estimate *boun
 
 bool bny_request_may_be_direct(const bny_request *request) {
   bool rounds_nodes = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
-  return request->collective == BNY_COMBINE && request->nranks <= BNY_ONESHOT_RANKS_MAX && !request->pieces &&
+  return request->collective == BNY_COMBINE && request->nranks <= BNY_DIRECT_RANKS_MAX && !request->pieces &&
          !rounds_nodes;
 }
 

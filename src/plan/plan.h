@@ -110,6 +110,9 @@ typedef enum bny_plan_form {
                    * ranks */
 } bny_plan_form;
 
+/* More ranks than this take steps, because the kernels of the direct form address so many arenas at most. */
+enum { BNY_DIRECT_RANKS_MAX = 72 };
+
 typedef struct bny_plan {
   bny_collective collective;
   bny_plan_form form;
