@@ -324,11 +324,12 @@ enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct a
   }
   bny_boot_link_close(&env->parent); /* rank 0 has none, whatever the peer answered */
   bny_boot_issue_begin(env);         /* the key is the other's by now */
-  if (holder == BNY_BOOT_ANOTHER_JOB)
-    bny_fail(BANYAN_ERR_BOOTSTRAP,
-             "banyan_env_create: rank 0 cannot listen on %s: %s (give each job a port of its own by MASTER_PORT or "
-             "BANYAN_PORT)",
-             env->address, seeker.reason);
+  if (holder == BNY_BOOT_UNKNOWN) return holder;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", holder == BNY_BOOT_THIS_JOB ? banyan_last_error() : seeker.reason);
+  bny_fail(BANYAN_ERR_BOOTSTRAP, "%s%s (%s)",
+           holder == BNY_BOOT_THIS_JOB ? "" : "banyan_env_create: rank 0 cannot listen on its port: ", why,
+           "give each job a port of its own by MASTER_PORT or BANYAN_PORT, or another BANYAN_JOB");
   return holder;
 }
 #endif
