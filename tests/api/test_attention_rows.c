@@ -33,7 +33,7 @@ TEST_RANGE(every_code, BANYAN_E4M3, BANYAN_I8 + 1) {
   int32_t lens = 1;
   for (int code = 0; code < 256; code++) {
     uint8_t k[DIM] = {0}, v[DIM] = {0};
-    float scales[2] = {0.75f, -3};
+    float scales[2] = {0.75f, 3};
     k[0] = v[0] = v[20] = v[DIM - 1] = (uint8_t)code;
     banyan_attention_desc desc = {.size = sizeof desc,
                                   .batch = 1,
@@ -60,7 +60,7 @@ TEST_RANGE(every_code, BANYAN_E4M3, BANYAN_I8 + 1) {
         ck_assert_msg(fabs((double)r.lse[0] - 0.75 * value) <= 1e-6 * (1 + fabs(value)), "%s: code 0x%02x: logit %g",
                       table->name, code, (double)r.lse[0]);
         for (int j = 0; j < DIM; j++) {
-          double right = v[j] == code ? -3 * value : 0;
+          double right = v[j] == code ? 3 * value : 0;
           ck_assert_msg(fabs((double)r.values[j] - right) <= 1e-6 * fabs(right), "%s: code 0x%02x: value %d is %g",
                         table->name, code, j, (double)r.values[j]);
         }
