@@ -269,6 +269,18 @@ void banyan_comm_destroy(banyan_comm *comm);
  * nodes accepts nothing more, the abort is sent when this rank next waits, or destroys the communicator. */
 void banyan_comm_abort(banyan_comm *comm, const char *reason);
 
+/* Refuses the next collective call for this rank, as the library does for an argument that is wrong (see "Errors"). It
+ * is for layers above, whose own checks fail before they call: peers get BANYAN_ERR_PEER with `why`, and do not wait.
+ * `status` is not BANYAN_OK. init: the call is a *_init (0 or 1). Returns `status`, with `why` as
+ * banyan_last_error(). */
+banyan_status banyan_comm_refuse(banyan_comm *comm, banyan_status status, const char *why, int init);
+
+/* While a call of this thread waits for other ranks on the host, `check` is called about every 50 ms, so that a runtime
+ * can run its handlers of signals. If it returns nonzero, the call fails, and a communicator that exists is aborted as
+ * by banyan_comm_abort(); later waits of the thread end likewise, until the next banyan_on_wait(). NULL: none, as at
+ * first. Local, and of the calling thread alone. */
+void banyan_on_wait(int (*check)(void *context), void *context);
+
 /* Makes a communicator of the ranks that are left after a failure, in the order of their ranks and with the settings of
  * the old one. Collective over them, and once; all call it within the deadline of a call.
  *

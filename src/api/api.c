@@ -177,6 +177,12 @@ static banyan_status refuse_init(banyan_comm *comm) {
   return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
 }
 
+banyan_status banyan_comm_refuse(banyan_comm *comm, banyan_status status, const char *why, int init) {
+  if (!comm || !why || status <= BANYAN_OK || status > BANYAN_ERR_ABORTED)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "comm and why must not be NULL, and status is %d, must be a failure", status);
+  return bny_op_refuse(comm, bny_fail(status, "%s", why), init != 0);
+}
+
 banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
                                 bny_op_key *key) {
   banyan_status status = bny_live_check(live, room, key->all_tokens);

@@ -13,7 +13,13 @@
 /* Returns the moment timeout_ns from now; 0 or less takes the default. It never overflows. */
 int64_t bny_boot_deadline_ns(int64_t timeout_ns);
 
-/* Milliseconds until `moment_ns` for poll(): rounded up, never negative. */
+/* Returns true once the moment has come, or the caller has ended this thread's waits. */
+bool bny_boot_is_late(int64_t moment_ns);
+
+/* Milliseconds until `moment_ns`: rounded up, never negative. */
+int bny_boot_left_ms(int64_t moment_ns);
+
+/* The same for poll(), whose caller comes back: it is no longer than the next look at what interrupts this thread. */
 int bny_boot_poll_ms(int64_t moment_ns);
 
 /* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`. Long lists end in "and 9 more". */

@@ -40,7 +40,7 @@ void bny_boot_flush_children(struct banyan_env *env, int64_t deadline_ns, struct
   *lost = NULL;
   nfds_t nwaiting = 1;
   while (nwaiting > 0) {
-    bool late = !polls || bny_clock_ns() >= deadline_ns; /* without memory a single round must do */
+    bool late = !polls || bny_boot_is_late(deadline_ns); /* without memory a single round must do */
     nwaiting = send_round(env, late, polls, lost);
     if (nwaiting > 0) poll(polls, nwaiting, bny_boot_poll_ms(deadline_ns));
   }
@@ -48,7 +48,7 @@ void bny_boot_flush_children(struct banyan_env *env, int64_t deadline_ns, struct
 }
 
 static void flush_parent(struct bny_boot_link *parent, int64_t deadline_ns) {
-  while (parent->fd >= 0 && bny_boot_link_send(parent) == BNY_BOOT_MORE && bny_clock_ns() < deadline_ns) {
+  while (parent->fd >= 0 && bny_boot_link_send(parent) == BNY_BOOT_MORE && !bny_boot_is_late(deadline_ns)) {
     struct pollfd event = {.fd = parent->fd, .events = POLLOUT};
     poll(&event, 1, bny_boot_poll_ms(deadline_ns));
   }

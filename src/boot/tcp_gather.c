@@ -180,7 +180,7 @@ static nfds_t fill_polls(struct gathering *gathering) {
 static banyan_status round_of_news(struct gathering *gathering, bool *complete) {
   struct banyan_env *env = gathering->env;
   struct bny_boot_link *parent = &env->parent;
-  if (bny_clock_ns() >= gathering->deadline_ns) return fail_missing(gathering);
+  if (bny_boot_is_late(gathering->deadline_ns)) return fail_missing(gathering);
   if (parent->fd >= 0) bny_boot_link_send(parent); /* a lost link is noticed below */
   if (poll(gathering->polls, fill_polls(gathering), bny_boot_poll_ms(gathering->deadline_ns)) <= 0) return BANYAN_OK;
   if (gathering->polls[0].revents & ~POLLOUT) {
@@ -204,7 +204,7 @@ static banyan_status run(struct gathering *gathering, const void *mine) {
     gathering->arrived[0] = true;
     if (gathering->bytes > 0) memmove(gathering->all, mine, gathering->bytes);
   } else {
-    const struct bny_boot_frame own = {.left_ms = (uint32_t)bny_boot_poll_ms(gathering->deadline_ns),
+    const struct bny_boot_frame own = {.left_ms = (uint32_t)bny_boot_left_ms(gathering->deadline_ns),
                                        .rank = (uint32_t)env->settings.rank};
     status = post_block(gathering, &own, mine);
   }

@@ -281,7 +281,7 @@ static banyan_status let_all_in(struct bny_boot_pending *pending) {
   struct banyan_env *env = pending->env;
   banyan_status status = BANYAN_OK;
   while (!status && !has_met(pending))
-    status = bny_clock_ns() >= pending->deadline_ns ? fail_missing(pending) : round_of_news(pending);
+    status = bny_boot_is_late(pending->deadline_ns) ? fail_missing(pending) : round_of_news(pending);
   close_doors(env);
   if (!status) status = announce(pending);
   return status ? bny_boot_fail_all(env, status) : BANYAN_OK;

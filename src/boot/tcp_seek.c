@@ -55,7 +55,7 @@ static int64_t attempt_limit(const struct seeker *seeker) {
 /* Keeps the reason for the error text. An attempt that the deadline cut short says less than the one before it. */
 static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
-  if (error == ETIMEDOUT && seeker->reason[0] && bny_clock_ns() >= seeker->deadline_ns) return;
+  if (error == ETIMEDOUT && seeker->reason[0] && bny_boot_is_late(seeker->deadline_ns)) return;
   if (error == ECONNREFUSED && seeker->reason[0] && seeker->env->settings.nports > 0) return; /* most ports are free */
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
@@ -137,7 +137,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   struct bny_boot_hello hello = {.version = htole32(BNY_BOOT_VERSION),
                                  .rank = htole32((uint32_t)settings->rank),
                                  .nranks = htole32((uint32_t)settings->nranks),
-                                 .left_ms = htole32((uint32_t)bny_boot_poll_ms(seeker->deadline_ns)),
+                                 .left_ms = htole32((uint32_t)bny_boot_left_ms(seeker->deadline_ns)),
                                  .began_s = htole64(env->began_s)};
   memcpy(hello.job, settings->job, sizeof hello.job);
   if (!get_key(seeker)) return false;
@@ -299,7 +299,7 @@ static banyan_status seek(struct seeker *seeker) {
                       "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
                       "%s: %s",
                       settings->rank, settings->nranks, seeker->env->address, seeker->reason);
-    if (bny_clock_ns() >= seeker->deadline_ns) return fail_late(seeker, begun_ns);
+    if (bny_boot_is_late(seeker->deadline_ns)) return fail_late(seeker, begun_ns);
     pause_before_retry(seeker, &pause_ms);
   }
   return seeker->final;

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "boot/common.h"
-#include "base/clock.h"
 
 int bny_boot_socket_configure(int fd) {
   int on = 1, domain = 0;
@@ -45,7 +44,7 @@ static bool wait_events(int fd, short events, int64_t limit_ns) {
   struct pollfd wait = {.fd = fd, .events = events};
   int ready;
   do ready = poll(&wait, 1, bny_boot_poll_ms(limit_ns));
-  while (ready == 0 ? bny_clock_ns() < limit_ns : ready < 0 && errno == EINTR);
+  while (ready == 0 ? !bny_boot_is_late(limit_ns) : ready < 0 && errno == EINTR && !bny_boot_is_late(limit_ns));
   return ready > 0;
 }
 

@@ -8,6 +8,8 @@
 #include <time.h>
 
 #include "boot/common.h"
+#include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/status.h"
 
 struct thread_rank {
@@ -80,6 +82,22 @@ static banyan_status arrive(struct banyan_threads *group, struct thread_rank *se
   return BANYAN_OK;
 }
 
+/* Brings *until forward to the next look at what interrupts this thread. Returns false if it comes sooner itself. */
+static bool next_look(struct timespec *until) {
+  int64_t look_ns = bny_clock_ns() + BNY_INTERRUPT_MS * INT64_C(1000000);
+  if (look_ns >= until->tv_sec * INT64_C(1000000000) + until->tv_nsec) return false;
+  *until = (struct timespec){look_ns / 1000000000, look_ns % 1000000000};
+  return true;
+}
+
+/* The check is the caller's, and may take long. The caller holds the mutex. */
+static bool is_interrupted(struct banyan_threads *group) {
+  pthread_mutex_unlock(&group->mutex);
+  bool is = bny_interrupted();
+  pthread_mutex_lock(&group->mutex);
+  return is;
+}
+
 static banyan_status gather_locked(struct banyan_threads *group, struct thread_rank *self, const void *mine, void *all,
                                    size_t bytes, int64_t timeout_ns) {
   if (group->failure) return bny_fail(group->failure, "%s", group->failure_text);
@@ -93,8 +111,12 @@ static banyan_status gather_locked(struct banyan_threads *group, struct thread_r
   uint64_t generation = group->generation;
   if (group->narrived == group->nranks) copy_for_all(group);
   int waited = 0;
-  while (generation == group->generation && !group->failure && waited != ETIMEDOUT)
-    waited = pthread_cond_timedwait(&group->changed, &group->mutex, &deadline);
+  while (generation == group->generation && !group->failure && waited != ETIMEDOUT) {
+    struct timespec until = deadline;
+    bool looks = bny_interruptible() && next_look(&until);
+    waited = pthread_cond_timedwait(&group->changed, &group->mutex, &until);
+    if (waited == ETIMEDOUT && looks && !is_interrupted(group)) waited = 0;
+  }
   /* The order matters: a generation that completed is a success, whatever happened afterwards. */
   if (generation != group->generation) return BANYAN_OK;
   if (group->failure) return bny_fail(group->failure, "%s", group->failure_text);

@@ -27,6 +27,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "comm/comm.h"
 #include "exec/wait.h"
 #include "base/log.h"
@@ -146,7 +147,8 @@ static bool await(rendezvous *self, int32_t rank) {
     if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
     int64_t now_ns = bny_clock_ns();
     watch(self, now_ns);
-    bool is_silent = now_ns > self->deadline_ns || now_ns - self->signs[rank].seen_ns > patience_ns;
+    bool is_silent =
+        bny_interrupted() || now_ns > self->deadline_ns || now_ns - self->signs[rank].seen_ns > patience_ns;
     if (is_silent || is_gone(self, rank) || is_done(self)) return round_of(self, rank) >= self->round;
     nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
   }
@@ -167,6 +169,14 @@ static void strike_missing(rendezvous *self, unsigned char *present, int32_t ran
   if (!gone) self->deadline_ns += self->timeout_ns / 2 * 3;
 }
 
+/* The others learn that this rank goes on with none of them. */
+static banyan_status fail_interrupted(rendezvous *self) {
+  strike(self->view, self->transport->rank);
+  post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
+  return bny_fail(BANYAN_ERR_ABORTED, "rank %d was interrupted while it shrank its communicator",
+                  self->transport->rank);
+}
+
 /* Waits for all ranks of the view. *present: those whose post is there. If a peer is two rounds ahead, or in a view
  * without this rank, the others have excluded it. Returns early if is_done(). */
 static banyan_status collect(rendezvous *self, unsigned char *present) {
@@ -177,6 +187,7 @@ static banyan_status collect(rendezvous *self, unsigned char *present) {
   for (int32_t r = 0; r < self->transport->nranks; r++) {
     if (!has(self->view, r) || r == self->transport->rank) continue;
     if (!await(self, r)) {
+      if (bny_interrupted()) return fail_interrupted(self);
       if (is_done(self)) return BANYAN_OK;
       strike_missing(self, present, r);
       continue;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 
 enum { SLEEP_FIRST_NS = 50000, LOOK_EVERY_NS = 5000000 };
 
@@ -164,6 +165,10 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience 
   if (bny_clock_ns() - patience->since_ns < exec->yield_ns) {
     sched_yield();
     return BANYAN_OK;
+  }
+  if (bny_interrupted()) {
+    bny_exec_abort(exec, "interrupted");
+    return bny_exec_check(exec, NULL);
   }
   int64_t left_ns = patience->begun_ns + exec->timeout_ns - bny_clock_ns();
   int64_t sleep_ns = patience->sleep_ns < left_ns ? patience->sleep_ns : left_ns;

@@ -13,11 +13,18 @@
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
+/* Returns what this system lacks that UCX needs. */
+static const char *lacks(void) {
+  if (access("/proc/sys/kernel/random/boot_id", R_OK) != 0)
+    return "; /proc cannot be read here, without which UCX does not work and each rank counts as a node of its own: "
+           "mount it";
+  return access("/sys/class/net", R_OK) != 0 ? "; /sys cannot be read here, where UCX looks for devices: mount it" : "";
+}
+
 static banyan_status fail(const bny_net *net, ucs_status_t status, const char *what) {
   const char *heard = bny_ucx_heard();
-  bool has_proc = access("/proc/sys/kernel/random/boot_id", R_OK) == 0;
   return bny_fail(BANYAN_ERR_SYSTEM, "UCX %s: %s%s%s%s%s", what, net->ucx.ucs_status_string(status), *heard ? " (" : "",
-                  heard, *heard ? ")" : "", has_proc ? "" : "; UCX needs /proc, which cannot be read here: mount it");
+                  heard, *heard ? ")" : "", lacks());
 }
 
 /* ---- the network ------------------------------------------------------------------------------------------------- */
@@ -67,7 +74,7 @@ static banyan_status fail_without_network(void) {
   size_t length = 0;
   if (transports) bny_append(set, sizeof set, &length, "; UCX_TLS is \"%.60s\"", transports);
   if (devices) bny_append(set, sizeof set, &length, "; UCX_NET_DEVICES is \"%.60s\"", devices);
-  return bny_fail(BANYAN_ERR_SYSTEM, "UCX has no transport here that leads to other nodes%s%s%s", set,
+  return bny_fail(BANYAN_ERR_SYSTEM, "UCX has no transport here that leads to other nodes%s%s%s%s", set, lacks(),
                   *heard ? "; UCX: " : "", heard);
 }
 
