@@ -184,7 +184,7 @@ def helix(partial_o, softmax_stats, group):
     comm = communicator(group)
     cp, dim = partial_o.shape[-2:]
     if cp != comm.nranks:
-        raise ValueError(f"partial_o: {cp} entries, and {comm.nranks} ranks")
+        comm._refuse("partial_o", f"{cp} entries, and {comm.nranks} ranks")
     # Tokens of the combine are the ranks that the entries are for.
     rows = partial_o.reshape(-1, cp, dim).transpose(0, 1)
     stats = softmax_stats.reshape(-1, cp, 2).transpose(0, 1)
@@ -235,7 +235,7 @@ def decode_cp_a2a_lse_reduce(o, lse, workspace, cp_rank, cp_size, lse_mode="base
     """o [B, H, cp, D], lse [B, H, cp] -> [B, H, D]: entry [:, :, r] goes to rank r. workspace: a group."""
     comm = communicator(workspace)
     if (cp_rank, cp_size) != (comm.rank, comm.nranks):
-        raise ValueError(f"rank {cp_rank} of {cp_size} here, and {comm.rank} of {comm.nranks} in the communicator")
+        comm._refuse("cp_rank", f"rank {cp_rank} of {cp_size} here, and {comm.rank} of {comm.nranks} in the communicator")
     batch, heads, cp, dim = o.shape
     rows = o.reshape(batch * heads, cp, dim).transpose(0, 1)
     merged = o.new_empty((1, batch * heads, dim))
@@ -259,10 +259,10 @@ def tree_attn_decode(q, k=None, v=None, eps=1e-8, shard_kv_seq=True, use_triton=
 
     comm = communicator(group)
     if (k is None) != (v is None):
-        raise ValueError("k and v are both given, or neither is")
+        comm._refuse("k", "k and v are both given, or neither is")
     if shard_kv_seq:
         if k is None:
-            raise ValueError("k and v are needed, for they are not sharded yet")
+            comm._refuse("k", "k and v are needed, for they are not sharded yet")
         first, number = split(k.shape[-2], comm.nranks, comm.rank)
         k, v = k[..., first : first + number, :], v[..., first : first + number, :]
     if k is None:

@@ -28,6 +28,9 @@ class RankError(RuntimeError):
         self.rank, text = failures[0]
         super().__init__(f"rank {self.rank}: {text}")
 
+    def __reduce__(self) -> Any:
+        return RankError, (list(self.failures.items()),)
+
 
 def run(
     fn: Callable[..., Result], ranks: int = 4, *, args: Sequence[Any] = (), start: str = "fork", **settings: Any
@@ -147,23 +150,44 @@ def _run_threads(fn, ranks, args, settings):
     from ._core import Threads
 
     group = Threads(ranks)
-    results, failures = [None] * ranks, []
+    results, failures, comms = [None] * ranks, [], []
+    stopped = threading.Event()
 
     def body(rank):
         try:
             with Communicator.from_threads(group, rank, **settings) as comm:
                 try:
+                    comms.append(comm)
+                    if stopped.is_set():
+                        return
                     results[rank] = fn(comm, *args)
                 except BaseException:
                     failures.append((rank, traceback.format_exc()))
         except BaseException:
             failures.append((rank, traceback.format_exc()))
+        finally:
+            ended[rank].set()
 
     workers = [threading.Thread(target=body, args=(rank,), name=f"banyan rank {rank}") for rank in range(ranks)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    ended = [threading.Event() for _ in workers]  # Thread.join() of Python 3.11 takes what interrupted it for the end
+    try:
+        for worker in workers:
+            worker.start()
+        for event in ended:
+            event.wait()
+    except BaseException:  # such as KeyboardInterrupt: no rank is left behind
+        stopped.set()
+        for comm in list(comms):
+            if comm.is_open:
+                comm.abort("run() was interrupted")
+        for worker, event in zip(workers, ended):
+            if worker.ident is not None:
+                event.wait()
+        raise
+    finally:
+        for worker, event in zip(workers, ended):
+            if event.is_set():
+                worker.join()
     if failures:
         raise RankError(failures)
     return results

@@ -39,7 +39,8 @@ def _refuse_root(scatter):
 
 
 def _attention_combine(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
-    _refuse_root(scatter)
+    if scatter == "root":
+        _comm(comm)._refuse("scatter", '"root" has no result on other ranks, which an op must have')
     return _comm(comm).attention_combine(q, k, v, seq_lens=seq_lens, scale=scale, scatter=scatter, wire=wire)
 
 

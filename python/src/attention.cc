@@ -109,7 +109,7 @@ nb::object attention_combine(comm &self, nb::handle q, nb::handle k, nb::handle 
   combine_call combine;
   attention_words words WORDS;
   words.gather = gather;
-  read_both(self, q, k, v, words, out, COMBINE_WORDS, &call, &combine);
+  self.read(false, [&] { read_both(self, q, k, v, words, out, COMBINE_WORDS, &call, &combine); });
   const banyan_partial *written = combine.has_output ? &combine.out : nullptr;
   self.call([&] { return banyan_attention_combine(self.handle(), &call.desc, &combine.desc, written); });
   return combine.result(out.is_none() ? q : nb::handle(Py_None));
@@ -121,7 +121,7 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
   comm &owner = op->owner();
   attention_words words WORDS;
   words.gather = gather;
-  read_both(owner, q, k, v, words, out, COMBINE_WORDS, &op->attention, &op->combine);
+  owner.read(true, [&] { read_both(owner, q, k, v, words, out, COMBINE_WORDS, &op->attention, &op->combine); });
   op->outputs = op->combine.result(nb::none());
   for (nb::handle array : {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, sinks,
                            k_scale, v_scale, page_indptr, last_page_len, q_rope, tokens})
@@ -130,8 +130,7 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
   owner.call([&] {
     return banyan_attention_combine_init(owner.handle(), &op->attention.desc, &op->combine.desc, written, &op->op);
   });
-  owner.operations.push_back(op.get());
-  return nb::cast(op.release(), nb::rv_policy::take_ownership);
+  return handed_out(std::move(op));
 }
 
 } // namespace

@@ -98,7 +98,7 @@ nb::object allgather(comm &self, nb::handle mine, nb::handle out, nb::handle cou
   array from, into;
   std::vector<size_t> bytes;
   nb::object all;
-  read_allgather(self, mine, out, counts, &from, &into, &bytes, &all);
+  self.read(false, [&] { read_allgather(self, mine, out, counts, &from, &into, &bytes, &all); });
   self.call([&] { return banyan_allgather(self.handle(), from.data, into.data, bytes.data()); });
   return finished(out.is_none() ? mine : nb::handle(Py_None), all);
 }
@@ -117,7 +117,7 @@ nb::object allgather_init(nb::object self, nb::handle mine, nb::handle out, nb::
 
 nb::object allgather_heads(comm &self, nb::handle mine, nb::handle out, nb::handle counts, nb::handle tokens) {
   heads_call call;
-  call.read(self, self.stream_for(nb::none(), mine), "mine", mine, out, counts, tokens);
+  self.read(false, [&] { call.read(self, self.stream_for(nb::none(), mine), "mine", mine, out, counts, tokens); });
   self.call([&] { return banyan_allgather_heads(self.handle(), &call.desc, call.mine.data, call.all.data); });
   return finished(out.is_none() ? mine : nb::handle(Py_None), call.made);
 }
@@ -151,43 +151,51 @@ void read_shift(comm &self, nb::handle send, nb::handle out, array *from, array 
 nb::object shift(comm &self, nb::handle send, nb::handle distance, nb::handle out) {
   array from, into;
   nb::object received;
-  read_shift(self, send, out, &from, &into, &received);
-  int32_t by = read_int32("distance", distance);
+  int32_t by = 0;
+  self.read(false, [&] {
+    read_shift(self, send, out, &from, &into, &received);
+    by = read_int32("distance", distance);
+  });
   self.call([&] { return banyan_shift(self.handle(), from.data, into.data, from.bytes(), by); });
   return finished(out.is_none() ? send : nb::handle(Py_None), received);
 }
 
 nb::object shift_init(nb::object self, nb::handle send, nb::handle distance, nb::handle out) {
-  int32_t by = read_int32("distance", distance);
+  int32_t by = 0;
   return make_operation(
       self,
       [&](operation &op) {
+        by = read_int32("distance", distance);
         read_shift(op.owner(), send, out, &op.first, &op.second, &op.outputs);
         op.kept.push_back(nb::borrow(send));
       },
-      [by](banyan_comm *comm, operation &op) {
+      [&](banyan_comm *comm, operation &op) {
         return banyan_shift_init(comm, op.first.data, op.second.data, op.first.bytes(), by, &op.op);
       });
 }
 
 void broadcast(comm &self, nb::handle data, nb::handle root) {
-  int32_t from = read_int32("root", root);
+  int32_t from = 0;
   array memory;
-  memory.open("data", data, true, self.device(), self.stream_for(nb::none(), data));
-  memory.want_contiguous();
+  self.read(false, [&] {
+    from = read_int32("root", root);
+    memory.open("data", data, true, self.device(), self.stream_for(nb::none(), data));
+    memory.want_contiguous();
+  });
   self.call([&] { return banyan_broadcast(self.handle(), memory.data, memory.bytes(), from); });
 }
 
 nb::object broadcast_init(nb::object self, nb::handle data, nb::handle root) {
-  int32_t from = read_int32("root", root);
+  int32_t from = 0;
   return make_operation(
       self,
       [&](operation &op) {
+        from = read_int32("root", root);
         op.first.open("data", data, true, op.owner().device(), op.owner().stream_for(nb::none(), data));
         op.first.want_contiguous();
         op.outputs = nb::borrow(data);
       },
-      [from](banyan_comm *comm, operation &op) {
+      [&](banyan_comm *comm, operation &op) {
         return banyan_broadcast_init(comm, op.first.data, op.first.bytes(), from, &op.op);
       });
 }

@@ -300,7 +300,7 @@ namespace {
 
 nb::object combine(comm &self, COMBINE_PARAMETERS) {
   combine_call request;
-  request.read(self, o, lse, sum, out, COMBINE_WORDS);
+  self.read(false, [&] { request.read(self, o, lse, sum, out, COMBINE_WORDS); });
   const banyan_partial *written = request.has_output ? &request.out : nullptr;
   self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, written); });
   return request.result(out.is_none() ? o : nb::handle(Py_None));

@@ -63,7 +63,6 @@ threads::~threads() { banyan_threads_destroy(group_); }
 
 comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes,
            nb::handle algorithm, nb::handle device, double first_timeout_s, int64_t threads_of_rank) {
-  interrupt_prepare();
   banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
   config.timeout_ns = nanoseconds("timeout", timeout_s);
   config.first_timeout_ns = nanoseconds("first_timeout", first_timeout_s);
@@ -84,6 +83,7 @@ comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, ui
   }
   {
     nb::gil_scoped_release without;
+    interrupt_window window;
     if (source.is_none())
       status = banyan_env_create(config.timeout_ns, &env, &bootstrap);
     else if (group)
@@ -92,6 +92,13 @@ comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, ui
   }
   std::string text = status == BANYAN_OK ? "" : banyan_last_error();
   banyan_env_destroy(env);
+  try {
+    throw_pending();
+  } catch (nb::python_error &) {
+    banyan_comm_destroy(comm_);
+    Py_XDECREF(python.type), Py_XDECREF(python.value), Py_XDECREF(python.trace);
+    throw;
+  }
   if (python.value || python.type) {
     PyErr_Restore(python.type, python.value, python.trace);
     throw nb::python_error();
@@ -102,13 +109,80 @@ comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, ui
 comm::comm(banyan_comm *made, const std::string &device) : comm_(made), device_(device) {}
 
 comm::~comm() {
-  if (compiled) jax_forget(this);
+  no_throw quiet;
+  if (compiled && !is_inherited()) jax_forget(this);
   torch_forget(this);
-  for (operation *op : operations) op->free();
+  end();
+}
+
+void comm::end() {
+  while (!operations.empty()) {
+    operation *last = operations.back();
+    operations.pop_back();
+    last->release();
+  }
   banyan_comm *last = comm_;
   comm_ = nullptr;
   nb::gil_scoped_release without;
-  interrupt_destroy(last);
+  interrupt_window window;
+  banyan_comm_destroy(last);
+}
+
+comm::claim::claim(comm &owner) : owner_(owner) {
+  owner.handle();
+  if (owner.is_inherited())
+    refuse_state("this communicator is of the parent of this process, a child of a fork: make one here, or use "
+                 "start=\"spawn\"");
+  if (!owner.try_claim()) refuse_state("another thread uses this communicator now");
+}
+
+comm::claim::~claim() { owner_.unclaim(); }
+
+// First it frees what others have forgotten meanwhile, which may make them forget more.
+void comm::unclaim() {
+  if (discarded_.empty()) return release_claim();
+  no_throw quiet;
+  while (!discarded_.empty()) {
+    std::unique_ptr<operation> last = std::move(discarded_.back());
+    discarded_.pop_back();
+    last->release();
+  }
+  release_claim();
+}
+
+// It may be what keeps the communicator, so it goes last. Its arrays must not go while another thread frees it.
+void comm::discard(std::unique_ptr<operation> forgotten) {
+  if (!is_inherited() && !try_claim()) {
+    discarded_.push_back(std::move(forgotten));
+    return;
+  }
+  no_throw quiet;
+  forgotten->release();
+  if (!is_inherited()) unclaim();
+}
+
+void comm::end_of_operation(banyan_op *op) {
+  nb::gil_scoped_release without;
+  interrupt_window window;
+  banyan_op_free(op);
+}
+
+// A communicator that another thread uses is left alone: the call was none of its calls.
+void comm::report(bool init, const nb::python_error &error) {
+  if (!is_open() || is_inherited() || !try_claim()) return;
+  std::string text;
+  try {
+    text = nb::str(error.value()).c_str();
+  } catch (nb::python_error &) {
+    text = "its arguments cannot be read";
+  }
+  {
+    nb::gil_scoped_release without;
+    interrupt_window window;
+    banyan_comm_refuse(comm_, BANYAN_ERR_ARGUMENT, text.c_str(), init);
+  }
+  unclaim();
+  throw_pending();
 }
 
 banyan_comm *comm::handle() const {
@@ -118,12 +192,12 @@ banyan_comm *comm::handle() const {
 
 void comm::close() {
   if (!comm_) return;
-  claim claimed(*this);
-  for (operation *op : operations) op->free();
-  banyan_comm *last = comm_;
-  comm_ = nullptr;
-  nb::gil_scoped_release without;
-  interrupt_destroy(last);
+  if (is_inherited()) return end();
+  {
+    claim claimed(*this);
+    end();
+  }
+  throw_pending();
 }
 
 void comm::abort(nb::handle reason) { banyan_comm_abort(handle(), read_text("reason", reason)); }
@@ -136,7 +210,12 @@ void comm::fail(banyan_status status) {
 nb::tuple comm::shrink() {
   std::vector<int32_t> members(static_cast<size_t>(nranks()), -1);
   banyan_comm *shrunk = nullptr;
-  call([&] { return banyan_comm_shrink(comm_, members.data(), &shrunk); });
+  try {
+    call([&] { return banyan_comm_shrink(comm_, members.data(), &shrunk); });
+  } catch (nb::python_error &) {
+    banyan_comm_destroy(shrunk);
+    throw;
+  }
   nb::list old_ranks;
   for (int32_t i = 0; i < banyan_comm_nranks(shrunk); i++) old_ranks.append(members[static_cast<size_t>(i)]);
   return nb::make_tuple(nb::capsule(shrunk, "banyan_comm"), old_ranks);

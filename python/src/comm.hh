@@ -38,6 +38,7 @@ public:
 
   banyan_comm *handle() const;
   bool is_open() const { return comm_ != nullptr; }
+  bool is_inherited() const { return made_in_ != forks(); } // this is the child of a fork
   const std::string &device() const { return device_; }
   int32_t rank() const { return banyan_comm_rank(handle()); }
   int32_t nranks() const { return banyan_comm_nranks(handle()); }
@@ -54,32 +55,50 @@ public:
     banyan_status status;
     {
       nb::gil_scoped_release without;
-      interrupt_window window(comm_);
+      interrupt_window window;
       status = body();
     }
+    throw_pending();
     if (status != BANYAN_OK) fail(status);
   }
   [[noreturn]] void fail(banyan_status status);
+
+  // Reads the arguments of a collective call. Its failure is reported to the peers, who do not wait for this rank then.
+  template <class reader> void read(bool init, reader body) {
+    try {
+      body();
+    } catch (nb::python_error &error) {
+      report(init, error);
+      throw;
+    }
+  }
 
   // The same for calls that hold no GIL and raise nothing. False: another thread uses the communicator.
   bool try_claim() { return !busy_.exchange(true, std::memory_order_acquire); }
   void release_claim() { busy_.store(false, std::memory_order_release); }
 
+  // Frees an operation that Python has forgotten: at once, or after the call that another thread is in.
+  void discard(std::unique_ptr<operation> forgotten);
+  void end_of_operation(banyan_op *op); // waits without the GIL
+
   std::vector<operation *> operations;
   bool compiled = false; // functions of JAX know it
   int64_t number = 0;    // ops of torch know it by this handle; 0: they do not
 
-private:
-  // One thread at a time may use a communicator. Another gets an exception, and not undefined behaviour.
+  // One thread at a time may use a communicator. Another gets an exception, and not undefined behaviour. Needs the GIL.
   struct claim {
-    explicit claim(comm &owner) : owner_(owner) {
-      owner.handle();
-      if (!owner.try_claim()) refuse_state("another thread uses this communicator now");
-    }
-    ~claim() { owner_.release_claim(); }
+    explicit claim(comm &owner);
+    ~claim();
     comm &owner_;
   };
 
+private:
+  void report(bool init, const nb::python_error &error);
+  void end();
+  void unclaim();
+
+  std::vector<std::unique_ptr<operation>> discarded_;
+  unsigned made_in_ = forks();
   banyan_comm *comm_ = nullptr;
   std::string device_;
   std::atomic<bool> busy_{false};
@@ -181,7 +200,8 @@ public:
 
   comm &owner() const { return *comm_; }
   banyan_op *handle() const;
-  void free();
+  void free();    // for Python: StateError while another thread uses the communicator
+  void release(); // for who has claimed the communicator
   void start();
   bool test();
   nb::object wait();
@@ -210,15 +230,31 @@ private:
   comm *comm_;
 };
 
+// What Python holds of an operation, which may outlive it for as long as another thread is in a call.
+class operation_handle {
+public:
+  explicit operation_handle(std::unique_ptr<operation> held) : held_(std::move(held)) {}
+  operation_handle(const operation_handle &) = delete;
+  ~operation_handle() { held_->owner().discard(std::move(held_)); }
+  operation &get() const { return *held_; }
+
+private:
+  std::unique_ptr<operation> held_;
+};
+
+inline nb::object handed_out(std::unique_ptr<operation> made) {
+  made->owner().operations.push_back(made.get());
+  return nb::cast(new operation_handle(std::move(made)), nb::rv_policy::take_ownership);
+}
+
 // An operation of the communicator `self`, whose arguments `read` reads and `make` gives to the library.
 template <class reader, class maker> nb::object make_operation(nb::object self, reader read, maker make) {
   auto op = std::make_unique<operation>(self);
   comm &owner = op->owner();
-  read(*op);
   operation &made = *op;
+  owner.read(true, [&] { read(made); });
   owner.call([&] { return make(owner.handle(), made); });
-  owner.operations.push_back(op.get());
-  return nb::cast(op.release(), nb::rv_policy::take_ownership);
+  return handed_out(std::move(op));
 }
 
 void define_calls(nb::class_<comm> &type);

@@ -24,9 +24,24 @@ nb::object pending() {
 
 } // namespace
 
+void throw_pending() {
+  if (PyErr_Occurred()) throw nb::python_error();
+}
+
+no_throw::~no_throw() {
+  if (!PyErr_Occurred()) return;
+  if (!PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+    PyErr_WriteUnraisable(nullptr);
+    return;
+  }
+  PyErr_Clear();
+  PyErr_SetInterrupt();
+}
+
 void raise_status(banyan_status status, int32_t rank, const char *text) {
   std::string copy = text ? text : banyan_last_error();
   // After Ctrl-C the exception is KeyboardInterrupt, and not that the communicator was aborted by it.
+  throw_pending();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
   nb::object make = nb::module_::import_("banyan.errors").attr("make_error");
   raise(make(static_cast<int>(status), copy, rank), nb::object());

@@ -15,6 +15,19 @@ namespace nb = nanobind;
 // Throws the exception of `status`. Its text is banyan_last_error(), or `text` if that is given.
 [[noreturn]] void raise_status(banyan_status status, int32_t rank, const char *text = nullptr);
 
+// Throws the exception that a handler of a signal has raised in a wait, if there is one.
+void throw_pending();
+
+// For destructors, which cannot throw: an exception of before is kept, and what handlers raise meanwhile comes later.
+class no_throw {
+public:
+  no_throw() = default;
+  ~no_throw();
+
+private:
+  nb::error_scope before_;
+};
+
 // Throws ArgumentError, which names the argument. The Python exception that is set, if any, becomes its cause.
 [[noreturn]] void refuse(const char *argument, const std::string &text);
 

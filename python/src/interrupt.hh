@@ -1,28 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C ends a wait of the main thread: it aborts the communicator that this thread waits in.
-//
-// Python's handler of SIGINT only notes the signal, and the main thread looks when it runs Python again. A thread of
-// the library's own therefore learns of the signal, by a handler before Python's. Calls pay two atomic stores for it.
+// Handlers of signals run while the main thread waits, as Python has them at that moment. If one raises, as that of
+// Ctrl-C does, the library ends the wait. The exception is pending then, and the caller throws it.
 #pragma once
-#include "banyan.h"
 
 namespace bny {
 
-// Prepares for Ctrl-C, if the calling thread is the main thread and SIGINT has a handler of Python. The caller holds
-// the GIL.
+// Called once, with the GIL.
 void interrupt_prepare();
 
-// The main thread is in a call of this communicator while the object lives. In other threads it does nothing.
+// The calling thread is in a call that may wait while the object lives. Only the main thread of Python is concerned.
 class interrupt_window {
 public:
-  explicit interrupt_window(banyan_comm *comm);
+  interrupt_window();
   ~interrupt_window();
 
 private:
   bool watched_;
 };
 
-// Frees a communicator, which nobody then aborts.
-void interrupt_destroy(banyan_comm *comm);
+// How often this process and its ancestors have been forked off: a child has another number than its parent.
+unsigned forks();
 
 } // namespace bny

@@ -32,6 +32,7 @@ nb::tuple split(int32_t count, int32_t parts, int32_t index) {
 } // namespace
 
 NB_MODULE(_core, module) {
+  interrupt_prepare();
   // Scripts that end without close() would get a list of all types on stderr.
   nb::set_leak_warnings(false);
   module.doc() = "The calls of libbanyan. Use the package banyan, which has all of it.";
@@ -71,6 +72,13 @@ NB_MODULE(_core, module) {
       .def("abort", &comm::abort, nb::arg("reason") = nb::none(),
            "Ends all calls on all ranks with AbortedError. Any thread may call it, at any time.")
       .def("describe", &comm::describe, "What was found and chosen, in one paragraph.")
+      .def(
+          "_refuse",
+          [](comm &self, const char *argument, const std::string &text) {
+            self.read(false, [&] { refuse(argument, text); });
+          },
+          nb::arg("argument"), nb::arg("text"),
+          "Raises ArgumentError in place of a collective call, which peers learn.")
       .def("_shrink", &comm::shrink);
   define_combine(type);
   define_calls(type);

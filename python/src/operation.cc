@@ -47,7 +47,7 @@ operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<co
 operation::~operation() {
   auto &all = comm_->operations;
   all.erase(std::remove(all.begin(), all.end(), this), all.end());
-  free();
+  release();
 }
 
 banyan_op *operation::handle() const {
@@ -57,14 +57,21 @@ banyan_op *operation::handle() const {
 
 void operation::free() {
   if (!op) return;
-  if (started && comm_->is_open() && banyan_comm_status(comm_->handle()) == BANYAN_OK) {
-    // It is not freed between start and wait. The peers have started it as well, so that the wait ends.
-    nb::gil_scoped_release without;
-    banyan_wait(op);
+  if (comm_->is_inherited()) return release();
+  {
+    comm::claim claimed(*comm_);
+    release();
   }
-  banyan_op_free(op);
+  throw_pending();
+}
+
+// One that is under way is waited for: the peers have started it as well, so that the wait ends.
+void operation::release() {
+  if (!op) return;
+  banyan_op *last = op;
   op = nullptr;
   started = false;
+  comm_->end_of_operation(last);
 }
 
 void operation::start() {
@@ -157,22 +164,36 @@ void operation::set_tokens(nb::handle number) {
   *place = read_int32("tokens", number);
 }
 
+namespace {
+
+template <class result, class... types> auto on(result (operation::*method)(types...)) {
+  return [method](operation_handle &self, types... given) -> result { return (self.get().*method)(given...); };
+}
+
+template <class result> auto on(result (operation::*method)() const) {
+  return [method](operation_handle &self) -> result { return (self.get().*method)(); };
+}
+
+} // namespace
+
 void define_operation(nb::module_ &module) {
-  nb::class_<operation>(module, "Operation",
-                        "A persistent operation: planned once, run as op(), or by start(), test() and wait(). All\n"
-                        "ranks start those of a communicator in the same order.")
-      .def("__call__", &operation::run, "Runs the operation, and returns `outputs`.")
-      .def("start", &operation::start, "Begins a run, and does what needs no waiting.")
-      .def("test", &operation::test, "Makes progress. Returns whether the run is complete.")
-      .def("wait", &operation::wait, "Waits for the run that was started, and returns `outputs`.")
-      .def("info", &operation::info, "How it was planned, and what its last run has sent, as a dictionary.")
-      .def("timed", &operation::timed, nb::arg("runs"),
+  nb::class_<operation_handle>(
+      module, "Operation",
+      "A persistent operation: planned once, run as op(), or by start(), test() and wait(). All\n"
+      "ranks start those of a communicator in the same order.")
+      .def("__call__", on(&operation::run), "Runs the operation, and returns `outputs`.")
+      .def("start", on(&operation::start), "Begins a run, and does what needs no waiting.")
+      .def("test", on(&operation::test), "Makes progress. Returns whether the run is complete.")
+      .def("wait", on(&operation::wait), "Waits for the run that was started, and returns `outputs`.")
+      .def("info", on(&operation::info), "How it was planned, and what its last run has sent, as a dictionary.")
+      .def("timed", on(&operation::timed), nb::arg("runs"),
            "Runs it `runs` times without Python in between, and returns the seconds: what the calls cost in C.")
-      .def("describe", &operation::describe, "What this rank runs: its steps, one a line.")
-      .def("free", &operation::free, "Frees it. Closing the communicator does so as well.")
-      .def_prop_rw("tokens", &operation::tokens, &operation::set_tokens,
+      .def("describe", on(&operation::describe), "What this rank runs: its steps, one a line.")
+      .def("free", on(&operation::free), "Frees it. Closing the communicator does so as well.")
+      .def_prop_rw("tokens", on(&operation::tokens), on(&operation::set_tokens),
                    "How many tokens the next run has, where the operation was made with a number; None: all.")
-      .def_ro("outputs", &operation::outputs, "The arrays that a run writes.");
+      .def_prop_ro(
+          "outputs", [](operation_handle &self) { return self.get().outputs; }, "The arrays that a run writes.");
 }
 
 } // namespace bny

@@ -34,9 +34,12 @@ nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb
   comm &self = comm_of(number);
   combine_call request;
   nb::object none = nb::none(), start = nb::str("-inf"), root = nb::int_(0);
-  request.read(self, o, lse, none, out, {base, empty, none, none, start, none, scatter, root, order, wire, none, none});
-  if (request.desc.scatter == BANYAN_SCATTER_ROOT)
-    refuse("scatter", "\"root\" has no result on other ranks, which an op must have");
+  self.read(false, [&] {
+    request.read(self, o, lse, none, out,
+                 {base, empty, none, none, start, none, scatter, root, order, wire, none, none});
+    if (request.desc.scatter == BANYAN_SCATTER_ROOT)
+      refuse("scatter", "\"root\" has no result on other ranks, which an op must have");
+  });
   self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
   return out.is_none() ? request.result(none) : none;
 }

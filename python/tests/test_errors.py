@@ -181,38 +181,230 @@ def test_two_threads_in_one_communicator():
     assert banyan.run(body, ranks=2, timeout=60) == [True] * 2
 
 
+# Rank 1 is a thread that does nothing until rank 0, in the main thread, has been interrupted in a wait for it.
 INTERRUPTED = """
-import signal, threading, time, banyan
-group = banyan.Threads(2)
+import gc, os, signal, sys, threading, time, banyan
+where, raises = sys.argv[1:]
+seen = []
+def handler(number, frame):
+    seen.append(number)
+    if raises == "raise" or len(seen) > 2:
+        raise KeyboardInterrupt
+group, over = banyan.Threads(2), threading.Event()
 def other():
+    if where in ("threads", "env"):
+        return over.wait(300)
     with banyan.Communicator.from_threads(group, 1, timeout=300) as comm:
-        while not comm.failed:
-            time.sleep(0.01)
+        op = comm.barrier_init()
+        if where == "shrink":
+            comm.abort()
+        over.wait(300)
 peer = threading.Thread(target=other)
 peer.start()
-comm = banyan.Communicator.from_threads(group, 0, timeout=300)
-try:
+def go():
+    if where == "env":
+        os.environ.update(RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="9", BANYAN_SECRET="x" * 32)
+        signal.signal(signal.SIGINT, handler)
+        print("waits", flush=True)
+        banyan.Communicator.from_env(timeout=300)
+    if where == "threads":
+        signal.signal(signal.SIGINT, handler)
+        print("waits", flush=True)
+        banyan.Communicator.from_threads(group, 0, timeout=300)
+    comm = banyan.Communicator.from_threads(group, 0, timeout=300)
+    op = comm.barrier_init()
+    signal.signal(signal.SIGINT, handler)  # not the one that was there when the communicator was made
+    if where == "shrink":
+        while not comm.failed:
+            time.sleep(0.01)
+    elif where != "call":
+        op.start()
     print("waits", flush=True)
-    comm.barrier()
+    if where == "call":
+        comm.barrier()
+    elif where == "shrink":
+        comm.shrink()
+    elif where == "free":
+        op.free()
+    elif where == "close":
+        comm.close()
+    else:
+        del op
+    time.sleep(1)
+try:
+    go()
 except KeyboardInterrupt:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    print("interrupted", comm.failed, comm.error)
-    comm.abort()
+    over.set()  # before what go() had is freed, which waits for the other rank where the signal came too early
+    print("interrupted", len(seen), flush=True)
 peer.join()
-comm.close()
 """
 
 
-def test_interrupt_ends_a_wait():
-    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout.readline() == "waits\n"
-        # Signals are sent until one has ended the wait, which takes five minutes without.
+@pytest.mark.parametrize("raises", ["raise", "return"])
+@pytest.mark.parametrize("where", ["call", "env", "threads", "shrink", "free", "close", "del"])
+def test_handlers_run_in_waits(where, raises):
+    """Each wait takes five minutes without. A handler that returns does not end it."""
+    command = [sys.executable, "-c", INTERRUPTED, where, raises]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "waits\n", child.stderr.read()
         deadline = time.monotonic() + 60
         while child.poll() is None and time.monotonic() < deadline:
             child.send_signal(signal.SIGINT)
             time.sleep(0.2)
-        said, _ = child.communicate(timeout=60)
-    assert child.returncode == 0 and said.startswith("interrupted")
+        said, errors = child.communicate(timeout=60)
+    assert child.returncode == 0 and said.startswith("interrupted"), said + errors
+    assert raises == "raise" or int(said.split()[1]) > 2
+
+
+THREADS_INTERRUPTED = """
+import signal, threading, banyan
+met = threading.Barrier(3)
+def body(comm):
+    met.wait()
+    if comm.rank == 0:
+        comm.barrier()
+    else:
+        while not comm.failed:
+            pass
+threading.Thread(target=lambda: (met.wait(), signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))).start()
+try:
+    banyan.run(body, ranks=2, start="thread", timeout=300)
+except KeyboardInterrupt:
+    print([thread.name for thread in threading.enumerate() if thread.name.startswith("banyan")])
+"""
+
+
+def test_interrupt_leaves_no_ranks_that_are_threads():
+    said = subprocess.run([sys.executable, "-c", THREADS_INTERRUPTED], stdout=subprocess.PIPE, text=True, timeout=120)
+    assert said.stdout == "[]\n"
+
+
+REFUSALS = {
+    "strides": lambda comm, o, lse: comm.combine(o.transpose(0, 2, 1), lse),
+    "dtype": lambda comm, o, lse: comm.combine(o.astype(np.float64), lse),
+    "shape": lambda comm, o, lse: comm.combine(o, lse[:1]),
+    "word": lambda comm, o, lse: comm.combine(o, lse, scatter="head"),
+    "no array": lambda comm, o, lse: comm.combine(None, lse),
+    "init": lambda comm, o, lse: comm.combine_init(o, lse, base="10"),
+    "attention": lambda comm, o, lse: comm.attention_combine(o, o, o),
+    "attention_init": lambda comm, o, lse: comm.attention_combine_init(o, o, o, window="all"),
+    "allgather": lambda comm, o, lse: comm.allgather(o[:, ::2]),
+    "allgather_heads": lambda comm, o, lse: comm.allgather_heads(o, counts=[1]),
+    "shift": lambda comm, o, lse: comm.shift(o, "far"),
+    "shift_init": lambda comm, o, lse: comm.shift_init(o, "far"),
+    "broadcast": lambda comm, o, lse: comm.broadcast(o, "first"),
+    "broadcast_init": lambda comm, o, lse: comm.broadcast_init(o[:, ::2]),
+}
+
+
+@pytest.mark.parametrize("start", ["thread", "fork"])
+def test_refusals_reach_peers(start):
+    """They need not wait for a rank whose arguments Python refuses, and all go on."""
+
+    def body(comm):
+        o, lse = partials(comm.rank, SHAPE)
+        for name, call in REFUSALS.items():
+            if comm.rank == 1:
+                with pytest.raises((banyan.ArgumentError, TypeError)) as own:
+                    call(comm, o, lse)
+                assert not isinstance(own.value, banyan.PeerError), name
+            else:
+                with pytest.raises(banyan.PeerError, match="rank 1 refused its call"):
+                    comm.combine(o, lse) if comm.rank else comm.barrier_init()
+            assert not comm.failed, name
+        return comm.combine(o, lse)[0]
+
+    results = banyan.run(body, ranks=3, start=start, timeout=300)
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_errors_can_be_pickled():
+    import pickle
+
+    from banyan import errors
+
+    for kind in errors._CLASSES:
+        error = kind("a text", 3)
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind and str(again) == "a text" and again.rank == 3
+    error = banyan.RankError([(2, "two"), (0, "zero")])
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is banyan.RankError and str(again) == str(error)
+    assert again.rank == 2 and again.failures == error.failures
+
+
+def test_operations_freed_by_other_threads():
+    """Threads free operations, or forget them, while others call: they get StateError, or it is done later."""
+    group = banyan.Threads(2)
+    over = threading.Event()
+    shared = [[], []]
+
+    def forget(rank):
+        while not over.is_set():
+            try:
+                op = shared[rank].pop()
+            except IndexError:
+                time.sleep(0)
+                continue
+            try:
+                op.free()
+            except banyan.StateError:
+                pass
+            del op
+
+    def again(call):
+        while True:
+            try:
+                return call()
+            except banyan.StateError:  # another thread frees an operation now
+                pass
+
+    def body(rank):
+        comm = banyan.Communicator.from_threads(group, rank, timeout=300)
+        for step in range(100):
+            made = [again(lambda: comm.broadcast_init(np.zeros(100))), again(comm.barrier_init)]
+            again(made[step % 2].start)
+            shared[rank].extend(made)
+            del made
+            again(comm.barrier)
+        again(comm.close)
+
+    workers = [threading.Thread(target=body, args=(rank,)) for rank in range(2)]
+    others = [threading.Thread(target=forget, args=(rank % 2,)) for rank in range(4)]
+    for thread in workers + others:
+        thread.start()
+    for thread in workers:
+        thread.join()
+    over.set()
+    for thread in others:
+        thread.join()
+
+
+def test_child_of_a_fork_takes_no_part():
+    def body(comm):
+        o, lse = arrays()
+        op = comm.combine_init(o, lse)
+        op.start()
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in (op.wait, comm.barrier, lambda: comm.combine(o, lse), comm.shrink):
+                try:
+                    call()
+                except banyan.StateError as error:
+                    refused += "child of a fork" in str(error)
+            comm.abort()
+            op.free()
+            del op
+            comm.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+        op.wait()
+        comm.barrier()
+        return True
+
+    assert banyan.run(body, ranks=2, timeout=300) == [True] * 2
 
 
 def test_own_allgather_is_checked():
