@@ -245,13 +245,17 @@ static bool overlap(const void *first, size_t first_bytes, const void *second, s
   return first_bytes && second_bytes && a < b + second_bytes && b < a + first_bytes;
 }
 
+/* No machine has more. A larger number is an error of the caller, whose memory nobody may touch for it. */
+static const size_t bytes_max = (size_t)1 << 44;
+
 static banyan_status check_gather(banyan_comm *comm, const void *mine, const void *all, const size_t *counts) {
   if (!comm || !counts) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and counts must not be NULL");
   size_t total = 0, before = 0;
   for (int32_t i = 0; i < comm->nranks; i++) {
     if (i == comm->rank) before = total;
-    if (__builtin_add_overflow(total, counts[i], &total) || total > INT64_MAX / 2)
-      return bny_fail(BANYAN_ERR_ARGUMENT, "counts[%d] is %zu: the sum overflows", i, counts[i]);
+    if (__builtin_add_overflow(total, counts[i], &total) || total > bytes_max)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "counts[%d] is %zu: the sum of counts is larger than any memory (%zu bytes)",
+                      i, counts[i], bytes_max);
   }
   if ((total && !all) || (counts[comm->rank] && !mine))
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", total && !all ? "all" : "mine");
@@ -279,7 +283,8 @@ banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *a
 }
 
 static banyan_status check_bytes(size_t bytes) {
-  return bytes <= INT64_MAX / 2 ? BANYAN_OK : bny_fail(BANYAN_ERR_ARGUMENT, "bytes is %zu: too large", bytes);
+  if (bytes <= bytes_max) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "bytes is %zu: larger than any memory (%zu bytes)", bytes, bytes_max);
 }
 
 static banyan_status check_shift(banyan_comm *comm, const void *send, const void *receive, size_t bytes) {
