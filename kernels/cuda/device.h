@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device functions that kernels use, and their only access to a device. nvcc compiles device_ptx.h, a host compiler
- * (-x c++) emulate.h, which has the same functions, so that kernels also run on a CPU in tests.
+ * The device functions that kernels use, and their only access to a device. nvcc compiles device_ptx.h. Tests compile
+ * kernels for a CPU: they define BNY_DEVICE_EMULATOR as the name of a header that has the same functions.
  *
  * Rules for kernels:
  * - Grids and blocks have one dimension; blocks consist of complete warps.
@@ -88,8 +88,10 @@ enum { BNY_WARP_LANES = 32 };
 
 #ifdef __CUDACC__
 #include "cuda/device_ptx.h"
+#elif defined(BNY_DEVICE_EMULATOR)
+#include BNY_DEVICE_EMULATOR
 #else
-#include "cuda/emulate.h"
+#error "this header is for a CUDA compiler"
 #endif
 
 /* ---- built on the above ------------------------------------------------------------------------------------------ */

@@ -32,7 +32,7 @@ else
 EXTRA_LTLIBRARIES += libbanyan_emulator.la libbanyan_emulate.la
 endif
 libbanyan_emulator_la_SOURCES = \
-  kernels/cuda/emulate.cc kernels/cuda/emulate.h kernels/cuda/emulate_sum.h kernels/cuda/emulate_warpgroup.h
+  %D%/emulate.cc %D%/emulate.hh %D%/emulate_sum.hh %D%/emulate_warpgroup.hh
 libbanyan_emulator_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS)
 libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
 libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs nvcc's PTX of kernels on the emulator of kernels/cuda/emulate.h. Each emulated thread interprets instructions
+ * Runs nvcc's PTX of kernels on the emulator of tests/emulate/emulate.hh. Each emulated thread interprets instructions
  * instead of running a node compiler's code.
  *
  * The effect of an instruction follows from the PTX ISA (of CUDA 13, chapters "Instruction Set", "Memory Consistency

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The emulator: fibers, their scheduler, and their shared state. See emulate.h. */
+ * The emulator: fibers, their scheduler, and their shared state. See emulate.hh. */
 #include <sys/mman.h>
 
 #include <atomic>

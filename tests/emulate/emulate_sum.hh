@@ -5,8 +5,8 @@
  * Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021).
  * All terms are aligned to the largest one and truncated below it, then added without rounding, and the sum is
  * truncated to f32. The terms keep one bit more than f32 has, the fewest that has been found since V100. */
-#ifndef BNY_CUDA_EMULATE_SUM_H
-#define BNY_CUDA_EMULATE_SUM_H
+#ifndef BNY_TESTS_EMULATE_SUM_HH
+#define BNY_TESTS_EMULATE_SUM_HH
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The warpgroup functions of device.h on a CPU. A warp multiplies its rows at the call, not at the wait. */
-#ifndef BNY_CUDA_EMULATE_WARPGROUP_H
-#define BNY_CUDA_EMULATE_WARPGROUP_H
+#ifndef BNY_TESTS_EMULATE_WARPGROUP_HH
+#define BNY_TESTS_EMULATE_WARPGROUP_HH
 
 struct bny_group_operand {
   const unsigned char *at;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions of device.h on a CPU, for tests, and the emulator that runs kernels with them.
+ * The functions of kernels/cuda/device.h on a CPU, for tests, and the emulator that runs kernels with them.
  *
  * All threads of all launches are fibers of one OS thread. A seeded random scheduler picks which one continues at each
  * of the functions below, so a failure can be repeated by its seed. Devices are numbers. Launches of one stream of a
@@ -12,8 +12,8 @@
  * fence for aliases. Threads of the same block see all stores at once. Asynchronous copies are delayed until a thread
  * waits for them. Loads are never early. All lanes of a warp must meet in the same function. A deadlock fails at once,
  * and so does a spin beyond the limit of steps. Time is counted in steps. */
-#ifndef BNY_CUDA_EMULATE_H
-#define BNY_CUDA_EMULATE_H
+#ifndef BNY_TESTS_EMULATE_HH
+#define BNY_TESTS_EMULATE_HH
 
 #include <cmath>
 #include <cstddef>
@@ -21,8 +21,8 @@
 #include <cstring>
 #include <functional>
 
-#include "cuda/emulate_sum.h"
 #include "merge_math.h"
+#include "tests/emulate/emulate_sum.hh"
 
 /* ---- the emulator ------------------------------------------------------------------------------------------------ */
 
@@ -420,6 +420,6 @@ template <typename T> BNY_DEVICE T *bny_cluster_address(T *shared, uint32_t rank
 BNY_DEVICE void bny_grid_wait(void) { bny_emulated_grid_wait(); }
 BNY_DEVICE void bny_grid_release(void) { bny_emulated_grid_release(); }
 
-#include "cuda/emulate_warpgroup.h"
+#include "tests/emulate/emulate_warpgroup.hh"
 
 #endif
