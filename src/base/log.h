@@ -5,7 +5,7 @@
  *
  *     banyan warn transport, rank 3: ...
  *
- * The word after the level is the folder of the source file or, in src/ itself, the first word of its name. */
+ * The word after the level is the folder of the source file. */
 #ifndef BNY_LOG_H
 #define BNY_LOG_H
 

@@ -3,8 +3,8 @@
  * which rank 0 decides, and becomes a child. Pending connections are served side by side, and each has
  * BNY_BOOT_STRANGER_NS. Their number is limited; at the limit the oldest make room. A port scan, garbage or a silent
  * peer therefore delays no rank. */
-#ifndef BNY_BOOT_TCP_LOBBY_H
-#define BNY_BOOT_TCP_LOBBY_H
+#ifndef BNY_BOOT_TCP_PENDING_H
+#define BNY_BOOT_TCP_PENDING_H
 
 #include "boot/tcp.h"
 

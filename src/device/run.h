@@ -2,8 +2,8 @@
  *
  * Runs on devices, as exec/run.c is for the host. A plan becomes one launch: of the oneshot kernels if they serve it,
  * otherwise of the interpreter with the plan's program. */
-#ifndef BNY_EXEC_DEVICE_RUN_H
-#define BNY_EXEC_DEVICE_RUN_H
+#ifndef BNY_DEVICE_RUN_H
+#define BNY_DEVICE_RUN_H
 
 #include "device/engine.h"
 #include "device/proxy.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shared by tests of local attention: keys and values in memory whose end is guarded, and room for a result. */
-#ifndef TESTS_ATTENTION_LOCAL_H
-#define TESTS_ATTENTION_LOCAL_H
+#ifndef BNY_TESTS_API_ATTENTION_LOCAL_H
+#define BNY_TESTS_API_ATTENTION_LOCAL_H
 
 #include <check.h>
 #include <math.h>

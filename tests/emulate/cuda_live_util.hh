@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs of emulated devices in which not all rows live: what ranks say, and what a plan of all rows would see. */
-#ifndef BNY_TESTS_CUDA_LIVE_UTIL_H
-#define BNY_TESTS_CUDA_LIVE_UTIL_H
+#ifndef BNY_TESTS_EMULATE_CUDA_LIVE_UTIL_HH
+#define BNY_TESTS_EMULATE_CUDA_LIVE_UTIL_HH
 
 #include <cmath>
 #include <cstring>

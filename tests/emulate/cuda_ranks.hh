@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ranks with emulated devices, all in one thread: arenas, launches, and their results. */
-#ifndef BNY_TESTS_CUDA_RANKS_H
-#define BNY_TESTS_CUDA_RANKS_H
+#ifndef BNY_TESTS_EMULATE_CUDA_RANKS_HH
+#define BNY_TESTS_EMULATE_CUDA_RANKS_HH
 
 #include <memory>
 #include <string>

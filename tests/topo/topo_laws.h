@@ -2,8 +2,8 @@
  *
  * These laws hold for any input of the importers. Fuzzers check them, and tests replay what fuzzers found.
  * Each function returns NULL, or a text about the law that is broken. */
-#ifndef TOPO_LAWS_H
-#define TOPO_LAWS_H
+#ifndef BNY_TESTS_TOPO_TOPO_LAWS_H
+#define BNY_TESTS_TOPO_TOPO_LAWS_H
 
 #include <stdbool.h>
 #include <stdint.h>

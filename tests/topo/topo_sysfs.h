@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A made-up /sys in a directory of its own, for tests of probes. */
-#ifndef TOPO_SYSFS_H
-#define TOPO_SYSFS_H
+#ifndef BNY_TESTS_TOPO_TOPO_SYSFS_H
+#define BNY_TESTS_TOPO_TOPO_SYSFS_H
 
 #include <check.h>
 #include <ftw.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tests of topologies share this: dumps of real machines, which are not in this tree, and models made by hand. */
-#ifndef TOPO_UTIL_H
-#define TOPO_UTIL_H
+#ifndef BNY_TESTS_TOPO_TOPO_UTIL_H
+#define BNY_TESTS_TOPO_TOPO_UTIL_H
 
 #include <dirent.h>
 #include <stdbool.h>

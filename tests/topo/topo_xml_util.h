@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tests of the importers of XML share this: an example of each format, and ways to look at the model. */
-#ifndef TOPO_XML_UTIL_H
-#define TOPO_XML_UTIL_H
+#ifndef BNY_TESTS_TOPO_TOPO_XML_UTIL_H
+#define BNY_TESTS_TOPO_TOPO_XML_UTIL_H
 
 #include <check.h>
 #include <stdlib.h>

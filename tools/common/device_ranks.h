@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that are threads of this process, all on one GPU: each has a stream and a communicator. Threads are there for
  * what all ranks must call together; what only puts work on streams one thread may do for all. */
-#ifndef DEVICE_RANKS_H
-#define DEVICE_RANKS_H
+#ifndef BNY_TOOLS_COMMON_DEVICE_RANKS_H
+#define BNY_TOOLS_COMMON_DEVICE_RANKS_H
 
 #include "banyan.h"
 #include "tools/common/gpu.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The time of operations on a device: many runs of each rank in a graph of its own, which are replayed side by side. */
-#ifndef DEVICE_TIME_H
-#define DEVICE_TIME_H
+#ifndef BNY_TOOLS_COMMON_DEVICE_TIME_H
+#define BNY_TOOLS_COMMON_DEVICE_TIME_H
 
 #include "tools/common/device_ranks.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Arrays of f16, bf16, E4M3 and int8, and random numbers that are a function of their index. */
-#ifndef TOOL_FLOAT_H
-#define TOOL_FLOAT_H
+#ifndef BNY_TOOLS_COMMON_FLOAT_H
+#define BNY_TOOLS_COMMON_FLOAT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * is loaded when asked (BANYAN_CUDA_LIBRARY: from another file than libcuda.so.1). Streams are what banyan.h takes.
  *
  * A gpu may be used by all threads that have called gpu_enter(). All calls return false with an error text. */
-#ifndef GPU_H
-#define GPU_H
+#ifndef BNY_TOOLS_COMMON_GPU_H
+#define BNY_TOOLS_COMMON_GPU_H
 
 #include <stdbool.h>
 #include <stddef.h>

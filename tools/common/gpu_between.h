@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A kernel to stand between those that are measured, as a model's kernels stand between combines. It has more code than
  * the instruction caches of an SM hold, and reads twice what the second-level cache holds. The driver compiles it. */
-#ifndef GPU_BETWEEN_H
-#define GPU_BETWEEN_H
+#ifndef BNY_TOOLS_COMMON_GPU_BETWEEN_H
+#define BNY_TOOLS_COMMON_GPU_BETWEEN_H
 
 #include "tools/common/gpu.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The files of a gpu share this. */
-#ifndef GPU_DRIVER_H
-#define GPU_DRIVER_H
+#ifndef BNY_TOOLS_COMMON_GPU_DRIVER_H
+#define BNY_TOOLS_COMMON_GPU_DRIVER_H
 
 #include <cuda.h>
 #include <cudaTypedefs.h>

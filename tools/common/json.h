@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The JSON of all tools has these parts in common. */
-#ifndef TOOL_JSON_H
-#define TOOL_JSON_H
+#ifndef BNY_TOOLS_COMMON_JSON_H
+#define BNY_TOOLS_COMMON_JSON_H
 
 #include <jansson.h>
 

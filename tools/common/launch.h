@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the tools start their ranks, and how they find out that somebody else has. */
-#ifndef BANYAN_TOOLS_LAUNCH_H
-#define BANYAN_TOOLS_LAUNCH_H
+#ifndef BNY_TOOLS_COMMON_LAUNCH_H
+#define BNY_TOOLS_COMMON_LAUNCH_H
 
 #include <stdbool.h>
 

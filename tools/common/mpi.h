@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * MPI for tools that run under mpirun. The functions are in a module of their own, which is loaded under mpirun alone,
  * so that no tool links MPI. */
-#ifndef TOOL_MPI_H
-#define TOOL_MPI_H
+#ifndef BNY_TOOLS_COMMON_MPI_H
+#define BNY_TOOLS_COMMON_MPI_H
 
 #include <stdbool.h>
 #include <stdint.h>

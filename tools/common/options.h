@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The command line of a tool: one table of options drives parsing, --help and the man page. */
-#ifndef TOOL_OPTIONS_H
-#define TOOL_OPTIONS_H
+#ifndef BNY_TOOLS_COMMON_OPTIONS_H
+#define BNY_TOOLS_COMMON_OPTIONS_H
 
 #include <stddef.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A loop that only reads memory: the speed that attention over the same memory is compared with. */
-#ifndef TOOLS_READ_ALL_H
-#define TOOLS_READ_ALL_H
+#ifndef BNY_TOOLS_COMMON_READ_ALL_H
+#define BNY_TOOLS_COMMON_READ_ALL_H
 
 #include <stddef.h>
 #include <stdint.h>

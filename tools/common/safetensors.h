@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads safetensors files: u64 header length, a JSON object of tensors, then their data. The file may come from
  * anywhere: everything it says is checked against its size before it is believed. */
-#ifndef SAFETENSORS_H
-#define SAFETENSORS_H
+#ifndef BNY_TOOLS_COMMON_SAFETENSORS_H
+#define BNY_TOOLS_COMMON_SAFETENSORS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Small things that both tools need: error texts, time, percentiles, numbers and names on the command line. */
-#ifndef TOOL_UTIL_H
-#define TOOL_UTIL_H
+#ifndef BNY_TOOLS_COMMON_UTIL_H
+#define BNY_TOOLS_COMMON_UTIL_H
 
 #include <stdbool.h>
 #include <stddef.h>

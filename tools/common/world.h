@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the ranks of a tool come about: under mpirun from MPI, from the variables RANK and WORLD_SIZE, as local processes
  * that the tool starts itself (--ranks N), or one rank alone. And the little that they tell each other besides. */
-#ifndef TOOL_WORLD_H
-#define TOOL_WORLD_H
+#ifndef BNY_TOOLS_COMMON_WORLD_H
+#define BNY_TOOLS_COMMON_WORLD_H
 
 #include <stdbool.h>
 #include <stddef.h>

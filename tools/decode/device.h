@@ -3,8 +3,8 @@
  * process, all on one device, each with a range of the keys; the time is that of a graph in which every rank runs over
  * and over, on a branch of its own. Each run reads another cache, as many as make four times the second-level cache of
  * the device. */
-#ifndef DECODE_DEVICE_H
-#define DECODE_DEVICE_H
+#ifndef BNY_TOOLS_DECODE_DEVICE_H
+#define BNY_TOOLS_DECODE_DEVICE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keys and values of a decode on a GPU. Gigabytes of random numbers take longer to make than to read, so all of them
  * are a stretch of some millions, over and over, each rank's and each cache's from another place on. */
-#ifndef DECODE_DEVICE_CACHE_H
-#define DECODE_DEVICE_CACHE_H
+#ifndef BNY_TOOLS_DECODE_DEVICE_CACHE_H
+#define BNY_TOOLS_DECODE_DEVICE_CACHE_H
 
 #include "tools/decode/device.h"
 #include "tools/common/device_ranks.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The report of a decode on a GPU, on stdout. */
-#ifndef DECODE_DEVICE_REPORT_H
-#define DECODE_DEVICE_REPORT_H
+#ifndef BNY_TOOLS_DECODE_DEVICE_REPORT_H
+#define BNY_TOOLS_DECODE_DEVICE_REPORT_H
 
 #include "tools/decode/device.h"
 #include "tools/common/gpu.h"

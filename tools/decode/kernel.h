@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Local attention alone, on the host: how fast the threads of one rank read the keys and values that they attend to,
  * beside a loop of as many threads that only reads the same memory, and beside torch. */
-#ifndef DECODE_KERNEL_H
-#define DECODE_KERNEL_H
+#ifndef BNY_TOOLS_DECODE_KERNEL_H
+#define BNY_TOOLS_DECODE_KERNEL_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Runs each method on each layer: checks what it gives, then takes its time. */
-#ifndef DECODE_MEASURE_H
-#define DECODE_MEASURE_H
+#ifndef BNY_TOOLS_DECODE_MEASURE_H
+#define BNY_TOOLS_DECODE_MEASURE_H
 
 #include <stdbool.h>
 

@@ -5,8 +5,8 @@
  *   allreduce3  local attention, then three reductions: of the maximum, of the denominators, of the numerators
  *   fused       attention and the combine as one operation
  *   overlap     the same, which between nodes runs in slices where that pays */
-#ifndef DECODE_METHODS_H
-#define DECODE_METHODS_H
+#ifndef BNY_TOOLS_DECODE_METHODS_H
+#define BNY_TOOLS_DECODE_METHODS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The problem to decode: per layer one query token per sequence against a KV cache, from a file or from a seed. */
-#ifndef DECODE_PROBLEM_H
-#define DECODE_PROBLEM_H
+#ifndef BNY_TOOLS_DECODE_PROBLEM_H
+#define BNY_TOOLS_DECODE_PROBLEM_H
 
 #include <stdbool.h>
 #include <stdint.h>

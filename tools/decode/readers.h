@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A loop that only reads memory, by several threads: what attention over the same memory stands beside. */
-#ifndef DECODE_READERS_H
-#define DECODE_READERS_H
+#ifndef BNY_TOOLS_DECODE_READERS_H
+#define BNY_TOOLS_DECODE_READERS_H
 
 #include <stdbool.h>
 #include <stddef.h>

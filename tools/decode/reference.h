@@ -2,8 +2,8 @@
  * Attention in double precision over the keys and values as they are kept, in the plainest form: what the methods
  * are measured against. The rows are shared out over the ranks, and each rank reads all keys of its rows from the
  * source, not from shards, so that an error in sharding shows. */
-#ifndef DECODE_REFERENCE_H
-#define DECODE_REFERENCE_H
+#ifndef BNY_TOOLS_DECODE_REFERENCE_H
+#define BNY_TOOLS_DECODE_REFERENCE_H
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The report of banyan-decode, as text for people and as JSON for programs. */
-#ifndef REPORT_H
-#define REPORT_H
+#ifndef BNY_TOOLS_DECODE_REPORT_H
+#define BNY_TOOLS_DECODE_REPORT_H
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * PyTorch's attention on the host beside banyan's: scaled_dot_product_attention over random values of the same shape,
  * in a process of python3. */
-#ifndef DECODE_TORCH_H
-#define DECODE_TORCH_H
+#ifndef BNY_TOOLS_DECODE_TORCH_H
+#define BNY_TOOLS_DECODE_TORCH_H
 
 #include <stdbool.h>
 #include <stdint.h>

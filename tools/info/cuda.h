@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CUDA driver's facts about itself and its devices, if there is a driver. */
-#ifndef INFO_CUDA_H
-#define INFO_CUDA_H
+#ifndef BNY_TOOLS_INFO_CUDA_H
+#define BNY_TOOLS_INFO_CUDA_H
 
 struct json_t;
 

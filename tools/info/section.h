@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The sections of banyan-info. Each gathers its facts as JSON once; what people read is printed from the same object,
  * so that both always say the same. */
-#ifndef INFO_SECTION_H
-#define INFO_SECTION_H
+#ifndef BNY_TOOLS_INFO_SECTION_H
+#define BNY_TOOLS_INFO_SECTION_H
 
 #include <jansson.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Data for banyan-perf: made new for every call, from a key and the rank, so that each rank can say what the result
  * is. */
-#ifndef PERF_DATA_H
-#define PERF_DATA_H
+#ifndef BNY_TOOLS_PERF_DATA_H
+#define BNY_TOOLS_PERF_DATA_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * every rank combines over and over, on a branch of its own. Beside it, measured alike: a copy of the partial by every
  * rank, and the three reductions of the Tree Attention paper, of maxima, denominators and numerators, each of them a
  * combine. */
-#ifndef PERF_DEVICE_H
-#define PERF_DEVICE_H
+#ifndef BNY_TOOLS_PERF_DEVICE_H
+#define BNY_TOOLS_PERF_DEVICE_H
 
 #include <stdbool.h>
 #include <stddef.h>

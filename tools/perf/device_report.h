@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The report of combines on a GPU, on stdout. */
-#ifndef PERF_DEVICE_REPORT_H
-#define PERF_DEVICE_REPORT_H
+#ifndef BNY_TOOLS_PERF_DEVICE_REPORT_H
+#define BNY_TOOLS_PERF_DEVICE_REPORT_H
 
 #include "tools/common/gpu.h"
 #include "tools/perf/device.h"

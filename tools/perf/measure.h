@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Takes the times of one case: all methods in one loop, in a rotating order, each call with new data. */
-#ifndef PERF_MEASURE_H
-#define PERF_MEASURE_H
+#ifndef BNY_TOOLS_PERF_MEASURE_H
+#define BNY_TOOLS_PERF_MEASURE_H
 
 #include <stdbool.h>
 

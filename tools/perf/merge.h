@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Merging partials as a careful user of MPI would write it: factors once per row, vectorised loops, the division folded
  * into the factors. With the vectors of the processor at hand, so that banyan is compared with good code. */
-#ifndef PERF_MERGE_H
-#define PERF_MERGE_H
+#ifndef BNY_TOOLS_PERF_MERGE_H
+#define BNY_TOOLS_PERF_MERGE_H
 
 #include <stddef.h>
 #include <stdint.h>

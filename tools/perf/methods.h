@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-perf measures one collective of banyan at one size, and other ways to the same result. */
-#ifndef PERF_METHODS_H
-#define PERF_METHODS_H
+#ifndef BNY_TOOLS_PERF_METHODS_H
+#define BNY_TOOLS_PERF_METHODS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-perf prints a table with comment lines before and after it, or JSON. */
-#ifndef PERF_REPORT_H
-#define PERF_REPORT_H
+#ifndef BNY_TOOLS_PERF_REPORT_H
+#define BNY_TOOLS_PERF_REPORT_H
 
 #include <stdbool.h>
 #include <stdio.h>

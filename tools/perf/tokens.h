@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The cost of another number of tokens: blocking combines whose number changes from call to call, beside combines of
  * the same number over and over. */
-#ifndef PERF_TOKENS_H
-#define PERF_TOKENS_H
+#ifndef BNY_TOOLS_PERF_TOKENS_H
+#define BNY_TOOLS_PERF_TOKENS_H
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The case to plan: ranks and the levels between them, and a collective with its shape. */
-#ifndef PLAN_CASE_H
-#define PLAN_CASE_H
+#ifndef BNY_TOOLS_PLAN_CASE_H
+#define BNY_TOOLS_PLAN_CASE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Counts in plans: rounds, messages and bytes by level, as a rank sees them. */
-#ifndef PLAN_COUNT_H
-#define PLAN_COUNT_H
+#ifndef BNY_TOOLS_PLAN_COUNT_H
+#define BNY_TOOLS_PLAN_COUNT_H
 
 #include "tools/plan/case.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The ways to do a collective, side by side: what each is predicted to cost, which is chosen, and why the others are
  * not. Shared by banyan-plan --cost and --compare and by banyan-topo --explain. */
-#ifndef PLAN_METHODS_H
-#define PLAN_METHODS_H
+#ifndef BNY_TOOLS_PLAN_METHODS_H
+#define BNY_TOOLS_PLAN_METHODS_H
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The views of banyan-plan, each a file of its own. They write text or one JSON object to a stream. */
-#ifndef PLAN_VIEW_H
-#define PLAN_VIEW_H
+#ifndef BNY_TOOLS_PLAN_VIEW_H
+#define BNY_TOOLS_PLAN_VIEW_H
 
 #include <stdio.h>
 

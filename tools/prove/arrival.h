@@ -2,8 +2,8 @@
  * The state of a symbolic run of plans (prove.c, cost.c). A map from (sender, slot, receiver) records when a message
  * was sent, and whether the receiver has waited for it. A queue holds the ranks that can proceed. A waiting rank enters
  * it again only when its message has been sent. */
-#ifndef BNY_PLAN_ARRIVAL_H
-#define BNY_PLAN_ARRIVAL_H
+#ifndef BNY_TOOLS_PROVE_ARRIVAL_H
+#define BNY_TOOLS_PROVE_ARRIVAL_H
 
 #include "plan/plan.h"
 

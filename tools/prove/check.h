@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The part of the proof that needs no run. Every plan is well formed by itself, and its messages agree with the plans
  * of their senders. After this check, every index in a plan may be followed. */
-#ifndef BNY_PLAN_CHECK_H
-#define BNY_PLAN_CHECK_H
+#ifndef BNY_TOOLS_PROVE_CHECK_H
+#define BNY_TOOLS_PROVE_CHECK_H
 
 #include "plan/plan.h"
 

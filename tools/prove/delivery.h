@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Checks what the ranks deliver in a symbolic run: no row twice, and every row the same on all ranks. */
-#ifndef BNY_PLAN_DELIVERY_H
-#define BNY_PLAN_DELIVERY_H
+#ifndef BNY_TOOLS_PROVE_DELIVERY_H
+#define BNY_TOOLS_PROVE_DELIVERY_H
 
 #include "plan/plan.h"
 

@@ -2,8 +2,8 @@
  *
  * Expressions of a symbolic run: a leaf is what a rank copied from its input, and a node is the merge of two. Equal
  * expressions have equal numbers, so "the same bits" is a comparison of integers. */
-#ifndef BNY_PLAN_EXPRESSION_H
-#define BNY_PLAN_EXPRESSION_H
+#ifndef BNY_TOOLS_PROVE_EXPRESSION_H
+#define BNY_TOOLS_PROVE_EXPRESSION_H
 
 #include <stdbool.h>
 #include <stdint.h>

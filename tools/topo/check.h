@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * --check: findings alone, for scripts that watch many machines, also against a profile; and --diff. */
-#ifndef TOPO_CHECK_H
-#define TOPO_CHECK_H
+#ifndef BNY_TOOLS_TOPO_CHECK_H
+#define BNY_TOOLS_TOPO_CHECK_H
 
 #include "tools/topo/view.h"
 

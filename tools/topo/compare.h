@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Compares two models as users see them. Devices are the same if they share a bus id, or else a name, in hosts of the
  * same name; if each model has one host, these are the same. PCI switches count only by the speed of devices below. */
-#ifndef TOPO_COMPARE_H
-#define TOPO_COMPARE_H
+#ifndef BNY_TOOLS_TOPO_COMPARE_H
+#define BNY_TOOLS_TOPO_COMPARE_H
 
 #include "tools/topo/view.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Drawing for the text views of banyan-topo: short strings, colours, names in ranges. */
-#ifndef TOPO_DRAW_H
-#define TOPO_DRAW_H
+#ifndef BNY_TOOLS_TOPO_DRAW_H
+#define BNY_TOOLS_TOPO_DRAW_H
 
 #include <stdio.h>
 

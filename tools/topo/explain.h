@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-topo --explain BYTES: the algorithm chosen for partials of that size on this topology, and the reason. */
-#ifndef TOPO_EXPLAIN_H
-#define TOPO_EXPLAIN_H
+#ifndef BNY_TOOLS_TOPO_EXPLAIN_H
+#define BNY_TOOLS_TOPO_EXPLAIN_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The nodes of a model that get a line in the picture, and which of them look alike. */
-#ifndef TOPO_FOLD_H
-#define TOPO_FOLD_H
+#ifndef BNY_TOOLS_TOPO_FOLD_H
+#define BNY_TOOLS_TOPO_FOLD_H
 
 #include "tools/topo/draw.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
-#ifndef TOPO_INPUTS_H
-#define TOPO_INPUTS_H
+#ifndef BNY_TOOLS_TOPO_INPUTS_H
+#define BNY_TOOLS_TOPO_INPUTS_H
 
 #include "tools/common/util.h"
 

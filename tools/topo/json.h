@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * JSON parts that several views of banyan-topo write. */
-#ifndef TOPO_JSON_H
-#define TOPO_JSON_H
+#ifndef BNY_TOOLS_TOPO_JSON_H
+#define BNY_TOOLS_TOPO_JSON_H
 
 #include <jansson.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lines of the tree: a name with its branch, a speed, and further words if they fit. All lines are collected before the
  * first is written, so that columns align. */
-#ifndef TOPO_LINE_H
-#define TOPO_LINE_H
+#ifndef BNY_TOOLS_TOPO_LINE_H
+#define BNY_TOOLS_TOPO_LINE_H
 
 #include "tools/topo/draw.h"
 #include "tools/topo/fold.h"

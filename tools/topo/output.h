@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Output formats of banyan-topo, one row each, and where the output goes. */
-#ifndef TOPO_OUTPUT_H
-#define TOPO_OUTPUT_H
+#ifndef BNY_TOOLS_TOPO_OUTPUT_H
+#define BNY_TOOLS_TOPO_OUTPUT_H
 
 #include "tools/topo/view.h"
 

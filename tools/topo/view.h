@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The views of banyan-topo: each turns a model and its derived data into text, in a file of its own. */
-#ifndef TOPO_VIEW_H
-#define TOPO_VIEW_H
+#ifndef BNY_TOOLS_TOPO_VIEW_H
+#define BNY_TOOLS_TOPO_VIEW_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shared by the files of the CUDA device. */
-#ifndef BNY_DEVICE_CUDA_DEVICE_H
-#define BNY_DEVICE_CUDA_DEVICE_H
+#ifndef BNY_DEVICE_CUDA_CUDA_H
+#define BNY_DEVICE_CUDA_CUDA_H
 
 #include "device/cuda/driver.h"
 #include "device/device.h"

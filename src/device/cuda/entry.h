@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * CUDA's row in the table of vendors. It exists in every build, to say what is missing if CUDA is. */
-#ifndef BNY_DEVICE_CUDA_H
-#define BNY_DEVICE_CUDA_H
+#ifndef BNY_DEVICE_CUDA_ENTRY_H
+#define BNY_DEVICE_CUDA_ENTRY_H
 
 #include "device/device.h"
 

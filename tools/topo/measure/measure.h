@@ -5,8 +5,8 @@
  * --ranks. All pairs of at most TOPO_ALL_PAIRS ranks are measured, or else a sample with pairs of every nearness. Pairs
  * are measured in short blocks that take turns, so that a noisy moment does not hit one pair alone. The result is the
  * median of a pair's blocks, without those in which the kernel gave a CPU to another program. */
-#ifndef TOPO_MEASURE_H
-#define TOPO_MEASURE_H
+#ifndef BNY_TOOLS_TOPO_MEASURE_MEASURE_H
+#define BNY_TOOLS_TOPO_MEASURE_MEASURE_H
 
 #include <stdbool.h>
 #include <stdint.h>

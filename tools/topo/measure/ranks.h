@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The processes of banyan-topo --measure: one pinned to each CPU, asleep until it gets an order. They share only memory
  * that was mapped before the fork, so nothing remains when they end. */
-#ifndef TOPO_MEASURE_RANKS_H
-#define TOPO_MEASURE_RANKS_H
+#ifndef BNY_TOOLS_TOPO_MEASURE_RANKS_H
+#define BNY_TOOLS_TOPO_MEASURE_RANKS_H
 
 #include <semaphore.h>
 #include <signal.h>

@@ -7,8 +7,8 @@
  * columns of a GPU and its NICs. Boxes stand side by side and nothing is above a GPU, so its NVLinks go straight up.
  *
  * Of hosts that look alike only a few are drawn; the rest are named in a box beside them. */
-#ifndef TOPO_LAYOUT_H
-#define TOPO_LAYOUT_H
+#ifndef BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
+#define BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
 
 #include "tools/topo/view.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * State and helpers that the files of a layout share. */
-#ifndef TOPO_WORK_H
-#define TOPO_WORK_H
+#ifndef BNY_TOOLS_TOPO_PICTURE_WORK_H
+#define BNY_TOOLS_TOPO_PICTURE_WORK_H
 
 #include "tools/topo/draw.h"
 #include "tools/topo/fold.h"
