@@ -12,7 +12,7 @@ enum { LSE = HEADS * DIM, MERGED = LSE + HEADS, MERGED_LSE = MERGED + HEADS * DI
 
 #define CUDA(call) need((call) == CUDA_SUCCESS, #call, "the driver refused it")
 #define BANYAN(call) need((call) == BANYAN_OK, #call, banyan_last_error())
-static void need(int good, const char *call, const char *text) { /* or all ends: other ranks would wait in vain */
+static void need(int good, const char *call, const char *text) { /* else exits, so that peers do not wait */
   if (!good) fprintf(stderr, "%s: %s\n", call, text), _Exit(1);
 }
 static banyan_threads *group; /* lives as long as the process */

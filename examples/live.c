@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A batch that changes at each step: one operation serves every number of tokens up to TOKENS, and lengths say which
- * rows live on this rank. The ranks are those of torchrun's variables. */
+ * rows are valid on this rank. The ranks are those of torchrun's variables. */
 #include <banyan.h>
 #include <stdio.h>
 

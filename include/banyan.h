@@ -240,7 +240,7 @@ typedef struct banyan_comm_config {
   int64_t first_timeout_ns; /* deadline of the first call of a shape, and of each *_init, in which ranks wait for each
                              * other to plan, load and allocate. 0: timeout_ns, but on a device ten minutes at least
                              * (BANYAN_FIRST_TIMEOUT_MS overrides the default) */
-  int64_t threads; /* of this rank, with its caller, for attention on the host; at most 1024. They start with the first
+  int64_t threads; /* per rank with its caller, for attention on the host; at most 1024. They start with the first
                     * attention and are bound to the cores of the caller's binding, which ranks that share these cores
                     * divide. Results have the same bits for any number. 0: one for each of these cores, or as many as
                     * a CPU quota of its control group allows, or as can be started (BANYAN_THREADS overrides the
@@ -400,7 +400,7 @@ typedef enum banyan_preset {
   BANYAN_PRESET_GGML, /* f32 rows of m, d and numerators, [tokens][heads][2 + value_dim], base e; `values`
                                         * is NULL */
   BANYAN_PRESET_TORCH /* lse [tokens][heads], base e; -inf: empty. The CPU's kernel leaves 0 in rows that are
-                                        * masked whole: say by banyan_live which rows live */
+                                        * fully masked: select the valid rows by banyan_live */
 } banyan_preset;
 
 /* Fills `partial` as banyan_partial_init() does, in the convention of a preset: contiguous [tokens][heads][value_dim]
@@ -434,8 +434,8 @@ void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
  * and statistics stay as they were. */
 typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROWS_KEPT } banyan_empty_rows;
 
-/* This struct says which rows of a run live. It stands beside the statistics, because kernels leave these undefined for
- * rows that they do not compute. A row that does not live is never read on this rank, and counts as one without keys.
+/* Selects the valid rows of a run. Use it when a kernel leaves statistics undefined for rows that it skips: masked rows
+ * are never read on this rank, and count as rows without keys.
  *
  * The struct is read when a call is made, and by a *_init. What its pointers lead to is read at each run, by
  * banyan_start() or the blocking call, and may change once that has returned.
@@ -449,22 +449,22 @@ typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROW
  *   end the run on all ranks, and a difference of tokens comes at the latest with the next run: both at
  *   banyan_comm_status(). All ranks name the rank; those whose kernels noticed it say the numbers. Between nodes,
  *   devices send tokens that a run does not have as empty rows, and compare numbers within a node alone.
- * - A kernel of one's own asks which rows live, see banyan_device.cuh. Attention knows which rows have keys: its
+ * - The caller's kernel can query the valid rows, see banyan_device.cuh. Attention knows which rows have keys: its
  *   combine has no seq_lens and no query_start_loc here. */
 typedef struct banyan_live {
   size_t size;
-  const int32_t *tokens;          /* of this run, 0 to desc.tokens: rows past them are neither read nor written.
+  const int32_t *tokens;          /* tokens of this run, 0 to desc.tokens: rows past them are neither read nor written.
                                    * BANYAN_SCATTER_TOKENS deals them as banyan_split(*tokens, nranks, rank) says.
                                    * NULL: desc.tokens */
   int32_t batch;                  /* sequences: 0 without seq_lens and query_start_loc, else at least 1 unless
                                    * desc.tokens is 0 */
-  const int32_t *seq_lens;        /* [batch]: this rank's keys of each sequence; 0: none of its rows live. NULL: all
+  const int32_t *seq_lens;        /* [batch]: this rank's keys of each sequence; 0: no valid rows. NULL: all
                                    * sequences have keys */
   const int32_t *query_start_loc; /* [batch + 1]: the first token of each sequence, then the end of the last. Tokens
-                                   * before the first start and from that end on are padding, which does not live,
+                                   * before the first start and from that end on are padding, which is masked,
                                    * whatever seq_lens and token_mask say. NULL: one token per sequence, and sequences
                                    * past the tokens are not looked at */
-  const uint8_t *token_mask;      /* [tokens]: rows of a token with 0 do not live. NULL: as if it were 1 throughout */
+  const uint8_t *token_mask;      /* [tokens]: rows of a token with 0 are masked. NULL: as if it were 1 throughout */
   banyan_empty_rows empty_rows;
 } banyan_live;
 
@@ -480,18 +480,18 @@ typedef struct banyan_combine_desc {
                    * has: a plan for them serves any number up to them */
   int32_t heads;
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
-  banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, which
-                      * kernels of one's own refuse: BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. A lossy
-                      * wire rounds with one rank too. 0: BANYAN_F32 */
+  banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, for which
+                      * banyan_device_combine_init() gives BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. A
+                      * lossy wire rounds with one rank too. 0: BANYAN_F32 */
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
   const char *algorithm;   /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
                            * "recursive_halving"; see docs/algorithms.md. NULL: by predicted cost */
-  void *stream;            /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
+  void *stream;            /* a cudaStream_t of the communicator's device; NULL: that of banyan_comm_set_stream(). Not
                            * compared. Ranks that share a device need a stream each: on a common one they would take
-                           * turns, and wait in vain for each other */
-  const banyan_live *live; /* which rows live; NULL: all of them */
+                           * turns, and wait for each other until the deadline */
+  const banyan_live *live; /* the valid rows; NULL: all of them */
 } banyan_combine_desc;
 
 /* clang-format off */
@@ -521,14 +521,14 @@ banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, c
 typedef struct banyan_heads_desc {
   size_t size;
   int32_t tokens; /* with live->tokens the most that a run has */
-  int32_t heads;  /* of all ranks */
+  int32_t heads;  /* heads of all ranks */
   int32_t dim;    /* elements of a head, 1 to 65536 */
   banyan_dtype dtype;
   const int32_t *counts; /* [nranks]: heads of each rank, which add up to `heads`. NULL: as banyan_split() deals them */
-  int64_t mine_token_stride, mine_head_stride; /* of this rank's share. Both 0: it is contiguous */
-  int64_t all_token_stride, all_head_stride;   /* of the whole. Both 0: it is contiguous */
+  int64_t mine_token_stride, mine_head_stride; /* strides of this rank's share. Both 0: contiguous */
+  int64_t all_token_stride, all_head_stride;   /* strides of the result. Both 0: contiguous */
   void *stream;                                /* as in banyan_combine_desc */
-  const banyan_live *live;                     /* of which `tokens` alone counts; NULL: all tokens */
+  const banyan_live *live;                     /* only `tokens` is used; NULL: all tokens */
 } banyan_heads_desc;
 
 /* clang-format off */
@@ -592,10 +592,10 @@ typedef struct banyan_op_info {
   double predicted_us;   /* or measured */
   uint64_t bytes_sent;   /* by this rank in the last run: payload to each receiver counted */
   uint64_t messages_sent;
-  uint64_t arena_bytes;         /* of the arena in use by this operation, on this rank */
-  uint64_t plan_hash;           /* of all that decides what runs; identical on all ranks */
-  uint64_t bytes_between_nodes; /* of bytes_sent: to ranks of other nodes, as given to the network */
-  uint64_t roundings; /* of a value to the type of a lossy wire, on its way from a rank into the result, at most:
+  uint64_t arena_bytes;         /* arena memory used by this operation, on this rank */
+  uint64_t plan_hash;           /* covers all that decides what runs; identical on all ranks */
+  uint64_t bytes_between_nodes; /* part of bytes_sent: to ranks of other nodes, as given to the network */
+  uint64_t roundings; /* how often a value is rounded to a lossy wire on its way from a rank into the result, at most:
                              * R in "Numbers". 0 for an f32 wire */
   uint64_t saturated; /* finite values that this rank gave in the last run and its wire cannot hold: they became
                              * the largest that it can. BANYAN_NOT_COUNTED for a lossy wire on a device: a run

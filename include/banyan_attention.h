@@ -75,8 +75,8 @@ typedef struct banyan_attention_desc {
   int32_t batch;     /* batch x heads is at most 2^31 - 1; 0 is allowed */
   int32_t heads;     /* a multiple of kv_heads */
   int32_t kv_heads;  /* at least 1 */
-  int32_t head_dim;  /* of q and k: 1 to 576 */
-  int32_t value_dim; /* of v: 1 to 512; 0: head_dim */
+  int32_t head_dim;  /* for q and k: 1 to 576 */
+  int32_t value_dim; /* for v: 1 to 512; 0: head_dim */
   float scale;       /* 0: 1 / sqrt(head_dim) */
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;

@@ -66,8 +66,8 @@ BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_
 /* Returns the run's number of tokens: that of the call, or what desc.live leads to. After banyan_device_begin(). */
 BNY_DEVICE int32_t banyan_device_tokens(const banyan_device_run *run) { return bny_fused_tokens(*run); }
 
-/* Returns whether the run has the token, and desc.live says that its rows live on this rank; all lanes of a warp call
- * it. A kernel need not compute others. */
+/* Returns whether the run has the token and desc.live makes its rows valid on this rank; all lanes of a warp call it. A
+ * kernel need not compute others. */
 BNY_DEVICE bool banyan_device_lives(const banyan_device_run *run, int32_t token) {
   return bny_fused_lives(*run, token);
 }

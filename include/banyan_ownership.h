@@ -50,7 +50,7 @@ banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t 
 /* Writes how many keys `rank` has of a sequence of `length` tokens: an entry of its seq_lens. */
 banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t rank, int64_t length, int64_t *keys);
 
-struct banyan_queries; /* of banyan_attention.h */
+struct banyan_queries; /* in banyan_attention.h */
 
 /* Sets key_block and key_stride of `queries`, and writes what each entry of its key_start is, for the shard of `rank`.
  * Blocks of a rank that follow one another count as one. BANYAN_ERR_UNSUPPORTED: weights let the rank's blocks come

@@ -14,7 +14,7 @@ _store_uses = itertools.count()
 class Communicator(_core.Comm):
     """Ranks that call collectives together.
 
-    Communicator(allgather, rank, nranks) takes an all-gather of one's own: allgather(data, timeout_s) gets this rank's
+    Communicator(allgather, rank, nranks) takes a custom all-gather: allgather(data, timeout_s) gets this rank's
     bytes and returns those of all ranks in rank order, as a list or joined. It is called in this constructor alone. The
     class methods from_env(), from_threads(), from_mpi() and from_torch() are for ranks that others have started.
 

@@ -132,7 +132,7 @@ def _serve(links, children):
             else:
                 failures.append((*data, rank))
         if gathered and len(gathered) == len(open_links):
-            # One that has ended gathers no more, and those that wait for it are told.
+            # One that has ended gathers no more, and those that wait for it get an error.
             complete = len(gathered) == len(links)
             every = [gathered[link] for link in links] if complete else None
             for link in gathered:
