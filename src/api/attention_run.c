@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Binds local attention to memory and starts it, whole or in slices, on the host or on the device. */
 #include "api/attention_run.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes operations: plans and agreement of all ranks, the cache of blocking calls, and queries. */
 #include "api/operation_parts.h"
 
 #include <stdio.h>

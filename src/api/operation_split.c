@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Cuts a call that is larger than the arena into parts, and binds each part to its memory. */
 #include <stdlib.h>
 
 #include "api/live.h"

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Opens libcuda.so.1 and looks up functions in the versions that the caller asks for. */
 #include "base/cuda_library.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Opens files that the environment names, if they are no links and belong to this user, and writes without signals. */
 #include "file.h"
 
 #include <errno.h>

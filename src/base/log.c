@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Composes log lines and writes each one with a single call to stderr or to the log file. */
 #include "base/log.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads the environment variables that options.def lists, checks their ranges, and warns of unknown ones. */
 #include "base/options.h"
 
 #include <errno.h>

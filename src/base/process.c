@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The number lies in a page that the kernel hands to children as zeros. */
+ * Numbers this process, so that a child of fork() notices that it is another one. The number lies in a page that the
+ * kernel hands to children as zeros. */
 #include "base/process.h"
 
 #include <pthread.h>

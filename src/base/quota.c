@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds the CPU quotas of this process in the file systems of control groups, version 1 and 2. */
 #include "base/quota.h"
 
 #include <stdbool.h>

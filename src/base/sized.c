@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads and writes callers' structs whose size may be that of an older or a newer version. */
 #include "base/sized.h"
 
 #include <stdbool.h>

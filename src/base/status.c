@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Keeps the error text of each thread, and composes texts for failures. */
 #include "base/status.h"
 
 #include <stdarg.h>

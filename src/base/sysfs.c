@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads lines, numbers and folders of sysfs and /proc. */
 #include "base/sysfs.h"
 
 #include <dirent.h>

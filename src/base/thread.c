@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Starts threads with a fixed stack size and with signals blocked. */
 #include "base/thread.h"
 
 #include <signal.h>

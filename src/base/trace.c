@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Writes the events of a trace as JSON. */
 #include "base/trace.h"
 
 #include <errno.h>

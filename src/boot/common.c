@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Deadlines of the bootstraps and lists of ranks in their error texts. */
 #include "boot/common.h"
 
 #include <limits.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes, questions, aborts and destroys communicators. */
 #include "comm/comm.h"
 
 #include <inttypes.h>

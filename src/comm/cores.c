@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The division is a bipartite matching. In each round every rank gets one core more, if need be along a path: it takes
- * one from a rank, which takes another one in its place. Cores that the same ranks may use are then dealt out anew, so
- * that each of these ranks has neighbouring ones. */
+ * Divides the cores of a machine among its ranks. The division is a bipartite matching. In each round every rank gets
+ * one core more, if need be along a path: it takes one from a rank, which takes another one in its place. Cores that
+ * the same ranks may use are then dealt out anew, so that each of these ranks has neighbouring ones. */
 #include "comm/cores.h"
 
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Gathers the facts of all ranks, and derives from them which ranks share a node or a process and which cores each
+ * has. */
 #include "comm/facts.h"
 
 #include <inttypes.h>

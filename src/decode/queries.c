@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Computes which keys a query token sees, and how many bytes a call of attention reads. */
 #include "decode/queries.h"
 
 #include "decode/decode.h"

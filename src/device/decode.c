@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Chooses the kernel for a call of attention on a device, plans the call, and launches it. */
 #include "device/decode.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Opens devices by the name of their vendor, and waits for streams. */
 #include "device/device.h"
 
 #include <stdlib.h>

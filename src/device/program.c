@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Translates a plan into a program for the interpreter kernel, or into the parameters of a oneshot kernel. */
 #include "device/program.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes a run on a device from a request, and launches it. */
 #include "device/run.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Encodes a call as words that peers can read, and explains where the calls of two ranks differ. */
 #include "exec/call.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes executors, and records and reports their failures. */
 #include "exec/exec.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints the flight recorder, and writes it to a file after a failure. */
 #include "exec/flight.h"
 
 #include <errno.h>

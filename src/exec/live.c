@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Encodes and finishes boxes in which some rows are masked, one range of valid rows after another. */
 #include "exec/live.h"
 
 #include <math.h>

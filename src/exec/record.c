@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Records runs: opens the trace and the flight recorder, and describes a plan for them. */
 #include "exec/record.h"
 
 #include <stdlib.h>

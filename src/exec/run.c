@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs a bound plan: takes its steps, waits for peers, and resumes where an earlier call stopped. */
 #include <string.h>
 
 #include "exec/live.h"

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Copies rows between two layouts with strides. */
 #include "exec/strided.h"
 
 #include <stdbool.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads a file of measured costs (BANYAN_COSTS), and rejects one that was measured on another machine. */
 #include "place/costs.h"
 
 #include "base/status.h"

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds the PCI address of a device that is given by its number, through the CUDA driver. */
 #include "place/device.h"
 
 #include <dlfcn.h>

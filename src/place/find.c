@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds the locality of this process by probes of this machine or in a topology file. */
 #include "place/find.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Identifies this machine by its CPU model and its numbers of cores, NUMA nodes, GPUs and NICs. */
 #include "place/machine.h"
 
 #include <stdbool.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The default cost of each class of link, and the memory speed of GPUs by compute capability. */
 #include "place/price.h"
 
 #include <stddef.h>

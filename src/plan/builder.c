@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Adds slots, messages and steps to the plan of a rank. */
 #include "plan/builder.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans parts of a call over levels: the cheapest flat algorithm for a part, and the lanes of carriers and owners. */
 #include "plan/compose.h"
 
 #include <stdlib.h>

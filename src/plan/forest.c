@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Collects contributions to a slice as nodes of the merge tree, and merges them when they are sent or delivered. */
 #include "plan/forest.h"
 
 #include <string.h>

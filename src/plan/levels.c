@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes levels from facts or from a text such as "4,8", and answers which group a rank is in. */
 #include "plan/levels.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Counts the owners of rows, and the bytes that they own, without a loop over all ranks. */
 #include "plan/owners.h"
 
 /* Adds `count` equal owners from `rank` on. */

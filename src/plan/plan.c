@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Checks a request, selects its algorithm, and makes the plan of one rank. */
 #include "plan/plan.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints a plan as text, one line for each step. */
 #include <string.h>
 
 #include "plan/plan.h"

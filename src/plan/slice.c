@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Computes who owns which rows or bytes, and cuts boxes into pieces. */
 #include "plan/slice.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Spreads finished pieces to all ranks or to the root, along a ring or by Bruck's algorithm. */
 #include "plan/spread.h"
 
 bny_slice bny_piece_of_rank(const bny_request *request, int32_t owner) {

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Passes file descriptors between processes over an abstract Unix socket, and gets descriptors that report deaths. */
 #include "transport/fd_passing.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes and maps shared memory without a name: by memfd_create() or, where that is not permitted, as a file without a
+ * name. */
 #include "transport/memory_file.h"
 
 #include <errno.h>

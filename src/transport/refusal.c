@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Only its owner writes an entry. Its last epoch is 0 during the write; readers read it before and after the rest. */
+ * Reads and writes the entries by which ranks report calls that they rejected. Only its owner writes an entry. Its
+ * last epoch is 0 during the write; readers read it before and after the rest. */
 #include "transport/refusal.h"
 
 #include <string.h>

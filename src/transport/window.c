@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Lays out the memory that ranks of one node share, and accesses its slots, signals and lines. */
 #include "transport/window.h"
 
 /* Shared memory: one header, then per rank: line, call, signals of both halves, outbox of both halves, rendezvous

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Loads libcuda.so.1, resolves its functions, and maps its errors to status codes. */
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Holds the fat binary of the kernels in the library, or nothing if it was built without nvcc. */
 #include "device/cuda/cuda.h"
 
 #ifdef BNY_CUDA_IMAGE

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Lists the network devices of this node, and chooses those that a rank uses. */
 #include "transport/ucx/devices.h"
 
 #include <fnmatch.h>

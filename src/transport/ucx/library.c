@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Loads UCX at run time, keeps the program's signal handlers, and records what UCX logs. */
 #ifdef HAVE_UCX
 #include "transport/ucx/library.h"
 
