@@ -6,7 +6,13 @@
 Arrays are of numpy, PyTorch, JAX, CuPy, or anything else that has DLPack, and come back in the caller's framework.
 """
 
-from ._core import Operation, Ownership, Threads, attention, network, next_page, page_moves, split, version
+try:
+    from ._core import Operation, Ownership, Threads, attention, network, next_page, page_moves, split, version
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"{__file__} has no _core: another distribution may have replaced it, such as the search trees of that name. "
+        "Uninstall both, and install banyan-attention (pip install ./python) again"
+    ) from error
 from .communicator import Communicator
 from .errors import (
     AbortedError,

@@ -334,6 +334,18 @@ def test_errors_can_be_pickled():
     assert again.rank == 2 and again.failures == error.failures
 
 
+def test_import_without_the_module(tmp_path):
+    """As where files of another distribution named banyan lie in place of ours."""
+    import pathlib
+
+    (tmp_path / "banyan").mkdir()
+    (tmp_path / "banyan" / "__init__.py").write_text(pathlib.Path(banyan.__file__).read_text())
+    failed = subprocess.run(
+        [sys.executable, "-c", "import banyan"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    assert failed.returncode != 0 and "ImportError: " in failed.stderr and "banyan-attention" in failed.stderr
+
+
 def test_operations_freed_by_other_threads():
     """Threads free operations, or forget them, while others call: they get StateError, or it is done later."""
     group = banyan.Threads(2)

@@ -27,7 +27,11 @@ def test_rules_agree_with_themselves(kind):
             assert [owners[t][1] for t in mine] == list(range(len(mine)))
             assert [rule.token(rank, place) for place in range(len(mine))] == mine
             assert rule.keys(rank, length) == len(mine)
-            start, block, stride = rule.queries(rank)
+            try:
+                start, block, stride = rule.queries(rank)
+            except banyan.UnsupportedError:  # blocks that come round at uneven distances
+                assert kind == "blocks"
+                continue
             places = range(len(mine))
             assert [start + (i // block * stride + i % block if block else i) for i in places] == mine
         if kind == "ranges":
