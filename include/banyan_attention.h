@@ -58,7 +58,7 @@ typedef enum banyan_kv_rows { BANYAN_KV_ROWS_PLAIN = 0, BANYAN_KV_ROWS_FLASHMLA_
  * where s is the largest scale * sum |q_i k_i| of a key that the row sees. An lse is off by at most e + 2^-23 |lse|,
  * and a row's values by at most 2 e A, as lengths of vectors, where A is the mean of |v| by weight. The rounding to the
  * output's type comes on top, and a weight below 2^-125 of the row's largest, its sink included, counts as 0. Random
- * rows with s up to 100 are found within 4e-6 A. docs/performance.md has devices.
+ * rows with s up to 100 are found within 4e-6 A. docs/devices-predicted.md has devices.
  *
  * Range. Below, a logit is in base 2: scale * log2(e) * q.k, times k_scale.
  * - Logits. On the host q.k is summed with the scale in q where the scale is below 1. So a logit overflows alone: one
