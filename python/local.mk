@@ -10,7 +10,15 @@ EXTRA_DIST += \
   %D%/banyan/__main__.py \
   %D%/banyan/_core.pyi \
   %D%/banyan/communicator.py \
-  %D%/banyan/compat.py \
+  %D%/banyan/compat/__init__.py \
+  %D%/banyan/compat/_merge.py \
+  %D%/banyan/compat/flashinfer.py \
+  %D%/banyan/compat/lucidrains.py \
+  %D%/banyan/compat/nccl.py \
+  %D%/banyan/compat/sglang.py \
+  %D%/banyan/compat/tensorrt_llm.py \
+  %D%/banyan/compat/torch.py \
+  %D%/banyan/compat/vllm.py \
   %D%/banyan/errors.py \
   %D%/banyan/jax_ops.py \
   %D%/banyan/launch.py \
@@ -48,6 +56,7 @@ EXTRA_DIST += \
   %D%/tests/test_attention.py \
   %D%/tests/test_combine.py \
   %D%/tests/test_compat.py \
+  %D%/tests/test_compat_signatures.py \
   %D%/tests/test_docs.py \
   %D%/tests/test_errors.py \
   %D%/tests/test_examples.py \

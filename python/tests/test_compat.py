@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engines' calls, against the definition in double precision."""
 
+import functools
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ import banyan
 
 torch = pytest.importorskip("torch")
 from banyan import compat  # noqa: E402  (it imports torch)
+from banyan.compat import flashinfer, nccl, sglang, tensorrt_llm, vllm  # noqa: E402
 
 T, H, D = 5, 8, 16
 
@@ -35,76 +37,245 @@ def both(parts, comm):
     return [torch.from_numpy(array) for array in parts[comm.rank]]
 
 
-def test_vllm():
-    parts = shards(2)
+ranks_1_to_4 = pytest.mark.parametrize("ranks", range(1, 5))
+E_2 = math.log2(math.e)
+
+
+@ranks_1_to_4
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_vllm(ranks, kind):
+    """All three calls, positional and by keyword, in both bases, with and without lse, whose type is as in vLLM."""
+    parts = [(o, torch.from_numpy(lse).to(kind).float().numpy()) for o, lse in shards(ranks)]
     want = merged(parts)
 
     def body(comm):
         o, lse = both(parts, comm)
-        every, every_lse = compat.cp_lse_ag_out_ar(o, lse, comm, None, True)
+        lse, results = lse.to(kind), []
+        for call, kept in ((vllm.cp_lse_ag_out_rs, kind), (vllm.dcp_a2a_lse_reduce, torch.float32)):
+            out = call(o, lse, comm)
+            again, out_lse = call(cp_attn_out=o, cp_attn_lse=lse, cp_group=comm, ctx=None, return_lse=True)
+            assert torch.equal(out, again) and out_lse.dtype == (kept if ranks > 1 else kind)
+            base_2 = call(o, lse.float() * E_2, comm, None, True, False)
+            close(base_2[0], out)
+            close(base_2[1], out_lse.double() * E_2, 1e-5 if out_lse.dtype == torch.float32 else 2e-2)
+            results.append((out, out_lse.float()))
+        every, every_lse = vllm.cp_lse_ag_out_ar(o, lse, comm, return_lse=True)
+        assert every_lse.dtype == kind
         close(every, want[0])
-        close(every_lse, want[1])
-        base_2 = compat.cp_lse_ag_out_rs(o, lse * math.log2(math.e), comm, is_lse_base_on_e=False)
-        close(base_2, compat.cp_lse_ag_out_rs(o, lse, comm))
-        return compat.cp_lse_ag_out_rs(o, lse, comm, return_lse=True)
+        close(every_lse.float(), want[1], 2e-5 if kind == torch.float32 else 2e-2)
+        return results
 
-    results = run(body)
-    close(torch.cat([out for out, _ in results], 1), want[0])
-    close(torch.cat([lse for _, lse in results], 1), want[1])
+    for results in zip(*run(body, ranks)):
+        close(torch.cat([out for out, _ in results], 1), want[0])
+        close(torch.cat([lse for _, lse in results], 1), want[1], 2e-5 if kind == torch.float32 else 2e-2)
 
 
-def test_vllm_rows_that_are_empty_whatever_they_say():
+@ranks_1_to_4
+def test_vllm_rows_that_are_empty_whatever_they_say(ranks):
     """Rank 0 has no keys of the second sequence (rows 2 and 3), and row 4 is behind the last sequence."""
-    parts = shards(2)
+    parts = shards(ranks)
     expected = [(o.copy(), lse.copy()) for o, lse in parts]
     expected[0][1][2:4] = -np.inf
     for _, lse in expected:
         lse[4] = -np.inf
-    want = merged(expected)
+    want = merged(expected if ranks > 1 else parts)  # one rank gets back what it gave, as in vLLM
 
     def body(comm):
         o, lse = both(parts, comm)
-        lse = lse.clone()
-        if comm.rank == 0:
+        given = lse.clone()
+        if comm.rank == 0 and ranks > 1:
             lse[2, 0], lse[3, 1] = math.nan, math.inf
-        combine = compat.DCPCombine(comm)
         lens = torch.tensor([7, 0] if comm.rank == 0 else [7, 9], dtype=torch.int32)
-        return combine(o, lse, seq_lens=lens, query_start_loc=torch.tensor([0, 2, 4], dtype=torch.int32))
+        masks = {"seq_lens": lens, "query_start_loc": torch.tensor([0, 2, 4], dtype=torch.int32)}
+        calls = vllm.dcp_a2a_lse_reduce, vllm.cp_lse_ag_out_rs
+        results = [functools.partial(call, cp_group=comm, is_lse_base_on_e=True)(o, lse, **masks) for call in calls]
+        close(vllm.cp_lse_ag_out_ar(o, lse, comm, **masks), want[0])
+        if ranks > 1:
+            none = {"seq_lens": lens[:0], "query_start_loc": torch.zeros(1, dtype=torch.int32)}
+            for call in (*calls, vllm.cp_lse_ag_out_ar):
+                out, out_lse = call(o, given, comm, return_lse=True, **none)
+                assert not out.any() and (out_lse == -math.inf).all()
+                for wrong in (
+                    {"seq_lens": lens},
+                    {"query_start_loc": lens},
+                    {"seq_lens": lens, "query_start_loc": lens},
+                ):
+                    with pytest.raises(ValueError, match="query_start_loc"):
+                        call(o, given, comm, **wrong)
+        return results + [vllm.DCPCombine(comm)(o, lse, **masks)]
 
-    close(torch.cat(run(body), 1), want[0])
+    for results in zip(*run(body, ranks)):
+        close(torch.cat(results, 1), want[0])
 
 
-def test_sglang():
-    parts = shards(2)
+@pytest.mark.parametrize("context", [None, 0, 2, T])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_vllm_merge_attn_states(context, kind):
+    """Rows behind the context are the suffix's own, and so are their lse, which may be infinite."""
+    (prefix, prefix_lse), (suffix, suffix_lse) = shards(2)
+    suffix_lse[0, 0] = prefix_lse[0, 0] = prefix_lse[1, 1] = math.inf
+    suffix_lse[4, 2] = math.inf
+    prefix, suffix = (torch.from_numpy(o).to(kind) for o in (prefix, suffix))
+    finite = [np.where(np.isinf(lse), -np.inf, lse) for lse in (prefix_lse, suffix_lse)]
+    want, want_lse = merged([(o.float().numpy(), lse) for o, lse in zip((prefix, suffix), finite)])
+    rows = T if context is None else context
+    output, output_lse = torch.empty(T, H, D, dtype=kind), torch.empty(H, T)
+    lse = [torch.from_numpy(lse).T for lse in (prefix_lse, suffix_lse)]
+    vllm.merge_attn_states(output, prefix, lse[0], suffix, lse[1], output_lse, context)
+    close(output[:rows].float(), want[:rows], 2e-5 if kind == torch.float32 else 1e-2)
+    close(output_lse.T[:rows], want_lse[:rows])
+    assert torch.equal(output[rows:], suffix[rows:]) and torch.equal(output_lse[:, rows:], lse[1][:, rows:])
+    with pytest.raises(ValueError, match="output_scale"):
+        vllm.merge_attn_states(output, prefix, lse[0], suffix, lse[1], output_scale=torch.ones(1))
+
+
+@ranks_1_to_4
+def test_sglang(ranks):
+    parts = shards(ranks)
     want = merged(parts)
 
     def body(comm):
         o, lse = both(parts, comm)
-        heads_first = compat.cp_lse_ag_out_rs_mla(o, lse, comm, is_lse_base_on_e=True)
-        assert heads_first.shape == (H // 2, T, D) and heads_first.is_contiguous()
-        close(compat.cp_lse_ag_out_rs_mha(o, lse, comm), heads_first.transpose(0, 1))
-        return heads_first
+        out = sglang.dcp_a2a_lse_reduce(o, lse, comm)
+        for more in ((True,), (True, None), (True, {}, "fi_a2a")):
+            assert torch.equal(sglang.dcp_a2a_lse_reduce(o, lse, comm, *more), out)
+        mla, base_2 = (
+            sglang.cp_lse_ag_out_rs_mla(o, lse * E_2, comm),
+            sglang.dcp_a2a_lse_reduce(o, lse * E_2, comm, False),
+        )
+        if ranks == 1:
+            assert out is o and mla is o and sglang.cp_lse_ag_out_rs_mha(o, lse, comm, True) == (o, lse)
+        else:
+            assert mla.shape == (out.shape[1], T, D) and mla.is_contiguous()
+            close(mla.transpose(0, 1), out)
+        close(base_2, out)
+        with_e = sglang.cp_lse_ag_out_rs_mla(o, lse, comm, None, True)
+        close(with_e, mla)
+        mha, mha_lse = sglang.cp_lse_ag_out_rs_mha(o, lse.bfloat16(), comm, return_lse=True)
+        assert mha_lse.dtype == torch.bfloat16
+        close(mha, out, 2e-2)
+        close(sglang.cp_lse_ag_out_rs_mla_npu(o, lse, comm), out)
+        return out
 
-    close(torch.cat(run(body), 0).transpose(0, 1), want[0])
+    close(torch.cat(run(body, ranks), 1), want[0])
 
 
-def test_entries_for_each_rank():
-    """TensorRT-LLM's helix and FlashInfer's all-to-all: [..., cp, D], and entry r is for rank r."""
-    parts = shards(2)
-    want, _ = merged(parts)
+def test_one_engines_form_given_to_another(lone):
+    """vLLM and SGLang have a call of one name with another fourth argument: neither takes the other's in silence."""
+    o, lse = torch.zeros(T, H, D), torch.zeros(T, H)
+    for call in (vllm.dcp_a2a_lse_reduce, vllm.cp_lse_ag_out_rs, sglang.cp_lse_ag_out_rs_mla):
+        with pytest.raises(TypeError, match="ctx"):
+            call(o, lse, lone, False)
+    for more in ((None,), (True, True)):
+        with pytest.raises(TypeError, match="banyan.compat.vllm"):
+            sglang.dcp_a2a_lse_reduce(o, lse, lone, *more)
+    with pytest.raises(ValueError, match="comm_backend"):
+        sglang.dcp_a2a_lse_reduce(o, lse, lone, comm_backend="ag_rs")
+    with pytest.raises(TypeError, match="lse_base"):
+        sglang.dcp_a2a_lse_reduce(o, lse, lone, lse_base="e")
+
+
+@ranks_1_to_4
+@pytest.mark.parametrize("lead", [(6,), (3, 2), (3, 1, 2)])
+def test_flashinfer_entries(ranks, lead):
+    """[..., cp, D] of any leading dimensions, and entry r is for rank r."""
+    draw = np.random.default_rng(5)
+    parts = [
+        (
+            draw.standard_normal((*lead, ranks, D)).astype(np.float32),
+            draw.uniform(-3, 3, (*lead, ranks)).astype(np.float32),
+        )
+        for _ in range(ranks)
+    ]
+    parts[0][1].flat[0] = np.nan
+    flat = [(o.reshape(-1, D)[:, None], np.nan_to_num(lse, nan=-np.inf).reshape(-1, 1)) for o, lse in parts]
+    want = merged(flat)[0].reshape(*lead, ranks, D)
 
     def body(comm):
         o, lse = both(parts, comm)
-        # [T, cp, H/cp, D] -> [T, H/cp, cp, D]
-        entries = o.view(T, 2, H // 2, D).transpose(1, 2).contiguous()
-        stats = lse.view(T, 2, H // 2).transpose(1, 2).contiguous()
-        pair = torch.stack([stats - 1, torch.full_like(stats, math.e)], -1)
-        by_helix = compat.helix(entries, pair, comm)
-        by_flashinfer = compat.decode_cp_a2a_lse_reduce(entries, stats, comm, comm.rank, 2, "natural")
-        close(by_helix, by_flashinfer)
-        return by_helix
+        place = (comm, comm.rank, ranks)
+        mine = want[..., comm.rank, :]
+        close(flashinfer.decode_cp_a2a_lse_reduce(o, lse * E_2, *place), mine)
+        close(flashinfer.decode_cp_a2a_lse_reduce(o, lse, *place, "basee"), mine)
+        close(
+            compat.decode_cp_a2a_lse_reduce(o=o, lse=lse * E_2, workspace=comm, cp_rank=comm.rank, cp_size=ranks), mine
+        )
+        sizes = {"max_tokens": 3, "local_heads": 2, "cp_size": ranks, "head_dim": D, "dtype": torch.bfloat16}
+        space = flashinfer.decode_cp_a2a_lse_reduce_create_workspace(**sizes, group=comm)
+        named = {"workspace": space, "cp_rank": comm.rank, "cp_size": ranks, "lse_mode": "basee"}
+        out = flashinfer.decode_cp_a2a_lse_reduce(partial_o=o.bfloat16(), partial_lse=lse, **named)
+        assert out.dtype == torch.bfloat16 and out.shape == (*lead, D)
+        close(out.float(), mine, 4e-2)
+        with pytest.raises(ValueError, match="the workspace for 6 rows"):
+            flashinfer.decode_cp_a2a_lse_reduce(o, lse, space, *place[1:])
+        with pytest.raises(ValueError, match="natural"):
+            flashinfer.decode_cp_a2a_lse_reduce(o, lse, *place, "natural")
+        with pytest.raises(ValueError, match="partial_lse"):
+            flashinfer.decode_cp_a2a_lse_reduce(o, lse[:1], *place)
 
-    close(torch.cat(run(body), 1), want)
+    run(body, ranks)
+
+
+def test_flashinfer_workspace_size():
+    size = flashinfer.decode_cp_a2a_lse_reduce_workspace_size
+    assert size(3, 2, 3, 128, torch.float16) == 48 + 2 * 3 * 3 * 2 * (256 + 4)
+    for wrong in ((0, 2, 2, 128, torch.half), (1, 1, 65, 128, torch.half), (1, 1, 2, 4, torch.half)):
+        with pytest.raises(ValueError):
+            size(*wrong)
+    with pytest.raises(TypeError):
+        size(1, 1, 2, 128, torch.float32)
+
+
+@ranks_1_to_4
+def test_tensorrt_llm(ranks):
+    """Both layouts of the entries, the engine's own call, and the merge of what was exchanged, against one reference.
+
+    On each rank one token has no keys, which its mask says, and another has a sum of 0. Both have NaN as values.
+    """
+    heads, every, draw = 2, ranks * 2, np.random.default_rng(9)
+    parts = []
+    for rank in range(ranks):
+        o = draw.standard_normal((T, every, D)).astype(np.float32)
+        stats = np.stack([draw.uniform(-3, 3, (T, every)), draw.uniform(0.5, 2, (T, every))], -1).astype(np.float32)
+        mask = np.arange(T) == rank
+        if ranks > 1:
+            stats[(rank + 1) % T, :, 1] = 0
+            o[mask] = o[(rank + 1) % T] = np.nan
+            stats[mask] = (1e4, 7)
+        parts.append((o, stats, mask & (ranks > 1)))
+    clean = []
+    for o, stats, mask in parts:
+        with np.errstate(divide="ignore"):
+            lse = np.where(mask[:, None], -np.inf, stats[..., 0] + np.log(stats[..., 1]))
+        clean.append((np.nan_to_num(o), lse))
+    want = merged(clean)[0]
+
+    def body(comm):
+        o, stats, mask = (torch.from_numpy(array) for array in parts[comm.rank])
+        mine = want[:, comm.rank * heads : (comm.rank + 1) * heads].reshape(T, heads * D)
+        by_rank, stats_by_rank = o.view(T, ranks, heads, D), stats.view(T, ranks, heads, 2)
+        padded = torch.cat([mask, mask])  # a buffer of more tokens
+        version_2 = tensorrt_llm.helix(by_rank.flatten(2), stats_by_rank.flatten(2), comm, 2.0, padded)
+        close(version_2, 2 * mine)
+        entries = by_rank.transpose(1, 2), stats_by_rank.transpose(1, 2)
+        version_1 = tensorrt_llm.helix(*entries, comm, zero_kv_mask=mask)
+        assert version_1.shape == (T, heads, D)
+        close(version_1.flatten(1), mine)
+        whole = tensorrt_llm._helix_post_process(o.flatten(1), stats, comm, heads, D, zero_kv_mask=mask)
+        close(whole, mine)
+        with pytest.raises(ValueError, match="softmax_stats"):
+            tensorrt_llm.helix(by_rank, stats_by_rank.flatten(2), comm)
+        with pytest.raises(ValueError, match="zero_kv_mask"):
+            tensorrt_llm.helix(*entries, comm, zero_kv_mask=mask[1:])
+
+    run(body, ranks)
+    gathered = np.stack([o.reshape(T, ranks, heads, D)[:, 0] for o, _ in clean])
+    stats = np.stack([np.stack([lse, np.ones_like(lse)], -1).reshape(T, ranks, heads, 2)[:, 0] for _, lse in clean])
+    gathered, stats = torch.from_numpy(gathered), torch.from_numpy(stats)
+    for dim in range(3):
+        moved = gathered.movedim(0, dim), stats.movedim(0, dim)
+        close(tensorrt_llm.helix_post_process_native(*moved, 0.5, dim), want[:, :heads].reshape(T, -1) / 2)
+    close(tensorrt_llm.helix_post_process(gathered, stats, 1.0), want[:, :heads].reshape(T, -1))
 
 
 def test_local_merges():
@@ -121,10 +292,6 @@ def test_local_merges():
     compat.merge_state_in_place(out, lse, v[:, 1], s[:, 1] * math.log2(math.e), mask)
     close(out[mask], two[0][mask.numpy()])
     assert torch.equal(out[2], v[2, 0])
-    output, output_lse = torch.empty(T, H, D), torch.empty(H, T)
-    compat.merge_attn_states(output, v[:, 0], s[:, 0].T, v[:, 1], s[:, 1].T, output_lse)
-    close(output, two[0])
-    close(output_lse.T, two[1])
     merger = compat.SDPAMerger(True, 2)
     for part in range(3):
         merger.step(v[:, part].permute(1, 0, 2)[None], s[:, part].T[None])
@@ -150,6 +317,13 @@ def test_nccl_form():
         o, lse = both(parts, comm)
         out = torch.empty(T, H // 2, D)
         compat.nccl_cp_combine(comm, o, lse, out, scatter="HEAD")
+        again, out_lse = torch.empty_like(out), torch.empty(T, H // 2)
+        nccl.ncclCpCombine(comm, o, lse * E_2, again, out_lse, {"lse_base": 2, "scatter": "HEAD"})
+        close(again, out)
+        with pytest.raises(ValueError, match="HEADS"):
+            nccl.ncclCpCombine(comm, o, lse, again, None, {"scatter": "HEADS"})
+        with pytest.raises(TypeError, match="base"):
+            nccl.ncclCpCombine(comm, o, lse, again, None, {"base": "e"})
         return out
 
     close(torch.cat(run(body), 1), want[0])

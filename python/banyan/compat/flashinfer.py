@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashInfer 0.7.2: flashinfer.cascade and flashinfer.comm.dcp_lse_reduce. Statistics are in base 2."""
+
+import math
+
+import torch
+
+from ._merge import combine_entries, communicator, merge
+
+_LN2 = math.log(2)
+
+
+def merge_state(v_a, s_a, v_b, s_b):
+    """v [S, H, D] and s [S, H] in base 2 of two partials -> (v, s)."""
+    merged, lse = merge(torch.stack([v_a, v_b]), torch.stack([s_a, s_b]), _LN2)
+    return merged.to(v_a.dtype), lse
+
+
+def merge_states(v, s):
+    """v [S, N, H, D] and s [S, N, H] in base 2 -> (v [S, H, D], s [S, H])."""
+    merged, lse = merge(v.transpose(0, 1), s.transpose(0, 1), _LN2)
+    return merged.to(v.dtype), lse
+
+
+def merge_state_in_place(v, s, v_other, s_other, mask=None):
+    """merge_state() into v and s. mask [S]: rows in which it is False stay as they are."""
+    merged, lse = merge_state(v, s, v_other, s_other)
+    if mask is not None:
+        keep = ~mask.bool()
+        merged[keep], lse[keep] = v[keep], s[keep].to(lse.dtype)
+    v.copy_(merged)
+    s.copy_(lse)
+
+
+def decode_cp_a2a_lse_reduce_workspace_size(max_tokens, local_heads, cp_size, head_dim, dtype):
+    """Bytes of FlashInfer's workspace. banyan's own memory comes with its communicator and is not counted here."""
+    if min(max_tokens, local_heads, cp_size, head_dim) <= 0:
+        raise ValueError("max_tokens, local_heads, cp_size and head_dim are positive")
+    if cp_size > 64:
+        raise ValueError(f"cp_size is {cp_size}, and at most 64")
+    if dtype not in (torch.float16, torch.bfloat16):
+        raise TypeError(f"dtype is float16 or bfloat16, not {dtype}")
+    if head_dim % 8:
+        raise ValueError(f"a row of {head_dim} values is no multiple of 16 bytes")
+    words = -(-(16 + 8 * cp_size) // 16) * 16  # an epoch, and two words of readiness for each rank
+    return words + 2 * cp_size * max_tokens * local_heads * (2 * head_dim + 4)
+
+
+class Workspace:
+    """What decode_cp_a2a_lse_reduce() needs in place of FlashInfer's tensor: the communicator and the largest call."""
+
+    def __init__(self, comm, rows, head_dim, dtype):
+        self.comm, self.rows, self.head_dim, self.dtype = comm, rows, head_dim, dtype
+
+    def check(self, partial_o):
+        """Refuses a call that the workspace was not made for."""
+        rows = partial_o.shape[:-2].numel()
+        if rows > self.rows or partial_o.shape[-1] != self.head_dim or partial_o.dtype != self.dtype:
+            made = f"{self.rows} rows of {self.head_dim} values in {self.dtype}"
+            self.comm._refuse(
+                "partial_o", f"it is {tuple(partial_o.shape)} in {partial_o.dtype}, the workspace for {made}"
+            )
+
+
+def decode_cp_a2a_lse_reduce_create_workspace(max_tokens, local_heads, cp_size, head_dim, dtype, group):
+    """The workspace for calls of at most max_tokens * local_heads rows. group: a group, or its name. Collective."""
+    decode_cp_a2a_lse_reduce_workspace_size(max_tokens, local_heads, cp_size, head_dim, dtype)
+    if isinstance(group, str):
+        import torch.distributed as dist
+
+        group = dist.distributed_c10d._resolve_process_group(group)
+    comm = communicator(group)
+    if comm.nranks != cp_size:
+        comm._refuse("cp_size", f"it is {cp_size}, and the group has {comm.nranks} ranks")
+    return Workspace(comm, max_tokens * local_heads, head_dim, dtype)
+
+
+def decode_cp_a2a_lse_reduce(partial_o, partial_lse, workspace, cp_rank, cp_size, lse_mode="base2"):
+    """partial_o [..., cp, D], partial_lse [..., cp] -> [..., D]: entry [..., r, :] goes to rank r.
+
+    workspace: of decode_cp_a2a_lse_reduce_create_workspace(), or a group. lse_mode: "base2" or "basee".
+    """
+    comm = workspace.comm if isinstance(workspace, Workspace) else communicator(workspace)
+    if lse_mode not in ("base2", "basee"):
+        comm._refuse("lse_mode", f"it is base2 or basee, not {lse_mode!r}")
+    if (cp_rank, cp_size) != (comm.rank, comm.nranks):
+        comm._refuse(
+            "cp_rank", f"rank {cp_rank} of {cp_size} here, and {comm.rank} of {comm.nranks} in the communicator"
+        )
+    if isinstance(workspace, Workspace):
+        workspace.check(partial_o)
+    return combine_entries(partial_o, partial_lse, comm, base=lse_mode[-1])
