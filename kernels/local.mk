@@ -10,9 +10,6 @@ libbanyan_core_la_SOURCES += \
   %D%/op.h \
   %D%/partial_check.c \
   %D%/partial_overlap.c \
-  %D%/cpu/attention_amx.h \
-  %D%/cpu/attention_amx_keys.h \
-  %D%/cpu/attention_amx_values.h \
   %D%/cpu/attention_avx512.h \
   %D%/cpu/attention_bytes.h \
   %D%/cpu/attention_exp2.h \

@@ -14,8 +14,567 @@
  * all rows of queries, and the product is [key][row]. Values: A has the weights of 32 keys by row, and B has pairs of
  * keys by column, which is how AMX reads B. Key i is paired with key i + 16. Pairs come in an order in which weights
  * take few instructions to transpose. */
-#include "attention_amx_values.h"
+#include <immintrin.h>
+
+#include "attention.h"
 #include "detect.h"
+
+/* ---- work memory and registers ----------------------------------------------------------------------------------- */
+
+#define ATTENTION_FORMS                                         \
+  X(attention_over_f16_matrix, BANYAN_F16 | ATTENTION_MATRIX)   \
+  X(attention_over_bf16_matrix, BANYAN_BF16 | ATTENTION_MATRIX) \
+  X(attention_over_e4m3_matrix, BANYAN_E4M3 | ATTENTION_MATRIX) \
+  X(attention_over_i8_matrix, BANYAN_I8 | ATTENTION_MATRIX)
+
+enum {
+  KEYS = 32,      /* of a tile */
+  HALF = 16,      /* keys of a register */
+  WORDS = 32,     /* bf16 of a row of a register: columns of a step */
+  ROW_BYTES = 64, /* of a register */
+  PARTS_MAX = 3,  /* bf16 of an f32 */
+  STEPS_MAX = 36, /* steps of queries, times their parts */
+  KEY_LINES = BNY_ATTENTION_HEAD_DIM_MAX / WORDS,
+  GROUP = 64, /* columns of values that are multiplied together */
+  GROUP_TILES = GROUP / HALF
+};
+
+/* The lines of a tile after this, in the order of memory: that is what a processor's own prefetching follows. */
+typedef struct lines_ahead {
+  const char *row;
+  int64_t step, second; /* from row to row that is next; from the first line of a pair to the second */
+  int32_t at, row_bytes;
+} lines_ahead;
+
+typedef struct matrix_work {
+  uint16_t q[STEPS_MAX][HALF][WORDS];        /* [part and step][pair of columns][row and column of the pair] */
+  uint16_t k[KEY_LINES][2][KEYS][WORDS];     /* matrices of each line of keys, where they do not lie so in memory */
+  float logits[KEYS * HALF], p[KEYS * HALF]; /* [key][row]; p: weights */
+  uint16_t weights[PARTS_MAX * HALF][KEYS];  /* [part and row][pair of keys] */
+  uint16_t v[2][GROUP_TILES][HALF][WORDS]; /* [pair of keys][column and key of the pair]: one is filled, one is read */
+  float n[HALF][HALF];                     /* sums of all rows, where not all are at hand: [row][column] */
+  const char *next;  /* the first key of the next tile, whose logits are made while values are added; or NULL */
+  const char *ready; /* the first key of the tile whose logits are made; or NULL */
+  lines_ahead keys_ahead, values_ahead;
+} __attribute__((aligned(64))) matrix_work;
+
+#define ATTENTION_MORE_WORK matrix_work
+#define ATTENTION_MATRIX_ONLY
+#include "attention_loop.h"
+#include "attention_avx512.h"
+#include "attention_bytes.h"
+
+/* Compilers do not know that instructions of tiles read and write memory. */
+#define FENCE() __asm__ volatile("" ::: "memory")
+
+/* Registers, as names that are pasted into instructions. */
+#define T_KEYS 0
+#define T_VALUES 0
+#define T_QUERIES 1
+#define T_LOGITS_0 2
+#define T_LOGITS_1 3
+#define T_WEIGHTS_0 4
+#define T_WEIGHTS_1 5
+#define T_WEIGHTS_2 6
+#define T_SUMS 7
+
+/* Rows of queries that are multiplied: 4, 8 or 16. */
+INLINE int32_t rows_of(const bny_attention_task *task) { return task->heads <= 4 ? 4 : task->heads <= 8 ? 8 : 16; }
+
+INLINE int32_t parts_of(banyan_dtype q_dtype) { return q_dtype == BANYAN_BF16 ? 1 : q_dtype == BANYAN_F16 ? 2 : 3; }
+
+INLINE banyan_dtype type_of(banyan_dtype form) { return (banyan_dtype)((int)form & ATTENTION_TYPE); }
+INLINE bool is_bytes(banyan_dtype form) { return type_of(form) == BANYAN_E4M3 || type_of(form) == BANYAN_I8; }
+
+/* An f16 is cut into two bf16. */
+INLINE bool is_cut(banyan_dtype form) { return type_of(form) == BANYAN_F16; }
+
+INLINE void bf16_of_bytes(__m512i bytes, banyan_dtype form, __m512i *low, __m512i *high) {
+  if (type_of(form) == BANYAN_I8)
+    bf16_of_i8(bytes, low, high);
+  else
+    bf16_of_e4m3(bytes, low, high);
+}
+
+static banyan_dtype attention_form(const bny_attention_task *task) {
+  return (banyan_dtype)((int)task->kv_dtype | ATTENTION_MATRIX);
+}
+
+static double attention_factor(banyan_dtype form) {
+  (void)form;
+  return 1;
+}
+
+static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
+  for (int32_t i = 0; i < count; i += HALF) {
+    __mmask16 mask = count - i < HALF ? (__mmask16)((1u << (count - i)) - 1) : 0xffff;
+    __m512 value;
+    if (dtype == BANYAN_F32)
+      value = _mm512_maskz_loadu_ps(mask, row + (size_t)i * 4);
+    else {
+      __m256i halves = _mm256_maskz_loadu_epi16(mask, row + (size_t)i * 2);
+      value = dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
+    }
+    _mm512_mask_storeu_ps(values + i, mask, value);
+  }
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+
+/* Cuts the upper eight bits of a number off, so that what is left is exact. */
+INLINE __m512i upper_part(__m512 *value) {
+  __m512i part = _mm512_and_si512(_mm512_castps_si512(*value), _mm512_set1_epi32((int)0xffff0000));
+  *value = _mm512_sub_ps(*value, _mm512_castsi512_ps(part));
+  return part;
+}
+
+/* 16 pairs of bf16: those of `low` in the lower halves. */
+INLINE __m512i pairs_of(__m512i low, __m512i high) { return _mm512_or_si512(_mm512_srli_epi32(low, 16), high); }
+
+/* The upper and the lower bf16 of 32 f16: those of `a` are in lower halves. */
+INLINE void cut_halves(__m256i a, __m256i b, __m512i *upper, __m512i *lower) {
+  __m512 low = _mm512_cvtph_ps(a), high = _mm512_cvtph_ps(b);
+  __m512i low_part = upper_part(&low), high_part = upper_part(&high);
+  *upper = pairs_of(low_part, high_part);
+  *lower = pairs_of(_mm512_castps_si512(low), _mm512_castps_si512(high));
+}
+
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
+
+/* 32 columns of a step, as two vectors: the first of each pair, and the second. The two of f16 are 16 columns apart.
+ * Bytes are unpacked within 16 of them: the first 8 of each are one step. */
+INLINE void step_columns(banyan_dtype form, const float *q, int32_t step, __m512 *even, __m512 *odd) {
+  __m512 low = _mm512_loadu_ps(q), high = _mm512_loadu_ps(q + HALF);
+  if (is_cut(form)) {
+    *even = low;
+    *odd = high;
+    return;
+  }
+  if (is_bytes(form)) {
+    const float *group = q - step % 2 * WORDS;
+    __m512 c[4];
+    UNROLL for (int i = 0; i < 4; i++) c[i] = _mm512_loadu_ps(group + i * HALF);
+    low = step % 2 ? _mm512_shuffle_f32x4(c[0], c[1], 0xee) : _mm512_shuffle_f32x4(c[0], c[1], 0x44);
+    high = step % 2 ? _mm512_shuffle_f32x4(c[2], c[3], 0xee) : _mm512_shuffle_f32x4(c[2], c[3], 0x44);
+  }
+  const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  *even = _mm512_permutex2var_ps(low, evens, high);
+  *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high);
+}
+
+static void attention_pack(const bny_attention_task *task, banyan_dtype form, attention_work *work, int32_t h) {
+  const __m512i at = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                        _mm512_set1_epi32(HALF));
+  int32_t parts = parts_of(task->q_dtype), steps = task->head_dim / WORDS;
+  const float *q = work->q + h * work->q_stride;
+  if (h == 0) {
+    memset(work->more.q, 0, (size_t)(steps * parts) * sizeof work->more.q[0]);
+    work->more.next = work->more.ready = NULL;
+  }
+  for (int32_t step = 0; step < steps; step++) {
+    __m512 even, odd;
+    step_columns(form, q + step * WORDS, step, &even, &odd);
+    for (int32_t part = 0; part < parts; part++) {
+      __m512i low = upper_part(&even), high = upper_part(&odd);
+      int32_t *to = (int32_t *)(void *)work->more.q[(parts - 1 - part) * steps + step];
+      _mm512_i32scatter_epi32(to + h, at, pairs_of(low, high), 4);
+    }
+  }
+}
+
+/* ---- prefetching ------------------------------------------------------------------------------------------------- */
+
+/* The lines of the whole tile that is `tiles` further. Where there is none, the lines are those at hand. */
+INLINE lines_ahead lines_after(const bny_attention_task *task, banyan_dtype form, const void *base,
+                               int64_t token_stride, int32_t columns, int32_t first, int32_t tiles) {
+  bool has_next = task->keys - first >= (tiles + 1) * KEYS;
+  int64_t stride = token_stride * (int64_t)attention_element_bytes(form);
+  int32_t row_bytes = columns * (int32_t)attention_element_bytes(form);
+  bool is_line = row_bytes == ROW_BYTES;
+  return (lines_ahead){.row = (const char *)base + stride * (has_next ? first + tiles * KEYS : first),
+                       .step = !has_next ? 0
+                               : is_line ? 2 * stride
+                                         : stride,
+                       .second = is_line && has_next ? stride
+                                 : is_line           ? 0
+                                                     : ROW_BYTES,
+                       .row_bytes = row_bytes};
+}
+
+/* Two lines: the second is of the next row where rows have one line. */
+INLINE void prefetch_pair(lines_ahead *lines) {
+  const char *at = lines->row + lines->at;
+  __builtin_prefetch(at, 0, 3);
+  __builtin_prefetch(at + lines->second, 0, 3);
+  lines->at += 2 * ROW_BYTES;
+  bool is_end = lines->at >= lines->row_bytes;
+  lines->at = is_end ? 0 : lines->at;
+  lines->row += is_end ? lines->step : 0;
+}
+
+/* ---- logits and weights ------------------------------------------------------------------------------------------ */
+
+/* A key's line as one or two rows of matrices: of f16 the lower and the upper parts, of bytes two steps. */
+INLINE void convert_key(banyan_dtype form, const char *from, uint16_t *first, uint16_t *second) {
+  __m512i a, b, line = _mm512_loadu_si512(from);
+  if (is_cut(form)) {
+    const __m256i *halves = (const __m256i *)(const void *)from;
+    cut_halves(_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1), &b, &a);
+  } else if (is_bytes(form)) {
+    __m512i low, high;
+    bf16_of_bytes(line, form, &low, &high);
+    a = _mm512_unpacklo_epi8(low, high);
+    b = _mm512_unpackhi_epi8(low, high);
+  } else {
+    _mm512_store_si512(first, line);
+    return;
+  }
+  _mm512_store_si512(first, a);
+  _mm512_store_si512(second, b);
+}
+
+/* A line of each key of a tile as matrices, with zeros beyond the keys. */
+INLINE void convert_line(banyan_dtype form, const char *line, int64_t stride, int32_t count,
+                         uint16_t (*to)[KEYS][WORDS]) {
+  UNROLL for (int32_t i = 0; i < KEYS; i++) {
+    if (i < count) {
+      convert_key(form, line + i * stride, to[0][i], to[1][i]);
+    } else {
+      memset(to[0][i], 0, ROW_BYTES);
+      memset(to[1][i], 0, ROW_BYTES);
+    }
+  }
+}
+
+/* Adds products of 32 keys and a part of a step of queries to the logits. */
+INLINE void multiply_step(const uint16_t (*q)[WORDS], const char *row, int64_t stride) {
+  _tile_loadd(T_QUERIES, q, ROW_BYTES);
+  _tile_loadd(T_KEYS, row, stride);
+  _tile_dpbf16ps(T_LOGITS_0, T_KEYS, T_QUERIES);
+  _tile_loadd(T_KEYS, row + HALF * stride, stride);
+  _tile_dpbf16ps(T_LOGITS_1, T_KEYS, T_QUERIES);
+}
+
+/* One pass over the matrices of a tile. The first converts each line while the one before it is multiplied. If there is
+ * no other pass, two lines of matrices take turns. */
+INLINE void multiply_matrices(banyan_dtype form, const uint16_t (*q)[HALF][WORDS], int32_t lines, int32_t plane,
+                              bool is_first, bool is_only, const char *row, int64_t stride, int32_t count,
+                              matrix_work *work) {
+  int32_t mask = is_only ? 1 : -1;
+  int32_t each = is_bytes(form) ? 2 : 1;
+  for (int32_t line = 0; line <= lines; line++) {
+    if (is_first && line < lines) convert_line(form, row + line * ROW_BYTES, stride, count, work->k[line & mask]);
+    FENCE();
+    for (int32_t i = 0; line > 0 && i < each; i++)
+      multiply_step(q[(line - 1) * each + i], (const char *)work->k[(line - 1) & mask][plane + i], ROW_BYTES);
+    FENCE();
+  }
+}
+
+/* logits: [key][row] of a tile whose first key is at `row`. Whole tiles of bf16 are multiplied where they lie. */
+INLINE void multiply_keys(const bny_attention_task *task, banyan_dtype form, const char *row, int64_t stride,
+                          int32_t count, int32_t rows, matrix_work *work) {
+  int32_t steps = task->head_dim / WORDS, parts = parts_of(task->q_dtype), logit_bytes = rows * (int32_t)sizeof(float);
+  int32_t lines = is_bytes(form) ? steps / 2 : steps, planes = is_cut(form) ? 2 : 1;
+  bool is_direct = type_of(form) == BANYAN_BF16 && count == KEYS;
+  FENCE();
+  _tile_zero(T_LOGITS_0);
+  _tile_zero(T_LOGITS_1);
+  for (int32_t part = 0; part < parts; part++) {
+    const uint16_t(*q)[HALF][WORDS] = work->q + part * steps;
+    for (int32_t step = 0; is_direct && step < steps; step++) multiply_step(q[step], row + step * ROW_BYTES, stride);
+    for (int32_t plane = 0; !is_direct && plane < planes; plane++)
+      multiply_matrices(form, q, lines, plane, part + plane == 0, parts * planes == 1, row, stride, count, work);
+  }
+  _tile_stored(T_LOGITS_0, work->logits, logit_bytes);
+  _tile_stored(T_LOGITS_1, work->logits + HALF * rows, logit_bytes);
+  FENCE();
+}
+
+/* The lanes of a vector from lane `first` on that belong to keys of the tile. */
+INLINE __mmask16 lanes_of_keys(int32_t lanes, int32_t first) {
+  int32_t left = lanes - first;
+  return left >= HALF ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
+}
+
+/* Raises the max of each row at hand that has a greater logit, as the vectors below would see it. */
+static __attribute__((noinline)) void raise_rows(int32_t rows, int32_t count, attention_work *work) {
+  float by_lane[HALF], sign = work->k_factor < 0 ? -1 : 1;
+  __m512 signs = _mm512_set1_ps(sign), greatest = _mm512_set1_ps(-INFINITY);
+  for (int32_t i = 0; i < count * rows; i += HALF)
+    greatest = _mm512_mask_max_ps(greatest, lanes_of_keys(count * rows, i), greatest,
+                                  _mm512_mul_ps(signs, _mm512_loadu_ps(work->more.logits + i)));
+  _mm512_storeu_ps(by_lane, greatest);
+  for (int32_t h = work->row; h < work->row + work->rows; h++) {
+    float score = by_lane[h];
+    for (int32_t i = h + rows; i < HALF; i += rows) score = by_lane[i] > score ? by_lane[i] : score;
+    score *= sign;
+    if (fmaf(score, work->k_factor, work->minus_m[ATTENTION_QUAD * h]) > 0)
+      attention_raise(work, h, (double)score * (double)work->k_factor, 0);
+  }
+}
+
+/* The -m of each lane: those of a vector's keys for each row. Other rows get no weight. */
+INLINE __m512 lanes_of_max(int32_t rows, const attention_work *work) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i row = _mm512_and_si512(lane, _mm512_set1_epi32(rows - 1)), at = _mm512_slli_epi32(row, 2);
+  const float *m = work->minus_m; /* each row has four of the same */
+  __m512 lanes = _mm512_permutex2var_ps(_mm512_loadu_ps(m), at, _mm512_loadu_ps(m + HALF));
+  if (rows == 16) {
+    __m512 last = _mm512_permutex2var_ps(_mm512_loadu_ps(m + 2 * HALF), at, _mm512_loadu_ps(m + 3 * HALF));
+    lanes = _mm512_mask_mov_ps(lanes, 0xff00, last);
+  }
+  __mmask16 is_here =
+      _mm512_cmplt_epu32_mask(_mm512_sub_epi32(row, _mm512_set1_epi32(work->row)), _mm512_set1_epi32(work->rows));
+  return _mm512_mask_mov_ps(_mm512_set1_ps(-FLT_MAX), is_here, lanes);
+}
+
+/* p = 2^(t - m) for logits of `count` keys, and their sums: [key % 4][row]. Returns which lanes had one above m. */
+INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, __m512 minus_m, attention_work *work,
+                             float *by_lane) {
+  const __m512 factor = _mm512_set1_ps(work->k_factor);
+  __m512 sums[ATTENTION_QUAD];
+  __mmask16 above = 0;
+  UNROLL for (int32_t k = 0; k < rows / 4; k++) sums[k] = _mm512_setzero_ps();
+  for (int32_t first = 0; first < KEYS * rows; first += HALF * rows / 4) {
+    UNROLL for (int32_t k = 0; k < rows / 4; k++) {
+      int32_t i = first + k * HALF;
+      __mmask16 mask = count == KEYS ? 0xffff : lanes_of_keys(count * rows, i);
+      __m512 x = _mm512_fmadd_ps(_mm512_loadu_ps(work->more.logits + i), factor, minus_m);
+      above |= _mm512_mask_cmp_ps_mask(mask, x, _mm512_setzero_ps(), _CMP_GT_OQ);
+      x = _mm512_min_ps(_mm512_setzero_ps(), x); /* x if it is NaN */
+      __m512 weights = _mm512_maskz_mov_ps(mask, vec_exp2(x));
+      sums[k] = _mm512_add_ps(sums[k], weights);
+      _mm512_storeu_ps(work->more.p + i, weights);
+      for (int32_t pair = 0; pair < pairs_each; pair++) prefetch_pair(&work->more.keys_ahead);
+    }
+  }
+  UNROLL for (int32_t k = 0; k < rows / 4; k++) _mm512_storeu_ps(by_lane + k * HALF, sums[k]);
+  return above;
+}
+
+/* work->more.p, and the sums of weights. */
+INLINE void weigh(int32_t rows, int32_t count, int32_t pairs_each, attention_work *work) {
+  float by_lane[ATTENTION_QUAD * HALF];
+  if (__builtin_expect(weigh_lanes(rows, count, pairs_each, lanes_of_max(rows, work), work, by_lane) != 0, 0)) {
+    raise_rows(rows, count, work);
+    weigh_lanes(rows, count, 0, lanes_of_max(rows, work), work, by_lane);
+  }
+  for (int32_t h = work->row; h < work->row + work->rows; h++) {
+    const float *sum = by_lane + h;
+    work->tile_d[ATTENTION_QUAD * h] += (sum[0] + sum[rows]) + (sum[2 * rows] + sum[3 * rows]);
+  }
+}
+
+/* Transposes 4 x 4 numbers in each quarter of four vectors. */
+INLINE void transpose_quarters(__m512i *z) {
+  __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
+  __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), d = _mm512_unpackhi_epi32(z[2], z[3]);
+  z[0] = _mm512_unpacklo_epi64(a, c);
+  z[1] = _mm512_unpackhi_epi64(a, c);
+  z[2] = _mm512_unpacklo_epi64(b, d);
+  z[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+/* A tile's pairs of keys, in the order of keys modulo 4. It is the same for any number of rows, and so are the bits of
+ * a row. */
+INLINE int32_t pair_at(int32_t key) { return key % 4 * 4 + key / 4; }
+
+/* Which vector of weights transpose() expects at `slot` for that order. */
+INLINE int32_t vector_at(int32_t rows, int32_t slot) {
+  return rows == 4 ? slot : rows == 8 ? slot % 4 * 2 + slot / 4 : pair_at(slot);
+}
+
+/* z: [key][row] in `rows` vectors, in the order of vector_at(). It becomes [row][key]. */
+INLINE void transpose(int32_t rows, __m512i *z) {
+  UNROLL for (int i = 0; i < rows; i += 4) transpose_quarters(z + i);
+  if (rows == 8) {
+    UNROLL for (int i = 0; i < 4; i++) {
+      __m512i a = z[i], b = z[i + 4];
+      z[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+      z[i + 4] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    }
+  }
+  if (rows == 16) {
+    UNROLL for (int i = 0; i < 4; i++) {
+      __m512i a = _mm512_shuffle_i32x4(z[i], z[i + 4], 0x88), b = _mm512_shuffle_i32x4(z[i], z[i + 4], 0xdd);
+      __m512i c = _mm512_shuffle_i32x4(z[i + 8], z[i + 12], 0x88), d = _mm512_shuffle_i32x4(z[i + 8], z[i + 12], 0xdd);
+      z[i] = _mm512_shuffle_i32x4(a, c, 0x88);
+      z[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
+      z[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
+      z[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+    }
+  }
+}
+
+/* Weights of pairs of keys, in parts. */
+INLINE void cut_weights(int32_t rows, matrix_work *work) {
+  __m512 low[HALF], high[HALF];
+  UNROLL for (int i = 0; i < rows; i++) {
+    low[i] = _mm512_loadu_ps(work->p + vector_at(rows, i) * HALF);
+    high[i] = _mm512_loadu_ps(work->p + (rows + vector_at(rows, i)) * HALF);
+  }
+  UNROLL for (int part = 0; part < PARTS_MAX; part++) {
+    __m512i z[HALF];
+    UNROLL for (int i = 0; i < rows; i++) z[i] = pairs_of(upper_part(&low[i]), upper_part(&high[i]));
+    transpose(rows, z);
+    UNROLL for (int i = 0; i < rows; i++) _mm512_store_si512(work->weights[part * rows + i], z[i]);
+  }
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+/* Tiles of a group of columns. */
+INLINE int32_t group_columns(banyan_dtype form) { return is_bytes(form) ? GROUP : WORDS; }
+
+/* A group is unpacked within 16 bytes of it: four columns of each go to a tile. So quarters of vectors change places.
+ */
+static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
+  if (is_cut(form)) return row;
+  for (int32_t j = 0; j < count; j += group_columns(form)) {
+    __m512 a = _mm512_loadu_ps(row + j), b = _mm512_loadu_ps(row + j + HALF), c, d;
+    __m512 low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xee); /* a0 a1 b0 b1 */
+    if (is_bytes(form)) {
+      c = _mm512_loadu_ps(row + j + 2 * HALF);
+      d = _mm512_loadu_ps(row + j + 3 * HALF);
+      __m512 low2 = _mm512_shuffle_f32x4(c, d, 0x44), high2 = _mm512_shuffle_f32x4(c, d, 0xee);
+      _mm512_storeu_ps(to + j, _mm512_shuffle_f32x4(low, low2, 0x88));
+      _mm512_storeu_ps(to + j + HALF, _mm512_shuffle_f32x4(low, low2, 0xdd));
+      _mm512_storeu_ps(to + j + 2 * HALF, _mm512_shuffle_f32x4(high, high2, 0x88));
+      _mm512_storeu_ps(to + j + 3 * HALF, _mm512_shuffle_f32x4(high, high2, 0xdd));
+    } else {
+      _mm512_storeu_ps(to + j, _mm512_shuffle_f32x4(low, low, 0xd8));
+      _mm512_storeu_ps(to + j + HALF, _mm512_shuffle_f32x4(high, high, 0xd8));
+    }
+  }
+  return to;
+}
+
+/* Pairs of the values of two keys. */
+INLINE void pair_values(banyan_dtype form, __m512i a, __m512i b, int32_t at, uint16_t (*to)[HALF][WORDS]) {
+  if (!is_bytes(form)) {
+    _mm512_store_si512(to[0][at], _mm512_unpacklo_epi16(a, b));
+    _mm512_store_si512(to[1][at], _mm512_unpackhi_epi16(a, b));
+    return;
+  }
+  __m512i bytes[2] = {_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)};
+  UNROLL for (int i = 0; i < 2; i++) {
+    __m512i low, high;
+    bf16_of_bytes(bytes[i], form, &low, &high);
+    _mm512_store_si512(to[2 * i][at], _mm512_unpacklo_epi8(low, high));
+    _mm512_store_si512(to[2 * i + 1][at], _mm512_unpackhi_epi8(low, high));
+  }
+}
+
+/* The same for f16: a lower and an upper part of 16 columns each. */
+INLINE void pair_cut_values(const char *a, const char *b, int32_t at, uint16_t (*to)[HALF][WORDS]) {
+  UNROLL for (int i = 0; i < 2; i++) {
+    __m256i low = a ? _mm256_loadu_si256((const __m256i *)(const void *)a + i) : _mm256_setzero_si256();
+    __m256i high = b ? _mm256_loadu_si256((const __m256i *)(const void *)b + i) : _mm256_setzero_si256();
+    __m512i upper, lower;
+    cut_halves(low, high, &upper, &lower);
+    _mm512_store_si512(to[2 * i][at], lower);
+    _mm512_store_si512(to[2 * i + 1][at], upper);
+  }
+}
+
+/* A group of columns of pairs [from, to) of the keys of a tile, with zeros beyond them. */
+INLINE void fill_values(banyan_dtype form, const char *v, int64_t stride, int32_t count, int32_t from, int32_t to,
+                        bool prefetches_keys, matrix_work *work, uint16_t (*tiles)[HALF][WORDS]) {
+  UNROLL for (int32_t i = from; i < to; i++) {
+    const char *low = v + i * stride, *high = v + (i + HALF) * stride;
+    if (is_cut(form)) {
+      pair_cut_values(i < count ? low : NULL, i + HALF < count ? high : NULL, pair_at(i), tiles);
+    } else {
+      __m512i a = i < count ? _mm512_loadu_si512(low) : _mm512_setzero_si512();
+      __m512i b = i + HALF < count ? _mm512_loadu_si512(high) : _mm512_setzero_si512();
+      pair_values(form, a, b, pair_at(i), tiles);
+    }
+    prefetch_pair(&work->values_ahead);
+    if (prefetches_keys) prefetch_pair(&work->keys_ahead);
+  }
+}
+
+INLINE void load_weights(int32_t rows, const matrix_work *work) {
+  _tile_loadd(T_WEIGHTS_0, work->weights[0], ROW_BYTES);
+  _tile_loadd(T_WEIGHTS_1, work->weights[rows], ROW_BYTES);
+  _tile_loadd(T_WEIGHTS_2, work->weights[2 * rows], ROW_BYTES);
+}
+
+INLINE void multiply_part(const uint16_t (*v)[WORDS]) {
+  _tile_loadd(T_VALUES, v, ROW_BYTES);
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_2, T_VALUES);
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_1, T_VALUES);
+  _tile_dpbf16ps(T_SUMS, T_WEIGHTS_0, T_VALUES);
+}
+
+/* Adds to 16 columns of sums from `column` on. Rows that are not at hand stay as they are. */
+INLINE void multiply_values(banyan_dtype form, const uint16_t (*v)[HALF][WORDS], int32_t column, bool is_all,
+                            attention_work *work) {
+  int64_t stride = work->n_stride * (int64_t)sizeof(float);
+  float *n = work->n + column, *to = is_all ? n : work->more.n[0];
+  _tile_loadd(T_SUMS, n, stride);
+  multiply_part(v[0]);
+  if (is_cut(form)) multiply_part(v[1]);
+  _tile_stored(T_SUMS, to, is_all ? stride : ROW_BYTES);
+  if (is_all) return;
+  FENCE();
+  for (int32_t h = work->row; h < work->row + work->rows; h++)
+    _mm512_storeu_ps(n + h * work->n_stride, _mm512_load_ps(work->more.n[h]));
+}
+
+/* ---- one key ----------------------------------------------------------------------------------------------------- */
+
+/* 16 columns of a row. */
+INLINE __m512 row_floats(const char *row, int32_t column, banyan_dtype form) {
+  if (!is_bytes(form)) {
+    __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * (size_t)column));
+    return is_cut(form) ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
+  }
+  __m512 values = widen_bytes(_mm_loadu_si128((const __m128i *)(const void *)(row + column)), type_of(form));
+  return type_of(form) == BANYAN_E4M3 ? _mm512_mul_ps(values, _mm512_set1_ps(0x1p8f)) : values;
+}
+
+/* n += w v for a group of columns, in the order of the tiles. */
+INLINE void add_key(banyan_dtype form, const char *v, int32_t column, __m512 weight, float *n) {
+  __m512 c[GROUP_TILES], tiles[GROUP_TILES];
+  int32_t count = group_columns(form) / HALF;
+  UNROLL for (int i = 0; i < count; i++) c[i] = row_floats(v, column + i * HALF, form);
+  if (is_bytes(form)) {
+    __m512 ab = _mm512_shuffle_f32x4(c[0], c[1], 0x44), cd = _mm512_shuffle_f32x4(c[2], c[3], 0x44);
+    __m512 ab2 = _mm512_shuffle_f32x4(c[0], c[1], 0xee), cd2 = _mm512_shuffle_f32x4(c[2], c[3], 0xee);
+    tiles[0] = _mm512_shuffle_f32x4(ab, cd, 0x88);
+    tiles[1] = _mm512_shuffle_f32x4(ab, cd, 0xdd);
+    tiles[2] = _mm512_shuffle_f32x4(ab2, cd2, 0x88);
+    tiles[3] = _mm512_shuffle_f32x4(ab2, cd2, 0xdd);
+  } else {
+    tiles[0] = is_cut(form) ? c[0] : _mm512_shuffle_f32x4(c[0], c[1], 0x88);
+    tiles[1] = is_cut(form) ? c[1] : _mm512_shuffle_f32x4(c[0], c[1], 0xdd);
+  }
+  UNROLL for (int i = 0; i < count; i++) {
+    float *to = n + column + i * HALF;
+    _mm512_storeu_ps(to, _mm512_fmadd_ps(weight, tiles[i], _mm512_loadu_ps(to)));
+  }
+}
+
+/* By vectors, for a tile of one key would be mostly zeros. */
+static __attribute__((noinline)) void attention_add_one(const bny_attention_task *keys, banyan_dtype form, int32_t key,
+                                                        attention_work *work) {
+  int32_t h = work->row;
+  const float *q = work->q + h * work->q_stride;
+  const char *k = attention_row(keys->k, keys->k_token_stride, key, form);
+  const char *v = attention_row(keys->v, keys->v_token_stride, key, form);
+  __m512 sum = _mm512_setzero_ps();
+  for (int32_t j = 0; j < keys->head_dim; j += HALF)
+    sum = _mm512_fmadd_ps(_mm512_loadu_ps(q + j), row_floats(k, j, form), sum);
+  float score = _mm512_reduce_add_ps(sum);
+  attention_raise(work, h, (double)score * (double)work->k_factor, 0);
+  float distance = fmaf(score, work->k_factor, work->minus_m[ATTENTION_QUAD * h]);
+  __m512 weight = vec_exp2(_mm512_set1_ps(distance > 0 ? 0 : distance));
+  work->d[ATTENTION_QUAD * h] += (double)_mm512_cvtss_f32(weight);
+  for (int32_t j = 0; j < keys->value_dim; j += group_columns(form))
+    add_key(form, v, j, weight, work->n + h * work->n_stride);
+}
 
 /* ---- tiles of keys ----------------------------------------------------------------------------------------------- */
 
