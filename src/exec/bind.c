@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/run_parts.h"
+#include "exec/run.h"
 #include "base/status.h"
 
 static bny_wire_view view_of(const bny_run *run, const bny_slot *slot, const char *outbox, const bny_slice *slice) {

@@ -7,8 +7,7 @@ libbanyan_core_la_SOURCES += \
   %D%/live.c %D%/live.h \
   %D%/record.c %D%/record.h \
   %D%/refuse.c \
-  %D%/run.c \
-  %D%/run_parts.h \
+  %D%/run.c %D%/run.h \
   %D%/store.h \
   %D%/strided.c %D%/strided.h \
   %D%/wait.c %D%/wait.h

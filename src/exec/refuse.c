@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "exec/run_parts.h"
+#include "exec/run.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "transport/refusal.h"

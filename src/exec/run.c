@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "exec/live.h"
-#include "exec/run_parts.h"
+#include "exec/run.h"
 #include "exec/store.h"
 #include "base/hash.h"
 #include "base/status.h"

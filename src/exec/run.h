@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The inside of a run, for bind.c, which makes it of a plan, and run.c, which executes it. */
-#ifndef BNY_EXEC_RUN_PARTS_H
-#define BNY_EXEC_RUN_PARTS_H
+#ifndef BNY_EXEC_RUN_H
+#define BNY_EXEC_RUN_H
 
 #include "exec/exec.h"
 #include "exec/wait.h"
