@@ -10,9 +10,6 @@ libbanyan_core_la_SOURCES += \
   %D%/engine.c %D%/engine.h \
   %D%/program.c %D%/program.h \
   %D%/proxy.c %D%/proxy.h \
-  %D%/proxy_parts.h \
-  %D%/proxy_segment.c \
-  %D%/proxy_thread.c \
   %D%/reach.c \
   %D%/run.c %D%/run.h \
   %D%/unit.c %D%/unit.h

@@ -1,13 +1,315 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The proxy: its memory, its thread, and its end. */
+ *
+ * The proxy: its memory, its segments, its thread, and its end. A segment is the part of a plan between nodes, which
+ * the proxy runs beside the kernels that run the rest. The thread waits for kernels to begin a run, and exchanges
+ * between nodes what they make and read. */
 #include "device/proxy.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/proxy_parts.h"
+#include "device/run.h"
+#include "exec/wait.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
+
+/* Its address is the label of its program. */
+struct bny_proxy_segment {
+  bny_proxy *proxy;
+  uint64_t key;
+  bny_plan *plan; /* the plan of the whole call, with only the steps between nodes */
+  bny_run *run;
+  bny_binding binding;
+  bny_device_units *units; /* by slot of the plan */
+  bny_device_nodes nodes;
+  uint64_t bytes;
+  int32_t slot;  /* the slot that kernels are making */
+  uint32_t made; /* its units that are made */
+  bny_proxy_segment *next;
+};
+
+/* Words that follow the bny_proxy_words, by what they are for. */
+typedef enum word_use { UNITS, ARRIVALS } word_use;
+
+static size_t words_offset(const bny_proxy *proxy, word_use use, int half) {
+  return sizeof(bny_proxy_words) / sizeof(uint64_t) + ((size_t)use * 2 + (size_t)half) * proxy->room;
+}
+
+/* Returns a word of the bny_proxy_words. */
+static _Atomic uint64_t *word_at(const bny_proxy *proxy, size_t offset) {
+  return &proxy->words.host[offset / sizeof(uint64_t)];
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
+
+/* Ends kernels that run, and those to come. Any thread.
+ *
+ * Kernels have no numbers for ranks of other nodes, so they blame none for these. The host code knows the culprit from
+ * the transport, which was told before. So does every other rank, which ends kernels of its own. */
+static void end_kernels(bny_proxy *proxy, banyan_status status, int32_t culprit) {
+  const bny_engine *engine = proxy->engine;
+  int32_t number = engine->group.nranks - 1;
+  while (number >= 0 && proxy->ranks[number] != culprit) number--;
+  uint64_t none = 0, fault = bny_device_fault_pack((int32_t)status, number, engine->group.rank, 0);
+  atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, fault);
+}
+
+/* Kernels of this node have failed, for a reason of their own. */
+static banyan_status fail_by_device(bny_proxy *proxy, const bny_device_fault *fault) {
+  int32_t rank = bny_proxy_rank(proxy, fault->culprit);
+  banyan_status status = (banyan_status)fault->status;
+  if (rank < 0) rank = proxy->transport->rank;
+  if (status == BANYAN_ERR_DATA) return bny_device_run_fail_data(proxy->exec, proxy->engine, fault, rank);
+  return bny_exec_fail(proxy->exec, status, rank, "a run on the device of rank %d failed (%s)", rank,
+                       banyan_status_string(status));
+}
+
+/* Returns what went wrong, here or elsewhere. */
+static banyan_status find_fault(bny_proxy *proxy) {
+  banyan_status status = bny_exec_check(proxy->exec, NULL);
+  if (status != BANYAN_OK) return status;
+  bny_device_fault fault = bny_engine_fault(proxy->engine);
+  return fault.status == BANYAN_OK ? BANYAN_OK : fail_by_device(proxy, &fault);
+}
+
+/* ---- what a run asks, and reports -------------------------------------------------------------------------------- */
+
+static bool is_made(void *context, int32_t slot) {
+  bny_proxy_segment *segment = context;
+  const bny_proxy *proxy = segment->proxy;
+  uint64_t epoch = proxy->exec->epoch;
+  if (slot != segment->slot) segment->made = 0;
+  segment->slot = slot;
+  if (slot < 0)
+    return atomic_load_explicit(word_at(proxy, offsetof(bny_proxy_words, ended)), memory_order_acquire) >= epoch;
+  const bny_device_units *units = &segment->units[slot];
+  const _Atomic uint64_t *signals = proxy->words.host + words_offset(proxy, UNITS, (int)(epoch & 1)) + units->first;
+  while (segment->made < units->count && atomic_load_explicit(&signals[segment->made], memory_order_acquire) == epoch)
+    segment->made++;
+  return segment->made == units->count;
+}
+
+static void tell(void *context, int32_t message) {
+  const bny_proxy *proxy = ((bny_proxy_segment *)context)->proxy;
+  uint64_t epoch = proxy->exec->epoch;
+  size_t first = words_offset(proxy, ARRIVALS, (int)(epoch & 1));
+  atomic_store_explicit(&proxy->words.host[first + (size_t)message], epoch, memory_order_release);
+}
+
+static banyan_status look(void *context) { return find_fault(((bny_proxy_segment *)context)->proxy); }
+
+static bool has_begun(const bny_proxy *proxy, int32_t rank) {
+  const bny_rank_line *line = proxy->transport->ops->line(proxy->transport, rank);
+  uint64_t started = atomic_load_explicit(&line->started, memory_order_acquire);
+  return (int32_t)((uint32_t)(started >> 32) - (uint32_t)proxy->exec->epoch) >= 0;
+}
+
+/* Returns a rank of this node that has not arrived, or one that kernels report they wait for. */
+static int32_t suspect(void *context) {
+  const bny_proxy *proxy = ((bny_proxy_segment *)context)->proxy;
+  const bny_device_group *group = &proxy->engine->group;
+  for (int32_t i = 0; i < group->nranks; i++)
+    if (!has_begun(proxy, proxy->ranks[i])) return proxy->ranks[i];
+  const _Atomic uint64_t *waiting = word_at(proxy, offsetof(bny_proxy_words, waiting));
+  for (int32_t i = 0; i < group->nranks; i++)
+    if (i != group->rank && atomic_load_explicit(&waiting[i / 64], memory_order_relaxed) >> i % 64 & 1)
+      return proxy->ranks[i];
+  return proxy->transport->rank;
+}
+
+static const bny_proxy_ops proxy_ops = {.is_made = is_made, .tell = tell, .look = look, .suspect = suspect};
+
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
+
+/* Keeps the steps of the plan that involve other nodes, with these ranks alone. What other steps say about slots
+ * stays. */
+static void keep_remote(const bny_proxy *proxy, bny_plan *plan, uint64_t *bytes) {
+  const int32_t *node_of = proxy->node_of;
+  int32_t nsteps = 0, npeers = 0;
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    bny_step step = plan->steps[i];
+    int32_t first = npeers;
+    bool waits = step.kind == BNY_STEP_WAIT && node_of[plan->messages[step.message].peer] != node_of[plan->rank];
+    for (int32_t p = step.first; step.kind == BNY_STEP_SEND && p < step.first + step.count; p++)
+      if (node_of[plan->peers[p]] != node_of[plan->rank]) plan->peers[npeers++] = plan->peers[p];
+    step.first = first;
+    step.count = npeers - first;
+    if (step.count) *bytes += plan->slots[step.slot].bytes * (uint64_t)step.count;
+    if (waits || step.count) plan->steps[nsteps++] = step;
+  }
+  plan->nsteps = nsteps;
+  plan->npeers = npeers;
+}
+
+static banyan_status set_units(bny_proxy_segment *segment, const bny_request *request,
+                               const bny_device_settings *settings) {
+  bny_device_settings whole = *settings;
+  whole.nodes = &segment->nodes;
+  segment->units = calloc((size_t)segment->plan->nslots + 1, sizeof *segment->units);
+  if (!segment->units) return bny_fail(BANYAN_ERR_SYSTEM, "out of memory to bind a plan");
+  return bny_device_program_units(request, segment->plan, &whole, segment->units);
+}
+
+static void set_nodes(bny_proxy_segment *segment) {
+  const bny_proxy *proxy = segment->proxy;
+  const char *words = proxy->words.device;
+  segment->nodes.shift = bny_run_shift(segment->run);
+  for (int half = 0; half < 2; half++) {
+    const char *units = words + words_offset(proxy, UNITS, half) * sizeof(uint64_t);
+    const char *arrivals = words + words_offset(proxy, ARRIVALS, half) * sizeof(uint64_t);
+    segment->nodes.signals[half] = (uint64_t)(uintptr_t)units;
+    segment->nodes.arrivals[half] = (uint64_t)(uintptr_t)arrivals;
+  }
+}
+
+static banyan_status fill_segment(bny_proxy_segment *segment, const bny_request *request, const bny_call *call,
+                                  const bny_device_settings *settings) {
+  bny_proxy *proxy = segment->proxy;
+  banyan_status status = bny_plan_make(request, proxy->transport->rank, &segment->plan);
+  if (status != BANYAN_OK) return status;
+  segment->nodes = (bny_device_nodes){.node_of = proxy->node_of,
+                                      .messages = (const uint64_t(*)[2])proxy->messages,
+                                      .label = (uint64_t)(uintptr_t)segment};
+  segment->binding = (bny_binding){.proxy = &proxy_ops, .proxy_context = segment};
+  status = set_units(segment, request, settings);
+  if (status != BANYAN_OK) return status;
+  keep_remote(proxy, segment->plan, &segment->bytes);
+  status = bny_run_make(proxy->exec, segment->plan, call, &segment->binding, &segment->run);
+  if (status == BANYAN_OK) set_nodes(segment);
+  return status;
+}
+
+static void free_segment(bny_proxy_segment *segment) {
+  bny_run_free(segment->run);
+  bny_plan_free(segment->plan);
+  free(segment->units);
+  free(segment);
+}
+
+banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_call *call,
+                                    const bny_device_settings *settings, bny_proxy_segment **segment) {
+  uint64_t key = bny_request_hash(request, request->algorithm);
+  bny_proxy_segment *latest = atomic_load_explicit(&proxy->segments, memory_order_relaxed);
+  for (bny_proxy_segment *at = latest; at; at = at->next) {
+    if (at->key != key) continue;
+    *segment = at;
+    return BANYAN_OK;
+  }
+  bny_proxy_segment *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_SYSTEM, "out of memory to bind a plan");
+  *made = (bny_proxy_segment){.proxy = proxy, .key = key, .slot = -1, .next = latest};
+  banyan_status status = fill_segment(made, request, call, settings);
+  if (status != BANYAN_OK) {
+    free_segment(made);
+    return status;
+  }
+  atomic_store_explicit(&proxy->segments, made, memory_order_release);
+  *segment = made;
+  return BANYAN_OK;
+}
+
+const bny_device_nodes *bny_proxy_segment_nodes(const bny_proxy_segment *segment) { return &segment->nodes; }
+
+const bny_run *bny_proxy_segment_run(const bny_proxy_segment *segment) { return segment->run; }
+
+uint64_t bny_proxy_segment_bytes(const bny_proxy_segment *segment) { return segment->bytes; }
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+enum { SLEEP_FIRST_NS = 50000, SLEEP_LONGEST_NS = 1000000, POLLS_PER_LOOK = 32 };
+
+/* How long the proxy has looked for something without success. */
+typedef struct idleness {
+  uint32_t polls;
+  int64_t since_ns, sleep_ns;
+} idleness;
+
+/* Peers on other nodes need answers, whatever this rank waits for. */
+static void idle(bny_proxy *proxy, idleness *idleness) {
+  const bny_exec *exec = proxy->exec;
+  bool spins = idleness->polls < exec->spins;
+  if (spins && ++idleness->polls % POLLS_PER_LOOK) {
+    bny_thread_pause();
+    return;
+  }
+  if (exec->progress) exec->progress(proxy->transport);
+  if (spins) return;
+  int64_t now_ns = bny_clock_ns();
+  if (!idleness->since_ns) *idleness = (struct idleness){exec->spins, now_ns, SLEEP_FIRST_NS};
+  if (now_ns - idleness->since_ns < exec->yield_ns) {
+    sched_yield();
+    return;
+  }
+  proxy->transport->ops->sleep(proxy->transport, idleness->sleep_ns);
+  if (idleness->sleep_ns < SLEEP_LONGEST_NS) idleness->sleep_ns *= 2;
+}
+
+/* *begun: the device has begun run `epoch`; otherwise the proxy is to end. */
+static banyan_status await_run(bny_proxy *proxy, uint64_t epoch, bool *begun) {
+  const _Atomic uint64_t *word = word_at(proxy, offsetof(bny_proxy_words, begun));
+  idleness idleness = {0};
+  for (;;) {
+    /* This is read first: a run that has begun is completed, though its kernel has ended and its communicator is
+     * destroyed. */
+    bool quits = atomic_load_explicit(&proxy->quits, memory_order_acquire);
+    *begun = atomic_load_explicit(word, memory_order_acquire) >= epoch;
+    if (*begun || quits) return BANYAN_OK;
+    banyan_status status = find_fault(proxy);
+    if (status != BANYAN_OK) return status;
+    idle(proxy, &idleness);
+  }
+}
+
+static banyan_status carry(bny_proxy *proxy, uint64_t epoch) {
+  uint64_t label = atomic_load_explicit(word_at(proxy, offsetof(bny_proxy_words, label)), memory_order_relaxed);
+  bny_proxy_segment *segment = (bny_proxy_segment *)(uintptr_t)label;
+  atomic_load_explicit(&proxy->segments,
+                       memory_order_acquire); /* this shows what the thread that planned it has written */
+  /* After this the kernel of the next run may overwrite what was sent in the run before, and the label. */
+  atomic_store_explicit(word_at(proxy, offsetof(bny_proxy_words, taken)), epoch, memory_order_release);
+  bool done = false;
+  bny_run_begin(segment->run);
+  return bny_run_progress(segment->run, true, &done);
+}
+
+/* Until the proxy is freed, peers are still told about the fault. */
+static void linger(bny_proxy *proxy) {
+  static const struct timespec pause = {.tv_nsec = SLEEP_LONGEST_NS};
+  while (!atomic_load_explicit(&proxy->quits, memory_order_acquire)) {
+    if (proxy->exec->progress) proxy->exec->progress(proxy->transport);
+    nanosleep(&pause, NULL);
+  }
+}
+
+/* UCX moves device memory by calls of the driver if no adapter does. */
+static banyan_status attach(bny_proxy *proxy) {
+  bny_device *device = proxy->engine->device;
+  if (!proxy->direct || device->ops->attach(device) == BANYAN_OK) return BANYAN_OK;
+  int32_t rank = proxy->transport->rank;
+  return bny_exec_fail(proxy->exec, BANYAN_ERR_SYSTEM, rank, "the proxy of rank %d has no device: %s", rank,
+                       banyan_last_error());
+}
+
+static void *run_thread(void *argument) {
+  bny_proxy *proxy = argument;
+  bool begun = true;
+  pthread_setname_np(pthread_self(), "banyan-proxy");
+  bny_log_read();
+  bny_log_rank(proxy->transport->rank);
+  banyan_status status = attach(proxy);
+  for (uint64_t epoch = 1; begun && status == BANYAN_OK; epoch++) {
+    status = await_run(proxy, epoch, &begun);
+    if (status == BANYAN_OK && begun) status = carry(proxy, epoch);
+  }
+  if (status == BANYAN_OK) return NULL;
+  atomic_store_explicit(&proxy->failed, true, memory_order_release);
+  end_kernels(proxy, proxy->exec->failure.status, proxy->exec->failure.culprit);
+  linger(proxy);
+  return NULL;
+}
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -71,7 +373,7 @@ static banyan_status make_memory(bny_proxy *proxy, const bny_proxy_config *confi
   bny_device *device = proxy->engine->device;
   proxy->room = config->words;
   proxy->direct = config->direct;
-  size_t words = bny_proxy_offset(proxy, BNY_PROXY_ARRIVALS, 1) + proxy->room;
+  size_t words = words_offset(proxy, ARRIVALS, 1) + proxy->room;
   banyan_status status = device->ops->words_make(device, words, &proxy->words);
   if (status != BANYAN_OK) return status;
   proxy->engine->group.proxy = proxy->words.device;
@@ -81,7 +383,7 @@ static banyan_status make_memory(bny_proxy *proxy, const bny_proxy_config *confi
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static banyan_status start_thread(bny_proxy *proxy) {
-  int error = bny_thread_start(&proxy->thread, bny_proxy_thread, proxy);
+  int error = bny_thread_start(&proxy->thread, run_thread, proxy);
   if (error)
     return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot start the proxy thread of devices on several nodes");
   proxy->has_thread = true;
@@ -122,7 +424,7 @@ void bny_proxy_free(bny_proxy *proxy) {
   bny_engine_clear(proxy->engine);
   for (bny_proxy_segment *segment = atomic_load(&proxy->segments), *next; segment; segment = next) {
     next = segment->next;
-    bny_proxy_segment_free(segment);
+    free_segment(segment);
   }
   for (int32_t i = 0; proxy->halves && i < 2 * transport->nranks; i++) {
     void *host = proxy->halves[i / 2][i % 2].host;
@@ -145,26 +447,16 @@ int32_t bny_proxy_rank(const bny_proxy *proxy, int32_t number) {
   return number >= 0 && number < proxy->engine->group.nranks ? proxy->ranks[number] : -1;
 }
 
-/* Kernels have no numbers for ranks of other nodes, so they blame none for these. The host code knows the culprit from
- * the transport, which was told before. So does every other rank, which ends kernels of its own. */
-void bny_proxy_end_kernels(bny_proxy *proxy, banyan_status status, int32_t culprit) {
-  const bny_engine *engine = proxy->engine;
-  int32_t number = engine->group.nranks - 1;
-  while (number >= 0 && proxy->ranks[number] != culprit) number--;
-  uint64_t none = 0, fault = bny_device_fault_pack((int32_t)status, number, engine->group.rank, 0);
-  atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, fault);
-}
-
 const bny_failure *bny_proxy_failure(const bny_proxy *proxy) {
   return atomic_load_explicit(&proxy->failed, memory_order_acquire) ? &proxy->exec->failure : NULL;
 }
 
 void bny_proxy_stop(bny_proxy *proxy, banyan_status status, int32_t culprit) {
   bny_exec_stop(proxy->exec, status, culprit);
-  bny_proxy_end_kernels(proxy, status, culprit);
+  end_kernels(proxy, status, culprit);
 }
 
 void bny_proxy_abort(bny_proxy *proxy, const char *reason) {
   bny_exec_abort(proxy->exec, reason);
-  bny_proxy_end_kernels(proxy, BANYAN_ERR_ABORTED, proxy->transport->rank);
+  end_kernels(proxy, BANYAN_ERR_ABORTED, proxy->transport->rank);
 }

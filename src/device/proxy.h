@@ -16,11 +16,42 @@
 #ifndef BNY_DEVICE_PROXY_H
 #define BNY_DEVICE_PROXY_H
 
+#include <pthread.h>
+
 #include "device/engine.h"
 #include "device/program.h"
 #include "exec/exec.h"
 
 typedef struct bny_proxy bny_proxy;
+
+/* The segment of a plan that the proxy runs. It lives as long as the proxy, since graphs may have captured the
+ * launch. */
+typedef struct bny_proxy_segment bny_proxy_segment;
+
+/* A half of what a rank sends to other nodes, or of what a rank of another node sends here. */
+typedef struct bny_proxy_half {
+  void *host;  /* registered with the device; NULL: not registered */
+  void *local; /* device memory instead */
+} bny_proxy_half;
+
+/* All but tests use it by the functions below. */
+struct bny_proxy {
+  bny_engine *engine;
+  bny_exec *exec;
+  bny_transport *transport;
+  int32_t *node_of;       /* [nranks] */
+  int32_t *ranks;         /* of this node, by their numbers in the engine's group */
+  bny_device_words words; /* a bny_proxy_words, and what follows it */
+  uint64_t room;          /* words of a half, each for units and for messages */
+  bool direct;
+  bny_proxy_half (*halves)[2];           /* [nranks]; none for other ranks of this node */
+  uint64_t (*messages)[2];               /* [nranks]: their addresses */
+  _Atomic(bny_proxy_segment *) segments; /* the latest first */
+  pthread_t thread;
+  bool has_thread;
+  _Atomic bool quits;  /* the proxy is to end */
+  _Atomic bool failed; /* the executor's failure is ready to be read */
+};
 
 typedef struct bny_proxy_config {
   bny_engine *engine;     /* connected with the ranks of this node; remains the caller's, and outlives the proxy */
@@ -39,10 +70,6 @@ void bny_proxy_free(bny_proxy *proxy);
 bool bny_proxy_is_direct(const bny_proxy *proxy);
 
 /* ---- combines ---------------------------------------------------------------------------------------------------- */
-
-/* The segment of a plan that the proxy runs. It lives as long as the proxy, since graphs may have captured the
- * launch. */
-typedef struct bny_proxy_segment bny_proxy_segment;
 
 /* Local. Returns the same segment for a request that was given before. What the request points to lives as long as the
  * proxy; it names its algorithm. `settings` are those of the device's programs, without nodes. One thread at a time. */

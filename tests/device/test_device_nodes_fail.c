@@ -6,7 +6,7 @@
 
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
-#include "device/proxy_parts.h"
+#include "device/proxy.h"
 #include "tests/support/suite.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX

@@ -4,7 +4,7 @@
  * unknown memory for memory of the host. Puts state the kind too, but they need RDMA, or ranks that stay in calls. */
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
-#include "device/proxy_parts.h"
+#include "device/proxy.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
 int main(void) {
