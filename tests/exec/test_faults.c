@@ -275,7 +275,7 @@ TEST_LOOP(death_while_connecting, 9) {
   if (placed_set(PLACED_APART, "a,a,b", "a,b,c", &setup)) world_run(&setup, connect_and_die);
   for (int32_t r = 0; r < 3 && setup.processes; r++) {
     const verdict *told = &scenario->verdicts[r];
-    char healthy[16];
+    char healthy[32];
     snprintf(healthy, sizeof healthy, "rank %d ", 3 - r - scenario->culprit);
     /* UCX before 1.14 may end a healthy rank by an assertion. */
     if (r == scenario->culprit || !scenario->verdicts[3 - r - scenario->culprit].told) continue;
