@@ -25,7 +25,6 @@ json 'all(v["source"] == "default" for v in o["options"])'
 json 'len([k for k in o["devices"]["cpu"]["kernels"] if k["chosen"]]) == 1'
 json 'o["devices"]["cpu"]["cpus_allowed"] >= 1 and o["devices"]["cuda"]["text"]'
 json 'o["devices"]["cpu"]["threads_limited_by"] in ("affinity", "quota")'
-says 'allowed.*; the default number of threads follows the (affinity|quota)'
 json 'all(t["text"] for t in o["transports"])'
 json 'o["selection"]["ranks"] >= 2'
 
@@ -66,6 +65,9 @@ BANYAN_ALGORITHM=ring run 0 --ranks 4 --json selection
 json '{s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]} == {"ring"}'
 BANYAN_ALGORITHM=nonsense run 0 --ranks 4 --json selection
 json 'all("nonsense" in c["refused"] for s in o["selection"]["sizes"] for c in s["choices"].values())'
+
+run 0 devices
+says 'allowed.*; the default number of threads follows the (affinity|quota)'
 
 # ---- experimental values ----
 BANYAN_DEVICE_COPY=bulk run 0 options
