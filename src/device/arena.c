@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the ranks of a group come to share their arenas: facts, agreement, and the kinds of memory in the order in which
- * they are tried. */
+ * they are tried. Each attempt is verified. */
 #include "device/arena.h"
 
 #include <errno.h>
@@ -9,11 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
-#include "device/arena_steps.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/fd_passing.h"
 
 /* The facts of each rank. They are sent as they are, padding and all. */
 typedef struct facts {
@@ -46,6 +48,45 @@ banyan_status bny_arenas_read_fallback(const char *text, bool *strict) {
   if (text && strcmp(text, "slower") != 0 && strcmp(text, "error") != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_FALLBACK is \"%.40s\"; it takes slower or error", text);
   *strict = text && strcmp(text, "error") == 0;
+  return BANYAN_OK;
+}
+
+enum { WHY_BYTES = 252 };
+
+/* The report of each rank after each step. */
+typedef struct rank_report {
+  int32_t status;
+  char why[WHY_BYTES];
+} rank_report;
+
+typedef struct arenas_work {
+  bny_arenas *arenas;
+  const bny_exchange *exchange;
+  const bny_arenas_config *config;
+  rank_report *reports;       /* [nranks] */
+  int64_t copies_deadline_ns; /* earlier than the exchange's, so that the others still learn of it */
+  void *stream;
+  bny_device_words words; /* two cells out and two cells in per rank */
+  uint64_t epoch;         /* of the patterns: another one in each attempt and each group */
+  bool joint;             /* the last failure is known to all ranks, which may go on together */
+} arenas_work;
+
+/* All ranks report how they fared. The first failure among them becomes that of all. */
+static banyan_status settle(arenas_work *work, banyan_status own) {
+  rank_report said = {.status = (int32_t)own};
+  if (own != BANYAN_OK) snprintf(said.why, sizeof said.why, "%s", banyan_last_error());
+  banyan_status status = bny_exchange_all(work->exchange, &said, work->reports, sizeof said);
+  if (status != BANYAN_OK) {
+    work->joint = false;
+    return own == BANYAN_OK ? status : bny_fail(own, "%s", said.why);
+  }
+  for (int32_t i = 0; i < work->arenas->nranks; i++) {
+    const rank_report *report = &work->reports[i];
+    if (report->status == BANYAN_OK) continue;
+    /* After a timeout there is no time left, and what is stuck may hold up the next attempt as well. */
+    work->joint = report->status != BANYAN_ERR_TIMEOUT;
+    return bny_fail((banyan_status)report->status, "rank %d: %.*s", i, WHY_BYTES - 1, report->why);
+  }
   return BANYAN_OK;
 }
 
@@ -141,7 +182,7 @@ static reach look_around(const bny_arenas *arenas, const facts *all, const bny_a
   return own;
 }
 
-static banyan_status agree(bny_arenas_work *work, const facts *all, agreement *agreed) {
+static banyan_status agree(arenas_work *work, const facts *all, agreement *agreed) {
   bny_arenas *arenas = work->arenas;
   reach own = look_around(arenas, all, work->config);
   char why[BNY_ERROR_TEXT_BYTES];
@@ -198,12 +239,275 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
   }
 }
 
+/* ---- verification ------------------------------------------------------------------------------------------------ */
+
+/* Mappings are tested with real data. Rank w has a cell at the start and one at the end of every arena, so that a
+ * mapping of the wrong size is noticed too. What it writes there depends on w, on the arena's owner and on the epoch.
+ * So neither a mapping of another arena nor what an earlier attempt left in memory can pass. All ranks have done one
+ * step of the verification before any begins the next. */
+enum { PLACES = 2, CELL_WORDS = BNY_ARENAS_CELL_BYTES / 8 };
+
+/* Returns word i of what `writer` writes at a place of the arena of `owner`; never 0. */
+static uint64_t pattern(const arenas_work *work, int32_t writer, int32_t owner, int place, int i) {
+  uint64_t who = (uint64_t)(uint32_t)writer << 32 | (uint32_t)owner;
+  return bny_hash_add(bny_hash_add(bny_hash_of(who), work->epoch), (uint64_t)(place * CELL_WORDS + i)) | 1;
+}
+
+static char *cell(const bny_arenas *arenas, int32_t owner, int32_t writer, int place) {
+  size_t number = (size_t)(place ? arenas->nranks - writer : writer);
+  size_t offset = number * BNY_ARENAS_CELL_BYTES;
+  return (char *)arenas->memories[owner]->address + (place ? arenas->bytes - offset : offset);
+}
+
+/* Returns the place of a cell in pinned memory: first the cells to write, by owner, then those read back. */
+static size_t slot(const bny_arenas *arenas, bool read, int32_t peer, int place) {
+  return ((size_t)(read ? arenas->nranks + peer : peer) * PLACES + (size_t)place) * CELL_WORDS;
+}
+
+static void *slot_address(const arenas_work *work, bool read, int32_t peer, int place) {
+  return (char *)work->words.device + 8 * slot(work->arenas, read, peer, place);
+}
+
+/* Waits for what is on the work's stream, until the deadline of copies; marks the arenas stuck if it is late. */
+static banyan_status wait_copies(arenas_work *work) {
+  banyan_status status = bny_device_wait(work->arenas->device, work->stream, work->copies_deadline_ns);
+  if (status == BANYAN_ERR_TIMEOUT) work->arenas->stuck = true;
+  return status;
+}
+
+/* Waits for what was put on the stream before a failure as well, because its memory must not be freed before it
+ * ends. */
+static banyan_status finish(arenas_work *work, banyan_status status) {
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  banyan_status waited = wait_copies(work);
+  return status == BANYAN_OK || waited == BANYAN_ERR_TIMEOUT ? waited : bny_fail(status, "%s", why);
+}
+
+static banyan_status write_all(arenas_work *work) {
+  bny_arenas *arenas = work->arenas;
+  for (int32_t peer = 0; peer < arenas->nranks; peer++)
+    for (int place = 0; place < PLACES; place++) {
+      _Atomic uint64_t *words = work->words.host + slot(arenas, false, peer, place);
+      for (int i = 0; i < CELL_WORDS; i++)
+        atomic_store_explicit(&words[i], pattern(work, arenas->rank, peer, place, i), memory_order_relaxed);
+      banyan_status status =
+          arenas->device->ops->copy(arenas->device, cell(arenas, peer, arenas->rank, place),
+                                    slot_address(work, false, peer, place), BNY_ARENAS_CELL_BYTES, work->stream);
+      if (status != BANYAN_OK) return status;
+    }
+  return BANYAN_OK;
+}
+
+/* Reads cells back, one per peer and place: that of `writer` in the arena of `owner`. */
+typedef struct view {
+  int32_t writer, owner;
+} view;
+
+static banyan_status read_all(arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer)) {
+  bny_arenas *arenas = work->arenas;
+  for (int32_t peer = 0; peer < arenas->nranks; peer++)
+    for (int place = 0; place < PLACES; place++) {
+      view wanted = of(arenas, peer);
+      banyan_status status = arenas->device->ops->copy(arenas->device, slot_address(work, true, peer, place),
+                                                       cell(arenas, wanted.owner, wanted.writer, place),
+                                                       BNY_ARENAS_CELL_BYTES, work->stream);
+      if (status != BANYAN_OK) return status;
+    }
+  return BANYAN_OK;
+}
+
+/* Returns the first peer with a wrong word in its cells; -1: none. */
+static int32_t find_wrong(const arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer)) {
+  const bny_arenas *arenas = work->arenas;
+  for (int32_t peer = 0; peer < arenas->nranks; peer++)
+    for (int place = 0; place < PLACES; place++) {
+      const _Atomic uint64_t *words = work->words.host + slot(arenas, true, peer, place);
+      view wanted = of(arenas, peer);
+      for (int i = 0; i < CELL_WORDS; i++)
+        if (atomic_load_explicit(&words[i], memory_order_relaxed) !=
+            pattern(work, wanted.writer, wanted.owner, place, i))
+          return peer;
+    }
+  return -1;
+}
+
+static view mine_there(const bny_arenas *arenas, int32_t peer) { return (view){arenas->rank, peer}; }
+static view theirs_here(const bny_arenas *arenas, int32_t peer) { return (view){peer, arenas->rank}; }
+static view theirs_there(const bny_arenas *arenas, int32_t peer) {
+  (void)arenas;
+  return (view){peer, peer};
+}
+
+static banyan_status read_and_find(arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer),
+                                   int32_t *wrong) {
+  banyan_status status = finish(work, read_all(work, of));
+  if (status == BANYAN_OK) *wrong = find_wrong(work, of);
+  return status;
+}
+
+static banyan_status verify_write(arenas_work *work) {
+  int32_t wrong = -1;
+  banyan_status status = finish(work, write_all(work));
+  if (status == BANYAN_OK) status = read_and_find(work, mine_there, &wrong);
+  if (status != BANYAN_OK || wrong < 0) return status;
+  return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s does not read back",
+                  work->arenas->rank, wrong, bny_memory_kind_name(work->arenas->kind));
+}
+
+static banyan_status verify_read(arenas_work *work) {
+  int32_t wrong = -1;
+  banyan_status status = read_and_find(work, theirs_here, &wrong);
+  if (status == BANYAN_OK && wrong >= 0)
+    return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s did not arrive", wrong,
+                    work->arenas->rank, bny_memory_kind_name(work->arenas->kind));
+  if (status == BANYAN_OK) status = read_and_find(work, theirs_there, &wrong);
+  if (status == BANYAN_OK && wrong >= 0)
+    return bny_fail(BANYAN_ERR_SYSTEM,
+                    "rank %d reads by %s something else in the arena of rank %d than that rank wrote",
+                    work->arenas->rank, bny_memory_kind_name(work->arenas->kind), wrong);
+  return status;
+}
+
+static banyan_status verify_clear(arenas_work *work) {
+  bny_arenas *arenas = work->arenas;
+  bny_device_memory *own = arenas->memories[arenas->rank];
+  return finish(work, arenas->device->ops->zero(arenas->device, own->address, own->bytes, work->stream));
+}
+
+/* ---- one attempt ------------------------------------------------------------------------------------------------- */
+
+/* The export of each rank to the others. */
+typedef struct offer {
+  uint64_t bytes;
+  bny_device_handle handle;
+} offer;
+
+/* Everything that is closed at the end of an attempt, whatever its outcome. */
+typedef struct transfer {
+  int file;
+  int *files; /* [nranks] */
+  offer *offers;
+} transfer;
+
+/* Frees what an attempt has made. */
+static void release(bny_arenas *arenas) {
+  if (arenas->stuck) {
+    bny_log(BNY_LOG_WARN, "device %d still works on arenas that were given up; they stay until the process ends",
+            arenas->device->facts.ordinal);
+    return;
+  }
+  for (int32_t i = arenas->nranks - 1; i >= 0; i--) {
+    if (i != arenas->rank) arenas->device->ops->memory_free(arenas->memories[i]);
+    if (i != arenas->rank) arenas->memories[i] = NULL;
+  }
+  arenas->device->ops->memory_free(arenas->memories[arenas->rank]);
+  arenas->memories[arenas->rank] = NULL;
+}
+
+static bool goes_by_descriptor(const bny_arenas *arenas) {
+  return arenas->kind != BNY_MEMORY_FABRIC && arenas->nranks > 1;
+}
+
+static banyan_status make_own(arenas_work *work, offer *said, transfer *held) {
+  bny_arenas *arenas = work->arenas;
+  const bny_device_ops *ops = arenas->device->ops;
+  bny_device_memory **own = &arenas->memories[arenas->rank];
+  banyan_status status = ops->memory_make(arenas->device, arenas->kind, arenas->bytes, own);
+  if (status == BANYAN_OK) status = verify_clear(work);
+  if (status == BANYAN_OK) status = ops->memory_export(*own, &said->handle, &held->file);
+  if (status == BANYAN_OK) said->bytes = (*own)->bytes;
+  return status;
+}
+
+static banyan_status import_one(arenas_work *work, const transfer *held, int32_t peer) {
+  bny_arenas *arenas = work->arenas;
+  const int32_t *processes = work->config->processes;
+  bny_device_offer offered = {
+      .kind = arenas->kind,
+      .bytes = held->offers[peer].bytes,
+      .handle = held->offers[peer].handle,
+      .file = held->files[peer],
+      .same_process = processes[peer] == processes[arenas->rank],
+  };
+  /* The size is checked because it comes from another rank. Devices round up by their units, which are some MiB. */
+  if (offered.bytes < arenas->bytes || offered.bytes - arenas->bytes > (size_t)1 << 30)
+    return bny_fail(BANYAN_ERR_MISMATCH, "the arena of rank %d is of %zu bytes, not %zu", peer, offered.bytes,
+                    arenas->bytes);
+  banyan_status status = arenas->device->ops->memory_import(arenas->device, &offered, &arenas->memories[peer]);
+  if (status == BANYAN_OK) return BANYAN_OK;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  return bny_fail(status, "the arena of rank %d cannot be mapped by rank %d: %s", peer, arenas->rank, why);
+}
+
+static banyan_status exchange_files(arenas_work *work, transfer *held) {
+  bny_fd_passing passing;
+  banyan_status status = bny_fd_passing_meet(work->exchange, &passing);
+  if (status != BANYAN_OK) return status;
+  status = bny_fd_passing_exchange(&passing, held->file, held->files);
+  bny_fd_passing_close(&passing);
+  return status;
+}
+
+static banyan_status import_all(arenas_work *work, transfer *held) {
+  bny_arenas *arenas = work->arenas;
+  banyan_status status = goes_by_descriptor(arenas) ? exchange_files(work, held) : BANYAN_OK;
+  for (int32_t i = 0; i < arenas->nranks && status == BANYAN_OK; i++)
+    if (i != arenas->rank) status = import_one(work, held, i);
+  return status;
+}
+
+static banyan_status run_steps(arenas_work *work, transfer *held) {
+  offer said;
+  memset(&said, 0, sizeof said);
+  banyan_status status = settle(work, make_own(work, &said, held));
+  if (status != BANYAN_OK) return status;
+  status = bny_exchange_all(work->exchange, &said, held->offers, sizeof said);
+  if (status != BANYAN_OK) {
+    work->joint = false;
+    return status;
+  }
+  status = import_all(work, held);
+  if (status == BANYAN_OK) status = verify_write(work);
+  status = settle(work, status);
+  if (status == BANYAN_OK) status = settle(work, verify_read(work));
+  if (status == BANYAN_OK) status = settle(work, verify_clear(work));
+  return status;
+}
+
+/* Makes one attempt with one kind: arenas are made, exchanged, mapped and verified, or nothing is left. */
+static banyan_status attempt(arenas_work *work, bny_memory_kind kind) {
+  bny_arenas *arenas = work->arenas;
+  size_t nranks = (size_t)arenas->nranks;
+  transfer held = {.file = -1};
+  held.files = malloc(nranks * sizeof *held.files);
+  held.offers = calloc(nranks, sizeof *held.offers);
+  banyan_status status;
+  arenas->kind = kind;
+  work->joint = true;
+  work->epoch++;
+  if (held.files && held.offers) {
+    for (size_t i = 0; i < nranks; i++) held.files[i] = -1;
+    status = run_steps(work, &held);
+    for (size_t i = 0; i < nranks; i++)
+      if (held.files[i] >= 0) close(held.files[i]);
+  } else {
+    status = settle(work, bny_fail(BANYAN_ERR_MEMORY, "out of memory for the arenas of %d ranks", arenas->nranks));
+  }
+  if (held.file >= 0) close(held.file);
+  free(held.offers);
+  free(held.files);
+  if (status != BANYAN_OK) release(arenas);
+  return status;
+}
+
 /* ---- the way down ------------------------------------------------------------------------------------------------ */
 
 /* Memory that a device sees at two addresses is coherent between concurrent kernels only by fences of its own kind
  * (fence.proxy.alias). Ranks of one process that share a device need no second address. With the kind that was made for
  * the older handles, they use the address of the owner. */
-static bool needs_owners_address(const bny_arenas_work *work) {
+static bool needs_owners_address(const arenas_work *work) {
   const bny_arenas *arenas = work->arenas;
   const int32_t *processes = work->config->processes;
   for (int32_t i = 0; i < arenas->nranks; i++)
@@ -217,7 +521,7 @@ bool bny_arenas_have_aliases(const bny_arenas *arenas) {
 
 /* Orders the kinds from best to slowest, except that one may be better here than FILE: the owner's address; or, where
  * nothing else tells about the links, a fabric handle, which maps over NVLink alone. */
-static void order_kinds(const bny_arenas_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
+static void order_kinds(const arenas_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
   order[0] = needs_owners_address(work)             ? BNY_MEMORY_IPC
              : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC
                                                     : BNY_MEMORY_FILE;
@@ -225,7 +529,7 @@ static void order_kinds(const bny_arenas_work *work, const agreement *agreed, bn
     if (kind != (int)order[0]) order[place++] = (bny_memory_kind)kind;
 }
 
-static banyan_status descend(bny_arenas_work *work, const agreement *agreed) {
+static banyan_status descend(arenas_work *work, const agreement *agreed) {
   bny_arenas *arenas = work->arenas;
   char why[BNY_ERROR_TEXT_BYTES];
   explain(agreed, arenas->nranks, BNY_MEMORY_FILE, why, sizeof why);
@@ -239,7 +543,7 @@ static banyan_status descend(bny_arenas_work *work, const agreement *agreed) {
     if (kind == BNY_MEMORY_HOST && agreed->strict) break;
     if (kind == BNY_MEMORY_HOST && arenas->rank == 0)
       bny_log(BNY_LOG_WARN, "memory of devices cannot be shared: %s; arenas lie in host memory, which is slower", why);
-    banyan_status tried = bny_arenas_attempt(work, kind);
+    banyan_status tried = attempt(work, kind);
     if (tried == BANYAN_OK) return BANYAN_OK;
     bool is_slower = place > 0 || kind == BNY_MEMORY_FILE; /* the kinds that come next */
     if (!work->joint || (agreed->strict && is_slower)) return tried;
@@ -253,7 +557,7 @@ static banyan_status descend(bny_arenas_work *work, const agreement *agreed) {
                   agreed->strict ? " (BANYAN_DEVICE_FALLBACK is error on some rank)" : "");
 }
 
-static banyan_status make_steps(bny_arenas_work *work, facts *all, agreement *agreed) {
+static banyan_status make_steps(arenas_work *work, facts *all, agreement *agreed) {
   bny_arenas *arenas = work->arenas;
   size_t nranks = (size_t)arenas->nranks;
   facts own = gather_own(arenas->device, work->config);
@@ -266,7 +570,7 @@ static banyan_status make_steps(bny_arenas_work *work, facts *all, agreement *ag
   status = ops->stream_make(arenas->device, &work->stream);
   if (status == BANYAN_OK)
     status = ops->words_make(arenas->device, nranks * 4 * (BNY_ARENAS_CELL_BYTES / sizeof(uint64_t)), &work->words);
-  status = bny_arenas_settle(work, status);
+  status = settle(work, status);
   if (status == BANYAN_OK) status = descend(work, agreed);
   if (status == BANYAN_OK) judge_links(arenas, agreed);
   if (arenas->stuck) return status; /* they are in use */
@@ -292,7 +596,7 @@ banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, 
   size_t nranks = (size_t)exchange->bootstrap->nranks;
   bny_arenas *made = calloc(1, sizeof *made);
   facts *all = calloc(nranks, sizeof *all);
-  bny_arenas_work work = {.arenas = made, .exchange = exchange, .config = config};
+  arenas_work work = {.arenas = made, .exchange = exchange, .config = config};
   int64_t now_ns = bny_clock_ns();
   work.copies_deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 4 * 3;
   agreement agreed = {.reaches = calloc(nranks, sizeof *agreed.reaches)};
@@ -322,7 +626,7 @@ banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, 
 
 void bny_arenas_free(bny_arenas *arenas) {
   if (!arenas) return;
-  bny_arenas_release(arenas);
+  release(arenas);
   free(arenas->memories);
   free(arenas);
 }

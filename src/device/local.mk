@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
   %D%/arena.c %D%/arena.h \
-  %D%/arena_attempt.c \
-  %D%/arena_steps.h \
-  %D%/arena_verify.c \
   %D%/decode.c %D%/decode.h \
   %D%/decode_plan.c %D%/decode_plan.h \
   %D%/device.c %D%/device.h \
