@@ -27,14 +27,14 @@ extern "C" {
  *   key_start[b] + t / key_block * key_stride + t % key_block: that is how blocks interleave over ranks.
  * - Sight. A query at position p sees keys at positions up to p. With a window it sees those above p - window alone.
  * - Trees of drafts. With tree_mask a query sees all keys before query_start, and of those behind it the ones whose bit
- *   is set: bit j is for position query_start + j. A sequence then has at most 32 query tokens. A window counts depths
+ *   is set: bit j is for position query_start + j. A sequence then has at most 64 query tokens. A window counts depths
  *   there, so that siblings see alike: a draft stands at query_start + the number of set bits below its own. */
 typedef struct banyan_queries {
   size_t size;
   int32_t tokens;                 /* rows of q and of the output; in any run, at most. 0: nothing else is read */
   const int32_t *query_start_loc; /* [batch + 1]; NULL: one token per sequence */
   const int32_t *query_start;     /* [batch]; NULL: every query sees all keys */
-  const uint32_t *tree_mask;      /* [tokens]; NULL: none */
+  const uint64_t *tree_mask;      /* [tokens]; NULL: none */
   const int32_t *key_start;       /* [batch]; NULL: 0 */
   int32_t key_block;              /* 0: the keys of a shard follow one another */
   int32_t key_stride;             /* at least key_block */

@@ -52,7 +52,7 @@ static inline int32_t bny_attention_padded(int32_t elements) {
 typedef struct bny_attention_sight {
   int32_t first, end;
   int32_t tree_first; /* at least `end` */
-  uint32_t tree_bits;
+  uint64_t tree_bits;
 } bny_attention_sight;
 
 /* Strides in elements. A row is a query token's head. */

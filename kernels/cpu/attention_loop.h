@@ -299,7 +299,7 @@ static void attention_add_by_row(const bny_attention_task *task, const bny_atten
     int32_t high = sight->end < first + count ? sight->end : first + count;
     if (low < high) attention_add_form(keys, dtype, from + low - first, high - low, work);
     for (int32_t key = sight->tree_first > first ? sight->tree_first : first;
-         sight->tree_bits != 0 && key < first + count && key - sight->tree_first < 32; key++)
+         sight->tree_bits != 0 && key < first + count && key - sight->tree_first < 64; key++)
       if (sight->tree_bits >> (key - sight->tree_first) & 1) attention_add_one(keys, dtype, from + key - first, work);
   }
   work->row = 0;

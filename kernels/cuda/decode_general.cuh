@@ -9,7 +9,7 @@
  * no keys.
  *
  * Positions. They grow with the keys of a shard, also where blocks interleave over ranks. So a bound of positions is a
- * bound of keys: a row sees the keys from `low` to before `high`, and of the 32 after those the ones that `bits` names.
+ * bound of keys: a row sees the keys from `low` to before `high`, and of the 64 after those the ones that `bits` names.
  * Keys that no row of a sequence sees are not read, and a tile that all rows see takes no mask. */
 #ifndef BNY_CUDA_DECODE_GENERAL_CUH
 #define BNY_CUDA_DECODE_GENERAL_CUH
@@ -103,7 +103,7 @@ BNY_DEVICE void bny_general_narrow(bny_general_span *span, const bny_decode_gene
   const int64_t position = general.query_start[sequence];
   const int32_t start = general.key_start ? general.key_start[sequence] : 0;
   const uint32_t keys = span->keys;
-  span->keys = bny_general_below(general, start, position + (general.tree_mask ? 32 : span->tokens), keys);
+  span->keys = bny_general_below(general, start, position + (general.tree_mask ? 64 : span->tokens), keys);
   if (general.window > 0)
     span->first_key = bny_general_below(general, start, position - general.window + 1, span->keys) /
                       BNY_DECODE_GRANULE * BNY_DECODE_GRANULE;
@@ -256,28 +256,29 @@ BNY_DEVICE const unsigned char *bny_general_query_at(const bny_decode_call &call
 
 /* The keys that an item's rows see, and the scale of its logits, in shared memory. */
 template <int rows> struct bny_general_rows {
-  uint32_t low[rows], high[rows], bits[rows];
+  uint64_t bits[rows];
+  uint32_t low[rows], high[rows];
   uint32_t clear_first, clear_end; /* the keys that all rows see */
   float scale;                     /* of logits as the tensor cores give them; if capped, after the cap */
   float cap, cap_scale;            /* t = cap tanh(cap_scale s / (2 log2 e)); 0: none */
 };
 
 /* Turns the bits of positions into bits of keys from `first` on. */
-BNY_DEVICE uint32_t bny_general_bits(const bny_decode_general &general, int32_t start, int32_t position, uint32_t first,
-                                     uint32_t mask) {
-  uint32_t bits = 0;
-  BNY_ROLLED for (uint32_t i = 0; i < 32; i++) {
+BNY_DEVICE uint64_t bny_general_bits(const bny_decode_general &general, int32_t start, int32_t position, uint32_t first,
+                                     uint64_t mask) {
+  uint64_t bits = 0;
+  BNY_ROLLED for (uint32_t i = 0; i < 64; i++) {
     const int32_t place = bny_general_position(general, start, first + i) - position;
-    if (place >= 32) break;
+    if (place >= 64) break;
     if (place >= 0) bits |= (mask >> place & 1) << i;
   }
   return bits;
 }
 
 /* Returns the depth of a sequence's draft: how many drafts before it its query sees. */
-BNY_DEVICE int32_t bny_general_depth(uint32_t mask, uint32_t token) {
+BNY_DEVICE int32_t bny_general_depth(uint64_t mask, uint32_t token) {
   int32_t depth = 0;
-  BNY_ROLLED for (uint32_t before = mask & ((1u << (token & 31)) - 1); before; before &= before - 1) depth++;
+  BNY_ROLLED for (uint64_t before = mask & (((uint64_t)1 << (token & 63)) - 1); before; before &= before - 1) depth++;
   return depth;
 }
 
@@ -298,12 +299,13 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
   const bool is_left_out = row < item.rows && !bny_general_reads(call, item, rows, row);
   const uint32_t left_out = bny_warp_ballot(is_left_out); /* the first warp has all rows */
   if (row >= (uint32_t)rows) return;
-  uint32_t low = 0, high = is_left_out ? 0 : ~0u, bits = 0;
+  uint32_t low = 0, high = is_left_out ? 0 : ~0u;
+  uint64_t bits = 0;
   if (row < item.rows && !is_left_out && general.query_start) {
     const uint32_t token = bny_general_row_of(call, item, rows, row).token;
     const int32_t first = general.query_start[item.sequence];
     const int32_t start = general.key_start ? general.key_start[item.sequence] : 0;
-    uint32_t mask = general.tree_mask ? general.tree_mask[item.first_token + token] : 0;
+    uint64_t mask = general.tree_mask ? general.tree_mask[item.first_token + token] : 0;
     const int32_t depth = general.tree_mask ? bny_general_depth(mask, token) : (int32_t)token;
     high = bny_general_below(general, start, general.tree_mask ? first : (int64_t)first + token + 1, item.keys);
     if (general.window > 0) {
@@ -335,10 +337,11 @@ BNY_DEVICE void bny_general_logits(bny_logits<classes> *logits, const bny_genera
   if (first >= all.clear_first && first + 8 * classes <= all.clear_end) return;
   BNY_UNROLL for (int row = 0; row < 2; row++) {
     const uint32_t at = first_row + bny_lane() / 4 + 8 * row;
-    const uint32_t low = all.low[at], high = all.high[at], bits = all.bits[at];
+    const uint32_t low = all.low[at], high = all.high[at];
+    const uint64_t bits = all.bits[at];
     BNY_UNROLL for (uint32_t i = 0; i < 2 * classes; i++) {
       const uint32_t key = first + (bny_lane() % 4 * 2 + i % 2) * classes + i / 2, beyond = key - high;
-      const bool seen = key >= low && (key < high || (beyond < 32 && (bits >> beyond & 1) != 0));
+      const bool seen = key >= low && (key < high || (beyond < 64 && (bits >> beyond & 1) != 0));
       if (!seen) logits->s[i / 2][2 * row + i % 2] = -BNY_INFINITY_F;
     }
   }

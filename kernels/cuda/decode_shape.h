@@ -62,7 +62,7 @@ typedef struct bny_decode_general {
   int32_t tokens; /* of q, in all */
   int32_t window;
   const int32_t *query_start_loc, *query_start, *key_start;
-  const uint32_t *tree_mask;
+  const uint64_t *tree_mask;
   int32_t key_block, key_stride;
   float soft_cap_log2; /* in base 2; 0: none */
   int32_t nope_bytes;  /* of a row of q, from where on it lies in q_rope */

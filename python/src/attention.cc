@@ -149,7 +149,7 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type) {
       "key_block\n"
       "and key_stride where this rank's keys are. A query sees keys up to its own position, of the last `window` "
       "ones,\n"
-      "or as tree_mask (uint32 [tokens]) says.\n"
+      "or as tree_mask (uint64 [tokens]) says.\n"
       "soft_cap: logits become soft_cap * tanh(logit / soft_cap). sinks: f32 [heads], a logit without a value.\n"
       "k_scale, v_scale: of eight-bit keys and values, a number or f32 [kv_heads].\n"
       "page_indptr: int32 [batch + 1]; page_table is then one list. last_page_len: int32 [batch], in place of\n"

@@ -59,12 +59,12 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   }
   if (!words.tree_mask.is_none()) {
     tree_mask.open("tree_mask", words.tree_mask, false, device, stream);
-    if (tree_mask.dtype.bits != 32 || (tree_mask.dtype.code != DL_UINT && tree_mask.dtype.code != DL_INT))
-      refuse("tree_mask", tree_mask.dtype_name() + ": it is uint32, or int32 with the same bits");
+    if (tree_mask.dtype.bits != 64 || (tree_mask.dtype.code != DL_UINT && tree_mask.dtype.code != DL_INT))
+      refuse("tree_mask", tree_mask.dtype_name() + ": it is uint64, or int64 with the same bits");
     tree_mask.want_dims(1, "[tokens]");
     tree_mask.want_shape(0, q.shape[0], "the number of tokens of q");
     tree_mask.want_contiguous();
-    queries.tree_mask = static_cast<const uint32_t *>(tree_mask.data);
+    queries.tree_mask = static_cast<const uint64_t *>(tree_mask.data);
   }
   queries.key_block = whole_number("key_block", words.key_block);
   queries.key_stride = whole_number("key_stride", words.key_stride);

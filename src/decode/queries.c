@@ -4,7 +4,7 @@
 
 #include "decode/decode.h"
 
-enum { TREE_BITS = 32 };
+enum { TREE_BITS = 64 };
 
 int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence) {
   if (!desc->last_page_len) return desc->seq_lens[sequence];
@@ -26,27 +26,27 @@ static int32_t keys_below(const banyan_attention_desc *desc, int32_t sequence, i
 }
 
 /* The drafts of `mask`, of keys from sight->tree_first on. */
-static uint32_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, uint32_t mask,
+static uint64_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, uint64_t mask,
                           const bny_attention_sight *sight) {
   int64_t start = desc->queries->query_start[sequence];
-  uint32_t bits = 0;
+  uint64_t bits = 0;
   for (int32_t j = 0; j < TREE_BITS; j++) {
     if (!(mask >> j & 1)) continue;
     int32_t key = keys_below(desc, sequence, start + j);
-    if (keys_below(desc, sequence, start + j + 1) > key) bits |= UINT32_C(1) << (key - sight->tree_first);
+    if (keys_below(desc, sequence, start + j + 1) > key) bits |= UINT64_C(1) << (key - sight->tree_first);
   }
   return bits;
 }
 
 /* Returns the depth of the sequence's draft `index`: how many drafts before it its query sees. */
-static int32_t depth_of(uint32_t mask, int32_t index) {
+static int32_t depth_of(uint64_t mask, int32_t index) {
   int32_t depth = 0;
-  for (uint32_t before = mask & ((UINT32_C(1) << index) - 1); before; before &= before - 1) depth++;
+  for (uint64_t before = mask & ((UINT64_C(1) << index) - 1); before; before &= before - 1) depth++;
   return depth;
 }
 
 /* Leaves out the drafts that a window hides from a query of this depth: all but the last `window` up to it. */
-static uint32_t windowed(uint32_t mask, int32_t depth, int32_t window) {
+static uint64_t windowed(uint64_t mask, int32_t depth, int32_t window) {
   for (int32_t hidden = depth - window + 1; hidden > 0; hidden--) mask &= mask - 1;
   return mask;
 }
@@ -54,7 +54,7 @@ static uint32_t windowed(uint32_t mask, int32_t depth, int32_t window) {
 bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token) {
   const banyan_queries *queries = desc->queries;
   int32_t index = token - bny_decode_queries(desc, sequence).first;
-  uint32_t mask = queries->tree_mask ? queries->tree_mask[token] : 0;
+  uint64_t mask = queries->tree_mask ? queries->tree_mask[token] : 0;
   int32_t depth = queries->tree_mask ? depth_of(mask, index) : index;
   int64_t start = queries->query_start[sequence], own = start + depth;
   int64_t lowest = queries->window > 0 ? own - queries->window + 1 : 0;

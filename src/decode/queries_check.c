@@ -11,7 +11,7 @@
 
 #define WHERE "banyan_attention: "
 
-enum { TREE_TOKENS_MAX = 32 };
+enum { TREE_TOKENS_MAX = 64 };
 
 static banyan_status check_queries_shape(const banyan_queries *queries) {
   if (queries->tokens < 0)

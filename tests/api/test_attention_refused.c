@@ -97,8 +97,8 @@ TEST(wrong_queries) {
   random_state = 2;
   problem p;
   problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
-  int32_t starts[] = {0, 1, 2}, at[] = {4, 6}, many[] = {0, 0, 33};
-  uint32_t masks[40] = {0};
+  int32_t starts[] = {0, 1, 2}, at[] = {4, 6}, many[] = {0, 0, 65};
+  uint64_t masks[80] = {0};
   banyan_queries queries = {.size = sizeof queries, .tokens = 2, .query_start_loc = starts, .query_start = at};
   p.desc.queries = &queries;
   banyan_partial out;
@@ -122,8 +122,8 @@ TEST(wrong_queries) {
   queries.query_start_loc = NULL;
   REFUSE_QUERIES(tokens, 3, "queries.tokens is 3 and batch 2");
   queries = (banyan_queries){
-      .size = sizeof queries, .tokens = 40, .query_start_loc = many, .query_start = at, .tree_mask = masks};
-  refuse(&p.desc, &out, "sequence 1 has 33 query tokens, and queries.tree_mask has 32 bits");
+      .size = sizeof queries, .tokens = 80, .query_start_loc = many, .query_start = at, .tree_mask = masks};
+  refuse(&p.desc, &out, "sequence 1 has 65 query tokens, and queries.tree_mask has 64 bits");
   result_free(&r);
   problem_free(&p);
 }

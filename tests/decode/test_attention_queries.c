@@ -15,7 +15,7 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-enum { BATCH_MAX = 3, TOKENS_MAX = 140, LENGTH_MAX = 300, RANKS_MAX = 9, DIM_MAX = 128 };
+enum { BATCH_MAX = 3, TOKENS_MAX = 200, LENGTH_MAX = 300, RANKS_MAX = 9, DIM_MAX = 128 };
 
 /* Whole sequences. Rows of q, k and v are those of memory, in the types of the case. */
 typedef struct sequences {
@@ -23,7 +23,7 @@ typedef struct sequences {
   banyan_dtype q_dtype, kv_dtype;
   int32_t loc[BATCH_MAX + 1], start[BATCH_MAX], length[BATCH_MAX];
   bool causal, tree;
-  uint32_t masks[TOKENS_MAX];
+  uint64_t masks[TOKENS_MAX];
   int32_t window;
   float soft_cap, scale;
   float *sinks;
@@ -69,13 +69,13 @@ static void sequences_make(sequences *s) {
   if (s->kv_dtype == BANYAN_I8) s->scale = 0.02F; /* its keys are sixteenths */
   s->loc[0] = random_range(0, 2) ? 0 : random_range(1, 3);
   for (int32_t b = 0; b < s->batch; b++) {
-    int32_t most = s->tree ? 32 : 40, count = random_range(0, 3) ? random_range(0, 6) : random_range(0, most);
+    int32_t most = s->tree ? 64 : 40, count = random_range(0, 3) ? random_range(0, 6) : random_range(0, most);
     s->loc[b + 1] = s->loc[b] + count;
     s->start[b] = random_range(0, LENGTH_MAX - count);
     s->length[b] = random_range(0, 3) ? s->start[b] + count : random_range(0, LENGTH_MAX);
   }
   s->tokens = s->loc[s->batch] + random_range(0, 3);
-  for (int32_t t = 0; t < s->tokens; t++) s->masks[t] = (uint32_t)random_bits();
+  for (int32_t t = 0; t < s->tokens; t++) s->masks[t] = (uint64_t)random_bits() << 32 | random_bits();
   if (random_range(0, 2) == 0) {
     s->sinks = malloc((size_t)s->heads * sizeof *s->sinks);
     for (int32_t h = 0; h < s->heads; h++) s->sinks[h] = random_range(0, 4) ? (float)(2 * random_normal()) : -INFINITY;
@@ -109,11 +109,11 @@ static bool sees(const sequences *s, int32_t b, int32_t token, int32_t position)
   int32_t own = token - s->loc[b], draft = position - s->start[b], at = draft;
   if (!s->causal) return true;
   /* In a tree the window counts depths: that of a draft is how many of the drafts before it the query sees. */
-  if (s->tree) own = __builtin_popcount(s->masks[token] & ((1U << own) - 1));
-  if (s->tree && draft > 0 && draft < 32) at = __builtin_popcount(s->masks[token] & ((1U << draft) - 1));
+  if (s->tree) own = __builtin_popcountll(s->masks[token] & ((UINT64_C(1) << own) - 1));
+  if (s->tree && draft > 0 && draft < 64) at = __builtin_popcountll(s->masks[token] & ((UINT64_C(1) << draft) - 1));
   if (s->window > 0 && at <= own - s->window) return false;
   if (!s->tree) return draft <= own;
-  return draft < 0 || (draft < 32 && (s->masks[token] >> draft & 1));
+  return draft < 0 || (draft < 64 && (s->masks[token] >> draft & 1));
 }
 
 /* rank: counts what it owns alone, and sinks; -1: all. Writes o and its scale; returns the lse. */

@@ -12,7 +12,7 @@ typedef struct query_extra {
   banyan_queries queries;
   int32_t query_start[PROBLEM_BATCH_MAX], key_start[PROBLEM_BATCH_MAX], indptr[PROBLEM_BATCH_MAX + 1];
   int32_t list[PROBLEM_BATCH_MAX * 100], last[PROBLEM_BATCH_MAX];
-  uint32_t tree[PROBLEM_BATCH_MAX];
+  uint64_t tree[PROBLEM_BATCH_MAX];
   float sinks[200];
 } query_extra;
 
@@ -33,7 +33,7 @@ static void ask(world_random *random, query_task *made, int32_t nranks) {
   const bool tree = random_one_in(random, 3);
   for (int32_t b = 0; b < set->shape.batch; b++) {
     const int32_t start = random_below(random, set->shape.keys_max * nranks + 1);
-    const uint32_t bits = (uint32_t)random_below(random, INT32_MAX);
+    const uint64_t bits = (uint64_t)random_below(random, INT32_MAX) << 33 | (uint64_t)random_below(random, INT32_MAX);
     for (int32_t r = 0, first = 0; r < nranks; r++) {
       query_extra *extra = &made->extra[r];
       extra->query_start[b] = start;
@@ -123,7 +123,7 @@ static bool sees(const banyan_attention_desc *desc, int32_t b, int32_t t) {
   const int64_t position = queries->key_start[b] + t / block * queries->key_stride + t % block;
   if (queries->window && position <= own - queries->window) return false;
   if (!queries->tree_mask || position < own) return position <= own;
-  return position < own + 32 && (queries->tree_mask[b] >> (position - own) & 1);
+  return position < own + 64 && (queries->tree_mask[b] >> (position - own) & 1);
 }
 
 static double logit_of(const query_task *made, int32_t r, int32_t b, int32_t head, int32_t t) {
@@ -236,7 +236,7 @@ typedef struct token_task {
   problem_shard shard;
   banyan_queries queries;
   int32_t loc[PROBLEM_BATCH_MAX + 1], start[PROBLEM_BATCH_MAX], pages[PROBLEM_BATCH_MAX * 100];
-  uint32_t tree[TOKENS_MAX];
+  uint64_t tree[TOKENS_MAX];
   uint16_t *q;
   float *values, *lse, *host_values, *host_lse;
 } token_task;
@@ -255,7 +255,7 @@ static token_task *token_task_make(uint64_t seed) {
   made->q = problem_queries(&random, &wide);
   problem_shard_make(&random, shape, made->q, &made->shard);
   for (int32_t b = 0; b < shape->batch; b++) made->start[b] = random_below(&random, made->shard.lengths[b] + 3);
-  for (int32_t i = 0; i < tokens; i++) made->tree[i] = (uint32_t)random_below(&random, 1 << 16);
+  for (int32_t i = 0; i < tokens; i++) made->tree[i] = (uint64_t)random_below(&random, 1 << 16);
   made->queries = (banyan_queries){.size = sizeof made->queries,
                                    .tokens = tokens,
                                    .query_start_loc = made->loc,

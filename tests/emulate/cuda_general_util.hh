@@ -35,7 +35,7 @@ struct general_case : decode_case {
 
 struct general_memory : decode_memory {
   std::vector<int32_t> query_start_loc, query_start, key_start, page_indptr, last_page_len;
-  std::vector<uint32_t> tree_mask;
+  std::vector<uint64_t> tree_mask;
   std::vector<float> sinks, k_scale, v_scale;
   std::vector<uint16_t> q_rope;
 };
@@ -98,12 +98,12 @@ inline bool general_sees(const general_case &what, const general_memory &memory,
   if (!what.positions) return true;
   const int64_t draft = general_position(what, memory, b, t) - memory.query_start[(size_t)b];
   int64_t own = token, at = draft;
-  const uint32_t mask = what.tree ? memory.tree_mask[(size_t)(what.first_token(b) + token)] : 0;
-  if (what.tree) own = __builtin_popcount(mask & ((1U << token) - 1));
-  if (what.tree && draft > 0 && draft < 32) at = __builtin_popcount(mask & ((1U << draft) - 1));
+  const uint64_t mask = what.tree ? memory.tree_mask[(size_t)(what.first_token(b) + token)] : 0;
+  if (what.tree) own = __builtin_popcountll(mask & ((UINT64_C(1) << token) - 1));
+  if (what.tree && draft > 0 && draft < 64) at = __builtin_popcountll(mask & ((UINT64_C(1) << draft) - 1));
   if (what.window && at <= own - what.window) return false;
   if (!what.tree || draft < 0) return draft <= own;
-  return draft < 32 && (mask >> draft & 1) != 0;
+  return draft < 64 && (mask >> draft & 1) != 0;
 }
 
 inline void general_make_pages(const general_case &what, general_memory *memory, int longest) {
@@ -126,7 +126,8 @@ inline void general_make_pages(const general_case &what, general_memory *memory,
 inline void general_make_queries(const general_case &what, general_memory *memory) {
   for (int b = 0; b <= what.batch() && !what.tokens.empty(); b++)
     memory->query_start_loc.push_back(what.first_token(b));
-  for (int i = 0; i < what.all_tokens(); i++) memory->tree_mask.push_back((uint32_t)random_bits());
+  for (int i = 0; i < what.all_tokens(); i++)
+    memory->tree_mask.push_back((uint64_t)random_bits() << 32 | random_bits());
   for (int b = 0; b < what.batch() && what.positions; b++) {
     memory->key_start.push_back(random_int(0, 40));
     const int length = what.lengths[(size_t)b];

@@ -185,7 +185,7 @@ static bny_attention_sight random_sight(int32_t keys) {
   bny_attention_sight sight = {.first = (int32_t)random_below((uint32_t)keys)};
   sight.end = sight.first + (int32_t)random_below((uint32_t)(keys - sight.first + 1));
   sight.tree_first = sight.end + (int32_t)random_below((uint32_t)(keys - sight.end + 1));
-  for (int32_t j = 0; j < 32 && sight.tree_first + j < keys; j++) sight.tree_bits |= random_below(2) << j;
+  for (int32_t j = 0; j < 64 && sight.tree_first + j < keys; j++) sight.tree_bits |= (uint64_t)random_below(2) << j;
   return sight;
 }
 
