@@ -88,6 +88,7 @@ def attention(
     q_rope: Optional[Array] = None,
     base: Base = "e",
     out: Optional[Tuple[Array, Array]] = None,
+    dtype: Optional[Literal["f32", "q"]] = None,
 ) -> Tuple[Array, Array]: ...
 
 def next_page(

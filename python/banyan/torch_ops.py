@@ -72,7 +72,7 @@ def _combine_out_fake(o, lse, comm, base="e", empty="-inf", scatter="none", wire
 
 def _attention_combine_fake(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
     rows = _part(_comm(comm), q.shape[0], q.shape[1], scatter)
-    return q.new_empty((*rows, v.shape[3])), q.new_empty(rows)
+    return q.new_empty((*rows, v.shape[3])), q.new_empty(rows, dtype=torch.float32)
 
 
 def _allgather_fake(mine, comm):

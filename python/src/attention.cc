@@ -44,17 +44,23 @@ nb::tuple dims(std::initializer_list<int64_t> sizes) {
   return nb::tuple(list);
 }
 
-// Output of local attention: o [batch, heads, value_dim] like q, lse [batch, heads] in f32.
+// Output of local attention: o [batch, heads, value_dim] like q, lse [batch, heads] in f32. `dtype`: "f32": o too; "q":
+// both like q.
 struct local_output {
   array o, lse;
   banyan_partial rows = BANYAN_PARTIAL_INIT;
   nb::object made;
 
-  void open(const attention_call &call, nb::handle q, nb::handle out, nb::handle base) {
+  void open(const attention_call &call, nb::handle q, nb::handle out, nb::handle dtype, nb::handle base) {
     const banyan_attention_desc &desc = call.desc;
+    std::string word = dtype.is_none() ? "" : read_text("dtype", dtype);
+    if (!word.empty() && word != "f32" && word != "q") refuse("dtype", "it is \"f32\", \"q\" or None");
+    if (!word.empty() && !out.is_none()) refuse("dtype", "arrays in out have their own");
     if (out.is_none()) {
-      nb::object lse_made = empty_like("q", q, dims({call.rows(), desc.heads}));
-      made = nb::make_tuple(empty_like("q", q, dims({call.rows(), desc.heads, desc.value_dim})), lse_made);
+      bool other = desc.q_dtype != BANYAN_F32;
+      nb::object lse_made = empty_like("q", q, dims({call.rows(), desc.heads}), other && word != "q");
+      made = nb::make_tuple(empty_like("q", q, dims({call.rows(), desc.heads, desc.value_dim}), other && word == "f32"),
+                            lse_made);
     } else {
       if (!PyTuple_Check(out.ptr()) || PyTuple_Size(out.ptr()) != 2) refuse("out", "it is a pair: values and lse");
       made = nb::borrow(out);
@@ -74,11 +80,12 @@ struct local_output {
   }
 };
 
-nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS, nb::handle base, nb::handle out) {
+nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS, nb::handle base, nb::handle out,
+                     nb::handle dtype) {
   attention_call call;
   local_output output;
   call.read(nullptr, nullptr, q, k, v, WORDS);
-  output.open(call, q, out, base);
+  output.open(call, q, out, dtype, base);
   banyan_status status;
   {
     nb::gil_scoped_release without;
@@ -100,6 +107,7 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
     read_tokens(self, combine_words.tokens, stream, &combine->live_tokens, &combine->tokens_now, &combine->live);
     combine->desc.live = &combine->live;
   }
+  combine->lse_f32 = call->desc.q_dtype != BANYAN_F32;
   combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);
 }
 
@@ -138,6 +146,7 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
 void define_attention(nb::module_ &module, nb::class_<comm> &type) {
   module.def(
       "attention", attention, WORDS_ARGUMENTS, nb::arg("base") = "e", nb::arg("out") = nb::none(),
+      nb::arg("dtype") = nb::none(),
       "Attention over this rank's keys, in host memory.\n\n"
       "q: [batch, heads, head_dim]; k: [batch, kv_heads, keys, head_dim]; v: [batch, kv_heads, keys, value_dim].\n"
       "Strides are any, but the last dimension is contiguous. seq_lens: int32 [batch]; None: all keys.\n"
@@ -156,14 +165,16 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type) {
       "seq_lens.\n"
       "q_rope: [batch, heads, rope_dim], the last elements of queries, where q has the others alone.\n"
       "kv_rows=\"flashmla_fp8\": rows of k are 656 bytes in uint8 with the values within, and v is None.\n\n"
-      "Returns (o, lse): [batch, heads, value_dim] and [batch, heads], the input of Communicator.combine().");
+      "Returns (o, lse): [batch, heads, value_dim] and [batch, heads], the input of Communicator.combine(). o has the\n"
+      "dtype of q and lse is f32. dtype=\"f32\": both are f32, for a combine that rounds once; \"q\": both are as q.\n"
+      "out: a pair of arrays that receive them, of any of these dtypes.");
   type.def("attention_combine", attention_combine, ATTENTION_ARGUMENTS,
            "Attention over the keys of all ranks: banyan.attention() and combine() in one call. The first call with\n"
            "another keys_max plans; on devices set it to what a sequence will have at most.\n"
            "gather: q is this rank's share of the heads, and is gathered first. True: all ranks have as many. A list:\n"
            "how many each rank has.\n"
            "tokens: how many query tokens this call has, on the host; at most those of q.\n\n"
-           "Returns (o, lse) like combine().");
+           "Returns (o, lse) like combine(): o has the dtype of q, and lse is f32. out: a pair of arrays for them.");
   type.def("attention_combine_init", attention_combine_init, ATTENTION_ARGUMENTS,
            "A persistent attention_combine() of these arrays, an Operation.");
 }

@@ -251,7 +251,7 @@ void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, 
   } else {
     made_values = out_values.make("o", o, pattern_values, {tokens, heads, desc.value_dim}, values.dtype.bits == 8,
                                   device, desc.stream);
-    made_stats = out_stats.make("lse", lse, pattern_stats, {tokens, heads}, false, device, desc.stream);
+    made_stats = out_stats.make("lse", lse, pattern_stats, {tokens, heads}, lse_f32, device, desc.stream);
     if (with_sum) made_sum = out_sum.make("sum", lse, pattern_stats, {tokens, heads}, false, device, desc.stream);
   }
   fill_values(&out, out_values);

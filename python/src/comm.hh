@@ -115,6 +115,7 @@ struct combine_call {
   float scale_now = 1, out_scale_now = 1;
   std::string algorithm;
   bool has_output = true;
+  bool lse_f32 = false; // of an lse that is made, whatever its pattern has
   nb::object made_values, made_stats, made_sum;
 
   void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,

@@ -49,6 +49,22 @@ def test_refusals():
     refused("last_page_len", "in place of", query_start_loc=starts, seq_lens=starts[1:], last_page_len=starts[1:])
 
 
+def test_lse_is_f32_unless_asked_otherwise(lone):
+    q, k = draw(2, HEADS, DIM).astype(np.float16), draw(2, KV_HEADS, 9, DIM, seed=1).astype(np.float16)
+    want = banyan.attention(q, k, k, dtype="f32")
+    for o, lse in (banyan.attention(q, k, k), lone.attention_combine(q, k, k), lone.attention_combine_init(q, k, k)()):
+        assert (o.dtype, lse.dtype) == (np.float16, np.float32)
+        np.testing.assert_allclose(o, want[0], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(lse, want[1], rtol=1e-6)
+    assert [array.dtype for array in want] == [np.float32] * 2
+    assert [array.dtype for array in banyan.attention(q, k, k, dtype="q")] == [np.float16] * 2
+    out = np.empty((2, HEADS, DIM), np.float32), np.empty((2, HEADS), np.float16)
+    assert banyan.attention(q, k, k, out=out) is out and (out[0] == want[0]).all()
+    for settings in ({"dtype": "f64"}, {"dtype": "q", "out": out}):
+        with pytest.raises(banyan.ArgumentError, match="dtype"):
+            banyan.attention(q, k, k, **settings)
+
+
 def test_soft_cap_and_sinks():
     q, k, v, sinks = draw(1, HEADS, DIM), draw(1, KV_HEADS, 9, DIM, seed=1), draw(1, KV_HEADS, 9, DIM, seed=2), draw(HEADS)
     want = reference(q, k[0], v[0], np.ones((1, 9), bool), 0.5, sinks)

@@ -46,7 +46,7 @@ def test_fake_shapes_are_those_of_the_op(scatter):
         o, lse = tensors(comm.rank)
         real = torch.ops.banyan.combine(o.half(), lse, number, scatter=scatter)
         fake = torch.ops.banyan.combine(o.half().to("meta"), lse.to("meta"), number, scatter=scatter)
-        q, k = torch.zeros(2, 4, 8), torch.zeros(2, 2, 10, 8)
+        q, k = torch.zeros(2, 4, 8).half(), torch.zeros(2, 2, 10, 8).half()
         real += torch.ops.banyan.attention_combine(q, k, k, None, number, scatter=scatter)
         fake += torch.ops.banyan.attention_combine(
             q.to("meta"), k.to("meta"), k.to("meta"), None, number, scatter=scatter
