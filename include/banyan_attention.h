@@ -116,9 +116,14 @@ typedef struct banyan_attention_desc {
                             * kernels read it, and do not check. NULL: 1 */
   const float *v_scale;    /* likewise for values */
   int64_t kv_scale_stride; /* from the scale of a KV head to the next; 0: one for all */
-  banyan_kv_rows kv_rows;  /* PLAIN, or rows of another make */
-  int32_t rope_dim;        /* elements of q that are in q_rope, the last ones of head_dim; 0: all are in q */
-  const void *q_rope;      /* [batch][heads][rope_dim], of q_dtype; q has the others */
+  int64_t
+      kv_scale_token_stride; /* from the scale of a key to the next: each key and head has one, which may lie anywhere,
+                                  * such as behind its row. They are read at each run, and not checked. Devices do not
+                                  * serve them. 0: one for all keys of a head */
+  int64_t kv_scale_batch_stride; /* beside it, from a sequence to the next; paged: from a page to the next */
+  banyan_kv_rows kv_rows;        /* PLAIN, or rows of another make */
+  int32_t rope_dim;              /* elements of q that are in q_rope, the last ones of head_dim; 0: all are in q */
+  const void *q_rope;            /* [batch][heads][rope_dim], of q_dtype; q has the others */
   int64_t q_rope_batch_stride, q_rope_head_stride;
   const int32_t *page_indptr;   /* [batch + 1]: page_table is one list, and sequence b has its pages page_indptr[b] to
                                  * page_indptr[b + 1] - 1 of it (CSR). NULL: as page_table_stride says */
@@ -134,8 +139,8 @@ typedef struct banyan_attention_desc {
 /* clang-format off */
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
-   0, 0, 0, NULL, NULL, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, NULL, NULL, 0, (banyan_kv_rows)0, 0, NULL, 0, 0, NULL, \
-   NULL, NULL, NULL}
+   0, 0, 0, NULL, NULL, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, NULL, NULL, 0, 0, 0, (banyan_kv_rows)0, 0, NULL, 0, 0, \
+   NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 /* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
@@ -153,7 +158,8 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * - q is f16 or bf16, k and v have the type of q or E4M3, and their rows begin at multiples of 16 bytes;
  * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
  *   with E4M3 it is not 96 or 192, and BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16;
- * - queries.key_stride is at least key_block, rope_dim a multiple of 8, and batch below 2^22. */
+ * - kv_scale_token_stride is 0, queries.key_stride is at least key_block, rope_dim a multiple of 8, and batch below
+ *   2^22. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 

@@ -15,8 +15,8 @@
  * The power of two of a scale below 1 goes into q, so sums of products overflow with logits alone. Where sums of values
  * overflow, the row is made again with m raised by 10, and n is exported with d in [1/2, 1).
  * Eight-bit elements are converted to f32 or bf16, and f16 to f32 or two bf16, which is exact. The scale of a KV head
- * is a factor of the logits' scale, and of the sums in double. FlashMLA's scales are factors of the f32 elements, each
- * product rounded once.
+ * is a factor of the logits' scale, and of the sums in double. FlashMLA's scales and those of each key are factors of
+ * the f32 elements, each product rounded once.
  *
  * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which
  * other heads share the task. It differs between tables within rounding.
@@ -65,6 +65,9 @@ typedef struct bny_attention_task {
   double scale_log2; /* scale * log2(e): t = scale_log2 * k_scale * q.k */
   double k_scale;    /* of the task's KV head; 1 for types without a scale */
   double v_scale;
+  const float *k_scales; /* of each key, and k_scale is 1; NULL: k_scale is of all */
+  const float *v_scales; /* likewise */
+  int64_t scale_token_stride, scale_page_stride;
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
   banyan_kv_rows kv_rows; /* FLASHMLA_FP8: kv_dtype is BANYAN_E4M3, v is not read, and both scales are 1 */

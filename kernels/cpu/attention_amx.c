@@ -717,7 +717,7 @@ static int32_t least_group(banyan_dtype type) {
 static bool is_taken(const bny_attention_task *task) {
   int32_t columns = group_columns(task->kv_dtype);
   return task->group >= least_group(task->kv_dtype) && task->kv_rows == BANYAN_KV_ROWS_PLAIN && task->soft_cap == 0 &&
-         task->head_dim % columns == 0 && task->value_dim % columns == 0 &&
+         !attention_is_scaled(task) && task->head_dim % columns == 0 && task->value_dim % columns == 0 &&
          task->head_dim / WORDS * parts_of(task->q_dtype) <= STEPS_MAX;
 }
 

@@ -236,6 +236,8 @@ static inline bny_attention_task attention_page(const bny_attention_task *task, 
   one.k = attention_row(task->k, task->k_page_stride, page, task->kv_dtype);
   one.v = attention_row(task->v, task->v_page_stride, page, task->kv_dtype);
   one.keys = left < task->page_keys ? left : task->page_keys;
+  if (task->k_scales) one.k_scales = task->k_scales + page * task->scale_page_stride;
+  if (task->v_scales) one.v_scales = task->v_scales + page * task->scale_page_stride;
   return one;
 }
 
@@ -318,6 +320,9 @@ typedef struct attention_rows {
   float rows[ATTENTION_LONG_TILE][BNY_FLASHMLA_DIM];
 } __attribute__((aligned(64))) attention_rows;
 
+/* Returns true if each key has a scale. */
+static inline bool attention_is_scaled(const bny_attention_task *task) { return task->k_scales || task->v_scales; }
+
 #ifndef ATTENTION_MATRIX_ONLY
 /* Converts rows of FlashMLA's to f32. Returns them as a task of their own. */
 static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
@@ -337,7 +342,46 @@ static inline bny_attention_task attention_flashmla(const bny_attention_task *ta
   one.keys = count;
   return one;
 }
+
+/* Rows [first, first + count) of keys or values as f32, each times its scale. */
+static inline void attention_unpack_scaled(const void *base, int64_t stride, int32_t columns, const float *scales,
+                                           const bny_attention_task *task, int32_t first, int32_t count,
+                                           attention_rows *to) {
+  int32_t whole = columns / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX, rest = columns - whole;
+  for (int32_t i = 0; i < count; i++) {
+    const char *row = attention_row(base, stride, first + i, task->kv_dtype);
+    float scale = scales ? scales[(first + i) * task->scale_token_stride] : 1;
+    attention_unpack(row, whole, task->kv_dtype, scale, to->rows[i]);
+    if (rest == 0) continue;
+    char last[4 * BNY_ATTENTION_LANES_MAX] = {0};
+    memcpy(last, row + (size_t)whole * attention_element_bytes(task->kv_dtype),
+           (size_t)rest * attention_element_bytes(task->kv_dtype));
+    attention_unpack(last, BNY_ATTENTION_LANES_MAX, task->kv_dtype, scale, to->rows[i] + whole);
+  }
+}
+
+/* The same for keys and values, which it returns as a task of their own. */
+static inline bny_attention_task attention_scaled(const bny_attention_task *task, int32_t first, int32_t count,
+                                                  attention_rows *k, attention_rows *v) {
+  bny_attention_task one = *task;
+  attention_unpack_scaled(task->k, task->k_token_stride, task->head_dim, task->k_scales, task, first, count, k);
+  attention_unpack_scaled(task->v, task->v_token_stride, task->value_dim, task->v_scales, task, first, count, v);
+  one.k = k->rows;
+  one.v = v->rows;
+  one.k_token_stride = one.v_token_stride = BNY_FLASHMLA_DIM;
+  one.keys = count;
+  return one;
+}
 #else
+static inline bny_attention_task attention_scaled(const bny_attention_task *task, int32_t first, int32_t count,
+                                                  attention_rows *k, attention_rows *v) {
+  (void)first;
+  (void)count;
+  (void)k;
+  (void)v;
+  return *task;
+}
+
 static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
                                                     attention_rows *to) {
   (void)first;
@@ -358,6 +402,7 @@ typedef struct attention_span {
 INLINE void attention_locate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t done,
                              int32_t left, attention_span *span) {
   int32_t most = attention_tile(task, dtype), block = BNY_ATTENTION_BLOCK - done % BNY_ATTENTION_BLOCK;
+  if (attention_is_scaled(task) && most > ATTENTION_LONG_TILE) most = ATTENTION_LONG_TILE;
   if (most > block) most = block;
   span->keys = task;
   span->from = first;
@@ -392,9 +437,11 @@ INLINE void attention_announce(const attention_span *span, attention_work *work)
   };
 }
 
-/* `unpacked`: where rows of FlashMLA's are converted to f32, which `dtype` is then; NULL: rows are plain. */
+/* `unpacked`: where rows of FlashMLA's are converted to f32, which `dtype` is then; NULL: rows are plain. With `values`
+ * each key has a scale, and rows of values go there. */
 INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, int32_t key, int32_t last,
-                           attention_rows *unpacked, attention_work *work, bny_attention_sums *sums) {
+                           attention_rows *unpacked, attention_rows *values, attention_work *work,
+                           bny_attention_sums *sums) {
   attention_span spans[2], *span = spans, *next = spans + 1;
   attention_locate(task, dtype, key, 0, last - key, span);
   for (int32_t first = key; first < last;) {
@@ -404,7 +451,8 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
     attention_locate(task, dtype, end, end - key, last - end, next);
     attention_announce(next, work);
     if (unpacked) {
-      tile = attention_flashmla(keys, from, count, unpacked);
+      tile = values ? attention_scaled(keys, from, count, unpacked, values)
+                    : attention_flashmla(keys, from, count, unpacked);
       keys = &tile;
       from = 0;
     }
@@ -424,7 +472,7 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
 #define ATTENTION_OVER(name, dtype)                                                                       \
   static __attribute__((noinline)) void name(const bny_attention_task *task, int32_t first, int32_t last, \
                                              attention_work *work, bny_attention_sums *sums) {            \
-    attention_over(task, dtype, first, last, NULL, work, sums);                                           \
+    attention_over(task, dtype, first, last, NULL, NULL, work, sums);                                     \
   }
 #define X(name, form) ATTENTION_OVER(name, (banyan_dtype)(form))
 ATTENTION_FORMS
@@ -501,7 +549,13 @@ static __attribute__((noinline)) void attention_over_flashmla(const bny_attentio
                                                               int32_t last, attention_work *work,
                                                               bny_attention_sums *sums) {
   attention_rows unpacked;
-  attention_over(task, BANYAN_F32, first, last, &unpacked, work, sums);
+  attention_over(task, BANYAN_F32, first, last, &unpacked, NULL, work, sums);
+}
+
+static __attribute__((noinline)) void attention_over_scaled(const bny_attention_task *task, int32_t first, int32_t last,
+                                                            attention_work *work, bny_attention_sums *sums) {
+  attention_rows unpacked, values;
+  attention_over(task, BANYAN_F32, first, last, &unpacked, &values, work, sums);
 }
 #endif
 
@@ -539,15 +593,17 @@ static __attribute__((noinline)) void attention_pass(const bny_attention_task *t
   work.next_k = work.next_v = (attention_next){0};
   work.far = attention_prefetches_far();
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
-  banyan_dtype form = is_plain ? attention_form(task) : BANYAN_F32;
+  banyan_dtype form = is_plain && !attention_is_scaled(task) ? attention_form(task) : BANYAN_F32;
   double factor = attention_factor(form);
   attention_split_factor(task->scale_log2 * task->k_scale / factor, &work);
   attention_queries(task, form, &work);
   work.v_factor = task->v_scale / factor;
   int32_t gathered = (int)form & ATTENTION_MATRIX ? ATTENTION_MATRIX_TILE : ATTENTION_LONG_TILE;
-  if (task->pages && task->page_keys < gathered && !task->sights)
+  if (task->pages && task->page_keys < gathered && !task->sights && !attention_is_scaled(task))
     attention_over_gathered(task, form, first, last, &work, sums);
 #ifndef ATTENTION_MATRIX_ONLY
+  else if (attention_is_scaled(task))
+    attention_over_scaled(task, first, last, &work, sums);
   else if (!is_plain)
     attention_over_flashmla(task, first, last, &work, sums);
 #endif

@@ -141,7 +141,7 @@ void attention_call::read_logits(const std::string &device, void *stream, const 
   desc.sinks = static_cast<const float *>(sinks.data);
 }
 
-// Scales are numbers, or arrays of one for each KV head.
+// Scales are numbers, or arrays of one for each KV head, or for each key of each.
 void attention_call::read_scales(const std::string &device, void *stream, const attention_words &words) {
   struct {
     const char *name;
@@ -151,9 +151,12 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
     const float **place;
   } const both[] = {{"k_scale", words.k_scale, &k_scale, &k_scale_now, &desc.k_scale},
                     {"v_scale", words.v_scale, &v_scale, &v_scale_now, &desc.v_scale}};
-  int64_t stride[2] = {-1, -1};
+  constexpr int64_t none = INT64_MIN;
+  int64_t stride[2] = {none, none};
+  int given = 0, by_key = 0;
   for (int i = 0; i < 2; i++) {
     if (both[i].word.is_none()) continue;
+    given++;
     if (PyFloat_Check(both[i].word.ptr()) || PyLong_Check(both[i].word.ptr())) {
       if (!device.empty()) refuse(both[i].name, "on a device it is an array of that device, not a number");
       *both[i].now = real(both[i].name, both[i].word);
@@ -164,16 +167,26 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
     array &from = *both[i].from;
     from.open(both[i].name, both[i].word, false, device, stream);
     if (from.number() != BANYAN_F32) refuse(from.name, from.dtype_name() + ": it is float32");
+    *both[i].place = static_cast<const float *>(from.data);
+    if (from.ndim == 3) {
+      for (int dim = 0; dim < 3; dim++) from.want_shape(dim, k.shape[dim], "that of k");
+      int64_t token = from.shape[2] > 1 ? from.strides[2] : 1;
+      if (token == 0) refuse(from.name, "keys share a scale: give one for each KV head");
+      if (by_key++ > 0 && (token != desc.kv_scale_token_stride || from.strides[0] != desc.kv_scale_batch_stride))
+        refuse("v_scale", "it has the strides of k_scale");
+      desc.kv_scale_token_stride = token, desc.kv_scale_batch_stride = from.strides[0];
+      stride[i] = from.strides[1];
+      continue;
+    }
     if (from.count() != 1) {
-      from.want_dims(1, "[kv_heads]");
+      from.want_dims(1, "[kv_heads], or [batch, kv_heads, keys] as k");
       from.want_shape(0, desc.kv_heads, "the number of KV heads");
     }
     stride[i] = from.count() == 1 ? 0 : from.strides[0];
-    *both[i].place = static_cast<const float *>(from.data);
   }
-  if (stride[0] >= 0 && stride[1] >= 0 && stride[0] != stride[1])
-    refuse("v_scale", "k_scale and v_scale are both one number, or both have one for each KV head");
-  desc.kv_scale_stride = std::max<int64_t>(0, std::max(stride[0], stride[1]));
+  if ((given == 2 && stride[0] != stride[1]) || (by_key > 0 && by_key < given))
+    refuse("v_scale", "k_scale and v_scale are both one number, or both have one for each KV head, or for each key");
+  desc.kv_scale_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
 }
 
 // The last elements of queries, where they lie apart.

@@ -49,6 +49,22 @@ def test_refusals():
     refused("last_page_len", "in place of", query_start_loc=starts, seq_lens=starts[1:], last_page_len=starts[1:])
 
 
+def test_a_scale_for_each_key():
+    """Codes with their scales behind them, as vLLM keeps them: [pages, page_keys, kv_heads, dim + 4] in bytes."""
+    pages = np.random.default_rng(4).integers(-127, 128, (2, 6, 5, KV_HEADS, DIM + 4), np.int8)
+    scales = pages.view(np.float32)[..., -1]
+    scales[:] = np.abs(draw(2, 6, 5, KV_HEADS, seed=5)) / 64
+    k, v = pages[..., :DIM].transpose(0, 1, 3, 2, 4)
+    k_scale, v_scale = scales.transpose(0, 1, 3, 2)
+    words = {"seq_lens": np.array([13, 4], np.int32), "page_table": np.array([[5, 0, 2], [1, 3, 4]], np.int32)}
+    want = banyan.attention(draw(2, HEADS, DIM), k * k_scale[..., None], v * v_scale[..., None], **words)
+    got = banyan.attention(draw(2, HEADS, DIM), k, v, k_scale=k_scale, v_scale=v_scale, **words)
+    close(got[0], want[0]), close(got[1], want[1])
+    for bad in (np.ones(KV_HEADS, np.float32), 1.0, v_scale.copy()):
+        with pytest.raises(banyan.ArgumentError, match="k_scale"):
+            banyan.attention(draw(2, HEADS, DIM), k, v, k_scale=k_scale, v_scale=bad, **words)
+
+
 def test_lse_is_f32_unless_asked_otherwise(lone):
     q, k = draw(2, HEADS, DIM).astype(np.float16), draw(2, KV_HEADS, 9, DIM, seed=1).astype(np.float16)
     want = banyan.attention(q, k, k, dtype="f32")

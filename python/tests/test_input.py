@@ -158,6 +158,23 @@ def test_attention_within_its_tables():
     refused("q", "heads is 7", banyan.attention, q[:, :7], k[:2], v[:2])
 
 
+def test_columns_and_broadcasts(lone):
+    """Lengths and masks are read in order, so a column or one number for all is refused, and its copy is read."""
+    o, lse = arrays()
+    q, k, v = o, *np.random.default_rng(5).standard_normal((2, 2, 2, 9, 8)).astype(np.float32)
+    column = np.array([[9, 3, 1], [4, 2, 1]], np.int32)[:, 1]
+    refused("seq_lens", "contiguous", banyan.attention, q, k, v, seq_lens=column)
+    whole, _ = banyan.attention(q, k, v, seq_lens=column.copy())
+    np.testing.assert_allclose(whole[0], banyan.attention(q[:1], k[:1, :, :3], v[:1, :, :3])[0][0], rtol=1e-6)
+    masks = np.array([[1, 0], [3, 0]], np.uint64)[:, 0]
+    tree = dict(query_start=np.array([5, 3], np.int32), seq_lens=np.array([6, 5], np.int32))
+    refused("tree_mask", "contiguous", banyan.attention, q, k, v, tree_mask=masks, **tree)
+    banyan.attention(q, k, v, tree_mask=masks.copy(), **tree)
+    for mask in (np.ones((2, 3), bool)[:, 0], np.broadcast_to(np.True_, (2,))):
+        refused("token_mask", "contiguous", lone.combine, o, lse, token_mask=mask)
+        np.testing.assert_allclose(lone.combine(o, lse, token_mask=mask.copy())[0], o, rtol=1e-6)
+
+
 def test_operations_in_order(lone):
     op = lone.combine_init(*arrays())
     with pytest.raises(banyan.StateError, match="not been started"):

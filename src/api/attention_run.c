@@ -190,6 +190,8 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   if (!desc.page_table) {
     desc.k = moved(desc.k, first * desc.k_batch_stride, desc.kv_dtype);
     desc.v = moved(desc.v, first * desc.v_batch_stride, desc.kv_dtype);
+    desc.k_scale = moved(desc.k_scale, first * desc.kv_scale_batch_stride, BANYAN_F32);
+    desc.v_scale = moved(desc.v_scale, first * desc.kv_scale_batch_stride, BANYAN_F32);
   }
   out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
   out.lse = moved(out.lse, first * out.stats_token_stride, out.stats_dtype);

@@ -116,6 +116,7 @@ static void set_rows(const attention_job *job, const row_block *block, row_task 
 static void set_task(const attention_job *job, const row_block *block, row_task *rows) {
   const banyan_attention_desc *desc = job->desc;
   int32_t b = block->sequence, all = bny_decode_queries(desc, b).count * job->group;
+  bool by_token = desc->kv_scale_token_stride != 0;
   rows->first = block->chunk * ROWS_MAX;
   rows->task = (bny_attention_task){
       .heads = smaller(all - rows->first, ROWS_MAX),
@@ -124,8 +125,10 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
       .value_dim = job->value_dim,
       .keys = bny_decode_keys(desc, b),
       .scale_log2 = job->scale_log2,
-      .k_scale = desc->k_scale ? (double)desc->k_scale[block->kv_head * desc->kv_scale_stride] : 1,
-      .v_scale = desc->v_scale ? (double)desc->v_scale[block->kv_head * desc->kv_scale_stride] : 1,
+      .k_scale = desc->k_scale && !by_token ? (double)desc->k_scale[block->kv_head * desc->kv_scale_stride] : 1,
+      .v_scale = desc->v_scale && !by_token ? (double)desc->v_scale[block->kv_head * desc->kv_scale_stride] : 1,
+      .scale_token_stride = desc->kv_scale_token_stride,
+      .scale_page_stride = desc->kv_scale_batch_stride,
       .soft_cap = (float)fmin((double)desc->soft_cap * log2_e, (double)FLT_MAX),
       .q_dtype = desc->q_dtype,
       .kv_dtype = desc->kv_dtype,
@@ -135,6 +138,7 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
       .v_token_stride = desc->v_token_stride,
   };
   int64_t k_first = block->kv_head * desc->k_head_stride, v_first = block->kv_head * desc->v_head_stride;
+  int64_t scale_first = block->kv_head * desc->kv_scale_stride;
   rows->task.pages = bny_decode_pages(desc, b);
   if (rows->task.pages) {
     rows->task.page_keys = desc->page_keys;
@@ -143,7 +147,10 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
   } else {
     k_first += b * desc->k_batch_stride;
     v_first += b * desc->v_batch_stride;
+    scale_first += b * desc->kv_scale_batch_stride;
   }
+  if (by_token && desc->k_scale) rows->task.k_scales = desc->k_scale + scale_first;
+  if (by_token && desc->v_scale) rows->task.v_scales = desc->v_scale + scale_first;
   rows->task.k = advance(desc->k, k_first, desc->kv_dtype);
   rows->task.v = advance(desc->v, v_first, desc->kv_dtype);
   set_rows(job, block, rows);

@@ -76,6 +76,7 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
 
 /* Scales are numbers of host memory. */
 static banyan_status check_scales(const banyan_attention_desc *desc) {
+  if (desc->kv_scale_token_stride != 0) return BANYAN_OK; /* as many as keys: they are data */
   for (int32_t i = 0; i < 2; i++) {
     const float *scales = i == 0 ? desc->k_scale : desc->v_scale;
     for (int32_t h = 0; scales && h < desc->kv_heads; h++) {
@@ -109,6 +110,7 @@ static bool is_far(int64_t count, int64_t stride) { return count > 1 && bny_exte
 /* Strides with which the arithmetic of addresses would overflow. `longest` is the most keys of a sequence. */
 static banyan_status check_range(const banyan_attention_desc *desc, int32_t longest) {
   int64_t outer = !desc->page_table ? desc->batch : desc->pages > 0 ? desc->pages : 2, tokens = bny_decode_tokens(desc);
+  bool has_scale = desc->k_scale || desc->v_scale;
   bool has_rows_of_v = desc->kv_rows == BANYAN_KV_ROWS_PLAIN, has_table = desc->page_table && !desc->page_indptr;
   int64_t keys = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
   const struct {
@@ -125,7 +127,9 @@ static banyan_status check_range(const banyan_attention_desc *desc, int32_t long
              {"v_head_stride", has_rows_of_v ? desc->kv_heads : 0, desc->v_head_stride},
              {"v_token_stride", has_rows_of_v ? keys : 0, desc->v_token_stride},
              {"page_table_stride", has_table ? desc->batch : 0, desc->page_table_stride},
-             {"kv_scale_stride", desc->k_scale || desc->v_scale ? desc->kv_heads : 0, desc->kv_scale_stride}};
+             {"kv_scale_stride", has_scale ? desc->kv_heads : 0, desc->kv_scale_stride},
+             {"kv_scale_token_stride", has_scale ? keys : 0, desc->kv_scale_token_stride},
+             {"kv_scale_batch_stride", has_scale ? outer : 0, desc->kv_scale_batch_stride}};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     if (is_far(all[i].count, all[i].stride))
       return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ", out of range", all[i].name, all[i].stride);

@@ -77,7 +77,7 @@ uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
                    (desc->v_batch_stride == desc->k_batch_stride || (desc->batch == 1 && !desc->page_table));
   if (is_latent) row = value_dim > desc->head_dim ? value_dim : desc->head_dim;
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) row = BNY_FLASHMLA_BYTES;
-  return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype);
+  return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype) + (desc->kv_scale_token_stride != 0 ? 2 * sizeof(float) : 0);
 }
 
 uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {

@@ -49,6 +49,10 @@ static banyan_status check_types(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "kv_dtype is %d and q_dtype %d; keys must have that of q, or be BANYAN_E4M3",
                     (int)desc->kv_dtype, (int)desc->q_dtype);
+  if ((desc->k_scale || desc->v_scale) && desc->kv_scale_token_stride != 0)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    WHERE "kv_scale_token_stride is %" PRId64 "; it must be 0, as keys of a head share a scale here",
+                    desc->kv_scale_token_stride);
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN &&
       (desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8 || desc->q_dtype != BANYAN_BF16 || desc->kv_dtype != BANYAN_E4M3))
     return bny_fail(BANYAN_ERR_UNSUPPORTED,

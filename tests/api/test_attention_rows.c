@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows, and what is
- * refused of them. */
+ * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows, scales of keys, and what is
+ * refused of them; large numbers, far pages and many keys. */
 #include "attention.h"
 #include "decode/decode.h"
 #include "op.h"
@@ -180,6 +180,173 @@ TEST_LOOP(flashmla, 4) {
   free(q);
   free(same);
   munmap(rows.map, rows.map_bytes);
+}
+
+/* ---- a scale for each key ---------------------------------------------------------------------------------------- */
+
+/* Scales that lie behind the rows, as in vLLM's caches of *_per_token_head, in pages or not: what f32 rows of the same
+ * numbers give. */
+TEST_LOOP(scales_of_keys, 24) {
+  enum { KEYS = 90, KV_HEADS = 2, BATCH = 2, PAGE = 6, PAGES = KEYS / PAGE };
+  random_state = (uint64_t)_i + 900;
+  const banyan_dtype dtype = (banyan_dtype)(BANYAN_E4M3 + _i % 3);
+  const int32_t dim = _i % 2 ? random_range(1, 150) : 128, row = (dim + 3) / 4 * 4 + 4, lens[BATCH] = {KEYS, 33};
+  const int64_t rows = (int64_t)2 * BATCH * KEYS * KV_HEADS; /* [k and v][batch or page][key][head] */
+  guarded codes = guarded_make((size_t)(rows * row));
+  float *same = malloc((size_t)(rows * dim) * sizeof *same), *q = malloc(BATCH * 8 * (size_t)dim * sizeof *q);
+  int32_t table_of_pages[BATCH * PAGES];
+  for (int i = 0; i < BATCH * PAGES; i++) table_of_pages[i] = (7 * i + 3) % (BATCH * PAGES);
+  for (int64_t i = 0; i < rows; i++) {
+    float scale = (float)exp2(random_normal() - 4);
+    char *at = (char *)codes.data + i * row;
+    memcpy(at + row - 4, &scale, sizeof scale);
+    for (int32_t j = 0; j < dim; j++) {
+      at[j] = (char)code_of(dtype, 16 * random_normal());
+      same[i * dim + j] = (float)value_of_code(dtype, (uint8_t)at[j]) * scale;
+    }
+  }
+  fill(q, BATCH * 8 * dim, BANYAN_F32, 1);
+  const int32_t each = _i < 12 ? KEYS : PAGE; /* keys of a sequence or page */
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = BATCH,
+                                .heads = 8,
+                                .kv_heads = KV_HEADS,
+                                .head_dim = dim,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = dtype,
+                                .q = q,
+                                .q_batch_stride = 8 * dim,
+                                .q_head_stride = dim,
+                                .k = codes.data,
+                                .v = (char *)codes.data + rows / 2 * row,
+                                .k_head_stride = row,
+                                .k_token_stride = KV_HEADS * row,
+                                .k_batch_stride = (int64_t)each * KV_HEADS * row,
+                                .seq_lens = lens,
+                                .kv_scale_stride = row / 4,
+                                .kv_scale_token_stride = KV_HEADS * row / 4,
+                                .kv_scale_batch_stride = (int64_t)each * KV_HEADS * row / 4};
+  desc.v_head_stride = row, desc.v_token_stride = desc.k_token_stride, desc.v_batch_stride = desc.k_batch_stride;
+  desc.k_scale = (const float *)((const char *)desc.k + row - 4);
+  desc.v_scale = (const float *)((const char *)desc.v + row - 4);
+  if (_i >= 12) desc.page_table = table_of_pages, desc.page_table_stride = PAGES, desc.page_keys = PAGE;
+  banyan_attention_desc plain = desc;
+  plain.kv_dtype = BANYAN_F32;
+  plain.k = same, plain.v = same + rows / 2 * dim;
+  plain.k_scale = plain.v_scale = NULL;
+  plain.k_head_stride = plain.v_head_stride = dim;
+  plain.k_token_stride = plain.v_token_stride = KV_HEADS * dim;
+  plain.k_batch_stride = plain.v_batch_stride = (int64_t)each * KV_HEADS * dim;
+  EACH_TABLE(table) {
+    result r = run(table, &desc), right = run(table, &plain);
+    for (int i = 0; i < BATCH * 8; i++)
+      ck_assert_msg(fabsf(r.lse[i] - right.lse[i]) <= 2e-6f * (1 + fabsf(right.lse[i])), "%s: lse %g, not %g",
+                    table->name, (double)r.lse[i], (double)right.lse[i]);
+    for (int i = 0; i < BATCH * 8 * dim; i++)
+      ck_assert_msg(fabsf(r.values[i] - right.values[i]) <= 2e-6f * (1 + fabsf(right.values[i])),
+                    "%s: value %d is %g, not %g", table->name, i, (double)r.values[i], (double)right.values[i]);
+    result_free(&r);
+    result_free(&right);
+  }
+  free(q);
+  free(same);
+  munmap(codes.map, codes.map_bytes);
+}
+
+/* ---- where others failed ----------------------------------------------------------------------------------------- */
+
+/* Pages that lie more than 2^31 elements and 2^32 bytes apart, in memory that is hardly touched. Stale keys are NaN
+ * behind a sequence's end, in its last page and in those of its table. */
+TEST_LOOP(far_and_stale_pages, 4) {
+  enum { DIM = 64, KEYS = 40, PAGE = 16, LISTED = 5, FAR = 7 };
+  const bool sees_part = _i >= 2;
+  const int32_t lens[1] = {KEYS}, ids[2][LISTED] = {{0, 1, 2, 3, 4}, {FAR, 2, 5, 0, 1}};
+  const int32_t start[1] = {KEYS - 1}, block = sees_part ? KEYS - 9 : 0;
+  const int64_t near = PAGE * DIM, far = (INT64_C(1) << 30) / 4 * 3; /* elements of two bytes */
+  const size_t bytes = (size_t)(2 * (FAR * far + near));
+  banyan_dtype dtype = _i % 2 ? BANYAN_F16 : BANYAN_BF16;
+  uint16_t *pages[2] = {calloc(LISTED, 2 * (size_t)near), NULL};
+  void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) { /* where all of it is counted as memory */
+    free(pages[0]);
+    return;
+  }
+  pages[1] = map;
+  float q[DIM];
+  random_state = (uint64_t)_i + 77;
+  fill(q, DIM, BANYAN_F32, 1);
+  for (int t = 0; t < LISTED * PAGE; t++) {
+    for (int j = 0; j < DIM; j++) {
+      double value = t < KEYS ? random_normal() : NAN;
+      store(pages[0], t * DIM + j, dtype, value);
+      store(pages[1], ids[1][t / PAGE] * far + t % PAGE * DIM + j, dtype, value);
+    }
+  }
+  banyan_queries queries = {.size = sizeof queries, .tokens = 1, .query_start = start, .window = block};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = DIM,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = dtype,
+                                .q = q,
+                                .k_token_stride = DIM,
+                                .v_token_stride = DIM,
+                                .seq_lens = lens,
+                                .page_keys = PAGE,
+                                .page_table_stride = LISTED,
+                                .queries = sees_part ? &queries : NULL};
+  EACH_TABLE(table) {
+    result r[2];
+    for (int far_too = 0; far_too < 2; far_too++) {
+      desc.k = desc.v = pages[far_too];
+      desc.k_batch_stride = desc.v_batch_stride = far_too ? far : near;
+      desc.page_table = ids[far_too];
+      r[far_too] = run(table, &desc);
+    }
+    ck_assert_msg(isfinite(r[0].lse[0]) && r[0].lse[0] == r[1].lse[0], "%s: lse %g and %g", table->name,
+                  (double)r[0].lse[0], (double)r[1].lse[0]);
+    for (int j = 0; j < DIM; j++)
+      ck_assert_msg(isfinite(r[0].values[j]) && r[0].values[j] == r[1].values[j], "%s: value %d is %g and %g",
+                    table->name, j, (double)r[0].values[j], (double)r[1].values[j]);
+    result_free(&r[0]);
+    result_free(&r[1]);
+  }
+  munmap(map, bytes);
+  free(pages[0]);
+}
+
+/* More keys of a sequence than f32 counts one by one. Equal keys have equal parts, and the last one is seen. */
+TEST_LOOP(keys_beyond_2_to_24, 2) {
+  const int32_t keys = (1 << 24) + 1;
+  int8_t *k = calloc((size_t)keys, 1), *v = malloc((size_t)keys);
+  float q = 1;
+  memset(v, 1, (size_t)keys);
+  if (_i == 1) k[keys - 1] = 100, v[keys - 1] = 3;
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = 1,
+                                .scale = 1,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_I8,
+                                .q = &q,
+                                .k = k,
+                                .v = v,
+                                .k_token_stride = 1,
+                                .v_token_stride = 1,
+                                .seq_lens = &keys};
+  EACH_TABLE(table) {
+    result r = run(table, &desc);
+    double lse = _i == 1 ? 100 : log((double)keys);
+    ck_assert_msg(r.values[0] == (_i == 1 ? 3 : 1) && fabs((double)r.lse[0] - lse) <= 1e-6 * lse,
+                  "%s: value %.9g, lse %.9g and not %.9g", table->name, (double)r.values[0], (double)r.lse[0], lse);
+    result_free(&r);
+  }
+  free(k);
+  free(v);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
