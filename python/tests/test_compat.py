@@ -129,6 +129,40 @@ def test_vllm_merge_attn_states(context, kind):
         vllm.merge_attn_states(output, prefix, lse[0], suffix, lse[1], output_scale=torch.ones(1))
 
 
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this torch has no fp8")
+def test_vllm_merge_attn_states_to_fp8():
+    """Rows are divided by the scale and kept in the range of fp8, those behind the context too."""
+    (prefix, prefix_lse), (suffix, suffix_lse) = shards(2)
+    suffix *= 300
+    want = merged([(prefix, prefix_lse), (suffix, suffix_lse)])[0]
+    want[3:] = suffix[3:]
+    output, scale = torch.empty(T, H, D, dtype=torch.float8_e4m3fn), torch.tensor([0.5])
+    parts = [torch.from_numpy(array) for array in (prefix, prefix_lse.T, suffix, suffix_lse.T)]
+    vllm.merge_attn_states(output, *parts, None, 3, scale)
+    assert (np.abs(want) * 2 > 448).any()
+    close(output.float(), np.clip(want * 2, -448, 448), 0.07)
+
+
+def test_wrappers_of_engines():
+    """A group that says that it has one rank needs no communicator, and a mapping gets one by set_group()."""
+
+    class Group:
+        world_size = 1
+
+    o, lse = torch.zeros(T, H, D), torch.zeros(T, H)
+    assert sglang.dcp_a2a_lse_reduce(o, lse, Group()) is o
+    assert vllm.dcp_a2a_lse_reduce(o, lse, Group(), return_lse=True) == (o, lse)
+
+    def body(comm):
+        mapping = Group()
+        compat.set_group(mapping, comm)
+        stats = torch.stack([lse, torch.ones_like(lse)], -1)
+        return tensorrt_llm._helix_post_process(o.flatten(1) + comm.rank, stats, mapping, H // 2, D)
+
+    for out in run(body):
+        close(out, np.full((T, H // 2 * D), 0.5))
+
+
 @ranks_1_to_4
 def test_sglang(ranks):
     parts = shards(ranks)
