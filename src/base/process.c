@@ -11,34 +11,37 @@
 
 typedef _Atomic uint64_t number;
 
-static number *_Atomic own; /* this process's number; 0: it has none yet */
-static number plain;        /* stands for the page where the kernel has no such pages */
-static number last;         /* children inherit it, and count on from it */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+/* The one variable of the library that can be written: whose process this is cannot hang on a communicator. */
+static struct {
+  number *_Atomic own; /* this process's number; 0: it has none yet */
+  number plain;        /* stands for the page where the kernel has no such pages */
+  number last;         /* children inherit it, and count on from it */
+  pthread_once_t once;
+} this_process = {.once = PTHREAD_ONCE_INIT};
 
-static void forget(void) { atomic_store_explicit(&plain, 0, memory_order_relaxed); }
+static void forget(void) { atomic_store_explicit(&this_process.plain, 0, memory_order_relaxed); }
 
 /* Linux before 4.14, and sandboxes, lack such pages. A handler of fork() then does the same. */
 static void make(void) {
   size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
   void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  number *made = &plain;
+  number *made = &this_process.plain;
   if (page != MAP_FAILED && madvise(page, bytes, MADV_WIPEONFORK) == 0)
     made = page;
   else if (page != MAP_FAILED)
     munmap(page, bytes);
-  if (made == &plain) pthread_atfork(NULL, NULL, forget);
-  atomic_store_explicit(&own, made, memory_order_release);
+  if (made == &this_process.plain) pthread_atfork(NULL, NULL, forget);
+  atomic_store_explicit(&this_process.own, made, memory_order_release);
 }
 
 uint64_t bny_process(void) {
-  number *mine = atomic_load_explicit(&own, memory_order_acquire);
+  number *mine = atomic_load_explicit(&this_process.own, memory_order_acquire);
   if (!mine) {
-    pthread_once(&once, make);
-    mine = atomic_load_explicit(&own, memory_order_acquire);
+    pthread_once(&this_process.once, make);
+    mine = atomic_load_explicit(&this_process.own, memory_order_acquire);
   }
   uint64_t now = atomic_load_explicit(mine, memory_order_relaxed), next;
   if (now) return now;
-  next = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+  next = atomic_fetch_add_explicit(&this_process.last, 1, memory_order_relaxed) + 1;
   return atomic_compare_exchange_strong(mine, &now, next) ? next : now;
 }
