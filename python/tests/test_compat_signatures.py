@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, order and defaults of banyan.compat's calls against the engines' released packages, which are not imported.
 
-Files of the packages are kept in the environment's folder engines. PYTHON_TEST_ENGINES=newest takes the newest release
-of each engine in place of the one that was read, and so says when an engine has moved.
+PYTHON_TEST_ENGINES=read downloads the releases that were read (about 240 MB), and keeps the files that matter in the
+environment's folder engines. PYTHON_TEST_ENGINES=newest takes the newest release of each engine, and so says when an
+engine has moved.
 """
 
 import ast
@@ -17,7 +18,9 @@ import zipfile
 import pytest
 
 TOP = pathlib.Path(os.environ.get("top_srcdir", pathlib.Path(__file__).parents[2]))
-NEWEST = os.environ.get("PYTHON_TEST_ENGINES") == "newest"
+WANTED = os.environ.get("PYTHON_TEST_ENGINES")
+NEWEST = WANTED == "newest"
+pytestmark = pytest.mark.skipif(not WANTED, reason="PYTHON_TEST_ENGINES=read downloads 240 MB of engines for it")
 KEPT = pathlib.Path(sys.prefix if sys.prefix != sys.base_prefix else tempfile.gettempdir()) / "engines"
 # package and version, its file, and the module here. TensorRT-LLM has no package on the index that has its code.
 CALLS = [
