@@ -25,6 +25,10 @@ extern "C" {
  * - Queries. The first query token of sequence b has position query_start[b], and the next ones follow it.
  * - Keys. Key t of sequence b in this shard has position key_start[b] + t. With key_block it is
  *   key_start[b] + t / key_block * key_stride + t % key_block: that is how blocks interleave over ranks.
+ * - Patterns. With key_pattern_len > 0 a period of key_stride positions has that many blocks of the shard, and
+ *   key_pattern[i] is where block i lies, in blocks. The numbers grow from 0 or more, and the last block ends within
+ *   key_stride. Key t is in block n = t / key_block, and has position key_start[b] + n / key_pattern_len * key_stride +
+ *   key_pattern[n % key_pattern_len] * key_block + t % key_block. Attention reads key_pattern, and never writes it.
  * - Sight. A query at position p sees keys at positions up to p. With a window it sees those above p - window alone.
  * - Trees of drafts. With tree_mask a query sees all keys before query_start, and of those behind it the ones whose bit
  *   is set: bit j is for position query_start + j. A sequence then has at most 64 query tokens. A window counts depths
@@ -39,10 +43,12 @@ typedef struct banyan_queries {
   int32_t key_block;              /* 0: the keys of a shard follow one another */
   int32_t key_stride;             /* at least key_block */
   int32_t window;                 /* 0: none */
+  int32_t *key_pattern;           /* [key_pattern_len]: memory of the caller */
+  int64_t key_pattern_len;        /* 0: one block in each key_stride, and key_pattern is not read */
 } banyan_queries;
 
 /* clang-format off */
-#define BANYAN_QUERIES_INIT {sizeof(banyan_queries), 0, NULL, NULL, NULL, NULL, 0, 0, 0}
+#define BANYAN_QUERIES_INIT {sizeof(banyan_queries), 0, NULL, NULL, NULL, NULL, 0, 0, 0, NULL, 0}
 /* clang-format on */
 
 /* Rows of keys and values in memory. FLASHMLA_FP8 are rows of 656 bytes for keys of 576 elements, whose first 512 are
@@ -158,8 +164,8 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * - q is f16 or bf16, k and v have the type of q or E4M3, and their rows begin at multiples of 16 bytes;
  * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
  *   with E4M3 it is not 96 or 192, and BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16;
- * - kv_scale_token_stride is 0, queries.key_stride is at least key_block, rope_dim a multiple of 8, and batch below
- *   2^22. */
+ * - kv_scale_token_stride and queries.key_pattern_len are 0, queries.key_stride is at least key_block, rope_dim a
+ *   multiple of 8, and batch below 2^22. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 

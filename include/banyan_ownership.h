@@ -53,9 +53,13 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
 struct banyan_queries; /* in banyan_attention.h */
 
 /* Sets key_block and key_stride of `queries`, and writes what each entry of its key_start is, for the shard of `rank`.
- * Blocks of a rank that follow one another count as one. BANYAN_ERR_UNSUPPORTED: weights let the rank's blocks come
- * round at uneven distances, which queries cannot express. RANGES, equal weights, and a rank whose weight is 1 after
- * division always work. */
+ * Blocks of a rank that follow one another count as one.
+ *
+ * Weights under BLOCKS may let the rank's blocks come round at uneven distances, which take a pattern. For that set
+ * key_pattern to memory of yours, and key_pattern_len to the numbers that fit; weights[rank] are enough. The call
+ * writes the pattern there and its length, or 0, to key_pattern_len. Keep the memory while attention uses it, and set
+ * the length again before another call. Without this memory such a rank is BANYAN_ERR_UNSUPPORTED, and with too little
+ * BANYAN_ERR_ARGUMENT. RANGES, equal weights, and a rank whose weight is 0, or 1 after division, need none. */
 banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, struct banyan_queries *queries,
                                        int32_t *key_start);
 

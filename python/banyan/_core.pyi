@@ -77,6 +77,7 @@ def attention(
     key_start: Optional[Array] = None,
     key_block: Optional[int] = None,
     key_stride: Optional[int] = None,
+    key_pattern: Optional[Sequence[int]] = None,
     window: Optional[int] = None,
     soft_cap: Optional[float] = None,
     sinks: Optional[Array] = None,
@@ -117,7 +118,7 @@ class Ownership:
     def of_token(self, token: int) -> Tuple[int, int]: ...
     def token(self, rank: int, place: int) -> int: ...
     def keys(self, rank: int, length: int) -> int: ...
-    def queries(self, rank: int) -> Tuple[int, int, int]: ...
+    def queries(self, rank: int, *, pattern: bool = False) -> Tuple[Any, ...]: ...
 
 class Threads:
     def __init__(self, nranks: int) -> None: ...
@@ -242,6 +243,7 @@ class Comm:
         key_start: Optional[Array] = None,
         key_block: Optional[int] = None,
         key_stride: Optional[int] = None,
+        key_pattern: Optional[Sequence[int]] = None,
         window: Optional[int] = None,
         soft_cap: Optional[float] = None,
         sinks: Optional[Array] = None,
@@ -280,6 +282,7 @@ class Comm:
         key_start: Optional[Array] = None,
         key_block: Optional[int] = None,
         key_stride: Optional[int] = None,
+        key_pattern: Optional[Sequence[int]] = None,
         window: Optional[int] = None,
         soft_cap: Optional[float] = None,
         sinks: Optional[Array] = None,

@@ -8,12 +8,12 @@ namespace bny {
 #define WORDS_PARAMETERS                                                                                               \
   nb::handle seq_lens, nb::handle page_table, nb::handle scale, nb::handle keys_max, nb::handle empty,                 \
       nb::handle query_start_loc, nb::handle query_start, nb::handle tree_mask, nb::handle key_start,                  \
-      nb::handle key_block, nb::handle key_stride, nb::handle window, nb::handle soft_cap, nb::handle sinks,           \
-      nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr, nb::handle last_page_len, nb::handle kv_rows,    \
-      nb::handle q_rope
+      nb::handle key_block, nb::handle key_stride, nb::handle key_pattern, nb::handle window, nb::handle soft_cap,     \
+      nb::handle sinks, nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr, nb::handle last_page_len,      \
+      nb::handle kv_rows, nb::handle q_rope
 #define WORDS                                                                                                          \
   {seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start, key_block,        \
-   key_stride, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len, kv_rows, q_rope}
+   key_stride, key_pattern, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len, kv_rows, q_rope}
 #define COMBINE_PARAMETERS                                                                                             \
   nb::handle out, nb::handle base, nb::handle out_empty, nb::handle scatter, nb::handle root, nb::handle order,        \
       nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle gather, nb::handle tokens
@@ -25,10 +25,10 @@ namespace bny {
       nb::arg("page_table") = nb::none(), nb::arg("scale") = 0.0, nb::arg("keys_max") = 0,                             \
       nb::arg("empty") = nb::none(), nb::arg("query_start_loc") = nb::none(), nb::arg("query_start") = nb::none(),     \
       nb::arg("tree_mask") = nb::none(), nb::arg("key_start") = nb::none(), nb::arg("key_block") = nb::none(),         \
-      nb::arg("key_stride") = nb::none(), nb::arg("window") = nb::none(), nb::arg("soft_cap") = nb::none(),            \
-      nb::arg("sinks") = nb::none(), nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(),                 \
-      nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(), nb::arg("kv_rows") = nb::none(),     \
-      nb::arg("q_rope") = nb::none()
+      nb::arg("key_stride") = nb::none(), nb::arg("key_pattern") = nb::none(), nb::arg("window") = nb::none(),         \
+      nb::arg("soft_cap") = nb::none(), nb::arg("sinks") = nb::none(), nb::arg("k_scale") = nb::none(),                \
+      nb::arg("v_scale") = nb::none(), nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(),     \
+      nb::arg("kv_rows") = nb::none(), nb::arg("q_rope") = nb::none()
 #define ATTENTION_ARGUMENTS                                                                                            \
   WORDS_ARGUMENTS, nb::arg("out") = nb::none(), nb::arg("base") = "e", nb::arg("out_empty") = "-inf",                  \
       nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
@@ -155,8 +155,9 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type) {
       "Several query tokens per sequence: q is [tokens, heads, head_dim], query_start_loc int32 [batch + 1] says "
       "where\n"
       "each sequence begins, query_start [batch] at which position of the whole sequence, key_start [batch], "
-      "key_block\n"
-      "and key_stride where this rank's keys are. A query sees keys up to its own position, of the last `window` "
+      "key_block,\n"
+      "key_stride and key_pattern where this rank's keys are, as Ownership.queries() says. A query sees keys up to its "
+      "own position, of the last `window` "
       "ones,\n"
       "or as tree_mask (uint64 [tokens]) says.\n"
       "soft_cap: logits become soft_cap * tanh(logit / soft_cap). sinks: f32 [heads], a logit without a value.\n"

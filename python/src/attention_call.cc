@@ -33,7 +33,7 @@ int64_t attention_call::batch_of(const attention_words &words) const {
 void attention_call::read_queries(const std::string &device, void *stream, const attention_words &words) {
   bool any = false;
   for (nb::handle word : {words.query_start_loc, words.query_start, words.tree_mask, words.key_start, words.key_block,
-                          words.key_stride, words.window})
+                          words.key_stride, words.key_pattern, words.window})
     any = any || !word.is_none();
   if (!any) return;
   queries.tokens = small(q, 0);
@@ -68,6 +68,13 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   }
   queries.key_block = whole_number("key_block", words.key_block);
   queries.key_stride = whole_number("key_stride", words.key_stride);
+  if (!words.key_pattern.is_none()) {
+    if (!PySequence_Check(words.key_pattern.ptr()) || PyObject_Size(words.key_pattern.ptr()) < 1)
+      refuse("key_pattern", "it is a sequence of one number for each block of a period, or None");
+    for (nb::handle item : words.key_pattern) key_pattern.push_back(read_int32("key_pattern", item));
+    queries.key_pattern = key_pattern.data();
+    queries.key_pattern_len = static_cast<int64_t>(key_pattern.size());
+  }
   queries.window = whole_number("window", words.window);
 }
 

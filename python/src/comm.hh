@@ -160,7 +160,8 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 // What attention is given beside its arrays and its output. All are arguments of Python.
 struct attention_words {
   nb::handle seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start,
-      key_block, key_stride, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len, kv_rows, q_rope;
+      key_block, key_stride, key_pattern, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len,
+      kv_rows, q_rope;
   nb::handle gather = Py_None; // attention_combine() alone
 };
 
@@ -172,6 +173,7 @@ struct attention_call {
   banyan_queries queries = BANYAN_QUERIES_INIT;
   float k_scale_now = 1, v_scale_now = 1;
   std::vector<int32_t> whole; // seq_lens that were not given: all keys
+  std::vector<int32_t> key_pattern;
 
   // `owner`: NULL for attention of this rank alone.
   void read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,

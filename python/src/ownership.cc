@@ -58,11 +58,19 @@ public:
     check(banyan_ownership_keys(&rule_, rank, length, &keys));
     return keys;
   }
-  nb::tuple queries(int32_t rank) const {
+  nb::tuple queries(int32_t rank, bool pattern) const {
     banyan_queries queries = BANYAN_QUERIES_INIT;
+    bool is_weighted = pattern && weights_.data() && rank >= 0 && rank < rule_.nranks;
+    std::vector<int32_t> blocks(is_weighted ? static_cast<size_t>(weights_.data()[rank]) : 0);
+    queries.key_pattern = blocks.data(), queries.key_pattern_len = static_cast<int64_t>(blocks.size());
     int32_t key_start;
     check(banyan_ownership_queries(&rule_, rank, &queries, &key_start));
-    return nb::make_tuple(key_start, queries.key_block, queries.key_stride);
+    if (!pattern) return nb::make_tuple(key_start, queries.key_block, queries.key_stride);
+    blocks.resize(static_cast<size_t>(queries.key_pattern_len));
+    nb::list list;
+    for (int32_t block : blocks) list.append(block);
+    return nb::make_tuple(key_start, queries.key_block, queries.key_stride,
+                          blocks.empty() ? nb::none() : nb::object(list));
   }
   int32_t nranks() const { return rule_.nranks; }
 
@@ -111,8 +119,10 @@ void define_ownership(nb::module_ &module) {
       .def("token", &ownership::token, nb::arg("rank"), nb::arg("place"), "The token at a place of a rank.")
       .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"),
            "How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens.")
-      .def("queries", &ownership::queries, nb::arg("rank"),
-           "(key_start, key_block, key_stride) of attention over the keys of a rank.");
+      .def(
+          "queries", &ownership::queries, nb::arg("rank"), nb::kw_only(), nb::arg("pattern") = false,
+          "(key_start, key_block, key_stride) of attention over the keys of a rank. pattern=True: with key_pattern as\n"
+          "well, a list or None. Weights that let blocks of a rank come round at uneven distances need it.");
   module.def("next_page", next_page, nb::arg("nranks"), nb::kw_only(), nb::arg("weights") = nb::none(),
              nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(),
              "The rank that takes the next page of a sequence. of_sequence, of_all: pages that each rank has, of the\n"

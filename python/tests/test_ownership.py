@@ -8,6 +8,8 @@ import pytest
 
 import banyan
 
+ONES = np.ones((1, 1, 1, 4), np.float32)
+
 
 def random_rule(kind, draw):
     nranks, length = draw.randint(1, 9), draw.randint(1, 300)
@@ -27,29 +29,28 @@ def test_rules_agree_with_themselves(kind):
             assert [owners[t][1] for t in mine] == list(range(len(mine)))
             assert [rule.token(rank, place) for place in range(len(mine))] == mine
             assert rule.keys(rank, length) == len(mine)
-            try:
-                start, block, stride = rule.queries(rank)
-            except banyan.UnsupportedError:  # blocks that come round at uneven distances
-                assert kind == "blocks"
-                continue
-            places = range(len(mine))
-            assert [start + (i // block * stride + i % block if block else i) for i in places] == mine
+            start, block, stride, pattern = rule.queries(rank, pattern=True)
+            block, stride, pattern = block or 1 << 20, stride or 1 << 20, pattern or [0]
+            steps = [divmod(i // block, len(pattern)) for i in range(len(mine))]
+            places = [start + n * stride + pattern[at] * block + i % block for i, (n, at) in enumerate(steps)]
+            assert places == mine
         if kind == "ranges":
             assert [rank for rank, _ in owners] == sorted(rank for rank, _ in owners)
 
 
-def test_attention_over_keys_that_a_rule_deals():
+@pytest.mark.parametrize("weights", [[2, 0, 1], [3, 2, 2]])
+def test_attention_over_keys_that_a_rule_deals(weights):
     """Seven queries at the end of 50 keys, dealt by blocks with weights to three ranks."""
     draw = np.random.default_rng(3)
     q, k = draw.standard_normal((7, 4, 16), np.float32), draw.standard_normal((1, 2, 50, 16), np.float32)
-    rule = banyan.Ownership("blocks", 3, block=4, weights=[2, 0, 1])
+    rule = banyan.Ownership("blocks", 3, block=4, weights=weights)
     loc, first = np.array([0, 7], np.int32), np.array([43], np.int32)
     want = banyan.attention(q, k, k, query_start_loc=loc, query_start=first)
 
     def body(comm):
         count = rule.keys(comm.rank, 50)
         mine = k[:, :, [rule.token(comm.rank, place) for place in range(count)]]
-        start, block, stride = rule.queries(comm.rank)
+        start, block, stride, pattern = rule.queries(comm.rank, pattern=True)
         return comm.attention_combine(
             q,
             mine,
@@ -59,6 +60,7 @@ def test_attention_over_keys_that_a_rule_deals():
             key_start=np.array([start], np.int32),
             key_block=block,
             key_stride=stride,
+            key_pattern=pattern,
             keys_max=50,
         )
 
@@ -114,6 +116,7 @@ def test_moves_of_many_sequences_go_to_all_ranks():
         ("weights", lambda: banyan.Ownership("blocks", 2, weights=[1, 0.5])),
         ("weights", lambda: banyan.Ownership("blocks", 2, weights=[0, 0])),
         ("token", lambda: banyan.Ownership("ranges", 2, tokens=5).of_token(5)),
+        ("key_pattern", lambda: banyan.attention(ONES[0], ONES, ONES, key_pattern=[])),
         ("rank", lambda: banyan.Ownership("blocks", 2).keys(2, 5)),
         ("place", lambda: banyan.Ownership("ranges", 2, tokens=5).token(0, 4)),
         ("of_all", lambda: banyan.next_page(2, of_all=[1])),

@@ -110,7 +110,7 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
                                     banyan_op **op) {
   if (!comm || !op) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and op must not be NULL");
   bny_attention *attention = NULL;
-  banyan_attention_desc desc_room;
+  bny_attention_room desc_room;
   banyan_partial out_room;
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
@@ -235,7 +235,7 @@ static banyan_status check_first_run(const banyan_comm *comm, const banyan_atten
 static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
                                         const banyan_combine_desc *combine, const banyan_partial *out,
                                         banyan_op **keep) {
-  banyan_attention_desc desc_room;
+  bny_attention_room desc_room;
   banyan_partial out_room;
   bny_op_key key;
   bny_api_heads heads;

@@ -396,7 +396,7 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
 }
 
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {
-  banyan_attention_desc desc_room;
+  bny_attention_room desc_room;
   banyan_partial out_room;
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);

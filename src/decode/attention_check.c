@@ -220,10 +220,18 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
   return status;
 }
 
-banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, banyan_attention_desc *room) {
+banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_attention_room *room) {
   if (!*desc) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
-  const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", *desc, room);
+  const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", *desc, &room->desc);
   if (!known) return BANYAN_ERR_ARGUMENT;
+  const banyan_queries *queries = known->queries;
+  if (queries && !(queries = bny_sized_read(&bny_sized_queries, WHERE "queries", queries, &room->queries)))
+    return BANYAN_ERR_ARGUMENT;
+  if (queries != known->queries) {
+    if (known != &room->desc) room->desc = *known;
+    room->desc.queries = queries;
+    known = &room->desc;
+  }
   *desc = known;
   return BANYAN_OK;
 }

@@ -94,20 +94,12 @@ static due pop(due *heap, int32_t *count) {
   return first;
 }
 
-/* A block of a round: its rank, and the blocks that this one had before. Then, of the rank that is watched: its blocks
- * before, the step of the last, and whether all were `gap` apart. */
+/* A block of a round: its rank, and the blocks that this one had before. Then the blocks before of the rank asked for,
+ * and where their steps go; NULL: nowhere. */
 typedef struct block {
   int64_t step;
-  int32_t rank, before, watched;
-  int64_t last, gap;
-  bool is_uneven;
+  int32_t rank, before, watched, *steps;
 } block;
-
-static void watch(block *at) {
-  if (at->watched == 1) at->gap = at->step - at->last;
-  if (at->watched > 0 && at->step - at->last != at->gap) at->is_uneven = true;
-  at->last = at->step;
-}
 
 /* Deals until step `step`, or until `rank` has its block `index`. */
 static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank, int64_t index, block *at) {
@@ -119,7 +111,7 @@ static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank
     int32_t weight = (int32_t)bny_deal_weight(deal, r);
     if (weight > 0) push(waiting, &nwaiting, (due){r, 0, weight});
   }
-  *at = (block){.step = -1};
+  *at = (block){.step = -1, .steps = at->steps};
   do {
     at->step++;
     if (at->step > 0 && at->rank == rank) at->watched = at->before + 1;
@@ -131,7 +123,7 @@ static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank
     due taken = pop(ready, &nready);
     at->rank = taken.rank;
     at->before = taken.count - 1;
-    if (at->rank == rank) watch(at);
+    if (at->rank == rank && at->steps) at->steps[at->before] = (int32_t)at->step;
     push(waiting, &nwaiting, taken);
   } while (at->step < step && !(at->rank == rank && at->before == index));
   free(heaps);
@@ -144,7 +136,7 @@ static int64_t within(int64_t value, int64_t most) { return value < 0 ? 0 : valu
 
 banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps, int64_t *count) {
   pair pair;
-  block at = {.watched = 0};
+  block at = {0};
   banyan_status status = BANYAN_OK;
   if (goes_in_runs(deal))
     *count = within(steps - first_of(deal, rank), bny_deal_weight(deal, rank));
@@ -157,7 +149,7 @@ banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps,
 
 banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, int64_t *step) {
   pair pair;
-  block at;
+  block at = {0};
   if (goes_in_runs(deal)) {
     *step = first_of(deal, rank) + index;
     return BANYAN_OK;
@@ -171,25 +163,14 @@ banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, i
   return status;
 }
 
-banyan_status bny_deal_gap(const bny_deal *deal, int32_t rank, int64_t *gap) {
+banyan_status bny_deal_steps(const bny_deal *deal, int32_t rank, int32_t *steps) {
   pair pair;
-  block at = {0};
-  int64_t weight = bny_deal_weight(deal, rank);
-  *gap = weight > 0 && deal->total % weight == 0 ? deal->total / weight : 0;
-  if (*gap == 0 || weight == 1) return BANYAN_OK;
-  if (goes_in_runs(deal)) {
-    *gap = 0;
-    return BANYAN_OK;
-  }
-  if (is_pair(deal, &pair)) {
-    int64_t first = pair_step(deal, &pair, rank, 0);
-    for (int64_t i = 1; i<weight && * gap> 0; i++)
-      if (pair_step(deal, &pair, rank, i) != first + i * *gap) *gap = 0;
-    return BANYAN_OK;
-  }
-  banyan_status status = deal_up_to(deal, deal->total - 1, rank, -1, &at);
-  if (at.is_uneven || at.gap != *gap) *gap = 0;
-  return status;
+  block at = {.steps = steps};
+  int64_t weight = bny_deal_weight(deal, rank), first = first_of(deal, rank);
+  bool in_runs = goes_in_runs(deal);
+  if (!in_runs && !is_pair(deal, &pair)) return deal_up_to(deal, deal->total - 1, rank, weight - 1, &at);
+  for (int64_t i = 0; i < weight; i++) steps[i] = (int32_t)(in_runs ? first + i : pair_step(deal, &pair, rank, i));
+  return BANYAN_OK;
 }
 
 banyan_status bny_deal_owner(const bny_deal *deal, int64_t step, int32_t *rank, int64_t *before) {

@@ -24,7 +24,7 @@ banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps,
 banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, int64_t *step);
 banyan_status bny_deal_owner(const bny_deal *deal, int64_t step, int32_t *rank, int64_t *before);
 
-/* Writes the steps from each block of `rank` to its next, over rounds; 0: they differ. */
-banyan_status bny_deal_gap(const bny_deal *deal, int32_t rank, int64_t *gap);
+/* Writes the steps of all blocks that `rank` has in a round, as many as its weight. */
+banyan_status bny_deal_steps(const bny_deal *deal, int32_t rank, int32_t *steps);
 
 #endif

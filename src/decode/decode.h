@@ -24,8 +24,13 @@ static inline int32_t bny_decode_value_dim(const banyan_attention_desc *desc) {
   return desc->value_dim ? desc->value_dim : desc->head_dim;
 }
 
+typedef struct bny_attention_room {
+  banyan_attention_desc desc;
+  banyan_queries queries;
+} bny_attention_room;
+
 /* Convert the callers' structs to this library's form, in `room` if they have another size. To be called first. */
-banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, banyan_attention_desc *room);
+banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_attention_room *room);
 banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room);
 
 /* Refuses a description that asks for q to be gathered, which attention alone cannot do. */

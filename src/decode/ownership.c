@@ -5,6 +5,7 @@
  * where the sums of weights lie. */
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "base/sized.h"
 #include "base/status.h"
@@ -196,20 +197,46 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
   return BANYAN_OK;
 }
 
-/* Finds how the blocks of a rank come round: runs of `run` blocks, `stride` apart, from `first` on. *found is false if
- * they come in no such order. */
-static banyan_status find_pattern(const shares *s, int32_t rank, int64_t *first, int64_t *run, int64_t *stride,
-                                  bool *found) {
+/* The blocks of a rank in a round of `stride`: `run` of them from `first` on, or uneven, at the `count` steps. */
+typedef struct pattern {
+  int64_t first, run, stride;
+  int32_t count, *steps;
+} pattern;
+
+static banyan_status find_pattern(const shares *s, int32_t rank, pattern *found) {
   bny_deal deal = deal_of(s);
-  int64_t weight = bny_deal_weight(&deal, rank), last;
-  *first = 0, *run = weight, *stride = s->total, *found = true;
-  banyan_status status = weight > 0 ? bny_deal_step(&deal, rank, 0, first) : BANYAN_OK;
-  if (status == BANYAN_OK && weight > 0) status = bny_deal_step(&deal, rank, weight - 1, &last);
-  if (status != BANYAN_OK || weight == 0 || last - *first == weight - 1) return status;
-  *run = 1;
-  status = bny_deal_gap(&deal, rank, stride);
-  *found = *stride > 0;
-  return status;
+  int32_t weight = (int32_t)bny_deal_weight(&deal, rank);
+  *found = (pattern){.stride = s->total, .run = weight};
+  if (weight == 0) return BANYAN_OK;
+  int32_t *steps = malloc((size_t)weight * sizeof *steps);
+  if (!steps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %" PRId32 " blocks of a round", weight);
+  banyan_status status = bny_deal_steps(&deal, rank, steps);
+  int32_t even = 0, gap = s->total % weight ? 0 : (int32_t)(s->total / weight);
+  while (status == BANYAN_OK && even < weight && steps[even] == steps[0] + even * gap) even++;
+  found->steps = steps;
+  if (status != BANYAN_OK || (steps[weight - 1] - steps[0] >= weight && even < weight)) {
+    found->count = weight;
+    return status;
+  }
+  found->first = steps[0];
+  if (steps[weight - 1] - steps[0] >= weight) found->run = 1, found->stride = gap;
+  return BANYAN_OK;
+}
+
+static banyan_status write_pattern(const char *where, int32_t rank, const pattern *found, const banyan_queries *given) {
+  if (found->count > 0 && (!given->key_pattern || given->key_pattern_len == 0))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "%s: blocks of rank %" PRId32 " come round at uneven distances, which take a pattern: set "
+                    "queries.key_pattern to memory for %" PRId32 " numbers, and key_pattern_len to %" PRId32
+                    " (in Python: pattern=True)",
+                    where, rank, found->count, found->count);
+  if (found->count > given->key_pattern_len)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "%s: queries.key_pattern_len is %" PRId64 ", and the pattern of rank %" PRId32 " has %" PRId32
+                    " blocks",
+                    where, given->key_pattern_len, rank, found->count);
+  for (int32_t i = 0; i < found->count; i++) given->key_pattern[i] = found->steps[i];
+  return BANYAN_OK;
 }
 
 banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, banyan_queries *queries,
@@ -221,24 +248,26 @@ banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: queries and key_start must not be NULL", where);
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
   if (status != BANYAN_OK) return status;
-  int64_t first = 0, run = 0, stride = 0, block = s.rule.block;
-  bool found = true;
+  banyan_queries room;
+  const banyan_queries *given = bny_sized_read(&bny_sized_queries, "queries", queries, &room);
+  if (!given) return BANYAN_ERR_ARGUMENT;
+  pattern found = {0};
+  int64_t block = s.rule.block;
   if (s.rule.kind == BANYAN_OWNERSHIP_RANGES)
-    first = span_of(&s, rank).first;
+    found.first = span_of(&s, rank).first;
   else
-    status = find_pattern(&s, rank, &first, &run, &stride, &found);
+    status = find_pattern(&s, rank, &found);
+  if (found.count > 0) found.run = 1;
+  bool blocks = found.run > 0 && found.run < found.stride;
+  if (status == BANYAN_OK && (found.first * block > INT32_MAX || (blocks && found.stride * block > INT32_MAX)))
+    status = bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %" PRId32 " are beyond 2^31 - 1", where, rank);
+  if (status == BANYAN_OK) status = write_pattern(where, rank, &found, given);
+  free(found.steps);
   if (status != BANYAN_OK) return status;
-  if (!found)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "%s: blocks of rank %" PRId32 " come round at uneven distances, which queries cannot say. Take "
-                    "RANGES, equal weights, or weights that divide their sum",
-                    where, rank);
-  bool blocks = run > 0 && run < stride;
-  if (first * block > INT32_MAX || (blocks && stride * block > INT32_MAX))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %" PRId32 " are beyond 2^31 - 1", where, rank);
-  *key_start = (int32_t)(first * block);
-  queries->key_block = blocks ? (int32_t)(run * block) : 0;
-  queries->key_stride = blocks ? (int32_t)(stride * block) : 0;
+  *key_start = (int32_t)(found.first * block);
+  queries->key_block = blocks ? (int32_t)(found.run * block) : 0;
+  queries->key_stride = blocks ? (int32_t)(found.stride * block) : 0;
+  if (given->key_pattern_len != 0) queries->key_pattern_len = found.count;
   return BANYAN_OK;
 }
 

@@ -12,13 +12,36 @@ int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence) {
   return pages > 0 ? (pages - 1) * desc->page_keys + desc->last_page_len[sequence] : 0;
 }
 
+/* Returns how many of the blocks of the pattern are before block `block` of a period. */
+static int64_t blocks_below(const banyan_queries *queries, int64_t block) {
+  int64_t low = 0, high = queries->key_pattern_len;
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (queries->key_pattern[middle] < block)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* Returns how many keys of the pattern are below `rest` of a period. */
+static int64_t pattern_below(const banyan_queries *queries, int64_t rest) {
+  int64_t block = rest / queries->key_block, blocks = blocks_below(queries, block);
+  bool has_block = blocks < queries->key_pattern_len && queries->key_pattern[blocks] == block;
+  return blocks * queries->key_block + (has_block ? rest % queries->key_block : 0);
+}
+
 /* Returns how many of the sequence's keys in this shard have positions below `position`. Positions grow with keys. */
 static int32_t keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
   const banyan_queries *queries = desc->queries;
   int64_t keys = bny_decode_keys(desc, sequence), below = position;
   if (queries->key_start) below -= queries->key_start[sequence];
   if (below <= 0) return 0;
-  if (queries->key_block > 0) {
+  if (queries->key_pattern_len > 0) {
+    below = below / queries->key_stride * queries->key_pattern_len * queries->key_block +
+            pattern_below(queries, below % queries->key_stride);
+  } else if (queries->key_block > 0) {
     int64_t rest = below % queries->key_stride;
     below = below / queries->key_stride * queries->key_block + (rest < queries->key_block ? rest : queries->key_block);
   }

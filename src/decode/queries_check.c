@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/sized.h"
 #include "base/status.h"
 #include "decode/decode.h"
 #include "decode/queries.h"
@@ -31,6 +30,12 @@ static banyan_status check_queries_shape(const banyan_queries *queries) {
                     WHERE "queries.key_stride is %" PRId32 ", and key_block is %" PRId32
                           ": blocks lie at least their length apart, and without blocks both are 0",
                     queries->key_stride, queries->key_block);
+  if (queries->key_pattern_len < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_pattern_len is %" PRId64 ", negative",
+                    queries->key_pattern_len);
+  if (queries->key_pattern_len > 0 && (!queries->key_pattern || queries->key_block == 0))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_pattern_len is %" PRId64 ", and %s",
+                    queries->key_pattern_len, queries->key_pattern ? "key_block is 0" : "key_pattern is NULL");
   return BANYAN_OK;
 }
 
@@ -45,9 +50,6 @@ static banyan_status check_two_parts(const banyan_attention_desc *desc) {
 }
 
 banyan_status bny_decode_check_queries(const banyan_attention_desc *desc) {
-  banyan_queries room;
-  if (desc->queries && !bny_sized_read(&bny_sized_queries, WHERE "queries", desc->queries, &room))
-    return BANYAN_ERR_ARGUMENT;
   banyan_status status = desc->queries ? check_queries_shape(desc->queries) : BANYAN_OK;
   if (status == BANYAN_OK) status = check_two_parts(desc);
   if (status != BANYAN_OK) return status;
@@ -91,6 +93,20 @@ static banyan_status check_page_list(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
+static banyan_status check_pattern(const banyan_queries *queries) {
+  int32_t last = -1, blocks = queries->key_block > 0 ? queries->key_stride / queries->key_block : 0;
+  for (int64_t i = 0; i < queries->key_pattern_len; i++) {
+    int32_t block = queries->key_pattern[i];
+    if (block <= last || block >= blocks)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "queries.key_pattern[%" PRId64 "] is %" PRId32
+                            ": numbers of blocks must grow, and be below the %" PRId32 " that key_stride has room for",
+                      i, block, blocks);
+    last = block;
+  }
+  return BANYAN_OK;
+}
+
 static banyan_status check_starts(const banyan_attention_desc *desc) {
   const banyan_queries *queries = desc->queries;
   const int32_t *loc = queries->query_start_loc;
@@ -118,6 +134,7 @@ static banyan_status check_starts(const banyan_attention_desc *desc) {
 
 banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc) {
   banyan_status status = desc->queries ? check_starts(desc) : BANYAN_OK;
+  if (status == BANYAN_OK && desc->queries) status = check_pattern(desc->queries);
   if (status == BANYAN_OK && desc->page_indptr) status = check_page_list(desc);
   if (status != BANYAN_OK) return status;
   for (int32_t h = 0; desc->sinks && h < desc->heads; h++)

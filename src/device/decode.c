@@ -71,6 +71,11 @@ static banyan_status request_of(const bny_engine *engine, const banyan_attention
                                 bny_decode_request *request) {
   banyan_status status = check_types(desc);
   if (status == BANYAN_OK) status = check_two_parts(desc);
+  if (status == BANYAN_OK && desc->queries && desc->queries->key_pattern_len > 0)
+    status = bny_fail(BANYAN_ERR_UNSUPPORTED,
+                      WHERE "queries.key_pattern_len is %" PRId64
+                            "; it must be 0: take RANGES, equal weights, or weights that divide their sum",
+                      desc->queries->key_pattern_len);
   if (status != BANYAN_OK) return status;
   if (desc->keys_max < 1)
     return bny_fail(BANYAN_ERR_ARGUMENT,

@@ -115,6 +115,18 @@ TEST(wrong_queries) {
   REFUSE_QUERIES(key_block, -2, "queries.key_block is -2");
   REFUSE_QUERIES(key_block, 4, "queries.key_stride is 0, and key_block is 4");
   REFUSE_QUERIES(key_stride, 4, "queries.key_stride is 4, and key_block is 0");
+  REFUSE_QUERIES(key_pattern_len, -1, "queries.key_pattern_len is -1");
+  REFUSE_QUERIES(key_pattern_len, 2, "queries.key_pattern_len is 2, and key_pattern is NULL");
+  queries.key_pattern = (int32_t[]){0, 2}, queries.key_pattern_len = 2;
+  REFUSE_QUERIES(key_pattern, queries.key_pattern, "queries.key_pattern_len is 2, and key_block is 0");
+  queries.key_block = 4, queries.key_stride = 15;
+  REFUSE_QUERIES(key_pattern, ((int32_t[]){-1, 2}), "queries.key_pattern[0] is -1");
+  REFUSE_QUERIES(key_pattern, ((int32_t[]){2, 2}), "queries.key_pattern[1] is 2: numbers of blocks must grow");
+  REFUSE_QUERIES(key_pattern, ((int32_t[]){1, 3}),
+                 "queries.key_pattern[1] is 3: numbers of blocks must grow, and be "
+                 "below the 3 that key_stride has room for");
+  ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  queries.key_pattern_len = 0, queries.key_block = queries.key_stride = 0;
   queries.query_start = NULL;
   REFUSE_QUERIES(window, 2, "queries.window is given, and query_start is NULL");
   REFUSE_QUERIES(tree_mask, masks, "queries.tree_mask is given, and query_start is NULL");

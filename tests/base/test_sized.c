@@ -110,8 +110,8 @@ TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_op_info, bytes_between_nodes), 64);
   const bny_sized *const all[] = {&bny_sized_bootstrap,    &bny_sized_comm_config,    &bny_sized_partial,
                                   &bny_sized_combine_desc, &bny_sized_attention_desc, &bny_sized_op_info,
-                                  &bny_sized_live,         &bny_sized_heads_desc};
-  static const size_t first[] = {32, 40, 96, 56, 168, 72, 56, 80}, now[] = {32, 56, 112, 64, 296, 88, 56, 80};
+                                  &bny_sized_live,         &bny_sized_heads_desc,     &bny_sized_queries};
+  static const size_t first[] = {32, 40, 96, 56, 168, 72, 56, 80, 64}, now[] = {32, 56, 112, 64, 296, 88, 56, 80, 80};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     ck_assert_uint_eq(all[i]->first_bytes, first[i]);
     ck_assert_uint_eq(all[i]->bytes, now[i]);
@@ -215,6 +215,42 @@ TEST(attention_of_any_version) {
   refused(banyan_attention_combine(comm, &desc.known, &combine, &out), "desc has", "newer version");
   desc.known.size = 160;
   refused(banyan_attention(&desc.known, &out), "desc.size is 160", "sizeof(banyan_attention_desc), here 296");
+}
+
+/* Queries of a program that knows no patterns: memory behind them is neither read nor written. */
+TEST(queries_of_any_version) {
+  static const int32_t lengths[TOKENS] = {KEYS, KEYS}, first[TOKENS] = {0, 1}, weights[] = {3, 2};
+  LONGER(banyan_queries) queries = {.known = {.tokens = TOKENS, .query_start = first}};
+  banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
+  rule.kind = BANYAN_OWNERSHIP_BLOCKS, rule.nranks = 2;
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  desc.batch = TOKENS, desc.heads = desc.kv_heads = HEADS, desc.head_dim = DIM, desc.seq_lens = lengths;
+  desc.q_dtype = desc.kv_dtype = BANYAN_F32, desc.queries = &queries.known;
+  desc.q = q, desc.q_batch_stride = HEADS * DIM, desc.q_head_stride = DIM;
+  desc.k = desc.v = cache, desc.k_token_stride = desc.v_token_stride = DIM;
+  desc.k_head_stride = desc.v_head_stride = KEYS * DIM;
+  banyan_partial out;
+  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
+  int32_t start;
+  for (int i = 0; i < 3; i++) {
+    static const size_t sizes[] = {64, sizeof(banyan_queries), sizeof queries};
+    banyan_op *op = NULL;
+    queries.known.size = sizes[i];
+    queries.known.key_pattern_len = i == 0 ? -1 : 0;
+    rule.weights = NULL;
+    good(banyan_ownership_queries(&rule, 1, &queries.known, &start));
+    ck_assert(queries.known.key_pattern_len == (i == 0 ? -1 : 0) && queries.known.key_stride == 2);
+    rule.weights = weights;
+    ck_assert_int_eq(banyan_ownership_queries(&rule, 1, &queries.known, &start), BANYAN_ERR_UNSUPPORTED);
+    good(banyan_attention(&desc, &out));
+    good(banyan_attention_init(comm, &desc, &out, &op));
+    good(banyan_start(op));
+    good(banyan_wait(op));
+    banyan_op_free(op);
+  }
+  queries.beyond[3] = 1;
+  refused(banyan_attention(&desc, &out), "queries has", "newer version");
+  refused(banyan_ownership_queries(&rule, 1, &queries.known, &start), "queries has", "newer version");
 }
 
 TEST(communicators_of_any_version) {

@@ -15,7 +15,7 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-enum { BATCH_MAX = 3, TOKENS_MAX = 200, LENGTH_MAX = 300, RANKS_MAX = 9, DIM_MAX = 128 };
+enum { BATCH_MAX = 3, TOKENS_MAX = 200, LENGTH_MAX = 300, RANKS_MAX = 9, DIM_MAX = 128, WEIGHT_MOST = 5 };
 
 /* Whole sequences. Rows of q, k and v are those of memory, in the types of the case. */
 typedef struct sequences {
@@ -29,7 +29,8 @@ typedef struct sequences {
   float *sinks;
   char *q, *k, *v; /* q [tokens][heads][head_dim]; k and v [batch][kv_heads][length][dim] at fixed strides */
   banyan_ownership rule;
-  int32_t nan_position; /* of a value that is NaN; -1: none */
+  int32_t weights[RANKS_MAX], owners[LENGTH_MAX]; /* of ranks; the ranks of positions */
+  int32_t nan_position;                           /* of a value that is NaN; -1: none */
 } sequences;
 
 static char *draw(int64_t elements, banyan_dtype dtype) {
@@ -94,6 +95,13 @@ static void sequences_make(sequences *s) {
                                .nranks = random_range(1, RANKS_MAX),
                                .block = random_range(1, 20)};
   if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) s->rule.tokens = LENGTH_MAX;
+  for (int32_t r = 0; r < s->rule.nranks; r++) s->weights[r] = random_range(0, WEIGHT_MOST);
+  s->weights[random_range(0, s->rule.nranks - 1)] = random_range(1, WEIGHT_MOST);
+  if (random_range(0, 3)) s->rule.weights = s->weights;
+  for (int32_t p = 0; p < LENGTH_MAX; p++) {
+    int64_t place;
+    ck_assert_int_eq(banyan_ownership_of_token(&s->rule, p, &s->owners[p], &place), BANYAN_OK);
+  }
 }
 
 static void sequences_free(sequences *s) {
@@ -124,11 +132,8 @@ static double reference(const sequences *s, int32_t b, int32_t token, int32_t he
   double t[LENGTH_MAX], m = s->sinks ? (double)s->sinks[head] : -INFINITY, d = 0, mean = 0;
   for (int32_t j = 0; j < s->value_dim; j++) o[j] = 0;
   for (int32_t p = 0; p < s->length[b]; p++) {
-    int32_t owner;
-    int64_t place;
-    ck_assert_int_eq(banyan_ownership_of_token(&s->rule, p, &owner, &place), BANYAN_OK);
     t[p] = -INFINITY;
-    if ((rank >= 0 && owner != rank) || !sees(s, b, token, p)) continue;
+    if ((rank >= 0 && s->owners[p] != rank) || !sees(s, b, token, p)) continue;
     double sum = 0, sizes = 0;
     for (int32_t j = 0; j < s->head_dim; j++) {
       double product = load(s->q, ((int64_t)token * s->heads + head) * s->head_dim + j, s->q_dtype) *
@@ -191,7 +196,7 @@ typedef struct shard {
   banyan_attention_desc desc;
   banyan_queries queries;
   int32_t lens[BATCH_MAX], key_start[BATCH_MAX], indptr[BATCH_MAX + 1], last[BATCH_MAX];
-  int32_t pages[BATCH_MAX * LENGTH_MAX];
+  int32_t pages[BATCH_MAX * LENGTH_MAX], pattern[WEIGHT_MOST];
   guarded k, v;
   char *nope, *rope; /* q in two parts */
 } shard;
@@ -299,6 +304,7 @@ static void shard_make(const sequences *s, int32_t rank, shard *made) {
     int32_t start;
     made->queries.query_start = s->start;
     made->queries.window = s->window;
+    made->queries.key_pattern = made->pattern, made->queries.key_pattern_len = WEIGHT_MOST;
     ck_assert_int_eq(banyan_ownership_queries(&s->rule, rank, &made->queries, &start), BANYAN_OK);
     for (int32_t b = 0; b < s->batch; b++) made->key_start[b] = start;
     if (start > 0 || random_range(0, 1)) made->queries.key_start = made->key_start;

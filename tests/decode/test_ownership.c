@@ -9,10 +9,15 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-enum { RANKS = 9, TOKENS = 3000 };
+enum { RANKS = 9, TOKENS = 3000, WEIGHT_MOST = 5 };
 
 static void good(banyan_status status) {
   EXPECT_MSG(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
+}
+
+static void refused(banyan_status status, const char *text) {
+  EXPECT_MSG(status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), text), "%s, not %s", banyan_last_error(),
+             text);
 }
 
 /* Returns the sum of the weights that it writes, some of them 0. */
@@ -87,21 +92,27 @@ TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
   rule.block = random_int(1, 20);
   rule.tokens = _i % 2 ? TOKENS : 0;
   rule.weights = weights;
-  random_weights(rule.nranks, 5, weights);
+  random_weights(rule.nranks, WEIGHT_MOST, weights);
   for (int32_t r = 0; r < rule.nranks; r++) {
-    banyan_queries queries = BANYAN_QUERIES_INIT;
+    int32_t pattern[WEIGHT_MOST + 1];
+    banyan_queries queries = BANYAN_QUERIES_INIT, none = BANYAN_QUERIES_INIT, less;
     int64_t keys, token;
-    banyan_status status = banyan_ownership_queries(&rule, r, &queries, &start);
-    if (status == BANYAN_ERR_UNSUPPORTED) {
-      EXPECT(rule.kind == BANYAN_OWNERSHIP_BLOCKS && weights[r] > 1);
-      continue;
-    }
-    good(status);
+    pattern[weights[r]] = -7;
+    queries.key_pattern = pattern, queries.key_pattern_len = weights[r];
+    good(banyan_ownership_queries(&rule, r, &queries, &start));
+    EXPECT(pattern[weights[r]] == -7);
+    banyan_status status = banyan_ownership_queries(&rule, r, &none, &start);
+    int64_t blocks = queries.key_pattern_len;
+    EXPECT(blocks == 0 ? status == BANYAN_OK : status == BANYAN_ERR_UNSUPPORTED && none.key_stride == 0);
+    less = queries, less.key_pattern_len--;
+    if (blocks > 1) refused(banyan_ownership_queries(&rule, r, &less, &start), "queries.key_pattern_len is");
     good(banyan_ownership_keys(&rule, r, TOKENS, &keys));
     for (int64_t t = 0; t < keys; t++) {
       good(banyan_ownership_token(&rule, r, t, &token));
       int64_t block = queries.key_block;
       int64_t position = block ? start + t / block * queries.key_stride + t % block : start + t;
+      if (blocks > 0)
+        position = start + t / block / blocks * queries.key_stride + pattern[t / block % blocks] * block + t % block;
       EXPECT_MSG(position == token, "key %ld of rank %d: position %ld, token %ld", (long)t, r, (long)position,
                  (long)token);
     }
@@ -364,11 +375,6 @@ TEST(short_sequences_go_to_a_rank_that_joins) {
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
-
-static void refused(banyan_status status, const char *text) {
-  EXPECT_MSG(status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), text), "%s, not %s", banyan_last_error(),
-             text);
-}
 
 TEST(wrong_rules_are_refused_by_name) {
   int32_t rank, negative[] = {1, -1}, none[] = {0, 0}, many[] = {1 << 20, 1};

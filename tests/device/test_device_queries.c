@@ -350,13 +350,15 @@ static void refuse(world_rank *self) {
   banyan_partial out = attention_result(set, set->values[0], set->lse[0]);
   const banyan_attention_desc good = set->shards[0].desc;
   const banyan_queries queries = *good.queries;
-  for (int i = 0; i < 3; i++) {
-    static const char *const names[] = {"rope_dim", "key_stride", "kv_dtype"};
+  int32_t pattern[] = {1};
+  for (int i = 0; i < 4; i++) {
+    static const char *const names[] = {"rope_dim", "key_stride", "kv_dtype", "key_pattern_len"};
     banyan_attention_desc desc = good;
     banyan_queries asked = queries;
     desc.queries = &asked;
     if (i == 0) desc.rope_dim = 4, desc.q_rope = desc.q, desc.q_rope_batch_stride = desc.q_rope_head_stride = 64;
     if (i == 1) asked.key_block = 4, asked.key_stride = 3;
+    if (i == 3) asked.key_block = 4, asked.key_stride = 8, asked.key_pattern = pattern, asked.key_pattern_len = 1;
     if (i == 2) desc.kv_dtype = desc.q_dtype == BANYAN_F16 ? BANYAN_BF16 : BANYAN_F16;
     const banyan_status status = banyan_attention_init(self->comm, &desc, &out, &op);
     world_check(self, status != BANYAN_OK && strstr(banyan_last_error(), names[i]), "%d: %d, %s", i, status,
