@@ -46,7 +46,7 @@ else
 fi
 cp "$fake" "$root/fake_cuda.so"
 # A library for a machine without devices has no kernels of its own. The fake driver runs its own, whatever file it gets.
-echo kernels >"$root/image"
+printf emulated >"$root/image"
 
 # In place of compute-sanitizer: one that runs the program, one that does not know the device.
 tool=$root/usr/local/cuda/bin/compute-sanitizer

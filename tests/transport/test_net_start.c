@@ -118,7 +118,7 @@ static void create_without(world_rank *self) {
 TEST_LOOP(names_what_the_system_lacks, 2) {
   static const setting settings[] = {
       {"/sys", NULL, ALL, "opendir(/sys/class/net) failed", NULL},
-      {"/proc", NULL, ALL, "UCX needs /proc", NULL},
+      {"/proc", NULL, ALL, "/proc cannot be read here, without which UCX does not work", NULL},
   };
   setting without = settings[_i];
   if (!can_hide()) return;
