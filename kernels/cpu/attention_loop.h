@@ -146,6 +146,10 @@ static double attention_factor(banyan_dtype form);
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to);
 #endif
 
+/* Vectors of any alignment, for what compilers do not turn into them at -O2. */
+typedef float attention_floats __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double attention_doubles __attribute__((vector_size(32), aligned(8), may_alias));
+
 /* Returns the max of row h. */
 static inline double attention_max(const attention_work *work, int32_t h) {
   float minus_m = work->minus_m[ATTENTION_QUAD * h];
@@ -168,7 +172,7 @@ static inline void attention_raise(attention_work *work, int32_t h, double top, 
   float raised = attention_cover(top);
   double factor = bny_attention_rescale(m, (double)raised);
   float *n = work->n + h * work->n_stride;
-  for (int32_t j = 0; j < work->n_stride; j++) n[j] *= (float)factor;
+  for (int32_t j = 0; j < work->n_stride; j += 8) *(attention_floats *)(n + j) *= (float)factor;
   for (int32_t i = ATTENTION_QUAD * h; i < ATTENTION_QUAD * (h + 1); i++) {
     for (int32_t quad = 0; quad < quads; quad++) work->p[quad * ATTENTION_LANES + i] *= (float)factor;
     work->tile_d[i] *= (float)factor;
@@ -241,6 +245,17 @@ static inline bny_attention_task attention_page(const bny_attention_task *task, 
   return one;
 }
 
+/* q *= factor, a power of two. `count` is a multiple of 16. */
+static inline void attention_scale_query(double factor, int32_t count, float *q) {
+  if (factor == 1) return;
+  if (factor < (double)FLT_MIN) {
+    for (int32_t i = 0; i < count; i++) q[i] = (float)((double)q[i] * factor);
+    return;
+  }
+  const float single = (float)factor;
+  for (int32_t i = 0; i < count; i += 8) *(attention_floats *)(q + i) *= single;
+}
+
 /* work->q: the task's queries as f32 rows, padded with zeros, in a form. */
 static void attention_queries(const bny_attention_task *task, banyan_dtype form, attention_work *work) {
   int32_t plain = task->head_dim - task->rope_dim;
@@ -249,7 +264,7 @@ static void attention_queries(const bny_attention_task *task, banyan_dtype form,
     attention_convert(task->q[h], plain, task->q_dtype, q);
     if (task->rope_dim > 0) attention_convert(task->q_rope[h], task->rope_dim, task->q_dtype, q + plain);
     for (int32_t i = task->head_dim; i < work->q_stride; i++) q[i] = 0;
-    for (int32_t i = 0; work->q_factor != 1 && i < task->head_dim; i++) q[i] = (float)((double)q[i] * work->q_factor);
+    attention_scale_query(work->q_factor, work->q_stride, q);
     attention_pack(task, form, work, h);
   }
 }
@@ -569,11 +584,22 @@ static void attention_over_rows(const bny_attention_task *task, banyan_dtype for
   }
 }
 
+/* Returns true if elements may be as large as f32 are. Sums of others do not overflow. */
+static inline bool attention_is_wide(const bny_attention_task *task, banyan_dtype dtype) {
+  return dtype == BANYAN_F32 || dtype == BANYAN_BF16 || task->kv_rows != BANYAN_KV_ROWS_PLAIN ||
+         attention_is_scaled(task);
+}
+
 /* Splits the factor of logits: a power of two that makes it at least 1 goes into the queries. */
-static inline void attention_split_factor(double factor, attention_work *work) {
-  int by = factor == 0 || ilogb(factor) > 0 ? 0 : ilogb(factor);
-  work->q_factor = ldexp(1, by);
-  work->k_factor = (float)ldexp(factor, -by);
+static inline void attention_split_factor(const bny_attention_task *task, double factor, attention_work *work) {
+  const uint64_t exponent = UINT64_C(0x7ff) << 52, one = UINT64_C(0x3ff) << 52;
+  uint64_t bits;
+  memcpy(&bits, &factor, sizeof bits);
+  bits &= exponent;
+  bool can_overflow = attention_is_wide(task, task->q_dtype) || attention_is_wide(task, task->kv_dtype);
+  if (bits == 0 || bits > one || (!can_overflow && fabs(factor) >= 0x1p-100)) bits = one;
+  memcpy(&work->q_factor, &bits, sizeof bits);
+  work->k_factor = (float)(factor / work->q_factor);
 }
 
 /* `top`: -INFINITY, or the max at first, which no logit passes. */
@@ -595,7 +621,7 @@ static __attribute__((noinline)) void attention_pass(const bny_attention_task *t
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype form = is_plain && !attention_is_scaled(task) ? attention_form(task) : BANYAN_F32;
   double factor = attention_factor(form);
-  attention_split_factor(task->scale_log2 * task->k_scale / factor, &work);
+  attention_split_factor(task, task->scale_log2 * task->k_scale / factor, &work);
   attention_queries(task, form, &work);
   work.v_factor = task->v_scale / factor;
   int32_t gathered = (int)form & ATTENTION_MATRIX ? ATTENTION_MATRIX_TILE : ATTENTION_LONG_TILE;
@@ -619,9 +645,15 @@ static __attribute__((noinline)) void attention_pass(const bny_attention_task *t
 /* Returns true if the row's values passed floats on the way, or are not finite. */
 static inline bool attention_overflowed(const bny_attention_task *task, const bny_attention_sums *sums, int32_t h) {
   const double *n = sums->n + h * bny_attention_padded(task->value_dim);
-  bool is_over = false;
-  for (int32_t j = 0; j < task->value_dim; j++) is_over |= !(fabs(n[j]) <= DBL_MAX);
-  return is_over && isfinite(sums->d[h]) && isfinite(sums->m[h]);
+  attention_doubles any = {0}, more = {0};
+  for (int32_t j = 0; j < task->value_dim; j += 8) { /* x - x is NaN for what is not finite */
+    const attention_doubles *x = (const attention_doubles *)(n + j);
+    any += x[0] - x[0];
+    more += x[1] - x[1];
+  }
+  any += more;
+  double sum = (any[0] + any[1]) + (any[2] + any[3]);
+  return isnan(sum) && isfinite(sums->d[h]) && isfinite(sums->m[h]);
 }
 
 /* Makes such a row again with a max so much higher that the weights of a block add up to less than 1/2. */
@@ -648,7 +680,7 @@ static __attribute__((noinline)) void attention_again(const bny_attention_task *
 
 static void attention_run(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums) {
   attention_pass(task, first, last, -INFINITY, sums);
-  for (int32_t h = 0; h < task->heads; h++)
+  for (int32_t h = 0; attention_is_wide(task, task->kv_dtype) && h < task->heads; h++)
     if (attention_overflowed(task, sums, h)) attention_again(task, first, last, h, sums);
 }
 #endif
