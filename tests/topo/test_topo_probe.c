@@ -171,7 +171,7 @@ TEST(below_rating) {
     ck_link(topo, cases[i].bus, cases[i].speed, cases[i].rated, cases[i].lanes);
     bool below = cases[i].speed < cases[i].rated;
     ck_assert_int_eq(strstr(report_of(reports, count, "sysfs")->text, ", 1 is below it") != NULL, below);
-    ck_assert_int_eq(finds(topo, "its PCI link "), below);
+    ck_assert_int_eq(finds(topo, "its PCI link "), cases[i].speed < 48); /* also by its siblings, which have 48 */
     bny_topo_free(topo);
     tree_free(&t);
   }
