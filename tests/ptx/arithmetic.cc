@@ -163,6 +163,7 @@ const row arithmetic_rows[] = {
   THREE("prmt.b32", u32, u32, u32, u32, permute(a, b, c))
   THREE("bfe.u32", u32, u32, u32, u32, extract(a, b, c)) THREE("bfe.u64", u64, u64, u32, u32, extract(a, b, c))
   ONE("brev.b32", u32, u32, reverse(a)) ONE("popc.b32", u32, u32, __builtin_popcount(a))
+  ONE("popc.b64", u32, u64, __builtin_popcountll(a))
   ONE("clz.b32", u32, u32, a ? __builtin_clz(a) : 32)
   ONE("bfind.shiftamt.u32", u32, u32, a ? static_cast<u32>(__builtin_clz(a)) : UINT32_MAX)
   {"bfi.b32", "44444", DOES {

@@ -10,7 +10,7 @@
 
 namespace ptx {
 
-enum : uint32_t { COMMON_SHARED_BYTES = 1024 };
+enum : uint32_t { COMMON_SHARED_BYTES = 2048 };
 
 /* The meaning of a name: a register, or memory, with the base of its address. */
 struct meaning {
