@@ -154,13 +154,14 @@ static bool claim_cpu(int cpu) {
 }
 
 /* Ranks of several programs on one machine have the same numbers. Each takes the first CPU from its own on that no
- * other has, and shares its own if there is none. */
+ * other has, and shares its own if there is none. Ranks beyond the number of CPUs share from the start: they must not
+ * take the CPU of a rank that starts later. */
 void bny_launch_pin(int index) {
   int cpus[CPU_SETSIZE], count, skip = 0;
   cpu_set_t mine;
   order_cpus(cpus, &count);
   if (count == 0) return;
-  while (skip < count && !claim_cpu(cpus[(index + skip) % count])) skip++;
+  while (index < count && skip < count && !claim_cpu(cpus[(index + skip) % count])) skip++;
   int cpu = cpus[(index + skip) % count];
   CPU_ZERO(&mine);
   CPU_SET(cpu, &mine);
