@@ -65,7 +65,7 @@ typedef struct bny_attention_task {
   double scale_log2; /* scale * log2(e): t = scale_log2 * k_scale * q.k */
   double k_scale;    /* of the task's KV head; 1 for types without a scale */
   double v_scale;
-  const float *k_scales; /* of each key, and k_scale is 1; NULL: k_scale is of all */
+  const float *k_scales; /* each key has one, and k_scale is 1. NULL: all keys have k_scale */
   const float *v_scales; /* likewise */
   int64_t scale_token_stride, scale_page_stride;
   banyan_dtype q_dtype;

@@ -28,10 +28,10 @@
   X(attention_over_i8_matrix, BANYAN_I8 | ATTENTION_MATRIX)
 
 enum {
-  KEYS = 32,      /* of a tile */
+  KEYS = 32,      /* a tile has these */
   HALF = 16,      /* keys of a register */
   WORDS = 32,     /* bf16 of a row of a register: columns of a step */
-  ROW_BYTES = 64, /* of a register */
+  ROW_BYTES = 64, /* a register has these */
   PARTS_MAX = 3,  /* bf16 of an f32 */
   STEPS_MAX = 36, /* steps of queries, times their parts */
   KEY_LINES = BNY_ATTENTION_HEAD_DIM_MAX / WORDS,
@@ -380,7 +380,7 @@ INLINE void transpose_quarters(__m512i *z) {
  * a row. */
 INLINE int32_t pair_at(int32_t key) { return key % 4 * 4 + key / 4; }
 
-/* Which vector of weights transpose() expects at `slot` for that order. */
+/* Returns which vector of weights transpose() expects at `slot` for that order. */
 INLINE int32_t vector_at(int32_t rows, int32_t slot) {
   return rows == 4 ? slot : rows == 8 ? slot % 4 * 2 + slot / 4 : pair_at(slot);
 }

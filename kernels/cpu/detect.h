@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether this processor can run a table of kernels. These functions run before a table is chosen, so they are compiled
- * without the flags of any instruction set. tests/tree/check-kernels disassembles them. */
+ * These functions say whether this processor can run a table of kernels. They run before a table is chosen, so they are
+ * compiled without the flags of any instruction set. tests/tree/check-kernels disassembles them. */
 #ifndef BNY_CPU_DETECT_H
 #define BNY_CPU_DETECT_H
 

@@ -115,7 +115,7 @@ struct combine_call {
   float scale_now = 1, out_scale_now = 1;
   std::string algorithm;
   bool has_output = true;
-  bool lse_f32 = false; // of an lse that is made, whatever its pattern has
+  bool lse_f32 = false; // an lse that is made is f32, whatever its pattern has
   nb::object made_values, made_stats, made_sum;
 
   void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
@@ -233,7 +233,7 @@ private:
   comm *comm_;
 };
 
-// What Python holds of an operation, which may outlive it for as long as another thread is in a call.
+// This is what Python holds of an operation. It may outlive the operation for as long as another thread is in a call.
 class operation_handle {
 public:
   explicit operation_handle(std::unique_ptr<operation> held) : held_(std::move(held)) {}
