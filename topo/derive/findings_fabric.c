@@ -193,8 +193,9 @@ static void gap_find(bny_topo_finder *s, int32_t tier) {
     }
     count++;
   }
+  if (count <= 2 || high - low != count) return;
   long missing = (low + high) * (high - low + 1) / 2 - sum;
-  if (count > 2 && high - low == count && missing > low && missing < high)
+  if (missing > low && missing < high)
     bny_topo_find(s, first, "it and %d other switches of its tier are numbered from %ld to %ld, and %ld is missing",
                   count - 1, low, high, missing);
 }
