@@ -11,6 +11,8 @@ for variable in $(compgen -e BANYAN_); do
   *) unset "$variable" ;; esac
 done
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+# A make that runs these tests hands its variables, such as TESTS, to every make below it.
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL TESTS check_PROGRAMS
 checks=0
 failed=0
 
