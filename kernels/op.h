@@ -66,6 +66,8 @@ typedef struct bny_box {
   int32_t value_dim;
 } bny_box;
 
+static inline bool bny_box_is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
+
 /* Sources of one merge at most: more are merged in groups by the planner. */
 enum { BNY_MERGE_SOURCES_MAX = 64 };
 

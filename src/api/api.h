@@ -3,17 +3,12 @@
 #ifndef BNY_API_H
 #define BNY_API_H
 
-#include "api/operation.h"
+#include "op/operation.h"
 
 /* Checks everything but memory. *desc then points to a struct of this library's form, in `room` if the caller's has
  * another size. */
 banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
                                   bny_op_key *key);
-
-/* Returns the rows that this rank's output has. */
-bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key);
-
-static inline bool bny_api_box_is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
 
 /* Checks that the device reaches the caller's memory; without a device there is nothing to check. Hot. */
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer);

@@ -61,7 +61,7 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
         "bytes is %zu, a banyan_device_combine of this library has %zu: compile with the header that came with it",
         bytes, sizeof(bny_device_combine));
   if (blocks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "blocks is %d; one at least must fit on the device", blocks);
-  bny_box none = {0, 0, key->value_dim}, result = bny_api_result_box(comm, key);
+  bny_box none = {0, 0, key->value_dim}, result = bny_op_result_box(comm, key);
   banyan_partial rows_room, out_room;
   if (!rows) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: is NULL");
   rows = bny_sized_read(&bny_sized_partial, "rows", rows, &rows_room);
@@ -73,7 +73,7 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
   banyan_status status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;
-  bny_op_tell(op, rows, bny_api_box_is_empty(&result) ? NULL : out, blocks, combine);
+  bny_op_tell(op, rows, bny_box_is_empty(&result) ? NULL : out, blocks, combine);
   return BANYAN_OK;
 }
 
@@ -214,7 +214,7 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_atten
 
 static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_op_key *key,
                                 const banyan_partial **out, banyan_partial *room) {
-  bny_box result = bny_api_result_box(comm, key);
+  bny_box result = bny_op_result_box(comm, key);
   banyan_status status = bny_api_check_partial(out, room, &result, true);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, *out, &result, true);
@@ -225,9 +225,9 @@ static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *
 static banyan_status check_first_run(const banyan_comm *comm, const banyan_attention_desc *desc, const bny_op_key *key,
                                      const banyan_partial *out) {
   if (comm->device.engine || bny_op_is_known(comm, key)) return BANYAN_OK;
-  bny_box result = bny_api_result_box(comm, key);
+  bny_box result = bny_op_result_box(comm, key);
   banyan_status status = bny_attention_check_desc(comm, desc, key->tokens);
-  if (status != BANYAN_OK || bny_api_box_is_empty(&result)) return status;
+  if (status != BANYAN_OK || bny_box_is_empty(&result)) return status;
   return bny_op_check_scales("out", out, result.heads);
 }
 
@@ -263,9 +263,9 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
     if (keep) banyan_op_free(op);
     return status;
   }
-  bny_box result = bny_api_result_box(comm, &key);
+  bny_box result = bny_op_result_box(comm, &key);
   bny_op_bind(op, &(bny_op_memory){.in = &attention->out,
-                                   .out = bny_api_box_is_empty(&result) ? NULL : out,
+                                   .out = bny_box_is_empty(&result) ? NULL : out,
                                    .live = live,
                                    .tokens = key.tokens,
                                    .stream = attention->desc.stream,

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/operation.h"
+#include "op/operation.h"
 #include "tests/support/suite.h"
 
 /* One bit of a field is changed, whatever its type. */

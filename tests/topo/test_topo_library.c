@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/operation_parts.h"
+#include "op/inside.h"
 #include "comm/comm.h"
 #include "place/place.h"
 #include "plan/slice.h"

@@ -4,9 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "api/api.h"
-#include "api/live.h"
-#include "api/operation_parts.h"
+#include "op/live.h"
+#include "op/inside.h"
 #include "base/status.h"
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
@@ -194,9 +193,8 @@ static banyan_status check_scales(const banyan_op *op) {
   key.tokens = op->tokens;
   if (key.collective != BNY_COMBINE || key.tokens == 0 || key.all_heads == 0) return BANYAN_OK;
   banyan_status status = bny_op_check_scales("in", &op->in, key.all_heads);
-  bny_box result = bny_api_result_box(op->comm, &key);
-  if (status == BANYAN_OK && !bny_api_box_is_empty(&result))
-    status = bny_op_check_scales("out", &op->out, result.heads);
+  bny_box result = bny_op_result_box(op->comm, &key);
+  if (status == BANYAN_OK && !bny_box_is_empty(&result)) status = bny_op_check_scales("out", &op->out, result.heads);
   return status;
 }
 

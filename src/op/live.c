@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Checks and reads the caller's selection of valid rows: as sequence lengths or as a mask of tokens. */
-#include "api/live.h"
+#include "op/live.h"
 
 #include <string.h>
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Makes operations: plans and agreement of all ranks, the cache of blocking calls, and queries. */
-#include "api/operation_parts.h"
+#include "op/inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/api.h"
-#include "api/live.h"
+#include "op/live.h"
 #include "decode/decode.h"
 #include "base/hash.h"
 #include "base/log.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Callers say here which rows of a run live. */
-#ifndef BNY_API_LIVE_H
-#define BNY_API_LIVE_H
+#ifndef BNY_OP_LIVE_H
+#define BNY_OP_LIVE_H
 
 #include <stdbool.h>
 

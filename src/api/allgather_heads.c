@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "api/api.h"
-#include "api/live.h"
+#include "op/live.h"
 #include "base/sized.h"
 #include "base/status.h"
 

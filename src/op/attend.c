@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Binds local attention to memory and starts it, whole or in slices, on the host or on the device. */
-#include "api/attention_run.h"
+#include "op/attend.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,10 +2,10 @@
  *
  * This is the inside of an operation: operation.c makes it, operation_split.c divides it into parts, and
  * operation_run.c runs it. */
-#ifndef BNY_OPERATION_PARTS_H
-#define BNY_OPERATION_PARTS_H
+#ifndef BNY_OP_INSIDE_H
+#define BNY_OP_INSIDE_H
 
-#include "api/operation.h"
+#include "op/operation.h"
 
 /* How one dimension of a call is cut: its tokens, heads or bytes. Consecutive parts are alike unless a bound lies in
  * one of them or between them: an end of what a rank owns or gives, or of the call. */

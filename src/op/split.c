@@ -2,8 +2,8 @@
  * Cuts a call that is larger than the arena into parts, and binds each part to its memory. */
 #include <stdlib.h>
 
-#include "api/live.h"
-#include "api/operation_parts.h"
+#include "op/live.h"
+#include "op/inside.h"
 #include "base/status.h"
 
 size_t bny_op_payload_limit(const banyan_op *op) {
@@ -33,6 +33,17 @@ bny_request bny_op_request(const banyan_op *op) {
       .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
       .slots_max = comm->transport->slots_max,
   };
+}
+
+bny_box bny_op_result_box(const banyan_comm *comm, const bny_op_key *key) {
+  bny_box box = {key->tokens, key->all_heads, key->value_dim};
+  int32_t first;
+  if (key->scatter == BANYAN_SCATTER_HEADS)
+    bny_slice_split(key->all_heads, comm->nranks, comm->rank, &first, &box.heads);
+  if (key->scatter == BANYAN_SCATTER_TOKENS)
+    bny_slice_split(key->tokens, comm->nranks, comm->rank, &first, &box.tokens);
+  if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
+  return box;
 }
 
 static int64_t divide_up(int64_t value, int64_t by) { return value / by + (value % by != 0); }

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "api/live.h"
+#include "op/live.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -90,19 +90,10 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
   return BANYAN_OK;
 }
 
-bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
-  bny_box box = {key->tokens, key->all_heads, key->value_dim};
-  int32_t first;
-  if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->all_heads, comm->nranks, comm->rank, &first, &box.heads);
-  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &first, &box.tokens);
-  if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
-  return box;
-}
-
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
                                     bool is_output) {
   const char *name = is_output ? "out" : "in";
-  if (bny_api_box_is_empty(box)) return BANYAN_OK;
+  if (bny_box_is_empty(box)) return BANYAN_OK;
   if (!*partial)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens,
                     box->heads);
@@ -123,8 +114,7 @@ static banyan_status check_apart(const banyan_comm *comm, const bny_op_key *key,
   const char *names[2];
   if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->all_heads, comm->nranks, comm->rank, &head0, &number);
   if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &token0, &number);
-  if (bny_api_box_is_empty(result) || !bny_partial_overlaps(in, all, out, result, token0, head0, names))
-    return BANYAN_OK;
+  if (bny_box_is_empty(result) || !bny_partial_overlaps(in, all, out, result, token0, head0, names)) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT,
                   "out.%s overlaps in.%s: give them memory apart, or each row of the result the place and type that it "
                   "has in the same array of in",
@@ -137,7 +127,7 @@ banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const vo
 
 banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
                                            bool is_output) {
-  if (!comm->device.engine || bny_api_box_is_empty(box)) return BANYAN_OK;
+  if (!comm->device.engine || bny_box_is_empty(box)) return BANYAN_OK;
   banyan_status status = BANYAN_OK;
   if (box->value_dim > 0) status = bny_api_check_memory(comm, is_output ? "out.values" : "in.values", partial->values);
   if (status == BANYAN_OK) status = bny_api_check_memory(comm, is_output ? "out.lse" : "in.lse", partial->lse);
@@ -207,20 +197,20 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   const banyan_live *live = status == BANYAN_OK ? desc->live : NULL;
   if (status == BANYAN_OK) status = bny_api_read_live(comm, &live, &live_room, !keep, &key);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
-  bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_api_result_box(comm, &key);
+  bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_op_result_box(comm, &key);
   status = bny_api_check_partial(&in, &in_room, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = check_apart(comm, &key, in, &all, out, &result);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, live);
-  if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_api_box_is_empty(&all))
+  if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_box_is_empty(&all))
     status = bny_op_check_scales("in", in, all.heads);
-  if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_api_box_is_empty(&result))
+  if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_box_is_empty(&result))
     status = bny_op_check_scales("out", out, result.heads);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
   bny_op_memory memory = {.in = in,
-                          .out = bny_api_box_is_empty(&result) ? NULL : out,
+                          .out = bny_box_is_empty(&result) ? NULL : out,
                           .live = live,
                           .tokens = key.tokens,
                           .stream = desc->stream};

@@ -3,10 +3,10 @@
  * A persistent operation is one call, planned, agreed by all ranks and bound to memory. It has parts if it is larger
  * than the arena takes at once. The blocking calls keep such operations by their shape and bind new memory each
  * time. */
-#ifndef BNY_OPERATION_H
-#define BNY_OPERATION_H
+#ifndef BNY_OP_OPERATION_H
+#define BNY_OP_OPERATION_H
 
-#include "api/attention_run.h"
+#include "op/attend.h"
 #include "comm/comm.h"
 
 /* The key of an operation: two calls with equal keys are the same operation. It is identical on all ranks. The fields
@@ -21,6 +21,9 @@ typedef struct bny_op_key {
 } bny_op_key;
 
 bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
+
+/* Returns the rows that this rank's output has. */
+bny_box bny_op_result_box(const banyan_comm *comm, const bny_op_key *key);
 
 /* The caller's memory. */
 typedef struct bny_op_memory {

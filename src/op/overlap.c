@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "api/operation_parts.h"
+#include "op/inside.h"
 #include "decode/decode.h"
 
 /* A core reads keys at about this speed (docs/performance.md, "Local attention"). */

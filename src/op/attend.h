@@ -2,8 +2,8 @@
  *
  * Local attention as a part of operations. It is bound to memory once and runs many times, on the host or on the
  * communicator's device. */
-#ifndef BNY_ATTENTION_RUN_H
-#define BNY_ATTENTION_RUN_H
+#ifndef BNY_OP_ATTEND_H
+#define BNY_OP_ATTEND_H
 
 #include "attention.h"
 #include "base/pool.h"

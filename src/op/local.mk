@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+libbanyan_core_la_SOURCES += \
+  %D%/attend.c %D%/attend.h \
+  %D%/inside.h \
+  %D%/live.c %D%/live.h \
+  %D%/make.c \
+  %D%/operation.h \
+  %D%/overlap.c \
+  %D%/run.c \
+  %D%/split.c
