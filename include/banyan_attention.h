@@ -56,6 +56,44 @@ typedef struct banyan_queries {
  * or NULL, and strides of keys are in bytes. */
 typedef enum banyan_kv_rows { BANYAN_KV_ROWS_PLAIN = 0, BANYAN_KV_ROWS_FLASHMLA_FP8 } banyan_kv_rows;
 
+/* Where keys lie in pages. table is NULL, and all else 0, if they do not. Key t of a sequence is key t % keys of its
+ * page number t / keys. Texts of errors say page_table, page_keys, page_indptr, last_page_len and pages. */
+typedef struct banyan_pages {
+  const int32_t *table;    /* [batch][...], or a list: ids of pages */
+  int64_t table_stride;    /* from a sequence to the next. If positive, no sequence has more pages, also with a batch of
+                            * 1: more are BANYAN_ERR_ARGUMENT */
+  const int32_t *indptr;   /* [batch + 1]: table is one list, and sequence b has its pages indptr[b] to
+                            * indptr[b + 1] - 1 of it (CSR). NULL: as table_stride says */
+  const int32_t *last_len; /* [batch]: keys on the last page of a sequence, 1 to `keys`, in place of seq_lens. Needs
+                            * indptr. NULL: seq_lens */
+  int64_t count;           /* pages that k and v have: an id that a sequence's length reaches is 0 .. count - 1. Another
+                            * is never read; it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id.
+                            * On devices that comes at banyan_comm_status(), and the keys of the page are left out,
+                            * perhaps with some (63 at most) beside them. 0: unknown; ids are then trusted, except
+                            * negative ones */
+  int32_t keys;            /* keys of a page, at least 1 */
+} banyan_pages;
+
+/* Scales beside keys and values of E4M3, E5M2 and I8: an element is what memory holds times its scale. On the host one
+ * that is not finite or not above 0 is BANYAN_ERR_ARGUMENT with its KV head; on a device kernels read scales, and do
+ * not check them. Scales for each key are read at each run, and not checked. Texts of errors
+ * say k_scale and v_scale. */
+typedef struct banyan_kv_scales {
+  const float *k, *v;   /* NULL: 1 */
+  int64_t head_stride;  /* from the scale of a KV head to the next; 0: one for all */
+  int64_t token_stride; /* from the scale of a key to the next: each key and head has one, which may lie anywhere, such
+                         * as behind its row. Devices do not serve them. 0: one for all keys of a head */
+  int64_t batch_stride; /* beside token_stride, from a sequence to the next; paged: from a page */
+} banyan_kv_scales;
+
+/* The last elements of q in memory of their own, as MLA has them. dim is 0 if all are in q. Texts of errors say
+ * q_rope and rope_dim. */
+typedef struct banyan_q_rope {
+  const void *q; /* [batch][heads][dim], of q_dtype; desc.q has the head_dim - dim others */
+  int64_t batch_stride, head_stride;
+  int32_t dim;
+} banyan_q_rope;
+
 /* Queries of sequences against this rank's keys and values: softmax over scale * q.k with grouped heads. Query
  * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. A head
  * stride of 0 gives all heads the same rows, and a batch stride of 0 all sequences.
@@ -83,70 +121,55 @@ typedef struct banyan_attention_desc {
   int32_t kv_heads;  /* at least 1 */
   int32_t head_dim;  /* for q and k: 1 to 576 */
   int32_t value_dim; /* for v: 1 to 512; 0: head_dim */
-  float scale;       /* 0: 1 / sqrt(head_dim) */
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
+  float scale;                           /* 0: 1 / sqrt(head_dim) */
   const void *q;                         /* [batch][heads][head_dim]; with `queries` [tokens][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride; /* with `queries` the first leads from a token to the next */
-  const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
+  const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][keys][head_dim] */
   int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first leads from a page to the next */
   const void *v;                                         /* [batch][kv_heads][keys][value_dim]; paged likewise */
   int64_t v_batch_stride, v_head_stride, v_token_stride;
-  const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
-  const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t /
-                              * page_keys]; NULL: not paged */
-  int64_t page_table_stride; /* from a sequence to the next. If positive, no sequence has more pages, also with a batch
-                              * of 1: more are BANYAN_ERR_ARGUMENT */
-  int32_t page_keys;         /* at least 1; 0 if not paged */
-  int32_t keys_max;          /* devices: no sequence has more keys, in any run. A longer one is cut, and
-                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT with a text that names it */
-  void *stream;              /* devices: as in banyan_combine_desc */
-  int64_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1. Another is
-                              * never read; it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id. On
-                              * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are
-                              * left out, perhaps with some (63 at most) beside them. 0: not said; ids are then trusted,
-                              * but for negative ones */
-  uint64_t empty;            /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row
-                              * of NaN, statistics included. banyan_attention() writes it; to a combine it is
-                              * BANYAN_ERR_DATA, also within banyan_attention_combine(). NaN in v alone makes values NaN
-                              * in either case. How a row without keys is written, banyan_partial.empty says */
+  const int32_t *seq_lens; /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
+
+  /* ---- all that follows may stay 0 ---- */
+
+  void *stream;           /* devices: as in banyan_combine_desc */
+  banyan_kv_rows kv_rows; /* PLAIN, or rows of another make */
+  banyan_pages pages;
+  banyan_kv_scales scales;
+  banyan_q_rope rope;
   const banyan_queries *queries; /* NULL: one query token per sequence, which sees all keys of the shard */
-  float soft_cap;                /* logits become soft_cap tanh(logit / soft_cap); 0: they stay */
-  const float *sinks;            /* [heads]: a logit without a value, which counts once. Over ranks it counts on rank 0:
-                                  * banyan_attention_combine() leaves it out elsewhere. A row of a sequence without keys
-                                  * has its sink: values of 0 and the sink as lse, so it is not empty, and
-                                  * BANYAN_EMPTY_ROWS_KEPT writes it. Padding has none, nor has a row that token_mask
-                                  * leaves out on rank 0. NULL: none */
-  const float *k_scale;    /* for keys of E4M3, E5M2 and I8: a key is what memory holds times the scale. On the host one
-                            * that is not finite or not above 0 is BANYAN_ERR_ARGUMENT with its KV head; on a device
-                            * kernels read it, and do not check. NULL: 1 */
-  const float *v_scale;    /* likewise for values */
-  int64_t kv_scale_stride; /* from the scale of a KV head to the next; 0: one for all */
-  int64_t
-      kv_scale_token_stride; /* from the scale of a key to the next: each key and head has one, which may lie anywhere,
-                                  * such as behind its row. They are read at each run, and not checked. Devices do not
-                                  * serve them. 0: one for all keys of a head */
-  int64_t kv_scale_batch_stride; /* beside it, from a sequence to the next; paged: from a page to the next */
-  banyan_kv_rows kv_rows;        /* PLAIN, or rows of another make */
-  int32_t rope_dim;              /* elements of q that are in q_rope, the last ones of head_dim; 0: all are in q */
-  const void *q_rope;            /* [batch][heads][rope_dim], of q_dtype; q has the others */
-  int64_t q_rope_batch_stride, q_rope_head_stride;
-  const int32_t *page_indptr;   /* [batch + 1]: page_table is one list, and sequence b has its pages page_indptr[b] to
-                                 * page_indptr[b + 1] - 1 of it (CSR). NULL: as page_table_stride says */
-  const int32_t *last_page_len; /* [batch]: keys on the last page of a sequence, 1 to page_keys, in place of seq_lens.
-                                 * Needs page_indptr. NULL: seq_lens */
-  const banyan_heads_desc *gather; /* within banyan_attention_combine() alone: q is first gathered from the shares of
-                                    * all ranks, on all of them. Its tokens, heads, dim and dtype are those of q; its
-                                    * strides of the whole are 0, or those of q; its stream is NULL, or that of
-                                    * attention. NULL: q is there */
-  const void *q_mine;              /* this rank's share of q, where `gather` is given; q then is memory for the whole */
+
+  /* Devices: no sequence has more keys, in any run. A longer one is cut, and banyan_comm_status() is
+   * BANYAN_ERR_ARGUMENT with a text that names it. */
+  int32_t keys_max;
+
+  float soft_cap; /* logits become soft_cap tanh(logit / soft_cap); 0: they stay */
+
+  /* [heads]: a logit without a value, which counts once. Over ranks it counts on rank 0: banyan_attention_combine()
+   * leaves it out elsewhere. A row of a sequence without keys has its sink: values of 0 and the sink as lse, so it is
+   * not empty, and BANYAN_EMPTY_ROWS_KEPT writes it. Padding has none, nor has a row that token_mask leaves out on rank
+   * 0. NULL: none. */
+  const float *sinks;
+
+  /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row of NaN, statistics included.
+   * banyan_attention() writes it; to a combine it is BANYAN_ERR_DATA, also within banyan_attention_combine(). NaN in v
+   * alone makes values NaN in either case. How a row without keys is written, banyan_partial.empty says. */
+  uint64_t empty;
+
+  /* Within banyan_attention_combine() alone: q is first gathered from the shares of all ranks, on all of them. Its
+   * tokens, heads, dim and dtype are those of q; its strides of the whole are 0, or those of q; its stream is NULL, or
+   * that of attention. q_mine is this rank's share, and q memory for the whole. NULL: q is there. */
+  const banyan_heads_desc *gather;
+  const void *q_mine;
 } banyan_attention_desc;
 
 /* clang-format off */
 #define BANYAN_ATTENTION_DESC_INIT \
-  {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
-   0, 0, 0, NULL, NULL, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, NULL, NULL, 0, 0, 0, (banyan_kv_rows)0, 0, NULL, 0, 0, \
-   NULL, NULL, NULL, NULL}
+  {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, 0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
+   0, 0, 0, NULL, NULL, (banyan_kv_rows)0, {NULL, 0, NULL, NULL, 0, 0}, {NULL, NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, \
+   0, 0, NULL, 0, NULL, NULL}
 /* clang-format on */
 
 /* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
@@ -164,7 +187,7 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * - q is f16 or bf16, k and v have the type of q or E4M3, and their rows begin at multiples of 16 bytes;
  * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
  *   with E4M3 it is not 96 or 192, and BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16;
- * - kv_scale_token_stride and queries.key_pattern_len are 0, queries.key_stride is at least key_block, rope_dim a
+ * - scales.token_stride and queries.key_pattern_len are 0, queries.key_stride is at least key_block, rope.dim a
  *   multiple of 8, and batch below 2^22. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);

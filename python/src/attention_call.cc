@@ -83,17 +83,17 @@ void attention_call::read_pages(const std::string &device, void *stream, const a
   if (page_table.dtype.code != DL_INT || page_table.dtype.bits != 32)
     refuse("page_table", page_table.dtype_name() + ": it is int32");
   page_table.want_contiguous_rows();
-  desc.page_table = static_cast<const int32_t *>(page_table.data);
-  desc.page_keys = small(k, 2);
-  desc.pages = k.shape[0];
+  desc.pages.table = static_cast<const int32_t *>(page_table.data);
+  desc.pages.keys = small(k, 2);
+  desc.pages.count = k.shape[0];
   if (!words.page_indptr.is_none()) {
     page_table.want_dims(1, "[pages of all sequences], as page_indptr is given");
-    desc.page_indptr = read_int32s(&page_indptr, "page_indptr", device, words.page_indptr, stream);
+    desc.pages.indptr = read_int32s(&page_indptr, "page_indptr", device, words.page_indptr, stream);
     page_indptr.want_dims(1, "[batch + 1]");
     page_indptr.want_shape(0, int64_t{desc.batch} + 1, "the batch and 1 more");
     for (int64_t b = 0; device.empty() && b <= desc.batch; b++) {
-      if (desc.page_indptr[b] >= 0 && desc.page_indptr[b] <= page_table.shape[0]) continue;
-      refuse("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.page_indptr[b]) +
+      if (desc.pages.indptr[b] >= 0 && desc.pages.indptr[b] <= page_table.shape[0]) continue;
+      refuse("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.pages.indptr[b]) +
                                 ", and page_table has " + std::to_string(page_table.shape[0]) + " pages");
     }
     return;
@@ -101,13 +101,13 @@ void attention_call::read_pages(const std::string &device, void *stream, const a
   page_table.want_dims(2, "[batch, pages of a sequence]");
   page_table.want_shape(0, desc.batch, "the batch");
   // One sequence, or a broadcast table, may have a stride that says nothing.
-  desc.page_table_stride = desc.batch > 1 ? page_table.strides[0] : page_table.shape[1];
+  desc.pages.table_stride = desc.batch > 1 ? page_table.strides[0] : page_table.shape[1];
 }
 
 void attention_call::read_lengths(const std::string &device, void *stream, const attention_words &words) {
   if (!words.last_page_len.is_none()) {
     if (!words.seq_lens.is_none()) refuse("last_page_len", "it stands in place of seq_lens");
-    desc.last_page_len = read_int32s(&last_page_len, "last_page_len", device, words.last_page_len, stream);
+    desc.pages.last_len = read_int32s(&last_page_len, "last_page_len", device, words.last_page_len, stream);
     last_page_len.want_dims(1, "[batch]");
     last_page_len.want_shape(0, desc.batch, "the batch");
     return;
@@ -122,7 +122,7 @@ void attention_call::read_lengths(const std::string &device, void *stream, const
   desc.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
   seq_lens.want_dims(1, "[batch]");
   seq_lens.want_shape(0, desc.batch, "the batch");
-  if (desc.page_indptr) return;
+  if (desc.pages.indptr) return;
   int64_t most = words.page_table.is_none() ? k.shape[2] : page_table.shape[1] * k.shape[2];
   for (int64_t b = 0; device.empty() && b < desc.batch; b++) {
     if (desc.seq_lens[b] >= 0 && desc.seq_lens[b] <= most) continue;
@@ -156,8 +156,8 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
     array *from;
     float *now;
     const float **place;
-  } const both[] = {{"k_scale", words.k_scale, &k_scale, &k_scale_now, &desc.k_scale},
-                    {"v_scale", words.v_scale, &v_scale, &v_scale_now, &desc.v_scale}};
+  } const both[] = {{"k_scale", words.k_scale, &k_scale, &k_scale_now, &desc.scales.k},
+                    {"v_scale", words.v_scale, &v_scale, &v_scale_now, &desc.scales.v}};
   constexpr int64_t none = INT64_MIN;
   int64_t stride[2] = {none, none};
   int given = 0, by_key = 0;
@@ -179,9 +179,9 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
       for (int dim = 0; dim < 3; dim++) from.want_shape(dim, k.shape[dim], "that of k");
       int64_t token = from.shape[2] > 1 ? from.strides[2] : 1;
       if (token == 0) refuse(from.name, "keys share a scale: give one for each KV head");
-      if (by_key++ > 0 && (token != desc.kv_scale_token_stride || from.strides[0] != desc.kv_scale_batch_stride))
+      if (by_key++ > 0 && (token != desc.scales.token_stride || from.strides[0] != desc.scales.batch_stride))
         refuse("v_scale", "it has the strides of k_scale");
-      desc.kv_scale_token_stride = token, desc.kv_scale_batch_stride = from.strides[0];
+      desc.scales.token_stride = token, desc.scales.batch_stride = from.strides[0];
       stride[i] = from.strides[1];
       continue;
     }
@@ -193,7 +193,7 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
   }
   if ((given == 2 && stride[0] != stride[1]) || (by_key > 0 && by_key < given))
     refuse("v_scale", "k_scale and v_scale are both one number, or both have one for each KV head, or for each key");
-  desc.kv_scale_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
+  desc.scales.head_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
 }
 
 // The last elements of queries, where they lie apart.
@@ -205,8 +205,8 @@ void attention_call::read_rope(const std::string &device, void *stream, const at
   q_rope.want_shape(0, q.shape[0], "that of q");
   q_rope.want_shape(1, q.shape[1], "the number of heads of q");
   if (q_rope.number() != desc.q_dtype) refuse("q_rope", q_rope.dtype_name() + ", and q is " + q.dtype_name());
-  desc.q_rope = q_rope.data, desc.rope_dim = small(q_rope, 2);
-  desc.q_rope_batch_stride = q_rope.strides[0], desc.q_rope_head_stride = q_rope.strides[1];
+  desc.rope.q = q_rope.data, desc.rope.dim = small(q_rope, 2);
+  desc.rope.batch_stride = q_rope.strides[0], desc.rope.head_stride = q_rope.strides[1];
 }
 
 // With `gather` the array is this rank's share, and memory for the whole is made.
@@ -229,8 +229,8 @@ void attention_call::read_q(const comm *owner, const std::string &device, void *
   desc.q = q.data, desc.q_batch_stride = q.strides[0], desc.q_head_stride = q.strides[1];
   desc.heads = small(q, 1);
   read_rope(device, stream, words);
-  if (q.shape[2] > INT32_MAX - desc.rope_dim) refuse("q", "a dimension is above 2^31 - 1");
-  desc.head_dim = small(q, 2) + desc.rope_dim;
+  if (q.shape[2] > INT32_MAX - desc.rope.dim) refuse("q", "a dimension is above 2^31 - 1");
+  desc.head_dim = small(q, 2) + desc.rope.dim;
 }
 
 // Rows of keys and values. Those of FlashMLA are bytes, with the values among them. Strides of an array without keys
@@ -255,7 +255,7 @@ void attention_call::read_keys(const std::string &device, void *stream, nb::hand
     desc.kv_dtype = BANYAN_E4M3, desc.value_dim = flashmla_values;
     return;
   }
-  k.want_shape(3, desc.head_dim, desc.rope_dim ? "that of q and q_rope together" : "head_dim of q");
+  k.want_shape(3, desc.head_dim, desc.rope.dim ? "that of q and q_rope together" : "head_dim of q");
   v.open("v", v_array, false, device, stream);
   v.want_dims(4, "[batch, kv_heads, keys, value_dim], or [pages, kv_heads, page_keys, value_dim] with a page table");
   v.want_contiguous_rows();

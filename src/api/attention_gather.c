@@ -19,8 +19,8 @@ static banyan_status check_shape(const banyan_attention_desc *desc, const banyan
   banyan_status status = check_field("tokens", gather->tokens, desc->queries ? "queries.tokens" : "batch", tokens);
   if (status == BANYAN_OK) status = check_field("heads", gather->heads, "heads", desc->heads);
   if (status == BANYAN_OK)
-    status = desc->rope_dim ? check_field("dim", gather->dim, "head_dim without rope_dim",
-                                          (int64_t)desc->head_dim - desc->rope_dim)
+    status = desc->rope.dim ? check_field("dim", gather->dim, "head_dim without rope_dim",
+                                          (int64_t)desc->head_dim - desc->rope.dim)
                             : check_field("dim", gather->dim, "head_dim", desc->head_dim);
   if (status == BANYAN_OK) status = check_field("dtype", gather->dtype, "q_dtype", desc->q_dtype);
   if (status == BANYAN_OK && says_strides)

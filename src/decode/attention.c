@@ -105,7 +105,7 @@ static void set_rows(const attention_job *job, const row_block *block, row_task 
     int64_t token = token_of(job, block, rows, i), head = head_of(job, block, rows, i);
     rows->task.q[i] = advance(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
     rows->task.q_rope[i] =
-        advance(desc->q_rope, token * desc->q_rope_batch_stride + head * desc->q_rope_head_stride, desc->q_dtype);
+        advance(desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
     if (!bny_decode_hides_keys(desc)) continue;
     bool same_token = i > 0 && token_of(job, block, rows, i - 1) == token;
     rows->sights[i] = same_token ? rows->sights[i - 1] : bny_decode_sight(desc, block->sequence, (int32_t)token);
@@ -116,7 +116,7 @@ static void set_rows(const attention_job *job, const row_block *block, row_task 
 static void set_task(const attention_job *job, const row_block *block, row_task *rows) {
   const banyan_attention_desc *desc = job->desc;
   int32_t b = block->sequence, all = bny_decode_queries(desc, b).count * job->group;
-  bool by_token = desc->kv_scale_token_stride != 0;
+  bool by_token = desc->scales.token_stride != 0;
   rows->first = block->chunk * ROWS_MAX;
   rows->task = (bny_attention_task){
       .heads = smaller(all - rows->first, ROWS_MAX),
@@ -125,32 +125,32 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
       .value_dim = job->value_dim,
       .keys = bny_decode_keys(desc, b),
       .scale_log2 = job->scale_log2,
-      .k_scale = desc->k_scale && !by_token ? (double)desc->k_scale[block->kv_head * desc->kv_scale_stride] : 1,
-      .v_scale = desc->v_scale && !by_token ? (double)desc->v_scale[block->kv_head * desc->kv_scale_stride] : 1,
-      .scale_token_stride = desc->kv_scale_token_stride,
-      .scale_page_stride = desc->kv_scale_batch_stride,
+      .k_scale = desc->scales.k && !by_token ? (double)desc->scales.k[block->kv_head * desc->scales.head_stride] : 1,
+      .v_scale = desc->scales.v && !by_token ? (double)desc->scales.v[block->kv_head * desc->scales.head_stride] : 1,
+      .scale_token_stride = desc->scales.token_stride,
+      .scale_page_stride = desc->scales.batch_stride,
       .soft_cap = (float)fmin((double)desc->soft_cap * log2_e, (double)FLT_MAX),
       .q_dtype = desc->q_dtype,
       .kv_dtype = desc->kv_dtype,
       .kv_rows = desc->kv_rows,
-      .rope_dim = desc->rope_dim,
+      .rope_dim = desc->rope.dim,
       .k_token_stride = desc->k_token_stride,
       .v_token_stride = desc->v_token_stride,
   };
   int64_t k_first = block->kv_head * desc->k_head_stride, v_first = block->kv_head * desc->v_head_stride;
-  int64_t scale_first = block->kv_head * desc->kv_scale_stride;
+  int64_t scale_first = block->kv_head * desc->scales.head_stride;
   rows->task.pages = bny_decode_pages(desc, b);
   if (rows->task.pages) {
-    rows->task.page_keys = desc->page_keys;
+    rows->task.page_keys = desc->pages.keys;
     rows->task.k_page_stride = desc->k_batch_stride;
     rows->task.v_page_stride = desc->v_batch_stride;
   } else {
     k_first += b * desc->k_batch_stride;
     v_first += b * desc->v_batch_stride;
-    scale_first += b * desc->kv_scale_batch_stride;
+    scale_first += b * desc->scales.batch_stride;
   }
-  if (by_token && desc->k_scale) rows->task.k_scales = desc->k_scale + scale_first;
-  if (by_token && desc->v_scale) rows->task.v_scales = desc->v_scale + scale_first;
+  if (by_token && desc->scales.k) rows->task.k_scales = desc->scales.k + scale_first;
+  if (by_token && desc->scales.v) rows->task.v_scales = desc->scales.v + scale_first;
   rows->task.k = advance(desc->k, k_first, desc->kv_dtype);
   rows->task.v = advance(desc->v, v_first, desc->kv_dtype);
   set_rows(job, block, rows);

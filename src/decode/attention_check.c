@@ -53,12 +53,12 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "kv_rows is %d, must be BANYAN_KV_ROWS_PLAIN or BANYAN_KV_ROWS_FLASHMLA_FP8",
                     (int)desc->kv_rows);
-  bool has_scale = desc->k_scale || desc->v_scale;
+  bool has_scale = desc->scales.k || desc->scales.v;
   if (has_scale && (bny_dtype_is_float(desc->kv_dtype) || desc->kv_rows != BANYAN_KV_ROWS_PLAIN))
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "%s is set, but kv_dtype is %d and kv_rows %d: plain rows of BANYAN_E4M3, BANYAN_E5M2 and "
                           "BANYAN_I8 alone have a scale beside them",
-                    desc->k_scale ? "k_scale" : "v_scale", (int)desc->kv_dtype, (int)desc->kv_rows);
+                    desc->scales.k ? "k_scale" : "v_scale", (int)desc->kv_dtype, (int)desc->kv_rows);
   if (desc->kv_rows == BANYAN_KV_ROWS_PLAIN) return BANYAN_OK;
   if (desc->kv_dtype != BANYAN_E4M3 || desc->head_dim != BNY_FLASHMLA_DIM ||
       bny_decode_value_dim(desc) != BNY_FLASHMLA_CODES)
@@ -76,15 +76,15 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
 
 /* Scales are numbers of host memory. */
 static banyan_status check_scales(const banyan_attention_desc *desc) {
-  if (desc->kv_scale_token_stride != 0) return BANYAN_OK; /* as many as keys: they are data */
+  if (desc->scales.token_stride != 0) return BANYAN_OK; /* as many as keys: they are data */
   for (int32_t i = 0; i < 2; i++) {
-    const float *scales = i == 0 ? desc->k_scale : desc->v_scale;
+    const float *scales = i == 0 ? desc->scales.k : desc->scales.v;
     for (int32_t h = 0; scales && h < desc->kv_heads; h++) {
-      float scale = scales[h * desc->kv_scale_stride];
+      float scale = scales[h * desc->scales.head_stride];
       if (!(scale > 0) || isinf(scale))
         return bny_fail(BANYAN_ERR_ARGUMENT,
                         WHERE "%s[%" PRId64 "] of KV head %" PRId32 " is %g, must be finite and above 0",
-                        i == 0 ? "k_scale" : "v_scale", h * desc->kv_scale_stride, h, (double)scale);
+                        i == 0 ? "k_scale" : "v_scale", h * desc->scales.head_stride, h, (double)scale);
     }
   }
   return BANYAN_OK;
@@ -109,27 +109,30 @@ static bool is_far(int64_t count, int64_t stride) { return count > 1 && bny_exte
 
 /* Strides with which the arithmetic of addresses would overflow. `longest` is the most keys of a sequence. */
 static banyan_status check_range(const banyan_attention_desc *desc, int32_t longest) {
-  int64_t outer = !desc->page_table ? desc->batch : desc->pages > 0 ? desc->pages : 2, tokens = bny_decode_tokens(desc);
-  bool has_scale = desc->k_scale || desc->v_scale;
-  bool has_rows_of_v = desc->kv_rows == BANYAN_KV_ROWS_PLAIN, has_table = desc->page_table && !desc->page_indptr;
-  int64_t keys = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
+  int64_t outer = !desc->pages.table      ? desc->batch
+                  : desc->pages.count > 0 ? desc->pages.count
+                                          : 2,
+          tokens = bny_decode_tokens(desc);
+  bool has_scale = desc->scales.k || desc->scales.v;
+  bool has_rows_of_v = desc->kv_rows == BANYAN_KV_ROWS_PLAIN, has_table = desc->pages.table && !desc->pages.indptr;
+  int64_t keys = desc->pages.table && desc->pages.keys < longest ? desc->pages.keys : longest;
   const struct {
     const char *name;
     int64_t count, stride;
   } all[] = {{"q_batch_stride", tokens, desc->q_batch_stride},
              {"q_head_stride", desc->heads, desc->q_head_stride},
-             {"q_rope_batch_stride", desc->rope_dim ? tokens : 0, desc->q_rope_batch_stride},
-             {"q_rope_head_stride", desc->rope_dim ? desc->heads : 0, desc->q_rope_head_stride},
+             {"q_rope_batch_stride", desc->rope.dim ? tokens : 0, desc->rope.batch_stride},
+             {"q_rope_head_stride", desc->rope.dim ? desc->heads : 0, desc->rope.head_stride},
              {"k_batch_stride", outer, desc->k_batch_stride},
              {"k_head_stride", desc->kv_heads, desc->k_head_stride},
              {"k_token_stride", keys, desc->k_token_stride},
              {"v_batch_stride", has_rows_of_v ? outer : 0, desc->v_batch_stride},
              {"v_head_stride", has_rows_of_v ? desc->kv_heads : 0, desc->v_head_stride},
              {"v_token_stride", has_rows_of_v ? keys : 0, desc->v_token_stride},
-             {"page_table_stride", has_table ? desc->batch : 0, desc->page_table_stride},
-             {"kv_scale_stride", has_scale ? desc->kv_heads : 0, desc->kv_scale_stride},
-             {"kv_scale_token_stride", has_scale ? keys : 0, desc->kv_scale_token_stride},
-             {"kv_scale_batch_stride", has_scale ? outer : 0, desc->kv_scale_batch_stride}};
+             {"page_table_stride", has_table ? desc->batch : 0, desc->pages.table_stride},
+             {"kv_scale_stride", has_scale ? desc->kv_heads : 0, desc->scales.head_stride},
+             {"kv_scale_token_stride", has_scale ? keys : 0, desc->scales.token_stride},
+             {"kv_scale_batch_stride", has_scale ? outer : 0, desc->scales.batch_stride}};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     if (is_far(all[i].count, all[i].stride))
       return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ", out of range", all[i].name, all[i].stride);
@@ -137,57 +140,58 @@ static banyan_status check_range(const banyan_attention_desc *desc, int32_t long
 }
 
 static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
-  return desc->page_table && !desc->page_indptr && desc->page_table_stride > 0 &&
-         (keys - (keys > 0)) / desc->page_keys >= desc->page_table_stride;
+  return desc->pages.table && !desc->pages.indptr && desc->pages.table_stride > 0 &&
+         (keys - (keys > 0)) / desc->pages.keys >= desc->pages.table_stride;
 }
 
 static banyan_status check_pages(const banyan_attention_desc *desc) {
   if (desc->keys_max < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "keys_max is %" PRId32 ", negative", desc->keys_max);
-  if (desc->page_table && desc->page_keys < 1)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be at least 1", desc->page_keys);
-  if (!desc->page_table && desc->page_keys != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->page_keys);
-  if (desc->pages < 0 || (desc->pages > 0 && !desc->page_table))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "pages is %" PRId64 "%s", desc->pages,
-                    desc->pages < 0 ? ", negative" : " and page_table is NULL");
+  if (desc->pages.table && desc->pages.keys < 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be at least 1", desc->pages.keys);
+  if (!desc->pages.table && desc->pages.keys != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->pages.keys);
+  if (desc->pages.count < 0 || (desc->pages.count > 0 && !desc->pages.table))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "pages is %" PRId64 "%s", desc->pages.count,
+                    desc->pages.count < 0 ? ", negative" : " and page_table is NULL");
   if (exceeds_table(desc, desc->keys_max))
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "keys_max is %" PRId32 ", and page_table_stride of %" PRId64 " has room for %" PRId64
                           " pages of %" PRId32 " keys",
-                    desc->keys_max, desc->page_table_stride, desc->page_table_stride, desc->page_keys);
+                    desc->keys_max, desc->pages.table_stride, desc->pages.table_stride, desc->pages.keys);
   return BANYAN_OK;
 }
 
 /* Checks every id that the length of one sequence reaches. */
 static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b) {
   const int32_t *table = bny_decode_pages(desc, b), keys = bny_decode_keys(desc, b);
-  const int32_t last = desc->pages > 0 && desc->pages <= INT32_MAX ? (int32_t)desc->pages - 1 : INT32_MAX;
+  const int32_t last =
+      desc->pages.count > 0 && desc->pages.count <= INT32_MAX ? (int32_t)desc->pages.count - 1 : INT32_MAX;
   if (exceeds_table(desc, keys))
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_table_stride of %" PRId64
                           " has room for so many pages of %" PRId32 " keys",
-                    b, keys, desc->page_table_stride, desc->page_keys);
-  for (int32_t place = 0; keys > 0 && place <= (keys - 1) / desc->page_keys; place++) {
+                    b, keys, desc->pages.table_stride, desc->pages.keys);
+  for (int32_t place = 0; keys > 0 && place <= (keys - 1) / desc->pages.keys; place++) {
     if (table[place] < 0 || table[place] > last)
       return bny_fail(BANYAN_ERR_ARGUMENT,
                       WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32
                             " (pages is %" PRId64 ")",
-                      b, place, table[place], last, desc->pages);
+                      b, place, table[place], last, desc->pages.count);
   }
   return BANYAN_OK;
 }
 
 static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
   if (desc->batch == 0 || bny_decode_tokens(desc) == 0) return BANYAN_OK;
-  int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
+  int32_t neighbours = desc->pages.table && desc->pages.keys < longest ? desc->pages.keys : longest;
   bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
   int32_t k_row = is_plain ? desc->head_dim : BNY_FLASHMLA_BYTES;
   banyan_status status = check_range(desc, longest);
   if (status == BANYAN_OK)
-    status = check_head_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope_dim);
-  if (status == BANYAN_OK && desc->rope_dim > 0)
-    status = check_head_stride("q_rope_head_stride", desc->q_rope_head_stride, desc->heads, desc->rope_dim);
+    status = check_head_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim - desc->rope.dim);
+  if (status == BANYAN_OK && desc->rope.dim > 0)
+    status = check_head_stride("q_rope_head_stride", desc->rope.head_stride, desc->heads, desc->rope.dim);
   if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, k_row);
   if (status == BANYAN_OK && longest > 0)
     status = check_head_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, k_row);
@@ -204,7 +208,7 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
   banyan_status status = bny_decode_check_queries_memory(desc);
   if (status != BANYAN_OK || desc->batch == 0 || bny_decode_tokens(desc) == 0) return status;
   if (!desc->q) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
-  if (!desc->seq_lens && !desc->last_page_len) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
+  if (!desc->seq_lens && !desc->pages.last_len) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
   for (int32_t b = 0; b < desc->batch; b++) {
     int32_t keys = bny_decode_keys(desc, b);
     if (keys < 0) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b, keys);
@@ -216,7 +220,8 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
   status = check_strides(desc, longest);
   if (status == BANYAN_OK) status = check_scales(desc);
-  for (int32_t b = 0; desc->page_table && b < desc->batch && status == BANYAN_OK; b++) status = check_page_ids(desc, b);
+  for (int32_t b = 0; desc->pages.table && b < desc->batch && status == BANYAN_OK; b++)
+    status = check_page_ids(desc, b);
   return status;
 }
 

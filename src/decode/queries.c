@@ -7,9 +7,9 @@
 enum { TREE_BITS = 64 };
 
 int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence) {
-  if (!desc->last_page_len) return desc->seq_lens[sequence];
-  int32_t pages = desc->page_indptr[sequence + 1] - desc->page_indptr[sequence];
-  return pages > 0 ? (pages - 1) * desc->page_keys + desc->last_page_len[sequence] : 0;
+  if (!desc->pages.last_len) return desc->seq_lens[sequence];
+  int32_t pages = desc->pages.indptr[sequence + 1] - desc->pages.indptr[sequence];
+  return pages > 0 ? (pages - 1) * desc->pages.keys + desc->pages.last_len[sequence] : 0;
 }
 
 /* Returns how many of the blocks of the pattern are before block `block` of a period. */
@@ -97,10 +97,10 @@ uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
   int64_t value_dim = bny_decode_value_dim(desc), row = desc->head_dim + value_dim;
   bool is_latent = desc->v == desc->k && desc->v_token_stride == desc->k_token_stride &&
                    (desc->v_head_stride == desc->k_head_stride || desc->kv_heads == 1) &&
-                   (desc->v_batch_stride == desc->k_batch_stride || (desc->batch == 1 && !desc->page_table));
+                   (desc->v_batch_stride == desc->k_batch_stride || (desc->batch == 1 && !desc->pages.table));
   if (is_latent) row = value_dim > desc->head_dim ? value_dim : desc->head_dim;
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) row = BNY_FLASHMLA_BYTES;
-  return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype) + (desc->kv_scale_token_stride != 0 ? 2 * sizeof(float) : 0);
+  return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype) + (desc->scales.token_stride != 0 ? 2 * sizeof(float) : 0);
 }
 
 uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {

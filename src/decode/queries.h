@@ -39,8 +39,8 @@ int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence);
 
 /* Returns the pages of a sequence; NULL: keys are not paged. */
 static inline const int32_t *bny_decode_pages(const banyan_attention_desc *desc, int32_t sequence) {
-  if (!desc->page_table) return NULL;
-  return desc->page_table + (desc->page_indptr ? desc->page_indptr[sequence] : sequence * desc->page_table_stride);
+  if (!desc->pages.table) return NULL;
+  return desc->pages.table + (desc->pages.indptr ? desc->pages.indptr[sequence] : sequence * desc->pages.table_stride);
 }
 
 /* Returns true if there are queries that do not see all keys. */

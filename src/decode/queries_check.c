@@ -40,12 +40,12 @@ static banyan_status check_queries_shape(const banyan_queries *queries) {
 }
 
 static banyan_status check_two_parts(const banyan_attention_desc *desc) {
-  if (desc->rope_dim < 0 || desc->rope_dim >= desc->head_dim)
+  if (desc->rope.dim < 0 || desc->rope.dim >= desc->head_dim)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "rope_dim is %" PRId32 ", must be 0 to head_dim - 1, which is %" PRId32,
-                    desc->rope_dim, desc->head_dim - 1);
-  if ((desc->rope_dim > 0) != (desc->q_rope != NULL) && bny_decode_tokens(desc) > 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "rope_dim is %" PRId32 " and q_rope is %s", desc->rope_dim,
-                    desc->q_rope ? "given" : "NULL");
+                    desc->rope.dim, desc->head_dim - 1);
+  if ((desc->rope.dim > 0) != (desc->rope.q != NULL) && bny_decode_tokens(desc) > 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "rope_dim is %" PRId32 " and q_rope is %s", desc->rope.dim,
+                    desc->rope.q ? "given" : "NULL");
   return BANYAN_OK;
 }
 
@@ -61,9 +61,9 @@ banyan_status bny_decode_check_queries(const banyan_attention_desc *desc) {
   if (!(desc->soft_cap >= 0) || isinf(desc->soft_cap))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "soft_cap is %g, must be positive, or 0 for none",
                     (double)desc->soft_cap);
-  if (desc->page_indptr && !desc->page_table)
+  if (desc->pages.indptr && !desc->pages.table)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_indptr is given and page_table is NULL");
-  if (desc->last_page_len && !desc->page_indptr)
+  if (desc->pages.last_len && !desc->pages.indptr)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "last_page_len is given and page_indptr is NULL");
   return BANYAN_OK;
 }
@@ -72,23 +72,24 @@ banyan_status bny_decode_check_queries(const banyan_attention_desc *desc) {
 
 static banyan_status check_page_list(const banyan_attention_desc *desc) {
   for (int32_t b = 0; b < desc->batch; b++) {
-    int64_t pages = (int64_t)desc->page_indptr[b + 1] - desc->page_indptr[b];
-    if (desc->page_indptr[b] < 0 || pages < 0)
+    int64_t pages = (int64_t)desc->pages.indptr[b + 1] - desc->pages.indptr[b];
+    if (desc->pages.indptr[b] < 0 || pages < 0)
       return bny_fail(BANYAN_ERR_ARGUMENT,
                       WHERE "page_indptr[%" PRId32 "] is %" PRId32 " and the next %" PRId32
                             ": they must not be negative or decrease",
-                      b, desc->page_indptr[b], desc->page_indptr[b + 1]);
-    if (desc->last_page_len && pages > 0 && (desc->last_page_len[b] < 1 || desc->last_page_len[b] > desc->page_keys))
+                      b, desc->pages.indptr[b], desc->pages.indptr[b + 1]);
+    if (desc->pages.last_len && pages > 0 &&
+        (desc->pages.last_len[b] < 1 || desc->pages.last_len[b] > desc->pages.keys))
       return bny_fail(BANYAN_ERR_ARGUMENT,
                       WHERE "last_page_len[%" PRId32 "] is %" PRId32 ", must be 1 to page_keys, which is %" PRId32, b,
-                      desc->last_page_len[b], desc->page_keys);
-    if (desc->last_page_len && pages * desc->page_keys > INT32_MAX)
+                      desc->pages.last_len[b], desc->pages.keys);
+    if (desc->pages.last_len && pages * desc->pages.keys > INT32_MAX)
       return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "sequence %" PRId32 " has more than 2^31 - 1 keys", b);
-    if (!desc->last_page_len && desc->seq_lens && desc->seq_lens[b] > pages * desc->page_keys)
+    if (!desc->pages.last_len && desc->seq_lens && desc->seq_lens[b] > pages * desc->pages.keys)
       return bny_fail(BANYAN_ERR_ARGUMENT,
                       WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_indptr gives it %" PRId64
                             " pages of %" PRId32 " keys",
-                      b, desc->seq_lens[b], pages, desc->page_keys);
+                      b, desc->seq_lens[b], pages, desc->pages.keys);
   }
   return BANYAN_OK;
 }
@@ -135,7 +136,7 @@ static banyan_status check_starts(const banyan_attention_desc *desc) {
 banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc) {
   banyan_status status = desc->queries ? check_starts(desc) : BANYAN_OK;
   if (status == BANYAN_OK && desc->queries) status = check_pattern(desc->queries);
-  if (status == BANYAN_OK && desc->page_indptr) status = check_page_list(desc);
+  if (status == BANYAN_OK && desc->pages.indptr) status = check_page_list(desc);
   if (status != BANYAN_OK) return status;
   for (int32_t h = 0; desc->sinks && h < desc->heads; h++)
     if (isnan(desc->sinks[h]) || (isinf(desc->sinks[h]) && desc->sinks[h] > 0))

@@ -25,8 +25,8 @@ static bool is_power_of_two(int32_t value) { return value > 0 && (value & (value
 static bny_decode_rows rows_of(const banyan_attention_desc *desc) {
   if (desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8) return BNY_ROWS_flashmla;
   if (desc->kv_dtype == BANYAN_E4M3) return BNY_ROWS_e4m3;
-  bool lean = !desc->queries && desc->soft_cap == 0 && !desc->sinks && desc->rope_dim == 0 && !desc->page_indptr &&
-              (!desc->page_table || is_power_of_two(desc->page_keys));
+  bool lean = !desc->queries && desc->soft_cap == 0 && !desc->sinks && desc->rope.dim == 0 && !desc->pages.indptr &&
+              (!desc->pages.table || is_power_of_two(desc->pages.keys));
   return lean ? BNY_ROWS_lean : BNY_ROWS_general;
 }
 
@@ -38,7 +38,7 @@ static int32_t tokens_of(const banyan_attention_desc *desc) {
 static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value_dim) {
   return desc->k_token_stride == desc->head_dim &&
          desc->v_token_stride == (same_rows(desc) ? desc->head_dim : value_dim) &&
-         (!desc->page_table || desc->page_keys >= BNY_DECODE_GRANULE);
+         (!desc->pages.table || desc->pages.keys >= BNY_DECODE_GRANULE);
 }
 
 static banyan_status check_types(const banyan_attention_desc *desc) {
@@ -49,10 +49,10 @@ static banyan_status check_types(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "kv_dtype is %d and q_dtype %d; keys must have that of q, or be BANYAN_E4M3",
                     (int)desc->kv_dtype, (int)desc->q_dtype);
-  if ((desc->k_scale || desc->v_scale) && desc->kv_scale_token_stride != 0)
+  if ((desc->scales.k || desc->scales.v) && desc->scales.token_stride != 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "kv_scale_token_stride is %" PRId64 "; it must be 0, as keys of a head share a scale here",
-                    desc->kv_scale_token_stride);
+                    desc->scales.token_stride);
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN &&
       (desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8 || desc->q_dtype != BANYAN_BF16 || desc->kv_dtype != BANYAN_E4M3))
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
@@ -63,8 +63,8 @@ static banyan_status check_types(const banyan_attention_desc *desc) {
 }
 
 static banyan_status check_two_parts(const banyan_attention_desc *desc) {
-  if (desc->rope_dim % 8 == 0) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "rope_dim is %" PRId32 "; it must be a multiple of 8", desc->rope_dim);
+  if (desc->rope.dim % 8 == 0) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "rope_dim is %" PRId32 "; it must be a multiple of 8", desc->rope.dim);
 }
 
 static banyan_status request_of(const bny_engine *engine, const banyan_attention_desc *desc,
@@ -109,16 +109,16 @@ static bny_decode_general general_of(const banyan_attention_desc *desc) {
   bny_decode_general general = {
       .tokens = tokens_of(desc),
       .soft_cap_log2 = (float)((double)desc->soft_cap * BNY_LOG2_E),
-      .nope_bytes = desc->rope_dim ? 2 * (desc->head_dim - desc->rope_dim) : INT32_MAX,
+      .nope_bytes = desc->rope.dim ? 2 * (desc->head_dim - desc->rope.dim) : INT32_MAX,
       .sinks = desc->sinks,
-      .k_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->k_scale : NULL,
-      .v_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->v_scale : NULL,
-      .kv_scale_stride = desc->kv_scale_stride,
-      .q_rope = desc->rope_dim ? desc->q_rope : NULL,
-      .q_rope_batch_stride = desc->rope_dim ? 2 * desc->q_rope_batch_stride : 0,
-      .q_rope_head_stride = desc->rope_dim ? 2 * desc->q_rope_head_stride : 0,
-      .page_indptr = desc->page_table ? desc->page_indptr : NULL,
-      .last_page_len = desc->page_table && desc->page_indptr ? desc->last_page_len : NULL,
+      .k_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->scales.k : NULL,
+      .v_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->scales.v : NULL,
+      .kv_scale_stride = desc->scales.head_stride,
+      .q_rope = desc->rope.dim ? desc->rope.q : NULL,
+      .q_rope_batch_stride = desc->rope.dim ? 2 * desc->rope.batch_stride : 0,
+      .q_rope_head_stride = desc->rope.dim ? 2 * desc->rope.head_stride : 0,
+      .page_indptr = desc->pages.table ? desc->pages.indptr : NULL,
+      .last_page_len = desc->pages.table && desc->pages.indptr ? desc->pages.last_len : NULL,
   };
   const banyan_queries *queries = desc->queries;
   if (queries) {
@@ -130,7 +130,7 @@ static bny_decode_general general_of(const banyan_attention_desc *desc) {
     general.key_stride = queries->key_stride;
     general.window = queries->window;
   }
-  bny_decode_divide_pages(&general, desc->page_table && desc->page_keys > 0 ? (uint32_t)desc->page_keys : 1);
+  bny_decode_divide_pages(&general, desc->pages.table && desc->pages.keys > 0 ? (uint32_t)desc->pages.keys : 1);
   return general;
 }
 
@@ -152,12 +152,12 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
       .q_head_stride = 2 * desc->q_head_stride,
       .k = cache_of(desc->k, bytes, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride),
       .v = cache_of(desc->v, bytes, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride),
-      .page_table = desc->page_table,
-      .page_table_stride = desc->page_table_stride,
-      .page_shift = desc->page_table && lean ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
+      .page_table = desc->pages.table,
+      .page_table_stride = desc->pages.table_stride,
+      .page_shift = desc->pages.table && lean ? __builtin_ctz((unsigned)desc->pages.keys) : BNY_DECODE_WHOLE,
       /* The number of pages was not given; negative ids are refused all the same. */
-      .pages =
-          desc->page_table && desc->pages && desc->pages <= INT32_MAX ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
+      .pages = desc->pages.table && desc->pages.count && desc->pages.count <= INT32_MAX ? (uint32_t)desc->pages.count
+                                                                                        : (uint32_t)INT32_MAX + 1,
       .seq_lens = desc->seq_lens,
       .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
       .division = plan->division,

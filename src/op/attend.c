@@ -180,18 +180,18 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   banyan_partial out = attention->out;
   desc.batch = count;
   desc.q = moved(desc.q, first * desc.q_batch_stride, desc.q_dtype);
-  desc.q_rope = moved(desc.q_rope, first * desc.q_rope_batch_stride, desc.q_dtype);
+  desc.rope.q = moved(desc.rope.q, first * desc.rope.batch_stride, desc.q_dtype);
   if (desc.seq_lens) desc.seq_lens += first;
-  if (desc.last_page_len) desc.last_page_len += first;
-  if (desc.page_indptr)
-    desc.page_indptr += first;
-  else if (desc.page_table)
-    desc.page_table += first * desc.page_table_stride;
-  if (!desc.page_table) {
+  if (desc.pages.last_len) desc.pages.last_len += first;
+  if (desc.pages.indptr)
+    desc.pages.indptr += first;
+  else if (desc.pages.table)
+    desc.pages.table += first * desc.pages.table_stride;
+  if (!desc.pages.table) {
     desc.k = moved(desc.k, first * desc.k_batch_stride, desc.kv_dtype);
     desc.v = moved(desc.v, first * desc.v_batch_stride, desc.kv_dtype);
-    desc.k_scale = moved(desc.k_scale, first * desc.kv_scale_batch_stride, BANYAN_F32);
-    desc.v_scale = moved(desc.v_scale, first * desc.kv_scale_batch_stride, BANYAN_F32);
+    desc.scales.k = moved(desc.scales.k, first * desc.scales.batch_stride, BANYAN_F32);
+    desc.scales.v = moved(desc.scales.v, first * desc.scales.batch_stride, BANYAN_F32);
   }
   out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
   out.lse = moved(out.lse, first * out.stats_token_stride, out.stats_dtype);

@@ -173,9 +173,9 @@ static inline void problem_make(problem *p, int32_t batch, int32_t heads, int32_
   fill(p->v.data, v_elements, desc->kv_dtype, 1);
   for (int i = 0; i < 2 * 8; i++) p->scales[i] = (float)exp2(random_normal() - (kv_dtype == BANYAN_I8 ? 4 : 0));
   if (element_bytes(kv_dtype) == 1) {
-    desc->k_scale = p->scales;
-    desc->v_scale = p->scales + 1;
-    desc->kv_scale_stride = random_range(0, 1) * 2;
+    desc->scales.k = p->scales;
+    desc->scales.v = p->scales + 1;
+    desc->scales.head_stride = random_range(0, 1) * 2;
   }
   desc->q = p->q.data;
   desc->k = p->k.data;

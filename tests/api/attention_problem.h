@@ -121,10 +121,10 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
       .keys_max = shape->keys_max,
   };
   if (!shape->page_keys) return;
-  shard->desc.page_table = shard->pages;
-  shard->desc.page_table_stride = row_pages;
-  shard->desc.page_keys = page_keys;
-  shard->desc.pages = pages;
+  shard->desc.pages.table = shard->pages;
+  shard->desc.pages.table_stride = row_pages;
+  shard->desc.pages.keys = page_keys;
+  shard->desc.pages.count = pages;
 }
 
 static inline void problem_shard_free(problem_shard *shard) {
@@ -144,8 +144,8 @@ static inline const uint16_t *problem_key(const problem_shard *shard, const void
                                           int64_t head_stride, int64_t token_stride, int32_t b, int32_t kv_head,
                                           int32_t t) {
   const banyan_attention_desc *desc = &shard->desc;
-  int64_t page = desc->page_table ? desc->page_table[b * desc->page_table_stride + t / desc->page_keys] : b;
-  int64_t within = desc->page_table ? t % desc->page_keys : t;
+  int64_t page = desc->pages.table ? desc->pages.table[b * desc->pages.table_stride + t / desc->pages.keys] : b;
+  int64_t within = desc->pages.table ? t % desc->pages.keys : t;
   return (const uint16_t *)base + page * page_stride + kv_head * head_stride + within * token_stride;
 }
 

@@ -20,7 +20,7 @@ static double reference_logit(const banyan_attention_desc *desc, int32_t b, int3
   double sum = 0;
   for (int32_t j = 0; j < desc->head_dim; j++)
     sum += load(desc->q, q + j, desc->q_dtype) * load(desc->k, k + j, desc->kv_dtype);
-  if (desc->k_scale) sum *= (double)desc->k_scale[kv_head * desc->kv_scale_stride];
+  if (desc->scales.k) sum *= (double)desc->scales.k[kv_head * desc->scales.head_stride];
   return sum * (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim));
 }
 
@@ -31,7 +31,7 @@ static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_
   int32_t kv_head = h / (desc->heads / desc->kv_heads);
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   int32_t keys = desc->seq_lens[b];
-  double v_scale = desc->v_scale ? (double)desc->v_scale[kv_head * desc->kv_scale_stride] : 1;
+  double v_scale = desc->scales.v ? (double)desc->scales.v[kv_head * desc->scales.head_stride] : 1;
   double *s = malloc((size_t)(keys + 1) * sizeof *s);
   double m = -INFINITY, d = 0, mean = 0, squares = 0;
   for (int32_t j = 0; j < value_dim; j++) o[j] = 0;
@@ -150,9 +150,9 @@ TEST_LOOP(batch_independent, 20) {
         one.v = (const char *)one.v +
                 (b * one.v_batch_stride + h / group * one.v_head_stride) * (int64_t)element_bytes(one.kv_dtype);
         one.seq_lens = &p.seq_lens[b];
-        if (one.k_scale) {
-          one.k_scale += h / group * one.kv_scale_stride;
-          one.v_scale += h / group * one.kv_scale_stride;
+        if (one.scales.k) {
+          one.scales.k += h / group * one.scales.head_stride;
+          one.scales.v += h / group * one.scales.head_stride;
         }
         result r = run(table, &one);
         int64_t row = (int64_t)b * p.desc.heads + h;

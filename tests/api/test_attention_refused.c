@@ -46,18 +46,18 @@ TEST(refusals) {
   REFUSE(v, NULL, "v is NULL");
   REFUSE(seq_lens, NULL, "seq_lens");
   REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
-  REFUSE(pages, -1, "pages is -1, negative");
+  REFUSE(pages.count, -1, "pages is -1, negative");
   REFUSE(keys_max, -1, "keys_max is -1, negative");
-  REFUSE(pages, 4, "pages is 4 and page_table is NULL");
+  REFUSE(pages.count, 4, "pages is 4 and page_table is NULL");
   REFUSE(soft_cap, -1, "soft_cap is -1");
   REFUSE(soft_cap, NAN, "soft_cap is nan");
   REFUSE(sinks, ((float[]){0, -INFINITY, INFINITY, 0}), "sinks[2] is inf");
-  REFUSE(rope_dim, 16, "rope_dim is 16, must be 0 to head_dim - 1, which is 15");
-  REFUSE(rope_dim, -1, "rope_dim is -1");
-  REFUSE(rope_dim, 4, "rope_dim is 4 and q_rope is NULL");
-  REFUSE(q_rope, p.desc.q, "rope_dim is 0 and q_rope is given");
-  REFUSE(page_indptr, ((int32_t[]){0, 1, 2}), "page_indptr is given and page_table is NULL");
-  REFUSE(last_page_len, ((int32_t[]){1, 1}), "last_page_len is given and page_indptr is NULL");
+  REFUSE(rope.dim, 16, "rope_dim is 16, must be 0 to head_dim - 1, which is 15");
+  REFUSE(rope.dim, -1, "rope_dim is -1");
+  REFUSE(rope.dim, 4, "rope_dim is 4 and q_rope is NULL");
+  REFUSE(rope.q, p.desc.q, "rope_dim is 0 and q_rope is given");
+  REFUSE(pages.indptr, ((int32_t[]){0, 1, 2}), "page_indptr is given and page_table is NULL");
+  REFUSE(pages.last_len, ((int32_t[]){1, 1}), "last_page_len is given and page_indptr is NULL");
   for (int i = 0; i < 2; i++) {
     int64_t far = i ? INT64_MIN : INT64_MAX / 2;
     REFUSE(q_batch_stride, far, i ? "q_batch_stride is -9223372036854775808, out of range" : "q_batch_stride is 4611");
@@ -160,23 +160,23 @@ TEST(wrong_lists_of_pages) {
                         .v = k,
                         .v_batch_stride = 3 * DIM,
                         .v_token_stride = DIM,
-                        .page_table = table,
-                        .page_indptr = indptr,
-                        .last_page_len = last,
-                        .page_keys = 3,
-                        .pages = 4}};
+                        .pages.table = table,
+                        .pages.indptr = indptr,
+                        .pages.last_len = last,
+                        .pages.keys = 3,
+                        .pages.count = 4}};
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-  REFUSE(page_keys, 0, "page_keys is 0, must be at least 1");
-  REFUSE(page_indptr, ((int32_t[]){0, 3, 1}), "page_indptr[1] is 3 and the next 1");
-  REFUSE(page_indptr, ((int32_t[]){-1, 1, 4}), "page_indptr[0] is -1");
-  REFUSE(last_page_len, ((int32_t[]){3, 4}), "last_page_len[1] is 4, must be 1 to page_keys, which is 3");
-  REFUSE(last_page_len, ((int32_t[]){0, 1}), "last_page_len[0] is 0");
+  REFUSE(pages.keys, 0, "page_keys is 0, must be at least 1");
+  REFUSE(pages.indptr, ((int32_t[]){0, 3, 1}), "page_indptr[1] is 3 and the next 1");
+  REFUSE(pages.indptr, ((int32_t[]){-1, 1, 4}), "page_indptr[0] is -1");
+  REFUSE(pages.last_len, ((int32_t[]){3, 4}), "last_page_len[1] is 4, must be 1 to page_keys, which is 3");
+  REFUSE(pages.last_len, ((int32_t[]){0, 1}), "last_page_len[0] is 0");
   table[3] = 4;
   refuse(&p.desc, &out, "page_table[1][2] is 4, must be 0 to 3");
   table[3] = 3;
-  p.desc.last_page_len = NULL;
+  p.desc.pages.last_len = NULL;
   p.desc.seq_lens = lens;
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   lens[0] = 4;
@@ -212,9 +212,9 @@ TEST(wrong_pages) {
                                 .v_token_stride = DIM,
                                 .v_head_stride = PAGE_KEYS * DIM,
                                 .seq_lens = lengths,
-                                .page_table_stride = ROW_PAGES,
-                                .page_keys = PAGE_KEYS,
-                                .pages = PAGES};
+                                .pages.table_stride = ROW_PAGES,
+                                .pages.keys = PAGE_KEYS,
+                                .pages.count = PAGES};
   static const struct {
     int32_t sequence, place, id, pages;
     const char *says; /* NULL: it is fine */
@@ -234,15 +234,15 @@ TEST(wrong_pages) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
     table[cases[i].sequence * ROW_PAGES + cases[i].place] = cases[i].id;
-    desc.page_table = table;
-    desc.pages = cases[i].pages;
+    desc.pages.table = table;
+    desc.pages.count = cases[i].pages;
     if (cases[i].says)
       refuse(&desc, &out, cases[i].says);
     else
       ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
   }
   int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
-  desc.page_table = table;
+  desc.pages.table = table;
   lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
   refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
   lengths[0] = 1;
@@ -254,7 +254,7 @@ TEST(wrong_pages) {
   refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
   lengths[0] = 1;
   desc.batch = 2;
-  desc.page_table_stride = 0; /* a table that sequences share */
+  desc.pages.table_stride = 0; /* a table that sequences share */
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   result_free(&r);
   munmap(k.map, k.map_bytes);
@@ -321,10 +321,10 @@ TEST(scales_must_be_above_0) {
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   const float wrong[] = {0, -1, NAN, INFINITY, -INFINITY, -0.0F};
-  p.desc.kv_scale_stride = 1;
+  p.desc.scales.head_stride = 1;
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-    REFUSE(k_scale, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
-    REFUSE(v_scale, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
+    REFUSE(scales.k, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
+    REFUSE(scales.v, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
   }
   result_free(&r);
   problem_free(&p);

@@ -47,8 +47,8 @@ TEST_RANGE(every_code, BANYAN_E4M3, BANYAN_I8 + 1) {
                                   .k = k,
                                   .v = v,
                                   .seq_lens = &lens,
-                                  .k_scale = &scales[0],
-                                  .v_scale = &scales[1]};
+                                  .scales.k = &scales[0],
+                                  .scales.v = &scales[1]};
     double value = is_number(dtype, code) ? value_of_code(dtype, (uint8_t)code) : NAN;
     EACH_TABLE(table) {
       result r = run(table, &desc);
@@ -160,9 +160,9 @@ TEST_LOOP(flashmla, 4) {
                                 .seq_lens = lens,
                                 .kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8};
   if (_i % 2) {
-    desc.page_table = table_of_pages;
-    desc.page_table_stride = MLA_PAGES;
-    desc.page_keys = MLA_PAGE;
+    desc.pages.table = table_of_pages;
+    desc.pages.table_stride = MLA_PAGES;
+    desc.pages.keys = MLA_PAGE;
   }
   banyan_attention_desc plain = desc;
   plain.kv_rows = BANYAN_KV_ROWS_PLAIN;
@@ -223,17 +223,17 @@ TEST_LOOP(scales_of_keys, 24) {
                                 .k_token_stride = KV_HEADS * row,
                                 .k_batch_stride = (int64_t)each * KV_HEADS * row,
                                 .seq_lens = lens,
-                                .kv_scale_stride = row / 4,
-                                .kv_scale_token_stride = KV_HEADS * row / 4,
-                                .kv_scale_batch_stride = (int64_t)each * KV_HEADS * row / 4};
+                                .scales.head_stride = row / 4,
+                                .scales.token_stride = KV_HEADS * row / 4,
+                                .scales.batch_stride = (int64_t)each * KV_HEADS * row / 4};
   desc.v_head_stride = row, desc.v_token_stride = desc.k_token_stride, desc.v_batch_stride = desc.k_batch_stride;
-  desc.k_scale = (const float *)((const char *)desc.k + row - 4);
-  desc.v_scale = (const float *)((const char *)desc.v + row - 4);
-  if (_i >= 12) desc.page_table = table_of_pages, desc.page_table_stride = PAGES, desc.page_keys = PAGE;
+  desc.scales.k = (const float *)((const char *)desc.k + row - 4);
+  desc.scales.v = (const float *)((const char *)desc.v + row - 4);
+  if (_i >= 12) desc.pages.table = table_of_pages, desc.pages.table_stride = PAGES, desc.pages.keys = PAGE;
   banyan_attention_desc plain = desc;
   plain.kv_dtype = BANYAN_F32;
   plain.k = same, plain.v = same + rows / 2 * dim;
-  plain.k_scale = plain.v_scale = NULL;
+  plain.scales.k = plain.scales.v = NULL;
   plain.k_head_stride = plain.v_head_stride = dim;
   plain.k_token_stride = plain.v_token_stride = KV_HEADS * dim;
   plain.k_batch_stride = plain.v_batch_stride = (int64_t)each * KV_HEADS * dim;
@@ -294,15 +294,15 @@ TEST_LOOP(far_and_stale_pages, 4) {
                                 .k_token_stride = DIM,
                                 .v_token_stride = DIM,
                                 .seq_lens = lens,
-                                .page_keys = PAGE,
-                                .page_table_stride = LISTED,
+                                .pages.keys = PAGE,
+                                .pages.table_stride = LISTED,
                                 .queries = sees_part ? &queries : NULL};
   EACH_TABLE(table) {
     result r[2];
     for (int far_too = 0; far_too < 2; far_too++) {
       desc.k = desc.v = pages[far_too];
       desc.k_batch_stride = desc.v_batch_stride = far_too ? far : near;
-      desc.page_table = ids[far_too];
+      desc.pages.table = ids[far_too];
       r[far_too] = run(table, &desc);
     }
     ck_assert_msg(isfinite(r[0].lse[0]) && r[0].lse[0] == r[1].lse[0], "%s: lse %g and %g", table->name,
@@ -369,16 +369,16 @@ TEST(refusals) {
   bad = p.desc;
   bad.kv_dtype = BANYAN_F16;
   refuse(&bad, &out, "k_scale is set, but kv_dtype is 2");
-  bad.k_scale = NULL;
+  bad.scales.k = NULL;
   refuse(&bad, &out, "v_scale is set");
   bad = p.desc;
-  bad.v_scale = not_finite;
-  bad.kv_scale_stride = 1;
+  bad.scales.v = not_finite;
+  bad.scales.head_stride = 1;
   refuse(&bad, &out, "v_scale[1] of KV head 1 is inf");
   bad = p.desc;
   bad.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
   refuse(&bad, &out, "have a scale beside them");
-  bad.k_scale = bad.v_scale = NULL;
+  bad.scales.k = bad.scales.v = NULL;
   refuse(&bad, &out, "v is not k");
   bad.v = NULL;
   bad.k_token_stride = 576;

@@ -87,10 +87,10 @@ TEST_LOOP(same_bits_with_pages, 4) {
   for (int32_t i = 0; i < pages; i++) table[i] = pages - 1 - i;
   problem_make(&p, 1, 4, 1, 24, 24, BANYAN_F32, BANYAN_F16, (int32_t[]){KEYS}, 1);
   banyan_attention_desc desc = p.desc;
-  desc.page_table = table;
-  desc.page_table_stride = pages;
-  desc.page_keys = keys;
-  desc.pages = pages;
+  desc.pages.table = table;
+  desc.pages.table_stride = pages;
+  desc.pages.keys = keys;
+  desc.pages.count = pages;
   desc.k_batch_stride = keys * desc.k_token_stride;
   desc.v_batch_stride = keys * desc.v_token_stride;
   check_all_counts(&desc);
@@ -243,15 +243,15 @@ TEST_LOOP(stack_is_as_promised, 6) {
   random_state = (uint64_t)_i + 90;
   problem p;
   problem_make(&p, 1, HEADS, 1, 576, 512, BANYAN_F32, (banyan_dtype)(BANYAN_F32 + _i), (int32_t[]){KEYS}, 1);
-  p.desc.page_table = table;
+  p.desc.pages.table = table;
   p.desc.seq_lens = &length;
   for (int i = 0; i < 2; i++) {
-    p.desc.page_keys = page_keys[i];
-    p.desc.pages = KEYS / page_keys[i];
-    p.desc.page_table_stride = LONG / page_keys[i];
+    p.desc.pages.keys = page_keys[i];
+    p.desc.pages.count = KEYS / page_keys[i];
+    p.desc.pages.table_stride = LONG / page_keys[i];
     p.desc.k_batch_stride = page_keys[i] * p.desc.k_token_stride;
     p.desc.v_batch_stride = page_keys[i] * p.desc.v_token_stride;
-    for (int32_t at = 0; at < LONG; at++) table[at] = at % p.desc.pages;
+    for (int32_t at = 0; at < LONG; at++) table[at] = at % p.desc.pages.count;
     run_on_promised_stack(&p.desc);
   }
   problem_free(&p);

@@ -192,10 +192,10 @@ static times measure(const shape *s, int rounds, int32_t threads, bool portable)
   int32_t *list = s->listed > 0 ? list_keys(s) : NULL;
   if (list) {
     lengths[0] = s->listed;
-    desc.page_table = list;
-    desc.page_table_stride = s->listed;
-    desc.page_keys = 1;
-    desc.pages = s->keys;
+    desc.pages.table = list;
+    desc.pages.table_stride = s->listed;
+    desc.pages.keys = 1;
+    desc.pages.count = s->keys;
     desc.k_batch_stride = desc.k_token_stride;
     desc.v_batch_stride = desc.v_token_stride;
   }

@@ -252,14 +252,14 @@ static void place_keys(const sequences *s, int32_t rank, shard *made) {
   desc->v_batch_stride = s->kv_heads * desc->v_head_stride;
   desc->seq_lens = by_last && paged ? NULL : made->lens;
   if (!paged) return;
-  desc->page_table = made->pages;
-  desc->page_keys = page_keys;
-  desc->pages = pool;
+  desc->pages.table = made->pages;
+  desc->pages.keys = page_keys;
+  desc->pages.count = pool;
   if (list)
-    desc->page_indptr = made->indptr;
+    desc->pages.indptr = made->indptr;
   else
-    desc->page_table_stride = most;
-  if (by_last) desc->last_page_len = made->last;
+    desc->pages.table_stride = most;
+  if (by_last) desc->pages.last_len = made->last;
 }
 
 static void place_queries(const sequences *s, shard *made) {
@@ -278,11 +278,11 @@ static void place_queries(const sequences *s, shard *made) {
   desc->q = made->nope;
   desc->q_head_stride = plain;
   desc->q_batch_stride = (int64_t)s->heads * plain;
-  desc->rope_dim = s->rope_dim;
+  desc->rope.dim = s->rope_dim;
   if (s->rope_dim == 0) return;
-  desc->q_rope = made->rope;
-  desc->q_rope_head_stride = s->rope_dim;
-  desc->q_rope_batch_stride = (int64_t)s->heads * s->rope_dim;
+  desc->rope.q = made->rope;
+  desc->rope.head_stride = s->rope_dim;
+  desc->rope.batch_stride = (int64_t)s->heads * s->rope_dim;
 }
 
 static void shard_make(const sequences *s, int32_t rank, shard *made) {
@@ -379,8 +379,8 @@ TEST_RANDOM(queries_do_not_change_each_other, 40) {
       if (s.causal) queries.query_start = start;
       desc.queries = &queries;
       desc.q = (const char *)desc.q + (size_t)(t * desc.q_batch_stride) * element_bytes(s.q_dtype);
-      if (desc.q_rope)
-        desc.q_rope = (const char *)desc.q_rope + (size_t)(t * desc.q_rope_batch_stride) * element_bytes(s.q_dtype);
+      if (desc.rope.q)
+        desc.rope.q = (const char *)desc.rope.q + (size_t)(t * desc.rope.batch_stride) * element_bytes(s.q_dtype);
       banyan_partial_init(&out, one, BANYAN_F32, one_lse, BANYAN_F32, s.heads, s.value_dim);
       ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
       ck_assert_msg(memcmp(one, row_of(all, &s, t, 0), (size_t)(s.heads * s.value_dim) * 4) == 0 &&

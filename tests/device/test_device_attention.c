@@ -371,7 +371,7 @@ END_TEST
 
 /* As far as its page table goes. */
 static void lengthen(banyan_attention_desc *desc) {
-  if (!desc->page_table) desc->keys_max = 1 << 17;
+  if (!desc->pages.table) desc->keys_max = 1 << 17;
 }
 
 /* Sequences that might be long make grids as large as they may be. */

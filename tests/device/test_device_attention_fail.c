@@ -72,10 +72,10 @@ static void spoil_page(attention_task *task, int32_t id) {
     problem_shard_make(&random, &set->shape, set->q, &set->shards[r]);
   }
   problem_shard *shard = &set->shards[1];
-  int32_t b = set->shape.batch - 1, row_pages = (int32_t)shard->desc.page_table_stride;
+  int32_t b = set->shape.batch - 1, row_pages = (int32_t)shard->desc.pages.table_stride;
   int32_t length = shard->lengths[b] = shard->lengths[b] > 0 ? shard->lengths[b] : 1,
           place = (length - 1) / WRONG_PAGE_KEYS;
-  int32_t wrong = shard->pages[b * row_pages + place] = id < 0 ? id : (int32_t)shard->desc.pages;
+  int32_t wrong = shard->pages[b * row_pages + place] = id < 0 ? id : (int32_t)shard->desc.pages.count;
   snprintf(task->wrong, sizeof task->wrong, "page_table[%d][%d] is %d", b, place, wrong);
   if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* of no key */
 }
@@ -106,11 +106,11 @@ static void attend_beyond_on_host(world_rank *self) {
     int32_t b = set->shape.batch - 1, place = (shard->lengths[b] - 1) / WRONG_PAGE_KEYS;
     char named[96];
     snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place,
-             (int32_t)shard->desc.pages - 1);
+             (int32_t)shard->desc.pages.count - 1);
     banyan_status status = banyan_start(op);
     world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named),
                 "status %d, %s is not in: %s", status, named, banyan_last_error());
-    shard->pages[b * shard->desc.page_table_stride + place] = 0;
+    shard->pages[b * shard->desc.pages.table_stride + place] = 0;
   }
   if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
   world_ok(self, banyan_barrier(self->comm), "barrier");
@@ -140,13 +140,13 @@ static void spoil_head_dim(banyan_attention_desc *desc) { desc->head_dim = desc-
 static void spoil_value_dim(banyan_attention_desc *desc) { desc->value_dim = 32; }
 static void spoil_alignment(banyan_attention_desc *desc) { desc->k = (const char *)desc->k + 2; }
 static void spoil_stride(banyan_attention_desc *desc) { desc->v_head_stride += 4; }
-static void spoil_pages(banyan_attention_desc *desc) { desc->page_table = desc->seq_lens, desc->page_keys = 0; }
-static void spoil_page_keys(banyan_attention_desc *desc) { desc->page_keys = 16; }
+static void spoil_pages(banyan_attention_desc *desc) { desc->pages.table = desc->seq_lens, desc->pages.keys = 0; }
+static void spoil_page_keys(banyan_attention_desc *desc) { desc->pages.keys = 16; }
 static void spoil_table(banyan_attention_desc *desc) {
-  desc->page_table = desc->seq_lens, desc->page_table_stride = 2, desc->page_keys = 16, desc->batch = 2,
+  desc->pages.table = desc->seq_lens, desc->pages.table_stride = 2, desc->pages.keys = 16, desc->batch = 2,
   desc->keys_max = 33;
 }
-static void spoil_page_count(banyan_attention_desc *desc) { desc->pages = 7; }
+static void spoil_page_count(banyan_attention_desc *desc) { desc->pages.count = 7; }
 static void spoil_lengths(banyan_attention_desc *desc) { desc->seq_lens = NULL; }
 
 static const refusal refusals_of_devices[] = {

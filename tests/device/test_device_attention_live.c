@@ -126,10 +126,10 @@ static void draw(task *task, int32_t rank, int round) {
 
 /* Sequences whose tokens a mask leaves out, or that have none, get pages that would be refused: no key is read. */
 static void spoil_pages(const task *task, shard *one) {
-  for (int32_t b = 0; b < task->shape.batch && one->of.desc.page_table; b++) {
+  for (int32_t b = 0; b < task->shape.batch && one->of.desc.pages.table; b++) {
     int32_t token = task->several ? one->starts[b] : b, end = task->several ? one->starts[b + 1] : b + 1;
     while (task->has_mask && token < end && !one->mask[token]) token++;
-    int32_t *page = &one->of.pages[b * one->of.desc.page_table_stride];
+    int32_t *page = &one->of.pages[b * one->of.desc.pages.table_stride];
     if ((*page < 0) != (token == end)) *page = -1 - *page;
   }
 }

@@ -58,16 +58,16 @@ static void ask(world_random *random, query_task *made, int32_t nranks) {
 
 static void list_pages(query_extra *extra, banyan_attention_desc *desc) {
   for (int32_t b = 0; b < desc->batch; b++) {
-    const int32_t pages = (desc->seq_lens[b] + desc->page_keys - 1) / desc->page_keys;
+    const int32_t pages = (desc->seq_lens[b] + desc->pages.keys - 1) / desc->pages.keys;
     for (int32_t i = 0; i < pages; i++)
-      extra->list[extra->indptr[b] + i] = desc->page_table[b * desc->page_table_stride + i];
+      extra->list[extra->indptr[b] + i] = desc->pages.table[b * desc->pages.table_stride + i];
     extra->indptr[b + 1] = extra->indptr[b] + pages;
-    extra->last[b] = pages ? desc->seq_lens[b] - (pages - 1) * desc->page_keys : 0;
+    extra->last[b] = pages ? desc->seq_lens[b] - (pages - 1) * desc->pages.keys : 0;
   }
-  desc->page_table = extra->list;
-  desc->page_table_stride = 0;
-  desc->page_indptr = extra->indptr;
-  desc->last_page_len = extra->last;
+  desc->pages.table = extra->list;
+  desc->pages.table_stride = 0;
+  desc->pages.indptr = extra->indptr;
+  desc->pages.last_len = extra->last;
 }
 
 /* The last columns of q move to memory of their own, and what they leave is NaN. */
@@ -81,10 +81,10 @@ static uint16_t *split_queries(attention_set *set, int32_t nranks, int32_t dim) 
   }
   for (int32_t r = 0; r < nranks; r++) {
     banyan_attention_desc *desc = &set->shards[r].desc;
-    desc->rope_dim = dim;
-    desc->q_rope = rope;
-    desc->q_rope_head_stride = dim;
-    desc->q_rope_batch_stride = shape->heads * dim;
+    desc->rope.dim = dim;
+    desc->rope.q = rope;
+    desc->rope.head_stride = dim;
+    desc->rope.batch_stride = shape->heads * dim;
   }
   return rope;
 }
@@ -101,7 +101,7 @@ static query_task *query_task_make(int32_t nranks, uint64_t seed) {
     banyan_attention_desc *desc = &set->shards[r].desc;
     desc->soft_cap = cap;
     desc->sinks = made->extra[0].sinks; /* they count on the first rank alone */
-    if (desc->page_table) list_pages(&made->extra[r], desc);
+    if (desc->pages.table) list_pages(&made->extra[r], desc);
   }
   for (int32_t h = 0; h < set->shape.heads; h++)
     made->extra[0].sinks[h] = h % 4 == 3 ? -INFINITY : 0.3f * (float)(h % 7);
@@ -139,9 +139,9 @@ static void use_tables(query_task *made) {
   attention_set *set = &made->task->sets[0];
   for (int32_t r = 0; r < made->task->nranks; r++) {
     banyan_attention_desc *desc = &set->shards[r].desc;
-    if (!desc->page_table) continue;
-    desc->page_table = set->shards[r].pages;
-    desc->page_table_stride = (set->shape.keys_max + desc->page_keys - 1) / desc->page_keys;
+    if (!desc->pages.table) continue;
+    desc->pages.table = set->shards[r].pages;
+    desc->pages.table_stride = (set->shape.keys_max + desc->pages.keys - 1) / desc->pages.keys;
   }
 }
 
@@ -184,7 +184,7 @@ static void check(query_task *made) {
                     "window %d, block %d, tree %d",
                     r, made->task->nranks, row, error, set->shape.batch, set->shape.heads, set->shape.kv_heads,
                     set->shape.head_dim, set->shape.page_keys, (double)set->shards[0].desc.soft_cap,
-                    set->shards[0].desc.rope_dim, made->extra[0].queries.window, made->extra[0].queries.key_block,
+                    set->shards[0].desc.rope.dim, made->extra[0].queries.window, made->extra[0].queries.key_block,
                     made->extra[0].queries.tree_mask != NULL);
     }
 }
@@ -266,16 +266,16 @@ static token_task *token_task_make(uint64_t seed) {
   desc->queries = &made->queries;
   desc->soft_cap = random_one_in(&random, 2) ? 3 : 0;
   /* Contiguous keys become pages of a size that divides the room of a sequence. */
-  for (int32_t keys = 1; keys <= shape->keys_max && desc->page_keys == 0; keys++)
-    if (shape->keys_max % keys == 0 && shape->kv_heads == 1 && random_one_in(&random, 3)) desc->page_keys = keys;
-  if (desc->page_keys > 0) {
-    const int32_t each = shape->keys_max / desc->page_keys;
+  for (int32_t keys = 1; keys <= shape->keys_max && desc->pages.keys == 0; keys++)
+    if (shape->keys_max % keys == 0 && shape->kv_heads == 1 && random_one_in(&random, 3)) desc->pages.keys = keys;
+  if (desc->pages.keys > 0) {
+    const int32_t each = shape->keys_max / desc->pages.keys;
     for (int32_t i = 0; i < shape->batch * each; i++) made->pages[i] = i;
-    desc->page_table = made->pages;
-    desc->page_table_stride = each;
-    desc->k_batch_stride = desc->page_keys * desc->k_token_stride;
-    desc->v_batch_stride = desc->page_keys * desc->v_token_stride;
-    desc->pages = shape->batch * each;
+    desc->pages.table = made->pages;
+    desc->pages.table_stride = each;
+    desc->k_batch_stride = desc->pages.keys * desc->k_token_stride;
+    desc->v_batch_stride = desc->pages.keys * desc->v_token_stride;
+    desc->pages.count = shape->batch * each;
   }
   const size_t rows = (size_t)(wide.batch * shape->heads), values = rows * (size_t)shape->value_dim;
   made->values = calloc(values, sizeof(float));
@@ -325,7 +325,7 @@ static void check_tokens(const token_task *made) {
     }
     ck_assert_msg(good, "row %d of %d: lse %g and on the host %g; %d x %d/%d x %d, pages of %d, window %d, tree %d",
                   row, made->queries.tokens * shape->heads, (double)made->lse[row], (double)made->host_lse[row],
-                  shape->batch, shape->heads, shape->kv_heads, shape->head_dim, made->shard.desc.page_keys,
+                  shape->batch, shape->heads, shape->kv_heads, shape->head_dim, made->shard.desc.pages.keys,
                   made->queries.window, made->queries.tree_mask != NULL);
   }
 }
@@ -356,7 +356,7 @@ static void refuse(world_rank *self) {
     banyan_attention_desc desc = good;
     banyan_queries asked = queries;
     desc.queries = &asked;
-    if (i == 0) desc.rope_dim = 4, desc.q_rope = desc.q, desc.q_rope_batch_stride = desc.q_rope_head_stride = 64;
+    if (i == 0) desc.rope.dim = 4, desc.rope.q = desc.q, desc.rope.batch_stride = desc.rope.head_stride = 64;
     if (i == 1) asked.key_block = 4, asked.key_stride = 3;
     if (i == 3) asked.key_block = 4, asked.key_stride = 8, asked.key_pattern = pattern, asked.key_pattern_len = 1;
     if (i == 2) desc.kv_dtype = desc.q_dtype == BANYAN_F16 ? BANYAN_BF16 : BANYAN_F16;

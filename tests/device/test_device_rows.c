@@ -104,9 +104,9 @@ static banyan_attention_desc describe(rows_task *made, int32_t rank) {
     desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
     return desc;
   }
-  desc.k_scale = made->scales;
-  desc.v_scale = made->scales + 4;
-  desc.kv_scale_stride = made->kv_heads > 1;
+  desc.scales.k = made->scales;
+  desc.scales.v = made->scales + 4;
+  desc.scales.head_stride = made->kv_heads > 1;
   return desc;
 }
 

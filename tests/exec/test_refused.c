@@ -205,11 +205,11 @@ static void decode_make(decode *made, int32_t dim) {
                                        .v_batch_stride = PAGE * dim,
                                        .v_token_stride = dim,
                                        .seq_lens = made->lens,
-                                       .page_table = made->table,
-                                       .page_table_stride = PAGES,
-                                       .page_keys = PAGE,
-                                       .pages = PAGES,
-                                       .k_scale = &made->k_scale,
+                                       .pages.table = made->table,
+                                       .pages.table_stride = PAGES,
+                                       .pages.keys = PAGE,
+                                       .pages.count = PAGES,
+                                       .scales.k = &made->k_scale,
                                        .queries = &made->queries};
 }
 
@@ -226,7 +226,7 @@ static const char *spoil(decode *call, int argument) {
   case 7: return call->desc.k = NULL, "k is NULL";
   case 8: return call->desc.heads = 0, "heads is 0";
   case 9: return call->to.base = (banyan_base)0, "base";
-  case 10: return call->desc.page_table_stride = PAGES - 1, "page_table_stride of 2";
+  case 10: return call->desc.pages.table_stride = PAGES - 1, "page_table_stride of 2";
   case 11:
     call->to.values_dtype = BANYAN_E4M3, call->to.values_scale = &call->out_scale, call->out_scale = -1;
     return "values_scale";

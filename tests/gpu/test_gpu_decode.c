@@ -99,7 +99,7 @@ static banyan_attention_desc describe(const gpu_rank *self, const set *set, cons
   desc.k = memory->k;
   desc.v = set->shape.latent ? memory->k : memory->v;
   desc.seq_lens = memory->lengths;
-  if (desc.page_table) desc.page_table = memory->pages;
+  if (desc.pages.table) desc.pages.table = memory->pages;
   desc.stream = self->stream;
   return desc;
 }
