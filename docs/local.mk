@@ -12,6 +12,7 @@ nobase_dist_doc_DATA += \
   %D%/gpu-results/README.md \
   %D%/integration.md \
   %D%/migration.md \
+  %D%/numbers.md \
   %D%/observability.md \
   %D%/options.md \
   %D%/performance.md \

@@ -44,6 +44,29 @@ extern "C" {
  *   the struct lacks counts as zero. One that the library does not know must be zero, or the call is
  *   BANYAN_ERR_ARGUMENT. */
 
+/* ---- status ---------------------------------------------------------------------------------------------------- */
+
+/* Returns "0.1.0": the version of the library that runs, not of the header compiled against. Static. */
+const char *banyan_version(void);
+
+/* The outcome of a call. */
+typedef enum banyan_status {
+  BANYAN_OK = 0,
+  BANYAN_ERR_ARGUMENT,    /* an argument is wrong, and this rank sent nothing. Whether the communicator remains usable,
+                           * "Errors" says */
+  BANYAN_ERR_MEMORY,      /* out of memory, or a message larger than the arena allows */
+  BANYAN_ERR_SYSTEM,      /* the operating system refused something */
+  BANYAN_ERR_UNSUPPORTED, /* not on this machine or not in this build */
+  BANYAN_ERR_DATA,        /* statistics that no row has: a d below 0, or NaN or +inf not declared to mean an empty row.
+                           * Or a row of the result that out->stats_dtype cannot hold */
+  BANYAN_ERR_STATE,       /* a call in the wrong order */
+  BANYAN_ERR_BOOTSTRAP,   /* ranks could not find or authenticate each other */
+  BANYAN_ERR_TIMEOUT,     /* the deadline passed; banyan_comm_failed_rank() names the rank that was waited for */
+  BANYAN_ERR_PEER,        /* a rank died, left, or refused its call */
+  BANYAN_ERR_MISMATCH,    /* ranks called with different shapes, dtypes, algorithms or in different order */
+  BANYAN_ERR_ABORTED      /* banyan_comm_abort() was called, here or on another rank */
+} banyan_status;
+
 /* Errors.
  *
  * - Every call that can fail returns a banyan_status, and writes its results only on BANYAN_OK. banyan_last_error() is
@@ -63,98 +86,6 @@ extern "C" {
  *   unless its planning fails, and that of a start. A rank whose peers do not refuse the same calls
  *   banyan_comm_abort(), which ends them at once.
  * - An operation before that of a death or of bad data completes on each rank that has all it needs. */
-
-/* Threads.
- *
- * One thread at a time may use a communicator and its operations. banyan_comm_abort() alone may be called from any
- * thread. Different communicators are independent. The child of a fork may free its copies of operations and destroy
- * those of communicators, which neither its parent nor its peers notice. Its other calls on them return
- * BANYAN_ERR_STATE, and banyan_comm_abort() does nothing. */
-
-/* Devices.
- *
- * A communicator has a device if its banyan_comm_config names one.
- *
- * - Memory. Collectives take memory that the device can read and write, from wherever it comes. It is not shared with
- *   peers; only the arenas are. If the driver says that the device does not reach its first byte, the call is
- *   BANYAN_ERR_ARGUMENT and names the field. This is so for plain host memory, unless devices share the page tables of
- *   the machine, and for another device without peer access. Allocations that were accepted once are remembered.
- * - Streams. Collectives are ordered on a stream, return at once and synchronise nothing. A barrier holds the stream,
- *   not the caller, until the streams of all ranks have come to it.
- * - Graphs. The first call of a shape, and each *_init, waits for the other ranks, and allocates. Every later call
- *   may be captured in a graph, which may be replayed as often as all ranks do so alike. The runs of a communicator
- *   come in the same order on all ranks, and in order on each; on several streams the caller must see to that.
- * - Errors of runs arrive later, at banyan_comm_status(). All runs of this rank have ended before
- *   banyan_comm_destroy().
- * - Several communicators. Drivers may wait for all kernels of the process when memory is freed or kernels are
- *   loaded. So a thread makes or destroys a communicator, or makes a first call of a shape, only while no kernel of the
- *   process waits for one that this thread has yet to launch for another communicator.
- * - Several nodes. If ranks are on nodes whose devices share no memory, each such communicator has one thread of the
- *   library, which exchanges data between nodes. There the collectives other than combines move host memory, and return
- *   when they are done. */
-
-/* Numbers.
- *
- * - m on output. With BANYAN_STATS_MAX_SUM an output's m is not the maximum logit. In base 2 it is a whole number
- *   that is no less than it, as far as the lse or m that went in tells; in base e it is that number times ln 2. So
- *   rescaling is exact. d is relative to m: in (0.5, 1] for a rank that gave an lse, and the sum over ranks. Where the
- *   type of statistics rounds m, d makes up for it. Where d would leave the range of the type, its power of two goes
- *   into m. Beside numerators of f16 or of eight bits, d is at most 1.
- * - Rows that a type cannot hold. An lse or m beyond the type's largest number (65504 for f16) is one. An m where the
- *   numbers of the type lie further apart than d can make up for is another: this may happen for |m| above 16384 in f16
- *   and bf16, and above 2048 in bf16 beside numerators of f16 or eight bits, and mostly does above 65536 in bf16. The
- *   call is then BANYAN_ERR_DATA on that rank and names the row. All other rows are right, on all ranks, and the
- *   communicator remains usable; on devices it ends, at banyan_comm_status(). An lse that the type merely rounds is no
- *   error.
- * - Large logits. From |lse| or |m| = 1.6e7 in base 2 (1.1e7 in base e), f32 holds whole numbers alone. Such logits
- *   count as what f32 holds of them, so weights there are wrong by up to a power of two or more. Such an m comes out
- *   rounded to its type, with the d that it has; masks such as -1e30 or -FLT_MAX come out as they went in. Beyond
- *   3.4e38 in base 2 all count as 3.4e38.
- * - Small weights. A row may count as 0 if its weight is below 2^-46 of the largest.
- * - Large values. n is formed in f32 and is d times as large as the result, where d is up to the number of ranks. So
- *   normalised values near 3.4e38 on two ranks become infinite.
- * - Eight bits. A value is what memory holds times its scale, and is written as the value over the scale, rounded to
- *   nearest even. Beyond the largest finite number (448 for e4m3, 57344 for e5m2) it becomes that number, infinities
- *   too, and nothing counts it. NaN stays NaN.
- * - Lossy wires. They round with one rank too. A normalised value travels as d times itself, with d in (0.5, 1]. If
- *   that is finite and beyond the largest number of the type (65504 for f16), it becomes this number, and is counted in
- *   banyan_op_info. On an f16 wire, values up to 65504 therefore never saturate, those from 131008 on always do, and
- *   what saturates comes out as 65504 / d. Small values keep an absolute precision: 2^-24 below 2^-13 on an f16 wire,
- *   and 2^-133 below 2^-125 on a bf16 wire. An e4m3 wire has a scale for each 32 values of a row, so none below 3.1e38
- *   saturates. Those below 2^-13 of the largest of the 32 keep an absolute precision of 2^-17 of it, or of 2^-135, and
- *   infinities become NaN. Where d cannot be moved into m (d below 2^-126, or |m| of 2^23 or more), all this holds for
- *   numerators instead.
- * - Error. A row's normalised values differ from the exact ones by at most e A, as lengths of vectors, and each value
- *   by R times the absolute precision more. A is the length of the mean of |v| over ranks by weight.
- *   e = 2e-6 + (u + 2^-23) R, where u is 0 for an f32 wire, 2^-11 for f16 and 2^-8 for bf16. For e4m3, whose u is 2^-4,
- *   (18/17)^R - 1 stands for u R: 5.9 % for one rounding, 12 % for two. The rounding to the output's type comes on top.
- *   R is how often a value is rounded on its way; banyan_op_info has it. In canonical order R is 1 + ceil(log2 p) with
- *   p ranks. In the plan's order it is 1 for oneshot, 2 for twoshot, about log2 p for recursive, one more than its
- *   depth for a tree, and p for ring and tree_chain.
- *   docs/algorithms.md has the table. */
-
-/* ---- status ---------------------------------------------------------------------------------------------------- */
-
-/* Returns "0.1.0": the version of the library that runs, not of the header compiled against. Static. */
-const char *banyan_version(void);
-
-/* The outcome of a call. */
-typedef enum banyan_status {
-  BANYAN_OK = 0,
-  BANYAN_ERR_ARGUMENT,    /* an argument is wrong, and this rank sent nothing. Whether the communicator remains usable,
-                           * "Errors" says */
-  BANYAN_ERR_MEMORY,      /* out of memory, or a message larger than the arena allows */
-  BANYAN_ERR_SYSTEM,      /* the operating system refused something */
-  BANYAN_ERR_UNSUPPORTED, /* not on this machine or not in this build */
-  BANYAN_ERR_DATA,        /* statistics that no row has: a d below 0, or NaN or +inf not declared to mean an empty row.
-                           * Or a row of the result that out->stats_dtype cannot hold: see "Numbers" */
-  BANYAN_ERR_STATE,       /* a call in the wrong order */
-  BANYAN_ERR_BOOTSTRAP,   /* ranks could not find or authenticate each other */
-  BANYAN_ERR_TIMEOUT,     /* the deadline passed; banyan_comm_failed_rank() names the rank that was waited for */
-  BANYAN_ERR_PEER,        /* a rank died, left, or refused its call */
-  BANYAN_ERR_MISMATCH,    /* ranks called with different shapes, dtypes, algorithms or in different order */
-  BANYAN_ERR_ABORTED      /* banyan_comm_abort() was called, here or on another rank */
-} banyan_status;
 
 /* Returns "timeout" for BANYAN_ERR_TIMEOUT and so on; never NULL. Static. */
 const char *banyan_status_string(banyan_status status);
@@ -216,7 +147,12 @@ void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
 
 /* ---- communicator ------------------------------------------------------------------------------------------------ */
 
-/* A communicator: ranks that call collectives together. */
+/* A communicator: ranks that call collectives together.
+ *
+ * One thread at a time may use a communicator and its operations. banyan_comm_abort() alone may be called from any
+ * thread. Different communicators are independent. The child of a fork may free its copies of operations and destroy
+ * those of communicators, which neither its parent nor its peers notice. Its other calls on them return
+ * BANYAN_ERR_STATE, and banyan_comm_abort() does nothing. */
 typedef struct banyan_comm banyan_comm;
 
 /* Settings of a communicator. */
@@ -293,6 +229,28 @@ void banyan_on_wait(int (*check)(void *context), void *context);
  *   a member; the first call then reports it. */
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
 
+/* Devices.
+ *
+ * A communicator has a device if its banyan_comm_config names one.
+ *
+ * - Memory. Collectives take memory that the device can read and write, from wherever it comes. It is not shared with
+ *   peers; only the arenas are. If the driver says that the device does not reach its first byte, the call is
+ *   BANYAN_ERR_ARGUMENT and names the field. This is so for plain host memory, unless devices share the page tables of
+ *   the machine, and for another device without peer access. Allocations that were accepted once are remembered.
+ * - Streams. Collectives are ordered on a stream, return at once and synchronise nothing. A barrier holds the stream,
+ *   not the caller, until the streams of all ranks have come to it.
+ * - Graphs. The first call of a shape, and each *_init, waits for the other ranks, and allocates. Every later call
+ *   may be captured in a graph, which may be replayed as often as all ranks do so alike. The runs of a communicator
+ *   come in the same order on all ranks, and in order on each; on several streams the caller must see to that.
+ * - Errors of runs arrive later, at banyan_comm_status(). All runs of this rank have ended before
+ *   banyan_comm_destroy().
+ * - Several communicators. Drivers may wait for all kernels of the process when memory is freed or kernels are
+ *   loaded. So a thread makes or destroys a communicator, or makes a first call of a shape, only while no kernel of the
+ *   process waits for one that this thread has yet to launch for another communicator.
+ * - Several nodes. If ranks are on nodes whose devices share no memory, each such communicator has one thread of the
+ *   library, which exchanges data between nodes. There the collectives other than combines move host memory, and return
+ *   when they are done. */
+
 /* Sets the stream (a cudaStream_t of the communicator's device) of calls that name none: allgather, shift, broadcast,
  * barrier, and combines whose desc.stream is NULL. NULL, as at first: the device's default stream. Persistent
  * operations keep the stream of when they were made. Local, not compared. */
@@ -320,7 +278,8 @@ banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* Types of numbers in memory and on the wire. E4M3 and E5M2 are the eight-bit floats of OCP (e4m3fn: no infinity,
  * largest 448; e5m2: largest 57344). They and I8 serve values and keys, never statistics. As a wire, E4M3 has a
- * power-of-two scale for each 32 values of a row. */
+ * power-of-two scale for each 32 values of a row. Values beyond the largest number of an eight-bit type become that
+ * number, rounded to nearest even as all others; NaN stays NaN. */
 typedef enum banyan_dtype {
   BANYAN_F32 = 1,
   BANYAN_F16,
@@ -333,7 +292,9 @@ typedef enum banyan_dtype {
 /* Values of a row: normalised (o = n / d, what attention kernels usually return) or the numerator n itself. */
 typedef enum banyan_values { BANYAN_VALUES_NORMALISED = 1, BANYAN_VALUES_NUMERATOR } banyan_values;
 
-/* Statistics of a row: lse = m + log d in one array, or m and d in two. See "Numbers" for what m is on output. */
+/* Statistics of a row: lse = m + log d in one array, or m and d in two. On output m is a whole number in base 2 (in
+ * base e, that times ln 2) that is no less than the maximum logit, so that rescaling is exact. A row whose lse or m the type
+ * cannot hold is BANYAN_ERR_DATA on that rank, with the number of the row; all other rows are right. */
 typedef enum banyan_stats { BANYAN_STATS_LSE = 1, BANYAN_STATS_MAX_SUM } banyan_stats;
 
 /* Base of the logarithm and the exponentials: natural (FlashAttention, FlashMLA) or 2 (FlashInfer). */
@@ -482,7 +443,8 @@ typedef struct banyan_combine_desc {
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
   banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, for which
                       * banyan_device_combine_init() gives BANYAN_ERR_UNSUPPORTED. Statistics always travel as f32. A
-                      * lossy wire rounds with one rank too. 0: BANYAN_F32 */
+                      * lossy wire rounds with one rank too, and an F16 wire saturates: values up to 65504 never, from
+                      * 131008 on always; banyan_op_info counts them. 0: BANYAN_F32 */
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
@@ -505,7 +467,12 @@ typedef struct banyan_combine_desc {
  * A call plans for a class of tokens: the least power of two that holds them. Calls of one class share a plan, so
  * another number of tokens takes no barrier and allocates nothing. With BANYAN_ORDER_PLAN the bits of a row may depend
  * on the class; within it they do not depend on the number, unless tokens are scattered. banyan_comm_describe() counts
- * plans. */
+ * plans.
+ *
+ * A row's values differ from the exact ones by at most e A, as lengths of vectors, where A is the mean of |v| over
+ * ranks by weight and e = 2e-6 + (u + 2^-23) R. u is the rounding of the wire (F32: 0, F16: 2^-11, BF16: 2^-8), R how
+ * often it rounds (banyan_op_info). The rounding to the output's type comes on top. A row may count as 0 if its weight
+ * is below 2^-46 of the largest. docs/numbers.md has E4M3, large logits and values, and where each type ends. */
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out);
 
@@ -596,7 +563,7 @@ typedef struct banyan_op_info {
   uint64_t plan_hash;           /* covers all that decides what runs; identical on all ranks */
   uint64_t bytes_between_nodes; /* part of bytes_sent: to ranks of other nodes, as given to the network */
   uint64_t roundings; /* how often a value is rounded to a lossy wire on its way from a rank into the result, at most:
-                             * R in "Numbers". 0 for an f32 wire */
+                             * R in the bound of banyan_combine(). 0 for an f32 wire */
   uint64_t saturated; /* finite values that this rank gave in the last run and its wire cannot hold: they became
                              * the largest that it can. BANYAN_NOT_COUNTED for a lossy wire on a device: a run
                              * there may still be under way, or be replayed by a graph, so that none is the last */

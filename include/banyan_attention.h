@@ -98,22 +98,11 @@ typedef struct banyan_q_rope {
  * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. A head
  * stride of 0 gives all heads the same rows, and a batch stride of 0 all sequences.
  *
- * Error on the host, against real numbers over what memory holds. Let e = 2^-24 (640 + (head_dim + 8) s + 8 soft_cap),
- * where s is the largest scale * sum |q_i k_i| of a key that the row sees. An lse is off by at most e + 2^-23 |lse|,
- * and a row's values by at most 2 e A, as lengths of vectors, where A is the mean of |v| by weight. The rounding to the
- * output's type comes on top, and a weight below 2^-125 of the row's largest, its sink included, counts as 0. Random
- * rows with s up to 100 are found within 4e-6 A. docs/devices-predicted.md has devices.
- *
- * Range. Below, a logit is in base 2: scale * log2(e) * q.k, times k_scale.
- * - Logits. On the host q.k is summed with the scale in q where the scale is below 1. So a logit overflows alone: one
- *   above 3.4e38, or a sum on the way to it, makes the row NaN. A key whose logit is below -3.4e38 counts as absent.
- * - Values. On the host a row overflows where its result does: at 3.4e38, less a rounding. Where a logit is beyond
- *   +-2^29, sums of 512 values must stay below that too. Values below 2^-116 in a column beside larger ones of 2^118 or
- *   more lose precision.
- * - Infinite values. A column with one is infinite or NaN: NaN with infinities of both signs, and where the key's
- *   weight vanishes beside others (below 2^-125 of the largest). Over ranks likewise.
- * - Devices. Sums are in f32 there: q.k before the scale, and values over all keys by weights up to 1. Either makes the
- *   row infinite or NaN where it passes 3.4e38. */
+ * Error on the host: an lse is off by at most e + 2^-23 |lse|, and a row's values by at most 2 e A, as lengths of
+ * vectors, where A is the mean of |v| by weight. e is 2^-24 (640 + (head_dim + 8) s + 8 soft_cap), and s the largest
+ * scale * sum |q_i k_i| of a key that the row sees. A weight below 2^-125 of the row's largest counts as 0. A logit
+ * overflows alone, above 3.4e38 in base 2, and a row's values where the result does. docs/numbers.md has more, and what
+ * differs on devices. */
 typedef struct banyan_attention_desc {
   size_t size;
   int32_t batch;     /* batch x heads is at most 2^31 - 1; 0 is allowed */

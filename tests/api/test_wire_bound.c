@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The error of lossy wires against the bound of banyan.h ("Numbers", "Error"), where it is worst. Every row of a call
+ * The error of lossy wires against the bound of docs/numbers.md ("A merge"), where it is worst. Every row of a call
  * climbs by itself: in each step it has several columns, which differ in a change of one rank's partial, and the worst
  * of them stays. Rows begin just beside points halfway between two numbers of the wire's type, with weights that put
  * partial sums there, so that all roundings go one way. A quarter of the rows is small: values around the least normal

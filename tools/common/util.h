@@ -57,7 +57,7 @@ extern const bny_name tool_wires[];
 const char *tool_dtype_name(banyan_dtype dtype);
 size_t tool_dtype_bytes(banyan_dtype dtype);
 
-/* The bound that banyan.h states, under "Numbers", for the relative error of a row that is combined: 2e-6 for
+/* The bound that docs/numbers.md states for the relative error of a row that is combined: 2e-6 for
  * arithmetic in f32, and what `roundings` to the wire's type may cost, as banyan_op_info says how many there are; 0 for
  * other means. */
 double tool_error_bound(banyan_dtype wire, uint64_t roundings);
