@@ -164,10 +164,6 @@ static void free_comm(banyan_comm *comm) {
   free(comm);
 }
 
-banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own) {
-  return bny_exchange_settle(exchange, own, "could not make its communicator");
-}
-
 static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                            const bny_facts *all, bny_place *places) {
   bny_placement place = {0};
@@ -183,12 +179,9 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status == BANYAN_OK && (place.nnodes > 1 || settings->device)) {
     status = connect_barrier(comm);
     if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &place);
-    /* Only some ranks may notice a rank that is lost here. The barrier has had a deadline of its own. Puts over TCP end
-     * only while their receivers make progress, which ranks in an exchange of the bootstrap do not. So this exchange is
-     * left out with puts over TCP. */
-    bool puts_need_peers = comm->transport && comm->transport->puts && comm->transport->network == BNY_NETWORK_TCP;
+    /* Only some ranks may notice a rank that is lost here. The barrier has had a deadline of its own. */
     bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns};
-    if (!puts_need_peers) status = bny_comm_confirm(&last, status);
+    status = bny_comm_confirm_connected(comm, &last, status);
   }
   bny_placement_free(&place);
   return status;

@@ -62,6 +62,10 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
  * this rank's own failure, with its text, or that of the first rank that has one. */
 banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
 
+/* The same for ranks that are connected: what a rank has sent goes out meanwhile, and peers of other nodes that still
+ * wait for it learn of its failure. */
+banyan_status bny_comm_confirm_connected(banyan_comm *comm, const bny_exchange *exchange, banyan_status own);
+
 /* Connects all ranks once more, collectively; and returns how such a transport is run. The caller sets `kernels`. */
 banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
                                const bny_placement *place, bny_transport **transport);

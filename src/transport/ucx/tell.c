@@ -33,9 +33,12 @@ static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
   return made;
 }
 
+/* A peer for whose messages this rank had no memory is there, and there may be memory for a report. */
+static bool is_there(const bny_net_peer *peer) { return peer->endpoint && (!peer->dead || peer->lacks_memory); }
+
 static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
   bny_net *net = peer->net;
-  bny_net_packet *packet = peer->endpoint && !peer->dead ? bny_net_packet_take(peer) : NULL;
+  bny_net_packet *packet = is_there(peer) ? bny_net_packet_take(peer) : NULL;
   if (!packet) return NULL;
   packet->of.tell = (bny_net_tell){.cookie = net->cookie,
                                    .rank = net->transport.rank,
@@ -230,7 +233,8 @@ static void spread(bny_net *net, int64_t patience_ns) {
   uint64_t fault = load(net->transport.ops->fault(&net->transport));
   if (!fault) return;
   for (int32_t i = 0; i < net->nknown && net->spread != fault; i++) {
-    bny_net_packet *packet = bny_net_can_send(net->known[i]) ? prepare(net->known[i], BNY_NET_NEWS) : NULL;
+    bny_net_peer *peer = net->known[i];
+    bny_net_packet *packet = is_there(peer) && !bny_net_has_left(peer) ? prepare(peer, BNY_NET_NEWS) : NULL;
     if (!packet) continue;
     packet->of.tell.of[1] = snapshot_of(net, bny_fault_culprit(fault));
     packet->of.tell.of[2] = snapshot_of(net, bny_fault_reporter(fault));
