@@ -293,8 +293,8 @@ typedef enum banyan_dtype {
 typedef enum banyan_values { BANYAN_VALUES_NORMALISED = 1, BANYAN_VALUES_NUMERATOR } banyan_values;
 
 /* Statistics of a row: lse = m + log d in one array, or m and d in two. On output m is a whole number in base 2 (in
- * base e, that times ln 2) that is no less than the maximum logit, so that rescaling is exact. A row whose lse or m the type
- * cannot hold is BANYAN_ERR_DATA on that rank, with the number of the row; all other rows are right. */
+ * base e, that times ln 2) that is no less than the maximum logit, so that rescaling is exact. A row whose lse or m the
+ * type cannot hold is BANYAN_ERR_DATA on that rank, with the number of the row; all other rows are right. */
 typedef enum banyan_stats { BANYAN_STATS_LSE = 1, BANYAN_STATS_MAX_SUM } banyan_stats;
 
 /* Base of the logarithm and the exponentials: natural (FlashAttention, FlashMLA) or 2 (FlashInfer). */
