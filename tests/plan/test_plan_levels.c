@@ -53,14 +53,9 @@ static const expectation expectations[] = {
     {"host:5", 5, 5, {"fabric 1x5 network 2500 12"}},
 };
 
-static bny_topo *load(const char *what) {
-  bny_topo_error error = {.text = ""};
-  char path[4096];
-  const char *source = getenv("top_srcdir");
-  snprintf(path, sizeof path, "%s/tests/topologies/%s", source == NULL ? "." : source, what);
-  bny_topo *topo = bny_topo_load(strchr(what, ' ') == NULL && strchr(what, '.') != NULL ? path : what, NULL, &error);
-  ck_assert_msg(topo != NULL, "%s: %s", what, error.text);
-  return topo;
+/* A description or the name of a file. */
+static bny_topo *load_either(const char *what) {
+  return strchr(what, ' ') == NULL && strchr(what, '.') != NULL ? load_own(what) : load(what);
 }
 
 static banyan_status topology_levels(const bny_topo *topo, const bny_topo_levels *derived, bny_place_notes *notes,
@@ -74,13 +69,11 @@ static banyan_status topology_levels(const bny_topo *topo, const bny_topo_levels
 }
 
 static bny_levels *levels_of(const char *what, bny_place_notes *notes) {
-  bny_topo *topo = load(what);
-  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_topo *topo = load_either(what);
+  bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels = NULL;
   ck_assert_ptr_nonnull(derived);
   ck_assert_msg(topology_levels(topo, derived, notes, &levels) == BANYAN_OK, "%s: %s", what, banyan_last_error());
-  bny_topo_levels_free(derived);
-  bny_topo_free(topo);
   return levels;
 }
 
@@ -95,7 +88,7 @@ TEST(ranks_of_two_nodes_in_one_place) {
                {{3, 1, 2, 3}, {0, 0, 0, 1}, BANYAN_ERR_ARGUMENT},
                {{0, 1, 0, -1}, {0, 0, 1, 1}, BANYAN_OK}}; /* one rank finds itself, so nodes are the real ones */
   bny_topo *topo = load("host nvswitch gpu:4@sm90");
-  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_topo_levels *derived = topo_derive(topo);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     bny_place places[4];
     bny_levels *levels = NULL;
@@ -108,8 +101,6 @@ TEST(ranks_of_two_nodes_in_one_place) {
     if (!levels) ck_assert_msg(strstr(banyan_last_error(), "which are on different nodes"), "%s", banyan_last_error());
     bny_levels_free(levels);
   }
-  bny_topo_levels_free(derived);
-  bny_topo_free(topo);
 }
 
 /* Two machines whose ranks are placed together: a speed that is not known counts as its class's default, however fast
@@ -122,7 +113,7 @@ TEST(unknown_is_no_better_than_known) {
     bny_place_notes notes;
     bny_levels *levels = NULL;
     for (int32_t m = 0; m < 2; m++) {
-      bny_topo_levels *derived = bny_topo_derive(topos[m]);
+      bny_topo_levels *derived = topo_derive(topos[m]);
       bny_place both[2];
       bny_place_of_all(topos[m], derived, &bny_prices_default, both);
       for (int32_t r = 0; r < 2; r++) places[2 * (m ^ order) + r] = both[r];
@@ -131,7 +122,6 @@ TEST(unknown_is_no_better_than_known) {
         alone = 1 / levels->levels[levels->nlevels - 1].link.beta_ns_per_byte;
         bny_levels_free(levels);
       }
-      bny_topo_levels_free(derived);
     }
     int32_t node_of[4] = {0, 0, 1, 1};
     bny_place_world world = {.node_of = node_of};
@@ -142,8 +132,6 @@ TEST(unknown_is_no_better_than_known) {
     ck_assert_str_eq(host->speed_source, "assumed");
     bny_levels_free(levels);
   }
-  bny_topo_free(topos[0]);
-  bny_topo_free(topos[1]);
 }
 
 TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0])) {
@@ -173,8 +161,8 @@ TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0]))
 TEST_LOOP(every_level_has_a_note, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
   bny_place_notes notes;
-  bny_topo *topo = load(one->what);
-  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_topo *topo = load_either(one->what);
+  bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels;
   ck_assert_int_eq(topology_levels(topo, derived, &notes, &levels), BANYAN_OK);
   for (int32_t i = 0; i < derived->nlevels; i++) {
@@ -186,8 +174,6 @@ TEST_LOOP(every_level_has_a_note, (int)(sizeof expectations / sizeof expectation
     ck_assert_msg(found == 1, "%s: %d notes of %s", one->what, found, bny_topo_level_name(derived->levels[i].kind));
   }
   bny_levels_free(levels);
-  bny_topo_levels_free(derived);
-  bny_topo_free(topo);
 }
 
 TEST(gpus_without_nic_do_not_carry) {
@@ -212,7 +198,7 @@ TEST(uneven_carriers) {
     }
     if (h == 0) put(topo, BNY_TOPO_NIC, host, "mlx5_0", NULL);
   }
-  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels = NULL;
   ck_assert_int_eq(topology_levels(topo, derived, NULL, &levels), BANYAN_OK);
   ck_assert_int_eq(levels->nlevels, 2);
@@ -222,19 +208,15 @@ TEST(uneven_carriers) {
   ck_assert_int_eq(bny_levels_carriers(levels, 1), 3); /* none: all carry */
   for (int32_t r = 0; r < 4; r++) ck_assert_int_eq(derived->ranks[r].nic >= 0, levels->carrier[r]);
   bny_levels_free(levels);
-  bny_topo_levels_free(derived);
-  bny_topo_free(topo);
 }
 
 TEST(nothing_to_be_a_rank) {
   bny_topo *topo = bny_topo_new();
   put(topo, BNY_TOPO_SWITCH, -1, "leaf0", NULL);
-  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels = NULL;
   ck_assert_int_eq(topology_levels(topo, derived, NULL, &levels), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_null(levels);
-  bny_topo_levels_free(derived);
-  bny_topo_free(topo);
 }
 
 /* The table itself: every class has figures and says where they are from. */
@@ -255,7 +237,7 @@ TEST(latency_of_the_topology) {
   bny_topo_link link = {
       .kind = BNY_TOPO_LINK_NVLINK, .from = a, .to = b, .count = 4, .gbytes_per_s = 100, .latency_us = 2.5};
   bny_topo_add_link(topo, &link);
-  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_topo_levels *derived = topo_derive(topo);
   bny_place_notes notes;
   bny_levels *levels = NULL;
   ck_assert_int_eq(topology_levels(topo, derived, &notes, &levels), BANYAN_OK);
@@ -264,8 +246,6 @@ TEST(latency_of_the_topology) {
   ck_assert(fabs(levels->levels[0].link.beta_ns_per_byte - 0.01) < 1e-12);
   ck_assert(bny_place_note_of(&notes, "island")->latency_known);
   bny_levels_free(levels);
-  bny_topo_levels_free(derived);
-  bny_topo_free(topo);
 }
 
-int main(void) { return suite_main(suite_of("plan_levels", 60)); }
+int main(void) { return suite_main(suite_with("plan_levels", 60, NULL, drop_kept)); }

@@ -52,7 +52,7 @@ static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up,
   Suite *suite = suite_create(name);
   TCase *tests = tcase_create(name);
   if (timeout_s > 0) tcase_set_timeout(tests, timeout_s);
-  if (set_up != NULL) tcase_add_checked_fixture(tests, set_up, tear_down);
+  if (set_up != NULL || tear_down != NULL) tcase_add_checked_fixture(tests, set_up, tear_down);
   for (const suite_test *t = suite_tests; t != NULL; t = t->next) tcase_add_loop_test(tests, t->test, t->first, t->end);
   suite_add_tcase(suite, tests);
   return suite;

@@ -3,7 +3,6 @@ unit_tests += \
   %D%/test_topo_corpus \
   %D%/test_topo_hwloc \
   %D%/test_topo_join \
-  %D%/test_topo_json \
   %D%/test_topo_levels \
   %D%/test_topo_machines \
   %D%/test_topo_measure \
@@ -17,9 +16,10 @@ unit_tests += \
   %D%/test_topo_view \
   %D%/test_topo_xml
 if JANSSON
-unit_tests += %D%/test_topo_costs
+unit_tests += %D%/test_topo_costs %D%/test_topo_json %D%/test_topo_library
 endif
 libbanyan_tests_la_SOURCES += \
+  %D%/kept.h \
   %D%/topo_laws.h \
   %D%/topo_sysfs.h \
   %D%/topo_util.h \
@@ -39,9 +39,6 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_text_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_verbs_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)
-if JANSSON
-unit_tests += %D%/test_topo_library
-endif
 %C%_test_topo_library_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_measure_LDADD = libbanyan_launch.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_view_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(LIBXML2_CFLAGS)

@@ -40,7 +40,6 @@ static banyan_status read_text(const char *text, size_t bytes, bny_prices *price
   snprintf(path, sizeof path, "%s/costs.json", t.root);
   *prices = bny_prices_default;
   banyan_status status = bny_costs_read_on(&here, path, prices);
-  tree_free(&t);
   return status;
 }
 
@@ -141,7 +140,6 @@ TEST(refuses_what_is_no_file) {
   ck_assert_int_eq(bny_costs_read_on(&here, path, &prices), BANYAN_ERR_ARGUMENT);
   ck_assert_msg(strstr(banyan_last_error(), "at most 1 MiB") != NULL, "%s", banyan_last_error());
   ck_assert(are_default(&prices));
-  tree_free(&t);
 }
 
 /* ---- mutations --------------------------------------------------------------------------------------------------- */
@@ -249,7 +247,6 @@ TEST(a_machine_is_known_by_its_parts) {
     ck_assert_int_eq(found.cores, 4);
     ck_assert_str_eq(found.gpus, "0000:03:00.0 1a03:2000, 0000:1b:00.0 10de:2330");
     ck_assert_str_eq(found.nics, "0000:17:00.0 15b3:1021");
-    tree_free(&t);
   }
 }
 
@@ -277,7 +274,6 @@ static void save_and_read(const topo_measured *measured, bny_prices *prices) {
   snprintf(path, sizeof path, "%s/costs.json", t.root);
   *prices = bny_prices_default;
   ck_assert_msg(bny_costs_read(path, prices) == BANYAN_OK, "%s", banyan_last_error());
-  tree_free(&t);
   free(text);
 }
 
@@ -319,4 +315,4 @@ TEST(kinds_that_were_not_measured_have_no_price) {
   ck_assert(!prices.rows[BNY_LINK_SOCKETS].measured);
 }
 
-int main(void) { return suite_main(suite_of("topo_costs", 60)); }
+int main(void) { return suite_main(suite_with("topo_costs", 60, NULL, drop_kept)); }

@@ -20,7 +20,6 @@ TEST(hwloc_v2) {
   ck_assert_int_eq(between(t, g0, g1)->count, 3);
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
   ck_assert_double_eq_tol(between(t, g1, t->nodes[g1].parent)->gbytes_per_s, 48, 1e-9);
-  bny_topo_free(t);
 }
 
 TEST(hwloc_v1) {
@@ -32,7 +31,6 @@ TEST(hwloc_v1) {
   ck_assert_int_eq(bny_topo_ancestor(t, g1, BNY_TOPO_NUMA), numa);
   ck_assert_int_eq(bny_topo_ancestor(t, numa, BNY_TOPO_PACKAGE), named(t, BNY_TOPO_PACKAGE, "package1"));
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
-  bny_topo_free(t);
 }
 
 /* A link that its ends have with different values, or one end alone, and a device that cannot be told, are noted. */
@@ -55,7 +53,6 @@ TEST(nothing_in_silence) {
     for (int32_t n = 0; n < t->nnotes && cases[i].text != NULL; n++)
       found = found || (t->notes[n].kind == cases[i].kind && strstr(t->notes[n].text, cases[i].text) != NULL);
     ck_assert_msg(found, "case %zu: %d notes, %s", i, t->nnotes, t->nnotes > 0 ? t->notes[0].text : "");
-    bny_topo_free(t);
   }
 }
 
@@ -96,7 +93,7 @@ static void ck_hwloc_dump(const char *path, const char *name) {
   size_t bytes;
   char *text = read_text(path, &bytes);
   bny_topo_error error = {.text = ""};
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  bny_topo *topo = topo_load(path, NULL, &error);
   ck_assert_msg(topo != NULL, "%s", error.text);
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_PACKAGE) == tags(text, "<object type=\"Package\""), "%s: packages", name);
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NUMA) == tags(text, "<object type=\"NUMANode\""), "%s: NUMA nodes", name);
@@ -107,8 +104,6 @@ static void ck_hwloc_dump(const char *path, const char *name) {
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_GPU) == gpus, "%s: %d GPUs, the file has %d", name,
                 bny_topo_count(topo, BNY_TOPO_GPU), gpus);
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_SWITCH) == tags(text, "subtype=\"NVSwitch\""), "%s: NVSwitches", name);
-  free(text);
-  bny_topo_free(topo);
 }
 
 TEST(dumps_of_hwloc) { each_dump("hwloc", ".xml", ck_hwloc_dump); }
@@ -134,10 +129,9 @@ TEST(paths_of_real_bridges) {
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[4]), BNY_TOPO_PATH_NODE);
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[8]), BNY_TOPO_PATH_SYS);
   }
-  bny_topo_free(topo);
 }
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  return suite_main(suite_of("topo_hwloc", 120));
+  return suite_main(suite_with("topo_hwloc", 120, NULL, drop_kept));
 }

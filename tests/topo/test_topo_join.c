@@ -11,13 +11,6 @@
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
-static bny_topo *load(const char *description) {
-  bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_import(description, strlen(description), NULL, &error);
-  ck_assert_msg(topo != NULL, "%s: line %d: %s", description, error.line, error.text);
-  return topo;
-}
-
 /* Switches outside of hosts get a guid: "unit/name". */
 static void name_switches(bny_topo *topo, int unit) {
   char guid[128];
@@ -31,7 +24,7 @@ static void name_switches(bny_topo *topo, int unit) {
 
 static bny_topo *joined(const bny_topo *const *models, int32_t count) {
   bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_join(models, count, &error);
+  bny_topo *topo = keep(bny_topo_join(models, count, &error), drop_topo);
   ck_assert_msg(topo != NULL, "%s", error.text);
   return topo;
 }
@@ -41,13 +34,11 @@ static bny_topo *copies(const char *description, int32_t count) {
   bny_topo *one = load(description);
   name_switches(one, 0);
   for (int32_t m = 0; m < count; m++) models[m] = one;
-  bny_topo *topo = joined(models, count);
-  bny_topo_free(one);
-  return topo;
+  return joined(models, count);
 }
 
 static void levels_same(const bny_topo *a, const bny_topo *b, const char *what) {
-  bny_topo_levels *one = bny_topo_derive(a), *other = bny_topo_derive(b);
+  bny_topo_levels *one = topo_derive(a), *other = topo_derive(b);
   ck_assert(one && other);
   ck_assert_msg(one->nranks == other->nranks && one->nlevels == other->nlevels && one->nfindings == other->nfindings,
                 "%s: %d ranks, %d levels, %d findings; wanted %d, %d, %d", what, one->nranks, one->nlevels,
@@ -72,8 +63,6 @@ static void levels_same(const bny_topo *a, const bny_topo *b, const char *what) 
                     p->gbytes_per_s, bny_topo_path_name(q->path), q->gbytes_per_s);
     }
   }
-  bny_topo_levels_free(one);
-  bny_topo_levels_free(other);
 }
 
 /* ---- copies of one host ------------------------------------------------------------------------------------------ */
@@ -101,8 +90,6 @@ TEST_LOOP(as_described, (int)(sizeof clusters / sizeof clusters[0])) {
                   "%s: %d nodes and %d links, wanted %d and %d", all, topo->nnodes, topo->nlinks, wanted->nnodes,
                   wanted->nlinks);
     levels_same(topo, wanted, all);
-    bny_topo_free(topo);
-    bny_topo_free(wanted);
   }
 }
 
@@ -136,11 +123,6 @@ TEST(trunks_once) {
   ck_assert_int_ge(join(more, BNY_TOPO_LINK_NET, spine, leaf, 50), 0);
   bny_topo *all = joined((const bny_topo *const[]){one, more, one}, 3);
   ck_assert_int_eq(all->nlinks, twice->nlinks + 1);
-  bny_topo_free(all);
-  bny_topo_free(more);
-  bny_topo_free(twice);
-  bny_topo_free(alone);
-  bny_topo_free(one);
 }
 
 /* ---- models that differ ------------------------------------------------------------------------------------------ */
@@ -150,7 +132,7 @@ TEST(names_unique) {
   static const char *const wanted[] = {"node", "node-4", "node-2", "node-5", "node-2-2", "node-3", "other"};
   bny_topo *models[7];
   for (int i = 0; i < 7; i++) {
-    models[i] = bny_topo_new();
+    models[i] = topo_new();
     int32_t host = put(models[i], BNY_TOPO_HOST, -1, names[i], NULL);
     put(models[i], BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0");
     put(models[i], BNY_TOPO_SWITCH, -1, "leaf", NULL); /* without a guid: of its own */
@@ -161,9 +143,7 @@ TEST(names_unique) {
     ck_assert_str_eq(topo->nodes[3 * i].name, wanted[i]);
     ck_assert_str_eq(topo->nodes[3 * i + 1].name, "GPU0");
     ck_assert_str_eq(models[i]->nodes[0].name, names[i]);
-    bny_topo_free(models[i]);
   }
-  bny_topo_free(topo);
 }
 
 /* Nothing inside of a host changes, whatever stands beside it. */
@@ -189,8 +169,6 @@ TEST(paths_kept) {
       first += models[m]->nnodes;
     }
     ck_assert_int_eq(topo->nnodes, first);
-    for (int32_t m = 0; m < count; m++) bny_topo_free(models[m]);
-    bny_topo_free(topo);
   }
 }
 
@@ -198,15 +176,12 @@ TEST(refused) {
   bny_topo_error error = {0};
   ck_assert_ptr_null(bny_topo_join(NULL, 0, &error));
   ck_assert_str_eq(error.text, "there is no model to join");
-  bny_topo *loose = bny_topo_new();
+  bny_topo *loose = topo_new();
   put(loose, BNY_TOPO_GPU, -1, "GPU0", NULL); /* in no host: two of them cannot be told apart */
   ck_assert_ptr_null(bny_topo_join((const bny_topo *const[]){loose, loose}, 2, &error));
   ck_assert_ptr_nonnull(strstr(error.text, "two GPUs"));
-  bny_topo_free(loose);
-  bny_topo *empty = bny_topo_new(), *topo = joined((const bny_topo *const[]){empty, empty}, 2);
+  bny_topo *empty = topo_new(), *topo = joined((const bny_topo *const[]){empty, empty}, 2);
   ck_assert_int_eq(topo->nnodes, 0);
-  bny_topo_free(topo);
-  bny_topo_free(empty);
 }
 
 /* ---- many -------------------------------------------------------------------------------------------------------- */
@@ -232,7 +207,7 @@ TEST(many) {
   bny_topo *topo = joined(models, HOSTS);
   double join_took = seconds_now() - start;
   start = seconds_now();
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   double derive_took = seconds_now() - start;
   ck_assert_ptr_nonnull(levels);
   printf("%d hosts, %d nodes, %d links: joined in %.0f ms, derived in %.0f ms\n", HOSTS, topo->nnodes, topo->nlinks,
@@ -244,9 +219,6 @@ TEST(many) {
   ck_assert_int_eq(leaves->groups[0].count, HOSTS / UNITS);
   ck_assert_int_eq(bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL)->ngroups, 8);
   ck_assert_msg(join_took < 10, "%g s", join_took); /* not quadratic, with sanitizers and on a busy machine too */
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
-  for (int u = 0; u < UNITS; u++) bny_topo_free(units[u]);
 }
 
-int main(void) { return suite_main(suite_of("topo_join", 60)); }
+int main(void) { return suite_main(suite_with("topo_join", 60, NULL, drop_kept)); }

@@ -11,25 +11,6 @@
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
-static bny_topo *load(const char *description) {
-  bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_import(description, strlen(description), NULL, &error);
-  ck_assert_msg(topo != NULL, "%s: line %d: %s", description, error.line, error.text);
-  return topo;
-}
-
-static bny_topo_levels *derive(const bny_topo *topo) {
-  bny_topo_levels *levels = bny_topo_derive(topo);
-  ck_assert_ptr_nonnull(levels);
-  return levels;
-}
-
-static bool found(const bny_topo_levels *levels, bny_topo_severity severity, const char *part) {
-  for (int32_t i = 0; i < levels->nfindings; i++)
-    if (levels->findings[i].severity == severity && strstr(levels->findings[i].text, part)) return true;
-  return false;
-}
-
 static int32_t nth(const bny_topo *topo, bny_topo_kind kind, int32_t which) {
   for (int32_t n = 0; n < topo->nnodes; n++)
     if (topo->nodes[n].kind == kind && which-- == 0) return n;
@@ -79,43 +60,12 @@ static char *render(const bny_topo *topo, const bny_topo_levels *levels) {
   for (int32_t i = 0; i < levels->nfindings; i++)
     fprintf(out, "  %s: %s\n", bny_topo_severity_name(levels->findings[i].severity), levels->findings[i].text);
   fclose(out);
-  return text;
+  return topo_text(text);
 }
 
-static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
-                                  "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
-                                  "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
-
-static void own_path(const char *name, const char *end, char path[4096]) {
-  const char *source = getenv("top_srcdir");
-  size_t stem = *end ? (size_t)(strrchr(name, '.') - name) : strlen(name);
-  snprintf(path, 4096, "%s/tests/topologies/%.*s%s", source ? source : ".", (int)stem, name, end);
-}
-
-TEST_LOOP(goldens, (int)(sizeof own / sizeof own[0])) {
-  char path[4096];
-  bny_topo_error error = {0};
-  own_path(own[_i], "", path);
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
-  if (!topo && strstr(error.text, "without libxml2")) return;
-  ck_assert_msg(topo != NULL, "%s", error.text);
-  bny_topo_levels *levels = derive(topo);
-  char *text = render(topo, levels);
-  own_path(own[_i], ".levels", path);
-  if (getenv("BANYAN_UPDATE_GOLDENS")) {
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
-  }
-  size_t bytes;
-  char *golden = read_text(path, &bytes);
-  ck_assert_msg(golden != NULL, "no golden %s", path);
-  ck_assert_msg(strcmp(golden, text) == 0, "%s: not as in the golden:\n%.4000s", own[_i], text);
-  free(golden);
-  free(text);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
+TEST_LOOP(goldens, OWN_TOPOLOGIES) {
+  bny_topo *topo = load_own(own_topologies[_i]);
+  if (topo != NULL) ck_golden(own_topologies[_i], ".levels", render(topo, topo_derive(topo)));
 }
 
 /* ---- what holds of any model ------------------------------------------------------------------------------------- */
@@ -147,7 +97,7 @@ static void nested_check(const bny_topo_levels *levels, bny_topo_level_kind inne
 }
 
 static void laws_check(const bny_topo *topo) {
-  bny_topo_levels *levels = derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   for (int32_t i = 0; i < levels->nlevels; i++) {
     partition_check(levels, &levels->levels[i]);
     ck_assert(i == 0 || levels->levels[i].kind > levels->levels[i - 1].kind);
@@ -168,15 +118,13 @@ static void laws_check(const bny_topo *topo) {
   }
   for (int32_t i = 1; i < levels->nfindings; i++)
     ck_assert_int_le(levels->findings[i].severity, levels->findings[i - 1].severity);
-  bny_topo_levels_free(levels);
 }
 
 static void dump_laws(const char *path, const char *name) {
   bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  bny_topo *topo = topo_load(path, NULL, &error);
   (void)name;
   if (topo) laws_check(topo);
-  bny_topo_free(topo);
 }
 
 TEST(laws_of_dumps) {
@@ -201,7 +149,6 @@ TEST(laws_of_descriptions) {
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
     bny_topo *topo = load(texts[i]);
     laws_check(topo);
-    bny_topo_free(topo);
   }
 }
 
@@ -209,7 +156,7 @@ TEST(laws_of_descriptions) {
 
 /* Hosts whose NICs are named in an order of their own have the same rails. */
 TEST(rails_do_not_follow_names) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   for (int32_t h = 0; h < 2; h++) {
     int32_t host = put(topo, BNY_TOPO_HOST, -1, h ? "b" : "a", NULL),
             numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
@@ -226,7 +173,7 @@ TEST(rails_do_not_follow_names) {
       put(topo, BNY_TOPO_GPU, below[i], name, NULL);
     }
   }
-  bny_topo_levels *levels = derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);
   ck_assert_ptr_nonnull(rails);
   ck_assert_int_eq(rails->ngroups, 4);
@@ -236,13 +183,11 @@ TEST(rails_do_not_follow_names) {
     ck_assert_int_eq(levels->ranks[r].nic_shared, 1);
   }
   ck_assert_str_eq(topo->nodes[levels->ranks[4].nic].name, "mlx5_3");
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 /* One that may choose leaves the NIC that is another's only one. */
 TEST(nics_are_spared) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
   int32_t outer = put(topo, BNY_TOPO_PCI, numa, "pci0", NULL), inner = put(topo, BNY_TOPO_PCI, outer, "pci1", NULL);
   put(topo, BNY_TOPO_NIC, inner, "n0", NULL); /* GPU0: both PXB; GPU1: n0 PIX */
@@ -250,18 +195,16 @@ TEST(nics_are_spared) {
   put(topo, BNY_TOPO_NIC, other, "n1", NULL);
   put(topo, BNY_TOPO_GPU, third, "GPU0", NULL);
   put(topo, BNY_TOPO_GPU, inner, "GPU1", NULL);
-  bny_topo_levels *levels = derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "n1");
   ck_assert_str_eq(topo->nodes[levels->ranks[1].nic].name, "n0");
   ck_assert_int_eq(levels->ranks[0].rail, 0); /* of the first GPU, whatever the NIC's number */
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 /* A wireless card serves no GPU, also where it is the only one. */
 TEST(wireless_serves_none) {
   for (int with = 0; with < 2; with++) {
-    bny_topo *topo = bny_topo_new();
+    bny_topo *topo = topo_new();
     int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), pci = put(topo, BNY_TOPO_PCI, host, "pci0", NULL);
     int32_t other = with ? put(topo, BNY_TOPO_PCI, host, "pci1", NULL) : -1;
     put(topo, BNY_TOPO_NIC, pci, "wlp3s0", NULL);
@@ -269,45 +212,38 @@ TEST(wireless_serves_none) {
     bny_topo_set_string(topo, &topo->nodes[card].model, "Wi-Fi 6 AX200");
     int32_t wired = with ? put(topo, BNY_TOPO_NIC, other, "eth0", NULL) : -1;
     put(topo, BNY_TOPO_GPU, pci, "GPU0", NULL);
-    bny_topo_levels *levels = derive(topo);
+    bny_topo_levels *levels = topo_derive(topo);
     ck_assert_int_eq(levels->ranks[0].nic, wired);
     ck_assert_int_eq(levels->ranks[0].rail, with ? 0 : -1);
-    bny_topo_levels_free(levels);
-    bny_topo_free(topo);
   }
 }
 
 TEST(nics_shared_uneven_and_missing) {
   bny_topo *topo = load("host:2 package:2 numa bridge pci gpu:2 nic@200g");
-  bny_topo_levels *levels = derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);
   ck_assert_int_eq(rails->ngroups, 2);
   ck_assert_int_eq(rails->groups[0].count, 4);
   ck_assert_double_eq_tol(rails->groups[0].gbytes_per_s, 12.5, 1e-9); /* half of 25 */
-  ck_assert(found(levels, BNY_TOPO_INFO, "2 GPUs share a NIC"));
-  bny_topo_levels_free(levels);
+  ck_assert(has_finding(levels, BNY_TOPO_INFO, "2 GPUs share a NIC"));
 
   /* A third host: one GPU, no NIC. */
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "bare", NULL);
   put(topo, BNY_TOPO_GPU, host, "GPU0", NULL);
-  levels = derive(topo);
+  levels = topo_derive(topo);
   ck_assert_int_eq(levels->ranks[8].nic, -1);
   ck_assert_int_eq(levels->ranks[8].rail, -1);
   ck_assert_int_eq(bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL)->group_of[8], -1);
-  ck_assert(found(levels, BNY_TOPO_FAULT, "bare: no NIC is known there"));
-  ck_assert(found(levels, BNY_TOPO_INFO, "hosts have from 1 to 4 GPUs"));
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "bare: no NIC is known there"));
+  ck_assert(has_finding(levels, BNY_TOPO_INFO, "hosts have from 1 to 4 GPUs"));
 }
 
 /* A NIC for management as near as the others is passed over. */
 TEST(slow_nics_are_passed_over) {
   bny_topo *topo = load("host:2 numa bridge pci nic@25g gpu nic@400g");
-  bny_topo_levels *levels = derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
   ck_assert_int_eq(levels->nfindings, 0);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
@@ -323,24 +259,21 @@ TEST(ports_down) {
   bny_topo *topo = load("host numa bridge pci:2 gpu:2 nic@400g");
   ck_assert_int_eq(nth(topo, BNY_TOPO_PORT, 1) >= 0, 1);
   port_link(topo, 1)->gbytes_per_s = 0; /* that of the second switch, and of GPUs 2 and 3 */
-  bny_topo_levels *levels = derive(topo);
-  ck_assert(found(levels, BNY_TOPO_FAULT,
+  bny_topo_levels *levels = topo_derive(topo);
+  ck_assert(
+      has_finding(levels, BNY_TOPO_FAULT,
                   "NIC1 port 1: it is down (50 GB/s if it were up): GPU2 and another, which its NIC serves, reach "
                   "other hosts only over what serves others"));
   ck_assert_str_eq(topo->nodes[levels->ranks[2].nic].name, "NIC1"); /* rails keep their numbers */
   ck_assert_int_eq(levels->ranks[2].rail, 1);
-  bny_topo_levels_free(levels);
 
   /* Where none of its sort is up, nobody knows a rating: the probe's words are all there is. */
   port_link(topo, 1)->rated_gbytes_per_s = 0;
-  levels = derive(topo);
+  levels = topo_derive(topo);
   ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO); /* unknown is not down */
-  bny_topo_levels_free(levels);
   bny_topo_set_string(topo, &topo->nodes[nth(topo, BNY_TOPO_PORT, 1)].model, "InfiniBand, lid 108, down");
-  levels = derive(topo);
-  ck_assert(found(levels, BNY_TOPO_FAULT, "NIC1 port 1: it is down: GPU2"));
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
+  levels = topo_derive(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "NIC1 port 1: it is down: GPU2"));
 }
 
 /* Another as near takes the place of a NIC that is down; a port beside one that is up is only told. */
@@ -348,15 +281,14 @@ TEST(ports_spared) {
   bny_topo *topo = load("host numa bridge pci gpu nic:2@2x200g");
   port_link(topo, 0)->gbytes_per_s = port_link(topo, 1)->gbytes_per_s = 0;
   port_link(topo, 2)->gbytes_per_s = 0;
-  bny_topo_levels *levels = derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "NIC1");
   ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 25, 1e-9);
-  ck_assert(found(levels, BNY_TOPO_INFO, "NIC0 port 2: it is down (25 GB/s if it were up), and serves no GPU"));
-  ck_assert(found(levels, BNY_TOPO_INFO,
+  ck_assert(has_finding(levels, BNY_TOPO_INFO, "NIC0 port 2: it is down (25 GB/s if it were up), and serves no GPU"));
+  ck_assert(
+      has_finding(levels, BNY_TOPO_INFO,
                   "NIC1 port 1: it is down (25 GB/s if it were up), and the NIC has 25 GB/s over its other ports"));
   ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 TEST(fewer_nvlinks) {
@@ -368,14 +300,12 @@ TEST(fewer_nvlinks) {
       link->gbytes_per_s *= 12. / 18;
     }
   }
-  bny_topo_levels *levels = derive(topo);
-  ck_assert(found(levels, BNY_TOPO_FAULT, "host1 GPU1: 12 of 18 NVLinks, so the whole domain runs at that pace"));
+  bny_topo_levels *levels = topo_derive(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "host1 GPU1: 12 of 18 NVLinks, so the whole domain runs at that pace"));
   ck_assert_int_eq(levels->nfindings, 1); /* that its links are slow in sum is not told again */
   const bny_topo_level *domain = bny_topo_level_of(levels, BNY_TOPO_LEVEL_DOMAIN);
   ck_assert_double_eq_tol(domain->groups[0].gbytes_per_s, 12 * 40.1, 1e-9);
   ck_assert(!domain->groups[0].uniform);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 /* Links that are there without peer access do not join. */
@@ -385,14 +315,12 @@ TEST(peers_refused) {
   for (int32_t l = 0; l < topo->nlinks; l++)
     if (topo->links[l].kind == BNY_TOPO_LINK_NVLINK && (topo->links[l].from == last || topo->links[l].to == last))
       topo->links[l].gbytes_per_s = 0;
-  bny_topo_levels *levels = derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   const bny_topo_level *islands = bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND);
   ck_assert_int_eq(islands->ngroups, 2);
   ck_assert_int_eq(islands->groups[0].count, 3);
-  ck_assert(found(levels, BNY_TOPO_FAULT, "GPU0, GPU1 and GPU2: 4 NVLinks, but no peer access"));
-  ck_assert(found(levels, BNY_TOPO_FAULT, "GPU3: 12 NVLinks, but no peer access"));
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "GPU0, GPU1 and GPU2: 4 NVLinks, but no peer access"));
+  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "GPU3: 12 NVLinks, but no peer access"));
 }
 
 TEST(slow_links) {
@@ -404,13 +332,12 @@ TEST(slow_links) {
     if (link->kind == BNY_TOPO_LINK_NET && link->from == port) link->gbytes_per_s = link->rated_gbytes_per_s = 12.5;
     if (link->kind == BNY_TOPO_LINK_PCI && link->from == nic) link->gbytes_per_s = link->rated_gbytes_per_s = 12;
   }
-  bny_topo_levels *levels = derive(topo);
-  ck_assert(found(levels, BNY_TOPO_FAULT, "host1 GPU0 and host3 NIC0: its PCI link runs at 0.75 GB/s for each lane"));
-  ck_assert(found(levels, BNY_TOPO_FAULT, "host2 NIC0: it runs at 12.5 GB/s, other NICs at 50"));
+  bny_topo_levels *levels = topo_derive(topo);
+  ck_assert(
+      has_finding(levels, BNY_TOPO_FAULT, "host1 GPU0 and host3 NIC0: its PCI link runs at 0.75 GB/s for each lane"));
+  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "host2 NIC0: it runs at 12.5 GB/s, other NICs at 50"));
   ck_assert_int_eq(levels->nfindings, 3);
-  ck_assert(found(levels, BNY_TOPO_INFO, "host3 NIC0: 50 GB/s to the network behind a PCI link of 12"));
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_INFO, "host3 NIC0: 50 GB/s to the network behind a PCI link of 12"));
 }
 
 TEST(other_findings) {
@@ -427,17 +354,13 @@ TEST(other_findings) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     bny_topo *topo = load(cases[i].text);
-    bny_topo_levels *levels = derive(topo);
-    ck_assert_msg(!*cases[i].part || found(levels, cases[i].severity, cases[i].part), "%s", cases[i].text);
-    bny_topo_levels_free(levels);
-    bny_topo_free(topo);
+    bny_topo_levels *levels = topo_derive(topo);
+    ck_assert_msg(!*cases[i].part || has_finding(levels, cases[i].severity, cases[i].part), "%s", cases[i].text);
   }
   bny_topo *topo = load("host nvswitch gpu:4@sm90 nic:4@400g");
   topo->nodes[nth(topo, BNY_TOPO_GPU, 2)].compute = 80;
-  bny_topo_levels *levels = derive(topo);
-  ck_assert(found(levels, BNY_TOPO_WARNING, "GPUs are of different kinds, from 80 to 90"));
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
+  bny_topo_levels *levels = topo_derive(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_WARNING, "GPUs are of different kinds, from 80 to 90"));
 }
 
 /* Four GPUs and two NICs on one host bridge: each behind a root port of its own, as real machines are, or all on its
@@ -446,7 +369,7 @@ TEST(flat_only_if_hidden) {
   static const char *const names[] = {"0000:[80-8f]", "pci0000:80", "0000:[80-8f]", "somewhere"};
   for (int i = 0; i < 4; i++) {
     bool real = i < 2;
-    bny_topo *topo = bny_topo_new();
+    bny_topo *topo = topo_new();
     int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
     int32_t bridge = put(topo, BNY_TOPO_PCI, numa, names[i], NULL);
     topo->nodes[bridge].host_bridge = true;
@@ -456,10 +379,9 @@ TEST(flat_only_if_hidden) {
       snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", real ? 0x81 + n : 0x80, n);
       put(topo, n < 4 ? BNY_TOPO_GPU : BNY_TOPO_NIC, bridge, name, bus_id);
     }
-    bny_topo_levels *levels = derive(topo);
-    ck_assert_msg(found(levels, BNY_TOPO_INFO, "no PCI switch between 4 GPUs and 2 NICs") == !real, "%s", names[i]);
-    bny_topo_levels_free(levels);
-    bny_topo_free(topo);
+    bny_topo_levels *levels = topo_derive(topo);
+    ck_assert_msg(has_finding(levels, BNY_TOPO_INFO, "no PCI switch between 4 GPUs and 2 NICs") == !real, "%s",
+                  names[i]);
   }
 }
 
@@ -469,13 +391,11 @@ TEST(absurd_nics) {
   int32_t port = nth(topo, BNY_TOPO_PORT, 1);
   for (int32_t l = 0; l < topo->nlinks; l++)
     if (topo->links[l].kind == BNY_TOPO_LINK_NET && topo->links[l].from == port) topo->links[l].gbytes_per_s = 25000;
-  bny_topo_levels *levels = derive(topo);
-  ck_assert(found(levels, BNY_TOPO_WARNING, "host1 NIC0: it is said to run at 25000 GB/s, which no NIC does"));
-  ck_assert(!found(levels, BNY_TOPO_WARNING, "host0"));
+  bny_topo_levels *levels = topo_derive(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_WARNING, "host1 NIC0: it is said to run at 25000 GB/s, which no NIC does"));
+  ck_assert(!has_finding(levels, BNY_TOPO_WARNING, "host0"));
   ck_assert(levels->ranks[1].nic_gbytes_per_s == 0);
   ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 /* A fault in each of very many hosts is reported for some, and counted. */
@@ -485,11 +405,9 @@ TEST(findings_are_bounded) {
     bny_topo_link *link = &topo->links[l];
     if (link->kind == BNY_TOPO_LINK_NET) link->gbytes_per_s = 0.01 + 0.02 * link->from; /* each has a fact of its own */
   }
-  bny_topo_levels *levels = derive(topo);
-  ck_assert(found(levels, BNY_TOPO_FAULT, "more like these: an NVLink or network link runs below its rating"));
+  bny_topo_levels *levels = topo_derive(topo);
+  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "more like these: an NVLink or network link runs below its rating"));
   ck_assert_int_lt(levels->nfindings, 200);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 /* ---- size -------------------------------------------------------------------------------------------------------- */
@@ -510,16 +428,14 @@ TEST(large_clusters) {
     double start = now_s();
     bny_topo *topo = load(texts[i]);
     double loaded = now_s();
-    bny_topo_levels *levels = derive(topo);
+    bny_topo_levels *levels = topo_derive(topo);
     double derived = now_s();
     printf("2048 hosts x 8 GPUs, %d nodes: built in %.0f ms, levels in %.0f ms\n", topo->nnodes, 1e3 * (loaded - start),
            1e3 * (derived - loaded));
     ck_assert_int_eq(levels->nranks, 16384);
     ck_assert_int_eq(bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL)->ngroups, 8);
     ck_assert_double_lt(derived - loaded, 2);
-    bny_topo_levels_free(levels);
-    bny_topo_free(topo);
   }
 }
 
-int main(void) { return suite_main(suite_of("topo_levels", 60)); }
+int main(void) { return suite_main(suite_with("topo_levels", 60, NULL, drop_kept)); }

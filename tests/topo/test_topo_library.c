@@ -99,9 +99,9 @@ static void tell(world_rank *self) {
 
 /* ---- what the tools answer --------------------------------------------------------------------------------------- */
 
-static bny_topo *load(const char *what) {
+static bny_topo *load_any(const char *what) {
   bny_topo_error error = {.text = ""};
-  return bny_topo_load(what, NULL, &error);
+  return topo_load(what, NULL, &error);
 }
 
 /* The first ranks of each host, in order. */
@@ -153,7 +153,7 @@ static int64_t slowest_place_ns;
 static int compared, several_levels, whole_models;
 
 static void compare(const char *what, const bny_topo *topo) {
-  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_topo_levels *derived = topo_derive(topo);
   int32_t chosen[RANKS_MAX], count = choose(derived, chosen);
   bny_place places[RANKS_MAX];
   report *reports = calloc(RANKS_MAX, sizeof *reports);
@@ -201,7 +201,6 @@ static void compare(const char *what, const bny_topo *topo) {
   compared++;
   plan_request_release(&request);
   plan_ranks_release(&ranks);
-  bny_topo_levels_free(derived);
   free(reports);
 }
 
@@ -214,28 +213,24 @@ static char scratch[64];
 static void compare_joined(const char *name, const bny_topo *topo) {
   const bny_topo *two[2] = {before, topo};
   bny_topo_error error = {.text = ""};
-  bny_topo *joined = bny_topo_join(two, 2, &error);
-  char *text = joined ? bny_topo_export_json(joined, &error) : NULL, path[128];
+  bny_topo *joined = keep(bny_topo_join(two, 2, &error), drop_topo);
+  char *text = joined ? topo_text(bny_topo_export_json(joined, &error)) : NULL, path[128];
   ck_assert_msg(text, "%s: %s", name, error.text);
   snprintf(path, sizeof path, "%s/joined.json", scratch);
   FILE *file = fopen(path, "w");
   ck_assert(file && fputs(text, file) >= 0 && fclose(file) == 0);
-  bny_topo *again = load(path);
+  bny_topo *again = load_any(path);
   ck_assert_ptr_nonnull(again);
   compare(path, again);
-  bny_topo_free(again);
-  bny_topo_free(joined);
-  free(text);
   unlink(path);
 }
 
 /* A file that importers refuse is no machine. */
 static void compare_file(const char *path, const char *name) {
-  bny_topo *topo = load(path);
+  bny_topo *topo = load_any(path);
   if (!topo) return;
   compare(path, topo);
   if (before) compare_joined(name, topo);
-  bny_topo_free(before);
   before = topo;
 }
 
@@ -251,7 +246,6 @@ TEST_LOOP(dumps, (int)(sizeof folders / sizeof *folders)) {
   strcpy(scratch, "/tmp/banyan-library-XXXXXX");
   ck_assert_ptr_nonnull(mkdtemp(scratch));
   if (each_dump(folders[_i], "", compare_file) == 0) printf("%s: no dumps here\n", folders[_i]);
-  bny_topo_free(before);
   before = NULL;
   rmdir(scratch);
   summary(folders[_i]);
@@ -273,16 +267,14 @@ TEST(own_machines) {
   for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
     char path[TEXT];
     snprintf(path, sizeof path, "%s/tests/topologies/%s", source ? source : ".", own[i]);
-    bny_topo *topo = load(path);
+    bny_topo *topo = load_any(path);
     ck_assert_msg(topo, "%s", path);
     compare(path, topo);
-    bny_topo_free(topo);
   }
   for (size_t i = 0; i < sizeof synthetic / sizeof *synthetic; i++) {
-    bny_topo *topo = load(synthetic[i]);
+    bny_topo *topo = load_any(synthetic[i]);
     ck_assert_msg(topo, "%s", synthetic[i]);
     compare(synthetic[i], topo);
-    bny_topo_free(topo);
   }
   summary("tests/topologies and synthetic machines");
 }
@@ -453,4 +445,4 @@ TEST(settings_that_cannot_be_followed) {
   rmdir(directory);
 }
 
-int main(void) { return world_main(suite_of("topo_library", WORLD_GUARD_S)); }
+int main(void) { return world_main(suite_with("topo_library", WORLD_GUARD_S, NULL, drop_kept)); }

@@ -18,20 +18,13 @@ typedef struct machine {
   bny_topo_levels *levels;
 } machine;
 
-static machine derive(bny_topo *topo) {
-  machine m = {.topo = topo, .levels = topo == NULL ? NULL : bny_topo_derive(topo)};
-  ck_assert(topo == NULL || m.levels != NULL);
-  return m;
-}
+static machine derive(bny_topo *topo) { return (machine){topo, topo == NULL ? NULL : topo_derive(topo)}; }
 
 static machine corpus(const char *name) {
   const char *source = getenv("top_srcdir");
   char path[4096];
-  bny_topo_error error = {.text = ""};
   snprintf(path, sizeof path, "%s/tests/corpus/%s", source == NULL ? "." : source, name);
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
-  ck_assert_msg(topo != NULL, "%s", error.text);
-  return derive(topo);
+  return derive(load_file(path));
 }
 
 /* Without such a dump `topo` is NULL, and the file of our own alone is looked at. */
@@ -39,11 +32,6 @@ static machine examined(const char *name) {
   char path[512];
   snprintf(path, sizeof path, "examined/%s", name);
   return derive(dump(path));
-}
-
-static void done(machine m) {
-  bny_topo_levels_free(m.levels);
-  bny_topo_free(m.topo);
 }
 
 static int32_t groups_of(machine m, bny_topo_level_kind kind) {
@@ -88,13 +76,11 @@ TEST(trays_are_one_domain) {
   ck_assert_int_eq(groups_of(m, BNY_TOPO_LEVEL_DOMAIN), 1);
   ck_assert_int_eq(groups_of(m, BNY_TOPO_LEVEL_HOST), 2);
   ck_assert_double_eq_tol(speed_of(m, BNY_TOPO_LEVEL_DOMAIN), 18 * 40.1, 1e-6);
-  done(m);
   m = examined("nccl-eBPF__mnnvl_topo_2tray_0405.xml");
   if (m.topo != NULL) {
     ck_assert_int_eq(m.levels->nranks, 8);
     ck_assert_int_eq(groups_of(m, BNY_TOPO_LEVEL_DOMAIN), 1);
   }
-  done(m);
 }
 
 /* Links that are down are none: the device stands apart from those that have some. */
@@ -103,13 +89,10 @@ TEST(rows_of_no_links) {
   ck_assert_int_eq(groups_of(m, BNY_TOPO_LEVEL_ISLAND), 2);
   ck_assert_int_eq(m.levels->ranks[1].nvlinks, 0);
   ck_assert(finds(m, "GPU1: no NVLink"));
-  done(m);
   m = examined("nccl-eBPF__mnnvl_topo_fault_gpu1.xml");
   ck_assert(m.topo == NULL || finds(m, "GPU1: no NVLink"));
-  done(m);
   m = examined("nccl-eBPF__mnnvl_topo_1tray_healthy.xml");
   for (int32_t r = 0; m.topo != NULL && r < m.levels->nranks; r++) ck_assert(!blames(m, r));
-  done(m);
 }
 
 TEST(links_that_are_too_many) {
@@ -117,10 +100,8 @@ TEST(links_that_are_too_many) {
   ck_assert_int_eq(m.levels->ranks[0].nvlinks, 18);
   ck_assert_double_eq_tol(speed_of(m, BNY_TOPO_LEVEL_ISLAND), 18 * 40.1, 1e-6);
   ck_assert(finds(m, "36 NVLinks"));
-  done(m);
   m = examined("gvisor__hist_f49650f4_nccl_topo.xml");
   ck_assert(m.topo == NULL || (finds(m, "126 NVLinks") && m.levels->ranks[0].nvlinks == 18));
-  done(m);
 }
 
 /* A generation that is newer than all tables is no slower than the newest in them, and may have more links. */
@@ -132,7 +113,6 @@ TEST(newer_generations) {
   ck_assert(between(m.topo, gpu, m.topo->nodes[gpu].parent)->gbytes_per_s >=
             bny_topo_speed_pci(BNY_TOPO_PCI_GENERATIONS, 16));
   ck_assert_int_eq(m.topo->nnotes, 0);
-  done(m);
   for (int32_t compute = BNY_TOPO_COMPUTE_NEWEST; compute < 300; compute += 10)
     ck_assert(bny_topo_speed_nvlink(compute) >= bny_topo_speed_nvlink(BNY_TOPO_COMPUTE_NEWEST));
   ck_assert(bny_topo_speed_xgmi(1250) >= bny_topo_speed_xgmi(942));
@@ -150,7 +130,6 @@ TEST(newer_architecture) {
   ck_assert_int_eq(topo->nodes[gpu].compute, -1);
   ck_assert(between(topo, gpu, named(topo, BNY_TOPO_SWITCH, "nvlink0"))->gbytes_per_s >=
             18 * bny_topo_speed_nvlink(BNY_TOPO_COMPUTE_NEWEST));
-  bny_topo_free(topo);
 }
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
@@ -170,7 +149,6 @@ TEST(partitions_of_nccl) {
   /* The switches are linked, so data between them need not pass the CPU. */
   ck_assert_int_eq(bny_topo_path_between(t, g1, named(t, BNY_TOPO_NIC, "mlx5_1")), BNY_TOPO_PATH_PXB);
   ck_assert_int_eq(bny_topo_path_between(t, g1, named(t, BNY_TOPO_NIC, "mlx5_2")), BNY_TOPO_PATH_PHB);
-  done(m);
 }
 
 TEST(partitions_of_hwloc) {
@@ -181,14 +159,12 @@ TEST(partitions_of_hwloc) {
   ck_assert_double_eq_tol(speed_of(m, BNY_TOPO_LEVEL_ISLAND), 100.0 / 3, 1e-6);
   ck_assert_str_eq(nic_of(m, 1), "hsi0");
   ck_assert_str_eq(nic_of(m, 5), "hsi1");
-  done(m);
   m = examined("flux-core__tuo.CPX.xml");
   if (m.topo != NULL) {
     ck_assert_int_eq(m.levels->nranks, 24);
     ck_assert_int_eq(groups_of(m, BNY_TOPO_LEVEL_PACKAGE), 4);
     ck_assert_int_eq(links_of_kind(m.topo, BNY_TOPO_LINK_XGMI), 6);
   }
-  done(m);
 }
 
 TEST(repeated_bus_ids) {
@@ -200,13 +176,10 @@ TEST(repeated_bus_ids) {
   /* Ranks follow the numbers of GPUs, and not the order of the file. */
   ck_assert_str_eq(m.topo->nodes[m.levels->ranks[0].node].name, "GPU0");
   ck_assert(m.levels->ranks[0].node > m.levels->ranks[1].node);
-  done(m);
   m = examined("rccl__topo_4p4h.xml");
   ck_assert(m.topo == NULL || m.levels->nranks == 16);
-  done(m);
   m = examined("rccl__topo_8p1h_1.xml");
   ck_assert(m.topo == NULL || m.levels->nranks == 8);
-  done(m);
 }
 
 TEST(virtual_interfaces) {
@@ -215,10 +188,8 @@ TEST(virtual_interfaces) {
   ck_assert_str_eq(nic_of(m, 0), "eth0");
   ck_assert_double_eq_tol(m.levels->ranks[0].nic_gbytes_per_s, 12.5, 1e-6);
   ck_assert(finds(m, "4 network interfaces"));
-  done(m);
   m = examined("nccl_test__nccl_topo.xml");
   ck_assert(m.topo == NULL || (m.levels->ranks[0].nic_gbytes_per_s < 1 && finds(m, "tunl0")));
-  done(m);
 }
 
 TEST(displays_and_roots) {
@@ -227,10 +198,8 @@ TEST(displays_and_roots) {
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_NUMA), 1);
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_GPU), 1); /* and no management controller */
   ck_assert(bny_topo_ancestor(m.topo, m.levels->ranks[0].node, BNY_TOPO_NUMA) >= 0);
-  done(m);
   m = examined("mpibind__epyc-corona-hwloc1.xml");
   ck_assert(m.topo == NULL || m.levels->nranks == 4);
-  done(m);
 }
 
 /* Kinds of devices are bits in version 3, and the host's name stands at the top. */
@@ -240,7 +209,6 @@ TEST(hwloc_version_3) {
   ck_assert_str_eq(nic_of(m, 0), "mlx5_0");
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_PORT), 1);
   ck_assert_int_eq(m.topo->nodes[m.levels->ranks[0].node].compute, 90);
-  done(m);
 }
 
 /* ---- the NIC of a rank ------------------------------------------------------------------------------------------- */
@@ -250,7 +218,6 @@ TEST(nics_by_kind_speed_and_place) {
   /* No plain Ethernet however near, no slow one: EFA serves both, also across packages. */
   ck_assert_str_eq(nic_of(m, 0), "rdmap131s0");
   ck_assert_str_eq(nic_of(m, 1), "rdmap131s0");
-  done(m);
   static const struct {
     const char *file, *nics[8];
   } known[] = {{"mpibind__eas-tioga.xml", {"hsi0", "hsi0", "hsi1", "hsi1", "hsi2", "hsi2", "hsi3", "hsi3"}},
@@ -263,13 +230,12 @@ TEST(nics_by_kind_speed_and_place) {
       ck_assert_msg(strcmp(nic_of(m, r), known[k].nics[r]) == 0, "%s: rank %d is served by %s, not %s", known[k].file,
                     (int)r, nic_of(m, r), known[k].nics[r]);
     }
-    done(m);
   }
 }
 
 /* If NICs are alike and on other NUMA nodes, the one in the same package serves. */
 TEST(nics_in_the_package) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
   for (int p = 0; p < 2; p++) {
     int32_t package = put(topo, BNY_TOPO_PACKAGE, host, p == 0 ? "package0" : "package1", NULL);
@@ -283,7 +249,6 @@ TEST(nics_in_the_package) {
     ck_assert_int_eq(bny_topo_ancestor(m.topo, rank->nic, BNY_TOPO_PACKAGE),
                      bny_topo_ancestor(m.topo, rank->node, BNY_TOPO_PACKAGE));
   }
-  done(m);
 }
 
 /* ---- routes ------------------------------------------------------------------------------------------------------ */
@@ -306,14 +271,12 @@ TEST(routes_of_nccl) {
   ck_assert_int_eq(bny_topo_path_routed(t, g[0], n[1]), BNY_TOPO_PATH_PXN);
   ck_assert_int_eq(bny_topo_path_routed(t, n[2], g[0]), BNY_TOPO_PATH_PXN);
   ck_assert_int_eq(bny_topo_path_routed(t, g[0], n[3]), BNY_TOPO_PATH_SYS); /* two GPUs away */
-  done(m);
   m = corpus("nccl/two-trays.xml");
   t = m.topo;
   int32_t nic = named(t, BNY_TOPO_NIC, "mlx5_bond_0");
   ck_assert_int_eq(bny_topo_path_between(t, m.levels->ranks[0].node, nic), BNY_TOPO_PATH_NODE);
   ck_assert_int_eq(bny_topo_path_routed(t, m.levels->ranks[0].node, nic), BNY_TOPO_PATH_P2C);
   ck_assert_int_eq(bny_topo_path_routed(t, m.levels->ranks[3].node, nic), BNY_TOPO_PATH_NET);
-  done(m);
   ck_assert(BNY_TOPO_PATH_NVL < BNY_TOPO_PATH_NVB && BNY_TOPO_PATH_NVB < BNY_TOPO_PATH_C2C);
   ck_assert(BNY_TOPO_PATH_PXB < BNY_TOPO_PATH_P2C && BNY_TOPO_PATH_P2C < BNY_TOPO_PATH_PXN);
   ck_assert(BNY_TOPO_PATH_PXN < BNY_TOPO_PATH_PHB);
@@ -329,7 +292,6 @@ TEST(routes_without_gdr) {
   ck_assert_str_eq(value, "1");
   ck_assert(bny_topo_set_string(m.topo, &m.topo->nodes[g1].attributes, "class=0x030200 gdr=0"));
   ck_assert_int_eq(bny_topo_path_routed(m.topo, g0, nic), bny_topo_path_between(m.topo, g0, nic));
-  done(m);
 }
 
 /* ---- exports ----------------------------------------------------------------------------------------------------- */
@@ -337,7 +299,7 @@ TEST(routes_without_gdr) {
 TEST(nccl_keeps_attributes) {
   machine m = corpus("nccl/two-trays.xml");
   bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(m.topo, &error);
+  char *text = topo_text(bny_topo_export_nccl(m.topo, &error));
   ck_assert_msg(text != NULL, "%s", error.text);
   static const char *const kept[] = {
       "affinity=\"ff\"",    "vendor=\"0x10de\"", "device=\"0x31c2\"", "device=\"0xa2dc\"",  "gdr=\"1\"",
@@ -345,15 +307,11 @@ TEST(nccl_keeps_attributes) {
   for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
     ck_assert_msg(strstr(text, kept[i]) != NULL, "%s is lost in %s", kept[i], text);
   ck_assert_int_eq(tags(text, "fffffff:"), 4);
-  free(text);
-  done(m);
   m = corpus("nccl/partitions.xml");
-  text = bny_topo_export_nccl(m.topo, &error);
+  text = topo_text(bny_topo_export_nccl(m.topo, &error));
   ck_assert_msg(text != NULL, "%s", error.text);
   ck_assert_int_eq(tags(text, "mlopart="), 2);
   ck_assert_int_eq(tags(text, "<pcilink "), 2);
-  free(text);
-  done(m);
 }
 
 /* Bus ids that are made up are those of different devices, and not of ones that are there. */
@@ -361,7 +319,7 @@ TEST(made_up_bus_ids) {
   machine m = derive(
       import("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNODE\tSYS\nGPU1\tNODE\tX\tSYS\nGPU2\tSYS\tSYS\tX\n", "nvidia-smi topo -m"));
   bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(m.topo, &error);
+  char *text = topo_text(bny_topo_export_nccl(m.topo, &error));
   ck_assert_msg(text != NULL, "%s", error.text);
   bny_topo *again = import(text, "nccl-xml");
   char before[BNY_TOPO_BUS_BYTES] = "";
@@ -374,9 +332,6 @@ TEST(made_up_bus_ids) {
   }
   ck_assert_int_eq(bny_topo_path_between(again, named(again, BNY_TOPO_GPU, "GPU0"), named(again, BNY_TOPO_GPU, "GPU1")),
                    BNY_TOPO_PATH_NODE);
-  bny_topo_free(again);
-  free(text);
-  done(m);
 }
 
 static const char *host_name(const bny_topo *topo, int32_t node) {
@@ -439,27 +394,24 @@ static int compared[3];
 
 static void ck_comes_back(const char *path, const char *name) {
   bny_topo_error error = {.text = ""};
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  bny_topo *topo = topo_load(path, NULL, &error);
   (void)name;
   if (topo == NULL || bny_topo_count(topo, BNY_TOPO_HOST) == 0 ||
       bny_topo_count(topo, BNY_TOPO_GPU) + bny_topo_count(topo, BNY_TOPO_NIC) == 0) {
-    bny_topo_free(topo);
     return;
   }
   for (size_t e = 0; e < sizeof exporters / sizeof exporters[0]; e++) {
     char what[4300], *text = exporters[e].write(topo, &error);
     snprintf(what, sizeof what, "%s as %s", path, exporters[e].name);
     ck_assert_msg(text != NULL || !exporters[e].always, "%s: %s", what, error.text);
-    bny_topo *again = text == NULL ? NULL : bny_topo_import(text, strlen(text), NULL, &error);
+    bny_topo *again = text == NULL ? NULL : topo_import(text, strlen(text), NULL, &error);
     ck_assert_msg(text == NULL || again != NULL, "%s: line %d: %s", what, error.line, error.text);
     if (again != NULL) {
       ck_same_paths(what, topo, again, exporters[e].by_name);
       compared[e]++;
     }
-    bny_topo_free(again);
     free(text);
   }
-  bny_topo_free(topo);
 }
 
 static void each_own(const char *folder) {
@@ -489,5 +441,5 @@ TEST(exports_come_back) {
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  return suite_main(suite_of("topo_machines", 120));
+  return suite_main(suite_with("topo_machines", 120, NULL, drop_kept));
 }

@@ -21,9 +21,11 @@ static const double line_ns = 100, message_ns = 2000, take_ns = 800, small_speed
 
 /* ---- judging ----------------------------------------------------------------------------------------------------- */
 
+static void drop_measured(void *measured) { topo_measured_free(measured); }
+
 /* All pairs of ranks on CPUs 10, 11, ..; all alike. Ranks of the same group share a third-level cache. */
 static topo_measured *alike(int32_t nranks, int32_t ranks_of_group) {
-  topo_measured *measured = calloc(1, sizeof *measured);
+  topo_measured *measured = keep(calloc(1, sizeof *measured), drop_measured);
   ck_assert_ptr_nonnull(measured);
   measured->nranks = measured->nallowed = nranks;
   measured->ranks = calloc((size_t)nranks, sizeof *measured->ranks);
@@ -90,7 +92,6 @@ TEST(what_is_alike_is_no_finding) {
   /* signal, 16 KB in 0.8 us more, 1 MiB at 20 GB/s more */
   ck_assert_double_eq_tol(near->beta, 0.05, 0.002);
   ck_assert_double_eq_tol(near->alpha, line_ns, 5);
-  topo_measured_free(measured);
 }
 
 TEST(a_slow_pair_is_named) {
@@ -100,14 +101,12 @@ TEST(a_slow_pair_is_named) {
          "CPU 11 and CPU 13: 2.1 times the latency of other pairs that share a third-level cache (210 ns, "
          "expected 100)");
   ck_assert(measured->findings[0].warning && pair_of(measured, 1, 3)->slow && !pair_of(measured, 1, 2)->slow);
-  topo_measured_free(measured);
 }
 
 TEST(bandwidth_of_one_direction_counts) {
   topo_measured *measured = alike(8, 8);
   pair_of(measured, 2, 5)->value[TOPO_LARGE][1] = 0.48 * large_speed;
   expect(measured, NULL, 1, "CPU 12 and CPU 15: 0.48 times the bandwidth with 16 MiB");
-  topo_measured_free(measured);
 }
 
 TEST(limits_are_not_slow) {
@@ -120,7 +119,6 @@ TEST(limits_are_not_slow) {
   pair_of(measured, 2, 3)->value[TOPO_SMALL][0] = 0.66 * small_speed;
   pair_of(measured, 4, 5)->nblocks = TOPO_JUDGED_BLOCKS;
   expect(measured, NULL, 2, "CPU 14 and CPU 15: 5.0 times", "CPU 12 and CPU 13: 0.66 times");
-  topo_measured_free(measured);
 }
 
 TEST(a_slow_rank_is_named_once) {
@@ -130,7 +128,6 @@ TEST(a_slow_rank_is_named_once) {
     expect(measured, NULL, 1, "CPU 12: 2.5 times the latency of other CPUs, with every one of the");
     ck_assert(measured->ranks[2].slow && !measured->ranks[1].slow);
     ck_assert_double_eq(measured->kinds[TOPO_NEAR_L3].expected[TOPO_LINE], line_ns);
-    topo_measured_free(measured);
   }
 }
 
@@ -140,7 +137,6 @@ TEST(slow_ranks_and_a_slow_pair) {
   slow_down(measured, 7, 2);
   pair_of(measured, 3, 9)->value[TOPO_LINE][0] *= 1.8;
   expect(measured, NULL, 3, "CPU 10: 4.0 times", "CPU 17: 2.0 times", "CPU 13 and CPU 19: 1.8 times");
-  topo_measured_free(measured);
 }
 
 TEST(few_pairs_are_not_judged) {
@@ -149,7 +145,6 @@ TEST(few_pairs_are_not_judged) {
     slow_down(measured, 0, 9);
     expect(measured, NULL, 0);
     ck_assert(!measured->kinds[TOPO_NEAR_L3].judged);
-    topo_measured_free(measured);
   }
 }
 
@@ -157,7 +152,6 @@ TEST(own_memory_is_judged) {
   topo_measured *measured = alike(8, 4);
   measured->ranks[5].large = 6;
   expect(measured, NULL, 1, "CPU 15 copies 16 MiB of its own at 6 GB/s, others at 15");
-  topo_measured_free(measured);
 }
 
 TEST(what_changes_is_noted) {
@@ -168,11 +162,10 @@ TEST(what_changes_is_noted) {
   expect(measured, NULL, 2, "1 of 6 pairs changed while they were measured, CPU 10 and CPU 11 most",
          "most on CPU 13, which lost 40 % of its samples");
   ck_assert(!measured->findings[0].warning && !measured->findings[1].warning);
-  topo_measured_free(measured);
 }
 
 TEST(links_are_held_against_the_model) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host", NULL), from = put(topo, BNY_TOPO_PACKAGE, host, "package0", NULL);
   int32_t to = put(topo, BNY_TOPO_PACKAGE, host, "package1", NULL), link = join(topo, BNY_TOPO_LINK_SYS, from, to, 40);
   topo_measured *measured = alike(4, 4);
@@ -195,11 +188,8 @@ TEST(links_are_held_against_the_model) {
   ck_assert_double_eq(topo->links[link].gbytes_per_s, 12);
   ck_assert_double_eq(topo->links[link].latency_us, 0.25);
   tool_error error;
-  char *text = topo_measured_text(measured, topo, false, 100, &error);
+  char *text = topo_text(topo_measured_text(measured, topo, false, 100, &error));
   ck_assert_ptr_nonnull(strstr(text, "package0 and package1: 39 and 12 GB/s, expected 40 (probed)"));
-  free(text);
-  topo_measured_free(measured);
-  bny_topo_free(topo);
 }
 
 /* alike() has 100 ns and 0.05 ns a byte within a kind, and three times that between kinds. */
@@ -212,23 +202,19 @@ TEST(plans_are_held_against_it) {
   measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.03};
   expect(measured, NULL, 1, "pairs that share a third-level cache: 1.7 times the time that plans assume");
   ck_assert(!measured->findings[0].warning);
-  topo_measured_free(measured);
 
   measured = alike(2, 2); /* too few to hold against each other: it is slow */
   measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.02};
   expect(measured, NULL, 1, "2.5 times the time that plans assume");
   ck_assert(measured->findings[0].warning);
   tool_error error;
-  char *text = topo_measured_text(measured, NULL, false, 100, &error);
+  char *text = topo_text(topo_measured_text(measured, NULL, false, 100, &error));
   ck_assert_ptr_nonnull(strstr(text, "expected by plans:          alpha 80 ns + n * beta 0.0200 ns"));
-  free(text);
-  topo_measured_free(measured);
 
   measured = alike(8, 8); /* all are as near: none is slower than the others */
   measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.02};
   expect(measured, NULL, 1, "2.5 times the time that plans assume");
   ck_assert(!measured->findings[0].warning);
-  topo_measured_free(measured);
 }
 
 TEST(text_keeps_to_its_width) {
@@ -236,16 +222,13 @@ TEST(text_keeps_to_its_width) {
   pair_of(measured, 2, 5)->value[TOPO_LINE][0] = 7 * line_ns;
   expect(measured, NULL, 1, "CPU 12 and CPU 15: 7.0 times");
   tool_error error;
-  char *text = topo_measured_text(measured, NULL, false, 80, &error), *rest = text;
+  char *text = topo_text(topo_measured_text(measured, NULL, false, 80, &error)), *rest = text;
   ck_assert_ptr_nonnull(text);
   ck_assert(strstr(text, "\033") == NULL && strstr(text, "  700") != NULL && strstr(text, "slow       CPU 12") != NULL);
   for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n"))
     ck_assert_msg(strlen(line) <= 80, "%zu columns: %s", strlen(line), line);
-  free(text);
-  text = topo_measured_text(measured, NULL, true, 90, &error);
+  text = topo_text(topo_measured_text(measured, NULL, true, 90, &error));
   ck_assert_ptr_nonnull(strstr(text, "\033[31m  700\033[0m"));
-  free(text);
-  topo_measured_free(measured);
 }
 
 TEST(lines_are_fitted) {
@@ -374,7 +357,7 @@ TEST(two_ranks_are_measured) {
   if (cpus_allowed() < 2) return;
   char root[64];
   make_packages(root);
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   bny_topo_node node = {.kind = BNY_TOPO_HOST, .parent = -1, .index = -1, .name = "host", .compute = -1};
   bny_topo_add_node(topo, &node);
   for (int32_t i = 0; i < 2; i++) {
@@ -385,7 +368,7 @@ TEST(two_ranks_are_measured) {
   topo_measure_options options = {.ranks = 2, .seconds = 0.4, .sysfs = root};
   tool_error error = {.text = ""};
   int64_t begin = tool_now_ns();
-  topo_measured *measured = topo_measure(&options, topo, &error);
+  topo_measured *measured = keep(topo_measure(&options, topo, &error), drop_measured);
   double seconds = (double)(tool_now_ns() - begin) / 1e9;
   remove_tree(root);
   ck_assert_msg(measured != NULL, "%s", error.text);
@@ -406,14 +389,11 @@ TEST(two_ranks_are_measured) {
     /* no core copies 16 KB at 270 GB/s: it was not left out */
     ck_assert_msg(pair->value[TOPO_TAKE][d] > 60, "%g ns", pair->value[TOPO_TAKE][d]);
   }
-  char *text = topo_measured_text(measured, topo, false, 100, &error);
+  char *text = topo_text(topo_measured_text(measured, topo, false, 100, &error));
   ck_assert(strstr(text, "between packages, 1 pair") != NULL && strstr(text, "no CUDA") != NULL);
-  free(text);
   topo_measured_apply(measured, topo);
   bool whole = measured->links[0].nblocks > 0 && measured->nallowed == 2;
   ck_assert_int_eq(topo->links[0].source, whole ? BNY_TOPO_MEASURED : BNY_TOPO_ASSUMED);
-  topo_measured_free(measured);
-  bny_topo_free(topo);
 }
 
 TEST(one_cpu_has_no_pairs) {
@@ -424,13 +404,11 @@ TEST(one_cpu_has_no_pairs) {
   ck_assert_int_eq(sched_setaffinity(0, sizeof set, &set), 0);
   topo_measure_options options = {.seconds = 0.1};
   tool_error error = {.text = ""};
-  topo_measured *measured = topo_measure(&options, NULL, &error);
+  topo_measured *measured = keep(topo_measure(&options, NULL, &error), drop_measured);
   ck_assert_msg(measured != NULL, "%s", error.text);
   ck_assert(measured->nranks == 1 && measured->npairs == 0 && measured->ranks[0].small > 0);
-  char *text = topo_measured_text(measured, NULL, false, 100, &error);
+  char *text = topo_text(topo_measured_text(measured, NULL, false, 100, &error));
   ck_assert_ptr_nonnull(strstr(text, "nothing to measure between ranks"));
-  free(text);
-  topo_measured_free(measured);
   options.ranks = 2;
   ck_assert_ptr_null(topo_measure(&options, NULL, &error));
   ck_assert_ptr_nonnull(strstr(error.text, "2 ranks cannot be measured on 1 CPU"));
@@ -508,4 +486,4 @@ TEST_LOOP(signals_leave_nothing, 3) {
   }
 }
 
-int main(void) { return suite_main(suite_of("topo_measure", 30)); }
+int main(void) { return suite_main(suite_with("topo_measure", 30, NULL, drop_kept)); }

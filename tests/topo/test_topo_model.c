@@ -34,7 +34,7 @@ TEST(strings_are_made_fit) {
                 "31m",
                 "?31m"}, /* a control of two bytes */
                {"EPYC 7401   ", "EPYC 7401"}};
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     int32_t n = put(topo, BNY_TOPO_HOST, -1, cases[i].in, NULL);
     ck_assert_str_eq(topo->nodes[n].name, cases[i].out);
@@ -51,7 +51,6 @@ TEST(strings_are_made_fit) {
   ck_assert(bny_topo_set_string(topo, &topo->nodes[n].model, NULL));
   ck_assert_ptr_null(topo->nodes[n].model);
   free(huge);
-  bny_topo_free(topo);
   bny_topo_free(NULL);
 }
 
@@ -82,7 +81,7 @@ TEST(bus_ids) {
 }
 
 TEST(links_of_a_node) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t nodes[4], links[5];
   for (int i = 0; i < 4; i++) {
     char name[8];
@@ -108,7 +107,6 @@ TEST(links_of_a_node) {
   ck_assert_int_eq(bny_topo_other_end(topo, nodes[2], links[1]), nodes[0]);
   ck_assert_int_eq(bny_topo_other_end(topo, nodes[0], links[1]), nodes[2]);
   ck_assert_int_eq(bny_topo_other_end(topo, nodes[0], links[2]), nodes[0]);
-  bny_topo_free(topo);
 }
 
 /* Each breaks one rule of a good model of two GPUs. */
@@ -156,7 +154,7 @@ static const struct {
              {break_memory, "out of memory"}};
 
 TEST_LOOP(what_is_refused, (int)(sizeof rules / sizeof rules[0])) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
   int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0"),
           b = put(topo, BNY_TOPO_GPU, host, "GPU1", "0000:02:00.0");
@@ -166,11 +164,10 @@ TEST_LOOP(what_is_refused, (int)(sizeof rules / sizeof rules[0])) {
   bool good = bny_topo_check(topo, &error);
   ck_assert_msg(good == (rules[_i].why == NULL), "rule %d: \"%s\"", _i, error.text);
   ck_assert_msg(good || strstr(error.text, rules[_i].why) != NULL, "rule %d: \"%s\"", _i, error.text);
-  bny_topo_free(topo);
 }
 
 TEST(names_repeat_in_other_hosts) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   for (int h = 0; h < 2; h++) {
     int32_t host = put(topo, BNY_TOPO_HOST, -1, "same", NULL);
     put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0");
@@ -181,7 +178,6 @@ TEST(names_repeat_in_other_hosts) {
   for (int i = 0, parent = 0; i < 70; i++) parent = put(topo, BNY_TOPO_PCI, parent, "bridge", NULL);
   ck_assert(!bny_topo_check(topo, &error));
   ck_assert_ptr_nonnull(strstr(error.text, "deep"));
-  bny_topo_free(topo);
 }
 
 TEST(names_and_their_reverse) {
@@ -196,7 +192,7 @@ TEST(names_and_their_reverse) {
   ck_assert_int_eq(bny_topo_source_parse("heard"), BNY_TOPO_MEASURED + 1);
   ck_assert_str_eq(bny_topo_path_name(BNY_TOPO_PATH_PHB), "PHB");
   ck_assert_str_eq(bny_topo_path_name((bny_topo_path)-1), "?");
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "h", NULL), gpu = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0");
   ck_assert_int_eq(bny_topo_find_bus(topo, "0000:01:00.0"), gpu);
   ck_assert_int_eq(bny_topo_find_bus(topo, "0000:02:00.0"), -1);
@@ -205,7 +201,6 @@ TEST(names_and_their_reverse) {
   ck_assert_int_eq(bny_topo_ancestor(topo, gpu, BNY_TOPO_HOST), host);
   ck_assert_int_eq(bny_topo_ancestor(topo, gpu, BNY_TOPO_NUMA), -1);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 1);
-  bny_topo_free(topo);
 }
 
 static int32_t bridge(bny_topo *topo, int32_t numa, const char *name) {
@@ -215,7 +210,7 @@ static int32_t bridge(bny_topo *topo, int32_t numa, const char *name) {
 }
 
 TEST(paths_by_containment) {
-  bny_topo *t = bny_topo_new();
+  bny_topo *t = topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), package = put(t, BNY_TOPO_PACKAGE, host, "p0", NULL);
   int32_t numa0 = put(t, BNY_TOPO_NUMA, package, "n0", NULL), numa1 = put(t, BNY_TOPO_NUMA, package, "n1", NULL);
   int32_t root0 = bridge(t, numa0, "r0"), root1 = bridge(t, numa0, "r1"), root2 = bridge(t, numa1, "r2");
@@ -243,12 +238,11 @@ TEST(paths_by_containment) {
   ck_path(t, g0, lost, BNY_TOPO_PATH_NONE);
   bny_topo_error error;
   ck_assert_msg(bny_topo_check(t, &error), "%s", error.text);
-  bny_topo_free(t);
 }
 
 /* NCCL reports no host bridges. */
 TEST(paths_without_host_bridges) {
-  bny_topo *t = bny_topo_new();
+  bny_topo *t = topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), numa = put(t, BNY_TOPO_NUMA, host, "n0", NULL);
   int32_t s0 = put(t, BNY_TOPO_PCI, numa, "s0", "0000:10:00.0"), s1 = put(t, BNY_TOPO_PCI, numa, "s1", "0000:20:00.0");
   int32_t g0 = put(t, BNY_TOPO_GPU, s0, "GPU0", "0000:11:00.0"), g1 = put(t, BNY_TOPO_GPU, s1, "GPU1", "0000:21:00.0");
@@ -261,8 +255,7 @@ TEST(paths_without_host_bridges) {
   ck_path(t, g0, nic, BNY_TOPO_PATH_PHB);
   ck_path(t, f0, f1, BNY_TOPO_PATH_PIX); /* functions of one device */
   ck_path(t, f0, f2, BNY_TOPO_PATH_PHB);
-  bny_topo_free(t);
-  t = bny_topo_new();
+  t = topo_new();
   host = put(t, BNY_TOPO_HOST, -1, "h0", NULL);
   int32_t a = bridge(t, host, "r0"), b = bridge(t, host, "r1");
   g0 = put(t, BNY_TOPO_GPU, a, "GPU0", NULL);
@@ -272,11 +265,10 @@ TEST(paths_without_host_bridges) {
   ck_path(t, g0, g1, BNY_TOPO_PATH_NODE);
   put(t, BNY_TOPO_NUMA, host, "n1", NULL);
   ck_path(t, g0, g1, BNY_TOPO_PATH_SYS); /* two, and who knows where these are */
-  bny_topo_free(t);
 }
 
 TEST(paths_by_links) {
-  bny_topo *t = bny_topo_new();
+  bny_topo *t = topo_new();
   int32_t h0 = put(t, BNY_TOPO_HOST, -1, "h0", NULL), h1 = put(t, BNY_TOPO_HOST, -1, "h1", NULL);
   int32_t numa = put(t, BNY_TOPO_NUMA, h0, "n0", NULL);
   int32_t g[6];
@@ -309,7 +301,6 @@ TEST(paths_by_links) {
   join(t, BNY_TOPO_LINK_NVLINK, g[1], numa, 20);
   join(t, BNY_TOPO_LINK_NVLINK, g[3], numa, 20);
   ck_path(t, g[1], g[3], BNY_TOPO_PATH_PHB);
-  bny_topo_free(t);
 }
 
 /* A path looks at the two devices and what holds them, and at nothing else of a large model: all nodes behind those of
@@ -322,7 +313,7 @@ TEST(paths_look_at_few_nodes) {
     char text[128];
     snprintf(text, sizeof text, "host:1024 %s", inside[i]);
     bny_topo_error error = {.text = ""};
-    bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+    bny_topo *topo = topo_import(text, strlen(text), NULL, &error);
     ck_assert_msg(topo != NULL, "%s", error.text);
     int32_t first = 1; /* the first host is node 0 */
     while (topo->nodes[first].kind != BNY_TOPO_HOST) first++;
@@ -338,7 +329,6 @@ TEST(paths_look_at_few_nodes) {
     for (int32_t a = 0; a < first; a++)
       for (int32_t b = 0; b < first; b++) ck_assert_int_lt(bny_topo_path_between(&fenced, a, b), BNY_TOPO_PATH_NONE);
     ck_assert_int_eq(munmap(there, all), 0);
-    bny_topo_free(topo);
   }
 }
 
@@ -346,7 +336,7 @@ TEST(paths_look_at_few_nodes) {
 TEST(numa_nodes_below) {
   const char *text = "host:3 package:2 numa:3 bridge pci:2 gpu";
   bny_topo_error error;
-  bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+  bny_topo *topo = topo_import(text, strlen(text), NULL, &error);
   for (int32_t n = 0; n < topo->nnodes; n++) {
     int32_t below = 0;
     for (int32_t m = 0; m < topo->nnodes; m++) {
@@ -356,15 +346,13 @@ TEST(numa_nodes_below) {
     }
     ck_assert_int_eq(topo->nodes[n].numas, below);
   }
-  bny_topo_free(topo);
   /* a parent that comes later, or is itself */
-  topo = bny_topo_new();
+  topo = topo_new();
   put(topo, BNY_TOPO_NUMA, 1, "a", NULL);
   put(topo, BNY_TOPO_NUMA, 0, "b", NULL);
   put(topo, BNY_TOPO_NUMA, 2, "c", NULL);
   ck_assert_int_eq(topo->nodes[0].numas, 1);
   ck_assert(!bny_topo_check(topo, &error));
-  bny_topo_free(topo);
 }
 
 TEST(speeds) {
@@ -423,7 +411,7 @@ TEST(sorted_names) {
 
 static void refused(const char *text, size_t bytes, const char *why) {
   bny_topo_error error = {.text = ""};
-  bny_topo *topo = bny_topo_import(text, bytes, NULL, &error);
+  bny_topo *topo = topo_import(text, bytes, NULL, &error);
   ck_assert_msg(topo == NULL && strstr(error.text, why) != NULL, "wanted \"%s\", got \"%s\"", why, error.text);
 }
 
@@ -441,7 +429,7 @@ TEST(files) {
   char directory[] = "/tmp/banyan-topo-XXXXXX", path[64];
   bny_topo_error error;
   ck_assert_ptr_nonnull(mkdtemp(directory));
-  ck_assert_ptr_null(bny_topo_load(directory, NULL, &error));
+  ck_assert_ptr_null(topo_load(directory, NULL, &error));
   ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
   ck_assert_msg(strncmp(error.text, directory, strlen(directory)) == 0, "%s", error.text);
   ck_assert_ptr_null(bny_topo_load_waiting(directory, NULL, &error));
@@ -449,32 +437,32 @@ TEST(files) {
   ck_assert_ptr_null(bny_topo_load_waiting("/dev/zero", NULL, &error));
   snprintf(path, sizeof path, "%s/pipe", directory);
   ck_assert_int_eq(mkfifo(path, 0600), 0);
-  ck_assert_ptr_null(bny_topo_load(path, NULL, &error)); /* at once, though nobody writes to it */
+  ck_assert_ptr_null(topo_load(path, NULL, &error)); /* at once, though nobody writes to it */
   ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
   unlink(path);
   int large = open(path, O_CREAT | O_WRONLY, 0600);
   ck_assert(large >= 0 && ftruncate(large, (off_t)1 << 40) == 0 && close(large) == 0);
-  ck_assert_ptr_null(bny_topo_load(path, NULL, &error));
+  ck_assert_ptr_null(topo_load(path, NULL, &error));
   ck_assert_msg(strstr(error.text, "larger than 64 MiB") != NULL, "%s", error.text);
   unlink(path);
   snprintf(path, sizeof path, "%s/there-is-none.xml", directory);
-  ck_assert_ptr_null(bny_topo_load(path, NULL, &error));
+  ck_assert_ptr_null(topo_load(path, NULL, &error));
   ck_assert_msg(strstr(error.text, "there-is-none.xml: No such file") != NULL, "%s", error.text);
   snprintf(path, sizeof path, "%s/odd", directory);
   FILE *file = fopen(path, "w");
   fputs("\n\n<odd/>\n", file);
   fclose(file);
-  ck_assert_ptr_null(bny_topo_load(path, NULL, &error));
+  ck_assert_ptr_null(topo_load(path, NULL, &error));
   ck_assert_msg(strstr(error.text, "/odd:3: XML with the root <odd>") != NULL, "%s", error.text);
   unlink(path);
   /* a long path leaves room for the reason */
   char longer[600];
   memset(longer, 'x', sizeof longer - 1);
   longer[sizeof longer - 1] = '\0';
-  ck_assert_ptr_null(bny_topo_load(longer, NULL, &error));
+  ck_assert_ptr_null(topo_load(longer, NULL, &error));
   ck_assert_msg(strstr(error.text, "...xxx") == error.text && strstr(error.text, "File name too long") != NULL, "%s",
                 error.text);
   rmdir(directory);
 }
 
-int main(void) { return suite_main(suite_of("topo_model", 60)); }
+int main(void) { return suite_main(suite_with("topo_model", 60, NULL, drop_kept)); }

@@ -43,7 +43,6 @@ TEST(nccl) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
   ck_assert_int_eq(bny_topo_path_between(t, g0, g2), BNY_TOPO_PATH_PHB);
   ck_assert_int_eq(bny_topo_path_between(t, g0, nic), BNY_TOPO_PATH_PIX);
-  bny_topo_free(t);
 }
 
 TEST(nccl_of_several_hosts) {
@@ -55,7 +54,6 @@ TEST(nccl_of_several_hosts) {
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_HOST), 2);
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_GPU), 2);
   ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_SYS), 0);
-  bny_topo_free(t);
 }
 
 TEST(nccl_of_amd_and_power) {
@@ -76,7 +74,6 @@ TEST(nccl_of_amd_and_power) {
   ck_assert_int_eq(between(t, g2, named(t, BNY_TOPO_NUMA, "node0"))->count, 3);
   ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_NVLINK), 1);
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
-  bny_topo_free(t);
 }
 
 /* ---- what NCCL makes of it --------------------------------------------------------------------------------------- */
@@ -118,7 +115,6 @@ TEST(broadcom_switches) {
     ck_assert_msg(bny_topo_path_between(t, gpus[0], gpus[1]) == (cases[i].one ? BNY_TOPO_PATH_PIX : BNY_TOPO_PATH_PXB),
                   "%s over %s", cases[i].above, cases[i].below);
     ck_assert_int_eq(bny_topo_path_between(t, gpus[1], gpus[2]), BNY_TOPO_PATH_PXB);
-    bny_topo_free(t);
   }
 }
 
@@ -149,16 +145,13 @@ TEST(nets_that_are_no_ports) {
     ck_assert_msg(bny_topo_count(t, BNY_TOPO_PORT) == cases[i].ports && t->nnotes == cases[i].notes, "%s", text);
     ck_assert_msg(fabs(speed - (cases[i].ports > 0 ? 50 : 0)) < 1e-9, "%s: %g GB/s", text, speed);
     named(t, BNY_TOPO_NIC, cases[i].nic);
-    bny_topo_free(t);
   }
   static const char *const dumps[] = {"reduced/net0.xml", "reduced/coll_only.xml", "reduced/nccl230_fused_net0.xml"};
   for (int i = 0; i < 3; i++) {
     bny_topo *t = dump(dumps[i]);
-    bny_topo_levels *levels = t == NULL ? NULL : bny_topo_derive(t);
+    bny_topo_levels *levels = t == NULL ? NULL : topo_derive(t);
     for (int32_t r = 0; levels != NULL && r < levels->nranks; r++)
       ck_assert_double_eq_tol(levels->ranks[r].nic_gbytes_per_s, 50, 1e-9);
-    bny_topo_levels_free(levels);
-    bny_topo_free(t);
   }
 }
 
@@ -182,15 +175,13 @@ TEST(gdr_of_both) {
              "busid=\"0000:03:00.0\"><nic><net name=\"mlx5_0\" speed=\"400000\" %s/></nic></pci></pci>" NCCL_TAIL,
              cases[i].gpu, cases[i].nic);
     bny_topo *t = import(text, "nccl-xml");
-    bny_topo_levels *levels = bny_topo_derive(t);
+    bny_topo_levels *levels = topo_derive(t);
     int32_t gpu = named(t, BNY_TOPO_GPU, "GPU0"), nic = named(t, BNY_TOPO_NIC, "mlx5_0");
     ck_assert_msg(bny_topo_path_routed(t, gpu, nic) == cases[i].path, "%s %s", cases[i].gpu, cases[i].nic);
     ck_assert_int_eq(bny_topo_path_between(t, gpu, nic), BNY_TOPO_PATH_PIX);
     bool found = levels->nfindings > 0 && strcmp(levels->findings[0].id, "gdr-off") == 0;
     ck_assert_msg(found == (cases[i].faulty[0] != '\0'), "%s %s", cases[i].gpu, cases[i].nic);
     if (found) ck_assert(strstr(levels->findings[0].text, cases[i].faulty) == levels->findings[0].text);
-    bny_topo_levels_free(levels);
-    bny_topo_free(t);
   }
 }
 
@@ -225,18 +216,15 @@ TEST(no_silence) {
     char text[2048];
     snprintf(text, sizeof text, NCCL_HEAD "%s" NCCL_TAIL, cases[i].inside);
     bny_topo *t = import(text, "nccl-xml");
-    bny_topo_levels *levels = bny_topo_derive(t);
+    bny_topo_levels *levels = topo_derive(t);
     ck_assert_msg(levels->nfindings > 0 && strcmp(levels->findings[0].id, cases[i].id) == 0 &&
                       strstr(levels->findings[0].text, cases[i].fact) != NULL,
                   "%s\n%s", text, levels->nfindings > 0 ? levels->findings[0].text : "no finding");
-    bny_topo_levels_free(levels);
-    bny_topo_free(t);
   }
   bny_topo *t = import(NCCL_HEAD BRIDGED("0000:01:00.0", "<pcilink target=\"0000:02:00.0\"/>")
                            BRIDGED("0000:02:00.0", "<pcilink target=\"0000:01:00.0\"/>") NCCL_TAIL,
                        "nccl-xml");
   ck_assert_int_eq(t->nnotes, 0);
-  bny_topo_free(t);
 }
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
@@ -326,11 +314,9 @@ TEST(guids_of_nccl) {
     bny_topo *t = import(text, "nccl-xml");
     ck_assert_str_eq(t->nodes[named(t, BNY_TOPO_PORT, "a")].guid, forms[f][1]);
     bny_topo_error error;
-    char *out = bny_topo_export_nccl(t, &error), wanted[64];
+    char *out = topo_text(bny_topo_export_nccl(t, &error)), wanted[64];
     snprintf(wanted, sizeof wanted, "guid=\"%s\"", forms[f][2]);
     ck_assert_msg(strstr(out, wanted) != NULL, "%s", out);
-    free(out);
-    bny_topo_free(t);
   }
 }
 
@@ -347,8 +333,6 @@ TEST(guids_of_both) {
   const char *guid = ours->nodes[named(ours, BNY_TOPO_PORT, "mlx5_0")].guid;
   ck_assert_str_eq(guid, theirs->nodes[named(theirs, BNY_TOPO_NIC, "mlx5_0")].guid);
   ck_assert_str_eq(guid, theirs->nodes[named(theirs, BNY_TOPO_PORT, "1")].guid);
-  bny_topo_free(ours);
-  bny_topo_free(theirs);
 }
 
 /* ---- NCCL's format out ------------------------------------------------------------------------------------------- */
@@ -386,24 +370,20 @@ static void ck_same_machine(const bny_topo *a, const bny_topo *b, const char *na
 
 static void ck_exported(bny_topo *topo, const char *name) {
   bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(topo, &error);
+  char *text = topo_text(bny_topo_export_nccl(topo, &error));
   ck_assert_msg(text != NULL, "%s", error.text);
-  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  bny_topo *again = topo_import(text, strlen(text), NULL, &error);
   ck_assert_msg(again != NULL, "%s: line %d: %s\n%s", name, error.line, error.text, text);
   ck_same_machine(topo, again, name);
-  char *text_again = bny_topo_export_nccl(again, &error);
+  char *text_again = topo_text(bny_topo_export_nccl(again, &error));
   ck_assert_str_eq(text, text_again);
-  free(text);
-  free(text_again);
-  bny_topo_free(again);
-  bny_topo_free(topo);
 }
 
 TEST(nccl_out) { ck_exported(import(nccl_example, "nccl-xml"), "example"); }
 
 /* These nodes have no bus ids, and names that XML must quote. */
 TEST(nccl_out_by_hand) {
-  bny_topo *t = bny_topo_new();
+  bny_topo *t = topo_new();
   for (int h = 0; h < 2; h++) {
     int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), numa = put(t, BNY_TOPO_NUMA, host, "node0", NULL);
     int32_t other = put(t, BNY_TOPO_NUMA, host, "node0", NULL), pci = put(t, BNY_TOPO_PCI, numa, "s", NULL);
@@ -416,8 +396,8 @@ TEST(nccl_out_by_hand) {
     join(t, BNY_TOPO_LINK_NET, port, nic, 50);
   }
   bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(t, &error);
-  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  char *text = topo_text(bny_topo_export_nccl(t, &error));
+  bny_topo *again = topo_import(text, strlen(text), NULL, &error);
   ck_assert_msg(again != NULL, "line %d: %s\n%s", error.line, error.text, text);
   ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_HOST), 2);
   ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_GPU), 4);
@@ -425,9 +405,6 @@ TEST(nccl_out_by_hand) {
   int32_t nic = named(again, BNY_TOPO_NIC, "a<b>&\"c");
   ck_assert_int_eq(bny_topo_path_between(again, nic, named(again, BNY_TOPO_GPU, "GPU0")), BNY_TOPO_PATH_PIX);
   ck_assert_int_eq(links_of_kind(again, BNY_TOPO_LINK_NVLINK), 2);
-  free(text);
-  bny_topo_free(again);
-  bny_topo_free(t);
 }
 
 /* Unknown facts are not written: no class of a NIC or of a PCI device of any kind. */
@@ -435,47 +412,38 @@ TEST(nccl_out_without_classes) {
   bny_topo *t = import("\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n", "nvidia-smi topo -m");
   put(t, BNY_TOPO_PCI, bny_topo_find_name(t, BNY_TOPO_PCI, "pci1"), "unknown", "0000:09:00.0");
   bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(t, &error);
+  char *text = topo_text(bny_topo_export_nccl(t, &error));
   ck_assert_msg(text != NULL, "%s", error.text);
   ck_assert_int_eq(tags(text, "class="), 2); /* of the GPU and of the switch above it */
   bny_topo *again = import(text, "nccl-xml");
   ck_assert_int_eq(bny_topo_path_between(again, named(again, BNY_TOPO_GPU, "GPU0"), named(again, BNY_TOPO_NIC, "NIC0")),
                    BNY_TOPO_PATH_PIX);
-  bny_topo_free(again);
-  bny_topo_free(t);
-  free(text);
 }
 
 /* A NIC of which no class is known gets none, and keeps its GPU. */
 TEST(nccl_out_unknown_nic) {
   static const char matrix[] = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPIX\t0-15\nNIC0\tPIX\t X \n";
   bny_topo_error error = {.text = ""};
-  bny_topo *t = bny_topo_import(matrix, sizeof matrix - 1, NULL, &error);
+  bny_topo *t = topo_import(matrix, sizeof matrix - 1, NULL, &error);
   ck_assert_msg(t != NULL, "%s", error.text);
-  char *text = bny_topo_export_nccl(t, &error);
+  char *text = topo_text(bny_topo_export_nccl(t, &error));
   ck_assert_ptr_null(strstr(text, "0x02"));
-  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  bny_topo *again = topo_import(text, strlen(text), NULL, &error);
   ck_assert_msg(again != NULL, "%s", error.text);
-  bny_topo_levels *levels = bny_topo_derive(again);
+  bny_topo_levels *levels = topo_derive(again);
   ck_assert_int_eq(levels->ranks[0].nic, named(again, BNY_TOPO_NIC, "NIC0"));
   ck_assert_int_eq(levels->ranks[0].nic_path, BNY_TOPO_PATH_PIX);
-  bny_topo_levels_free(levels);
-  bny_topo_free(again);
-  free(text);
-  bny_topo_free(t);
 }
 
 /* Switches without bus ids are one to NCCL, which knows of one hidden switch alone. */
 TEST(nccl_out_hidden_switches) {
-  bny_topo *t = bny_topo_new();
+  bny_topo *t = topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), gpu = put(t, BNY_TOPO_GPU, host, "GPU0", NULL);
   for (int s = 0; s < 3; s++) join(t, BNY_TOPO_LINK_NVLINK, gpu, put(t, BNY_TOPO_SWITCH, host, "nvswitch", NULL), 20);
   bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(t, &error);
+  char *text = topo_text(bny_topo_export_nccl(t, &error));
   ck_assert_msg(strstr(text, "<nvlink target=\"fffffff:ffff:ff\" count=\"3\" tclass=\"0x068000\"/>") != NULL, "%s",
                 text);
-  free(text);
-  bny_topo_free(t);
 }
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
@@ -523,10 +491,9 @@ static void ck_nccl_dump(const char *path, const char *name) {
   size_t bytes;
   char *text = read_text(path, &bytes);
   bny_topo_error error = {.text = ""};
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  bny_topo *topo = topo_load(path, NULL, &error);
   if (strstr(text, "<graphs") != NULL) {
     ck_assert_msg(topo == NULL && strstr(error.text, "a graph that NCCL made") != NULL, "%s", error.text);
-    free(text);
     return;
   }
   ck_assert_msg(topo != NULL, "%s", error.text);
@@ -546,7 +513,6 @@ static void ck_nccl_dump(const char *path, const char *name) {
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NUMA) == tags(text, "<cpu "), "%s: processors", name);
   ck_assert_msg(linked == links, "%s: %d links, the file has %d", name, linked, links);
   ck_assert_msg(sum == counted, "%s: %lld single links, the file has %lld", name, (long long)sum, (long long)counted);
-  free(text);
   ck_exported(topo, name);
 }
 
@@ -574,8 +540,6 @@ TEST_LOOP(paths_as_the_matrix_says, 3) {
                     bny_topo_path_name(by_xml), bny_topo_path_name(by_matrix));
     }
   }
-  bny_topo_free(xml);
-  bny_topo_free(matrix);
 }
 
 /* The NIC of each GPU is behind its PCI switch, as the matrix of that class of machine says too. */
@@ -592,10 +556,9 @@ TEST(rails_of_a_real_machine) {
     }
     ck_assert_int_eq(near, topo->nodes[a].kind == BNY_TOPO_GPU);
   }
-  bny_topo_free(topo);
 }
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  return suite_main(suite_of("topo_nccl", 120));
+  return suite_main(suite_with("topo_nccl", 120, NULL, drop_kept));
 }

@@ -44,7 +44,7 @@ static bny_topo_probe_report probe(const char *machine, bny_topo *topo) {
 
 /* Into a model of its own, which is found. */
 static bny_topo *probe_new(const char *machine, const char *says) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   bny_topo_probe_report report = probe(machine, topo);
   ck_assert_msg(report.outcome == BNY_TOPO_PROBE_FOUND && strcmp(report.text, says) == 0, "%s: outcome %d, \"%s\"",
                 machine, (int)report.outcome, report.text);
@@ -121,14 +121,12 @@ TEST(switches) {
   }
   ck_assert_str_eq(topo->nodes[gpu(topo, 3)].bus_id, "0000:61:00.0");
   ck_assert_int_ge(bny_topo_find_bus(topo, "0000:07:00.0"), 0);
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   const bny_topo_level *islands = islands_of(levels);
   ck_assert_int_eq(islands->ngroups, 1);
   ck_assert(islands->groups[0].all_to_all && islands->groups[0].uniform);
   ck_assert(near(islands->groups[0].gbytes_per_s, 18 * one));
   ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, ""), 0);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 TEST(links_down) {
@@ -138,39 +136,32 @@ TEST(links_down) {
   ck_assert_int_eq(fewer.count, 12);
   ck_assert(near(fewer.gbytes_per_s, 12 * one) && near(fewer.rated, 18 * one));
   ck_assert(near(all.gbytes_per_s, 18 * one) && near(all.rated, 18 * one));
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU3: 12 of 18 NVLinks, so the whole domain runs at that pace"),
                    1);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
   ck_assert(!islands_of(levels)->groups[0].uniform);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 
   /* All alike: no sibling tells, but each knows what it has. */
   topo = probe_new("dgx-h100-all-12-links", "8 GPUs, 96 NVLinks by 4 NVSwitches, 48 down");
   fewer = sum(topo, gpu(topo, 0), BNY_TOPO_LINK_NVLINK);
   ck_assert(near(fewer.gbytes_per_s, 12 * one) && near(fewer.rated, 18 * one));
-  bny_topo_free(topo);
 }
 
 TEST(slower) {
   bny_topo *topo = probe_new("dgx-h100-gpu2-slow", "8 GPUs, 144 NVLinks by 4 NVSwitches");
   sums slow = sum(topo, gpu(topo, 2), BNY_TOPO_LINK_NVLINK), full = sum(topo, gpu(topo, 1), BNY_TOPO_LINK_NVLINK);
   ck_assert(near(slow.gbytes_per_s, slow.rated / 2) && near(full.gbytes_per_s, full.rated));
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU2: its nvlink links have"), 1);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 
   topo = probe_new("dgx-h100-gpu4-8-lanes", "8 GPUs, 144 NVLinks by 4 NVSwitches");
   sums pci = sum(topo, gpu(topo, 4), BNY_TOPO_LINK_PCI);
   ck_assert_int_eq(pci.count, 8);
   ck_assert(near(pci.gbytes_per_s, bny_topo_speed_pci(5, 8)) && near(pci.rated, bny_topo_speed_pci(5, 16)));
-  levels = bny_topo_derive(topo);
+  levels = topo_derive(topo);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU4: its PCI link has 8 lanes, those of its siblings 16"), 1);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 TEST(one_is_out) {
@@ -180,30 +171,24 @@ TEST(one_is_out) {
   ck_assert_int_eq(out.refused, 4);
   ck_assert(near(out.rated, 18 * bny_topo_speed_nvlink(90)));
   ck_assert_int_eq(in.refused, 0);
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(islands_of(levels)->ngroups, 2);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU6: the driver says of its fabric: state"), 1);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 
   topo = probe_new("dgx-h100-gpu5-lost", "7 GPUs, 126 NVLinks by 4 NVSwitches; GPU 5 does not answer: GPU is lost");
   ck_assert_int_eq(bny_topo_find_name(topo, BNY_TOPO_GPU, "GPU5"), -1);
   ck_assert_int_eq(topo->nodes[gpu(topo, 7)].index, 7);
-  bny_topo_free(topo);
 
   topo = probe_new("one-bus", "1 GPU, 18 NVLinks by 4 NVSwitches; GPU 1 and others do not answer: Unknown Error");
-  bny_topo_free(topo);
 }
 
 TEST(hidden_switches) {
   bny_topo *topo = probe_new("hgx-h100-vm", "8 GPUs, 144 NVLinks by 1 NVSwitch");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_SWITCH), 1);
   ck_assert_ptr_null(topo->nodes[bny_topo_find_name(topo, BNY_TOPO_SWITCH, "nvswitch0")].bus_id);
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert(islands_of(levels)->groups[0].all_to_all);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 /* ---- links from GPU to GPU --------------------------------------------------------------------------------------- */
@@ -218,20 +203,16 @@ TEST(mesh) {
   }
   ck_assert_int_eq(bny_topo_path_between(topo, gpu(topo, 0), gpu(topo, 4)), BNY_TOPO_PATH_NVL);
   ck_assert_int_ne(bny_topo_path_between(topo, gpu(topo, 0), gpu(topo, 5)), BNY_TOPO_PATH_NVL);
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   const bny_topo_level *islands = islands_of(levels);
   ck_assert_int_eq(islands->ngroups, 1);
   ck_assert(!islands->groups[0].all_to_all);
   ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, ""), 0);
   ck_assert_int_eq(findings(levels, BNY_TOPO_INFO, "but not each to each"), 1);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 
   topo = probe_new("v100-mesh-gpu0-0-links", "8 GPUs, 18 NVLinks");
-  levels = bny_topo_derive(topo);
+  levels = topo_derive(topo);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU0: no NVLink, 7 GPUs of its host have them"), 1);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 TEST(no_peer) {
@@ -239,25 +220,22 @@ TEST(no_peer) {
   sums nvl = sum(topo, gpu(topo, 0), BNY_TOPO_LINK_NVLINK);
   ck_assert_int_eq(nvl.refused, 4);
   ck_assert(near(nvl.gbytes_per_s, 0) && near(nvl.rated, 6 * bny_topo_speed_nvlink(70)));
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU0, GPU1 and 6 others: 6 NVLinks, but no peer access"), 1);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
   ck_assert_ptr_null(bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND));
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 TEST(none) {
   bny_topo *topo = probe_new("l40s", "8 GPUs");
   ck_assert_int_eq(topo->nodes[gpu(topo, 7)].compute, 89);
   ck_assert_int_eq(sum(topo, gpu(topo, 7), BNY_TOPO_LINK_NVLINK).links, 0);
-  bny_topo_free(topo);
 }
 
 /* ---- with what is known already ---------------------------------------------------------------------------------- */
 
 TEST(several_hosts) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "tray", NULL);
   for (int32_t n = 0; n < 2; n++) {
     int32_t numa = put(topo, BNY_TOPO_NUMA, host, n ? "node1" : "node0", NULL);
@@ -277,29 +255,25 @@ TEST(several_hosts) {
     ck_assert_int_eq(cpu.count, 10);
     ck_assert(near(cpu.gbytes_per_s, 447.12) && near(cpu.rated, 447.12));
   }
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(islands_of(levels)->ngroups, 1);
   ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, ""), 0);
-  bny_topo_levels_free(levels);
 
   /* Two trays that are registered in one domain. */
   bny_topo_error error = {0};
-  bny_topo *both = bny_topo_join((const bny_topo *const[]){topo, topo}, 2, &error);
+  bny_topo *both = keep(bny_topo_join((const bny_topo *const[]){topo, topo}, 2, &error), drop_topo);
   ck_assert_msg(both != NULL, "%s", error.text);
   ck_assert_int_eq(bny_topo_count(both, BNY_TOPO_SWITCH), 1);
-  levels = bny_topo_derive(both);
+  levels = topo_derive(both);
   const bny_topo_level *domains = bny_topo_level_of(levels, BNY_TOPO_LEVEL_DOMAIN);
   ck_assert_ptr_nonnull(domains);
   ck_assert_int_eq(domains->ngroups, 1);
   ck_assert_int_eq(domains->groups[0].count, 8);
   ck_assert(domains->groups[0].all_to_all);
-  bny_topo_levels_free(levels);
-  bny_topo_free(both);
-  bny_topo_free(topo);
 }
 
 TEST(found_by_bus) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL);
   int32_t numa = put(topo, BNY_TOPO_NUMA, host, "node1", NULL);
   topo->nodes[numa].index = 1;
@@ -333,7 +307,6 @@ TEST(found_by_bus) {
   ck_assert_int_eq(probe("dgx-h100-gpu3-12-links", topo).outcome, BNY_TOPO_PROBE_FOUND);
   ck_assert_int_eq(topo->nlinks, links + 8); /* the switch without a bus id of its own */
   ck_assert_int_eq(topo->nnodes, nodes + 1);
-  bny_topo_free(topo);
 }
 
 /* ---- drivers that are old, broken or not there ------------------------------------------------------------------- */
@@ -365,31 +338,28 @@ TEST(old_driver) {
   char path[4096], root[] = "/tmp/banyan-nvml-XXXXXX", bus_id[32];
   const char *const lacks = "; this driver does not tell of link speeds, the fabric";
   library_path(true, path);
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   bny_topo_probe_report report = probe_at(path, "/nowhere", "v100-mesh", topo);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FOUND);
   ck_assert_msg(strstr(report.text, "8 GPUs, 24 NVLinks;") && strstr(report.text, lacks), "%s", report.text);
   ck_assert_int_eq(sum(topo, gpu(topo, 0), BNY_TOPO_LINK_NVLINK).count, 6);
-  bny_topo_free(topo);
 
   /* NVML does not report the other end of these links; the system may know it. */
-  topo = bny_topo_new();
+  topo = topo_new();
   report = probe_at(path, "/nowhere", "dgx-h100", topo);
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 lead out of sight;"), "%s", report.text);
-  bny_topo_free(topo);
   ck_assert_ptr_nonnull(mkdtemp(root));
   for (int i = 0; i < 4; i++) {
     snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0", 7 + i);
     class_write(root, bus_id, "0x068000", true);
   }
-  topo = bny_topo_new();
+  topo = topo_new();
   report = probe_at(path, root, "dgx-h100", topo);
   for (int i = 0; i < 4; i++) {
     snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0", 7 + i);
     class_write(root, bus_id, "", false);
   }
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 NVLinks by 4 NVSwitches;"), "%s", report.text);
-  bny_topo_free(topo);
 }
 
 /* A call in eight fails, whichever: nothing is promised but a model that holds together, and words. */
@@ -398,14 +368,12 @@ TEST(calls_fail_at_random) {
   char seed[16];
   int found = 0;
   for (int i = 0; i < 200; i++) {
-    bny_topo *topo = bny_topo_new();
+    bny_topo *topo = topo_new();
     snprintf(seed, sizeof seed, "%d", 1 + i);
     setenv("FAKE_NVML_FAILS", seed, 1);
     found += probe(on[i % 4], topo).outcome == BNY_TOPO_PROBE_FOUND;
-    bny_topo_levels *levels = bny_topo_derive(topo);
+    bny_topo_levels *levels = topo_derive(topo);
     ck_assert_ptr_nonnull(levels);
-    bny_topo_levels_free(levels);
-    bny_topo_free(topo);
   }
   unsetenv("FAKE_NVML_FAILS");
   ck_assert_int_gt(found, 150);
@@ -426,16 +394,15 @@ static const struct {
 };
 
 TEST_LOOP(nothing, (int)(sizeof nothing_found / sizeof nothing_found[0])) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   bny_topo_probe_report report = probe(nothing_found[_i].machine, topo);
   ck_assert_int_eq(report.outcome, nothing_found[_i].outcome);
   ck_assert_str_eq(report.text, nothing_found[_i].says);
   ck_assert_int_eq(topo->nnodes, 0);
-  bny_topo_free(topo);
 }
 
 TEST(no_library) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   bny_topo_probe_report report = probe_at("libno-such-thing.so.1", NULL, "dgx-h100", topo);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_ABSENT);
   ck_assert_str_eq(report.text, "libno-such-thing.so.1 is not there: no NVIDIA driver");
@@ -447,7 +414,6 @@ TEST(no_library) {
   bny_topo_probe_nvml.run(&options, topo, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FAILED);
   ck_assert_int_eq(topo->nnodes, 0);
-  bny_topo_free(topo);
 }
 
 int main(void) {
@@ -457,5 +423,5 @@ int main(void) {
     fprintf(stderr, "no %s: skipped\n", path);
     return 77;
   }
-  return suite_main(suite_of("topo_nvml", 0));
+  return suite_main(suite_with("topo_nvml", 0, NULL, drop_kept));
 }

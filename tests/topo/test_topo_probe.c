@@ -62,7 +62,7 @@ static tree dgx_tree(void) {
 static bny_topo *probe(const char *sysfs, bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX], int32_t *count) {
   bny_topo_probe_options options = {.sysfs = sysfs, .nvml = "/nowhere/libnvidia-ml.so.1"};
   bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_probe_machine(&options, reports, count, &error);
+  bny_topo *topo = keep(bny_topo_probe_machine(&options, reports, count, &error), drop_topo);
   ck_assert_msg(topo != NULL, "%s", error.text);
   return topo;
 }
@@ -132,16 +132,13 @@ TEST(two_sockets) {
   ck_assert_str_eq(said->text, "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
   ck_assert_int_eq(report_of(reports, count, "hwloc")->outcome, BNY_TOPO_PROBE_ABSENT);
   for (int32_t n = 0; n < topo->nnodes; n++) ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 static bool finds(const bny_topo *topo, const char *text) {
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_ptr_nonnull(levels);
   bool found = false;
   for (int32_t f = 0; f < levels->nfindings; f++) found = found || strstr(levels->findings[f].text, text) != NULL;
-  bny_topo_levels_free(levels);
   return found;
 }
 
@@ -172,15 +169,13 @@ TEST(below_rating) {
     bool below = cases[i].speed < cases[i].rated;
     ck_assert_int_eq(strstr(report_of(reports, count, "sysfs")->text, ", 1 is below it") != NULL, below);
     ck_assert_int_eq(finds(topo, "its PCI link "), cases[i].speed < 48); /* also by its siblings, which have 48 */
-    bny_topo_free(topo);
-    tree_free(&t);
   }
 }
 
 /* A host that is known already: nothing is added twice, and what hangs right below the host finds its NUMA node. */
 TEST(merged) {
   tree t = dgx_tree();
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
   topo->nodes[numa].index = 0;
   int32_t lost = put(topo, BNY_TOPO_PCI, host, "0000:[16-1f]", NULL);
@@ -207,8 +202,6 @@ TEST(merged) {
     ck_assert_str_eq(report.text, "2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
     ck_link(topo, "0000:1b:00.0", 48, 48, 16);
   }
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* Virtual functions, virtio, the second half of a bond. */
@@ -261,8 +254,6 @@ TEST(kinds_of_nics) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PORT), 0);
   ck_assert_int_ge(bny_topo_ancestor(topo, by_bus(topo, "0000:00:03.0"), BNY_TOPO_NUMA), 0); /* the only one */
   ck_assert_ptr_nonnull(strstr(report_of(reports, count, "sysfs")->text, "no GPU on PCI, 5 NICs on PCI"));
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 TEST(nothing_there) {
@@ -273,13 +264,10 @@ TEST(nothing_there) {
   ck_assert_int_eq(topo->nnodes, 1);
   ck_assert_int_eq(topo->nodes[0].kind, BNY_TOPO_HOST);
   ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_ABSENT);
-  bny_topo_free(topo);
   tree_file(&t, "", "bus/pci/drivers_probe");
   topo = probe(t.root, reports, &count);
   ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_NOTHING);
   ck_assert_str_eq(report_of(reports, count, "sysfs")->text, "no package, no NUMA node, no GPU on PCI, no NIC on PCI");
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* ---- strange content --------------------------------------------------------------------------------------------- */
@@ -312,8 +300,6 @@ TEST(strange_things) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 3); /* ad has no path that says where it is */
   ck_assert_int_eq(topo->nodes[topo->nodes[by_bus(topo, "0000:ad:00.0")].parent].kind, BNY_TOPO_HOST);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 static uint64_t garbage_state;
@@ -339,10 +325,8 @@ TEST_LOOP(garbage, 40) {
   nftw(t.root, spoil, 16, FTW_PHYS);
   bny_topo_probe_options options = {.sysfs = t.root, .nvml = "/nowhere"};
   bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_probe_machine(&options, NULL, NULL, &error);
+  bny_topo *topo = keep(bny_topo_probe_machine(&options, NULL, NULL, &error), drop_topo);
   ck_assert_msg(topo != NULL, "seed %d: %s", _i, error.text);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* ---- hwloc ------------------------------------------------------------------------------------------------------- */
@@ -380,7 +364,6 @@ TEST(hwloc_synthetic) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 2);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC) + bny_topo_count(topo, BNY_TOPO_GPU), 0);
-  bny_topo_free(topo);
 }
 
 /* A machine of two NUMA nodes, of which only the first is allowed, as a cgroup would say. */
@@ -408,8 +391,6 @@ TEST(hwloc_allowed) {
   bny_topo *topo = probe_told("HWLOC_XMLFILE", path);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 1);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 1);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* A variable that hwloc does not follow must not pass unnoticed. */
@@ -418,17 +399,16 @@ TEST(hwloc_told_wrong) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
   setenv("HWLOC_XMLFILE", "/nowhere/machine.xml", 1);
-  bny_topo *topo = probe(NULL, reports, &count);
+  probe(NULL, reports, &count);
   unsetenv("HWLOC_XMLFILE");
   const bny_topo_probe_report *said = report_of(reports, count, "hwloc");
   bool noticed = strstr(said->text, "could not use HWLOC_XMLFILE") != NULL || said->outcome == BNY_TOPO_PROBE_FAILED;
   ck_assert_msg(noticed, "%s", said->text);
-  bny_topo_free(topo);
 }
 
 static void same_as_file(const char *path, const char *name) {
   bny_topo_error error = {0};
-  bny_topo *file = bny_topo_load(path, NULL, &error);
+  bny_topo *file = topo_load(path, NULL, &error);
   if (file == NULL) return; /* refused, and another test's */
   bny_topo *told = probe_told("HWLOC_XMLFILE", path);
   /* hwloc leaves out processors that are not allowed; but devices are devices. */
@@ -437,8 +417,6 @@ static void same_as_file(const char *path, const char *name) {
     ck_assert_msg(bny_topo_count(file, kinds[i]) == bny_topo_count(told, kinds[i]), "%s: %d and %d of %s", name,
                   bny_topo_count(file, kinds[i]), bny_topo_count(told, kinds[i]), bny_topo_kind_name(kinds[i]));
   }
-  bny_topo_free(told);
-  bny_topo_free(file);
 }
 
 TEST(hwloc_dumps) {
@@ -452,7 +430,7 @@ TEST(this_machine) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   bny_topo_error error = {0};
   int32_t count = 0;
-  bny_topo *topo = bny_topo_probe_machine(NULL, reports, &count, &error);
+  bny_topo *topo = keep(bny_topo_probe_machine(NULL, reports, &count, &error), drop_topo);
   ck_assert_msg(topo != NULL, "%s", error.text);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 1);
   for (int32_t i = 0; i < count; i++) {
@@ -467,11 +445,9 @@ TEST(this_machine) {
   bool is_asked = hwloc_there() && bny_topo_probe_exists("/sys/devices/system/cpu");
   const bny_topo_probe_report *hwloc = report_of(reports, count, "hwloc");
   ck_assert_int_eq(hwloc->outcome, is_asked ? BNY_TOPO_PROBE_FOUND : BNY_TOPO_PROBE_ABSENT);
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   ck_assert_ptr_nonnull(levels);
   ck_assert_int_ge(levels->nranks, 1);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
 }
 
 int main(void) {
@@ -479,5 +455,5 @@ int main(void) {
   static const char *const variables[] = {"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                           "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);
-  return suite_main(suite_of("topo_probe", 60));
+  return suite_main(suite_with("topo_probe", 60, NULL, drop_kept));
 }

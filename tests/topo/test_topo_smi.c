@@ -14,7 +14,6 @@ TEST(smi) {
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_SWITCH), 1);
   ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_NVLINK), 1); /* the second GPU did not come into the fabric */
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
-  bny_topo_free(t);
 }
 
 static const refusal refused[] = {
@@ -36,17 +35,15 @@ static void ck_smi_dump(const char *path, const char *name) {
   size_t bytes;
   char *text = read_text(path, &bytes);
   bny_topo_error error = {.text = ""};
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  bny_topo *topo = topo_load(path, NULL, &error);
   ck_assert_msg(topo != NULL, "%s", error.text);
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_GPU) == tags(text, "<gpu id="), "%s", name);
   ck_assert_msg(links_of_kind(topo, BNY_TOPO_LINK_NVLINK) == tags(text, "<status>Success<"), "%s", name);
-  free(text);
-  bny_topo_free(topo);
 }
 
 TEST(dumps_of_smi) { each_dump("nvidia-smi", ".xml", ck_smi_dump); }
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  return suite_main(suite_of("topo_smi", 120));
+  return suite_main(suite_with("topo_smi", 120, NULL, drop_kept));
 }

@@ -121,7 +121,7 @@ static const char *port_words(const bny_topo *topo, const char *nic) {
 static bny_topo *take(const tree *t, bny_topo_probe_report *report) {
   extern const bny_topo_probe bny_topo_probe_sysfs;
   bny_topo_probe_options options = {.sysfs = t->root};
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   bny_topo_error error = {0};
   bny_topo_probe_report ignored = {0};
   bny_topo_probe_sysfs.run(&options, topo, &ignored);
@@ -171,8 +171,6 @@ TEST(infiniband) {
   ck_assert_str_eq(topo->nodes[port_link(topo, "mlx5_3", 1)->from].guid, "946dae0300000031");
   int32_t numa = bny_topo_ancestor(topo, bny_topo_find_bus(topo, "0000:41:00.0"), BNY_TOPO_NUMA);
   ck_assert_int_eq(topo->nodes[numa].index, 1);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* Rated as others of the very same board do; what is initialising is rated as it trained. */
@@ -200,8 +198,6 @@ TEST(port_down) {
     ck_assert_double_eq(port_link(topo, wanted[i].nic, 1)->rated_gbytes_per_s, wanted[i].rated);
     ck_assert_str_eq(port_words(topo, wanted[i].nic), wanted[i].words);
   }
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 TEST(roce_bonded) {
@@ -225,13 +221,10 @@ TEST(roce_bonded) {
   ck_assert_double_eq(port_link(topo, "mlx5_bond_0", 1)->gbytes_per_s, 25);
   ck_assert_str_eq(port_words(topo, "mlx5_bond_0"), "Ethernet (RDMA)");
   ck_assert_str_eq(report.text, "1 RDMA device, 1 port");
-  bny_topo_free(topo);
   /* 2x 50 of one lane each is said right by the device itself; and so is more than the ports say. */
   fake.devices[0].ports[0].speed = NDR;
   topo = take(&t, &report);
   ck_assert_double_eq(port_link(topo, "mlx5_bond_0", 1)->gbytes_per_s, 50);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* The rows have every rate and width, and some that do not exist. */
@@ -272,8 +265,6 @@ TEST(speeds) {
     bny_topo *topo = take(&t, &report);
     double speed = port_link(topo, "mlx5_0", 1)->gbytes_per_s;
     ck_assert_msg(speed == cases[i].gbytes_per_s, "case %zu: %g", i, speed);
-    bny_topo_free(topo);
-    tree_free(&t);
   }
 }
 
@@ -309,8 +300,6 @@ TEST(odd_devices) {
   ck_assert_str_eq(topo->nodes[port_link(topo, "mlx5_0", 2)->from].name, "2");
   ck_assert_str_eq(topo->nodes[bny_topo_find_bus(topo, "0000:00:03.0")].name, "rxe0");
   ck_assert_int_ge(bny_topo_find_name(topo, BNY_TOPO_NIC, "siw0"), 0);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* NICs and ports that another probe put there are completed, not doubled. */
@@ -318,7 +307,7 @@ TEST(known_already) {
   tree t = start();
   add_card(&t, 0x10, "0", "mlx5_0");
   fake_add("mlx5_0", BNY_TOPO_VERBS_INFINIBAND, NDR, LANES_4, 7);
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "h", NULL), nic = put(topo, BNY_TOPO_NIC, host, "ib0", "0000:11:00.0");
   int32_t port = put(topo, BNY_TOPO_PORT, nic, "1", NULL);
   topo->nodes[port].index = 1;
@@ -331,8 +320,6 @@ TEST(known_already) {
     ck_assert_str_eq(topo->nodes[port].guid, "946dae0300000001");
     ck_assert_double_eq(port_link(topo, "mlx5_0", 1)->gbytes_per_s, 50);
   }
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 TEST(refused) {
@@ -343,11 +330,9 @@ TEST(refused) {
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FOUND);
   ck_assert_str_eq(report.text, "10 RDMA devices, 9 ports; mlx5_3 cannot be opened: Permission denied");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 10);
-  bny_topo_free(topo);
   for (int i = 0; i < fake.count; i++) fake.devices[i].refused = EACCES;
   topo = take(&t, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FAILED);
-  bny_topo_free(topo);
   fake.count = 0;
   topo = take(&t, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FAILED);
@@ -357,8 +342,6 @@ TEST(refused) {
   bny_topo_verbs_take(&none, t.root, topo, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FAILED);
   ck_assert_ptr_nonnull(strstr(report.text, strerror(ENOSYS)));
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
 /* Where the kernel has none libibverbs, which would complain on stderr, is not asked at all. */
@@ -370,8 +353,6 @@ TEST(none) {
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_NOTHING);
   ck_assert_int_eq(fake.calls, 0);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 0);
-  bny_topo_free(topo);
-  tree_free(&t);
 }
 
-int main(void) { return suite_main(suite_of("topo_verbs", 60)); }
+int main(void) { return suite_main(suite_with("topo_verbs", 60, NULL, drop_kept)); }

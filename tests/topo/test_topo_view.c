@@ -285,16 +285,17 @@ static char *written(view_function *view_as, const topo_view *view) {
   ck_assert_msg(text && again, "%s: %s", said, error.text);
   ck_assert_msg(strcmp(text, again) == 0, "%s: is not the same twice", said);
   free(again);
-  return text;
+  return topo_text(text);
 }
 
+static void drop_layout(void *layout) { topo_layout_free(layout); }
+
 static void check_model(const bny_topo *topo, const char *title) {
-  bny_topo_levels *levels = bny_topo_derive(topo);
+  bny_topo_levels *levels = topo_derive(topo);
   topo_view view = {.topo = topo, .levels = levels, .title = title};
   tool_error error = {.text = ""};
-  ck_assert_ptr_nonnull(levels);
   said = title;
-  topo_layout *layout = topo_layout_new(&view, &error);
+  topo_layout *layout = keep(topo_layout_new(&view, &error), drop_layout);
   ck_assert_msg(layout != NULL, "%s: %s", said, error.text);
   check_boxes(layout);
   check_labels(layout);
@@ -305,51 +306,21 @@ static void check_model(const bny_topo *topo, const char *title) {
   char *svg = written(topo_view_svg, &view), *dot = written(topo_view_dot, &view);
   check_svg(svg);
   check_dot(dot);
-  free(svg);
-  free(dot);
-  topo_layout_free(layout);
-  bny_topo_levels_free(levels);
-}
-
-static void check_description(const char *description) {
-  bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_import(description, strlen(description), NULL, &error);
-  ck_assert_msg(topo != NULL, "%s: %s", description, error.text);
-  check_model(topo, description);
-  bny_topo_free(topo);
 }
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
-static void own_path(const char *name, const char *end, char path[4096]) {
-  const char *source = getenv("top_srcdir");
-  size_t stem = *end ? (size_t)(strrchr(name, '.') - name) : strlen(name);
-  snprintf(path, 4096, "%s/tests/topologies/%.*s%s", source ? source : ".", (int)stem, name, end);
-}
-
-static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
-                                  "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
-                                  "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
-
-TEST_LOOP(own_topologies, COUNT(own)) {
-  char path[4096];
-  bny_topo_error error = {0};
-  own_path(own[_i], "", path);
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
-  if (!topo && strstr(error.text, "without libxml2")) return;
-  ck_assert_msg(topo != NULL, "%s", error.text);
-  check_model(topo, own[_i]);
-  bny_topo_free(topo);
+TEST_LOOP(of_this_tree, OWN_TOPOLOGIES) {
+  bny_topo *topo = load_own(own_topologies[_i]);
+  if (topo != NULL) check_model(topo, own_topologies[_i]);
 }
 
 static void visit_dump(const char *path, const char *name) {
   static int dumps;
   if (sanitizer_leaves_out(dumps++)) return;
   bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
-  if (!topo) return; /* the importers' tests look at what is refused */
-  check_model(topo, name);
-  bny_topo_free(topo);
+  bny_topo *topo = topo_load(path, NULL, &error);
+  if (topo != NULL) check_model(topo, name); /* the importers' tests look at what is refused */
 }
 
 static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
@@ -379,7 +350,7 @@ static const char *const descriptions[] = {
     "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\", "
     "\"index\": 2147483647, \"compute\": 2147483647}]}"};
 
-TEST_LOOP(synthetic_topologies, COUNT(descriptions)) { check_description(descriptions[_i]); }
+TEST_LOOP(synthetic_topologies, COUNT(descriptions)) { check_model(load(descriptions[_i]), descriptions[_i]); }
 
 /* Names as nobody should give them; the model replaces what is not printable, titles may hold it. */
 TEST(hostile_names) {
@@ -399,7 +370,7 @@ TEST(hostile_names) {
                          "%s%n",
                          "\xf0\x9f\x8e\xb2",
                          "{}[];->"};
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t leaf = put(topo, BNY_TOPO_SWITCH, -1, wide, NULL);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     int32_t host = put(topo, BNY_TOPO_HOST, -1, names[i], NULL);
@@ -415,13 +386,12 @@ TEST(hostile_names) {
   bny_topo_error error = {0};
   ck_assert_msg(bny_topo_check(topo, &error), "%s", error.text);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_model(topo, names[i]);
-  bny_topo_free(topo);
 }
 
 /* Trees and links in no order that a machine has; with one host, several or none. */
 static void check_random(int which) {
   uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(which + 1);
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t nodes = 2 + (int32_t)(random_word(&state) % 60), links = (int32_t)(random_word(&state) % 80);
   char name[32], title[64];
   for (int32_t n = 0; n < nodes; n++) {
@@ -455,7 +425,6 @@ static void check_random(int which) {
     snprintf(title, sizeof title, "random model %d", which);
     check_model(topo, title);
   }
-  bny_topo_free(topo);
 }
 
 enum { MODELS_IN_ONE = 20 };
@@ -492,7 +461,6 @@ TEST(short_names) {
   const char *whole[] = {"n1", "n2"};
   topo_text_fit_names(layout, whole, 2, 10, true, 70);
   ck_assert_str_eq(whole[1], "n2");
-  topo_layout_free(layout);
 }
 
 /* Adds a fault about a node, as the derivation does. */
@@ -506,27 +474,18 @@ static void add_fault(bny_topo_levels *levels, int32_t node) {
       (bny_topo_finding){.severity = BNY_TOPO_FAULT, .node = node, .text = strdup("it is broken")};
 }
 
-static bny_topo *described(const char *description) {
-  bny_topo_error error = {0};
-  bny_topo *topo = bny_topo_import(description, strlen(description), NULL, &error);
-  ck_assert_msg(topo != NULL, "%s: %s", description, error.text);
-  return topo;
-}
-
 /* Returns the layout with faults about some nodes, which hold all checks. */
 static topo_layout *faulty_layout(const bny_topo *topo, const int32_t *nodes, int32_t count) {
-  bny_topo_levels *levels = bny_topo_derive(topo);
-  ck_assert_ptr_nonnull(levels);
+  bny_topo_levels *levels = topo_derive(topo);
   for (int32_t i = 0; i < count; i++) add_fault(levels, nodes[i]);
   topo_view view = {.topo = topo, .levels = levels, .title = "faults"};
   tool_error error = {.text = ""};
   said = "faults";
-  topo_layout *layout = topo_layout_new(&view, &error);
+  topo_layout *layout = keep(topo_layout_new(&view, &error), drop_layout);
   ck_assert_msg(layout != NULL, "%s", error.text);
   check_boxes(layout);
   check_labels(layout);
   check_findings(levels, layout);
-  bny_topo_levels_free(levels);
   return layout;
 }
 
@@ -544,22 +503,19 @@ static int32_t count_labels(const topo_layout *layout, const char *text) {
 
 /* The switch and the host that are at fault are drawn, though those before them fill the picture. */
 TEST(faulty_ones_are_drawn) {
-  bny_topo *topo = described("leaf:40 host:4 gpu nic@400g");
+  bny_topo *topo = load("leaf:40 host:4 gpu nic@400g");
   int32_t leaf = bny_topo_find_name(topo, BNY_TOPO_SWITCH, "leaf37");
   int32_t host = bny_topo_find_name(topo, BNY_TOPO_HOST, "host101");
   ck_assert(leaf >= 0 && host >= 0);
   topo_layout *layout = faulty_layout(topo, NULL, 0);
   ck_assert(!has_box(layout, TOPO_BOX_SWITCH, leaf) && !has_box(layout, TOPO_BOX_HOST, host));
-  topo_layout_free(layout);
   layout = faulty_layout(topo, (int32_t[]){leaf, host}, 2);
   ck_assert(has_box(layout, TOPO_BOX_SWITCH, leaf) && has_box(layout, TOPO_BOX_HOST, host));
-  topo_layout_free(layout);
-  bny_topo_free(topo);
 }
 
 /* One link of a leaf to two spines is slow, and this one alone is red. Drawn hosts are on different switches. */
 TEST(one_bad_trunk) {
-  bny_topo *topo = described("leaf:8 host:12 gpu nic@400g");
+  bny_topo *topo = load("leaf:8 host:12 gpu nic@400g");
   int32_t spines[2] = {bny_topo_find_name(topo, BNY_TOPO_SWITCH, "spine0"),
                        put(topo, BNY_TOPO_SWITCH, -1, "spine1", NULL)};
   for (int32_t l = 0; l < topo->nlinks; l++)
@@ -582,23 +538,20 @@ TEST(one_bad_trunk) {
     leaves += has_box(layout, TOPO_BOX_HOST, bny_topo_find_name(topo, BNY_TOPO_HOST, name));
   }
   ck_assert_int_eq(leaves, 3);
-  topo_layout_free(layout);
-  bny_topo_free(topo);
 }
 
 TEST(many_findings) {
-  bny_topo *topo = described("host:2 gpu:4 nic:4@400g");
+  bny_topo *topo = load("host:2 gpu:4 nic:4@400g");
   int32_t nodes[300];
   for (int32_t i = 0; i < 300; i++) nodes[i] = i % topo->nnodes;
-  topo_layout_free(faulty_layout(topo, nodes, 20)); /* check_findings() counts them */
-  topo_layout_free(faulty_layout(topo, nodes, 300));
-  bny_topo_free(topo);
+  faulty_layout(topo, nodes, 20); /* check_findings() counts them */
+  faulty_layout(topo, nodes, 300);
 }
 
 /* A mesh is one bar, and a pair that lacks its link is marked. */
 TEST(mesh_without_a_link) {
   for (int missing = 0; missing < 2; missing++) {
-    bny_topo *topo = bny_topo_new();
+    bny_topo *topo = topo_new();
     int32_t host = put(topo, BNY_TOPO_HOST, -1, "host", NULL), gpus[8];
     char name[8];
     for (int g = 0; g < 8; g++) {
@@ -614,21 +567,17 @@ TEST(mesh_without_a_link) {
     ck_assert_int_eq(count_labels(layout, "no link"), missing);
     ck_assert_int_eq(count_labels(layout, "7"), 8 - 2 * missing);
     ck_assert_int_eq(count_labels(layout, "6"), 2 * missing);
-    topo_layout_free(layout);
-    bny_topo_free(topo);
   }
 }
 
 /* One host shows bus ids, PCIe, the NIC and rail of each GPU, and NUMA nodes; of several hosts only what differs. */
 TEST(details_of_one_host) {
-  bny_topo *topo = described("host package:2 numa pci:2 gpu@sm90@gen5x16 nic@400g@gen5x16");
+  bny_topo *topo = load("host package:2 numa pci:2 gpu@sm90@gen5x16 nic@400g@gen5x16");
   topo_layout *layout = faulty_layout(topo, NULL, 0);
   static const char *const wanted[] = {"0000:02:00.0", "\xe2\x86\x92 NIC0 PIX", "rail 3", "Package 1, NUMA node 1"};
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
     ck_assert_msg(count_labels(layout, wanted[i]) > 0, "\"%s\" is not in the picture", wanted[i]);
   ck_assert_int_eq(count_labels(layout, "PCIe 48 GB/s"), 8);
-  topo_layout_free(layout);
-  bny_topo_free(topo);
 }
 
 /* ---- goldens ----------------------------------------------------------------------------------------------------- */
@@ -636,31 +585,9 @@ TEST(details_of_one_host) {
 static const char *const golden[] = {"hgx-a100-4nic.txt", "spine-leaf.txt"};
 
 TEST_LOOP(goldens, COUNT(golden)) {
-  char path[4096];
-  bny_topo_error error = {0};
-  own_path(golden[_i], "", path);
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
-  ck_assert_msg(topo != NULL, "%s", error.text);
-  bny_topo_levels *levels = bny_topo_derive(topo);
-  topo_view view = {.topo = topo, .levels = levels, .title = golden[_i]};
-  tool_error why = {.text = ""};
-  char *svg = topo_view_svg(&view, &why);
-  ck_assert_msg(svg != NULL, "%s", why.text);
-  own_path(golden[_i], ".svg", path);
-  if (getenv("BANYAN_UPDATE_GOLDENS")) {
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(svg, file);
-    fclose(file);
-  }
-  size_t bytes = 0;
-  char *wanted = read_text(path, &bytes);
-  ck_assert_msg(wanted != NULL && strcmp(wanted, svg) == 0, "%s is not what is written now; BANYAN_UPDATE_GOLDENS=1",
-                path);
-  free(wanted);
-  free(svg);
-  bny_topo_levels_free(levels);
-  bny_topo_free(topo);
+  bny_topo *topo = load_own(golden[_i]);
+  topo_view view = {.topo = topo, .levels = topo_derive(topo), .title = golden[_i]};
+  ck_golden(golden[_i], ".svg", written(topo_view_svg, &view));
 }
 
-int main(void) { return suite_main(suite_of("topo_view", 60)); }
+int main(void) { return suite_main(suite_with("topo_view", 60, NULL, drop_kept)); }

@@ -12,18 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/topo/kept.h"
+
 typedef struct tree {
   char root[256];
 } tree;
-
-static inline tree tree_new(void) {
-  tree t;
-  const char *temporary = getenv("TMPDIR");
-  const char *place = temporary != NULL ? temporary : "/tmp";
-  snprintf(t.root, sizeof t.root, "%.200s/banyan-sysfs-XXXXXX", place);
-  ck_assert_ptr_nonnull(mkdtemp(t.root));
-  return t;
-}
 
 static inline int tree_remove_one(const char *path, const struct stat *about, int kind, struct FTW *place) {
   (void)about;
@@ -32,8 +25,18 @@ static inline int tree_remove_one(const char *path, const struct stat *about, in
   return remove(path);
 }
 
-static inline void tree_free(const tree *t) {
-  ck_assert_int_eq(nftw(t->root, tree_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+static inline void tree_drop(void *root) {
+  ck_assert_int_eq(nftw(root, tree_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+  free(root);
+}
+
+static inline tree tree_new(void) {
+  tree t;
+  const char *temporary = getenv("TMPDIR");
+  snprintf(t.root, sizeof t.root, "%.200s/banyan-sysfs-XXXXXX", temporary != NULL ? temporary : "/tmp");
+  ck_assert_ptr_nonnull(mkdtemp(t.root));
+  keep(strdup(t.root), tree_drop);
+  return t;
 }
 
 /* The whole path; directories above it are made. */

@@ -3,6 +3,7 @@
 #ifndef BNY_TESTS_TOPO_TOPO_UTIL_H
 #define BNY_TESTS_TOPO_TOPO_UTIL_H
 
+#include <check.h>
 #include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,8 +11,75 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topo/derive/levels.h"
 #include "topo/model/model.h"
 #include "tests/support/generator.h"
+#include "tests/topo/kept.h"
+
+/* ---- what the end of a test frees -------------------------------------------------------------------------------- */
+
+static inline void drop_topo(void *topo) { bny_topo_free(topo); }
+
+static inline void drop_levels(void *levels) { bny_topo_levels_free(levels); }
+
+static inline bny_topo *topo_new(void) { return keep(bny_topo_new(), drop_topo); }
+
+static inline bny_topo *topo_import(const char *text, size_t bytes, const char **importer, bny_topo_error *error) {
+  return keep(bny_topo_import(text, bytes, importer, error), drop_topo);
+}
+
+static inline bny_topo *topo_load(const char *path, const char **importer, bny_topo_error *error) {
+  return keep(bny_topo_load(path, importer, error), drop_topo);
+}
+
+static inline bny_topo_levels *topo_derive(const bny_topo *topo) {
+  bny_topo_levels *levels = keep(bny_topo_derive(topo), drop_levels);
+  ck_assert_ptr_nonnull(levels);
+  return levels;
+}
+
+static inline char *topo_text(char *text) { return keep(text, free); }
+
+/* ---- files and descriptions -------------------------------------------------------------------------------------- */
+
+/* The model of a text that is taken. */
+static inline bny_topo *load(const char *text) {
+  bny_topo_error error = {0};
+  bny_topo *topo = topo_import(text, strlen(text), NULL, &error);
+  ck_assert_msg(topo != NULL, "%.4000s: line %d: %s", text, error.line, error.text);
+  return topo;
+}
+
+/* The model of a file that is taken. */
+static inline bny_topo *load_file(const char *path) {
+  bny_topo_error error = {0};
+  bny_topo *topo = topo_load(path, NULL, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  return topo;
+}
+
+static const char *const own_topologies[]
+    __attribute__((unused)) = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
+                               "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
+                               "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
+enum { OWN_TOPOLOGIES = sizeof own_topologies / sizeof own_topologies[0] };
+
+/* tests/topologies/NAME, or the file beside it with another end, such as ".levels". */
+static inline void own_path(const char *name, const char *end, char path[4096]) {
+  const char *source = getenv("top_srcdir");
+  size_t stem = *end ? (size_t)(strrchr(name, '.') - name) : strlen(name);
+  snprintf(path, 4096, "%s/tests/topologies/%.*s%s", source ? source : ".", (int)stem, name, end);
+}
+
+/* NULL if it is of XML, which this build does not read. */
+static inline bny_topo *load_own(const char *name) {
+  char path[4096];
+  bny_topo_error error = {0};
+  own_path(name, "", path);
+  bny_topo *topo = topo_load(path, NULL, &error);
+  ck_assert_msg(topo != NULL || strstr(error.text, "without libxml2") != NULL, "%s", error.text);
+  return topo;
+}
 
 /* DIR/name of the dumps into path[4096]: BANYAN_TOPOLOGIES, or beside the tree. False if there are none. */
 static inline bool dump_path(const char *name, char path[4096]) {
@@ -25,7 +93,7 @@ static inline bool dump_path(const char *name, char path[4096]) {
   return there != NULL;
 }
 
-/* All of a file with a NUL behind it, for the caller to free; NULL if it cannot be read. */
+/* All of a file with a NUL behind it; NULL if it cannot be read. */
 static inline char *read_text(const char *path, size_t *bytes) {
   FILE *file = fopen(path, "r");
   if (file == NULL) return NULL;
@@ -33,7 +101,23 @@ static inline char *read_text(const char *path, size_t *bytes) {
   *bytes = text == NULL ? 0 : fread(text, 1, ((size_t)1 << 20) - 1, file);
   fclose(file);
   if (text != NULL) text[*bytes] = '\0';
-  return text;
+  return topo_text(text);
+}
+
+/* Compares a text with the golden beside a file of tests/topologies; BANYAN_UPDATE_GOLDENS=1 writes it anew, for reading. */
+static inline void ck_golden(const char *name, const char *end, const char *text) {
+  char path[4096];
+  size_t bytes;
+  own_path(name, end, path);
+  if (getenv("BANYAN_UPDATE_GOLDENS")) {
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+  }
+  const char *golden = read_text(path, &bytes);
+  ck_assert_msg(golden != NULL && strcmp(golden, text) == 0, "%s is not what is written now; BANYAN_UPDATE_GOLDENS=1",
+                path);
 }
 
 /* Calls visit(path, name) for each file of a folder of dumps whose name ends like that; returns how many. */
@@ -55,6 +139,18 @@ static inline int each_dump(const char *folder, const char *end, void (*visit)(c
   }
   if (directory != NULL) closedir(directory);
   return visited;
+}
+
+static inline int32_t named(const bny_topo *topo, bny_topo_kind kind, const char *name) {
+  int32_t node = bny_topo_find_name(topo, kind, name);
+  ck_assert_msg(node >= 0, "there is no %s %s", bny_topo_kind_name(kind), name);
+  return node;
+}
+
+static inline bool has_finding(const bny_topo_levels *levels, bny_topo_severity severity, const char *part) {
+  for (int32_t i = 0; i < levels->nfindings; i++)
+    if (levels->findings[i].severity == severity && strstr(levels->findings[i].text, part)) return true;
+  return false;
 }
 
 static inline int32_t put(bny_topo *topo, bny_topo_kind kind, int32_t parent, const char *name, const char *bus_id) {

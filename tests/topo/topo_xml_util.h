@@ -107,16 +107,10 @@ static const char smi_example[] __attribute__((unused)) =
 static inline bny_topo *import(const char *text, const char *importer) {
   bny_topo_error error = {.text = ""};
   const char *name = NULL;
-  bny_topo *topo = bny_topo_import(text, strlen(text), &name, &error);
+  bny_topo *topo = topo_import(text, strlen(text), &name, &error);
   ck_assert_msg(topo != NULL, "line %d: %s", error.line, error.text);
   ck_assert_str_eq(name, importer);
   return topo;
-}
-
-static inline int32_t named(const bny_topo *topo, bny_topo_kind kind, const char *name) {
-  int32_t node = bny_topo_find_name(topo, kind, name);
-  ck_assert_msg(node >= 0, "there is no %s %s", bny_topo_kind_name(kind), name);
-  return node;
 }
 
 static inline const bny_topo_link *between(const bny_topo *topo, int32_t a, int32_t b) {
@@ -140,7 +134,7 @@ typedef struct refusal {
 
 static inline void ck_refused(const refusal *r) {
   bny_topo_error error = {.line = -1, .text = ""};
-  bny_topo *topo = bny_topo_import(r->text, strlen(r->text), NULL, &error);
+  bny_topo *topo = topo_import(r->text, strlen(r->text), NULL, &error);
   ck_assert_msg(topo == NULL && error.line == r->line && strstr(error.text, r->why) != NULL,
                 "%s\nwanted line %d \"%s\", got line %d \"%s\"", r->text, r->line, r->why, error.line, error.text);
 }
@@ -157,11 +151,7 @@ static inline int32_t tags(const char *text, const char *tag) {
 /* A dump by its name; NULL if there is none. */
 static inline bny_topo *dump(const char *name) {
   char path[4096];
-  bny_topo_error error = {.text = ""};
-  if (!dump_path(name, path)) return NULL;
-  bny_topo *topo = bny_topo_load(path, NULL, &error);
-  ck_assert_msg(topo != NULL, "%s", error.text);
-  return topo;
+  return dump_path(name, path) ? load_file(path) : NULL;
 }
 
 /* False, with a word on it, where libxml2 is missing. */

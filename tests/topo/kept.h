@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Frees at the end of a test the things that the test made. */
+#ifndef BNY_TESTS_TOPO_KEPT_H
+#define BNY_TESTS_TOPO_KEPT_H
+
+#include <check.h>
+#include <stdlib.h>
+
+typedef struct kept {
+  void *thing;
+  void (*drop)(void *thing);
+  struct kept *next;
+} kept;
+
+static kept *all_kept;
+
+/* Returns `thing`, which may be NULL, and has drop_kept() free it. */
+static inline void *keep(void *thing, void (*drop)(void *thing)) {
+  if (thing == NULL) return NULL;
+  kept *self = malloc(sizeof *self);
+  ck_assert_ptr_nonnull(self);
+  *self = (kept){thing, drop, all_kept};
+  all_kept = self;
+  return thing;
+}
+
+/* The tear-down of the suites that keep things. */
+static inline void drop_kept(void) {
+  while (all_kept != NULL) {
+    kept *self = all_kept;
+    all_kept = self->next;
+    self->drop(self->thing);
+    free(self);
+  }
+}
+
+#endif
