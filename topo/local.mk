@@ -3,7 +3,6 @@
 noinst_LTLIBRARIES += libbanyan_topo_model.la
 libbanyan_topo_model_la_SOURCES = \
   %D%/model/guid.c %D%/model/guid.h \
-  %D%/model/join.c %D%/model/join.h \
   %D%/model/matrix.h \
   %D%/model/matrix_model.c \
   %D%/model/model.c %D%/model/model.h \

@@ -2,7 +2,6 @@
 unit_tests += \
   %D%/test_topo_corpus \
   %D%/test_topo_hwloc \
-  %D%/test_topo_join \
   %D%/test_topo_levels \
   %D%/test_topo_machines \
   %D%/test_topo_measure \
@@ -27,7 +26,6 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_costs_LDADD = libbanyan_options.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_corpus_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_hwloc_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_join_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_json_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_levels_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_machines_LDADD = libbanyan_topo.la $(LDADD)
@@ -39,7 +37,8 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_text_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_verbs_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_library_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la $(LDADD)
+%C%_test_topo_library_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS)
+%C%_test_topo_library_LDADD = $(JANSSON_LIBS) libbanyan_methods.la libbanyan_options.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_measure_LDADD = libbanyan_launch.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_view_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(LIBXML2_CFLAGS)
 %C%_test_topo_view_LDADD = libbanyan_picture.la libbanyan_launch.la libbanyan_topo.la $(LIBXML2_LIBS) $(LDADD)

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "topo/model/join.h"
 #include "topo/derive/levels.h"
 #include "topo/probe/nvml.h"
 #include "topo/probe/probe.h"
@@ -258,18 +257,6 @@ TEST(several_hosts) {
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(islands_of(levels)->ngroups, 1);
   ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, ""), 0);
-
-  /* Two trays that are registered in one domain. */
-  bny_topo_error error = {0};
-  bny_topo *both = keep(bny_topo_join((const bny_topo *const[]){topo, topo}, 2, &error), drop_topo);
-  ck_assert_msg(both != NULL, "%s", error.text);
-  ck_assert_int_eq(bny_topo_count(both, BNY_TOPO_SWITCH), 1);
-  levels = topo_derive(both);
-  const bny_topo_level *domains = bny_topo_level_of(levels, BNY_TOPO_LEVEL_DOMAIN);
-  ck_assert_ptr_nonnull(domains);
-  ck_assert_int_eq(domains->ngroups, 1);
-  ck_assert_int_eq(domains->groups[0].count, 8);
-  ck_assert(domains->groups[0].all_to_all);
 }
 
 TEST(found_by_bus) {
