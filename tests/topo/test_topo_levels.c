@@ -27,33 +27,55 @@ static void member_ranges(const bny_topo_level *level, const bny_topo_group *gro
   }
 }
 
+/* Groups in a row that are alike share a line: "NVL 371 GB/s file, all to all: host0 0-3 | host1 4-7". */
 static void level_render(const bny_topo *topo, const bny_topo_level *level, FILE *out) {
-  fprintf(out, "%s\n", bny_topo_level_name(level->kind));
+  char before[128] = "", what[128];
+  fprintf(out, "%s", bny_topo_level_name(level->kind));
   for (int32_t g = 0; g < level->ngroups; g++) {
     const bny_topo_group *group = &level->groups[g];
-    fprintf(out, "  %s: ", group->node >= 0 ? topo->nodes[group->node].name : "-");
-    fprintf(out, "%s %.4g GB/s %s%s%s:", bny_topo_path_name(group->path), group->gbytes_per_s,
-            bny_topo_source_name(group->source), group->all_to_all ? ", all to all" : "",
-            group->uniform ? "" : ", uneven");
+    snprintf(what, sizeof what, "\n  %s %.4g GB/s %s%s%s: ", bny_topo_path_name(group->path), group->gbytes_per_s,
+             bny_topo_source_name(group->source), group->all_to_all ? ", all to all" : "",
+             group->uniform ? "" : ", uneven");
+    fprintf(out, "%s%s", strcmp(what, before) == 0 ? " | " : what,
+            group->node >= 0 ? topo->nodes[group->node].name : "-");
     member_ranges(level, group, out);
-    fputc('\n', out);
+    strcpy(before, what);
   }
+  fputc('\n', out);
+}
+
+/* The ranks of a host, and how many there are. */
+static int32_t host_render(const bny_topo *topo, const bny_topo_levels *levels, int32_t first, char *text,
+                           size_t bytes) {
+  int32_t r = first;
+  size_t used = 0;
+  for (; r < levels->nranks && levels->ranks[r].host == levels->ranks[first].host; r++) {
+    const bny_topo_rank *rank = &levels->ranks[r];
+    used +=
+        (size_t)snprintf(text + used, bytes - used, "    %s, NVLinks %d", topo->nodes[rank->node].name, rank->nvlinks);
+    if (rank->nic >= 0)
+      used += (size_t)snprintf(text + used, bytes - used, ", %s (%s, of %d, %.4g GB/s), rail %d",
+                               topo->nodes[rank->nic].name, bny_topo_path_name(rank->nic_path), rank->nic_shared,
+                               rank->nic_gbytes_per_s, rank->rail);
+    used += (size_t)snprintf(text + used, bytes - used, "\n");
+    ck_assert_uint_lt(used, bytes);
+  }
+  return r - first;
 }
 
 static char *render(const bny_topo *topo, const bny_topo_levels *levels) {
-  char *text = NULL;
+  char *text = NULL, before[8192] = "", host[8192];
   size_t bytes;
   FILE *out = open_memstream(&text, &bytes);
   ck_assert_ptr_nonnull(out);
   fprintf(out, "ranks: %d, each a %s\n", levels->nranks, bny_topo_kind_name(levels->rank_kind));
-  for (int32_t r = 0; r < levels->nranks; r++) {
-    const bny_topo_rank *rank = &levels->ranks[r];
-    fprintf(out, "  %d: %s %s, NVLinks %d", r, topo->nodes[rank->host].name, topo->nodes[rank->node].name,
-            rank->nvlinks);
-    if (rank->nic >= 0)
-      fprintf(out, ", %s (%s, of %d, %.4g GB/s), rail %d", topo->nodes[rank->nic].name,
-              bny_topo_path_name(rank->nic_path), rank->nic_shared, rank->nic_gbytes_per_s, rank->rail);
-    fputc('\n', out);
+  for (int32_t r = 0; r < levels->nranks;) {
+    int32_t count = host_render(topo, levels, r, host, sizeof host);
+    bool alike = strcmp(host, before) == 0;
+    fprintf(out, "  %s from %d%s\n%s", topo->nodes[levels->ranks[r].host].name, r, alike ? ": alike" : "",
+            alike ? "" : host);
+    strcpy(before, host);
+    r += count;
   }
   for (int32_t i = 0; i < levels->nlevels; i++) level_render(topo, &levels->levels[i], out);
   fprintf(out, "findings: %d\n", levels->nfindings);
