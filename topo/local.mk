@@ -24,26 +24,26 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/import/nccl_link.c \
   %D%/import/smi.c \
   %D%/import/synthetic.c %D%/import/synthetic.h \
-  %D%/import/synthetic_items.c %D%/import/synthetic_items.h \
+  %D%/import/synthetic_items.c \
   %D%/import/xml.c %D%/import/xml.h
 libbanyan_topo_model_la_SOURCES += \
   %D%/probe/binding.c %D%/probe/binding.h \
   %D%/probe/hwloc.c \
   %D%/probe/hwloc_binding.c \
   %D%/probe/nvml.c %D%/probe/nvml.h \
-  %D%/probe/nvml_link.c %D%/probe/nvml_link.h \
-  %D%/probe/pci.c %D%/probe/pci.h \
+  %D%/probe/nvml_link.c \
+  %D%/probe/pci.c %D%/probe/util.h \
   %D%/probe/probe.c %D%/probe/probe.h \
   %D%/probe/probe_nvml.c \
   %D%/probe/probes.def \
   %D%/probe/rdma.c \
   %D%/probe/sysfs.c \
-  %D%/probe/util.c %D%/probe/util.h \
+  %D%/probe/util.c \
   %D%/probe/verbs.c %D%/probe/verbs.h
 libbanyan_topo_model_la_SOURCES += \
   %D%/derive/derive.h \
   %D%/derive/fabric.c \
-  %D%/derive/findings.c %D%/derive/findings.def %D%/derive/findings.h \
+  %D%/derive/findings.c %D%/derive/findings.def \
   %D%/derive/findings_fabric.c \
   %D%/derive/findings_gpu.c \
   %D%/derive/findings_nics.c \

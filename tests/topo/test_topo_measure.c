@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/topo/measure/ranks.h"
+#include "tools/topo/measure/measure.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 

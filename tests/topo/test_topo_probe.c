@@ -7,7 +7,7 @@
 
 #include "topo/derive/levels.h"
 #include "topo/probe/probe.h"
-#include "topo/probe/pci.h"
+#include "topo/probe/util.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"

@@ -117,7 +117,7 @@ static void check_findings(const bny_topo_levels *levels, const topo_layout *lay
                 levels->nfindings, counted);
 }
 
-static void check_line_clear(const topo_layout *layout, const topo_line *line, int32_t at) {
+static void check_line_clear(const topo_layout *layout, const topo_stroke *line, int32_t at) {
   span own = {fmin(line->x[at], line->x[at + 1]), fmin(line->y[at], line->y[at + 1]),
               fmax(line->x[at], line->x[at + 1]), fmax(line->y[at], line->y[at + 1])};
   for (int32_t i = 0; i < layout->nboxes; i++) {
@@ -132,11 +132,11 @@ static void check_line_clear(const topo_layout *layout, const topo_line *line, i
 }
 
 /* The line of switches that lead to hosts which are not drawn joins the box of these. */
-static void check_joined(const topo_layout *layout, const topo_line *line) {
+static void check_joined(const topo_layout *layout, const topo_stroke *line) {
   bool joined =
       line->colour != TOPO_COLOUR_DIM || line->npoints != 2 || line->y[0] < line->y[1] || line->y[0] > line->y[1];
   for (int32_t i = 0; i < layout->nlines && !joined; i++) {
-    const topo_line *up = &layout->lines[i];
+    const topo_stroke *up = &layout->lines[i];
     bool meets = up->junction && fabs(up->y[1] - line->y[0]) < 0.1 && up->x[1] >= fmin(line->x[0], line->x[1]) - 0.1 &&
                  up->x[1] <= fmax(line->x[0], line->x[1]) + 0.1;
     for (int32_t b = 0; b < layout->nboxes && meets && !joined; b++) {
@@ -150,7 +150,7 @@ static void check_joined(const topo_layout *layout, const topo_line *line) {
 
 static void check_lines(const topo_layout *layout) {
   for (int32_t i = 0; i < layout->nlines; i++) {
-    const topo_line *line = &layout->lines[i];
+    const topo_stroke *line = &layout->lines[i];
     for (int32_t p = 0; p < line->npoints; p++)
       ck_assert_msg(line->x[p] >= 0 && line->x[p] <= layout->width && line->y[p] <= layout->height &&
                         line->y[p] >= -1e4,

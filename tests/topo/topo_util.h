@@ -104,7 +104,8 @@ static inline char *read_text(const char *path, size_t *bytes) {
   return topo_text(text);
 }
 
-/* Compares a text with the golden beside a file of tests/topologies; BANYAN_UPDATE_GOLDENS=1 writes it anew, for reading. */
+/* Compares a text with the golden beside a file of tests/topologies.
+ * BANYAN_UPDATE_GOLDENS=1 writes it anew, for reading. */
 static inline void ck_golden(const char *name, const char *end, const char *text) {
   char path[4096];
   size_t bytes;

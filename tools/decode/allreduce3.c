@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "tools/decode/methods.h"
+#include "tools/decode/decode.h"
 
 enum { MAXIMA, DENOMINATORS, NUMERATORS, REDUCTIONS };
 

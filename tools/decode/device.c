@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/device.h"
+#include "tools/decode/decode.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/decode/device_cache.h"
-#include "tools/decode/device_report.h"
 #include "tools/common/device_time.h"
 
 enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6 };

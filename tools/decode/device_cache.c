@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/device_cache.h"
+#include "tools/decode/decode.h"
 
 #include <math.h>
 #include <stdlib.h>

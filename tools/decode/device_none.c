@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * In place of decode_device.c where CUDA's headers are missing. */
-#include "tools/decode/device.h"
+#include "tools/decode/decode.h"
 
 bool decode_device_built(void) { return false; }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/decode/methods.h"
+#include "tools/decode/decode.h"
 
 typedef struct fused_state {
   banyan_op *op;

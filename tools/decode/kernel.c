@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/kernel.h"
+#include "tools/decode/decode.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -10,9 +10,6 @@
 
 #include "tools/common/json.h"
 #include "tools/common/launch.h"
-#include "tools/decode/readers.h"
-#include "tools/decode/reference.h"
-#include "tools/decode/torch.h"
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
 

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 banyan_decode_SOURCES = \
   %D%/allreduce3.c \
-  %D%/device.h \
+  %D%/decode.h \
   %D%/fused.c \
-  %D%/kernel.c %D%/kernel.h \
+  %D%/kernel.c \
   %D%/main.c \
-  %D%/measure.c %D%/measure.h \
-  %D%/methods.c %D%/methods.h \
-  %D%/problem.c %D%/problem.h \
-  %D%/readers.c %D%/readers.h \
-  %D%/reference.c %D%/reference.h \
-  %D%/report.c %D%/report.h \
+  %D%/measure.c \
+  %D%/methods.c \
+  %D%/problem.c \
+  %D%/readers.c \
+  %D%/reference.c \
+  %D%/report.c \
   %D%/ring.c \
-  %D%/torch.c %D%/torch.h
+  %D%/torch.c
 banyan_decode_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_decode_SOURCES += \
   %D%/device.c \
-  %D%/device_cache.c %D%/device_cache.h \
-  %D%/device_report.c %D%/device_report.h
+  %D%/device_cache.c \
+  %D%/device_report.c
 banyan_decode_LDADD = libbanyan_gpu.la libbanyan_tools.la
 else
 banyan_decode_SOURCES += %D%/device_none.c

@@ -8,10 +8,7 @@
 #include "tools/common/device_ranks.h"
 #include "tools/common/launch.h"
 #include "tools/common/options.h"
-#include "tools/decode/device.h"
-#include "tools/decode/kernel.h"
-#include "tools/decode/measure.h"
-#include "tools/decode/report.h"
+#include "tools/decode/decode.h"
 
 #define PROGRAM "banyan-decode"
 

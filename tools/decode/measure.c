@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/measure.h"
+#include "tools/decode/decode.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tools/decode/reference.h"
 
 enum { WARM_UP = 3 };
 

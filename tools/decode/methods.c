@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/methods.h"
+#include "tools/decode/decode.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/problem.h"
+#include "tools/decode/decode.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/readers.h"
+#include "tools/decode/decode.h"
 
 #include <pthread.h>
 #include <stdlib.h>

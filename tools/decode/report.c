@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/report.h"
+#include "tools/decode/decode.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "tools/decode/methods.h"
+#include "tools/decode/decode.h"
 
 /* Own shard -> A, then A -> B and B -> A by turns. */
 enum { OWN_TO_A, A_TO_B, B_TO_A, SHIFTS };

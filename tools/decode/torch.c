@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/decode/torch.h"
+#include "tools/decode/decode.h"
 
 #include <errno.h>
 #include <signal.h>

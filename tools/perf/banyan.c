@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/perf/methods.h"
+#include "tools/perf/perf.h"
 
 /* Rows that are checked of one result. */
 enum { ROWS_CHECKED = 512 };

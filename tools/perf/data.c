@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/perf/data.h"
+#include "tools/perf/perf.h"
 
 #include <math.h>
 #include <stdlib.h>

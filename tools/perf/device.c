@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/perf/device.h"
+#include "tools/perf/perf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,6 @@
 
 #include "tools/common/device_time.h"
 #include "tools/common/gpu_between.h"
-#include "tools/perf/device_report.h"
 
 enum { ROWS_CHECKED = 512, RUNS_MAX = 32, KEY = 1 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * In place of perf_device.c where CUDA's headers are missing. */
-#include "tools/perf/device.h"
+#include "tools/perf/perf.h"
 
 bool perf_device_built(void) { return false; }
 

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 banyan_perf_SOURCES = \
   %D%/banyan.c \
-  %D%/data.c %D%/data.h \
-  %D%/device.h \
+  %D%/data.c %D%/perf.h \
   %D%/main.c \
-  %D%/measure.c %D%/measure.h \
-  %D%/merge.c %D%/merge.h \
-  %D%/methods.h \
+  %D%/measure.c \
+  %D%/merge.c \
   %D%/mpi.c \
   %D%/mpi_heads.c \
-  %D%/report.c %D%/report.h \
-  %D%/tokens.c %D%/tokens.h
+  %D%/report.c \
+  %D%/tokens.c
 banyan_perf_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_perf_SOURCES += \
   %D%/device.c \
-  %D%/device_report.c %D%/device_report.h
+  %D%/device_report.c
 banyan_perf_LDADD = libbanyan_gpu.la libbanyan_tools.la
 else
 banyan_perf_SOURCES += %D%/device_none.c

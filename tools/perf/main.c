@@ -8,10 +8,7 @@
 #include "tools/common/device_ranks.h"
 #include "tools/common/launch.h"
 #include "tools/common/options.h"
-#include "tools/perf/device.h"
-#include "tools/perf/measure.h"
-#include "tools/perf/report.h"
-#include "tools/perf/tokens.h"
+#include "tools/perf/perf.h"
 
 #define PROGRAM "banyan-perf"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/perf/measure.h"
+#include "tools/perf/perf.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,12 +4,10 @@
  *   mpi_op          one MPI_Allreduce with an operation of our own, on rows of max, sum, values
  *   mpi_allreduce3  MPI_Allreduce of the maxima, of the sums and of the values
  * Each takes its input where it suits it, and leaves normalised rows. */
-#include "tools/perf/methods.h"
+#include "tools/perf/perf.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "tools/perf/merge.h"
 
 const char *const perf_mpi_names[PERF_MPI_METHODS] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/perf/methods.h"
+#include "tools/perf/perf.h"
 
 typedef struct heads_state {
   const perf_case *perf;

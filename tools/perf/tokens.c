@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/perf/tokens.h"
+#include "tools/perf/perf.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/topo/check.h"
+#include "tools/topo/topo.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "topo/import/json.h"
-#include "tools/topo/draw.h"
 #include "tools/topo/json.h"
 
 bool topo_check_mute(bny_topo_levels *levels, const char *ids, tool_error *error) {

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/topo/compare.h"
+#include "tools/topo/topo.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tools/topo/draw.h"
-#include "tools/topo/fold.h"
 
 typedef struct comparison {
   const topo_comparison *options;

@@ -2,9 +2,7 @@
  * --diff: the changes between two models as text or JSON. */
 #include <stdlib.h>
 
-#include "tools/topo/check.h"
-#include "tools/topo/compare.h"
-#include "tools/topo/draw.h"
+#include "tools/topo/topo.h"
 #include "tools/topo/json.h"
 
 typedef struct diff {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/topo/draw.h"
+#include "tools/topo/topo.h"
 
 #include <ctype.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/topo/explain.h"
+#include "tools/topo/topo.h"
 
 #include <jansson.h>
 #include <stdio.h>

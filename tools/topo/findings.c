@@ -2,7 +2,7 @@
  * The last parts of the picture: findings, and the reports of this machine's probes. */
 #include <string.h>
 
-#include "tools/topo/draw.h"
+#include "tools/topo/topo.h"
 
 enum { FINDINGS_MOST = 24 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/topo/fold.h"
+#include "tools/topo/topo.h"
 
 #include <stdlib.h>
 #include <string.h>

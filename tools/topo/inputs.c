@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/topo/inputs.h"
+#include "tools/topo/topo.h"
 
 #include <dirent.h>
 #include <errno.h>

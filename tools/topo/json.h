@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "tools/topo/view.h"
+#include "tools/topo/topo.h"
 
 /* Returns a new reference to [{"id", "severity", "node", "nodes", "text"}]; NULL without memory. `nodes` are those of
  * bny_topo_json(). */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/topo/draw.h"
+#include "tools/topo/topo.h"
 
 static bool same_speed(double a, double b) { return a <= b && a >= b; }
 

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 banyan_topo_SOURCES = \
-  %D%/check.c %D%/check.h \
-  %D%/compare.c %D%/compare.h \
+  %D%/check.c %D%/topo.h \
+  %D%/compare.c \
   %D%/diff.c \
-  %D%/explain.c %D%/explain.h \
+  %D%/explain.c \
   %D%/findings.c \
-  %D%/inputs.c %D%/inputs.h \
+  %D%/inputs.c \
   %D%/json.c %D%/json.h \
   %D%/levels.c \
-  %D%/line.c %D%/line.h \
+  %D%/line.c \
   %D%/main.c \
   %D%/matrix.c \
   %D%/network.c \
-  %D%/output.c %D%/output.h \
+  %D%/output.c \
   %D%/profile.c \
   %D%/tree.c \
-  %D%/view.h \
   %D%/measure/json.c
 banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 banyan_topo_LDADD = libbanyan_picture.la libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
@@ -23,8 +22,8 @@ banyan_topo_LDADD = libbanyan_picture.la libbanyan_methods.la libbanyan_options.
 # Pictures are a library of their own for their test.
 noinst_LTLIBRARIES += libbanyan_picture.la
 libbanyan_picture_la_SOURCES = \
-  %D%/draw.c %D%/draw.h \
-  %D%/fold.c %D%/fold.h \
+  %D%/draw.c \
+  %D%/fold.c \
   %D%/picture/dot.c \
   %D%/picture/hosts.c \
   %D%/picture/layout.c %D%/picture/layout.h \
@@ -42,7 +41,7 @@ libbanyan_launch_la_SOURCES += \
   %D%/measure/cpus.c \
   %D%/measure/judge.c \
   %D%/measure/measure.c %D%/measure/measure.h \
-  %D%/measure/ranks.c %D%/measure/ranks.h \
+  %D%/measure/ranks.c \
   %D%/measure/text.c \
   %D%/measure/work.c
 libbanyan_options_la_SOURCES += \

@@ -12,12 +12,8 @@
 
 #include "tools/common/options.h"
 #include "place/price.h"
-#include "tools/topo/check.h"
-#include "tools/topo/explain.h"
-#include "tools/topo/inputs.h"
+#include "tools/topo/topo.h"
 #include "tools/topo/measure/measure.h"
-#include "tools/topo/output.h"
-#include "tools/topo/view.h"
 #include "topo/export/export.h"
 #include "topo/import/json.h"
 #include "topo/import/synthetic.h"

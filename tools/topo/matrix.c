@@ -2,7 +2,7 @@
  * A table of the paths from a host's GPUs to one another and to its NICs. */
 #include <string.h>
 
-#include "tools/topo/line.h"
+#include "tools/topo/topo.h"
 
 enum { GPUS_MOST = 16, NICS_MOST = 32, NARROWEST = 4 };
 

@@ -2,7 +2,7 @@
  * Connections between hosts: NVSwitches across hosts, and the network's switches by tier. */
 #include <stdlib.h>
 
-#include "tools/topo/line.h"
+#include "tools/topo/topo.h"
 
 enum { TIERS = 4, ALIKE = 2, GROUPS_MOST = 12 }; /* all tiers above the fourth are drawn as one */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/topo/output.h"
+#include "tools/topo/topo.h"
 
 #include <errno.h>
 #include <fcntl.h>

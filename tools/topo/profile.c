@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/topo/check.h"
-#include "tools/topo/compare.h"
+#include "tools/topo/topo.h"
 
 typedef struct profiling {
   const topo_view *machine;

@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/topo/draw.h"
-#include "tools/topo/fold.h"
-#include "tools/topo/line.h"
+#include "tools/topo/topo.h"
 
 enum {
   ALIKE = 3,        /* from this many siblings that look alike, they share a line */

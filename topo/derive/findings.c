@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The list of findings: faults, notes and infos about a machine, each once for all nodes that it holds for. */
-#include "topo/derive/findings.h"
+#include "topo/derive/derive.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/findings.h"
+#include "topo/derive/derive.h"
 
 static bool is_trunk(const bny_topo_derivation *d, const bny_topo_link *link) {
   return link->kind == BNY_TOPO_LINK_NET && d->topo->nodes[link->from].kind == BNY_TOPO_SWITCH &&

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/findings.h"
+#include "topo/derive/derive.h"
 
 /* ---- lost GPUs --------------------------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/findings.h"
+#include "topo/derive/derive.h"
 
 enum { PAIRS_MAX = 1 << 16, NEAR_FACTOR = 4096 }; /* GPUs times NICs of a host that are compared pair by pair */
 

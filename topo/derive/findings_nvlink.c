@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/findings.h"
+#include "topo/derive/derive.h"
 
 const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node) {
   return bny_topo_is_amd(d, node) ? "xGMI link" : "NVLink";

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/findings.h"
+#include "topo/derive/derive.h"
 #include "topo/model/speed.h"
 
 /* ---- comparison with siblings ------------------------------------------------------------------------------------ */

@@ -10,7 +10,6 @@
 #include "topo/derive/levels.h"
 #include "topo/model/speed.h"
 #include "topo/import/synthetic.h"
-#include "topo/import/synthetic_items.h"
 
 enum { PAIRS_OF = 300 }; /* devices whose paths are compared pair by pair */
 

@@ -6,7 +6,6 @@
 
 #include "topo/model/speed.h"
 #include "topo/import/synthetic.h"
-#include "topo/import/synthetic_items.h"
 
 enum { NODES_MAX = 1000000, MESH_MAX = 64, RAILS_MAX = 256 };
 

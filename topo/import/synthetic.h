@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Machines and clusters described by a line of text, from the outside in:
+ * Descriptions of machines in a line. */
+#ifndef BNY_TOPO_IMPORT_SYNTHETIC_H
+#define BNY_TOPO_IMPORT_SYNTHETIC_H
+
+#include <stdbool.h>
+
+#include "topo/model/model.h"
+#include "topo/model/text.h"
+
+/* Machines and clusters described by a line of text, from the outside in:
  *
  *     leaf:2 host:8 nvswitch gpu:8 nic:8@400g
  *     nvswitch host:18 package:2 gpu:2@sm100@c2c nic:2@400g
@@ -34,12 +42,6 @@
  * Links between GPUs of a known generation have its speed, and a leaf's uplink is as fast as all links below together;
  * both are marked as assumed. Outermost fabric containers with a count are joined by one switch above. Hosts are named
  * host0, host1 .., GPUs GPU0 .. and NICs NIC0 .. in each; PCI devices get bus ids in the order of the text. */
-#ifndef BNY_TOPO_SYNTHETIC_H
-#define BNY_TOPO_SYNTHETIC_H
-
-#include <stdbool.h>
-
-#include "topo/model/model.h"
 
 /* Returns a description of the model as a string to free(). Returns NULL and *error if the model is too irregular.
  * Importing the text gives the same nodes and paths between devices, except that the NVSwitches of a domain become one.
@@ -48,5 +50,52 @@ char *bny_topo_export_synthetic(const bny_topo *topo, bny_topo_error *error);
 
 /* Returns whether the text starts like a description. */
 bool bny_topo_is_synthetic(const char *text, size_t bytes);
+
+/* The items of a synthetic description before the model is built (synthetic.h has the grammar). */
+
+typedef enum bny_topo_item_kind {
+  BNY_TOPO_ITEM_SPINE,
+  BNY_TOPO_ITEM_LEAF,
+  BNY_TOPO_ITEM_NVSWITCH,
+  BNY_TOPO_ITEM_NVLINK,
+  BNY_TOPO_ITEM_XGMI,
+  BNY_TOPO_ITEM_HOST,
+  BNY_TOPO_ITEM_PACKAGE,
+  BNY_TOPO_ITEM_NUMA,
+  BNY_TOPO_ITEM_BRIDGE,
+  BNY_TOPO_ITEM_PCI,
+  BNY_TOPO_ITEM_GPU,
+  BNY_TOPO_ITEM_NIC,
+  BNY_TOPO_ITEM_KINDS
+} bny_topo_item_kind;
+
+enum { BNY_TOPO_ITEMS_MAX = 32 };
+
+typedef struct bny_topo_item {
+  bny_topo_item_kind kind;
+  int32_t count;
+  int32_t links;             /* 0 unknown */
+  double speed_gbytes_per_s; /* 0 unknown */
+  int32_t ports;
+  int32_t compute;                   /* -1 unknown */
+  int32_t pci_generation, pci_lanes; /* 0 unknown */
+  bool rails, c2c;
+  int line;
+} bny_topo_item;
+
+/* Parses all items and inserts an omitted host. Returns false and *error if the text breaks the grammar. */
+bool bny_topo_items_parse(const char *text, size_t bytes, bny_topo_item items[BNY_TOPO_ITEMS_MAX], int *count,
+                          bny_topo_error *error);
+
+static inline bool bny_topo_item_is_device(const bny_topo_item *item) {
+  return item->kind == BNY_TOPO_ITEM_GPU || item->kind == BNY_TOPO_ITEM_NIC;
+}
+
+/* Returns whether the item joins GPUs without containing anything itself. */
+static inline bool bny_topo_item_is_joint(const bny_topo_item *item) {
+  return item->kind == BNY_TOPO_ITEM_NVSWITCH || item->kind == BNY_TOPO_ITEM_NVLINK || item->kind == BNY_TOPO_ITEM_XGMI;
+}
+
+const char *bny_topo_item_name(bny_topo_item_kind kind);
 
 #endif

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "topo/import/synthetic_items.h"
+#include "topo/import/synthetic.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "topo/import/synthetic.h"
 
 enum { COUNT_MAX = 65536 };
 

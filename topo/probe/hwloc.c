@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "topo/probe/binding.h"
-#include "topo/probe/pci.h"
+#include "topo/probe/util.h"
 
 #if defined HAVE_HWLOC && defined HAVE_LIBXML2
 #include <errno.h>

@@ -3,7 +3,7 @@
  * NVML reports for each link of each GPU whether it is up, and the node at its other end: a GPU, an NVSwitch or a CPU
  * (POWER). Links to the same node become one link of the model. The rated number is the GPU's own including links that
  * are down, or the largest among its peers of the same kind. Boards differ, so no table gives it. */
-#include "topo/probe/nvml_link.h"
+#include "topo/probe/nvml.h"
 
 #include <stdio.h>
 #include <string.h>

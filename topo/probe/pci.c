@@ -3,7 +3,7 @@
  *   /sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:02.0/0000:1b:00.0
  *                host bridge root port   upstream     downstream   device
  * As in hwloc's XML, a switch is one node with the bus id of its upstream bridge. */
-#include "topo/probe/pci.h"
+#include "topo/probe/util.h"
 
 #include <ctype.h>
 #include <stdio.h>

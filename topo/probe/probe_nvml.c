@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "topo/probe/probe.h"
-#include "topo/probe/nvml_link.h"
+#include "topo/probe/nvml.h"
 #include "topo/model/speed.h"
 
 enum { MOST_GPUS = 256, NUMA_WORDS = 16, WORD_BITS = 8 * sizeof(unsigned long), MOST_LANES = 32 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/probe/pci.h"
+#include "topo/probe/util.h"
 #include "topo/probe/verbs.h"
 #include "topo/model/speed.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-#include "topo/probe/pci.h"
+#include "topo/probe/util.h"
 #include "topo/model/names.h"
 #include "topo/model/speed.h"
 

@@ -8,8 +8,6 @@
 #include <cpuid.h>
 #endif
 
-#include "tools/topo/measure/ranks.h"
-
 /* Estimated cost of blocks: the number of pairs is chosen so that SWEEPS_LEAST sweeps fit in the time. */
 enum { PAIR_MS = 30, SWEEPS_LEAST = 3, PAIRS_MOST = 500, PAIRS_LEAST = 24, READERS_MOST = 32, SECONDS = 10 };
 

@@ -2,7 +2,7 @@
  * The parent's side: it starts the ranks, gives orders, notices deaths and ends the ranks. A signal such as SIGINT is
  * taken after they have ended. If the parent is killed, the kernel ends its ranks (PR_SET_PDEATHSIG). The shared memory
  * has no name and disappears with them. */
-#include "tools/topo/measure/ranks.h"
+#include "tools/topo/measure/measure.h"
 
 #include <errno.h>
 #include <sched.h>

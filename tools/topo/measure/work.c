@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "tools/topo/measure/ranks.h"
+#include "tools/topo/measure/measure.h"
 
 /* WARM: round trips that let CPUs raise their clocks. BATCH: round trips between two clock reads. */
 enum { WARM = 256, BATCH = 16, BATCHES = 64, MESSAGES_WARM = 8, MESSAGES = 64, SMALL_ROUNDS = 4, LEAST = 8 };

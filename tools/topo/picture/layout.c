@@ -26,7 +26,7 @@ int32_t topo_layout_box(topo_layout *layout, topo_box box) {
   return layout->nboxes++;
 }
 
-void topo_layout_line(topo_layout *layout, topo_line line) {
+void topo_layout_line(topo_layout *layout, topo_stroke line) {
   if (grow(layout, (void **)&layout->lines, layout->nlines, sizeof line)) layout->lines[layout->nlines++] = line;
 }
 
@@ -47,7 +47,7 @@ int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x
 }
 
 void topo_put_line(topo_work *work, double x1, double y1, double x2, double y2, topo_look look) {
-  topo_line line = {.npoints = 2, .x = {x1, x2}, .y = {y1, y2}, .width = look.width, .colour = look.colour};
+  topo_stroke line = {.npoints = 2, .x = {x1, x2}, .y = {y1, y2}, .width = look.width, .colour = look.colour};
   line.dashed = look.dashed, line.over = look.over, line.junction = look.junction, line.tip = look.tip;
   topo_layout_line(work->layout, line);
 }

@@ -10,7 +10,7 @@
 #ifndef BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
 #define BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
 
-#include "tools/topo/view.h"
+#include "tools/topo/topo.h"
 
 typedef enum topo_box_kind {
   TOPO_BOX_HOST,
@@ -48,7 +48,7 @@ typedef struct topo_box {
   const char *tip;    /* known facts */
 } topo_box;
 
-typedef struct topo_line {
+typedef struct topo_stroke {
   int32_t npoints; /* 2 or 3; arcs have 4: ends and control points */
   double x[4], y[4];
   bool arc;
@@ -58,7 +58,7 @@ typedef struct topo_line {
   bool over;     /* drawn over others, with a gap around */
   bool junction; /* joins another line at its last point */
   const char *tip;
-} topo_line;
+} topo_stroke;
 
 typedef enum topo_anchor { TOPO_ANCHOR_START, TOPO_ANCHOR_MIDDLE, TOPO_ANCHOR_END } topo_anchor;
 
@@ -83,7 +83,7 @@ enum { TOPO_BADGE_RADIUS = 7 };
 typedef struct topo_layout {
   double width, height;
   topo_box *boxes;
-  topo_line *lines;
+  topo_stroke *lines;
   topo_label *labels;
   topo_badge *badges;
   int32_t nboxes, nlines, nlabels, nbadges;
@@ -99,7 +99,7 @@ void topo_layout_free(topo_layout *layout);
 /* ---- for the files that fill a layout ---------------------------------------------------------------------------- */
 
 int32_t topo_layout_box(topo_layout *layout, topo_box box); /* returns its index; -1 without memory */
-void topo_layout_line(topo_layout *layout, topo_line line);
+void topo_layout_line(topo_layout *layout, topo_stroke line);
 void topo_layout_label(topo_layout *layout, topo_label label); /* sets its width; drops empty texts */
 void topo_layout_badge(topo_layout *layout, topo_badge badge);
 

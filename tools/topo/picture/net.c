@@ -474,15 +474,15 @@ static void draw_taps(topo_work *work, topo_net *net, double base) {
     const hub *to = &net->hubs[own->hub];
     double x = tap_x(work, own), y = nic->y + nic->height * (own->nth + 1) / (nic->taps + 1);
     double lane = base + 12 + LANE_GAP * to->extent.lane;
-    topo_layout_line(work->layout, (topo_line){.npoints = 3,
-                                               .x = {nic->x + nic->width, x, x},
-                                               .y = {y, y, lane},
-                                               .width = 1.8,
-                                               .colour = to->colour,
-                                               .dashed = to->node < 0,
-                                               .over = true,
-                                               .junction = true,
-                                               .tip = own->link >= 0 ? topo_tip_link(work, own->link) : NULL});
+    topo_layout_line(work->layout, (topo_stroke){.npoints = 3,
+                                                 .x = {nic->x + nic->width, x, x},
+                                                 .y = {y, y, lane},
+                                                 .width = 1.8,
+                                                 .colour = to->colour,
+                                                 .dashed = to->node < 0,
+                                                 .over = true,
+                                                 .junction = true,
+                                                 .tip = own->link >= 0 ? topo_tip_link(work, own->link) : NULL});
     work->crossings[work->ncrossings++] = x;
   }
 }

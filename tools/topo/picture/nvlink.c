@@ -377,15 +377,15 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
   double distance = fabs(topo_spot_middle(work, own->b) - topo_spot_middle(work, own->a)) / (work->unit_width + GAP);
   double peak = top - v->arcs_from - distance * v->arc_step;
   double control = (8 * peak - ya - yb) / 6; /* a cubic is at its peak three quarters of the way to its controls */
-  topo_layout_line(work->layout, (topo_line){.npoints = 4,
-                                             .arc = true,
-                                             .x = {a, a, b, b},
-                                             .y = {ya, control, control, yb},
-                                             .width = 0.75 * joint_width(v, own),
-                                             .dashed = own->assumed || own->missing,
-                                             .over = own->missing || own->refused,
-                                             .colour = colour_of(own),
-                                             .tip = joint_tip(work, own, work->topo->nodes[own->b].name)});
+  topo_layout_line(work->layout, (topo_stroke){.npoints = 4,
+                                               .arc = true,
+                                               .x = {a, a, b, b},
+                                               .y = {ya, control, control, yb},
+                                               .width = 0.75 * joint_width(v, own),
+                                               .dashed = own->assumed || own->missing,
+                                               .over = own->missing || own->refused,
+                                               .colour = colour_of(own),
+                                               .tip = joint_tip(work, own, work->topo->nodes[own->b].name)});
   if (!labelled && !own->missing && !own->refused) return;
   topo_layout_label(work->layout,
                     (topo_label){.x = middle,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/topo/draw.h"
+#include "tools/topo/topo.h"
 #include "tools/topo/picture/layout.h"
 
 /* ---- colours ----------------------------------------------------------------------------------------------------- */
@@ -110,14 +110,14 @@ static void put_box(FILE *out, const topo_box *box) {
       box->dashed ? " stroke-dasharray=\"4 3\"" : "");
 }
 
-static void put_path(FILE *out, const topo_line *line, const char *colour, double width, const char *dashes) {
+static void put_path(FILE *out, const topo_stroke *line, const char *colour, double width, const char *dashes) {
   put(out, "<path d=\"M@ @", line->x[0], line->y[0]);
   for (int32_t i = 1; i < line->npoints; i++)
     put(out, line->arc ? i == 1 ? "C@ @" : " @ @" : "L@ @", line->x[i], line->y[i]);
   put(out, "\" stroke=\"$\" stroke-width=\"@\"$/>", colour, width, dashes);
 }
 
-static void put_line(FILE *out, const topo_line *line) {
+static void put_line(FILE *out, const topo_stroke *line) {
   fputs("<g fill=\"none\">", out);
   put_tip(out, line->tip);
   bool wide = line->width > 2.6; /* dashes would cut a wide line into pieces, so they are drawn within it */
@@ -172,7 +172,7 @@ static void put_layout(FILE *out, const topo_layout *layout) {
       if (layout->lines[i].over == over) put_line(out, &layout->lines[i]);
   }
   for (int32_t i = 0; i < layout->nlines; i++) {
-    const topo_line *line = &layout->lines[i];
+    const topo_stroke *line = &layout->lines[i];
     if (line->junction)
       put(out, "<circle cx=\"@\" cy=\"@\" r=\"2.4\" fill=\"$\"/>\n", line->x[line->npoints - 1],
           line->y[line->npoints - 1], colours[line->colour]);

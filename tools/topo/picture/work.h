@@ -3,8 +3,7 @@
 #ifndef BNY_TOOLS_TOPO_PICTURE_WORK_H
 #define BNY_TOOLS_TOPO_PICTURE_WORK_H
 
-#include "tools/topo/draw.h"
-#include "tools/topo/fold.h"
+#include "tools/topo/topo.h"
 #include "tools/topo/picture/layout.h"
 
 enum {
@@ -120,7 +119,7 @@ const char *topo_host_name(const topo_work *work, int32_t host);
 typedef struct topo_look {
   topo_colour colour;
   double width;                /* line */
-  bool dashed, over, junction; /* as in topo_line */
+  bool dashed, over, junction; /* as in topo_stroke */
   const char *tip;
 } topo_look;
 int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x, double y, double width, double height,

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Shared by the files of banyan-topo. */
+#ifndef BNY_TOOLS_TOPO_TOPO_H
+#define BNY_TOOLS_TOPO_TOPO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "tools/common/util.h"
+#include "topo/derive/levels.h"
+#include "topo/model/model.h"
+#include "topo/probe/probe.h"
+
+/* The views of banyan-topo: each turns a model and its derived data into text, in a file of its own. */
+
+typedef struct topo_view {
+  const bny_topo *topo;
+  const bny_topo_levels *levels;
+  const char *title;                    /* origin: a file's name, a description, "this machine" */
+  bool colour;                          /* text: escape sequences */
+  bool utf8;                            /* text: box characters, otherwise ASCII */
+  bool all;                             /* text: equal parts are not folded */
+  bool titled;                          /* --check: lines begin with the title */
+  int32_t columns;                      /* text: maximum width */
+  const bny_topo_probe_report *reports; /* from this machine's probes */
+  int32_t nreports;
+  const struct topo_measured *measured; /* with --measure; otherwise NULL */
+} topo_view;
+
+/* Each returns text for the caller to free, or NULL and *error. */
+char *topo_view_tree(const topo_view *view, tool_error *error);   /* tree.c: the picture in a terminal */
+char *topo_view_levels(const topo_view *view, tool_error *error); /* levels.c: --levels */
+char *topo_view_json(const topo_view *view, tool_error *error);   /* json.c: model, levels, findings, probes */
+char *topo_view_svg(const topo_view *view, tool_error *error);    /* picture/svg.c */
+char *topo_view_dot(const topo_view *view, tool_error *error);    /* picture/dot.c */
+
+/* Drawing for the text views of banyan-topo: short strings, colours, names in ranges. */
+
+typedef enum topo_ink {
+  TOPO_INK_PLAIN,
+  TOPO_INK_DIM,
+  TOPO_INK_BOLD,
+  TOPO_INK_HOST,
+  TOPO_INK_CPU,
+  TOPO_INK_PCI,
+  TOPO_INK_GPU,
+  TOPO_INK_NIC,
+  TOPO_INK_SWITCH,
+  TOPO_INK_SPEED,
+  TOPO_INK_NEAR,  /* paths over NVLinks or C2C */
+  TOPO_INK_FAIR,  /* paths over PCI switches */
+  TOPO_INK_FAR,   /* paths over host bridges */
+  TOPO_INK_WORST, /* paths between NUMA nodes */
+  TOPO_INK_WARNING,
+  TOPO_INK_FAULT,
+  TOPO_INKS
+} topo_ink;
+
+topo_ink topo_ink_of_kind(bny_topo_kind kind);
+topo_ink topo_ink_of_path(bny_topo_path path);
+topo_ink topo_ink_of_severity(bny_topo_severity severity);
+
+/* Writes text in a colour, if the view has colours. Without UTF-8 every character beyond ASCII becomes '?'. */
+void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text);
+void topo_put_blanks(FILE *out, int32_t count);
+
+/* Writes text in lines within the view's width. The first starts after `used` columns; the others are indented as
+ * far. */
+void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t used, const char *text);
+
+int32_t topo_width(const char *text); /* in columns */
+
+/* Cuts a text to that many columns; dots mark the cut. */
+void topo_clip(char *text, int32_t columns);
+
+/* A string of limited length, cut between characters. An all-zero value is empty. */
+typedef struct topo_string {
+  char text[320];
+} topo_string;
+
+void topo_append(topo_string *string, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Appends "GPU0..GPU3, GPU6" in at most that many columns, then "and 3 more". */
+void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns);
+
+/* Appends the short form: "mlx5_0..3, 6". */
+void topo_append_names_short(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
+                             int32_t columns);
+
+/* Returns the names without the parts that are the same in all of them, for the caller to free: "B09-P1-LEAF-02" and
+ * "A09-P1-LEAF-01" become "B09…02" and "A09…01". Returns NULL without memory. */
+topo_string *topo_names_shortened(const char *const *names, int32_t count);
+
+/* Appends ascending numbers as "0-7, 16-23" or "0-56 by 8". */
+void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns);
+
+/* Appends "50 GB/s", or "~371 GB/s" if assumed; nothing if unknown. */
+void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed);
+
+/* Appends "1 GPU", "8 GPUs" or "2 NUMA nodes". */
+void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind);
+
+/* Appends the model, "NVIDIA H100 80GB HBM3", or the generation if only that is known. */
+void topo_append_model(topo_string *string, const bny_topo_node *node);
+
+/* Sets words of a level: "4 groups of 8 GPUs", "371 GB/s", "all to all", "NVL". */
+void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]);
+
+/* Returns a level's name for people: that of packages is "NUMA node" if packages are not known. */
+const char *topo_level_name(const topo_view *view, const bny_topo_level *level);
+
+/* Writes the title of a part of the picture. */
+void topo_put_heading(FILE *out, const topo_view *view, const char *text);
+
+/* Closes a memory stream. Returns the text for the caller to free, or NULL and *error. */
+char *topo_finish(FILE *out, char **text, tool_error *error);
+
+/* Write parts of the picture, each after an empty line and a heading; nothing if a part is empty. */
+void topo_put_levels(FILE *out, const topo_view *view);
+void topo_put_findings(FILE *out, const topo_view *view);
+void topo_put_probes(FILE *out, const topo_view *view);
+
+/* The nodes of a model that get a line in the picture, and which of them look alike. */
+
+/* Arrays are indexed by node. Hidden are ports, host bridges, PCI switches with less than two children, and the only
+ * NUMA node of a package; their children belong to the next shown node above. Switches inside a host belong to the
+ * host. */
+typedef struct topo_fold {
+  const bny_topo *topo;
+  const bny_topo_levels *levels;
+  bool *shown;
+  int32_t *host;            /* including itself; -1 */
+  int32_t *above;           /* next shown node above; -1 */
+  int32_t *child, *next;    /* first shown child, next sibling; -1. Switches are last */
+  int32_t *port;            /* first port of a NIC; the others by `next` */
+  int32_t *rank;            /* -1 */
+  int32_t *tier;            /* network switches: from 1 for those with NICs or alone; 0: none */
+  topo_string *short_names; /* of leaf switches, without what all have in common */
+  int32_t *short_name;      /* by node: its place among them; -1 */
+  int8_t *severity;         /* worst finding about it; -1: none above INFO */
+  uint64_t *look;           /* equal for nodes that look alike with everything below; names do not count */
+} topo_fold;
+
+bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels *levels, tool_error *error);
+void topo_fold_free(topo_fold *fold);
+
+/* Speeds are 0 if unknown. */
+typedef struct topo_facts {
+  double own; /* over PCI, of the device itself */
+  double up;  /* the same, on its way to the next shown node above */
+  bool up_assumed;
+  int32_t links;      /* NVLinks or xGMI links */
+  double links_speed; /* sum of all */
+  bool links_assumed, links_refused, xgmi;
+  int32_t peers, switches; /* at the other ends; a switch's GPUs are peers */
+  bool c2c;                /* has a coherent link to the CPU */
+  double coherent;         /* its speed */
+  bool coherent_assumed;
+  double net; /* sum of all ports */
+  bool net_assumed;
+  int32_t ports, ports_down;
+  int32_t leaf;          /* network switch; -1 */
+  int32_t below, beside; /* network switch only: ports on it, links to other switches */
+  double beside_speed;
+} topo_facts;
+
+topo_facts topo_fold_facts(const topo_fold *fold, int32_t node);
+
+/* Divides a list of nodes into groups that look alike. Reorders `nodes` so that groups are contiguous and in the order
+ * of their first nodes, and keeps the order within a group. Writes the end of each group to `ends`, which has room for
+ * `count`. A group of less than `least` is split into single nodes. Returns the number of groups, -1 without memory. */
+int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, int32_t least, int32_t *ends);
+
+/* Lines of the tree: a name with its branch, a speed, and further words if they fit. All lines are collected before the
+ * first is written, so that columns align. */
+
+/* Topics of words, most important first; the last are dropped first. */
+typedef enum topo_line_rank {
+  TOPO_LINE_LINKS,
+  TOPO_LINE_SERVICE,
+  TOPO_LINE_MODEL,
+  TOPO_LINE_BUS,
+  TOPO_LINE_RANKS
+} topo_line_rank;
+
+enum { TOPO_LINE_WORDS = 8 };
+
+typedef struct topo_line_word {
+  topo_ink ink;
+  topo_line_rank rank;
+  char *text;
+} topo_line_word;
+
+typedef struct topo_line {
+  topo_string prefix, label, speed;
+  topo_ink ink, speed_ink; /* colours of label and speed */
+  int severity;            /* sets a mark after the label; BNY_TOPO_INFO: none */
+  topo_line_word words[TOPO_LINE_WORDS];
+  int32_t nwords;
+} topo_line;
+
+typedef struct topo_lines {
+  topo_line **lines;
+  int32_t count, capacity;
+  bool out_of_memory;
+} topo_lines;
+
+/* Adds an empty line, which is a gap. Returns NULL without memory. */
+topo_line *topo_lines_add(topo_lines *lines);
+void topo_lines_put(const topo_lines *lines, const topo_view *view, FILE *out);
+void topo_lines_free(topo_lines *lines);
+
+/* Adds a word; empty text is ignored. */
+void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text);
+
+/* Draws what is above hosts (network.c): network switches by tier, and switches of NVLink domains. */
+bool topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines, tool_error *error);
+
+/* Writes the paths between the devices of a host (matrix.c). */
+void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, int32_t host);
+
+/* --check: findings alone, for scripts that watch many machines, also against a profile; and --diff. */
+
+/* Removes the findings of these ids, which commas separate. Returns false and *error if an id is unknown. */
+bool topo_check_mute(bny_topo_levels *levels, const char *ids, tool_error *error);
+
+/* Adds a finding for each probe of this machine that failed. */
+bool topo_check_probes(const topo_view *view, bny_topo_levels *levels, tool_error *error);
+
+/* Returns lines of "SEVERITY: ID: TEXT", or an empty text. Infos are left out, unless the view has `all`. JSON is
+ * {"status", "source", "hosts", "gpus", "nics", "findings", "probes"} with status "healthy", "note" or "fault". *status
+ * receives the exit status. The caller frees it; NULL and *error. */
+char *topo_check(const topo_view *view, bool json, int *status, tool_error *error);
+
+/* Adds what the machine lacks of a profile, which is a machine in good health. A profile of one host is the measure of
+ * every host. */
+bool topo_check_profile(const topo_view *profile, const topo_view *machine, bny_topo_levels *levels, tool_error *error);
+
+/* Returns one line per difference: "- " only in the first, "+ " only in the second, "~ " changed. JSON is {"first",
+ * "second", "same", "differences": [{"change": "missing|added|changed", "what", "text"}]}. */
+char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status, tool_error *error);
+
+/* Compares two models as users see them. Devices are the same if they share a bus id, or else a name, in hosts of the
+ * same name; if each model has one host, these are the same. PCI switches count only by the speed of devices below. */
+
+typedef enum topo_change_kind { TOPO_MISSING, TOPO_ADDED, TOPO_CHANGED } topo_change_kind;
+
+/* Speeds are in GB/s; 0 unknown. */
+typedef struct topo_change {
+  topo_change_kind kind;
+  const char *what;        /* "gpu" and other kinds of nodes, "link", "level" */
+  const char *text;        /* "gpu GPU7: PCI 48 GB/s -> 24 GB/s" */
+  int32_t nodes[2];        /* on each side: the device, or one end of the link; of one that is missing its host; -1 */
+  int32_t lanes[2];        /* devices: PCI lanes */
+  double pci[2], net[2];   /* devices */
+  bny_topo_link_kind link; /* links */
+  int32_t links[2];        /* links: parallel ones */
+  double speed[2];         /* links */
+} topo_change;
+
+typedef struct topo_comparison {
+  const topo_view *first, *second;
+  int32_t only; /* a host of the second model, to which the only host of the first is compared; -1: all is compared */
+  const char *arrow; /* between what was and what is */
+  bool together;     /* nodes of one kind and host that one model alone has are one change */
+  bool (*take)(void *context, const topo_change *change); /* false ends the comparison */
+  void *context;
+} topo_comparison;
+
+/* Passes each change to `take`. Returns false and *error without memory. */
+bool topo_compare(const topo_comparison *comparison, tool_error *error);
+
+/* banyan-topo --explain BYTES: the algorithm chosen for partials of that size on this topology, and the reason. */
+
+/* Returns text for the caller to free, or NULL and *error. It is for a combine of f32 rows of 128 values in 32 heads,
+ * on all ranks. */
+char *topo_explain(const topo_view *view, size_t bytes, bool json, tool_error *error);
+
+/* The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
+
+typedef struct topo_inputs {
+  char **names; /* a name that the caller gave, or FOLDER/FILE */
+  int32_t count, capacity;
+} topo_inputs;
+
+/* Adds an input. A folder stands for its files in the order of their names, without hidden ones and folders in it.
+ * Returns false and *error without memory, or if a folder cannot be read or has no file. */
+bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error);
+
+void topo_inputs_free(topo_inputs *inputs);
+
+/* Output formats of banyan-topo, one row each, and where the output goes. */
+
+#define TOPO_FORMATS "text, json, svg, dot, xml, synthetic, hwloc, matrix"
+#define TOPO_SUFFIXES ".txt, .json, .svg, .dot, .xml"
+typedef struct topo_format {
+  const char *name, *suffix; /* suffix of such files; NULL: none */
+  char *(*view)(const topo_view *view, tool_error *error);
+} topo_format;
+
+const topo_format *topo_format_find(const char *name); /* NULL: unknown */
+const char *topo_format_of_path(const char *path);     /* format by suffix; NULL: unknown */
+
+/* Writes to standard output if path is NULL or "-". A file is written beside `path` and renamed, so it is complete or
+ * unchanged. Pipes and devices are written directly. */
+bool topo_output(const char *path, const char *text, tool_error *error);
+
+#endif
