@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * banyan inside of your attention kernel. Its epilogue pushes each row's partial to the other ranks as soon as it is
- * finished. The kernel's last blocks merge what all ranks have pushed and write the result. There is no second launch,
- * and the exchange hides behind the attention that is still running.
+ * A combine inside your attention kernel. The kernel's epilogue pushes the partial of each row to the other ranks as
+ * soon as it is finished. Its last blocks merge what all ranks have pushed and write the result. There is no second
+ * launch, and the exchange overlaps with the attention that is still running.
  *
  *   __global__ void attention(..., const __grid_constant__ banyan_device_combine combine) {
  *     banyan_device_run run;
@@ -20,14 +20,14 @@
  * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
  *   order. Coordinates are those of the whole call. banyan_op_device() says what a row means (normalised or not, lse or
  *   m and d, base, empty rows); values are f32 here.
- * - With desc.live a kernel serves any number of tokens up to the call's, and any rows of them, also when a graph is
- *   replayed. What its pointers lead to is memory of the device. It is read from banyan_device_begin() on, and does not
- *   change before the kernel has ended. The run's rows are those of its tokens: pushes of others do nothing, and
- *   nothing of the result is written for them. A row of the run that does not live is pushed like others. Its
- *   statistics and values are then not read, and peers get it as a row without keys.
- * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not then hold
- *   what another block of the grid waits for.
- * - The result goes where banyan_op_device() says. Nothing of it may be read before the kernel has ended.
+ * - With desc.live a kernel serves any number of tokens up to the call's, and any selection of rows, also when a graph
+ *   is replayed. Its arrays are in device memory, are read from banyan_device_begin() on, and must not change before
+ *   the kernel has ended. Rows past the tokens of the run are not part of it: pushes of them do nothing, and nothing of
+ *   the result is written for them. A masked row is pushed like any other. Its statistics and values are then not read,
+ *   and peers get it as a row without keys.
+ * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not hold
+ *   anything there that another block of the grid waits for.
+ * - The result goes to the output of banyan_op_device(). Nothing of it may be read before the kernel has ended.
  * - The kernel can be captured in a graph and replayed. Kernels of a communicator run one after another, on every rank
  *   in the same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin()
  *   at once: it waits for the kernels before.
@@ -48,7 +48,7 @@ typedef bny_device_combine banyan_device_combine;
 /* The state of a run, one for each thread. */
 typedef bny_fused_run banyan_device_run;
 
-/* Begins a run; each warp calls it. `combine` must be the kernel's parameter itself, or live as long as the run. */
+/* Begins a run; each warp calls it. `combine` must be the kernel's parameter itself, or remain valid during the run. */
 BNY_DEVICE void banyan_device_begin(banyan_device_run *run, const banyan_device_combine &combine) {
   bny_fused_begin(run, combine);
 }
@@ -63,11 +63,11 @@ BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_
   bny_fused_push(run, token, head, m, d, values);
 }
 
-/* Returns the run's number of tokens: that of the call, or what desc.live leads to. After banyan_device_begin(). */
+/* Returns the number of tokens of the run: that of the call, or *desc.live->tokens. After banyan_device_begin(). */
 BNY_DEVICE int32_t banyan_device_tokens(const banyan_device_run *run) { return bny_fused_tokens(*run); }
 
-/* Returns whether the run has the token and desc.live makes its rows valid on this rank; all lanes of a warp call it. A
- * kernel need not compute others. */
+/* Returns whether the run has the token and its rows are valid on this rank; all lanes of a warp call it. A kernel need
+ * not compute other rows. */
 BNY_DEVICE bool banyan_device_lives(const banyan_device_run *run, int32_t token) {
   return bny_fused_lives(*run, token);
 }
@@ -75,9 +75,9 @@ BNY_DEVICE bool banyan_device_lives(const banyan_device_run *run, int32_t token)
 /* Ends a run: merges what all ranks have pushed and writes the result. All threads of each block call it. */
 BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); }
 
-/* Merges row (token, head), which this rank wants, into the result, once all ranks have pushed it; all lanes of a warp
- * call it. For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything.
- * Rows merged so must be all rows: then end with banyan_device_end_merged(). */
+/* Waits until all ranks have pushed row (token, head), which this rank delivers, and merges it into the result; all
+ * lanes of a warp call it. For kernels all of whose blocks run at once, which then need not leave merging to
+ * banyan_device_end(). Merge all rows this way, and end with banyan_device_end_merged(). */
 BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
   bny_fused_merge(run, token, head);
 }

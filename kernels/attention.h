@@ -36,7 +36,7 @@ enum {
   BNY_ATTENTION_HEAD_DIM_MAX = 576,
   BNY_ATTENTION_VALUE_DIM_MAX = 512,
   BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to this many floats */
-  BNY_ATTENTION_HEADS_MAX = 16, /* of one task */
+  BNY_ATTENTION_HEADS_MAX = 16, /* rows of one task */
   BNY_ATTENTION_BLOCK = 512,    /* keys that are added up in f32, before their sums are added up in double */
   /* Floats of all rows of a task, padded. The more rows a task has, the less often keys are read. */
   BNY_ATTENTION_QUERY_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_HEAD_DIM_MAX,
@@ -63,7 +63,7 @@ typedef struct bny_attention_task {
   int32_t value_dim;
   int32_t keys;      /* >= 0 */
   double scale_log2; /* scale * log2(e): t = scale_log2 * k_scale * q.k */
-  double k_scale;    /* of the task's KV head; 1 for types without a scale */
+  double k_scale;    /* scale of the task's KV head; 1 for types without a scale */
   double v_scale;
   const float *k_scales; /* each key has one, and k_scale is 1. NULL: all keys have k_scale */
   const float *v_scales; /* likewise */
@@ -74,7 +74,7 @@ typedef struct bny_attention_task {
   const void *q[BNY_ATTENTION_HEADS_MAX];      /* by row: the first head_dim - rope_dim elements */
   const void *q_rope[BNY_ATTENTION_HEADS_MAX]; /* by row: the last rope_dim elements */
   int32_t rope_dim;
-  float soft_cap;                    /* of t; 0: none */
+  float soft_cap;                    /* bound of t; 0: none */
   const bny_attention_sight *sights; /* by row; NULL: every row sees all keys */
   const void *k;                     /* [keys][head_dim] */
   int64_t k_token_stride;

@@ -18,7 +18,7 @@
 
 /* The values that are the same for all rows of an output. */
 typedef struct bny_export_rules {
-  banyan_dtype type; /* of the statistics */
+  banyan_dtype type; /* type of the statistics */
   int base_e, numerators;
   double low, high; /* d in [low, high] is given as it is. Numerators need room beside it */
 } bny_export_rules;

@@ -55,8 +55,8 @@ typedef struct bny_wire_view {
   float *d;
   void *n;
   int64_t token_stride; /* in rows; >= heads */
-  bool stream;          /* of a destination of encode: stores may bypass the caches; the bits are the same */
-  uint64_t *saturated;  /* of a destination of encode: finite values that a lossy wire cannot hold are counted here; or
+  bool stream;          /* destination of encode: stores may bypass the caches; the bits are the same */
+  uint64_t *saturated;  /* destination of encode: finite values that a lossy wire cannot hold are counted here; or
                          * NULL */
 } bny_wire_view;
 

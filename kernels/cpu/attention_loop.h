@@ -43,8 +43,8 @@
 
 enum {
   ATTENTION_TILE = 64,      /* keys at most */
-  ATTENTION_LONG_TILE = 16, /* of rows of 256 bytes and more, at most */
-  ATTENTION_TILE_BYTES = ATTENTION_LONG_TILE * 4 * BNY_ATTENTION_HEAD_DIM_MAX, /* of rows of keys, at most */
+  ATTENTION_LONG_TILE = 16, /* most keys of a tile, if rows have 256 bytes or more */
+  ATTENTION_TILE_BYTES = ATTENTION_LONG_TILE * 4 * BNY_ATTENTION_HEAD_DIM_MAX, /* most bytes of the keys of a tile */
 };
 enum { ATTENTION_GROUPED = 32, ATTENTION_DOT = 64, ATTENTION_MATRIX = 128, ATTENTION_TYPE = 31, ATTENTION_GROUP = 64 };
 enum { ATTENTION_MATRIX_TILE = 32 }; /* keys of a tile in such a form */
@@ -77,14 +77,14 @@ typedef struct attention_work {
   float p[ATTENTION_TILE / ATTENTION_QUAD * ATTENTION_LANES + ATTENTION_SPARE]; /* [quad][row][key of the quad] */
   float minus_m[ATTENTION_LANES + ATTENTION_SPARE];                             /* FLT_MAX: no key so far */
   float tile_d[ATTENTION_LANES + ATTENTION_SPARE];                              /* sums of this tile, relative to m */
-  double d[ATTENTION_LANES + ATTENTION_SPARE];                                  /* of the tiles before */
-  float k_factor;                /* of logits as the hooks compute them, to true ones */
+  double d[ATTENTION_LANES + ATTENTION_SPARE];                                  /* sums of the tiles before */
+  float k_factor;                /* from logits as the hooks compute them to true ones */
   double v_factor;               /* the same of sums */
   double q_factor;               /* a power of two of queries, so that sums overflow with logits alone */
   int32_t q_stride, n_stride;    /* floats between rows */
   int32_t row, rows;             /* the rows that hooks work on */
-  attention_next next_k, next_v; /* of the next tile, if it is known */
-  bool far;                      /* of attention_prefetch() */
+  attention_next next_k, next_v; /* the next tile, if it is known */
+  bool far;                      /* passed to attention_prefetch() */
 #ifdef ATTENTION_MORE_WORK
   ATTENTION_MORE_WORK more;
 #endif

@@ -24,7 +24,7 @@ enum {
   KEY_HEADS = 3,          /* heads whose sums over a quad of keys are in registers */
   VALUE_HEADS = 4,        /* heads whose sums over some columns are */
   VALUES_MOST = 8,        /* vectors of columns, for one head */
-  TILE_BYTES_MOST = 16384 /* of keys as loops read them: half of a first-level cache of 32 KiB */
+  TILE_BYTES_MOST = 16384 /* keys as loops read them: half of a first-level cache of 32 KiB */
 };
 
 /* ---- the next tile ----------------------------------------------------------------------------------------------- */
@@ -33,7 +33,7 @@ typedef struct next_lines {
   attention_next next;
   int32_t at;    /* bytes of its first row that are prefetched */
   int32_t lines; /* to prefetch at each step of the work on this tile */
-  bool far;      /* of attention_prefetch() */
+  bool far;      /* passed to attention_prefetch() */
 } next_lines;
 
 INLINE next_lines lines_of(const attention_next *next, int32_t steps, bool far) {

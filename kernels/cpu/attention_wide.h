@@ -93,7 +93,7 @@ typedef struct next_lines {
   int32_t at, row_bytes, rows; /* rows: those that are left */
   int32_t block, key;          /* lines to prefetch as a block of columns begins, and at each key of it */
   int64_t ahead;               /* instead: how many bytes behind the lines at hand others are prefetched; 0: none */
-  bool far;                    /* of attention_prefetch() */
+  bool far;                    /* passed to attention_prefetch() */
 } next_lines;
 
 INLINE void prefetch_next(next_lines *next, int32_t lines) {

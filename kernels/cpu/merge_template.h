@@ -148,7 +148,7 @@ static merge_function *merge_function_for(banyan_dtype wire, bool round, int cou
 typedef struct merge_setting {
   const bny_box *box;
   banyan_dtype wire;
-  size_t row_bytes; /* of a row on the wire */
+  size_t row_bytes; /* size of a row on the wire */
   int count;
   const bny_wire_view *views;
   merge_function *merge;

@@ -69,8 +69,8 @@ BNY_DEVICE uint32_t bny_general_length(const bny_decode_call &call, uint32_t seq
 struct bny_general_span {
   uint32_t first_token, tokens;
   uint32_t first_key, keys; /* the first begins a granule; the latter is the end */
-  uint32_t tiles;           /* of rows */
-  uint32_t units;           /* of all items */
+  uint32_t tiles;           /* tiles of rows */
+  uint32_t units;           /* units of all items */
   bool wrong;
 };
 
@@ -225,7 +225,7 @@ BNY_DEVICE bool bny_decode_walk_item(const bny_general_walk &walk, const bny_dec
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 struct bny_general_row {
-  uint32_t token; /* of the sequence */
+  uint32_t token; /* index in the sequence */
   uint32_t head;
 };
 
@@ -259,7 +259,7 @@ template <int rows> struct bny_general_rows {
   uint64_t bits[rows];
   uint32_t low[rows], high[rows];
   uint32_t clear_first, clear_end; /* the keys that all rows see */
-  float scale;                     /* of logits as the tensor cores give them; if capped, after the cap */
+  float scale;                     /* scale of logits as the tensor cores give them; if capped, after the cap */
   float cap, cap_scale;            /* t = cap tanh(cap_scale s / (2 log2 e)); 0: none */
 };
 

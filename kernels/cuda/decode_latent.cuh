@@ -33,7 +33,7 @@ template <int groups_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct b
     WARPS = PARTS * GROUPS,
     THREADS = BNY_WARP_LANES * WARPS,
     ROWS = 16 * GROUPS,
-    KEYS = 32, /* of a tile */
+    KEYS = 32, /* keys in a tile */
     ROW_BYTES = kv_ == BNY_ROWS_flashmla ? BNY_FLASHMLA_BYTES
                 : kv_ == BNY_ROWS_e4m3   ? DIM
                                          : 2 * DIM, /* in memory */
@@ -58,7 +58,7 @@ template <class shape> struct bny_latent_memory {
     CONVERTED = shape::STAGES * shape::STAGE_BYTES,
     SCALES = CONVERTED + shape::CONVERTED_BYTES,
     FLAGS = SCALES + shape::SCALE_BYTES, /* words of lost keys, if tiles have no room for them */
-    LOGITS = FLAGS + (shape::converts ? shape::STAGES * 32 : 0), /* of each warp: 4 classes of 8 keys, 16 bytes per
+    LOGITS = FLAGS + (shape::converts ? shape::STAGES * 32 : 0), /* each warp has 4 classes of 8 keys, 16 bytes per
                                                                   * lane */
     BARRIERS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
     STATS = BARRIERS + 16 * ((shape::STAGES + 1) / 2),

@@ -39,7 +39,7 @@ template <int dim, int rows> BNY_DEVICE uint32_t bny_tile_row(uint32_t row) {
 }
 
 struct bny_decode_keys {
-  const int32_t *pages; /* of this sequence; NULL: the sequence is page `sequence` */
+  const int32_t *pages; /* pages of this sequence; NULL: the sequence is page `sequence` */
   uint32_t sequence, kv_head;
   uint32_t count;
   uint32_t page_shift;

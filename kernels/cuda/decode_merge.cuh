@@ -43,7 +43,7 @@ struct bny_block_partial {
 /* An item, and this CTA group's split of it. */
 struct bny_decode_item {
   uint32_t sequence, kv_head, tile;
-  uint32_t rows; /* of the tile */
+  uint32_t rows; /* rows in the tile */
   uint32_t keys;
   bny_decode_piece piece;
 };

@@ -59,13 +59,13 @@ typedef enum bny_decode_rows {
 /* The parts of a call that general kernels alone serve. Pointers are device memory, or NULL: see
  * banyan_attention_desc. */
 typedef struct bny_decode_general {
-  int32_t tokens; /* of q, in all */
+  int32_t tokens; /* query tokens in all */
   int32_t window;
   const int32_t *query_start_loc, *query_start, *key_start;
   const uint64_t *tree_mask;
   int32_t key_block, key_stride;
   float soft_cap_log2; /* in base 2; 0: none */
-  int32_t nope_bytes;  /* of a row of q, from where on it lies in q_rope */
+  int32_t nope_bytes;  /* bytes of a row of q before the elements that lie in q_rope */
   const float *sinks;
   const float *k_scale, *v_scale;
   int64_t kv_scale_stride;
@@ -83,7 +83,7 @@ typedef struct bny_decode_call {
   int32_t kv_heads;
   int32_t group;                         /* query heads of a KV head */
   int32_t row_tiles;                     /* items of a group */
-  int32_t keys_max;                      /* of a sequence; longer ones are cut, and reported */
+  int32_t keys_max;                      /* limit for a sequence; longer ones are cut, and reported */
   int32_t one_term;                      /* decode_wide.cuh: weights are one 16-bit term, not two */
   float scale_log2;                      /* logits in base 2: t = scale_log2 (q . k) */
   const void *q;                         /* [batch][heads][head_dim] */
@@ -100,7 +100,7 @@ typedef struct bny_decode_call {
   uint32_t *counters; /* bny_decode_counters() words, 0 before the first launch; each launch leaves them 0 */
   banyan_partial out; /* [tokens][heads] rows */
   bny_decode_general general;
-  const int32_t *tokens;     /* of q in this run, device memory; NULL: all of them */
+  const int32_t *tokens;     /* query tokens of this run, device memory; NULL: all of them */
   const uint8_t *token_mask; /* [tokens], device memory: rows of a token with 0 see no keys, and q has nothing for them;
                               * NULL: there are none */
 } bny_decode_call;

@@ -18,7 +18,7 @@ struct bny_decode_walk {
   uint32_t team, team_units;
   uint32_t sequence; /* current sequence; BNY_DECODE_END: there is none */
   uint32_t keys, granules;
-  uint32_t index; /* of the item in the sequence */
+  uint32_t index; /* number of the item in the sequence */
   uint32_t start; /* units before the item */
 };
 

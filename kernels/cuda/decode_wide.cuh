@@ -20,7 +20,7 @@ enum : int {
   BNY_WIDE_DIM = 576,
   BNY_WIDE_VALUES = 512,
   BNY_WIDE_ROWS = 64,
-  BNY_WIDE_KEYS = 64, /* of a tile */
+  BNY_WIDE_KEYS = 64, /* keys in a tile */
   BNY_WIDE_STAGES = 2,
   BNY_WIDE_WARPS = 8,
   BNY_WIDE_COPIERS = 4, /* warps that copy */
@@ -28,7 +28,7 @@ enum : int {
   BNY_WIDE_PANELS = BNY_WIDE_DIM / 64,
   BNY_WIDE_PANEL_BYTES = 64 * 128,
   BNY_WIDE_TILE_BYTES = BNY_WIDE_PANELS * BNY_WIDE_PANEL_BYTES,
-  BNY_WIDE_PITCH = BNY_WIDE_VALUES + 8 /* of the partial */
+  BNY_WIDE_PITCH = BNY_WIDE_VALUES + 8 /* distance of rows of the partial */
 };
 
 /* Dynamic shared memory, from a multiple of 1024 bytes on. The partial takes the place of the tiles after their last
@@ -37,7 +37,7 @@ enum : int {
   BNY_WIDE_TILES = BNY_WIDE_TILE_BYTES, /* after Q */
   BNY_WIDE_COARSE = BNY_WIDE_TILES + BNY_WIDE_STAGES * BNY_WIDE_TILE_BYTES,
   BNY_WIDE_STATS = BNY_WIDE_COARSE + BNY_WIDE_PANEL_BYTES,
-  BNY_WIDE_LOST = BNY_WIDE_STATS + 2 * BNY_WIDE_ROWS * 4, /* of each stage and copier */
+  BNY_WIDE_LOST = BNY_WIDE_STATS + 2 * BNY_WIDE_ROWS * 4, /* a word for each stage and copier */
   BNY_WIDE_BYTES = BNY_WIDE_LOST + BNY_WIDE_STAGES * BNY_WIDE_COPIERS * 4 + 1024
 };
 static_assert(4 * BNY_WIDE_ROWS * BNY_WIDE_PITCH <= BNY_WIDE_STAGES * BNY_WIDE_TILE_BYTES, "the partial lies in tiles");

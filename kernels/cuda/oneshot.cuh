@@ -90,7 +90,7 @@ struct bny_oneshot_destinations {
 
 struct bny_oneshot_sources {
   bny_oneshot_places at;
-  int64_t number; /* of rank 0's unit */
+  int64_t number; /* number of rank 0's unit */
 
   BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
     return bny_worker_inbox(*at.self, at.self->group->rank, at.protocol) +

@@ -93,9 +93,9 @@ typedef struct bny_arena_head {
 
 /* Sizes that all ranks agree on. */
 typedef struct bny_arena_sizes {
-  uint64_t inbox_bytes[BNY_PROTOCOL_COUNT]; /* of a half */
-  uint64_t signals;                         /* of a half */
-  uint64_t proxy_words;                     /* of a half: follows a bny_proxy_words, not in arenas */
+  uint64_t inbox_bytes[BNY_PROTOCOL_COUNT]; /* size of a half */
+  uint64_t signals;                         /* signals in a half */
+  uint64_t proxy_words;                     /* words in a half, behind a bny_proxy_words; not in arenas */
 } bny_arena_sizes;
 
 /* Offsets within an arena, all multiples of 256. */
@@ -111,7 +111,7 @@ typedef struct bny_arena_shape {
 typedef struct bny_proxy_words {
   /* written by kernels */
   uint64_t begun;      /* the last run */
-  uint64_t label;      /* of the run's program: stored before `begun` */
+  uint64_t label;      /* identifies the run's program: stored before `begun` */
   uint64_t ended;      /* the last run that all of its warps have ended */
   uint64_t waiting[2]; /* as in the arena's head */
   uint64_t pad0[11];
@@ -143,7 +143,7 @@ typedef struct bny_unit_shape {
   int32_t wire;          /* bny_wire, or what is moved as it is: BNY_UNIT_BYTES or BNY_UNIT_HEADS */
   int32_t chunk_columns; /* a multiple of 8, or 32 for e4m3; the last chunk may have fewer. Bytes: of a unit,
                           * a multiple of 4 */
-  int32_t chunks;        /* of a row: 1, 2, 4 or 8 */
+  int32_t chunks;        /* chunks in a row: 1, 2, 4 or 8 */
   uint32_t unit_bytes;   /* distance of units in an inbox, a multiple of 128 */
 } bny_unit_shape;
 
@@ -156,12 +156,12 @@ typedef struct bny_unit_shape {
  * all rows, numerators. */
 typedef struct bny_program_place {
   uint64_t offset; /* in the half of the inbox */
-  uint32_t signal; /* of the first unit: SIMPLE */
+  uint32_t signal; /* SIMPLE: the signal of the first unit */
   int32_t peer;    /* source: the sender. Destination: the owner of the inbox. Other nodes: this rank */
-  int32_t slot;    /* of its sender's plan, for fault reports */
+  int32_t slot;    /* number in its sender's plan, for fault reports */
   int32_t token0, head0, heads;
   uint64_t message[2]; /* address for each half; 0: the place is in an inbox */
-  uint64_t signals[2]; /* of its units, or of the one word that signals the message's arrival */
+  uint64_t signals[2]; /* signals of its units, or the one word that signals the message's arrival */
   uint32_t d, n;       /* byte offsets in the message */
 } bny_program_place;
 
@@ -186,7 +186,7 @@ typedef struct bny_program_step {
 typedef struct bny_program {
   uint64_t bytes;
   uint64_t label;       /* for the proxy, which does not launch it */
-  uint64_t inbox_bytes; /* of a half, the largest need of any rank */
+  uint64_t inbox_bytes; /* size of a half, the largest need of any rank */
   uint64_t signals;     /* likewise */
   uint64_t proxy_words; /* likewise: signals of units, and words of messages */
   int32_t protocol;     /* bny_protocol */
@@ -204,7 +204,7 @@ typedef struct bny_device_live {
   int32_t batch;
   int32_t most; /* tokens of the call, in any run. 0: all rows live, and nothing else here is read */
   int32_t count;
-  int32_t owners; /* of tokens: the ranks, if tokens are scattered; else 1 */
+  int32_t owners; /* owners of tokens: the ranks, if tokens are scattered; else 1 */
   int32_t keeps_empty_rows;
   int32_t pad;
 } bny_device_live;
@@ -228,7 +228,7 @@ typedef struct bny_device_call {
 typedef struct bny_oneshot {
   int32_t scatter; /* banyan_scatter */
   int32_t root;
-  int32_t units_max;                        /* of the part of the box that a rank owns, at most */
+  int32_t units_max;                        /* most units of the part of the box that a rank owns */
   int32_t first[BNY_ONESHOT_RANKS_MAX + 1]; /* HEADS, TOKENS: rank r owns [first[r], first[r + 1]) of the box */
   bny_unit_shape shape;
 } bny_oneshot;

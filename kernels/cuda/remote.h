@@ -16,8 +16,8 @@ BNY_DEVICE bool bny_is_remote(const bny_program_place &place) { return place.mes
 template <int bits> struct bny_remote_unit {
   uint32_t *m, *d;
   unsigned char *values;
-  unsigned char *scales; /* of e4m3 */
-  int32_t bytes;         /* of values */
+  unsigned char *scales; /* e4m3: the scales */
+  int32_t bytes;         /* size of the values */
   bool has_stats;
 };
 

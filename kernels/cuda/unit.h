@@ -17,9 +17,9 @@ template <int protocol, int bits> struct bny_lane_values {
 /* The units of this warp: chunk `chunk` of each row that its group of warps has. */
 struct bny_unit_work {
   int32_t chunk;
-  int32_t column0, columns; /* of the row */
+  int32_t column0, columns; /* columns of the row */
   int32_t packets;
-  uint32_t group, groups; /* of this grid */
+  uint32_t group, groups; /* number in this grid */
 };
 
 template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {

@@ -45,7 +45,7 @@ enum { BNY_WORKER_POLLS = 32, BNY_WORKER_FAR_LOOKS = 16 };
 
 struct bny_worker {
   const bny_device_group *group;
-  bny_arena_head *head; /* of this rank */
+  bny_arena_head *head; /* this rank's arena */
   uint64_t epoch;
   uint64_t ticket, fault; /* lane 0 */
   uint64_t since;         /* when the warp first had to wait in this run; 0: not yet */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any, Callable, List, Literal, NoReturn, Optional, Sequence, Tuple, Union
 
-Array = Any  # of numpy, torch, jax, cupy, or with __dlpack__
+Array = Any  # an array of numpy, torch, jax, cupy, or one with __dlpack__
 Base = Literal["e", "2", 2]
 Values = Literal["normalised", "numerator"]
 Scatter = Literal["none", "heads", "tokens", "root"]

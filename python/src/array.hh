@@ -46,7 +46,7 @@ public:
   bool lasting = false;
   void *data = nullptr;
   int ndim = 0;
-  int64_t shape[ARRAY_DIMS]; // of which ndim are set
+  int64_t shape[ARRAY_DIMS]; // the first ndim are set
   int64_t strides[ARRAY_DIMS];
   dl_dtype dtype = {};
   dl_device device = {DL_CPU, 0};

@@ -178,7 +178,7 @@ struct attention_call {
   // `owner`: NULL for attention of this rank alone.
   void read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
             const attention_words &words);
-  int32_t rows() const { return desc.queries ? queries.tokens : desc.batch; } // of q and of the output
+  int32_t rows() const { return desc.queries ? queries.tokens : desc.batch; } // rows of q and of the output
 
 private:
   void read_q(const comm *owner, const std::string &device, void *stream, nb::handle q_array,

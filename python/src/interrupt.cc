@@ -13,7 +13,7 @@ namespace nb = nanobind;
 
 namespace {
 
-pthread_t main_thread; // of Python, which alone runs handlers
+pthread_t main_thread; // Python's main thread, which alone runs handlers
 unsigned forked = 0;
 
 int run_handlers(void *) {

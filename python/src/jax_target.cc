@@ -22,7 +22,7 @@ struct prepared {
   std::string algorithm;
 };
 
-std::mutex lock; // of the list, and of the communicators in it
+std::mutex lock; // protects the list and the communicators in it
 std::vector<std::unique_ptr<prepared>> list;
 
 int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle out_base, nb::handle out_empty,

@@ -409,7 +409,7 @@ def test_tensors_that_are_made_own_their_memory():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(500):
             made, made_lse = comm.combine(o, lse)
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024  # of 256 MiB
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024  # less than 256 MiB
     assert made.is_contiguous() and made.data_ptr() % 64 == 0 and made.dtype == torch.bfloat16
     assert (view == 1).all() and (made + 1 == 2).all() and (made_lse == 0).all()
     assert comm.is_open is False and made[:, 0].clone().shape == (64, 128)

@@ -10,8 +10,8 @@
 
 typedef struct bny_cuda_function {
   const char *name;
-  int version;   /* of the function's type: the driver gives that form or nothing. 12040 is 12.4 */
-  size_t offset; /* of the pointer in the caller's struct */
+  int version;   /* version of the function's type, which the driver gives or nothing. 12040 is 12.4 */
+  size_t offset; /* where the pointer lies in the caller's struct */
   bool needed;   /* else the pointer becomes NULL if the driver has none */
 } bny_cuda_function;
 

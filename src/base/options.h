@@ -28,7 +28,7 @@ extern const bny_option_row bny_option_rows[]; /* ends with a name of NULL */
 /* Values of an option that have never run on the hardware that they are for. */
 typedef struct bny_experimental_row {
   const char *name;
-  const char *pattern; /* of fnmatch(3) */
+  const char *pattern; /* a pattern for fnmatch(3) */
   const char *untried; /* why they are experimental */
 } bny_experimental_row;
 

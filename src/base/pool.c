@@ -31,7 +31,7 @@ struct bny_pool {
   _Atomic uint64_t gate;
   void (*work)(void *context, int32_t place);
   void *context;
-  uint64_t float_control; /* of the caller */
+  uint64_t float_control; /* the caller's rounding mode and treatment of denormal numbers */
   _Atomic int32_t sleepers;
   _Atomic bool leaving;
   atomic_flag busy;
@@ -39,7 +39,7 @@ struct bny_pool {
   pthread_cond_t wake;
   uint64_t process; /* that made it */
   int32_t threads;  /* with the caller */
-  int32_t started;  /* of threads - 1 */
+  int32_t started;  /* number of threads started, up to threads - 1 */
   void *memory;
   size_t memory_bytes;
   struct pool_thread {

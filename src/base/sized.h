@@ -14,8 +14,8 @@
 
 typedef struct bny_sized {
   const char *name;
-  size_t first_bytes; /* of the first published form: never changes */
-  size_t bytes;       /* of this library's form */
+  size_t first_bytes; /* size of the first published form: never changes */
+  size_t bytes;       /* size of this library's form */
 } bny_sized;
 
 extern const bny_sized bny_sized_bootstrap, bny_sized_comm_config, bny_sized_partial, bny_sized_combine_desc,

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 enum {
-  BNY_BOOT_VERSION = 3, /* of the protocol */
+  BNY_BOOT_VERSION = 3, /* version of the protocol */
   BNY_BOOT_KEY_BYTES = 32,
   BNY_BOOT_NONCE_BYTES = 32,
   BNY_BOOT_MAC_BYTES = 32,
@@ -52,7 +52,7 @@ enum bny_boot_verdict { BNY_BOOT_ACCEPTED = 1, BNY_BOOT_REFUSED = 2, BNY_BOOT_RE
 struct bny_boot_welcome {
   uint32_t verdict;
   uint32_t version;
-  uint32_t rank; /* of the sender */
+  uint32_t rank; /* the sender */
   char reason[BNY_BOOT_REASON_BYTES];
   uint8_t mac[BNY_BOOT_MAC_BYTES];
 };

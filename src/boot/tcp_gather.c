@@ -99,7 +99,7 @@ static banyan_status hear_child(struct gathering *gathering, int32_t child) {
     progress = bny_boot_link_receive_note(link);
     if (progress == BNY_BOOT_DONE) return bny_boot_fail_heard(link);
   } else if (progress == BNY_BOOT_DONE && link->in.kind == BNY_BOOT_JOIN) {
-    progress = bny_boot_link_receive_note(link); /* of a surplus rank, sent before all were known to have joined */
+    progress = bny_boot_link_receive_note(link); /* from a surplus rank, sent before all were known to have joined */
   } else if (progress == BNY_BOOT_DONE) {
     banyan_status status = fresh ? check_header(gathering, child) : BANYAN_OK;
     if (status) return status;

@@ -25,7 +25,7 @@ struct bny_boot_frame {
   uint32_t kind;
   uint32_t status; /* FAILURE: the banyan_status */
   uint64_t sequence;
-  uint64_t bytes;   /* of the payload */
+  uint64_t bytes;   /* size of the payload */
   uint32_t left_ms; /* DATA upwards: until the sender gives up */
   uint32_t rank;    /* DATA upwards: owner of the block */
   uint8_t hash[BNY_BOOT_HASH_BYTES];
@@ -54,8 +54,8 @@ enum bny_boot_progress {
 
 struct bny_boot_link {
   int fd;         /* -1: none */
-  int32_t rank;   /* of the peer */
-  int32_t nbelow; /* of a child: ranks reached through this link */
+  int32_t rank;   /* the peer */
+  int32_t nbelow; /* a child's link: ranks reached through it */
   bool at_server; /* the peer connected to this side */
   bool local;     /* the peer is on this node */
   int error;

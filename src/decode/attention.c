@@ -24,8 +24,8 @@
 static const double log2_e = 1.4426950408889634074;
 
 enum {
-  SEGMENTS_MAX = 64,                  /* of a sequence: the tree has 6 levels */
-  ROWS_MAX = BNY_ATTENTION_HEADS_MAX, /* of a row block */
+  SEGMENTS_MAX = 64,                  /* limit for a sequence: the tree has 6 levels */
+  ROWS_MAX = BNY_ATTENTION_HEADS_MAX, /* rows of a row block */
   PARTS_PER_THREAD = 8, /* so that a thread that is slowed down holds the others up for an eighth of its share */
   LINE_BYTES = 64
 };
@@ -45,7 +45,7 @@ typedef struct attention_job {
   int32_t value_dim;
   int32_t group; /* query heads of a KV head */
   int32_t threads;
-  int32_t part_segments; /* of a part: a power of two, SEGMENTS_MAX for whole row blocks */
+  int32_t part_segments; /* segments in a part: a power of two, SEGMENTS_MAX for whole row blocks */
   int32_t *part_first;   /* by sequence, batch + 1 of them: number of its first part */
   int32_t *block_first;  /* by sequence: number of its first row block */
   part_range *ranges;    /* by thread */

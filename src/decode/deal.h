@@ -10,8 +10,8 @@
 typedef struct bny_deal {
   int32_t nranks;
   const int32_t *weights; /* NULL: all alike */
-  int64_t divisor;        /* of all weights */
-  int64_t total;          /* of weights, divided: the blocks of a round */
+  int64_t divisor;        /* greatest common divisor of all weights */
+  int64_t total;          /* sum of the divided weights: the blocks of a round */
 } bny_deal;
 
 static inline int64_t bny_deal_weight(const bny_deal *deal, int32_t rank) {

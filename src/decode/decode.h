@@ -38,8 +38,8 @@ banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *de
 
 /* Check a description, and the output for its rows. on_host: lengths may be read. */
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host);
-banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* of the former */
-banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc); /* of it, where lengths may be read */
+banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */
+banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc); /* checks its arrays on the host */
 banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out);
 
 #endif

@@ -17,8 +17,8 @@ enum { WEIGHTS_LIMIT = 1 << 20 };
 
 typedef struct shares {
   banyan_ownership rule;
-  int64_t divisor; /* of all weights */
-  int64_t total;   /* of weights, divided */
+  int64_t divisor; /* greatest common divisor of all weights */
+  int64_t total;   /* sum of the divided weights */
   int64_t blocks;  /* RANGES: of the longest sequence */
 } shares;
 
@@ -289,9 +289,9 @@ static banyan_status check_pages(const char *where, const char *what, int32_t nr
 typedef struct dealing {
   int32_t nranks;
   const int32_t *weights;
-  int64_t total;        /* of weights */
+  int64_t total;        /* sum of the weights */
   const int64_t *dealt; /* pages of the sequence by rank; NULL: none */
-  int64_t count;        /* of them, with the next page */
+  int64_t count;        /* pages of the sequence, including the next one */
   const int64_t *load;  /* pages of all sequences by rank; NULL: none */
 } dealing;
 
@@ -368,10 +368,10 @@ banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int
 typedef struct balance {
   int32_t nranks;
   const int32_t *weights;
-  const int64_t *pages; /* of the sequence */
+  const int64_t *pages; /* pages of the sequence by rank */
   const int64_t *load;  /* pages by rank of the sequences that were moved before; NULL: none */
-  int64_t total, count; /* of weights, of pages */
-  int64_t load_count;   /* of pages in load */
+  int64_t total, count; /* sums of weights and of pages */
+  int64_t load_count;   /* sum of `load` */
   int64_t extra;        /* shares that are rounded up, so that all pages have a rank */
 } balance;
 

@@ -40,7 +40,7 @@ typedef struct agreement {
   uint32_t kinds;
   bool strict;
   bool unseen;    /* some process does not see the device of some peer, so the driver says nothing about their link */
-  bool multicast; /* of all devices */
+  bool multicast; /* all devices support multicast */
   reach *reaches; /* [nranks] */
 } agreement;
 
@@ -67,7 +67,7 @@ typedef struct arenas_work {
   int64_t copies_deadline_ns; /* earlier than the exchange's, so that the others still learn of it */
   void *stream;
   bny_device_words words; /* two cells out and two cells in per rank */
-  uint64_t epoch;         /* of the patterns: another one in each attempt and each group */
+  uint64_t epoch;         /* numbers the patterns: another one in each attempt and each group */
   bool joint;             /* the last failure is known to all ranks, which may go on together */
 } arenas_work;
 

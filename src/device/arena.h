@@ -16,7 +16,7 @@
 
 /* Identical on all ranks, except that each process numbers itself. */
 typedef struct bny_arenas_config {
-  size_t bytes;             /* of each arena */
+  size_t bytes;             /* size of each arena */
   const int32_t *nodes;     /* [nranks]: equal where ranks are on one node (and in one network namespace) */
   const int32_t *processes; /* [nranks]: equal where ranks are threads of one process */
   bool strict;              /* refuses kinds slower than what the devices claim; if set on any rank, it holds for all */
@@ -27,7 +27,7 @@ typedef struct bny_arenas {
   bny_device *device;
   int32_t rank, nranks;
   bny_memory_kind kind;
-  size_t bytes;              /* of each arena, as asked for */
+  size_t bytes;              /* requested size of each arena */
   bool lines_whole, atomics; /* between all pairs: links are NVLink */
   int32_t ranks_per_device;  /* at most */
   bool apart;                /* ranks of several processes have one device */

@@ -20,7 +20,7 @@ extern "C" {
 typedef struct bny_decode_machine {
   int32_t compute;          /* 90 is 9.0 */
   int32_t sm_count;         /* that a launch may use */
-  int32_t shared_bytes_max; /* of a block */
+  int32_t shared_bytes_max; /* limit for a block */
   bool clusters;
 } bny_decode_machine;
 
@@ -55,22 +55,22 @@ typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;
   int32_t head_dim, value_dim;
   bool values_in_keys;
-  banyan_dtype dtype; /* of q; k and v have it too, if `kv` does not say otherwise */
-  int32_t keys_max;   /* of a sequence, in all calls of this shape */
+  banyan_dtype dtype; /* type of q; k and v have it too, if `kv` does not say otherwise */
+  int32_t keys_max;   /* limit for a sequence, in all calls of this shape */
   bool rows_apart;    /* rows lie apart in memory: bulk copies bring one row each */
   bny_decode_copy copy;
   bny_decode_rows kv; /* LEAN only if nothing of bny_decode_general is asked for */
-  int32_t tokens;     /* of q in all, unless lean */
+  int32_t tokens;     /* all query tokens, unless lean */
 } bny_decode_request;
 
 typedef struct bny_decode_plan {
   const bny_decode_kernel *kernel;
   uint32_t cluster; /* blocks of a CTA group; 1: no cluster */
-  uint32_t blocks;  /* of the grid */
+  uint32_t blocks;  /* size of the grid */
   int32_t row_tiles;
   bny_decode_division division;
   size_t scratch_bytes;
-  size_t counters; /* of 4 bytes */
+  size_t counters; /* number of counters, each of 4 bytes */
 } bny_decode_plan;
 
 enum { BNY_DECODE_CLUSTER_SIZES = 4 };

@@ -45,9 +45,9 @@ typedef struct bny_device_facts {
   int32_t compute;                           /* 90 is 9.0 */
   int32_t driver;                            /* 12040 is 12.4 */
   int32_t sm_count;
-  int32_t shared_bytes_max; /* of a block that asks for it */
+  int32_t shared_bytes_max; /* limit for a block that asks for it */
   int32_t cache_bytes;      /* second level */
-  bool clusters;            /* of blocks, with distributed shared memory */
+  bool clusters;            /* blocks form clusters, with distributed shared memory */
   bool early_launch;        /* programmatic dependent launch */
   bool multicast;           /* it is behind NVLink switches that can store to many devices at once */
   bool graphs;              /* what is put on a stream can be captured and replayed */
@@ -109,7 +109,7 @@ typedef struct bny_device_handle {
 /* The export of an owner to a peer. */
 typedef struct bny_device_offer {
   bny_memory_kind kind;
-  size_t bytes;             /* of the memory, as its owner has it */
+  size_t bytes;             /* size of the memory, as its owner has it */
   bny_device_handle handle; /* zero if a descriptor is enough */
   int file;                 /* -1 if the handle is enough; remains the caller's */
   bool same_process;
@@ -131,7 +131,7 @@ typedef enum bny_pointer_kind {
 
 typedef struct bny_pointer_facts {
   bny_pointer_kind kind;
-  int32_t ordinal; /* of the device that owns it; -1: none */
+  int32_t ordinal; /* the device that owns it; -1: none */
   bool same;       /* it is the device that was asked */
   bool reached;    /* kernels of the device that was asked may use it, as far as its driver tells */
   uintptr_t first; /* what holds for it holds for memory from here on, */

@@ -17,7 +17,7 @@
 
 typedef struct bny_engine_kernel {
   bny_device_kernel kernel;
-  int32_t blocks_per_sm; /* of BNY_BLOCK_THREADS_MAX threads, resident at once */
+  int32_t blocks_per_sm; /* blocks of BNY_BLOCK_THREADS_MAX threads that are resident at once */
 } bny_engine_kernel;
 
 typedef struct bny_engine_program {
@@ -89,7 +89,7 @@ typedef struct bny_engine {
   void *image;        /* owned; NULL: that of the build */
   int32_t sms_all;    /* that launches of all ranks of the device may use */
   int32_t sms;        /* and those of this one */
-  int32_t blocks_max; /* of a combine; 0: what suits the device */
+  int32_t blocks_max; /* limit for a combine; 0: what suits the device */
   bny_device_words words;
   void *stream;             /* for what the host writes to arenas */
   bny_device_words staging; /* data on its way to the device's memory */
@@ -100,7 +100,7 @@ typedef struct bny_engine {
   bny_engine_room *rooms;
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
   bny_decode_copy decode_copy;
-  bool one_term; /* of weights */
+  bool one_term; /* weights have one term */
   bny_engine_workplace *workplaces;
   bny_engine_known known[BNY_ENGINE_KNOWN];
   int32_t known_next;
@@ -109,8 +109,8 @@ typedef struct bny_engine {
 typedef struct bny_engine_config {
   const char *image;   /* file with kernels; NULL: those of the build */
   int32_t sm_limit;    /* 0: none */
-  int32_t blocks_max;  /* of a combine: BANYAN_DEVICE_BLOCKS */
-  const char *copy;    /* of decode kernels: BANYAN_DEVICE_COPY */
+  int32_t blocks_max;  /* limit for a combine: BANYAN_DEVICE_BLOCKS */
+  const char *copy;    /* how decode kernels copy: BANYAN_DEVICE_COPY */
   const char *weights; /* likewise: BANYAN_DEVICE_WEIGHTS */
   const char *early;   /* "off": no early launches; "on" or NULL: BANYAN_DEVICE_EARLY */
 } bny_engine_config;

@@ -27,14 +27,14 @@ typedef struct draft {
   int32_t rank;
   int32_t protocol;
   bny_unit_shape shape;
-  bny_plan *plan;      /* of the rank; owned */
+  bny_plan *plan;      /* the rank's plan; owned */
   inbox_place *places; /* that it sends to or receives in; owned */
   size_t nplaces, places_room;
-  uint64_t inbox_bytes, signals, proxy_words; /* of the rank that needs most */
+  uint64_t inbox_bytes, signals, proxy_words; /* the needs of the rank that needs most */
   const size_t *piece_offsets;                /* see bny_device_settings */
   const bny_device_nodes *nodes;              /* likewise */
   bny_program_step *steps;                    /* owned */
-  bny_program_place *used;                    /* of the program; owned */
+  bny_program_place *used;                    /* places of the program; owned */
   int32_t nsteps, steps_room, nused;
 } draft;
 

@@ -20,7 +20,7 @@ typedef struct bny_device_nodes {
   size_t shift;         /* bytes from there to where plans begin */
   uint64_t signals[2];  /* by half, of units that go to other nodes */
   uint64_t arrivals[2]; /* words of messages, in the order of the plan */
-  uint64_t label;       /* of the program */
+  uint64_t label;       /* identifies the program */
 } bny_device_nodes;
 
 /* Identical on all ranks, except for addresses. */

@@ -40,7 +40,7 @@ struct bny_proxy {
   bny_exec *exec;
   bny_transport *transport;
   int32_t *node_of;       /* [nranks] */
-  int32_t *ranks;         /* of this node, by their numbers in the engine's group */
+  int32_t *ranks;         /* the ranks of this node, by their numbers in the engine's group */
   bny_device_words words; /* a bny_proxy_words, and what follows it */
   uint64_t room;          /* words of a half, each for units and for messages */
   bool direct;

@@ -17,9 +17,9 @@ struct bny_device_run {
   int32_t blocks, threads;
   bny_device_settings settings; /* its exec's, but for the protocol */
   bny_plan_form form;
-  bool heads;                 /* of an all-gather */
+  bool heads;                 /* the plan is an all-gather */
   const char *kernel_name;    /* static */
-  int32_t nsteps;             /* of the program */
+  int32_t nsteps;             /* steps of the program */
   bny_oneshot oneshot;        /* BNY_FORM_DIRECT: instead of a program */
   void *program;              /* address in the device's memory; the engine's */
   bny_proxy_segment *segment; /* the proxy's; NULL: none */

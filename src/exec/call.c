@@ -43,7 +43,7 @@ _Static_assert(EARLIER_RUNS >= 4, "a call must fit its words, and the last runs 
 
 typedef struct word {
   const char *label;
-  const bny_name *names; /* of the values, or NULL: a number */
+  const bny_name *names; /* names of the values, or NULL: a number */
 } word;
 
 static const word words_of[WORDS] = {

@@ -13,7 +13,7 @@ typedef enum bny_phase { BNY_PHASE_AGREE, BNY_PHASE_RUN, BNY_PHASE_CONNECT } bny
 
 typedef struct bny_call {
   uint64_t words[BNY_CALL_WORDS];
-  uint64_t hash; /* of the words but that of the tokens of a run */
+  uint64_t hash; /* hash of all words except the number of tokens of a run */
   uint32_t tag;  /* hash of the words; with those of earlier calls it makes the lower half of the run's tag */
 } bny_call;
 

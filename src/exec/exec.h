@@ -44,7 +44,7 @@ typedef struct bny_exec {
   bny_signal *fault;
   bny_rank_line *line;                        /* this rank's */
   void (*progress)(bny_transport *transport); /* NULL: the transport needs none */
-  uint64_t epoch;                             /* of the last run begun */
+  uint64_t epoch;                             /* the last run begun */
   uint32_t history;     /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
@@ -72,7 +72,7 @@ typedef struct bny_exec_config {
                         * core */
   bool on_quota;       /* polls and yields are short, because they use up the CPU time of a quota */
   int64_t timeout_ns;
-  size_t cache_bytes; /* of the largest second-level cache among the ranks: identical on all */
+  size_t cache_bytes; /* the largest second-level cache among the ranks: identical on all */
   bny_record_config record;
 } bny_exec_config;
 
@@ -132,16 +132,16 @@ typedef struct bny_proxy_ops {
 typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
   bny_strided mine, all;          /* all-gather of heads */
-  int32_t in_heads;               /* of `mine` */
+  int32_t in_heads;               /* heads of `mine` */
   bool in_place;                  /* `mine` is its own place in `all` */
-  int32_t in_token0, in_head0;    /* of the row at which `in` or `mine` begins */
-  int32_t out_token0, out_head0;  /* of the row at which `out` begins */
-  int32_t tokens_most;            /* of the call, in any run */
+  int32_t in_token0, in_head0;    /* the row at which `in` or `mine` begins */
+  int32_t out_token0, out_head0;  /* the row at which `out` begins */
+  int32_t tokens_most;            /* an upper bound for every run of the call */
   int32_t token_owners;           /* see bny_live_tokens */
   int32_t token0, tokens_planned; /* the box's tokens in the plan's request */
   const uint8_t *live_tokens;     /* [tokens of the call]: rows of a token with 0 are not read, and empty; NULL: none */
-  const banyan_live *live;        /* of a device's run; NULL: as all zeros */
-  int32_t tokens;                 /* of a device's run, unless `live` leads to their number */
+  const banyan_live *live;        /* the valid rows of a run on a device; NULL: as all zeros */
+  int32_t tokens;                 /* for a run on a device, unless `live` leads to their number */
   bool keeps_empty_rows;          /* empty rows of the result are not written */
   const char *in_bytes;           /* other collectives: address of byte in_byte0 */
   char *out_bytes;                /* and of byte out_byte0 */

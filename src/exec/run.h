@@ -28,7 +28,7 @@ struct bny_run {
   bny_call call;
   const bny_binding *binding;
   bny_live_tokens live;          /* the addresses and sizes below are those of such a run */
-  int32_t call_tokens;           /* of the run under way */
+  int32_t call_tokens;           /* tokens of the current run */
   int32_t token_move, head_move; /* from the rows of these to those of the run under way */
   size_t *slot_bytes;            /* [nslots] */
   size_t *message_bytes;         /* [nmessages] */
@@ -37,7 +37,7 @@ struct bny_run {
   int32_t *token0;               /* [nsteps] */
   bny_bound_step *steps[2];      /* [nsteps] of each half */
   bny_wire_view *views[2];       /* [nsources] of each half */
-  bny_piece *pieces;             /* of deliveries of bytes, in the order of steps */
+  bny_piece *pieces;             /* byte ranges to deliver, in the order of steps */
   int32_t *piece_first;          /* [nsteps + 1] */
   int32_t *readers;              /* [nranks]: every rank that is sent slots */
   int32_t nreaders;
@@ -45,7 +45,7 @@ struct bny_run {
   int32_t nsenders;
   size_t places, stride; /* within a half: how many, and bytes from one to the next */
   size_t first_place;    /* bytes from the half's begin */
-  size_t shift;          /* of the place of this run */
+  size_t shift;          /* bytes from the first place to that of this run */
   bny_wire_view *moved;  /* scratch: views of one merge, shifted */
   uint64_t tag;
   int32_t next; /* step */

@@ -34,7 +34,7 @@ typedef struct view {
 typedef struct link_facts {
   double gbytes_per_s, latency_us; /* 0 unknown */
   bny_topo_source source;
-  int32_t tiers; /* of switches above leaves */
+  int32_t tiers; /* levels of switches above the leaves */
 } link_facts;
 
 static bny_place_link link_of(const bny_prices *prices, bny_link_class class, link_facts facts) {

@@ -22,9 +22,9 @@ typedef enum bny_place_kind {
   BNY_PLACE_NUMA,
   BNY_PLACE_PACKAGE,
   BNY_PLACE_SWITCH, /* PCI switch */
-  BNY_PLACE_ISLAND, /* of NVLink or xGMI */
+  BNY_PLACE_ISLAND, /* GPUs joined by NVLink or xGMI */
   BNY_PLACE_HOST,   /* a node */
-  BNY_PLACE_DOMAIN, /* of NVLink over nodes */
+  BNY_PLACE_DOMAIN, /* GPUs joined by NVLink over nodes */
   BNY_PLACE_RAIL,
   BNY_PLACE_LEAF,
   BNY_PLACE_SPINE,
@@ -54,11 +54,11 @@ typedef struct bny_place {
   bny_place_level levels[BNY_PLACE_KINDS];
   bny_place_link tcp; /* between nodes that only TCP connects */
   double merge_ns_per_byte;
-  double memory_gbytes_per_s; /* of the device; 0: the rank merges on its CPUs */
-  double nic_gbytes_per_s;    /* of the whole NIC; 0 unknown */
+  double memory_gbytes_per_s; /* speed of device memory; 0: the rank merges on its CPUs */
+  double nic_gbytes_per_s;    /* the speed of the whole NIC; 0 unknown */
   uint64_t nic;               /* 0: no NIC is known; unique within a node */
   uint64_t node;              /* with BANYAN_TOPO_RANK: the file's host; 0: the real node counts */
-  int32_t compute;            /* of the device: bny_topo_node.compute */
+  int32_t compute;            /* the device's bny_topo_node.compute */
   int32_t nic_source;         /* a bny_topo_source */
   int32_t rail;               /* -1 none */
   int32_t topo_rank;          /* set by BANYAN_TOPO_RANK, nodes included; -1: not set */

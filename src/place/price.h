@@ -15,7 +15,7 @@
 typedef enum bny_link_class {
   BNY_LINK_CACHE,   /* CPU ranks of one last-level cache */
   BNY_LINK_MEMORY,  /* CPU ranks that share memory, of one package */
-  BNY_LINK_SOCKETS, /* of several packages */
+  BNY_LINK_SOCKETS, /* CPU ranks on several packages */
   BNY_LINK_NVLINK,
   BNY_LINK_XGMI,
   BNY_LINK_C2C,

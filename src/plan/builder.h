@@ -45,7 +45,7 @@ typedef struct bny_estimate {
   bny_pattern pattern; /* the peers of these rounds and bytes, where the request has levels */
   double ns;           /* 0: bny_estimate_ns() computes it from the above */
   double level_bytes[BNY_LEVELS_MAX]; /* bytes_sent by level; filled by bny_algorithm_candidates() where ns is 0 */
-  int32_t radix[BNY_LEVELS_MAX];      /* of a tree: by level, or the first alone; 0 ends the list */
+  int32_t radix[BNY_LEVELS_MAX];      /* radix of a tree by level, or one for all levels; 0 ends the list */
   int32_t pieces;                     /* pieces in which a tree sends the box */
 } bny_estimate;
 
@@ -107,7 +107,7 @@ typedef struct bny_key {
  * outbox. */
 typedef struct bny_frame {
   int64_t id;                 /* > 0, the same on all of its ranks, and unique among the frames of each */
-  const bny_request *request; /* of `nranks` ranks */
+  const bny_request *request; /* describes `nranks` ranks */
   int32_t rank;               /* this rank's number in it */
   const bny_source *input;    /* NULL: the input of the call */
   int64_t ninput;
@@ -142,7 +142,7 @@ struct bny_builder {
   banyan_status status;
   bny_plan *plan;
   struct bny_choices *choices; /* choices made for parts of the plan, see compose.h; NULL: none */
-  const bny_request *whole;    /* of the plan; `request` and `rank` are those of the frame */
+  const bny_request *whole;    /* the plan's request; `request` and `rank` are those of the frame */
   const bny_frame *frame;      /* NULL: none */
   bny_key *keys;               /* one per slot */
   bny_frame_start *starts;

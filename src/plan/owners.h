@@ -10,8 +10,8 @@
 typedef struct bny_owners {
   int32_t nonempty; /* number of owners of a part of the box */
   int32_t first;    /* the first of these */
-  size_t bytes;     /* of the messages that hold what each of them owns */
-  size_t fewest;    /* of the owner of least; 0 if one owns nothing */
+  size_t bytes;     /* total size of the messages that hold what each of them owns */
+  size_t fewest;    /* share of the owner that has least; 0 if one owns nothing */
 } bny_owners;
 
 /* Counts among ranks [first, last). */

@@ -119,13 +119,13 @@ typedef struct bny_plan {
   int32_t rank, nranks;
   int32_t value_dim;
   bny_wire wire;
-  size_t row_bytes;      /* of an all-gather of heads */
+  size_t row_bytes;      /* all-gather of heads: bytes of a row */
   int32_t roundings;     /* bound of a value's roundings to a lossy wire's type, from a rank to a delivery */
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
   double predicted_ns;
-  uint64_t hash;       /* of all that decides what runs: request, algorithm, form. Identical on every rank */
+  uint64_t hash;       /* covers all that decides what runs: request, algorithm, form. Identical on every rank */
   size_t outbox_bytes; /* used */
   size_t outbox_bound; /* bound on every rank, the same on all */
   bny_slot *slots;

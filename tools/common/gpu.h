@@ -18,7 +18,7 @@ typedef struct gpu_facts {
   char name[64];
   int32_t ordinal;
   int32_t compute;      /* 90 is 9.0 */
-  int32_t cuda_version; /* of the driver: 13000 is 13.0 */
+  int32_t cuda_version; /* version of the driver: 13000 is 13.0 */
   int32_t sms;
   int32_t clock_mhz, memory_clock_mhz; /* the highest; 0: the driver does not say */
   int32_t bus_bits;

@@ -13,8 +13,8 @@ struct gpu_between {
   CUmodule module;
   CUfunction kernel;
   int32_t parts;
-  size_t bytes; /* of a part */
-  void *memory; /* of all parts, then the word that the kernel may write */
+  size_t bytes; /* size of a part */
+  void *memory; /* all parts, then the word that the kernel may write */
 };
 
 /* Reads the memory, four quads at a time. Then the first warp of each block goes through the code. */

@@ -8,7 +8,7 @@
 
 typedef struct gpu_between gpu_between;
 
-enum { GPU_BETWEEN_INSTRUCTIONS = 1 << 14 }; /* of 16 bytes each */
+enum { GPU_BETWEEN_INSTRUCTIONS = 1 << 14 }; /* each has 16 bytes */
 
 /* The kernel's work is done in `parts`, each on its own stream and its share of the SMs. May wait until the device is
  * idle. Returns false with an error text. */

@@ -32,7 +32,7 @@ struct launch {
   int nranks;
   pid_t *pids; /* 0: has ended */
   int nrunning;
-  int status;      /* of the first rank that failed */
+  int status;      /* exit status of the first rank that failed */
   bool ending;     /* a rank has failed, or a signal came */
   int last_signal; /* sent to the ranks; 0: none yet */
   int64_t next_ns; /* when the next harsher one is due */

@@ -52,7 +52,7 @@ bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error);
 /* A size in bytes, with a suffix K, M or G (1024 based) or none. */
 bool tool_parse_bytes(const char *text, size_t *bytes);
 
-extern const bny_name tool_dtypes[]; /* of caches; scales are 1 */
+extern const bny_name tool_dtypes[]; /* types of caches; scales are 1 */
 extern const bny_name tool_wires[];
 const char *tool_dtype_name(banyan_dtype dtype);
 size_t tool_dtype_bytes(banyan_dtype dtype);

@@ -18,7 +18,7 @@
 
 typedef struct tool_world_options {
   const char *program;
-  int32_t ranks;      /* of --ranks; 0: not given */
+  int32_t ranks;      /* argument of --ranks; 0: not given */
   int64_t timeout_ns; /* 0: the library's default */
   bool pin;           /* each rank to one CPU of those allowed */
   bool own_cores;     /* local ranks are pinned to a core each, or share cores with a warning */

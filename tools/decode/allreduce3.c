@@ -17,7 +17,7 @@ typedef struct allreduce3_state {
   size_t rows, dim;
   banyan_attention_desc attention;
   banyan_partial own;
-  float *n, *m, *d;             /* of own */
+  float *n, *m, *d;             /* parts of `own` */
   float *zero;                  /* the maximum that all ranks give in (2) and (3) */
   float *max, *max_sum;         /* result of (1) */
   float *den, *den_max;         /* result of (2): den * 2^den_max */

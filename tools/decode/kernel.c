@@ -16,12 +16,12 @@
 typedef struct kernel_result {
   int32_t threads;
   int64_t keys;        /* that are attended to, of all sequences */
-  uint64_t kv_bytes;   /* of these keys and their values */
-  uint64_t read_bytes; /* of the cache, whose sequences all have room for the longest */
+  uint64_t kv_bytes;   /* size of these keys and their values */
+  uint64_t read_bytes; /* size of the cache, whose sequences all have room for the longest */
   double attention_us, read_us, torch_us, torch_folded_us; /* medians; of torch 0: not run */
   char torch[64];                                          /* its version */
   double max_abs_error, max_rel_error;
-  double local_share; /* of the cache's pages: those on the NUMA node where all threads run; -1: not known */
+  double local_share; /* share of the cache's pages on the NUMA node where all threads run; -1: not known */
 } kernel_result;
 
 static int32_t cores_of_process(void) {

@@ -29,7 +29,7 @@ typedef struct arguments {
   const char *shaped, *chosen; /* the first option of these groups that is given; NULL: none */
   const char *device;          /* NULL: ranks are on the host */
   bool kernel_only;
-  int32_t threads; /* of --kernel-only; 0: one for each core */
+  int32_t threads; /* threads of --kernel-only; 0: one for each core */
   bool against_torch;
 } arguments;
 

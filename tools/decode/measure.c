@@ -18,7 +18,7 @@ typedef struct trial {
   const decode_task *task;
   const decode_method *method;
   tool_part part;      /* the rows of this rank */
-  size_t out_elements; /* of task->out */
+  size_t out_elements; /* elements of task->out */
   void *state;
 } trial;
 

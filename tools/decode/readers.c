@@ -11,7 +11,7 @@ typedef struct reader {
   decode_readers *all;
   const uint64_t *words;
   size_t count;
-  int64_t begin_ns, end_ns; /* of the last run */
+  int64_t begin_ns, end_ns; /* times of the last run */
   uint64_t sum;             /* so that the reads are not removed */
 } reader;
 

@@ -16,11 +16,11 @@ typedef struct ring_state {
   int32_t rank, nranks;
   banyan_attention_desc attention; /* k, v and seq_lens change from step to step */
   const void *own;
-  size_t value_offset; /* of v within a shard */
+  size_t value_offset; /* where v begins in a shard */
   void *travelling[2];
   int32_t *lengths;             /* [nranks][batch] */
   banyan_partial visit;         /* attention to the shard at hand */
-  float *n, *m, *d;             /* of that partial */
+  float *n, *m, *d;             /* parts of that partial */
   float *sum_n, *sum_m, *sum_d; /* merged so far */
   float *out;
   banyan_op *shifts[SHIFTS];

@@ -10,7 +10,7 @@
 #include "tools/common/util.h"
 
 typedef struct info_request {
-  int32_t ranks;      /* of the selection table; 0: those of this machine */
+  int32_t ranks;      /* ranks of the selection table; 0: those of this machine */
   const char *levels; /* sizes of groups, or NULL */
 } info_request;
 

@@ -7,7 +7,7 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Waits that follow one another without a send in between are one round, of the farthest level among them. */
 static void rounds_count(const bny_request *request, const bny_plan *plan, plan_level_count *levels) {
-  int32_t level = -1; /* of the round at hand */
+  int32_t level = -1; /* level of the current round */
   bool fresh = true;
   for (int32_t i = 0; i < plan->nsteps; i++) {
     const bny_step *step = &plan->steps[i];

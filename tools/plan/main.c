@@ -17,7 +17,7 @@ typedef enum action { ACTION_NONE, ACTION_COST, ACTION_COMPARE, ACTION_PRINT, AC
 typedef struct arguments {
   action action;
   const char *from;
-  const char *sizes; /* of --levels */
+  const char *sizes; /* argument of --levels */
   int32_t ranks;     /* 0: not given */
   int32_t tokens, heads;
   size_t bytes;                                      /* 0: not given */

@@ -19,8 +19,8 @@ typedef struct plan_method {
   double ns;
   double rounds, messages, work_bytes;
   double bytes_sent;                  /* by the rank that sends most */
-  double level_bytes[BNY_LEVELS_MAX]; /* of these, by level */
-  double memory_bytes;                /* of an outbox, or in buffers */
+  double level_bytes[BNY_LEVELS_MAX]; /* level_bytes[i]: the bytes of `bytes` that cross level i */
+  double memory_bytes;                /* size of an outbox, or of buffers */
   char form[48];                      /* ", radix 4, 8 pieces": of those that it could take; empty: it has one */
   char why[240];                      /* it was chosen, or not */
 } plan_method;

@@ -16,7 +16,7 @@ typedef struct proof {
   char algorithm[64];
   int64_t steps, messages, bytes;
   double make_s, prove_s;
-  int64_t memory_bytes; /* of the process at its peak */
+  int64_t memory_bytes; /* peak memory of the process */
 } proof;
 
 /* Plans and proof take about so much for a message: an entry with a slice and its source, two steps, an arrival. */

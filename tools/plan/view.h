@@ -13,9 +13,9 @@ typedef struct plan_view {
   const plan_shape *shape;
   const plan_keys *keys;
   int32_t rank;       /* --rank; -1: not given */
-  size_t memory_most; /* of --prove: refuse what would take more */
+  size_t memory_most; /* limit for --prove, which refuses to take more */
   bool json;
-  int32_t columns; /* of the terminal, or 100 */
+  int32_t columns; /* width of the terminal, or 100 */
   FILE *stream;
 } plan_view;
 

@@ -9,7 +9,7 @@
 typedef struct writing {
   const bny_topo *topo;
   FILE *out;
-  int32_t *devices, gpus, count; /* of a host: GPUs by number, then NICs */
+  int32_t *devices, gpus, count; /* devices of a host: GPUs by number, then NICs */
 } writing;
 
 /* Returns the NVLinks between two GPUs: direct ones, or the lesser of both counts to switches. */

@@ -264,7 +264,7 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   bny_topo_reader reader = bny_topo_reader_of(text, bytes), again = reader;
   bny_topo_span line;
   bool more = header_find(&reader, &line, true, topo), good = true;
-  if (!more) { /* of a table without paths, the error is reported */
+  if (!more) { /* the error is that of a table without paths */
     reader = again;
     more = header_find(&reader, &line, false, topo);
   }

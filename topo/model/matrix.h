@@ -23,7 +23,7 @@ typedef struct bny_topo_matrix_device {
 /* Two devices that have different cells for each other, or NVLinks though one is a NIC. */
 typedef struct bny_topo_matrix_difference {
   int a, b;
-  bny_topo_matrix_cell there, back; /* of a's row, of b's row */
+  bny_topo_matrix_cell there, back; /* in a's row, in b's row */
 } bny_topo_matrix_difference;
 
 typedef struct bny_topo_matrix {

@@ -118,7 +118,7 @@ def merge_attn_states(
     is_wide = output.dtype in (torch.float32, torch.float16, torch.bfloat16)
     if is_wide != (output_scale is None):
         raise ValueError(f"output_scale is {'not used' if is_wide else 'needed'} for an output of {output.dtype}")
-    ends = slice(prefill_tokens_with_context)  # of the prefix; None is all rows
+    ends = slice(prefill_tokens_with_context)  # the prefix; None is all rows
     merged, merged_lse = suffix_output.float(), suffix_lse.transpose(0, 1).float()
     if output.shape[0] and prefill_tokens_with_context != 0:
         parts = torch.stack([prefix_output[ends], suffix_output[ends]])

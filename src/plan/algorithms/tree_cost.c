@@ -45,7 +45,7 @@ bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round
 /* The box in this many pieces. */
 typedef struct tree_cut {
   int32_t pieces;
-  double bytes; /* of the largest piece */
+  double bytes; /* size of the largest piece */
   size_t room;  /* that one slot per piece takes in an outbox */
 } tree_cut;
 
@@ -56,12 +56,12 @@ typedef struct tree_weight {
   double hops;     /* rounds to the root */
   double children; /* merged on the longest path to the root */
   double most;     /* merged by the rank that merges most */
-  int32_t stages;  /* of merging, on the rank that has most */
+  int32_t stages;  /* merge stages on the rank that has most */
   int32_t level;   /* outermost level of its links */
   /* with levels only: */
   bny_tree_time up, down;
   bny_tree_round busiest;     /* messages of one piece over the busiest rank's links */
-  double message_ns;          /* of one that is not the first of its round */
+  double message_ns;          /* cost of a message that is not the first of its round */
   double carried_ns_per_byte; /* by the busiest link */
 } tree_weight;
 

@@ -97,7 +97,7 @@ static int32_t stand_in(const bny_tree_shape *shape, const int32_t *roots, int32
 
 typedef struct level_group {
   const int32_t *members; /* NULL: member i is i */
-  int32_t count, place;   /* of members; index of the current one */
+  int32_t count, place;   /* number of members; index of the current one */
   int32_t root;           /* index of the group's leader */
   int32_t number;
 } level_group;

@@ -12,8 +12,8 @@
 
 typedef struct bny_net_device {
   char name[64];               /* as UCX names it: "mlx5_0:1", a port of an RDMA adapter, or "eth0" */
-  char interface[IF_NAMESIZE]; /* of an adapter, the network interface on it; "": none */
-  bool is_adapter;             /* of RDMA; else a network interface, over which UCX uses TCP */
+  char interface[IF_NAMESIZE]; /* for an adapter, the network interface on it; "": none */
+  bool is_adapter;             /* an RDMA adapter; else a network interface, over which UCX uses TCP */
   bool is_up;
 } bny_net_device;
 

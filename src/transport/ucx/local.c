@@ -16,7 +16,7 @@ typedef struct block {
 } block;
 
 typedef struct local_gather {
-  const bny_exchange *exchange; /* of all ranks */
+  const bny_exchange *exchange; /* exchange among all ranks */
   const bny_net *net;
   int32_t nlocals;
   bool failed;

@@ -34,7 +34,7 @@ typedef struct bny_net_data {
   uint64_t cookie; /* identifies the communicator */
   uint64_t tag;
   uint64_t done;   /* the sender's line.done */
-  uint64_t offset; /* of the message, in the sender's half */
+  uint64_t offset; /* where the message begins in the sender's half */
   uint64_t bytes;  /* length of the message */
   uint64_t first;  /* offset of the piece within it */
   int32_t rank, slot;
@@ -190,8 +190,8 @@ struct bny_net {
   ucp_context_h context;
   ucp_worker_h worker;
   int event_fd;
-  bny_net_device_choice devices; /* of this rank */
-  bny_net_put_wish wish;         /* of this rank */
+  bny_net_device_choice devices; /* what this rank may use */
+  bny_net_put_wish wish;         /* what this rank asks for */
   bool puts;                     /* agreed by all */
   ucp_mem_h outbox_memory;       /* puts: this rank's registered outbox; NULL: registered at first use */
   bny_net_wish told_sleep;       /* puts: the last sleep that a peer was told about */
