@@ -141,7 +141,7 @@ TEST(threads_are_bound_to_the_set) {
 /* The thread of a pool of two looks at itself, while the caller waits for it. */
 typedef struct finding {
   void (*look)(struct finding *self);
-  uint64_t float_control; /* of the caller */
+  uint64_t float_control; /* the caller's rounding mode and treatment of denormal numbers */
   _Atomic bool is_done;
   bool is_right;
 } finding;

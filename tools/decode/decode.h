@@ -29,9 +29,9 @@ typedef struct decode_problem {
   int32_t value_dim;      /* less than head_dim: values are the first elements of keys (MLA) */
   int32_t tokens;         /* keys of the longest sequence */
   int32_t *lengths;       /* [batch]: keys of each sequence */
-  banyan_dtype dtype;     /* of k and v as they are kept */
-  banyan_dtype q_dtype;   /* of q: bf16 beside keys of eight bits, else the same */
-  float scale;            /* of the logits */
+  banyan_dtype dtype;     /* type of k and v in the cache */
+  banyan_dtype q_dtype;   /* type of q: bf16 beside keys of eight bits, else the same */
+  float scale;            /* scale of the logits */
   int32_t *layer_numbers; /* [layers]: as the file names them */
   safetensors *file;      /* NULL: made from the seed */
   uint64_t seed;
@@ -42,7 +42,7 @@ typedef struct decode_problem {
  * alone. */
 typedef struct decode_shard {
   void *block;
-  size_t bytes; /* of k and v together */
+  size_t bytes; /* size of k and v together */
   int32_t capacity;
 } decode_shard;
 
@@ -118,7 +118,7 @@ typedef struct decode_task {
   const decode_settings *settings;
   const void *q;
   const decode_shard *shard;
-  const int32_t *lengths; /* of the shard */
+  const int32_t *lengths; /* lengths of the sequences in the shard */
   float *out;
 } decode_task;
 
@@ -126,9 +126,9 @@ typedef struct decode_facts {
   char algorithm[64];
   char reason[1024];
   uint64_t bytes_sent;  /* by this rank in one run */
-  uint64_t roundings;   /* of a value to the wire's type, at most */
+  uint64_t roundings;   /* most roundings of a value to the wire's type */
   uint64_t extra_bytes; /* what this rank holds beyond inputs and output */
-  uint64_t arena_bytes; /* of these, parts of the arena */
+  uint64_t arena_bytes; /* the part of these that is in the arena */
   int32_t slices;       /* that the batch runs in */
 } decode_facts;
 
@@ -233,15 +233,15 @@ typedef struct decode_device_settings {
 
 /* Times are of one run of all ranks, in microseconds; 0: not measured, for there is one rank. */
 typedef struct decode_device_result {
-  int64_t kv_bytes;     /* of all ranks, read by one run */
+  int64_t kv_bytes;     /* keys and values of all ranks, read by one run */
   int32_t caches, runs; /* runs in a graph */
   double attention_p50_us, attention_p99_us;
   double apart_p50_us;          /* attention, then a combine */
   double fused_p50_us;          /* banyan_attention_combine_init() */
-  double copy_gbps;             /* of a copy on the device, bytes read and bytes written */
+  double copy_gbps;             /* speed of a copy on the device, bytes read and bytes written */
   double copy_share;            /* bytes of the cache a second, of copy_gbps */
   char kernel[256], fused[256]; /* what banyan_op_query() says of each */
-  double worst_error;           /* of any value that was looked at: |o' - o| / (sum p |v| / d) */
+  double worst_error;           /* over all values that were looked at: |o' - o| / (sum p |v| / d) */
   bool verified;
 } decode_device_result;
 

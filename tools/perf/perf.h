@@ -153,14 +153,14 @@ typedef struct perf_device_settings {
 } perf_device_settings;
 
 typedef struct perf_device_row {
-  size_t bytes; /* of a rank's partial */
+  size_t bytes; /* size of a rank's partial */
   int64_t rows;
   char algorithm[32];
   int32_t runs;          /* in a graph */
   int32_t iterations;    /* replays of it */
-  double p50_us, p99_us; /* of a run */
+  double p50_us, p99_us; /* time of a run */
   double copy_us, reductions_us;
-  double between_us; /* of what stands between runs; the other times are without it */
+  double between_us; /* time of the work between runs, which the other times exclude */
   perf_errors errors;
 } perf_device_row;
 

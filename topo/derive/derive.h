@@ -115,8 +115,8 @@ bool bny_topo_is_amd(const bny_topo_derivation *d, int32_t gpu); /* or its host'
 /* A GPU that is sold on one kind of board, by its PCI device id or name. NULL: another. */
 typedef struct bny_topo_board {
   const char *model;
-  int32_t links; /* of each GPU, to the others */
-  int32_t gpus;  /* of the board; 0: there are boards with fewer */
+  int32_t links; /* links of each GPU to the others */
+  int32_t gpus;  /* GPUs of the board; 0: there are boards with fewer */
 } bny_topo_board;
 
 const bny_topo_board *bny_topo_board_of(const char *model);
