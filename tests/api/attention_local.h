@@ -118,7 +118,7 @@ static inline guarded guarded_make(size_t bytes) {
 typedef struct problem {
   banyan_attention_desc desc;
   int32_t seq_lens[8];
-  float scales[2 * 8]; /* of keys and of values, in turn */
+  float scales[2 * 8]; /* scales of keys and of values, in turn */
   guarded q, k, v;
 } problem;
 

@@ -430,7 +430,7 @@ TEST(nan_rows_count_as_empty) {
   random_state = 3;
   problem p;
   problem_make(&p, 2, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, (int32_t[]){300, 300}, 1);
-  store(p.q.data, 3, BANYAN_F32, NAN); /* of the first row */
+  store(p.q.data, 3, BANYAN_F32, NAN); /* in the first row */
   p.desc.empty = BANYAN_EMPTY_NAN;
   EACH_TABLE(table) {
     result r = run(table, &p.desc);

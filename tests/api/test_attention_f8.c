@@ -21,7 +21,7 @@ typedef struct call {
   uint16_t *q;
   problem_shard shards[RANKS_MAX];
   banyan_combine_desc combine;
-  int32_t tokens; /* of the run */
+  int32_t tokens; /* tokens of the run */
 } call;
 
 /* A result of eight bits. */

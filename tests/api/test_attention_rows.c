@@ -74,7 +74,7 @@ TEST_RANGE(every_code, BANYAN_E4M3, BANYAN_I8 + 1) {
 TEST(large) {
   enum { DIM = 64, KEYS = 1300 };
   static const struct {
-    float element, scale; /* of q, k and v: the logit is 64 element^2 scale */
+    float element, scale; /* elements of q, k and v: the logit is 64 element^2 scale */
     int32_t keys;
   } cases[] = {{1e38f, 0, 4}, {3e38f, 0, KEYS}, {1e21f, 0x1p-149f, KEYS}, {1e38f, 0x1p-149f, 1}, {1e20f, 1e-38f, KEYS}};
   static float q[DIM], k[KEYS * DIM], v[KEYS * DIM];

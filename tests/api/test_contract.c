@@ -164,7 +164,7 @@ static void learn_by_asking(world_rank *self) {
   }
   world_check(self, banyan_start(ops[0]) == BANYAN_ERR_ABORTED, "start after an abort");
   world_check(self, banyan_barrier(self->comm) == BANYAN_ERR_ABORTED, "a new call after an abort");
-  for (int i = 0; i < 3; i++) banyan_op_free(ops[i]); /* of a communicator that failed, some never waited for */
+  for (int i = 0; i < 3; i++) banyan_op_free(ops[i]); /* operations of a failed communicator, some never waited for */
 }
 
 TEST(failures_learnt_by_asking) { WORLD_RUN(learn_by_asking, .nranks = 2); }

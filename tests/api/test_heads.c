@@ -218,7 +218,7 @@ TEST(columns_beside_each_other) {
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */
 
 typedef struct verdicts {
-  int kind; /* of difference */
+  int kind; /* kind of difference */
   banyan_status status[WORLD_RANKS_MAX];
   char text[WORLD_RANKS_MAX][512];
 } verdicts;

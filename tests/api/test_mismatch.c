@@ -200,7 +200,7 @@ TEST(different_default_algorithms) {
 
 static void claim_another_size(world_rank *self) {
   scenario *scenario = self->argument;
-  if (self->rank == 1) self->bootstrap.nranks = 4; /* of 3 */
+  if (self->rank == 1) self->bootstrap.nranks = 4; /* there are 3 */
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
   if (self->rank == 2) config.arena_bytes = 1 << 20; /* no error: the smallest is taken */
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);

@@ -62,7 +62,7 @@ typedef struct shape {
   const char *nodes;
   int32_t nranks;
   banyan_scatter scatter;
-  const char *slices, *part_kib; /* of the environment; NULL: by default */
+  const char *slices, *part_kib; /* environment variables; NULL: not set */
 } shape;
 
 static const shape shapes[] = {
@@ -316,7 +316,7 @@ typedef struct call {
   banyan_live live;
   bool persistent, causal, has_sinks;
   float q[FEW * SMALL_HEADS * SMALL], sinks[SMALL_HEADS];
-  int32_t tokens; /* of this run */
+  int32_t tokens; /* tokens of this run */
 } call;
 
 static void call_make(call *made, world_random *random, int32_t nranks, rank_memory *own) {

@@ -28,7 +28,7 @@ static char directory[64], path[PATH_BYTES], victim[PATH_BYTES];
 static void make_directory(void) {
   strcpy(directory, "/tmp/test_file.XXXXXX");
   ck_assert_ptr_nonnull(mkdtemp(directory));
-  snprintf(path, sizeof path, "%s/file.0", directory); /* of rank 0 */
+  snprintf(path, sizeof path, "%s/file.0", directory); /* the file of rank 0 */
   snprintf(victim, sizeof victim, "%s/victim", directory);
   setenv("BANYAN_LOG", "warn", 1);
 }

@@ -212,7 +212,7 @@ TEST(threads_take_their_own_faults) {
 }
 
 static void look_at_control(finding *self) {
-  uint64_t flags = 0x3f; /* of exceptions, beside the control bits of x86 */
+  uint64_t flags = 0x3f; /* exception flags, beside the control bits of x86 */
   self->is_right = (bny_float_control() | flags) == (self->float_control | flags);
 }
 

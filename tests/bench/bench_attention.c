@@ -93,8 +93,8 @@ typedef struct shape {
 
 typedef struct times {
   size_t bytes;
-  double read_s, table_s[TABLES_MAX]; /* of the fastest rounds; 0: not run */
-  double fma_gflops;                  /* of one thread, likewise; for MLA alone */
+  double read_s, table_s[TABLES_MAX]; /* times of the fastest rounds; 0: not run */
+  double fma_gflops;                  /* speed of one thread in the fastest rounds; only for MLA */
 } times;
 
 typedef struct reading {

@@ -21,7 +21,7 @@ struct member {
   size_t bytes;
   int64_t timeout_ns;
   int rounds;
-  int result; /* of the first allgather that failed */
+  int result; /* result of the first allgather that failed */
   int wrong;  /* bytes of other ranks that were not what they had given */
   char text[512];
 };

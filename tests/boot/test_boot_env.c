@@ -137,7 +137,7 @@ TEST(one_rank_is_a_world) {
 TEST_LOOP(knows_launchers, 9) {
   static const struct {
     const char *variables[6][2];
-    int rank; /* of one; -1: refused */
+    int rank; /* the rank of a lone process; -1: rejected */
     const char *text;
   } cases[] = {
       {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, 0, NULL},

@@ -43,11 +43,11 @@ struct part {
   int rank, nranks;
   const char *secret; /* NULL: none */
   double timeout_s;   /* 0: 15 */
-  size_t bytes;       /* of each allgather */
+  size_t bytes;       /* size of each allgather */
   int rounds;
   double wait_s;           /* before create */
   double pause_s;          /* between create and the first allgather */
-  const char *address;     /* of MASTER_ADDR; NULL: 127.0.0.1 */
+  const char *address;     /* value of MASTER_ADDR; NULL: 127.0.0.1 */
   const char *extra[2][2]; /* more environment */
   const char *job;         /* BANYAN_JOB; NULL: none */
   uid_t user;              /* to become first; 0: stays */
@@ -62,7 +62,7 @@ struct outcome {
   char text[512];
 };
 
-static int listen_fd, port; /* of the test at hand; each runs in its own process */
+static int listen_fd, port; /* the current test's; each test runs in its own process */
 static struct outcome *outcomes;
 static pid_t pids[PROCESSES_AT_MOST];
 static char shown_port[16];
@@ -483,7 +483,7 @@ TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
   for (int i = 0; i < 3; i++) ck_assert(outcomes[i].create);
   assert_text(0, twice ? "rank 1 has already joined" : "rank 0 has come twice: of a job without id (3 ranks, since 20");
   for (int i = 1; i < 3 && twice; i++) assert_text(i, "rank 1 has already joined");
-  for (int i = 0; i < 3; i += 2) /* of two ranks 0 either may listen */
+  for (int i = 0; i < 3; i += 2) /* either of two ranks 0 may listen */
     if (!twice) assert_text(i, "BANYAN_JOB");
 }
 

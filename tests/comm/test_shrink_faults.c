@@ -30,7 +30,7 @@ typedef struct trial {
   int at; /* the system call, from 1; 0: none, they are counted */
   bool nodes;
   atomic_int has_happened;
-  int calls; /* of the victim */
+  int calls; /* calls of the victim */
   outcome outcomes[RANKS];
 } trial;
 

@@ -29,8 +29,8 @@ typedef struct sequences {
   float *sinks;
   char *q, *k, *v; /* q [tokens][heads][head_dim]; k and v [batch][kv_heads][length][dim] at fixed strides */
   banyan_ownership rule;
-  int32_t weights[RANKS_MAX], owners[LENGTH_MAX]; /* of ranks; the ranks of positions */
-  int32_t nan_position;                           /* of a value that is NaN; -1: none */
+  int32_t weights[RANKS_MAX], owners[LENGTH_MAX]; /* weights of ranks; owners of positions */
+  int32_t nan_position;                           /* where a value is NaN; -1: none */
 } sequences;
 
 static char *draw(int64_t elements, banyan_dtype dtype) {

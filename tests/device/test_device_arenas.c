@@ -14,11 +14,11 @@
 enum { BYTES = 1 << 16, RANKS_MAX = 5, MS = 1000000 };
 
 typedef struct task {
-  const char *words; /* of FAKE_CUDA; device r is that of rank r */
+  const char *words; /* value of FAKE_CUDA; device r is that of rank r */
   int32_t nranks;
   bool processes, one_device, strict, nodes_differ;
   bool alone;            /* each rank's process sees its own device alone, as launchers may have it */
-  const char *odd_words; /* of the rank 1 */
+  const char *odd_words; /* the same for rank 1 */
   int64_t deadline_ms;   /* 0: 15 s */
   /* The expected outcome. */
   banyan_status status;
@@ -96,7 +96,7 @@ static bny_memory_kind kind_of(const task *task) {
 }
 
 static bool check_addresses(world_rank *self, const task *task, const bny_arenas *arenas) {
-  static void *_Atomic owners[RANKS_MAX]; /* of this process */
+  static void *_Atomic owners[RANKS_MAX]; /* shared by the ranks of this process */
   if (task->processes || arenas->kind != BNY_MEMORY_IPC) return true;
   atomic_store(&owners[self->rank], arenas->memories[self->rank]->address);
   if (!world_meet(self)) return false;

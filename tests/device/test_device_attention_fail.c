@@ -77,7 +77,7 @@ static void spoil_page(attention_task *task, int32_t id) {
           place = (length - 1) / WRONG_PAGE_KEYS;
   int32_t wrong = shard->pages[b * row_pages + place] = id < 0 ? id : (int32_t)shard->desc.pages.count;
   snprintf(task->wrong, sizeof task->wrong, "page_table[%d][%d] is %d", b, place, wrong);
-  if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* of no key */
+  if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* a page without keys */
 }
 
 TEST_LOOP(wrong_pages, DEVICE_TESTS(WRONG_PAGES)) {

@@ -442,8 +442,8 @@ TEST(one_that_fails_is_told_to_all) {
 /* ---- deadlines --------------------------------------------------------------------------------------------------- */
 
 typedef struct patience {
-  const char *timeout_ms, *first_ms; /* of the environment; NULL: not set */
-  int64_t timeout_ns, first_ns;      /* of the program; 0: not said */
+  const char *timeout_ms, *first_ms; /* environment variables; NULL: not set */
+  int64_t timeout_ns, first_ns;      /* settings of the program; 0: not set */
   bool host;
   double wanted_s, wanted_first_s;
 } patience;

@@ -134,7 +134,7 @@ typedef struct lost_task {
   const char *algorithm;
   bool has_sum;
   float values[2][ROWS * VALUE_DIM];
-  uint16_t lse[ROWS], sum[ROWS]; /* of rank 1's result */
+  uint16_t lse[ROWS], sum[ROWS]; /* rank 1's result */
 } lost_task;
 
 static void lose_a_row(world_rank *self) {

@@ -67,9 +67,9 @@ inline int32_t decode_wrong_page(int way, int pages) {
 }
 
 struct decode_error {
-  double absolute = 0; /* of a value, relative to sum(p |v|) / d of its row and column */
+  double absolute = 0; /* error of a value, relative to sum(p |v|) / d of its row and column */
   double row = 0;      /* |o' - o|_2 / |o|_2 */
-  double ulps = 0;     /* of the output's type; f32: not counted */
+  double ulps = 0;     /* error in ulps of the output's type; f32: not counted */
   double lse = 0;      /* absolute, base e */
   void widen(const decode_error &other) {
     absolute = std::fmax(absolute, other.absolute);
@@ -107,7 +107,7 @@ struct decode_memory {
   guarded values, lse, sum, scratch;
   std::vector<uint32_t> counters;
   bny_decode_call call;
-  bny_arena_head head; /* of a group of one rank, which receives faults */
+  bny_arena_head head; /* for a group of one rank, which receives faults */
   uint64_t words[BNY_DEVICE_WORDS];
 };
 

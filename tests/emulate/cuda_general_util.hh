@@ -11,7 +11,7 @@ enum general_pages { PAGES_NONE, PAGES_TABLE, PAGES_LIST, PAGES_LIST_WITH_LAST }
 
 struct general_case : decode_case {
   bny_decode_rows kv = BNY_ROWS_general;
-  std::vector<int32_t> tokens; /* of each sequence; empty: one each, without query_start_loc */
+  std::vector<int32_t> tokens; /* query tokens of each sequence; empty: one each, without query_start_loc */
   int padding = 0;
   bool positions = false;
   int key_block = 0, key_stride = 0, window = 0;

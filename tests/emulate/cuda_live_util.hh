@@ -28,8 +28,8 @@ struct live_rows {
   bny_device_live live; /* without pointers; most 0: all rows live */
   std::vector<liveness> said;
   std::vector<sheet> seen;       /* inputs as the plan sees them: what does not live is empty */
-  std::vector<int32_t> token_of; /* of the run, for each of the plan; -1: none */
-  void *merged;                  /* of what is seen */
+  std::vector<int32_t> token_of; /* token of the run for each token of the plan; -1: none */
+  void *merged;                  /* merge of the visible parts */
 };
 
 inline void copy_row(const sheet &to, int32_t to_token, const sheet &from, int32_t from_token, int32_t to_head,

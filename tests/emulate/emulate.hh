@@ -28,7 +28,7 @@
 
 struct bny_emulator_config {
   uint64_t seed;
-  uint32_t resident_blocks; /* of a device at one time; 0: all */
+  uint32_t resident_blocks; /* blocks of a device that are resident at one time; 0: all */
   bool weak;                /* stores become visible late */
   uint64_t step_ns;         /* duration of a step; 0: 10 */
   uint64_t steps_max;       /* 0: 2e9 */
@@ -67,7 +67,7 @@ enum { BNY_EMULATED_EXCHANGE_BYTES = 128 };
 /* Returns the lanes' values once all 32 have given theirs. `kind`: the function, the same in all lanes. */
 const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
                                             size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES];
-void bny_emulated_barrier(int id, int threads, bool wait); /* of the block; id 0: all of its threads */
+void bny_emulated_barrier(int id, int threads, bool wait); /* a barrier of the block; id 0: all of its threads */
 void bny_emulated_cluster_barrier(void);
 void bny_emulated_yield(void); /* lets other threads run */
 /* Becomes visible at once, or later, and with all others of the same line, if that is not 0. */

@@ -50,7 +50,7 @@ extern "C" {
 /* fake_cuda.c */
 bool fake_is(const char *word, int device); /* FAKE_CUDA has the word, for this device */
 long fake_number(const char *word, long otherwise);
-int fake_device(void);            /* of the current context; -1: none */
+int fake_device(void);            /* device of the current context; -1: none */
 int fake_host_device(int device); /* the device's number on the node */
 
 /* Begins every call, and fails without a context. `setup`: the call allocates, frees or waits. */

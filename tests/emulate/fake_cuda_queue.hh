@@ -23,7 +23,7 @@ typedef std::vector<uint64_t> fake_words;
 struct fake_graph {
   std::vector<bny_emulator_launch> launches;
   fake_words words;
-  double delay_ms = 0; /* of each of its launches */
+  double delay_ms = 0; /* delay of each of its launches */
 };
 
 /* Launches, a host function, or an event to record. */

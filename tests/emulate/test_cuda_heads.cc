@@ -31,7 +31,7 @@ struct trial {
   std::vector<size_t> counts;
   std::vector<heads_problem> problems;
   std::vector<memory> at;
-  int32_t tokens = 0; /* of the run */
+  int32_t tokens = 0; /* tokens of the run */
   bool counts_tokens = false;
 };
 

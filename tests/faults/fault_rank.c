@@ -24,7 +24,7 @@ enum { TOKENS = 4, HEADS = 8, VALUE_DIM = 64, ROWS = TOKENS * HEADS, RANKS_MAX =
 static const char *fault;
 static bool is_victim;
 static int64_t timeout_ms, meeting_ms;
-static int32_t origin; /* of this process */
+static int32_t origin; /* rank of this process in the first communicator */
 
 static bool fault_is(const char *name) { return strcmp(fault, name) == 0; }
 
@@ -94,7 +94,7 @@ static bool is_right(const buffers *memory, const int32_t *members, int32_t nmem
 
 /* ---- deeds ------------------------------------------------------------------------------------------------------- */
 
-static bny_transport_ops bent; /* of the victim */
+static bny_transport_ops bent; /* the victim's functions */
 static const bny_transport_ops *straight;
 static bool armed;
 

@@ -45,7 +45,7 @@ typedef struct memory {
   unsigned char mine[BYTES_MAX], all[BYTES_MAX * 4];
 } memory;
 
-static int32_t origin;    /* of this process among all ranks */
+static int32_t origin;    /* number of this process among all ranks */
 static uint64_t bytes_in; /* that this rank has put into operations */
 static char wrong[256];   /* the first result that was not right */
 

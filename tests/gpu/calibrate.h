@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum {
-  CALIBRATE_POLLS_MAX = 1 << 22, /* of one wait: seconds on a GPU */
+  CALIBRATE_POLLS_MAX = 1 << 22, /* most polls of one wait: seconds on a GPU */
   CALIBRATE_SLOTS_MAX = 128,     /* bulk copies under way in a block */
   CALIBRATE_RING_BYTES = 65536,
   CALIBRATE_PAYLOAD_QUADS = 32
@@ -18,9 +18,9 @@ typedef struct calibrate_pair {
   unsigned char *payload[2];
   uint32_t *counts; /* [3]: waits in vain, differences, changes seen */
   uint32_t rounds;
-  uint32_t role;   /* of CTA 0; the next has the next one */
+  uint32_t role;   /* role of CTA 0; the next has the next one */
   uint32_t is_sys; /* scope sys, else gpu */
-  uint32_t form;   /* of calibrate_tear: see there */
+  uint32_t form;   /* form of calibrate_tear: see there */
   uint32_t fences; /* calibrate_message: fences for aliases before the signal and after it */
 } calibrate_pair;
 

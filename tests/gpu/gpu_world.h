@@ -14,7 +14,7 @@ typedef struct gpu_rank {
   gpu *device;
   void *stream;
   bool is_process; /* else a thread */
-  char name[20];   /* of the device, as communicators take it */
+  char name[20];   /* name of the device, as communicators take it */
 } gpu_rank;
 
 typedef struct gpu_setup {

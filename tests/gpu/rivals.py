@@ -149,7 +149,7 @@ def measure_merges(torch, iterations):
             row = {"name": form, "shape": name, "us": None, "text": ""}
             try:
                 row.update(combine_times(torch, lambda merge=merge: merge(values, lse), between, between_us, iterations))
-            except Exception as error:  # of a compiler or a library that is not ours
+            except Exception as error:  # an error of a compiler or a library that is not ours
                 row["text"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
                 torch.cuda.synchronize()
             yield row
@@ -206,7 +206,7 @@ def measure_nccl(torch, iterations):
     with tempfile.TemporaryDirectory() as folder:
         try:
             torch.multiprocessing.spawn(nccl_rank, (ranks, iterations, os.path.join(folder, "store")), nprocs=ranks)
-        except Exception as error:  # of a rank
+        except Exception as error:  # an error of a rank
             say({"name": "NCCL", "shape": COMBINES[0][0], "us": None, "text": str(error).strip().splitlines()[-1][:200]})
 
 

@@ -45,7 +45,7 @@ typedef struct rig {
   bny_device_module *module;
   bny_device_kernel kernel;
   banyan_op *op;
-  rows *in, *apart, *within; /* of the device */
+  rows *in, *apart, *within; /* memory of the device */
   gpu_graph *graph;
 } rig;
 

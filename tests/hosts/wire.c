@@ -30,7 +30,7 @@
 enum {
   PORTS_AT_MOST = 200,
   FRAME_BYTES = 65536 + 64,   /* a TCP segment not yet cut, with its headers */
-  QUEUE_BYTES = 8 << 20,      /* of frames on their way to a port; more are dropped */
+  QUEUE_BYTES = 8 << 20,      /* most bytes of frames on their way to a port; more are dropped */
   SEGMENT_HEADERS_BYTES = 66, /* Ethernet, IP and TCP with time stamps */
   BETWEEN_FRAMES_BYTES = 24   /* preamble, check sequence and gap */
 };

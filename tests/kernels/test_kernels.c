@@ -135,7 +135,7 @@ static void check_against_reference(const scenario *s, const finished *f, double
       weight += w;
       for (int i = 0; i < dim && w > 0; i++) {
         sum[i] += w * (double)s->values[k][r * dim + i];
-        norm += w * fabs((double)s->values[k][r * dim + i]); /* of the terms: sums may cancel */
+        norm += w * fabs((double)s->values[k][r * dim + i]); /* the norm of the terms, because sums may cancel */
       }
     }
     if (weight == 0) {

@@ -14,7 +14,8 @@
 
 namespace ptx {
 
-enum : uint32_t { GROUP_THREADS = 128, ROWS = 16 /* of a warp */, INNER = 16, COLUMNS_MAX = 256, COPIED = UINT16_MAX };
+/* A warp has ROWS rows. */
+enum : uint32_t { GROUP_THREADS = 128, ROWS = 16, INNER = 16, COLUMNS_MAX = 256, COPIED = UINT16_MAX };
 
 /* Offsets of the operands in the frame. */
 struct multiplication {

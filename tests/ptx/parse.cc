@@ -21,7 +21,7 @@ struct meaning {
 
 struct module {
   std::string path, text;
-  std::map<std::string, std::pair<size_t, uint32_t>> places; /* of functions: offset in the text, and line */
+  std::map<std::string, std::pair<size_t, uint32_t>> places; /* functions: offset in the text, and line */
   std::map<std::string, std::unique_ptr<function>> functions;
   std::map<std::string, meaning> shared;
   uint32_t common_bytes = 0; /* shared memory that several functions may use */

@@ -38,7 +38,7 @@ struct thread {
   const function *running;
   unsigned char *shared; /* the block's: address 0 of the state space */
   uint32_t dynamic_at, dynamic_end, static_at, static_end;
-  const unsigned char *parameters; /* of the kernel */
+  const unsigned char *parameters; /* parameters of the kernel */
   size_t parameters_bytes;
   unsigned char *bottom; /* end of the first frame, the highest address */
   uint32_t rounds;       /* backward jumps */
@@ -67,13 +67,13 @@ struct instruction {
   bool has_effect = false;
   ptx::space space = GENERIC;
   ptx::order order = WEAK;
-  uint8_t bytes = 0, width = 0, count = 0; /* of an element in memory; of its register; elements */
+  uint8_t bytes = 0, width = 0, count = 0; /* size of an element in memory; width of its register; elements */
   bool is_signed = false;
   uint32_t at[OPERANDS_MAX] = {}; /* offsets of operands; with SHORT_ADDRESS for an address of 4 bytes */
   int64_t offset[3] = {};         /* offsets added to addresses */
-  uint32_t target = 0;            /* of a branch: index in the code */
+  uint32_t target = 0;            /* branch: index in the code */
   const ptx::call *call = nullptr;
-  std::shared_ptr<const multiplication> multiplied; /* of warpgroup operations */
+  std::shared_ptr<const multiplication> multiplied; /* used by warpgroup operations */
   uint32_t line = 0, registers = 0;                 /* registers: bit k: operand k has 4 bytes */
 };
 
@@ -87,7 +87,7 @@ struct function {
   const module *of;
   bool is_entry;
   bool has_matrices = false;        /* it has warpgroup operations */
-  std::vector<variable> parameters; /* of an entry: offsets in its parameters; otherwise in the frame */
+  std::vector<variable> parameters; /* entry: offsets in its parameters; otherwise in the frame */
   uint32_t parameters_bytes = 0, threads_max = 0, result_bytes = 0, shared_bytes = 0;
   uint32_t dynamic_at = 0; /* start of dynamic shared memory, with only its declared alignment */
   std::vector<instruction> code;
@@ -98,8 +98,8 @@ struct function {
 /* A frame begins with the special registers. */
 enum : uint32_t {
   AT_FRAME = 0,       /* its own address */
-  AT_STATIC = 8,      /* of shared memory */
-  AT_PARAMETERS = 16, /* of a kernel */
+  AT_STATIC = 8,      /* static shared memory */
+  AT_PARAMETERS = 16, /* parameters of a kernel */
   AT_RESULT = 24,     /* address of the caller's result */
   AT_ZERO = 32,
   AT_TID = 40,

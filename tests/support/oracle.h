@@ -17,7 +17,7 @@ typedef struct oracle_row {
   bool is_empty;
   double m, d;
   double o[ORACLE_DIM_MAX];
-  double mean[ORACLE_DIM_MAX]; /* of a merged row: weighted mean of |o| over its parts */
+  double mean[ORACLE_DIM_MAX]; /* for a merged row: weighted mean of |o| over its parts */
   double dropped;              /* the part that "Small weights" may leave out, in the same proportion */
 } oracle_row;
 

@@ -93,7 +93,7 @@ static pid_t launch(int nranks, const char *what, bny_launch_binding binding, in
     sched_getaffinity(0, sizeof cpus, &cpus);
     snprintf(ncpus, sizeof ncpus, "%d", CPU_COUNT(&cpus));
     setenv("TEST_CPUS", ncpus, 1);
-    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* of an outer launcher: must not matter */
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* set by an outer launcher: must not matter */
     setenv("BANYAN_PORT", "1", 1);
     setenv("BANYAN_SECRET_FILE", "/no/such/file", 1);
     _exit(bny_launch_local(nranks, argv, binding));

@@ -21,7 +21,7 @@ is_silent() {
 readable() { # whether libxml2 is there, where it is needed
   case $1 in *.xml) [ $xml = yes ] ;; *) true ;; esac
 }
-golden() { # of what ran last
+golden() { # compares the output of the last command
   if [ -n "${BANYAN_UPDATE_GOLDENS:-}" ]; then
     cp "$work/out" "$1"
   fi

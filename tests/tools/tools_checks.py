@@ -25,7 +25,7 @@ MPIRUN = shutil.which("mpirun")
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", LC_ALL="C")
 SMALL = ["--batch", "3", "--tokens", "50", "--heads", "6", "--kv-heads", "2", "--head-dim", "40", "--ragged",
          "--repeat", "2"]
-SEED = 20240817  # of the damage done to files
+SEED = 20240817  # seeds the damage done to files
 
 
 def run(program, *args, env=None):

@@ -36,7 +36,7 @@ typedef struct machine {
   unsigned gpus, links;
   joined by;
   int major, minor;
-  unsigned megabytes; /* of a link */
+  unsigned megabytes; /* speed of a link */
   fault wrong;
   int where;
   bool domain, coherent;

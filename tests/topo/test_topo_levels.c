@@ -220,7 +220,7 @@ TEST(nics_are_spared) {
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "n1");
   ck_assert_str_eq(topo->nodes[levels->ranks[1].nic].name, "n0");
-  ck_assert_int_eq(levels->ranks[0].rail, 0); /* of the first GPU, whatever the NIC's number */
+  ck_assert_int_eq(levels->ranks[0].rail, 0); /* the rail of the first GPU, whatever the NIC's number */
 }
 
 /* A wireless card serves no GPU, also where it is the only one. */

@@ -414,7 +414,7 @@ TEST(nccl_out_without_classes) {
   bny_topo_error error = {.text = ""};
   char *text = topo_text(bny_topo_export_nccl(t, &error));
   ck_assert_msg(text != NULL, "%s", error.text);
-  ck_assert_int_eq(tags(text, "class="), 2); /* of the GPU and of the switch above it */
+  ck_assert_int_eq(tags(text, "class="), 2); /* one for the GPU, one for the switch above it */
   bny_topo *again = import(text, "nccl-xml");
   ck_assert_int_eq(bny_topo_path_between(again, named(again, BNY_TOPO_GPU, "GPU0"), named(again, BNY_TOPO_NIC, "NIC0")),
                    BNY_TOPO_PATH_PIX);

@@ -266,7 +266,7 @@ TEST(found_by_bus) {
   topo->nodes[numa].index = 1;
   int32_t bridge = put(topo, BNY_TOPO_PCI, numa, "bridge", "0000:9c:00.0");
   int32_t known = put(topo, BNY_TOPO_GPU, bridge, "card3", "0000:9d:00.0");
-  int32_t other = put(topo, BNY_TOPO_GPU, numa, "GPU0", "0000:aa:00.0"); /* of another vendor */
+  int32_t other = put(topo, BNY_TOPO_GPU, numa, "GPU0", "0000:aa:00.0"); /* a GPU of another vendor */
   int32_t bare = put(topo, BNY_TOPO_PCI, bridge, "device", "0000:c3:00.0");
   int32_t nvswitch = put(topo, BNY_TOPO_SWITCH, host, "switch", "0000:08:00.0");
   int32_t taken = put(topo, BNY_TOPO_PCI, host, "device", "0000:09:00.0");

@@ -197,7 +197,7 @@ TEST(merged) {
     ck_assert_int_eq(topo->nodes[lost].parent, numa);
     ck_assert_str_eq(topo->nodes[by_bus(topo, "0000:9a:00.0")].name, "GPU8");
     ck_assert_int_eq(bny_topo_ancestor(topo, by_bus(topo, "0000:1a:00.0"), BNY_TOPO_NUMA), numa);
-    /* of NUMA node 1, which this process may not use */
+    /* a PCI device of NUMA node 1, which this process may not use */
     ck_assert_int_eq(bny_topo_ancestor(topo, by_bus(topo, "0000:9b:00.0"), BNY_TOPO_NUMA), -1);
     ck_assert_str_eq(report.text, "2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
     ck_link(topo, "0000:1b:00.0", 48, 48, 16);

@@ -208,7 +208,7 @@ TEST(several_tables) {
       {PAIR("NV4"), 1, 0},
       {PAIR("NV4") "\nLegend:\n\n  X    = Self\n\n" PAIR("PIX"), 2, 0},
       {PAIR("NV4") PAIR("PIX") PAIR("SYS"), 3, 0},
-      {PAIR("NV4") "\n" PAIR("OK"), 1, 1}, /* of topo -p2p */
+      {PAIR("NV4") "\n" PAIR("OK"), 1, 1}, /* the output of topo -p2p */
       {PAIR("OK") "\n" PAIR("NV4"), 1, 1},
       {"\xef\xbb\xbf" PAIR("NV4"), 1, 0},
       {"\t^[[4mGPU0\tGPU1\tCPU Affinity^[[0m\n\nGPU0\t X \tNV4\t0-3\n\n\nGPU1\tNV4\t X \t0-3\n", 1, 0},

@@ -212,7 +212,7 @@ static double contrast_of(xmlNode *text) {
     double part = (rgb & 255) / 255.0;
     light += weights[c] * (part <= 0.03928 ? part / 12.92 : pow((part + 0.055) / 1.055, 2.4));
   }
-  static const double ground = 0.798; /* of #dcebdd */
+  static const double ground = 0.798; /* luminance of #dcebdd */
   return (ground + 0.05) / (light + 0.05);
 }
 
