@@ -52,7 +52,7 @@ typedef struct matrix_work {
   float logits[KEYS * HALF], p[KEYS * HALF]; /* [key][row]; p: weights */
   uint16_t weights[PARTS_MAX * HALF][KEYS];  /* [part and row][pair of keys] */
   uint16_t v[2][GROUP_TILES][HALF][WORDS]; /* [pair of keys][column and key of the pair]: one is filled, one is read */
-  float n[HALF][HALF];                     /* sums of all rows, where not all are at hand: [row][column] */
+  float n[HALF][HALF];                     /* sums of all rows, if only some are being worked on: [row][column] */
   const char *next;  /* the first key of the next tile, whose logits are made while values are added; or NULL */
   const char *ready; /* the first key of the tile whose logits are made; or NULL */
   lines_ahead keys_ahead, values_ahead;
@@ -184,7 +184,7 @@ static void attention_pack(const bny_attention_task *task, banyan_dtype form, at
 
 /* ---- prefetching ------------------------------------------------------------------------------------------------- */
 
-/* The lines of the whole tile that is `tiles` further. Where there is none, the lines are those at hand. */
+/* Returns the lines of the full tile that is `tiles` further. If there is none, these are the current lines. */
 INLINE lines_ahead lines_after(const bny_attention_task *task, banyan_dtype form, const void *base,
                                int64_t token_stride, int32_t columns, int32_t first, int32_t tiles) {
   bool has_next = task->keys - first >= (tiles + 1) * KEYS;
@@ -297,7 +297,7 @@ INLINE __mmask16 lanes_of_keys(int32_t lanes, int32_t first) {
   return left >= HALF ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
 }
 
-/* Raises the max of each row at hand that has a greater logit, as the vectors below would see it. */
+/* Raises the max of each current row that has a greater logit, as the vectors below would see it. */
 static __attribute__((noinline)) void raise_rows(int32_t rows, int32_t count, attention_work *work) {
   float by_lane[HALF], sign = work->k_factor < 0 ? -1 : 1;
   __m512 signs = _mm512_set1_ps(sign), greatest = _mm512_set1_ps(-INFINITY);
@@ -508,7 +508,7 @@ INLINE void multiply_part(const uint16_t (*v)[WORDS]) {
   _tile_dpbf16ps(T_SUMS, T_WEIGHTS_0, T_VALUES);
 }
 
-/* Adds to 16 columns of sums from `column` on. Rows that are not at hand stay as they are. */
+/* Adds to 16 columns of sums from `column` on. Only the current rows change. */
 INLINE void multiply_values(banyan_dtype form, const uint16_t (*v)[HALF][WORDS], int32_t column, bool is_all,
                             attention_work *work) {
   int64_t stride = work->n_stride * (int64_t)sizeof(float);

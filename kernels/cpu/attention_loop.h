@@ -13,7 +13,7 @@
  *   attention_pack       brings row h of the queries into a form
  *   ATTENTION_FORMS      an X for each form; ATTENTION_TYPES has those that are types
  *   ATTENTION_MATRIX_ONLY if defined: the forms are of matrices, nothing is unpacked, and there is one hook more:
- *   attention_add_one    adds a key to the row at hand
+ *   attention_add_one    adds a key to the current row
  *   ATTENTION_MORE_WORK  if defined: the type of further work memory, `more`
  *   ATTENTION_OWN_TILE   if defined: attention_tile is a hook too: keys of a tile, at most ATTENTION_TILE of them,
  *                        whose rows fit ATTENTION_TILE_BYTES. FlashMLA's as f32 are at most ATTENTION_LONG_TILE
@@ -269,7 +269,7 @@ static void attention_queries(const bny_attention_task *task, banyan_dtype form,
   }
 }
 
-/* Adds `count` keys of a tile, which all of the rows at hand see. */
+/* Adds `count` keys of a tile, which all current rows see. */
 INLINE void attention_add(const bny_attention_task *keys, banyan_dtype dtype, int32_t from, int32_t count,
                           attention_work *work) {
   int32_t lane = ATTENTION_QUAD * work->row, end = lane + ATTENTION_QUAD * work->rows;
@@ -429,7 +429,7 @@ INLINE void attention_locate(const bny_attention_task *task, banyan_dtype dtype,
   if (span->page.keys - span->from < span->count) span->count = span->page.keys - span->from;
 }
 
-/* Tells hooks what they may prefetch. Values that are keys too are there by then. */
+/* Sets what hooks may prefetch. Values that are also keys are in the cache by then. */
 INLINE void attention_announce(const attention_span *span, attention_work *work) {
   const bny_attention_task *keys = span->keys;
   bool is_plain = keys->kv_rows == BANYAN_KV_ROWS_PLAIN;

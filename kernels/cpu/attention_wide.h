@@ -92,7 +92,7 @@ typedef struct next_lines {
   int64_t step;                /* bytes from row to row */
   int32_t at, row_bytes, rows; /* rows: those that are left */
   int32_t block, key;          /* lines to prefetch as a block of columns begins, and at each key of it */
-  int64_t ahead;               /* instead: how many bytes behind the lines at hand others are prefetched; 0: none */
+  int64_t ahead;               /* instead: how many bytes behind the current lines to prefetch; 0: none */
   bool far;                    /* passed to attention_prefetch() */
 } next_lines;
 
@@ -134,7 +134,7 @@ INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k
   }
 }
 
-/* Prefetches as many lines as those at hand. */
+/* Prefetches as many lines as are being read. */
 INLINE void score_ahead(int heads, banyan_dtype dtype, const char *const *rows, int32_t at, next_lines *next) {
   if (heads > 1 && dtype == BANYAN_F32) { /* as measured */
     prefetch_next(next, next->key);
@@ -364,7 +364,7 @@ INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype 
                 p, n + column, n_stride);
 }
 
-/* The lines of as many later values as are at hand, spread over the blocks of columns. */
+/* Returns the lines of as many later values as are being added, spread over the blocks of columns. */
 INLINE next_lines next_values(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                               int32_t rows, bool far) {
   enum { BURST = 8 }; /* lines at once: a first-level cache waits for some 16 */

@@ -11,9 +11,9 @@
  * The last block also counts the run as begun, for the next one. Unlike in bny_worker_begin(), the number of warps that
  * take part is not known before.
  *
- * Where a run has tokens of its own (live.h), rows are pushed by the run's tokens, and lie where the plan's do. The
- * warp that announces the run tells peers their number first. So it joins before, and peers still know what it told
- * them of the run before. */
+ * If a run has its own number of tokens (live.h), rows are pushed by the run's tokens, and lie where the plan's do. The
+ * warp that announces the run first sends this number to peers. It therefore joins before, while peers still have its
+ * number of the run before. */
 #ifndef BNY_CUDA_FUSED_H
 #define BNY_CUDA_FUSED_H
 
@@ -98,8 +98,8 @@ template <int quads> struct bny_fused_quads {
   }
 };
 
-/* Called by all lanes. Each lane asks for its own columns. Of a row that does not live, only that it is empty is
- * sent. */
+/* Called by all lanes. Each lane asks for its own columns. A masked row is sent as an empty one, and its values are not
+ * read. */
 template <int bits, class Values>
 BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_live_row live, int32_t head, float stat,
                                    float sum, const Values &values) {
@@ -206,7 +206,7 @@ BNY_DEVICE int32_t bny_fused_tokens(const bny_fused_run &run) {
   return run.combine->call.live.most ? run.live.count : run.combine->what.shape.tokens;
 }
 
-/* Called by all lanes. Returns whether the run has the token, and its rows live on this rank. */
+/* Called by all lanes. Returns whether the run has the token and its rows are valid on this rank. */
 BNY_DEVICE bool bny_fused_lives(const bny_fused_run &run, int32_t token) {
   if ((uint32_t)token >= (uint32_t)bny_fused_tokens(run)) return false;
   return run.combine->call.live.most == 0 || bny_live_reads(run.combine->call.live, token);

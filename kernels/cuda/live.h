@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels read here which rows of a run live, from memory of the device at the time of the run. A program, and a
- * oneshot, are made for `most` tokens, and all places in inboxes are theirs. A run of fewer leaves out tokens on all
- * ranks alike: with one owner those from the count on, else those from the end of each owner's range on. */
+ * How kernels find the valid rows of a run, in device memory at the time of the run. Programs and oneshots are made for
+ * `most` tokens, which fix all places in inboxes. A run of fewer tokens leaves out tokens on all ranks alike: with one
+ * owner those from the count on, else those at the end of each owner's range. */
 #ifndef BNY_CUDA_LIVE_H
 #define BNY_CUDA_LIVE_H
 
 #include "cuda/worker.h"
 
-/* A run's number of tokens, of which only what `call.live` says may be used if `call.live.most` is not 0. */
+/* The number of tokens of a run. Valid only if `call.live.most` is not 0. */
 struct bny_live_run {
   int32_t count;
 };
@@ -76,10 +76,10 @@ BNY_DEVICE bool bny_live_reads(const bny_device_live &live, int32_t token) {
 /* A token of a kernel that pushes rows one by one. */
 struct bny_live_row {
   int32_t place; /* the plan's token; -1: the run has no such token */
-  bool reads;    /* its rows live on this rank */
+  bool reads;    /* its rows are valid on this rank */
 };
 
-/* Called by all lanes. Kernels skip it where all rows live. */
+/* Called by all lanes. Kernels skip it if all rows are valid. */
 BNY_DEVICE_COLD bny_live_row bny_live_row_of(const bny_device_live &live, int32_t count, int32_t token) {
   int32_t place = bny_live_place(live, {count}, token);
   return {place, place >= 0 && bny_live_reads(live, token)};
@@ -111,8 +111,8 @@ BNY_DEVICE void bny_live_check(const bny_device_group *group, const bny_device_l
   if (live.query_start_loc) bny_live_check_starts(group, live.query_start_loc, live.batch, run.count);
 }
 
-/* `bad` in lanes that found bad data in row `row` of the caller's partial. Wrong starts are reported first: by them a
- * row may live that the caller has not filled. */
+/* `bad` is set in lanes that found bad data in row `row` of the caller's partial. Wrong starts are reported first: they
+ * may select a row that the caller has not filled. */
 BNY_DEVICE_COLD void bny_live_report_bad(const bny_device_group *group, const bny_device_live *live, int32_t count,
                                          bool bad, uint32_t row) {
   if (live->most) bny_live_check(group, *live, {count});
@@ -130,8 +130,8 @@ BNY_DEVICE void bny_live_report_data(bny_worker *self, const bny_device_live &li
 
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */
 
-/* Called by all lanes of the warp that announces the run, before it does: tells peers the number of tokens. It also
- * compares those of the run before, in case no rank had to wait in it. */
+/* Called by all lanes of the warp that announces the run, before it does. Sends the number of tokens to peers, and
+ * compares the numbers of the run before, in case no rank had to wait in it. */
 BNY_DEVICE_COLD void bny_live_announce(const bny_device_group *group, uint64_t epoch, int32_t count) {
   uint64_t word = bny_worker_tokens_pack(epoch, count);
   if (bny_lane() == 0) bny_worker_compare_tokens(group, epoch - 1);

@@ -196,13 +196,13 @@ typedef struct bny_program {
   int32_t pad;
 } bny_program;
 
-/* Says which rows of a run live: see banyan_live, whose pointers these are. Kernels read what they lead to. */
+/* The valid rows of a run: the pointers of banyan_live, whose arrays kernels read. */
 typedef struct bny_device_live {
   const int32_t *tokens; /* NULL: `count` */
   const int32_t *seq_lens, *query_start_loc;
   const uint8_t *token_mask;
   int32_t batch;
-  int32_t most; /* tokens of the call, in any run. 0: all rows live, and nothing else here is read */
+  int32_t most; /* upper bound of tokens in any run. 0: all rows are valid, and no other field is read */
   int32_t count;
   int32_t owners; /* owners of tokens: the ranks, if tokens are scattered; else 1 */
   int32_t keeps_empty_rows;

@@ -25,8 +25,8 @@
  *
  * A device may see an arena at several addresses (bny_device_group.has_aliases). PTX orders accesses through them if a
  * fence for aliases lies on the way from one to the other. There is one after the last store of a unit or a signal,
- * one before each release, one in each round of a wait, and one at its end. A packet must also arrive whole, which PTX
- * promises for one address. tests/gpu/gpu_calibrate looks whether it does for two.
+ * one before each release, one in each round of a wait, and one at its end. A packet must also arrive as a whole, which
+ * PTX promises for one address. tests/gpu/gpu_calibrate tests it for two.
  *
  * How a warp learns the epoch, although launches may be replayed and grids differ. Every warp takes a ticket from a
  * counter in the arena, the first warp the rest of the run's 2^BNY_TICKET_BITS tickets. All tickets of run e then lie
@@ -51,7 +51,7 @@ struct bny_worker {
   uint64_t since;         /* when the warp first had to wait in this run; 0: not yet */
   uint32_t polls;         /* polls without success */
   bool failed;            /* the same in all lanes: nothing more is read, written or waited for */
-  bool told;              /* it has checked: the head's `waiting` may be set by this warp */
+  bool told;              /* the warp has checked for faults, and may have set the head's `waiting` */
 };
 
 BNY_DEVICE bny_arena_head *bny_worker_head(const bny_device_group &group, int32_t rank) {
@@ -102,8 +102,8 @@ BNY_DEVICE_COLD void bny_worker_report_place(const bny_device_group *group, uint
   bny_worker_report_first(group, fault, place);
 }
 
-/* The same for a fault of one row of this rank's result. It ends no run, because all other rows are to be right on all
- * ranks: warps that have not sent their rows yet go on. The hosts tell each other. */
+/* The same for a fault of one row of this rank's result. It ends no run, because all other rows must be right on all
+ * ranks: warps that have not sent their rows yet go on. The hosts inform each other. */
 BNY_DEVICE_COLD void bny_worker_report_result(const bny_device_group *group, uint64_t fault, uint64_t place) {
   bny_worker_report_host(group, fault, place);
 }
@@ -144,8 +144,8 @@ BNY_DEVICE uint64_t bny_worker_tokens_pack(uint64_t epoch, int32_t count) {
   return epoch << 32 | ((uint32_t)count + 1);
 }
 
-/* Called by one lane. Returns a fault, and reports it, if a peer told another number of tokens for the run than this
- * rank did. */
+/* Called by one lane. Returns a fault, and reports it, if a peer has published another number of tokens for the run
+ * than this rank. */
 BNY_DEVICE_COLD uint64_t bny_worker_compare_tokens(const bny_device_group *group, uint64_t epoch) {
   const uint64_t *words = bny_worker_head(*group, group->rank)->tokens[epoch & 1];
   uint64_t own = bny_load_relaxed_sys_64(&words[group->rank]);

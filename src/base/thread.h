@@ -12,7 +12,7 @@ enum { BNY_THREAD_STACK_BYTES = 2 << 20 };
  * program's. Returns 0 or an errno. */
 int bny_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
 
-/* Tells the processor that this thread polls, so that the other thread of its core gets more of it. */
+/* Hints to the processor that this thread polls, so that the other thread of its core gets more of it. */
 static inline void bny_thread_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

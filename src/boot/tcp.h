@@ -101,7 +101,7 @@ struct bny_boot_user {
  * user. */
 const uint8_t *bny_boot_key_of(const struct banyan_env *env, bool local);
 
-/* Refuses ranks without a secret whose user cannot be told from others: the overflow user of a user namespace. */
+/* Rejects a rank without a secret that runs as the overflow user of a user namespace, which other users share. */
 banyan_status bny_boot_user_check(const struct bny_boot_settings *settings);
 
 /* Makes a random key. Other ranks keep theirs, which is secret, until rank 0 gives them its own. */

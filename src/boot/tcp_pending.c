@@ -199,7 +199,7 @@ banyan_status bny_boot_pending_fail_twice(const struct bny_boot_pending *pending
 
 /* ---- the request ------------------------------------------------------------------------------------------------- */
 
-/* Writes the reason why an authenticated peer may not join, as far as this rank can tell; "" if it may. */
+/* Writes the reason why an authenticated peer may not join, as far as this rank knows; "" if it may. */
 static enum bny_boot_verdict judge(const struct bny_boot_pending *pending, const struct bny_boot_hello *hello,
                                    char reason[BNY_BOOT_REASON_BYTES]) {
   const struct banyan_env *env = pending->env;

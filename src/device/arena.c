@@ -205,8 +205,8 @@ static banyan_status agree(arenas_work *work, const facts *all, agreement *agree
   return BANYAN_OK;
 }
 
-/* A fabric handle works only within an NVLink domain, and so does multicast. They tell about links of which the driver
- * says nothing, such as those of devices that processes hide from one another or that are on other nodes. */
+/* A fabric handle works only within an NVLink domain, and so does multicast. So they reveal links that the driver does
+ * not report, such as those between devices that processes hide from one another or that are on other nodes. */
 static void judge_links(bny_arenas *arenas, const agreement *agreed) {
   bool nvlink = !agreed->unseen || agreed->multicast || arenas->kind == BNY_MEMORY_FABRIC;
   if (arenas->kind == BNY_MEMORY_HOST) nvlink = false;
@@ -520,7 +520,7 @@ bool bny_arenas_have_aliases(const bny_arenas *arenas) {
 }
 
 /* Orders the kinds from best to slowest, except that one may be better here than FILE: the owner's address; or, where
- * nothing else tells about the links, a fabric handle, which maps over NVLink alone. */
+ * nothing else reveals the links, a fabric handle, which maps only over NVLink. */
 static void order_kinds(const arenas_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
   order[0] = needs_owners_address(work)             ? BNY_MEMORY_IPC
              : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC

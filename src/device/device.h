@@ -52,7 +52,7 @@ typedef struct bny_device_facts {
   bool multicast;           /* it is behind NVLink switches that can store to many devices at once */
   bool graphs;              /* what is put on a stream can be captured and replayed */
   uint32_t memory_kinds;    /* bit per bny_memory_kind: made and exported once when the device was
-                                              * opened */
+                             * opened */
 } bny_device_facts;
 
 typedef struct bny_device {
@@ -133,7 +133,7 @@ typedef struct bny_pointer_facts {
   bny_pointer_kind kind;
   int32_t ordinal; /* the device that owns it; -1: none */
   bool same;       /* it is the device that was asked */
-  bool reached;    /* kernels of the device that was asked may use it, as far as its driver tells */
+  bool reached;    /* kernels of the device that was asked may use it, by what its driver reports */
   uintptr_t first; /* what holds for it holds for memory from here on, */
   size_t bytes;    /* for this many bytes; 0: unknown */
 } bny_pointer_facts;
@@ -225,8 +225,8 @@ struct bny_device_ops {
    * more. */
   banyan_status (*kernel_residency)(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                     uint32_t shared_bytes, int32_t *blocks);
-  /* Returns how many clusters of `cluster` blocks are resident at once on the device, which the number of SMs does not
-   * tell; 0: unknown. */
+  /* Returns how many clusters of `cluster` blocks are resident at once on the device; 0: unknown. This does not follow
+   * from the number of SMs. */
   banyan_status (*kernel_clusters)(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                    uint32_t shared_bytes, uint32_t cluster, int32_t *clusters);
   banyan_status (*launch)(bny_device *device, const bny_device_launch *launch, void *stream); /* hot */

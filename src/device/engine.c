@@ -289,7 +289,7 @@ bool bny_engine_fault_place(const bny_engine *engine, uint32_t *place, int32_t *
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit) {
   uint64_t none = 0, word = bny_device_fault_pack((int32_t)status, culprit, engine->group.rank, 0);
   if (!atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, word)) return;
-  /* This rank's kernels see this. Peers are told as well, because this rank may have no kernel that runs. */
+  /* This rank's kernels see the word. It is also copied to peers, because this rank may have no running kernel. */
   const char *from = (const char *)engine->words.device + BNY_DEVICE_WORD_ABORT * sizeof word;
   for (int32_t i = 0; i < engine->group.nranks; i++)
     engine->device->ops->copy(engine->device, engine->group.arenas[i] + offsetof(bny_arena_head, abort), from,

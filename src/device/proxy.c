@@ -47,8 +47,8 @@ static _Atomic uint64_t *word_at(const bny_proxy *proxy, size_t offset) {
 
 /* Ends kernels that run, and those to come. Any thread.
  *
- * Kernels have no numbers for ranks of other nodes, so they blame none for these. The host code knows the culprit from
- * the transport, which was told before. So does every other rank, which ends kernels of its own. */
+ * Kernels have no numbers for ranks of other nodes, so their fault word names no culprit for these. Host code takes the
+ * culprit from the transport, where it was recorded before. Other ranks do the same, and end their own kernels. */
 static void end_kernels(bny_proxy *proxy, banyan_status status, int32_t culprit) {
   const bny_engine *engine = proxy->engine;
   int32_t number = engine->group.nranks - 1;
@@ -275,7 +275,7 @@ static banyan_status carry(bny_proxy *proxy, uint64_t epoch) {
   return bny_run_progress(segment->run, true, &done);
 }
 
-/* Until the proxy is freed, peers are still told about the fault. */
+/* Keeps reporting the fault to peers until the proxy is freed. */
 static void linger(bny_proxy *proxy) {
   static const struct timespec pause = {.tv_nsec = SLEEP_LONGEST_NS};
   while (!atomic_load_explicit(&proxy->quits, memory_order_acquire)) {

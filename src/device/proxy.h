@@ -8,7 +8,7 @@
  * each rank, exchanges messages between nodes over the host's transport. It merges nothing.
  *
  * Kernels and proxy signal each other by words in host memory (bny_proxy_words, kernels/cuda/program.h). Both count the
- * runs alike, and the kernel tells the proxy which plan it runs, so that a launch can be captured and replayed.
+ * runs alike, and the kernel names the plan that it runs, so that a launch can be captured and replayed.
  *
  * The proxy has a transport and an executor of its own, which no other code runs anything on. Its runs come in the
  * order of the stream, those of the communicator in the order of calls, and neither may depend on the other. It polls,
@@ -93,7 +93,7 @@ int32_t bny_proxy_rank(const bny_proxy *proxy, int32_t number);
 /* Returns the failure that ended the proxy, or NULL. Any thread. */
 const bny_failure *bny_proxy_failure(const bny_proxy *proxy);
 
-/* Ends what runs and will run here, and tells the proxies of all ranks. Any thread, does not wait. */
+/* Ends the current and all later runs, here and in the proxies of all ranks. Any thread, does not wait. */
 void bny_proxy_stop(bny_proxy *proxy, banyan_status status, int32_t culprit);
 
 /* Does the same for banyan_comm_abort(). */

@@ -236,7 +236,7 @@ static bool shares_stats(const bny_binding *binding) {
   return (char *)out->lse == (char *)in->lse + offset || (in->sum && (char *)out->sum == (char *)in->sum + offset);
 }
 
-/* Nothing is said of runs in which all rows live, so that kernels skip what asks for it. */
+/* Returns all zeros for a run whose rows are all valid, so that kernels skip every check. */
 bny_device_live bny_device_live_of(const bny_binding *binding) {
   const banyan_live *said = binding->live;
   bny_device_live live = {.most = binding->tokens_most,

@@ -25,8 +25,8 @@ banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_ex
 
 typedef struct bny_device_run bny_device_run;
 
-/* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. Of the
- * binding only the places of pieces of bytes are read. `call` is what ranks of other nodes are told. */
+/* Makes a run. BANYAN_ERR_MEMORY, on all ranks alike: arenas are too small for it. The exec must outlive the run. Only
+ * the places of pieces of bytes are read from the binding. Ranks of other nodes can read `call`. */
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
                                   const bny_call *call, const bny_binding *binding, bny_device_run **run);
 /* Returns the segment that the proxy runs; NULL: none. */
@@ -40,7 +40,7 @@ size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, cha
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request,
                                     bny_device_combine *combine);
 
-/* Says which rows of a run live, in the form that kernels take. */
+/* Returns the valid rows of a run in the form that kernels take. */
 bny_device_live bny_device_live_of(const bny_binding *binding);
 
 /* Starts a run. Hot: allocates nothing, waits for nothing, may be captured. */

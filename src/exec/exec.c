@@ -136,8 +136,8 @@ static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
   uint64_t first = 0;
   if (exec->run) fault = bny_fault_in_run(fault, exec->epoch);
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
-  /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. Where a wrong
-   * argument was read by a device, the first to tell knows less than this rank may. */
+  /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. If a device read a
+   * wrong argument, this rank may know more than the rank that reported it first. */
   bool knows_more =
       bny_fault_status(first) == status &&
       (status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_ARGUMENT && bny_fault_culprit(first) == culprit));
@@ -214,8 +214,8 @@ static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   return knows;
 }
 
-/* Returns true if what the rank published tells how it disagrees with this one: it is in the same run, or remembers
- * one that differed. Others may have gone on. */
+/* Returns true if what the rank published shows how it disagrees with this one: it is in the same run, or remembers one
+ * that differed. Others may have gone on. */
 static bool explains(bny_exec *exec, int32_t rank) {
   if (rank < 0 || rank == exec->transport->rank) return false;
   return epoch_begun(exec, rank) == (uint32_t)exec->epoch ||

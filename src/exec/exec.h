@@ -49,13 +49,13 @@ typedef struct bny_exec {
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
   bny_readers owed; /* the last run received from these: the next run acknowledges it to them */
-  uint64_t *told;   /* [nranks]: the last epoch that sends to this rank, and so acknowledges */
+  uint64_t *told;   /* [nranks]: the last epoch that sends to the peer, which acknowledges earlier runs */
   uint32_t spins;   /* polls before the first yield */
   int64_t yield_ns; /* yields before the first sleep */
   int64_t sleep_ns; /* the longest sleep before the next look */
   int64_t timeout_ns;
   size_t round_bytes; /* over both halves, through which small runs go round; 0 where messages are copied, which is
-                         * fastest in warm memory */
+                       * fastest in warm memory */
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */
@@ -119,7 +119,7 @@ banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call);
 typedef struct bny_proxy_ops {
   /* Returns true if kernels have made the slot or, with -1, have ended the run. Hot. */
   bool (*is_made)(void *context, int32_t slot);
-  /* Tells kernels that a message has arrived. Hot. */
+  /* Informs kernels that a message has arrived. Hot. */
   void (*tell)(void *context, int32_t message);
   /* Returns what went wrong with kernels. Called while the run waits. */
   banyan_status (*look)(void *context);
@@ -154,9 +154,9 @@ typedef struct bny_binding {
 
 typedef struct bny_run bny_run;
 
-/* Binds a plan to memory: all addresses for both halves of the arena. `call` is what peers are told. Plan and binding
- * must live as long as the run. The caller's addresses and strides in the binding may change between runs, its other
- * fields may not. */
+/* Binds a plan to memory: all addresses for both halves of the arena. Peers can read `call`. Plan and binding must
+ * outlive the run. Between runs the caller's addresses and strides in the binding may change, its other fields may
+ * not. */
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
                            bny_run **run);
 void bny_run_free(bny_run *run); /* NULL is allowed */

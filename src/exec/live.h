@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that do not live. Kernels convert and merge boxes in which all rows do; here a box is cut into such, so that
- * kernels know nothing of it. */
+ * Masked rows. Kernels convert and merge boxes of valid rows. This file cuts a box into such boxes, so kernels need not
+ * know about masks. */
 #ifndef BNY_EXEC_LIVE_H
 #define BNY_EXEC_LIVE_H
 

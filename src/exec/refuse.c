@@ -27,7 +27,7 @@ void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why) {
 /* Only signals were sent. All ranks give up the same run, because no rank completes it without the one that refused. */
 static banyan_status give_up(bny_exec *exec, const bny_refusal *refusal) {
   const bny_run *run = exec->run;
-  exec->owed.count = run->nsenders; /* the next run tells them that this one is over */
+  exec->owed.count = run->nsenders; /* the next run informs them that this one is over */
   for (int32_t i = 0; i < run->nsenders; i++) exec->owed.ranks[i] = run->senders[i];
   exec->history = exec->history_before;
   pass_over(exec);

@@ -11,7 +11,7 @@
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Runs one round of waiting after polls in vain. */
+/* One wait iteration after spinning has failed. */
 static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t slot) {
   const bny_binding *binding = run->binding;
   banyan_status status = binding->proxy ? binding->proxy->look(binding->proxy_context) : BANYAN_OK;

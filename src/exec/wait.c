@@ -43,8 +43,8 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   return epoch_of(tag) == epoch;
 }
 
-/* Between nodes each rank tells the ranks that it is connected with which rank it suspects, which may be one that it
- * was told. So a rank that waits need not know ranks that it never talks to. */
+/* Between nodes each rank reports the rank that it suspects to the ranks that it is connected with; it may have learned
+ * the suspect from another rank. So a waiting rank need not be connected with the culprit. */
 static int32_t hear_of_culprit(bny_exec *exec, int32_t suspect) {
   if (!exec->transport->ops->ask(exec->transport, suspect)) return suspect;
   int32_t named = (int32_t)atomic_load_explicit(&line_of(exec, suspect)->suspect, memory_order_acquire) - 1;

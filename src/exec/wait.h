@@ -25,7 +25,7 @@ enum {
  * that looks seldom still reaches its deadline, because an eighth counts each time. */
 int64_t bny_wait_gap(int64_t seen_ns, int64_t now_ns, int64_t timeout_ns);
 
-/* Runs one round of waiting for `slot` of `peer` after polling was in vain. Returns BANYAN_OK to go on polling. */
+/* Runs one round of waiting for `slot` of `peer` after polling has failed. Returns BANYAN_OK to go on polling. */
 banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot);
 
 /* Does the same without yielding or sleeping, for callers that only test. */

@@ -24,7 +24,7 @@ typedef struct view {
   const bny_topo *topo;
   const bny_topo_levels *derived;
   const bny_prices *prices;
-  uint64_t hash; /* tells apart things of the same number in different models */
+  uint64_t hash; /* distinguishes things of the same number in different models */
   bool gpus, xgmi, packages;
   double sys_gbytes_per_s; /* the slowest link between packages; 0 unknown */
 } view;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The place of a rank in its machine and cluster, and the levels that follow from the places of all ranks. Each rank
- * finds its own place once and tells it to all others. From there on everything is a pure function of what was
- * gathered, so every rank derives the same levels. What is missing or different on one rank gives a coarser level.
+ * The locality of a rank in its machine and cluster (`place`), and the levels that follow from the localities of all
+ * ranks. Each rank finds its own place once, and all places are gathered. The levels are a pure function of them, so
+ * every rank derives the same levels. A fact that one rank lacks, or that differs, gives a coarser level.
  *
- * A place has prices beside it: what a message costs at each level by what this rank knows. So a file with measured
- * costs on one rank changes what all ranks derive, and never the plan of one of them alone. */
+ * A place includes prices: what a message costs at each level, by what this rank knows. So a file with measured costs
+ * on one rank changes what all ranks derive, and never the plan of that rank alone. */
 #ifndef BNY_PLACE_PLACE_H
 #define BNY_PLACE_PLACE_H
 
@@ -116,8 +116,7 @@ typedef struct bny_place_notes {
   char work[160]; /* where the cost of merging comes from */
 } bny_place_notes;
 
-/* Makes levels from the places of all ranks. Levels of plans nest, and tell apart links that cost differently. Taken,
- * from inner to outer:
+/* Makes levels from the places of all ranks. Levels nest, and separate links whose costs differ. From inner to outer:
  *
  *     cache     where it does not hold all ranks
  *     numa, package

@@ -292,7 +292,7 @@ void bny_topo_find_ends_differ(bny_topo_finder *s) {
     bny_topo_find(s, note->node, "%s", note->text);
 }
 
-/* Links of one node that have the same trouble, which is told once. */
+/* Links of one node with the same fault, which is reported once. */
 typedef struct link_sum {
   int32_t links;
   double gbytes_per_s, rated;

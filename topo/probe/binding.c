@@ -46,7 +46,7 @@ static int32_t package_of(const char *sysfs, int cpu) {
 
 static void meet(int32_t *common, int32_t one, bool is_first) { *common = is_first || *common == one ? one : -1; }
 
-/* Numbers of packages may have gaps, so that the largest number only tells that there are several. */
+/* Numbers of packages may have gaps, so the largest number only shows that there are several. */
 static int32_t packages_of(const char *sysfs) {
   int32_t first = -1;
   for (int cpu = 0; cpu < CPUS; cpu++) {

@@ -61,7 +61,7 @@ void bny_cuda_words_free(bny_device *device, bny_device_words *words) {
   *words = (bny_device_words){0};
 }
 
-/* No driver tells whether that device's memory is mapped here, only whether it can be. */
+/* A driver does not report whether that device's memory is mapped here, only whether it can be. */
 static bool reaches_device(const bny_cuda_device *self, int ordinal) {
   CUdevice peer;
   int access = 0;

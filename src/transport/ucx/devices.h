@@ -30,7 +30,7 @@ typedef struct bny_net_device_wishes {
 } bny_net_device_wishes;
 
 typedef struct bny_net_device_choice {
-  char *list;   /* for UCX's NET_DEVICES; owned. NULL: UCX chooses, or the user has told it */
+  char *list;   /* for UCX's NET_DEVICES; owned. NULL: UCX or the user chooses */
   char why[96]; /* "BANYAN_NET_DEVICES" */
 } bny_net_device_choice;
 

@@ -10,8 +10,8 @@
  * The fence gives the order, not the connection. An adapter may write with relaxed ordering, and UCX then sends the
  * first put after a fence in strict order. Its newer protocols (the default from 1.16 on) also choose a path by size.
  *
- * A put wakes no rank. A rank that begins to sleep tells the rank that it waits for. That rank sends a note after the
- * put, or at once if it has put already. */
+ * A put wakes no rank. A rank that is about to sleep informs the rank that it waits for. That rank sends a note after
+ * its put, or at once if it has put already. */
 #ifdef HAVE_UCX
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* UCX is told the kind of memory. */
+/* Registration states the kind of memory. */
 enum {
   MAP_PARAMETERS =
       UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE

@@ -194,7 +194,7 @@ struct bny_net {
   bny_net_put_wish wish;         /* what this rank asks for */
   bool puts;                     /* agreed by all */
   ucp_mem_h outbox_memory;       /* puts: this rank's registered outbox; NULL: registered at first use */
-  bny_net_wish told_sleep;       /* puts: the last sleep that a peer was told about */
+  bny_net_wish told_sleep;       /* puts: the last sleep that was reported to a peer */
   size_t piece_bytes;            /* longer messages are sent in pieces */
   atomic_flag busy;              /* a thread uses the worker */
   bny_net_packet *packets;       /* free ones */
