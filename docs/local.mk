@@ -4,7 +4,6 @@ nobase_dist_doc_DATA += \
   %D%/algorithms.md \
   %D%/bootstrap.md \
   %D%/comparison.md \
-  %D%/design-devices.md \
   %D%/design.md \
   %D%/devices-predicted.md \
   %D%/energy.md \

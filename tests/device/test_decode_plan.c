@@ -47,7 +47,7 @@ static bny_decode_plan plan_of(const bny_decode_request *request, const bny_deco
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* The table of docs/design-devices.md: head_dims that have a kernel, and how many heads of MLA it takes at a time; 0:
+/* The table of docs/design.md: head_dims that have a kernel, and how many heads of MLA it takes at a time; 0:
  * none. */
 TEST(devices_run_what_the_table_says) {
   static const struct {
