@@ -30,6 +30,8 @@ extern "C" {
  *   key_stride. Key t is in block n = t / key_block, and has position key_start[b] + n / key_pattern_len * key_stride +
  *   key_pattern[n % key_pattern_len] * key_block + t % key_block. Attention reads key_pattern, and never writes it.
  * - Causality. A query at position p sees keys at positions up to p. With a window it sees only those above p - window.
+ * - Padding. With key_mask no query sees key t of sequence b of this shard if key_mask[b * key_mask_stride + t] is 0,
+ *   and neither the key nor its value is read. Batches padded on any side thus need no copy. Hosts only.
  * - Trees of drafts. With tree_mask a query sees all keys before query_start, and from there on only keys whose bit is
  *   set: bit j is for position query_start + j. A sequence then has at most 64 query tokens. A window counts the depth
  *   of a draft in the tree, so siblings see the same keys: its position is query_start + the number of set bits below
@@ -46,10 +48,12 @@ typedef struct banyan_queries {
   int32_t window;                 /* 0: none */
   int32_t *key_pattern;           /* [key_pattern_len]: the caller's memory */
   int64_t key_pattern_len;        /* 0: one block in each key_stride, and key_pattern is not read */
+  const uint8_t *key_mask;        /* [batch][keys of this shard]; NULL: all keys count */
+  int64_t key_mask_stride;        /* from a sequence to the next; 0: all sequences have the same */
 } banyan_queries;
 
 /* clang-format off */
-#define BANYAN_QUERIES_INIT {sizeof(banyan_queries), 0, NULL, NULL, NULL, NULL, 0, 0, 0, NULL, 0}
+#define BANYAN_QUERIES_INIT {sizeof(banyan_queries), 0, NULL, NULL, NULL, NULL, 0, 0, 0, NULL, 0, NULL, 0}
 /* clang-format on */
 
 /* The layout of rows of keys and values. FLASHMLA_FP8: a row of 656 bytes holds a key of 576 elements, whose first 512
@@ -179,8 +183,8 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * - q is f16 or bf16, k and v have the type of q or E4M3, and their rows begin at multiples of 16 bytes;
  * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
  *   with E4M3 it is not 96 or 192, and BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16;
- * - scales.token_stride and queries.key_pattern_len are 0, queries.key_stride is at least key_block, rope.dim a
- *   multiple of 8, and batch below 2^22. */
+ * - scales.token_stride and queries.key_pattern_len are 0, queries.key_mask is NULL, queries.key_stride is at least
+ *   key_block, rope.dim a multiple of 8, and batch below 2^22. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 

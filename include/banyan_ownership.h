@@ -45,6 +45,11 @@ typedef struct banyan_ownership {
 banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64_t token, int32_t *rank,
                                         int64_t *place);
 
+/* The same for `count` tokens: writes owner and place of tokens[i] to ranks[i] and places[i]. Neighbours in a block
+ * cost one look-up. The text of an error names the first token that is wrong; those before it are written. */
+banyan_status banyan_ownership_of_tokens(const banyan_ownership *ownership, int64_t count, const int64_t *tokens,
+                                         int32_t *ranks, int64_t *places);
+
 /* Writes the token at `place` among the keys of `rank`: the inverse of banyan_ownership_of_token(). */
 banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t place, int64_t *token);
 

@@ -76,6 +76,7 @@ typedef struct bny_attention_task {
   int32_t rope_dim;
   float soft_cap;                    /* bound of t; 0: none */
   const bny_attention_sight *sights; /* by row; NULL: every row sees all keys */
+  const uint8_t *key_mask;           /* [keys], 0 where no row sees the key; NULL: none */
   const void *k;                     /* [keys][head_dim] */
   int64_t k_token_stride;
   const void *v; /* [keys][value_dim] */

@@ -306,18 +306,29 @@ static void attention_add_one(const bny_attention_task *keys, banyan_dtype dtype
 }
 #endif
 
+/* Adds keys [low, high) of the task but for masked ones. Key 0 of the task is key `shift` of `keys`. */
+static void attention_add_unmasked(const bny_attention_task *task, const bny_attention_task *keys, banyan_dtype dtype,
+                                   int32_t low, int32_t high, int32_t shift, attention_work *work) {
+  for (int32_t end = low; low < high; low = end) {
+    bool counts = !task->key_mask || task->key_mask[low];
+    for (end = task->key_mask ? low + 1 : high; end < high && !task->key_mask[end] == !counts; end++) continue;
+    if (counts) attention_add_form(keys, dtype, shift + low, end - low, work);
+  }
+}
+
 /* Adds what each row sees of keys [first, first + count) of the task, which begin at `from` of `keys`. */
 static void attention_add_by_row(const bny_attention_task *task, const bny_attention_task *keys, banyan_dtype dtype,
                                  int32_t first, int32_t from, int32_t count, attention_work *work) {
   work->rows = 1;
   for (work->row = 0; work->row < task->heads; work->row++) {
-    const bny_attention_sight *sight = &task->sights[work->row];
+    const bny_attention_sight all = {.end = task->keys}, *sight = task->sights ? &task->sights[work->row] : &all;
     int32_t low = sight->first > first ? sight->first : first;
     int32_t high = sight->end < first + count ? sight->end : first + count;
-    if (low < high) attention_add_form(keys, dtype, from + low - first, high - low, work);
+    attention_add_unmasked(task, keys, dtype, low, high, from - first, work);
     for (int32_t key = sight->tree_first > first ? sight->tree_first : first;
          sight->tree_bits != 0 && key < first + count && key - sight->tree_first < 64; key++)
-      if (sight->tree_bits >> (key - sight->tree_first) & 1) attention_add_one(keys, dtype, from + key - first, work);
+      if (sight->tree_bits >> (key - sight->tree_first) & 1 && (!task->key_mask || task->key_mask[key]))
+        attention_add_one(keys, dtype, from + key - first, work);
   }
   work->row = 0;
   work->rows = task->heads;
@@ -325,9 +336,9 @@ static void attention_add_by_row(const bny_attention_task *task, const bny_atten
 
 /* Returns true if all rows see all of keys [first, first + count). */
 static inline bool attention_all_seen(const bny_attention_task *task, int32_t first, int32_t count) {
-  for (int32_t h = 0; h < task->heads; h++)
+  for (int32_t h = 0; task->sights && h < task->heads; h++)
     if (task->sights[h].first > first || task->sights[h].end < first + count) return false;
-  return true;
+  return !task->key_mask || !memchr(task->key_mask + first, 0, (size_t)count);
 }
 
 /* Rows of a tile as f32. */
@@ -471,7 +482,7 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
       keys = &tile;
       from = 0;
     }
-    if (task->sights && !attention_all_seen(task, first, count))
+    if (!attention_all_seen(task, first, count))
       attention_add_by_row(task, keys, dtype, first, from, count, work);
     else
       attention_add_form(keys, dtype, from, count, work);
@@ -625,7 +636,7 @@ static __attribute__((noinline)) void attention_pass(const bny_attention_task *t
   attention_queries(task, form, &work);
   work.v_factor = task->v_scale / factor;
   int32_t gathered = (int)form & ATTENTION_MATRIX ? ATTENTION_MATRIX_TILE : ATTENTION_LONG_TILE;
-  if (task->pages && task->page_keys < gathered && !task->sights && !attention_is_scaled(task))
+  if (task->pages && task->page_keys < gathered && !task->sights && !task->key_mask && !attention_is_scaled(task))
     attention_over_gathered(task, form, first, last, &work, sums);
 #ifndef ATTENTION_MATRIX_ONLY
   else if (attention_is_scaled(task))

@@ -78,6 +78,7 @@ def attention(
     key_block: Optional[int] = None,
     key_stride: Optional[int] = None,
     key_pattern: Optional[Sequence[int]] = None,
+    key_mask: Optional[Array] = None,
     window: Optional[int] = None,
     soft_cap: Optional[float] = None,
     sinks: Optional[Array] = None,
@@ -116,6 +117,7 @@ class Ownership:
     @property
     def nranks(self) -> int: ...
     def of_token(self, token: int) -> Tuple[int, int]: ...
+    def of_tokens(self, tokens: Any) -> Tuple[Any, Any]: ...
     def token(self, rank: int, place: int) -> int: ...
     def keys(self, rank: int, length: int) -> int: ...
     def queries(self, rank: int, *, pattern: bool = False) -> Tuple[Any, ...]: ...
@@ -244,6 +246,7 @@ class Comm:
         key_block: Optional[int] = None,
         key_stride: Optional[int] = None,
         key_pattern: Optional[Sequence[int]] = None,
+        key_mask: Optional[Array] = None,
         window: Optional[int] = None,
         soft_cap: Optional[float] = None,
         sinks: Optional[Array] = None,
@@ -283,6 +286,7 @@ class Comm:
         key_block: Optional[int] = None,
         key_stride: Optional[int] = None,
         key_pattern: Optional[Sequence[int]] = None,
+        key_mask: Optional[Array] = None,
         window: Optional[int] = None,
         soft_cap: Optional[float] = None,
         sinks: Optional[Array] = None,

@@ -8,12 +8,13 @@ namespace bny {
 #define WORDS_PARAMETERS                                                                                               \
   nb::handle seq_lens, nb::handle page_table, nb::handle scale, nb::handle keys_max, nb::handle empty,                 \
       nb::handle query_start_loc, nb::handle query_start, nb::handle tree_mask, nb::handle key_start,                  \
-      nb::handle key_block, nb::handle key_stride, nb::handle key_pattern, nb::handle window, nb::handle soft_cap,     \
-      nb::handle sinks, nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr, nb::handle last_page_len,      \
-      nb::handle kv_rows, nb::handle q_rope
+      nb::handle key_block, nb::handle key_stride, nb::handle key_pattern, nb::handle key_mask, nb::handle window,     \
+      nb::handle soft_cap, nb::handle sinks, nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr,           \
+      nb::handle last_page_len, nb::handle kv_rows, nb::handle q_rope
 #define WORDS                                                                                                          \
   {seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start, key_block,        \
-   key_stride, key_pattern, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len, kv_rows, q_rope}
+   key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len,           \
+   kv_rows, q_rope}
 #define COMBINE_PARAMETERS                                                                                             \
   nb::handle out, nb::handle base, nb::handle out_empty, nb::handle scatter, nb::handle root, nb::handle order,        \
       nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle gather, nb::handle tokens
@@ -25,7 +26,8 @@ namespace bny {
       nb::arg("page_table") = nb::none(), nb::arg("scale") = 0.0, nb::arg("keys_max") = 0,                             \
       nb::arg("empty") = nb::none(), nb::arg("query_start_loc") = nb::none(), nb::arg("query_start") = nb::none(),     \
       nb::arg("tree_mask") = nb::none(), nb::arg("key_start") = nb::none(), nb::arg("key_block") = nb::none(),         \
-      nb::arg("key_stride") = nb::none(), nb::arg("key_pattern") = nb::none(), nb::arg("window") = nb::none(),         \
+      nb::arg("key_stride") = nb::none(), nb::arg("key_pattern") = nb::none(), nb::arg("key_mask") = nb::none(),       \
+      nb::arg("window") = nb::none(),                                                                                  \
       nb::arg("soft_cap") = nb::none(), nb::arg("sinks") = nb::none(), nb::arg("k_scale") = nb::none(),                \
       nb::arg("v_scale") = nb::none(), nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(),     \
       nb::arg("kv_rows") = nb::none(), nb::arg("q_rope") = nb::none()
@@ -131,8 +133,8 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
   words.gather = gather;
   owner.read(true, [&] { read_both(owner, q, k, v, words, out, COMBINE_WORDS, &op->attention, &op->combine); });
   op->outputs = op->combine.result(nb::none());
-  for (nb::handle array : {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, sinks,
-                           k_scale, v_scale, page_indptr, last_page_len, q_rope, tokens})
+  for (nb::handle array : {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask,
+                           sinks, k_scale, v_scale, page_indptr, last_page_len, q_rope, tokens})
     op->kept.push_back(nb::borrow(array));
   const banyan_partial *written = op->combine.has_output ? &op->combine.out : nullptr;
   owner.call([&] {
@@ -160,6 +162,7 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type) {
       "own position, of the last `window` "
       "ones,\n"
       "or as tree_mask (uint64 [tokens]) says.\n"
+      "key_mask: bool [batch, keys], which of this rank's keys count; others, such as padding, are not read.\n"
       "soft_cap: logits become soft_cap * tanh(logit / soft_cap). sinks: f32 [heads], a logit without a value.\n"
       "k_scale, v_scale: of eight-bit keys and values, a number or f32 [kv_heads], or on the host one for each key and "
       "head\n"

@@ -33,7 +33,7 @@ int64_t attention_call::batch_of(const attention_words &words) const {
 void attention_call::read_queries(const std::string &device, void *stream, const attention_words &words) {
   bool any = false;
   for (nb::handle word : {words.query_start_loc, words.query_start, words.tree_mask, words.key_start, words.key_block,
-                          words.key_stride, words.key_pattern, words.window})
+                          words.key_stride, words.key_pattern, words.key_mask, words.window})
     any = any || !word.is_none();
   if (!any) return;
   queries.tokens = small(q, 0);
@@ -74,6 +74,16 @@ void attention_call::read_queries(const std::string &device, void *stream, const
     for (nb::handle item : words.key_pattern) key_pattern.push_back(read_int32("key_pattern", item));
     queries.key_pattern = key_pattern.data();
     queries.key_pattern_len = static_cast<int64_t>(key_pattern.size());
+  }
+  if (!words.key_mask.is_none()) {
+    key_mask.open("key_mask", words.key_mask, false, device, stream);
+    if (key_mask.dtype.bits != 8 || (key_mask.dtype.code != DL_BOOL && key_mask.dtype.code != DL_UINT))
+      refuse("key_mask", key_mask.dtype_name() + ": it is bool, or uint8");
+    key_mask.want_dims(2, "[batch, keys]");
+    key_mask.want_shape(0, batch, "the batch");
+    key_mask.want_contiguous_rows();
+    queries.key_mask = static_cast<const uint8_t *>(key_mask.data);
+    queries.key_mask_stride = batch > 1 ? key_mask.strides[0] : 0;
   }
   queries.window = whole_number("window", words.window);
 }
@@ -283,8 +293,20 @@ void attention_call::read(const comm *owner, void *stream, nb::handle q_array, n
   else
     read_pages(device, stream, words);
   read_lengths(device, stream, words);
+  if (device.empty()) check_mask();
   read_logits(device, stream, words);
   read_scales(device, stream, words);
+}
+
+// The mask has a byte for each key that a sequence has.
+void attention_call::check_mask() const {
+  for (int32_t b = 0; queries.key_mask && b < desc.batch; b++) {
+    int64_t keys =
+        desc.seq_lens ? desc.seq_lens[b] : (desc.pages.indptr[b + 1] - int64_t{desc.pages.indptr[b]}) * desc.pages.keys;
+    if (keys > key_mask.shape[1])
+      refuse("key_mask", "sequence " + std::to_string(b) + " has " + std::to_string(keys) + " keys, and the mask " +
+                             std::to_string(key_mask.shape[1]));
+  }
 }
 
 } // namespace bny

@@ -31,6 +31,7 @@ operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<co
                        &attention.query_start,
                        &attention.tree_mask,
                        &attention.key_start,
+                       &attention.key_mask,
                        &attention.sinks,
                        &attention.k_scale,
                        &attention.v_scale,

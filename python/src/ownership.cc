@@ -48,6 +48,20 @@ public:
     check(banyan_ownership_of_token(&rule_, token, &rank, &place));
     return nb::make_tuple(rank, place);
   }
+  nb::tuple of_tokens(nb::handle tokens) const {
+    nb::module_ numpy = nb::module_::import_("numpy");
+    nb::object whole = numpy.attr("ascontiguousarray")(tokens, nb::arg("dtype") = "int64");
+    if (nb::cast<int>(whole.attr("ndim")) != 1) refuse("tokens", "it is an array of one dimension, or a list");
+    nb::object ranks = numpy.attr("empty_like")(whole, nb::arg("dtype") = "int32");
+    nb::object places = numpy.attr("empty_like")(whole);
+    array from, to_ranks, to_places;
+    from.open("tokens", whole, false, "", nullptr);
+    to_ranks.open("ranks", ranks, true, "", nullptr);
+    to_places.open("places", places, true, "", nullptr);
+    check(banyan_ownership_of_tokens(&rule_, from.count(), static_cast<const int64_t *>(from.data),
+                                     static_cast<int32_t *>(to_ranks.data), static_cast<int64_t *>(to_places.data)));
+    return nb::make_tuple(ranks, places);
+  }
   int64_t token(int32_t rank, int64_t place) const {
     int64_t token;
     check(banyan_ownership_token(&rule_, rank, place, &token));
@@ -116,6 +130,8 @@ void define_ownership(nb::module_ &module) {
       .def_prop_ro("nranks", &ownership::nranks)
       .def("of_token", &ownership::of_token, nb::arg("token"),
            "(rank, place): the owner of a token, and its place among the owner's keys.")
+      .def("of_tokens", &ownership::of_tokens, nb::arg("tokens"),
+           "(ranks, places): the same for an array or list of tokens, as arrays of numpy in int32 and int64.")
       .def("token", &ownership::token, nb::arg("rank"), nb::arg("place"), "The token at a place of a rank.")
       .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"),
            "How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens.")

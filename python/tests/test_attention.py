@@ -124,6 +124,27 @@ def test_several_queries(window):
         close(lse, np.concatenate([part for _, part in want]))
 
 
+@pytest.mark.parametrize("dtype", [bool, np.uint8])
+def test_a_mask_of_keys_leaves_padding_out(dtype):
+    q, k, v = draw(5, HEADS, DIM), draw(2, KV_HEADS, 70, DIM, seed=1), draw(2, KV_HEADS, 70, DIM, seed=2)
+    starts, first, mask = np.array([0, 2, 5], np.int32), np.array([68, 40], np.int32), np.ones((2, 70), dtype)
+    mask[0, :35], mask[1, 20:33], mask[1, 60] = 0, 0, 0
+    for x in (k, v):
+        x.transpose(0, 2, 1, 3)[mask == 0] = np.nan
+    words = {"query_start_loc": starts, "query_start": first, "key_mask": mask, "window": 50}
+    o, lse = banyan.attention(q, k, v, **words)
+    for b in range(2):
+        position, key = first[b] + np.arange(starts[b + 1] - starts[b])[:, None], np.arange(70)
+        sees = (key <= position) & (key > position - 50) & (mask[b] != 0)
+        want = reference(q[starts[b] : starts[b + 1]], np.nan_to_num(k[b]), np.nan_to_num(v[b]), sees)
+        close(o[starts[b] : starts[b + 1]], want[0]), close(lse[starts[b] : starts[b + 1]], want[1])
+    none = banyan.attention(q, k[:, :, :0], v[:, :, :0], **{**words, "key_mask": mask[:, :0]})
+    assert (none[0] == 0).all() and (none[1] == -np.inf).all()
+    for wrong, text in ((mask[:1], "batch"), (mask[:, :69], "has 70 keys"), (mask.astype(np.int32), "bool")):
+        with pytest.raises(banyan.ArgumentError, match=text):
+            banyan.attention(q, k, v, **{**words, "key_mask": wrong})
+
+
 def test_scales_and_a_list_of_pages():
     q, k = draw(2, HEADS, DIM), np.random.default_rng(3).integers(-100, 100, (3, KV_HEADS, 4, DIM)).astype(np.int8)
     scale = np.array([0.01, 0.02], np.float32)

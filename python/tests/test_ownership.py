@@ -24,6 +24,9 @@ def test_rules_agree_with_themselves(kind):
     for _ in range(200):
         rule, length = random_rule(kind, draw)
         owners = [rule.of_token(t) for t in range(length)]
+        some = [draw.randrange(length) for _ in range(draw.randint(0, 40))]
+        ranks, places = rule.of_tokens(some)
+        assert list(zip(ranks.tolist(), places.tolist())) == [owners[t] for t in some]
         for rank in range(rule.nranks):
             mine = [t for t in range(length) if owners[t][0] == rank]
             assert [owners[t][1] for t in mine] == list(range(len(mine)))

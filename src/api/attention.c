@@ -96,7 +96,8 @@ static banyan_status check_memory_attention(banyan_comm *comm, const banyan_atte
              {"queries.query_start_loc", queries->query_start_loc},
              {"queries.query_start", queries->query_start},
              {"queries.key_start", queries->key_start},
-             {"queries.tree_mask", queries->tree_mask}};
+             {"queries.tree_mask", queries->tree_mask},
+             {"queries.key_mask", queries->key_mask}};
   bool has_rows = desc->batch > 0 && bny_decode_tokens(desc) > 0;
   banyan_status status = BANYAN_OK;
   for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && has_rows; i++)

@@ -124,6 +124,7 @@ static void set_task(const attention_job *job, const row_block *block, row_task 
       .head_dim = desc->head_dim,
       .value_dim = job->value_dim,
       .keys = bny_decode_keys(desc, b),
+      .key_mask = bny_decode_mask(desc, b),
       .scale_log2 = job->scale_log2,
       .k_scale = desc->scales.k && !by_token ? (double)desc->scales.k[block->kv_head * desc->scales.head_stride] : 1,
       .v_scale = desc->scales.v && !by_token ? (double)desc->scales.v[block->kv_head * desc->scales.head_stride] : 1,

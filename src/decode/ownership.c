@@ -109,32 +109,60 @@ static span span_of(const shares *s, int32_t rank) {
   return span_at(s, before, weight_of(s->rule.weights, rank) / s->divisor);
 }
 
-banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64_t token, int32_t *rank,
-                                        int64_t *place) {
-  static const char where[] = "banyan_ownership_of_token";
-  shares s;
-  banyan_status status = read_rule(where, ownership, &s);
-  if (status == BANYAN_OK && (!rank || !place))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank and place must not be NULL", where);
-  if (status == BANYAN_OK) status = check_length(where, "token", &s, token, s.rule.tokens - 1);
-  if (status != BANYAN_OK) return status;
-  int64_t block = token / s.rule.block, rest = token % s.rule.block, before = 0;
-  if (s.rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
-    bny_deal deal = deal_of(&s);
-    status = bny_deal_owner(&deal, block % s.total, rank, &before);
-    if (status == BANYAN_OK) *place = (block / s.total * bny_deal_weight(&deal, *rank) + before) * s.rule.block + rest;
+/* Writes the owner of a block, and the place of the block's first token. */
+static banyan_status owner_of(const shares *s, int64_t block, int32_t *rank, int64_t *place) {
+  int64_t before = 0;
+  if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
+    bny_deal deal = deal_of(s);
+    banyan_status status = bny_deal_owner(&deal, block % s->total, rank, &before);
+    if (status == BANYAN_OK) *place = (block / s->total * bny_deal_weight(&deal, *rank) + before) * s->rule.block;
     return status;
   }
-  for (int32_t r = 0; r < s.rule.nranks; r++) {
-    int64_t weight = weight_of(s.rule.weights, r) / s.divisor;
-    span mine = span_at(&s, before, weight);
+  for (int32_t r = 0; r < s->rule.nranks; r++) {
+    int64_t weight = weight_of(s->rule.weights, r) / s->divisor;
+    span mine = span_at(s, before, weight);
     before += weight;
     if (block >= mine.end) continue;
     *rank = r;
-    *place = (block - mine.first) * s.rule.block + rest;
+    *place = (block - mine.first) * s->rule.block;
     break;
   }
   return BANYAN_OK;
+}
+
+static banyan_status owners_of(const char *where, const banyan_ownership *ownership, int64_t count,
+                               const int64_t *tokens, int32_t *ranks, int64_t *places) {
+  shares s;
+  banyan_status status = read_rule(where, ownership, &s);
+  int64_t known = -1, first = 0;
+  int32_t rank = -1;
+  for (int64_t i = 0; i < count && status == BANYAN_OK; i++) {
+    status = check_length(where, "token", &s, tokens[i], s.rule.tokens - 1);
+    int64_t block = tokens[i] / s.rule.block;
+    if (status == BANYAN_OK && block != known) status = owner_of(&s, block, &rank, &first);
+    if (status != BANYAN_OK) break;
+    known = block;
+    ranks[i] = rank;
+    places[i] = first + tokens[i] % s.rule.block;
+  }
+  return status;
+}
+
+banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64_t token, int32_t *rank,
+                                        int64_t *place) {
+  static const char where[] = "banyan_ownership_of_token";
+  if (ownership && (!rank || !place))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank and place must not be NULL", where);
+  return owners_of(where, ownership, 1, &token, rank, place);
+}
+
+banyan_status banyan_ownership_of_tokens(const banyan_ownership *ownership, int64_t count, const int64_t *tokens,
+                                         int32_t *ranks, int64_t *places) {
+  static const char where[] = "banyan_ownership_of_tokens";
+  if (count < 0) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: count is %" PRId64 ", negative", where, count);
+  if (count > 0 && (!tokens || !ranks || !places))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: tokens, ranks and places must not be NULL", where);
+  return owners_of(where, ownership, count, tokens, ranks, places);
 }
 
 /* Writes the token at `place`; -1: the rank owns no such key, by its weight. */

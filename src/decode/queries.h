@@ -43,6 +43,12 @@ static inline const int32_t *bny_decode_pages(const banyan_attention_desc *desc,
   return desc->pages.table + (desc->pages.indptr ? desc->pages.indptr[sequence] : sequence * desc->pages.table_stride);
 }
 
+/* Returns the mask of a sequence's keys in this shard; NULL: all count. */
+static inline const uint8_t *bny_decode_mask(const banyan_attention_desc *desc, int32_t sequence) {
+  if (!desc->queries || !desc->queries->key_mask) return NULL;
+  return desc->queries->key_mask + sequence * desc->queries->key_mask_stride;
+}
+
 /* Returns true if there are queries that do not see all keys. */
 static inline bool bny_decode_hides_keys(const banyan_attention_desc *desc) {
   return desc->queries && desc->queries->query_start;

@@ -36,6 +36,9 @@ static banyan_status check_queries_shape(const banyan_queries *queries) {
   if (queries->key_pattern_len > 0 && (!queries->key_pattern || queries->key_block == 0))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_pattern_len is %" PRId64 ", and %s",
                     queries->key_pattern_len, queries->key_pattern ? "key_block is 0" : "key_pattern is NULL");
+  if (queries->key_mask_stride < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_mask_stride is %" PRId64 ", negative",
+                    queries->key_mask_stride);
   return BANYAN_OK;
 }
 

@@ -76,6 +76,10 @@ static banyan_status request_of(const bny_engine *engine, const banyan_attention
                       WHERE "queries.key_pattern_len is %" PRId64
                             "; it must be 0: take RANGES, equal weights, or weights that divide their sum",
                       desc->queries->key_pattern_len);
+  if (status == BANYAN_OK && desc->queries && desc->queries->key_mask)
+    status =
+        bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "queries.key_mask is given; devices serve sequences without padding: "
+                                               "leave it out of queries and keys");
   if (status != BANYAN_OK) return status;
   if (desc->keys_max < 1)
     return bny_fail(BANYAN_ERR_ARGUMENT,

@@ -117,6 +117,7 @@ TEST(wrong_queries) {
   REFUSE_QUERIES(key_stride, 4, "queries.key_stride is 4, and key_block is 0");
   REFUSE_QUERIES(key_pattern_len, -1, "queries.key_pattern_len is -1");
   REFUSE_QUERIES(key_pattern_len, 2, "queries.key_pattern_len is 2, and key_pattern is NULL");
+  REFUSE_QUERIES(key_mask_stride, -7, "queries.key_mask_stride is -7");
   queries.key_pattern = (int32_t[]){0, 2}, queries.key_pattern_len = 2;
   REFUSE_QUERIES(key_pattern, queries.key_pattern, "queries.key_pattern_len is 2, and key_block is 0");
   queries.key_block = 4, queries.key_stride = 15;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of several queries: positions, windows, trees, caps, sinks, lists of pages and queries in two parts,
- * against double precision. The same over shards, where the combine of all ranks is attention to the whole sequence. */
+ * Attention of several queries: positions, windows, trees, masks of keys, caps, sinks, lists of pages, and queries in
+ * two parts, against double precision. The same over shards, where the combine of all ranks is attention to the whole
+ * sequence. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,6 +24,8 @@ typedef struct sequences {
   banyan_dtype q_dtype, kv_dtype;
   int32_t loc[BATCH_MAX + 1], start[BATCH_MAX], length[BATCH_MAX];
   bool causal, tree;
+  bool masked; /* keys at positions whose bit in `hidden` is set do not count */
+  uint8_t hidden[BATCH_MAX][LENGTH_MAX];
   uint64_t masks[TOKENS_MAX];
   int32_t window;
   float soft_cap, scale;
@@ -76,6 +79,11 @@ static void sequences_make(sequences *s) {
     s->length[b] = random_range(0, 3) ? s->start[b] + count : random_range(0, LENGTH_MAX);
   }
   s->tokens = s->loc[s->batch] + random_range(0, 3);
+  s->masked = random_range(0, 2) == 0;
+  for (int32_t b = 0; b < s->batch; b++) { /* padding on the left, and some holes */
+    int32_t pad = random_range(0, 1) * random_range(0, LENGTH_MAX), holes = random_range(0, 1) * random_range(1, 90);
+    for (int32_t p = 0; p < LENGTH_MAX; p++) s->hidden[b][p] = p < pad || (holes > 0 && random_range(0, holes) == 0);
+  }
   for (int32_t t = 0; t < s->tokens; t++) s->masks[t] = (uint64_t)random_bits() << 32 | random_bits();
   if (random_range(0, 2) == 0) {
     s->sinks = malloc((size_t)s->heads * sizeof *s->sinks);
@@ -115,6 +123,7 @@ static void sequences_free(sequences *s) {
 
 static bool sees(const sequences *s, int32_t b, int32_t token, int32_t position) {
   int32_t own = token - s->loc[b], draft = position - s->start[b], at = draft;
+  if (s->masked && s->hidden[b][position]) return false;
   if (!s->causal) return true;
   /* In a tree the window counts depths: that of a draft is how many of the drafts before it the query sees. */
   if (s->tree) own = __builtin_popcountll(s->masks[token] & ((UINT64_C(1) << own) - 1));
@@ -197,6 +206,7 @@ typedef struct shard {
   banyan_queries queries;
   int32_t lens[BATCH_MAX], key_start[BATCH_MAX], indptr[BATCH_MAX + 1], last[BATCH_MAX];
   int32_t pages[BATCH_MAX * LENGTH_MAX], pattern[WEIGHT_MOST];
+  uint8_t mask[BATCH_MAX][LENGTH_MAX];
   guarded k, v;
   char *nope, *rope; /* q in two parts */
 } shard;
@@ -231,6 +241,7 @@ static void place_keys(const sequences *s, int32_t rank, shard *made) {
     for (int32_t t = 0; t < made->lens[b]; t++) {
       int64_t token, page = made->pages[next + t / page_keys];
       ck_assert_int_eq(banyan_ownership_token(&s->rule, rank, t, &token), BANYAN_OK);
+      made->mask[b][t] = s->hidden[b][token] ? 0 : (uint8_t)random_range(1, 255);
       for (int32_t h = 0; h < s->kv_heads; h++) {
         int64_t row = (page * s->kv_heads + h) * page_keys + t % page_keys, from = kv_row(s, b, h, (int32_t)token);
         copy_row(made->k.data, row, s->k, from, s->head_dim, s->kv_dtype);
@@ -300,6 +311,7 @@ static void shard_make(const sequences *s, int32_t rank, shard *made) {
                                        .sinks = s->sinks,
                                        .queries = &made->queries};
   made->queries = (banyan_queries){.size = sizeof made->queries, .tokens = s->tokens, .query_start_loc = s->loc};
+  if (s->masked) made->queries.key_mask = made->mask[0], made->queries.key_mask_stride = LENGTH_MAX;
   if (s->causal) {
     int32_t start;
     made->queries.query_start = s->start;

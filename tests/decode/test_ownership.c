@@ -58,6 +58,14 @@ static void check_rule(const banyan_ownership *rule, const int32_t *weights, int
     good(banyan_ownership_token(rule, rank, place, &token));
     EXPECT(token == t);
   }
+  int64_t tokens[RANKS], places[RANKS], place;
+  int32_t ranks[RANKS], rank; /* in any order */
+  for (int32_t i = 0; i < RANKS && length > 0; i++) tokens[i] = (i * INT64_C(7919) + length / 2) % length;
+  good(banyan_ownership_of_tokens(rule, length > 0 ? RANKS : 0, tokens, ranks, places));
+  for (int32_t i = 0; i < RANKS && length > 0; i++) {
+    good(banyan_ownership_of_token(rule, tokens[i], &rank, &place));
+    EXPECT(ranks[i] == rank && places[i] == place);
+  }
   for (int32_t r = 0; r < rule->nranks; r++) {
     good(banyan_ownership_keys(rule, r, length, &keys));
     EXPECT_MSG(keys == have[r], "rank %d has %ld keys of %ld, expected %ld", r, (long)keys, (long)length,
@@ -386,6 +394,7 @@ TEST(wrong_rules_are_refused_by_name) {
   rule.tokens = 10;
   refused(banyan_ownership_of_token(&rule, 10, &rank, &place), "token is 10, and ownership.tokens is 10");
   refused(banyan_ownership_of_token(&rule, -1, &rank, &place), "token is -1");
+  refused(banyan_ownership_of_tokens(&rule, 2, (int64_t[]){9, 10}, (int32_t[2]){0}, (int64_t[2]){0}), "token is 10");
   refused(banyan_ownership_keys(&rule, 2, 3, &place), "rank is 2");
   refused(banyan_ownership_keys(&rule, 0, 11, &place), "length is 11");
   refused(banyan_ownership_token(&rule, 1, 5, &place), "place is 5");
