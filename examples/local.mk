@@ -6,6 +6,7 @@ dist_example_DATA = \
   %D%/environment.c \
   %D%/live.c \
   %D%/generate.py \
+  %D%/generate_transformers.py \
   %D%/mpi.c \
   %D%/ownership.c \
   %D%/prefill.c \

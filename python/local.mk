@@ -24,6 +24,7 @@ EXTRA_DIST += \
   %D%/banyan/launch.py \
   %D%/banyan/py.typed \
   %D%/banyan/torch_ops.py \
+  %D%/banyan/transformers.py \
   %D%/bench/bench_attention.py \
   %D%/bench/bench_calls.py \
   %D%/bench/bench_cffi.py \
@@ -66,5 +67,6 @@ EXTRA_DIST += \
   %D%/tests/test_live.py \
   %D%/tests/test_ownership.py \
   %D%/tests/test_stubs.py \
-  %D%/tests/test_torch_ops.py
+  %D%/tests/test_torch_ops.py \
+  %D%/tests/test_transformers.py
 MOSTLYCLEAN_FOLDERS += python/venv

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers whose keys and values are sharded over ranks along the sequence.
+
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="banyan")
+    cache = ShardedCache(model.config, comm, max_length=32768)
+    model.generate(**inputs, past_key_values=cache)
+
+Importing this module registers the attention "banyan" with transformers. Every rank runs the whole model on the same
+tokens, keeps a share of the keys, and gets the same logits, bit by bit. Without a ShardedCache attention is local.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import (
+    DYNAMIC_LAYER_TYPE_MAPPING,
+    Cache,
+    CacheLayerMixin,
+    get_layer_types_and_kwargs,
+)
+from transformers.masking_utils import causal_mask_function
+
+from . import _core
+from .communicator import Communicator
+from .errors import UnsupportedError
+
+# Keywords that models pass through, and that change nothing about attention.
+_WITHOUT_EFFECT = {
+    "cache_position",
+    "is_causal",  # the mask says it
+    "num_items_in_batch",
+    "output_hidden_states",
+    "output_router_logits",
+    "position_ids",
+    "sliding_window",  # the mask says it
+    "use_cache",
+}
+
+
+def _int32(values: Any) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=torch.int32)
+
+
+class Mask:
+    """What queries see, in place of a mask tensor: keys up to their own position, of those the last `window`, and none
+    whose `padding` is False. transformers hands it from mask() to attention()."""
+
+    def __init__(
+        self, batch: int, queries: int, first: int, keys: tuple[int, int], window: int | None, padding: Any
+    ) -> None:
+        self.keys, self.window, self.padding = keys, window, padding  # keys: where they begin and end
+        self.words = {
+            "window": window,
+            "query_start_loc": _int32([queries * sequence for sequence in range(batch + 1)]),
+            "query_start": _int32([first] * batch),
+        }
+
+    def __getitem__(self, _: Any) -> Mask:
+        return self  # models that cut masks to the length of the keys
+
+
+def _is_plain(mask_function: Any, window: int | None) -> bool:
+    """Returns True if the function is that of causal attention, with a window if there is one."""
+    reach = window or 1
+    at = torch.tensor([0, 1, reach - 1, reach, reach + 1, 2 * reach])
+    query, key = at[:, None], at[None]
+    sees = torch.as_tensor(mask_function(0, 0, query, key)).expand(6, 6)
+    return torch.equal(sees, (key <= query) & (key > query - (window or 1 << 30)))
+
+
+def mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Any = causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    use_vmap: bool = False,
+    **_: Any,
+) -> Mask:
+    """The mask function of "banyan" for AttentionMaskInterface. Any but a causal mask with padding is refused."""
+    if use_vmap or not allow_is_causal_skip or not _is_plain(mask_function, local_size):
+        raise UnsupportedError(
+            "banyan attends by causal masks, sliding windows and padding. Here the mask is another one: of packed "
+            "sequences, chunks, images, bidirectional attention, or a static cache"
+        )
+    end = kv_offset + kv_length
+    if attention_mask is not None:
+        attention_mask = torch.nn.functional.pad(attention_mask.bool(), (0, max(0, end - attention_mask.shape[1])))
+        attention_mask = None if bool(attention_mask[:, :end].all()) else attention_mask
+    return Mask(batch_size, q_length, int(q_offset), (kv_offset, end), local_size, attention_mask)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function of "banyan" for AttentionInterface, over the keys of all ranks if `key` is of a
+    ShardedCache, else over `key`."""
+    unknown = [name for name in others if name not in _WITHOUT_EFFECT and others[name] not in (None, False)]
+    if unknown or dropout:
+        raise UnsupportedError(f"banyan's attention has no {', '.join(unknown) or 'dropout'}")
+    if not isinstance(attention_mask, Mask):
+        raise UnsupportedError(
+            f"attention_mask: {'None' if attention_mask is None else 'a tensor for each query'}, where banyan wants a "
+            "causal mask that transformers makes: pass the model none, or one of [batch, tokens]"
+        )
+    layer = getattr(key, "banyan_layer", None)
+    first, end = attention_mask.keys
+    if layer is None and key.shape[2] != end - first:
+        raise UnsupportedError(
+            f"the mask has {end - first} keys and attention got {key.shape[2]}: this model changes keys after the cache"
+        )
+    batch, heads, count, _ = query.shape
+    words = {
+        **attention_mask.words,
+        "scale": scaling or 0.0,
+        "soft_cap": softcap or None,
+        "sinks": None if s_aux is None else s_aux.detach().float(),
+    }
+    rows = query.transpose(1, 2).reshape(batch * count, heads, -1)
+    if layer is not None:
+        out = layer.attend(module, rows, key, value, attention_mask, words)
+    else:
+        padding = None if attention_mask.padding is None else attention_mask.padding[:, first:end]
+        out, _ = _core.attention(rows, key, value, key_start=_int32([first] * batch), key_mask=padding, **words)
+    return out.reshape(batch, count, heads, -1), None
+
+
+class ShardedLayer(CacheLayerMixin):
+    """The keys and values of one layer that this rank owns."""
+
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, cache: ShardedCache, index: int) -> None:
+        super().__init__()
+        self.cache, self.index, self.length = cache, index, 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        if key_states.device.type != "cpu":
+            raise UnsupportedError(f"a ShardedCache is in host memory, and keys are on {key_states.device}")
+        # Memory that nothing has been written to takes no pages.
+        shapes = [(*states.shape[:2], self.cache.capacity, states.shape[3]) for states in (key_states, value_states)]
+        self.keys, self.values = (key_states.new_zeros(shape) for shape in shapes)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        first, count = self.length, key_states.shape[2]
+        if first + count > self.cache.max_length:
+            raise ValueError(f"max_length: there is room for {self.cache.max_length} tokens, and not {first + count}")
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.keys.shape[0] != key_states.shape[0]:
+            raise ValueError(f"the cache has {self.keys.shape[0]} sequences, and here are {key_states.shape[0]}")
+        tokens, places = self.cache.owned(first, count)
+        self.keys[:, :, places] = key_states[:, :, tokens]
+        self.values[:, :, places] = value_states[:, :, tokens]
+        self.length += count
+        if first == 0 and self.cache.prefill == "local":
+            return key_states, value_states
+        here = self.cache.keys_of(self.length)
+        keys = self.keys[:, :, :here]
+        keys.banyan_layer = self  # attention() gets this very tensor
+        return keys, self.values[:, :, :here]
+
+    def attend(self, module: Any, rows: Any, key: torch.Tensor, value: Any, mask: Mask, words: Any) -> torch.Tensor:
+        """Attention of rows [tokens, heads, dim] over the keys of all ranks."""
+        if getattr(module, "layer_idx", self.index) != self.index:
+            raise UnsupportedError(f"layer {module.layer_idx} uses keys of layer {self.index}, which is not served")
+        out, _ = self.cache.comm.attention_combine(rows, key, value, **self.cache.shard(key, mask), **words)
+        return out
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return self.cache.max_length
+
+    def reset(self) -> None:
+        self.keys = self.values = None
+        self.is_initialized, self.length = False, 0
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        if self.length == 0:
+            return
+        here = self.cache.keys_of(self.length)
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros(len(indices), *old.shape[1:])
+            new[:, :, :here] = old[indices, :, :here]
+            setattr(self, name, new)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        if self.length > 0:
+            here = self.cache.keys_of(self.length)
+            for held in (self.keys, self.values):
+                held[:, :, :here] = held[beam_idx, :, :here]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.batch_select_indices(torch.arange(len(self.keys) if self.length else 0).repeat_interleave(repeats))
+
+    def move(self, here: torch.Tensor, places: torch.Tensor) -> None:
+        """Moves the keys at `here` to other places, in memory of the cache's capacity."""
+        keys, values = self.keys, self.values
+        self.lazy_initialization(keys, values)
+        self.keys[:, :, places], self.values[:, :, places] = keys[:, :, here], values[:, :, here]
+
+
+class ShardedCache(Cache):
+    """A cache whose keys and values are sharded over the ranks of `comm` along the sequence.
+
+    max_length is the most tokens of a sequence, padding included. Tokens are dealt as banyan.Ownership deals them:
+    kind="blocks" by blocks of `block` tokens round the ranks, kind="ranges" by one range each of max_length, and by
+    `weights` where ranks are uneven. Layers with a sliding window keep it on each rank and attend without
+    communication; windows="sharded" shards them as well. prefill="local": each rank attends to the whole first chunk by
+    itself, without communication, and keeps its share of the keys.
+
+    All ranks call the model with the same tokens. Sampling needs a common seed: torch.manual_seed(). If a rank fails,
+    the others get PeerError, and recover() goes on with them.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        comm: Communicator,
+        max_length: int,
+        *,
+        block: int = 64,
+        kind: Literal["blocks", "ranges"] = "blocks",
+        weights: Any = None,
+        windows: Literal["local", "sharded"] = "local",
+        prefill: Literal["local", "sharded"] = "sharded",
+    ) -> None:
+        for name, word in (("windows", windows), ("prefill", prefill)):
+            if word not in ("local", "sharded"):
+                raise ValueError(f'{name}: {word!r}: it is "local" or "sharded"')
+        if max_length < 1 or block < 1:
+            raise ValueError(f"max_length, block: {max_length} and {block}: at least 1")
+        self.comm, self.max_length, self.block, self.prefill = comm, max_length, block, prefill
+        rule = _core.Ownership(
+            kind, comm.nranks, block=block, tokens=max_length if kind == "ranges" else 0, weights=weights
+        )
+        # Words of attention_combine() that say where keys are.
+        start, key_block, key_stride, key_pattern = rule.queries(comm.rank, pattern=True)
+        self._positions = {"key_block": key_block, "key_stride": key_stride, "key_pattern": key_pattern}
+        self._key_start, self._lost = start, np.zeros(max_length, bool)
+        self._deal(rule.of_tokens(np.arange(max_length))[0])
+        super().__init__(layers=self._make_layers(config.get_text_config(decoder=True), windows))
+
+    def _make_layers(self, config: Any, windows: str) -> list[Any]:
+        layers: list[Any] = []
+        shares = "reuse" in (getattr(config, "kv_sharing_modes", None) or []) or getattr(
+            config, "num_kv_shared_layers", None
+        )
+        for index, (kind, words) in enumerate(zip(*get_layer_types_and_kwargs(config))):
+            if shares or kind not in ("full_attention", "sliding_attention", "dummy"):
+                raise UnsupportedError(
+                    f"layer {index} of {config.model_type} "
+                    f"{'may share keys with another one' if shares else 'is ' + kind}: a ShardedCache has "
+                    "full_attention and sliding_attention"
+                )
+            if kind == "full_attention" or (kind == "sliding_attention" and windows == "sharded"):
+                layers.append(ShardedLayer(self, index))
+            else:
+                layers.append(DYNAMIC_LAYER_TYPE_MAPPING[kind](**words))
+        return layers
+
+    # ---- owners ------------------------------------------------------------------------------------------------------
+
+    def _deal(self, owners: np.ndarray) -> None:
+        """Sets the owner of each token. A rank's keys are in the order of tokens."""
+        mine = owners == self.comm.rank
+        self._owners, self._mine = owners, torch.from_numpy(np.flatnonzero(mine))
+        self._before = np.concatenate([[0], np.cumsum(mine)])  # keys of this rank before each position
+        self.capacity = len(self._mine)
+        self._keys_max = int(np.bincount(owners).max())
+        self._known: dict[Any, Any] = {}
+
+    def keys_of(self, length: int) -> int:
+        """How many keys of a sequence of `length` tokens this rank has in a layer."""
+        return int(self._before[length])
+
+    def owned(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """This rank's tokens among `count` from `first` on, counted from there, and the places of their keys."""
+        return self._remember("owned", (first, count), lambda: self._find_owned(first, count))
+
+    def _find_owned(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        places = torch.arange(self.keys_of(first), self.keys_of(first + count))
+        return self._mine[places] - first, places
+
+    def shard(self, key: torch.Tensor, mask: Mask) -> dict[str, Any]:
+        """The words of attention_combine() about this rank's keys."""
+        batch, _, here, _ = key.shape
+        return self._remember("shard", (mask, here), lambda: self._find_shard(batch, here, mask))
+
+    def _find_shard(self, batch: int, here: int, mask: Mask) -> dict[str, Any]:
+        padding = None if mask.padding is None or here == 0 else mask.padding[:, self._mine[:here]].contiguous()
+        start = _int32([self._key_start] * batch)
+        return {"key_start": start, "key_mask": padding, "keys_max": self._keys_max, **self._positions}
+
+    def _remember(self, name: str, key: Any, make: Any) -> Any:
+        """What all layers of a forward ask for is computed for the first one."""
+        if self._known.get(name, (None,))[0] != key:
+            self._known[name] = key, make()
+        return self._known[name][1]
+
+    # ---- figures -----------------------------------------------------------------------------------------------------
+
+    @property
+    def keys_here(self) -> int:
+        """How many keys of a sequence this rank has in each sharded layer."""
+        return self.keys_of(max((layer.length for layer in self._sharded()), default=0))
+
+    @property
+    def bytes_here(self) -> int:
+        """Bytes of the keys and values that this rank has, windows included."""
+        total = 0
+        for layer in self.layers:
+            for held in (layer.keys, layer.values):
+                if held is not None and isinstance(layer, ShardedLayer):
+                    held = held[:, :, : self.keys_of(layer.length)]
+                total += 0 if held is None else held.numel() * held.element_size()
+        return total
+
+    def _sharded(self) -> list[ShardedLayer]:
+        return [layer for layer in self.layers if isinstance(layer, ShardedLayer)]
+
+    # ---- what it refuses ---------------------------------------------------------------------------------------------
+
+    def crop(self, *_: Any) -> None:
+        raise UnsupportedError("a ShardedCache drops no tokens: assisted generation needs another cache")
+
+    activate_past_recording = crop
+
+    # ---- after a failure ---------------------------------------------------------------------------------------------
+
+    def recover(
+        self, model: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Goes on with the ranks that are left, after PeerError, TimeoutError or AbortedError.
+
+        Makes a communicator of them (`comm`, which is to be closed, as the old one is here), deals the lost tokens to them, and computes their
+        keys again. input_ids [batch, length] are the tokens so far, the last one without keys; ranks may differ by the
+        tokens of one step. Returns the part that all have: call generate() with it and this cache. Keys of other ranks
+        stay where they are. Layers with local windows have dropped what is needed, so their models compute all keys
+        again. If another rank fails meanwhile, call it again.
+        """
+        sharded = self._sharded()
+        lengths = [layer.get_seq_length() for layer in self.layers if isinstance(layer, CacheLayerMixin)]
+        fewer, members = self.comm.shrink()
+        self.comm.close()
+        self.comm = fewer
+        every = fewer.allgather(np.array([input_ids.shape[1], min(lengths)]))
+        length, complete = (int(least) for least in every.min(0))
+        self._lost |= ~np.isin(self._owners, members)
+        self._lost[complete if len(sharded) == len(self.layers) else 0 :] = True
+        self._move(members)
+        missing = np.flatnonzero(self._lost[: length - 1])
+        for layer in self.layers:
+            if not isinstance(layer, ShardedLayer):
+                layer.reset()
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1):
+            if len(run) > 0:
+                self._compute(model, input_ids, attention_mask, int(run[0]), int(run[-1]) + 1)
+        for layer in sharded:
+            layer.length = length - 1
+        self._lost[:] = False
+        return input_ids[:, :length]
+
+    def _move(self, members: list[int]) -> None:
+        """Deals tokens of lost ranks to those that are left, the one with the fewest first, by blocks."""
+        renamed = np.full(max(max(members), int(self._owners.max())) + 1, -1)
+        renamed[members] = range(len(members))
+        owners, old = renamed[self._owners], self._mine
+        have = np.bincount(owners[owners >= 0], minlength=len(members))
+        for first in range(0, self.max_length, self.block):
+            if owners[first] < 0:
+                owner = int(have.argmin())
+                owners[first : first + self.block] = owner
+                have[owner] += self.block
+        self._deal(owners)
+        # Any blocks of the longest sequence are a pattern whose period is that sequence.
+        blocks = owners[:: self.block]
+        self._key_start = 0
+        self._positions = {
+            "key_block": self.block,
+            "key_stride": len(blocks) * self.block,
+            "key_pattern": np.flatnonzero(blocks == self.comm.rank).tolist() or None,
+        }
+        places = torch.from_numpy(self._before[old.numpy()])
+        for layer in self._sharded():
+            if layer.is_initialized:
+                layer.move(torch.arange(len(old)), places)
+
+    def _compute(self, model: Any, input_ids: torch.Tensor, mask: torch.Tensor | None, first: int, end: int) -> None:
+        """Computes the keys of tokens [first, end). Those before them are there."""
+        for layer in self._sharded():
+            layer.length = first
+        words: dict[str, Any] = {"logits_to_keep": 1, "use_cache": True}
+        if mask is not None:
+            mask = torch.nn.functional.pad(mask, (0, max(0, end - mask.shape[1])), value=1)[:, :end]
+            words["position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, first:]
+            words["attention_mask"] = mask
+        # The name of this keyword changed with transformers 5.24.
+        words["cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"] = self
+        with torch.no_grad():
+            model(input_ids=input_ids[:, first:end], **words)
+        self._lost[first:end] = False
+
+
+AttentionInterface.register("banyan", attention)
+AttentionMaskInterface.register("banyan", mask)
