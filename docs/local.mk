@@ -7,7 +7,6 @@ nobase_dist_doc_DATA += \
   %D%/design.md \
   %D%/devices-predicted.md \
   %D%/energy.md \
-  %D%/fuzzing.md \
   %D%/gpu-results/README.md \
   %D%/integration.md \
   %D%/migration.md \
