@@ -18,7 +18,7 @@
 #include "attention_loop.h"
 
 enum { LINE_BYTES = 64 };
-enum { SUM_HEADS = VEC_LANES / ATTENTION_QUAD }; /* whose scores of a quad fill a vector */
+enum { SUM_HEADS = VEC_LANES / ATTENTION_QUAD }; /* heads whose scores of a quad fill a vector */
 
 static inline double attention_factor(banyan_dtype form) { return form == BANYAN_E4M3 ? 0x1p-8 : 1; }
 

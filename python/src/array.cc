@@ -181,7 +181,7 @@ void array::open_torch(nb::handle object, void *stream) {
   nb::object capsule = nb::steal(PyObject_CallFunctionObjArgs(known.torch_to_dlpack, object.ptr(), nullptr));
   if (!capsule.is_valid()) refuse(name, "torch does not give the tensor's memory");
   open_capsule(capsule);
-  if (device.type == DL_CUDA) open_dlpack(object, stream); // which orders the streams
+  if (device.type == DL_CUDA) open_dlpack(object, stream); // orders the streams
 }
 
 void array::open_dlpack(nb::handle object, void *stream) {

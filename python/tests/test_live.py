@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that live, numbers of tokens that differ from run to run, presets of kernels, eight-bit floats."""
+"""Valid rows, numbers of tokens that differ from run to run, presets of kernels, eight-bit floats."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def run(body, ranks=2):
 
 
 def live_partials(rank, live):
-    """Partials whose rows that do not live are NaN: reading one would be seen."""
+    """Partials whose masked rows are NaN: reading one would be seen."""
     o, lse = partials(rank, SHAPE, empty=False)
     o[~live], lse[~live] = np.nan, np.nan
     return o, lse

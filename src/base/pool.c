@@ -37,7 +37,7 @@ struct bny_pool {
   atomic_flag busy;
   pthread_mutex_t lock;
   pthread_cond_t wake;
-  uint64_t process; /* that made it */
+  uint64_t process; /* the process that made it */
   int32_t threads;  /* with the caller */
   int32_t started;  /* number of threads started, up to threads - 1 */
   void *memory;

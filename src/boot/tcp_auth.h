@@ -24,7 +24,7 @@ enum {
   BNY_BOOT_MAC_BYTES = 32,
   BNY_BOOT_HASH_BYTES = 32,
   BNY_BOOT_ADDRESS_BYTES = 96, /* text of an address */
-  BNY_BOOT_LISTEN_BYTES = 56,  /* that of a listener, which has no long name */
+  BNY_BOOT_LISTEN_BYTES = 56,  /* a listener's name, which is short */
   BNY_BOOT_JOB_BYTES = 32,
   BNY_BOOT_REASON_BYTES = 212
 };

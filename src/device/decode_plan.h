@@ -19,7 +19,7 @@ extern "C" {
 /* The facts of a device that matter here: fields of bny_device_facts. */
 typedef struct bny_decode_machine {
   int32_t compute;          /* 90 is 9.0 */
-  int32_t sm_count;         /* that a launch may use */
+  int32_t sm_count;         /* SMs that a launch may use */
   int32_t shared_bytes_max; /* limit for a block */
   bool clusters;
 } bny_decode_machine;

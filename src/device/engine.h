@@ -87,7 +87,7 @@ typedef struct bny_engine {
   bny_arenas *arenas;
   bny_device_module *module;
   void *image;        /* owned; NULL: that of the build */
-  int32_t sms_all;    /* that launches of all ranks of the device may use */
+  int32_t sms_all;    /* SMs that launches of all ranks of the device may use */
   int32_t sms;        /* and those of this one */
   int32_t blocks_max; /* limit for a combine; 0: what suits the device */
   bny_device_words words;

@@ -28,7 +28,7 @@ typedef struct draft {
   int32_t protocol;
   bny_unit_shape shape;
   bny_plan *plan;      /* the rank's plan; owned */
-  inbox_place *places; /* that it sends to or receives in; owned */
+  inbox_place *places; /* where it sends to or receives; owned */
   size_t nplaces, places_room;
   uint64_t inbox_bytes, signals, proxy_words; /* the needs of the rank that needs most */
   const size_t *piece_offsets;                /* see bny_device_settings */

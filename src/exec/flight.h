@@ -18,7 +18,7 @@ enum { BNY_FLIGHT_ENTRIES = 256 };
 /* The description of a run, made once when its plan is bound. */
 typedef struct bny_flight_note {
   const char *collective, *algorithm; /* static */
-  uint64_t bytes;                     /* that this rank contributes */
+  uint64_t bytes;                     /* contributed by this rank */
 } bny_flight_note;
 
 typedef struct bny_flight_entry {

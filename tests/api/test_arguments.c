@@ -258,7 +258,7 @@ static void start_twice(world_rank *self) {
 
 TEST(second_start) { WORLD_RUN(start_twice, .nranks = 2); }
 
-/* The wrong call of one rank is sent nowhere: its peers are told, and all go on together. */
+/* The wrong call of one rank is sent nowhere: its peers get the error, and all go on together. */
 static void err_alone(world_rank *self) {
   banyan_combine_desc desc;
   banyan_partial in, out;

@@ -17,7 +17,7 @@ typedef struct share {
   uint16_t *whole, *mine, *gathered;
   int32_t counts[WORLD_RANKS_MAX];
   banyan_heads_desc gather;
-  banyan_attention_desc desc; /* that gathers */
+  banyan_attention_desc desc; /* with `gather` set */
   banyan_combine_desc combine;
 } share;
 

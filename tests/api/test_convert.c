@@ -427,7 +427,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   if (huge) slack += 1.1 * (unit_of(out->stats_dtype) + 0x1p-24) * fabs(weight);
   if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight))
     got = weight; /* base e reaches further: all beyond is one
-                                                                      * number */
+                   * number */
   EXPECT_MSG(says || fabs(got - weight) <= slack,
              "%s: m %a, d %a to dtypes %d %d, kinds %d %d, base %d: weight %.9g became %.9g, off by %.3g, slack %.3g",
              kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->values_dtype, (int)out->stats_kind,
@@ -602,7 +602,7 @@ TEST(values_are_not_judged) {
       ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &in, 0, 0, (bny_wire)wire, &view), -1);
       bny_kernels_table[t]->merge_finish(&box, (bny_wire)wire, 1, &view, false, &out, 0, 0);
       for (int e = 0; e < 20; e += 5) {
-        if (wire == BNY_WIRE_E4M3) /* which has no infinities */
+        if (wire == BNY_WIRE_E4M3) /* it has no infinities */
           EXPECT(isnan(result[e]) && isnan(result[e + 1]) && isnan(result[e + 2]));
         else
           EXPECT(isnan(result[e]) && result[e + 1] == INFINITY && result[e + 2] == -INFINITY);

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Runs of some of the tokens that an operation was made for, in which some rows live: by lengths, starts and masks that
- * change from run to run, against a merge in double precision. Rows that do not live hold what kernels leave there. */
+/* SPDX-License-Identifier: Apache-2.0 Runs of some of the tokens that an operation was made for, in which some rows are
+ * valid: by lengths, starts and masks that change from run to run, against a merge in double precision. Masked rows
+ * hold what kernels leave there. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { RANKS_MAX = 9, TOKENS_MAX = 48, RUNS = 6, PROBLEMS = 10 };
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
-/* Says which rows of one run live. Starts and tokens are those of all ranks. */
+/* The valid rows of one run. Starts and tokens are those of all ranks. */
 typedef struct liveness {
   int32_t tokens, batch;
   bool has_starts, has_lengths, has_mask;

@@ -15,7 +15,7 @@
 
 enum { MOST = 512, HEADS = 2, VALUE_DIM = 4, ROW = HEADS * VALUE_DIM };
 
-/* Rank r gives lse 0 and values seed + r + token % 50 for rows that live: their mean over ranks is exact in f32. */
+/* Rank r gives lse 0 and values seed + r + token % 50 for valid rows: their mean over ranks is exact in f32. */
 typedef struct memory {
   float in[MOST * ROW], in_lse[MOST * HEADS], out[MOST * ROW], out_lse[MOST * HEADS];
 } memory;
@@ -108,7 +108,7 @@ TEST_LOOP(bytes_are_those_of_the_tokens, 5) {
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 typedef struct invalid {
-  const char *text; /* that the error must have */
+  const char *text; /* part of the error */
   int32_t tokens, batch, lengths[4], starts[5];
   bool has_starts;
 } invalid;
@@ -263,7 +263,7 @@ TEST_LOOP(other_numbers_are_remembered, 2) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Each token has a page for its values and one for its statistics. Those that do not live cannot be read. */
+/* Each token has a page for its values and one for its statistics. Those of masked rows cannot be read. */
 static void read_no_dead_rows(world_rank *self) {
   enum { TOKENS = 24, LIVE = 19 };
   size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 2 * TOKENS * page;
@@ -272,7 +272,8 @@ static void read_no_dead_rows(world_rank *self) {
   banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16};
   int32_t starts[LIVE + 1], lengths[LIVE], tokens = LIVE + 2;
   for (int32_t i = 0; i <= LIVE; i++) starts[i] = i;
-  for (int32_t i = 0; i < LIVE; i++) lengths[i] = i % 3 == self->rank % 3 ? 0 : 1; /* each token lives on some rank */
+  for (int32_t i = 0; i < LIVE; i++)
+    lengths[i] = i % 3 == self->rank % 3 ? 0 : 1; /* each token is valid on some rank */
   for (int32_t t = 0; t < TOKENS; t++) {
     float *values = (float *)(void *)(pages + 2 * t * (int64_t)page), *stats = (float *)(void *)((char *)values + page);
     for (int i = 0; i < ROW; i++) values[i] = (float)(t + 1);

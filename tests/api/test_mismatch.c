@@ -20,7 +20,7 @@ typedef struct call {
 } call;
 
 typedef struct pair {
-  const char *field; /* that the text must name */
+  const char *field; /* the text must name it */
   call usual, odd;
 } pair;
 
@@ -127,7 +127,7 @@ static void disagree(world_rank *self) {
   good = good && world_meet(self);
   double since = world_now_s();
   banyan_status status = BANYAN_OK;
-  /* A rank that waits for none in its own call is told in a later one that waits. */
+  /* A rank that waits for nobody in its own call gets the error in a later one that waits. */
   for (int i = 0; i < 4 && good && status == BANYAN_OK; i++)
     status = make_call(self, odd ? &pair->odd : &pair->usual, buffers, scenario->history == INIT_AND_RUN && !odd);
   if (good && status == BANYAN_OK) status = banyan_barrier(self->comm);
@@ -150,7 +150,7 @@ static void check(const scenario *scenario, int32_t nranks) {
     ck_assert_msg(!strstr(text, "than rank") || !strstr(text, " here"), "rank %d: %s", r, text);
     ck_assert_msg(scenario->culprit[r] >= 0 && scenario->culprit[r] < nranks, "rank %d blames %d", r,
                   scenario->culprit[r]);
-    ck_assert_msg(scenario->seconds[r] < 2, "field %s: rank %d was told after %.3f s", scenario->pair->field, r,
+    ck_assert_msg(scenario->seconds[r] < 2, "field %s: rank %d got the error after %.3f s", scenario->pair->field, r,
                   scenario->seconds[r]);
   }
   /* Two ranks know exactly: the odd one and whoever it is compared with. */
@@ -158,7 +158,7 @@ static void check(const scenario *scenario, int32_t nranks) {
   for (int32_t r = 0; r < nranks; r++) named = named || strstr(scenario->text[r], scenario->pair->field);
   const char *text = scenario->text[scenario->odd_rank];
   bool phases = scenario->history == ODD_IS_NEW || scenario->history == INIT_AND_RUN;
-  /* Where both waited for nobody, they were told in a later call, that they had differed before. */
+  /* Where both waited for nobody, they learn in a later call that they had differed before. */
   bool one_sided = scenario->history == REPEATED_CALLS &&
                    (strcmp(scenario->pair->field, "root") == 0 || strcmp(scenario->pair->field, "distance") == 0);
   ck_assert_msg(named || one_sided || (phases && strstr(text, "phase")), "history %d, %d ranks: nobody names %s: %s",

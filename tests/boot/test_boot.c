@@ -127,7 +127,7 @@ TEST(names_a_rank_with_another_size) {
   fill_member(group, &members[0], 0, 8, 10);
   fill_member(group, &members[1], 1, 16, 10);
   run_members(members, 2);
-  for (int i = 0; i < 2; i++) { /* which of the two is said to differ depends on who came first */
+  for (int i = 0; i < 2; i++) { /* the first of the two decides which is said to differ */
     ck_assert_int_eq(members[i].result, BANYAN_ERR_BOOTSTRAP);
     ck_assert_msg(strstr(members[i].text, "16") && strstr(members[i].text, "rank 1"), "%s", members[i].text);
   }

@@ -20,7 +20,7 @@
 typedef struct sleepy_peer {
   int fd;
   double sleep_ms;
-  size_t bytes;       /* that it has read */
+  size_t bytes;       /* bytes that it has read */
   char tail[2 << 10]; /* the end of them */
 } sleepy_peer;
 

@@ -40,7 +40,7 @@ enum { RANKS_OF_THE_LARGE_TEST = 2000 };
 /* The data that the ranks of a test share. */
 struct world {
   int32_t nranks, ranks_per_node, fanout;
-  int32_t nprocesses; /* that are started: ranks 0.., then as `extra` says */
+  int32_t nprocesses; /* started processes: ranks 0.., then as `extra` says */
   size_t bytes;
   int rounds;
   double timeout_s;
@@ -235,7 +235,7 @@ static double spare_s(const struct world *world, const struct process *processes
   return most + ALWAYS_SPARE_MS * 1e-3;
 }
 
-/* Rank 0 tells the reason a tenth of the deadline before it: too late for some if it was kept from running for
+/* Rank 0 sends the reason a tenth of the deadline before it: too late for some if it was kept from running for
  * longer. */
 static bool says(const struct process *process, const char *text, double spare_s) {
   bool may_be_late = spare_s - ALWAYS_SPARE_MS * 1e-3 > process->world->timeout_s / 10;

@@ -305,7 +305,7 @@ TEST(a_wrong_setting_is_told_to_all) {
   }
 }
 
-/* Processes have an environment each: the others are told at once, not at their deadline. */
+/* Processes have an environment each: the others learn it at once, not at their deadline. */
 static void create_with_one_wrong(world_rank *self) {
   const char *name = self->argument;
   if (self->rank == 1) setenv(name, "a name that is longer than any name of this kind need be by far", 1);

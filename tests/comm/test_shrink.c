@@ -20,7 +20,7 @@ typedef enum deed { DIE, STOP, ABORT, LEAVE, LATE } deed;
 typedef struct scenario {
   deed deed;
   uint32_t culprits; /* a bit for each rank that does the deed */
-  uint32_t later;    /* that die in the middle of shrinking */
+  uint32_t later;    /* ranks that die in the middle of shrinking */
   double later_ms;
   int shrunk[WORLD_RANKS_MAX];
 } scenario;

@@ -220,7 +220,7 @@ TEST(nodes_share_by_fabric) {
 }
 
 /* Processes that see their own device alone: links are NVLink where memory goes by fabric handles or all have
- * multicast, and where nothing tells so they are not. */
+ * multicast, and where nothing shows it they are not. */
 TEST(links_of_devices_that_are_not_seen) {
   static const struct {
     const char *words, *odd_words;

@@ -424,7 +424,7 @@ START_TEST(shared_multiprocessors) {
 }
 END_TEST
 
-/* One rank's memory is none that its kernel takes: all ranks are told, and can go on. */
+/* One rank's memory is none that its kernel takes: all ranks get the error, and can go on. */
 static void refuse_one(world_rank *self) {
   attention_task *task = self->argument;
   attention_set *set = &task->sets[0];

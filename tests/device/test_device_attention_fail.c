@@ -6,7 +6,7 @@
 #include "tests/device/device_attention.h"
 #include "tests/support/suite.h"
 
-/* Rank 1 has done something wrong: it is told what, all others who. */
+/* Rank 1 has done something wrong: its error says what, that of the others says who. */
 static void check_wrong(world_rank *self) {
   const attention_task *task = self->argument;
   banyan_status status = banyan_comm_status(self->comm);

@@ -222,7 +222,7 @@ static void capture_and_replay(world_rank *self) {
   if (!device_world_make_own(self, self->rank, &own)) return;
   world_ok(self, banyan_comm_set_stream(self->comm, own.stream), "set stream");
   for (int32_t i = 0; i < task->nmoves; i++) world_ok(self, init(self, &task->moves[i], &ops[i]), "init");
-  world_ok(self, banyan_comm_set_stream(self->comm, NULL), "set stream"); /* which is nothing to them */
+  world_ok(self, banyan_comm_set_stream(self->comm, NULL), "set stream"); /* they have no stream */
   FAKE_CUDA(fake_cuda_capture)(own.stream, true);
   for (int32_t i = 0; i < task->nmoves; i++) {
     int done = 0;

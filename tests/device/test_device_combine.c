@@ -420,7 +420,7 @@ TEST(devices_that_are_not_there) {
   free_task(task);
 }
 
-/* One rank lacks what the others have: all are told. */
+/* One rank lacks what the others have: all get the error. */
 static void lack_an_image(world_rank *self) {
   const task *task = self->argument;
   banyan_status status = create(self, task, self->rank == 1 ? "cuda:9" : "cuda:0");
@@ -484,8 +484,8 @@ TEST_LOOP(deadlines_of_devices_are_longer, 7) {
   device_world_end();
 }
 
-/* By the deadline of calls rank 0 would give up on rank 1 at once; by that of first calls it waits for it, and in the
- * end in vain. */
+/* By the deadline of calls rank 0 would give up on rank 1 at once; by that of first calls it waits, but rank 1
+ * never comes. */
 static void come_late(world_rank *self) {
   banyan_comm_config config = {
       .size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .device = self->rank ? "cuda:1" : "cuda:0"};

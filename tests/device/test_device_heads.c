@@ -104,7 +104,7 @@ static void gather(world_rank *self) {
 }
 
 static void perform(int32_t nranks, uint64_t salt) {
-  setenv("BANYAN_ARENA_KIB", "1024", 0); /* which takes less time to clear */
+  setenv("BANYAN_ARENA_KIB", "1024", 0); /* a small one takes less time to clear */
   device_world_begin(nranks, "");
   world_run(&(world_setup){.nranks = nranks, .bare = true, .argument = &salt}, gather);
   device_world_end();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs on devices whose number of tokens and whose live rows are read by kernels: operations, blocking calls of a
+ * Runs on devices whose number of tokens and whose valid rows are read by kernels: operations, blocking calls of a
  * class, and a captured graph that serves every batch up to its capacity. Over the fake driver, with emulated
  * devices. */
 #include <check.h>
@@ -17,7 +17,7 @@ int main(void) {
 }
 #else
 
-/* Rank r gives lse 0 and values r + token where a row lives; its kernels left NaN elsewhere. */
+/* Rank r gives lse 0 and values r + token where a row is valid; its kernels left NaN elsewhere. */
 typedef struct memory {
   float in[MOST * ROW], in_lse[MOST * HEADS], out[MOST * ROW], out_lse[MOST * HEADS];
   int32_t tokens, starts[MOST + 1], lengths[MOST];
@@ -180,7 +180,7 @@ static void disagree(world_rank *self) {
   free(memory);
 }
 
-/* Rank 1 has starts that decrease, or pass the tokens of the run. Nobody waits for it in vain. Every second time its
+/* Rank 1 has starts that decrease, or pass the tokens of the run. Nobody waits for it. Every second time its
  * statistics are NaN as well: the starts are named all the same, because they may be why such a row is read. */
 static void start_wrongly(world_rank *self) {
   const problem *problem = self->argument;
@@ -192,7 +192,7 @@ static void start_wrongly(world_rank *self) {
   if (!join(self, problem)) return;
   describe(problem, memory, HEADS, &in, &out, &live, &desc);
   fill(memory, self->rank, 8, 0);
-  memset(memory->in, 0, sizeof memory->in); /* starts that decrease let any rows live */
+  memset(memory->in, 0, sizeof memory->in); /* with starts that decrease any row may be valid */
   memset(memory->in_lse, 0, sizeof memory->in_lse);
   for (int32_t i = 0; self->rank == 1 && problem->has_nan && i < MOST * HEADS; i++) memory->in_lse[i] = NAN;
   if (self->rank == 1) memory->starts[problem->keeps ? 3 : 6] = problem->keeps ? 1 : 9;

@@ -395,7 +395,7 @@ TEST(ways_are_chosen) {
       setenv("BANYAN_DEVICE_NODES", cases[i].way, 1);
     else
       unsetenv("BANYAN_DEVICE_NODES");
-    setenv("BANYAN_LOG", "error", 1); /* that fabric fails is warned of */
+    setenv("BANYAN_LOG", "error", 1); /* leaves out the warning that fabric fails */
     combine_task *of = combine_task_new(3, 42);
     combine_group group = combine_group_make(of, 1, 4, 16);
     combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);

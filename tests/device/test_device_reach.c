@@ -132,7 +132,7 @@ static void try_all(world_rank *self) {
   if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
   check_combines(self, memories, *(bool *)self->argument);
   check_others(self, memories);
-  world_ok(self, banyan_comm_status(self->comm), "status"); /* which is as good as before */
+  world_ok(self, banyan_comm_status(self->comm), "status"); /* it is as before */
   free_memories(memories);
   free(memories);
 }

@@ -39,7 +39,7 @@ static void refuse_within(world_rank *self) {
   world_ok(self, banyan_comm_status(self->comm), "the communicator");
 }
 
-/* Arguments that banyan_device_combine_init() itself refuses are told to peers, and the communicator remains usable. */
+/* Peers learn of arguments that banyan_device_combine_init() itself rejects, and the communicator remains usable. */
 TEST_LOOP(combines_within_a_kernel, DEVICE_TESTS(1)) {
   device_world_begin(3, "");
   WORLD_RUN(refuse_within, .nranks = 3, .bare = true);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines within a kernel of a user's that read the number of tokens, and which rows live, when they run. A graph is
+ * Combines within a kernel of a user's that read the number of tokens and the valid rows when they run. A graph is
  * captured once and replayed with changing numbers. It has the bits of a combine that is launched, and nothing else is
  * written. Over the fake driver, with emulated devices. */
 #include <check.h>
@@ -227,7 +227,7 @@ TEST_LOOP(other_numbers_are_a_mismatch, 8) {
   run(&problem, disagree);
 }
 
-/* Rank 1 has starts that decrease, or pass the run's tokens. Nobody waits for it in vain. */
+/* Rank 1 has starts that decrease, or pass the run's tokens. Nobody waits for it. */
 static void start_wrongly(world_rank *self) {
   rig rig = {NULL};
   bool good = make(self, &rig);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs of emulated devices in which not all rows live: what ranks say, and what a plan of all rows would see. */
+ * Runs of emulated devices in which some rows are masked: what ranks say, and what a plan of all rows would see. */
 #ifndef BNY_TESTS_EMULATE_CUDA_LIVE_UTIL_HH
 #define BNY_TESTS_EMULATE_CUDA_LIVE_UTIL_HH
 
@@ -17,7 +17,7 @@ extern "C" {
 #include "tests/support/sheet_element.h"
 }
 
-/* The arrays that say which rows of a rank live, in memory of a device. */
+/* The arrays that select the valid rows of a rank, in memory of a device. */
 struct liveness {
   std::vector<int32_t> tokens, lengths, starts;
   std::vector<uint8_t> mask;
@@ -25,9 +25,9 @@ struct liveness {
 
 /* One run. */
 struct live_rows {
-  bny_device_live live; /* without pointers; most 0: all rows live */
+  bny_device_live live; /* without pointers; most 0: all rows are valid */
   std::vector<liveness> said;
-  std::vector<sheet> seen;       /* inputs as the plan sees them: what does not live is empty */
+  std::vector<sheet> seen;       /* inputs as the plan sees them: masked rows are empty */
   std::vector<int32_t> token_of; /* token of the run for each token of the plan; -1: none */
   void *merged;                  /* merge of the visible parts */
 };
@@ -53,7 +53,7 @@ inline bool lives(const liveness &of, int32_t token) {
   return false;
 }
 
-/* Some rows live on each rank. Of `most` tokens a run has `count`. Lengths that are negative count as 0. */
+/* Some rows are valid on each rank. Of `most` tokens a run has `count`. Lengths that are negative count as 0. */
 inline std::vector<liveness> liveness_of(world_random *random, int32_t nranks, int32_t count, int32_t batch) {
   std::vector<liveness> all(static_cast<size_t>(nranks));
   std::vector<int32_t> starts;
@@ -85,7 +85,7 @@ inline std::vector<int32_t> tokens_of(const bny_request &request, int32_t count)
   return found;
 }
 
-/* Rows that do not live become what kernels leave there. */
+/* Masked rows become what kernels leave there. */
 inline void poison(const sheet &in, int32_t token) {
   for (int32_t h = 0; h < in.heads; h++) {
     for (int32_t i = 0; i < in.value_dim; i++) store_value(&in, token, h, i, static_cast<double>(NAN));
@@ -94,7 +94,7 @@ inline void poison(const sheet &in, int32_t token) {
   }
 }
 
-/* Draws a run. Rows of the inputs that do not live become what kernels leave there. */
+/* Draws a run. Masked rows of the inputs become what kernels leave there. */
 inline live_rows live_rows_of(sheet_pool *pool, world_random *random, const bny_request &request,
                               const std::vector<sheet> &inputs) {
   live_rows made = {};

@@ -125,7 +125,7 @@ struct launch_state {
 struct bny_emulator {
   bny_emulator_config config;
   uint64_t random;
-  uint32_t lines; /* that had a number */
+  uint32_t lines; /* lines that had a number */
   uint64_t steps = 0;
   std::vector<std::unique_ptr<launch_state>> launches;
   std::map<uint32_t, uint32_t> resident;

@@ -199,7 +199,7 @@ static bool has_settled() {
   return true;
 }
 
-/* Kernels that wait in vain take time of the processor. On a busy machine other kernels may just take long. */
+/* Kernels that wait without success take processor time. On a busy machine other kernels may just take long. */
 void fake_queue_settle(void) {
   machine &self = all();
   std::lock_guard<std::mutex> context(self.context);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * banyan_device.cuh in a user's kernel, emulated. An epilogue pushes rows, and the last blocks merge them, with more
- * blocks than run at once. The bits are those of a separate combine, also where not all rows live. */
+ * blocks than run at once. The bits are those of a separate combine, also where some rows are masked. */
 #include <check.h>
 
 #include <cinttypes>

@@ -63,7 +63,7 @@ static void note(world_rank *self, scenario *scenario, banyan_status status) {
   verdict->told = 1;
 }
 
-/* Everyone but the culprit goes on calling until told. */
+/* Everyone but the culprit goes on calling until `told` is set. */
 static void go_on(world_rank *self, scenario *scenario, banyan_op *op) {
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) {
@@ -105,7 +105,7 @@ static void play(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* Ends what was stopped, once all others have been told. */
+/* Ends what was stopped, once all others have the error. */
 static void end_stopped(world *world, const pid_t *pids, void *argument) {
   (void)world;
   const scenario *scenario = argument;
@@ -122,7 +122,7 @@ static void check_verdicts(const scenario *scenario, int32_t nranks, banyan_stat
   for (int32_t r = 0; r < nranks; r++) {
     const verdict *told = &scenario->verdicts[r];
     if (r == scenario->culprit) continue;
-    ck_assert_msg(told->told, "%d ranks, algorithm %s: rank %d was told nothing", nranks, scenario->algorithm, r);
+    ck_assert_msg(told->told, "%d ranks, algorithm %s: rank %d got no error", nranks, scenario->algorithm, r);
     ck_assert_msg(told->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks,
                   scenario->algorithm, r, banyan_status_string((banyan_status)told->status), told->text);
     ck_assert_msg(told->known == told->status && told->repeated == told->status, "rank %d later got %d and %d, not %d",
@@ -133,7 +133,7 @@ static void check_verdicts(const scenario *scenario, int32_t nranks, banyan_stat
                   "%d ranks, algorithm %s: rank %d blames rank %d, not %d: %s", nranks, scenario->algorithm, r,
                   told->culprit, scenario->culprit, told->text);
     ck_assert_msg(told->seconds >= at_least_s && told->seconds <= at_most_s,
-                  "%d ranks, algorithm %s: rank %d was told after %.3f s, not %g to %g: %s", nranks,
+                  "%d ranks, algorithm %s: rank %d got the error after %.3f s, not %g to %g: %s", nranks,
                   scenario->algorithm, r, told->seconds, at_least_s, at_most_s, told->text);
   }
 }
@@ -265,7 +265,7 @@ static void connect_and_die(world_rank *self) {
   if (self->rank == scenario->culprit) world_sleep_ms(60000); /* it dies meanwhile */
 }
 
-/* No rank blames the other one that lives. */
+/* No rank blames the other one that is alive. */
 TEST_LOOP(death_while_connecting, 9) {
   scenario *scenario = world_share(sizeof *scenario);
   world_random random = {world_seed() + (uint64_t)_i};
@@ -437,7 +437,7 @@ TEST_LOOP(abort_from_another_thread, 6) {
     ck_assert_msg(told->status == BANYAN_ERR_ABORTED && told->repeated == BANYAN_ERR_ABORTED && told->culprit == 0,
                   "rank %d of %d: %d, then %d, blames %d: %s", r, nranks, told->status, told->repeated, told->culprit,
                   told->text);
-    ck_assert_msg(told->seconds < slack(0.5), "rank %d was told after %.3f s", r, told->seconds);
+    ck_assert_msg(told->seconds < slack(0.5), "rank %d got the error after %.3f s", r, told->seconds);
     if (r == 0) ck_assert_msg(strstr(told->text, "the operator said so"), "%s", told->text);
   }
   world_unshare(scenario, sizeof *scenario);

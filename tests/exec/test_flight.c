@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The flight recorder: an error says in which operation and at which step this rank is and whom it waits for, and the
- * operations before it are told. */
+ * The flight recorder: an error says in which operation and at which step this rank is and whom it waits for, and lists
+ * the operations before it. */
 #include <check.h>
 #include <inttypes.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A call that one rank refuses: its peers are told at once, with the text. Where ranks compare their calls the
+ * A call that one rank rejects: its peers get the text at once. Where ranks compare their calls the
  * communicator remains usable on all ranks; in a run of a known shape it ends. */
 #include <check.h>
 #include <stdio.h>

@@ -46,7 +46,7 @@ typedef struct memory {
 } memory;
 
 static int32_t origin;    /* number of this process among all ranks */
-static uint64_t bytes_in; /* that this rank has put into operations */
+static uint64_t bytes_in; /* passed to operations by this rank */
 static char wrong[256];   /* the first result that was not right */
 
 /* ---- numbers that all ranks can tell of each other --------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that measure what predictions assume of a device. Each does one thing as often as it is told, and the host
+ * Kernels that measure what predictions assume of a device. Each does one thing a given number of times, and the host
  * times the launch: two launches of different counts give the cost of one. No wait is without an end. */
 #ifndef BNY_TESTS_CALIBRATE_CUH
 #define BNY_TESTS_CALIBRATE_CUH

@@ -16,7 +16,7 @@ enum {
 typedef struct calibrate_pair {
   uint64_t *to[2], *from[2];
   unsigned char *payload[2];
-  uint32_t *counts; /* [3]: waits in vain, differences, changes seen */
+  uint32_t *counts; /* [3]: waits without success, differences, changes seen */
   uint32_t rounds;
   uint32_t role;   /* role of CTA 0; the next has the next one */
   uint32_t is_sys; /* scope sys, else gpu */

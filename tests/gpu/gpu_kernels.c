@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A tiny combine or decode by each kernel, for compute-sanitizer: `gpu_kernels [--large]`, one line for each. Decodes
  * are those of one rank. Combines are those of two, and of nine for the kernels of more than eight ranks, whose kernels
- * wait for each other; tools that run one kernel after another are told by their deadline, which is said and is no
+ * wait for each other; tools that run one kernel after another end at the deadline, which is reported and is no
  * failure. --large: also combines that go by signals, of 4 MiB and more. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -33,7 +33,7 @@ def end(process):
 
 def watch(command, seconds, environment, poll=None):
     """Exit status, stdout, stderr; a program that takes too long is ended and has the status None. `poll` is called now and then
-    meanwhile. If this program is told to end, the other one is ended first."""
+    meanwhile. If this program is to end, the other one is ended first."""
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    env=dict(os.environ, **environment), encoding="utf-8", errors="replace",

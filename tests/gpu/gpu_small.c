@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The smallest program: combines of one rank, and of two, by every algorithm. Where kernels run one after another,
- * ranks that wait for each other do so in vain, which is said and is no failure. --hold: see hold(). */
+ * ranks that wait for each other time out, which is reported and is no failure. --hold: see hold(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

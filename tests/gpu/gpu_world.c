@@ -97,7 +97,7 @@ bool gpu_finish(gpu_rank *self) {
   return gpu_ok(self, gpu_wait(self->device, self->stream, FINISH_S, &error), &error);
 }
 
-/* On a GPU kernels of threads meet in microseconds: who waits for seconds does so in vain, and time is short there.
+/* On a GPU kernels of threads meet in microseconds: whoever waits for seconds waits for nothing, and time is short.
  * Those of processes take turns. */
 static int64_t timeout_of(const gpu_rank *self, const gpu_setup *setup) {
   if (setup->timeout_ns) return setup->timeout_ns;

@@ -19,7 +19,7 @@ enum { RANKS_MAX = 8, TOKENS = 2, HEADS = 5, VALUE_DIM = 64, ROWS = TOKENS * HEA
 
 typedef struct task {
   bny_memory_kind kind;  /* the best that is left */
-  int32_t victim, owner; /* whose mapping of whose arena is broken; -1: none */
+  int32_t victim, owner; /* the victim's mapping of the owner's arena is broken; -1: none */
   const char *fallback;  /* BANYAN_DEVICE_FALLBACK */
   int32_t *found;        /* the kind that came of it, or -1; shared */
 } task;

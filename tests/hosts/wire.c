@@ -44,7 +44,7 @@ struct frame {
 
 struct port {
   int fd;
-  uint8_t mac[6]; /* that frames came from last */
+  uint8_t mac[6]; /* source of the last frames */
   int64_t sends_until_ns, receives_until_ns;
   struct frame *first, **last; /* on their way to this port */
   size_t queued_bytes;

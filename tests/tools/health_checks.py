@@ -430,7 +430,7 @@ class Health(unittest.TestCase):
                 found = {f["id"]: f for f in result["findings"]}
                 self.assertIn(expected, found, result["findings"])
                 self.assertEqual(status, 3 if any(f["severity"] == "fault" for f in found.values()) else 1)
-                self.assertLessEqual(len(result["findings"]), 3, "it is told once")
+                self.assertLessEqual(len(result["findings"]), 3, "it is reported once")
                 self.assertIn("; ", found[expected]["text"], "it says what to do")
                 muted, rest = self.check(text, "--mute", ",".join(found))
                 self.assertEqual((muted, rest["findings"]), (0, []))

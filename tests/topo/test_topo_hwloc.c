@@ -33,7 +33,7 @@ TEST(hwloc_v1) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
 }
 
-/* A link that its ends have with different values, or one end alone, and a device that cannot be told, are noted. */
+/* A link that its ends have with different values, or one end alone, and an unidentifiable device, are noted. */
 TEST(nothing_in_silence) {
   static const struct {
     const char *from, *to;

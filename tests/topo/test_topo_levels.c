@@ -280,7 +280,7 @@ static bny_topo_link *port_link(bny_topo *topo, int32_t which) {
 TEST(ports_down) {
   bny_topo *topo = load("host numa bridge pci:2 gpu:2 nic@400g");
   ck_assert_int_eq(nth(topo, BNY_TOPO_PORT, 1) >= 0, 1);
-  port_link(topo, 1)->gbytes_per_s = 0; /* that of the second switch, and of GPUs 2 and 3 */
+  port_link(topo, 1)->gbytes_per_s = 0; /* the link of the second switch, and of GPUs 2 and 3 */
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert(
       has_finding(levels, BNY_TOPO_FAULT,
@@ -298,7 +298,7 @@ TEST(ports_down) {
   ck_assert(has_finding(levels, BNY_TOPO_FAULT, "NIC1 port 1: it is down: GPU2"));
 }
 
-/* Another as near takes the place of a NIC that is down; a port beside one that is up is only told. */
+/* Another as near takes the place of a NIC that is down; a port beside one that is up is only reported. */
 TEST(ports_spared) {
   bny_topo *topo = load("host numa bridge pci gpu nic:2@2x200g");
   port_link(topo, 0)->gbytes_per_s = port_link(topo, 1)->gbytes_per_s = 0;
@@ -324,7 +324,7 @@ TEST(fewer_nvlinks) {
   }
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert(has_finding(levels, BNY_TOPO_FAULT, "host1 GPU1: 12 of 18 NVLinks, so the whole domain runs at that pace"));
-  ck_assert_int_eq(levels->nfindings, 1); /* that its links are slow in sum is not told again */
+  ck_assert_int_eq(levels->nfindings, 1); /* a slow sum of its links is not reported again */
   const bny_topo_level *domain = bny_topo_level_of(levels, BNY_TOPO_LEVEL_DOMAIN);
   ck_assert_double_eq_tol(domain->groups[0].gbytes_per_s, 12 * 40.1, 1e-9);
   ck_assert(!domain->groups[0].uniform);
@@ -407,7 +407,7 @@ TEST(flat_only_if_hidden) {
   }
 }
 
-/* A speed that no NIC has is told, and is taken for unknown; a trunk may have it. */
+/* A speed that no NIC has is reported, and is taken for unknown; a trunk may have it. */
 TEST(absurd_nics) {
   bny_topo *topo = load("leaf:2@20000g host:2 numa bridge pci gpu nic@400g");
   int32_t port = nth(topo, BNY_TOPO_PORT, 1);

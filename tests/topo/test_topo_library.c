@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The library does what the tools show. For every dump and for synthetic machines, ranks are told their places from the
+ * The library does what the tools show. For every dump and for synthetic machines, ranks get their places from the
  * file; levels, algorithm and counted bytes of their communicator are compared with the answer that the tools' code
  * gives. hwloc's variables and BANYAN_TOPO change a real communicator, and ranks that disagree make one plan. */
 #include <check.h>

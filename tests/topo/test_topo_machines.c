@@ -350,7 +350,7 @@ static int32_t counterpart(const bny_topo *topo, const bny_topo *again, int32_t 
   return found;
 }
 
-/* NICs of a description have names of their own, and the order of devices tells which is which. */
+/* NICs of a description have names of their own, and the order of devices identifies them. */
 static void ck_same_paths(const char *what, const bny_topo *topo, const bny_topo *again, bool by_name) {
   enum { DEVICES = 48 };
   int32_t ours[DEVICES], theirs[DEVICES], count = 0, all[2] = {0, 0};

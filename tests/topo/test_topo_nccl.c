@@ -32,7 +32,7 @@ TEST(nccl) {
   ck_assert_int_eq(between(t, g0, t->nodes[g0].parent)->source, BNY_TOPO_FILE);
   ck_assert_double_eq_tol(between(t, g1, t->nodes[g1].parent)->gbytes_per_s, 12, 1e-9);
   ck_assert_int_eq(between(t, g1, t->nodes[g1].parent)->source, BNY_TOPO_ASSUMED);
-  /* both ends tell of it, 2 and 1: one is down */
+  /* both ends list it, 2 and 1: one is down */
   ck_assert_int_eq(between(t, g0, g1)->count, 1);
   ck_assert_double_eq_tol(between(t, g0, g1)->gbytes_per_s, 20.6, 1e-9);
   ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_NVLINK), 5);
@@ -320,7 +320,7 @@ TEST(guids_of_nccl) {
   }
 }
 
-/* An adapter that NCCL and ibnetdiscover tell of has one GUID. */
+/* An adapter that NCCL and ibnetdiscover list has one GUID. */
 TEST(guids_of_both) {
   static const char fabric[] =
       "Switch\t41 \"S-00000000000a0000\"\t\t# \"leaf0\" enhanced port 0 lid 1 lmc 0\n"

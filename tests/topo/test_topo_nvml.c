@@ -141,7 +141,7 @@ TEST(links_down) {
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
   ck_assert(!islands_of(levels)->groups[0].uniform);
 
-  /* All alike: no sibling tells, but each knows what it has. */
+  /* All alike: no sibling shows it, but each knows what it has. */
   topo = probe_new("dgx-h100-all-12-links", "8 GPUs, 96 NVLinks by 4 NVSwitches, 48 down");
   fewer = sum(topo, gpu(topo, 0), BNY_TOPO_LINK_NVLINK);
   ck_assert(near(fewer.gbytes_per_s, 12 * one) && near(fewer.rated, 18 * one));

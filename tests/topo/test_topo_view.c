@@ -84,7 +84,7 @@ static void check_labels(const topo_layout *layout) {
   }
 }
 
-/* Hosts that are drawn, and switches, have names that tell them apart if their own do. */
+/* Hosts that are drawn, and switches, have names that differ if their own do. */
 static void check_names(const bny_topo *topo, const topo_layout *layout) {
   for (int32_t i = 0; i < layout->nboxes; i++) {
     const topo_box *own = &layout->boxes[i];

@@ -170,7 +170,7 @@ static void break_down(world_rank *self) {
     world_sleep_ms(2);
   }
   int32_t failed = banyan_comm_failed_rank(self->comm);
-  /* It is told by rank 0 alone, and may see before that that the one that gave it up is gone. */
+  /* Only rank 0 informs it, and it may see before that that the one that gave it up is gone. */
   bool is_named = failed == SENDER || (self->rank == SENDER && failed == VICTIM);
   world_check(self, status == BANYAN_ERR_PEER && is_named, "%s: %s, of rank %d: %s", forgery.what,
               banyan_status_string(status), failed, banyan_comm_error(self->comm));

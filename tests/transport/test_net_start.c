@@ -22,7 +22,7 @@ enum { ALL = -1, NOBODY = 65534 };
 
 typedef struct setting {
   const char *name, *value;
-  int rank;                /* which has it; ALL: each */
+  int rank;                /* the rank that has it; ALL: each */
   const char *own, *other; /* in the error of a rank that has it, and of one that has not */
 } setting;
 

@@ -177,7 +177,7 @@ TEST_LOOP(nothing_is_left_behind, 4) {
   ck_assert_int_eq(count_entries("/dev/shm", "banyan"), 0);
 }
 
-/* One rank gives up amid the making: the others are told, and nothing stays. */
+/* One rank gives up amid the making: the others get the error, and nothing stays. */
 static void fail_to_create(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 1000000000};
   if (self->rank == 1) config.algorithm = "ring";

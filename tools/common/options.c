@@ -220,7 +220,7 @@ static bool take(const tool_program *program, const tool_option *option, void *a
 /* The table for getopt_long, which ends with the options that all tools have. */
 static void make_table(const tool_program *program, struct option *table, char *letters) {
   int count = 0;
-  *letters++ = ':'; /* a missing argument is told from an unknown option */
+  *letters++ = ':'; /* distinguishes a missing argument from an unknown option */
   *letters++ = 'h';
   for (const tool_option *o = program->options; o->name != NULL || o->help != NULL; o++, count++) {
     bool argument = takes_argument(o);

@@ -129,7 +129,7 @@ typedef struct decode_facts {
   uint64_t roundings;   /* most roundings of a value to the wire's type */
   uint64_t extra_bytes; /* what this rank holds beyond inputs and output */
   uint64_t arena_bytes; /* the part of these that is in the arena */
-  int32_t slices;       /* that the batch runs in */
+  int32_t slices;       /* slices of the batch */
 } decode_facts;
 
 /* Memory that a method holds, counted; released all at once. */

@@ -15,7 +15,7 @@
 
 typedef struct kernel_result {
   int32_t threads;
-  int64_t keys;        /* that are attended to, of all sequences */
+  int64_t keys;        /* visible keys of all sequences */
   uint64_t kv_bytes;   /* size of these keys and their values */
   uint64_t read_bytes; /* size of the cache, whose sequences all have room for the longest */
   double attention_us, read_us, torch_us, torch_folded_us; /* medians; of torch 0: not run */

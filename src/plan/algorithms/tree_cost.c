@@ -46,7 +46,7 @@ bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round
 typedef struct tree_cut {
   int32_t pieces;
   double bytes; /* size of the largest piece */
-  size_t room;  /* that one slot per piece takes in an outbox */
+  size_t room;  /* bytes of one slot per piece in an outbox */
 } tree_cut;
 
 enum { CUTS_MAX = 7 }; /* 1, 2, 4 .. BNY_TREE_PIECES_MAX */

@@ -34,7 +34,7 @@ typedef struct bny_tree_node {
 /* A round on the longest path to the root. */
 typedef struct bny_tree_round {
   double times;                 /* how often it occurs */
-  int32_t children;             /* that one rank merges in it, at most */
+  int32_t children;             /* most children that one rank merges in it */
   int32_t over[BNY_LEVELS_MAX]; /* those over links of each level, at most */
 } bny_tree_round;
 

@@ -15,7 +15,7 @@
 typedef struct listing {
   bny_net_device *devices;
   int32_t count;
-  const char *adapter; /* whose ports are visited */
+  const char *adapter; /* the adapter whose ports are visited */
   bool failed;
 } listing;
 

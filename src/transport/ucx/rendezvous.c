@@ -13,7 +13,7 @@ bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, in
 
 void bny_net_post(bny_transport *transport, int32_t rank, int half) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return; /* that rank reads it in place */
+  if (net->place[rank] >= 0) return; /* the rank reads it in place */
   bny_net_take(net);
   bny_net_peer *peer = bny_net_connect_peer(net, rank);
   bny_net_packet *packet = peer && bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;

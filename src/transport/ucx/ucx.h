@@ -44,7 +44,7 @@ typedef enum bny_net_word {
   BNY_NET_ASK = 1,
   BNY_NET_ACKNOWLEDGE,
   BNY_NET_SLEEP, /* the sender waits for the receiver's `slot` of the run `tag` and sleeps: a put does not wake it */
-  BNY_NET_WAKE   /* that slot has been put */
+  BNY_NET_WAKE   /* the slot has been put */
 } bny_net_word;
 
 typedef struct bny_net_note {
