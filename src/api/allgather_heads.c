@@ -32,7 +32,7 @@ static banyan_status read_counts(banyan_comm *comm, const banyan_heads_desc *des
   if (!comm->head_counts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the counts of %d ranks", comm->nranks);
   for (int32_t i = 0; i < comm->nranks; i++) {
     int32_t first, number;
-    banyan_split(desc->heads, comm->nranks, i, &first, &number);
+    bny_slice_split(desc->heads, comm->nranks, i, &first, &number);
     if (desc->counts) number = desc->counts[i];
     if (number < 0) return bny_fail(BANYAN_ERR_ARGUMENT, "desc.counts[%d] is %d, must not be negative", i, number);
     comm->head_counts[i] = (size_t)number;
@@ -186,7 +186,7 @@ static banyan_status gather(banyan_comm *comm, const banyan_heads_desc *desc, co
   bny_api_heads call;
   banyan_status status = bny_api_heads_read(comm, desc, mine, all, !keep, &call);
   if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
-  return bny_api_run_or_keep(comm, &call.key, &call.memory, keep);
+  return bny_op_run_or_keep(comm, &call.key, &call.memory, keep);
 }
 
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all) {
@@ -195,6 +195,5 @@ banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc 
 
 banyan_status banyan_allgather_heads_init(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                           banyan_op **op) {
-  if (!op) return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
-  return gather(comm, desc, mine, all, op);
+  return op ? gather(comm, desc, mine, all, op) : bny_api_refuse_init(comm);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by the public calls that combine. */
+ * Checks that several of the public calls share. */
 #ifndef BNY_API_H
 #define BNY_API_H
 
@@ -20,10 +20,16 @@ banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *li
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
                                     bool is_output);
 
-/* Runs a blocking call, or with `keep` makes a persistent operation. They differ in what becomes of the operation: it
- * is kept by its shape, or given to the caller. */
-banyan_status bny_api_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
-                                  banyan_op **keep);
+/* Collectives of bytes: between nodes they move host memory, which no device need reach. */
+banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes);
+
+/* No machine has more. A larger number is an error of the caller, whose memory nobody may touch for it. */
+static const size_t bny_api_bytes_max = (size_t)1 << 44;
+banyan_status bny_api_check_bytes(size_t bytes);
+bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes);
+
+/* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
+banyan_status bny_api_refuse_init(banyan_comm *comm);
 
 /* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
  * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead

@@ -52,9 +52,10 @@ banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine
 banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out,
                                int32_t blocks, void *combine, size_t bytes) {
   if (!op || !combine) return bny_fail(BANYAN_ERR_ARGUMENT, "op and combine must not be NULL");
-  banyan_comm *comm;
-  const bny_op_key *key = bny_op_key_within(op, &comm);
-  if (!key) return bny_fail(BANYAN_ERR_STATE, "the operation was not made by banyan_device_combine_init()");
+  banyan_comm *comm = op->comm;
+  const bny_op_key *key = &op->key;
+  if (!op->within || op->attention)
+    return bny_fail(BANYAN_ERR_STATE, "the operation was not made by banyan_device_combine_init()");
   if (bytes != sizeof(bny_device_combine))
     return bny_fail(
         BANYAN_ERR_ARGUMENT,
@@ -73,7 +74,7 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
   banyan_status status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;
-  bny_op_tell(op, rows, bny_box_is_empty(&result) ? NULL : out, blocks, combine);
+  bny_op_within(op, rows, bny_box_is_empty(&result) ? NULL : out, blocks, combine);
   return BANYAN_OK;
 }
 
@@ -181,22 +182,15 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
 static banyan_status gather_of(banyan_comm *comm, const bny_api_heads *call, bool keep, banyan_op **gather) {
   banyan_status status = keep ? bny_op_make(comm, &call->key, gather) : bny_op_find(comm, &call->key, gather);
   if (status != BANYAN_OK) return status;
-  bny_op_memory memory = call->memory;
-  if (!memory.stream) memory.stream = comm->stream;
-  bny_op_bind(*gather, &memory);
+  bny_op_bind(*gather, &call->memory);
   return BANYAN_OK;
-}
-
-static banyan_status run(banyan_op *op) {
-  banyan_status status = banyan_start(op);
-  return status == BANYAN_OK ? banyan_wait(op) : status;
 }
 
 /* Gives the operation its attention. A rank's device and memory decide whether it serves a shape. An operation that has
  * no attention yet is new on all ranks. */
 static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_op_key *key,
                             const char *why_apart, bny_attention **made) {
-  bny_attention *attention = bny_op_attention(op);
+  bny_attention *attention = op->attention;
   bool is_new = !attention;
   banyan_status status = BANYAN_OK;
   if (is_new || !bny_attention_rebind(comm, attention, desc))
@@ -225,9 +219,9 @@ static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *
 /* Checks what the first run of a shape reads on the host, before a rank has sent anything for it. */
 static banyan_status check_first_run(const banyan_comm *comm, const banyan_attention_desc *desc, const bny_op_key *key,
                                      const banyan_partial *out) {
-  if (comm->device.engine || bny_op_is_known(comm, key)) return BANYAN_OK;
+  if (comm->device.engine) return BANYAN_OK;
   bny_box result = bny_op_result_box(comm, key);
-  banyan_status status = bny_attention_check_desc(comm, desc, key->tokens);
+  banyan_status status = bny_op_is_known(comm, key) ? BANYAN_OK : bny_attention_check_desc(comm, desc, key->tokens);
   if (status != BANYAN_OK || bny_box_is_empty(&result)) return status;
   return bny_op_check_scales("out", out, result.heads);
 }
@@ -256,12 +250,12 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (desc->gather) status = gather_of(comm, &heads, keep != NULL, &gather);
   if (status != BANYAN_OK) return status;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
-  bool is_new = status == BANYAN_OK && !bny_op_attention(op);
+  bool is_new = status == BANYAN_OK && !op->attention;
   if (status == BANYAN_OK) status = bny_op_reserve_live(op, live);
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
   if (status != BANYAN_OK) {
-    if (keep) banyan_op_free(gather);
-    if (keep) banyan_op_free(op);
+    if (keep) bny_op_free(gather);
+    if (keep) bny_op_free(op);
     return status;
   }
   bny_box result = bny_op_result_box(comm, &key);
@@ -274,22 +268,21 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
                                    .gather = keep ? gather : NULL});
   if (is_new) status = bny_op_overlap(op, !keep);
   if (status != BANYAN_OK) {
-    if (keep) banyan_op_free(op);
+    if (keep) bny_op_free(op);
     return status;
   }
   if (keep) {
     *keep = op;
     return BANYAN_OK;
   }
-  if (gather) status = run(gather);
-  return status == BANYAN_OK ? run(op) : status;
+  if (gather) status = bny_op_run(gather);
+  return status == BANYAN_OK ? bny_op_run(op) : status;
 }
 
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out,
                                             banyan_op **op) {
-  return op ? attend_and_combine(comm, desc, combine, out, op)
-            : bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
+  return op ? attend_and_combine(comm, desc, combine, out, op) : bny_api_refuse_init(comm);
 }
 
 banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
+  %D%/allgather.c \
   %D%/allgather_heads.c \
   %D%/api.h \
   %D%/attention.c \
   %D%/attention_gather.c \
+  %D%/barrier.c \
+  %D%/broadcast.c \
+  %D%/check.c \
   %D%/combine.c \
-  %D%/preset.c
+  %D%/comm.c \
+  %D%/operation.c \
+  %D%/preset.c \
+  %D%/shift.c

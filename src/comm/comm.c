@@ -2,7 +2,6 @@
  * Makes, questions, aborts and destroys communicators. */
 #include "comm/comm.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,6 @@
 #include "op.h"
 #include "base/options.h"
 #include "place/price.h"
-#include "base/sized.h"
 #include "base/status.h"
 
 /* 73 years: sums with the clock do not overflow. */
@@ -142,15 +140,10 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   return status == BANYAN_OK ? make_agreement(comm) : status;
 }
 
-static void free_comm(banyan_comm *comm) {
+void bny_comm_free(banyan_comm *comm) {
   /* Peers learn that this rank leaves. The child of a fork does not tell them, because its parent may go on. */
   if (comm->transport && !bny_comm_is_inherited(comm))
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
-  for (int i = 0; i < BNY_BLOCKING_OPS; i++) {
-    bool twice = false; /* as in a child whose parent's thread was reordering them */
-    for (int j = 0; j < i; j++) twice |= comm->blocking[j] == comm->blocking[i];
-    if (comm->blocking[i] && !twice) comm->op_free(comm->blocking[i]);
-  }
   if (!bny_comm_is_inherited(comm)) bny_comm_leave_device(comm);
   bny_run_free(comm->agree);
   bny_plan_free(comm->barrier);
@@ -205,31 +198,6 @@ static void log_settings(const banyan_comm *comm, const banyan_comm_config *conf
           source_of("BANYAN_PART_KIB", false), comm->algorithm ? comm->algorithm : "by predicted cost",
           source_of("BANYAN_ALGORITHM", !bny_option_text("BANYAN_ALGORITHM") && config && config->algorithm));
   bny_comm_log_levels(comm);
-}
-
-static banyan_status check_bootstrap(const banyan_bootstrap *bootstrap) {
-  if (!bootstrap->allgather) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap.allgather is NULL");
-  if (bootstrap->nranks < 1 || bootstrap->nranks > BNY_RANKS_MAX || bootstrap->rank < 0 ||
-      bootstrap->rank >= bootstrap->nranks)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap has rank %d of %d; there may be 1 to %d", bootstrap->rank,
-                    bootstrap->nranks, BNY_RANKS_MAX);
-  return BANYAN_OK;
-}
-
-static banyan_status check_config(const banyan_comm_config *config) {
-  if (config->timeout_ns < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "config.timeout_ns is %" PRId64 "; it must not be negative",
-                    config->timeout_ns);
-  if (config->first_timeout_ns < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "config.first_timeout_ns is %" PRId64 "; it must not be negative",
-                    config->first_timeout_ns);
-  if (config->threads < 0 || config->threads > BNY_POOL_THREADS_MAX)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "config.threads is %" PRId64 "; it must be between 0 and %d", config->threads,
-                    BNY_POOL_THREADS_MAX);
-  if (config->arena_bytes && (config->arena_bytes < 65536 || config->arena_bytes > (size_t)1 << 34))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "config.arena_bytes is %zu; it must be between 64 KiB and 16 GiB",
-                    config->arena_bytes);
-  return BANYAN_OK;
 }
 
 /* The default for a device: attention of 8192 rows of 512 values in f32 (128 heads of MLA at batch 64; 32 heads of 128
@@ -322,32 +290,12 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   if (own_status == BANYAN_OK) own_status = bny_comm_find_place(made, &settings);
   banyan_status status = assemble(made, bootstrap, &settings, own_status);
   if (status != BANYAN_OK) {
-    free_comm(made);
+    bny_comm_free(made);
     return status;
   }
   log_settings(made, config);
   *comm = made;
   return BANYAN_OK;
-}
-
-banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
-                                 banyan_comm **comm) {
-  banyan_bootstrap bootstrap_room;
-  banyan_comm_config config_room;
-  if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");
-  bootstrap = bny_sized_read(&bny_sized_bootstrap, "bootstrap", bootstrap, &bootstrap_room);
-  if (!bootstrap) return BANYAN_ERR_ARGUMENT;
-  if (config) {
-    config = bny_sized_read(&bny_sized_comm_config, "config", config, &config_room);
-    if (!config) return BANYAN_ERR_ARGUMENT;
-  }
-  banyan_status status = check_bootstrap(bootstrap);
-  if (status == BANYAN_OK && config) status = check_config(config);
-  return status == BANYAN_OK ? bny_comm_make(bootstrap, config, bootstrap->rank, comm) : status;
-}
-
-void banyan_comm_destroy(banyan_comm *comm) {
-  if (comm) free_comm(comm);
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */

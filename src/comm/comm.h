@@ -14,8 +14,6 @@
 #include "plan/plan.h"
 #include "transport/transport.h"
 
-enum { BNY_BLOCKING_OPS = 32 };
-
 struct banyan_comm {
   int32_t rank, nranks;
   int32_t origin;   /* after a shrink: this rank in the first communicator of the chain */
@@ -47,16 +45,15 @@ struct banyan_comm {
   int64_t first_timeout_ns; /* deadline of the first call of a shape */
   bny_binding nothing;
   bny_run *agree;
-  size_t *head_counts;                   /* [nranks]: scratch of an all-gather of heads; NULL until the first */
-  uint64_t plans;                        /* operations made: planned, and compared by all ranks */
-  banyan_op *first, *last;               /* started and not complete, in order */
-  banyan_op *blocking[BNY_BLOCKING_OPS]; /* operations of the blocking calls, the latest first */
-  void (*op_free)(banyan_op *op);        /* frees those; set with the first of them */
+  size_t *head_counts; /* [nranks]: scratch of an all-gather of heads; NULL until the first */
+  uint64_t plans;      /* operations made: planned, and compared by all ranks */
+  struct bny_ops *ops; /* of op/, which frees them before the communicator; NULL until the first operation */
 };
 
 /* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked. */
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
                             banyan_comm **comm);
+void bny_comm_free(banyan_comm *comm);
 
 /* Every rank learns whether every rank is ready, so that none goes on with a group that will never be complete. Returns
  * this rank's own failure, with its text, or that of the first rank that has one. */

@@ -402,7 +402,7 @@ static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
       *shrunk = made;
     } else if (made) {
       banyan_comm_abort(made, "a rank was lost while the remaining ranks connected anew");
-      banyan_comm_destroy(made);
+      bny_comm_free(made);
     }
   }
   settle(self);

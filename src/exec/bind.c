@@ -302,19 +302,10 @@ size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
   return length;
 }
 
-uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
-uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
-uint64_t bny_run_saturated(const bny_run *run) { return run->saturated; }
-uint64_t bny_run_bytes_between_nodes(const bny_run *run) { return run->bytes_between_nodes; }
+const bny_run_report *bny_run_reported(const bny_run *run) { return &run->report; }
 
 uint64_t bny_run_arena_bytes(const bny_run *run) {
   return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
-}
-
-bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head) {
-  *token = run->lost_token;
-  *head = run->lost_head;
-  return run->lost;
 }
 
 size_t bny_run_shift(const bny_run *run) { return run->first_place; }

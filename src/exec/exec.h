@@ -182,10 +182,6 @@ void bny_run_begin(bny_run *run);
 /* Goes on until the end or until something has not arrived; `block`: waits for it. *done is set on BANYAN_OK. */
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
 
-/* Returns true if a row of the last run's result is lost, because the caller's type cannot hold its statistics, and its
- * place in the call. Everything else of the run is right, and no other rank needs to know. */
-bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head);
-
 /* Called when the rank turns to other work, and when it returns. It waits for no peer meanwhile, and that time does not
  * count for the deadline. */
 void bny_run_rest(bny_run *run);
@@ -193,13 +189,18 @@ void bny_run_rest(bny_run *run);
 /* Returns where the plan begins within a half, for runs between nodes. */
 size_t bny_run_shift(const bny_run *run);
 
-/* Payload bytes and messages sent by the last run. */
-uint64_t bny_run_bytes_sent(const bny_run *run);
-uint64_t bny_run_messages_sent(const bny_run *run);
-/* Returns the number of finite input values that a lossy wire cannot hold. */
-uint64_t bny_run_saturated(const bny_run *run);
-/* Returns how many of these bytes the transport gave to a network. */
-uint64_t bny_run_bytes_between_nodes(const bny_run *run);
+/* What the last run did. */
+typedef struct bny_run_report {
+  uint64_t bytes_sent, messages_sent; /* payload */
+  uint64_t saturated;                 /* finite input values that a lossy wire cannot hold */
+  uint64_t bytes_between_nodes;       /* of bytes_sent, those that the transport gave to a network */
+  bool
+      lost; /* the caller's type cannot hold the statistics of a row of the result. The first such row follows. All else
+              * is right, and no other rank needs to know */
+  int32_t lost_token, lost_head; /* in the whole call */
+} bny_run_report;
+
+const bny_run_report *bny_run_reported(const bny_run *run);
 
 /* Returns the size of the part of this rank's arena that its runs use, in the order of use. */
 uint64_t bny_run_arena_bytes(const bny_run *run);

@@ -74,10 +74,9 @@ void bny_run_begin(bny_run *run) {
   run->tag = exec->epoch << 32 | exec->history;
   run->shift = run->first_place + (exec->epoch >> 1) % run->places * run->stride;
   run->next = 0;
-  run->ready = run->lost = false;
+  run->ready = false;
   run->patience = (bny_patience){0};
-  run->bytes_sent = run->messages_sent = run->saturated = 0;
-  run->bytes_between_nodes = exec->transport->bytes_between_nodes;
+  run->report = (bny_run_report){.bytes_between_nodes = exec->transport->bytes_between_nodes};
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
   bny_call_publish(exec->transport, &run->call, exec->epoch);
@@ -276,7 +275,7 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
   bny_store_timer timer = {0};
   if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, run->slot_bytes[step->slot]); /* else plain */
   to.stream = timer.stream;
-  to.saturated = &run->saturated;
+  to.saturated = &run->report.saturated;
   const uint8_t *live = binding->live_tokens ? binding->live_tokens + token0 : NULL;
   int64_t bad = bny_live_encode(run->exec->kernels, box, binding->in, token0 - binding->in_token0,
                                 head0 - binding->in_head0, plan->wire, live, &to);
@@ -315,10 +314,10 @@ static void deliver(bny_run *run, int32_t index, int half) {
     int32_t token0 = token_of(run, index), head0 = head_of(run, index);
     int64_t row = bny_live_finish(&merge, box, token0 - run->binding->out_token0, head0 - run->binding->out_head0,
                                   run->binding->keeps_empty_rows);
-    if (row < 0 || run->lost) return;
-    run->lost = true;
-    run->lost_token = token0 + (int32_t)(row / box->heads);
-    run->lost_head = head0 + (int32_t)(row % box->heads);
+    if (row < 0 || run->report.lost) return;
+    run->report.lost = true;
+    run->report.lost_token = token0 + (int32_t)(row / box->heads);
+    run->report.lost_head = head0 + (int32_t)(row % box->heads);
     return;
   }
   if (plan->collective == BNY_ALLGATHER_HEADS) {
@@ -336,8 +335,8 @@ static void send_slot(bny_run *run, const bny_step *step) {
   if (bny_run_is_empty(run, bytes)) return;
   transport->ops->send(transport, run->tag, step->slot, run->plan->slots[step->slot].offset + run->shift, bytes,
                        &run->plan->peers[step->first], step->count);
-  run->bytes_sent += bytes * (uint64_t)step->count;
-  run->messages_sent += (uint64_t)step->count;
+  run->report.bytes_sent += bytes * (uint64_t)step->count;
+  run->report.messages_sent += (uint64_t)step->count;
 }
 
 /* Waits until messages that are sent from this rank's memory after send() has returned are complete. */
@@ -412,7 +411,7 @@ static banyan_status take_steps(bny_run *run, bool block, bool *taken) {
 static void end_run(bny_run *run) {
   bny_exec *exec = run->exec;
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
-  run->bytes_between_nodes = exec->transport->bytes_between_nodes - run->bytes_between_nodes;
+  run->report.bytes_between_nodes = exec->transport->bytes_between_nodes - run->report.bytes_between_nodes;
   bny_record_end(&exec->record, &run->record, exec->epoch);
   exec->run = NULL;
 }

@@ -50,12 +50,8 @@ struct bny_run {
   uint64_t tag;
   int32_t next; /* step */
   bool ready;   /* the half may be written */
-  bool lost;    /* a row of the result, the first: the caller's type cannot hold its statistics */
-  int32_t lost_token, lost_head;
   bny_patience patience;
-  uint64_t bytes_sent, messages_sent;
-  uint64_t saturated;           /* values of the input that the wire cannot hold */
-  uint64_t bytes_between_nodes; /* while it runs: of the transport when it began */
+  bny_run_report report; /* while it runs, bytes_between_nodes is the transport's count when it began */
   bny_run_record record;
 };
 

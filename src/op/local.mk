@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
   %D%/attend.c %D%/attend.h \
-  %D%/inside.h \
+  %D%/cache.c \
   %D%/live.c %D%/live.h \
   %D%/make.c \
   %D%/operation.h \
   %D%/overlap.c \
+  %D%/query.c \
   %D%/run.c \
-  %D%/split.c
+  %D%/split.c \
+  %D%/within.c

@@ -39,9 +39,105 @@ typedef struct bny_op_memory {
   banyan_op *gather;        /* runs before attention; becomes the operation's */
 } bny_op_memory;
 
+/* How one dimension of a call is cut: its tokens, heads or bytes. Consecutive parts are alike unless a bound lies in
+ * one of them or between them: an end of what a rank owns or gives, or of the call. */
+typedef struct bny_op_cut {
+  int64_t all, each, parts;
+  int64_t *first; /* [spans]: the first of each run of parts that are alike. NULL: no two parts are */
+  int64_t spans;
+} bny_op_cut;
+
+/* The plan, and the run of it, of all parts that are alike: it is made for the first of them. So memory does not grow
+ * with the call, whose parts follow from formulas. */
+typedef struct bny_op_kind {
+  bny_request request;
+  bny_plan *plan;
+  bny_run *run;               /* on the host */
+  bny_device_run *device_run; /* or on the device */
+  bny_binding place;   /* of the first part in the caller's memory, whatever that is: what planning alone decides */
+  bny_binding binding; /* of the run under way, see bny_op_binding() */
+  int64_t count;       /* of parts */
+  size_t *pieces;      /* all-gather: counts and offsets, [2][nranks] */
+} bny_op_kind;
+
+/* A part, computed from its number. */
+typedef struct bny_op_part {
+  bny_op_kind *kind;
+  int32_t token0, tokens, head0;
+  size_t byte0;
+} bny_op_part;
+
+/* The structs of a blocking combine as its caller gave them. */
+typedef struct bny_op_given {
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+} bny_op_given;
+
+struct banyan_op {
+  banyan_comm *comm;
+  bny_op_key key;
+  size_t *counts;       /* owned copy of key.counts */
+  bny_op_memory memory; /* of the runs to come; `in`, `out` and `live` are the copies below */
+  banyan_partial in, out;
+  banyan_live live;     /* of zeros: all rows live */
+  uint8_t *live_tokens; /* [key.all_tokens] of the run under way, or NULL; owned */
+  int32_t tokens;       /* of the run under way */
+  void *stream;
+  bny_attention *attention;   /* goes before the parts; owned */
+  banyan_op *gather;          /* goes before attention, and is never in the queue itself; owned */
+  bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
+  bny_op_cut outer, inner; /* tokens and heads; of bytes the first alone. Parts are counted by it, then by the other */
+  bny_op_kind *kinds;      /* [outer.spans][inner.spans] */
+  int64_t nkinds, nparts;
+  int64_t current;       /* part under way */
+  bny_op_kind *kind;     /* its kind */
+  bool bound;            /* the part under way has its memory already, as in the run before */
+  bny_op_given given;    /* what it is bound to, if a blocking combine was; of size 0 otherwise */
+  bny_run_report report; /* of the last run: sums over its parts, and the first row that was lost */
+  int32_t slices;        /* attention fills parts one after another, at least so many; 0: all at once */
+  int32_t sequences;     /* of a slice that are attended to at a time, while others are on the network */
+  int64_t ready;         /* parts of this run whose rows are there */
+  bool running, begun;
+  bool complete;   /* the run of the last start is: what fails later is not of it */
+  bool gathered;   /* gather and attention of this run are complete, if there is a gather */
+  banyan_op *next; /* started after this one */
+};
+
+/* The operations of a communicator. */
+enum { BNY_BLOCKING_OPS = 32 };
+
+typedef struct bny_ops {
+  banyan_op *first, *last;               /* started and not complete, in order */
+  banyan_op *blocking[BNY_BLOCKING_OPS]; /* of the blocking calls, the latest first */
+} bny_ops;
+
+void bny_ops_free(banyan_comm *comm);
+
 /* Collective. The descriptors of the memory are not checked here. */
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
+void bny_op_free(banyan_op *op); /* NULL is allowed. A run under way is completed first */
+
+/* Collective. Starts a run, and goes on with it as far as it gets without waiting. */
+banyan_status bny_op_start(banyan_op *op);
+
+/* Goes on with the run; `block`: to its end. Sets *done, unless that is NULL, if nothing fails before the end. */
+banyan_status bny_op_finish(banyan_op *op, bool block, int *done);
+
+/* Does both, for a blocking call whose scales have been checked. */
+banyan_status bny_op_run(banyan_op *op);
+
+/* Finds the operation of a blocking call, or makes one to `keep`, and binds it. */
+banyan_status bny_op_obtain(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, bool keep,
+                            banyan_op **op);
+
+/* Runs a blocking call; or with `keep` gives the caller a persistent operation, bound and not started. */
+banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
+                                 banyan_op **keep);
+
+/* What banyan_op_query() and banyan_op_describe() report. */
+banyan_op_info bny_op_query(const banyan_op *op);
+size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes);
 
 /* Checks the scales of `heads` heads in memory of the host. */
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads);
@@ -67,11 +163,8 @@ banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key);
 
 /* Fills `combine`, which the caller's kernel takes, from an operation that runs within one. `blocks` of that kernel fit
  * on the device. */
-void bny_op_tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
-                 bny_device_combine *combine);
-
-/* Returns NULL if the operation is not one for a caller's kernel. */
-const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm);
+void bny_op_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
+                   bny_device_combine *combine);
 
 /* Returns true if a blocking call of this key was planned, on all ranks. */
 bool bny_op_is_known(const banyan_comm *comm, const bny_op_key *key);
@@ -79,11 +172,63 @@ bool bny_op_is_known(const banyan_comm *comm, const bny_op_key *key);
 /* Finds the operation behind a blocking call by its key, or makes it. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
 
+/* Notes the structs of a blocking combine that the operation was bound to. A later call with the same bytes in them
+ * has passed its checks and needs no binding. bny_op_repeated() finds its operation; NULL: there is none. Hot. */
+void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banyan_partial *in,
+                     const banyan_partial *out);
+banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                           const banyan_partial *out);
+
 /* Has attention and the combine of its rows overlap where that pays, on the host. Collective, once for an operation,
  * when it has its attention. has_lengths: seq_lens may be read. */
 banyan_status bny_op_overlap(banyan_op *op, bool has_lengths);
 
-/* Returns the attention, which remains the operation's. NULL: there is none, or none yet. */
-bny_attention *bny_op_attention(const banyan_op *op);
+/* ---- inside of the folder ---------------------------------------------------------------------------------------- */
+
+/* A proxy serves combines alone: beside it the other collectives move host memory. */
+static inline bool bny_op_runs_on_device(const banyan_op *op) {
+  const bny_device_exec *device = &op->comm->device;
+  return device->engine && !op->key.on_host && (!device->proxy || op->key.collective == BNY_COMBINE);
+}
+
+/* Returns the request of the whole call, of which those of the parts are made. */
+bny_request bny_op_request(const banyan_op *op);
+
+/* Returns the payload to begin with: most algorithms keep less than 2 + 2 log2(nranks) times the payload in an
+ * outbox. */
+size_t bny_op_payload_limit(const banyan_op *op);
+
+/* Makes op->kinds, with requests and places, for parts of at most `limit` bytes each; the same on all ranks. */
+banyan_status bny_op_cut_parts(banyan_op *op, size_t limit);
+
+bny_op_part bny_op_part_of(const banyan_op *op, int64_t index);
+
+/* Returns the next part behind one without rows that may have some; op->nparts: there is none. */
+int64_t bny_op_part_after(const banyan_op *op, int64_t index);
+
+/* Returns a part's place in the operation's memory. Each start of a part asks for it, so no part can run with what was
+ * known when it was planned. Hot. */
+bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part);
+
+/* A combine within a kernel: its parameter for the request; and its rows, result and number of blocks that merge, of
+ * `warps` warps each. */
+banyan_status bny_op_make_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine);
+void bny_op_fill_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers,
+                        int32_t warps, bny_device_combine *combine);
+
+/* Plans anew, after a change of op->slices. Collective. */
+banyan_status bny_op_plan_again(banyan_op *op);
+
+/* Gives all ranks the bytes of each: `all` is [nranks] of `bytes`. Collective, for planning alone. */
+banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all);
+
+/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
+banyan_status bny_op_progress(banyan_op *op, bool block);
+
+/* Does what can be done without waiting, before the caller's own work goes on. */
+banyan_status bny_op_advance(banyan_op *op);
+
+/* Runs attention slice by slice, and the combine of each as far as it goes meanwhile. */
+banyan_status bny_op_attend_slices(banyan_op *op);
 
 #endif

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "op/inside.h"
+#include "op/operation.h"
 #include "decode/decode.h"
 
 /* A core reads keys at about this speed (docs/performance.md, "Local attention"). */
@@ -155,7 +155,7 @@ banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
 /* The sequences that are attended to before the network is looked after again. While it waits for nothing, they are all
  * of the slice. */
 static int32_t count_sequences(const banyan_op *op, int32_t left) {
-  bool is_waited_for = op->current < op->ready || op->comm->first != op;
+  bool is_waited_for = op->current < op->ready || op->comm->ops->first != op;
   return is_waited_for && left > op->sequences ? op->sequences : left;
 }
 

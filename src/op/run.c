@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Operations run in the order of a queue. operation.c makes them. */
+ * Runs operations, in the order in which they were started. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "op/live.h"
-#include "op/inside.h"
+#include "op/operation.h"
 #include "base/status.h"
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 /* A failure ends every operation under way. */
 static banyan_status give_up(banyan_comm *comm, banyan_status status) {
-  for (banyan_op *op = comm->first, *next; op; op = next) {
+  for (banyan_op *op = comm->ops->first, *next; op; op = next) {
     next = op->next;
     op->next = NULL;
     op->running = op->begun = false;
     if (op->gather) op->gather->begun = false;
   }
-  comm->first = comm->last = NULL;
+  comm->ops->first = comm->ops->last = NULL;
   return status;
 }
 
-/* Begins the part under way. If it has no rows, which is the same on all ranks, goes on to the next that may have some,
- * and returns false. The first part runs even then, because ranks compare their calls in it. */
-static bool begin_part(banyan_op *op) {
+/* Gives the part under way its memory. Returns false if it has no rows, which is the same on all ranks, and goes on to
+ * the next that may have some. The first part runs even then, because ranks compare their calls in it. */
+static bool bind_part(banyan_op *op) {
   bny_op_part part = bny_op_part_of(op, op->current);
   bny_op_kind *kind = part.kind;
   kind->binding = bny_op_binding(op, &part);
@@ -38,27 +37,27 @@ static bool begin_part(banyan_op *op) {
     bny_run_set_part(kind->run, op->tokens, part.token0 - kind->request.token0, part.head0 - kind->request.head0);
   }
   op->kind = kind;
-  op->begun = true;
-  bny_run_begin(kind->run);
+  op->bound = op->nparts == 1;
   return true;
 }
 
 static void end_part(banyan_op *op) {
-  const bny_run *run = op->kind->run;
-  op->sums.bytes_sent += bny_run_bytes_sent(run);
-  op->sums.messages_sent += bny_run_messages_sent(run);
-  op->sums.saturated += bny_run_saturated(run);
-  op->sums.bytes_between_nodes += bny_run_bytes_between_nodes(run);
+  const bny_run_report *part = bny_run_reported(op->kind->run);
+  bny_run_report *all = &op->report;
+  bny_run_report sum = all->lost ? *all : *part;
+  sum.bytes_sent = all->bytes_sent + part->bytes_sent;
+  sum.messages_sent = all->messages_sent + part->messages_sent;
+  sum.saturated = all->saturated + part->saturated;
+  sum.bytes_between_nodes = all->bytes_between_nodes + part->bytes_between_nodes;
+  *all = sum;
   op->begun = false;
   op->current++;
-  if (!op->lost) op->lost = bny_run_lost(run, &op->lost_token, &op->lost_head);
 }
 
 /* Prepares a run whose parts are not yet ready. */
 static void rewind_parts(banyan_op *op) {
-  op->lost = false;
   op->current = op->ready = 0;
-  op->sums = (bny_op_sums){0};
+  op->report = (bny_run_report){0};
 }
 
 /* Runs the parts of an operation until they are complete or would wait. */
@@ -66,7 +65,11 @@ static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
   *done = false;
   while (op->current < op->nparts) {
     if (op->current >= op->ready) return BANYAN_OK;
-    if (!op->begun && !begin_part(op)) continue;
+    if (!op->begun) {
+      if (!op->bound && !bind_part(op)) continue;
+      bny_run_begin(op->kind->run);
+      op->begun = true;
+    }
     bool complete = false;
     banyan_status status = bny_run_progress(op->kind->run, block, &complete);
     if (status != BANYAN_OK || !complete) return status;
@@ -89,38 +92,28 @@ static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
   return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, why);
 }
 
-/* Runs the first operation of the queue until it is complete or would wait. */
-static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
-  banyan_op *op = comm->first;
-  bool done = true;
-  banyan_status status = BANYAN_OK;
-  if (op->gather && !op->gathered) status = progress_gather(op, block, &done);
-  if (status == BANYAN_OK && done) status = progress_parts(op, block, &done);
-  if (status != BANYAN_OK || !done) {
-    *advanced = false;
-    return status;
-  }
-  comm->first = op->next;
-  if (!comm->first) comm->last = NULL;
-  op->next = NULL;
-  op->running = false;
-  op->complete = true;
-  *advanced = true;
-  return BANYAN_OK;
-}
-
 /* Called before and after the caller's own work, which may take longer than a deadline. */
 static void rest(const banyan_comm *comm) {
-  const banyan_op *op = comm->first;
+  const banyan_op *op = comm->ops->first;
   if (op && op->gather && !op->gathered) op = op->gather;
   if (op && op->begun) bny_run_rest(op->kind->run);
 }
 
 banyan_status bny_op_progress(banyan_op *op, bool block) {
-  bool advanced = true;
-  while (op->running && advanced) {
-    banyan_status status = progress_first(op->comm, block, &advanced);
+  bny_ops *ops = op->comm->ops;
+  while (op->running) {
+    banyan_op *first = ops->first;
+    bool done = true;
+    banyan_status status = BANYAN_OK;
+    if (first->gather && !first->gathered) status = progress_gather(first, block, &done);
+    if (status == BANYAN_OK && done) status = progress_parts(first, block, &done);
     if (status != BANYAN_OK) return give_up(op->comm, status);
+    if (!done) return BANYAN_OK;
+    ops->first = first->next;
+    if (!ops->first) ops->last = NULL;
+    first->next = NULL;
+    first->running = false;
+    first->complete = true;
   }
   return BANYAN_OK;
 }
@@ -133,12 +126,13 @@ banyan_status bny_op_advance(banyan_op *op) {
 
 /* Returns what a complete run reports to its caller. */
 static banyan_status verdict(const banyan_op *op) {
-  if (!op->lost || op->running) return BANYAN_OK;
+  if (!op->report.lost || op->running) return BANYAN_OK;
   return bny_fail(
       BANYAN_ERR_DATA,
       "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
       "out.stats_dtype a type of a wider range",
-      op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->lost_token, op->lost_head);
+      op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->report.lost_token,
+      op->report.lost_head);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -162,10 +156,13 @@ static banyan_status refuse_start(banyan_op *op, const char *why) {
   return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);
 }
 
-/* Reads which rows of this run live. */
+/* Reads which rows of this run are valid. */
 static banyan_status read_live(banyan_op *op) {
   banyan_status status = BANYAN_OK;
-  if (op->live.tokens) status = bny_live_count(&op->live, op->key.all_tokens, &op->tokens);
+  if (op->live.tokens) {
+    status = bny_live_count(&op->live, op->key.all_tokens, &op->tokens);
+    op->bound = false;
+  }
   if (status != BANYAN_OK || !bny_live_selects(&op->live)) return status;
   return bny_live_read(&op->live, op->tokens, op->live_tokens);
 }
@@ -198,9 +195,20 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
-banyan_status banyan_start(banyan_op *op) {
-  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+/* Checks what this run reads of the caller's memory, and computes its rows. */
+static banyan_status prepare(banyan_op *op, bool scales_are_checked) {
+  banyan_status status = read_live(op);
+  if (status == BANYAN_OK && !scales_are_checked) status = check_scales(op);
+  if (status != BANYAN_OK || !op->attention) return status;
+  if (op->gather) return prepare_gather(op);
+  return op->slices > 1 ? bny_attention_check(op->attention, op->tokens)
+                        : bny_attention_start(op->attention, NULL, op->tokens);
+}
+
+/* Appends the operation to the queue; one on a device is put on its stream. */
+static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   banyan_comm *comm = op->comm;
+  bny_ops *ops = comm->ops;
   if (bny_comm_is_inherited(comm)) return bny_comm_refuse_child(comm);
   if (op->within && !op->attention)
     return refuse_start(op,
@@ -210,47 +218,39 @@ banyan_status banyan_start(banyan_op *op) {
   op->complete = false;
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
   if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
+  banyan_status status = prepare(op, scales_are_checked);
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, false);
   bool sliced = op->attention && op->slices > 1;
-  banyan_status ready = read_live(op);
-  if (ready == BANYAN_OK) ready = check_scales(op);
-  if (ready == BANYAN_OK && op->gather)
-    ready = prepare_gather(op);
-  else if (ready == BANYAN_OK && op->attention)
-    ready =
-        sliced ? bny_attention_check(op->attention, op->tokens) : bny_attention_start(op->attention, NULL, op->tokens);
-  if (ready != BANYAN_OK) return bny_op_refuse(comm, ready, false);
   op->running = true;
   rewind_parts(op);
   if (!sliced) op->ready = op->nparts;
-  if (comm->last)
-    comm->last->next = op;
+  if (ops->last)
+    ops->last->next = op;
   else
-    comm->first = op;
-  comm->last = op;
-  if (sliced) {
-    banyan_status status = bny_op_attend_slices(op);
-    if (status != BANYAN_OK) return bny_op_refuse(comm, give_up(comm, status), false);
-  }
-  return comm->first == op ? bny_op_advance(op) : BANYAN_OK;
+    ops->first = op;
+  ops->last = op;
+  if (sliced) status = bny_op_attend_slices(op);
+  return status == BANYAN_OK ? status : bny_op_refuse(comm, give_up(comm, status), false);
 }
 
-banyan_status banyan_test(banyan_op *op, int *done) {
-  if (!op || !done) return bny_fail(BANYAN_ERR_ARGUMENT, "op and done must not be NULL");
-  if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
-  if (!op->complete && op->comm->exec->failure.status != BANYAN_OK)
-    return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
-  banyan_status status = bny_op_progress(op, false);
-  if (status != BANYAN_OK) return status;
-  *done = !op->running;
-  return verdict(op);
+banyan_status bny_op_start(banyan_op *op) {
+  banyan_status status = enqueue(op, false);
+  return status == BANYAN_OK && op->running && op->comm->ops->first == op ? bny_op_advance(op) : status;
 }
 
-banyan_status banyan_wait(banyan_op *op) {
-  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
-  if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
-  if (!op->complete && op->comm->exec->failure.status != BANYAN_OK)
-    return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
-  rest(op->comm);
-  banyan_status status = bny_op_progress(op, true);
+banyan_status bny_op_run(banyan_op *op) {
+  banyan_status status = enqueue(op, true);
+  if (status == BANYAN_OK) status = bny_op_progress(op, true);
   return status == BANYAN_OK ? verdict(op) : status;
+}
+
+banyan_status bny_op_finish(banyan_op *op, bool block, int *done) {
+  if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
+  if (!op->complete && op->comm->exec->failure.status != BANYAN_OK)
+    return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
+  if (block) rest(op->comm);
+  banyan_status status = bny_op_progress(op, block);
+  if (status != BANYAN_OK) return status;
+  if (done) *done = !op->running;
+  return verdict(op);
 }

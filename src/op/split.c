@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "op/live.h"
-#include "op/inside.h"
+#include "op/operation.h"
 #include "base/status.h"
 
 size_t bny_op_payload_limit(const banyan_op *op) {

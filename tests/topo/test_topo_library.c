@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "op/inside.h"
+#include "op/operation.h"
 #include "comm/comm.h"
 #include "place/place.h"
 #include "plan/slice.h"

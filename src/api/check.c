@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Checks that several calls share: of partials, of memory and of valid rows. */
+#include "api/api.h"
+#include "op/live.h"
+#include "base/sized.h"
+#include "base/status.h"
+
+banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
+                                    bool is_output) {
+  const char *name = is_output ? "out" : "in";
+  if (bny_box_is_empty(box)) return BANYAN_OK;
+  if (!*partial)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens,
+                    box->heads);
+  const banyan_partial *known = bny_sized_read(&bny_sized_partial, name, *partial, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  *partial = known;
+  const char *wrong = bny_partial_check(known, box, is_output), *names[2];
+  if (wrong) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong);
+  if (is_output && bny_partial_overlaps_itself(known, box, names))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "out.%s overlaps out.%s: give each its own memory", names[1], names[0]);
+  return BANYAN_OK;
+}
+
+banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer) {
+  return comm->device.engine ? bny_engine_reach(comm->device.engine, what, pointer) : BANYAN_OK;
+}
+
+banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
+                                           bool is_output) {
+  if (!comm->device.engine || bny_box_is_empty(box)) return BANYAN_OK;
+  banyan_status status = BANYAN_OK;
+  if (box->value_dim > 0) status = bny_api_check_memory(comm, is_output ? "out.values" : "in.values", partial->values);
+  if (status == BANYAN_OK) status = bny_api_check_memory(comm, is_output ? "out.lse" : "in.lse", partial->lse);
+  if (status == BANYAN_OK && partial->stats_kind == BANYAN_STATS_MAX_SUM)
+    status = bny_api_check_memory(comm, is_output ? "out.sum" : "in.sum", partial->sum);
+  if (status == BANYAN_OK && partial->values_scale)
+    status = bny_api_check_memory(comm, is_output ? "out.values_scale" : "in.values_scale", partial->values_scale);
+  return status;
+}
+
+banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *live) {
+  if (!comm->device.engine || !live) return BANYAN_OK;
+  const struct {
+    const char *what;
+    const void *pointer;
+  } all[] = {{"live.tokens", live->tokens},
+             {"live.seq_lens", live->batch > 0 ? live->seq_lens : NULL},
+             {"live.query_start_loc", live->query_start_loc},
+             {"live.token_mask", live->token_mask}};
+  banyan_status status = BANYAN_OK;
+  for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK; i++)
+    if (all[i].pointer) status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
+  return status;
+}
+
+banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes) {
+  return bytes > 0 && !comm->device.proxy ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
+}
+
+banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
+                                bny_op_key *key) {
+  banyan_status status = bny_live_check(live, room, key->all_tokens);
+  if (status != BANYAN_OK) return status;
+  bool device = comm->device.engine && (!comm->device.proxy || key->collective == BNY_COMBINE);
+  key->counts_tokens = *live && (*live)->tokens;
+  if (blocking && !device) {
+    status = bny_live_count(*live, key->all_tokens, &key->tokens);
+    if (status == BANYAN_OK && bny_live_selects(*live)) status = bny_live_read(*live, key->tokens, NULL);
+  }
+  if (blocking && !key->counts_tokens) key->all_tokens = bny_live_class(key->tokens, key->all_heads);
+  return status;
+}
+
+banyan_status bny_api_refuse_init(banyan_comm *comm) {
+  return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
+}
+
+bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes) {
+  uintptr_t a = (uintptr_t)first, b = (uintptr_t)second;
+  return first_bytes && second_bytes && a < b + second_bytes && b < a + first_bytes;
+}
+
+banyan_status bny_api_check_bytes(size_t bytes) {
+  if (bytes <= bny_api_bytes_max) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "bytes is %zu: larger than any memory (%zu bytes)", bytes, bny_api_bytes_max);
+}

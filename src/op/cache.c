@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Keeps the operations of blocking calls, by the shape of the call. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/operation.h"
+#include "base/status.h"
+
+bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
+  bool equal = strcmp(a->algorithm, b->algorithm) == 0;
+#define BNY_CALL_NUMBER(type, field, label, names) equal = equal && a->field == b->field;
+#define BNY_CALL_LOCAL(type, field) equal = equal && a->field == b->field;
+#include "plan/call.def"
+  if (!equal || a->counts == b->counts) return equal;
+  return a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0;
+}
+
+/* The order of the list depends only on the calls, which are the same on all ranks. So all ranks find the operation, or
+ * none does. */
+static int find(const banyan_comm *comm, const bny_op_key *key, bool *is_known) {
+  int at = 0;
+  *is_known = false;
+  if (!comm->ops) return at;
+  banyan_op *const *list = comm->ops->blocking;
+  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !bny_op_key_equal(&list[at]->key, key, comm->nranks)) at++;
+  *is_known = list[at] && bny_op_key_equal(&list[at]->key, key, comm->nranks);
+  return at;
+}
+
+static void move_to_front(bny_ops *ops, int at, banyan_op *op) {
+  for (; at > 0; at--) ops->blocking[at] = ops->blocking[at - 1];
+  ops->blocking[0] = op;
+}
+
+bool bny_op_is_known(const banyan_comm *comm, const bny_op_key *key) {
+  bool is_known;
+  find(comm, key, &is_known);
+  return is_known;
+}
+
+banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+  bool is_known;
+  int at = find(comm, key, &is_known);
+  banyan_op *found = is_known ? comm->ops->blocking[at] : NULL;
+  if (!is_known) {
+    banyan_status status = bny_op_make(comm, key, &found);
+    if (status != BANYAN_OK) return status;
+    bny_op_free(comm->ops->blocking[at]);
+  }
+  move_to_front(comm->ops, at, found);
+  *op = found;
+  return BANYAN_OK;
+}
+
+/* Structs that lead to what may change until the next call are not remembered. */
+void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banyan_partial *in,
+                     const banyan_partial *out) {
+  if (!desc->live && !desc->algorithm && !in->values_scale && !out->values_scale && !bny_op_runs_on_device(op))
+    op->given = (bny_op_given){*desc, *in, *out};
+}
+
+static bool is_same(const banyan_partial *known, const banyan_partial *given) {
+  return given && given->size == sizeof *given && memcmp(known, given, sizeof *given) == 0;
+}
+
+banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                           const banyan_partial *out) {
+  if (!comm || !comm->ops || !desc || desc->size != sizeof *desc) return NULL;
+  for (int at = 0; at < BNY_BLOCKING_OPS && comm->ops->blocking[at]; at++) {
+    banyan_op *op = comm->ops->blocking[at];
+    if (memcmp(&op->given.desc, desc, sizeof *desc) != 0) continue;
+    if (!is_same(&op->given.in, in) || !is_same(&op->given.out, out)) continue;
+    move_to_front(comm->ops, at, op);
+    return op;
+  }
+  return NULL;
+}
+
+banyan_status bny_op_obtain(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, bool keep,
+                            banyan_op **op) {
+  banyan_op *found;
+  banyan_status status = keep ? bny_op_make(comm, key, &found) : bny_op_find(comm, key, &found);
+  if (status != BANYAN_OK) return status;
+  status = bny_op_reserve_live(found, memory->live);
+  if (status != BANYAN_OK) {
+    if (keep) bny_op_free(found);
+    return bny_op_refuse(comm, status, false);
+  }
+  bny_op_bind(found, memory);
+  *op = found;
+  return BANYAN_OK;
+}
+
+banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
+                                 banyan_op **keep) {
+  banyan_op *op;
+  banyan_status status = bny_op_obtain(comm, key, memory, keep != NULL, &op);
+  if (status != BANYAN_OK) return status;
+  if (!keep) return bny_op_run(op);
+  *keep = op;
+  return BANYAN_OK;
+}
+
+void bny_ops_free(banyan_comm *comm) {
+  bny_ops *ops = comm->ops;
+  for (int i = 0; ops && i < BNY_BLOCKING_OPS; i++) {
+    bool twice = false; /* as in a child whose parent's thread was reordering them */
+    for (int j = 0; j < i; j++) twice |= ops->blocking[j] == ops->blocking[i];
+    if (!twice) bny_op_free(ops->blocking[i]);
+  }
+  free(ops);
+  comm->ops = NULL;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an operation reports about itself: its plan, its costs and what its last run sent. */
+#include "op/operation.h"
+#include "base/hash.h"
+#include "base/status.h"
+
+banyan_op_info bny_op_query(const banyan_op *op) {
+  banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
+  if (op->nparts > 0) {
+    const bny_plan *first = op->kinds[0].plan;
+    found = (banyan_op_info){.size = sizeof found,
+                             .algorithm = first->algorithm,
+                             .reason = first->reason,
+                             .plan_hash = first->hash,
+                             .roundings = (uint64_t)first->roundings};
+  }
+  if (op->attention) found.reason = op->attention->text;
+  for (int64_t i = 0; i < op->nkinds; i++) {
+    const bny_op_kind *kind = &op->kinds[i];
+    found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
+    if (bny_op_runs_on_device(op)) { /* kernels do not count */
+      if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
+      const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(kind->device_run);
+      if (segment) found.bytes_between_nodes += bny_proxy_segment_bytes(segment);
+      continue;
+    }
+    /* Parts use the arena one after another. */
+    uint64_t arena_bytes = bny_run_arena_bytes(kind->run);
+    if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;
+  }
+  found.bytes_sent += op->report.bytes_sent;
+  found.messages_sent += op->report.messages_sent;
+  found.bytes_between_nodes += op->report.bytes_between_nodes;
+  if (!bny_op_runs_on_device(op)) found.saturated = op->report.saturated;
+  if (!op->gather) return found;
+  banyan_op_info gather = bny_op_query(op->gather);
+  found.predicted_us += gather.predicted_us;
+  found.bytes_sent += gather.bytes_sent;
+  found.messages_sent += gather.messages_sent;
+  found.bytes_between_nodes += gather.bytes_between_nodes;
+  if (gather.arena_bytes > found.arena_bytes) found.arena_bytes = gather.arena_bytes;
+  found.plan_hash = bny_hash_add(found.plan_hash, gather.plan_hash);
+  return found;
+}
+
+static size_t print_kind(const banyan_op *op, const bny_op_kind *kind, char *text, size_t bytes) {
+  if (kind->device_run) return bny_device_run_print(kind->device_run, kind->plan, text, bytes);
+  if (!op->within) return bny_plan_print(kind->plan, text, bytes);
+  size_t length = bny_plan_print_head(kind->plan, text, bytes);
+  bny_append(text, bytes, &length,
+             "within a kernel: rows go straight to the ranks that get them, and are merged there in the "
+             "order of ranks\n");
+  return length;
+}
+
+size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes) {
+  size_t length = op->gather ? bny_op_describe(op->gather, text, bytes) : 0;
+  size_t room = bytes > length ? bytes - length : 0;
+  if (op->nparts > 0) length += print_kind(op, &op->kinds[0], room ? text + length : NULL, room);
+  if (op->nparts > 1) bny_append(text, bytes, &length, "and %lld more parts like it\n", (long long)op->nparts - 1);
+  if (op->slices > 1)
+    bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);
+  if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
+  return length;
+}
