@@ -101,11 +101,18 @@ BNY_HD static inline int bny_export_fits(const bny_export_rules *rules, float m,
   return (is_row & has_room) | (d == 0.0f) | (m != m) | (d != d);
 }
 
-/* The lse of a row that is not empty, rounded to the type. */
+/* The lse of a row that is not empty, and rounded to the type. */
+BNY_HD static inline float bny_export_lse_exact(float m, float d, int base_e) {
+  float lse = bny_stats_lse(m, d, base_e);
+  return __builtin_fabsf(m) == FLT_MAX ? m : lse;
+}
+
+BNY_HD static inline float bny_export_lse_round(banyan_dtype type, float lse) {
+  return bny_stat_round(type, type == BANYAN_BF16 ? bny_saturate(lse, BNY_BF16_MAX) : lse);
+}
+
 BNY_HD static inline float bny_export_lse(const bny_export_rules *rules, float m, float d) {
-  float lse = bny_stats_lse(m, d, rules->base_e);
-  lse = __builtin_fabsf(m) == FLT_MAX ? m : lse;
-  return bny_stat_round(rules->type, rules->type == BANYAN_BF16 ? bny_saturate(lse, BNY_BF16_MAX) : lse);
+  return bny_export_lse_round(rules->type, bny_export_lse_exact(m, d, rules->base_e));
 }
 
 BNY_HD static inline int bny_export_lse_fits(float lse, float d) {

@@ -161,18 +161,19 @@ static inline void block_merge(block_stats *nodes, int count, bool tight_nodes, 
   for (int width = count; width > 1; width = (width + 1) / 2) {
     int tight = tight_nodes || (tight_last && width == 2);
     for (int i = 0; i < width / 2; i++, node++) {
-      block_stats a = nodes[2 * i], b = nodes[2 * i + 1];
-      block_stats *merged = &nodes[i];
-      float *scale_a = scales[node][0], *scale_b = scales[node][1];
+      block_stats a = nodes[2 * i], b = nodes[2 * i + 1], merged;
+      float scale[2][BLOCK_ROWS]; /* local: memory that may alias is not vectorised */
       if (tight) {
         ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
-          bny_stats_merge(a.m[r], a.d[r], b.m[r], b.d[r], 1, &merged->m[r], &merged->d[r], &scale_a[r], &scale_b[r]);
+          bny_stats_merge(a.m[r], a.d[r], b.m[r], b.d[r], 1, &merged.m[r], &merged.d[r], &scale[0][r], &scale[1][r]);
         }
       } else {
         ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
-          bny_stats_merge(a.m[r], a.d[r], b.m[r], b.d[r], 0, &merged->m[r], &merged->d[r], &scale_a[r], &scale_b[r]);
+          bny_stats_merge(a.m[r], a.d[r], b.m[r], b.d[r], 0, &merged.m[r], &merged.d[r], &scale[0][r], &scale[1][r]);
         }
       }
+      nodes[i] = merged;
+      memcpy(scales[node], scale, sizeof scale);
     }
     if (width % 2 != 0) nodes[width / 2] = nodes[width - 1];
   }
@@ -279,11 +280,15 @@ static inline float export_empty_value(const banyan_partial *out) {
 /* Computes one lse for each row; fits[r] says whether the type can hold it. */
 static inline void export_lse(const bny_export_rules *rules, const block_stats *stats, float empty_value, float *given,
                               int32_t *fits) {
-  const bny_export_rules rule = *rules;
+  const int base_e = rules->base_e;
+  const banyan_dtype type = rules->type;
+  const block_stats own = *stats;
+  float lse[BLOCK_ROWS];
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) { lse[r] = bny_export_lse_exact(own.m[r], own.d[r], base_e); }
+  for (int r = 0; r < BLOCK_ROWS && type != BANYAN_F32; r++) lse[r] = bny_export_lse_round(type, lse[r]);
   ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
-    float lse = bny_export_lse(&rule, stats->m[r], stats->d[r]);
-    fits[r] = bny_export_lse_fits(lse, stats->d[r]);
-    given[r] = stats->d[r] > 0.0f ? lse : empty_value;
+    fits[r] = bny_export_lse_fits(lse[r], own.d[r]);
+    given[r] = own.d[r] > 0.0f ? lse[r] : empty_value;
   }
 }
 
