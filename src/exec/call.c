@@ -93,8 +93,7 @@ const char *bny_call_name(const bny_call *call) {
   return bny_collective_name((bny_collective)call->words[WORD_collective]);
 }
 
-void bny_call_publish(bny_transport *transport, const bny_call *call, uint64_t epoch) {
-  bny_signal *words = transport->ops->call(transport, transport->rank);
+void bny_call_publish(bny_signal *words, const bny_call *call, uint64_t epoch) {
   uint64_t run = epoch << 48 | (call->hash & 0xffff) << 32 | (uint32_t)call->words[WORD_tokens_live];
   atomic_store_explicit(&words[EARLIER + epoch % EARLIER_RUNS], run, memory_order_relaxed);
   if (atomic_load_explicit(&words[WORD_HASH], memory_order_relaxed) == call->words[WORD_HASH]) return;

@@ -29,8 +29,8 @@ bool bny_call_is_comparison(const bny_call *call);
 /* "combine", or "agree" while ranks compare; static. */
 const char *bny_call_name(const bny_call *call);
 
-/* Publishes the call, and the tokens of this run, to peers. The call costs nothing if they have it already. */
-void bny_call_publish(bny_transport *transport, const bny_call *call, uint64_t epoch);
+/* Publishes the call, and the tokens of this run, in this rank's words. The call costs nothing if peers have it. */
+void bny_call_publish(bny_signal *words, const bny_call *call, uint64_t epoch);
 
 /* Writes the first difference of what `rank` published to the call `other` of `other_rank`; false if there is none.
  * "heads 32 there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". A rank that waits for none

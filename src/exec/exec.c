@@ -54,6 +54,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
       .kernels = config->kernels,
       .fault = transport->ops->fault(transport),
       .line = transport->ops->line(transport, transport->rank),
+      .call = transport->ops->call(transport, transport->rank),
       .known_done = known_done,
       .told = known_done + nranks,
       .readers = {{.ranks = readers}, {.ranks = readers + nranks}},

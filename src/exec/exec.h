@@ -42,7 +42,8 @@ typedef struct bny_exec {
   bny_transport *transport;
   const bny_kernels *kernels;
   bny_signal *fault;
-  bny_rank_line *line;                        /* this rank's */
+  bny_rank_line *line;                        /* this rank's, as is the next */
+  bny_signal *call;                           /* BNY_CALL_WORDS words */
   void (*progress)(bny_transport *transport); /* NULL: the transport needs none */
   uint64_t epoch;                             /* the last run begun */
   uint32_t history;     /* hash of the calls of all runs so far: the lower half of the last run's tag */

@@ -29,8 +29,6 @@ static void write_empty(const bny_box *box, bny_wire wire, const bny_wire_view *
 
 int64_t bny_live_encode(const bny_kernels *kernels, const bny_box *box, const banyan_partial *in, int32_t token0,
                         int32_t head0, bny_wire wire, const uint8_t *live, const bny_wire_view *to) {
-  if (box->tokens == 0) return -1;
-  if (!live) return kernels->encode(box, in, token0, head0, wire, to);
   for (int32_t first = 0, end; first < box->tokens; first = end) {
     for (end = first + 1; end < box->tokens && !live[end] == !live[first];) end++;
     bny_box part = {end - first, box->heads, box->value_dim};
@@ -81,12 +79,7 @@ static int64_t finish_at(const bny_live_merge *merge, const bny_box *part, int32
                                       token0 + token, head0 + head);
 }
 
-int64_t bny_live_finish(const bny_live_merge *merge, const bny_box *box, int32_t token0, int32_t head0,
-                        bool keeps_empty) {
-  if (box->tokens == 0) return -1;
-  if (!keeps_empty)
-    return merge->kernels->merge_finish(box, merge->wire, merge->count, merge->sources, merge->round_nodes, merge->out,
-                                        token0, head0);
+int64_t bny_live_finish(const bny_live_merge *merge, const bny_box *box, int32_t token0, int32_t head0) {
   int64_t unfit = -1;
   for (int32_t token = 0; token < box->tokens;) {
     int32_t full = count_full(merge, box, token), heads = box->heads;

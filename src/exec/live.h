@@ -7,8 +7,8 @@
 
 #include "op.h"
 
-/* As `encode` of the kernels. `live` is NULL, or has a byte for each token of the box. Rows of a token with 0 are not
- * read, and become empty ones. */
+/* As `encode` of the kernels. `live` has a byte for each token of the box. Rows of a token with 0 are not read, and
+ * become empty ones. */
 int64_t bny_live_encode(const bny_kernels *kernels, const bny_box *box, const banyan_partial *in, int32_t token0,
                         int32_t head0, bny_wire wire, const uint8_t *live, const bny_wire_view *to);
 
@@ -22,8 +22,7 @@ typedef struct bny_live_merge {
   const banyan_partial *out;
 } bny_live_merge;
 
-/* As `merge_finish` of the kernels. keeps_empty: rows that are empty in all sources are not written. */
-int64_t bny_live_finish(const bny_live_merge *merge, const bny_box *box, int32_t token0, int32_t head0,
-                        bool keeps_empty);
+/* As `merge_finish` of the kernels, but rows that are empty in all sources are not written. */
+int64_t bny_live_finish(const bny_live_merge *merge, const bny_box *box, int32_t token0, int32_t head0);
 
 #endif

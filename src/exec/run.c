@@ -41,7 +41,7 @@ static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
-  bny_record_wait_end(&exec->record, since, exec->epoch, "wait for kernels of rank", rank, 0);
+  if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for kernels of rank", rank, 0);
   *made = true;
   return BANYAN_OK;
 }
@@ -79,7 +79,7 @@ void bny_run_begin(bny_run *run) {
   run->report = (bny_run_report){.bytes_between_nodes = exec->transport->bytes_between_nodes};
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
-  bny_call_publish(exec->transport, &run->call, exec->epoch);
+  bny_call_publish(exec->call, &run->call, exec->epoch);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) acknowledge(run);
 }
@@ -99,13 +99,6 @@ static bool half_is_free(bny_exec *exec, int32_t *busy) {
     }
   }
   return true;
-}
-
-static void note_readers(const bny_run *run) {
-  bny_readers *readers = &run->exec->readers[run->exec->epoch & 1];
-  readers->epoch = run->exec->epoch;
-  readers->count = run->nreaders;
-  for (int32_t i = 0; i < run->nreaders; i++) readers->ranks[i] = run->readers[i];
 }
 
 static bool has_arrived(const bny_run *run, const bny_bound_step *bound) {
@@ -140,11 +133,15 @@ static bool poll_arrival(const bny_run *run, const bny_bound_step *bound, uint32
   return has_arrived(run, bound);
 }
 
-static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
+/* Waits until this half of the arena may be written, and notes who will read it. */
+static banyan_status wait_half(bny_run *run, bool block) {
   bny_exec *exec = run->exec;
   int32_t busy = -1;
   uint32_t spins = 0;
   uint64_t since = 0;
+  if (run->ready) return BANYAN_OK;
+  banyan_status status = bny_exec_check(exec, &run->call);
+  if (status != BANYAN_OK) return status;
   while (!half_is_free(exec, &busy)) {
     if (!since) since = bny_record_wait_begin(&exec->record);
     if (exec->progress) exec->progress(exec->transport);
@@ -152,13 +149,16 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
       bny_thread_pause();
       continue;
     }
-    banyan_status status = wait_round(run, block, busy, BNY_WAIT_DONE);
+    status = wait_round(run, block, busy, BNY_WAIT_DONE);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
-  if (busy >= 0) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for memory read by rank", busy, 0);
-  note_readers(run);
-  *ready = true;
+  if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for memory read by rank", busy, 0);
+  bny_readers *readers = &exec->readers[exec->epoch & 1];
+  readers->epoch = exec->epoch;
+  readers->count = run->nreaders;
+  for (int32_t i = 0; i < run->nreaders; i++) readers->ranks[i] = run->readers[i];
+  run->ready = true;
   return BANYAN_OK;
 }
 
@@ -188,7 +188,7 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
-  bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, bytes);
+  if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, bytes);
   /* The peer has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
   enum { PREFETCH_BYTES = 1024 };
@@ -277,8 +277,11 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
   to.stream = timer.stream;
   to.saturated = &run->report.saturated;
   const uint8_t *live = binding->live_tokens ? binding->live_tokens + token0 : NULL;
-  int64_t bad = bny_live_encode(run->exec->kernels, box, binding->in, token0 - binding->in_token0,
-                                head0 - binding->in_head0, plan->wire, live, &to);
+  const bny_kernels *kernels = run->exec->kernels;
+  int32_t token = token0 - binding->in_token0, head = head0 - binding->in_head0; /* in the caller's memory */
+  int64_t bad = live              ? bny_live_encode(kernels, box, binding->in, token, head, plan->wire, live, &to)
+                : box->tokens > 0 ? kernels->encode(box, binding->in, token, head, plan->wire, &to)
+                                  : -1;
   bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(
@@ -309,11 +312,17 @@ static void deliver(bny_run *run, int32_t index, int half) {
   const bny_step *step = &plan->steps[index];
   if (plan->collective == BNY_COMBINE) {
     const bny_box *box = &run->boxes[index];
-    const bny_live_merge merge = {run->exec->kernels, plan->wire,       step->count, moved_sources(run, step, half),
-                                  plan->round_nodes,  run->binding->out};
+    const bny_binding *binding = run->binding;
+    const bny_live_merge merge = {run->exec->kernels, plan->wire,  step->count, moved_sources(run, step, half),
+                                  plan->round_nodes,  binding->out};
     int32_t token0 = token_of(run, index), head0 = head_of(run, index);
-    int64_t row = bny_live_finish(&merge, box, token0 - run->binding->out_token0, head0 - run->binding->out_head0,
-                                  run->binding->keeps_empty_rows);
+    int32_t token = token0 - binding->out_token0, head = head0 - binding->out_head0; /* in the caller's memory */
+    int64_t row = -1;
+    if (binding->keeps_empty_rows)
+      row = bny_live_finish(&merge, box, token, head);
+    else if (box->tokens > 0)
+      row = merge.kernels->merge_finish(box, merge.wire, merge.count, merge.sources, merge.round_nodes, merge.out,
+                                        token, head);
     if (row < 0 || run->report.lost) return;
     run->report.lost = true;
     run->report.lost_token = token0 + (int32_t)(row / box->heads);
@@ -354,7 +363,8 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
-  if (peer >= 0) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for messages taken by rank", peer, 0);
+  if (since && peer >= 0)
+    bny_record_wait_end(&exec->record, since, exec->epoch, "wait for messages taken by rank", peer, 0);
   *settled = true;
   return BANYAN_OK;
 }
@@ -370,17 +380,10 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-/* Each way of moving data is one function. All return BANYAN_OK with *done false when something has not arrived, and
- * go on from there in the next call. */
+/* Functions that take steps return BANYAN_OK with *done false when something has not arrived, and go on from there in
+ * the next call. */
 
-/* run->ready: this half of the arena may be written. */
-static banyan_status make_ready(bny_run *run, bool block) {
-  if (run->ready) return BANYAN_OK;
-  banyan_status status = bny_exec_check(run->exec, &run->call);
-  return status == BANYAN_OK ? wait_half(run, block, &run->ready) : status;
-}
-
-static banyan_status take_steps(bny_run *run, bool block, bool *taken) {
+static banyan_status take_steps(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;
   int half = (int)(exec->epoch & 1);
@@ -389,7 +392,7 @@ static banyan_status take_steps(bny_run *run, bool block, bool *taken) {
     const bny_step *step = &plan->steps[run->next];
     const bny_bound_step *bound = &run->steps[half][run->next];
     bool arrived = false;
-    bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
+    if (run->record.levels) bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
     switch (step->kind) {
     case BNY_STEP_COPY:
       status = copy_input(run, run->next, bound);
@@ -404,52 +407,20 @@ static banyan_status take_steps(bny_run *run, bool block, bool *taken) {
     case BNY_STEP_DELIVER: deliver(run, run->next, half); break;
     }
   }
-  *taken = true;
+  *done = true;
   return BANYAN_OK;
-}
-
-static void end_run(bny_run *run) {
-  bny_exec *exec = run->exec;
-  atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
-  run->report.bytes_between_nodes = exec->transport->bytes_between_nodes - run->report.bytes_between_nodes;
-  bny_record_end(&exec->record, &run->record, exec->epoch);
-  exec->run = NULL;
-}
-
-/* Ranks of one node: a message is in memory that both ranks have, so it is sent when its signal is stored. */
-static banyan_status progress_node(bny_run *run, bool block, bool *done) {
-  banyan_status status = make_ready(run, block);
-  if (status != BANYAN_OK || !run->ready) return status;
-  status = take_steps(run, block, done);
-  if (status == BANYAN_OK && *done) end_run(run);
-  return status;
-}
-
-/* Ranks of several nodes: the transport may still read what this rank has sent, and those who sent to it are owed an
- * acknowledgement, which the next run sends. */
-static banyan_status progress_network(bny_run *run, bool block, bool *done) {
-  bool taken = false;
-  banyan_status status = make_ready(run, block);
-  if (status != BANYAN_OK || !run->ready) return status;
-  status = take_steps(run, block, &taken);
-  if (status != BANYAN_OK || !taken) return status;
-  status = finish_network(run, block, done);
-  if (status == BANYAN_OK && *done) end_run(run);
-  return status;
 }
 
 /* Devices of several nodes: kernels make what is sent and read what has arrived, and the plan has only SEND and
  * WAIT steps between nodes. */
-static banyan_status progress_proxy(bny_run *run, bool block, bool *done) {
+static banyan_status take_proxy_steps(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;
-  bool settled = false;
-  banyan_status status = make_ready(run, block);
-  if (status != BANYAN_OK || !run->ready) return status;
+  banyan_status status;
   for (; run->next < plan->nsteps; run->next++) {
     const bny_step *step = &plan->steps[run->next];
     bool met = false;
-    bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
+    if (run->record.levels) bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
     if (step->kind == BNY_STEP_SEND) {
       status = wait_kernels(run, step->slot, block, &met);
       if (status != BANYAN_OK || !met) return status;
@@ -460,15 +431,27 @@ static banyan_status progress_proxy(bny_run *run, bool block, bool *done) {
       run->binding->proxy->tell(run->binding->proxy_context, step->message);
     }
   }
-  status = finish_network(run, block, &settled);
-  if (status != BANYAN_OK || !settled) return status;
-  status = wait_kernels(run, -1, block, done); /* they read messages of peers until then */
-  if (status == BANYAN_OK && *done) end_run(run);
-  return status;
+  *done = true;
+  return BANYAN_OK;
 }
 
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
+  bny_exec *exec = run->exec;
+  bool is_proxy = run->binding->proxy != NULL, taken = false, settled = !exec->progress, read = !is_proxy;
   *done = false;
-  if (run->binding->proxy) return progress_proxy(run, block, done);
-  return run->exec->progress ? progress_network(run, block, done) : progress_node(run, block, done);
+  banyan_status status = wait_half(run, block);
+  if (status != BANYAN_OK || !run->ready) return status;
+  status = is_proxy ? take_proxy_steps(run, block, &taken) : take_steps(run, block, &taken);
+  if (status != BANYAN_OK || !taken) return status;
+  /* Within a node a message is sent when its signal is stored. */
+  if (!settled) status = finish_network(run, block, &settled);
+  if (status != BANYAN_OK || !settled) return status;
+  if (!read) status = wait_kernels(run, -1, block, &read); /* they read messages of peers until then */
+  if (status != BANYAN_OK || !read) return status;
+  atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
+  run->report.bytes_between_nodes = exec->transport->bytes_between_nodes - run->report.bytes_between_nodes;
+  bny_record_end(&exec->record, &run->record, exec->epoch);
+  exec->run = NULL;
+  *done = true;
+  return BANYAN_OK;
 }

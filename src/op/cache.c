@@ -55,7 +55,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 /* Structs that lead to what may change until the next call are not remembered. */
 void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banyan_partial *in,
                      const banyan_partial *out) {
-  if (!desc->live && !desc->algorithm && !in->values_scale && !out->values_scale && !bny_op_runs_on_device(op))
+  if (!desc->live && !desc->algorithm && !in->values_scale && !out->values_scale && !op->on_device)
     op->given = (bny_op_given){*desc, *in, *out};
 }
 

@@ -62,7 +62,7 @@ static banyan_status make_run(banyan_op *op, bny_op_kind *kind) {
   bny_call call = call_of(op, kind, BNY_PHASE_RUN);
   bny_call_set_tokens(&call, op->key.all_tokens);
   kind->binding = kind->place;
-  if (bny_op_runs_on_device(op))
+  if (op->on_device)
     return bny_device_run_make(&op->comm->device, &kind->request, kind->plan, &call, &kind->binding, &kind->device_run);
   return bny_run_make(op->comm->exec, kind->plan, &call, &kind->binding, &kind->run);
 }
@@ -130,11 +130,18 @@ static banyan_status agree(banyan_op *op) {
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
-static banyan_status make_empty(banyan_comm *comm, banyan_op **op) {
+/* A proxy serves combines alone: with one, the other collectives move host memory. */
+static bool runs_on_device(const bny_device_exec *device, const bny_op_key *key) {
+  return device->engine && !key->on_host && (!device->proxy || key->collective == BNY_COMBINE);
+}
+
+static banyan_status make_empty(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   if (!comm->ops) comm->ops = calloc(1, sizeof *comm->ops);
   banyan_op *made = comm->ops ? calloc(1, sizeof *made) : NULL;
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->comm = comm;
+  made->key = *key;
+  made->on_device = runs_on_device(&comm->device, key);
   *op = made;
   return BANYAN_OK;
 }
@@ -142,9 +149,8 @@ static banyan_status make_empty(banyan_comm *comm, banyan_op **op) {
 /* Does everything that needs no other rank. */
 static banyan_status make_local(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   banyan_op *made = NULL;
-  banyan_status status = make_empty(comm, &made);
+  banyan_status status = make_empty(comm, key, &made);
   if (status != BANYAN_OK) return status;
-  made->key = *key;
   if (key->counts) {
     size_t bytes = (size_t)comm->nranks * sizeof *made->counts;
     made->counts = malloc(bytes);
@@ -208,14 +214,13 @@ banyan_status bny_op_plan_again(banyan_op *op) {
 }
 
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op) {
-  banyan_status status = make_empty(comm, op);
+  banyan_status status = make_empty(comm, &(bny_op_key){.collective = BNY_COMBINE}, op);
   if (status == BANYAN_OK) (*op)->attention = attention;
   return status;
 }
 
 banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live) {
-  if (bny_op_runs_on_device(op) || !bny_live_selects(live) || op->live_tokens || op->key.all_tokens == 0)
-    return BANYAN_OK;
+  if (op->on_device || !bny_live_selects(live) || op->live_tokens || op->key.all_tokens == 0) return BANYAN_OK;
   op->live_tokens = malloc((size_t)op->key.all_tokens);
   return op->live_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the live rows of an operation");
 }

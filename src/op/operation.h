@@ -75,6 +75,7 @@ typedef struct bny_op_given {
 
 struct banyan_op {
   banyan_comm *comm;
+  bool on_device; /* kernels run it */
   bny_op_key key;
   size_t *counts;       /* owned copy of key.counts */
   bny_op_memory memory; /* of the runs to come; `in`, `out` and `live` are the copies below */
@@ -184,12 +185,6 @@ banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *d
 banyan_status bny_op_overlap(banyan_op *op, bool has_lengths);
 
 /* ---- inside of the folder ---------------------------------------------------------------------------------------- */
-
-/* A proxy serves combines alone: beside it the other collectives move host memory. */
-static inline bool bny_op_runs_on_device(const banyan_op *op) {
-  const bny_device_exec *device = &op->comm->device;
-  return device->engine && !op->key.on_host && (!device->proxy || op->key.collective == BNY_COMBINE);
-}
 
 /* Returns the request of the whole call, of which those of the parts are made. */
 bny_request bny_op_request(const banyan_op *op);

@@ -18,7 +18,7 @@ banyan_op_info bny_op_query(const banyan_op *op) {
   for (int64_t i = 0; i < op->nkinds; i++) {
     const bny_op_kind *kind = &op->kinds[i];
     found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
-    if (bny_op_runs_on_device(op)) { /* kernels do not count */
+    if (op->on_device) { /* kernels do not count */
       if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
       const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(kind->device_run);
       if (segment) found.bytes_between_nodes += bny_proxy_segment_bytes(segment);
@@ -31,7 +31,7 @@ banyan_op_info bny_op_query(const banyan_op *op) {
   found.bytes_sent += op->report.bytes_sent;
   found.messages_sent += op->report.messages_sent;
   found.bytes_between_nodes += op->report.bytes_between_nodes;
-  if (!bny_op_runs_on_device(op)) found.saturated = op->report.saturated;
+  if (!op->on_device) found.saturated = op->report.saturated;
   if (!op->gather) return found;
   banyan_op_info gather = bny_op_query(op->gather);
   found.predicted_us += gather.predicted_us;

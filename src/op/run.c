@@ -197,7 +197,7 @@ static banyan_status check_scales(const banyan_op *op) {
 
 /* Checks what this run reads of the caller's memory, and computes its rows. */
 static banyan_status prepare(banyan_op *op, bool scales_are_checked) {
-  banyan_status status = read_live(op);
+  banyan_status status = op->live.size ? read_live(op) : BANYAN_OK;
   if (status == BANYAN_OK && !scales_are_checked) status = check_scales(op);
   if (status != BANYAN_OK || !op->attention) return status;
   if (op->gather) return prepare_gather(op);
@@ -213,7 +213,7 @@ static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   if (op->within && !op->attention)
     return refuse_start(op,
                         "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
-  if (bny_op_runs_on_device(op)) return start_on_device(op);
+  if (op->on_device) return start_on_device(op);
   if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
   op->complete = false;
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);

@@ -8,7 +8,7 @@
 
 size_t bny_op_payload_limit(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
-  bool device = bny_op_runs_on_device(op);
+  bool device = op->on_device;
   if (device && !comm->device.proxy) return comm->device.outbox_bytes; /* fewer launches are better */
   size_t levels = 1;
   while ((int64_t)1 << levels < comm->nranks) levels++;
@@ -19,7 +19,7 @@ size_t bny_op_payload_limit(const banyan_op *op) {
 bny_request bny_op_request(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
   const bny_op_key *key = &op->key;
-  bool device = bny_op_runs_on_device(op) && !comm->device.proxy; /* between nodes, plans are those of the host */
+  bool device = op->on_device && !comm->device.proxy; /* between nodes, plans are those of the host */
   return (bny_request){
 #define BNY_CALL_NUMBER(type, field, label, names) .field = key->field,
 #include "plan/call.def"
@@ -78,7 +78,7 @@ static banyan_status find_spans(const banyan_op *op, bool heads, bny_op_cut *cut
   int64_t nranks = op->comm->nranks, found = 1;
   cut->parts = cut->all > 0 ? divide_up(cut->all, cut->each) : 1;
   cut->spans = cut->parts;
-  if (bny_op_runs_on_device(op) && bny_collective_has_rows(op->key.collective)) return BANYAN_OK;
+  if (op->on_device && bny_collective_has_rows(op->key.collective)) return BANYAN_OK;
   int64_t *bounds = malloc((size_t)(nranks + 1) * sizeof *bounds);
   cut->first = malloc((size_t)(2 * nranks + 3) * sizeof *cut->first);
   if (!bounds || !cut->first) {
@@ -282,7 +282,7 @@ bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   binding.mine = memory->mine;
   binding.all = memory->all;
   binding.in_place = memory->in_place;
-  int32_t tokens = bny_op_runs_on_device(op) ? op->key.all_tokens : op->tokens, number; /* kernels find it themselves */
+  int32_t tokens = op->on_device ? op->key.all_tokens : op->tokens, number; /* kernels find it themselves */
   if (op->key.scatter == BANYAN_SCATTER_TOKENS)
     bny_slice_split(tokens, op->comm->nranks, op->comm->rank, &binding.out_token0, &number);
   if (bny_collective_has_rows(op->key.collective)) return binding;

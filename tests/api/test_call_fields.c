@@ -27,7 +27,7 @@ static const char *difference(const bny_call *theirs) {
   static char text[256];
   bny_request usual = {.nranks = 2};
   bny_transport transport = {.ops = &ops, .rank = 1};
-  bny_call_publish(&transport, theirs, 1);
+  bny_call_publish(words[1], theirs, 1);
   bny_call ours = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
   transport.rank = 0;
   text[0] = 0;
@@ -101,12 +101,11 @@ TEST(the_earliest_run_with_other_tokens_is_named) {
     for (uint64_t run = 0; run < 5; run++) {
       for (transport.rank = 0; transport.rank < 2; transport.rank++) {
         bny_call_set_tokens(&call, transport.rank == 1 && run > 2 ? 20 + (int32_t)run : 7);
-        bny_call_publish(&transport, &call, starts[i] + run);
+        bny_call_publish(words[transport.rank], &call, starts[i] + run);
       }
     }
     call = bny_call_make(&later, &some_plan, BNY_PHASE_RUN);
-    transport.rank = 1;
-    bny_call_publish(&transport, &call, starts[i] + 5);
+    bny_call_publish(words[1], &call, starts[i] + 5);
     transport.rank = 0;
     call = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
     char text[256] = "";
