@@ -170,6 +170,61 @@ static void forget_shapes(world_rank *self) {
   }
 }
 
+/* ---- calls that are repeated, and what may differ from the last ---------------------------------------------------- */
+
+/* Blocking calls of the same structs are recognised by their bytes. What the bytes lead to may change all the same, and
+ * each rank has its own mix of memory that it gave before and memory that it did not. */
+static void repeat_calls(world_rank *self) {
+  enum { SETS = 3 };
+  world_random same = {world_seed() * 41}, own = {world_seed() * 43 + (uint64_t)self->rank};
+  data *sets = calloc(SETS, sizeof *sets);
+  banyan_partial in[SETS], out[SETS], at[2];
+  char algorithm[16];
+  int32_t tokens;
+  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  for (int i = 0; i < SETS; i++) describe(&sets[i], &in[i], &out[i]);
+  for (int round = 0; round < 600; round++) {
+    int other = random_below(&same, 4); /* 0: a plain call, as in half of the rounds at least */
+    banyan_combine_desc desc = desc_of(1 + random_below(&same, TOKENS), other == 1 ? algorithm : NULL);
+    snprintf(algorithm, sizeof algorithm, "%s", algorithms[random_below(&same, 5)]);
+    tokens = random_below(&same, desc.tokens + 1);
+    if (other == 2) desc.live = &live;
+    if (random_one_in(&same, 8) && !world_ok(self, banyan_barrier(self->comm), "barrier")) break;
+    int i = random_one_in(&own, 2) ? 0 : random_below(&own, SETS), k = random_one_in(&own, 2) ? i : (i + 1) % SETS;
+    fill(&sets[i], self->rank, round);
+    fill(&sets[k], self->rank, round);
+    at[0] = in[i]; /* the same addresses of structs, with other contents */
+    at[1] = out[k];
+    banyan_status status = banyan_combine(self->comm, &desc, &at[0], &at[1]);
+    int32_t rows = (other == 2 ? tokens : desc.tokens) * HEADS;
+    if (!world_ok(self, status, "combine") || !holds_merge(self, &sets[k], round, rows, "repeated")) break;
+  }
+  free(sets);
+}
+
+/* The call has passed its checks before, and fails by what its bytes lead to. */
+static void repeat_wrongly(world_rank *self) {
+  data *data = calloc(1, sizeof *data);
+  float scale = 1;
+  char algorithm[16] = "oneshot";
+  banyan_partial in, out;
+  describe(data, &in, &out);
+  banyan_combine_desc desc = desc_of(TOKENS, NULL), named = desc_of(TOKENS, algorithm);
+  in.values_dtype = BANYAN_E4M3;
+  in.values_scale = &scale;
+  for (int i = 0; i < 4; i++) {
+    scale = i % 2 ? -1 : 1;
+    banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
+    world_check(self, status == (i % 2 ? BANYAN_ERR_ARGUMENT : BANYAN_OK), "a scale of %g: %s", (double)scale,
+                banyan_status_string(status));
+    snprintf(algorithm, sizeof algorithm, "%s", i % 2 ? "none" : "oneshot");
+    status = banyan_combine(self->comm, &named, &in, &out);
+    world_check(self, (status == BANYAN_OK) == (i % 2 == 0), "algorithm %s: %s", algorithm,
+                banyan_status_string(status));
+  }
+  free(data);
+}
+
 /* ---- one-sided traffic ------------------------------------------------------------------------------------------- */
 
 /* Roots only receive, or only send, and nothing comes back: what they may overwrite must be known in another way. */
@@ -236,6 +291,8 @@ static void run(int index, world_body body) { WORLD_RUN(body, .nranks = nranks_o
 TEST_LOOP(starts_again_and_again, 6) { run(_i, start_again); }
 TEST_LOOP(starts_several_at_once, 6) { run(_i, start_several); }
 TEST_LOOP(forgets_old_shapes, 6) { run(_i, forget_shapes); }
+TEST_LOOP(sees_what_differs, 6) { run(_i, repeat_calls); }
+TEST(refuses_what_differs) { WORLD_RUN(repeat_wrongly, .nranks = 1); }
 TEST(starts_after_a_failure) { WORLD_RUN(start_after_failure, .nranks = 2); }
 TEST_LOOP(overwrites_nothing_too_early, 6) { run(_i, run_one_sided); }
 
