@@ -190,7 +190,7 @@ void bny_run_rest(bny_run *run);
 /* Returns where the plan begins within a half, for runs between nodes. */
 size_t bny_run_shift(const bny_run *run);
 
-/* What the last run did. */
+/* The traffic and the loss of the last run. */
 typedef struct bny_run_report {
   uint64_t bytes_sent, messages_sent; /* payload */
   uint64_t saturated;                 /* finite input values that a lossy wire cannot hold */

@@ -136,7 +136,7 @@ banyan_status bny_op_obtain(banyan_comm *comm, const bny_op_key *key, const bny_
 banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
                                  banyan_op **keep);
 
-/* What banyan_op_query() and banyan_op_describe() report. */
+/* Answer banyan_op_query() and banyan_op_describe(). */
 banyan_op_info bny_op_query(const banyan_op *op);
 size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an operation reports about itself: its plan, its costs and what its last run sent. */
+ * An operation reports its plan, its costs and the traffic of its last run. */
 #include "op/operation.h"
 #include "base/hash.h"
 #include "base/status.h"

@@ -170,7 +170,7 @@ static void forget_shapes(world_rank *self) {
   }
 }
 
-/* ---- calls that are repeated, and what may differ from the last ---------------------------------------------------- */
+/* ---- repeated calls ---------------------------------------------------------------------------------------------- */
 
 /* Blocking calls of the same structs are recognised by their bytes. What the bytes lead to may change all the same, and
  * each rank has its own mix of memory that it gave before and memory that it did not. */
