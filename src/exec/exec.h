@@ -194,7 +194,7 @@ size_t bny_run_shift(const bny_run *run);
 typedef struct bny_run_report {
   uint64_t bytes_sent, messages_sent; /* payload */
   uint64_t saturated;                 /* finite input values that a lossy wire cannot hold */
-  uint64_t bytes_between_nodes;       /* of bytes_sent, those that the transport gave to a network */
+  uint64_t bytes_between_nodes;       /* the part of bytes_sent that a network took */
   bool
       lost; /* the caller's type cannot hold the statistics of a row of the result. The first such row follows. All else
               * is right, and no other rank needs to know */
