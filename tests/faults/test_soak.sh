@@ -6,4 +6,4 @@
 need_programs "$world" "$build/tests/faults/soak_rank"
 need_hosts
 need_messages
-exec "$here/soak" --seconds 10 --quiet
+"$here/soak" --seconds 10 --quiet

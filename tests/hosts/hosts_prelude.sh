@@ -39,3 +39,43 @@ have_messages() {
 need_messages() {
   have_messages || skip "no UCX, which connects hosts"
 }
+
+# What a test has on disk, and the hosts that it has up, go when it ends.
+work=$(mktemp -d /tmp/banyan-hosts.XXXXXX) || exit 1
+name=
+finish() {
+  [ -z "$name" ] || "$hosts" down "$name"
+  rm -rf "$work"
+}
+trap finish EXIT
+
+checks=0
+failures=0
+# outcome WHAT PASSED TEXT: counts a check. If it failed, shows the text and what was printed last.
+outcome() {
+  checks=$((checks + 1))
+  [ "$2" != yes ] || return 0
+  failures=$((failures + 1))
+  echo "FAIL: $1: $3"
+  [ ! -e "$work/out" ] || cat "$work/out"
+}
+
+# expect WHAT STATUS TEXT COMMAND...: the exit status, and what a line contains; or all of a line, after "=".
+expect() {
+  local what=$1 status=$2 text=$3 got found=yes
+  shift 3
+  "$@" >"$work/out" 2>&1
+  got=$?
+  case $text in
+  =*) grep -qxF -- "${text#=}" "$work/out" || found=no ;;
+  *) grep -qF -- "$text" "$work/out" || [ -z "$text" ] || found=no ;;
+  esac
+  [ $got = "$status" ] || found=no
+  outcome "$what" $found "status $got, must be $status; \"$text\" must be in:"
+}
+
+# The last command of a test.
+report() {
+  echo "$(basename "$0" .sh): $checks checks, $failures failures"
+  [ $failures = 0 ]
+}

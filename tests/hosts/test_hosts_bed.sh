@@ -5,25 +5,6 @@
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
 need_hosts
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-
-checks=0
-failures=0
-# expect NAME STATUS TEXT COMMAND...: the exit status, and a line that is to be in the output ("": none).
-expect() {
-  local name=$1 status=$2 line=$3 got
-  shift 3
-  checks=$((checks + 1))
-  "$@" >"$work/out" 2>&1
-  got=$?
-  if [ $got != "$status" ] || { [ -n "$line" ] && ! grep -qxF -- "$line" "$work/out"; }; then
-    failures=$((failures + 1))
-    echo "FAIL: $name: status $got, must be $status; \"$line\" must be a line of:"
-    cat "$work/out"
-  fi
-}
-
 # alive PID: and not waiting for a parent that never asks.
 alive() { [ -n "$(sed -n '/^State:[[:space:]]*[^Z[:space:]]/p' "/proc/$1/status" 2>/dev/null)" ]; }
 
@@ -34,16 +15,16 @@ shared() { # what all see, in any order
   "$hosts" "$@" -- sh -c \
     'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE host $GROUP_RANK $(hostname)"' | sort
 }
-expect "ranks of 2x2" 0 "3/4 local 1/2 host 1 host1" shared 2x2
-expect "ranks of 3+1" 0 "3/4 local 0/1 host 1 host1" shared 3+1
-expect "a host without ranks" 0 "1/2 local 0/1 host 2 host2" shared 1+0+1
-! have_names || expect "names of other hosts" 0 "10.77.0.3 host2" "$hosts" 3+0+1 -- sh -c 'grep host2 /etc/hosts'
-expect "only its own devices" 0 "eth0 lo " "$hosts" 1x1 -- sh -c 'ls /sys/class/net | tr "\n" " "; echo'
-expect "the first failure is the status" 7 "hosts: rank 2 on host 1 ended with status 7" \
+expect "ranks of 2x2" 0 "=3/4 local 1/2 host 1 host1" shared 2x2
+expect "ranks of 3+1" 0 "=3/4 local 0/1 host 1 host1" shared 3+1
+expect "a host without ranks" 0 "=1/2 local 0/1 host 2 host2" shared 1+0+1
+! have_names || expect "names of other hosts" 0 "=10.77.0.3 host2" "$hosts" 3+0+1 -- sh -c 'grep host2 /etc/hosts'
+expect "only its own devices" 0 "=eth0 lo " "$hosts" 1x1 -- sh -c 'ls /sys/class/net | tr "\n" " "; echo'
+expect "the first failure is the status" 7 "=hosts: rank 2 on host 1 ended with status 7" \
   "$hosts" 2+2 -- sh -c '[ $RANK = 2 ] && exit 7; exit 0'
-expect "time limit" 124 "hosts: 1 of 2 did not end by themselves, and were killed" \
+expect "time limit" 124 "=hosts: 1 of 2 did not end by themselves, and were killed" \
   "$hosts" --timeout 1 2x1 -- sh -c '[ $RANK = 0 ] || sleep 1000'
-expect "bad layouts" 1 'hosts: layout "2x": must be HOSTSxRANKS such as 2x4, or ranks of each host such as 3+1' \
+expect "bad layouts" 1 '=hosts: layout "2x": must be HOSTSxRANKS such as 2x4, or ranks of each host such as 3+1' \
   "$hosts" 2x -- true
 expect "unknown options" 2 "" "$hosts" --dealy 1ms 2x2 -- true
 
@@ -80,11 +61,11 @@ else:
     for _ in range(20): peer.sendall(peer.recv(1))
 END
 if command -v python3 >/dev/null; then
-  expect "no delay" 0 "round trip of at least nothing" "$hosts" 2x1 -- python3 "$work/exchange.py" 1000000
+  expect "no delay" 0 "=round trip of at least nothing" "$hosts" 2x1 -- python3 "$work/exchange.py" 1000000
   "$hosts" --delay 1us 1x1 -- true >"$work/probe" 2>&1
   if [ $? != 77 ]; then
-    expect "delay" 0 "round trip of at least 1 ms" "$hosts" --delay 0.6ms 2x1 -- python3 "$work/exchange.py" 1000
-    expect "rate" 0 "took at least 0.15 s" "$hosts" --rate 100mbit 2x1 -- python3 "$work/exchange.py" 2500000
+    expect "delay" 0 "=round trip of at least 1 ms" "$hosts" --delay 0.6ms 2x1 -- python3 "$work/exchange.py" 1000
+    expect "rate" 0 "=took at least 0.15 s" "$hosts" --rate 100mbit 2x1 -- python3 "$work/exchange.py" 2500000
     expect "loss" 0 "" "$hosts" --loss 10% 2x1 -- python3 "$work/exchange.py" 1000
     expect "all packets lost" 124 "" "$hosts" --timeout 1 --loss 100% 2x1 -- python3 "$work/exchange.py" 1000
   fi
@@ -93,24 +74,25 @@ fi
 # Hosts that stay: what they have in memory is shared by their ranks alone.
 name=$("$hosts" up --owner $$ 2x1)
 expect "a file in shared memory" 0 "" "$hosts" exec "$name" 0 touch "/dev/shm/of-$name"
-expect "another process of that host" 0 "of-$name" "$hosts" exec "$name" 0 ls -A /dev/shm
-expect "another host" 0 "0" "$hosts" exec "$name" 1 sh -c 'ls -A /dev/shm | wc -l'
-expect "hosts of the same name, elsewhere" 0 "0" "$hosts" 1x1 -- sh -c 'ls -A /dev/shm | wc -l'
+expect "another process of that host" 0 "=of-$name" "$hosts" exec "$name" 0 ls -A /dev/shm
+expect "another host" 0 "=0" "$hosts" exec "$name" 1 sh -c 'ls -A /dev/shm | wc -l'
+expect "hosts of the same name, elsewhere" 0 "=0" "$hosts" 1x1 -- sh -c 'ls -A /dev/shm | wc -l'
 
 # A link that is down, and up again.
-expect "run on hosts that are up" 0 "1 host1" "$hosts" run "$name" -- sh -c 'echo $RANK $(hostname)'
-expect "one host" 0 "host1" "$hosts" exec "$name" 1 hostname
+expect "run on hosts that are up" 0 "=1 host1" "$hosts" run "$name" -- sh -c 'echo $RANK $(hostname)'
+expect "one host" 0 "=host1" "$hosts" exec "$name" 1 hostname
 expect "link down" 0 "" "$hosts" link "$name" 1 down
-expect "is down" 0 "down" "$hosts" exec "$name" 1 cat /sys/class/net/eth0/operstate
+expect "is down" 0 "=down" "$hosts" exec "$name" 1 cat /sys/class/net/eth0/operstate
 expect "link up" 0 "" "$hosts" link "$name" 1 up
 expect "clean leaves what is in use" 0 "" "$hosts" clean
 expect "a process on a host" 0 "" "$hosts" exec "$name" 0 sh -c 'sleep 1000 >/dev/null 2>&1 & exit 0'
 sleeper=$(ip netns pids "banyan-$name-0")
 expect "down" 0 "" "$hosts" down "$name"
-expect "nothing is left of it" 1 0 left "$name"
-expect "nor of what it had in memory" 1 0 left_shared "$name"
+expect "nothing is left of it" 1 =0 left "$name"
+expect "nor of what it had in memory" 1 =0 left_shared "$name"
 expect "nor of the process" 1 "" alive "$sleeper"
-expect "hosts that are not up" 1 "hosts: there are no hosts named $name" "$hosts" link "$name" 1 up
+expect "hosts that are not up" 1 "=hosts: there are no hosts named $name" "$hosts" link "$name" 1 up
+name=
 
 # However a run is ended nothing remains, if need be after the next one.
 for signal in TERM KILL; do
@@ -127,16 +109,15 @@ for signal in TERM KILL; do
     sleep 0.05
   done
   [ $signal = TERM ] || expect "clean" 0 "" "$hosts" clean
-  expect "no hosts after SIG$signal" 1 0 left "$(cat "$work/pids.name")"
-  expect "no files in memory after SIG$signal" 1 0 left_shared "$(cat "$work/pids.name")"
+  expect "no hosts after SIG$signal" 1 =0 left "$(cat "$work/pids.name")"
+  expect "no files in memory after SIG$signal" 1 =0 left_shared "$(cat "$work/pids.name")"
   while read -r rank; do expect "no ranks after SIG$signal" 1 "" alive "$rank"; done <"$work/pids"
   rm -f "$work/pids"
 done
 
 if command -v mpirun >/dev/null; then
-  expect "mpirun" 0 "2 of 3 host1 secret" "$hosts" --mpirun 2+1 -- sh -c \
+  expect "mpirun" 0 "=2 of 3 host1 secret" "$hosts" --mpirun 2+1 -- sh -c \
     'echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE $(hostname) ${BANYAN_SECRET:+secret}'
 fi
 
-echo "test_hosts_bed: $checks checks, $failures failures"
-[ $failures = 0 ]
+report

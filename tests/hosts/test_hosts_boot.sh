@@ -7,32 +7,8 @@
 . "$(dirname "$0")/hosts_prelude.sh"
 need_programs "$world"
 need_hosts
-work=$(mktemp -d) || exit 1
-name=
-finish() {
-  [ -z "$name" ] || "$hosts" down "$name"
-  rm -rf "$work"
-}
-trap finish EXIT
-
 "$hosts" 1x1 -- "$world" bootstrap >"$work/out" 2>&1
 ! grep -q 'built without libsodium' "$work/out" || skip "built without libsodium"
-
-checks=0
-failures=0
-# expect WHAT STATUS TEXT COMMAND...: the exit status, and what some line contains.
-expect() {
-  local what=$1 status=$2 text=$3 got
-  shift 3
-  checks=$((checks + 1))
-  "$@" >"$work/out" 2>&1
-  got=$?
-  if [ $got != "$status" ] || ! grep -qF -- "$text" "$work/out"; then
-    failures=$((failures + 1))
-    echo "FAIL: $what: status $got, must be $status, with \"$text\" in:"
-    cat "$work/out"
-  fi
-}
 
 # on COMMAND...: ranks on hosts that stay up; 2 hosts of 3.
 on() { "$hosts" run --timeout 40 "$name" -- "$@"; }
@@ -132,5 +108,4 @@ if command -v mpirun >/dev/null; then
     expect "mpirun" 0 "4 ranks: ok" "$hosts" --mpirun 3+1 -- "$build/tests/boot/mpi_boot"
 fi
 
-echo "test_hosts_boot: $checks checks, $failures failures"
-[ $failures = 0 ]
+report

@@ -8,13 +8,6 @@
 need_programs "$world" "$build/banyan-perf" "$build/banyan-info"
 need_hosts
 need_messages
-work=$(mktemp -d) || exit 1
-name=
-finish() {
-  [ -z "$name" ] || "$hosts" down "$name"
-  rm -rf "$work"
-}
-trap finish EXIT
 unset UCX_NET_DEVICES UCX_TLS
 name=$("$hosts" up --owner $$ 2x1) || exit 1
 # A second cable, with a network of its own.
@@ -24,15 +17,11 @@ for host in 0 1; do
     exit 1
 done
 
-checks=0 failures=0
 check() { # WHAT TEST...
-  local what=$1
+  local what=$1 passed=no
   shift
-  checks=$((checks + 1))
-  "$@" && return
-  failures=$((failures + 1))
-  echo "FAIL: $what; the output was:"
-  cat "$work/out"
+  ! "$@" || passed=yes
+  outcome "$what" $passed "the output was:"
 }
 
 # 50 combines of 64 KiB: 3.2 MB of payload each way. Sets sent0 and sent1, the bytes that host 0's devices have sent.
@@ -79,5 +68,4 @@ check "with the list of those there are" grep -q 'no network device "eth7"; this
 "$hosts" exec "$name" 0 env BANYAN_NET_DEVICES=eth1 "$build/banyan-info" transports >"$work/out" 2>&1
 check "banyan-info says what ranks would use" grep -q "eth1 (BANYAN_NET_DEVICES)" "$work/out"
 
-echo "test_hosts_devices: $checks checks, $failures failures"
-[ $failures = 0 ]
+report

@@ -10,14 +10,7 @@ done
 need_hosts
 
 # On the file system that all hosts see, as a home directory would be.
-work=$(mktemp -d /tmp/banyan-slurm.XXXXXX) || exit 1
 chmod 755 "$work"
-name=
-finish() {
-  [ -z "$name" ] || "$hosts" down "$name"
-  rm -rf "$work"
-}
-trap finish EXIT
 name=$("$hosts" up --owner $$ 2x3) || exit 1
 
 # daemon HOST COMMAND...: ends with this script, or with the host.
@@ -92,7 +85,6 @@ export SLURM_PMIX_FENCE=ring
 srun --mpi=pmix $mpi && echo "srun --mpi=pmix, MPI: ok"
 END
 "$hosts" exec "$name" 0 timeout 80 sbatch --wait -o "$work/output" "$work/job"
-failures=0
 for what in "srun: ok" "srun --mpi=pmi2: ok" "srun --mpi=pmix: ok" "srun --mpi=pmix, MPI: ok"; do
   grep -qxF -- "$what" "$work/output" && echo "$what" && continue
   echo "FAIL: no \"$what\""
