@@ -15,6 +15,7 @@
 
 #include "banyan.h"
 #include "base/clock.h"
+#include "tools/common/util.h"
 #include "transport/ucx/library.h"
 
 enum { ROUNDS = 4000, WARM_UP = 500, BYTES_MOST = 60 << 10, ADDRESS_BYTES = 4092, MESSAGE = 1 };
@@ -126,11 +127,6 @@ static void connect_peer(side *self) {
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static double median_us(side *self, size_t bytes, bool both_ways) {
   static double times[ROUNDS];
   int64_t before = bny_clock_ns();
@@ -146,8 +142,7 @@ static double median_us(side *self, size_t bytes, bool both_ways) {
     if (i >= 0) times[i] = (double)(now - before) / 2e3;
     before = now;
   }
-  qsort(times, ROUNDS, sizeof *times, compare);
-  return times[ROUNDS / 2];
+  return tool_percentile(times, ROUNDS, 50);
 }
 
 int main(int argc, char **argv) {

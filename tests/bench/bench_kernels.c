@@ -5,18 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "banyan.h"
 #include "op.h"
+#include "tools/common/util.h"
 
 enum { ROWS = 32, DIM = 128, SOURCES = 8, REPEAT = 400, BATCH = 50 };
-
-static double now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 typedef struct bench {
   const bny_kernels *kernels;
@@ -27,20 +21,14 @@ typedef struct bench {
   bny_wire_view sources[SOURCES], dst;
 } bench;
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static double median_of(const bench *b, void (*run)(const bench *)) {
   static double times[REPEAT];
   for (int i = 0; i < REPEAT; i++) {
-    double start = now_ns();
+    int64_t start = tool_now_ns();
     for (int k = 0; k < BATCH; k++) run(b);
-    times[i] = (now_ns() - start) / BATCH;
+    times[i] = (double)(tool_now_ns() - start) / BATCH;
   }
-  qsort(times, REPEAT, sizeof times[0], compare);
-  return times[REPEAT / 2];
+  return tool_percentile(times, REPEAT, 50);
 }
 
 static void run_encode_lse(const bench *b) { b->kernels->encode(&b->box, &b->caller, 0, 0, b->wire, &b->dst); }
@@ -53,6 +41,7 @@ static void run_fold(const bench *b) {
   b->kernels->merge_finish(&b->box, b->wire, b->count, b->sources, false, &b->caller, 0, 0);
 }
 
+/* Lives until the program ends. */
 static void *take(size_t bytes) {
   void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
   if (memory == NULL) exit(1);
@@ -97,13 +86,6 @@ static void measure(const bny_kernels *kernels, bny_wire wire) {
   for (b.count = 1; b.count <= SOURCES; b.count += b.count < 4 ? 1 : 4)
     printf(" | %d: merge %5.0f fold %5.0f", b.count, median_of(&b, run_merge), median_of(&b, run_fold));
   printf("\n");
-  for (int s = 0; s < SOURCES; s++) free(b.sources[s].m);
-  free(b.dst.m);
-  free(b.caller.values);
-  free(b.caller.lse);
-  free(b.native.values);
-  free(b.native.lse);
-  free(b.native.sum);
 }
 
 int main(void) {

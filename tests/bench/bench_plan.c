@@ -5,23 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "plan/builder.h"
 #include "tests/plan/plan_util.h"
+#include "tools/common/util.h"
 
 enum { HEADS = 32, DIM = 128, LOOKED = 16, REPEAT = 5, RANKS_LEAST = 8, RANKS_MOST = 16384, PROVED_LEAST = 64 };
-
-static double now_ns(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-static int by_size(const void *a_void, const void *b_void) {
-  const double *a = a_void, *b = b_void;
-  return *a < *b ? -1 : *a > *b;
-}
 
 /* Islands of 8, joined by slower links. */
 static bny_request request_make(int32_t nranks, const char *algorithm, banyan_scatter scatter, int32_t tokens) {
@@ -47,15 +36,14 @@ static double plan_ns(const bny_request *request) {
     int32_t rank = (int32_t)((int64_t)i * (request->nranks - 1) / (looked - 1));
     for (int run = 0; run < REPEAT; run++) {
       bny_plan *plan;
-      double began = now_ns();
+      int64_t began = tool_now_ns();
       if (bny_plan_make(request, rank, &plan) != BANYAN_OK) return -1;
-      double took = now_ns() - began;
+      double took = (double)(tool_now_ns() - began);
       times[i] = run == 0 || took < times[i] ? took : times[i];
       bny_plan_free(plan);
     }
   }
-  qsort(times, (size_t)looked, sizeof times[0], by_size);
-  return times[looked / 2];
+  return tool_percentile(times, (size_t)looked, 50);
 }
 
 static void bench_plans(int32_t tokens) {
@@ -91,9 +79,9 @@ static void bench_proofs(const char *algorithm, int32_t tokens) {
          "messages", "peak so far, MiB");
   for (int32_t nranks = PROVED_LEAST; nranks <= RANKS_MOST; nranks *= 4) {
     bny_request request = request_make(nranks, algorithm, BANYAN_SCATTER_NONE, tokens);
-    double began = now_ns();
+    int64_t began = tool_now_ns();
     bny_plan **plans = plans_make(&request);
-    double made = now_ns();
+    int64_t made = tool_now_ns();
     if (plans == NULL || plans_prove(&request, plans) != BANYAN_OK) {
       printf("%8d  %s\n", nranks, banyan_last_error());
     } else {
@@ -101,8 +89,8 @@ static void bench_proofs(const char *algorithm, int32_t tokens) {
       struct rusage usage;
       for (int32_t rank = 0; rank < nranks; rank++) messages += plans[rank]->nmessages;
       getrusage(RUSAGE_SELF, &usage);
-      printf("%8d %10.3f %10.3f %12lld %18.0f\n", nranks, (made - began) / 1e9, (now_ns() - made) / 1e9,
-             (long long)messages, (double)usage.ru_maxrss / 1024);
+      printf("%8d %10.3f %10.3f %12lld %18.0f\n", nranks, (double)(made - began) / 1e9,
+             (double)(tool_now_ns() - made) / 1e9, (long long)messages, (double)usage.ru_maxrss / 1024);
     }
     fflush(stdout);
     plans_free(&request, plans);

@@ -14,11 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "banyan.h"
 #include "base/trace.h"
+#include "tools/common/util.h"
 
 enum { RANKS = 2, ROUNDS_MAX = 99999, VALUE_DIM = 128, KEYS = 512, KV_HEADS = 8 };
 
@@ -49,21 +49,7 @@ typedef struct rank {
   double *times[WORKLOADS][MODES]; /* [rounds], ns of an operation */
 } rank;
 
-static double now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double lowest_tenth(double *values, int count) {
-  qsort(values, (size_t)count, sizeof *values, ascending);
-  return values[count / 10];
-}
+static double lowest_tenth(double *values, int count) { return tool_percentile(values, (size_t)count, 10); }
 
 static void must(banyan_status status, const char *what) {
   if (status == BANYAN_OK) return;
@@ -121,13 +107,13 @@ static double time_block(rank *self, const workload *load, banyan_op *op) {
                                      .seq_lens = (int32_t[]){KEYS}};
   banyan_partial in;
   banyan_partial_init(&in, self->in, BANYAN_F32, self->lse, BANYAN_F32, load->heads, VALUE_DIM);
-  double begin = now_ns();
+  int64_t begin = tool_now_ns();
   for (int i = 0; i < load->block; i++) {
     if (load->attention) must(banyan_attention(&attention, &in), "attention");
     must(banyan_start(op), "start");
     must(banyan_wait(op), "wait");
   }
-  return (now_ns() - begin) / load->block;
+  return (double)(tool_now_ns() - begin) / load->block;
 }
 
 static void measure(rank *self, int index) {
@@ -168,9 +154,9 @@ static double time_writing(void) {
                                               .bytes = 16640,
                                               .number = 1,
                                               .kind = BNY_TRACE_WAIT});
-    double begin = now_ns();
+    int64_t begin = tool_now_ns();
     bny_trace_write(trace);
-    times[i] = (now_ns() - begin) / EVENTS;
+    times[i] = (double)(tool_now_ns() - begin) / EVENTS;
   }
   bny_trace_close(trace);
   return lowest_tenth(times, REPEATS);

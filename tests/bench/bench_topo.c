@@ -5,8 +5,8 @@
  * descriptions of 16,384 GPUs, and shapes whose paths were once slow to find. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "tools/common/util.h"
 #include "topo/derive/levels.h"
 #include "topo/model/model.h"
 
@@ -21,43 +21,33 @@ static const char *const usual[] = {
     "host:64 package:2 pci:16 gpu:2",
 };
 
-static double now_ms(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
-}
-
-static int by_size(const void *a_void, const void *b_void) {
-  const double *a = a_void, *b = b_void;
-  return *a < *b ? -1 : *a > *b;
-}
+static double ms(void) { return (double)tool_now_ns() / 1e6; }
 
 static void print_times(double *times, int runs) {
-  qsort(times, (size_t)runs, sizeof times[0], by_size);
-  printf("%10.3f %10.3f ", times[0], times[runs / 2]);
+  printf("%10.3f %10.3f ", tool_percentile(times, (size_t)runs, 0), tool_percentile(times, (size_t)runs, 50));
 }
 
 static bny_topo *time_import(const char *from, bny_topo_error *error) {
-  double times[RUNS], began = now_ms();
+  double times[RUNS], began = ms();
   bny_topo *topo = NULL;
   int runs = 0;
-  while (runs < RUNS && (runs == 0 || now_ms() - began < enough_ms)) {
+  while (runs < RUNS && (runs == 0 || ms() - began < enough_ms)) {
     bny_topo_free(topo);
-    double start = now_ms();
+    double start = ms();
     topo = bny_topo_load(from, NULL, error);
-    times[runs++] = now_ms() - start;
+    times[runs++] = ms() - start;
   }
   print_times(times, runs);
   return topo;
 }
 
 static void time_derive(const bny_topo *topo) {
-  double times[RUNS], began = now_ms();
+  double times[RUNS], began = ms();
   int runs = 0;
-  while (runs < RUNS && (runs == 0 || now_ms() - began < enough_ms)) {
-    double start = now_ms();
+  while (runs < RUNS && (runs == 0 || ms() - began < enough_ms)) {
+    double start = ms();
     bny_topo_levels *levels = bny_topo_derive(topo);
-    times[runs++] = now_ms() - start;
+    times[runs++] = ms() - start;
     bny_topo_levels_free(levels);
   }
   print_times(times, runs);
