@@ -32,30 +32,18 @@ static bool write_json(const gpu_facts *facts, const decode_device_settings *set
                        const decode_device_result *result, tool_error *error) {
   const decode_shape *shape = &settings->shape;
   bool several = settings->nranks > 1;
-  json_t *o = json_object();
-  json_object_set_new(o, "device", tool_json_gpu(facts));
-  json_object_set_new(o, "ranks", json_integer(settings->nranks));
-  json_object_set_new(o, "batch", json_integer(shape->batch));
-  json_object_set_new(o, "heads", json_integer(shape->heads));
-  json_object_set_new(o, "kv_heads", json_integer(shape->kv_heads));
-  json_object_set_new(o, "head_dim", json_integer(shape->head_dim));
-  json_object_set_new(o, "keys", json_integer(shape->tokens));
-  json_object_set_new(o, "dtype", json_string(tool_dtype_name(settings->dtype)));
-  json_object_set_new(o, "wire", json_string(tool_dtype_name(settings->wire)));
-  json_object_set_new(o, "kv_bytes", json_integer((json_int_t)result->kv_bytes));
-  json_object_set_new(o, "caches", json_integer(result->caches));
-  json_object_set_new(o, "runs_in_graph", json_integer(result->runs));
-  json_object_set_new(o, "repeat", json_integer(settings->repeat));
-  json_object_set_new(o, "kernel", json_string(result->kernel));
-  json_object_set_new(o, "attention_us", json_real(result->attention_p50_us));
-  json_object_set_new(o, "attention_p99_us", json_real(result->attention_p99_us));
-  json_object_set_new(o, "copy_gbps", json_real(result->copy_gbps));
-  json_object_set_new(o, "share_of_copy", json_real(result->copy_share));
-  json_object_set_new(o, "apart_us", several ? json_real(result->apart_p50_us) : json_null());
-  json_object_set_new(o, "fused_us", several ? json_real(result->fused_p50_us) : json_null());
-  json_object_set_new(o, "fused", json_string(result->fused));
-  json_object_set_new(o, "worst_error", json_real(result->worst_error));
-  json_object_set_new(o, "verified", json_boolean(result->verified));
+  json_t *o = json_pack(
+      "{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o, "
+      "s:o, s:o, s:s, s:o, s:b}",
+      "device", tool_json_gpu(facts), "ranks", settings->nranks, "batch", shape->batch, "heads", shape->heads,
+      "kv_heads", shape->kv_heads, "head_dim", shape->head_dim, "keys", shape->tokens, "dtype",
+      tool_dtype_name(settings->dtype), "wire", tool_dtype_name(settings->wire), "kv_bytes",
+      (json_int_t)result->kv_bytes, "caches", result->caches, "runs_in_graph", result->runs, "repeat", settings->repeat,
+      "kernel", result->kernel, "attention_us", tool_json_real(result->attention_p50_us), "attention_p99_us",
+      tool_json_real(result->attention_p99_us), "copy_gbps", tool_json_real(result->copy_gbps), "share_of_copy",
+      tool_json_real(result->copy_share), "apart_us", several ? tool_json_real(result->apart_p50_us) : json_null(),
+      "fused_us", several ? tool_json_real(result->fused_p50_us) : json_null(), "fused", result->fused, "worst_error",
+      tool_json_real(result->worst_error), "verified", result->verified);
   return tool_json_write(o, stdout, error);
 }
 

@@ -186,12 +186,10 @@ static bool print_text(const decode_problem *problem, const kernel_result *resul
 
 static json_t *torch_json(const kernel_result *result) {
   if (result->torch_us <= 0) return json_null();
-  json_t *o = json_object();
-  json_object_set_new(o, "version", json_string(result->torch));
-  json_object_set_new(o, "us", tool_json_real(result->torch_us));
-  json_object_set_new(o, "kv_gbps", tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_us)));
-  json_object_set_new(o, "folded_us", tool_json_real(result->torch_folded_us));
-  json_object_set_new(o, "folded_kv_gbps", tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_folded_us)));
+  json_t *o = json_pack("{s:s, s:o, s:o, s:o, s:o}", "version", result->torch, "us", tool_json_real(result->torch_us),
+                        "kv_gbps", tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_us)), "folded_us",
+                        tool_json_real(result->torch_folded_us), "folded_kv_gbps",
+                        tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_folded_us)));
   return o;
 }
 
@@ -199,30 +197,18 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
                        const kernel_result *result, tool_error *error) {
   double kv = gbytes_per_s(result->kv_bytes, result->attention_us),
          read = gbytes_per_s(result->read_bytes, result->read_us);
-  json_t *o = json_object();
-  json_object_set_new(o, "kv_gbps", tool_json_real(kv));
-  json_object_set_new(o, "read_gbps", tool_json_real(read));
-  json_object_set_new(o, "ratio", tool_json_real(kv / read));
-  json_object_set_new(o, "gflops", tool_json_real(gflops(problem, result)));
-  json_object_set_new(o, "attention_us", tool_json_real(result->attention_us));
-  json_object_set_new(o, "read_us", tool_json_real(result->read_us));
-  json_object_set_new(o, "kv_bytes", json_integer((json_int_t)result->kv_bytes));
-  json_object_set_new(o, "torch", torch_json(result));
-  json_object_set_new(o, "read_bytes", json_integer((json_int_t)result->read_bytes));
-  json_object_set_new(o, "max_abs_error", tool_json_real(result->max_abs_error));
-  json_object_set_new(o, "max_rel_error", tool_json_real(result->max_rel_error));
-  json_object_set_new(o, "verified", json_boolean(is_verified(result)));
-  json_object_set_new(o, "local_pages", result->local_share < 0 ? json_null() : tool_json_real(result->local_share));
-  json_object_set_new(o, "threads", json_integer(result->threads));
-  json_object_set_new(o, "batch", json_integer(problem->batch));
-  json_object_set_new(o, "tokens", json_integer(problem->tokens));
-  json_object_set_new(o, "keys", json_integer(result->keys));
-  json_object_set_new(o, "heads", json_integer(problem->heads));
-  json_object_set_new(o, "kv_heads", json_integer(problem->kv_heads));
-  json_object_set_new(o, "head_dim", json_integer(problem->head_dim));
-  json_object_set_new(o, "value_dim", json_integer(problem->value_dim));
-  json_object_set_new(o, "dtype", json_string(tool_dtype_name(problem->dtype)));
-  json_object_set_new(o, "repeat", json_integer(settings->repeat));
+  json_t *o = json_pack(
+      "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, s:s, "
+      "s:i}",
+      "kv_gbps", tool_json_real(kv), "read_gbps", tool_json_real(read), "ratio", tool_json_real(kv / read), "gflops",
+      tool_json_real(gflops(problem, result)), "attention_us", tool_json_real(result->attention_us), "read_us",
+      tool_json_real(result->read_us), "kv_bytes", (json_int_t)result->kv_bytes, "torch", torch_json(result),
+      "read_bytes", (json_int_t)result->read_bytes, "max_abs_error", tool_json_real(result->max_abs_error),
+      "max_rel_error", tool_json_real(result->max_rel_error), "verified", is_verified(result), "local_pages",
+      result->local_share < 0 ? json_null() : tool_json_real(result->local_share), "threads", result->threads, "batch",
+      problem->batch, "tokens", problem->tokens, "keys", (json_int_t)result->keys, "heads", problem->heads, "kv_heads",
+      problem->kv_heads, "head_dim", problem->head_dim, "value_dim", problem->value_dim, "dtype",
+      tool_dtype_name(problem->dtype), "repeat", settings->repeat);
   return tool_json_write(o, stdout, error);
 }
 

@@ -169,41 +169,30 @@ static json_t *result_json(const decode_result *r) {
   json_t *latency = json_object();
   json_object_set_new(latency, "p50", tool_json_real(r->latency_p50_us));
   json_object_set_new(latency, "p99", tool_json_real(r->latency_p99_us));
-  json_t *o = json_object();
-  json_object_set_new(o, "method", json_string(r->method->name));
-  json_object_set_new(o, "algorithm", text_or_null(r->facts.algorithm[0] == '\0' ? NULL : r->facts.algorithm));
-  json_object_set_new(o, "max_abs_error", tool_json_real(r->max_abs_error));
-  json_object_set_new(o, "max_rel_error", tool_json_real(r->max_rel_error));
-  json_object_set_new(o, "latency_us", latency);
-  json_object_set_new(o, "local_us", r->method->is_one ? json_null() : tool_json_real(r->local_p50_us));
-  json_object_set_new(o, "combine_us", r->method->is_one ? json_null() : tool_json_real(r->combine_p50_us));
-  json_object_set_new(o, "slices", r->method->is_one ? json_integer(r->facts.slices) : json_null());
-  json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)r->facts.bytes_sent));
-  json_object_set_new(o, "peak_extra_bytes_per_rank", json_integer((json_int_t)r->facts.extra_bytes));
-  json_object_set_new(o, "arena_bytes_per_rank", json_integer((json_int_t)r->facts.arena_bytes));
-  json_object_set_new(o, "rel_error_bound", tool_json_real(r->rel_error_bound));
-  json_object_set_new(o, "scatter", json_string(bny_scatter_name(r->scatter)));
-  json_object_set_new(o, "rank_bits_equal", r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null());
-  json_object_set_new(o, "run_bits_equal", json_boolean(r->runs_equal));
-  json_object_set_new(o, "verified", json_boolean(r->verified));
-  json_object_set_new(o, "reason", json_string(r->facts.reason));
+  json_t *o =
+      json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:s, s:o, s:b, s:b, s:s}", "method",
+                r->method->name, "algorithm", text_or_null(r->facts.algorithm[0] == '\0' ? NULL : r->facts.algorithm),
+                "max_abs_error", tool_json_real(r->max_abs_error), "max_rel_error", tool_json_real(r->max_rel_error),
+                "latency_us", latency, "local_us", r->method->is_one ? json_null() : tool_json_real(r->local_p50_us),
+                "combine_us", r->method->is_one ? json_null() : tool_json_real(r->combine_p50_us), "slices",
+                r->method->is_one ? json_integer(r->facts.slices) : json_null(), "bytes_sent_per_rank",
+                (json_int_t)r->facts.bytes_sent, "peak_extra_bytes_per_rank", (json_int_t)r->facts.extra_bytes,
+                "arena_bytes_per_rank", (json_int_t)r->facts.arena_bytes, "rel_error_bound",
+                tool_json_real(r->rel_error_bound), "scatter", bny_scatter_name(r->scatter), "rank_bits_equal",
+                r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null(), "run_bits_equal", r->runs_equal,
+                "verified", r->verified, "reason", r->facts.reason);
   return o;
 }
 
 bool report_json(const decode_report *report, FILE *stream, tool_error *error) {
   const decode_problem *problem = report->problem;
-  json_t *o = json_object(), *results = json_array(), *shards = json_array(), *layers = json_array();
-  json_object_set_new(o, "ranks", json_integer(report->world->nranks));
-  json_object_set_new(o, "batch", json_integer(problem->batch));
-  json_object_set_new(o, "tokens", json_integer(problem->tokens));
-  json_object_set_new(o, "heads", json_integer(problem->heads));
-  json_object_set_new(o, "kv_heads", json_integer(problem->kv_heads));
-  json_object_set_new(o, "head_dim", json_integer(problem->head_dim));
-  json_object_set_new(o, "dtype", json_string(tool_dtype_name(problem->dtype)));
-  json_object_set_new(o, "wire", json_string(tool_dtype_name(report->settings->wire)));
-  json_object_set_new(o, "scatter", json_string(bny_scatter_name(report->settings->scatter)));
-  json_object_set_new(o, "order", json_string(bny_order_name(report->settings->order)));
-  json_object_set_new(o, "input", text_or_null(report->input));
+  json_t *results = json_array(), *shards = json_array(), *layers = json_array();
+  json_t *o =
+      json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:o}", "ranks", report->world->nranks, "batch",
+                problem->batch, "tokens", problem->tokens, "heads", problem->heads, "kv_heads", problem->kv_heads,
+                "head_dim", problem->head_dim, "dtype", tool_dtype_name(problem->dtype), "wire",
+                tool_dtype_name(report->settings->wire), "scatter", bny_scatter_name(report->settings->scatter),
+                "order", bny_order_name(report->settings->order), "input", text_or_null(report->input));
   for (int32_t i = 0; i < problem->layers; i++) json_array_append_new(layers, json_integer(problem->layer_numbers[i]));
   json_object_set_new(o, "layers", layers);
   for (int32_t r = 0; r < report->world->nranks; r++) {

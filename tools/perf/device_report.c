@@ -38,26 +38,18 @@ void perf_device_report_row(const perf_device_row *row) {
 
 static json_t *row_json(const perf_device_settings *settings, const perf_case *perf, const perf_device_row *row,
                         const perf_protocol *protocol) {
-  json_t *o = json_object();
-  json_object_set_new(o, "collective", json_string("combine"));
-  json_object_set_new(o, "ranks", json_integer(settings->nranks));
-  json_object_set_new(o, "bytes", json_integer((json_int_t)row->bytes));
-  json_object_set_new(o, "rows", json_integer((json_int_t)row->rows));
-  json_object_set_new(o, "head_dim", json_integer(perf->head_dim));
-  json_object_set_new(o, "wire", json_string(tool_dtype_name(perf->wire)));
-  json_object_set_new(o, "scatter", json_string(bny_scatter_name(perf->scatter)));
-  json_object_set_new(o, "algorithm", json_string(row->algorithm));
-  json_object_set_new(o, "runs_in_graph", json_integer(row->runs));
-  json_object_set_new(o, "iterations", json_integer(row->iterations));
-  json_object_set_new(o, "banyan_us", tool_json_real(row->p50_us));
-  json_object_set_new(o, "banyan_p99_us", tool_json_real(row->p99_us));
-  json_object_set_new(o, "copy_us", tool_json_real(row->copy_us));
-  json_object_set_new(o, "times_of_copy", tool_json_real(over(row->p50_us, row->copy_us)));
-  json_object_set_new(o, "reductions_us", tool_json_real(row->reductions_us));
-  json_object_set_new(o, "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)));
-  json_object_set_new(o, "between_us", settings->between ? tool_json_real(row->between_us) : json_null());
-  json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
-  json_object_set_new(o, "max_rel_error", protocol->check ? tool_json_real(row->errors.worst) : json_null());
+  json_t *o =
+      json_pack("{s:s, s:i, s:I, s:I, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                "collective", "combine", "ranks", settings->nranks, "bytes", (json_int_t)row->bytes, "rows",
+                (json_int_t)row->rows, "head_dim", perf->head_dim, "wire", tool_dtype_name(perf->wire), "scatter",
+                bny_scatter_name(perf->scatter), "algorithm", row->algorithm, "runs_in_graph", row->runs, "iterations",
+                row->iterations, "banyan_us", tool_json_real(row->p50_us), "banyan_p99_us", tool_json_real(row->p99_us),
+                "copy_us", tool_json_real(row->copy_us), "times_of_copy",
+                tool_json_real(over(row->p50_us, row->copy_us)), "reductions_us", tool_json_real(row->reductions_us),
+                "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)), "between_us",
+                settings->between ? tool_json_real(row->between_us) : json_null(), "errors",
+                protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null(), "max_rel_error",
+                protocol->check ? tool_json_real(row->errors.worst) : json_null());
   return o;
 }
 

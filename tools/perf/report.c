@@ -106,10 +106,8 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
 }
 
 static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_protocol *protocol) {
-  json_t *o = json_object();
-  json_object_set_new(o, "collective", json_string(bny_collective_name(perf->collective)));
-  json_object_set_new(o, "ranks", json_integer(perf->world->nranks));
-  json_object_set_new(o, "bytes", json_integer((json_int_t)row->bytes));
+  json_t *o = json_pack("{s:s, s:i, s:I}", "collective", bny_collective_name(perf->collective), "ranks",
+                        perf->world->nranks, "bytes", (json_int_t)row->bytes);
   if (perf->collective == BNY_COMBINE) {
     json_object_set_new(o, "rows", json_integer((json_int_t)row->rows));
     json_object_set_new(o, "head_dim", json_integer(perf->head_dim));

@@ -57,67 +57,34 @@ static void mark_twice(const bny_topo_names *sorted, bool *twice) {
   }
 }
 
-static bool set_text(json_t *object, const char *key, const char *value) {
-  return value == NULL || json_object_set_new(object, key, json_string(value)) == 0;
-}
+/* NULL, which is left out, if the value is not known. */
+static json_t *known_integer(int32_t value) { return value == -1 ? NULL : json_integer(value); }
 
-static bool set_integer(json_t *object, const char *key, int32_t value) {
-  return value == -1 || json_object_set_new(object, key, json_integer(value)) == 0;
-}
-
-static bool set_real(json_t *object, const char *key, double value) {
-  return value == 0 || json_object_set_new(object, key, json_real(value)) == 0;
-}
+static json_t *known_real(double value) { return value == 0 ? NULL : json_real(value); }
 
 static json_t *node_out(const bny_topo *topo, json_t *const *ids, int32_t n) {
   const bny_topo_node *node = &topo->nodes[n];
-  json_t *object = json_object();
-  bool good = object != NULL && json_object_set(object, "id", ids[n]) == 0 &&
-              set_text(object, "kind", bny_topo_kind_name(node->kind)) && set_text(object, "name", node->name) &&
-              (node->parent < 0 || json_object_set(object, "parent", ids[node->parent]) == 0) &&
-              set_integer(object, "index", node->index) && set_text(object, "model", node->model) &&
-              set_text(object, "vendor", node->vendor) && set_text(object, "bus_id", node->bus_id) &&
-              set_text(object, "guid", node->guid) && set_text(object, "attributes", node->attributes) &&
-              set_integer(object, "compute", node->compute) &&
-              (!node->host_bridge || json_object_set_new(object, "host_bridge", json_true()) == 0) &&
-              set_text(object, "source", bny_topo_source_name(node->source));
-  if (!good) {
-    json_decref(object);
-    return NULL;
-  }
-  return object;
+  return json_pack("{s:O, s:s, s:s*, s:O*, s:o*, s:s*, s:s*, s:s*, s:s*, s:s*, s:o*, s:o*, s:s}", "id", ids[n], "kind",
+                   bny_topo_kind_name(node->kind), "name", node->name, "parent",
+                   node->parent < 0 ? NULL : ids[node->parent], "index", known_integer(node->index), "model",
+                   node->model, "vendor", node->vendor, "bus_id", node->bus_id, "guid", node->guid, "attributes",
+                   node->attributes, "compute", known_integer(node->compute), "host_bridge",
+                   node->host_bridge ? json_true() : NULL, "source", bny_topo_source_name(node->source));
 }
 
 static json_t *link_out(const bny_topo *topo, json_t *const *ids, int32_t l) {
   const bny_topo_link *link = &topo->links[l];
-  json_t *object = json_object();
-  bool good = object != NULL && json_object_set(object, "from", ids[link->from]) == 0 &&
-              json_object_set(object, "to", ids[link->to]) == 0 &&
-              set_text(object, "kind", bny_topo_link_name(link->kind)) &&
-              json_object_set_new(object, "count", json_integer(link->count)) == 0 &&
-              json_object_set_new(object, "gbytes_per_s",
-                                  link->gbytes_per_s == 0 ? json_null() : json_real(link->gbytes_per_s)) == 0 &&
-              set_real(object, "rated_gbytes_per_s", link->rated_gbytes_per_s) &&
-              set_real(object, "latency_us", link->latency_us) &&
-              set_text(object, "source", bny_topo_source_name(link->source));
-  if (!good) {
-    json_decref(object);
-    return NULL;
-  }
-  return object;
+  json_t *speed = link->gbytes_per_s == 0 ? json_null() : json_real(link->gbytes_per_s);
+  return json_pack("{s:O, s:O, s:s, s:i, s:o, s:o*, s:o*, s:s}", "from", ids[link->from], "to", ids[link->to], "kind",
+                   bny_topo_link_name(link->kind), "count", (int)link->count, "gbytes_per_s", speed,
+                   "rated_gbytes_per_s", known_real(link->rated_gbytes_per_s), "latency_us",
+                   known_real(link->latency_us), "source", bny_topo_source_name(link->source));
 }
 
 static json_t *note_out(const bny_topo *topo, json_t *const *ids, int32_t n) {
   const bny_topo_note *note = &topo->notes[n];
-  json_t *object = json_object();
-  bool good = object != NULL && (note->node < 0 || json_object_set(object, "node", ids[note->node]) == 0) &&
-              (note->kind == BNY_TOPO_NOTE_INPUT || set_text(object, "kind", bny_topo_note_name(note->kind))) &&
-              set_text(object, "text", note->text);
-  if (!good) {
-    json_decref(object);
-    return NULL;
-  }
-  return object;
+  return json_pack("{s:O*, s:s*, s:s}", "node", note->node < 0 ? NULL : ids[note->node], "kind",
+                   note->kind == BNY_TOPO_NOTE_INPUT ? NULL : bny_topo_note_name(note->kind), "text", note->text);
 }
 
 static bool all_out(const bny_topo *topo, json_t **ids, json_t *nodes, json_t *links, json_t *notes) {
