@@ -9,7 +9,6 @@ unit_tests += \
   %D%/test_topo_nccl \
   %D%/test_topo_nvml \
   %D%/test_topo_probe \
-  %D%/test_topo_smi \
   %D%/test_topo_text \
   %D%/test_topo_verbs \
   %D%/test_topo_view \
@@ -33,7 +32,6 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_nccl_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_nvml_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_probe_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_smi_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_text_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_verbs_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)

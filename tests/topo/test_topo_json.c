@@ -39,14 +39,13 @@ static void ck_same(const bny_topo *a, const bny_topo *b, const char *name) {
 
 static void ck_round_trip(const bny_topo *topo, const char *name) {
   bny_topo_error error = {.text = ""};
-  char *text = topo_text(bny_topo_export_json(topo, &error));
-  ck_assert_msg(text != NULL, "%s: %s", name, error.text);
+  char *text = exported(bny_topo_export_json, topo);
   const char *importer = NULL;
   bny_topo *again = topo_import(text, strlen(text), &importer, &error);
   ck_assert_msg(again != NULL, "%s: line %d: %s", name, error.line, error.text);
   ck_assert_str_eq(importer, "json");
   ck_same(topo, again, name);
-  char *text_again = topo_text(bny_topo_export_json(again, &error));
+  char *text_again = exported(bny_topo_export_json, again);
   ck_assert_str_eq(text, text_again);
 }
 
@@ -100,8 +99,7 @@ TEST(short_numbers) {
   int32_t a = put(t, BNY_TOPO_GPU, -1, "GPU0", NULL), b = put(t, BNY_TOPO_GPU, -1, "GPU1", NULL);
   join(t, BNY_TOPO_LINK_NVLINK, a, b, 20.6);
   join(t, BNY_TOPO_LINK_PCI, a, b, 0);
-  bny_topo_error error;
-  char *text = topo_text(bny_topo_export_json(t, &error));
+  char *text = exported(bny_topo_export_json, t);
   ck_assert_msg(strstr(text, "\"gbytes_per_s\": 20.6,") != NULL, "%s", text);
   ck_assert_msg(strstr(text, "\"gbytes_per_s\": null") != NULL, "%s", text);
   ck_assert_msg(strstr(text, "{\"id\": \"GPU0\", \"kind\": \"gpu\",") != NULL, "%s", text);
@@ -140,9 +138,7 @@ TEST(by_hand) {
       "\"parent\": 7, \"bus_id\": \"1B:00.0\", \"model\": null}, {\"id\": 8, \"kind\": \"switch\"}],\n"
       "\"links\": [{\"from\": \"g\", \"to\": 8, \"kind\": \"nvlink\", \"gbytes_per_s\": 370}],\n"
       "\"levels\": [], \"findings\": [1, 2]}";
-  bny_topo_error error = {.text = ""};
-  bny_topo *t = topo_import(text, sizeof text - 1, NULL, &error);
-  ck_assert_msg(t != NULL, "%s", error.text);
+  bny_topo *t = load(text);
   ck_assert_str_eq(t->nodes[0].name, "7");
   ck_assert_int_eq(t->nodes[1].parent, 0);
   ck_assert_str_eq(t->nodes[1].bus_id, "0000:1b:00.0");
@@ -200,10 +196,7 @@ static const struct {
 };
 
 TEST_LOOP(what_is_refused, (int)(sizeof bad / sizeof bad[0])) {
-  bny_topo_error error = {.text = ""};
-  bny_topo *topo = topo_import(bad[_i].text, strlen(bad[_i].text), NULL, &error);
-  ck_assert_msg(topo == NULL && strstr(error.text, bad[_i].why) != NULL, "%s\nwanted \"%s\", got \"%s\"", bad[_i].text,
-                bad[_i].why, error.text);
+  ck_refused(bad[_i].text, strlen(bad[_i].text), -1, bad[_i].why);
 }
 
 TEST(lines_of_errors) {

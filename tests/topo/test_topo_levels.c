@@ -330,21 +330,6 @@ TEST(fewer_nvlinks) {
   ck_assert(!domain->groups[0].uniform);
 }
 
-/* Links that are there without peer access do not join. */
-TEST(peers_refused) {
-  bny_topo *topo = load("host nvlink@4 gpu:4@sm80 nic@100g");
-  int32_t last = nth(topo, BNY_TOPO_GPU, 3);
-  for (int32_t l = 0; l < topo->nlinks; l++)
-    if (topo->links[l].kind == BNY_TOPO_LINK_NVLINK && (topo->links[l].from == last || topo->links[l].to == last))
-      topo->links[l].gbytes_per_s = 0;
-  bny_topo_levels *levels = topo_derive(topo);
-  const bny_topo_level *islands = bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND);
-  ck_assert_int_eq(islands->ngroups, 2);
-  ck_assert_int_eq(islands->groups[0].count, 3);
-  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "GPU0, GPU1 and GPU2: 4 NVLinks, but no peer access"));
-  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "GPU3: 12 NVLinks, but no peer access"));
-}
-
 TEST(slow_links) {
   bny_topo *topo = load("host:4 numa bridge pci gpu@gen5x16 nic@400g@gen5x16");
   int32_t gpu = nth(topo, BNY_TOPO_GPU, 1), port = nth(topo, BNY_TOPO_PORT, 2), nic = nth(topo, BNY_TOPO_NIC, 3);
@@ -360,29 +345,6 @@ TEST(slow_links) {
   ck_assert(has_finding(levels, BNY_TOPO_FAULT, "host2 NIC0: it runs at 12.5 GB/s, other NICs at 50"));
   ck_assert_int_eq(levels->nfindings, 3);
   ck_assert(has_finding(levels, BNY_TOPO_INFO, "host3 NIC0: 50 GB/s to the network behind a PCI link of 12"));
-}
-
-TEST(other_findings) {
-  static const struct {
-    const char *text;
-    bny_topo_severity severity;
-    const char *part;
-  } cases[] = {
-      {"host:2 package:2 numa gpu:4 nic:4@100g", BNY_TOPO_INFO, "host0 and host1: no PCI switch between 8 GPUs and 8"},
-      {"host package:2 numa:2 bridge nic@100g pci gpu", BNY_TOPO_INFO, ""},
-      {"host:2 gpu:2@sm80", BNY_TOPO_FAULT, "host0 and host1: no NIC is known"},
-      {"host gpu:2", BNY_TOPO_INFO, "works alone"},
-      {"host numa:2", BNY_TOPO_INFO, "no GPU is known: ranks are placed on NUMA nodes"},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    bny_topo *topo = load(cases[i].text);
-    bny_topo_levels *levels = topo_derive(topo);
-    ck_assert_msg(!*cases[i].part || has_finding(levels, cases[i].severity, cases[i].part), "%s", cases[i].text);
-  }
-  bny_topo *topo = load("host nvswitch gpu:4@sm90 nic:4@400g");
-  topo->nodes[nth(topo, BNY_TOPO_GPU, 2)].compute = 80;
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert(has_finding(levels, BNY_TOPO_WARNING, "GPUs are of different kinds, from 80 to 90"));
 }
 
 /* Four GPUs and two NICs on one host bridge: each behind a root port of its own, as real machines are, or all on its

@@ -2,9 +2,6 @@
  *
  * Machines that were once read wrongly: small files of our own with the same property, in tests/corpus, and the dumps
  * of real machines where they are there. At the end, what every export must keep of every machine. */
-#include <dirent.h>
-#include <sys/stat.h>
-
 #include "tests/support/suite.h"
 #include "tests/topo/topo_xml_util.h"
 #include "topo/derive/levels.h"
@@ -298,9 +295,7 @@ TEST(routes_without_gdr) {
 
 TEST(nccl_keeps_attributes) {
   machine m = corpus("nccl/two-trays.xml");
-  bny_topo_error error = {.text = ""};
-  char *text = topo_text(bny_topo_export_nccl(m.topo, &error));
-  ck_assert_msg(text != NULL, "%s", error.text);
+  char *text = exported(bny_topo_export_nccl, m.topo);
   static const char *const kept[] = {
       "affinity=\"ff\"",    "vendor=\"0x10de\"", "device=\"0x31c2\"", "device=\"0xa2dc\"",  "gdr=\"1\"",
       "maxconn=\"131072\"", "gin=\"1\"",         "host_hash=\"0xa\"", "class=\"0x020000\"", "bw=\"44712\" count=\"5\""};
@@ -308,8 +303,7 @@ TEST(nccl_keeps_attributes) {
     ck_assert_msg(strstr(text, kept[i]) != NULL, "%s is lost in %s", kept[i], text);
   ck_assert_int_eq(tags(text, "fffffff:"), 4);
   m = corpus("nccl/partitions.xml");
-  text = topo_text(bny_topo_export_nccl(m.topo, &error));
-  ck_assert_msg(text != NULL, "%s", error.text);
+  text = exported(bny_topo_export_nccl, m.topo);
   ck_assert_int_eq(tags(text, "mlopart="), 2);
   ck_assert_int_eq(tags(text, "<pcilink "), 2);
 }
@@ -318,9 +312,7 @@ TEST(nccl_keeps_attributes) {
 TEST(made_up_bus_ids) {
   machine m = derive(
       import("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNODE\tSYS\nGPU1\tNODE\tX\tSYS\nGPU2\tSYS\tSYS\tX\n", "nvidia-smi topo -m"));
-  bny_topo_error error = {.text = ""};
-  char *text = topo_text(bny_topo_export_nccl(m.topo, &error));
-  ck_assert_msg(text != NULL, "%s", error.text);
+  char *text = exported(bny_topo_export_nccl, m.topo);
   bny_topo *again = import(text, "nccl-xml");
   char before[BNY_TOPO_BUS_BYTES] = "";
   for (int32_t n = 0; n < again->nnodes; n++) {
@@ -414,24 +406,10 @@ static void ck_comes_back(const char *path, const char *name) {
   }
 }
 
-static void each_own(const char *folder) {
-  const char *source = getenv("top_srcdir");
-  char path[8192];
-  snprintf(path, sizeof path, "%s/tests/%s", source == NULL ? "." : source, folder);
-  DIR *directory = opendir(path);
-  ck_assert_msg(directory != NULL, "%s", path);
-  for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
-    struct stat about;
-    snprintf(path, sizeof path, "%s/tests/%s/%s", source == NULL ? "." : source, folder, entry->d_name);
-    if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) ck_comes_back(path, entry->d_name);
-  }
-  closedir(directory);
-}
-
 TEST(exports_come_back) {
   static const char *const own[] = {"topologies", "corpus/nccl", "corpus/hwloc", "corpus/smi", "corpus/matrix"};
   static const char *const dumps[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
-  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) each_own(own[i]);
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) each_own(own[i], ck_comes_back);
   int of_others = 0;
   for (size_t i = 0; i < sizeof dumps / sizeof dumps[0]; i++) of_others += each_dump(dumps[i], "", ck_comes_back);
   fprintf(stderr, "%d dumps; JSON %d, NCCL's XML %d, descriptions %d\n", of_others, compared[0], compared[1],

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tools/topo/measure/measure.h"
+#include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
@@ -276,58 +277,34 @@ TEST(samples_have_every_kind) {
   free(ranks);
 }
 
-/* A file of a made-up /sys, with the directories above it. */
-static void write_file(const char *root, int cpu, const char *file, const char *text) {
-  char path[512];
-  snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/%s", root, cpu, file);
-  for (char *slash = path + strlen(root); (slash = strchr(slash + 1, '/')) != NULL;) {
-    *slash = '\0';
-    ck_assert(mkdir(path, 0700) == 0 || errno == EEXIST);
-    *slash = '/';
-  }
-  FILE *stream = fopen(path, "w");
-  ck_assert_ptr_nonnull(stream);
-  fputs(text, stream);
-  fclose(stream);
-}
-
-static void remove_tree(const char *root) {
-  char command[600];
-  snprintf(command, sizeof command, "rm -rf '%s'", root);
-  ck_assert_int_eq(system(command), 0);
-}
-
-/* Each CPU in a package and NUMA node of its own. */
-static void make_packages(char root[64]) {
+/* A /sys where each CPU is in a package and NUMA node of its own. */
+static tree make_packages(void) {
+  tree t = tree_new();
   topo_place *places;
   int32_t count;
   tool_error error;
-  strcpy(root, "/tmp/banyan-measure-XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(root));
   ck_assert(topo_places(NULL, &places, &count, &error));
   for (int32_t i = 0; i < count; i++) {
-    int cpu = places[i].cpu;
-    char text[32], node[64];
-    snprintf(text, sizeof text, "%d-%d\n", 2 * i, 2 * i + 1);
-    snprintf(node, sizeof node, "node%d/cpulist", 3 * i);
-    write_file(root, cpu, "topology/thread_siblings_list", text);
-    write_file(root, cpu, "topology/physical_package_id", text);
-    write_file(root, cpu, "cache/index0/level", "1\n");
-    write_file(root, cpu, "cache/index1/level", "3\n");
-    write_file(root, cpu, "cache/index1/shared_cpu_list", text);
-    write_file(root, cpu, node, "0\n");
+    char cpu[64], text[32];
+    snprintf(cpu, sizeof cpu, "devices/system/cpu/cpu%d", places[i].cpu);
+    snprintf(text, sizeof text, "%d-%d", 2 * i, 2 * i + 1);
+    tree_file(&t, text, "%s/topology/thread_siblings_list", cpu);
+    tree_file(&t, text, "%s/topology/physical_package_id", cpu);
+    tree_file(&t, "1", "%s/cache/index0/level", cpu);
+    tree_file(&t, "3", "%s/cache/index1/level", cpu);
+    tree_file(&t, text, "%s/cache/index1/shared_cpu_list", cpu);
+    tree_file(&t, "0", "%s/node%d/cpulist", cpu, 3 * i);
   }
   free(places);
+  return t;
 }
 
 TEST(places_are_read) {
-  char root[64];
   topo_place *places;
   int32_t count;
   tool_error error;
-  make_packages(root);
-  ck_assert(topo_places(root, &places, &count, &error));
-  remove_tree(root);
+  tree t = make_packages();
+  ck_assert(topo_places(t.root, &places, &count, &error));
   for (int32_t i = 0; i < count; i++) {
     const topo_place *place = &places[i];
     ck_assert(place->core == 2 * i && place->l2 == -1 && place->l3 == 2 * i && place->package == 2 * i &&
@@ -355,22 +332,16 @@ static void assert_nothing_left(void) {
 
 TEST(two_ranks_are_measured) {
   if (cpus_allowed() < 2) return;
-  char root[64];
-  make_packages(root);
+  tree t = make_packages();
   bny_topo *topo = topo_new();
-  bny_topo_node node = {.kind = BNY_TOPO_HOST, .parent = -1, .index = -1, .name = "host", .compute = -1};
-  bny_topo_add_node(topo, &node);
-  for (int32_t i = 0; i < 2; i++) {
-    node = (bny_topo_node){.kind = BNY_TOPO_PACKAGE, .parent = 0, .index = 2 * i, .name = "package", .compute = -1};
-    bny_topo_add_node(topo, &node);
-  }
+  int32_t host = put(topo, BNY_TOPO_HOST, -1, "host", NULL);
+  for (int32_t i = 0; i < 2; i++) topo->nodes[put(topo, BNY_TOPO_PACKAGE, host, "package", NULL)].index = 2 * i;
   join(topo, BNY_TOPO_LINK_SYS, 1, 2, 16);
-  topo_measure_options options = {.ranks = 2, .seconds = 0.4, .sysfs = root};
+  topo_measure_options options = {.ranks = 2, .seconds = 0.4, .sysfs = t.root};
   tool_error error = {.text = ""};
   int64_t begin = tool_now_ns();
   topo_measured *measured = keep(topo_measure(&options, topo, &error), drop_measured);
   double seconds = (double)(tool_now_ns() - begin) / 1e9;
-  remove_tree(root);
   ck_assert_msg(measured != NULL, "%s", error.text);
   ck_assert_msg(seconds < 10, "%g s", seconds);
   assert_nothing_left();

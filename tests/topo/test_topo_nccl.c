@@ -273,7 +273,9 @@ static const refusal refused[] = {
     {NCCL_HEAD "<nic><net name=\"a\" dev=\"99999999999999999999\"/></nic>" NCCL_TAIL, 3, "absurd"},
 };
 
-TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) { ck_refused(&refused[_i]); }
+TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) {
+  ck_refused(refused[_i].text, strlen(refused[_i].text), refused[_i].line, refused[_i].why);
+}
 
 /* ---- GUIDs ------------------------------------------------------------------------------------------------------- */
 
@@ -313,8 +315,7 @@ TEST(guids_of_nccl) {
     snprintf(text, sizeof text, NCCL_HEAD "<nic><net name=\"a\" port=\"1\" guid=\"%s\"/></nic>" NCCL_TAIL, forms[f][0]);
     bny_topo *t = import(text, "nccl-xml");
     ck_assert_str_eq(t->nodes[named(t, BNY_TOPO_PORT, "a")].guid, forms[f][1]);
-    bny_topo_error error;
-    char *out = topo_text(bny_topo_export_nccl(t, &error)), wanted[64];
+    char *out = exported(bny_topo_export_nccl, t), wanted[64];
     snprintf(wanted, sizeof wanted, "guid=\"%s\"", forms[f][2]);
     ck_assert_msg(strstr(out, wanted) != NULL, "%s", out);
   }
@@ -369,13 +370,10 @@ static void ck_same_machine(const bny_topo *a, const bny_topo *b, const char *na
 }
 
 static void ck_exported(bny_topo *topo, const char *name) {
-  bny_topo_error error = {.text = ""};
-  char *text = topo_text(bny_topo_export_nccl(topo, &error));
-  ck_assert_msg(text != NULL, "%s", error.text);
-  bny_topo *again = topo_import(text, strlen(text), NULL, &error);
-  ck_assert_msg(again != NULL, "%s: line %d: %s\n%s", name, error.line, error.text, text);
+  char *text = exported(bny_topo_export_nccl, topo);
+  bny_topo *again = load(text);
   ck_same_machine(topo, again, name);
-  char *text_again = topo_text(bny_topo_export_nccl(again, &error));
+  char *text_again = exported(bny_topo_export_nccl, again);
   ck_assert_str_eq(text, text_again);
 }
 
@@ -395,10 +393,8 @@ TEST(nccl_out_by_hand) {
     join(t, BNY_TOPO_LINK_NVLINK, g0, g1, 20);
     join(t, BNY_TOPO_LINK_NET, port, nic, 50);
   }
-  bny_topo_error error = {.text = ""};
-  char *text = topo_text(bny_topo_export_nccl(t, &error));
-  bny_topo *again = topo_import(text, strlen(text), NULL, &error);
-  ck_assert_msg(again != NULL, "line %d: %s\n%s", error.line, error.text, text);
+  char *text = exported(bny_topo_export_nccl, t);
+  bny_topo *again = load(text);
   ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_HOST), 2);
   ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_GPU), 4);
   ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_NUMA), 4);
@@ -411,9 +407,7 @@ TEST(nccl_out_by_hand) {
 TEST(nccl_out_without_classes) {
   bny_topo *t = import("\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n", "nvidia-smi topo -m");
   put(t, BNY_TOPO_PCI, bny_topo_find_name(t, BNY_TOPO_PCI, "pci1"), "unknown", "0000:09:00.0");
-  bny_topo_error error = {.text = ""};
-  char *text = topo_text(bny_topo_export_nccl(t, &error));
-  ck_assert_msg(text != NULL, "%s", error.text);
+  char *text = exported(bny_topo_export_nccl, t);
   ck_assert_int_eq(tags(text, "class="), 2); /* one for the GPU, one for the switch above it */
   bny_topo *again = import(text, "nccl-xml");
   ck_assert_int_eq(bny_topo_path_between(again, named(again, BNY_TOPO_GPU, "GPU0"), named(again, BNY_TOPO_NIC, "NIC0")),
@@ -423,13 +417,10 @@ TEST(nccl_out_without_classes) {
 /* A NIC of which no class is known gets none, and keeps its GPU. */
 TEST(nccl_out_unknown_nic) {
   static const char matrix[] = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPIX\t0-15\nNIC0\tPIX\t X \n";
-  bny_topo_error error = {.text = ""};
-  bny_topo *t = topo_import(matrix, sizeof matrix - 1, NULL, &error);
-  ck_assert_msg(t != NULL, "%s", error.text);
-  char *text = topo_text(bny_topo_export_nccl(t, &error));
+  bny_topo *t = load(matrix);
+  char *text = exported(bny_topo_export_nccl, t);
   ck_assert_ptr_null(strstr(text, "0x02"));
-  bny_topo *again = topo_import(text, strlen(text), NULL, &error);
-  ck_assert_msg(again != NULL, "%s", error.text);
+  bny_topo *again = load(text);
   bny_topo_levels *levels = topo_derive(again);
   ck_assert_int_eq(levels->ranks[0].nic, named(again, BNY_TOPO_NIC, "NIC0"));
   ck_assert_int_eq(levels->ranks[0].nic_path, BNY_TOPO_PATH_PIX);
@@ -440,8 +431,7 @@ TEST(nccl_out_hidden_switches) {
   bny_topo *t = topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), gpu = put(t, BNY_TOPO_GPU, host, "GPU0", NULL);
   for (int s = 0; s < 3; s++) join(t, BNY_TOPO_LINK_NVLINK, gpu, put(t, BNY_TOPO_SWITCH, host, "nvswitch", NULL), 20);
-  bny_topo_error error = {.text = ""};
-  char *text = topo_text(bny_topo_export_nccl(t, &error));
+  char *text = exported(bny_topo_export_nccl, t);
   ck_assert_msg(strstr(text, "<nvlink target=\"fffffff:ffff:ff\" count=\"3\" tclass=\"0x068000\"/>") != NULL, "%s",
                 text);
 }

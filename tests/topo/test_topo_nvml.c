@@ -5,13 +5,13 @@
 #include <check.h>
 #include <dlfcn.h>
 #include <math.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "topo/derive/levels.h"
 #include "topo/probe/nvml.h"
 #include "topo/probe/probe.h"
 #include "topo/model/speed.h"
+#include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
@@ -298,31 +298,8 @@ TEST(found_by_bus) {
 
 /* ---- drivers that are old, broken or not there ------------------------------------------------------------------- */
 
-static void class_write(const char *root, const char *bus_id, const char *class, bool make) {
-  char path[4096];
-  const char *const parts[] = {"", "/bus", "/bus/pci", "/bus/pci/devices"};
-  for (size_t i = 0; make && i < 4; i++) {
-    snprintf(path, sizeof path, "%s%s", root, parts[i]);
-    mkdir(path, 0700);
-  }
-  snprintf(path, sizeof path, "%s/bus/pci/devices/%s", root, bus_id);
-  if (make) mkdir(path, 0700);
-  snprintf(path, sizeof path, "%s/bus/pci/devices/%s/class", root, bus_id);
-  FILE *file = make ? fopen(path, "w") : NULL;
-  if (file) fprintf(file, "%s\n", class);
-  if (file) fclose(file);
-  if (make) return;
-  unlink(path);
-  snprintf(path, sizeof path, "%s/bus/pci/devices/%s", root, bus_id);
-  rmdir(path);
-  for (size_t i = 4; i-- > 0;) {
-    snprintf(path, sizeof path, "%s%s", root, parts[i]);
-    rmdir(path);
-  }
-}
-
 TEST(old_driver) {
-  char path[4096], root[] = "/tmp/banyan-nvml-XXXXXX", bus_id[32];
+  char path[4096];
   const char *const lacks = "; this driver does not tell of link speeds, the fabric";
   library_path(true, path);
   bny_topo *topo = topo_new();
@@ -335,17 +312,10 @@ TEST(old_driver) {
   topo = topo_new();
   report = probe_at(path, "/nowhere", "dgx-h100", topo);
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 lead out of sight;"), "%s", report.text);
-  ck_assert_ptr_nonnull(mkdtemp(root));
-  for (int i = 0; i < 4; i++) {
-    snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0", 7 + i);
-    class_write(root, bus_id, "0x068000", true);
-  }
+  tree t = tree_new();
+  for (int i = 0; i < 4; i++) tree_file(&t, "0x068000", "bus/pci/devices/0000:%02x:00.0/class", 7 + i);
   topo = topo_new();
-  report = probe_at(path, root, "dgx-h100", topo);
-  for (int i = 0; i < 4; i++) {
-    snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0", 7 + i);
-    class_write(root, bus_id, "", false);
-  }
+  report = probe_at(path, t.root, "dgx-h100", topo);
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 NVLinks by 4 NVSwitches;"), "%s", report.text);
 }
 

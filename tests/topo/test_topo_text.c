@@ -9,14 +9,7 @@
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
-/* Refused at this line, with this in the text. */
-static void refused(const char *text, int line, const char *part) {
-  bny_topo_error error = {0};
-  bny_topo *topo = topo_import(text, strlen(text), NULL, &error);
-  ck_assert_msg(topo == NULL, "taken: %s", text);
-  ck_assert_msg(error.line == line, "line %d, not %d, of %s: %s", error.line, line, text, error.text);
-  ck_assert_msg(strstr(error.text, part) != NULL, "\"%s\" is not in \"%s\"", part, error.text);
-}
+static void refused(const char *text, int line, const char *part) { ck_refused(text, strlen(text), line, part); }
 
 static int32_t by_name(const bny_topo *topo, const char *name) {
   int32_t node = bny_topo_find_name(topo, BNY_TOPO_GPU, name);
@@ -225,11 +218,9 @@ TEST(several_tables) {
   static const char *const dumps[] = {"bom.txt", "caret_esc.txt", "blank_between.txt", "two_hosts.txt"};
   for (int i = 0; i < 4; i++) {
     char name[64], path[4096];
-    bny_topo_error error = {0};
     snprintf(name, sizeof name, "reduced/%s", dumps[i]);
     if (!dump_path(name, path)) continue;
-    bny_topo *topo = topo_load(path, NULL, &error);
-    ck_assert_msg(topo != NULL, "%s", error.text);
+    bny_topo *topo = load_file(path);
     ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 8 * bny_topo_count(topo, BNY_TOPO_HOST));
     ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), i == 3 ? 2 : 1);
   }
@@ -242,8 +233,7 @@ TEST_LOOP(matrices_written, 6) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(names[_i], "", path);
-  bny_topo *topo = topo_load(path, NULL, &error);
-  ck_assert_msg(topo != NULL, "%s", error.text);
+  bny_topo *topo = load_file(path);
   char *text = topo_text(bny_topo_export_matrix(topo, &error));
   if (text == NULL) ck_assert_str_eq(error.text, "no host has a GPU");
   bny_topo *again = text == NULL ? NULL : load(text);
@@ -471,8 +461,7 @@ TEST(export_comes_back) {
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
     bny_topo_error error = {0};
     bny_topo *topo = load(texts[i]);
-    char *text = topo_text(bny_topo_export_synthetic(topo, &error));
-    ck_assert_msg(text != NULL, "%s: %s", texts[i], error.text);
+    char *text = exported(bny_topo_export_synthetic, topo);
     bny_topo *again = load(text);
     char *text_again = topo_text(bny_topo_export_synthetic(again, &error));
     ck_assert_msg(text_again && strcmp(text, text_again) == 0, "%s, then %s", text,

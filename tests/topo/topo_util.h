@@ -4,12 +4,13 @@
 #define BNY_TESTS_TOPO_TOPO_UTIL_H
 
 #include <check.h>
-#include <dirent.h>
+#include <glob.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "topo/derive/levels.h"
 #include "topo/model/model.h"
@@ -40,6 +41,14 @@ static inline bny_topo_levels *topo_derive(const bny_topo *topo) {
 
 static inline char *topo_text(char *text) { return keep(text, free); }
 
+/* Returns the text of an exporter, which must not fail. */
+static inline char *exported(char *(*write)(const bny_topo *topo, bny_topo_error *error), const bny_topo *topo) {
+  bny_topo_error error = {0};
+  char *text = topo_text(write(topo, &error));
+  ck_assert_msg(text != NULL, "%s", error.text);
+  return text;
+}
+
 /* ---- files and descriptions -------------------------------------------------------------------------------------- */
 
 /* The model of a text that is taken. */
@@ -48,6 +57,14 @@ static inline bny_topo *load(const char *text) {
   bny_topo *topo = topo_import(text, strlen(text), NULL, &error);
   ck_assert_msg(topo != NULL, "%.4000s: line %d: %s", text, error.line, error.text);
   return topo;
+}
+
+/* A text that importers refuse at this line (-1: any), for a reason with this in it. */
+static inline void ck_refused(const char *text, size_t bytes, int line, const char *part) {
+  bny_topo_error error = {.line = -1, .text = ""};
+  bny_topo *topo = topo_import(text, bytes, NULL, &error);
+  ck_assert_msg(topo == NULL && (line < 0 || error.line == line) && strstr(error.text, part) != NULL,
+                "%.4000s\nwanted line %d \"%s\", got line %d \"%s\"", text, line, part, error.line, error.text);
 }
 
 /* The model of a file that is taken. */
@@ -121,25 +138,35 @@ static inline void ck_golden(const char *name, const char *end, const char *text
                 path);
 }
 
-/* Calls visit(path, name) for each file of a folder of dumps whose name ends like that; returns how many. */
-static inline int each_dump(const char *folder, const char *end, void (*visit)(const char *path, const char *name)) {
-  char path[4096], inner[512];
+/* Calls visit(path, name) for each file that a pattern of glob() stands for; returns how many. */
+static inline int each_file(const char *pattern, void (*visit)(const char *path, const char *name)) {
+  glob_t found = {0};
   int visited = 0;
-  if (!dump_path(folder, path)) return 0;
-  DIR *directory = opendir(path);
-  for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL;
-       entry = readdir(directory)) {
-    size_t length = strlen(entry->d_name), ending = strlen(end);
-    if (length > ending && strcmp(entry->d_name + length - ending, end) == 0) {
-      snprintf(inner, sizeof inner, "%s/%s", folder, entry->d_name);
-      if (dump_path(inner, path)) {
-        visit(path, entry->d_name);
-        visited++;
-      }
-    }
+  if (glob(pattern, 0, NULL, &found) != 0) return 0;
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    struct stat about;
+    if (stat(found.gl_pathv[i], &about) != 0 || !S_ISREG(about.st_mode)) continue;
+    visit(found.gl_pathv[i], strrchr(found.gl_pathv[i], '/') + 1);
+    visited++;
   }
-  if (directory != NULL) closedir(directory);
+  globfree(&found);
   return visited;
+}
+
+/* The same for each file of a folder of dumps whose name ends like that. */
+static inline int each_dump(const char *folder, const char *end, void (*visit)(const char *path, const char *name)) {
+  char path[4096], pattern[4200];
+  if (!dump_path(folder, path)) return 0;
+  snprintf(pattern, sizeof pattern, "%s/*%s", path, end);
+  return each_file(pattern, visit);
+}
+
+/* And for those of a folder below tests/; there must be some. */
+static inline void each_own(const char *folder, void (*visit)(const char *path, const char *name)) {
+  const char *source = getenv("top_srcdir");
+  char pattern[4096];
+  snprintf(pattern, sizeof pattern, "%s/tests/%s/*", source == NULL ? "." : source, folder);
+  ck_assert_msg(each_file(pattern, visit) > 0, "nothing is in %s", pattern);
 }
 
 static inline int32_t named(const bny_topo *topo, bny_topo_kind kind, const char *name) {

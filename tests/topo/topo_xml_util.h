@@ -132,13 +132,6 @@ typedef struct refusal {
   const char *why;
 } refusal;
 
-static inline void ck_refused(const refusal *r) {
-  bny_topo_error error = {.line = -1, .text = ""};
-  bny_topo *topo = topo_import(r->text, strlen(r->text), NULL, &error);
-  ck_assert_msg(topo == NULL && error.line == r->line && strstr(error.text, r->why) != NULL,
-                "%s\nwanted line %d \"%s\", got line %d \"%s\"", r->text, r->line, r->why, error.line, error.text);
-}
-
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 
 /* How often this stands in the text. */
