@@ -21,5 +21,5 @@ libbanyan_core_la_SOURCES += \
 
 # The programs that measure on a GPU link this too: the shared library hides its names.
 noinst_LTLIBRARIES += libbanyan_driver.la
-libbanyan_driver_la_SOURCES = %D%/cuda_library.c %D%/cuda_library.h
+libbanyan_driver_la_SOURCES = %D%/cuda_library.c %D%/cuda_library.h %D%/cuda_driver.h %D%/cuda_functions.def
 libbanyan_core_la_LIBADD += libbanyan_driver.la

@@ -50,7 +50,6 @@ typedef struct bny_device_facts {
   bool clusters;            /* blocks form clusters, with distributed shared memory */
   bool early_launch;        /* programmatic dependent launch */
   bool multicast;           /* it is behind NVLink switches that can store to many devices at once */
-  bool graphs;              /* what is put on a stream can be captured and replayed */
   uint32_t memory_kinds;    /* bit per bny_memory_kind: made and exported once when the device was
                              * opened */
 } bny_device_facts;
@@ -207,14 +206,6 @@ struct bny_device_ops {
   void (*mark_free)(bny_device *device, void *mark);                       /* NULL is allowed */
   banyan_status (*mark_set)(bny_device *device, void *mark, void *stream); /* hot */
   banyan_status (*mark_elapsed)(bny_device *device, void *from, void *to, double *ns);
-
-  /* If the facts have graphs: what is put on a stream of the library between begin and end does not run, but becomes a
-   * graph. It is on its way to the device when end returns: after a wait for the stream, launches are short. graph
-   * NULL: it is discarded. */
-  banyan_status (*graph_begin)(bny_device *device, void *stream);
-  banyan_status (*graph_end)(bny_device *device, void *stream, void **graph);
-  void (*graph_free)(bny_device *device, void *graph);                          /* NULL is allowed */
-  banyan_status (*graph_launch)(bny_device *device, void *graph, void *stream); /* hot */
 
   /* An image is a fat binary that lives as long as its module. NULL: that of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);

@@ -20,8 +20,6 @@ libbanyan_cuda_la_SOURCES = \
   %D%/cuda/cuda.c %D%/cuda/cuda.h \
   %D%/cuda/driver.c %D%/cuda/driver.h \
   %D%/cuda/entry.h \
-  %D%/cuda/functions.def \
-  %D%/cuda/graph.c \
   %D%/cuda/image.c \
   %D%/cuda/kernel.c \
   %D%/cuda/mark.c \

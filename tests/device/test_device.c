@@ -149,12 +149,7 @@ TEST(older_drivers) {
   machine(words);
   bny_device *device = open_or_fail(&choice);
   ck_assert(!device->facts.clusters && !device->facts.early_launch);
-  ck_assert(device->facts.graphs);
   ck_assert_int_eq(device->facts.driver, major);
-  device->ops->close(device);
-  machine("cuGraphUpload"); /* something that stands in for a driver */
-  device = open_ordinal(0);
-  ck_assert(!device->facts.graphs);
   device->ops->close(device);
 }
 
@@ -409,44 +404,6 @@ TEST(streams) {
   device->ops->close(device);
   ck_nothing_is_left();
 }
-
-#ifdef HAVE_CXX17 /* the fake driver then has graphs */
-TEST(graphs) {
-  machine("live,capturing"); /* another thread's capture is not spoilt */
-  bny_device *device = open_ordinal(1);
-  const bny_device_ops *ops = device->ops;
-  bny_device_words words;
-  void *stream = NULL, *graph = NULL;
-  int64_t deadline_ns = bny_clock_ns() + 10000000000;
-  ck_assert(device->facts.graphs);
-  ck_assert_int_eq(ops->words_make(device, 4, &words), BANYAN_OK);
-  ck_assert_int_eq(ops->stream_make(device, &stream), BANYAN_OK);
-  for (int round = 0; round < 2; round++) { /* first it is thrown away */
-    ck_assert_int_eq(ops->graph_begin(device, stream), BANYAN_OK);
-    atomic_store(&words.host[0], 77);
-    ck_assert_int_eq(ops->zero(device, words.device, 8, stream), BANYAN_OK);
-    ck_assert_int_eq(ops->graph_end(device, stream, round ? &graph : NULL), BANYAN_OK);
-    ck_assert_int_eq(bny_device_wait(device, stream, deadline_ns), BANYAN_OK);
-    ck_assert_uint_eq(atomic_load(&words.host[0]), 77);
-  }
-  for (int replay = 0; replay < 2; replay++) {
-    atomic_store(&words.host[0], 77);
-    uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
-    ck_assert_int_eq(ops->graph_launch(device, graph, stream), BANYAN_OK);
-    ck_assert_msg(FAKE_CUDA(fake_cuda_setup_calls)() == before, "a hot call allocates or waits");
-    ck_assert_int_eq(bny_device_wait(device, stream, deadline_ns), BANYAN_OK);
-    ck_assert_uint_eq(atomic_load(&words.host[0]), 0);
-  }
-  ck_assert_int_eq(ops->graph_end(device, stream, &graph), BANYAN_ERR_SYSTEM); /* nothing was begun */
-  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "a graph on CUDA device 1"));
-  ops->graph_free(device, graph);
-  ops->graph_free(device, NULL);
-  ops->stream_free(device, stream);
-  ops->words_free(device, &words);
-  ops->close(device);
-  ck_nothing_is_left();
-}
-#endif
 
 TEST(kernels) {
   bny_device *device = open_ordinal(1);

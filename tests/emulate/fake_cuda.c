@@ -339,14 +339,15 @@ static const struct {
 } functions[] = {
 #define BNY_CUDA_FUNCTION(name, version) {#name, version, (void (*)(void))name},
 #define BNY_CUDA_OPTIONAL(name, version) {#name, version, (void (*)(void))name},
-#include "device/cuda/functions.def"
+#ifdef FAKE_CUDA_KERNELS
+#define BNY_CUDA_PROGRAM(name, version) {#name, version, (void (*)(void))name},
+#else
+#define BNY_CUDA_PROGRAM(name, version)
+#endif
+#include "base/cuda_functions.def"
 #undef BNY_CUDA_FUNCTION
 #undef BNY_CUDA_OPTIONAL
-#ifdef FAKE_CUDA_KERNELS /* other functions that programs use */
-#define GPU_FUNCTION(name, version) {#name, version, (void (*)(void))name},
-#include "tools/common/gpu_functions.def"
-#undef GPU_FUNCTION
-#endif
+#undef BNY_CUDA_PROGRAM
 };
 
 static CUresult look_up(const char *name, void **function, int version) {

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <dlfcn.h>
+
+#include "base/cuda_driver.h"
 
 /* ---- the driver -------------------------------------------------------------------------------------------------- */
 
@@ -19,43 +19,23 @@ static struct {
   pthread_once_t once;
   PFN_cuGetProcAddress_v12000 find;
   PFN_cuDriverGetVersion_v2020 version;
-  PFN_cuMemAlloc_v3020 allocate;
-  PFN_cuMemFree_v3020 give_back;
-  PFN_cuMemCreate_v10020 create;
-  PFN_cuMemRelease_v10020 release;
-  PFN_cuMemMap_v10020 map;
-  PFN_cuMemExportToShareableHandle_v10020 export;
-  PFN_cuMemImportFromShareableHandle_v10020 import;
-  PFN_cuIpcGetMemHandle_v4010 get_handle;
-  PFN_cuIpcOpenMemHandle_v11000 open_handle;
-  PFN_cuIpcCloseMemHandle_v4010 close_handle;
+  bny_cuda_driver real;
   atomic_uint refused;
 } driver = {.once = PTHREAD_ONCE_INIT};
-
-static void *look_up(const char *name, int version) {
-  void *function = NULL;
-  CUdriverProcAddressQueryResult outcome;
-  driver.find(name, &function, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &outcome);
-  return function;
-}
 
 static void load(void) {
   const char *path = getenv("CUDA_SHIM_OF");
   void *library = dlopen(path && *path ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  CUdriverProcAddressQueryResult outcome;
   if (!library) return;
   driver.find = (PFN_cuGetProcAddress_v12000)dlsym(library, "cuGetProcAddress_v2");
   driver.version = (PFN_cuDriverGetVersion_v2020)dlsym(library, "cuDriverGetVersion");
   if (!driver.find) return;
-  driver.allocate = (PFN_cuMemAlloc_v3020)look_up("cuMemAlloc", 3020);
-  driver.give_back = (PFN_cuMemFree_v3020)look_up("cuMemFree", 3020);
-  driver.create = (PFN_cuMemCreate_v10020)look_up("cuMemCreate", 10020);
-  driver.release = (PFN_cuMemRelease_v10020)look_up("cuMemRelease", 10020);
-  driver.map = (PFN_cuMemMap_v10020)look_up("cuMemMap", 10020);
-  driver.export = (PFN_cuMemExportToShareableHandle_v10020)look_up("cuMemExportToShareableHandle", 10020);
-  driver.import = (PFN_cuMemImportFromShareableHandle_v10020)look_up("cuMemImportFromShareableHandle", 10020);
-  driver.get_handle = (PFN_cuIpcGetMemHandle_v4010)look_up("cuIpcGetMemHandle", 4010);
-  driver.open_handle = (PFN_cuIpcOpenMemHandle_v11000)look_up("cuIpcOpenMemHandle", 11000);
-  driver.close_handle = (PFN_cuIpcCloseMemHandle_v4010)look_up("cuIpcCloseMemHandle", 4010);
+#define BNY_CUDA_FUNCTION(name, number) \
+  driver.find(#name, (void **)(void *)&driver.real.name, number, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &outcome);
+#define BNY_CUDA_OPTIONAL(name, number)
+#define BNY_CUDA_PROGRAM(name, number)
+#include "base/cuda_functions.def"
 }
 
 /* ---- what is broken ---------------------------------------------------------------------------------------------- */
@@ -83,24 +63,24 @@ static bool is_refused(unsigned way) { return atomic_load(&driver.refused) & way
 
 static CUresult CUDAAPI allocate(CUdeviceptr *address, size_t bytes) {
   own.allocated_bytes = bytes;
-  return driver.allocate(address, bytes);
+  return driver.real.cuMemAlloc(address, bytes);
 }
 
 static CUresult CUDAAPI create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *wanted,
                                unsigned long long flags) {
   own.like = *wanted;
-  return driver.create(handle, bytes, wanted, flags);
+  return driver.real.cuMemCreate(handle, bytes, wanted, flags);
 }
 
 static CUresult CUDAAPI export(void *handle, CUmemGenericAllocationHandle memory, CUmemAllocationHandleType type,
                                unsigned long long flags) {
   if (is_refused(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_SHIM_FILES : CUDA_SHIM_FABRIC))
     return CUDA_ERROR_NOT_SUPPORTED;
-  return driver.export(handle, memory, type, flags);
+  return driver.real.cuMemExportToShareableHandle(handle, memory, type, flags);
 }
 
 static CUresult CUDAAPI import(CUmemGenericAllocationHandle *memory, void *handle, CUmemAllocationHandleType type) {
-  CUresult result = driver.import(memory, handle, type);
+  CUresult result = driver.real.cuMemImportFromShareableHandle(memory, handle, type);
   if (result == CUDA_SUCCESS && is_to_break()) own.broken = *memory;
   return result;
 }
@@ -108,25 +88,25 @@ static CUresult CUDAAPI import(CUmemGenericAllocationHandle *memory, void *handl
 static CUresult CUDAAPI map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle memory,
                             unsigned long long flags) {
   CUmemGenericAllocationHandle other;
-  if (!own.broken || memory != own.broken) return driver.map(address, bytes, offset, memory, flags);
+  if (!own.broken || memory != own.broken) return driver.real.cuMemMap(address, bytes, offset, memory, flags);
   own.broken = 0;
-  CUresult result = driver.create(&other, bytes, &own.like, 0);
+  CUresult result = driver.real.cuMemCreate(&other, bytes, &own.like, 0);
   if (result != CUDA_SUCCESS) return result;
-  result = driver.map(address, bytes, offset, other, flags);
-  driver.release(other); /* the mapping holds it */
+  result = driver.real.cuMemMap(address, bytes, offset, other, flags);
+  driver.real.cuMemRelease(other); /* the mapping holds it */
   return result;
 }
 
 static CUresult CUDAAPI get_handle(CUipcMemHandle *handle, CUdeviceptr address) {
-  return is_refused(CUDA_SHIM_IPC) ? CUDA_ERROR_NOT_SUPPORTED : driver.get_handle(handle, address);
+  return is_refused(CUDA_SHIM_IPC) ? CUDA_ERROR_NOT_SUPPORTED : driver.real.cuIpcGetMemHandle(handle, address);
 }
 
 static CUresult CUDAAPI open_handle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
-  CUresult result = driver.open_handle(address, handle, flags);
+  CUresult result = driver.real.cuIpcOpenMemHandle(address, handle, flags);
   if (result != CUDA_SUCCESS || !is_to_break()) return result;
-  result = driver.allocate(&own.shown, own.allocated_bytes);
+  result = driver.real.cuMemAlloc(&own.shown, own.allocated_bytes);
   if (result != CUDA_SUCCESS) {
-    driver.close_handle(*address);
+    driver.real.cuIpcCloseMemHandle(*address);
     return result;
   }
   own.opened = *address;
@@ -135,10 +115,10 @@ static CUresult CUDAAPI open_handle(CUdeviceptr *address, CUipcMemHandle handle,
 }
 
 static CUresult CUDAAPI close_handle(CUdeviceptr address) {
-  if (!own.shown || address != own.shown) return driver.close_handle(address);
-  driver.give_back(own.shown);
+  if (!own.shown || address != own.shown) return driver.real.cuIpcCloseMemHandle(address);
+  driver.real.cuMemFree(own.shown);
   own.shown = 0;
-  return driver.close_handle(own.opened);
+  return driver.real.cuIpcCloseMemHandle(own.opened);
 }
 
 static const struct {

@@ -72,7 +72,7 @@ tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emula
 gpu_shim = %D%/cuda_shim.c %D%/cuda_shim.h
 tests/gpu/cuda_shim.so: $(gpu_shim)
 	@$(MKDIR_P) tests/gpu
-	$(AM_V_CCLD)$(CC) -std=gnu11 -I$(srcdir) $(CUDA_CFLAGS) $(CFLAGS) -fvisibility=hidden -fPIC -shared -o $@ \
+	$(AM_V_CCLD)$(CC) -std=gnu11 -I$(srcdir) -I$(srcdir)/src -I$(srcdir)/include $(CUDA_CFLAGS) $(CFLAGS) -fvisibility=hidden -fPIC -shared -o $@ \
 	  $(srcdir)/%D%/cuda_shim.c $(LDFLAGS) -ldl -lpthread
 MOSTLYCLEANFILES += tests/gpu/cuda_shim.so tests/gpu/user_kernel.fatbin tests/gpu/calibrate.fatbin
 MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept tests/gpu/calibrate.fatbin.kept

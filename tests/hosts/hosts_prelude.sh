@@ -40,7 +40,7 @@ need_messages() {
   have_messages || skip "no UCX, which connects hosts"
 }
 
-# What a test has on disk, and the hosts that it has up, go when it ends.
+# Files and hosts of a test go when it ends.
 work=$(mktemp -d /tmp/banyan-hosts.XXXXXX) || exit 1
 name=
 finish() {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The driver's functions, a device, its memory and streams. */
+ * The driver's functions, a device, its memory, streams and graphs. */
 #include "tools/common/gpu.h"
 
 #include <dlfcn.h>
@@ -14,19 +14,23 @@
 /* ---- the driver -------------------------------------------------------------------------------------------------- */
 
 static const bny_cuda_function functions[] = {
-#define GPU_FUNCTION(name, version) {#name, version, offsetof(gpu_driver, name), true},
-#include "tools/common/gpu_functions.def"
-#undef GPU_FUNCTION
+#define BNY_CUDA_FUNCTION(name, version) {#name, version, offsetof(bny_cuda_driver, name), true},
+#define BNY_CUDA_OPTIONAL(name, version)
+#define BNY_CUDA_PROGRAM BNY_CUDA_FUNCTION
+#include "base/cuda_functions.def"
+#undef BNY_CUDA_FUNCTION
+#undef BNY_CUDA_OPTIONAL
+#undef BNY_CUDA_PROGRAM
 };
 
-bool gpu_succeeded(const gpu_driver *driver, CUresult result, const char *what, tool_error *error) {
+bool gpu_succeeded(const bny_cuda_driver *driver, CUresult result, const char *what, tool_error *error) {
   if (result == CUDA_SUCCESS) return true;
   const char *name = NULL;
   driver->cuGetErrorName(result, &name);
   return tool_error_set(error, "%s: %s (%d)", what, name != NULL ? name : "unknown error", (int)result);
 }
 
-static bool load(gpu_driver *driver, tool_error *error) {
+static bool load(bny_cuda_driver *driver, tool_error *error) {
   /* Streams that share a connection wait for each other, and kernels that wait for those of other streams then never
    * end. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -44,7 +48,7 @@ static bool load(gpu_driver *driver, tool_error *error) {
 }
 
 int32_t gpu_count(tool_error *error) {
-  gpu_driver driver;
+  bny_cuda_driver driver;
   int count = 0;
   if (!load(&driver, error) || !gpu_succeeded(&driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount", error))
     return 0;
@@ -80,7 +84,7 @@ static void find_facts(gpu *device, int32_t ordinal) {
 bool gpu_open(int32_t ordinal, gpu **device, tool_error *error) {
   gpu *made = calloc(1, sizeof *made);
   if (made == NULL) return tool_error_set(error, "out of memory");
-  const gpu_driver *driver = &made->driver;
+  const bny_cuda_driver *driver = &made->driver;
   bool ok = load(&made->driver, error) &&
             gpu_succeeded(driver, driver->cuDeviceGet(&made->handle, ordinal), "cuDeviceGet", error) &&
             gpu_succeeded(driver, driver->cuDevicePrimaryCtxRetain(&made->context, made->handle),
@@ -179,4 +183,116 @@ bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error) {
       nanosleep(&(struct timespec){0, 100000}, NULL);
     }
   }
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+
+struct gpu_graph {
+  gpu *device;
+  CUgraphExec exec;
+};
+
+bool gpu_capture_begin(gpu *device, void *stream, tool_error *error) {
+  CUresult result = device->driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  return gpu_succeeded(&device->driver, result, "cuStreamBeginCapture", error);
+}
+
+/* The upload allocates what a first launch would allocate. Later, kernels of other ranks may wait for this graph's
+ * kernels, and then an allocation could not end. */
+static bool instantiate(gpu *device, CUgraph captured, void *stream, CUgraphExec *exec, tool_error *error) {
+  const bny_cuda_driver *driver = &device->driver;
+  CUgraphExec made = NULL;
+  if (!gpu_succeeded(driver, driver->cuGraphInstantiateWithFlags(&made, captured, 0), "cuGraphInstantiate", error))
+    return false;
+  if (!gpu_succeeded(driver, driver->cuGraphUpload(made, stream), "cuGraphUpload", error)) {
+    driver->cuGraphExecDestroy(made);
+    return false;
+  }
+  *exec = made;
+  return true;
+}
+
+bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *error) {
+  const bny_cuda_driver *driver = &device->driver;
+  CUgraph captured = NULL;
+  gpu_graph *made = calloc(1, sizeof *made);
+  bool ok = made != NULL || tool_error_set(error, "out of memory");
+  /* A capture that has failed is to be ended as well. */
+  CUresult result = driver->cuStreamEndCapture(stream, &captured);
+  ok = ok && gpu_succeeded(driver, result, "cuStreamEndCapture", error) &&
+       instantiate(device, captured, stream, &made->exec, error);
+  if (captured != NULL) driver->cuGraphDestroy(captured);
+  if (!ok) {
+    free(made);
+    return false;
+  }
+  made->device = device;
+  *graph = made;
+  return true;
+}
+
+bool gpu_graph_launch(gpu_graph *graph, void *stream, tool_error *error) {
+  const bny_cuda_driver *driver = &graph->device->driver;
+  return gpu_succeeded(driver, driver->cuGraphLaunch(graph->exec, stream), "cuGraphLaunch", error);
+}
+
+void gpu_graph_free(gpu_graph *graph) {
+  if (graph != NULL) {
+    graph->device->driver.cuGraphExecDestroy(graph->exec);
+    free(graph);
+  }
+}
+
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+static void free_events(gpu *device, CUevent *events, int32_t count) {
+  for (int32_t i = 0; events != NULL && i < count; i++) {
+    if (events[i] != NULL) device->driver.cuEventDestroy(events[i]);
+  }
+  free(events);
+}
+
+static CUevent *make_events(gpu *device, int32_t count, tool_error *error) {
+  CUevent *events = calloc((size_t)count, sizeof *events);
+  bool ok = events != NULL || tool_error_set(error, "out of memory");
+  for (int32_t i = 0; ok && i < count; i++) {
+    ok = gpu_succeeded(&device->driver, device->driver.cuEventCreate(&events[i], CU_EVENT_DEFAULT), "cuEventCreate",
+                       error);
+  }
+  if (!ok) {
+    free_events(device, events, count);
+    return NULL;
+  }
+  return events;
+}
+
+static bool launch_all(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, tool_error *error) {
+  bool ok = true;
+  for (int32_t i = 0; ok && i < ngraphs; i++) ok = gpu_graph_launch(graphs[i], streams[i], error);
+  return ok;
+}
+
+bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
+                     double *times_us, tool_error *error) {
+  gpu *device = graphs[0]->device;
+  const bny_cuda_driver *driver = &device->driver;
+  int32_t count = rounds->count;
+  CUevent *events = make_events(device, count + 1, error);
+  bool ok = events != NULL;
+  for (int32_t i = 0; ok && i < rounds->warmup; i++) ok = launch_all(graphs, streams, ngraphs, error);
+  /* So that a graph that never ends does so here, and no more than that is under way. */
+  ok = ok && gpu_wait(device, streams[0], rounds->seconds, error) && launch_all(graphs, streams, ngraphs, error);
+  for (int32_t i = 0; ok && i <= count; i++) {
+    ok = gpu_succeeded(driver, driver->cuEventRecord(events[i], streams[0]), "cuEventRecord", error) &&
+         (i == count || launch_all(graphs, streams, ngraphs, error));
+  }
+  ok = ok && gpu_wait(device, streams[0], rounds->seconds, error);
+  for (int32_t i = 0; ok && i < count; i++) {
+    float milliseconds = 0;
+    ok = gpu_succeeded(driver, driver->cuEventElapsedTime(&milliseconds, events[i], events[i + 1]),
+                       "cuEventElapsedTime", error);
+    times_us[i] = (double)milliseconds * 1e3;
+  }
+  free_events(device, events, count + 1);
+  return ok;
 }

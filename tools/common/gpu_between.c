@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/common/gpu_between.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -102,7 +100,7 @@ char *gpu_between_text(void) {
 
 /* A driver that loads lazily loads it now, and not while kernels wait for each other. It asks for as much shared memory
  * as kernels of the library do, because an SM runs no two kernels at once that ask for different shares. */
-static CUresult prepare(const gpu_driver *driver, CUfunction kernel) {
+static CUresult prepare(const bny_cuda_driver *driver, CUfunction kernel) {
   int registers;
   CUresult result = driver->cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel);
   if (result != CUDA_SUCCESS) return result;
@@ -111,7 +109,7 @@ static CUresult prepare(const gpu_driver *driver, CUfunction kernel) {
 }
 
 static bool load(gpu_between *made, tool_error *error) {
-  const gpu_driver *driver = &made->device->driver;
+  const bny_cuda_driver *driver = &made->device->driver;
   char *text = gpu_between_text();
   bool ok = (text != NULL || tool_error_set(error, "out of memory")) &&
             gpu_succeeded(driver, driver->cuModuleLoadData(&made->module, text), "cuModuleLoadData", error) &&
@@ -144,7 +142,7 @@ void gpu_between_free(gpu_between *between) {
 }
 
 bool gpu_between_put(const gpu_between *between, int32_t part, void *stream, tool_error *error) {
-  const gpu_driver *driver = &between->device->driver;
+  const bny_cuda_driver *driver = &between->device->driver;
   int32_t sms = gpu_facts_of(between->device)->sms, blocks = sms > between->parts ? sms / between->parts : 1;
   char *memory = (char *)between->memory + (size_t)part * between->bytes;
   char *word = (char *)between->memory + (size_t)between->parts * between->bytes;

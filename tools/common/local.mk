@@ -52,12 +52,9 @@ noinst_LTLIBRARIES += libbanyan_gpu.la
 endif
 libbanyan_gpu_la_SOURCES = \
   %D%/device_ranks.c %D%/device_ranks.h \
-  %D%/device_time.c %D%/device_time.h \
   %D%/gpu.c %D%/gpu.h \
-  %D%/gpu_between.c %D%/gpu_between.h \
-  %D%/gpu_driver.h \
-  %D%/gpu_functions.def \
-  %D%/gpu_graph.c
+  %D%/gpu_between.c \
+  %D%/gpu_driver.h
 libbanyan_gpu_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
 libbanyan_gpu_la_LIBADD = libbanyan_driver.la
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/device_time.h"
-#include "tools/common/gpu_between.h"
+#include "tools/common/device_ranks.h"
+#include "tools/common/gpu.h"
 
 enum { ROWS_CHECKED = 512, RUNS_MAX = 32, KEY = 1 };
 

@@ -141,7 +141,6 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
   facts->clusters = extended && attribute(self, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
   facts->early_launch = extended && facts->compute >= 90 && facts->driver >= early_launch_driver;
   facts->multicast = attribute(self, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
-  facts->graphs = bny_cuda_has_graphs(&self->driver);
   self->vmm = attribute(self, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   self->files = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   self->fabric = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
@@ -237,10 +236,6 @@ static const bny_device_ops cuda_ops = {
     .mark_free = bny_cuda_mark_free,
     .mark_set = bny_cuda_mark_set,
     .mark_elapsed = bny_cuda_mark_elapsed,
-    .graph_begin = bny_cuda_graph_begin,
-    .graph_end = bny_cuda_graph_end,
-    .graph_free = bny_cuda_graph_free,
-    .graph_launch = bny_cuda_graph_launch,
     .module_load = bny_cuda_module_load,
     .module_unload = bny_cuda_module_unload,
     .kernel_find = bny_cuda_kernel_find,

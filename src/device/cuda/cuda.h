@@ -67,13 +67,6 @@ void bny_cuda_mark_free(bny_device *device, void *mark);
 banyan_status bny_cuda_mark_set(bny_device *device, void *mark, void *stream);
 banyan_status bny_cuda_mark_elapsed(bny_device *device, void *from, void *to, double *ns);
 
-/* graph.c */
-bool bny_cuda_has_graphs(const bny_cuda_driver *driver);
-banyan_status bny_cuda_graph_begin(bny_device *device, void *stream);
-banyan_status bny_cuda_graph_end(bny_device *device, void *stream, void **graph);
-void bny_cuda_graph_free(bny_device *device, void *graph);
-banyan_status bny_cuda_graph_launch(bny_device *device, void *graph, void *stream);
-
 /* image.c: the kernels of this build in the form that the driver takes, a fat binary for all architectures. */
 extern const unsigned char bny_cuda_image[];
 extern const size_t bny_cuda_image_bytes; /* 0: built without nvcc */

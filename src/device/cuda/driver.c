@@ -13,9 +13,11 @@
 static const bny_cuda_function functions[] = {
 #define BNY_CUDA_FUNCTION(name, version) {#name, version, offsetof(bny_cuda_driver, name), true},
 #define BNY_CUDA_OPTIONAL(name, version) {#name, version, offsetof(bny_cuda_driver, name), false},
-#include "device/cuda/functions.def"
+#define BNY_CUDA_PROGRAM(name, version)
+#include "base/cuda_functions.def"
 #undef BNY_CUDA_FUNCTION
 #undef BNY_CUDA_OPTIONAL
+#undef BNY_CUDA_PROGRAM
 };
 
 /* "13.0 (release 580)". */

@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CUDA's driver, loaded when a device is opened: one build runs on machines with and without a GPU. Types come from the
- * toolkit's headers. Functions come from libcuda.so.1 alone, each in the version that functions.def names. */
+ * CUDA's driver, loaded when a device is opened: one build runs on machines with and without a GPU. Functions come from
+ * libcuda.so.1 alone. */
 #ifndef BNY_DEVICE_CUDA_DRIVER_H
 #define BNY_DEVICE_CUDA_DRIVER_H
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
-
 #include "banyan.h"
-
-typedef struct bny_cuda_driver {
-#define BNY_CUDA_FUNCTION(name, version) PFN_##name##_v##version name;
-#define BNY_CUDA_OPTIONAL(name, version) PFN_##name##_v##version name;
-#include "device/cuda/functions.def"
-#undef BNY_CUDA_FUNCTION
-#undef BNY_CUDA_OPTIONAL
-  void *library;
-  int version; /* 12040 is 12.4 */
-} bny_cuda_driver;
+#include "base/cuda_driver.h"
 
 /* Images of a toolkit load on drivers of the same major version of CUDA and on all newer ones. */
 banyan_status bny_cuda_driver_check_version(int driver, int toolkit);
