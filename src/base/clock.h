@@ -12,7 +12,7 @@ static inline int64_t bny_clock_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Returns ticks at a constant rate, the same on all cores: of the time stamp counter, the generic timer, or
+/* Returns ticks at a constant rate, the same on all cores: from the time stamp counter, the generic timer, or in
  * nanoseconds. */
 static inline uint64_t bny_clock_ticks(void) {
 #if defined(__x86_64__)
@@ -26,7 +26,7 @@ static inline uint64_t bny_clock_ticks(void) {
 #endif
 }
 
-/* Two points of both clocks, from which the time of any tick follows. */
+/* The readings of both clocks at two moments, which convert any tick to a time. */
 typedef struct bny_clock_scale {
   uint64_t tick0;
   int64_t ns0;

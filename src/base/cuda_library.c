@@ -12,7 +12,7 @@ typedef int (*version_function)(int *version);
 typedef int (*look_up_function)(const char *name, void **function, int version, uint64_t flags, int *outcome);
 enum { LEGACY_STREAM = 1 };
 
-/* ISO C converts no pointer to an object into one to a function. */
+/* ISO C does not convert a pointer to an object into one to a function. */
 static bool address_of(void *library, const char *name, void *function) {
   void *address = dlsym(library, name);
   memcpy(function, &address, sizeof address);

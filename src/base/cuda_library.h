@@ -12,7 +12,7 @@ typedef struct bny_cuda_function {
   const char *name;
   int version;   /* version of the function's type, which the driver gives or nothing. 12040 is 12.4 */
   size_t offset; /* where the pointer lies in the caller's struct */
-  bool needed;   /* else the pointer becomes NULL if the driver has none */
+  bool needed;   /* if false, the pointer becomes NULL when the driver has no such function */
 } bny_cuda_function;
 
 enum { BNY_CUDA_LIBRARY_TEXT_BYTES = 400 };

@@ -70,7 +70,7 @@ const char *bny_file_error(int error) {
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* The thread that writes gets both signals. */
+/* Both signals go to the thread that writes. */
 static const int signals[] = {SIGPIPE, SIGXFSZ};
 enum { SIGNALS = sizeof signals / sizeof signals[0] };
 

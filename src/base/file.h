@@ -20,11 +20,11 @@ typedef enum bny_file_kind {
  * errno on failure. */
 int bny_file_open(const char *path, int flags, bny_file_kind kind);
 
-/* Opens a regular file for reading. Anything else is refused at once with ENOTSUP, because a FIFO without a writer
- * would block. Returns NULL and errno on failure. */
+/* Opens a regular file for reading. Anything else is rejected at once with ENOTSUP, because opening a FIFO without a
+ * writer would block. Returns NULL and errno on failure. */
 FILE *bny_file_read(const char *path);
 
-/* Returns the reason for an errno of these two, which is not always the system's text. */
+/* Returns the reason for an errno of these two functions, which is not always the system's text. */
 const char *bny_file_error(int error);
 
 /* Like write(), but fails with EPIPE or EFBIG where the system would end the process by SIGPIPE or SIGXFSZ. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One hash of integers: for comparison among ranks, for tables and for patterns in memory. It protects no secret. All
- * ranks of a communicator have the same. */
+ * The only hash of integers: for comparison among ranks, for tables and for patterns in memory. It protects no secret,
+ * and is the same on all ranks. */
 #ifndef BNY_HASH_H
 #define BNY_HASH_H
 
@@ -21,7 +21,7 @@ static inline uint64_t bny_hash_mix(uint64_t x) {
 
 static inline uint64_t bny_hash_of(uint64_t word) { return bny_hash_mix(word + BNY_HASH_STEP); }
 
-/* The hash of what was hashed before, and one word more. The order of words matters. */
+/* Extends a hash by one more word. The order of words matters. */
 static inline uint64_t bny_hash_add(uint64_t hash, uint64_t word) { return bny_hash_of(hash ^ word); }
 
 static inline uint64_t bny_hash_add_bytes(uint64_t hash, const void *data, size_t bytes) {

@@ -63,8 +63,8 @@ static bool is_within(const struct network *network, const struct sockaddr *addr
   return true;
 }
 
-/* Returns whether others may reach an address. Link-local ones do not count: they need the interface's number as
- * well. */
+/* Returns whether other nodes may reach an address. Link-local addresses do not count, because they also need the
+ * interface's number. */
 static bool is_usable(const struct ifaddrs *each) {
   if (!each->ifa_addr || !(each->ifa_flags & IFF_UP)) return false;
   if (each->ifa_addr->sa_family == AF_INET) return true;
@@ -123,7 +123,7 @@ banyan_status bny_interface_find(const char *text, int family, const struct addr
 
 /* ---- addresses that several nodes have --------------------------------------------------------------------------- */
 
-/* Returns 0 for what is not an IPv4 address of an interface that leads elsewhere. */
+/* Returns 0 unless this is an IPv4 address of an interface that leads to other nodes. */
 static uint64_t number_of(const struct ifaddrs *each) {
   uint32_t address;
   if (!is_usable(each) || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_LOOPBACK)) return 0;

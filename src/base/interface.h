@@ -20,8 +20,8 @@ typedef struct bny_interface {
  * one of this family, then any. */
 banyan_status bny_interface_find(const char *text, int family, const struct addrinfo *preferred, bny_interface *found);
 
-/* Numbers that stand for the IPv4 addresses of this node's interfaces without the loopback. Returns how many, at most
- * `most`. Bridges such as docker0 have the same address on many nodes, so it leads to none of them. */
+/* Writes numbers for the IPv4 addresses of this node's interfaces, without the loopback. Returns how many, at most
+ * `most`. A bridge such as docker0 has the same address on many nodes, so it leads to none of them. */
 int32_t bny_interface_addresses(uint64_t *addresses, int32_t most);
 
 /* Writes the names of this node's interfaces that have one of these addresses: "docker0,virbr0". */

@@ -7,7 +7,7 @@
 /* The longest time that a wait may last between two calls of bny_interrupted(). */
 enum { BNY_INTERRUPT_MS = 50 };
 
-/* Returns true if the caller's check of banyan_on_wait() has ended the waits of this thread. It is asked at most every
+/* Returns true if the check of banyan_on_wait() has ended the waits of this thread. It calls the check at most every
  * BNY_INTERRUPT_MS. */
 bool bny_interrupted(void);
 

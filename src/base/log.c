@@ -88,8 +88,8 @@ bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
   return length < bytes;
 }
 
-/* Returns -1 for stderr, also if the file is refused. All ranks may share a file of one name, to which whole lines are
- * appended. A FIFO works if it has a reader; lines that it does not take are lost. */
+/* Returns -1 for stderr, also if the file is rejected. Ranks may share one file: whole lines are appended. A FIFO works
+ * if it has a reader; lines that do not fit into it are lost. */
 static int open_file(void) {
   const char *pattern = voice.file;
   char path[PATH_BYTES];

@@ -23,7 +23,7 @@ void bny_log_from(const char *source, bny_log_level level, const char *format, .
 /* Reads these two variables for the calling thread, which keeps them. Without this call the first line reads them. */
 void bny_log_read(void);
 
-/* Returns whether a costly line would be written. */
+/* Returns whether a line of this level would be written, so that callers can skip costly ones. */
 bool bny_log_wants(bny_log_level level);
 
 /* Sets the rank that this thread's lines name from now on. */

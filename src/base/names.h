@@ -16,7 +16,7 @@ typedef enum bny_collective {
   BNY_COMBINE,
   BNY_ALLGATHER,       /* ranges of bytes of the concatenated result */
   BNY_ALLGATHER_HEADS, /* boxes of rows: rank r's input is its heads of all tokens */
-  BNY_SHIFT,           /* likewise: rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
+  BNY_SHIFT,           /* rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
   BNY_BROADCAST,       /* bytes [0, bytes) */
   BNY_BARRIER          /* slices are empty */
 } bny_collective;
@@ -39,7 +39,7 @@ static inline bool bny_name_find(const bny_name *names, const char *text, int *v
   return names->text != NULL;
 }
 
-/* A table bny_THING_names, its reader bny_THING_name() and its parser bny_THING_parse(). */
+/* Declares the table bny_THING_names, its reader bny_THING_name() and its parser bny_THING_parse(). */
 #define BNY_NAMES(type, thing, ...)                                                                                 \
   static const bny_name bny_##thing##_names[] = {__VA_ARGS__, {NULL, 0}};                                           \
   static inline const char *bny_##thing##_name(type value) { return bny_name_of(bny_##thing##_names, (int)value); } \

@@ -50,7 +50,7 @@ struct bny_pool {
   } each[];
 };
 
-/* Enters the work under way unless this thread has been in it. */
+/* Enters the current work unless this thread has been in it. */
 static bool enter(bny_pool *pool, uint64_t *last) {
   uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
   while ((gate & OPEN) && gate >> NUMBER_SHIFT != *last) {
@@ -134,8 +134,8 @@ static void keep_node_of(int32_t cpu, unsigned char *mask) {
   if (kept[cpu / 8] >> cpu % 8 & 1) memcpy(mask, kept, sizeof kept);
 }
 
-/* A thread may use all processors of the set on one NUMA node, near the pages that it touched first. Bound to a single
- * one it would share that with a thread of another program, which chose alike, while others are idle. */
+/* A thread may use all processors of the set on one NUMA node, near the pages that it touched first. If it were bound
+ * to a single one, a thread of another program might choose the same while others are idle. */
 static void choose_cpus(struct pool_thread *thread, const bny_pool_cpus *cpus) {
   int32_t cpu = cpu_at(cpus, thread->place);
   if (cpu < 0) return;
@@ -143,7 +143,7 @@ static void choose_cpus(struct pool_thread *thread, const bny_pool_cpus *cpus) {
   keep_node_of(cpu, thread->cpus);
 }
 
-/* Returns 0, or why the next one cannot be started. */
+/* Returns 0, or the errno for which the next thread cannot be started. */
 static int start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
   for (int32_t i = 0; i < pool->threads - 1; i++) {
     pool->each[i] = (struct pool_thread){.pool = pool, .place = i + 1};
@@ -155,7 +155,7 @@ static int start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
   return 0;
 }
 
-/* Makes a pool of as many as can be started, and says why there are no more. */
+/* Makes a pool of as many threads as can be started, and says why there are no more. */
 static banyan_status make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool, int *error) {
   bny_pool *made = calloc(1, sizeof *made + (size_t)(threads - 1) * sizeof made->each[0]);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "no memory for %d threads", threads);
@@ -235,7 +235,7 @@ static void await_others(bny_pool *pool) {
     else if (waited_ns < LOOK_NS + YIELD_NS)
       sched_yield();
     else {
-      int state; /* a caller that ended here would leave the others without what they work on */
+      int state; /* if the caller left now, the others would lose the data that they work on */
       pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
       nanosleep(&(struct timespec){0, sleep_ns}, NULL);
       pthread_setcancelstate(state, NULL);

@@ -26,26 +26,26 @@ typedef struct bny_pool bny_pool;
  * are on the NUMA node of one of them, in turn; NULL or a count of 0 binds none. */
 banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool);
 
-/* Makes a pool of fewer where no more can be started, and logs that. */
+/* Makes a smaller pool if no more threads can be started, and logs that. */
 banyan_status bny_pool_make_some(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool);
 
 void bny_pool_free(bny_pool *pool); /* NULL is allowed */
 
 int32_t bny_pool_threads(const bny_pool *pool); /* NULL: 1 */
 
-/* Reserves the pool for this caller until bny_pool_give(). NULL: it is to work alone, because the pool is NULL or of
- * one thread, another caller has it, or this is the child of a fork, which has no threads. */
+/* Reserves the pool for this caller until bny_pool_give(). Returns NULL if the caller is to work alone: the pool is
+ * NULL or has one thread, another caller has it, or this is the child of a fork, which has no threads. */
 bny_pool *bny_pool_take(bny_pool *pool);
 void bny_pool_give(bny_pool *pool); /* NULL is allowed */
 
-/* Calls work(context, place) here with place 0, and in each thread that comes in time with a place of its own. All of
- * them round, and treat denormal numbers, as the caller does now. It returns when all these calls have returned. `work`
- * takes parts of the whole until none is left, so that any number of threads completes it. The pool is taken; NULL:
- * this caller works alone. */
+/* Calls work(context, place) here with place 0, and in each thread that arrives in time with its own place. All of them
+ * use the caller's current rounding mode and treatment of denormal numbers. Returns when all these calls have returned.
+ * `work` takes parts of the whole until none is left, so any number of threads completes it. The pool must be reserved;
+ * NULL: this caller works alone. */
 void bny_pool_run(bny_pool *pool, void (*work)(void *context, int32_t place), void *context);
 
-/* Returns memory of at least `bytes`, aligned to a cache line, which stays until a call asks for more; NULL without
- * memory. The pool is taken. */
+/* Returns memory of at least `bytes`, aligned to a cache line and valid until a call asks for more; NULL without
+ * memory. The pool must be reserved. */
 void *bny_pool_memory(bny_pool *pool, size_t bytes);
 
 #endif

@@ -11,11 +11,11 @@
 
 typedef _Atomic uint64_t number;
 
-/* The one variable of the library that can be written: whose process this is cannot hang on a communicator. */
+/* The only variable of the library that is written: the owner process cannot be kept in a communicator. */
 static struct {
   number *_Atomic own; /* this process's number; 0: it has none yet */
-  number plain;        /* stands for the page where the kernel has no such pages */
-  number last;         /* children inherit it, and count on from it */
+  number plain;        /* used in place of the page if the kernel has no such pages */
+  number last;         /* children inherit it, and count from there */
   pthread_once_t once;
 } this_process = {.once = PTHREAD_ONCE_INIT};
 

@@ -58,8 +58,8 @@ static void unescape(char *text) {
   *to = 0;
 }
 
-/* Reads the groups from `group` up to the mount's root. A container may see less of the tree than its group's path
- * says: then its own group is at the root. */
+/* Reads the groups from `group` up to the mount's root. A container may not see all of its group's path; its own group
+ * is then at the root. */
 static void climb(const char *root, const char *mount, const char *below, const char *group, bool v1,
                   bny_quota *quotas) {
   char folder[3 * LINE_BYTES];
@@ -74,7 +74,7 @@ static void climb(const char *root, const char *mount, const char *below, const 
   }
 }
 
-/* Reads the group in every place where its tree is mounted. */
+/* Reads the group wherever its tree is mounted. */
 static void find_group(const char *root, const char *group, bool v1, bny_quota *quotas) {
   char path[LINE_BYTES], line[LINE_BYTES], below[LINE_BYTES], mount[LINE_BYTES], kind[64], options[LINE_BYTES];
   snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);

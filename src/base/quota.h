@@ -10,12 +10,12 @@
 enum { BNY_QUOTAS = 6 };
 
 typedef struct bny_quota {
-  uint64_t group; /* the inode of the group that has it, which is the same in all containers; 0: no quota */
-  double cpus;    /* for all processes in it and below */
+  uint64_t group; /* the inode of the group with this quota, the same in all containers; 0: no quota */
+  double cpus;    /* limit for all processes in the group and below */
 } bny_quota;
 
 /* Fills quotas[BNY_QUOTAS], the smallest first, from cgroup v2's cpu.max or v1's cpu.cfs_quota_us of this process's
- * group and all above it. `root` is "" but in tests. What cannot be read is no quota. */
+ * group and all groups above it. `root` is "" except in tests. A file that cannot be read counts as no quota. */
 void bny_quotas_find(const char *root, bny_quota *quotas);
 
 #endif

@@ -21,7 +21,7 @@ const bny_sized bny_sized_queries = SIZED(banyan_queries, 64);
 const bny_sized bny_sized_ownership = SIZED(banyan_ownership, 40);
 #undef SIZED
 
-/* Several times the size of any of them: beyond it, `size` was never set and is invalid. */
+/* Several times the size of any struct: if `size` is larger, it was never set and is invalid. */
 enum { SIZE_LIMIT = 1024 };
 
 static banyan_status check_size(const bny_sized *type, const char *what, size_t size) {

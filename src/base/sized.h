@@ -24,13 +24,14 @@ extern const bny_sized bny_sized_bootstrap, bny_sized_comm_config, bny_sized_par
 
 const void *bny_sized_convert(const bny_sized *type, const char *what, const void *given, void *room);
 
-/* Returns the struct that a caller gave as `what`, in this library's form: itself if it has that size, else a copy in
- * `room`. NULL: its size is invalid, and the thread's error is set. This is hot. */
+/* Returns the caller's struct `what` in this library's form: itself if it has that size, otherwise a copy in `room`.
+ * NULL: its size is invalid, and the thread's error is set. Hot. */
 static inline const void *bny_sized_read(const bny_sized *type, const char *what, const void *given, void *room) {
   return *(const size_t *)given == type->bytes ? given : bny_sized_convert(type, what, given, room);
 }
 
-/* Gives the caller as much of `made` as fits, and zeroes what this library does not know. The caller's size stays. */
+/* Copies as much of `made` to the caller as fits, and zeroes what this library does not know. The caller's size
+ * stays. */
 banyan_status bny_sized_write(const bny_sized *type, const char *what, const void *made, void *out);
 
 #endif

@@ -31,7 +31,7 @@ const char *banyan_status_string(banyan_status status) {
 }
 
 static void set_text(const char *format, va_list arguments) {
-  char text[BNY_ERROR_TEXT_BYTES]; /* not in place: an argument may be the text of the error that led to this one */
+  char text[BNY_ERROR_TEXT_BYTES]; /* writes to a copy: an argument may be the text of the error that led to this one */
   vsnprintf(text, sizeof text, format, arguments);
   memcpy(error_text, text, sizeof text);
 }

@@ -10,7 +10,7 @@
 /* Reads the first line of a file without its newline, as far as it fits. Returns false and "" if there is none. */
 bool bny_sysfs_line(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Returns the number that a file begins with, decimal or 0x..; -1 if it begins with none. */
+/* Returns the number at the beginning of a file, decimal or 0x..; -1 if there is none. */
 int64_t bny_sysfs_number(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Calls `visit` for each name in a folder that does not begin with a dot, in the order of names: mlx5_2, mlx5_10. */

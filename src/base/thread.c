@@ -4,7 +4,8 @@
 
 #include <signal.h>
 
-/* The kernel ends the process if a fault's signal is blocked, and the program's handler does not run. */
+/* These stay unblocked: if a fault's signal is blocked, the kernel ends the process and the program's handler does not
+ * run. */
 static void block_signals(sigset_t *before) {
   static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
   sigset_t blocked;

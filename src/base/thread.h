@@ -4,12 +4,12 @@
 
 #include <pthread.h>
 
-/* A thread has this stack, whatever RLIMIT_STACK is. banyan_attention.h promises that attention takes at most 768 KiB.
+/* The stack of a thread, whatever RLIMIT_STACK is. banyan_attention.h promises that attention takes at most 768 KiB.
  * The rest is for thread-local memory of the program and for sanitizers. */
 enum { BNY_THREAD_STACK_BYTES = 2 << 20 };
 
-/* Starts a thread that blocks all signals but those that faults raise: handlers for others run in threads of the
- * program's. Returns 0 or an errno. */
+/* Starts a thread that blocks all signals except those that faults raise, so that other handlers run in the program's
+ * threads. Returns 0 or an errno. */
 int bny_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument);
 
 /* Hints to the processor that this thread polls, so that the other thread of its core gets more of it. */

@@ -46,7 +46,7 @@ static void put(page *page, const char *text) {
   page->length += length;
 }
 
-/* Events are written while others wait for this rank; this takes a third of printf's time. */
+/* Others wait for this rank while it writes events; this takes a third of printf's time. */
 static void put_number(page *page, uint64_t value) {
   char digits[20];
   int count = 0;

@@ -117,7 +117,7 @@ static banyan_status bind_pieces(bny_run *run) {
   return BANYAN_OK;
 }
 
-/* Messages of a few lines are faster in lines that are still in a cache. */
+/* Small messages are faster in lines that are still in a cache. */
 enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024 };
 
 /* Messages to a socket do not begin at a page. The kernel copies them, behind a header of few bytes, into a page of its
@@ -125,7 +125,7 @@ enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024 };
  * source is into its own (16.6 KB: 4.7 us instead of 0.17). */
 enum { NETWORK_PAGE_OFFSET = 2048 };
 
-/* The result is the same on every rank, because it follows from a bound that no rank's plan exceeds. */
+/* The result is the same on every rank, because it depends only on a bound that no rank's plan exceeds. */
 static void set_places(bny_run *run) {
   size_t half_bytes = run->exec->transport->half_bytes;
   size_t round_bytes = run->exec->round_bytes / 2;
@@ -199,7 +199,7 @@ static void bind_steps(bny_run *run) {
   list_peers(run);
 }
 
-/* The first token of the part, and whether all of its tokens are there. */
+/* Returns the first token of the part, and whether all of its tokens exist. */
 static int32_t first_token(const bny_run *run, const bny_live_tokens *live, bool *full) {
   int32_t token0 = run->binding->token0, first = bny_slice_live_token(live, token0);
   *full = bny_slice_live_token(live, token0 + run->binding->tokens_planned) - first == run->binding->tokens_planned;

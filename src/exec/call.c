@@ -36,7 +36,7 @@ enum {
   WORD_HASH = WORDS
 };
 
-/* Behind the call are the last runs, each at a place by its number: 16 bits of the number, 16 of the hash of its call,
+/* The last runs follow the call, each at an index from its number: 16 bits of the number, 16 of the hash of its call,
  * and its tokens. */
 enum { EARLIER = WORD_HASH + 1, EARLIER_RUNS = BNY_CALL_WORDS - EARLIER };
 _Static_assert(EARLIER_RUNS >= 4, "a call must fit its words, and the last runs behind it");

@@ -17,10 +17,10 @@ typedef struct bny_call {
   uint32_t tag;  /* hash of the words; with those of earlier calls it makes the lower half of the run's tag */
 } bny_call;
 
-/* As for a run of all tokens. */
+/* Makes the call for a run of all tokens. */
 bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
 
-/* Makes it the call of a run of so many tokens. Hot. */
+/* Changes the call to that of a run with so many tokens. Hot. */
 void bny_call_set_tokens(bny_call *call, int32_t tokens);
 
 /* True while ranks compare. */
@@ -32,9 +32,9 @@ const char *bny_call_name(const bny_call *call);
 /* Publishes the call, and the tokens of this run, in this rank's words. The call costs nothing if peers have it. */
 void bny_call_publish(bny_signal *words, const bny_call *call, uint64_t epoch);
 
-/* Writes the first difference of what `rank` published to the call `other` of `other_rank`; false if there is none.
- * "heads 32 there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". A rank that waits for none
- * in a run may have gone on to other calls since, so tokens of earlier runs come first. */
+/* Writes the first difference between the published call of `rank` and the call `other` of `other_rank`: "heads 32
+ * there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". Returns false if there is none. A rank
+ * that waits for none in a run may have gone on to other calls, so tokens of earlier runs are compared first. */
 bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
                          size_t bytes);
 

@@ -21,10 +21,10 @@ enum {
 };
 enum { SLEEP_NS = 1000000 };
 
-/* How long a failing call may take to send the failure: its rank may not look at the network again. */
+/* The time that a failing call may take to send the failure, because its rank may not look at the network again. */
 enum { SPREAD_NS = 5000000 };
 
-/* Takes the page faults of this rank's own places now rather than in the first runs. */
+/* Touches this rank's own pages now, so that the first runs take no page faults. */
 static void touch_outbox(const bny_exec *exec) {
   enum { PAGE = 4096 };
   bny_transport *transport = exec->transport;
@@ -85,7 +85,7 @@ void bny_exec_free(bny_exec *exec) {
   free(exec);
 }
 
-/* Appends where this rank is, for the reader of the error: other ranks may be elsewhere. */
+/* Appends the position of this rank to the error; other ranks may be elsewhere. */
 static void append_place(bny_exec *exec, char *text, size_t bytes, size_t *length) {
   char place[192];
   if (exec->run) bny_run_place(exec->run, place, sizeof place);
@@ -108,9 +108,8 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
   return keep(exec, &failure);
 }
 
-/* A run that can complete is completed. A run before the one in which a rank gave bad data, or was missed, gets
- * everything it needs from the ranks that reached that one. Other faults end every run: one that timed out has waited
- * long enough. */
+/* Decides which runs still complete. If a rank gave bad data or was missed in a run, earlier runs get everything they
+ * need from the ranks that reached it. Other faults end every run; a run that timed out has waited long enough. */
 static bool spares_run(const bny_exec *exec, uint64_t fault) {
   banyan_status status = bny_fault_status(fault);
   return exec->run && (status == BANYAN_ERR_DATA || status == BANYAN_ERR_PEER) &&
@@ -166,7 +165,7 @@ static const char no_room[] = "cannot hold the statistics of %s of its result in
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row) {
   uint64_t first = 0, fault = bny_fault_of_result(bny_fault_pack(BANYAN_ERR_DATA, culprit, exec->transport->rank));
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
-  /* Another rank that reported this first does not know the row. */
+  /* Another rank that reported this fault first does not know the row. */
   bool knows_row = culprit == exec->transport->rank && bny_fault_is_of_result(first) &&
                    bny_fault_status(first) == BANYAN_ERR_DATA && bny_fault_culprit(first) == culprit;
   if (!is_first && !knows_row) return take_fault(exec, NULL);
@@ -198,8 +197,8 @@ static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {
   return (uint32_t)(atomic_load_explicit(&line->started, memory_order_acquire) >> 32);
 }
 
-/* Returns true if the call that a rank is in is known. A rank of another node is asked, which may take a moment. An
- * answer that it was in a run before `epoch` counts only if nothing newer comes. */
+/* Returns true if the call of a rank is known. A rank of another node is asked, which may take a moment. Its answer
+ * about a run before `epoch` counts only if nothing newer comes. */
 static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   enum { PATIENCE_NS = 50000000 };
   bny_transport *transport = exec->transport;

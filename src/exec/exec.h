@@ -31,7 +31,7 @@ typedef struct bny_failure {
   char text[512];
 } bny_failure;
 
-/* The ranks that were sent slots in the last run of a half. */
+/* The ranks that received slots in the last run of a half. */
 typedef struct bny_readers {
   uint64_t epoch;
   int32_t count;
@@ -55,8 +55,8 @@ typedef struct bny_exec {
   int64_t yield_ns; /* yields before the first sleep */
   int64_t sleep_ns; /* the longest sleep before the next look */
   int64_t timeout_ns;
-  size_t round_bytes; /* over both halves, through which small runs go round; 0 where messages are copied, which is
-                       * fastest in warm memory */
+  size_t round_bytes; /* the range over both halves through which small runs rotate; 0 where messages are copied, which
+                       * is fastest in warm memory */
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */
@@ -80,7 +80,7 @@ typedef struct bny_exec_config {
 banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec);
 void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
 
-/* Fails the communicator on all ranks, with this rank's text, unless it has failed already. Returns the status. */
+/* Fails the communicator on all ranks with this rank's text, unless it has already failed. Returns the status. */
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -97,26 +97,25 @@ void bny_exec_abort(bny_exec *exec, const char *reason);
 /* Does the same with another fault. */
 void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit);
 
-/* The failure of another executor of this rank becomes that of this one and of its peers, unless it has failed
- * already. */
+/* Adopts a failure from this rank's other executor and reports it to peers. No effect if this executor has already
+ * failed. */
 banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
 
 /* Returns the failure that is known here, after a look at the shared fault word, and sets the thread's error text. A
- * failure that spares the run under way is seen once that run is complete. */
+ * failure that spares the current run is returned once that run is complete. */
 banyan_status bny_exec_check(bny_exec *exec, const bny_call *call);
 
-/* Refuses the next collective call for this rank, with the text of its error; nothing of it is sent. Peers that compare
- * calls give it up and go on with the next. Peers in a run of it end the communicator. */
+/* Rejects the next collective call on behalf of this rank, with the text of its error; nothing is sent. Peers that
+ * compare calls give the call up and go on with the next. Peers in a run of it end the communicator. */
 void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why);
 
-/* Returns true if that rank refused the present run, or the one before, and writes the text about it. */
+/* Returns true if that rank rejected the current run, or the one before, and writes the text about it. */
 bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
 
-/* Returns BANYAN_OK unless a peer has refused the run under way. Looks at memory of this node. */
+/* Returns BANYAN_OK unless a peer has rejected the current run. Looks at memory of this node. */
 banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call);
 
-/* The operations of a run that exchanges data between nodes for the kernels of a device, and does nothing else. Its
- * thread calls them. */
+/* Functions for a run that only exchanges data between nodes for the kernels of a device. Its thread calls them. */
 typedef struct bny_proxy_ops {
   /* Returns true if kernels have made the slot or, with -1, have ended the run. Hot. */
   bool (*is_made)(void *context, int32_t slot);
@@ -124,7 +123,7 @@ typedef struct bny_proxy_ops {
   void (*tell)(void *context, int32_t message);
   /* Returns what went wrong with kernels. Called while the run waits. */
   banyan_status (*look)(void *context);
-  /* Returns the rank that holds kernels up, this one if no other is known. */
+  /* Returns the rank that delays the kernels; this one if no other is known. */
   int32_t (*suspect)(void *context);
 } bny_proxy_ops;
 
@@ -162,11 +161,11 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call 
                            bny_run **run);
 void bny_run_free(bny_run *run); /* NULL is allowed */
 
-/* Gives the plan another call: for the barrier that compares calls. */
+/* Replaces the call of the plan, for the barrier that compares calls. */
 void bny_run_relabel(bny_run *run, const bny_call *call);
 
-/* Works until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks.
- * `of` may belong to another executor with the same ranks. Returns at once where ranks share memory. */
+/* Waits until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks.
+ * `of` may belong to another executor with the same ranks. Returns at once if ranks share memory. */
 banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 
 /* Writes, as snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
@@ -180,11 +179,11 @@ void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t
 /* Begins the next epoch. No other run of this communicator may be under way. */
 void bny_run_begin(bny_run *run);
 
-/* Goes on until the end or until something has not arrived; `block`: waits for it. *done is set on BANYAN_OK. */
+/* Continues until the end, or until something has not arrived; with `block` it waits for that. *done is set on
+ * BANYAN_OK. */
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
 
-/* Called when the rank turns to other work, and when it returns. It waits for no peer meanwhile, and that time does not
- * count for the deadline. */
+/* Called when the rank leaves a run for other work, and when it returns. That time does not count for the deadline. */
 void bny_run_rest(bny_run *run);
 
 /* Returns where the plan begins within a half, for runs between nodes. */
@@ -197,7 +196,7 @@ typedef struct bny_run_report {
   uint64_t bytes_between_nodes;       /* the part of bytes_sent that a network took */
   bool
       lost; /* the caller's type cannot hold the statistics of a row of the result. The first such row follows. All else
-              * is right, and no other rank needs to know */
+             * is right, and no other rank needs to know */
   int32_t lost_token, lost_head; /* in the whole call */
 } bny_run_report;
 

@@ -29,7 +29,7 @@ typedef struct bny_flight_entry {
 
 typedef struct bny_flight {
   bny_flight_entry entries[BNY_FLIGHT_ENTRIES];
-  uint64_t tick0; /* when it was made, by both clocks */
+  uint64_t tick0; /* creation time by both clocks */
   int64_t ns0;
 } bny_flight;
 

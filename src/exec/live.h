@@ -7,12 +7,12 @@
 
 #include "op.h"
 
-/* As `encode` of the kernels. `live` has a byte for each token of the box. Rows of a token with 0 are not read, and
- * become empty ones. */
+/* Does what `encode` of the kernels does. `live` has a byte for each token of the box. Rows of a token with 0 are not
+ * read, and become empty rows. */
 int64_t bny_live_encode(const bny_kernels *kernels, const bny_box *box, const banyan_partial *in, int32_t token0,
                         int32_t head0, bny_wire wire, const uint8_t *live, const bny_wire_view *to);
 
-/* A merge that gives its result to the caller. */
+/* A merge whose result goes to the caller. */
 typedef struct bny_live_merge {
   const bny_kernels *kernels;
   bny_wire wire;
@@ -22,7 +22,7 @@ typedef struct bny_live_merge {
   const banyan_partial *out;
 } bny_live_merge;
 
-/* As `merge_finish` of the kernels, but rows that are empty in all sources are not written. */
+/* Does what `merge_finish` of the kernels does, but does not write rows that are empty in all sources. */
 int64_t bny_live_finish(const bny_live_merge *merge, const bny_box *box, int32_t token0, int32_t head0);
 
 #endif

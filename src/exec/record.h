@@ -13,7 +13,7 @@
 /* Texts live as long as bny_record_open() runs. */
 typedef struct bny_record_config {
   bool no_flight;
-  const char *flight_file; /* where a failure is reported with the operations before it; NULL: only in the log */
+  const char *flight_file; /* the file that a failure and the operations before it are written to; NULL: only the log */
   const char *trace_file;  /* NULL: no trace */
   int64_t trace_events;
   const bny_levels *levels; /* names of phases; NULL: none. Must outlive the record */
@@ -30,12 +30,12 @@ typedef struct bny_record {
 /* The record of a bound plan. */
 typedef struct bny_run_record {
   bny_flight_note note;
-  int8_t *levels; /* by step: the level of the links it uses, -1: none. NULL: phases are not traced */
-  int32_t phase;  /* the level of the steps under way; -1: none */
+  int8_t *levels; /* by step: the level of the links that it uses, -1: none. NULL: phases are not traced */
+  int32_t phase;  /* the level of the current steps; -1: none */
   uint64_t phase_begin;
 } bny_run_record;
 
-/* If a trace cannot be written, there is a warning and no trace. */
+/* Logs a warning if a trace cannot be written, and goes on without it. */
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record);
 void bny_record_close(bny_record *record);
 

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "transport/refusal.h"
 
-/* In the history of calls all refused ones are alike, because ranks may have meant different ones. */
+/* All rejected calls are alike in the history of calls, because ranks may have meant different ones. */
 static void pass_over(bny_exec *exec) {
   exec->history = (uint32_t)bny_hash_add(exec->history, 0x5ef05edu);
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
@@ -18,7 +18,8 @@ void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why) {
   bny_refusal refusal = {
       .first = exec->epoch + 1, .last = exec->epoch + 1, .rank = exec->transport->rank, .status = (int32_t)status};
   snprintf(refusal.text, sizeof refusal.text, "%s", why);
-  bny_refusal_add(exec->transport, &refusal); /* first: a rank that sees this rank past the call finds the reason */
+  bny_refusal_add(exec->transport, &refusal); /* published first, so that a rank that sees this rank past the call finds
+                                               * the reason */
   exec->epoch++;
   pass_over(exec);
   atomic_store_explicit(&exec->line->started, exec->epoch << 32 | exec->history, memory_order_release);

@@ -33,7 +33,7 @@ static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *
   }
   uint64_t since = bny_record_wait_begin(&exec->record);
   for (uint32_t spins = 0; !proxy->is_made(context, slot); spins++) {
-    /* Peers need answers, whatever this rank waits for. */
+    /* Answers peers, whatever this rank waits for. */
     if (spins % PROGRESS_SPINS == 0) exec->progress(exec->transport);
     bny_thread_pause();
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
@@ -105,8 +105,8 @@ static bool has_arrived(const bny_run *run, const bny_bound_step *bound) {
   return atomic_load_explicit(bound->arrived, memory_order_acquire) == run->tag;
 }
 
-/* The same for messages that arrive by progress, which enters the kernel and takes as long as many polls. Memory of
- * this node is polled in between. */
+/* Does the same for messages that arrive by progress, which enters the kernel and takes as long as many polls. Memory
+ * of this node is polled in between. */
 static bool poll_network(const bny_run *run, const bny_bound_step *bound, uint32_t spins) {
   enum { PROGRESS_SPINS = 16 };
   bny_exec *exec = run->exec;

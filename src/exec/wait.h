@@ -7,13 +7,13 @@
 
 typedef struct bny_patience {
   int64_t begun_ns; /* when the run first had to wait: its deadline counts from here. 0: not yet */
-  int64_t since_ns; /* when the present wait began; 0: there is none */
-  int64_t seen_ns;  /* when this rank last looked: it may have been stopped since, with all others */
+  int64_t since_ns; /* when the current wait began; 0: there is none */
+  int64_t seen_ns;  /* when this rank last looked; it may have been stopped since, like all others */
   int64_t sleep_ns;
-  int64_t looked_ns; /* when deaths were looked for last */
+  int64_t looked_ns; /* when deaths were last checked */
 } bny_patience;
 
-/* In place of a slot that is waited for. */
+/* A wait for something other than a slot. */
 enum {
   BNY_WAIT_DONE = -1, /* for the peer to finish run `epoch` - 2 */
   BNY_WAIT_PEER = -2, /* for the peer to take what was sent to it */

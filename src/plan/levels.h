@@ -44,7 +44,7 @@ typedef struct bny_level {
   struct bny_group_shape *shapes; /* the distinct shapes of its groups */
 } bny_level;
 
-/* A group as far as its plans differ. Above level 0 every member is a carrier. */
+/* A group, as far as its plans depend on it. Above level 0 every member is a carrier. */
 typedef struct bny_group_shape {
   int32_t members, carriers;
 } bny_group_shape;

@@ -130,7 +130,8 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   algorithm->build(&builder);
   bny_builder_fini(&builder);
   status = builder.status;
-  /* This never happens. The executor lays runs out by these bounds, and memory of peers would be overwritten. */
+  /* This never happens. It is checked because the executor lays out runs by these bounds, and a larger plan would
+   * overwrite memory of peers. */
   if (status == BANYAN_OK && (made->outbox_bytes > bounds.outbox_bytes || made->nslots > bounds.slots))
     status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: %s takes %zu bytes and %d slots, more than was estimated",
                       rank, algorithm->name, made->outbox_bytes, made->nslots);

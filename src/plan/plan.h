@@ -120,14 +120,14 @@ typedef struct bny_plan {
   int32_t value_dim;
   bny_wire wire;
   size_t row_bytes;      /* all-gather of heads: bytes of a row */
-  int32_t roundings;     /* bound of a value's roundings to a lossy wire's type, from a rank to a delivery */
+  int32_t roundings;     /* most roundings of a value to a lossy wire's type, from a rank to a delivery */
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
   double predicted_ns;
   uint64_t hash;       /* covers all that decides what runs: request, algorithm, form. Identical on every rank */
   size_t outbox_bytes; /* used */
-  size_t outbox_bound; /* bound on every rank, the same on all */
+  size_t outbox_bound; /* an upper bound for every rank, the same on all */
   bny_slot *slots;
   bny_message *messages;
   bny_source *sources;

@@ -220,7 +220,8 @@ size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_l
   return least;
 }
 
-/* A larger arena gives more bytes, but only more ranks give more slots. A part of one row cannot be split. */
+/* A larger arena gives more bytes, but not more slots, which only more ranks give. A part of one row cannot be
+ * split. */
 static banyan_status fail_memory(const bny_request *request, const bny_candidate *smallest) {
   const char *what = bny_collective_name(request->collective), *name = smallest->algorithm->name;
   const bny_estimate *need = &smallest->estimate;

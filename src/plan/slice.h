@@ -28,10 +28,10 @@ bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32
 /* Parts [low, high) of `count` parts of a box, along heads or tokens. */
 bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int32_t low, int32_t high);
 
-/* A run of `count` of the `most` tokens that a plan was made for. Boundaries between tokens move: owners of tokens get
- * equal parts of the count (`owners` is 1 unless tokens are scattered), and within a part the tokens from its end on
- * vanish. The map is monotonic, so boxes that were disjoint, or within one another, remain so. A plan that serves
- * several parts of a call is made for the first of them, and `shift` leads from there to the part. */
+/* Describes a run of `count` of the `most` tokens that a plan was made for. Boundaries between tokens move: owners of
+ * tokens get equal parts of the count (`owners` is 1 unless tokens are scattered), and tokens past the end of a part
+ * vanish. The map is monotonic, so boxes that were disjoint or nested remain so. A plan that serves several parts of a
+ * call is made for the first of them, and `shift` is the distance to the part. */
 typedef struct bny_live_tokens {
   int32_t most, count, owners, shift;
 } bny_live_tokens;

@@ -33,7 +33,7 @@ typedef struct greeting {
   int32_t rank;
 } greeting;
 
-/* The data that travels with descriptors, or instead of them. */
+/* The message that travels with descriptors, or instead of them. */
 typedef struct parcel {
   int32_t status;                        /* not BANYAN_OK: there are none, and the text says why */
   unsigned char present[FDS_PER_PARCEL]; /* flags of the expected descriptors that are included */
@@ -86,7 +86,7 @@ static bool send_parcel(int socket_fd, parcel *parcel, const int *fds, int count
   for (;;) {
     if (sendmsg(socket_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *parcel) return true;
     bool is_full = errno == EAGAIN || errno == EWOULDBLOCK;
-    /* A user may have only so many descriptors in flight, until peers receive theirs. */
+    /* A user may have only a limited number of descriptors in flight, until peers receive theirs. */
     if (!is_full && errno != ETOOMANYREFS && errno != EINTR) return false;
     if (bny_clock_ns() >= deadline_ns) {
       errno = ETIMEDOUT;
@@ -215,7 +215,7 @@ static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
   int error = connect(fd, (struct sockaddr *)&address, address_bytes) == 0 ? 0 : errno;
-  bool is_other = !error && !is_same_user(fd); /* or rank 0 has ended, and another process has taken its name */
+  bool is_other = !error && !is_same_user(fd); /* or rank 0 has ended and another process has taken its name */
   if (!error && !is_other && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello) error = errno;
   bool is_refusal = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
   *again = error == EAGAIN || error == EINTR || (is_refusal && !passing->was_refused);
@@ -233,8 +233,8 @@ static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *
   return status;
 }
 
-/* The time for a greeting. A silent process of the same user cannot use up the time of all ranks. It is longer than a
- * rank may be without a core between its connect and its greeting. */
+/* The time limit for a greeting, so that a silent process of the same user cannot use up the time of all ranks. It is
+ * longer than a rank may be without a core between its connect and its greeting. */
 enum { GREETING_NS = 2000000000 };
 
 /* Returns the rank of a connection, or -1 for a foreign one. */

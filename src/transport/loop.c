@@ -11,7 +11,7 @@
 static int32_t loop_sleep(bny_transport *transport, int64_t sleep_ns) {
   (void)transport;
   nanosleep(&(struct timespec){sleep_ns / 1000000000, sleep_ns % 1000000000}, NULL);
-  return -1; /* a thread does not die alone */
+  return -1; /* a thread does not die without its process */
 }
 
 static bool loop_is_dead(bny_transport *transport, int32_t rank) {

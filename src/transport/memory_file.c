@@ -21,8 +21,8 @@ enum { NOEXEC_SEAL = MFD_NOEXEC_SEAL };
 enum { NOEXEC_SEAL = 0x8 }; /* in the kernel, missing in this C library */
 #endif
 
-/* Makes a file that has no name, or has it for a moment where the file system knows no files without. Its space is
- * reserved, because to touch a page for which a full file system has no room ends the process. Returns -1 and errno. */
+/* Makes a file without a name, or unlinks it at once if the file system does not support such files. Its space is
+ * reserved, because touching a page for which a full file system has no room ends the process. Returns -1 and errno. */
 static int make_unnamed(const char *folder, size_t bytes) {
   char path[4096];
   int fd = open(folder, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);

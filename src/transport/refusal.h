@@ -17,7 +17,7 @@ typedef struct bny_refusal {
   char text[BNY_REFUSAL_TEXT_BYTES];
 } bny_refusal;
 
-/* Adds it to this rank's ring, and forwards it between nodes. Returns false if it was in the ring. */
+/* Adds the entry to this rank's ring, and forwards it between nodes. Returns false if it was already in the ring. */
 bool bny_refusal_add(bny_transport *transport, const bny_refusal *refusal);
 
 /* Returns true if a rank is known to have refused the call of this epoch. It also reads the rings of the other ranks of

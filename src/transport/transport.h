@@ -32,7 +32,7 @@ typedef struct bny_rank_line {
   _Alignas(BNY_LINE_BYTES) bny_signal started; /* tag of its current or last run */
   bny_signal done;                             /* epoch of the last run that it finished: it reads nothing older */
   bny_signal waiting;                          /* 0, or (peer + 1) << 32 | slot of a long wait */
-  bny_signal left;                             /* 1 once it has destroyed its communicator */
+  bny_signal left;                             /* 1 after it has destroyed its communicator */
   bny_signal suspect;                          /* between nodes: 0, or 1 + the rank at the end of its chain of waits */
   bny_signal looks;                            /* count of polls while it waits, which shows that it is not stopped */
 } bny_rank_line;
@@ -47,7 +47,8 @@ static inline uint64_t bny_fault_pack(banyan_status status, int32_t culprit, int
 }
 static inline banyan_status bny_fault_status(uint64_t fault) { return (banyan_status)(fault >> 56 & 0x7f); }
 
-/* Returns the same fault, of a culprit that only refused a call: it is there, and a later communicator may have it. */
+/* Returns the same fault for a culprit that only rejected a call: it is alive, and a later communicator may include
+ * it. */
 static inline uint64_t bny_fault_of_refusal(uint64_t fault) { return fault | (uint64_t)1 << 63; }
 static inline bool bny_fault_is_of_refusal(uint64_t fault) { return fault >> 63; }
 
@@ -64,7 +65,7 @@ static inline uint64_t bny_fault_in_run(uint64_t fault, uint64_t epoch) {
   return (fault & ~low) | (epoch << 1 & low) | 1;
 }
 
-/* Returns the same fault of bad data, which is not in what the culprit gave but in its result. It has no run. */
+/* Returns the same fault of bad data if it is not in the culprit's input but in its result. It has no run. */
 static inline uint64_t bny_fault_of_result(uint64_t fault) { return fault | 2; }
 static inline bool bny_fault_is_of_result(uint64_t fault) { return (fault & 3) == 2; }
 
@@ -84,7 +85,7 @@ typedef struct bny_landing {
   uint64_t tag, offset, bytes;
 } bny_landing;
 
-/* Rendezvous messages: a few bytes of each rank for all others, in rounds that all count alike, even after the
+/* Rendezvous messages: a few bytes from each rank for all others, in rounds that all count alike, even after the
  * communicator has failed. A rank has a place for even and one for odd rounds: a rank that posts in a round has read
  * what it needs of the last. */
 enum { BNY_RENDEZVOUS_BYTES = 8192 - 16 };
@@ -131,7 +132,7 @@ typedef struct bny_transport_ops {
   bool (*is_dead)(bny_transport *transport, int32_t rank);
   /* The place for rounds of this parity: the owner writes its own, the others read it. */
   bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
-  /* Returns a number that keeps changing, sooner or later, as long as the rank polls while it waits. */
+  /* Returns a number that keeps changing as long as the rank polls while it waits. */
   uint64_t (*pulse)(bny_transport *transport, int32_t rank);
   /* The refused calls that a rank of this node knows, NULL for others; and the number of entries made here so far. */
   bny_refusals *(*refusals)(bny_transport *transport, int32_t rank);
@@ -152,11 +153,11 @@ typedef struct bny_transport_ops {
   /* Returns true once messages can go to this peer and come from it without help of either rank; else advances the
    * connection. */
   bool (*reach)(bny_transport *transport, int32_t peer);
-  /* Returns why a rank that seems dead was never connected to this one. NULL: it was, and has ended. *is_ours: this
-   * rank cannot even try, and nothing is known of the other. */
+  /* Returns why a rank that seems dead was never connected to this one. NULL: it was connected, and has ended.
+   * *is_ours: the fault is on this side, and nothing is known of the other. */
   const char *(*trouble)(bny_transport *transport, int32_t rank, bool *is_ours);
   /* Returns true once all sent data has gone out and is no longer read from this rank's memory. Otherwise *peer (unless
-   * NULL) is the rank that takes nothing; to find it, peers are asked. */
+   * NULL) is the rank that accepts nothing; peers are asked to find it. */
   bool (*settled)(bny_transport *transport, int32_t *peer);
   /* Sends this rank's rendezvous message of that parity to a rank, also on this node. */
   void (*post)(bny_transport *transport, int32_t rank, int half);

@@ -13,11 +13,11 @@
 
 extern const bny_algorithm bny_algorithm_levels;
 
-/* The ranks that share one box at one level: the members of an island, or the carriers of a piece in the islands
- * (groups) of a group. */
+/* The ranks that share one box at one level: the members of an island, or the carriers of a piece in all islands of a
+ * group. */
 typedef struct part {
   int32_t level;
-  const struct part *inner;      /* the part that this box is a piece of; NULL: none */
+  const struct part *inner;      /* the part whose piece this box is; NULL: none */
   int32_t lanes[BNY_LEVELS_MAX]; /* indices of the pieces that led here, by level below */
   int64_t path;                  /* the same as a number */
   bny_slice box;
@@ -350,7 +350,7 @@ static outlook outlook_last(bny_builder *scratch, const bny_slice *box) {
   return made;
 }
 
-/* The cost of a scatter over such a group. Carriers come first, because places do not affect bounds. */
+/* The cost of a scatter over such a group. Carriers come first, because their positions do not affect bounds. */
 static bny_estimate cost_of_scatter(bny_builder *scratch, int32_t level, const bny_slice *box, bny_group_shape shape) {
   int32_t pieces = bny_compose_pieces(scratch->whole->levels, level);
   bool by_heads = bny_compose_by_heads(box, pieces);

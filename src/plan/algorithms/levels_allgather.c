@@ -45,7 +45,7 @@ static int32_t receivers_of(const bny_levels *levels, int32_t rank, int32_t owne
   return count;
 }
 
-/* The hops from the owner to this rank. */
+/* Returns the number of hops from the owner to this rank. */
 static int32_t depth_of(const bny_levels *levels, int32_t rank, int32_t owner, const int32_t *lanes) {
   int32_t depth = 0;
   for (; rank != owner; depth++) rank = source_of(levels, rank, owner, lanes);

@@ -12,7 +12,7 @@
 
 enum { HANDED_OVER = BNY_LEVELS_MAX };
 
-/* The data of one owner, as far as it is merged on this rank. */
+/* The data of one owner, as far as it has been merged on this rank. */
 typedef struct unit {
   int32_t owner;
   int32_t lanes[BNY_LEVELS_MAX];

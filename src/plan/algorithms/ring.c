@@ -45,7 +45,7 @@ static void reduce(bny_builder *builder, int32_t result) {
     bny_node node;
     bny_forest_cover(request, mine, &node);
     int32_t copy = bny_builder_slot(builder, &piece, bny_node_key(BNY_PHASE_REDUCE, owner, &node));
-    bny_builder_copy(builder, copy); /* before the wait, which leaves time for it */
+    bny_builder_copy(builder, copy); /* sent before the wait, which leaves time for it */
     bny_forest_clear(&forest);
     bny_forest_add(builder, &forest, node.low, node.high, bny_source_slot(copy));
     if (hop > 0)

@@ -11,14 +11,14 @@
 #include "plan/owners.h"
 #include "plan/algorithms/tree_shape.h"
 
-/* The part that is the same on every rank. */
+/* Sets the fields that are the same on every rank. */
 typedef struct tree_layout {
   bny_tree_shape shape;
   bool up;   /* there is something to merge */
   bool down; /* all ranks get all */
   int32_t npieces;
   bny_slice pieces[BNY_TREE_PIECES_MAX];
-  size_t before[BNY_TREE_PIECES_MAX + 1]; /* room that this many pieces take */
+  size_t before[BNY_TREE_PIECES_MAX + 1]; /* outbox space for this many pieces */
 } tree_layout;
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */

@@ -42,7 +42,7 @@ bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round
                          .ns_per_byte = round->times * (links.ns_per_byte + handled * gamma)};
 }
 
-/* The box in this many pieces. */
+/* A way to cut the box. */
 typedef struct tree_cut {
   int32_t pieces;
   double bytes; /* size of the largest piece */
