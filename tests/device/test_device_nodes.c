@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Combines on devices of several nodes, staged in host memory between nodes: results, what crosses, graphs, and by
  * which way they go. */
-#include "comm/comm.h"
+#include "op/operation.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy.h"
 #include "tests/support/suite.h"
