@@ -43,7 +43,7 @@ enum {
   BNY_ATTENTION_VALUE_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_VALUE_DIM_MAX
 };
 
-/* Rows of work memory are padded. */
+/* Returns the padded length of a row of work memory. */
 static inline int32_t bny_attention_padded(int32_t elements) {
   return (elements + BNY_ATTENTION_LANES_MAX - 1) / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX;
 }

@@ -68,7 +68,7 @@ typedef struct bny_box {
 
 static inline bool bny_box_is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
 
-/* Sources of one merge at most: more are merged in groups by the planner. */
+/* Most sources of one merge; the planner merges more in groups. */
 enum { BNY_MERGE_SOURCES_MAX = 64 };
 
 typedef struct bny_kernels {

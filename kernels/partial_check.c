@@ -48,7 +48,7 @@ static const char *check_enums(const banyan_partial *partial) {
     return partial->stats_kind == 0 ? "stats_kind is unset" : "stats_kind is unknown";
   if (partial->base != BANYAN_BASE_E && partial->base != BANYAN_BASE_2)
     return partial->base == 0 ? "base is unset" : "base is unknown";
-  /* A numerator is relative to m, which an lse has swallowed. */
+  /* A numerator is relative to m, which an lse no longer contains. */
   if (partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->stats_kind != BANYAN_STATS_MAX_SUM) {
     return "values_kind BANYAN_VALUES_NUMERATOR needs stats_kind BANYAN_STATS_MAX_SUM: a numerator means nothing "
            "without m";
@@ -104,7 +104,7 @@ static const char *check_strides(const banyan_partial *partial, const bny_box *b
   if (bny_extent_too_large(0, 0, box->heads, partial->values_scale_stride))
     return "values_scale_stride is out of range";
   if (!is_output) {
-    return NULL; /* inputs may repeat rows, by a stride of 0 for instance */
+    return NULL; /* inputs may repeat rows, for instance by a stride of 0 */
   }
   if (box->value_dim > 0 && bny_rows_overlap(box->tokens, values_token, box->heads, values_head, box->value_dim))
     return "values_token_stride and values_head_stride make rows of the output overlap";

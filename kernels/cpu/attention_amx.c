@@ -42,7 +42,7 @@ enum {
 /* The lines of a tile after this, in the order of memory: that is what a processor's own prefetching follows. */
 typedef struct lines_ahead {
   const char *row;
-  int64_t step, second; /* from row to row that is next; from the first line of a pair to the second */
+  int64_t step, second; /* bytes from a row to the next; from the first line of a pair to the second */
   int32_t at, row_bytes;
 } lines_ahead;
 
@@ -64,7 +64,7 @@ typedef struct matrix_work {
 #include "attention_avx512.h"
 #include "attention_bytes.h"
 
-/* Compilers do not know that instructions of tiles read and write memory. */
+/* A barrier for the compiler, which does not know that tile instructions read and write memory. */
 #define FENCE() __asm__ volatile("" ::: "memory")
 
 /* Registers, as names that are pasted into instructions. */
@@ -121,7 +121,7 @@ static void attention_convert(const char *row, int32_t count, banyan_dtype dtype
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
-/* Cuts the upper eight bits of a number off, so that what is left is exact. */
+/* Cuts off the upper eight bits of a number, so that the rest is exact. */
 INLINE __m512i upper_part(__m512 *value) {
   __m512i part = _mm512_and_si512(_mm512_castps_si512(*value), _mm512_set1_epi32((int)0xffff0000));
   *value = _mm512_sub_ps(*value, _mm512_castsi512_ps(part));

@@ -595,7 +595,7 @@ static void attention_over_rows(const bny_attention_task *task, banyan_dtype for
   }
 }
 
-/* Returns true if elements may be as large as f32 are. Sums of others do not overflow. */
+/* Returns true if elements may be as large as f32 numbers. Sums of smaller types do not overflow. */
 static inline bool attention_is_wide(const bny_attention_task *task, banyan_dtype dtype) {
   return dtype == BANYAN_F32 || dtype == BANYAN_BF16 || task->kv_rows != BANYAN_KV_ROWS_PLAIN ||
          attention_is_scaled(task);

@@ -10,16 +10,16 @@
 /* The meaning of a timeout of 0. */
 #define BNY_BOOT_DEFAULT_TIMEOUT_NS ((int64_t)30 * 1000 * 1000 * 1000)
 
-/* Returns the moment timeout_ns from now; 0 or less takes the default. It never overflows. */
+/* Returns the moment timeout_ns from now; 0 or less means the default. It never overflows. */
 int64_t bny_boot_deadline_ns(int64_t timeout_ns);
 
-/* Returns true once the moment has come, or the caller has ended this thread's waits. */
+/* Returns true after the moment, or if the caller has ended this thread's waits. */
 bool bny_boot_is_late(int64_t moment_ns);
 
-/* Milliseconds until `moment_ns`: rounded up, never negative. */
+/* Returns the milliseconds until `moment_ns`: rounded up, never negative. */
 int bny_boot_left_ms(int64_t moment_ns);
 
-/* The same for poll(), whose caller comes back: it is no longer than the next look at what interrupts this thread. */
+/* The same for poll() in a loop: at most the time until the next check for interrupts. */
 int bny_boot_poll_ms(int64_t moment_ns);
 
 /* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`. Long lists end in "and 9 more". */

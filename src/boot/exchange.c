@@ -30,7 +30,7 @@ typedef struct report {
 
 _Static_assert(sizeof(report) == BNY_REPORT_BYTES, "no padding");
 
-/* A rank that has failed waits for only a part of its time, because the rank at fault may never come. */
+/* A failed rank waits for only a part of its time, because the rank at fault may never come. */
 static bny_exchange shortened(const bny_exchange *exchange, bool has_failed) {
   int64_t now_ns = bny_clock_ns(), left_ns = exchange->deadline_ns - now_ns;
   return (bny_exchange){exchange->bootstrap, has_failed ? now_ns + left_ns / 4 : exchange->deadline_ns};

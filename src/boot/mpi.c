@@ -48,7 +48,7 @@ static banyan_status wait_for(MPI_Request *request, int64_t timeout_ns) {
   }
 }
 
-/* Gathers through memory of its own, because after a timeout MPI may write to it at any later time. */
+/* Gathers through its own memory, because after a timeout MPI may write to it at any later time. */
 static banyan_status gather(struct banyan_mpi *self, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   int nranks;
   MPI_Request request;
@@ -86,8 +86,8 @@ static bool mpi_is_up(void) {
   return initialised && !finalised;
 }
 
-/* Makes a communicator of its own. Its messages must not mix with the caller's, and its errors return instead of ending
- * the program. */
+/* Duplicates the communicator. Messages of the copy do not mix with the caller's, and its errors return instead of
+ * ending the program. */
 static banyan_status duplicate(MPI_Comm comm, MPI_Comm **place) {
   MPI_Request request;
   MPI_Comm *made = malloc(sizeof *made);

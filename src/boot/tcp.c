@@ -39,7 +39,8 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   int32_t nranks = env->settings.nranks;
   struct sockaddr_storage chosen;
   banyan_status status =
-      bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen); /* reports a wrong setting at once */
+      bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen); /* checked first, so that a wrong setting is
+                                                                          * reported at once */
   if (status || nranks == 1) return status;
   status = bny_boot_user_check(&env->settings);
   if (status) return status;

@@ -31,10 +31,10 @@
 #include "boot/tcp_link.h"
 #include "base/status.h"
 
-/* Children of a rank: this many on its node, and this many on others. */
+/* The most children of a rank on its node, and on other nodes. */
 enum { BNY_BOOT_FANOUT = 64 };
 
-/* The time that a connection has to authenticate itself. A silent peer is tried again after as long. */
+/* The time limit for a connection to authenticate itself. After the same time a silent peer is tried again. */
 #define BNY_BOOT_STRANGER_NS ((int64_t)5 * 1000 * 1000 * 1000)
 
 /* ---- settings from the environment: tcp_settings.c --------------------------------------------------------------- */
@@ -50,18 +50,18 @@ struct bny_boot_settings {
   char locality[32];            /* processes of a node meet if theirs are equal; "", except in tests of several nodes */
   char job[BNY_BOOT_JOB_BYTES]; /* as in the hello */
   int port;
-  int nports;    /* rank 0 takes the first of so many ports that is free; 0: `port` alone */
+  int nports;    /* number of ports of which rank 0 takes the first free one; 0: only `port` */
   int listen_fd; /* BANYAN_LISTEN_FD, rank 0 only; -1: none */
   bool has_secret;
-  uint8_t key[BNY_BOOT_KEY_BYTES]; /* from the secret, or from the empty one */
+  uint8_t key[BNY_BOOT_KEY_BYTES]; /* derived from the secret, or from an empty one */
 };
 
 banyan_status bny_boot_settings_read(struct bny_boot_settings *settings);
 
-/* Appends which variables say that this process is this rank, as the ranks that are waited for may not exist. */
+/* Appends which variables make this process this rank, because the ranks that it waits for may not exist. */
 void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const struct bny_boot_settings *settings);
 
-/* Appends a job, its number of ranks and when this rank of it began. */
+/* Appends a job, its number of ranks and the time when this rank of it began. */
 void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *job, uint32_t nranks, uint64_t began_s);
 
 /* Returns whether the number of ranks requires a tree. */

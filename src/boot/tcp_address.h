@@ -17,7 +17,7 @@
 void bny_boot_address_text(const struct sockaddr *address, socklen_t bytes, char text[BNY_BOOT_ADDRESS_BYTES]);
 bool bny_boot_address_is_loopback(const struct sockaddr *address);
 
-/* Refuses a wildcard address, and without a secret one that is not loopback. `name` is the variable that it comes
+/* Rejects a wildcard address, and without a secret one that is not loopback. `name` is the variable that it comes
  * from. */
 banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
                                      const struct sockaddr *address, socklen_t bytes);
@@ -53,7 +53,7 @@ int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connect
  * rank's. `address` becomes the name. They return -1 and errno. */
 int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]);
 int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]);
-int bny_boot_listen_by_name(const char *address); /* with that name, which exists once as well */
+int bny_boot_listen_by_name(const char *address); /* listens under this name, which also exists once */
 
 /* ---- connections: tcp_socket.c ----------------------------------------------------------------------------------- */
 

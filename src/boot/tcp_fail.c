@@ -9,7 +9,7 @@
 #include "boot/common.h"
 #include "base/clock.h"
 
-/* The time to send the reason of a failure, to the children and then to the parent. */
+/* The time limit for sending the reason of a failure, to the children and then to the parent. */
 static const int64_t farewell_ns = 1000000000;
 
 int64_t bny_boot_deadline_of_peer(uint32_t left_ms) {
@@ -70,7 +70,7 @@ banyan_status bny_boot_fail_all(struct banyan_env *env, banyan_status status) {
     struct bny_boot_link *child = &env->children[i];
     if (child->fd >= 0 && !post_failure(child, status, text)) bny_boot_link_close(child);
   }
-  /* this usually sends all of it */
+  /* one call usually sends all of it */
   if (parent->fd >= 0 && post_failure(parent, status, text)) bny_boot_link_send(parent);
   bny_boot_flush_children(env, bny_clock_ns() + farewell_ns, &lost);
   flush_parent(parent, bny_clock_ns() + farewell_ns);

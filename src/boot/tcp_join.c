@@ -17,7 +17,7 @@
 static const char doing[] = "banyan_env_create";
 
 /* Ranks of two jobs without an id can meet at one port. When all have joined, rank 0 of such a job waits for this time:
- * ranks that start together have come by then, and one that comes twice shows that there are two jobs. */
+ * ranks that start together have arrived by then, and a duplicate shows that there are two jobs. */
 static const int64_t settle_ns = 100000000;
 
 /* ---- requests and answers ---------------------------------------------------------------------------------------- */

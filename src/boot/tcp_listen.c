@@ -16,10 +16,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* The kernel may release a connection late, which holds the port of a run that has just ended. */
+/* The kernel may release a connection late, which keeps the port of a run that has just ended busy. */
 static const int64_t bind_patience_ns = 2000000000;
 
-/* How often rank 0 asks who has its port. */
+/* The interval at which rank 0 asks who has its port. */
 static const int64_t holder_interval_ns = 250000000;
 
 /* Returns a socket that listens at an address, or -1 and errno. */
@@ -85,7 +85,7 @@ static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list,
   int fd = -1, error = 0;
   *holder = BNY_BOOT_UNKNOWN;
   for (;;) {
-    error = 0; /* another address of the name would do, but ranks come to the one that is in use first */
+    error = 0; /* another address of the name would work, but ranks come to the one that is in use first */
     for (const struct addrinfo *each = list; each && fd < 0 && error != EADDRINUSE; each = each->ai_next) {
       fd = listen_at(each->ai_addr, each->ai_addrlen);
       error = errno;

@@ -26,7 +26,7 @@ static const double log2_e = 1.4426950408889634074;
 enum {
   SEGMENTS_MAX = 64,                  /* limit for a sequence: the tree has 6 levels */
   ROWS_MAX = BNY_ATTENTION_HEADS_MAX, /* rows of a row block */
-  PARTS_PER_THREAD = 8, /* so that a thread that is slowed down holds the others up for an eighth of its share */
+  PARTS_PER_THREAD = 8, /* small enough that a slow thread delays the others by only an eighth of its share */
   LINE_BYTES = 64
 };
 
@@ -86,7 +86,7 @@ static int32_t chunks_of(const attention_job *job, int32_t sequence) {
 }
 
 static const char *advance(const void *base, int64_t elements, banyan_dtype dtype) {
-  /* NULL where no key is to be read. */
+  /* NULL if no key is read */
   return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
@@ -179,7 +179,7 @@ static void sum_segments(const attention_job *job, const bny_attention_task *tas
   job->attention->run(task, begin, task->keys - begin < keys ? task->keys : begin + keys, sums);
 }
 
-/* Turns rows of NaN into rows without keys. */
+/* Converts NaN rows into rows without keys. */
 static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d, float *n) {
   for (int32_t h = 0; h < heads; h++) {
     if (!isnan(m[h])) continue;

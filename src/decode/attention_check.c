@@ -47,7 +47,7 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-/* Rows of another make than PLAIN have one shape. */
+/* Layouts of rows other than PLAIN have one shape. */
 static banyan_status check_rows(const banyan_attention_desc *desc) {
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN && desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8)
     return bny_fail(BANYAN_ERR_ARGUMENT,
@@ -74,9 +74,9 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-/* Scales are numbers of host memory. */
+/* Checks scales, which are in host memory. */
 static banyan_status check_scales(const banyan_attention_desc *desc) {
-  if (desc->scales.token_stride != 0) return BANYAN_OK; /* as many as keys: they are data */
+  if (desc->scales.token_stride != 0) return BANYAN_OK; /* as many as keys, so they are not checked */
   for (int32_t i = 0; i < 2; i++) {
     const float *scales = i == 0 ? desc->scales.k : desc->scales.v;
     for (int32_t h = 0; scales && h < desc->kv_heads; h++) {
@@ -104,7 +104,7 @@ static banyan_status check_head_stride(const char *name, int64_t stride, int32_t
   return stride == 0 ? BANYAN_OK : check_stride(name, stride, heads, row);
 }
 
-/* A stride of a dimension of one leads nowhere. */
+/* The stride of a dimension of size 1 is not used. */
 static bool is_far(int64_t count, int64_t stride) { return count > 1 && bny_extent_too_large(count, stride, 0, 0); }
 
 /* Strides with which the arithmetic of addresses would overflow. `longest` is the most keys of a sequence. */

@@ -33,7 +33,7 @@ typedef struct bny_attention_room {
 banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_attention_room *room);
 banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room);
 
-/* Refuses a description that asks for q to be gathered, which attention alone cannot do. */
+/* Rejects a description with `gather`, which needs a combine. */
 banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *desc);
 
 /* Check a description, and the output for its rows. on_host: lengths may be read. */

@@ -98,7 +98,7 @@ typedef struct span {
   int64_t first, end;
 } span;
 
-/* Gives the span that begins at the weights before it. */
+/* Returns the span that begins at the weights before it. */
 static span span_at(const shares *s, int64_t before, int64_t weight) {
   return (span){s->blocks * before / s->total, s->blocks * (before + weight) / s->total};
 }
@@ -362,7 +362,7 @@ static int32_t next_by_load(const dealing *d, int32_t last) {
   return best;
 }
 
-/* Returns the rank whose next page is due first. For sequences that were not dealt by this rule. */
+/* Returns the rank whose next page is due first, for sequences that were not assigned by this rule. */
 static int32_t furthest_behind(const dealing *d) {
   int32_t best = -1;
   for (int32_t r = 0; r < d->nranks; r++) {

@@ -92,7 +92,7 @@ bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t 
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* Values that lie within the keys are read with them. */
+/* If values are part of keys, they are read with them. */
 uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
   int64_t value_dim = bny_decode_value_dim(desc), row = desc->head_dim + value_dim;
   bool is_latent = desc->v == desc->k && desc->v_token_stride == desc->k_token_stride &&

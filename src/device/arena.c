@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "transport/fd_passing.h"
 
-/* The facts of each rank. They are sent as they are, padding and all. */
+/* The facts of each rank, sent as bytes, with padding. */
 typedef struct facts {
   char vendor[16];
   unsigned char uuid[BNY_DEVICE_UUID_BYTES];
@@ -33,7 +33,7 @@ typedef struct reach {
   int32_t status, lines_whole, atomics; /* as far as the driver reports them for devices that this process sees */
   int32_t unseen;                       /* a peer whose device it does not see; -1: none */
   uint32_t kinds;
-  int32_t obstacle[BNY_MEMORY_KINDS], peer[BNY_MEMORY_KINDS]; /* why not, and the first peer with whom not */
+  int32_t obstacle[BNY_MEMORY_KINDS], peer[BNY_MEMORY_KINDS]; /* the reason, and the first peer that it concerns */
 } reach;
 
 typedef struct agreement {
@@ -71,7 +71,7 @@ typedef struct arenas_work {
   bool joint;             /* the last failure is known to all ranks, which may go on together */
 } arenas_work;
 
-/* All ranks report how they fared. The first failure among them becomes that of all. */
+/* All ranks report their outcome. The first failure becomes that of all. */
 static banyan_status settle(arenas_work *work, banyan_status own) {
   rank_report said = {.status = (int32_t)own};
   if (own != BANYAN_OK) snprintf(said.why, sizeof said.why, "%s", banyan_last_error());
@@ -83,7 +83,7 @@ static banyan_status settle(arenas_work *work, banyan_status own) {
   for (int32_t i = 0; i < work->arenas->nranks; i++) {
     const rank_report *report = &work->reports[i];
     if (report->status == BANYAN_OK) continue;
-    /* After a timeout there is no time left, and what is stuck may hold up the next attempt as well. */
+    /* After a timeout no time is left, and whatever is stuck may also delay the next attempt. */
     work->joint = report->status != BANYAN_ERR_TIMEOUT;
     return bny_fail((banyan_status)report->status, "rank %d: %.*s", i, WHY_BYTES - 1, report->why);
   }
@@ -151,7 +151,7 @@ static obstacle obstacle_between(const bny_arenas *arenas, const facts *all, con
   if (!(all[arenas->rank].kinds >> kind & 1)) return LACKED_HERE;
   if (!(all[peer].kinds >> kind & 1)) return LACKED_THERE;
   if (!one_node && kind != BNY_MEMORY_FABRIC) return OTHER_NODE;
-  /* A device that this process does not see may be within reach all the same: the attempt will show. */
+  /* A device that this process does not see may still be reachable: the attempt will show. */
   if (one_node && link->visible && !link->access && kind != BNY_MEMORY_HOST) return NO_ACCESS;
   return NONE;
 }
@@ -383,7 +383,7 @@ typedef struct offer {
   bny_device_handle handle;
 } offer;
 
-/* Everything that is closed at the end of an attempt, whatever its outcome. */
+/* All that is closed at the end of an attempt, whatever its outcome. */
 typedef struct transfer {
   int file;
   int *files; /* [nranks] */

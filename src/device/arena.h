@@ -33,7 +33,7 @@ typedef struct bny_arenas {
   bool apart;                /* ranks of several processes have one device */
   int32_t compute_least, sm_count_least, driver_least;
   bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
-  bool stuck;                   /* the device still works on something, so nothing can be freed */
+  bool stuck;                   /* the device is still busy, so nothing can be freed */
 } bny_arenas;
 
 enum { BNY_ARENAS_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
@@ -48,7 +48,8 @@ banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, 
 /* Returns whether some device sees an arena at more than one address. */
 bool bny_arenas_have_aliases(const bny_arenas *arenas);
 
-/* Local. No kernel of this rank uses the arenas any more; peers may still use this rank's. NULL is allowed. */
+/* Frees this rank's side. Local. No kernel of this rank may use the arenas any more; peers may still use this rank's.
+ * NULL is allowed. */
 void bny_arenas_free(bny_arenas *arenas);
 
 #endif

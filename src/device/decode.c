@@ -173,9 +173,9 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Ranks that share a device have a part of it each, for attention too: blocks of all ranks are resident at once. If a
- * grid were as large as the device, its last blocks would wait for ranks whose own blocks find no room. Blocks of a
- * cluster fare worst, because they need room that is together. */
+/* Ranks that share a device get a part of it each, for attention too, so that blocks of all ranks are resident at once.
+ * If a grid were as large as the device, its last blocks would wait for ranks whose own blocks find no room. Clusters
+ * need adjacent room, so they suffer most. */
 
 /* Returns this rank's part of the blocks that the whole device holds: at least one. */
 static void limit_clusters(const bny_engine *engine, bny_decode_residency *residency) {
@@ -276,8 +276,7 @@ banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *com
       .grid = {decode->plan.blocks, 1, 1},
       .block = {(uint32_t)decode->plan.kernel->block_threads, 1, 1},
       .shared_bytes = (uint32_t)decode->plan.kernel->shared_bytes,
-      /* Where ranks share a device, an early launch might take the place of blocks that the kernel before it waits
-     * for. */
+      /* If ranks share a device, an early launch might take the place of blocks that the kernel before it waits for. */
       .early = engine->sms == engine->sms_all,
       .arguments = arguments,
   };

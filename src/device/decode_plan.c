@@ -112,7 +112,7 @@ static banyan_status check_request(const bny_decode_request *request) {
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, request->heads,
                     request->kv_heads);
-  if (request->batch >= BNY_DEVICE_DETAIL_START) /* the word of a fault has no room for more */
+  if (request->batch >= BNY_DEVICE_DETAIL_START) /* the fault word has no room for more */
     return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "batch is %" PRId32 "; kernels take less than %d sequences at once",
                     request->batch, BNY_DEVICE_DETAIL_START);
   return BANYAN_OK;

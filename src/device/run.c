@@ -15,7 +15,7 @@ struct bny_device_run {
   bny_device_exec *exec;
   bny_engine_kernel kernel;
   int32_t blocks, threads;
-  bny_device_settings settings; /* its exec's, but for the protocol */
+  bny_device_settings settings; /* the settings of its exec, except for the protocol */
   bny_plan_form form;
   bool heads;                 /* the plan is an all-gather */
   const char *kernel_name;    /* static */
@@ -55,7 +55,7 @@ banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_ex
       .settings = {.protocol = nodes ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT,
                    .lines_whole = arenas->lines_whole,
                    .narrow = arenas->kind == BNY_MEMORY_HOST},
-      .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
+      .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* the decision of all ranks */
   };
   size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
   if (arenas->bytes > head) made.sizes = deal((arenas->bytes - head) / 2, &made.settings);
@@ -158,7 +158,7 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   if (status == BANYAN_OK)
     status = bny_engine_load(run->exec->engine, key_of(plan, program, binding->piece_offsets), program, &run->program);
   /* A plan that exceeds the arenas does so on all ranks, which then split the call into smaller parts. Lack of memory
-   * must not look the same. */
+   * is a different error. */
   if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
     status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
   run->form = BNY_FORM_STEPS;

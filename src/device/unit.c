@@ -38,7 +38,7 @@ const char *bny_unit_protocol_name(int32_t protocol) { return protocol_names[pro
 
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings) {
   switch (protocol) {
-  case BNY_PROTOCOL_LL8: return settings->narrow; /* elsewhere LL16 is better, and has the inbox */
+  case BNY_PROTOCOL_LL8: return settings->narrow; /* otherwise LL16 is better, and gets the inbox */
   case BNY_PROTOCOL_LL16: return !settings->narrow;
   case BNY_PROTOCOL_LL128: return settings->lines_whole;
   default: return true;

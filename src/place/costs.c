@@ -38,7 +38,7 @@ static banyan_status refuse(const char *path, const char *format, ...) {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* A pipe would block, and a large file is something else. */
+/* Rejects pipes, which would block, and files that are too large to be of this kind. */
 static banyan_status load(const char *path, json_t **root) {
   enum { BYTES_MAX = 1 << 20 };
   struct stat about;

@@ -20,8 +20,8 @@ enum { BNY_COSTS_VERSION = 1 };
 /* The name of a class in the file. Unlike bny_price.name it names one class only. */
 const char *bny_costs_class_name(bny_link_class class);
 
-/* Replaces the rows of *prices that the file has. It is refused, and *prices stays as it was, if it was measured on
- * another machine, or has an unknown version or class, a class twice, or an impossible number. */
+/* Replaces the rows of *prices that the file has. The file is rejected, and *prices stays as it was, if it was measured
+ * on another machine, or has an unknown version or class, a repeated class, or an impossible number. */
 banyan_status bny_costs_read(const char *path, bny_prices *prices);
 
 /* The same on a given machine, for tests. */

@@ -22,7 +22,7 @@ static const bny_cuda_function functions[] = {
     {"cuDeviceGetPCIBusId", 4010, offsetof(driver, bus), true},
 };
 
-/* A device by the context or by the local rank is known only once it is open. */
+/* A device that is chosen by context or local rank is known only once it is open. */
 static bool ordinal_of(const char *device, int *ordinal) {
   char *end;
   if (strncmp(device, "cuda:", 5) != 0 || device[5] < '0' || device[5] > '9') return false;

@@ -173,7 +173,7 @@ static bny_place_link link_of(const making *m, bny_place_kind kind, int32_t rank
   return link;
 }
 
-/* The slowest member decides, of groups with more than one. */
+/* Returns the price of the slowest member, over groups with more than one. */
 static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *note) {
   bny_place_link slowest = {.gbytes_per_s = 0};
   int32_t *sizes = m->scratch;
@@ -187,7 +187,7 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
       bool counts = pass == 1 || !level->group_of || (level->group_of[r] >= 0 && sizes[level->group_of[r]] > 1);
       if (!counts) continue;
       bny_place_link link = link_of(m, level->kind, r);
-      /* A speed that is not known counts as the default of its class, so that it is never better than a known one. */
+      /* An unknown speed counts as the default of its class, so it is never better than a known one. */
       double speed = link.gbytes_per_s > 0 ? link.gbytes_per_s : link.usual_gbytes_per_s;
       if (!any) slowest = link;
       if (!any || speed < least) {
@@ -309,7 +309,7 @@ static bool level_take(making *m, const groups *level, const char *name) {
 
 static groups groups_of(const making *m, bny_place_kind kind) { return (groups){kind, m->group_of[kind]}; }
 
-/* Takes a kind that ranks know. Where each rank is alone, the innermost kinds go without saying. */
+/* Adds a kind that all ranks know. If each rank is alone in it, an innermost kind is left out without a note. */
 static bool kind_take(making *m, bny_place_kind kind) {
   groups level = groups_of(m, kind);
   bool quiet = kind == BNY_PLACE_CACHE || kind == BNY_PLACE_NUMA || kind == BNY_PLACE_SWITCH;
@@ -405,7 +405,7 @@ static bool levels_take(making *m) {
   return good && kind_take(m, BNY_PLACE_SPINE) && kind_take(m, BNY_PLACE_CORE);
 }
 
-/* The level that joins everything where no other does. One rank is a host by itself. */
+/* Adds the level that joins all ranks if no other does. One rank is a host by itself. */
 static bny_level_facts fabric_of(making *m) {
   bool alone = m->nranks == 1;
   groups all = {alone ? BNY_PLACE_HOST : BNY_PLACE_RAIL, NULL};

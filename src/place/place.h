@@ -84,7 +84,7 @@ void bny_place_at(const bny_topo *topo, const bny_topo_levels *derived, int32_t 
 /* The price of a link of which only the class is known. */
 bny_place_link bny_place_link_of(const bny_prices *prices, bny_link_class class);
 
-/* A rank of which nothing is known but its node. */
+/* Returns the place of a rank of which only the node is known. */
 void bny_place_unknown(const bny_prices *prices, bny_place *place);
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */

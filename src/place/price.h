@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one table of prices: the cost of a link of each class where nothing better is known. The library plans with it,
- * and so do the tools. A message of n bytes takes alpha + n * beta. Alpha is software plus way, and beta is 1 / speed.
- * Speeds of NVLinks, PCI and NICs are nearly always known (topo/model/speed.h), so their column is for what no source
- * says. */
+ * The only table of prices: the default cost of a link of each class. The library and the tools plan with it. A message
+ * of n bytes takes alpha + n * beta. Alpha is software plus distance, and beta is 1 / speed. Speeds of NVLinks, PCI and
+ * NICs are nearly always known (topo/model/speed.h), so their column is for unknown ones. */
 #ifndef BNY_PLACE_PRICE_H
 #define BNY_PLACE_PRICE_H
 

@@ -14,10 +14,10 @@ typedef struct bny_cuda_device {
   bool vmm, files, fabric; /* what the driver claims; the facts say what was tried */
   bool pageable;           /* plain host memory is reached: the machine shares its page tables */
   bool rdma;               /* network adapters may reach memory that is made for it */
-  _Atomic uint32_t users;  /* its owner, and every import of another rank of the process that is still in use */
+  _Atomic uint32_t users;  /* the owner, and imports by other ranks of the process */
 } bny_cuda_device;
 
-/* The state of the thread that a call changes and restores. */
+/* Thread state that a call changes and restores. */
 typedef struct bny_cuda_scope {
   bool pushed, exchanged;
   CUstreamCaptureMode mode;

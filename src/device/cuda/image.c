@@ -3,7 +3,7 @@
 #include "device/cuda/cuda.h"
 
 #ifdef BNY_CUDA_IMAGE
-/* The assembler includes it: as an array of C it would take the compiler minutes. */
+/* The assembler includes it, because a C array would take the compiler minutes. */
 __asm__(".pushsection .rodata\n"
         ".balign 64\n"
         ".global bny_cuda_image\n.hidden bny_cuda_image\n.type bny_cuda_image, @object\n"

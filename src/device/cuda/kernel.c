@@ -84,8 +84,8 @@ static CUresult read_kernel(const bny_cuda_driver *driver, CUfunction function, 
   return result;
 }
 
-/* A kernel that needs more stack than any before it makes the driver wait for all that runs and set up threads' memory
- * anew. At the first launch that would happen amid runs, which wait for each other. */
+/* If a kernel needs more stack than any before it, the driver waits for all running kernels and resizes the memory of
+ * threads. At a first launch that would happen during runs, which wait for each other. */
 static CUresult make_stack(const bny_cuda_driver *driver, const bny_device_kernel *kernel) {
   size_t stack = 0;
   CUresult result = driver->cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE);
@@ -93,9 +93,9 @@ static CUresult make_stack(const bny_cuda_driver *driver, const bny_device_kerne
   return driver->cuCtxSetLimit(CU_LIMIT_STACK_SIZE, (size_t)kernel->local_bytes);
 }
 
-/* Shared memory is part of an SM's first-level cache, and the split only changes while the SM is idle. A kernel that
- * asks for less than another cannot share SMs with it, and starts only when it has ended. So all ask for the same: the
- * most. */
+/* Shared memory is part of an SM's first-level cache, and the split changes only while the SM is idle. A kernel that
+ * asks for less than another cannot share SMs with it, and starts only when that has ended. So all ask for the
+ * maximum. */
 static CUresult set_shared(const bny_cuda_driver *driver, CUfunction function, int32_t room) {
   CUresult result = driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
                                                CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
@@ -204,7 +204,8 @@ banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launc
   if (launch->cluster[0] && !device->facts.clusters)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d has no clusters of blocks", device->facts.ordinal);
   bny_device_launch asked = *launch;
-  asked.early = launch->early && device->facts.early_launch; /* elsewhere the kernels take turns, which is as correct */
+  asked.early = launch->early && device->facts.early_launch; /* on other devices the kernels take turns, which is as
+                                                              * correct */
   bny_cuda_scope scope;
   banyan_status status = bny_cuda_enter(self, &scope);
   if (status != BANYAN_OK) return status;

@@ -138,8 +138,9 @@ banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *m
   return status;
 }
 
-/* After a fork private pages are copied for the first that writes. If that is the parent, its device keeps the old
- * ones, unless the child never had them. Linux copies pinned pages for the child at once, but Linux 5.4 does not. */
+/* After a fork, private pages are copied for the first process that writes. If that is the parent, its device keeps the
+ * old pages, unless the child never had them. Linux copies pinned pages for the child at once, but Linux 5.4 does
+ * not. */
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An arena in CUDA's memory, or a peer's as this device sees it. Fields that are not zero have been made and are to be
- * undone. */
+ * An arena in CUDA's memory, or a peer's as this device sees it. Nonzero fields exist and must be undone. */
 #ifndef BNY_DEVICE_CUDA_MEMORY_H
 #define BNY_DEVICE_CUDA_MEMORY_H
 

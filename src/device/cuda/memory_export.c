@@ -152,7 +152,7 @@ uint32_t bny_cuda_memory_try(bny_device *device) {
     if (status == BANYAN_OK) status = bny_cuda_memory_export(memory, &handle, &file);
     if (file >= 0) close(file);
     bny_cuda_memory_free(memory);
-    /* A device that is full now may share when it is asked to, or reports it then. */
+    /* A device that is full now may have room later; if not, making an arena reports it. */
     if (status == BANYAN_OK || status == BANYAN_ERR_MEMORY) kinds |= 1u << kind;
   }
   return kinds;

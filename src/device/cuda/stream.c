@@ -170,7 +170,7 @@ void bny_cuda_stream_free(bny_device *device, void *stream) {
   bny_cuda_leave(self, &scope);
 }
 
-/* Drivers take this query for one that invalidates captures. */
+/* Drivers treat this query as one that invalidates captures. */
 banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;

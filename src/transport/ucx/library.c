@@ -46,7 +46,7 @@ static bool is_of_ucx(const struct sigaction *action) {
   return address && dladdr(address, &where) && where.dli_fname && strstr(where.dli_fname, "libucs");
 }
 
-/* Restores only what UCX has installed since: other threads may do the same. */
+/* Restores only handlers that UCX has installed since; other threads may do the same. */
 static void restore_signals(const dispositions *saved) {
   if (getenv("UCX_HANDLE_ERRORS") || getenv("UCX_DEBUG_SIGNO")) return;
   for (int i = 1; i < SIGNALS; i++) {
@@ -78,8 +78,8 @@ static bool is_loaded(const char *name) {
  * such events later get them.
  * Threads may run this at once: the first of them uses libucm while the events are off. */
 static void use_libucm_without_hooks(void) {
-  if (user_sets_memory_events() || is_loaded("libucs.so.0")) return; /* the latter: libucm is in use already */
-  /* it needs functions of libucs, which comes with UCX */
+  if (user_sets_memory_events() || is_loaded("libucs.so.0")) return; /* libucm is already in use */
+  /* libucm needs functions of libucs, which comes with UCX */
   void *library = dlopen("libucm.so.0", RTLD_LAZY | RTLD_LOCAL);
   if (!library) return; /* UCX then proceeds as by default */
   ucm_global_config_t *options = dlsym(library, "ucm_global_opts");

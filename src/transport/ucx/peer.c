@@ -14,7 +14,7 @@
 #include "transport/ucx/ucx.h"
 
 void bny_net_take(bny_net *net) {
-  enum { POLLS = 100 }; /* afterwards the holder may need this core */
+  enum { POLLS = 100 }; /* after this many polls the holder may need this core */
   for (int i = 0; !bny_net_try(net); i++)
     if (i >= POLLS) sched_yield();
 }
@@ -191,7 +191,7 @@ static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
 void bny_net_free_worker(bny_net *net) {
   bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
   if (net->worker) close_endpoints(net, may_destroy, bny_clock_ns() + PATIENCE_NS);
-  bny_net_put_unregister(net); /* pending operations used the keys until now */
+  bny_net_put_unregister(net); /* not earlier, because pending operations used the keys */
   if (net->flush) net->ucx.ucp_request_free(net->flush);
   if (!may_destroy) {
     bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a connection to a peer was begun and has not come about");

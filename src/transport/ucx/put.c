@@ -86,8 +86,8 @@ banyan_status bny_net_put_mirror(bny_net_peer *peer) {
   return BANYAN_OK;
 }
 
-/* UCX finds this registration when it puts from there. A failure does no harm: unregistered memory is registered at
- * first use. */
+/* UCX finds this registration when it puts from there. A failure does no harm, because unregistered memory is
+ * registered at first use. */
 void bny_net_put_register_outbox(bny_net *net) {
   ucp_mem_map_params_t params = {
       .field_mask = MAP_PARAMETERS,
@@ -214,7 +214,7 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
     if (!takes_puts(net, peers[i])) continue;
     bny_net_peer *peer = net->peers[peers[i]];
     if (fenced != UCS_OK) bny_net_lose(peer, fenced);
-    /* A signal must not come without its payload. */
+    /* A signal must not arrive without its payload. */
     bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
     if (!packet) continue;
     packet->of.tag = what->tag;

@@ -109,7 +109,7 @@ static banyan_status choose_devices(bny_net *net, const bny_net_config *config) 
   return BANYAN_OK;
 }
 
-/* Only one rail keeps reports behind the data that was sent before them. */
+/* With one rail, reports stay behind the data that was sent before them. */
 static void warn_of_rails(void) {
   static const char *const variables[] = {"UCX_MAX_EAGER_LANES", "UCX_MAX_EAGER_RAILS"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {

@@ -7,10 +7,11 @@
 #include "base/clock.h"
 #include "transport/ucx/ucx.h"
 
-/* The least time for which a rank's report counts; the time after which an open question is asked again; and the time
- * that the last reports have to go out. */
+/* Three times: the least time for which a rank's report counts; when an open question is asked again; and the limit for
+ * the last reports to go out. */
 enum { RECENT_NS = 100000000, ASK_AGAIN_NS = 1000000000, LAST_WORDS_NS = 5000000 };
-/* How long a leaving rank waits for peers to get its data, less after a fault, and how often it polls. */
+/* The time that a leaving rank waits for peers to get its data, the shorter time after a fault, and its polling
+ * interval. */
 enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS = 1000000 };
 
 static uint64_t load(const bny_signal *signal) { return atomic_load_explicit(signal, memory_order_acquire); }
@@ -33,7 +34,7 @@ static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
   return made;
 }
 
-/* A peer for whose messages this rank had no memory is there, and there may be memory for a report. */
+/* The peer is alive, although this rank had no memory for its messages; there may be memory for a report. */
 static bool is_there(const bny_net_peer *peer) { return peer->endpoint && (!peer->dead || peer->lacks_memory); }
 
 static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
@@ -142,7 +143,7 @@ static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
   if (of->done > load(&line->done)) atomic_store_explicit(&line->done, of->done, memory_order_release);
   atomic_store_explicit(&line->started, of->started, memory_order_release);
   peer->told_started = of->started;
-  if (!peer->told_ns) peer->told_ns = 1; /* long ago, not by the rank itself */
+  if (!peer->told_ns) peer->told_ns = 1; /* a time long ago, because the rank itself did not report */
   if (!itself) return;
   peer->told_ns = bny_clock_ns();
   peer->asked_ns = 0;

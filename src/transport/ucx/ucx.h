@@ -128,7 +128,7 @@ typedef struct bny_net_peer {
   bool flushed;  /* the hello has gone out */
   bool flushing; /* the hello goes out: UCX is connecting */
   bool dead;
-  bool lacks_memory;       /* this rank had none for a message to it */
+  bool lacks_memory;       /* this rank had no memory for a message to it */
   char trouble[384];       /* why it could not be connected; "": it was, or it is alive */
   bool broken;             /* it sent an invalid message: all further ones are ignored */
   bool wants_answer;       /* to its question or goodbye */
@@ -216,7 +216,7 @@ static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)
 /* Makes context, worker and its address. It is local. All is freed with the net. */
 banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_address_t **address, size_t *address_bytes);
 bny_network bny_net_find_network(const bny_net *net);
-/* Returns UCX's own answer. It does not say whether adapters read that memory without a detour. */
+/* Returns UCX's own answer, which does not show whether adapters read that memory directly. */
 bool bny_net_takes_cuda(const bny_net *net);
 
 /* ---- peer.c: the caller holds the worker ------------------------------------------------------------------------- */
@@ -284,7 +284,7 @@ bool bny_net_put_is_ready(bny_net_peer *peer);
 void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers);
 /* Notifies the peer that this rank waits for, once, before this rank sleeps. */
 void bny_net_put_tell_sleep(bny_net *net);
-/* A peer sleeps for a message of this rank. */
+/* Records that a peer sleeps until a message of this rank arrives. */
 void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot);
 
 /* ---- tell.c: the caller holds the worker, except for the functions of bny_transport_ops -------------------------- */
