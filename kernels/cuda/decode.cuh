@@ -15,7 +15,7 @@
 #include "cuda/decode_wide.cuh"
 #endif
 
-/* Kernels that no device of an architecture would be given are not built for it. */
+/* Kernels that no device of an architecture would use are not built for it. */
 #if BNY_ARCH >= 900
 #define BNY_DECODE_IF_bulk(...) __VA_ARGS__
 #else

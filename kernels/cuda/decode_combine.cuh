@@ -38,7 +38,7 @@ BNY_DEVICE_COLD void bny_decode_combine_push(const bny_device_combine &combine, 
   bny_fused_suspend(run, states + bny_warp());
 }
 
-/* A function for each width, because the registers of one that has both do not suffice. */
+/* There is a function for each width, because one for both has too few registers. */
 template <int width>
 BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, const bny_fused_state *states) {
   bny_fused_run run;
@@ -51,7 +51,7 @@ struct bny_decode_epilogue {
   const bny_device_combine &combine; /* mergers 0: no combine, and only `group` is valid, for fault reports */
   bny_fused_state *states;           /* one for each warp of the block */
 
-  /* Receives reports of faults, unless it has 0 ranks. */
+  /* The group that receives reports of faults, unless it has 0 ranks. */
   BNY_DEVICE_METHOD const bny_device_group *group() const { return &combine.group; }
 
   /* Called by all threads of a block, after the kernels before this one. */

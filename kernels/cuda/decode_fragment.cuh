@@ -66,7 +66,7 @@ template <int columns> BNY_DEVICE void bny_fragment_raise(bny_fragment<columns> 
   }
 }
 
-/* Weights are those of values as they lie in memory. */
+/* Values without scales: weights stay as they are. */
 struct bny_no_scales {
   BNY_DEVICE float apply(const bny_no_scales &, float weight, int) { return weight; }
 };

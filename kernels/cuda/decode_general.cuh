@@ -44,7 +44,7 @@ BNY_DEVICE int32_t bny_general_position(const bny_decode_general &general, int32
   return start + (int32_t)(block * (uint32_t)general.key_stride + key - block * (uint32_t)general.key_block);
 }
 
-/* Returns the keys of a sequence in this shard. *wrong: its length is not possible, and is cut. */
+/* Returns the keys of a sequence in this shard. *wrong is set if the length is impossible; it is then cut. */
 BNY_DEVICE uint32_t bny_general_length(const bny_decode_call &call, uint32_t sequence, bool *wrong) {
   const bny_decode_general &general = call.general;
   int64_t told, most = call.keys_max;
@@ -235,7 +235,7 @@ BNY_DEVICE bny_general_row bny_general_row_of(const bny_decode_call &call, const
   return {token, item.kv_head * (uint32_t)call.group + index - token * (uint32_t)call.group};
 }
 
-/* Returns whether q has a row that is read. Rows of tokens that a mask leaves out are not. */
+/* Returns whether any row of q is read. Rows of masked tokens are not. */
 BNY_DEVICE bool bny_general_reads(const bny_decode_call &call, const bny_general_item &item, int tile_rows,
                                   uint32_t row) {
   return row < bny_decode_query_rows(item) &&
@@ -434,7 +434,7 @@ template <class Element> BNY_DEVICE void bny_general_convert(unsigned char *to, 
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* As bny_decode_tell_lost(), for lists of pages. */
+/* Does what bny_decode_tell_lost() does, for lists of pages. */
 BNY_DEVICE_COLD void bny_general_tell_lost(const bny_decode_call &call, const bny_device_group *group,
                                            uint32_t sequence, uint32_t first, uint32_t keys) {
   if (group->nranks == 0) return;

@@ -33,10 +33,10 @@ enum {
   BNY_DECODE_WHOLE = 31    /* page_shift if a sequence is one page */
 };
 
-/* The same for all calls of a shape. */
+/* How work is divided: the same for all calls of a shape. */
 typedef struct bny_decode_division {
   uint32_t teams;          /* in the grid */
-  uint32_t team_units_min; /* a smaller share is not worth its merge */
+  uint32_t team_units_min; /* the least share that is worth its merge */
   uint32_t item_cost;
   uint32_t fan_in; /* splits merged at once; more take two rounds */
 } bny_decode_division;
@@ -79,7 +79,7 @@ typedef struct bny_decode_general {
 
 /* A parameter of kernels. 16-bit elements; rows of q, k and v begin at multiples of 16 bytes. */
 typedef struct bny_decode_call {
-  int32_t batch; /* at most, if `tokens` is given */
+  int32_t batch; /* an upper bound, if `tokens` is set */
   int32_t kv_heads;
   int32_t group;                         /* query heads of a KV head */
   int32_t row_tiles;                     /* items of a group */
@@ -92,7 +92,7 @@ typedef struct bny_decode_call {
   const int32_t *page_table; /* [batch][...]: pages; NULL: sequence b is page b */
   int64_t page_table_stride; /* elements */
   int32_t page_shift;        /* a page has 1 << page_shift keys */
-  uint32_t pages;            /* an id that is not below is reported, and its keys are left out */
+  uint32_t pages;            /* an id that is not below this is reported, and its keys are left out */
   int32_t nan_is_empty;      /* a row with a NaN logit counts as empty */
   const int32_t *seq_lens;   /* [batch], device memory */
   bny_decode_division division;

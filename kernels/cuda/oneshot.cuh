@@ -57,8 +57,8 @@ struct bny_oneshot_places {
   int32_t chunk;
 };
 
-/* All ranks that want a row. Each rank begins with another destination. Where rows have one owner each, a unit's number
- * also holds that rank. */
+/* The destinations of a row. Each rank begins with another one. If rows have one owner each, a unit's number also
+ * contains that rank. */
 struct bny_oneshot_destinations {
   enum : int { RANK_SHIFT = 40 };
   bny_oneshot_places at;

@@ -141,8 +141,8 @@ typedef struct bny_unit_shape {
   int32_t token0, tokens, head0, heads; /* box of rows */
   int32_t value_dim;
   int32_t wire;          /* bny_wire, or what is moved as it is: BNY_UNIT_BYTES or BNY_UNIT_HEADS */
-  int32_t chunk_columns; /* a multiple of 8, or 32 for e4m3; the last chunk may have fewer. Bytes: of a unit,
-                          * a multiple of 4 */
+  int32_t chunk_columns; /* a multiple of 8, or 32 for e4m3; the last chunk may have fewer. Bytes: columns of a unit, a
+                          * multiple of 4 */
   int32_t chunks;        /* chunks in a row: 1, 2, 4 or 8 */
   uint32_t unit_bytes;   /* distance of units in an inbox, a multiple of 128 */
 } bny_unit_shape;
@@ -182,13 +182,13 @@ typedef struct bny_program_step {
   int64_t shift;                        /* bytes: offset added on delivery */
 } bny_program_step;
 
-/* Its steps and then its places follow it; `bytes` in all. */
+/* A program. Its steps and then its places follow it, `bytes` in all. */
 typedef struct bny_program {
   uint64_t bytes;
-  uint64_t label;       /* for the proxy, which does not launch it */
+  uint64_t label;       /* identifies the program to the proxy, which does not launch it */
   uint64_t inbox_bytes; /* size of a half, the largest need of any rank */
   uint64_t signals;     /* likewise */
-  uint64_t proxy_words; /* likewise: signals of units, and words of messages */
+  uint64_t proxy_words; /* the same for signals of units and words of messages */
   int32_t protocol;     /* bny_protocol */
   int32_t round_nodes;
   int32_t nsteps, nplaces;
@@ -211,8 +211,8 @@ typedef struct bny_device_live {
 
 /* The caller's memory. A parameter of kernels. */
 typedef struct bny_device_call {
-  banyan_partial in, out;        /* combine; out.values and out.lse are NULL where nothing is delivered. Heads: of
-                                  * which values and their strides, in bytes, alone count */
+  banyan_partial in, out;        /* combine; out.values and out.lse are NULL where nothing is delivered. Heads: only
+                                  * values and their strides, in bytes, are used */
   int32_t out_token0, out_head0; /* the first row of out */
   int32_t shares_stats;          /* the statistics of in and out overlap in memory */
   int32_t in_head0;              /* heads: the first of in */

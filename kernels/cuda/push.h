@@ -12,7 +12,7 @@
 #include "cuda/packets.h"
 #include "cuda/worker.h"
 
-/* Rows whose signals are sent together, because each release takes a trip to the peers. */
+/* The number of rows whose signals are sent together, because each release takes a trip to the peers. */
 enum { BNY_PUSH_ROWS = 16 };
 
 /* SIMPLE: rows whose units are sent and whose signals are not. Lane i has row i. */
