@@ -102,6 +102,88 @@ json 'o["proved"] and o["steps"] > 0 and len(o["holds"]) >= 4 and o["error"] is 
 run 0 --prove --ranks 4096 --levels 8 --algorithm recursive_doubling
 says 'proved'
 
+# ---- GOAL: every send has its receive, and both are those of the plans ----
+cat >"$work/goal.py" <<'PYTHON'
+import collections, re, sys
+sends, receives, rank, calculations = collections.Counter(), collections.Counter(), None, 0
+for line in open(sys.argv[1]):
+    words = re.findall(r"[a-z_]+|\d+", line)
+    if line.startswith("rank "): rank, last = int(words[1]), 0
+    elif m := re.match(r"l(\d+): (send|recv) (\d+)b (?:to|from) (\d+) tag (\d+)$", line):
+        ends = (rank, int(m[4])) if m[2] == "send" else (int(m[4]), rank)
+        (sends if m[2] == "send" else receives)[ends + (m[3], m[5])] += 1
+        assert int(m[1]) == last + 1
+        last += 1
+    elif m := re.match(r"l(\d+): calc \d+$", line): last, calculations = int(m[1]), calculations + 1
+    elif m := re.match(r"l(\d+) requires l(\d+)$", line): assert int(m[1]) == last == int(m[2]) + 1
+    else: assert re.match(r"num_ranks \d+$|}$", line), line
+assert sends == receives and set(sends.values()) == {1}, (sends - receives, receives - sends)
+print(sum(sends.values()), calculations)
+PYTHON
+goal() {
+  run 0 --goal "$@"
+  mv "$work/out" "$work/goal"
+  run 0 --prove "$@" --json
+  counted=$(python3 "$work/goal.py" "$work/goal") || complain "GOAL of $*"
+  json "o['messages'] == ${counted% *} and ${counted#* } > 0"
+}
+goal --ranks 5
+goal --ranks 16 --algorithm ring
+goal --ranks 9 --collective allgather
+goal --from "$cluster" --scatter heads
+
+# ---- simulation ----
+simulated() { # EXPRESSION ARGUMENT...: a law of the JSON of --simulate
+  local law=$1
+  shift
+  run 0 --simulate "$@" --json
+  json "$law"
+}
+if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
+  # A transfer alone has a closed form: latency and bytes over the speed of the narrowest link, whichever it is.
+  shift='--collective shift --bytes 8M'
+  near='lambda a, b: abs(a - b) <= 0.02 * b'
+  # Two GPUs of a node share a NIC of 50 GB/s, or have one each. Each rank copies 8 MiB in and out of memory beside it.
+  simulated "($near)(o['simulated_us'], 2 * 8388.608 / 50 + 3.6 + 10)" --from 'host:2 nvswitch gpu:2@sm90 nic@400g' $shift --distance 2
+  simulated "($near)(o['simulated_us'], 8388.608 / 50 + 3.6 + 10)" --from 'host:2 nvswitch gpu:2@sm90 nic:2@400g' $shift --distance 2
+  says '"nic of rank'
+  # CPU ranks have no PCIe of their own. Reading and writing 8 MiB takes 30 us a MB.
+  simulated "($near)(o['simulated_us'], 8388.608 * (1 / 12.5 + 0.06) + 2.5)" --from 'leaf host:3 package numa nic@100g' $shift
+  # Four NICs below a leaf switch with an uplink of one.
+  simulated "($near)(o['simulated_us'], 4 * 8388.608 / 50 + 4 + 10)" --from 'leaf:2@400g host:4 nvswitch gpu:1@sm90 nic:1@400g' $shift --distance 4
+  json 'o["busiest"].startswith("leaf switch of rank") and max(l["load"] for l in o["links"]) <= 1.0001'
+  # Two runs agree, and a machine with shorter latencies is no slower.
+  simulated 'o["messages"] > 0 and o["first_us"] <= o["simulated_us"] and o["ring_us"] > o["attention_us"]' --from "$cluster"
+  cp "$work/out" "$work/once"
+  run 0 --simulate --from "$cluster" --json
+  json "all(o[k] == json.load(open('$work/once'))[k] for k in ('simulated_us', 'first_us', 'ring_us', 'allreduces_us'))"
+  simulated "o['simulated_us'] <= json.load(open('$work/once'))['simulated_us']" --from "$cluster" --scale latency=0.5
+  # The ring's best case: a transfer hides behind attention, or attention behind the transfer.
+  simulated "($near)(o['ring_us'], 16 * o['attention_us'])" --from "$cluster" --keys 65536 --scale nic=1000 --scale memory=0.01
+  simulated 'o["first_us"] > 0' --from 'host:128 nvswitch gpu:8@sm90 nic:8@400g' --algorithm levels --keys 1
+  for timeline in json svg; do
+    run 0 --simulate --from "$cluster" --timeline "$work/timeline.$timeline"
+    says '^busiest of all: '
+  done
+  checks=$((checks + 1))
+  python3 - "$work" <<'PYTHON' || complain 'timelines'
+import json, sys, xml.dom.minidom
+events = json.load(open(sys.argv[1] + "/timeline.json"))
+spans = [e for e in events if e["ph"] == "X"]
+assert {e["pid"] for e in spans} == set(range(16)) and {"send", "compute", "wait"} == {e["cat"] for e in spans}
+xml.dom.minidom.parse(sys.argv[1] + "/timeline.svg")
+PYTHON
+  run 0 --regret --from "$cluster" --json
+  json 'o["regret"] >= 0 and sum(m["chosen"] for m in o["methods"]) == 1 and min(m["simulated_us"] for m in o["methods"] if m["simulated_us"]) * (1 + o["regret"]) <= 1.0001 * [m for m in o["methods"] if m["chosen"]][0]["simulated_us"]'
+  run 2 --simulate --ranks 4 --scale wheels=2
+  run 2 --simulate --ranks 4 --timeline "$work/none/such"
+else
+  run 1 --simulate --ranks 2
+  says 'apt-get install libsimgrid' err
+fi
+run 2 --ranks 4 --timeline x
+run 2 --from "$cluster" --cores 2
+
 # ---- what is refused, and how ----
 run 1 --prove --ranks 16384 --algorithm oneshot
 says 'more than --memory 8 GiB' err

@@ -72,7 +72,7 @@ libbanyan_tools_la_LIBADD = libbanyan_options.la $(tools_libs)
 
 # Under mpirun the tools load this. They do not link MPI themselves.
 if MPI_MODULE
-pkglib_LTLIBRARIES = banyan-mpi-tools.la
+pkglib_LTLIBRARIES += banyan-mpi-tools.la
 endif
 banyan_mpi_tools_la_SOURCES = %D%/mpi_module.c
 banyan_mpi_tools_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)

@@ -27,12 +27,12 @@ static bool ranks_by_cpu(plan_ranks *ranks, tool_error *error) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   int cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
-  return plan_ranks_plain(cpus > 2 ? cpus : 2, NULL, ranks, error);
+  return plan_ranks_plain(cpus > 2 ? cpus : 2, 0, NULL, ranks, error);
 }
 
 static bool ranks_of(const info_request *request, plan_ranks *ranks, tool_error *error) {
   if (request->ranks > 0)
-    return tool_error_usage(error, plan_ranks_plain(request->ranks, request->levels, ranks, error));
+    return tool_error_usage(error, plan_ranks_plain(request->ranks, 0, request->levels, ranks, error));
   if (!plan_ranks_machine(ranks, error)) return false;
   if (ranks->nranks > 1) return true;
   plan_ranks_release(ranks);

@@ -31,8 +31,8 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
   if (places == NULL) return tool_error_set(error, "%.200s: out of memory", title);
   bny_place_of_all(topo, derived, &prices, places);
   banyan_status status = bny_place_levels(places, made.nranks, NULL, &made.notes, &made.levels);
-  free(places);
-  if (status != BANYAN_OK) return tool_error_banyan(error, status, title);
+  made.places = places;
+  if (status != BANYAN_OK) return free(places), tool_error_banyan(error, status, title);
   *ranks = made;
   return true;
 }
@@ -63,11 +63,12 @@ bool plan_ranks_machine(plan_ranks *ranks, tool_error *error) {
   return ok;
 }
 
-bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool_error *error) {
+bool plan_ranks_plain(int32_t nranks, int32_t cores, const char *sizes, plan_ranks *ranks, tool_error *error) {
   plan_ranks made = {.nranks = nranks};
   bny_prices prices;
   if (!prices_of(sizes == NULL, &prices, error)) return false;
-  bny_link_cost link = bny_price_cost(&prices, BNY_LINK_MEMORY, 1);
+  bny_link_cost link =
+      bny_price_cost(&prices, BNY_LINK_MEMORY, cores > 0 && cores < nranks ? (double)nranks / cores : 1);
   bny_level_facts all = {.name = "host", .link = link};
   banyan_status status = sizes == NULL ? bny_levels_make(nranks, NULL, 0, &all, NULL, &made.levels)
                                        : bny_levels_parse(nranks, sizes, &link, &made.levels);
@@ -80,7 +81,9 @@ bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool
 
 void plan_ranks_release(plan_ranks *ranks) {
   bny_levels_free(ranks->levels);
+  free(ranks->places);
   ranks->levels = NULL;
+  ranks->places = NULL;
 }
 
 const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {

@@ -18,15 +18,17 @@ typedef struct plan_ranks {
   int32_t nranks;
   bny_levels *levels;
   bny_place_notes notes; /* none without a topology */
+  bny_place *places;     /* by rank; NULL without a topology */
 } plan_ranks;
 
 /* Ranks come from a topology, from a file or description, from this machine, or from numbers alone. `here`: the
- * topology is this machine's, and BANYAN_COSTS holds. `sizes` is a text for bny_levels_parse(), or NULL. */
+ * topology is this machine's, and BANYAN_COSTS holds. `sizes` is a text for bny_levels_parse(), or NULL. Ranks take
+ * turns on `cores`; 0: one for each. */
 bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, bool here,
                    plan_ranks *ranks, tool_error *error);
 bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error);
 bool plan_ranks_machine(plan_ranks *ranks, tool_error *error);
-bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool_error *error);
+bool plan_ranks_plain(int32_t nranks, int32_t cores, const char *sizes, plan_ranks *ranks, tool_error *error);
 void plan_ranks_release(plan_ranks *ranks);
 
 /* "nvlink", "network"; of numbers alone "memory" at level 0 and "-" above. */

@@ -5,9 +5,10 @@ banyan_plan_SOURCES = \
   %D%/main.c \
   %D%/print.c \
   %D%/prove.c \
+  %D%/simulate.c \
   %D%/view.h
 banyan_plan_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-banyan_plan_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_prove.la libbanyan_core.la $(JANSSON_LIBS)
+banyan_plan_LDADD = libbanyan_simulate.la libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_prove.la libbanyan_core.la $(JANSSON_LIBS)
 
 # banyan-plan, banyan-info and banyan-topo --explain share these.
 if JANSSON

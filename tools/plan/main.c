@@ -12,13 +12,23 @@
 
 enum { DEFAULT_HEADS = 32, DEFAULT_BYTES = 65536, COLUMNS_DEFAULT = 100 };
 
-typedef enum action { ACTION_NONE, ACTION_COST, ACTION_COMPARE, ACTION_PRINT, ACTION_PROVE } action;
+typedef enum action {
+  ACTION_NONE,
+  ACTION_COST,
+  ACTION_COMPARE,
+  ACTION_PRINT,
+  ACTION_PROVE,
+  ACTION_SIMULATE,
+  ACTION_REGRET,
+  ACTION_GOAL
+} action;
 
 typedef struct arguments {
   action action;
   const char *from;
   const char *sizes; /* argument of --levels */
   int32_t ranks;     /* 0: not given */
+  int32_t cores;     /* 0: one for each rank */
   int32_t tokens, heads;
   size_t bytes;                                      /* 0: not given */
   const char *rows_only, *combine_only, *keys_given; /* the first option of these groups that is given; NULL: none */
@@ -28,7 +38,7 @@ typedef struct arguments {
 } arguments;
 
 static const tool_option options[] = {
-    {.help = "What is shown"},
+    {.help = "What is shown: the VIEW"},
     {"cost", NULL,
      "The default. The levels of links and what they cost; all algorithms, with the one that is chosen and why "
      "the others are not; rounds, messages, bytes and time by level, as counted in the plans of up to 64 ranks; and "
@@ -43,6 +53,14 @@ static const tool_option options[] = {
      TOOL_VALUE_AT(action, ACTION_PRINT)},
     {"prove", NULL, "Make the plans of all ranks and prove them together: see PROOFS in the man page.",
      TOOL_VALUE_AT(action, ACTION_PROVE)},
+    {"simulate", NULL,
+     "Run the plans of all ranks in SimGrid, where messages share the links of the topology. For a combine also Ring "
+     "Attention and three allreduces, with the attention to --keys keys.",
+     TOOL_VALUE_AT(action, ACTION_SIMULATE)},
+    {"regret", NULL, "Simulate every algorithm: how much slower is the one that is chosen than the fastest?",
+     TOOL_VALUE_AT(action, ACTION_REGRET)},
+    {"goal", NULL, "The plans of all ranks as GOAL, which LogGOPSim and ATLAHS read.",
+     TOOL_VALUE_AT(action, ACTION_GOAL)},
     {.help = "Where"},
     {"from", "FILE|DESCRIPTION", "A topology as banyan-topo takes it. The default is this machine.",
      TOOL_TEXT_AT(from)},
@@ -52,6 +70,7 @@ static const tool_option options[] = {
      "With --ranks: groups of so many ranks, in groups of so many of these, such as 4,8. Each further "
      "level takes 8 times the latency and 4 times the time of a byte.",
      TOOL_TEXT_AT(sizes)},
+    {"cores", "N", "With --ranks: the ranks take turns on so many cores.", TOOL_INT_AT(cores, 1, PLAN_RANKS_MAX)},
     {.help = "What is planned"},
     {"collective", NULL, "Default combine.", TOOL_NAME_AT(shape.collective, bny_collective_names)},
     {"bytes", "BYTES",
@@ -80,9 +99,15 @@ static const tool_option options[] = {
      TOOL_GROUP(combine_only)},
     {.help = "For one view, and for all"},
     {"rank", "R", "With --print: of this rank alone.", TOOL_INT_AT(view.rank, 0, PLAN_RANKS_MAX - 1)},
-    {"keys", "N", "With --compare: keys that each rank holds; default 4096.",
+    {"timeline", "FILE", "With --simulate: write what each rank does when, for Perfetto, or as a picture (.svg).",
+     TOOL_TEXT_AT(view.timeline)},
+    {"scale", "WHAT=FACTOR",
+     "With --simulate: a machine whose links of one kind (nvlink, xgmi, pcie, packages, nic, leaf, spine) or memory is "
+     "so many times as fast, or whose latency is so many times as long.",
+     TOOL_TEXT_AT(view.scale)},
+    {"keys", "N", "With --compare and --simulate: keys that each rank holds; default 4096.",
      TOOL_INT_AT(keys.per_rank, 1, (int64_t)1 << 40), TOOL_GROUP(keys_given)},
-    {"kv-heads", "H", "With --compare: heads of keys; default 8, or --heads if that is less.",
+    {"kv-heads", "H", "With --compare and --simulate: heads of keys; default 8, or --heads if that is less.",
      TOOL_INT_AT(keys.kv_heads, 1, 1 << 20), TOOL_GROUP(keys_given)},
     {"memory", "BYTES", "With --prove: refuse plans that would take more; default 8G.",
      TOOL_BYTES_AT(view.memory_most, (int64_t)1 << 44)},
@@ -95,7 +120,8 @@ static bool check_options(const arguments *a, tool_error *error) {
   bool combine = a->shape.collective == BNY_COMBINE;
   if (a->from != NULL && a->ranks > 0)
     return tool_error_set(error, "--from and --ranks both say which ranks there are");
-  if (a->sizes != NULL && a->ranks == 0) return tool_error_set(error, "--levels goes with --ranks");
+  if ((a->sizes != NULL || a->cores > 0) && a->ranks == 0)
+    return tool_error_set(error, "--%s goes with --ranks", a->sizes != NULL ? "levels" : "cores");
   bool rows = bny_collective_has_rows(a->shape.collective);
   if (!combine && a->combine_only != NULL) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->shape.collective),
@@ -107,8 +133,10 @@ static bool check_options(const arguments *a, tool_error *error) {
   }
   if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER))
     return tool_error_set(error, rows ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
-  if (a->keys_given != NULL && a->action != ACTION_COMPARE)
-    return tool_error_set(error, "--%s belongs to --compare", a->keys_given);
+  if (a->keys_given != NULL && a->action != ACTION_COMPARE && a->action != ACTION_SIMULATE)
+    return tool_error_set(error, "--%s belongs to --compare and --simulate", a->keys_given);
+  if ((a->view.timeline != NULL || a->view.scale != NULL) && a->action != ACTION_SIMULATE)
+    return tool_error_set(error, "--%s belongs to --simulate", a->view.scale != NULL ? "scale" : "timeline");
   if (a->view.rank >= 0 && a->action != ACTION_PRINT) return tool_error_set(error, "--rank belongs to --print");
   return true;
 }
@@ -143,8 +171,8 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "plans, proofs and costs of collectives on any machine or cluster, without being there",
-    .usage = "[--cost|--compare|--print|--prove] [--from FILE|DESCRIPTION] [OPTION]...\n"
-             "[--cost|--compare|--print|--prove] --ranks N [--levels LIST] [OPTION]...",
+    .usage = "[VIEW] [--from FILE|DESCRIPTION] [OPTION]...\n"
+             "[VIEW] --ranks N [--levels LIST] [OPTION]...",
     .about =
         "Makes the plans that banyan would make on up to 16,384 ranks, and runs none of them. Ranks are the GPUs of "
         "the "
@@ -157,7 +185,7 @@ static const tool_program program = {
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
 static bool load(const arguments *a, plan_ranks *ranks, tool_error *error) {
-  if (a->ranks > 0) return plan_ranks_plain(a->ranks, a->sizes, ranks, error);
+  if (a->ranks > 0) return plan_ranks_plain(a->ranks, a->cores, a->sizes, ranks, error);
   return a->from != NULL ? plan_ranks_load(a->from, ranks, error) : plan_ranks_machine(ranks, error);
 }
 
@@ -178,6 +206,9 @@ static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
   switch (a->action) {
   case ACTION_COMPARE: ok = plan_view_compare(&a->view, error); break;
   case ACTION_PRINT: ok = plan_view_print(&a->view, error); break;
+  case ACTION_SIMULATE: ok = plan_view_simulate(&a->view, error); break;
+  case ACTION_REGRET: ok = plan_view_regret(&a->view, error); break;
+  case ACTION_GOAL: ok = plan_view_goal(&a->view, error); break;
   case ACTION_PROVE: ok = plan_view_prove(&a->view, error); break;
   default: ok = plan_view_cost(&a->view, error); break;
   }

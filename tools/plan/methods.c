@@ -71,8 +71,8 @@ static void ring_attention(const plan_ranks *ranks, const plan_shape *shape, con
 
 /* The fastest of algorithms not composed over levels for an allreduce of so many bytes: rows without values are 8 bytes
  * each. */
-static bool best_flat(const plan_ranks *ranks, const plan_shape *shape, double bytes, bny_candidate *best,
-                      tool_error *error) {
+bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double bytes, plan_shape *made,
+                    bny_candidate *best, tool_error *error) {
   plan_shape reduction = *shape;
   bny_request request;
   bny_candidate candidates[BNY_CANDIDATES_MAX];
@@ -83,6 +83,7 @@ static bool best_flat(const plan_ranks *ranks, const plan_shape *shape, double b
   reduction.order = BANYAN_ORDER_PLAN;
   reduction.algorithm = NULL;
   reduction.outbox_bytes = 0;
+  *made = reduction;
   if (!plan_request_make(ranks, &reduction, &request, error)) return false;
   int32_t count = bny_algorithm_candidates(&request, candidates);
   best->algorithm = NULL;
@@ -100,8 +101,9 @@ static bool three_allreduces(const plan_ranks *ranks, const plan_shape *shape, p
   double sizes[3] = {rows * 4, rows * 4, rows * shape->value_dim * (double)tool_dtype_bytes(shape->wire)};
   *method = (plan_method){.name = "three allreduces", .serves = true, .outside = true};
   for (int i = 0; i < 3; i++) {
+    plan_shape reduction;
     bny_candidate best;
-    if (!best_flat(ranks, shape, sizes[i], &best, error)) return false;
+    if (!plan_flat_best(ranks, shape, sizes[i], &reduction, &best, error)) return false;
     method->ns += best.ns;
     method->rounds += best.estimate.rounds;
     method->messages += best.estimate.messages;

@@ -48,6 +48,10 @@ bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_m
 bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
                           plan_methods *methods, tool_error *error);
 
+/* One of the three allreduces: its shape, and the algorithm that is predicted to be fastest for it. */
+bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double bytes, plan_shape *made,
+                    bny_candidate *best, tool_error *error);
+
 /* NULL if none can. */
 const plan_method *plan_methods_chosen(const plan_methods *methods);
 

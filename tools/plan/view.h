@@ -12,8 +12,10 @@ typedef struct plan_view {
   const plan_ranks *ranks;
   const plan_shape *shape;
   const plan_keys *keys;
-  int32_t rank;       /* --rank; -1: not given */
-  size_t memory_most; /* limit for --prove, which refuses to take more */
+  int32_t rank;         /* --rank; -1: not given */
+  size_t memory_most;   /* limit for --prove, which refuses to take more */
+  const char *scale;    /* "nic=0.5" for --simulate; NULL: none */
+  const char *timeline; /* a file that --simulate writes it to; NULL: none */
   bool json;
   int32_t columns; /* width of the terminal, or 100 */
   FILE *stream;
@@ -25,6 +27,9 @@ enum { PLAN_PRINT_RANKS = 16 }; /* so many plans are printed without --rank */
 bool plan_view_print(const plan_view *view, tool_error *error);
 bool plan_view_prove(const plan_view *view, tool_error *error); /* false also where the proof fails */
 bool plan_view_cost(const plan_view *view, tool_error *error);
+bool plan_view_simulate(const plan_view *view, tool_error *error);
+bool plan_view_regret(const plan_view *view, tool_error *error);
+bool plan_view_goal(const plan_view *view, tool_error *error);
 bool plan_view_compare(const plan_view *view, tool_error *error);
 
 #endif

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The links of a machine or cluster as the simulator takes them, from the places of ranks and their levels. A rank has
+ * links of its own to the NVLink switch and to its PCIe switch. Ranks share their package's link to others, their NIC,
+ * and what leads from their leaf switch to spines and from there to the core. A speed that no source knows is that of
+ * the class; between switches it is then as wide as the NICs below. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "tools/plan/case.h"
+#include "tools/simulate/simulate.h"
+
+const char *const sim_kind_names[SIM_KINDS] = {"nvlink", "xgmi", "pcie", "packages", "nic", "leaf", "spine"};
+
+const char *sim_link_name(const sim_link *link, char text[SIM_NAME_BYTES]) {
+  static const char *const things[SIM_KINDS] = {"nvlink of rank",      "xgmi of rank", "pcie of rank",
+                                                "package of rank",     "nic of rank",  "leaf switch of rank",
+                                                "spine switch of rank"};
+  snprintf(text, SIM_NAME_BYTES, "%s %d, %s", things[link->kind], link->owner, link->out ? "out" : "in");
+  return text;
+}
+
+/* ---- links ------------------------------------------------------------------------------------------------------- */
+
+/* Adds both directions of a link and returns the outgoing one; -1 without memory. */
+static int32_t link_add(sim_platform *p, sim_kind kind, int32_t owner, double bytes_per_ns) {
+  if (p->nlinks + 2 > p->links_capacity) {
+    int32_t capacity = 2 * p->links_capacity + 64;
+    sim_link *links = realloc(p->links, (size_t)capacity * sizeof *links);
+    if (links == NULL) return -1;
+    p->links = links;
+    p->links_capacity = capacity;
+  }
+  p->links[p->nlinks++] = (sim_link){kind, owner, true, bytes_per_ns, 0};
+  p->links[p->nlinks++] = (sim_link){kind, owner, false, bytes_per_ns, 0};
+  return p->nlinks - 2;
+}
+
+typedef struct keyed {
+  uint64_t key;
+  int32_t rank;
+} keyed;
+
+static int by_key(const void *a_void, const void *b_void) {
+  const keyed *a = a_void, *b = b_void;
+  if (a->key != b->key) return a->key < b->key ? -1 : 1;
+  return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* The rank of the same node whose NIC a rank uses that has none of its own: the next one. Ranks of a node adjoin. */
+static const bny_place *carrier_of(const bny_place *places, int32_t nranks, int32_t rank) {
+  uint64_t node = places[rank].node;
+  for (int32_t r = rank; r < nranks && places[r].node == node; r++)
+    if (places[r].nic) return &places[r];
+  for (int32_t r = rank; r >= 0 && places[r].node == node; r--)
+    if (places[r].nic) return &places[r];
+  return &places[rank];
+}
+
+/* The keys of a kind's links by rank; 0: the rank has none. A node without a known NIC has one. */
+static void keys_fill(const bny_place *places, int32_t nranks, sim_kind kind, keyed *keys) {
+  for (int32_t r = 0; r < nranks; r++) {
+    const bny_place *place = kind >= SIM_NIC ? carrier_of(places, nranks, r) : &places[r];
+    uint64_t key = 0, within = 0;
+    switch (kind) {
+    case SIM_PACKAGES: within = place->levels[BNY_PLACE_PACKAGE].key; break;
+    case SIM_NIC: within = place->nic ? place->nic : 1; break;
+    case SIM_LEAF: key = place->levels[BNY_PLACE_LEAF].key; break;
+    case SIM_SPINE: key = place->levels[BNY_PLACE_SPINE].key; break;
+    default: key = bny_hash_of((uint64_t)r + 1); break;
+    }
+    keys[r] = (keyed){within ? bny_hash_add(bny_hash_of(within), place->node) | 1 : key, r};
+  }
+}
+
+static double nic_speed(const bny_place *place, bny_link_class class) {
+  return place->nic_gbytes_per_s > 0 ? place->nic_gbytes_per_s : bny_prices_default.rows[class].gbytes_per_s;
+}
+
+/* The speed of the link that `count` ranks share, of which `place` is the first. `nics`: the sum of their NICs. */
+static double speed_of(const sim_platform *p, const bny_place *place, sim_kind kind, int32_t count, double nics) {
+  const bny_prices *prices = &bny_prices_default;
+  double known = 0;
+  switch (kind) {
+  case SIM_NVLINK:
+    for (int32_t k = 0; k < p->levels->nlevels; k++)
+      if (p->classes[k] == BNY_LINK_NVLINK || p->classes[k] == BNY_LINK_C2C)
+        known = 1 / p->levels->levels[k].link.beta_ns_per_byte;
+    return known;
+  case SIM_PCIE:
+    known = place->levels[BNY_PLACE_SWITCH].link.gbytes_per_s; /* unknown: no narrower than the NIC */
+    if (known <= 0) known = prices->rows[BNY_LINK_PCIE].gbytes_per_s;
+    return known > place->nic_gbytes_per_s ? known : place->nic_gbytes_per_s;
+  case SIM_PACKAGES:
+    known = place->levels[BNY_PLACE_HOST].link.gbytes_per_s;
+    return known > 0 ? known : prices->rows[BNY_LINK_PCIE_SYS].gbytes_per_s;
+  case SIM_NIC: return nics;
+  case SIM_LEAF: known = place->levels[BNY_PLACE_SPINE].link.gbytes_per_s; break;
+  case SIM_SPINE: known = place->levels[BNY_PLACE_CORE].link.gbytes_per_s; break;
+  case SIM_XGMI:
+  case SIM_KINDS: break;
+  }
+  return known > 0 ? known * count : nics;
+}
+
+static bool class_is_used(const sim_platform *p, sim_kind kind) {
+  for (int32_t k = 0; k < p->levels->nlevels; k++) {
+    bny_link_class class = (bny_link_class)p->classes[k];
+    bool network = class == BNY_LINK_NETWORK || class == BNY_LINK_NETWORK_CPU || class == BNY_LINK_TCP;
+    bool pcie = class == BNY_LINK_PCIE || class == BNY_LINK_PCIE_SYS;
+    if (kind == SIM_NVLINK     ? class == BNY_LINK_NVLINK || class == BNY_LINK_C2C
+        : kind == SIM_XGMI     ? class == BNY_LINK_XGMI
+        : kind == SIM_PCIE     ? pcie || class == BNY_LINK_NETWORK
+        : kind == SIM_PACKAGES ? class == BNY_LINK_PCIE_SYS
+                               : network)
+      return true;
+  }
+  return false;
+}
+
+/* Links of xGMI join each two ranks of an island. A rank's are its group's, one for each member. */
+static bool xgmi_make(sim_platform *p, int32_t *group) {
+  const bny_level *level = &p->levels->levels[0];
+  for (int32_t r = 0; r < p->levels->nranks; r++) {
+    int32_t island = level->group_of[r], members = level->first[island + 1] - level->first[island];
+    for (int32_t i = 0; i < members && members > 1; i++) {
+      int32_t link = link_add(p, SIM_XGMI, r, 1 / level->link.beta_ns_per_byte / (members - 1));
+      if (link < 0) return false;
+      if (i == 0) group[r] = link;
+    }
+  }
+  return true;
+}
+
+/* One link for each distinct key. Ranks of numbers alone have a NIC each. */
+static bool kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, keyed *keys) {
+  const bny_place *places = ranks->places;
+  int32_t nranks = ranks->nranks;
+  bny_link_class network = BNY_LINK_NETWORK_CPU;
+  p->group[kind] = malloc((size_t)nranks * sizeof *p->group[kind]);
+  if (p->group[kind] == NULL) return false;
+  for (int32_t r = 0; r < nranks; r++) p->group[kind][r] = -1;
+  for (int32_t k = 0; k < p->levels->nlevels; k++)
+    if (p->classes[k] > BNY_LINK_PCIE_SYS) network = (bny_link_class)p->classes[k];
+  if (!class_is_used(p, kind) || (places == NULL && kind != SIM_NIC)) return true;
+  if (kind == SIM_XGMI) return p->classes[0] != BNY_LINK_XGMI || xgmi_make(p, p->group[kind]);
+  if (places != NULL) keys_fill(places, nranks, kind, keys);
+  for (int32_t r = 0; r < nranks && places == NULL; r++) keys[r] = (keyed){(uint64_t)r + 1, r};
+  qsort(keys, (size_t)nranks, sizeof *keys, by_key);
+  for (int32_t i = 0, next; i < nranks; i = next) {
+    double nics = 0;
+    for (next = i; next < nranks && keys[next].key == keys[i].key; next++) {
+      /* A NIC that several ranks share counts once: each brings its part. */
+      double one = places != NULL ? nic_speed(&places[keys[next].rank], network)
+                                  : 1 / p->levels->levels[p->levels->nlevels - 1].link.beta_ns_per_byte;
+      nics = kind == SIM_NIC ? one : nics + one;
+    }
+    if (keys[i].key == 0) continue;
+    const bny_place *place = places != NULL ? &places[keys[i].rank] : NULL;
+    int32_t link = link_add(p, kind, keys[i].rank, speed_of(p, place, kind, next - i, nics));
+    if (link < 0) return false;
+    for (int32_t k = i; k < next; k++) p->group[kind][keys[k].rank] = link;
+  }
+  return true;
+}
+
+/* ---- ways -------------------------------------------------------------------------------------------------------- */
+
+static void hop(const sim_platform *p, sim_kind kind, int32_t rank, bool out, sim_route *way) {
+  int32_t link = p->group[kind][rank];
+  if (link >= 0) way->links[way->nlinks++] = link + !out;
+}
+
+/* Both ends of a kind of link, unless they are one. `inner` ones lie between. */
+static void hops(const sim_platform *p, const sim_kind *kinds, int32_t from, int32_t to, sim_route *way) {
+  if (*kinds == SIM_KINDS) return;
+  if (p->group[*kinds][from] >= 0 && p->group[*kinds][from] == p->group[*kinds][to]) return;
+  hop(p, *kinds, from, true, way);
+  hops(p, kinds + 1, from, to, way);
+  hop(p, *kinds, to, false, way);
+}
+
+static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *way) {
+  static const sim_kind nvlink[] = {SIM_NVLINK, SIM_KINDS}, pcie[] = {SIM_PCIE, SIM_PACKAGES, SIM_KINDS},
+                        network[] = {SIM_PCIE, SIM_NIC, SIM_LEAF, SIM_SPINE, SIM_KINDS};
+  int32_t level = bny_levels_between(p->levels, from, to);
+  const bny_link_cost *cost = &p->levels->levels[level].link;
+  double message_ns = bny_link_message_ns(cost);
+  *way = (sim_route){.latency_ns = cost->alpha_ns * p->latency_scale, .seen_ns = message_ns};
+  switch ((bny_link_class)p->classes[level]) {
+  case BNY_LINK_NVLINK:
+  case BNY_LINK_C2C: hops(p, nvlink, from, to, way); break;
+  case BNY_LINK_XGMI:
+    if (p->group[SIM_XGMI][from] >= 0)
+      way->links[way->nlinks++] = p->group[SIM_XGMI][from] + 2 * p->levels->levels[0].place[to];
+    break;
+  case BNY_LINK_PCIE:
+  case BNY_LINK_PCIE_SYS: hops(p, pcie, from, to, way); break;
+  case BNY_LINK_NETWORK:
+  case BNY_LINK_NETWORK_CPU:
+  case BNY_LINK_TCP: /* the NIC posts; its messages are seen in memory that was polled already */
+    hops(p, network, from, to, way);
+    way->post_ns = message_ns;
+    way->seen_ns = 0;
+    break;
+  default: way->read_ns_per_byte = cost->beta_ns_per_byte; break;
+  }
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+bool sim_platform_make(const plan_ranks *ranks, sim_platform *platform) {
+  sim_platform p = {.levels = ranks->levels, .latency_scale = 1, .memory_scale = 1, .route = route};
+  keyed *keys = malloc((size_t)ranks->nranks * sizeof *keys);
+  for (int32_t k = 0; k < p.levels->nlevels; k++) {
+    const bny_place_note *note = bny_place_note_of(&ranks->notes, p.levels->levels[k].name);
+    p.classes[k] = (int32_t)(note != NULL ? note->link : k == 0 ? BNY_LINK_MEMORY : BNY_LINK_NETWORK_CPU);
+  }
+  bool ok = keys != NULL;
+  for (int kind = 0; kind < SIM_KINDS && ok; kind++) ok = kind_make(&p, ranks, (sim_kind)kind, keys);
+  free(keys);
+  *platform = p;
+  if (!ok) sim_platform_release(platform);
+  return ok;
+}
+
+void sim_platform_release(sim_platform *platform) {
+  free(platform->links);
+  for (int kind = 0; kind < SIM_KINDS; kind++) free(platform->group[kind]);
+  memset(platform, 0, sizeof *platform);
+}

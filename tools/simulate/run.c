@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Loading the simulator, and running it in a child process. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "plan/slice.h"
+#include "tools/simulate/simulate.h"
+
+#define MODULE "banyan-simulate.so"
+
+const sim_engine *sim_engine_load(char *error, size_t bytes) {
+#ifdef BNY_SIMULATE_MODULE_FOLDER
+  /* A program that was not installed is in the build folder. */
+  char program[4096] = "";
+  ssize_t length = readlink("/proc/self/exe", program, sizeof program - sizeof "/.libs/" MODULE);
+  while (length > 0 && program[length - 1] != '/') length--;
+  snprintf(program + (length > 0 ? length : 0), sizeof "/.libs/" MODULE, ".libs/" MODULE);
+  void *module =
+      access(program, R_OK) == 0 ? dlopen(program, RTLD_NOW) : dlopen(BNY_SIMULATE_MODULE_FOLDER "/" MODULE, RTLD_NOW);
+  const sim_engine *engine = module != NULL ? dlsym(module, "banyan_sim_engine") : NULL;
+  if (engine == NULL)
+    snprintf(error, bytes, "cannot load the simulator: %.200s; apt-get install libsimgrid3.32", dlerror());
+  return engine;
+#else
+  snprintf(error, bytes,
+           "built without SimGrid, which simulates: apt-get install libsimgrid-dev, then configure and build again");
+  return NULL;
+#endif
+}
+
+double sim_work_ns(const sim_job *job, const sim_stage *stage, const bny_plan *plan, const bny_step *step) {
+  double bytes = (double)bny_slice_wire_bytes(stage->request, &step->slice), ns = 0;
+  if (job->attention_bytes_per_ns > 0)
+    return step->kind == BNY_STEP_DELIVER ? (double)step->slice.bytes / job->attention_bytes_per_ns : 0;
+  double gamma = job->platform->levels->levels[0].link.gamma_ns_per_byte / job->platform->memory_scale;
+  if (step->kind == BNY_STEP_COPY) return bytes * gamma * job->turns;
+  for (int32_t i = 0; i < step->count; i++) {
+    sim_route way = {.read_ns_per_byte = 0};
+    int32_t message = plan->sources[step->first + i].message;
+    if (message >= 0) job->platform->route(job->platform, plan->messages[message].peer, plan->rank, &way);
+    ns += bytes * (gamma + way.read_ns_per_byte) * job->turns;
+  }
+  return ns;
+}
+
+/* ---- in a child -------------------------------------------------------------------------------------------------- */
+
+static bool write_all(int fd, const void *from, size_t bytes) {
+  const char *next = from;
+  while (bytes > 0) {
+    ssize_t done = write(fd, next, bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    next += done;
+    bytes -= (size_t)done;
+  }
+  return true;
+}
+
+static bool read_all(int fd, void *to, size_t bytes) {
+  char *next = to;
+  while (bytes > 0) {
+    ssize_t done = read(fd, next, bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    next += done;
+    bytes -= (size_t)done;
+  }
+  return true;
+}
+
+typedef struct answer {
+  bool ok;
+  char error[256];
+  double total_ns;
+  int64_t messages;
+} answer;
+
+static _Noreturn void child(const sim_engine *engine, sim_job *job, int fd) {
+  answer result = {.ok = false};
+  job->events_wanted = false;
+  result.ok = engine->run(job, result.error, sizeof result.error);
+  result.total_ns = job->total_ns;
+  result.messages = job->messages;
+  size_t nranks = (size_t)job->stages[0].request->nranks;
+  bool sent = write_all(fd, &result, sizeof result) && write_all(fd, job->finish_ns, nranks * sizeof *job->finish_ns) &&
+              write_all(fd, job->platform->links, (size_t)job->platform->nlinks * sizeof *job->platform->links);
+  _exit(sent ? 0 : 1); /* the parent's buffers and handlers are not the child's */
+}
+
+bool sim_run_apart(const sim_engine *engine, sim_job *job, char *error, size_t bytes) {
+  int fds[2];
+  if (pipe(fds) != 0) return snprintf(error, bytes, "pipe: %s", strerror(errno)), false;
+  fflush(NULL); /* or the child might write it again */
+  pid_t pid = fork();
+  if (pid == 0) {
+    close(fds[0]);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* an endless simulation would outlive its caller */
+    child(engine, job, fds[1]);
+  }
+  close(fds[1]);
+  answer result = {.error = "the simulation died; it may have run out of memory"};
+  bool read = pid > 0 && read_all(fds[0], &result, sizeof result) &&
+              read_all(fds[0], job->finish_ns, (size_t)job->stages[0].request->nranks * sizeof *job->finish_ns) &&
+              read_all(fds[0], job->platform->links, (size_t)job->platform->nlinks * sizeof *job->platform->links);
+  close(fds[0]);
+  if (pid < 0) snprintf(result.error, sizeof result.error, "fork: %s", strerror(errno));
+  while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) continue;
+  job->total_ns = result.total_ns;
+  job->messages = result.messages;
+  if (!read || !result.ok) snprintf(error, bytes, "%s", result.error);
+  return read && result.ok;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plans of all ranks through a simulator of networks. This header is all that the tools and the simulator share, as
+ * plain data. SimGrid is behind it, in a module of its own (engine.cc), which is loaded when a simulation is wanted. */
+#ifndef BNY_TOOLS_SIMULATE_SIMULATE_H
+#define BNY_TOOLS_SIMULATE_SIMULATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "plan/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the platform ------------------------------------------------------------------------------------------------ */
+
+typedef enum sim_kind { /* kinds of links */
+                        SIM_NVLINK,
+                        SIM_XGMI,
+                        SIM_PCIE,
+                        SIM_PACKAGES, /* between CPU packages */
+                        SIM_NIC,
+                        SIM_LEAF, /* from leaf switches to spines */
+                        SIM_SPINE,
+                        SIM_KINDS
+} sim_kind;
+
+/* One direction of a link. All messages that cross it at a time share its speed. */
+typedef struct sim_link {
+  sim_kind kind;
+  int32_t owner; /* the first rank that uses it */
+  bool out;      /* away from the owner */
+  double bytes_per_ns;
+  double bytes; /* carried: set by the run */
+} sim_link;
+
+enum { SIM_HOPS_MAX = 10, SIM_NAME_BYTES = 64 };
+
+/* The way of a message. Ranks that share memory have no links: the reader reads the sender's memory. */
+typedef struct sim_route {
+  int32_t nlinks, links[SIM_HOPS_MAX];
+  double latency_ns;
+  double post_ns;          /* the sender's time for each message after its first in a row */
+  double seen_ns;          /* the receiver's time for a message that arrived before it looked */
+  double read_ns_per_byte; /* the receiver's, where there are no links */
+} sim_route;
+
+typedef struct sim_platform {
+  const bny_levels *levels;
+  int32_t classes[BNY_LEVELS_MAX]; /* by level: the bny_link_class of its links */
+  int32_t nlinks, links_capacity;
+  sim_link *links;
+  int32_t *group[SIM_KINDS]; /* by rank: its outgoing link of each kind, -1 none; the incoming one is the next */
+  double latency_scale, memory_scale; /* a machine with other figures: see --scale */
+  void (*route)(const struct sim_platform *platform, int32_t from, int32_t to, sim_route *route);
+} sim_platform;
+
+struct plan_ranks;
+bool sim_platform_make(const struct plan_ranks *ranks, sim_platform *platform); /* false: no memory */
+void sim_platform_release(sim_platform *platform);
+
+extern const char *const sim_kind_names[SIM_KINDS];
+const char *sim_link_name(const sim_link *link, char text[SIM_NAME_BYTES]); /* "nic of rank 8, out" */
+
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
+
+/* A span of a rank's time: a step that computed, or a wait. Sends are points. */
+typedef struct sim_event {
+  int32_t rank, peer; /* peer: the other rank in WAIT and SEND, else -1 */
+  bny_step_kind kind;
+  double begin_ns, end_ns;
+  int64_t bytes;
+} sim_event;
+
+/* Plans that all ranks run one after another. */
+typedef struct sim_stage {
+  const bny_request *request;
+  bny_plan **plans;
+} sim_stage;
+
+typedef struct sim_job {
+  sim_platform *platform;
+  const sim_stage *stages;
+  int32_t nstages;
+  /* The time that a step which is neither SEND nor WAIT takes of its rank. */
+  double (*work_ns)(const struct sim_job *job, const sim_stage *stage, const bny_plan *plan, const bny_step *step);
+  double attention_bytes_per_ns; /* in Ring Attention: a DELIVER reads keys and values so fast; else 0 */
+  double turns, switch_ns;       /* ranks for each core, if more than 1; then a wait that blocks takes so much more */
+  bool events_wanted;
+  double *finish_ns; /* by rank; the caller's */
+  double total_ns;
+  int64_t messages;
+  sim_event *events; /* to free() */
+  int64_t nevents;
+} sim_job;
+
+/* One run in this process: a second one needs a process of its own. False and a text: it cannot be. */
+typedef struct sim_engine {
+  const char *name; /* "SimGrid 3.32" */
+  bool (*run)(sim_job *job, char *error, size_t bytes);
+} sim_engine;
+
+/* The module's engine; NULL and a text that says what is missing. */
+const sim_engine *sim_engine_load(char *error, size_t bytes);
+
+/* A run in a child process, so that there may be many. Events are not brought back. */
+bool sim_run_apart(const sim_engine *engine, sim_job *job, char *error, size_t bytes);
+
+double sim_work_ns(const sim_job *job, const sim_stage *stage, const bny_plan *plan, const bny_step *step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
