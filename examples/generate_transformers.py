@@ -27,7 +27,7 @@ def arguments():
     parser.add_argument("--prompt-tokens", type=int, default=300, help="without --model")
     parser.add_argument("--tokens", type=int, default=40, help="to generate")
     parser.add_argument("--ranks", type=int, default=2, help="processes to start, unless torchrun has started them")
-    parser.add_argument("--sample", action="store_true", help="sample with a common seed, instead of the likeliest token")
+    parser.add_argument("--sample", action="store_true", help="sample with a common seed, not the likeliest token")
     parser.add_argument("--kill", type=int, metavar="RANK", help="this rank ends when half of the tokens are there")
     parser.add_argument("--verify", action="store_true", help="compare with eager attention in one process")
     options = parser.parse_args()
@@ -91,7 +91,7 @@ def generate(comm, options, report=None):
             steps.ids = cache.recover(model, steps.ids)
             if cache.comm.rank == 0:
                 print(f"[{error}]\n{cache.comm.nranks} ranks go on at token {steps.ids.shape[1]}")
-    print(f"rank {cache.comm.rank} of {cache.comm.nranks}: {cache.keys_here} keys in each layer, {cache.bytes_here} bytes")
+    print(f"rank {cache.comm.rank} of {cache.comm.nranks}: {cache.keys_here} keys, {cache.bytes_here} bytes of layers")
     if report and cache.comm.rank == 0:
         report.send(tokens.tolist())
     cache.comm.close()

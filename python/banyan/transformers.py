@@ -12,6 +12,7 @@ tokens, keeps a share of the keys, and gets the same logits, bit by bit. Without
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +42,9 @@ _WITHOUT_EFFECT = {
     "use_cache",
 }
 
+# .layer: the ShardedLayer that this thread has updated last, until attention takes it.
+_updated = threading.local()
+
 
 def _int32(values: Any) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.int32)
@@ -49,6 +53,8 @@ def _int32(values: Any) -> torch.Tensor:
 class Mask:
     """What queries see, in place of a mask tensor: keys up to their own position, of those the last `window`, and none
     whose `padding` is False. transformers hands it from mask() to attention()."""
+
+    ndim = 4  # of the tensor that it stands for
 
     def __init__(
         self, batch: int, queries: int, first: int, keys: tuple[int, int], window: int | None, padding: Any
@@ -60,8 +66,10 @@ class Mask:
             "query_start": _int32([first] * batch),
         }
 
-    def __getitem__(self, _: Any) -> Mask:
-        return self  # models that cut masks to the length of the keys
+    def __getitem__(self, _: Any = None) -> Mask:
+        return self  # models cut masks to the length of the keys
+
+    contiguous = __getitem__
 
 
 def _is_plain(mask_function: Any, window: int | None) -> bool:
@@ -92,6 +100,9 @@ def mask(
             "banyan attends by causal masks, sliding windows and padding. Here the mask is another one: of packed "
             "sequences, chunks, images, bidirectional attention, or a static cache"
         )
+    _updated.layer = None
+    if isinstance(attention_mask, Mask):  # made before the forward, as for static caches
+        return attention_mask
     end = kv_offset + kv_length
     if attention_mask is not None:
         attention_mask = torch.nn.functional.pad(attention_mask.bool(), (0, max(0, end - attention_mask.shape[1])))
@@ -111,21 +122,24 @@ def attention(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function of "banyan" for AttentionInterface, over the keys of all ranks if `key` is of a
-    ShardedCache, else over `key`."""
-    unknown = [name for name in others if name not in _WITHOUT_EFFECT and others[name] not in (None, False)]
-    if unknown or dropout:
-        raise UnsupportedError(f"banyan's attention has no {', '.join(unknown) or 'dropout'}")
+    """The attention function of "banyan" for AttentionInterface: over the keys of all ranks, if those of this layer are
+    in a ShardedCache, else over `key` alone. Models may expand what the cache holds, as those with latent keys do."""
+    given = [name for name, word in others.items() if word is not None and word is not False]
+    unknown = [name for name in given if name not in _WITHOUT_EFFECT] + ["dropout"] * (dropout > 0)
+    if unknown:
+        raise UnsupportedError(f"banyan's attention has no {', '.join(unknown)}: take another attn_implementation")
     if not isinstance(attention_mask, Mask):
         raise UnsupportedError(
             f"attention_mask: {'None' if attention_mask is None else 'a tensor for each query'}, where banyan wants a "
             "causal mask that transformers makes: pass the model none, or one of [batch, tokens]"
         )
-    layer = getattr(key, "banyan_layer", None)
+    layer, _updated.layer = getattr(_updated, "layer", None), None
     first, end = attention_mask.keys
-    if layer is None and key.shape[2] != end - first:
+    index, here = (getattr(module, "layer_idx", None), end - first) if layer is None else (layer.index, layer.rows)
+    if key.shape[2] != here or getattr(module, "layer_idx", index) != index:
         raise UnsupportedError(
-            f"the mask has {end - first} keys and attention got {key.shape[2]}: this model changes keys after the cache"
+            f"layer {getattr(module, 'layer_idx', '')} attends to {key.shape[2]} keys, and the cache has {here} for "
+            f"layer {index}: layers that share keys or change their number are not served"
         )
     batch, heads, count, _ = query.shape
     words = {
@@ -136,7 +150,8 @@ def attention(
     }
     rows = query.transpose(1, 2).reshape(batch * count, heads, -1)
     if layer is not None:
-        out = layer.attend(module, rows, key, value, attention_mask, words)
+        words.update(layer.cache.shard(batch, layer.here, attention_mask))
+        out, _ = layer.cache.comm.attention_combine(rows, key, value, **words)
     else:
         padding = None if attention_mask.padding is None else attention_mask.padding[:, first:end]
         out, _ = _core.attention(rows, key, value, key_start=_int32([first] * batch), key_mask=padding, **words)
@@ -153,11 +168,22 @@ class ShardedLayer(CacheLayerMixin):
         super().__init__()
         self.cache, self.index, self.length = cache, index, 0
 
+    @property
+    def here(self) -> int:
+        """Keys of a sequence that this rank has."""
+        return self.cache.keys_of(self.length)
+
+    @property
+    def rows(self) -> int:
+        """Rows of keys that models get: one without meaning where there is none, as not all can do with none."""
+        return max(self.here, 1)
+
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         if key_states.device.type != "cpu":
             raise UnsupportedError(f"a ShardedCache is in host memory, and keys are on {key_states.device}")
         # Memory that nothing has been written to takes no pages.
-        shapes = [(*states.shape[:2], self.cache.capacity, states.shape[3]) for states in (key_states, value_states)]
+        rows = max(self.cache.capacity, 1)
+        shapes = [(*states.shape[:2], rows, states.shape[3]) for states in (key_states, value_states)]
         self.keys, self.values = (key_states.new_zeros(shape) for shape in shapes)
         self.is_initialized = True
 
@@ -167,6 +193,12 @@ class ShardedLayer(CacheLayerMixin):
         first, count = self.length, key_states.shape[2]
         if first + count > self.cache.max_length:
             raise ValueError(f"max_length: there is room for {self.cache.max_length} tokens, and not {first + count}")
+        implementation = self.cache.config._attn_implementation
+        if implementation != "banyan":
+            raise UnsupportedError(
+                f'attn_implementation is "{implementation}" in the config of this cache: it must be "banyan", as other '
+                "attention sees the keys of this rank alone"
+            )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.keys.shape[0] != key_states.shape[0]:
@@ -177,17 +209,8 @@ class ShardedLayer(CacheLayerMixin):
         self.length += count
         if first == 0 and self.cache.prefill == "local":
             return key_states, value_states
-        here = self.cache.keys_of(self.length)
-        keys = self.keys[:, :, :here]
-        keys.banyan_layer = self  # attention() gets this very tensor
-        return keys, self.values[:, :, :here]
-
-    def attend(self, module: Any, rows: Any, key: torch.Tensor, value: Any, mask: Mask, words: Any) -> torch.Tensor:
-        """Attention of rows [tokens, heads, dim] over the keys of all ranks."""
-        if getattr(module, "layer_idx", self.index) != self.index:
-            raise UnsupportedError(f"layer {module.layer_idx} uses keys of layer {self.index}, which is not served")
-        out, _ = self.cache.comm.attention_combine(rows, key, value, **self.cache.shard(key, mask), **words)
-        return out
+        _updated.layer = self
+        return self.keys[:, :, : self.rows], self.values[:, :, : self.rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -205,7 +228,7 @@ class ShardedLayer(CacheLayerMixin):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         if self.length == 0:
             return
-        here = self.cache.keys_of(self.length)
+        here = self.here
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros(len(indices), *old.shape[1:])
@@ -214,7 +237,7 @@ class ShardedLayer(CacheLayerMixin):
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         if self.length > 0:
-            here = self.cache.keys_of(self.length)
+            here = self.here
             for held in (self.keys, self.values):
                 held[:, :, :here] = held[beam_idx, :, :here]
 
@@ -267,9 +290,11 @@ class ShardedCache(Cache):
         self._positions = {"key_block": key_block, "key_stride": key_stride, "key_pattern": key_pattern}
         self._key_start, self._lost = start, np.zeros(max_length, bool)
         self._deal(rule.of_tokens(np.arange(max_length))[0])
-        super().__init__(layers=self._make_layers(config.get_text_config(decoder=True), windows))
+        self.config = config.get_text_config(decoder=True)
+        super().__init__(layers=self._make_layers(windows))
 
-    def _make_layers(self, config: Any, windows: str) -> list[Any]:
+    def _make_layers(self, windows: str) -> list[Any]:
+        config: Any = self.config
         layers: list[Any] = []
         shares = "reuse" in (getattr(config, "kv_sharing_modes", None) or []) or getattr(
             config, "num_kv_shared_layers", None
@@ -310,15 +335,14 @@ class ShardedCache(Cache):
         places = torch.arange(self.keys_of(first), self.keys_of(first + count))
         return self._mine[places] - first, places
 
-    def shard(self, key: torch.Tensor, mask: Mask) -> dict[str, Any]:
-        """The words of attention_combine() about this rank's keys."""
-        batch, _, here, _ = key.shape
+    def shard(self, batch: int, here: int, mask: Mask) -> dict[str, Any]:
+        """The words of attention_combine() about this rank's keys, of which there are `here`."""
         return self._remember("shard", (mask, here), lambda: self._find_shard(batch, here, mask))
 
     def _find_shard(self, batch: int, here: int, mask: Mask) -> dict[str, Any]:
-        padding = None if mask.padding is None or here == 0 else mask.padding[:, self._mine[:here]].contiguous()
-        start = _int32([self._key_start] * batch)
-        return {"key_start": start, "key_mask": padding, "keys_max": self._keys_max, **self._positions}
+        padding = None if mask.padding is None else mask.padding[:, self._mine[:here]].contiguous()
+        words = {"seq_lens": _int32([here] * batch), "key_start": _int32([self._key_start] * batch)}
+        return {**words, "key_mask": padding, "keys_max": self._keys_max, **self._positions}
 
     def _remember(self, name: str, key: Any, make: Any) -> Any:
         """What all layers of a forward ask for is computed for the first one."""
@@ -331,7 +355,7 @@ class ShardedCache(Cache):
     @property
     def keys_here(self) -> int:
         """How many keys of a sequence this rank has in each sharded layer."""
-        return self.keys_of(max((layer.length for layer in self._sharded()), default=0))
+        return max((layer.here for layer in self._sharded()), default=0)
 
     @property
     def bytes_here(self) -> int:
@@ -340,7 +364,7 @@ class ShardedCache(Cache):
         for layer in self.layers:
             for held in (layer.keys, layer.values):
                 if held is not None and isinstance(layer, ShardedLayer):
-                    held = held[:, :, : self.keys_of(layer.length)]
+                    held = held[:, :, : layer.here]
                 total += 0 if held is None else held.numel() * held.element_size()
         return total
 
@@ -361,11 +385,11 @@ class ShardedCache(Cache):
     ) -> torch.Tensor:
         """Goes on with the ranks that are left, after PeerError, TimeoutError or AbortedError.
 
-        Makes a communicator of them (`comm`, which is to be closed, as the old one is here), deals the lost tokens to them, and computes their
-        keys again. input_ids [batch, length] are the tokens so far, the last one without keys; ranks may differ by the
-        tokens of one step. Returns the part that all have: call generate() with it and this cache. Keys of other ranks
-        stay where they are. Layers with local windows have dropped what is needed, so their models compute all keys
-        again. If another rank fails meanwhile, call it again.
+        Makes a communicator of them, `comm`, which is to be closed; the old one is closed here. Deals the lost tokens
+        to them, and computes their keys again. input_ids [batch, length] are the tokens so far, the last without keys;
+        ranks may differ by the tokens of one step. Returns the part that all have: call generate() with it and this
+        cache. Keys of other ranks stay where they are. Layers with local windows have dropped what is needed, so their
+        models compute all keys again. If another rank fails meanwhile, call it again.
         """
         sharded = self._sharded()
         lengths = [layer.get_seq_length() for layer in self.layers if isinstance(layer, CacheLayerMixin)]

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", "2.4", reason="transformers wants torch 2.4 or newer")
 hf = pytest.importorskip("transformers", "5.23", reason="transformers 5.23 or newer is not installed")
 
 import banyan
@@ -210,6 +210,111 @@ def test_figures_and_a_local_prefill():
     words = {"max_length": 128, "block": 16, "prefill": "local"}
     head_dim, layers = 16, 3
     assert sharded(model, 2, body, **words) == [(52, 2 * layers * 2 * 2 * 52 * head_dim * 4), (0, 0)]
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def refused(text, kind=NotImplementedError):
+    return pytest.raises(kind, match=text)
+
+
+def test_what_the_attention_does_not_serve():
+    model, (ids, mask) = build("llama"), prompts(2, 20)
+    model.set_attn_implementation("banyan")
+    with refused("no cu_seq_lens_q, seq_idx: take another"):
+        model(input_ids=ids, cu_seq_lens_q=torch.tensor([0, 20]), seq_idx=ids)
+    with refused("a tensor for each query"):
+        model(input_ids=ids, attention_mask=torch.zeros(2, 1, 20, 20))
+    with refused("of packed sequences, chunks"):
+        model(input_ids=ids[:1], position_ids=torch.arange(10).repeat(1, 2), use_cache=False)
+    with refused("or a static cache"):
+        generate(model, ids, mask, cache_implementation="static")
+    layer, query = model.model.layers[0].self_attn, torch.zeros(1, 4, 3, 16)
+    for words in ({"position_bias": query}, {"indices": query}, {"dropout": 0.1}, {"output_attentions": True}):
+        with refused(f"banyan's attention has no {next(iter(words))}"):
+            hf.AttentionInterface()["banyan"](layer, query, query, query, None, **words)
+    with refused("attention_mask: None"):
+        hf.AttentionInterface()["banyan"](layer, query, query, query, None)
+    model.config.is_causal = False
+    with refused("bidirectional"):
+        model(input_ids=ids)
+
+
+def test_windows_and_chunks_are_told_apart():
+    from transformers.masking_utils import chunked_causal_mask_function, sliding_window_causal_mask_function
+
+    make, words = hf.AttentionMaskInterface()["banyan"], {"batch_size": 1, "q_length": 3, "kv_length": 3}
+    for window in (1, 2, 3, 100):
+        seen = make(**words, mask_function=sliding_window_causal_mask_function(window), local_size=window)
+        assert seen.window == window
+        if window > 1:
+            with refused("chunks"):
+                chunks = chunked_causal_mask_function(window, torch.zeros(1, dtype=torch.int64))
+                make(**words, mask_function=chunks, local_size=window)
+
+
+def test_what_the_cache_does_not_serve(lone):
+    model, (ids, mask) = build("llama"), prompts(2, 20)
+    model.set_attn_implementation("banyan")
+    for kind, words, text in (
+        ("Llama4TextConfig", {"attention_chunk_size": 16}, "layer 0 of llama4_text is chunked_attention"),
+        ("Qwen3NextConfig", {}, "is linear_attention"),
+        ("Gemma3nTextConfig", {}, "layer 0 of gemma3n_text may share keys"),
+    ):
+        with refused(text):
+            ShardedCache(getattr(hf, kind)(**words), lone, 100)
+    for words in ({"windows": "both"}, {"prefill": None}, {"block": 0}):
+        with refused(next(iter(words)), ValueError):
+            ShardedCache(model.config, lone, 100, **words)
+    cache, one = ShardedCache(model.config, lone, 20 + NEW - 1), ids[:, :1]
+    generate(model, ids, mask, past_key_values=cache)
+    assert (cache.keys_here, cache.get_seq_length()) == (25, 25)
+    with refused("room for 25 tokens, and not 26", ValueError):
+        model(input_ids=one, past_key_values=cache)
+    with refused("drops no tokens"):
+        cache.crop(-1)
+    cache.reset()
+    with refused("the cache has 2 sequences, and here are 1", ValueError):
+        model(input_ids=one, past_key_values=cache)
+        model(input_ids=one[:1], past_key_values=cache)
+    model.set_attn_implementation("sdpa")
+    with refused('attn_implementation is "sdpa" in the config of this cache'):
+        model(input_ids=one, past_key_values=cache)
+
+
+def test_keys_that_are_not_those_of_the_cache(lone):
+    model, query, states = build("llama"), torch.zeros(2, 4, 5, 16), torch.zeros(2, 2, 5, 16)
+    model.set_attn_implementation("banyan")
+    for at, kept, text in ((2, 5, "layer 2 attends to 5 keys, and the cache has 5 for layer 1"), (1, 4, "has 5 for")):
+        cache = ShardedCache(model.config, lone, 100)
+        seen = hf.AttentionMaskInterface()["banyan"](batch_size=2, q_length=5, kv_length=5)
+        key, value = cache.update(states, states, 1)
+        with refused(text):
+            layer = model.model.layers[at].self_attn
+            hf.AttentionInterface()["banyan"](layer, query, key[:, :, :kept], value[:, :, :kept], seen)
+    with refused("attends to 4 keys, and the cache has 5"):  # without a ShardedCache
+        hf.AttentionInterface()["banyan"](layer, query, states[:, :, 1:], states[:, :, 1:], seen)
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+def example(*options, start=(sys.executable,)):
+    program = [*start, str(TOP / "examples" / "generate_transformers.py"), "--verify", *options]
+    done = subprocess.run(program, text=True, timeout=500, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0 and "in one process gives the same" in done.stdout, done.stdout
+    return done.stdout
+
+
+def test_sampling_under_torchrun():
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+    assert "rank 1 of 2: 128 keys" in example("--sample", "--tokens", "20", "--prompt-tokens", "250", start=torchrun)
+
+
+def test_the_example_goes_on_after_a_death():
+    said = example("--ranks", "3", "--kill", "1", "--tokens", "20")
+    assert "2 ranks go on at token" in said
 
 
 # ---- a rank that dies ------------------------------------------------------------------------------------------------
