@@ -38,20 +38,20 @@ void device_ranks_close(device_ranks *ranks);
 bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void *argument), void *argument,
                        tool_error *error);
 
-/* Until all streams are idle; then what the communicators say. */
+/* Waits until all streams are idle, and returns what the communicators report. */
 bool device_ranks_finish(device_ranks *ranks, tool_error *error);
 
-/* The time of operations on a device: many runs of each rank in a graph of its own, which are replayed side by side. */
+/* Measures operations on a device: many runs of each rank in a graph of its own, which are replayed side by side. */
 typedef struct device_timing {
   /* Puts a run of one rank on its stream. */
   bool (*put)(void *argument, int32_t run, int32_t rank, tool_error *error);
   void *argument;
-  int32_t ranks;              /* the first so many take part; 0: all */
+  int32_t ranks;              /* number of ranks that take part, from the first; 0: all */
   int32_t runs;               /* in a graph */
   int32_t warmup, iterations; /* replays before, replays that count */
 } device_timing;
 
-/* Microseconds of one run. Waits for twice the communicators' timeout at most. */
+/* Returns the microseconds of one run. Waits for at most twice the communicators' timeout. */
 bool device_time(device_ranks *ranks, const device_timing *timing, double *p50_us, double *p99_us, tool_error *error);
 
 /* banyan_start(), for `put`. */

@@ -8,15 +8,15 @@
 
 #include "banyan.h"
 
-/* Little-endian elements at any address. Exact. */
+/* Read little-endian elements at any address, exactly. */
 void tool_floats_load(banyan_dtype dtype, const void *source, size_t count, float *values);
 
-/* To nearest, ties to even; beyond the range of f16 infinity, and of eight bits the largest number. */
+/* Write elements, rounded to nearest even. Values beyond the range become infinity in f16, and the largest number in
+ * eight bits. */
 void tool_floats_store(banyan_dtype dtype, const float *values, size_t count, void *target);
 
-/* values[i] = deviation * x(stream, first + i) with x of mean 0 and variance 1: the sum of four uniform numbers,
- * which is near enough to normal. The same on every machine and in any piece, so that a rank makes no more than its
- * own shard. */
+/* values[i] = deviation * x(stream, first + i) with x of mean 0 and variance 1: the sum of four uniform numbers, which
+ * is nearly normal. It is the same on every machine and for any part, so a rank makes only its own shard. */
 void tool_floats_random(uint64_t stream, uint64_t first, size_t count, float deviation, float *values);
 
 #endif

@@ -138,7 +138,7 @@ void gpu_give(gpu *device, void *memory) {
 
 bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error) {
   CUresult result = bytes > 0 ? device->driver.cuMemcpyHtoD(address(to), from, bytes) : CUDA_SUCCESS;
-  /* The call may return when the bytes are on their way, in the default stream, which no other waits for. */
+  /* The call may return while the bytes are on their way, in the default stream, for which no other stream waits. */
   return gpu_succeeded(&device->driver, result, "cuMemcpyHtoD", error) && gpu_wait(device, NULL, 30, error);
 }
 
@@ -217,7 +217,7 @@ bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *e
   CUgraph captured = NULL;
   gpu_graph *made = calloc(1, sizeof *made);
   bool ok = made != NULL || tool_error_set(error, "out of memory");
-  /* A capture that has failed is to be ended as well. */
+  /* A failed capture must also be ended. */
   CUresult result = driver->cuStreamEndCapture(stream, &captured);
   ok = ok && gpu_succeeded(driver, result, "cuStreamEndCapture", error) &&
        instantiate(device, captured, stream, &made->exec, error);
@@ -280,7 +280,7 @@ bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngr
   CUevent *events = make_events(device, count + 1, error);
   bool ok = events != NULL;
   for (int32_t i = 0; ok && i < rounds->warmup; i++) ok = launch_all(graphs, streams, ngraphs, error);
-  /* So that a graph that never ends does so here, and no more than that is under way. */
+  /* Waits here, so that a graph that never ends is noticed and little else is queued behind it. */
   ok = ok && gpu_wait(device, streams[0], rounds->seconds, error) && launch_all(graphs, streams, ngraphs, error);
   for (int32_t i = 0; ok && i <= count; i++) {
     ok = gpu_succeeded(driver, driver->cuEventRecord(events[i], streams[0]), "cuEventRecord", error) &&

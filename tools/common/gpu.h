@@ -20,16 +20,16 @@ typedef struct gpu_facts {
   int32_t compute;      /* 90 is 9.0 */
   int32_t cuda_version; /* version of the driver: 13000 is 13.0 */
   int32_t sms;
-  int32_t clock_mhz, memory_clock_mhz; /* the highest; 0: the driver does not say */
+  int32_t clock_mhz, memory_clock_mhz; /* highest clock; 0: the driver does not report it */
   int32_t bus_bits;
   int64_t cache_bytes, memory_bytes;
-  bool one_process; /* no second one may have a context */
+  bool one_process; /* the device allows only one context */
 } gpu_facts;
 
-/* How many devices there are; 0, with the reason, where there is no driver. */
+/* Returns the number of devices; 0, with the reason, if there is no driver. */
 int32_t gpu_count(tool_error *error);
 
-/* Its primary context becomes that of the calling thread. */
+/* Makes the device's primary context that of the calling thread. */
 bool gpu_open(int32_t ordinal, gpu **device, tool_error *error);
 void gpu_close(gpu *device); /* NULL is allowed */
 bool gpu_enter(gpu *device, tool_error *error);
@@ -37,12 +37,12 @@ const gpu_facts *gpu_facts_of(const gpu *device);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Memory of the device. 0 bytes give a valid address. Either call may wait until the device is idle. So neither may be
- * made while one rank's kernels wait for those of a rank that has yet to launch them. */
+/* Allocate and free device memory. 0 bytes give a valid address. Either call may wait until the device is idle, so make
+ * neither while kernels of one rank wait for kernels that another rank has yet to launch. */
 bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error);
 void gpu_give(gpu *device, void *memory); /* NULL is allowed */
 
-/* Between the host's memory and the device's; done when the call returns, but not ordered with streams. */
+/* Copy between host and device. The copy is complete when the call returns, but is not ordered with streams. */
 bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
 bool gpu_read(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
 
@@ -53,7 +53,7 @@ void gpu_stream_free(gpu *device, void *stream);
 bool gpu_copy(gpu *device, void *to, const void *from, size_t bytes, void *stream, tool_error *error);
 bool gpu_fill(gpu *device, void *to, unsigned char byte, size_t bytes, void *stream, tool_error *error);
 
-/* Until all on the stream is done, or it has taken `seconds`. */
+/* Waits until all work on the stream is done, or `seconds` have passed. */
 bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
@@ -69,7 +69,7 @@ void gpu_graph_free(gpu_graph *graph); /* NULL is allowed */
 
 typedef struct gpu_rounds {
   int32_t warmup, count;
-  double seconds; /* to wait at most, for either */
+  double seconds; /* limit for each of the two waits */
 } gpu_rounds;
 
 /* Launches all graphs, each on its stream, round after round, without waiting between: `warmup` times, and `count`
@@ -78,8 +78,8 @@ typedef struct gpu_rounds {
 bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
                      double *times_us, tool_error *error);
 
-/* A kernel to stand between those that are measured, as a model's kernels stand between combines. It has more code than
- * the instruction caches of an SM hold, and reads twice what the second-level cache holds. The driver compiles it. */
+/* A kernel to run between those that are measured, as a model's kernels run between combines. It has more code than the
+ * instruction caches of an SM hold, and reads twice what the second-level cache holds. The driver compiles it. */
 typedef struct gpu_between gpu_between;
 
 enum { GPU_BETWEEN_INSTRUCTIONS = 1 << 14 }; /* each has 16 bytes */
@@ -92,7 +92,7 @@ void gpu_between_free(gpu_between *between); /* NULL is allowed */
 /* Puts a part on a stream. */
 bool gpu_between_put(const gpu_between *between, int32_t part, void *stream, tool_error *error);
 
-/* The kernel as text of PTX, to be freed; NULL if there is no memory. */
+/* Returns the kernel as PTX, which the caller frees; NULL without memory. */
 char *gpu_between_text(void);
 
 #endif

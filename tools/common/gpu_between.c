@@ -54,7 +54,7 @@ static const char middle[] = "add.u64 %d7, %d7, %d6;\n"
                              "setp.ge.u32 %p1, %r0, 32;\n"
                              "@%p1 bra done;\n";
 
-/* Nobody knows that the word is never written. */
+/* The compiler cannot know that the word is never written. */
 static const char tail[] = "done:\n"
                            "xor.b32 %r8, %r8, %r9;\n"
                            "xor.b32 %r10, %r10, %r11;\n"

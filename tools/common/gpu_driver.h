@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The files of a gpu share this. */
+ * Shared by the files that implement gpu.h. */
 #ifndef BNY_TOOLS_COMMON_GPU_DRIVER_H
 #define BNY_TOOLS_COMMON_GPU_DRIVER_H
 
@@ -13,7 +13,7 @@ struct gpu {
   gpu_facts facts;
 };
 
-/* True, or false with an error that says what was tried and the driver's name for the result. */
+/* Returns true, or false with an error that says what was tried and the driver's name for the result. */
 bool gpu_succeeded(const bny_cuda_driver *driver, CUresult result, const char *what, tool_error *error);
 
 #endif

@@ -11,7 +11,7 @@
 
 enum { COMMAND_BYTES = 65536 };
 
-/* A word as a shell reads it back. */
+/* Quotes a word so that a shell reads it back. */
 static void put_word(FILE *out, const char *word) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
   if (word[0] != '\0' && word[strspn(word, plain)] == '\0') {
@@ -25,7 +25,7 @@ static void put_word(FILE *out, const char *word) {
   fputc('\'', out);
 }
 
-/* The command line of this process, as a string. Bytes that are no UTF-8 become question marks. */
+/* Returns the command line of this process as a string. Invalid UTF-8 becomes question marks. */
 static json_t *command(void) {
   char *words = calloc(1, COMMAND_BYTES), *text = NULL;
   size_t bytes = 0, length;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The JSON of all tools has these parts in common. */
+ * Parts that the JSON of all tools has in common. */
 #ifndef BNY_TOOLS_COMMON_JSON_H
 #define BNY_TOOLS_COMMON_JSON_H
 

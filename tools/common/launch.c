@@ -24,7 +24,7 @@
 
 enum { NRANKS_AT_MOST = 4096, SECRET_BYTES = 32, STATUS_NOT_STARTED = 127 };
 
-/* After the first failure: how long the ranks may end by themselves, and then how long after SIGTERM. */
+/* Time limits after the first failure: for ranks to end by themselves, and then after SIGTERM. */
 static const int64_t grace_ns = 5000000000;
 static const int64_t grace_after_term_ns = 2000000000;
 
@@ -34,8 +34,8 @@ struct launch {
   int nrunning;
   int status;      /* exit status of the first rank that failed */
   bool ending;     /* a rank has failed, or a signal came */
-  int last_signal; /* sent to the ranks; 0: none yet */
-  int64_t next_ns; /* when the next harsher one is due */
+  int last_signal; /* the last signal sent to the ranks; 0: none yet */
+  int64_t next_ns; /* time of the next, harsher signal */
 };
 
 bool bny_launch_is_rank(void) {
@@ -65,7 +65,7 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* A socket that listens on a port of the kernel's choice, so that there is no port to collide on; *port is it. */
+/* Returns a socket that listens on a port of the kernel's choice, so that ports cannot collide; *port is set to it. */
 static int listen_anywhere(int *port) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t bytes = sizeof address;
@@ -106,7 +106,7 @@ static bool set_common(int nranks, int port, const char *secret) {
          setenv("BANYAN_JOB", job, 1) == 0 && setenv("BANYAN_LAUNCHED", "1", 1) == 0;
 }
 
-/* The first number of the CPU's siblings in one core; -1 if the system does not say. */
+/* Returns the first CPU of the same core; -1 if the system does not report it. */
 static int first_sibling(int cpu) {
   char path[128];
   int first = -1;
@@ -117,7 +117,7 @@ static int first_sibling(int cpu) {
   return first;
 }
 
-/* The CPUs that this process may use: one of each core first, then the others. Returns the number of cores. */
+/* Lists the CPUs that this process may use: one of each core first, then the others. Returns the number of cores. */
 static int order_cpus(int cpus[CPU_SETSIZE], int *count) {
   cpu_set_t allowed;
   int others[CPU_SETSIZE], cores = 0, nothers = 0;
@@ -140,8 +140,8 @@ int bny_launch_cores(void) {
   return order_cpus(cpus, &count);
 }
 
-/* Takes a CPU as long as this process lives, by an abstract socket that no other program here can have then.
- * It stays open over exec(). */
+/* Reserves a CPU for the life of this process, by an abstract socket that no other program here can have then. It stays
+ * open over exec(). */
 static bool claim_cpu(int cpu) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   size_t length = (size_t)snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "banyan-cpu-%d", cpu);
@@ -169,7 +169,7 @@ void bny_launch_pin(int index) {
     fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", index, cpu);
 }
 
-/* The NUMA node of a CPU; 0 if the system does not say. */
+/* Returns the NUMA node of a CPU; 0 if the system does not report it. */
 static int node_of(int cpu) {
   char pattern[64];
   glob_t found = {.gl_pathc = 0};
@@ -279,7 +279,7 @@ static void wait_for_all(struct launch *launch, int signal_fd) {
     if (poll(&wait, 1, escalate(launch)) > 0 && read(signal_fd, &came, sizeof came) == (ssize_t)sizeof came &&
         came.ssi_signo != SIGCHLD) {
       begin_end(launch, 128 + (int)came.ssi_signo, 0);
-      launch->next_ns = now_ns(); /* asked to end: no grace, and asked again: less still */
+      launch->next_ns = now_ns(); /* a first signal ends the grace period, a second one shortens the rest */
     }
     reap(launch);
   }

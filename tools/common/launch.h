@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the tools start their ranks, and how they find out that somebody else has. */
+ * Starts the ranks of a tool, or finds out that a launcher has started them. */
 #ifndef BNY_TOOLS_COMMON_LAUNCH_H
 #define BNY_TOOLS_COMMON_LAUNCH_H
 
@@ -26,20 +26,20 @@ bool bny_launch_env_present(void);
 /* Returns true if mpirun, srun or another MPI launcher started this process. */
 bool bny_launch_under_mpi(void);
 
-/* The cores that this process may use. */
+/* Returns the number of cores that this process may use. */
 int bny_launch_cores(void);
 
 /* Keeps this process on one CPU: number `index` of those allowed, one of each core first, or the next one that no other
  * process has by this call; from the beginning again if there are fewer. */
 void bny_launch_pin(int index);
 
-/* The number of NUMA nodes that have CPUs which this process may use; at least 1. */
+/* Returns the number of NUMA nodes with CPUs that this process may use; at least 1. */
 int bny_launch_nodes(void);
 
-/* This process's rank as the launcher says it; NULL without a launcher. */
+/* Returns this process's rank by its launcher; NULL without a launcher. */
 const char *bny_launch_rank(void);
 
-/* True in exactly one of the processes that a launcher started, before they know each other. */
+/* Returns true in exactly one of the processes that a launcher started, before they know each other. */
 bool bny_launch_speaks(void);
 
 #endif

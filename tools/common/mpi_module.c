@@ -6,7 +6,7 @@
 
 #include "banyan_mpi.h"
 
-/* MPI hands no argument to an operation, so the merge of rows is kept here. */
+/* MPI passes no argument to an operation, so the merge of rows is kept here. */
 static struct {
   tool_mpi_merge *merge;
   int32_t dim;

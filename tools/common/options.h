@@ -9,7 +9,7 @@
 #include "tools/common/util.h"
 
 typedef enum tool_option_kind {
-  TOOL_HEADING, /* no option: `help` is a heading for the rows that follow */
+  TOOL_HEADING, /* not an option: `help` is a heading for the rows that follow */
   TOOL_FLAG,
   TOOL_VALUE, /* a flag that stores `min`; options that share a member exclude each other */
   TOOL_TEXT,
@@ -48,13 +48,13 @@ typedef struct tool_option {
 typedef struct tool_program {
   const char *name;
   const char *title;          /* one line, for the man page */
-  const char *usage;          /* lines of what follows the name */
+  const char *usage;          /* usage lines, without the name */
   const char *about;          /* paragraphs, separated by empty lines */
   const char *failed;         /* when the exit status is 1 */
-  const char *faults;         /* when it is 3; NULL: never */
+  const char *faults;         /* when the exit status is 3; NULL: never */
   bool ranks;                 /* a launcher may start many of it: rank 0 alone prints help and errors of usage */
   const tool_option *options; /* the last row has neither name nor help */
-  /* Takes what is not an option, and checks options against each other. */
+  /* Handles arguments that are not options, and checks options against each other. */
   bool (*complete)(void *arguments, int argc, char **argv, tool_error *error);
 } tool_program;
 
@@ -67,8 +67,8 @@ int tool_options_fail(const tool_program *program, const tool_error *error);
 /* For .check of --device: "cuda" (the first device) or "cuda:N". */
 bool tool_check_device(void *arguments, const char *text, tool_error *error);
 
-/* Text broken at spaces, so that lines keep to 100 columns; line ends are kept. The first line begins at `column`,
- * which the caller has filled, the others are indented by `indent`. */
+/* Prints text broken at spaces into lines of at most 100 columns; line ends are kept. The first line begins at
+ * `column`, which the caller has filled, the others are indented by `indent`. */
 void tool_print_wrapped(FILE *stream, int column, int indent, const char *text);
 
 #endif

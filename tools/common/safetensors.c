@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Longest header that is read: a real one has a few hundred bytes per tensor. */
+/* The longest header that is read: a real one has a few hundred bytes per tensor. */
 #define HEADER_BYTES_MAX ((uint64_t)100 << 20)
 
 struct safetensors {
@@ -25,7 +25,7 @@ struct safetensors {
 typedef struct dtype_row {
   const char *name;
   size_t bytes;
-  banyan_dtype dtype; /* 0: not one that attention is computed with here */
+  banyan_dtype dtype; /* 0: a type that attention here does not support */
 } dtype_row;
 
 static const dtype_row dtype_rows[] = {

@@ -16,8 +16,8 @@ enum { SAFETENSORS_DIMS_MAX = 8 };
 typedef struct safetensor {
   const char *name;
   banyan_dtype dtype;
-  const char *dtype_name; /* as the file says it: "F16" */
-  bool supported;         /* false: dtype is not one of ours; only the name is known */
+  const char *dtype_name; /* as in the file: "F16" */
+  bool supported;         /* false: dtype is not supported; only the name is known */
   int32_t dims;
   int64_t shape[SAFETENSORS_DIMS_MAX];
   const void *data; /* at any address */

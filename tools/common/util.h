@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Small things that both tools need: error texts, time, percentiles, numbers and names on the command line. */
+ * Helpers of all tools: error texts, time, percentiles, numbers and names on the command line. */
 #ifndef BNY_TOOLS_COMMON_UTIL_H
 #define BNY_TOOLS_COMMON_UTIL_H
 
@@ -16,40 +16,40 @@ typedef enum tool_exit { TOOL_EXIT_OK, TOOL_EXIT_FAILED, TOOL_EXIT_USAGE, TOOL_E
 
 #define TOOL_USAGE_TEXT "the command line is wrong, or what it names cannot be read or written"
 
-/* Why something did not work, for people. */
+/* The reason of a failure, for people. */
 typedef struct tool_error {
   char text[600];
-  bool everywhere;  /* all ranks have this same error: one of them says it */
-  tool_exit status; /* to exit with: of usage, or by default of failure */
+  bool everywhere;  /* all ranks have the same error, and one of them prints it */
+  tool_exit status; /* exit status: usage error, or by default failure */
 } tool_error;
 
-/* Words the error and returns false, so that `return tool_error_set(error, "...")` reads well. */
+/* Sets the text and returns false, so that `return tool_error_set(error, "...")` is possible. */
 bool tool_error_set(tool_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Returns `ok`. If it is false, the error is one of usage: a file or description that the user names is no good. */
+/* Returns `ok`. If it is false, the error becomes one of usage: the user named an unusable file or description. */
 bool tool_error_usage(tool_error *error, bool ok);
 
 /* "cannot write to standard output", an error of usage. */
 bool tool_error_stdout(tool_error *error);
 
-/* The library's failure: "WHAT: STATUS: the text of banyan_last_error()". Returns false. */
+/* Sets the library's failure: "WHAT: STATUS: the text of banyan_last_error()". Returns false. */
 bool tool_error_banyan(tool_error *error, banyan_status status, const char *what);
 
 int64_t tool_now_ns(void); /* CLOCK_MONOTONIC */
 
-/* Sorts values. The smallest value that at least `percent` of all do not exceed; 0 if there is none. */
+/* Sorts values and returns the smallest one that at least `percent` of all do not exceed; 0 if there is none. */
 double tool_percentile(double *values, size_t count, double percent);
 
-/* Zeroed, at a multiple of 64 bytes; free() releases it. NULL if there is no memory. 0 bytes give a valid pointer. */
+/* Returns zeroed memory at a multiple of 64 bytes, for free(); NULL without memory. 0 bytes give a valid pointer. */
 void *tool_allocate(size_t bytes);
 
-/* A whole number in [min, max], and nothing after it. */
+/* Parses a whole number in [min, max] with nothing after it. */
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value);
 
 /* Reads the value of --device: "cuda" (the first device) or "cuda:N". */
 bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error);
 
-/* A size in bytes, with a suffix K, M or G (1024 based) or none. */
+/* Parses a size in bytes, with a suffix K, M or G (1024 based) or none. */
 bool tool_parse_bytes(const char *text, size_t *bytes);
 
 extern const bny_name tool_dtypes[]; /* types of caches; scales are 1 */
@@ -57,15 +57,15 @@ extern const bny_name tool_wires[];
 const char *tool_dtype_name(banyan_dtype dtype);
 size_t tool_dtype_bytes(banyan_dtype dtype);
 
-/* The bound that docs/numbers.md states for the relative error of a row that is combined: 2e-6 for
- * arithmetic in f32, and what `roundings` to the wire's type may cost, as banyan_op_info says how many there are; 0 for
- * other means. */
+/* Returns the bound of docs/numbers.md for the relative error of a combined row: 2e-6 for arithmetic in f32, plus what
+ * `roundings` to the wire's type may cost (see banyan_op_info); 0 for other methods. */
 double tool_error_bound(banyan_dtype wire, uint64_t roundings);
 
 /* The same of a combine. */
 double tool_error_bound_of(banyan_dtype wire, const banyan_op *op);
 
-/* [first, first + number) of the rows along tokens and heads that `rank` holds after a combine with this scatter. */
+/* Writes the range [first, first + number) of rows, along tokens and heads, that `rank` has after a combine with this
+ * scatter. */
 typedef struct tool_part {
   int32_t token0, tokens, head0, heads;
 } tool_part;

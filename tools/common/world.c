@@ -27,7 +27,7 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
   return true;
 }
 
-/* The number of this rank on its host, if the launcher says it, else its rank. */
+/* Returns the number of this rank on its node, if the launcher sets it, else its rank. */
 static int32_t local_rank(int32_t rank) {
   static const char *const variables[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the ranks of a tool come about: under mpirun from MPI, from the variables RANK and WORLD_SIZE, as local processes
- * that the tool starts itself (--ranks N), or one rank alone. And the little that they tell each other besides. */
+ * The ranks of a tool: under mpirun from MPI, from the variables RANK and WORLD_SIZE, as local processes that the tool
+ * starts itself (--ranks N), or one rank alone. It also has the few messages that they exchange besides. */
 #ifndef BNY_TOOLS_COMMON_WORLD_H
 #define BNY_TOOLS_COMMON_WORLD_H
 
@@ -20,7 +20,7 @@ typedef struct tool_world_options {
   const char *program;
   int32_t ranks;      /* argument of --ranks; 0: not given */
   int64_t timeout_ns; /* 0: the library's default */
-  bool pin;           /* each rank to one CPU of those allowed */
+  bool pin;           /* bind each rank to one allowed CPU */
   bool own_cores;     /* local ranks are pinned to a core each, or share cores with a warning */
   bool on_nodes;      /* local ranks are bound to the cores of a NUMA node each */
 } tool_world_options;
@@ -29,7 +29,7 @@ typedef struct tool_world {
   banyan_comm *comm;
   int32_t rank;
   int32_t nranks;
-  const tool_mpi *mpi; /* if ranks are those of MPI_COMM_WORLD, else NULL */
+  const tool_mpi *mpi; /* set if ranks are those of MPI_COMM_WORLD, else NULL */
   const char *how;     /* "under mpirun" */
   const char *program;
 } tool_world;

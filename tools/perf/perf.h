@@ -13,10 +13,10 @@
 #include "tools/common/util.h"
 #include "tools/common/world.h"
 
-/* Data for banyan-perf: made new for every call, from a key and the rank, so that each rank can say what the result
- * is. */
+/* Data for banyan-perf: made anew for every call from a key and the rank, so that each rank knows the result. */
 
-/* Where the partials of `rows` rows lie: element r * stat_stride of max and sum, r * row_stride and on of values. */
+/* The layout of the partials of `rows` rows: element r * stat_stride of max and sum, and values from r * row_stride
+ * on. */
 typedef struct perf_rows {
   int64_t rows;
   int32_t dim;
@@ -38,7 +38,7 @@ typedef struct perf_errors {
 void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, const float *out, uint32_t key,
                      int32_t nranks, int64_t sample, double bound, perf_errors *errors);
 
-/* Bytes, and how many of them are wrong. */
+/* Counts bytes, and the wrong ones. */
 void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank);
 size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t rank);
 
@@ -74,7 +74,7 @@ extern const char *const perf_mpi_names[PERF_MPI_METHODS];
 
 bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
 
-/* The one form of an all-gather of heads, which has the first of these names. */
+/* The only form of an all-gather of heads, which has the first of these names. */
 bool perf_mpi_heads(const perf_case *perf, perf_method *method, tool_error *error);
 
 /* Takes the times of one case: all methods in one loop, in a rotating order, each call with new data. */
@@ -96,7 +96,7 @@ typedef struct perf_row {
   int mpi_count;
   double mpi_p50_us[PERF_MPI_METHODS];            /* in the order of perf_mpi_methods() */
   uint64_t bytes_sent;                            /* by the rank that sends most */
-  uint64_t most_between_nodes, all_between_nodes; /* likewise to other nodes, and by all ranks */
+  uint64_t most_between_nodes, all_between_nodes; /* the same to other nodes, and by all ranks */
   int32_t iterations;
   perf_errors errors; /* over all ranks; wrong: of all methods */
 } perf_row;

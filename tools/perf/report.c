@@ -14,7 +14,7 @@ static double gigabytes_per_second(const perf_row *row) {
   return row->p50_us > 0 ? (double)row->bytes / row->p50_us / 1e3 : 0;
 }
 
-/* The time of the fastest of the MPI forms over that of banyan. */
+/* Returns the time of the fastest MPI form over that of banyan. */
 static double ratio_of(const perf_row *row) {
   double best = INFINITY;
   for (int i = 0; i < row->mpi_count; i++) best = fmin(best, row->mpi_p50_us[i]);

@@ -47,7 +47,7 @@ typedef struct plan_shape {
   size_t outbox_bytes;   /* 0: no limit */
 } plan_shape;
 
-/* Bytes that one rank puts in, on the wire; of heads, those of all ranks. */
+/* Returns the bytes that one rank contributes, on the wire; for heads those of all ranks. */
 size_t plan_shape_bytes(const plan_shape *shape);
 
 /* The same with at least this payload: whole tokens; of fewer heads where not all are needed. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-plan --compare: all ways to do it, fastest first. */
+ * banyan-plan --compare: all methods, fastest first. */
 #include <jansson.h>
 
 #include "tools/common/json.h"

@@ -57,7 +57,8 @@ static json_t *counts_json(const plan_view *view, const plan_counts *counts) {
                    (json_int_t)counts->work_bytes, "merging_us", work_ns(view, counts) / 1e3, "levels", array);
 }
 
-/* One row for each power of two: the choice, its time, what it sends over the outermost level, and the runner-up. */
+/* Prints a row for each power of two: the choice, its time, what it sends over the outermost level, and the
+ * runner-up. */
 static bool sizes_print(const plan_view *view, json_t *array, tool_error *error) {
   const bny_levels *levels = view->ranks->levels;
   int32_t last = levels->nlevels - 1;

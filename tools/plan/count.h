@@ -11,7 +11,7 @@ typedef struct plan_level_count {
   int64_t bytes_sent, bytes_received;
 } plan_level_count;
 
-/* The most of any rank that was looked at, each for itself. */
+/* The largest number of any rank that was looked at, for each field. */
 typedef struct plan_counts {
   int32_t nranks; /* looked at: all, or some spread evenly over all, with the first and the last */
   plan_level_count levels[BNY_LEVELS_MAX];
@@ -24,7 +24,7 @@ enum { PLAN_COUNT_RANKS = 64 };
 /* Makes plans of up to PLAN_COUNT_RANKS ranks. */
 bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_counts *counts, tool_error *error);
 
-/* Rounds, further messages and bytes at a level in time, as selection counts them: see src/plan/select.c. */
+/* Converts rounds, further messages and bytes at a level to time, as selection counts them: see src/plan/select.c. */
 double plan_count_ns(const bny_link_cost *link, const plan_level_count *count);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The ways to do a collective, side by side: what each is predicted to cost, which is chosen, and why the others are
+ * The methods for a collective, side by side: what each is predicted to cost, which is chosen, and why the others are
  * not. Shared by banyan-plan --cost and --compare and by banyan-topo --explain. */
 #ifndef BNY_TOOLS_PLAN_METHODS_H
 #define BNY_TOOLS_PLAN_METHODS_H
@@ -15,7 +15,7 @@ typedef struct plan_method {
   char name[32];
   bool serves; /* else `why` says why it cannot, and nothing below is set */
   bool chosen;
-  bool outside; /* no algorithm of ours for this collective: for comparison */
+  bool outside; /* another method for this collective, for comparison */
   double ns;
   double rounds, messages, work_bytes;
   double bytes_sent;                  /* by the rank that sends most */
@@ -39,7 +39,7 @@ typedef struct plan_keys {
   int32_t kv_heads;
 } plan_keys;
 
-/* All algorithms of the library for this shape. */
+/* Lists all algorithms of the library for this shape. */
 bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error);
 
 /* A combine is also compared with Ring Attention, where keys and values pass every rank, and with three allreduces
@@ -57,12 +57,13 @@ const plan_method *plan_methods_chosen(const plan_methods *methods);
 
 typedef enum plan_bars { PLAN_BARS_NONE, PLAN_BARS_ASCII, PLAN_BARS_UTF8 } plan_bars;
 
-/* A line for each; if that would be wider than `columns`, reasons have lines of their own, and there are no bars. */
+/* Prints a line for each; if that would be wider than `columns`, reasons have lines of their own, and there are no
+ * bars. */
 void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
                         FILE *stream);
 struct json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods); /* an array */
 
-/* The levels, with what their links cost and where that comes from. */
+/* Prints the levels, with the cost of their links and its source. */
 void plan_levels_print(const plan_ranks *ranks, FILE *stream);
 struct json_t *plan_levels_json(const plan_ranks *ranks);
 struct json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape);

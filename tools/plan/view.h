@@ -21,9 +21,9 @@ typedef struct plan_view {
   FILE *stream;
 } plan_view;
 
-enum { PLAN_PRINT_RANKS = 16 }; /* so many plans are printed without --rank */
+enum { PLAN_PRINT_RANKS = 16 }; /* number of plans that are printed without --rank */
 
-/* False and *error: what was asked for cannot be. */
+/* Return false and set *error if what was asked for is impossible. */
 bool plan_view_print(const plan_view *view, tool_error *error);
 bool plan_view_prove(const plan_view *view, tool_error *error); /* false also where the proof fails */
 bool plan_view_cost(const plan_view *view, tool_error *error);
