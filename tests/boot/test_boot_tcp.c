@@ -48,7 +48,7 @@ struct part {
   double wait_s;           /* before create */
   double pause_s;          /* between create and the first allgather */
   const char *address;     /* value of MASTER_ADDR; NULL: 127.0.0.1 */
-  const char *extra[2][2]; /* more environment */
+  const char *extra[3][2]; /* more environment */
   const char *job;         /* BANYAN_JOB; NULL: none */
   uid_t user;              /* to become first; 0: stays */
   const char *map;         /* the users of a namespace to enter first; NULL: stays */
@@ -133,7 +133,7 @@ static void set_environment(const struct part *part) {
   snprintf(text, sizeof text, "%d", listen_fd);
   if (listen_fd >= 0) setenv("BANYAN_LISTEN_FD", text, 1);
   if (part->job) setenv("BANYAN_JOB", part->job, 1);
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 3; i++)
     if (part->extra[i][0]) setenv(part->extra[i][0], part->extra[i][1], 1);
 }
 
@@ -413,8 +413,8 @@ TEST_RANDOM(two_jobs_at_one_port_never_mix, 30) {
   for (int i = 0; i < BOTH; i++) assert_success(i);
 }
 
-/* Two torchruns on a node, with stores that listen on neighbouring ports and never greet, and whose jobs have the same
- * range of ports, as few have. */
+/* Two torchruns on a node, with stores that listen on neighbouring ports and never greet, and whose jobs, which
+ * have no id but that port, have the same range of ports, as few have. */
 TEST_LOOP(two_torchruns_do_not_meet, 4) {
   enum { RANKS = 3, BOTH = 2 * RANKS, PORTS = 16 };
   static const char *const jobs[] = {"a", "another"};
@@ -424,9 +424,8 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
   setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   setenv("RANK", "1", 1), setenv("WORLD_SIZE", "3", 1), setenv("MASTER_ADDR", "127.0.0.1", 1);
   char ports[2][16] = {"29500", "29501"}; /* nobody connects to them */
-  setenv("BANYAN_JOB", jobs[0], 1), setenv("MASTER_PORT", ports[0], 1);
+  setenv("TORCHELASTIC_RUN_ID", "none", 1), setenv("MASTER_PORT", ports[0], 1);
   ck_assert_int_eq(bny_boot_settings_read(&settings[0]), BANYAN_OK);
-  setenv("BANYAN_JOB", jobs[1], 1);
   for (int other = 1; other < 65536; other++) {
     snprintf(ports[1], sizeof ports[1], "%d", other);
     setenv("MASTER_PORT", ports[1], 1);
@@ -453,7 +452,9 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
                            .bytes = 8,
                            .timeout_s = 30,
                            .job = jobs[i / RANKS],
-                           .extra = {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}});
+                           .extra = {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                     {"TORCHELASTIC_RUN_ID", "none"},
+                                     {"BANYAN_JOB", ""}}});
   }
   for (int i = 0; i < BOTH; i++) finish(i);
   for (int i = 0; i < BOTH; i++) assert_success(i);
@@ -485,6 +486,29 @@ TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
   for (int i = 1; i < 3 && twice; i++) assert_text(i, "rank 1 has already joined");
   for (int i = 0; i < 3; i += 2) /* either of two ranks 0 may listen */
     if (!twice) assert_text(i, "BANYAN_JOB");
+}
+
+/* Two jobs without an id, each with a launcher: a rank waits for rank 0 of its own one, which then finds the other's.
+ * Without that rank 0 it comes too late for a job that is complete. */
+TEST_LOOP(ranks_wait_for_rank_0_of_their_launcher, 2) {
+  const bool stale_rank_0 = _i == 0;
+  const struct part of_a[] = {{.rank = 0, .nranks = 2, .timeout_s = 4},
+                              {.rank = 1, .nranks = 2, .timeout_s = 4, .wait_s = 0.4}};
+  const struct part of_b[] = {{.rank = 1, .nranks = 2, .timeout_s = 4},
+                              {.rank = 0, .nranks = 2, .timeout_s = 4, .wait_s = 0.4}};
+  pid_t launchers[2];
+  free_port();
+  for (int l = 0; l < 2; l++) {
+    int count = l == stale_rank_0 ? 2 : 1;
+    launchers[l] = fork();
+    for (int i = 0; i < count && launchers[l] == 0; i++) start(2 * l + i, l == 0 ? of_a[i] : of_b[i]);
+    for (int i = 0; i < count && launchers[l] == 0; i++) finish(2 * l + i);
+    if (launchers[l] == 0) _exit(0);
+  }
+  for (int l = 0; l < 2; l++) waitpid(launchers[l], NULL, 0);
+  for (int i = 0; i < 2 && !stale_rank_0; i++) assert_success(i);
+  ck_assert(outcomes[2].create);
+  if (stale_rank_0) ck_assert(outcomes[0].create && outcomes[3].create);
 }
 
 TEST(unauthenticated_peers_delay_nobody) {
