@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
   %D%/clock.h \
+  %D%/deadline.c %D%/deadline.h \
   %D%/file.c %D%/file.h \
   %D%/float_control.h \
   %D%/hash.h \

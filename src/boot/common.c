@@ -2,33 +2,23 @@
  * Deadlines of the bootstraps and lists of ranks in their error texts. */
 #include "boot/common.h"
 
-#include <limits.h>
-
-#include "base/clock.h"
-#include "base/interrupt.h"
+#include "base/deadline.h"
+#include "base/process.h"
 #include "base/status.h"
 
 enum { RANKS_NAMED_AT_MOST = 16 };
 
 int64_t bny_boot_deadline_ns(int64_t timeout_ns) {
-  int64_t now = bny_clock_ns();
+  int64_t now = bny_deadline_now();
   if (timeout_ns <= 0) timeout_ns = BNY_BOOT_DEFAULT_TIMEOUT_NS;
   return timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
 }
 
-bool bny_boot_is_late(int64_t moment_ns) { return bny_interrupted() || bny_clock_ns() >= moment_ns; }
-
-int bny_boot_left_ms(int64_t moment_ns) {
-  int64_t left_ns = moment_ns - bny_clock_ns();
-  if (left_ns <= 0) return 0;
-  int64_t left_ms = (left_ns - 1) / 1000000 + 1;
-  return left_ms > INT_MAX ? INT_MAX : (int)left_ms;
-}
-
-int bny_boot_poll_ms(int64_t moment_ns) {
-  if (bny_interrupted()) return 0;
-  int left_ms = bny_boot_left_ms(moment_ns);
-  return bny_interruptible() && left_ms > BNY_INTERRUPT_MS ? BNY_INTERRUPT_MS : left_ms;
+banyan_status bny_boot_check_process(uint64_t process) {
+  if (process == bny_process()) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_STATE,
+                  "bootstrap: this process is the child of a fork, and the bootstrap is its parent's: "
+                  "the child may destroy its copy and make one of its own");
 }
 
 void bny_boot_append_ranks(char *text, size_t bytes, size_t *length, const bool *flags, int32_t nranks, bool wanted) {

@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/status.h"
 
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes) {
-  int64_t left_ns = exchange->deadline_ns - bny_clock_ns();
+  int64_t left_ns = exchange->deadline_ns - bny_deadline_now();
   if (left_ns <= 0)
     return bny_fail(BANYAN_ERR_TIMEOUT, "the deadline passed while ranks were getting to know each other");
   const banyan_bootstrap *bootstrap = exchange->bootstrap;
@@ -32,7 +32,7 @@ _Static_assert(sizeof(report) == BNY_REPORT_BYTES, "no padding");
 
 /* A failed rank waits for only a part of its time, because the rank at fault may never come. */
 static bny_exchange shortened(const bny_exchange *exchange, bool has_failed) {
-  int64_t now_ns = bny_clock_ns(), left_ns = exchange->deadline_ns - now_ns;
+  int64_t now_ns = bny_deadline_now(), left_ns = exchange->deadline_ns - now_ns;
   return (bny_exchange){exchange->bootstrap, has_failed ? now_ns + left_ns / 4 : exchange->deadline_ns};
 }
 

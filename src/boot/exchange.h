@@ -11,7 +11,7 @@
 
 typedef struct bny_exchange {
   const banyan_bootstrap *bootstrap;
-  int64_t deadline_ns; /* on the monotonic clock */
+  int64_t deadline_ns; /* by bny_deadline_now() of the calling thread */
 } bny_exchange;
 
 /* All-gathers `bytes` bytes of each rank into `all`, in rank order. On failure base/status.h has the text. */

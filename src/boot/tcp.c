@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/process.h"
 #include "boot/common.h"
 #include "boot/tcp_address.h"
 
@@ -17,6 +18,7 @@ static int allgather_tcp(void *context, const void *mine, void *all, size_t byte
   struct banyan_env *env = context;
   banyan_status status = BANYAN_OK;
   char nothing = 0;
+  if (bny_boot_check_process(env->process)) return BANYAN_ERR_STATE;
   if (bytes == 0) mine = all = &nothing; /* the pointers may be NULL */
   /* After a failure the connections are out of step or closed. */
   if (env->failure) return (int)bny_fail(env->failure, "%s", env->failure_text);
@@ -60,6 +62,7 @@ banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_
                                 banyan_bootstrap *bootstrap) {
   struct banyan_env *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory");
+  made->process = bny_process();
   made->settings = *settings;
   made->began_s = (uint64_t)time(NULL);
   made->parent.fd = -1;
@@ -92,8 +95,17 @@ banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_boo
   return status;
 }
 
+/* The child of a fork leaves the connections to its parent. */
+static void leave(struct bny_boot_link *link) {
+  if (link->fd >= 0) close(link->fd);
+  link->fd = -1;
+}
+
 void banyan_env_destroy(banyan_env *env) {
   if (!env) return;
+  bool inherited = env->process != bny_process();
+  for (int32_t i = 0; inherited && i < env->nchildren; i++) leave(&env->children[i]);
+  if (inherited) leave(&env->parent);
   for (int i = 0; i < BNY_BOOT_LISTENERS; i++)
     if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);
   for (int32_t i = 0; i < env->nchildren; i++) bny_boot_link_close(&env->children[i]);

@@ -73,6 +73,7 @@ bool bny_boot_is_tree(const struct bny_boot_settings *settings);
 enum { BNY_BOOT_ISSUES_KEYS = 2, BNY_BOOT_LISTENERS };
 
 struct banyan_env {
+  uint64_t process; /* its maker */
   struct bny_boot_settings settings;
   uint8_t issued_key[BNY_BOOT_KEY_BYTES]; /* without a secret: the key of TCP connections */
   uint64_t began_s;                       /* as in the hello */

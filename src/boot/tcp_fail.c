@@ -7,14 +7,14 @@
 #include <string.h>
 
 #include "boot/common.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 
 /* The time limit for sending the reason of a failure, to the children and then to the parent. */
 static const int64_t farewell_ns = 1000000000;
 
 int64_t bny_boot_deadline_of_peer(uint32_t left_ms) {
   uint32_t margin_ms = left_ms / 10 < 500 ? left_ms / 10 : 500;
-  return bny_clock_ns() + (int64_t)(left_ms - margin_ms) * 1000000;
+  return bny_deadline_now() + (int64_t)(left_ms - margin_ms) * 1000000;
 }
 
 /* Sends as much as possible over the links. Returns how many still wait, with their polls filled in. */
@@ -40,17 +40,17 @@ void bny_boot_flush_children(struct banyan_env *env, int64_t deadline_ns, struct
   *lost = NULL;
   nfds_t nwaiting = 1;
   while (nwaiting > 0) {
-    bool late = !polls || bny_boot_is_late(deadline_ns); /* without memory a single round must do */
+    bool late = !polls || bny_deadline_is_late(deadline_ns); /* without memory a single round must do */
     nwaiting = send_round(env, late, polls, lost);
-    if (nwaiting > 0) poll(polls, nwaiting, bny_boot_poll_ms(deadline_ns));
+    if (nwaiting > 0) poll(polls, nwaiting, bny_deadline_poll_ms(deadline_ns));
   }
   if (polls != few) free(polls);
 }
 
 static void flush_parent(struct bny_boot_link *parent, int64_t deadline_ns) {
-  while (parent->fd >= 0 && bny_boot_link_send(parent) == BNY_BOOT_MORE && !bny_boot_is_late(deadline_ns)) {
+  while (parent->fd >= 0 && bny_boot_link_send(parent) == BNY_BOOT_MORE && !bny_deadline_is_late(deadline_ns)) {
     struct pollfd event = {.fd = parent->fd, .events = POLLOUT};
-    poll(&event, 1, bny_boot_poll_ms(deadline_ns));
+    poll(&event, 1, bny_deadline_poll_ms(deadline_ns));
   }
 }
 
@@ -72,8 +72,8 @@ banyan_status bny_boot_fail_all(struct banyan_env *env, banyan_status status) {
   }
   /* one call usually sends all of it */
   if (parent->fd >= 0 && post_failure(parent, status, text)) bny_boot_link_send(parent);
-  bny_boot_flush_children(env, bny_clock_ns() + farewell_ns, &lost);
-  flush_parent(parent, bny_clock_ns() + farewell_ns);
+  bny_boot_flush_children(env, bny_deadline_now() + farewell_ns, &lost);
+  flush_parent(parent, bny_deadline_now() + farewell_ns);
   for (int32_t i = 0; i < env->nchildren; i++) bny_boot_link_close(&env->children[i]);
   bny_boot_link_close(parent);
   return status;

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 
 #include "boot/common.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 
 static const char doing[] = "bootstrap";
@@ -50,7 +50,7 @@ static banyan_status fail_missing(const struct gathering *gathering) {
   }
   bny_boot_append_ranks(text, sizeof text, &length, shown ? shown : gathering->arrived, nranks, false);
   bny_append(text, sizeof text, &length, " of %d did not take part in an allgather within %.3g s", nranks,
-             (double)(bny_clock_ns() - gathering->begun_ns) * 1e-9);
+             (double)(bny_deadline_now() - gathering->begun_ns) * 1e-9);
   if (nbehind > 0) bny_append(text, sizeof text, &length, "; %d more can be heard only through them", nbehind);
   free(shown);
   return bny_fail(BANYAN_ERR_TIMEOUT, "bootstrap: %s", text);
@@ -180,9 +180,10 @@ static nfds_t fill_polls(struct gathering *gathering) {
 static banyan_status round_of_news(struct gathering *gathering, bool *complete) {
   struct banyan_env *env = gathering->env;
   struct bny_boot_link *parent = &env->parent;
-  if (bny_boot_is_late(gathering->deadline_ns)) return fail_missing(gathering);
+  if (bny_deadline_is_late(gathering->deadline_ns)) return fail_missing(gathering);
   if (parent->fd >= 0) bny_boot_link_send(parent); /* a lost link is noticed below */
-  if (poll(gathering->polls, fill_polls(gathering), bny_boot_poll_ms(gathering->deadline_ns)) <= 0) return BANYAN_OK;
+  if (poll(gathering->polls, fill_polls(gathering), bny_deadline_poll_ms(gathering->deadline_ns)) <= 0)
+    return BANYAN_OK;
   if (gathering->polls[0].revents & ~POLLOUT) {
     banyan_status status = hear_parent(gathering, complete);
     if (status || *complete) return status;
@@ -204,7 +205,7 @@ static banyan_status run(struct gathering *gathering, const void *mine) {
     gathering->arrived[0] = true;
     if (gathering->bytes > 0) memmove(gathering->all, mine, gathering->bytes);
   } else {
-    const struct bny_boot_frame own = {.left_ms = (uint32_t)bny_boot_left_ms(gathering->deadline_ns),
+    const struct bny_boot_frame own = {.left_ms = (uint32_t)bny_deadline_left_ms(gathering->deadline_ns),
                                        .rank = (uint32_t)env->settings.rank};
     status = post_block(gathering, &own, mine);
   }
@@ -233,7 +234,7 @@ banyan_status bny_boot_gather(struct banyan_env *env, const void *mine, void *al
   struct gathering gathering = {.env = env,
                                 .all = all,
                                 .bytes = bytes,
-                                .begun_ns = bny_clock_ns(),
+                                .begun_ns = bny_deadline_now(),
                                 .deadline_ns = bny_boot_deadline_ns(timeout_ns)};
   banyan_status status = make(&gathering)
                              ? run(&gathering, mine)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "boot/common.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 
 static const char doing[] = "banyan_env_create";
 
@@ -65,7 +65,7 @@ static banyan_status decide(struct bny_boot_pending *pending, const struct bny_b
     pending->njoined++;
     env->parents[join->rank] = (int32_t)join->parent;
     if (pending->njoined == env->settings.nranks)
-      pending->settled_ns = bny_clock_ns() + (env->settings.job[0] ? 0 : settle_ns);
+      pending->settled_ns = bny_deadline_now() + (env->settings.job[0] ? 0 : settle_ns);
   }
   banyan_status status = answer(pending, child, join->ticket, reason);
   return !status && twice && !env->settings.job[0] ? bny_boot_pending_fail_twice(pending, reason) : status;
@@ -165,7 +165,7 @@ static banyan_status fail_missing(const struct bny_boot_pending *pending) {
   if (env->settings.rank != 0) return bny_boot_fail_peer(env, &env->parent, BNY_BOOT_MORE, doing);
   bny_boot_append_ranks(text, sizeof text, &length, pending->joined, env->settings.nranks, false);
   bny_append(text, sizeof text, &length, " of %d did not connect within %.3g s to %s", env->settings.nranks,
-             (double)(bny_clock_ns() - pending->begun_ns) * 1e-9, env->address);
+             (double)(bny_deadline_now() - pending->begun_ns) * 1e-9, env->address);
   if (!env->settings.is_one_node && (strncmp(env->address, "127.", 4) == 0 || strncmp(env->address, "[::1]", 5) == 0))
     bny_append(
         text, sizeof text, &length,
@@ -213,14 +213,14 @@ static banyan_status wait_for_news(struct bny_boot_pending *pending) {
     if (candidate->state == BNY_BOOT_GREETED && drop_ns < limit_ns) limit_ns = drop_ns;
   }
   /* poll() writes nothing when it fails (EINTR); a timeout leaves all revents 0. */
-  if (poll(pending->polls, (nfds_t)n, bny_boot_poll_ms(limit_ns)) < 0)
+  if (poll(pending->polls, (nfds_t)n, bny_deadline_poll_ms(limit_ns)) < 0)
     for (size_t i = 0; i < n; i++) pending->polls[i].revents = 0;
   return BANYAN_OK;
 }
 
 static banyan_status read_candidates(struct bny_boot_pending *pending, const struct pollfd *polls) {
   banyan_status status = BANYAN_OK;
-  int64_t now_ns = bny_clock_ns();
+  int64_t now_ns = bny_deadline_now();
   for (int i = 0; i < pending->ncandidates && !status; i++) {
     struct bny_boot_candidate *candidate = &pending->candidates[i];
     if (polls[i].revents) status = bny_boot_pending_read(pending, candidate);
@@ -272,7 +272,7 @@ static banyan_status announce(struct bny_boot_pending *pending) {
 }
 
 static bool has_met(const struct bny_boot_pending *pending) {
-  int64_t now_ns = bny_clock_ns();
+  int64_t now_ns = bny_deadline_now();
   if (pending->env->settings.rank > 0) return pending->ready;
   return pending->settled_ns && (now_ns >= pending->settled_ns || now_ns >= pending->deadline_ns);
 }
@@ -281,14 +281,14 @@ static banyan_status let_all_in(struct bny_boot_pending *pending) {
   struct banyan_env *env = pending->env;
   banyan_status status = BANYAN_OK;
   while (!status && !has_met(pending))
-    status = bny_boot_is_late(pending->deadline_ns) ? fail_missing(pending) : round_of_news(pending);
+    status = bny_deadline_is_late(pending->deadline_ns) ? fail_missing(pending) : round_of_news(pending);
   close_doors(env);
   if (!status) status = announce(pending);
   return status ? bny_boot_fail_all(env, status) : BANYAN_OK;
 }
 
 banyan_status bny_boot_join_all(struct banyan_env *env, int64_t deadline_ns) {
-  struct bny_boot_pending pending = {.env = env, .begun_ns = bny_clock_ns(), .deadline_ns = deadline_ns};
+  struct bny_boot_pending pending = {.env = env, .begun_ns = bny_deadline_now(), .deadline_ns = deadline_ns};
   banyan_status status = BANYAN_OK;
   pending.candidates = calloc(BNY_BOOT_CANDIDATES, sizeof *pending.candidates);
   pending.joined = calloc((size_t)env->settings.nranks, sizeof *pending.joined);

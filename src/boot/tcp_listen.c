@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "boot/common.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 
 /* The kernel may release a connection late, which keeps the port of a run that has just ended busy. */
@@ -81,7 +81,7 @@ static banyan_status choose(const struct bny_boot_settings *settings, struct add
  * have met, so it is awaited. Returns 0 or errno; *holder says who has the port. */
 static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns,
                             enum bny_boot_holder *holder) {
-  int64_t patience_ns = bny_clock_ns() + bind_patience_ns, ask_ns = bny_clock_ns();
+  int64_t patience_ns = bny_deadline_now() + bind_patience_ns, ask_ns = bny_deadline_now();
   int fd = -1, error = 0;
   *holder = BNY_BOOT_UNKNOWN;
   for (;;) {
@@ -91,15 +91,15 @@ static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list,
       error = errno;
       bny_boot_address_text(each->ai_addr, each->ai_addrlen, env->address);
     }
-    int64_t now_ns = bny_clock_ns();
-    if (fd >= 0 || error != EADDRINUSE || bny_boot_is_late(deadline_ns)) break;
+    int64_t now_ns = bny_deadline_now();
+    if (fd >= 0 || error != EADDRINUSE || bny_deadline_is_late(deadline_ns)) break;
     if (now_ns >= ask_ns) {
       *holder = bny_boot_seek_holder(env, list, deadline_ns);
-      ask_ns = bny_clock_ns() + holder_interval_ns;
-      if (*holder == BNY_BOOT_ANOTHER_JOB) patience_ns = bny_clock_ns() + bind_patience_ns;
+      ask_ns = bny_deadline_now() + holder_interval_ns;
+      if (*holder == BNY_BOOT_ANOTHER_JOB) patience_ns = bny_deadline_now() + bind_patience_ns;
       if (*holder == BNY_BOOT_THIS_JOB) break;
     }
-    if (bny_boot_is_late(patience_ns) || env->settings.nports > 0) break;
+    if (bny_deadline_is_late(patience_ns) || env->settings.nports > 0) break;
     poll(NULL, 0, 50);
   }
   env->listen_fds[0] = fd;
@@ -150,7 +150,7 @@ banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline
   if (env->settings.listen_fd >= 0) return use_inherited(&env->settings, &env->listen_fds[0], env->address);
   for (int attempts = 1;; attempts++) {
     banyan_status status = try_ports(env, deadline_ns, &again);
-    int left_ms = bny_boot_is_late(deadline_ns) ? 0 : bny_boot_left_ms(deadline_ns);
+    int left_ms = bny_deadline_is_late(deadline_ns) ? 0 : bny_deadline_left_ms(deadline_ns);
     if (!status || !again || left_ms == 0) return status;
     if (attempts == 1) bny_log(BNY_LOG_WARN, "%s; it is looked up until the deadline", banyan_last_error());
     poll(NULL, 0, left_ms < PAUSE_MS ? left_ms : PAUSE_MS);

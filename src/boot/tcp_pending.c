@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "boot/tcp_address.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 
 enum { FORGED_LOGGED_AT_MOST = 3 };
@@ -29,7 +29,7 @@ bool bny_boot_pending_has_room(const struct bny_boot_pending *pending, int64_t *
   for (int i = 0; i < pending->ncandidates; i++) {
     if (pending->candidates[i].state != BNY_BOOT_GREETED) continue;
     *when_ns = pending->candidates[i].greeted_ns + least_patience_ns;
-    return *when_ns <= bny_clock_ns();
+    return *when_ns <= bny_deadline_now();
   }
   return false;
 }
@@ -66,7 +66,7 @@ static bool greet(struct bny_boot_pending *pending, int fd, const struct sockadd
   memset(candidate, 0, sizeof *candidate);
   candidate->fd = fd;
   candidate->local = address->ss_family == AF_UNIX;
-  candidate->greeted_ns = bny_clock_ns();
+  candidate->greeted_ns = bny_deadline_now();
   if (candidate->local && !bny_boot_socket_is_own(fd, &user)) return false;
   if (candidate->local)
     snprintf(candidate->address, sizeof candidate->address, "process %" PRId64 " of this node", user.process);

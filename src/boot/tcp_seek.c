@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "boot/common.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/sysfs.h"
 
 /* A server that hangs up on a hello most likely has another secret; it may also have dropped this rank for lack of
@@ -48,19 +48,19 @@ struct seeker {
 static int64_t greeting_limit(const struct seeker *seeker) {
   int64_t patience_ns = BNY_BOOT_STRANGER_NS;
   if (seeker->env->settings.nports > 0 && seeker->nrounds < 5) patience_ns = patience_ns >> 5 << seeker->nrounds;
-  int64_t limit_ns = bny_clock_ns() + patience_ns;
+  int64_t limit_ns = bny_deadline_now() + patience_ns;
   return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
 }
 
 static int64_t attempt_limit(const struct seeker *seeker) {
-  int64_t limit_ns = bny_clock_ns() + BNY_BOOT_STRANGER_NS;
+  int64_t limit_ns = bny_deadline_now() + BNY_BOOT_STRANGER_NS;
   return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
 }
 
 /* Keeps the reason for the error text. An attempt that the deadline cut short says less than the one before it. */
 static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
-  if (error == ETIMEDOUT && seeker->reason[0] && bny_boot_is_late(seeker->deadline_ns)) return;
+  if (error == ETIMEDOUT && seeker->reason[0] && bny_deadline_is_late(seeker->deadline_ns)) return;
   if (error == ECONNREFUSED && seeker->reason[0] && seeker->env->settings.nports > 0) return; /* most ports are free */
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
@@ -112,7 +112,7 @@ static bool is_of_other_launcher(int64_t process) {
   char line[512];
   int parent = 0;
   bny_sysfs_line(line, sizeof line, "/proc/%lld/stat", (long long)process);
-  const char *end = strrchr(line, ')'); /* of the program's name, which may be anything */
+  const char *end = strrchr(line, ')'); /* the program's name before it may hold anything */
   return getppid() > 1 && end && sscanf(end, ") %*c %d", &parent) == 1 && parent != getppid();
 }
 
@@ -124,8 +124,8 @@ static bool get_key(struct seeker *seeker) {
   char reason[sizeof seeker->reason];
   if (env->settings.has_secret || !seeker->at_rank_0) return true;
   enum bny_boot_issue outcome = bny_boot_issue_ask(env, attempt_limit(seeker), &user);
-  if (outcome == BNY_BOOT_ISSUED && !env->settings.job[0] && bny_clock_ns() - seeker->begun_ns < launcher_patience_ns &&
-      is_of_other_launcher(user.process)) {
+  if (outcome == BNY_BOOT_ISSUED && !env->settings.job[0] &&
+      bny_deadline_now() - seeker->begun_ns < launcher_patience_ns && is_of_other_launcher(user.process)) {
     note(seeker, "rank 0 there was started by another process than this rank", 0);
     return false;
   }
@@ -157,7 +157,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   struct bny_boot_hello hello = {.version = htole32(BNY_BOOT_VERSION),
                                  .rank = htole32((uint32_t)settings->rank),
                                  .nranks = htole32((uint32_t)settings->nranks),
-                                 .left_ms = htole32((uint32_t)bny_boot_left_ms(seeker->deadline_ns)),
+                                 .left_ms = htole32((uint32_t)bny_deadline_left_ms(seeker->deadline_ns)),
                                  .began_s = htole64(env->began_s)};
   memcpy(hello.job, settings->job, sizeof hello.job);
   if (!get_key(seeker)) return false;
@@ -235,9 +235,9 @@ static bool try_ports(struct seeker *seeker, const struct sockaddr *address, soc
 /* Looks rank 0's addresses up: its name may be unknown until it runs, and mean another node afterwards. */
 static void look_up(struct seeker *seeker) {
   struct addrinfo *list;
-  if (seeker->list && bny_clock_ns() < seeker->looked_up_ns + look_up_interval_ns) return;
+  if (seeker->list && bny_deadline_now() < seeker->looked_up_ns + look_up_interval_ns) return;
   banyan_status status = bny_boot_address_resolve(&seeker->env->settings, &list);
-  seeker->looked_up_ns = bny_clock_ns();
+  seeker->looked_up_ns = bny_deadline_now();
   if (!status) {
     if (seeker->list) freeaddrinfo(seeker->list);
     seeker->list = list;
@@ -289,14 +289,14 @@ static bool try_front(struct seeker *seeker) {
 /* Pauses twice as long each time, with a random part, so that many ranks do not retry at once. */
 static void pause_before_retry(const struct seeker *seeker, int *pause_ms) {
   int wait_ms = *pause_ms / 2 + (int)randombytes_uniform((uint32_t)(*pause_ms / 2 + 1));
-  int left_ms = bny_boot_poll_ms(seeker->deadline_ns);
+  int left_ms = bny_deadline_poll_ms(seeker->deadline_ns);
   poll(NULL, 0, wait_ms < left_ms ? wait_ms : left_ms);
   *pause_ms = *pause_ms * 2 < PAUSE_LAST_MS ? *pause_ms * 2 : PAUSE_LAST_MS;
 }
 
 static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
-  double waited_s = (double)(bny_clock_ns() - begun_ns) * 1e-9;
+  double waited_s = (double)(bny_deadline_now() - begun_ns) * 1e-9;
   char origin[256] = "";
   size_t length = 0;
   if (!seeker->list)
@@ -310,7 +310,7 @@ static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
 
 static banyan_status seek(struct seeker *seeker) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
-  int64_t begun_ns = bny_clock_ns();
+  int64_t begun_ns = bny_deadline_now();
   int pause_ms = PAUSE_FIRST_MS;
   while (!try_front(seeker) && !seeker->final && !try_rank_0(seeker)) {
     if (seeker->final) return seeker->final;
@@ -319,14 +319,14 @@ static banyan_status seek(struct seeker *seeker) {
                       "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
                       "%s: %s",
                       settings->rank, settings->nranks, seeker->env->address, seeker->reason);
-    if (bny_boot_is_late(seeker->deadline_ns)) return fail_late(seeker, begun_ns);
+    if (bny_deadline_is_late(seeker->deadline_ns)) return fail_late(seeker, begun_ns);
     pause_before_retry(seeker, &pause_ms);
   }
   return seeker->final;
 }
 
 banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns) {
-  struct seeker seeker = {.env = env, .begun_ns = bny_clock_ns(), .deadline_ns = deadline_ns};
+  struct seeker seeker = {.env = env, .begun_ns = bny_deadline_now(), .deadline_ns = deadline_ns};
   banyan_status status = seek(&seeker);
   if (seeker.list) freeaddrinfo(seeker.list);
   return status;
@@ -334,7 +334,7 @@ banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns) {
 
 enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns) {
   static const int64_t patience_ns = 1000000000;
-  struct seeker seeker = {.env = env, .deadline_ns = bny_clock_ns() + patience_ns};
+  struct seeker seeker = {.env = env, .deadline_ns = bny_deadline_now() + patience_ns};
   enum bny_boot_holder holder = BNY_BOOT_UNKNOWN;
   if (seeker.deadline_ns > deadline_ns) seeker.deadline_ns = deadline_ns;
   for (const struct addrinfo *each = list; each && holder == BNY_BOOT_UNKNOWN; each = each->ai_next) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "boot/common.h"
+#include "base/deadline.h"
 
 int bny_boot_socket_configure(int fd) {
   int on = 1, domain = 0;
@@ -43,8 +44,8 @@ bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user) {
 static bool wait_events(int fd, short events, int64_t limit_ns) {
   struct pollfd wait = {.fd = fd, .events = events};
   int ready;
-  do ready = poll(&wait, 1, bny_boot_poll_ms(limit_ns));
-  while (ready == 0 ? !bny_boot_is_late(limit_ns) : ready < 0 && errno == EINTR && !bny_boot_is_late(limit_ns));
+  do ready = poll(&wait, 1, bny_deadline_poll_ms(limit_ns));
+  while (ready == 0 ? !bny_deadline_is_late(limit_ns) : ready < 0 && errno == EINTR && !bny_deadline_is_late(limit_ns));
   return ready > 0;
 }
 

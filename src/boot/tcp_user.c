@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "boot/common.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/sysfs.h"
 
 /* A rank 0 that has just ended may hold the name for a moment. */
@@ -58,11 +58,11 @@ static void name_of(const char *tcp_address, char name[BNY_BOOT_ADDRESS_BYTES]) 
 banyan_status bny_boot_issue_listen(struct banyan_env *env, int64_t deadline_ns) {
   char name[BNY_BOOT_ADDRESS_BYTES];
   if (env->settings.has_secret) return BANYAN_OK;
-  int64_t patience_ns = bny_clock_ns() + name_patience_ns;
+  int64_t patience_ns = bny_deadline_now() + name_patience_ns;
   if (patience_ns > deadline_ns) patience_ns = deadline_ns;
   name_of(env->address, name);
   int *fd = &env->listen_fds[BNY_BOOT_ISSUES_KEYS];
-  while ((*fd = bny_boot_listen_by_name(name)) < 0 && errno == EADDRINUSE && bny_clock_ns() < patience_ns)
+  while ((*fd = bny_boot_listen_by_name(name)) < 0 && errno == EADDRINUSE && bny_deadline_now() < patience_ns)
     poll(NULL, 0, 50);
   if (*fd >= 0) return BANYAN_OK;
   return bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that are threads of one process. Every rank of an all-gather leaves pointers to its memory. The last one to
  * arrive copies for all of them while they wait. Nothing is allocated, and one generation cannot overtake another. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,8 @@
 
 #include "boot/common.h"
 #include "base/clock.h"
-#include "base/interrupt.h"
+#include "base/deadline.h"
+#include "base/process.h"
 #include "base/status.h"
 
 struct thread_rank {
@@ -20,6 +20,7 @@ struct thread_rank {
 };
 
 struct banyan_threads {
+  uint64_t process; /* its maker */
   int32_t nranks;
   pthread_mutex_t mutex; /* guards all fields below, and the pointers of the ranks */
   pthread_cond_t changed;
@@ -82,18 +83,16 @@ static banyan_status arrive(struct banyan_threads *group, struct thread_rank *se
   return BANYAN_OK;
 }
 
-/* Brings *until forward to the next look at what interrupts this thread. Returns false if it comes sooner itself. */
-static bool next_look(struct timespec *until) {
-  int64_t look_ns = bny_clock_ns() + BNY_INTERRUPT_MS * INT64_C(1000000);
-  if (look_ns >= until->tv_sec * INT64_C(1000000000) + until->tv_nsec) return false;
-  *until = (struct timespec){look_ns / 1000000000, look_ns % 1000000000};
-  return true;
+/* The moment of the next look at the deadline. */
+static struct timespec next_look(int64_t deadline_ns) {
+  int64_t look_ns = bny_clock_ns() + bny_deadline_poll_ms(deadline_ns) * INT64_C(1000000);
+  return (struct timespec){look_ns / 1000000000, look_ns % 1000000000};
 }
 
-/* The check is the caller's, and may take long. The caller holds the mutex. */
-static bool is_interrupted(struct banyan_threads *group) {
+/* The check that interrupts this thread is the caller's, and may take long. The caller holds the mutex. */
+static bool is_late(struct banyan_threads *group, int64_t deadline_ns) {
   pthread_mutex_unlock(&group->mutex);
-  bool is = bny_interrupted();
+  bool is = bny_deadline_is_late(deadline_ns);
   pthread_mutex_lock(&group->mutex);
   return is;
 }
@@ -102,7 +101,6 @@ static banyan_status gather_locked(struct banyan_threads *group, struct thread_r
                                    size_t bytes, int64_t timeout_ns) {
   if (group->failure) return bny_fail(group->failure, "%s", group->failure_text);
   int64_t deadline_ns = bny_boot_deadline_ns(timeout_ns);
-  struct timespec deadline = {deadline_ns / 1000000000, deadline_ns % 1000000000};
   banyan_status status = arrive(group, self, mine, all, bytes);
   if (status) {
     break_group(group, status);
@@ -110,12 +108,10 @@ static banyan_status gather_locked(struct banyan_threads *group, struct thread_r
   }
   uint64_t generation = group->generation;
   if (group->narrived == group->nranks) copy_for_all(group);
-  int waited = 0;
-  while (generation == group->generation && !group->failure && waited != ETIMEDOUT) {
-    struct timespec until = deadline;
-    bool looks = bny_interruptible() && next_look(&until);
-    waited = pthread_cond_timedwait(&group->changed, &group->mutex, &until);
-    if (waited == ETIMEDOUT && looks && !is_interrupted(group)) waited = 0;
+  while (generation == group->generation && !group->failure && !is_late(group, deadline_ns)) {
+    if (generation != group->generation || group->failure) break; /* while the mutex was free */
+    struct timespec until = next_look(deadline_ns);
+    pthread_cond_timedwait(&group->changed, &group->mutex, &until);
   }
   /* The order matters: a generation that completed is a success, whatever happened afterwards. */
   if (generation != group->generation) return BANYAN_OK;
@@ -127,6 +123,7 @@ static banyan_status gather_locked(struct banyan_threads *group, struct thread_r
 
 static int allgather_threads(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   struct thread_rank *self = context;
+  if (bny_boot_check_process(self->group->process)) return BANYAN_ERR_STATE;
   pthread_mutex_lock(&self->group->mutex);
   banyan_status status = gather_locked(self->group, self, mine, all, bytes, timeout_ns);
   pthread_mutex_unlock(&self->group->mutex);
@@ -162,6 +159,7 @@ banyan_status banyan_threads_create(int32_t nranks, banyan_threads **group) {
   }
   status = init_locks(made);
   if (status) goto memory;
+  made->process = bny_process();
   made->nranks = nranks;
   for (int32_t rank = 0; rank < nranks; rank++) {
     made->ranks[rank].group = made;
@@ -191,8 +189,11 @@ banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, bany
 
 void banyan_threads_destroy(banyan_threads *group) {
   if (!group) return;
-  pthread_cond_destroy(&group->changed);
-  pthread_mutex_destroy(&group->mutex);
+  /* In the child of a fork threads of the parent may seem to wait. */
+  if (group->process == bny_process()) {
+    pthread_cond_destroy(&group->changed);
+    pthread_mutex_destroy(&group->mutex);
+  }
   free(group->arrived);
   free(group);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "comm/facts.h"
 #include "base/log.h"
 #include "op.h"
@@ -262,7 +262,7 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
                     bootstrap->nranks);
   }
-  bny_exchange exchange = {bootstrap, bny_clock_ns() + settings->timeout_ns};
+  bny_exchange exchange = {bootstrap, bny_deadline_now() + settings->timeout_ns};
   bny_facts_gather(bootstrap, settings, own_status, &own);
   banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);

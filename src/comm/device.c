@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "device/device.h"
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -178,8 +178,8 @@ static bny_device_fault await_fault(const banyan_comm *comm, uint64_t of_hosts) 
   enum { PATIENCE_NS = 50000000, LOOK_NS = 100000 };
   bny_device_fault fault = bny_engine_fault(comm->device.engine);
   bool waits = kernels_know_more(comm, bny_fault_status(of_hosts), bny_fault_culprit(of_hosts));
-  int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
-  while (fault.status == BANYAN_OK && waits && bny_clock_ns() < deadline_ns) {
+  int64_t deadline_ns = bny_deadline_now() + PATIENCE_NS;
+  while (fault.status == BANYAN_OK && waits && bny_deadline_now() < deadline_ns) {
     nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
     fault = bny_engine_fault(comm->device.engine);
   }

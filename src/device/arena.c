@@ -11,7 +11,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -597,7 +597,7 @@ banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, 
   bny_arenas *made = calloc(1, sizeof *made);
   facts *all = calloc(nranks, sizeof *all);
   arenas_work work = {.arenas = made, .exchange = exchange, .config = config};
-  int64_t now_ns = bny_clock_ns();
+  int64_t now_ns = bny_deadline_now();
   work.copies_deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 4 * 3;
   agreement agreed = {.reaches = calloc(nranks, sizeof *agreed.reaches)};
   work.reports = calloc(nranks, sizeof *work.reports);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "device/cuda/entry.h"
 #include "base/status.h"
 
@@ -62,7 +62,7 @@ banyan_status bny_device_wait(bny_device *device, void *stream, int64_t deadline
     bool done = false;
     banyan_status status = device->ops->stream_query(device, stream, &done);
     if (status != BANYAN_OK || done) return status;
-    if (bny_clock_ns() >= deadline_ns) break;
+    if (bny_deadline_now() >= deadline_ns) break;
     nanosleep(&(struct timespec){0, pause_ns}, NULL);
     if (pause_ns < 1000000) pause_ns *= 2;
   }

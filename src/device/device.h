@@ -78,7 +78,7 @@ banyan_status bny_device_open(const char *vendor, const bny_device_choice *choic
  * "cuda:2": that ordinal; "cuda:local": by LOCAL_RANK. `library` as in a choice. */
 banyan_status bny_device_open_named(const char *name, const char *library, bny_device **device);
 
-/* Waits until all on the stream is done; BANYAN_ERR_TIMEOUT at the deadline, on the monotonic clock. */
+/* Waits until all on the stream is done; BANYAN_ERR_TIMEOUT at the deadline, by bny_deadline_now(). */
 banyan_status bny_device_wait(bny_device *device, void *stream, int64_t deadline_ns);
 
 /* The link between this device and one known by its UUID, as this process sees it. */

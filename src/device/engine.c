@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "device/decode_plan.h"
 #include "base/status.h"
@@ -212,7 +212,7 @@ banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_progra
     status = add_room(engine, bytes > ROOM_BYTES ? bytes : ROOM_BYTES);
   if (status != BANYAN_OK) return status;
   void *place = engine->rooms->address + engine->rooms->used;
-  status = device_write(engine, place, program, program->bytes, bny_clock_ns() + load_timeout_ns);
+  status = device_write(engine, place, program, program->bytes, bny_deadline_now() + load_timeout_ns);
   if (status != BANYAN_OK) return status;
   bny_engine_program *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a program");
@@ -246,7 +246,7 @@ banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t b
   engine->workplaces = made;
   if (use == BNY_USE_COUNTERS) status = device->ops->zero(device, made->address, bytes, engine->stream);
   if (use == BNY_USE_COUNTERS && status == BANYAN_OK)
-    status = bny_device_wait(device, engine->stream, bny_clock_ns() + load_timeout_ns);
+    status = bny_device_wait(device, engine->stream, bny_deadline_now() + load_timeout_ns);
   if (status != BANYAN_OK) {
     if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
     made->bytes = 0; /* nobody is given it */
@@ -301,7 +301,7 @@ void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit)
 static void settle(bny_engine *engine) {
   if (!engine->stream || !engine->arenas) return;
   if (!engine->stuck &&
-      bny_device_wait(engine->device, engine->stream, bny_clock_ns() + settle_timeout_ns) == BANYAN_ERR_TIMEOUT)
+      bny_device_wait(engine->device, engine->stream, bny_deadline_now() + settle_timeout_ns) == BANYAN_ERR_TIMEOUT)
     engine->stuck = true;
   if (engine->stuck) engine->arenas->stuck = true;
 }

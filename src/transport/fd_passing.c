@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/status.h"
 
 enum { NAME_BYTES = 24, SECRET_BYTES = 16, FDS_PER_PARCEL = 128 };
@@ -46,15 +46,14 @@ static void pause_briefly(void) { nanosleep(&(struct timespec){0, retry_ns}, NUL
 
 static bool wait_for(int fd, short events, int64_t deadline_ns) {
   for (;;) {
-    int64_t left_ns = deadline_ns - bny_clock_ns();
-    if (left_ns <= 0) {
+    struct pollfd poll_fd = {.fd = fd, .events = events};
+    int ready = poll(&poll_fd, 1, bny_deadline_poll_ms(deadline_ns));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (bny_deadline_is_late(deadline_ns)) {
       errno = ETIMEDOUT;
       return false;
     }
-    struct pollfd poll_fd = {.fd = fd, .events = events};
-    int ready = ppoll(&poll_fd, 1, &(struct timespec){left_ns / 1000000000, left_ns % 1000000000}, NULL);
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return false;
   }
 }
 
@@ -88,7 +87,7 @@ static bool send_parcel(int socket_fd, parcel *parcel, const int *fds, int count
     bool is_full = errno == EAGAIN || errno == EWOULDBLOCK;
     /* A user may have only a limited number of descriptors in flight, until peers receive theirs. */
     if (!is_full && errno != ETOOMANYREFS && errno != EINTR) return false;
-    if (bny_clock_ns() >= deadline_ns) {
+    if (bny_deadline_is_late(deadline_ns)) {
       errno = ETIMEDOUT;
       return false;
     }
@@ -241,7 +240,7 @@ enum { GREETING_NS = 2000000000 };
 static int32_t rank_of(int socket_fd, const ticket *ticket, const bny_fd_passing *passing, bool patient) {
   greeting hello;
   if (!is_same_user(socket_fd)) return -1;
-  if (patient && !wait_for(socket_fd, POLLIN, bny_clock_ns() + GREETING_NS)) return -1;
+  if (patient && !wait_for(socket_fd, POLLIN, bny_deadline_now() + GREETING_NS)) return -1;
   if (recv(socket_fd, &hello, sizeof hello, MSG_DONTWAIT) != (ssize_t)sizeof hello) return -1;
   if (memcmp(hello.secret, ticket->secret, sizeof hello.secret) != 0) return -1;
   if (hello.rank < 1 || hello.rank >= passing->nranks || passing->sockets[hello.rank] >= 0) return -1;
@@ -316,7 +315,7 @@ banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *
   if (listener >= 0) close(listener);
   free(told);
   if (status != BANYAN_OK) bny_fd_passing_close(passing);
-  int64_t now_ns = bny_clock_ns();
+  int64_t now_ns = bny_deadline_now();
   passing->deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 2;
   return status;
 }

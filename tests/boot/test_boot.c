@@ -5,7 +5,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "banyan.h"
 #include "tests/support/suite.h"
@@ -77,6 +79,29 @@ TEST(gathers_in_place) {
   int value = 42;
   ck_assert_int_eq(bootstrap.allgather(bootstrap.context, &value, &value, sizeof value, second_ns), 0);
   ck_assert_int_eq(value, 42);
+  banyan_threads_destroy(group);
+}
+
+/* A child that was forked while a rank waits is refused, and frees its copy. */
+TEST(refuses_the_child_of_a_fork) {
+  banyan_threads *group;
+  struct member members[2];
+  pthread_t first;
+  ck_assert_int_eq(banyan_threads_create(2, &group), BANYAN_OK);
+  for (int rank = 0; rank < 2; rank++) fill_member(group, &members[rank], rank, 8, 20);
+  ck_assert_int_eq(pthread_create(&first, NULL, gather_rounds, &members[0]), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    gather_rounds(&members[1]);
+    banyan_threads_destroy(group);
+    _exit(members[1].result);
+  }
+  int how;
+  ck_assert_int_eq(waitpid(child, &how, 0), child);
+  ck_assert_msg(WIFEXITED(how) && WEXITSTATUS(how) == BANYAN_ERR_STATE, "the child ended with %#x", how);
+  gather_rounds(&members[1]);
+  pthread_join(first, NULL);
+  for (int rank = 0; rank < 2; rank++) ck_assert_msg(members[rank].result == 0, "%s", members[rank].text);
   banyan_threads_destroy(group);
 }
 

@@ -50,6 +50,7 @@ struct part {
   const char *address;     /* value of MASTER_ADDR; NULL: 127.0.0.1 */
   const char *extra[3][2]; /* more environment */
   const char *job;         /* BANYAN_JOB; NULL: none */
+  bool forks;              /* children, between two rounds of gathers */
   uid_t user;              /* to become first; 0: stays */
   const char *map;         /* the users of a namespace to enter first; NULL: stays */
 };
@@ -184,6 +185,17 @@ static void play(const struct part *part, struct outcome *outcome) {
     before = now_s();
     outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
     outcome->gather_s = now_s() - before;
+    if (part->forks && !outcome->gather) {
+      int how = 0;
+      pid_t child = fork();
+      if (child == 0) {
+        banyan_status status = rounds_gather(&bootstrap, part->bytes, 1, part->timeout_s, &how);
+        banyan_env_destroy(env);
+        _exit((int)status);
+      }
+      outcome->wrong += waitpid(child, &how, 0) != child || !WIFEXITED(how) || WEXITSTATUS(how) != BANYAN_ERR_STATE;
+      outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
+    }
     if (part->job && !outcome->gather) outcome->wrong += count_others(&bootstrap, part);
   }
   strncpy(outcome->text, banyan_last_error(), sizeof outcome->text - 1);
@@ -509,6 +521,28 @@ TEST_LOOP(ranks_wait_for_rank_0_of_their_launcher, 2) {
   for (int i = 0; i < 2 && !stale_rank_0; i++) assert_success(i);
   ck_assert(outcomes[2].create);
   if (stale_rank_0) ck_assert(outcomes[0].create && outcomes[3].create);
+}
+
+/* Their copies of connections are closed without a word to the peers. */
+TEST(children_take_no_part) {
+  for (int rank = 0; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank, .nranks = 3, .rounds = 3, .bytes = 100, .forks = true});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
+  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+}
+
+/* A job that is stopped as a whole for longer than its deadline goes on where it was. */
+TEST(time_in_which_a_job_is_stopped_does_not_count) {
+  const double timeout_s = 3;
+  for (int rank = 0; rank < 2; rank++)
+    start(rank, (struct part){.rank = rank, .nranks = 3, .rounds = 1, .bytes = 8, .timeout_s = timeout_s});
+  sleep_s(timeout_s / 10);
+  for (int rank = 0; rank < 2; rank++) kill(pids[rank], SIGSTOP);
+  sleep_s(timeout_s);
+  for (int rank = 0; rank < 2; rank++) kill(pids[rank], SIGCONT);
+  start(2, (struct part){.rank = 2, .nranks = 3, .rounds = 1, .bytes = 8, .timeout_s = timeout_s});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
+  for (int rank = 0; rank < 3; rank++) assert_success(rank);
 }
 
 TEST(unauthenticated_peers_delay_nobody) {

@@ -27,7 +27,7 @@
 
 enum { RANKS = 4, TEXT_BYTES = 600 };
 
-typedef enum deed { NOTHING, DIE, STOP, NO_FILES, OTHER_USER, NO_MEMORY } deed;
+typedef enum deed { NOTHING, DIE, STOP, NO_FILES, OTHER_USER, NO_MEMORY, PAUSE_ALL } deed;
 
 typedef struct outcome {
   int ended;
@@ -107,9 +107,10 @@ static int allgather_with_fault(void *context, const void *mine, void *all, size
       self->trial->deed == NO_MEMORY && self->inner.rank == self->trial->victim && self->done + 1 == self->trial->after;
   int result = self->inner.allgather(self->inner.context, mine, all, bytes, timeout_ns);
   refuses_memory = false;
-  if (self->inner.rank != self->trial->victim || ++self->done != self->trial->after) return result;
+  bool all_do = self->trial->deed == PAUSE_ALL;
+  if ((self->inner.rank != self->trial->victim && !all_do) || ++self->done != self->trial->after) return result;
   if (self->trial->deed == DIE) raise(SIGKILL);
-  if (self->trial->deed == STOP) raise(SIGSTOP);
+  if (self->trial->deed == STOP || all_do) raise(SIGSTOP);
   if (self->trial->deed == NO_FILES) keep_no_files();
   return result;
 }
@@ -144,6 +145,13 @@ static void end_stopped(const trial *trial, const pid_t *pids) {
   kill(pids[trial->victim], SIGKILL);
 }
 
+/* Once all have stopped, for longer than their deadline. */
+static void wake_stopped(const trial *trial, const pid_t *pids) {
+  for (int32_t r = 0; r < RANKS; r++) waitpid(pids[r], NULL, WUNTRACED);
+  world_sleep_ms(1000 * trial->timeout_s);
+  for (int32_t r = 0; r < RANKS; r++) kill(pids[(trial->after + r) % RANKS], SIGCONT);
+}
+
 static void run(trial *trial, void (*live)(struct trial *trial, int32_t rank, int listener)) {
   char port[16];
   pid_t pids[RANKS];
@@ -158,6 +166,7 @@ static void run(trial *trial, void (*live)(struct trial *trial, int32_t rank, in
   }
   close(listener);
   if (trial->deed == STOP) end_stopped(trial, pids);
+  if (trial->deed == PAUSE_ALL) wake_stopped(trial, pids);
   for (int32_t r = 0; r < RANKS; r++) waitpid(pids[r], NULL, 0);
 }
 
@@ -206,6 +215,16 @@ TEST_LOOP(a_rank_without_descriptors_is_named, RANKS) {
 TEST_LOOP(a_stopped_rank_is_named, 2) {
   for (int after = 1; after <= EXCHANGES; after++)
     run_and_check((trial){.deed = STOP, .victim = _i, .after = after, .timeout_s = 1}, 1.9);
+}
+
+TEST_LOOP(time_in_which_all_are_stopped_does_not_count, EXCHANGES + 1) {
+  trial *shared = world_share(sizeof *shared);
+  *shared = (trial){.deed = PAUSE_ALL, .after = _i + 1, .timeout_s = 3};
+  run(shared, create);
+  for (int32_t r = 0; r < RANKS; r++)
+    ck_assert_msg(shared->outcomes[r].ended && shared->outcomes[r].status == BANYAN_OK, "rank %d: %s", r,
+                  shared->outcomes[r].text);
+  world_unshare(shared, sizeof *shared);
 }
 
 TEST_LOOP(a_rank_of_another_user_is_named, 2) {

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The clock of deadlines, which gaps in a thread's own looks do not advance. */
+#include "base/deadline.h"
+
+#include <limits.h>
+
+#include "base/clock.h"
+#include "base/interrupt.h"
+
+int64_t bny_deadline_now(void) {
+  static _Thread_local int64_t seen_ns, lost_ns;
+  int64_t now_ns = bny_clock_ns(), gap_ns = now_ns - seen_ns - BNY_DEADLINE_GAP_MS * INT64_C(1000000);
+  if (seen_ns && gap_ns > 0) lost_ns += gap_ns;
+  seen_ns = now_ns;
+  return now_ns - lost_ns;
+}
+
+bool bny_deadline_is_late(int64_t moment_ns) { return bny_interrupted() || bny_deadline_now() >= moment_ns; }
+
+int bny_deadline_left_ms(int64_t moment_ns) {
+  int64_t left_ns = moment_ns - bny_deadline_now();
+  if (left_ns <= 0) return 0;
+  int64_t left_ms = (left_ns - 1) / 1000000 + 1;
+  return left_ms > INT_MAX ? INT_MAX : (int)left_ms;
+}
+
+int bny_deadline_poll_ms(int64_t moment_ns) {
+  int left_ms = bny_deadline_left_ms(moment_ns);
+  return bny_interrupted() ? 0 : left_ms > BNY_INTERRUPT_MS ? BNY_INTERRUPT_MS : left_ms;
+}

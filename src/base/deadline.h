@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The clock of deadlines. A wait looks at it at least every BNY_INTERRUPT_MS. A longer gap between two looks of a
+ * thread does not count: the process was stopped or did its own work, and could not see what its peers did. */
+#ifndef BNY_DEADLINE_H
+#define BNY_DEADLINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The part of a gap that counts. It is longer than the pauses of a thread on a busy machine. */
+enum { BNY_DEADLINE_GAP_MS = 250 };
+
+/* Returns this thread's time in nanoseconds: the monotonic clock without gaps. Other threads cannot compare with it. */
+int64_t bny_deadline_now(void);
+
+/* Returns true once the moment has come, or the caller has ended this thread's waits. */
+bool bny_deadline_is_late(int64_t moment_ns);
+
+/* Milliseconds until `moment_ns`: rounded up, never negative. */
+int bny_deadline_left_ms(int64_t moment_ns);
+
+/* The same for poll(), whose caller comes back: it is no longer than the next look. */
+int bny_deadline_poll_ms(int64_t moment_ns);
+
+#endif
