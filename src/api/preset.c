@@ -9,7 +9,7 @@
 /* The differences to what banyan_partial_init() describes. */
 typedef struct convention {
   bool by_head; /* statistics are [heads][tokens] */
-  bool pairs;   /* of max and sum */
+  bool pairs;   /* max and sum are stored as pairs */
   bool rows;    /* max, sum and numerators, one after another */
   banyan_base base;
   uint32_t empty;

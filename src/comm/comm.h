@@ -18,26 +18,26 @@ struct banyan_comm {
   int32_t rank, nranks;
   int32_t origin;   /* after a shrink: this rank in the first communicator of the chain */
   bool has_shrunk;  /* banyan_comm_shrink() was called on it */
-  uint64_t process; /* that made the communicator */
+  uint64_t process; /* the process that made the communicator */
   bny_transport *transport;
   bny_exec *exec;
   bny_device_exec device; /* without an engine, combines run on the host */
-  void *stream;           /* of the device: for calls that name none */
+  void *stream;           /* the device's stream for calls that name none */
   bny_link_cost cost;
   bny_levels *levels;     /* NULL: all links are alike */
-  bny_place place;        /* of this rank */
+  bny_place place;        /* locality of this rank */
   int64_t place_ns;       /* the time to find it */
   bny_place_notes *notes; /* what became of each kind of level; NULL: BANYAN_LEVELS says the levels */
   char *algorithm;        /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;      /* larger messages are sent in parts */
-  int32_t slices;         /* of attention, as BANYAN_SLICES says */
+  int32_t slices;         /* BANYAN_SLICES: slices of attention */
   int32_t nnodes;
-  int32_t threads;          /* that attention on the host may use */
+  int32_t threads;          /* threads that attention on the host may use */
   int32_t threads_said;     /* by the program or the environment; 0: none was */
   bny_pool_cpus own_cpus;   /* for these threads */
   bny_pool *pool;           /* made with the first attention; NULL: none, or one thread */
   double quota_cpus;        /* CPUs that a quota allows this rank, fewer than its cores; 0: no quota counts */
-  int32_t cores;            /* of this machine, which its ranks may use together */
+  int32_t cores;            /* cores of this machine that its ranks may use together */
   bool oversubscribed;      /* more ranks than cores, on some machine */
   size_t arena_bytes;       /* per rank */
   bool arena_said;          /* set by the program or the environment */
@@ -47,7 +47,7 @@ struct banyan_comm {
   bny_run *agree;
   size_t *head_counts; /* [nranks]: scratch of an all-gather of heads; NULL until the first */
   uint64_t plans;      /* operations made: planned, and compared by all ranks */
-  struct bny_ops *ops; /* of op/, which frees them before the communicator; NULL until the first operation */
+  struct bny_ops *ops; /* owned by op/, which frees them before the communicator; NULL until the first operation */
 };
 
 /* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked. */
@@ -96,7 +96,7 @@ typedef struct bny_group_exchange {
   bny_exchange exchange; /* for the code that connects this node's ranks */
   banyan_bootstrap bootstrap;
   const bny_exchange *all;
-  int32_t *ranks; /* of this node, in order */
+  int32_t *ranks; /* the ranks of this node, in order */
   uint64_t *said; /* [nranks of all]: bytes that each has in a round */
   char *blocks;   /* [nranks of all] blocks of `room` bytes */
   size_t room;

@@ -15,7 +15,7 @@ typedef struct division {
   const bny_facts **mates; /* the ranks of the machine, in order */
   int32_t nmates;
   int32_t owner[CORES]; /* a place in mates; -1: none */
-  bool seen[CORES];     /* by the search under way, or by one that was in vain: no later one gets further there */
+  bool seen[CORES];     /* by the current search, or by one that failed: no later one gets further there */
   int32_t alike[CORES], owners[CORES]; /* scratch */
 } division;
 

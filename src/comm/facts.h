@@ -15,7 +15,7 @@
 #include "transport/transport.h"
 
 enum {
-  BNY_CPU_BYTES = 1024, /* of an affinity mask: 8192 cores */
+  BNY_CPU_BYTES = 1024, /* size of an affinity mask: 8192 cores */
   BNY_ALGORITHM_NAME_BYTES = 32,
   BNY_LEVELS_TEXT_BYTES = 32,
   BNY_NODE_NAME_BYTES = 40,
@@ -29,10 +29,10 @@ enum {
  * versions could not even report their versions to each other. */
 typedef struct bny_facts {
   char version[16];
-  int32_t status; /* of this rank's own settings: not BANYAN_OK if they are wrong */
+  int32_t status; /* not BANYAN_OK if this rank's own settings are wrong */
   char error[BNY_FACTS_ERROR_BYTES];
   char boot_id[40];
-  char node[BNY_NODE_NAME_BYTES]; /* of BANYAN_NODE */
+  char node[BNY_NODE_NAME_BYTES]; /* BANYAN_NODE */
   uint64_t network_namespace, pid_namespace, user_namespace;
   int64_t pid;
   uint64_t process; /* a number drawn for each process when it is executed */
@@ -45,9 +45,9 @@ typedef struct bny_facts {
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
   uint64_t device_arena_bytes;
   uint32_t plan_id; /* see plan.h */
-  int32_t slices;   /* of BANYAN_SLICES */
+  int32_t slices;   /* BANYAN_SLICES */
   bny_quota quotas[BNY_QUOTAS];
-  uint64_t addresses[BNY_FACTS_ADDRESSES]; /* of its node's interfaces, see base/interface.h; then 0 */
+  uint64_t addresses[BNY_FACTS_ADDRESSES]; /* addresses of its node's interfaces, see base/interface.h; then 0 */
   char unused[296];                        /* by this version; 0 */
 } bny_facts;
 
@@ -56,9 +56,9 @@ _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from wh
 /* The result of the caller's configuration and the environment. */
 typedef struct bny_settings {
   bny_options options;
-  int64_t timeout_ns, first_timeout_ns; /* of each call, of the first of a shape */
+  int64_t timeout_ns, first_timeout_ns; /* for each call, and for the first of a shape */
   size_t arena_bytes, device_arena_bytes;
-  int32_t threads;                /* of this rank; 0: one for each of its cores */
+  int32_t threads;                /* for this rank; 0: one for each of its cores */
   bool arena_said;                /* neither is the default */
   const char *algorithm, *device; /* NULL: none */
   int32_t origin;                 /* the rank's number among those that the environment describes */
@@ -82,7 +82,7 @@ typedef struct bny_placement {
   int32_t *process_of; /* by rank: the first rank that is in the same process */
   int32_t nnodes;
   bool one_process;       /* the ranks of each node are threads of one process */
-  int32_t cores;          /* of this rank's machine, which its ranks may use together */
+  int32_t cores;          /* cores of this rank's machine that its ranks may use together */
   double ranks_per_core;  /* on the machine with the most ranks per core */
   bny_pool_cpus own_cpus; /* this rank's share of the cores that its binding allows */
   double quota_cpus;      /* this rank's share of a CPU quota that allows fewer than own_cpus; 0: none */

@@ -14,9 +14,9 @@
  * nodes some ranks may have its last post and others not: these post a view where the former post data. The former see
  * that and return to views, too.
  *
- * Liveness. A rank that waits increments its pulse. So a rank that waits in vain is not taken for a silent one itself,
- * however long it waits: only silence for a deadline of a call excludes a rank. A rank that makes its communicator may
- * be silent for that long while it waits there, so it is given half as much again.
+ * Liveness. A rank that waits increments its pulse. So a rank that waits without success is not taken for a silent one
+ * itself, however long it waits: only silence for a deadline of a call excludes a rank. A rank that makes its
+ * communicator may be silent for that long while it waits there, so it is given half as much again.
  *
  * Last round. All ranks post how they fared. A rank that has read success from all of them has a communicator, and says
  * so in one more message. That message replaces the last post of a rank that stopped, for those whom it has not
@@ -59,7 +59,7 @@ typedef struct rendezvous {
   bny_transport *transport;
   int64_t timeout_ns, deadline_ns;
   uint64_t round;
-  kind kind;           /* of this round's post */
+  kind kind;           /* kind of this round's post */
   unsigned char *view; /* a bit for each rank */
   unsigned char *next; /* scratch: the view to come */
   size_t view_bytes;

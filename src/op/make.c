@@ -222,7 +222,7 @@ banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention,
 banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live) {
   if (op->on_device || !bny_live_selects(live) || op->live_tokens || op->key.all_tokens == 0) return BANYAN_OK;
   op->live_tokens = malloc((size_t)op->key.all_tokens);
-  return op->live_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the live rows of an operation");
+  return op->live_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the valid rows of an operation");
 }
 
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {

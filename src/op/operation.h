@@ -30,8 +30,8 @@ typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   bny_strided mine, all;          /* all-gather of heads */
   bool in_place;                  /* `mine` is its own place in `all` */
-  const banyan_live *live;        /* of rows; copied. NULL: all rows live */
-  int32_t tokens;                 /* of rows: of each run, unless `live` says so */
+  const banyan_live *live;        /* the valid rows; copied. NULL: all rows */
+  int32_t tokens;                 /* tokens of each run, unless `live` sets them */
   const void *in_bytes;           /* the others */
   void *out_bytes;
   void *stream;             /* on a device */
@@ -54,10 +54,10 @@ typedef struct bny_op_kind {
   bny_plan *plan;
   bny_run *run;               /* on the host */
   bny_device_run *device_run; /* or on the device */
-  bny_binding place;   /* of the first part in the caller's memory, whatever that is: what planning alone decides */
-  bny_binding binding; /* of the run under way, see bny_op_binding() */
-  int64_t count;       /* of parts */
-  size_t *pieces;      /* all-gather: counts and offsets, [2][nranks] */
+  bny_binding place;          /* the first part in the caller's memory, whatever that is: what planning alone decides */
+  bny_binding binding;        /* the current run, see bny_op_binding() */
+  int64_t count;              /* number of parts */
+  size_t *pieces;             /* all-gather: counts and offsets, [2][nranks] */
 } bny_op_kind;
 
 /* A part, computed from its number. */
@@ -78,11 +78,11 @@ struct banyan_op {
   bool on_device; /* kernels run it */
   bny_op_key key;
   size_t *counts;       /* owned copy of key.counts */
-  bny_op_memory memory; /* of the runs to come; `in`, `out` and `live` are the copies below */
+  bny_op_memory memory; /* the runs to come; `in`, `out` and `live` are the copies below */
   banyan_partial in, out;
-  banyan_live live;     /* of zeros: all rows live */
+  banyan_live live;     /* all zeros: all rows are valid */
   uint8_t *live_tokens; /* [key.all_tokens] of the run under way, or NULL; owned */
-  int32_t tokens;       /* of the run under way */
+  int32_t tokens;       /* tokens of the current run */
   void *stream;
   bny_attention *attention;   /* goes before the parts; owned */
   banyan_op *gather;          /* goes before attention, and is never in the queue itself; owned */
@@ -94,9 +94,9 @@ struct banyan_op {
   bny_op_kind *kind;     /* its kind */
   bool bound;            /* the part under way has its memory already, as in the run before */
   bny_op_given given;    /* what it is bound to, if a blocking combine was; of size 0 otherwise */
-  bny_run_report report; /* of the last run: sums over its parts, and the first row that was lost */
+  bny_run_report report; /* the last run: sums over its parts, and the first row that was lost */
   int32_t slices;        /* attention fills parts one after another, at least so many; 0: all at once */
-  int32_t sequences;     /* of a slice that are attended to at a time, while others are on the network */
+  int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */
   int64_t ready;         /* parts of this run whose rows are there */
   bool running, begun;
   bool complete;   /* the run of the last start is: what fails later is not of it */
@@ -109,7 +109,7 @@ enum { BNY_BLOCKING_OPS = 32 };
 
 typedef struct bny_ops {
   banyan_op *first, *last;               /* started and not complete, in order */
-  banyan_op *blocking[BNY_BLOCKING_OPS]; /* of the blocking calls, the latest first */
+  banyan_op *blocking[BNY_BLOCKING_OPS]; /* operations of blocking calls, the latest first */
 } bny_ops;
 
 void bny_ops_free(banyan_comm *comm);

@@ -8,7 +8,7 @@
 typedef struct profiling {
   const topo_view *machine;
   bny_topo_levels *levels;
-  int32_t host; /* that is compared; -1: all */
+  int32_t host; /* the host that is compared; -1: all */
   tool_error *error;
 } profiling;
 

@@ -137,7 +137,7 @@ typedef struct topo_fold {
   int32_t *port;            /* first port of a NIC; the others by `next` */
   int32_t *rank;            /* -1 */
   int32_t *tier;            /* network switches: from 1 for those with NICs or alone; 0: none */
-  topo_string *short_names; /* of leaf switches, without what all have in common */
+  topo_string *short_names; /* names of leaf switches, without what all have in common */
   int32_t *short_name;      /* by node: its place among them; -1 */
   int8_t *severity;         /* worst finding about it; -1: none above INFO */
   uint64_t *look;           /* equal for nodes that look alike with everything below; names do not count */

@@ -64,7 +64,7 @@ typedef enum topo_anchor { TOPO_ANCHOR_START, TOPO_ANCHOR_MIDDLE, TOPO_ANCHOR_EN
 
 typedef struct topo_label {
   double x, y, size; /* y: base line */
-  double width;      /* that of the widest usual font */
+  double width;      /* width in the widest usual font */
   topo_anchor anchor;
   bool bold;
   bool backed; /* on a white background */

@@ -21,7 +21,7 @@ typedef struct hub {
   bool tapped; /* linked to hosts that are drawn */
   int32_t ports;
   topo_colour colour;
-  topo_extent extent; /* of its horizontal line */
+  topo_extent extent; /* extent of its horizontal line */
 } hub;
 
 /* The links of some switches of a tier to the same switches above. */

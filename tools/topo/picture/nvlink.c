@@ -29,7 +29,7 @@ typedef struct bar {
   int32_t host;        /* -1: joins hosts */
   int32_t node;        /* first switch; -1: a mesh */
   int32_t switches;    /* number of them */
-  int32_t gpus, drawn; /* of a mesh, of the model; those that are drawn */
+  int32_t gpus, drawn; /* GPUs of a mesh; GPUs that are drawn */
   uint64_t joins;      /* the GPUs, as a sum of hashes */
   int32_t trunks;      /* links to other bars */
   int32_t most;        /* links of a GPU */

@@ -10,7 +10,7 @@ enum {
   PAGE_MARGIN = 24,
   HOST_PAD = 14,
   HOST_GAP = 28,
-  PAD = 8,         /* of a box around others */
+  PAD = 8,         /* margin of a box around others */
   GAP = 8,         /* between boxes */
   TAP_GAP = 6,     /* between lines to the network */
   LANE_GAP = 11,   /* between horizontal lines */
@@ -41,7 +41,7 @@ typedef struct topo_spot {
 typedef struct topo_alike {
   int32_t count;
   bool model, pcie, net, links; /* whether they are alike in these */
-  topo_string name;             /* of the model */
+  topo_string name;             /* name of the model */
   topo_facts facts;
 } topo_alike;
 
@@ -58,7 +58,7 @@ typedef struct topo_work {
   int32_t *scratch;      /* by node, for any function that calls none of the others */
   int32_t nhosts;        /* with contents */
   bool detailed;         /* one host: devices show models, bus ids and the like */
-  topo_alike gpus, nics; /* of all hosts */
+  topo_alike gpus, nics; /* devices of all hosts */
   double fastest_nic;    /* GB/s */
   bool rails_only;       /* NICs are on rails whose switches are not known */
   int32_t drawn[HOSTS_MOST], ndrawn;
