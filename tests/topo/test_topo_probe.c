@@ -136,7 +136,6 @@ TEST(two_sockets) {
 
 static bool finds(const bny_topo *topo, const char *text) {
   bny_topo_levels *levels = topo_derive(topo);
-  ck_assert_ptr_nonnull(levels);
   bool found = false;
   for (int32_t f = 0; f < levels->nfindings; f++) found = found || strstr(levels->findings[f].text, text) != NULL;
   return found;
@@ -446,7 +445,6 @@ TEST(this_machine) {
   const bny_topo_probe_report *hwloc = report_of(reports, count, "hwloc");
   ck_assert_int_eq(hwloc->outcome, is_asked ? BNY_TOPO_PROBE_FOUND : BNY_TOPO_PROBE_ABSENT);
   bny_topo_levels *levels = topo_derive(topo);
-  ck_assert_ptr_nonnull(levels);
   ck_assert_int_ge(levels->nranks, 1);
 }
 

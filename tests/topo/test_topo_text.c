@@ -512,8 +512,7 @@ static void mangle(const char *text, size_t bytes, uint64_t seed) {
     bny_topo *topo = topo_import(exact, length, NULL, &error);
     ck_assert_msg(topo || error.text[0], "seed %llu, trial %d: no reason", (unsigned long long)seed, trial);
     if (topo && topo->nnodes < 10000) {
-      bny_topo_levels *levels = topo_derive(topo);
-      ck_assert_ptr_nonnull(levels);
+      topo_derive(topo);
     }
     free(exact);
   }

@@ -36,13 +36,7 @@ static char *explain_text(const topo_view *view, const plan_ranks *ranks, const 
   fprintf(stream, "\n%s, %s predicted\n\n", best->name, plan_text_time(best->ns, time));
   plan_methods_print(ranks, methods, view->utf8 ? PLAN_BARS_UTF8 : PLAN_BARS_ASCII, view->columns, stream);
   fprintf(stream, "\nBytes by level are those that the rank sends that sends most. Full bars are off the scale.\n");
-  bool written = ferror(stream) == 0;
-  if (fclose(stream) != 0 || !written) {
-    free(text);
-    tool_error_set(error, "out of memory");
-    return NULL;
-  }
-  return text;
+  return topo_finish(stream, &text, error);
 }
 
 char *topo_explain(const topo_view *view, size_t bytes, bool json, tool_error *error) {

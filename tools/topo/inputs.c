@@ -12,15 +12,8 @@ enum { MOST = 100000 };
 
 /* Takes `name`. */
 static bool add(topo_inputs *inputs, char *name, tool_error *error) {
-  if (name != NULL && inputs->count == inputs->capacity) {
-    int32_t capacity = inputs->capacity == 0 ? 16 : 2 * inputs->capacity;
-    char **grown = realloc(inputs->names, (size_t)capacity * sizeof *grown);
-    if (grown != NULL) {
-      inputs->names = grown;
-      inputs->capacity = capacity;
-    }
-  }
-  if (name == NULL || inputs->count == inputs->capacity || inputs->count == MOST) {
+  bool room = bny_topo_grow(&inputs->names, inputs->count, &inputs->capacity, sizeof *inputs->names);
+  if (name == NULL || !room || inputs->count == MOST) {
     free(name);
     return tool_error_set(error, inputs->count == MOST ? "more than %d files" : "out of memory", MOST);
   }

@@ -5,13 +5,7 @@
 #include <string.h>
 
 topo_line *topo_lines_add(topo_lines *lines) {
-  if (lines->count == lines->capacity) {
-    int32_t capacity = lines->capacity == 0 ? 64 : lines->capacity * 2;
-    topo_line **moved = realloc(lines->lines, (size_t)capacity * sizeof *moved);
-    if (moved == NULL) return NULL;
-    lines->lines = moved;
-    lines->capacity = capacity;
-  }
+  if (!bny_topo_grow(&lines->lines, lines->count, &lines->capacity, sizeof *lines->lines)) return NULL;
   topo_line *line = calloc(1, sizeof *line);
   if (line != NULL) lines->lines[lines->count++] = line;
   return line;

@@ -119,14 +119,7 @@ static const char *advice_for(const bny_topo *topo, const bny_topo_finding_kind 
 /* Takes `nodes`, and puts the finding behind those of kinds that come before its own. */
 static bool put(bny_topo_levels *levels, const bny_topo_finding_kind *kind, int32_t *nodes, int32_t nnodes,
                 const char *text) {
-  bool room = levels->nfindings < levels->findings_capacity;
-  if (!room) {
-    int32_t wanted = levels->findings_capacity ? 2 * levels->findings_capacity : 16;
-    bny_topo_finding *grown = realloc(levels->findings, (size_t)wanted * sizeof *grown);
-    room = grown != NULL;
-    levels->findings = room ? grown : levels->findings;
-    levels->findings_capacity = room ? wanted : levels->findings_capacity;
-  }
+  bool room = bny_topo_grow(&levels->findings, levels->nfindings, &levels->findings_capacity, sizeof *levels->findings);
   char *copy = room ? strdup(text) : NULL;
   if (!copy) {
     free(nodes);
@@ -188,15 +181,10 @@ bool bny_topo_finding_add(bny_topo_levels *levels, const bny_topo *topo, const c
 /* ---- facts of one kind ------------------------------------------------------------------------------------------- */
 
 static void fact_add(bny_topo_finder *s, bny_topo_fact *fact, int32_t node) {
-  if (fact->count == fact->capacity) {
-    int32_t wanted = fact->capacity ? 4 * fact->capacity : 4;
-    int32_t *grown = realloc(fact->nodes, (size_t)wanted * sizeof *grown);
-    s->no_memory = s->no_memory || !grown;
-    if (!grown) return;
-    fact->nodes = grown;
-    fact->capacity = wanted;
-  }
-  fact->nodes[fact->count++] = node;
+  if (bny_topo_grow(&fact->nodes, fact->count, &fact->capacity, sizeof *fact->nodes))
+    fact->nodes[fact->count++] = node;
+  else
+    s->no_memory = true;
 }
 
 void bny_topo_find(bny_topo_finder *s, int32_t node, const char *format, ...) {

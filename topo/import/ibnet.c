@@ -58,17 +58,6 @@ static void fabric_free(fabric *fab) {
   free(fab->by_host);
 }
 
-/* Makes room for one more; false without memory. */
-static bool grow(void **array, int32_t count, int32_t *capacity, size_t element_bytes) {
-  if (count < *capacity) return true;
-  int32_t wanted = *capacity ? *capacity * 2 : 64;
-  void *grown = realloc(*array, (size_t)wanted * element_bytes);
-  if (!grown) return false;
-  *array = grown;
-  *capacity = wanted;
-  return true;
-}
-
 /* Parses "4xNDR": lanes times gigabits per second of data on each. Returns 0 if the word is no such rate. */
 static double speed_of(bny_topo_span word) {
   static const struct {
@@ -142,7 +131,7 @@ static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_
     return bny_topo_fail(error, line_number, "a description of %zu bytes", node.description.bytes);
   node.left_out = !is_switch && aggregates(node.description);
   if (fab->nentries == NODES_MAX) return bny_topo_fail(error, line_number, "more than %d nodes", NODES_MAX);
-  if (!grow((void **)&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries))
+  if (!bny_topo_grow(&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries))
     return bny_topo_fail(error, line_number, "no memory");
   fab->entries[fab->nentries++] = node;
   return true;
@@ -168,7 +157,7 @@ static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_top
   }
   one.faster_gbytes_per_s = one.gbytes_per_s;
   if (fab->ncables == CABLES_MAX) return bny_topo_fail(error, line_number, "more than %d lines of ports", CABLES_MAX);
-  if (!grow((void **)&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables))
+  if (!bny_topo_grow(&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables))
     return bny_topo_fail(error, line_number, "no memory");
   fab->cables[fab->ncables++] = one;
   return true;
@@ -249,7 +238,7 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
     if (fab->nlost == fab->ncables / LOST_PART)
       return bny_topo_fail(error, one->line, "a link to \"%.*s\", which the file does not list: is it cut off?",
                            bny_topo_span_shown(one->peer), one->peer.text);
-    if (!grow((void **)&fab->lost, fab->nlost, &fab->lost_capacity, sizeof *fab->lost))
+    if (!bny_topo_grow(&fab->lost, fab->nlost, &fab->lost_capacity, sizeof *fab->lost))
       return bny_topo_fail(error, one->line, "no memory");
     fab->lost[fab->nlost++] = *one;
   }

@@ -162,13 +162,9 @@ static void legend_read(bny_topo_matrix *matrix, bny_topo_span line) {
 }
 
 static bool difference_add(bny_topo_matrix *matrix, int a, int b, bny_topo_error *error) {
-  if (matrix->ndifferences == matrix->differences_capacity) {
-    int capacity = matrix->differences_capacity ? 2 * matrix->differences_capacity : 16;
-    bny_topo_matrix_difference *grown = realloc(matrix->differences, (size_t)capacity * sizeof *grown);
-    if (!grown) return bny_topo_fail(error, 0, "no memory");
-    matrix->differences = grown;
-    matrix->differences_capacity = capacity;
-  }
+  if (!bny_topo_grow(&matrix->differences, matrix->ndifferences, &matrix->differences_capacity,
+                     sizeof *matrix->differences))
+    return bny_topo_fail(error, 0, "no memory");
   matrix->differences[matrix->ndifferences++] =
       (bny_topo_matrix_difference){a, b, matrix->cells[a][b], matrix->cells[b][a]};
   return true;

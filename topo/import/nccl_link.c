@@ -29,7 +29,7 @@ typedef struct reading {
   const bny_topo_names *buses;
   bny_topo_error *error;
   found_link *links;
-  size_t count, capacity;
+  int32_t count, capacity;
   int32_t looked_at; /* <gpu> for which `repeated` holds */
   bool repeated;
 } reading;
@@ -43,15 +43,9 @@ static bool fail_link(const reading *r, int32_t element, const char *what) {
 }
 
 static found_link *next_link(reading *r) {
-  if (r->count == r->capacity) {
-    size_t capacity = r->capacity == 0 ? 64 : 2 * r->capacity;
-    found_link *moved = realloc(r->links, capacity * sizeof *moved);
-    if (moved == NULL) {
-      bny_topo_fail(r->error, 0, "out of memory");
-      return NULL;
-    }
-    r->links = moved;
-    r->capacity = capacity;
+  if (!bny_topo_grow(&r->links, r->count, &r->capacity, sizeof *r->links)) {
+    bny_topo_fail(r->error, 0, "out of memory");
+    return NULL;
   }
   r->links[r->count] = (found_link){0};
   return &r->links[r->count++];
@@ -160,7 +154,7 @@ static bool take_link(reading *r, int32_t element, int32_t gpu, bny_topo_link_ki
 static bool add_switches(reading *r) {
   bny_topo_names switches = {0};
   int32_t hosts = bny_topo_count(r->topo, BNY_TOPO_HOST);
-  for (size_t i = 0; i < r->count; i++) {
+  for (int32_t i = 0; i < r->count; i++) {
     if (r->links[i].target[0] != '\0') {
       bool outside = hosts > 1 && strcmp(r->links[i].target, hidden) == 0;
       int32_t host = outside ? -1 : bny_topo_ancestor(r->topo, r->links[i].link.from, BNY_TOPO_HOST);
@@ -232,10 +226,10 @@ static bool note_fewer(const reading *r, const found_link *low, const found_link
 
 /* Both ends list a link. The smaller count holds, because down at one end is down. */
 static bool merge_ends(reading *r) {
-  found_link **sorted = malloc((r->count + 1) * sizeof(found_link *));
+  found_link **sorted = malloc(((size_t)r->count + 1) * sizeof(found_link *));
   if (sorted == NULL) return bny_topo_fail(r->error, 0, "out of memory");
   size_t count = 0;
-  for (size_t i = 0; i < r->count; i++) {
+  for (int32_t i = 0; i < r->count; i++) {
     sorted[count] = &r->links[i];
     count += !r->links[i].merged;
   }
@@ -279,7 +273,7 @@ static bool mend_switched(reading *r) {
   int32_t *sum = calloc(nodes, sizeof *sum), *most = calloc(nodes, sizeof *most),
           *middle = calloc(nodes, sizeof *middle);
   bool good = sum != NULL && most != NULL && middle != NULL;
-  for (size_t i = 0; good && i < r->count; i++) {
+  for (int32_t i = 0; good && i < r->count; i++) {
     const found_link *found = &r->links[i];
     int32_t ends[2] = {found->link.from, found->link.to};
     bool direct = found->link.kind == BNY_TOPO_LINK_NVLINK && !found->merged && ends[0] != ends[1] &&
@@ -310,7 +304,7 @@ static bool mend_switched(reading *r) {
                           "all GPUs are taken, because rows like those of nvidia-smi topo -m repeat them for each peer",
                           r->topo->nodes[n].name, (int)sum[n], (int)limit, (int)most[n]);
   }
-  for (size_t i = 0; good && i < r->count; i++) {
+  for (int32_t i = 0; good && i < r->count; i++) {
     found_link *found = &r->links[i];
     int32_t host = bny_topo_ancestor(r->topo, found->link.from, BNY_TOPO_HOST);
     found->merged = found->merged || (middle[host] > 0 && found->link.kind == BNY_TOPO_LINK_NVLINK &&
@@ -385,7 +379,7 @@ bool bny_topo_nccl_links(const bny_topo_nccl *nccl) {
     }
   }
   good = good && add_switches(&r) && merge_ends(&r) && mend_switched(&r);
-  for (size_t i = 0; good && i < r.count; i++) {
+  for (int32_t i = 0; good && i < r.count; i++) {
     good = r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 ||
            bny_topo_fail(nccl->error, 0, "out of memory");
   }

@@ -68,13 +68,7 @@ static void pci_link_add(builder *b, int32_t node, const bny_topo_item *item) {
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static bool gpu_add(builder *b, int32_t parent, const bny_topo_item *item) {
-  if (b->ngpus == b->gpus_capacity) {
-    int32_t wanted = b->gpus_capacity ? 2 * b->gpus_capacity : 64;
-    int32_t *grown = realloc(b->gpus, (size_t)wanted * sizeof *grown);
-    if (!grown) return false;
-    b->gpus = grown;
-    b->gpus_capacity = wanted;
-  }
+  if (!bny_topo_grow(&b->gpus, b->ngpus, &b->gpus_capacity, sizeof *b->gpus)) return false;
   int32_t gpu = node_add(b, BNY_TOPO_GPU, parent, "GPU", b->next_index[BNY_TOPO_ITEM_GPU]++, item);
   if (gpu < 0) return false;
   b->gpus[b->ngpus++] = gpu;

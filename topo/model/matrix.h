@@ -32,7 +32,7 @@ typedef struct bny_topo_matrix {
   int ntails;                                                           /* affinity columns */
   bny_topo_matrix_cell cells[BNY_TOPO_MATRIX_MAX][BNY_TOPO_MATRIX_MAX]; /* the same both ways */
   bny_topo_matrix_difference *differences;
-  int ndifferences, differences_capacity;
+  int32_t ndifferences, differences_capacity;
 } bny_topo_matrix;
 
 /* Adds a host with nodes and links whose paths match the matrix. What no machine can have becomes a note, and the

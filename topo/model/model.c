@@ -107,18 +107,23 @@ bool bny_topo_set_string(bny_topo *topo, char **field, const char *value) {
   return true;
 }
 
-/* Makes room for one more item; false without memory. */
-static bool grow(bny_topo *topo, void **items, int32_t count, int32_t *capacity, size_t item_bytes) {
+bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes) {
   if (count < *capacity) return true;
-  int32_t wanted = *capacity < 64 ? 64 : 2 * *capacity;
-  void *moved = count >= MOST ? NULL : realloc(*items, (size_t)wanted * item_bytes);
-  if (moved == NULL) {
-    topo->out_of_memory = true;
-    return false;
-  }
-  *items = moved;
+  int32_t wanted = *capacity < 16 ? 16 : 2 * *capacity;
+  void *items;
+  memcpy(&items, array, sizeof items);
+  items = count >= MOST ? NULL : realloc(items, (size_t)wanted * item_bytes);
+  if (items == NULL) return false;
+  memcpy(array, &items, sizeof items);
   *capacity = wanted;
   return true;
+}
+
+/* The same for an array of a model. */
+static bool grow(bny_topo *topo, void *array, int32_t count, int32_t *capacity, size_t item_bytes) {
+  bool room = bny_topo_grow(array, count, capacity, item_bytes);
+  topo->out_of_memory = topo->out_of_memory || !room;
+  return room;
 }
 
 /* Counts NUMA nodes below each ancestor, so that path queries need not visit all nodes. bny_topo_check() reports
@@ -133,10 +138,7 @@ static void count_numa(bny_topo *topo, int32_t numa) {
 }
 
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
-  void *nodes = topo->nodes;
-  bool room = grow(topo, &nodes, topo->nnodes, &topo->nodes_capacity, sizeof *topo->nodes);
-  topo->nodes = nodes;
-  if (!room) return -1;
+  if (!grow(topo, &topo->nodes, topo->nnodes, &topo->nodes_capacity, sizeof *topo->nodes)) return -1;
   bny_topo_node copy = *node;
   copy.name = copy.model = copy.vendor = copy.bus_id = copy.guid = copy.attributes = NULL;
   copy.first_link = -1;
@@ -161,10 +163,7 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
 
 bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) {
   char text[STRING_BYTES + 1];
-  void *notes = topo->notes;
-  bool room = grow(topo, &notes, topo->nnotes, &topo->notes_capacity, sizeof *topo->notes);
-  topo->notes = notes;
-  if (!room) return false;
+  if (!grow(topo, &topo->notes, topo->nnotes, &topo->notes_capacity, sizeof *topo->notes)) return false;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
@@ -213,10 +212,7 @@ int32_t bny_topo_device(const bny_topo *topo, int32_t node) {
 static bool node_exists(const bny_topo *topo, int32_t node) { return node >= 0 && node < topo->nnodes; }
 
 int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link) {
-  void *links = topo->links;
-  bool room = grow(topo, &links, topo->nlinks, &topo->links_capacity, sizeof *topo->links);
-  topo->links = links;
-  if (!room) return -1;
+  if (!grow(topo, &topo->links, topo->nlinks, &topo->links_capacity, sizeof *topo->links)) return -1;
   int32_t added = topo->nlinks++;
   bny_topo_link *copy = &topo->links[added];
   *copy = *link;

@@ -144,6 +144,10 @@ void bny_topo_free(bny_topo *topo);
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node);
 int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
 
+/* Makes room for one more item in the array that the pointer at `array` points to. False without memory; then all is
+ * as it was. */
+bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes);
+
 /* Replaces a string of an existing node (NULL clears it). */
 bool bny_topo_set_string(bny_topo *topo, char **field, const char *value);
 

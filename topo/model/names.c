@@ -4,18 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topo/model/model.h"
+
 void bny_topo_names_add(bny_topo_names *names, int32_t scope, const char *key, int32_t value) {
-  if (names->count == names->capacity) {
-    int32_t capacity = names->capacity < 32 ? 32 : 2 * names->capacity;
-    bny_topo_name *entries = realloc(names->entries, (size_t)capacity * sizeof *entries);
-    if (entries == NULL) {
-      names->out_of_memory = true;
-      return;
-    }
-    names->entries = entries;
-    names->capacity = capacity;
-  }
-  names->entries[names->count++] = (bny_topo_name){.key = key, .scope = scope, .value = value};
+  if (bny_topo_grow(&names->entries, names->count, &names->capacity, sizeof *names->entries))
+    names->entries[names->count++] = (bny_topo_name){.key = key, .scope = scope, .value = value};
+  else
+    names->out_of_memory = true;
 }
 
 static int compare_keys(const bny_topo_name *a, const bny_topo_name *b) {

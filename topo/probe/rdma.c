@@ -141,18 +141,10 @@ static void set_guid(const taking *t, int32_t node, uint64_t guid) {
 /* ---- ports and devices ------------------------------------------------------------------------------------------- */
 
 static bool record_port(taking *t, const port_record *record) {
-  if (t->nports == t->capacity) {
-    int32_t wanted = t->capacity == 0 ? 16 : 2 * t->capacity;
-    port_record *moved = realloc(t->ports, (size_t)wanted * sizeof *moved);
-    if (moved == NULL) {
-      t->topo->out_of_memory = true;
-      return false;
-    }
-    t->ports = moved;
-    t->capacity = wanted;
-  }
-  t->ports[t->nports++] = *record;
-  return true;
+  bool room = bny_topo_grow(&t->ports, t->nports, &t->capacity, sizeof *t->ports);
+  if (room) t->ports[t->nports++] = *record;
+  t->topo->out_of_memory = t->topo->out_of_memory || !room;
+  return room;
 }
 
 /* An inactive port has speed 0. Its rating is the speed that it trained to before a subnet manager started. */

@@ -95,12 +95,7 @@ bny_topo_probe_list bny_topo_probe_names(const char *format, ...) {
   while (list.count < MOST_NAMES && (entry = readdir(directory)) != NULL) {
     size_t length = strlen(entry->d_name);
     if (entry->d_name[0] == '.' || length >= BNY_TOPO_PROBE_NAME) continue;
-    if (list.count == capacity) {
-      capacity = capacity == 0 ? 16 : 2 * capacity;
-      void *moved = realloc(list.names, (size_t)capacity * sizeof *list.names);
-      if (moved == NULL) break; /* the list so far is kept */
-      list.names = moved;
-    }
+    if (!bny_topo_grow(&list.names, list.count, &capacity, sizeof *list.names)) break; /* the list so far is kept */
     memcpy(list.names[list.count++], entry->d_name, length + 1);
   }
   closedir(directory);

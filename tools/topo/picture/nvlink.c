@@ -59,15 +59,9 @@ static bool drawn_gpu(const topo_work *work, int32_t node) {
 /* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 static joint *joint_add(topo_work *work, topo_nvlinks *v, joint own) {
-  if (v->njoints == v->capacity) {
-    int32_t more = v->capacity ? 2 * v->capacity : 64;
-    joint *bigger = realloc(v->joints, (size_t)more * sizeof *bigger);
-    if (!bigger) {
-      work->layout->out_of_memory = true;
-      return NULL;
-    }
-    v->joints = bigger;
-    v->capacity = more;
+  if (!bny_topo_grow(&v->joints, v->njoints, &v->capacity, sizeof *v->joints)) {
+    work->layout->out_of_memory = true;
+    return NULL;
   }
   v->joints[v->njoints] = own;
   return &v->joints[v->njoints++];
