@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How long it takes to plan one rank's own part in worlds of 8 to 16,384 ranks, islands of 8, and how long to prove the
- * plans of all of them. usage: bench_plan [tokens]   of 32 heads x 128 values; default 8. Not a test. */
+ * How long it takes to plan one rank's own part in worlds of 8 to 16,384 ranks, islands of 8. banyan-plan --prove says
+ * how long all plans and their proof take. usage: bench_plan [tokens]   of 32 heads x 128 values; default 8. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "plan/builder.h"
 #include "tests/plan/plan_util.h"
 #include "tools/common/util.h"
 
-enum { HEADS = 32, DIM = 128, LOOKED = 16, REPEAT = 5, RANKS_LEAST = 8, RANKS_MOST = 16384, PROVED_LEAST = 64 };
+enum { HEADS = 32, DIM = 128, LOOKED = 16, REPEAT = 5, RANKS_LEAST = 8, RANKS_MOST = 16384 };
 
 /* Islands of 8, joined by slower links. */
 static bny_request request_make(int32_t nranks, const char *algorithm, banyan_scatter scatter, int32_t tokens) {
@@ -74,30 +73,6 @@ static void bench_plans(int32_t tokens) {
   }
 }
 
-static void bench_proofs(const char *algorithm, int32_t tokens) {
-  printf("\nall plans by %s, and their proof\n%8s %10s %10s %12s %18s\n", algorithm, "ranks", "plan s", "prove s",
-         "messages", "peak so far, MiB");
-  for (int32_t nranks = PROVED_LEAST; nranks <= RANKS_MOST; nranks *= 4) {
-    bny_request request = request_make(nranks, algorithm, BANYAN_SCATTER_NONE, tokens);
-    int64_t began = tool_now_ns();
-    bny_plan **plans = plans_make(&request);
-    int64_t made = tool_now_ns();
-    if (plans == NULL || plans_prove(&request, plans) != BANYAN_OK) {
-      printf("%8d  %s\n", nranks, banyan_last_error());
-    } else {
-      int64_t messages = 0;
-      struct rusage usage;
-      for (int32_t rank = 0; rank < nranks; rank++) messages += plans[rank]->nmessages;
-      getrusage(RUSAGE_SELF, &usage);
-      printf("%8d %10.3f %10.3f %12lld %18.0f\n", nranks, (double)(made - began) / 1e9,
-             (double)(tool_now_ns() - made) / 1e9, (long long)messages, (double)usage.ru_maxrss / 1024);
-    }
-    fflush(stdout);
-    plans_free(&request, plans);
-    request_drop(&request);
-  }
-}
-
 int main(int count, char **arguments) {
   int32_t tokens = count > 1 ? atoi(arguments[1]) : 8;
   if (tokens < 1 || tokens > 1 << 16) {
@@ -105,7 +80,5 @@ int main(int count, char **arguments) {
     return 2;
   }
   bench_plans(tokens);
-  bench_proofs("levels", tokens);
-  bench_proofs("recursive_doubling", tokens);
   return EXIT_SUCCESS;
 }
