@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "place/costs.h"
-#include "place/device.h"
+#include "place/device_bus.h"
 #include "topo/probe/binding.h"
 #include "topo/probe/probe.h"
 

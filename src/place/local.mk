@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 place_sources = \
-  %D%/device.c %D%/device.h \
+  %D%/device_bus.c %D%/device_bus.h \
   %D%/find.c %D%/find.h \
-  %D%/levels.c \
   %D%/of.c \
+  %D%/place_levels.c \
   %D%/place.h \
   %D%/price.c %D%/price.h
 libbanyan_core_la_SOURCES += $(place_sources) \

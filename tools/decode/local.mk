@@ -16,7 +16,7 @@ banyan_decode_SOURCES = \
 banyan_decode_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_decode_SOURCES += \
-  %D%/device.c \
+  %D%/device_decode.c \
   %D%/device_cache.c \
   %D%/device_report.c
 banyan_decode_LDADD = libbanyan_gpu.la libbanyan_tools.la

@@ -12,7 +12,7 @@ banyan_perf_SOURCES = \
 banyan_perf_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_perf_SOURCES += \
-  %D%/device.c \
+  %D%/device_combine.c \
   %D%/device_report.c
 banyan_perf_LDADD = libbanyan_gpu.la libbanyan_tools.la
 else

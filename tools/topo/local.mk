@@ -7,7 +7,7 @@ banyan_topo_SOURCES = \
   %D%/findings.c \
   %D%/inputs.c \
   %D%/json.c %D%/json.h \
-  %D%/levels.c \
+  %D%/level_table.c \
   %D%/line.c \
   %D%/main.c \
   %D%/matrix.c \

@@ -31,7 +31,7 @@ typedef struct topo_view {
 
 /* Each returns text for the caller to free, or NULL and *error. */
 char *topo_view_tree(const topo_view *view, tool_error *error);   /* tree.c: the picture in a terminal */
-char *topo_view_levels(const topo_view *view, tool_error *error); /* levels.c: --levels */
+char *topo_view_levels(const topo_view *view, tool_error *error); /* level_table.c: --levels */
 char *topo_view_json(const topo_view *view, tool_error *error);   /* json.c: model, levels, findings, probes */
 char *topo_view_svg(const topo_view *view, tool_error *error);    /* picture/svg.c */
 char *topo_view_dot(const topo_view *view, tool_error *error);    /* picture/dot.c */

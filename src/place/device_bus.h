@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BNY_PLACE_DEVICE_H
-#define BNY_PLACE_DEVICE_H
+#ifndef BNY_PLACE_DEVICE_BUS_H
+#define BNY_PLACE_DEVICE_BUS_H
 
 #include <stdbool.h>
 #include <stddef.h>
