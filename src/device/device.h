@@ -201,12 +201,6 @@ struct bny_device_ops {
   banyan_status (*stream_query)(bny_device *device, void *stream, bool *done);
   banyan_status (*stream_capture)(bny_device *device, void *stream, bny_capture *capture); /* hot */
 
-  /* Marks record when a stream reached them. elapsed: the time between two that it has passed. */
-  banyan_status (*mark_make)(bny_device *device, void **mark);
-  void (*mark_free)(bny_device *device, void *mark);                       /* NULL is allowed */
-  banyan_status (*mark_set)(bny_device *device, void *mark, void *stream); /* hot */
-  banyan_status (*mark_elapsed)(bny_device *device, void *from, void *to, double *ns);
-
   /* An image is a fat binary that lives as long as its module. NULL: that of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
   void (*module_unload)(bny_device_module *module); /* NULL is allowed */

@@ -22,7 +22,6 @@ libbanyan_cuda_la_SOURCES = \
   %D%/cuda/entry.h \
   %D%/cuda/image.c \
   %D%/cuda/kernel.c \
-  %D%/cuda/mark.c \
   %D%/cuda/memory.c %D%/cuda/memory.h \
   %D%/cuda/memory_export.c \
   %D%/cuda/stream.c

@@ -167,30 +167,26 @@ static bool run_pair(calibration *self, calibration *other, const char *kernel, 
                      double *us, uint32_t counts[3]) {
   void *arguments[] = {&pair};
   calibration_launch launch = {kernel, self == other ? 2 : 1, 32, 0, arguments};
-  const bny_device_ops *ops = self->device->ops;
   bny_device_kernel found, found_there;
   void *from = NULL, *to = NULL;
-  double ns = 0;
-  bool ok = gpu_enter(self->gpu, &self->error) && calibration_find(self, kernel, &found) &&
-            calibration_find(other, kernel, &found_there) &&
-            gpu_fill(self->gpu, page, 0, 4096, self->stream, &self->error) &&
-            gpu_fill(self->gpu, pair.counts, 0, 3 * sizeof *counts, self->stream, &self->error) &&
-            calibration_finish(self) && calibration_status(self, ops->mark_make(self->device, &from), "mark") &&
-            calibration_status(self, ops->mark_make(self->device, &to), "mark") &&
-            calibration_status(self, ops->mark_set(self->device, from, self->stream), "mark") &&
-            calibration_launch_found(self, &found, &launch) &&
-            calibration_status(self, ops->mark_set(self->device, to, self->stream), "mark");
+  double passed_us = 0;
+  bool ok =
+      gpu_enter(self->gpu, &self->error) && calibration_find(self, kernel, &found) &&
+      calibration_find(other, kernel, &found_there) && gpu_fill(self->gpu, page, 0, 4096, self->stream, &self->error) &&
+      gpu_fill(self->gpu, pair.counts, 0, 3 * sizeof *counts, self->stream, &self->error) && calibration_finish(self) &&
+      gpu_event_make(self->gpu, &from, &self->error) && gpu_event_make(self->gpu, &to, &self->error) &&
+      gpu_event_record(self->gpu, from, self->stream, &self->error) &&
+      calibration_launch_found(self, &found, &launch) && gpu_event_record(self->gpu, to, self->stream, &self->error);
   if (ok && self != other) {
     pair.role = 1;
     ok = gpu_enter(other->gpu, &self->error) && calibration_launch_found(other, &found_there, &launch) &&
          calibration_finish(other) && gpu_enter(self->gpu, &self->error);
   }
-  ok = ok && calibration_finish(self) &&
-       calibration_status(self, ops->mark_elapsed(self->device, from, to, &ns), "time") &&
+  ok = ok && calibration_finish(self) && gpu_event_elapsed(self->gpu, from, to, &passed_us, &self->error) &&
        gpu_read(self->gpu, counts, pair.counts, 3 * sizeof *counts, &self->error);
-  ops->mark_free(self->device, from);
-  ops->mark_free(self->device, to);
-  *us = ns / 1e3;
+  gpu_event_free(self->gpu, from);
+  gpu_event_free(self->gpu, to);
+  *us = passed_us;
   return ok;
 }
 

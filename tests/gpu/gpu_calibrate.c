@@ -77,20 +77,19 @@ bool calibration_launch_on(calibration *self, const calibration_launch *what) {
 
 /* One launch before those that count. */
 bool calibration_time(calibration *self, const calibration_launch *what, int count, double *us_of_one) {
-  const bny_device_ops *ops = self->device->ops;
   bny_device_kernel kernel;
   void *from = NULL, *to = NULL;
-  double ns = 0;
+  double passed_us = 0;
   bool ok = calibration_find(self, what->kernel, &kernel) && calibration_launch_found(self, &kernel, what) &&
-            calibration_finish(self) && calibration_status(self, ops->mark_make(self->device, &from), "mark") &&
-            calibration_status(self, ops->mark_make(self->device, &to), "mark") &&
-            calibration_status(self, ops->mark_set(self->device, from, self->stream), "mark");
+            calibration_finish(self) && gpu_event_make(self->gpu, &from, &self->error) &&
+            gpu_event_make(self->gpu, &to, &self->error) &&
+            gpu_event_record(self->gpu, from, self->stream, &self->error);
   for (int i = 0; ok && i < count; i++) ok = calibration_launch_found(self, &kernel, what);
-  ok = ok && calibration_status(self, ops->mark_set(self->device, to, self->stream), "mark") &&
-       calibration_finish(self) && calibration_status(self, ops->mark_elapsed(self->device, from, to, &ns), "time");
-  ops->mark_free(self->device, from);
-  ops->mark_free(self->device, to);
-  *us_of_one = ns / 1e3 / count;
+  ok = ok && gpu_event_record(self->gpu, to, self->stream, &self->error) && calibration_finish(self) &&
+       gpu_event_elapsed(self->gpu, from, to, &passed_us, &self->error);
+  gpu_event_free(self->gpu, from);
+  gpu_event_free(self->gpu, to);
+  *us_of_one = passed_us / count;
   return ok;
 }
 

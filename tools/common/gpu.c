@@ -171,6 +171,29 @@ bool gpu_fill(gpu *device, void *to, unsigned char byte, size_t bytes, void *str
   return gpu_succeeded(&device->driver, result, "cuMemsetD8Async", error);
 }
 
+bool gpu_event_make(gpu *device, void **event, tool_error *error) {
+  CUevent made = NULL;
+  bool ok =
+      gpu_succeeded(&device->driver, device->driver.cuEventCreate(&made, CU_EVENT_DEFAULT), "cuEventCreate", error);
+  *event = made;
+  return ok;
+}
+
+void gpu_event_free(gpu *device, void *event) {
+  if (event != NULL) device->driver.cuEventDestroy(event);
+}
+
+bool gpu_event_record(gpu *device, void *event, void *stream, tool_error *error) {
+  return gpu_succeeded(&device->driver, device->driver.cuEventRecord(event, stream), "cuEventRecord", error);
+}
+
+bool gpu_event_elapsed(gpu *device, void *from, void *to, double *us, tool_error *error) {
+  float milliseconds = 0;
+  CUresult result = device->driver.cuEventElapsedTime(&milliseconds, from, to);
+  *us = (double)milliseconds * 1e3;
+  return gpu_succeeded(&device->driver, result, "cuEventElapsedTime", error);
+}
+
 bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error) {
   int64_t began = tool_now_ns();
   for (;;) {
@@ -245,27 +268,6 @@ void gpu_graph_free(gpu_graph *graph) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static void free_events(gpu *device, CUevent *events, int32_t count) {
-  for (int32_t i = 0; events != NULL && i < count; i++) {
-    if (events[i] != NULL) device->driver.cuEventDestroy(events[i]);
-  }
-  free(events);
-}
-
-static CUevent *make_events(gpu *device, int32_t count, tool_error *error) {
-  CUevent *events = calloc((size_t)count, sizeof *events);
-  bool ok = events != NULL || tool_error_set(error, "out of memory");
-  for (int32_t i = 0; ok && i < count; i++) {
-    ok = gpu_succeeded(&device->driver, device->driver.cuEventCreate(&events[i], CU_EVENT_DEFAULT), "cuEventCreate",
-                       error);
-  }
-  if (!ok) {
-    free_events(device, events, count);
-    return NULL;
-  }
-  return events;
-}
-
 static bool launch_all(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, tool_error *error) {
   bool ok = true;
   for (int32_t i = 0; ok && i < ngraphs; i++) ok = gpu_graph_launch(graphs[i], streams[i], error);
@@ -275,24 +277,21 @@ static bool launch_all(gpu_graph *const *graphs, void *const *streams, int32_t n
 bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
                      double *times_us, tool_error *error) {
   gpu *device = graphs[0]->device;
-  const bny_cuda_driver *driver = &device->driver;
   int32_t count = rounds->count;
-  CUevent *events = make_events(device, count + 1, error);
-  bool ok = events != NULL;
+  void **events = calloc((size_t)count + 1, sizeof *events);
+  bool ok = events != NULL || tool_error_set(error, "out of memory");
+  for (int32_t i = 0; ok && i <= count; i++) ok = gpu_event_make(device, &events[i], error);
   for (int32_t i = 0; ok && i < rounds->warmup; i++) ok = launch_all(graphs, streams, ngraphs, error);
   /* Waits here, so that a graph that never ends is noticed and little else is queued behind it. */
   ok = ok && gpu_wait(device, streams[0], rounds->seconds, error) && launch_all(graphs, streams, ngraphs, error);
   for (int32_t i = 0; ok && i <= count; i++) {
-    ok = gpu_succeeded(driver, driver->cuEventRecord(events[i], streams[0]), "cuEventRecord", error) &&
+    ok = gpu_event_record(device, events[i], streams[0], error) &&
          (i == count || launch_all(graphs, streams, ngraphs, error));
   }
   ok = ok && gpu_wait(device, streams[0], rounds->seconds, error);
-  for (int32_t i = 0; ok && i < count; i++) {
-    float milliseconds = 0;
-    ok = gpu_succeeded(driver, driver->cuEventElapsedTime(&milliseconds, events[i], events[i + 1]),
-                       "cuEventElapsedTime", error);
-    times_us[i] = (double)milliseconds * 1e3;
-  }
-  free_events(device, events, count + 1);
+  for (int32_t i = 0; ok && i < count; i++)
+    ok = gpu_event_elapsed(device, events[i], events[i + 1], &times_us[i], error);
+  for (int32_t i = 0; events != NULL && i <= count; i++) gpu_event_free(device, events[i]);
+  free(events);
   return ok;
 }

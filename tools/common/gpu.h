@@ -53,6 +53,12 @@ void gpu_stream_free(gpu *device, void *stream);
 bool gpu_copy(gpu *device, void *to, const void *from, size_t bytes, void *stream, tool_error *error);
 bool gpu_fill(gpu *device, void *to, unsigned char byte, size_t bytes, void *stream, tool_error *error);
 
+/* Events record when a stream reached them. elapsed: the microseconds between two that it has passed. */
+bool gpu_event_make(gpu *device, void **event, tool_error *error);
+void gpu_event_free(gpu *device, void *event); /* NULL is allowed */
+bool gpu_event_record(gpu *device, void *event, void *stream, tool_error *error);
+bool gpu_event_elapsed(gpu *device, void *from, void *to, double *us, tool_error *error);
+
 /* Waits until all work on the stream is done, or `seconds` have passed. */
 bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
 

@@ -61,12 +61,6 @@ void bny_cuda_stream_free(bny_device *device, void *stream);
 banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done);
 banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capture *capture);
 
-/* mark.c */
-banyan_status bny_cuda_mark_make(bny_device *device, void **mark);
-void bny_cuda_mark_free(bny_device *device, void *mark);
-banyan_status bny_cuda_mark_set(bny_device *device, void *mark, void *stream);
-banyan_status bny_cuda_mark_elapsed(bny_device *device, void *from, void *to, double *ns);
-
 /* image.c: the kernels of this build in the form that the driver takes, a fat binary for all architectures. */
 extern const unsigned char bny_cuda_image[];
 extern const size_t bny_cuda_image_bytes; /* 0: built without nvcc */
