@@ -156,12 +156,6 @@ typedef struct bny_device_launch {
   void **arguments;      /* a pointer to each parameter; read before the call returns */
 } bny_device_launch;
 
-typedef enum bny_capture {
-  BNY_CAPTURE_NONE,
-  BNY_CAPTURE_ACTIVE,
-  BNY_CAPTURE_BROKEN /* the capture has failed and waits to be ended */
-} bny_capture;
-
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 struct bny_device_ops {
@@ -199,7 +193,6 @@ struct bny_device_ops {
   banyan_status (*stream_make)(bny_device *device, void **stream); /* ordered with no other */
   void (*stream_free)(bny_device *device, void *stream);           /* what is on it still runs to its end */
   banyan_status (*stream_query)(bny_device *device, void *stream, bool *done);
-  banyan_status (*stream_capture)(bny_device *device, void *stream, bny_capture *capture); /* hot */
 
   /* An image is a fat binary that lives as long as its module. NULL: that of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);

@@ -94,13 +94,6 @@ CUresult cuStreamSynchronize(CUstream stream) {
   return result;
 }
 
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-  bool runs = true;
-  CUresult result = use(stream, false, &runs);
-  *status = runs ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  return result;
-}
-
 EXPORTED fake_cuda_capture_function fake_cuda_capture;
 void fake_cuda_capture(void *stream, bool on) {
   fake_lock();

@@ -231,7 +231,6 @@ static const bny_device_ops cuda_ops = {
     .stream_make = bny_cuda_stream_make,
     .stream_free = bny_cuda_stream_free,
     .stream_query = bny_cuda_stream_query,
-    .stream_capture = bny_cuda_stream_capture,
     .module_load = bny_cuda_module_load,
     .module_unload = bny_cuda_module_unload,
     .kernel_find = bny_cuda_kernel_find,

@@ -59,7 +59,6 @@ banyan_status bny_cuda_zero(bny_device *device, void *to, size_t bytes, void *st
 banyan_status bny_cuda_stream_make(bny_device *device, void **stream);
 void bny_cuda_stream_free(bny_device *device, void *stream);
 banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done);
-banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capture *capture);
 
 /* image.c: the kernels of this build in the form that the driver takes, a fat binary for all architectures. */
 extern const unsigned char bny_cuda_image[];

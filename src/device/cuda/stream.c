@@ -129,23 +129,6 @@ banyan_status bny_cuda_zero(bny_device *device, void *to, size_t bytes, void *st
   return BANYAN_OK;
 }
 
-banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capture *capture) {
-  bny_cuda_device *self = (bny_cuda_device *)device;
-  bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter(self, &scope);
-  if (status != BANYAN_OK) return status;
-  CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult result = self->driver.cuStreamIsCapturing(stream, &found);
-  bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "whether a stream of CUDA device %d is being captured",
-                         device->facts.ordinal);
-  *capture = found == CU_STREAM_CAPTURE_STATUS_NONE     ? BNY_CAPTURE_NONE
-             : found == CU_STREAM_CAPTURE_STATUS_ACTIVE ? BNY_CAPTURE_ACTIVE
-                                                        : BNY_CAPTURE_BROKEN;
-  return BANYAN_OK;
-}
-
 /* ---- streams of our own ------------------------------------------------------------------------------------------ */
 
 banyan_status bny_cuda_stream_make(bny_device *device, void **stream) {
