@@ -187,13 +187,10 @@ TEST(gpus_without_nic_do_not_carry) {
 TEST(uneven_carriers) {
   bny_topo *topo = bny_topo_new();
   for (int h = 0; h < 2; h++) {
-    char name[16];
-    snprintf(name, sizeof name, "h%d", h);
-    int32_t host = put(topo, BNY_TOPO_HOST, -1, name, NULL);
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, numbered("h", h), NULL);
     int32_t gpus[4];
     for (int g = 0; g < (h == 0 ? 4 : 3); g++) {
-      snprintf(name, sizeof name, "GPU%d", g);
-      gpus[g] = put(topo, BNY_TOPO_GPU, host, name, NULL);
+      gpus[g] = put(topo, BNY_TOPO_GPU, host, numbered("GPU", g), NULL);
       for (int k = 0; k < g; k++) join(topo, BNY_TOPO_LINK_NVLINK, gpus[k], gpus[g], 50);
     }
     if (h == 0) put(topo, BNY_TOPO_NIC, host, "mlx5_0", NULL);

@@ -112,11 +112,7 @@ TEST(paths_of_real_bridges) {
   bny_topo *topo = dump("hwloc/nvidiaDGX2.xml");
   if (topo != NULL) {
     int32_t g[16];
-    for (int i = 0; i < 16; i++) {
-      char name[16];
-      snprintf(name, sizeof name, "GPU%d", i);
-      g[i] = named(topo, BNY_TOPO_GPU, name);
-    }
+    for (int i = 0; i < 16; i++) g[i] = named(topo, BNY_TOPO_GPU, numbered("GPU", i));
     ck_assert_int_eq(links_of_kind(topo, BNY_TOPO_LINK_NVLINK), 16 * 6);
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[1]), BNY_TOPO_PATH_NVL);
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[8]),

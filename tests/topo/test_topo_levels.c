@@ -184,16 +184,9 @@ TEST(rails_do_not_follow_names) {
             numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
     int32_t below[4];
     for (int32_t i = 0; i < 4; i++) below[i] = put(topo, BNY_TOPO_PCI, numa, "pci", NULL);
-    for (int32_t i = 0; i < 4; i++) { /* on the second host from the last to the first */
-      char name[16];
-      snprintf(name, sizeof name, "mlx5_%d", i);
-      put(topo, BNY_TOPO_NIC, below[h ? 3 - i : i], name, NULL);
-    }
-    for (int32_t i = 0; i < 4; i++) {
-      char name[16];
-      snprintf(name, sizeof name, "GPU%d", i);
-      put(topo, BNY_TOPO_GPU, below[i], name, NULL);
-    }
+    for (int32_t i = 0; i < 4; i++) /* on the second host from the last to the first */
+      put(topo, BNY_TOPO_NIC, below[h ? 3 - i : i], numbered("mlx5_", i), NULL);
+    for (int32_t i = 0; i < 4; i++) put(topo, BNY_TOPO_GPU, below[i], numbered("GPU", i), NULL);
   }
   bny_topo_levels *levels = topo_derive(topo);
   const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);

@@ -255,11 +255,8 @@ TEST(routes_of_nccl) {
   const bny_topo *t = m.topo;
   int32_t g[4], n[4];
   for (int i = 0; i < 4; i++) {
-    char name[16];
-    snprintf(name, sizeof name, "GPU%d", i);
-    g[i] = named(t, BNY_TOPO_GPU, name);
-    snprintf(name, sizeof name, "mlx5_%d", i);
-    n[i] = named(t, BNY_TOPO_NIC, name);
+    g[i] = named(t, BNY_TOPO_GPU, numbered("GPU", i));
+    n[i] = named(t, BNY_TOPO_NIC, numbered("mlx5_", i));
   }
   ck_assert_int_eq(bny_topo_path_between(t, g[0], g[3]), BNY_TOPO_PATH_SYS);
   ck_assert_int_eq(bny_topo_path_routed(t, g[0], g[3]), BNY_TOPO_PATH_NVB);

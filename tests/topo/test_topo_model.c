@@ -84,9 +84,7 @@ TEST(links_of_a_node) {
   bny_topo *topo = topo_new();
   int32_t nodes[4], links[5];
   for (int i = 0; i < 4; i++) {
-    char name[8];
-    snprintf(name, sizeof name, "GPU%d", i);
-    nodes[i] = put(topo, BNY_TOPO_GPU, -1, name, NULL);
+    nodes[i] = put(topo, BNY_TOPO_GPU, -1, numbered("GPU", i), NULL);
     ck_assert_int_eq(bny_topo_first_link(topo, nodes[i]), -1);
   }
   links[0] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[0], nodes[1], 1);
@@ -272,11 +270,7 @@ TEST(paths_by_links) {
   int32_t h0 = put(t, BNY_TOPO_HOST, -1, "h0", NULL), h1 = put(t, BNY_TOPO_HOST, -1, "h1", NULL);
   int32_t numa = put(t, BNY_TOPO_NUMA, h0, "n0", NULL);
   int32_t g[6];
-  for (int i = 0; i < 6; i++) {
-    char name[8];
-    snprintf(name, sizeof name, "GPU%d", i);
-    g[i] = put(t, BNY_TOPO_GPU, i == 5 ? h1 : numa, name, NULL);
-  }
+  for (int i = 0; i < 6; i++) g[i] = put(t, BNY_TOPO_GPU, i == 5 ? h1 : numa, numbered("GPU", i), NULL);
   int32_t fabric = put(t, BNY_TOPO_SWITCH, -1, "nvswitch", NULL), leaf = put(t, BNY_TOPO_SWITCH, -1, "leaf", NULL);
   join(t, BNY_TOPO_LINK_NVLINK, g[0], g[1], 20);
   join(t, BNY_TOPO_LINK_XGMI, g[2], g[1], 48);

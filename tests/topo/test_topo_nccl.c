@@ -97,18 +97,11 @@ TEST(broadcom_switches) {
 #define BRIDGE(bus)                                                                                        \
   "<pci busid=\"" bus "\" class=\"0x060400\" vendor=\"0x1000\" device=\"0x%s\" subsystem_vendor=\"0x%s\" " \
   "subsystem_device=\"%s\">"
+#define BELOW(bus, number) "<pci busid=\"" bus "\"><gpu dev=\"" number "\"/></pci>"
     snprintf(
         text, sizeof text,
-        NCCL_HEAD BRIDGE("0000:01:00.0") "<pci busid=\"0000:02:00.0\"><gpu dev=\"0\"/></pci>" BRIDGE(
-            "0000:03:00.0") "<pci busid=\"0000:04:00.0\"><gpu dev=\"1\"/></pci>" BRIDGE("0000:05:00.0") "<pci "
-                                                                                                        "busid=\"0000:"
-                                                                                                        "06:00.0\"><"
-                                                                                                        "gpu "
-                                                                                                        "dev=\"2\"/></"
-                                                                                                        "pci></pci></"
-                                                                                                        "pci></"
-                                                                                                        "pci"
-                                                                                                        ">" NCCL_TAIL,
+        NCCL_HEAD BRIDGE("0000:01:00.0") BELOW("0000:02:00.0", "0") BRIDGE("0000:03:00.0") BELOW("0000:04:00.0", "1")
+            BRIDGE("0000:05:00.0") BELOW("0000:06:00.0", "2") "</pci></pci></pci>" NCCL_TAIL,
         device[0], vendor[0], subsystem[0], device[1], vendor[1], subsystem[1], device[1], vendor[1], subsystem[1]);
     bny_topo *t = import(text, "nccl-xml");
     int32_t gpus[3] = {named(t, BNY_TOPO_GPU, "GPU0"), named(t, BNY_TOPO_GPU, "GPU1"), named(t, BNY_TOPO_GPU, "GPU2")};
@@ -519,15 +512,14 @@ TEST_LOOP(paths_as_the_matrix_says, 3) {
   };
   bny_topo *xml = dump(pairs[_i][0]), *matrix = dump(pairs[_i][1]);
   for (int a = 0; xml != NULL && matrix != NULL && a < bny_topo_count(matrix, BNY_TOPO_GPU); a++) {
-    char name_a[16], name_b[16];
-    snprintf(name_a, sizeof name_a, "GPU%d", a);
-    int32_t xml_a = named(xml, BNY_TOPO_GPU, name_a), matrix_a = named(matrix, BNY_TOPO_GPU, name_a);
+    int32_t xml_a = named(xml, BNY_TOPO_GPU, numbered("GPU", a)),
+            matrix_a = named(matrix, BNY_TOPO_GPU, numbered("GPU", a));
     for (int b = 0; b < bny_topo_count(matrix, BNY_TOPO_GPU); b++) {
-      snprintf(name_b, sizeof name_b, "GPU%d", b);
-      bny_topo_path by_xml = bny_topo_path_between(xml, xml_a, named(xml, BNY_TOPO_GPU, name_b));
-      bny_topo_path by_matrix = bny_topo_path_between(matrix, matrix_a, named(matrix, BNY_TOPO_GPU, name_b));
-      ck_assert_msg(by_xml == by_matrix, "%s: %s to %s is %s, the matrix says %s", pairs[_i][0], name_a, name_b,
-                    bny_topo_path_name(by_xml), bny_topo_path_name(by_matrix));
+      bny_topo_path by_xml = bny_topo_path_between(xml, xml_a, named(xml, BNY_TOPO_GPU, numbered("GPU", b)));
+      bny_topo_path by_matrix =
+          bny_topo_path_between(matrix, matrix_a, named(matrix, BNY_TOPO_GPU, numbered("GPU", b)));
+      ck_assert_msg(by_xml == by_matrix, "%s: %s to %s is %s, the matrix says %s", pairs[_i][0], numbered("GPU", a),
+                    numbered("GPU", b), bny_topo_path_name(by_xml), bny_topo_path_name(by_matrix));
     }
   }
 }

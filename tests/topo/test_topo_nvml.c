@@ -50,13 +50,7 @@ static bny_topo *probe_new(const char *machine, const char *says) {
   return topo;
 }
 
-static int32_t gpu(const bny_topo *topo, int32_t number) {
-  char name[16];
-  snprintf(name, sizeof name, "GPU%d", number);
-  int32_t node = bny_topo_find_name(topo, BNY_TOPO_GPU, name);
-  ck_assert_msg(node >= 0, "no %s", name);
-  return node;
-}
+static int32_t gpu(const bny_topo *topo, int32_t number) { return named(topo, BNY_TOPO_GPU, numbered("GPU", number)); }
 
 /* Sums over a node's links of one kind. */
 typedef struct sums {

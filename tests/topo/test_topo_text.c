@@ -511,9 +511,7 @@ static void mangle(const char *text, size_t bytes, uint64_t seed) {
     exact = realloc(exact, length ? length : 1);
     bny_topo *topo = topo_import(exact, length, NULL, &error);
     ck_assert_msg(topo || error.text[0], "seed %llu, trial %d: no reason", (unsigned long long)seed, trial);
-    if (topo && topo->nnodes < 10000) {
-      topo_derive(topo);
-    }
+    if (topo && topo->nnodes < 10000) topo_derive(topo);
     free(exact);
   }
   free(copy);

@@ -521,9 +521,7 @@ TEST(one_bad_trunk) {
   for (int32_t l = 0; l < topo->nlinks; l++)
     if (topo->links[l].from == spines[0] || topo->links[l].to == spines[0]) topo->links[l].gbytes_per_s = 200;
   for (int i = 0; i < 8; i++) {
-    char name[16];
-    snprintf(name, sizeof name, "leaf%d", i);
-    int32_t leaf = bny_topo_find_name(topo, BNY_TOPO_SWITCH, name);
+    int32_t leaf = bny_topo_find_name(topo, BNY_TOPO_SWITCH, numbered("leaf", i));
     ck_assert_int_ge(leaf, 0);
     join(topo, BNY_TOPO_LINK_NET, leaf, spines[1], i == 3 ? 100 : 200);
   }
@@ -532,11 +530,8 @@ TEST(one_bad_trunk) {
   for (int32_t i = 0; i < layout->nlines; i++) slow += layout->lines[i].colour == TOPO_COLOUR_SLOW;
   ck_assert_int_eq(slow, 2); /* it and the line of the legend */
   check_lines(layout);
-  for (int i = 0; i < 3; i++) {
-    char name[16];
-    snprintf(name, sizeof name, "host%d", 12 * i);
-    leaves += has_box(layout, TOPO_BOX_HOST, bny_topo_find_name(topo, BNY_TOPO_HOST, name));
-  }
+  for (int i = 0; i < 3; i++)
+    leaves += has_box(layout, TOPO_BOX_HOST, bny_topo_find_name(topo, BNY_TOPO_HOST, numbered("host", 12 * i)));
   ck_assert_int_eq(leaves, 3);
 }
 
@@ -553,11 +548,7 @@ TEST(mesh_without_a_link) {
   for (int missing = 0; missing < 2; missing++) {
     bny_topo *topo = topo_new();
     int32_t host = put(topo, BNY_TOPO_HOST, -1, "host", NULL), gpus[8];
-    char name[8];
-    for (int g = 0; g < 8; g++) {
-      snprintf(name, sizeof name, "GPU%d", g);
-      gpus[g] = put(topo, BNY_TOPO_GPU, host, name, NULL);
-    }
+    for (int g = 0; g < 8; g++) gpus[g] = put(topo, BNY_TOPO_GPU, host, numbered("GPU", g), NULL);
     for (int a = 0; a < 8; a++) {
       for (int b = a + 1; b < 8; b++)
         if (!missing || a != 2 || b != 5) join(topo, BNY_TOPO_LINK_XGMI, gpus[a], gpus[b], 48);

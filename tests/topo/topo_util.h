@@ -169,6 +169,15 @@ static inline void each_own(const char *folder, void (*visit)(const char *path, 
   ck_assert_msg(each_file(pattern, visit) > 0, "nothing is in %s", pattern);
 }
 
+/* "GPU3"; one of the last four texts. */
+static inline const char *numbered(const char *stem, int number) {
+  static char texts[4][24];
+  static int next;
+  char *text = texts[next++ % 4];
+  snprintf(text, sizeof texts[0], "%.10s%d", stem, number);
+  return text;
+}
+
 static inline int32_t named(const bny_topo *topo, bny_topo_kind kind, const char *name) {
   int32_t node = bny_topo_find_name(topo, kind, name);
   ck_assert_msg(node >= 0, "there is no %s %s", bny_topo_kind_name(kind), name);
