@@ -126,12 +126,9 @@ json_t *plan_levels_json(const plan_ranks *ranks) {
 }
 
 json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape) {
-  json_t *o = json_object();
-  json_object_set_new(o, "topology", json_string(ranks->title));
-  json_object_set_new(o, "ranks", json_integer(ranks->nranks));
-  json_object_set_new(o, "carriers_per_island", json_integer(ranks->levels->lanes));
-  json_object_set_new(o, "collective", json_string(bny_collective_name(shape->collective)));
-  json_object_set_new(o, "bytes_per_rank", json_integer((json_int_t)plan_shape_bytes(shape)));
+  json_t *o = json_pack("{s:s, s:i, s:i, s:s, s:I}", "topology", ranks->title, "ranks", ranks->nranks,
+                        "carriers_per_island", ranks->levels->lanes, "collective",
+                        bny_collective_name(shape->collective), "bytes_per_rank", (json_int_t)plan_shape_bytes(shape));
   if (bny_collective_has_rows(shape->collective)) {
     json_object_set_new(o, "tokens", json_integer(shape->tokens));
     json_object_set_new(o, "heads", json_integer(shape->heads));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/prove/arrival.h"
+#include "tools/prove/prove.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/prove/check.h"
+#include "tools/prove/prove.h"
 
 #include <stdarg.h>
 #include <stdio.h>

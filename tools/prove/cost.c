@@ -15,7 +15,6 @@
 
 #include <stdlib.h>
 
-#include "tools/prove/arrival.h"
 #include "plan/slice.h"
 
 /* The time when a rank's link of one level is free again. */

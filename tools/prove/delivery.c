@@ -3,11 +3,10 @@
  * The edges of all delivered boxes cut the call into a grid of cells, and each box is a block of cells. Each delivery
  * marks its cells. If the same rank has marked a cell, it is delivered twice. If another rank has, it must hold the
  * same expression. The work is proportional to the delivered cells, not to pairs of deliveries. */
-#include "tools/prove/delivery.h"
+#include "tools/prove/prove.h"
 
 #include <stdlib.h>
 
-#include "tools/prove/check.h"
 #include "base/status.h"
 
 typedef struct axis {

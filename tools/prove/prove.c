@@ -8,10 +8,6 @@
 
 #include <stdlib.h>
 
-#include "tools/prove/arrival.h"
-#include "tools/prove/check.h"
-#include "tools/prove/delivery.h"
-#include "tools/prove/expression.h"
 #include "plan/slice.h"
 #include "base/status.h"
 

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The proof of plans and their cost, for tests and tools. Plans of all ranks are looked at together. */
-#ifndef BNY_PROVE_H
-#define BNY_PROVE_H
+ * Proofs of plans: what callers use, and what its files share. */
+#ifndef BNY_TOOLS_PROVE_PROVE_H
+#define BNY_TOOLS_PROVE_PROVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "plan/plan.h"
+
+/* The proof of plans and their cost, for tests and tools. Plans of all ranks are looked at together. */
 
 /* Proves the plans of all ranks together, symbolically:
  * - Every contribution is merged exactly once into everything that is delivered.
@@ -20,5 +24,98 @@ banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *
 /* Predicts the time of one run from the plans' own steps, all ranks starting together: critical path in alpha, beta,
  * gamma. */
 double bny_plan_cost_ns(const bny_request *request, const bny_plan *const *plans);
+
+/* Expressions of a symbolic run: a leaf is what a rank copied from its input, and a node is the merge of two. Equal
+ * expressions have equal numbers, so "the same bits" is a comparison of integers. */
+
+typedef struct bny_expression {
+  int32_t left, right; /* -1: a leaf */
+  bool rounded;        /* to the wire format; always so for a leaf */
+  int32_t roundings;   /* most roundings of one of its leaves */
+  int32_t leaves;
+  int32_t low, high; /* all contributions in it come from ranks [low, high) */
+  int64_t set;       /* first word of its set, the one with rank low; -1: all of [low, high) */
+} bny_expression;
+
+/* Expression number r < nranks is the leaf of rank r. Merged ranks mostly follow one another, so a set is usually
+ * stored as its two ends. */
+typedef struct bny_expressions {
+  int32_t nranks;
+  bny_expression *nodes;
+  int32_t count, capacity;
+  uint64_t *sets; /* bit r % 64 of word r / 64 - low / 64 is set if rank r's contribution is in it */
+  int64_t sets_count, sets_capacity;
+  int32_t *table; /* number + 1, by hash */
+  int32_t table_size;
+} bny_expressions;
+
+enum { BNY_EXPRESSION_NONE = -1, BNY_EXPRESSION_NO_MEMORY = -2, BNY_EXPRESSION_TWICE = -3 };
+
+bool bny_expressions_init(bny_expressions *all, int32_t nranks);
+void bny_expressions_fini(bny_expressions *all);
+
+/* Returns the number of the merge of two, or BNY_EXPRESSION_TWICE if both contain a contribution; *rank is then its
+ * rank. */
+int32_t bny_expressions_merge(bny_expressions *all, int32_t left, int32_t right, bool rounded, int32_t *rank);
+
+/* The same value rounded to the wire format. */
+int32_t bny_expressions_round(bny_expressions *all, int32_t number);
+
+/* Returns a rank that is not in it, or -1. */
+int32_t bny_expressions_missing(const bny_expressions *all, int32_t number);
+
+/* The state of a symbolic run of plans (prove.c, cost.c). A map from (sender, slot, receiver) records when a message
+ * was sent, and whether the receiver has waited for it. A queue holds the ranks that can proceed. A waiting rank enters
+ * it again only when its message has been sent. */
+
+typedef struct bny_arrival {
+  int32_t sender, slot, receiver; /* sender < 0: free */
+  bool taken;
+  double when_ns;
+} bny_arrival;
+
+typedef struct bny_arrivals {
+  bny_arrival *entries;
+  uint64_t mask;
+} bny_arrivals;
+
+bool bny_arrivals_init(bny_arrivals *arrivals, int64_t most); /* false: no memory */
+void bny_arrivals_fini(bny_arrivals *arrivals);
+bny_arrival *bny_arrivals_find(const bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
+/* NULL: it exists already. At most `most` may be added. */
+bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
+
+typedef struct bny_ready {
+  int32_t *queue; /* a ring of nranks entries that begins at `first` */
+  int32_t nranks, first, count;
+  int32_t *next; /* by rank: its next step */
+  bool *waits;   /* by rank: that step is a WAIT for a message that has not been sent */
+} bny_ready;
+
+bool bny_ready_init(bny_ready *ready, int32_t nranks); /* all ranks are ready; false: no memory */
+void bny_ready_fini(bny_ready *ready);
+int32_t bny_ready_take(bny_ready *ready); /* a rank, or -1 */
+/* Slot `slot` of `sender` has been sent to the rank of `receiver`. Wakes that rank if it waits for the slot. */
+void bny_ready_wake(bny_ready *ready, const bny_plan *receiver, int32_t sender, int32_t slot);
+
+/* Checks what the ranks deliver in a symbolic run: no row twice, and every row the same on all ranks. */
+
+typedef struct bny_delivery {
+  int32_t rank, step;
+  int32_t value; /* expression */
+} bny_delivery;
+
+/* `deliveries` are those of all ranks, one after another. Each is within what its rank owns, and not empty. */
+banyan_status bny_deliveries_check(const bny_request *request, const bny_plan *const *plans,
+                                   const bny_delivery *deliveries, int64_t count);
+
+/* The part of the proof that needs no run. Every plan is well formed by itself, and its messages agree with the plans
+ * of their senders. After this check, every index in a plan may be followed. */
+
+banyan_status bny_plan_check(const bny_request *request, const bny_plan *const *plans);
+
+/* Sets the thread's error to "rank 3, step 5 (merge): " and the text. */
+banyan_status bny_plan_fail(const bny_plan *plan, int32_t step, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif
