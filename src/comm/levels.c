@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/comm.h"
-#include "place/find.h"
+#include "place/place.h"
 
 banyan_status bny_comm_find_place(banyan_comm *comm, const bny_settings *settings) {
   const bny_options *options = &settings->options;

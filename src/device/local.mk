@@ -9,7 +9,7 @@ libbanyan_core_la_SOURCES += \
   %D%/proxy.c %D%/proxy.h \
   %D%/reach.c \
   %D%/run.c %D%/run.h \
-  %D%/unit.c %D%/unit.h
+  %D%/unit.c
 
 # The CUDA driver is loaded at run time. Only headers of the toolkit are used.
 if CUDA

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/unit.h"
 #include "base/status.h"
 
 _Static_assert((int)BNY_DIRECT_RANKS_MAX == (int)BNY_ONESHOT_RANKS_MAX, "the planner and the kernels have one limit");

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * From plans to what kernels of a device run, see kernels/cuda/program.h. Peers write into each other's inboxes, so a
- * sender must know where its receivers expect its messages. Every rank makes the plans of all ranks, and divides their
- * inboxes by one rule. Everything is a pure function of the request and of settings that are identical on every
- * rank. */
+ * Programs of plans for a device, in units of its protocols. */
 #ifndef BNY_DEVICE_PROGRAM_H
 #define BNY_DEVICE_PROGRAM_H
 
 #include "cuda/program.h"
 #include "plan/plan.h"
+
+/* From plans to what kernels of a device run, see kernels/cuda/program.h. Peers write into each other's inboxes, so a
+ * sender must know where its receivers expect its messages. Every rank makes the plans of all ranks, and divides their
+ * inboxes by one rule. Everything is a pure function of the request and of settings that are identical on every
+ * rank. */
 
 /* A communicator whose ranks are on several nodes. Ranks of one node push into each other's inboxes; what goes between
  * nodes are messages in host memory. Addresses are those of this rank's device. */
@@ -74,5 +75,21 @@ int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t 
 /* Return names in kernels.def: "bny_oneshot_ll16_32". */
 const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, int32_t nranks);
 const char *bny_device_program_kernel(const bny_program *program);
+
+/* How rows and bytes are divided into units for a device, and which protocol carries them: for program.c. */
+
+/* A slice in units. Bytes are `heads` of one token. */
+typedef struct bny_unit_box {
+  int32_t token0, tokens, head0, heads;
+} bny_unit_box;
+
+/* Names such as "LL16". */
+const char *bny_unit_protocol_name(int32_t protocol);
+bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings);
+
+int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings);
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape);
+bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice);
+uint64_t bny_unit_box_units(const bny_unit_shape *shape, const bny_unit_box *box);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/unit.h"
+#include "device/program.h"
 #include "base/hash.h"
 #include "base/status.h"
 

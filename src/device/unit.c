@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Divides rows and bytes into units, chooses the protocol, and computes the layout of arenas and the size of
  * launches. */
-#include "device/unit.h"
+#include "device/program.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the PCI address of a device that is given by its number, through the CUDA driver. */
-#include "place/device_bus.h"
+#include "place/place.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the locality of this process by probes of this machine or in a topology file. */
-#include "place/find.h"
+#include "place/place.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,8 +10,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "place/costs.h"
-#include "place/device_bus.h"
+#include "place/price.h"
 #include "topo/probe/binding.h"
 #include "topo/probe/probe.h"
 

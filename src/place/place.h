@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The locality of a rank in its machine and cluster (`place`), and the levels that follow from the localities of all
- * ranks. Each rank finds its own place once, and all places are gathered. The levels are a pure function of them, so
- * every rank derives the same levels. A fact that one rank lacks, or that differs, gives a coarser level.
- *
- * A place includes prices: what a message costs at each level, by what this rank knows. So a file with measured costs
- * on one rank changes what all ranks derive, and never the plan of that rank alone. */
+ * Where ranks are, and the levels that follow. */
 #ifndef BNY_PLACE_PLACE_H
 #define BNY_PLACE_PLACE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "place/price.h"
 #include "topo/derive/levels.h"
 #include "topo/model/model.h"
+
+/* The locality of a rank in its machine and cluster (`place`), and the levels that follow from the localities of all
+ * ranks. Each rank finds its own place once, and all places are gathered. The levels are a pure function of them, so
+ * every rank derives the same levels. A fact that one rank lacks, or that differs, gives a coarser level.
+ *
+ * A place includes prices: what a message costs at each level, by what this rank knows. So a file with measured costs
+ * on one rank changes what all ranks derive, and never the plan of that rank alone. */
 
 /* Kinds of level, inner to outer. Keys of those up to ISLAND are unique within a node only. */
 typedef enum bny_place_kind {
@@ -139,5 +141,27 @@ banyan_status bny_place_levels(const bny_place *all, int32_t nranks, const bny_p
 const bny_place_note *bny_place_note_of(const bny_place_notes *notes, const char *name);
 
 const char *bny_place_kind_name(bny_place_kind kind); /* "cache" .. */
+
+/* The place of this process: in the machine that a file describes, or in this machine as probes find it. Probes that
+ * fail give a coarser place and a note in its source. Settings that cannot be followed are errors. */
+
+typedef struct bny_place_query {
+  const char *topo;         /* BANYAN_TOPO; NULL: this machine */
+  const char *topo_rank;    /* BANYAN_TOPO_RANK: a number, or a list by rank; NULL: the rank finds itself */
+  int32_t rank;             /* its number among those that the environment describes */
+  const char *device;       /* "cuda:2"; NULL: none */
+  const char *cuda_library; /* NULL: libcuda.so.1 */
+  const char *costs;        /* BANYAN_COSTS; NULL: usual prices */
+} bny_place_query;
+
+banyan_status bny_place_find(const bny_place_query *query, bny_place *place);
+
+/* Adds the NIC that serves a rank without a device, which leaves its node. This looks at all PCI devices. */
+void bny_place_find_nic(bny_place *place);
+
+/* The bus id of a device such as "cuda:2", as this process numbers devices. If it is not known, returns false with the
+ * reason in `why`. No context is made. */
+bool bny_place_device_bus(const char *device, const char *library, char bus_id[BNY_TOPO_BUS_BYTES], char *why,
+                          size_t bytes);
 
 #endif

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The only table of prices: the default cost of a link of each class. The library and the tools plan with it. A message
- * of n bytes takes alpha + n * beta. Alpha is software plus distance, and beta is 1 / speed. Speeds of NVLinks, PCI and
- * NICs are nearly always known (topo/model/speed.h), so their column is for unknown ones. */
+ * Prices of links, and where they come from: a table, or a file of what was measured on this machine. */
 #ifndef BNY_PLACE_PRICE_H
 #define BNY_PLACE_PRICE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "banyan.h"
 #include "plan/levels.h"
+
+/* The only table of prices: the default cost of a link of each class. The library and the tools plan with it. A message
+ * of n bytes takes alpha + n * beta. Alpha is software plus distance, and beta is 1 / speed. Speeds of NVLinks, PCI and
+ * NICs are nearly always known (topo/model/speed.h), so their column is for unknown ones. */
 
 typedef enum bny_link_class {
   BNY_LINK_CACHE,   /* CPU ranks of one last-level cache */
@@ -56,5 +58,39 @@ bny_link_cost bny_price_cost(const bny_prices *prices, bny_link_class class, dou
 
 /* The time to merge a byte on a GPU of that compute capability (bny_topo_node.compute), and its memory's speed. */
 double bny_price_merge_gpu(int32_t compute, double *gbytes_per_s);
+
+/* The identity of a machine, used to reject figures that were measured on another one. It stays the same over boots, in
+ * containers, and for processes that may use only some CPUs. */
+
+typedef struct bny_machine {
+  char cpu[128]; /* the model; "": unknown */
+  int32_t packages, numa_nodes, cores;
+  char gpus[1024]; /* PCI bus and model ids such as "0000:1b:00.0 10de:2330, 0000:43:00.0 10de:2330" */
+  char nics[1024]; /* network adapters in the same form; names of interfaces differ from container to container */
+} bny_machine;
+
+/* Fills *machine from the files below `root`, which is "" except in tests. What cannot be read is "" or 0. */
+void bny_machine_find(const char *root, bny_machine *machine);
+
+/* A file of measured costs (BANYAN_COSTS), as banyan-topo --measure --save-costs writes it:
+ *
+ *   {"version": "0.1.0", "command": .., "date": .., "node": {..},
+ *    "costs_version": 1,
+ *    "machine": {"cpu": .., "packages": .., "numa_nodes": .., "cores": .., "gpus": .., "nics": ..},
+ *    "merge_ns_per_byte": .., it may be missing
+ *    "links": [{"class": "cache", "alpha_ns": .., "message_ns": .., it may be missing
+ *               "beta_ns_per_byte": .., "source": "the median of 6 pairs ..."}, ..]} */
+
+enum { BNY_COSTS_VERSION = 1 };
+
+/* The name of a class in the file. Unlike bny_price.name it names one class only. */
+const char *bny_costs_class_name(bny_link_class class);
+
+/* Replaces the rows of *prices that the file has. The file is rejected, and *prices stays as it was, if it was measured
+ * on another machine, or has an unknown version or class, a repeated class, or an impossible number. */
+banyan_status bny_costs_read(const char *path, bny_prices *prices);
+
+/* The same on a given machine, for tests. */
+banyan_status bny_costs_read_on(const bny_machine *machine, const char *path, bny_prices *prices);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/options.h"
-#include "place/find.h"
+#include "place/place.h"
 #include "tools/common/options.h"
 #include "tools/info/section.h"
 #include "tools/plan/methods.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "place/costs.h"
+#include "place/price.h"
 #include "topo/probe/probe.h"
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */

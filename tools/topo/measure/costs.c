@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "op.h"
-#include "place/costs.h"
+#include "place/price.h"
 #include "tools/common/json.h"
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
