@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "place/costs.h"
+#include "place/price.h"
 #include "tests/support/suite.h"
 #include "tests/support/sheet.h"
 #include "tests/topo/topo_sysfs.h"
@@ -93,7 +93,6 @@ static void play(content zero, content one, content two, content three, outcome 
   snprintf(s.folder, sizeof s.folder, "%s", t.root);
   for (content content = SLOW_SIGNALS; content <= OTHER_MACHINE; content++) write_costs(&t, content);
   world_run(&setup, create_and_combine);
-  tree_free(&t);
 }
 
 static void check_alike(const outcome *outcomes) {
@@ -152,5 +151,5 @@ int main(void) {
   printf("skipped: built without jansson, which reads measured costs\n");
   return 77;
 #endif
-  return world_main(suite_of("costs", 120));
+  return world_main(suite_with("costs", 120, NULL, drop_kept));
 }

@@ -226,7 +226,6 @@ TEST_LOOP(quotas_are_read_on_the_whole_path, (int)(sizeof quota_cases / sizeof *
                 found[0].cpus, quota_cases[_i].cpus);
   bny_quotas_find("/nonexistent", found);
   ck_assert_int_eq(found[0].group, 0);
-  tree_free(&t);
 }
 
 /* The smallest quotas are kept, in order, however deep the tree is. */
@@ -251,7 +250,6 @@ TEST_LOOP(smallest_quotas_come_first, 50) {
   tree_file(&t, V2, "proc/self/mountinfo");
   bny_quotas_find(t.root, found);
   for (int i = 0; i < BNY_QUOTAS; i++) ck_assert_msg(fabs(found[i].cpus - cpus[i]) < 1e-9, "quota %d", i);
-  tree_free(&t);
 }
 
 /* Ranks with these quotas share the cores 0 .. 7 of one machine. A group is a letter. */
@@ -324,4 +322,4 @@ TEST_LOOP(nobody_waits_for_a_rank_with_wrong_settings, 3) {
             .argument = (void *)(uintptr_t)names[_i]);
 }
 
-int main(void) { return world_main(suite_of("facts", 60)); }
+int main(void) { return world_main(suite_with("facts", 60, NULL, drop_kept)); }

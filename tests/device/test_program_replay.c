@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "device/program.h"
-#include "device/unit.h"
 #include "plan/builder.h"
 #include "plan/slice.h"
 #include "tests/plan/plan_util.h"

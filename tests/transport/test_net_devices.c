@@ -51,7 +51,6 @@ TEST(lists_the_devices_of_a_node) {
     ck_assert_int_eq(devices[i].is_up, expected[i].is_up);
   }
   free(devices);
-  tree_free(&t);
 }
 
 TEST(a_node_without_sysfs_has_no_devices) {
@@ -164,7 +163,6 @@ TEST_LOOP(chooses, (int)(sizeof examples / sizeof *examples)) {
   tree t = tree_new();
   make_node(&t);
   ck_assert_int_eq(bny_net_devices_find(t.root, &devices, &count), BANYAN_OK);
-  tree_free(&t);
   banyan_status status = bny_net_devices_choose(&wishes, devices, count, &choice);
   if (with->error) {
     ck_assert_int_eq(status, BANYAN_ERR_ARGUMENT);
@@ -178,4 +176,4 @@ TEST_LOOP(chooses, (int)(sizeof examples / sizeof *examples)) {
   free(devices);
 }
 
-int main(void) { return world_main(suite_of("net_devices", 0)); }
+int main(void) { return world_main(suite_with("net_devices", 0, NULL, drop_kept)); }
