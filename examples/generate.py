@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Text of SmolLM2-135M whose keys and values are sharded over processes: greedy, so that any number of ranks must give
-the same tokens.
+the same tokens. On one machine ranks divide the memory of keys; they share its processors, and save no time.
 
     python examples/generate.py --ranks 4 --tokens 40 "The capital of France is"
     python examples/generate.py --ranks 4 --method ring          # or tree, allreduce3: see the table at the end
@@ -98,8 +98,8 @@ def run(model, prompt, options, ranks):
 
 def main():
     options = arguments()
-    # Ranks share the processors. This is read when numpy is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.ranks)))
+    # Products of one token with a matrix gain nothing by threads, which spin. This is read when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from smollm import Model
 
     model = Model(options.gguf)

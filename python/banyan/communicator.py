@@ -70,7 +70,9 @@ class Communicator(_core.Comm):
         prefix: str | None = None,
         **settings: Any,
     ) -> Communicator:
-        """The ranks of a process group of torch.distributed (None: the default one), or those that share a store.
+        """The ranks of a process group of torch.distributed, or those that share a store.
+
+        `group` is a ProcessGroup, a DeviceMesh of one dimension (of more: mesh["context"]), or None: the default one.
 
         With a store, `rank` and `nranks` are needed. Communicators of one store are made in the same order on all
         ranks, or each has a `prefix` of its own.
@@ -81,6 +83,8 @@ class Communicator(_core.Comm):
             gather = _store_gather(store, rank, nranks, prefix or f"banyan/{next(_store_uses)}")
             return cls._made(gather, rank, nranks, **settings)
         import torch.distributed as dist
+
+        group = group.get_group() if hasattr(group, "get_group") else group  # of a DeviceMesh
 
         def gather_objects(data, _):
             every: list[Any] = [None] * dist.get_world_size(group)

@@ -167,7 +167,12 @@ bool array::open_attributes(nb::handle object) {
 void array::open_torch(nb::handle object, void *stream) {
   nb::object grad = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.requires_grad_word, "requires_grad")));
   if (!grad.is_valid()) PyErr_Clear();
-  if (grad.ptr() == Py_True) refuse(name, "the tensor requires a gradient, which does not pass; use .detach()");
+  if (grad.ptr() == Py_True) {
+    if (nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")()))
+      refuse(name, "the tensor requires a gradient, which does not pass; use .detach(), or torch.no_grad()");
+    nb::object plain = object.attr("detach")(); // a Parameter under no_grad(), in the same memory
+    return open_torch(plain, stream);
+  }
   if (open_exchange(object) || (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object))) {
     // The strides of a tensor whose negation is put off are those of imaginary parts. A test of each tensor takes time.
     if (ndim > 0 && strides[ndim - 1] != 1 && nb::cast<bool>(object.attr("is_neg")()))

@@ -51,7 +51,7 @@ nb::tuple dims(std::initializer_list<int64_t> sizes) {
 struct local_output {
   array o, lse;
   banyan_partial rows = BANYAN_PARTIAL_INIT;
-  nb::object made;
+  nb::object made, stats;
 
   void open(const attention_call &call, nb::handle q, nb::handle out, nb::handle dtype, nb::handle base) {
     const banyan_attention_desc &desc = call.desc;
@@ -64,15 +64,18 @@ struct local_output {
       made = nb::make_tuple(empty_like("q", q, dims({call.rows(), desc.heads, desc.value_dim}), other && word == "f32"),
                             lse_made);
     } else {
-      if (!PyTuple_Check(out.ptr()) || PyTuple_Size(out.ptr()) != 2) refuse("out", "it is a pair: values and lse");
-      made = nb::borrow(out);
+      bool is_pair = PyTuple_Check(out.ptr());
+      if (is_pair && PyTuple_Size(out.ptr()) != 2) refuse("out", "it is a pair, values and lse, or the values alone");
+      made = is_pair ? nb::borrow(out) : nb::make_tuple(out, nb::none());
     }
     o.open("out", made[0], true, "", nullptr);
     o.want_dims(3, "[batch, heads, value_dim]");
     o.want_shape(0, call.rows(), "the number of rows of q"), o.want_shape(1, desc.heads, "the number of heads");
     o.want_shape(2, desc.value_dim, "value_dim of v");
     o.want_contiguous_rows();
-    lse.open("out lse", made[1], true, "", nullptr);
+    stats = made[1]; // None: not wanted
+    if (stats.is_none()) stats = empty_like("q", q, dims({call.rows(), desc.heads}), true);
+    lse.open("out lse", stats, true, "", nullptr);
     lse.want_dims(2, "[batch, heads]");
     lse.want_shape(0, call.rows(), "the number of rows of q"), lse.want_shape(1, desc.heads, "the number of heads");
     banyan_partial_init(&rows, o.data, o.number(), lse.data, lse.number(), desc.heads, desc.value_dim);
@@ -173,7 +176,7 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type) {
       "kv_rows=\"flashmla_fp8\": rows of k are 656 bytes in uint8 with the values within, and v is None.\n\n"
       "Returns (o, lse): [batch, heads, value_dim] and [batch, heads], the input of Communicator.combine(). o has the\n"
       "dtype of q and lse is f32. dtype=\"f32\": both are f32, for a combine that rounds once; \"q\": both are as q.\n"
-      "out: a pair of arrays that receive them, of any of these dtypes.");
+      "out: a pair of arrays that receive them, of any of these dtypes, or one for o alone.");
   type.def("attention_combine", attention_combine, ATTENTION_ARGUMENTS,
            "Attention over the keys of all ranks: banyan.attention() and combine() in one call. The first call with\n"
            "another keys_max plans; on devices set it to what a sequence will have at most.\n"

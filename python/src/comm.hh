@@ -212,6 +212,7 @@ public:
   nb::object run();
   nb::dict info() const;
   double timed(int runs);
+  std::string repr() const;
   std::string describe() const;
   nb::object tokens();
   void set_tokens(nb::handle number);

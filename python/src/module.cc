@@ -49,7 +49,9 @@ NB_MODULE(_core, module) {
   });
   nb::class_<threads>(module, "Threads", "A group of ranks that are threads of this process.")
       .def(nb::init<int32_t>(), nb::arg("nranks"))
-      .def_prop_ro("nranks", &threads::nranks);
+      .def_prop_ro("nranks", &threads::nranks, "The number of ranks.")
+      .def("__repr__",
+           [](const threads &self) { return "<banyan.Threads, " + std::to_string(self.nranks()) + " ranks>"; });
   nb::class_<comm> type(module, "Comm", "The base of banyan.Communicator.", nb::is_weak_referenceable());
   type.def(nb::init<nb::handle, int32_t, int32_t, double, uint64_t, nb::handle, nb::handle, double, int64_t>(),
            nb::arg("source") = nb::none(), nb::arg("rank") = 0, nb::arg("nranks") = 0, nb::arg("timeout") = 0.0,

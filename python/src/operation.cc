@@ -145,6 +145,12 @@ double operation::timed(int runs) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
+std::string operation::repr() const {
+  if (!op) return "<banyan.Operation, freed>";
+  std::string text = describe();
+  return "<banyan.Operation, " + text.substr(0, text.find_first_of(":\n")) + ">";
+}
+
 std::string operation::describe() const { return comm_->describe_operation(handle()); }
 
 // The place of the number of tokens that it was made with; NULL: none, or an array.
@@ -182,6 +188,7 @@ void define_operation(nb::module_ &module) {
       module, "Operation",
       "A persistent operation: planned once, run as op(), or by start(), test() and wait(). All\n"
       "ranks start those of a communicator in the same order.")
+      .def("__repr__", [](operation_handle &self) { return self.get().repr(); })
       .def("__call__", on(&operation::run), "Runs the operation, and returns `outputs`.")
       .def("start", on(&operation::start), "Begins a run, and does what needs no waiting.")
       .def("test", on(&operation::test), "Makes progress. Returns whether the run is complete.")

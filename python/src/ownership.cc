@@ -87,6 +87,13 @@ public:
                           blocks.empty() ? nb::none() : nb::object(list));
   }
   int32_t nranks() const { return rule_.nranks; }
+  std::string repr() const {
+    bool ranges = rule_.kind == BANYAN_OWNERSHIP_RANGES;
+    std::string text = "<banyan.Ownership, " + std::to_string(rule_.nranks) + " ranks, ";
+    if (ranges) text += "ranges of " + std::to_string(rule_.tokens) + " tokens in ";
+    return text + "blocks of " + std::to_string(rule_.block > 0 ? rule_.block : 1) +
+           (weights_.data() ? ", with weights>" : ">");
+  }
 
 private:
   numbers<int32_t> weights_;
@@ -127,7 +134,8 @@ void define_ownership(nb::module_ &module) {
                         "alike.")
       .def(nb::init<nb::handle, int32_t, int32_t, int64_t, nb::handle>(), nb::arg("kind"), nb::arg("nranks"),
            nb::kw_only(), nb::arg("block") = 0, nb::arg("tokens") = 0, nb::arg("weights") = nb::none())
-      .def_prop_ro("nranks", &ownership::nranks)
+      .def_prop_ro("nranks", &ownership::nranks, "Ranks that tokens are dealt to.")
+      .def("__repr__", &ownership::repr)
       .def("of_token", &ownership::of_token, nb::arg("token"),
            "(rank, place): the owner of a token, and its place among the owner's keys.")
       .def("of_tokens", &ownership::of_tokens, nb::arg("tokens"),

@@ -65,6 +65,16 @@ def test_a_scale_for_each_key():
             banyan.attention(draw(2, HEADS, DIM), k, v, k_scale=k_scale, v_scale=bad, **words)
 
 
+def test_one_array_receives_the_values_alone(lone):
+    q, k = draw(2, HEADS, DIM), draw(2, KV_HEADS, 9, DIM, seed=1)
+    want, out = banyan.attention(q, k, k)[0], np.empty_like(q)
+    for call in (banyan.attention, lone.attention_combine):
+        out[:] = 0
+        got, lse = call(q, k, k, out=out)
+        assert got is out and lse is None
+        close(out, want)
+
+
 def test_lse_is_f32_unless_asked_otherwise(lone):
     q, k = draw(2, HEADS, DIM).astype(np.float16), draw(2, KV_HEADS, 9, DIM, seed=1).astype(np.float16)
     want = banyan.attention(q, k, k, dtype="f32")

@@ -41,6 +41,16 @@ def test_torch(lone, name):
     assert torch.equal(lone.combine(turned, torch.from_numpy(lse))[0], out)
 
 
+def test_parameters_without_gradients(lone):
+    torch = pytest.importorskip("torch")
+    o, out = torch.nn.Parameter(torch.randn(SHAPE)), torch.nn.Parameter(torch.zeros(SHAPE))
+    with torch.no_grad():
+        got, _ = lone.combine(o, torch.zeros(SHAPE[:2]), out=out)
+        op = lone.combine_init(o, torch.zeros(SHAPE[:2]))
+    assert got is out and torch.equal(got, o) and torch.equal(op()[0], o)
+    assert not op.outputs[0].requires_grad
+
+
 def test_torch_refusals(lone):
     torch = pytest.importorskip("torch")
     o, lse = torch.zeros(SHAPE), torch.zeros(SHAPE[:2])
@@ -349,6 +359,11 @@ def mean(comm):
     return comm.combine(torch.full((1, 1, 4), float(comm.rank)), torch.zeros(1, 1))[0][0, 0, 0].item()
 with banyan.Communicator.from_torch() as comm:
     print(mean(comm))
+mesh = None  # torch 1.13 has none
+if hasattr(dist, "init_device_mesh"):
+    mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "context"))["context"]
+with banyan.Communicator.from_torch(mesh) as comm:
+    print(mean(comm))
 store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())
 with banyan.Communicator.from_torch(store=store, rank=dist.get_rank(), nranks=2) as comm:
     print(mean(comm))
@@ -358,7 +373,7 @@ dist.barrier()
 
 def test_from_torch():
     pytest.importorskip("torch")
-    assert launched(FROM_TORCH, 2) == [["0.5", "0.5"]] * 2
+    assert launched(FROM_TORCH, 2) == [["0.5"] * 3] * 2
 
 
 def test_from_mpi():
