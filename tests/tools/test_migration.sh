@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2016 # awk's own variables
 # The C code of docs/migration.md compiles, and what it replaces over MPI gives the same numbers as the calls of
-# banyan. Blocks of NCCL want its headers.
+# banyan.
 set -u
 top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -26,10 +26,10 @@ compile() {
   return 1
 }
 
-# blocks KIND: the blocks of C that speak of NCCL, of MPI, or of banyan alone.
+# blocks KIND: the blocks of C that use MPI, or only banyan.
 blocks() {
   awk -v want="$1" '/^```c$/ { block = ""; inside = 1; next }
-    /^```$/ && inside { kind = block ~ /nccl/ ? "nccl" : block ~ /MPI_/ ? "mpi" : "banyan"
+    /^```$/ && inside { kind = block ~ /MPI_/ ? "mpi" : "banyan"
       if (kind == want) printf "%s\n", block
       inside = 0 }
     inside { block = block $0 "\n" }' "$top/docs/migration.md"
@@ -37,15 +37,6 @@ blocks() {
 
 { echo '#include <banyan.h>' && blocks banyan; } >"$work/banyan.c"
 compile banyan -c
-nccl="$(makefile_value CUDA_CFLAGS)"
-{ printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' && blocks nccl; } >"$work/nccl.c"
-# shellcheck disable=SC2086
-if printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' | ${CC:-cc} $nccl -E -x c - >/dev/null 2>&1; then
-  compile nccl $nccl -c
-else
-  echo "left out: the blocks of NCCL, for there is no nccl.h"
-fi
-
 mpi=$(makefile_value MPI_LIBS)
 if [ -n "$mpi" ] && command -v mpirun >/dev/null; then
   { printf '#include <%s.h>\n' banyan_mpi math stdio stdlib && blocks mpi && blocks banyan; cat <<'END'
