@@ -383,10 +383,17 @@ typedef enum banyan_scatter {
   BANYAN_SCATTER_TOKENS    /* all heads of a range of tokens */
 } banyan_scatter;
 
-/* The order in which partials are merged. Both give the same bits on every rank and in every run. PLAN: the order of
- * the chosen algorithm. CANONICAL: a fixed balanced tree over ranks, so that the bits do not depend on algorithm,
- * transport, placement of ranks or batch either. */
-typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } banyan_order;
+/* The order in which partials are merged. All give the same bits on every rank and in every run.
+ *
+ * - PLAN: as suits the algorithm chosen.
+ * - CANONICAL: a fixed balanced tree over ranks, so that the bits do not depend on algorithm, transport, placement of
+ *   ranks or batch either.
+ * - EXACT: sums of integers on an absolute grid, which commute and associate (docs/numbers.md). The bits are those of
+ *   the partials alone: ranks may be permuted. It differs from the exact sum by less than N 2^-42 of the row's largest
+ *   value, with N partials, at most 2^20. Values and d are rounded once, at the end. It has a wire format of 17 bytes
+ *   for each value and 40 for a row, so `wire` is 0; on the host alone. Within banyan_attention_combine() each 256
+ *   keys are a partial, so the bits do not depend on the number of ranks either: see there. */
+typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL, BANYAN_ORDER_EXACT } banyan_order;
 
 /* Divides `count` things among `parts` (at least 1) owners and writes the range of owner `index`, [*first, *first +
  * *number). Sizes differ by at most one, the larger ones first; a range may be empty. Local. */

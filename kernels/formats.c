@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Wire formats: the table and the layout of a message. */
+#include "exact.h"
 #include "f8.h"
 #include "op.h"
 
-const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT] = {
+const bny_wire_format bny_wire_formats[BNY_WIRE_EXACT + 1] = {
 #define BNY_FORMAT(id, text, type, size, bound) \
   [BNY_WIRE_##id] = {.name = text, .dtype = type, .element_bytes = size, .error_bound = bound},
 #include "formats.def"
 #undef BNY_FORMAT
+    [BNY_WIRE_EXACT] = {.name = "exact"},
 };
 
 bny_wire bny_wire_of_dtype(banyan_dtype dtype) {
@@ -21,6 +23,7 @@ bny_wire bny_wire_of_dtype(banyan_dtype dtype) {
 static size_t round_to_line(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 size_t bny_wire_row_bytes(bny_wire wire, int32_t value_dim) {
+  if (wire == BNY_WIRE_EXACT) return sizeof(bny_exact_row) + ((size_t)value_dim * 17 + 7) / 8 * 8;
   size_t codes = (size_t)value_dim * bny_wire_formats[wire].element_bytes;
   if (wire != BNY_WIRE_E4M3) return codes;
   size_t scales = (codes + BNY_SCALE_BLOCK - 1) / BNY_SCALE_BLOCK;

@@ -3,6 +3,7 @@ libbanyan_core_la_SOURCES += \
   %D%/attention.h \
   %D%/formats.c \
   %D%/formats.def \
+  %D%/exact.h \
   %D%/export_math.h \
   %D%/f8.h \
   %D%/flashmla.h \
@@ -25,6 +26,7 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/detect.c \
   %D%/cpu/detect.h \
   %D%/cpu/merge_blocks.h \
+  %D%/cpu/merge_exact.h \
   %D%/cpu/merge_template.h \
   %D%/cpu/merge_vector.h \
   %D%/cpu/portable.c \
@@ -127,6 +129,6 @@ MOSTLYCLEAN_FOLDERS += kernels.fatbin.kept
 # which have another, must not find it.
 nodist_include_HEADERS = installed/banyan_device.cuh
 CLEANFILES += installed/banyan_device.cuh
-installed/banyan_device.cuh: $(cuda_sources) $(srcdir)/%D%/merge_math.h $(srcdir)/%D%/export_math.h $(srcdir)/%D%/f8.h $(srcdir)/%D%/op.h $(srcdir)/%D%/formats.def
+installed/banyan_device.cuh: $(cuda_sources) $(srcdir)/%D%/merge_math.h $(srcdir)/%D%/exact.h $(srcdir)/%D%/export_math.h $(srcdir)/%D%/f8.h $(srcdir)/%D%/op.h $(srcdir)/%D%/formats.def
 	@$(MKDIR_P) installed
 	$(AM_V_GEN)$(srcdir)/%D%/cuda/amalgamate $(srcdir)/include/banyan_device.cuh $(srcdir)/%D% >$@.new && mv $@.new $@

@@ -6,7 +6,7 @@
  * Wire form of a box of rows: m[rows] and d[rows] as f32 (m a whole number, or -inf for an empty row), then
  * n[rows] of bny_wire_row_bytes() each: value_dim values in the wire dtype; rows token-major. A row of e4m3 is
  * value_dim codes, a byte of scale for each 32 of them, and zeros up to a multiple of four bytes: value = code x
- * 2^(byte - 127). See f8.h and bny_wire_layout().
+ * 2^(byte - 127). See f8.h and bny_wire_layout(). A row of the exact order is a bny_exact_row: see exact.h.
  */
 #ifndef BNY_KERNELS_OP_H
 #define BNY_KERNELS_OP_H
@@ -17,12 +17,13 @@
 
 #include "banyan.h"
 
-/* A wire format: one row of formats.def. */
+/* A wire format: one row of formats.def for each type of values, and that of BANYAN_ORDER_EXACT. */
 typedef enum bny_wire {
 #define BNY_FORMAT(id, name, dtype, bytes, bound) BNY_WIRE_##id,
 #include "formats.def"
 #undef BNY_FORMAT
-  BNY_WIRE_COUNT
+  BNY_WIRE_COUNT, /* of those with a type */
+  BNY_WIRE_EXACT
 } bny_wire;
 
 typedef struct bny_wire_format {
@@ -32,7 +33,11 @@ typedef struct bny_wire_format {
   double error_bound; /* relative, of one rounding of a row: |n' - n|_2 <= bound |n|_2, but for underflow */
 } bny_wire_format;
 
-extern const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT];
+extern const bny_wire_format bny_wire_formats[BNY_WIRE_EXACT + 1];
+
+/* The values_dtype of rows that attention has summed for the exact order: `values` has rows of BNY_WIRE_EXACT one after
+ * another, and lse and sum the wire's m and d. */
+#define BNY_EXACT_ROWS ((banyan_dtype)64)
 
 /* BNY_WIRE_COUNT if there is none. */
 bny_wire bny_wire_of_dtype(banyan_dtype dtype);
@@ -100,6 +105,12 @@ typedef struct bny_kernels {
    * export_math.h. All other rows are as they should be. */
   int64_t (*merge_finish)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
                           const banyan_partial *out, int32_t token0, int32_t head0);
+
+  /* A bny_exact_row with value_dim values, in bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim) bytes: made empty; a
+   * contribution (m, d, n) added to it, whose n[] is changed; another row added to it. */
+  void (*exact_clear)(void *row, size_t bytes);
+  void (*exact_deposit)(void *row, double m, double d, double *n, int32_t value_dim);
+  void (*exact_add)(void *row, const void *other, int32_t value_dim);
 } bny_kernels;
 
 /* Fastest first, the portable one last; ends with NULL. */

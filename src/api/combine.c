@@ -9,6 +9,7 @@
 #include "base/status.h"
 
 static bny_wire wire_of(const banyan_combine_desc *desc) {
+  if (desc->order == BANYAN_ORDER_EXACT) return BNY_WIRE_EXACT;
   return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
 }
 
@@ -26,8 +27,13 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
                     desc->wire);
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is no banyan_scatter", desc->scatter);
-  if ((unsigned)desc->order > BANYAN_ORDER_CANONICAL)
+  if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is no banyan_order", desc->order);
+  if (desc->order == BANYAN_ORDER_EXACT && desc->wire && desc->wire != BANYAN_F32)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, and the exact order has a wire format of its own: leave it 0",
+                    desc->wire);
+  if (desc->order == BANYAN_ORDER_EXACT && comm->device.engine)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.order is BANYAN_ORDER_EXACT, which devices do not serve");
   if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
   if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)

@@ -57,6 +57,7 @@ BNY_NAMES(banyan_dtype, dtype, {"unset", 0}, {"f32", BANYAN_F32}, {"f16", BANYAN
           {"e4m3", BANYAN_E4M3}, {"e5m2", BANYAN_E5M2}, {"i8", BANYAN_I8})
 BNY_NAMES(banyan_scatter, scatter, {"none", BANYAN_SCATTER_NONE}, {"root", BANYAN_SCATTER_ROOT},
           {"heads", BANYAN_SCATTER_HEADS}, {"tokens", BANYAN_SCATTER_TOKENS})
-BNY_NAMES(banyan_order, order, {"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL})
+BNY_NAMES(banyan_order, order, {"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL},
+          {"exact", BANYAN_ORDER_EXACT})
 
 #endif
