@@ -198,6 +198,11 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  *   not read, and their rows are not written. `token_mask` masks rows of this rank. combine->live->seq_lens and
  *   query_start_loc are BANYAN_ERR_ARGUMENT, because attention has its own. On a device kernels read tokens and mask at
  *   each run and each replay of a graph, so one graph serves every number up to that of `combine`.
+ * - combine->order may be BANYAN_ORDER_EXACT, on the host. Keys are then cut into blocks of 256 at absolute positions,
+ *   and each block is a partial of its own, a function of its keys and the query alone. So the bits are the same for
+ *   any number of ranks, ownership of whole blocks, batch, split, threads and page size; they may differ between
+ *   instruction sets. queries.key_start, key_block and key_stride are multiples of 256, or BANYAN_ERR_ARGUMENT names
+ *   the one that is not. Without `queries` a shard is taken to begin at such a multiple.
  * - On a device, starts in queries.query_start_loc that are negative, decrease, or pass the tokens of the run end the
  *   run on all ranks. banyan_comm_status() is then BANYAN_ERR_ARGUMENT, and the text names rank and sequence.
  *   Impossible lengths and pages are reported in the same way.

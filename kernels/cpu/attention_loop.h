@@ -417,27 +417,87 @@ static inline bny_attention_task attention_flashmla(const bny_attention_task *ta
 }
 #endif
 
-/* A tile: keys [from, from + count) of `keys`, which is the task or a page of it. */
+/* Rows of a tile that lie in several pages, one after another, and their scales. */
+typedef struct attention_gathered {
+  char k[ATTENTION_TILE_BYTES], v[ATTENTION_TILE_BYTES];
+  float k_scales[ATTENTION_TILE], v_scales[ATTENTION_TILE];
+} __attribute__((aligned(64))) attention_gathered;
+
+/* Copies a row of each key from first on, and prefetches as many behind them. */
+static inline void attention_gather(const bny_attention_task *task, const void *base, int64_t page_stride,
+                                    int64_t token_stride, int32_t first, int32_t count, size_t row_bytes, char *to) {
+  for (int32_t i = 0; i < 2 * count && first + i < task->keys; i++) {
+    int32_t index = (first + i) / task->page_keys, row = (first + i) % task->page_keys;
+    const char *from = attention_row(base, page_stride, task->pages[index], task->kv_dtype);
+    from = attention_row(from, token_stride, row, task->kv_dtype);
+    if (i < count)
+      memcpy(to + (size_t)i * row_bytes, from, row_bytes);
+    else
+      for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(from + at, 0, 3);
+  }
+}
+
+static inline const float *attention_gather_scales(const bny_attention_task *task, const float *base, int32_t first,
+                                                   int32_t count, float *to) {
+  for (int32_t i = 0; base && i < count; i++) {
+    int32_t index = (first + i) / task->page_keys, row = (first + i) % task->page_keys;
+    to[i] = base[task->pages[index] * task->scale_page_stride + row * task->scale_token_stride];
+  }
+  return base ? to : NULL;
+}
+
+/* Returns keys [first, first + count) of a task, which lie in several pages, as a task of their own. Tiles are the same
+ * for pages of any size, and so are the bits. */
+static __attribute__((noinline)) bny_attention_task attention_gather_tile(const bny_attention_task *task, int32_t first,
+                                                                          int32_t count, attention_gathered *to) {
+  bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
+  int32_t element = (int32_t)attention_element_bytes(task->kv_dtype);
+  int32_t k_row = is_plain ? task->head_dim : BNY_FLASHMLA_BYTES;
+  bool is_latent = !is_plain || (task->v == task->k && task->v_token_stride == task->k_token_stride &&
+                                 task->v_page_stride == task->k_page_stride && task->value_dim <= task->head_dim);
+  bny_attention_task one = *task;
+  attention_gather(task, task->k, task->k_page_stride, task->k_token_stride, first, count, (size_t)(k_row * element),
+                   to->k);
+  one.k = one.v = to->k;
+  one.k_token_stride = one.v_token_stride = k_row;
+  if (!is_latent) {
+    attention_gather(task, task->v, task->v_page_stride, task->v_token_stride, first, count,
+                     (size_t)(task->value_dim * element), to->v);
+    one.v = to->v;
+    one.v_token_stride = task->value_dim;
+  }
+  one.k_scales = attention_gather_scales(task, task->k_scales, first, count, to->k_scales);
+  one.v_scales = attention_gather_scales(task, task->v_scales, first, count, to->v_scales);
+  one.scale_token_stride = 1;
+  one.pages = NULL;
+  one.keys = count;
+  return one;
+}
+
+/* A tile: keys [from, from + count) of `keys`, which is the task or a page of it; or, if `gathered`, keys of the task that
+ * lie in several pages. */
 typedef struct attention_span {
   bny_attention_task page;
   const bny_attention_task *keys;
   int32_t from, count;
+  bool gathered;
 } attention_span;
 
-/* The tile that begins at key `first`, which is `done` keys behind the first one. It lies in one block and one page. */
+/* The tile that begins at key `first`, which is `done` keys behind the first one. It lies in one block. */
 INLINE void attention_locate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t done,
                              int32_t left, attention_span *span) {
   int32_t most = attention_tile(task, dtype), block = BNY_ATTENTION_BLOCK - done % BNY_ATTENTION_BLOCK;
   if (attention_is_scaled(task) && most > ATTENTION_LONG_TILE) most = ATTENTION_LONG_TILE;
+  while (most * task->value_dim * (int32_t)attention_element_bytes(task->kv_dtype) > ATTENTION_TILE_BYTES) most /= 2;
   if (most > block) most = block;
   span->keys = task;
   span->from = first;
   span->count = left < most ? left : most;
-  if (!task->pages || left <= 0) return;
+  span->gathered = task->pages && left > 0 && first % task->page_keys + span->count > task->page_keys;
+  if (!task->pages || left <= 0 || span->gathered) return;
   span->page = attention_page(task, first);
   span->keys = &span->page;
   span->from = first % task->page_keys;
-  if (span->page.keys - span->from < span->count) span->count = span->page.keys - span->from;
 }
 
 /* Sets what hooks may prefetch. Values that are also keys are in the cache by then. */
@@ -447,7 +507,7 @@ INLINE void attention_announce(const attention_span *span, attention_work *work)
   banyan_dtype type = keys->kv_dtype;
   int32_t element = (int32_t)attention_element_bytes(type);
   work->next_k = work->next_v = (attention_next){0};
-  if (span->count <= 0) return;
+  if (span->count <= 0 || span->gathered) return;
   work->next_k = (attention_next){
       .row = attention_row(keys->k, keys->k_token_stride, span->from, type),
       .step = keys->k_token_stride * element,
@@ -469,11 +529,17 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
                            attention_rows *unpacked, attention_rows *values, attention_work *work,
                            bny_attention_sums *sums) {
   attention_span spans[2], *span = spans, *next = spans + 1;
+  attention_gathered gathered;
   attention_locate(task, dtype, key, 0, last - key, span);
   for (int32_t first = key; first < last;) {
     int32_t from = span->from, count = span->count, end = first + count;
-    bny_attention_task tile;
+    bny_attention_task tile, one;
     const bny_attention_task *keys = span->keys;
+    if (span->gathered) {
+      one = attention_gather_tile(task, first, count, &gathered);
+      keys = &one;
+      from = 0;
+    }
     attention_locate(task, dtype, end, end - key, last - end, next);
     attention_announce(next, work);
     if (unpacked) {
@@ -503,72 +569,6 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
 #define X(name, form) ATTENTION_OVER(name, (banyan_dtype)(form))
 ATTENTION_FORMS
 #undef X
-
-/* Rows of a tile that lie in several pages, one after another. */
-typedef struct attention_gathered {
-  char k[ATTENTION_TILE_BYTES], v[ATTENTION_TILE_BYTES];
-} __attribute__((aligned(64))) attention_gathered;
-
-/* Copies a row of each key from first on, and prefetches as many behind them. */
-static inline void attention_gather(const bny_attention_task *task, const void *base, int64_t page_stride,
-                                    int64_t token_stride, int32_t first, int32_t count, size_t row_bytes, char *to) {
-  for (int32_t i = 0; i < 2 * count && first + i < task->keys; i++) {
-    int32_t index = (first + i) / task->page_keys, row = (first + i) % task->page_keys;
-    const char *from = attention_row(base, page_stride, task->pages[index], task->kv_dtype);
-    from = attention_row(from, token_stride, row, task->kv_dtype);
-    if (i < count)
-      memcpy(to + (size_t)i * row_bytes, from, row_bytes);
-    else
-      for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(from + at, 0, 3);
-  }
-}
-
-/* Returns keys [first, first + count) of a task whose pages are short, as a task of their own. */
-static inline bny_attention_task attention_gather_tile(const bny_attention_task *task, int32_t first, int32_t count,
-                                                       attention_gathered *to) {
-  bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
-  int32_t element = (int32_t)attention_element_bytes(task->kv_dtype);
-  int32_t k_row = is_plain ? task->head_dim : BNY_FLASHMLA_BYTES;
-  bool is_latent = !is_plain || (task->v == task->k && task->v_token_stride == task->k_token_stride &&
-                                 task->v_page_stride == task->k_page_stride && task->value_dim <= task->head_dim);
-  bny_attention_task one = *task;
-  attention_gather(task, task->k, task->k_page_stride, task->k_token_stride, first, count, (size_t)(k_row * element),
-                   to->k);
-  one.k = one.v = to->k;
-  one.k_token_stride = one.v_token_stride = k_row;
-  if (!is_latent) {
-    attention_gather(task, task->v, task->v_page_stride, task->v_token_stride, first, count,
-                     (size_t)(task->value_dim * element), to->v);
-    one.v = to->v;
-    one.v_token_stride = task->value_dim;
-  }
-  one.pages = NULL;
-  one.keys = count;
-  return one;
-}
-
-/* The same as attention_over() for pages shorter than a tile, such as lists of tokens, where each row sees all keys: it
- * reads them all. One copy is enough. */
-static __attribute__((noinline)) void attention_over_gathered(const bny_attention_task *task, banyan_dtype form,
-                                                              int32_t key, int32_t last, attention_work *work,
-                                                              bny_attention_sums *sums) {
-  attention_gathered gathered;
-  attention_rows unpacked;
-  int32_t value_bytes = task->value_dim * (int32_t)attention_element_bytes(form);
-  for (int32_t block = key; block < last;) {
-    int32_t block_end = last - block > BNY_ATTENTION_BLOCK ? block + BNY_ATTENTION_BLOCK : last;
-    for (int32_t first = block, count; first < block_end; first += count) {
-      int32_t most = attention_tile(task, form);
-      while (most * value_bytes > ATTENTION_TILE_BYTES) most /= 2;
-      count = block_end - first > most ? most : block_end - first;
-      bny_attention_task tile = attention_gather_tile(task, first, count, &gathered);
-      if (task->kv_rows != BANYAN_KV_ROWS_PLAIN) tile = attention_flashmla(&tile, 0, count, &unpacked);
-      attention_add_form(&tile, form, 0, count, work);
-    }
-    attention_fold(task, form, work, sums);
-    block = block_end;
-  }
-}
 
 #ifndef ATTENTION_MATRIX_ONLY
 static __attribute__((noinline)) void attention_over_flashmla(const bny_attention_task *task, int32_t first,
@@ -635,16 +635,13 @@ static __attribute__((noinline)) void attention_pass(const bny_attention_task *t
   attention_split_factor(task, task->scale_log2 * task->k_scale / factor, &work);
   attention_queries(task, form, &work);
   work.v_factor = task->v_scale / factor;
-  int32_t gathered = (int)form & ATTENTION_MATRIX ? ATTENTION_MATRIX_TILE : ATTENTION_LONG_TILE;
-  if (task->pages && task->page_keys < gathered && !task->sights && !task->key_mask && !attention_is_scaled(task))
-    attention_over_gathered(task, form, first, last, &work, sums);
 #ifndef ATTENTION_MATRIX_ONLY
-  else if (attention_is_scaled(task))
+  if (attention_is_scaled(task))
     attention_over_scaled(task, first, last, &work, sums);
   else if (!is_plain)
     attention_over_flashmla(task, first, last, &work, sums);
-#endif
   else
+#endif
     attention_over_rows(task, form, first, last, &work, sums);
   for (int32_t h = 0; h < task->heads; h++) {
     const double *d = work.d + ATTENTION_QUAD * h;

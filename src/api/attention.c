@@ -194,7 +194,8 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_atten
   bool is_new = !attention;
   banyan_status status = BANYAN_OK;
   if (is_new || !bny_attention_rebind(comm, attention, desc))
-    status = bny_attention_make_input(comm, desc, key->all_tokens, key->within_kernel ? NULL : why_apart, &attention);
+    status = bny_attention_make_input(comm, desc, key->all_tokens, key->order == BANYAN_ORDER_EXACT,
+                                      key->within_kernel ? NULL : why_apart, &attention);
   if (status != BANYAN_OK && !comm->device.engine) bny_op_refuse(comm, status, false);
   if (is_new && comm->device.engine) {
     banyan_status own = status;
@@ -221,7 +222,9 @@ static banyan_status check_first_run(const banyan_comm *comm, const banyan_atten
                                      const banyan_partial *out) {
   if (comm->device.engine) return BANYAN_OK;
   bny_box result = bny_op_result_box(comm, key);
-  banyan_status status = bny_op_is_known(comm, key) ? BANYAN_OK : bny_attention_check_desc(comm, desc, key->tokens);
+  banyan_status status = BANYAN_OK;
+  if (!bny_op_is_known(comm, key))
+    status = bny_attention_check_desc(comm, desc, key->tokens, key->order == BANYAN_ORDER_EXACT);
   if (status != BANYAN_OK || bny_box_is_empty(&result)) return status;
   return bny_op_check_scales("out", out, result.heads);
 }

@@ -20,6 +20,7 @@
 #include "base/trace.h"
 #include "decode/decode.h"
 #include "decode/queries.h"
+#include "exact.h"
 
 static const double log2_e = 1.4426950408889634074;
 
@@ -27,8 +28,10 @@ enum {
   SEGMENTS_MAX = 64,                  /* limit for a sequence: the tree has 6 levels */
   ROWS_MAX = BNY_ATTENTION_HEADS_MAX, /* rows of a row block */
   PARTS_PER_THREAD = 8, /* small enough that a slow thread delays the others by only an eighth of its share */
-  LINE_BYTES = 64
+  LINE_BYTES = 64,
+  EXACT_ROW_BYTES_MAX = sizeof(bny_exact_row) + 17 * BNY_ATTENTION_VALUE_DIM_MAX
 };
+_Static_assert(BNY_ATTENTION_BLOCK % BNY_DECODE_EXACT_KEYS == 0, "segments begin where blocks do");
 
 /* The parts that a thread begins with. */
 typedef struct part_range {
@@ -50,7 +53,9 @@ typedef struct attention_job {
   int32_t *block_first;  /* by sequence: number of its first row block */
   part_range *ranges;    /* by thread */
   _Atomic int32_t *left; /* by row block: its parts that are not complete */
-  char *sums;            /* by part: a bny_attention_sums, cut off behind the rows that it has */
+  bool is_exact;         /* the output has rows of the exact order */
+  size_t row_bytes;      /* of these */
+  char *sums; /* by part: a bny_attention_sums, cut off behind the rows that it has; in the exact order ROWS_MAX rows */
   size_t sums_bytes;
   _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */
 } attention_job;
@@ -179,6 +184,67 @@ static void sum_segments(const attention_job *job, const bny_attention_task *tas
   job->attention->run(task, begin, task->keys - begin < keys ? task->keys : begin + keys, sums);
 }
 
+/* ---- the exact order --------------------------------------------------------------------------------------------- */
+
+/* A row whose logits have a NaN has this d_hi, which no sum reaches. */
+static const int64_t nan_row = INT64_MIN;
+
+static bny_exact_row *exact_row(const attention_job *job, void *rows, int32_t index) {
+  return (bny_exact_row *)(void *)((char *)rows + (size_t)index * job->row_bytes);
+}
+
+/* Sums the keys of `count` segments from `first` on. Each block of keys is a contribution of its own to each row, and a
+ * function of its keys and the query alone: segments and shards begin where blocks do. */
+static void sum_exact(const attention_job *job, const bny_attention_task *task, int32_t first, int32_t count,
+                      void *rows) {
+  bny_attention_sums sums;
+  int32_t stride = bny_attention_padded(job->value_dim), keys = segment_keys(task->keys);
+  int64_t end = (int64_t)(first + count) * keys < task->keys ? (int64_t)(first + count) * keys : task->keys;
+  for (int32_t i = 0; i < task->heads; i++) job->kernels->exact_clear(exact_row(job, rows, i), job->row_bytes);
+  for (int64_t begin = (int64_t)first * keys; begin < end; begin += BNY_DECODE_EXACT_KEYS) {
+    int64_t last = end - begin < BNY_DECODE_EXACT_KEYS ? end : begin + BNY_DECODE_EXACT_KEYS;
+    job->attention->run(task, (int32_t)begin, (int32_t)last, &sums);
+    for (int32_t i = 0; i < task->heads; i++) {
+      bny_exact_row *row = exact_row(job, rows, i);
+      if (isnan(sums.d[i]) || row->d_hi == nan_row)
+        row->d_hi = nan_row;
+      else if (sums.d[i] > 0)
+        job->kernels->exact_deposit(row, sums.m[i], sums.d[i], sums.n + i * stride, job->value_dim);
+    }
+  }
+}
+
+static void add_exact(const attention_job *job, int32_t heads, void *rows, void *others) {
+  for (int32_t i = 0; i < heads; i++) {
+    bny_exact_row *row = exact_row(job, rows, i), *other = exact_row(job, others, i);
+    if (row->d_hi == nan_row || other->d_hi == nan_row)
+      row->d_hi = nan_row;
+    else
+      job->kernels->exact_add(row, other, job->value_dim);
+  }
+}
+
+/* Gives the rows, with their sinks, to the combine. */
+static void write_exact(const attention_job *job, const row_block *block, const row_task *task, void *rows) {
+  double zeros[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
+  for (int32_t i = 0; i < task->task.heads; i++) {
+    bny_exact_row *row = exact_row(job, rows, i);
+    int32_t token = token_of(job, block, task, i), head = head_of(job, block, task, i);
+    int64_t at = token * job->out->stats_token_stride + head;
+    double sink = job->desc->sinks ? fmin((double)job->desc->sinks[head] * log2_e, (double)FLT_MAX) : -INFINITY;
+    bool is_nan = row->d_hi == nan_row || isnan(sink);
+    if (!is_nan && sink > -INFINITY)
+      job->kernels->exact_deposit(row, ceil(sink), exp2(sink - ceil(sink)), zeros, job->value_dim);
+    if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN) job->kernels->exact_clear(row, job->row_bytes);
+    bool is_empty = row->d_hi == 0 && row->d_lo == 0;
+    memcpy((char *)job->out->values + (size_t)at * job->row_bytes, row, job->row_bytes);
+    ((float *)job->out->lse)[at] = is_empty ? -INFINITY : row->d_hi == nan_row ? NAN : 0;
+    ((float *)job->out->sum)[at] = is_empty ? 0 : 1;
+  }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
 /* Converts NaN rows into rows without keys. */
 static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d, float *n) {
   for (int32_t h = 0; h < heads; h++) {
@@ -229,6 +295,15 @@ static void write_rows(attention_job *job, const row_block *block, const row_tas
 /* Tokens of no sequence become rows without keys. */
 static void write_padding(const attention_job *job, int32_t first, int32_t end) {
   float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
+  for (int32_t token = first; job->is_exact && token < end; token++) {
+    for (int32_t head = 0; head < job->desc->heads; head++) {
+      int64_t at = token * job->out->stats_token_stride + head;
+      job->kernels->exact_clear((char *)job->out->values + (size_t)at * job->row_bytes, job->row_bytes);
+      ((float *)job->out->lse)[at] = -INFINITY;
+      ((float *)job->out->sum)[at] = 0;
+    }
+  }
+  if (job->is_exact) return;
   bny_box box = {1, 1, job->value_dim};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
   for (int32_t token = first; token < end; token++)
@@ -236,14 +311,28 @@ static void write_padding(const attention_job *job, int32_t first, int32_t end) 
       job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
 }
 
-static void run_row_block(attention_job *job, const row_block *block) {
-  bny_attention_sums sums;
-  row_task rows;
-  set_task(job, block, &rows);
-  sum_segments(job, &rows.task, 0, segments_of(rows.task.keys), &sums);
-  write_rows(job, block, &rows, &sums);
+static __attribute__((noinline)) void run_exact_block(attention_job *job, const row_block *block,
+                                                      const row_task *rows) {
+  _Alignas(LINE_BYTES) char exact[ROWS_MAX * EXACT_ROW_BYTES_MAX];
+  sum_exact(job, &rows->task, 0, segments_of(rows->task.keys), exact);
+  write_exact(job, block, rows, exact);
 }
 
+static __attribute__((noinline)) void run_block(attention_job *job, const row_block *block, const row_task *rows) {
+  bny_attention_sums sums;
+  sum_segments(job, &rows->task, 0, segments_of(rows->task.keys), &sums);
+  write_rows(job, block, rows, &sums);
+}
+
+/* Each order has a frame of its own, so that the other's does not count against the stack. */
+static void run_row_block(attention_job *job, const row_block *block) {
+  row_task rows;
+  set_task(job, block, &rows);
+  if (job->is_exact)
+    run_exact_block(job, block, &rows);
+  else
+    run_block(job, block, &rows);
+}
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static int32_t parts_of(const attention_job *job, int32_t sequence) {
@@ -260,7 +349,10 @@ static void merge_parts(const attention_job *job, const bny_attention_task *task
   int32_t half = left_half(count);
   merge_parts(job, task, first, half);
   merge_parts(job, task, first + half, count - half);
-  bny_attention_merge(task, sums_of(job, first), sums_of(job, first + half));
+  if (job->is_exact)
+    add_exact(job, task->heads, sums_of(job, first), sums_of(job, first + half));
+  else
+    bny_attention_merge(task, sums_of(job, first), sums_of(job, first + half));
 }
 
 static int32_t sequence_of(const attention_job *job, int32_t part) {
@@ -286,11 +378,17 @@ static void run_part(attention_job *job, int32_t part) {
   row_task rows;
   set_task(job, &block, &rows);
   int32_t first = index * job->part_segments;
-  sum_segments(job, &rows.task, first, smaller(segments_of(rows.task.keys) - first, job->part_segments),
-               sums_of(job, part));
+  int32_t count = smaller(segments_of(rows.task.keys) - first, job->part_segments);
+  if (job->is_exact)
+    sum_exact(job, &rows.task, first, count, sums_of(job, part));
+  else
+    sum_segments(job, &rows.task, first, count, sums_of(job, part));
   if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
   merge_parts(job, &rows.task, part - index, parts);
-  write_rows(job, &block, &rows, sums_of(job, part - index));
+  if (job->is_exact)
+    write_exact(job, &block, &rows, sums_of(job, part - index));
+  else
+    write_rows(job, &block, &rows, sums_of(job, part - index));
 }
 
 static void run_parts(void *context, int32_t place) {
@@ -326,7 +424,8 @@ static bool share_out(attention_job *job, bny_pool *pool) {
   for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)chunks_of(job, b) * job->desc->kv_heads;
   if (parts > INT32_MAX - job->threads * 2) return false;
   size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
-  job->sums_bytes = aligned(offsetof(bny_attention_sums, n) + rows * sizeof(double));
+  job->sums_bytes =
+      aligned(job->is_exact ? ROWS_MAX * job->row_bytes : offsetof(bny_attention_sums, n) + rows * sizeof(double));
   size_t ranges = aligned((size_t)job->threads * sizeof *job->ranges);
   size_t firsts = aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
   size_t left = aligned((size_t)blocks * sizeof *job->left);
@@ -366,7 +465,9 @@ static void run_alone(attention_job *job) {
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool) {
   banyan_status status = bny_decode_attention_check(desc, true);
-  if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  bool is_exact = out->values_dtype == BNY_EXACT_ROWS;
+  if (status == BANYAN_OK)
+    status = is_exact ? bny_decode_check_blocks(desc) : bny_decode_attention_check_out(desc, out);
   int32_t head = status == BANYAN_OK ? bny_partial_scale_check(out, desc->heads) : -1;
   if (head >= 0)
     status =
@@ -375,6 +476,8 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   uint64_t since = bny_trace_span_begin();
   attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
   job.value_dim = bny_decode_value_dim(desc);
+  job.is_exact = is_exact;
+  job.row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job.value_dim);
   job.group = desc->heads / desc->kv_heads;
   job.scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
   bny_pool *mine = bny_pool_take(pool);

@@ -36,6 +36,10 @@ banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_p
 /* Rejects a description with `gather`, which needs a combine. */
 banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *desc);
 
+/* Keys of a block in the exact order, and a check that each block of the sequence is whole in this shard. */
+enum { BNY_DECODE_EXACT_KEYS = 256 };
+banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc);
+
 /* Check a description, and the output for its rows. on_host: lengths may be read. */
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host);
 banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */

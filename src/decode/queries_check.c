@@ -3,6 +3,7 @@
  * Checks of banyan_queries, page lists, sinks and queries in two parts. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "base/status.h"
 #include "decode/decode.h"
@@ -146,4 +147,25 @@ banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc)
       return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "sinks[%" PRId32 "] is %g, must be a number or -inf", h,
                       (double)desc->sinks[h]);
   return BANYAN_OK;
+}
+
+static banyan_status check_multiple(const char *field, int32_t index, int64_t position) {
+  if (position % BNY_DECODE_EXACT_KEYS == 0) return BANYAN_OK;
+  char at[32] = "";
+  if (index >= 0) snprintf(at, sizeof at, "[%" PRId32 "]", index);
+  return bny_fail(BANYAN_ERR_ARGUMENT,
+                  WHERE "queries.%s%s is %" PRId64
+                        ": in the exact order a shard holds whole blocks of %d keys, which begin "
+                        "at multiples of it",
+                  field, at, position, BNY_DECODE_EXACT_KEYS);
+}
+
+banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc) {
+  const banyan_queries *queries = desc->queries;
+  if (!queries || bny_decode_tokens(desc) == 0) return BANYAN_OK;
+  banyan_status status = check_multiple("key_block", -1, queries->key_block);
+  if (status == BANYAN_OK && queries->key_block > 0) status = check_multiple("key_stride", -1, queries->key_stride);
+  for (int32_t b = 0; queries->key_start && b < desc->batch && status == BANYAN_OK; b++)
+    if (bny_decode_keys(desc, b) > 0) status = check_multiple("key_start", b, queries->key_start[b]);
+  return status;
 }

@@ -26,7 +26,9 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
 /* Values, m and d follow one another. There is a row at least, so that m and d never are the same memory. */
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
-  size_t values = rows * (size_t)value_dim_of(&attention->desc), bytes = (values + 2 * rows) * sizeof(float);
+  size_t row_bytes =
+      bny_wire_row_bytes(attention->is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32, value_dim_of(&attention->desc));
+  size_t values = rows * row_bytes, bytes = values + 2 * rows * sizeof(float);
   void *memory = NULL;
   if (attention->engine) {
     banyan_status status = bny_engine_memory(attention->engine, BNY_USE_ROWS, bytes, &memory);
@@ -36,9 +38,10 @@ static banyan_status make_rows(bny_attention *attention) {
     if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %zu rows of attention", rows);
   }
   attention->out = bny_attention_rows(&attention->desc);
+  if (attention->is_exact) attention->out.values_dtype = BNY_EXACT_ROWS;
   attention->out.values = memory;
-  attention->out.lse = (float *)memory + values;
-  attention->out.sum = (float *)memory + values + rows;
+  attention->out.lse = (char *)memory + values;
+  attention->out.sum = (float *)attention->out.lse + rows;
   return BANYAN_OK;
 }
 
@@ -80,7 +83,7 @@ static banyan_status make_pool(banyan_comm *comm) {
 }
 
 static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
-                          int32_t tokens_max, const char *why_apart, bny_attention **attention) {
+                          int32_t tokens_max, bool is_exact, const char *why_apart, bny_attention **attention) {
   bool within = !out && !why_apart;
   bny_attention *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -89,6 +92,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->kernels = bny_attention_kernels_beside(made->finish->name);
   keep(comm, made, desc, !out);
   made->tokens_max = tokens_max;
+  made->is_exact = is_exact;
   banyan_status status = made->engine ? BANYAN_OK : make_pool(comm);
   made->pool = comm->pool;
   if (status != BANYAN_OK) {
@@ -112,12 +116,12 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
 
 banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention) {
-  return make(comm, desc, out, bny_decode_tokens(desc), NULL, attention);
+  return make(comm, desc, out, bny_decode_tokens(desc), false, NULL, attention);
 }
 
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
-                                       const char *why_apart, bny_attention **attention) {
-  return make(comm, desc, NULL, tokens_max, why_apart, attention);
+                                       bool is_exact, const char *why_apart, bny_attention **attention) {
+  return make(comm, desc, NULL, tokens_max, is_exact, why_apart, attention);
 }
 
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc) {
@@ -158,17 +162,23 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
   return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out, attention->pool);
 }
 
+static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
+  banyan_status status = bny_decode_attention_check(desc, true);
+  return status == BANYAN_OK && is_exact ? bny_decode_check_blocks(desc) : status;
+}
+
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens) {
   banyan_queries room;
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
-  return bny_decode_attention_check(&desc, true);
+  return check(&desc, attention->is_exact);
 }
 
-banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens) {
+banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
+                                       bool is_exact) {
   banyan_queries room;
   banyan_attention_desc run = of_tokens(desc, tokens, &room);
   if (comm->rank > 0) run.sinks = NULL;
-  return bny_decode_attention_check(&run, true);
+  return check(&run, is_exact);
 }
 
 static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {
@@ -193,7 +203,11 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
     desc.scales.k = moved(desc.scales.k, first * desc.scales.batch_stride, BANYAN_F32);
     desc.scales.v = moved(desc.scales.v, first * desc.scales.batch_stride, BANYAN_F32);
   }
-  out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
+  int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim_of(&desc));
+  if (attention->is_exact)
+    out.values = (char *)out.values + first * out.stats_token_stride * row_bytes;
+  else
+    out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
   out.lse = moved(out.lse, first * out.stats_token_stride, out.stats_dtype);
   out.sum = moved(out.sum, first * out.stats_token_stride, out.stats_dtype);
   return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &out, attention->pool);

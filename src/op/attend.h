@@ -16,6 +16,7 @@ typedef struct bny_attention {
   banyan_attention_desc desc; /* desc.queries: NULL, or what follows */
   banyan_queries queries;
   bool combines;      /* a combine takes its rows */
+  bool is_exact;      /* in the exact order: `out` has rows of it */
   int32_t tokens_max; /* for which `out` has room */
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
@@ -30,11 +31,11 @@ typedef struct bny_attention {
 banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention);
 
-/* Makes attention whose rows a combine takes. `why_apart` NULL: the same kernel combines them. Otherwise they go to
+/* Makes attention whose rows a combine takes, in the exact order or in f32. `why_apart` NULL: the same kernel combines them. Otherwise they go to
  * memory of the library, made->out, with room for tokens_max, which the combine reads, and the text says why ("":
  * nothing to say). */
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
-                                       const char *why_apart, bny_attention **attention);
+                                       bool is_exact, const char *why_apart, bny_attention **attention);
 
 /* Binds other memory of a shape for which there is room. False: there is none, or the memory does not serve; nothing
  * has changed. */
@@ -51,7 +52,8 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
 
 /* Check a run of so many tokens on the host: of attention that was made, or of one whose rows a combine takes. */
-banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens);
+banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
+                                       bool is_exact);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
 
 /* The same for sequences [first, first + count) of the batch alone, on the host. */

@@ -13,6 +13,7 @@ unit_tests += \
   %D%/test_contract \
   %D%/test_convert \
   %D%/test_energy \
+  %D%/test_exact_attention \
   %D%/test_heads \
   %D%/test_live \
   %D%/test_live_calls \
