@@ -30,8 +30,8 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is no banyan_order", desc->order);
   if (desc->order == BANYAN_ORDER_EXACT && desc->wire && desc->wire != BANYAN_F32)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, and the exact order has a wire format of its own: leave it 0",
-                    desc->wire);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "desc.wire is %d, and the exact order has a wire format of its own: leave it 0", desc->wire);
   if (desc->order == BANYAN_ORDER_EXACT && comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.order is BANYAN_ORDER_EXACT, which devices do not serve");
   if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
