@@ -38,8 +38,7 @@ $(foreach log,$(timed_logs),$(if $(bny_previous),$(eval $(log): | $(bny_previous
 # These start other tests.
 tests/hosts/test_net_suites.sh.log: $(filter %/test_net %/test_contract %/test_mismatch %/test_faults,$(unit_tests))
 tests/ptx/test_ptx.sh.log: $(if $(ptx_script_runs),$(filter \
-  %/test_cuda_combine %/test_cuda_bytes %/test_cuda_heads %/test_cuda_general %/test_cuda_decode %/test_cuda_faults %/test_device_user \
-  %/test_device_attention \
+  %/test_cuda_combine %/test_cuda_decode %/test_cuda_faults %/test_cuda_bytes %/test_cuda_heads %/test_device_user %/test_attend \
   %/test_device_attention_fail,$(cuda_tests) $(unit_tests)))
 
 # Tests start these programs; .ci/run builds no others that it does not need.

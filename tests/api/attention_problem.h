@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention over shards, for tests: random problems in one description for the host and for devices, and a reference
- * in double precision. */
+ * in double precision. Memory is from world_take(). */
 #ifndef BNY_TESTS_ATTENTION_PROBLEM_H
 #define BNY_TESTS_ATTENTION_PROBLEM_H
 
@@ -11,6 +11,11 @@
 #include "banyan.h"
 #include "merge_math.h"
 #include "tests/support/world.h"
+
+/* Tests of many problems on the host free each. */
+#ifndef PROBLEM_TAKE
+#define PROBLEM_TAKE(bytes) world_take(bytes)
+#endif
 
 enum { PROBLEM_BATCH_MAX = 40, PROBLEM_DIM_MAX = 576 };
 
@@ -53,7 +58,7 @@ static inline problem_shape problem_shape_random(world_random *random) {
 
 static inline uint16_t *problem_queries(world_random *random, const problem_shape *shape) {
   size_t count = (size_t)(shape->batch * shape->heads * shape->head_dim);
-  uint16_t *made = aligned_alloc(64, (2 * count + 63) / 64 * 64);
+  uint16_t *made = PROBLEM_TAKE(2 * count);
   for (size_t i = 0; i < count; i++) made[i] = problem_bits(shape->dtype, 2 * random_unit(random));
   return made;
 }
@@ -62,7 +67,7 @@ static inline uint16_t *problem_queries(world_random *random, const problem_shap
 static inline uint16_t *problem_cache(world_random *random, const problem_shape *shape, const problem_shard *shard,
                                       int32_t dim, int32_t page_keys, int32_t row_pages, bool one_sign) {
   size_t count = (size_t)(shape->batch * row_pages * shape->kv_heads * page_keys) * (size_t)dim;
-  uint16_t *made = aligned_alloc(64, (2 * count + 63) / 64 * 64);
+  uint16_t *made = PROBLEM_TAKE(2 * count);
   memset(made, 0xff, 2 * count);
   for (int32_t b = 0; b < shape->batch; b++)
     for (int32_t t = 0; t < shard->lengths[b]; t++)
@@ -84,7 +89,7 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
   int32_t row_pages = (shape->keys_max + page_keys - 1) / page_keys, pages = shape->batch * row_pages;
   for (int32_t b = 0; b < shape->batch; b++)
     shard->lengths[b] = random_one_in(random, 5) ? 0 : 1 + random_below(random, shape->keys_max);
-  shard->pages = malloc((size_t)pages * sizeof *shard->pages);
+  shard->pages = PROBLEM_TAKE((size_t)pages * sizeof *shard->pages);
   for (int32_t i = 0; i < pages; i++) shard->pages[i] = i;
   for (int32_t i = pages - 1; shape->page_keys && i > 0; i--) {
     int32_t other = random_below(random, i + 1), held = shard->pages[i];
@@ -125,12 +130,6 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
   shard->desc.pages.table_stride = row_pages;
   shard->desc.pages.keys = page_keys;
   shard->desc.pages.count = pages;
-}
-
-static inline void problem_shard_free(problem_shard *shard) {
-  free(shard->k);
-  free(shard->v);
-  free(shard->pages);
 }
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */

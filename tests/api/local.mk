@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
+  %D%/test_bytes \
   %D%/test_call_fields \
   %D%/test_calls \
   %D%/test_arguments \
+  %D%/test_attend \
   %D%/test_attention \
   %D%/test_attention_f8 \
   %D%/test_attention_gather \
-  %D%/test_attention_live \
   %D%/test_attention_refused \
   %D%/test_attention_rows \
   %D%/test_attention_threads \
+  %D%/test_combine \
   %D%/test_contract \
   %D%/test_convert \
   %D%/test_energy \
@@ -22,9 +24,7 @@ unit_tests += \
   %D%/test_overlap \
   %D%/test_persistent \
   %D%/test_presets \
-  %D%/test_wire_bound \
-  %D%/test_world \
-  %D%/test_world_bytes
+  %D%/test_wire_bound
 libbanyan_tests_la_SOURCES += \
   %D%/arguments.def \
   %D%/calls.def \

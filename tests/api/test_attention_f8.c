@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PROBLEM_TAKE(bytes) aligned_alloc(64, ((bytes) + 63) / 64 * 64)
 #include "tests/api/attention_problem.h"
 #include "tests/support/oracle.h"
 #include "tests/support/suite.h"
@@ -56,7 +57,11 @@ static void call_make(call *made, world_random *random, int32_t nranks) {
 }
 
 static void call_free(call *made, int32_t nranks) {
-  for (int32_t r = 0; r < nranks; r++) problem_shard_free(&made->shards[r]);
+  for (int32_t r = 0; r < nranks; r++) {
+    free(made->shards[r].k);
+    free(made->shards[r].v);
+    free(made->shards[r].pages);
+  }
   free(made->q);
 }
 

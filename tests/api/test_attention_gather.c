@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention that gathers q first, on the host: the bits of attention to a q that is whole, by blocking calls and by
- * operations, several of them at once. Fields that do not fit are named. */
+ * Attention that gathers q first, on the host: several operations at once have the bits of attention to a q that is
+ * whole. Fields that do not fit are named. */
 #include <check.h>
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 #include "tests/support/lone.h"
 #include "tests/support/suite.h"
 
-enum { PROBLEMS = 4, RUNS = 3, ROWS_MAX = 3 * 80, VALUES_MAX = 512 };
+enum { ROWS_MAX = 3 * 80, VALUES_MAX = 512 };
 
 /* A rank has q whole, its own heads of it, and memory for the q that is gathered. */
 typedef struct share {
@@ -70,7 +70,6 @@ static void make(share *made, world_random *random, world_random *own, int32_t r
 }
 
 static void release(share *of) {
-  problem_shard_free(&of->shard);
   free(of->whole);
   free(of->mine);
   free(of->gathered);
@@ -92,53 +91,6 @@ static bool same(world_rank *self, const result *a, const result *b, const char 
   return world_check(self,
                      memcmp(a->values, b->values, sizeof a->values) == 0 && memcmp(a->lse, b->lse, sizeof a->lse) == 0,
                      "%s, run %d: other bits than with a whole q", what, run);
-}
-
-static bool run_one(world_rank *self, share *of, world_random *random) {
-  result *expected = take(&of->shape), *found = take(&of->shape);
-  banyan_op *op = NULL;
-  bool good =
-      world_ok(self, banyan_attention_combine_init(self->comm, &of->desc, &of->combine, &found->partial, &op), "init");
-  for (int run = 0; run < RUNS && good; run++) {
-    fill(of, random, self->rank);
-    good = world_ok(self, banyan_attention_combine(self->comm, &of->shard.desc, &of->combine, &expected->partial),
-                    "whole") &&
-           world_ok(self, banyan_attention_combine(self->comm, &of->desc, &of->combine, &found->partial), "call") &&
-           same(self, expected, found, "call", run);
-    if (!good) break;
-    memset(of->gathered, 0xff, 64);
-    memset(found->values, 0, sizeof found->values);
-    int done = 0;
-    good = world_ok(self, banyan_start(op), "start");
-    while (good && run == 1 && !done) good = world_ok(self, banyan_test(op, &done), "test");
-    good = good && world_ok(self, banyan_wait(op), "wait") && same(self, expected, found, "operation", run);
-  }
-  banyan_op_free(op);
-  free(expected);
-  free(found);
-  return good;
-}
-
-static void attend(world_rank *self) {
-  uint64_t salt = *(const uint64_t *)self->argument;
-  world_random random = {world_seed() * 31337 + salt}, own = {salt * 1000 + (uint64_t)self->rank};
-  for (int i = 0; i < PROBLEMS; i++) {
-    share of;
-    make(&of, &random, &own, self->rank, self->nranks);
-    bool good = run_one(self, &of, &random);
-    release(&of);
-    if (!good) return;
-  }
-}
-
-TEST_LOOP(threads_gather_and_attend, 6) {
-  uint64_t salt = (uint64_t)_i;
-  WORLD_RUN(attend, .nranks = 1 + _i, .argument = &salt, .arena_bytes = _i % 2 ? 256 << 10 : 0);
-}
-
-TEST(processes_gather_and_attend) {
-  uint64_t salt = 100;
-  WORLD_RUN(attend, .nranks = 3, .processes = true, .argument = &salt);
 }
 
 /* Several operations are started before the first is waited for, and a call comes between. */

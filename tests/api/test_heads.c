@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * All-gathers of heads over random shapes, layouts and numbers of tokens, by blocking calls and by operations, over
- * threads, processes, levels and nodes. Plans by classes, the bytes sent, and ranks that disagree. */
+ * All-gathers of heads over random shapes, layouts and numbers of tokens, by blocking calls and by operations, on every
+ * backend. Plans by classes, the bytes sent, and ranks that disagree. */
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,54 +13,45 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-enum { SHAPES = 12, RUNS = 6, TOKENS_MOST = 40 };
+enum { SHAPES = 12, SHAPES_ON_DEVICES = 2, RUNS = 6, RUNS_ON_DEVICES = 4, TOKENS_MOST = 40 };
 
 typedef struct memory {
   unsigned char *mine, *all;
+  int32_t *tokens;
 } memory;
 
-static memory take(const heads_problem *of) {
-  memory taken = {malloc(of->mine.bytes), malloc(of->all.bytes)};
-  if (!taken.mine || !taken.all) abort();
-  return taken;
-}
-
-static void give(memory *taken) {
-  free(taken->mine);
-  free(taken->all);
-}
-
-static bool check(world_rank *self, const heads_problem *of, int32_t tokens, int run, const memory *at,
-                  const char *what) {
+static bool check(world_rank *self, const heads_problem *of, int run, const memory *at, const char *what) {
   char why[300] = "";
-  return world_check(self, heads_hold(of, tokens, run, at->all, why, sizeof why), "%s: %s", what, why);
+  return world_ok(self, banyan_comm_status(self->comm), "status") &&
+         world_check(self, heads_hold(of, *at->tokens, run, at->all, why, sizeof why), "%s: %s", what, why);
 }
 
 /* Each run of the call has its own number of tokens, the same on all ranks. Without tokens there need be no memory. */
-static bool call_often(world_rank *self, heads_problem *problem, world_random *random) {
-  memory at = take(problem);
-  int32_t tokens = 0, most = problem->desc.tokens;
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+static bool call_often(world_rank *self, heads_problem *problem, world_random *random, const memory *at) {
+  int32_t most = problem->desc.tokens;
+  banyan_live live = world_live(self, (banyan_live){.size = sizeof live, .tokens = at->tokens});
   bool good = true;
-  for (int run = 0; run < RUNS && good; run++) {
+  for (int run = 0; run < (self->on->is_device ? RUNS_ON_DEVICES : RUNS) && good; run++) {
     bool counts = run % 2;
-    tokens = !counts ? most : random_one_in(random, 4) ? 0 : random_below(random, most + 1);
+    int32_t tokens = *at->tokens = !counts ? most : random_one_in(random, 4) ? 0 : random_below(random, most + 1);
     problem->desc.live = counts ? &live : NULL;
-    heads_fill(problem, tokens, run, at.mine, at.all);
-    good = world_ok(self,
+    heads_fill(problem, tokens, run, at->mine, at->all);
+    bool none = !tokens && !self->on->is_device;
+    good = world_put(self) &&
+           world_ok(self,
                     banyan_allgather_heads(self->comm, &problem->desc,
-                                           tokens ? heads_mine(problem, at.mine, at.all) : NULL,
-                                           tokens ? heads_all(problem, at.all) : NULL),
+                                           none ? NULL : world_at(self, heads_mine(problem, at->mine, at->all)),
+                                           none ? NULL : world_at(self, heads_all(problem, at->all))),
                     "call") &&
-           check(self, problem, tokens, run, &at, "call");
+           world_finish(self) && check(self, problem, run, at, "call");
   }
-  give(&at);
   return good;
 }
 
 /* The bytes sent are those of the tokens of the run: all ranks together send each row to all others, at least once. */
 static bool sent_is_right(world_rank *self, const heads_problem *problem, const banyan_op *op, int32_t tokens) {
   banyan_op_info info = {.size = sizeof info};
+  if (self->on->is_device) return true;
   if (!world_ok(self, banyan_op_query(op, &info), "query")) return false;
   size_t whole = (size_t)tokens * (size_t)problem->desc.heads * problem->row_bytes;
   if (strcmp(info.algorithm, "oneshot") != 0)
@@ -72,60 +63,70 @@ static bool sent_is_right(world_rank *self, const heads_problem *problem, const 
                      (unsigned long long)info.bytes_sent, tokens, expected);
 }
 
-static bool start_often(world_rank *self, heads_problem *problem, world_random *random) {
-  memory at = take(problem);
-  int32_t tokens = 0;
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+/* One operation serves every number of tokens; on devices it is captured in a graph. */
+static bool start_often(world_rank *self, heads_problem *problem, world_random *random, const memory *at) {
+  banyan_live live = world_live(self, (banyan_live){.size = sizeof live, .tokens = at->tokens});
   banyan_op *op = NULL;
   problem->desc.live = &live;
-  bool good = world_ok(self,
-                       banyan_allgather_heads_init(self->comm, &problem->desc, heads_mine(problem, at.mine, at.all),
-                                                   heads_all(problem, at.all), &op),
-                       "init");
-  for (int run = 0; run < RUNS && good; run++) {
-    tokens = run == 0 ? problem->desc.tokens : random_below(random, problem->desc.tokens + 1);
-    heads_fill(problem, tokens, run, at.mine, at.all);
-    good = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait") &&
-           check(self, problem, tokens, run, &at, "operation") && sent_is_right(self, problem, op, tokens);
+  *at->tokens = problem->desc.tokens;
+  bool good =
+      world_put(self) && world_ok(self,
+                                  banyan_allgather_heads_init(self->comm, &problem->desc,
+                                                              world_at(self, heads_mine(problem, at->mine, at->all)),
+                                                              world_at(self, heads_all(problem, at->all)), &op),
+                                  "init");
+  live = (banyan_live){0}; /* it has been read */
+  good = good && world_record(self, &op, 1);
+  for (int run = 0; run < (self->on->is_device ? RUNS_ON_DEVICES : RUNS) && good; run++) {
+    *at->tokens = run == 0 ? problem->desc.tokens : run == 1 ? 0 : random_below(random, problem->desc.tokens + 1);
+    heads_fill(problem, *at->tokens, run, at->mine, at->all);
+    good = world_replay(self) && check(self, problem, run, at, "operation") &&
+           sent_is_right(self, problem, op, *at->tokens);
   }
   banyan_op_free(op);
-  give(&at);
   return good;
 }
 
 static void gather_all(world_rank *self) {
   uint64_t salt = *(const uint64_t *)self->argument;
   world_random random = {world_seed() * 7919 + salt};
-  for (int shape = 0; shape < SHAPES; shape++) {
+  bool good = true;
+  for (int shape = 0; shape < (self->on->is_device ? SHAPES_ON_DEVICES : SHAPES) && good; shape++) {
     heads_problem problem;
-    heads_make(&problem, random_next(&random), self->rank, self->nranks, TOKENS_MOST);
-    if (!call_often(self, &problem, &random) || !start_often(self, &problem, &random)) return;
+    heads_make(&problem, random_next(&random), self->rank, self->nranks,
+               self->on->is_device ? TOKENS_MOST / 4 : TOKENS_MOST);
+    problem.desc.stream = self->stream;
+    memory at = {world_take(problem.mine.bytes), world_take(problem.all.bytes), world_take(sizeof(int32_t))};
+    good = call_often(self, &problem, &random, &at) && start_often(self, &problem, &random, &at);
   }
 }
 
-static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_bytes) {
-  WORLD_RUN(gather_all, .nranks = nranks, .processes = processes, .arena_bytes = arena_bytes, .argument = &salt);
+/* Small arenas take calls in parts. */
+TEST_EVERYWHERE(ranks_gather, 27) {
+  if (on == &world_staged) return; /* heads are memory of the host there */
+  uint64_t salt = (uint64_t)_i;
+  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "1024", 0); /* which takes less time to clear */
+  WORLD_RUN(gather_all, .nranks = world_ranks(on, 1 + _i % 9), .on = on, .argument = &salt,
+            .arena_bytes = _i % 3 == 2 ? 64 << 10 : 0);
 }
-
-TEST_LOOP(threads_gather, 18) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
-TEST_LOOP(parts_gather, 4) { perform(2 + 2 * _i, false, 100 + (uint64_t)_i, 64 << 10); }
-TEST_LOOP(processes_gather, 3) { perform(2 + 3 * _i, true, 200 + (uint64_t)_i, 0); }
 
 TEST_LOOP(levels_gather, 3) {
   static const char *const levels[] = {"2", "4", "2,4"};
+  uint64_t salt = 300 + (uint64_t)_i;
   setenv("BANYAN_LEVELS", levels[_i], 1);
-  perform(8, false, 300 + (uint64_t)_i, 0);
+  WORLD_RUN(gather_all, .nranks = 8, .argument = &salt);
 }
 
 /* Nodes of as many ranks and of different numbers, also with ranks of a node apart from each other. */
-TEST_LOOP(nodes_gather, 10) {
+TEST_LOOP(nodes_of_many_shapes, 10) {
   static const struct {
     const char *nodes;
     int32_t nranks;
   } layouts[] = {{"a,a,b,b", 4}, {"a,b", 2}, {"a,a,a,b", 4}, {"a,b,a,c,b", 5}, {"a,a,b,b,c,c,d", 7}};
-  if (!world_has_network()) return;
-  world_be_nodes(layouts[_i / 2].nodes);
-  perform(layouts[_i / 2].nranks, true, 400 + (uint64_t)_i, _i % 2 ? 64 << 10 : 0);
+  uint64_t salt = 400 + (uint64_t)_i;
+  if (!world_is_here(&world_nodes)) return;
+  WORLD_RUN(gather_all, .nranks = layouts[_i / 2].nranks, .on = &world_nodes, .nodes = layouts[_i / 2].nodes,
+            .argument = &salt, .arena_bytes = _i % 2 ? 64 << 10 : 0);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */

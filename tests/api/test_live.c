@@ -23,18 +23,25 @@ typedef struct liveness {
   uint8_t mask[RANKS_MAX][TOKENS_MAX];
 } liveness;
 
+/* The memory that an operation is bound to: its contents change from run to run. */
+typedef struct bound {
+  int32_t tokens, lengths[TOKENS_MAX], starts[TOKENS_MAX + 1];
+  uint8_t mask[TOKENS_MAX];
+} bound;
+
 /* One operation, its runs, and a blocking call beside each. */
 typedef struct problem {
   banyan_combine_desc desc;
   bool keeps;
   sheet pristine[RANKS_MAX], in[RANKS_MAX], out[RANKS_MAX], untouched[RANKS_MAX];
+  bound *bound[RANKS_MAX];
   liveness runs[RUNS];
   sheet seen[RUNS][RANKS_MAX], seen_blocking[RUNS][RANKS_MAX];
   void *reference[RUNS];
 } problem;
 
 typedef struct play {
-  int32_t nranks, nscenes;
+  int32_t nranks, nscenes, nruns;
   problem problems[PROBLEMS];
 } play;
 
@@ -79,15 +86,15 @@ static void poison(const sheet *sheet, world_random *random, int32_t token, int3
   if (sheet->partial.sum) store_sum(sheet, token, head, random_one_in(random, 2) ? (double)NAN : -1);
 }
 
-static void *merge_live(sheet_pool *pool, const problem *problem, const liveness *of, int32_t nranks) {
+static void *merge_live(const problem *problem, const liveness *of, int32_t nranks) {
   sheet live[RANKS_MAX];
   for (int32_t r = 0; r < nranks; r++) {
-    live[r] = sheet_copy(pool, &problem->pristine[r]);
+    live[r] = sheet_copy(&problem->pristine[r]);
     for (int32_t t = 0; t < live[r].tokens; t++)
       for (int32_t h = 0; h < live[r].heads; h++)
         if (!lives(of, r, t)) store_lse(&live[r], t, h, -(double)INFINITY);
   }
-  return sheet_merge(pool, live, nranks);
+  return sheet_merge(live, nranks);
 }
 
 /* Finds the rows of a rank's result. */
@@ -102,10 +109,10 @@ static void owned(const banyan_combine_desc *desc, int32_t tokens, int32_t rank,
   *heads = part.heads;
 }
 
-static void problem_make(problem *problem, sheet_pool *pool, world_random *random, int32_t nranks, int32_t index) {
+static void problem_make(problem *problem, world_random *random, int32_t nranks, int32_t index, int32_t most) {
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
-  int32_t tokens = 1 + random_below(random, TOKENS_MAX), heads = 1 + random_below(random, 9),
+  int32_t tokens = 1 + random_below(random, most), heads = 1 + random_below(random, 9),
           value_dim = random_below(random, 40), token0, ntokens, head0, nheads;
   const char *levels = getenv("BANYAN_LEVELS");
   problem->desc = (banyan_combine_desc){.size = sizeof problem->desc,
@@ -118,35 +125,30 @@ static void problem_make(problem *problem, sheet_pool *pool, world_random *rando
                                         .order = (banyan_order)random_below(random, 2),
                                         .algorithm = levels ? index % 2 ? "levels" : NULL : algorithms[index % 6]};
   problem->keeps = random_one_in(random, 3);
-  sheet model = sheet_output(pool, random, mood, tokens, heads, value_dim);
+  sheet model = sheet_output(random, mood, tokens, heads, value_dim);
   for (int32_t r = 0; r < nranks; r++) {
-    problem->pristine[r] = sheet_input(pool, random, mood, r, nranks, tokens, heads, value_dim);
-    problem->in[r] = sheet_copy(pool, &problem->pristine[r]);
+    problem->pristine[r] = sheet_input(random, mood, r, nranks, tokens, heads, value_dim);
+    problem->in[r] = sheet_copy(&problem->pristine[r]);
     owned(&problem->desc, tokens, r, nranks, &token0, &ntokens, &head0, &nheads);
-    problem->out[r] = sheet_output_like(pool, &model, ntokens, nheads);
-    problem->untouched[r] = sheet_copy(pool, &problem->out[r]);
+    problem->out[r] = sheet_output_like(&model, ntokens, nheads);
+    problem->untouched[r] = sheet_copy(&problem->out[r]);
+    problem->bound[r] = world_take(sizeof *problem->bound[r]);
   }
   for (int run = 0; run < RUNS; run++) {
     problem->runs[run] = liveness_random(random, nranks, tokens);
-    problem->reference[run] = merge_live(pool, problem, &problem->runs[run], nranks);
+    problem->reference[run] = merge_live(problem, &problem->runs[run], nranks);
     for (int32_t r = 0; r < nranks; r++) {
-      problem->seen[run][r] = sheet_copy(pool, &problem->out[r]);
-      problem->seen_blocking[run][r] = sheet_copy(pool, &problem->out[r]);
+      problem->seen[run][r] = sheet_copy(&problem->out[r]);
+      problem->seen_blocking[run][r] = sheet_copy(&problem->out[r]);
     }
   }
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* The memory that an operation is bound to: its contents change from run to run. */
-typedef struct bound {
-  int32_t tokens, lengths[TOKENS_MAX], starts[TOKENS_MAX + 1];
-  uint8_t mask[TOKENS_MAX];
-} bound;
-
-/* Prepares memory for a run on one rank. */
-static void prepare(const problem *problem, const liveness *of, int32_t rank, world_random *random, bound *bound) {
+static void prepare(const problem *problem, const liveness *of, int32_t rank, world_random *random) {
   const sheet *in = &problem->in[rank], *out = &problem->out[rank];
+  bound *bound = problem->bound[rank];
   memcpy(in->memory, problem->pristine[rank].memory, in->bytes);
   memcpy(out->memory, problem->untouched[rank].memory, out->bytes);
   for (int32_t t = 0; t < in->tokens; t++)
@@ -159,38 +161,59 @@ static void prepare(const problem *problem, const liveness *of, int32_t rank, wo
   memcpy(bound->mask, of->mask[rank], (size_t)of->tokens);
 }
 
-static banyan_live live_of(const problem *problem, const liveness *of, const bound *bound) {
-  return (banyan_live){.size = sizeof(banyan_live),
-                       .tokens = &bound->tokens,
-                       .batch = of->batch,
-                       .seq_lens = of->has_lengths ? bound->lengths : NULL,
-                       .query_start_loc = of->has_starts ? bound->starts : NULL,
-                       .token_mask = of->has_mask ? bound->mask : NULL,
-                       .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
+/* Arguments of a call, at the addresses of the backend. */
+typedef struct arguments {
+  banyan_live live;
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+} arguments;
+
+static void describe_call(const world_rank *self, const problem *problem, const liveness *of, arguments *made) {
+  const bound *bound = problem->bound[self->rank];
+  made->live = world_live(
+      self, (banyan_live){.size = sizeof(banyan_live),
+                          .tokens = &bound->tokens,
+                          .batch = of->batch,
+                          .seq_lens = of->has_lengths ? bound->lengths : NULL,
+                          .query_start_loc = of->has_starts ? bound->starts : NULL,
+                          .token_mask = of->has_mask ? bound->mask : NULL,
+                          .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN});
+  made->desc = problem->desc;
+  made->desc.live = &made->live;
+  made->desc.stream = self->stream;
+  made->in = world_partial(self, problem->in[self->rank].partial);
+  made->out = world_partial(self, problem->out[self->rank].partial);
+}
+
+/* On hosts a start has read the memory behind all pointers when it returns. */
+static bool run_once(world_rank *self, banyan_op *op, bound *bound) {
+  if (self->on->is_device) return world_replay(self) && world_ok(self, banyan_comm_status(self->comm), "status");
+  bool good = world_ok(self, banyan_start(op), "start");
+  for (int32_t t = 0; t < TOKENS_MAX; t++) bound->mask[t] ^= 1;
+  good = good && world_ok(self, banyan_wait(op), "wait");
+  for (int32_t t = 0; t < TOKENS_MAX; t++) bound->mask[t] ^= 1;
+  return good;
 }
 
 /* A persistent operation for each kind of liveness: an operation's pointers are set or not for all of its runs. */
 static bool run_persistent(world_rank *self, const problem *problem, int run, world_random *random) {
   const liveness *of = &problem->runs[run];
   const sheet *out = &problem->out[self->rank];
-  bound bound;
-  prepare(problem, of, self->rank, random, &bound);
-  banyan_live live = live_of(problem, of, &bound);
-  banyan_combine_desc desc = problem->desc;
-  desc.live = &live;
+  bound *bound = problem->bound[self->rank];
+  arguments call;
   banyan_op *op = NULL;
-  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &problem->in[self->rank].partial, &out->partial, &op),
-                "init"))
-    return false;
-  bool selects = of->has_lengths || of->has_starts || of->has_mask, good = true;
-  int32_t more = selects && of->tokens < desc.tokens ? desc.tokens : of->tokens;
+  prepare(problem, of, self->rank, random);
+  describe_call(self, problem, of, &call);
+  bool good =
+      world_put(self) && world_ok(self, banyan_combine_init(self->comm, &call.desc, &call.in, &call.out, &op), "init");
+  call.live = (banyan_live){0}; /* it has been read */
+  good = good && world_record(self, &op, 1);
+  bool selects = of->has_lengths || of->has_starts || of->has_mask;
+  int32_t more = selects && of->tokens < problem->desc.tokens ? problem->desc.tokens : of->tokens;
   for (int i = 0; i < 3 && good; i++) { /* another number of tokens goes between, where rows that are read allow it */
-    bound.tokens = i == 1 ? more : of->tokens;
+    bound->tokens = i == 1 ? more : of->tokens;
     memcpy(out->memory, problem->untouched[self->rank].memory, out->bytes);
-    good = world_ok(self, banyan_start(op), "start");
-    for (int32_t t = 0; t < TOKENS_MAX; t++) bound.mask[t] ^= 1; /* what pointers lead to has been read */
-    good = good && world_ok(self, banyan_wait(op), "wait");
-    for (int32_t t = 0; t < TOKENS_MAX; t++) bound.mask[t] ^= 1;
+    good = run_once(self, op, bound);
   }
   banyan_op_free(op);
   memcpy(problem->seen[run][self->rank].memory, out->memory, out->bytes);
@@ -200,17 +223,16 @@ static bool run_persistent(world_rank *self, const problem *problem, int run, wo
 static bool run_blocking(world_rank *self, const problem *problem, int run, world_random *random) {
   const liveness *of = &problem->runs[run];
   const sheet *out = &problem->out[self->rank];
-  bound bound;
-  prepare(problem, of, self->rank, random, &bound);
-  banyan_live live = live_of(problem, of, &bound);
-  banyan_combine_desc desc = problem->desc;
-  desc.live = &live;
+  arguments call;
+  prepare(problem, of, self->rank, random);
+  describe_call(self, problem, of, &call);
   if (run % 2) { /* planned for a class of tokens */
-    live.tokens = NULL;
-    desc.tokens = of->tokens;
+    call.live.tokens = NULL;
+    call.desc.tokens = of->tokens;
   }
-  bool good =
-      world_ok(self, banyan_combine(self->comm, &desc, &problem->in[self->rank].partial, &out->partial), "combine");
+  bool good = world_put(self) &&
+              world_ok(self, banyan_combine(self->comm, &call.desc, &call.in, &call.out), "combine") &&
+              world_finish(self) && world_ok(self, banyan_comm_status(self->comm), "status");
   memcpy(problem->seen_blocking[run][self->rank].memory, out->memory, out->bytes);
   return good;
 }
@@ -219,7 +241,7 @@ static void play_all(world_rank *self) {
   const play *play = self->argument;
   world_random random = {world_seed() + (uint64_t)self->rank};
   for (int32_t i = 0; i < play->nscenes; i++)
-    for (int run = 0; run < RUNS; run++)
+    for (int run = 0; run < play->nruns; run++)
       if (!run_persistent(self, &play->problems[i], run, &random) ||
           !run_blocking(self, &play->problems[i], run, &random))
         return;
@@ -293,17 +315,21 @@ static void check_bits(const problem *problem, int run, int32_t rank, int32_t nr
   }
 }
 
-static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_bytes) {
+static void perform(world_setup setup, int32_t nranks, uint64_t salt) {
   world_random random = {world_seed() * 1000 + salt};
-  sheet_pool pool = {.shared = processes};
-  play *play = sheet_pool_take(&pool, sizeof *play);
+  play *play = world_take(sizeof *play);
+  bool is_device = setup.on && setup.on->is_device;
   play->nranks = nranks;
-  play->nscenes = PROBLEMS;
-  for (int32_t i = 0; i < play->nscenes; i++) problem_make(&play->problems[i], &pool, &random, nranks, i);
-  world_setup setup = {.nranks = nranks, .processes = processes, .arena_bytes = arena_bytes, .argument = play};
+  play->nscenes = is_device ? 2 : PROBLEMS;
+  play->nruns = is_device ? 3 : RUNS;
+  for (int32_t i = 0; i < play->nscenes; i++)
+    problem_make(&play->problems[i], &random, nranks, i + (is_device ? (int32_t)salt : 0),
+                 is_device ? TOKENS_MAX / 4 : TOKENS_MAX);
+  setup.nranks = nranks;
+  setup.argument = play;
   world_run(&setup, play_all);
   for (int32_t i = 0; i < play->nscenes; i++) {
-    for (int run = 0; run < RUNS; run++) {
+    for (int run = 0; run < play->nruns; run++) {
       for (int32_t r = 0; r < nranks; r++) check_bits(&play->problems[i], run, r, nranks);
       for (int32_t r = 0; r < nranks; r++) {
         check_one(&play->problems[i], run, r, nranks, play->problems[i].seen[run][r]);
@@ -311,23 +337,18 @@ static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_
       }
     }
   }
-  sheet_pool_free(&pool);
 }
 
-TEST_RANDOM(threads_merge_what_lives, 18) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
-TEST_LOOP(parts_merge_what_lives, 3) { perform(2 + _i, false, 100 + (uint64_t)_i, 64 << 10); }
-TEST_RANDOM(processes_merge_what_lives, RANKS_MAX) { perform(1 + _i, true, 200 + (uint64_t)_i, 0); }
+TEST_EVERYWHERE(valid_rows_are_merged, 18) {
+  perform((world_setup){.on = on, .one_device = _i % 3 == 2}, world_ranks(on, 1 + _i % RANKS_MAX), (uint64_t)_i);
+}
+
+TEST_LOOP(parts_merge_what_lives, 3) { perform((world_setup){.arena_bytes = 64 << 10}, 2 + _i, 100 + (uint64_t)_i); }
 
 TEST_LOOP(levels_merge_what_lives, 3) {
   static const char *const levels[] = {"2", "4", "2,4"};
   setenv("BANYAN_LEVELS", levels[_i % 3], 1);
-  perform(8, false, 300 + (uint64_t)_i, 0);
-}
-
-TEST_LOOP(nodes_merge_what_lives, 2) {
-  if (!world_has_network()) return;
-  world_be_nodes("a,a,b,b");
-  perform(4, true, 400 + (uint64_t)_i, 0);
+  perform((world_setup){.nranks = 0}, 8, 300 + (uint64_t)_i);
 }
 
 int main(void) {

@@ -57,10 +57,9 @@ static void write_costs(const tree *t, content content) {
 static void combine(world_rank *self, outcome *found) {
   banyan_op *op = NULL;
   banyan_op_info info = {.size = sizeof info};
-  sheet_pool pool = {0};
   world_random random = {.state = (uint64_t)self->rank + 1};
-  sheet in = sheet_input(&pool, &random, SHEET_PLAIN, self->rank, RANKS, 1, HEADS, VALUES);
-  sheet out = sheet_output(&pool, &random, SHEET_PLAIN, 1, HEADS, VALUES);
+  sheet in = sheet_input(&random, SHEET_PLAIN, self->rank, RANKS, 1, HEADS, VALUES);
+  sheet out = sheet_output(&random, SHEET_PLAIN, 1, HEADS, VALUES);
   const banyan_combine_desc desc = {
       .size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUES, .wire = BANYAN_F32};
   if (world_ok(self, banyan_combine_init(self->comm, &desc, &in.partial, &out.partial, &op), "init") &&
@@ -70,7 +69,6 @@ static void combine(world_rank *self, outcome *found) {
     snprintf(found->algorithm, sizeof found->algorithm, "%s", info.algorithm);
   }
   banyan_op_free(op);
-  sheet_pool_free(&pool);
 }
 
 static void create_and_combine(world_rank *self) {

@@ -14,7 +14,7 @@
 #include "tests/emulate/fake_cuda.h"
 
 static inline const char *fake_cuda_path(void) {
-  static char path[4096];
+  static _Thread_local char path[4096];
   const char *build = getenv("top_builddir");
   if (!path[0]) snprintf(path, sizeof path, "%s/tests/emulate/.libs/fake_cuda.so", build ? build : ".");
   return path;

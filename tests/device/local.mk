@@ -4,31 +4,30 @@ unit_tests += \
   %D%/test_device \
   %D%/test_device_attention \
   %D%/test_device_attention_fail \
-  %D%/test_device_attention_gather \
-  %D%/test_device_attention_live \
   %D%/test_device_bytes \
   %D%/test_device_combine \
   %D%/test_device_arenas \
-  %D%/test_device_heads \
   %D%/test_device_live \
   %D%/test_device_live_stops \
   %D%/test_device_nodes \
   %D%/test_device_nodes_fail \
   %D%/test_device_nodes_sends \
   %D%/test_device_numbers \
-  %D%/test_device_queries \
-  %D%/test_device_rows \
   %D%/test_device_reach \
   %D%/test_device_refused \
   %D%/test_device_user \
-  %D%/test_device_user_live \
   %D%/test_program_replay \
   %D%/test_proxy
 libbanyan_tests_la_SOURCES += \
-  %D%/device_attention.h \
   %D%/device_nodes.h \
-  %D%/device_util.h \
-  %D%/device_world.h
+  %D%/device_util.h
 %C%_test_device_nodes_sends_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(UCX_CFLAGS)
 # Drivers answer with constants that the toolkit names.
 %C%_test_device_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+# GPUs run the kernel of a user's that nvcc compiled.
+%C%_test_device_user_CPPFLAGS = $(AM_CPPFLAGS)
+if NVCC
+%C%_test_device_user_CPPFLAGS += -DUSER_KERNEL_IMAGE='"tests/gpu/user_kernel.fatbin"'
+user_kernel_object = %D%/test_device_user-test_device_user.$(OBJEXT)
+$(user_kernel_object): tests/gpu/user_kernel.fatbin
+endif

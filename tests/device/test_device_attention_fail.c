@@ -1,116 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention that goes wrong, on devices of the fake driver and on the host: lengths and pages that are not there, and
- * what is refused. */
+ * Attention that goes wrong, on emulated devices and on the host: lengths and pages that are not there, and what is
+ * refused. */
 #include <check.h>
+#include <stdio.h>
 
-#include "tests/device/device_attention.h"
+#include "tests/support/attend.h"
 #include "tests/support/suite.h"
 
-/* Rank 1 has done something wrong: its error says what, that of the others says who. */
+enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
+
+typedef struct wrong {
+  attend *of;
+  bool alone;
+  int32_t length, page; /* what rank 1 has of its last sequence; INT32_MAX: it is right */
+  char named[96];       /* in its error */
+} wrong;
+
+/* Rank 1 has done something wrong: its error names that, and the errors of others name the rank. */
 static void check_wrong(world_rank *self) {
-  const attention_task *task = self->argument;
+  const wrong *what = self->argument;
   banyan_status status = banyan_comm_status(self->comm);
   const char *text = banyan_comm_error(self->comm);
   world_check(self, status == BANYAN_ERR_ARGUMENT && banyan_comm_failed_rank(self->comm) == 1, "status %d: %s", status,
               text);
   if (self->rank == 1)
-    world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, task->wrong), "%s is not in: %s",
-                task->wrong, text);
+    world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, what->named), "%s is not in: %s",
+                what->named, text);
+}
+
+static void draw(world_rank *self, const wrong *what) {
+  attend *of = what->of;
+  if (self->rank == 0) attend_draw_shared(of, 0);
+  attend_draw(of, self->rank, 0);
+  attend_rank *rank = &of->ranks[self->rank];
+  int32_t b = of->shape.batch - 1;
+  if (self->rank != 1) return;
+  if (what->length != INT32_MAX) rank->lengths[b] = what->length;
+  if (what->page == INT32_MAX) return;
+  if (rank->lengths[b] == 0) rank->lengths[b] = 1;
+  int32_t row_pages = (int32_t)rank->shard.desc.pages.table_stride, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
+  rank->shard.pages[b * row_pages + place] = what->page;
+  snprintf(((wrong *)self->argument)->named, sizeof what->named, "page_table[%d][%d] is %d", b, place, what->page);
+  if (place + 1 < row_pages) rank->shard.pages[b * row_pages + place + 1] = INT32_MAX; /* which no key is on */
 }
 
 /* The fault is on rank 1; rank 0 learns of it if it waits for rows of rank 1. No invalid memory is read: the sanitizer
  * checks that. */
 static void attend_wrongly(world_rank *self) {
-  attention_task *task = self->argument;
-  attention_set *set = &task->sets[0];
-  const bool alone = set->algorithm == NULL;
+  const wrong *what = self->argument;
   banyan_op *op = NULL;
-  banyan_partial out = attention_result(set, set->values[self->rank], set->lse[self->rank]);
-  banyan_attention_desc *desc = &set->shards[self->rank].desc;
-  banyan_combine_desc combine = attention_combine(set, NULL);
-  if (!device_world_join(self, self->rank)) return;
-  bool good = alone ? world_ok(self, banyan_attention_init(self->comm, desc, &out, &op), "init")
-                    : world_ok(self, banyan_attention_combine_init(self->comm, desc, &combine, &out, &op), "init");
-  if (good) world_ok(self, banyan_start(op), "start");
-  if (device_world_run(self)) {
+  attend_call call;
+  draw(self, what);
+  attend_call_of(what->of, self, &call);
+  banyan_status status = what->alone
+                             ? banyan_attention_init(self->comm, &call.desc, &call.out, &op)
+                             : banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
+  if (world_ok(self, status, "init")) world_ok(self, banyan_start(op), "start");
+  if (world_finish(self)) {
     if (self->rank == 1) check_wrong(self);
-    if (world_meet(self) && self->rank == 0 && !alone) check_wrong(self);
+    if (world_meet(self) && self->rank == 0 && !what->alone) check_wrong(self);
   }
   banyan_op_free(op);
 }
 
-/* ---- lengths that are wrong -------------------------------------------------------------------------------------- */
-
-enum { TOO_LONG, NEGATIVE, ALONE_TOO_LONG, WRONG_LENGTHS };
-
-TEST_LOOP(wrong_lengths, DEVICE_TESTS(WRONG_LENGTHS)) {
-  device_world_begin(2, "");
-  attention_task *task = attention_task_make(2, 120 + (uint64_t)_i);
-  attention_set *set = &task->sets[0];
-  set->scatter = BANYAN_SCATTER_NONE;
-  set->algorithm = _i == ALONE_TOO_LONG ? NULL : "oneshot";
-  set->shards[1].lengths[set->shape.batch - 1] = _i == NEGATIVE ? -3 : set->shape.keys_max + 1;
-  snprintf(task->wrong, sizeof task->wrong, "seq_lens[%d]", set->shape.batch - 1);
-  attention_run(task, attend_wrongly);
-  device_world_end();
-  attention_task_free(task);
+static wrong make(uint64_t seed, const char *algorithm, bool paged) {
+  wrong made = {.of = attend_make_plain(2, seed, NULL), .alone = !algorithm, .length = INT32_MAX, .page = INT32_MAX};
+  made.of->combine.algorithm = algorithm;
+  if (paged) made.of->shape.page_keys = WRONG_PAGE_KEYS, made.of->shape.keys_max = WRONG_PAGE_KEYS_MAX;
+  return made;
 }
 
-/* ---- pages that are not there ------------------------------------------------------------------------------------ */
-
-enum { PAGES_WITHIN, PAGES_APART, PAGES_ALONE, WRONG_PAGES };
-enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
-
-/* All ranks have another set of paged shards; the last page of rank 1's last sequence is no page. */
-static void spoil_page(attention_task *task, int32_t id) {
-  attention_set *set = &task->sets[0];
-  world_random random = {world_seed()};
-  set->shape.page_keys = WRONG_PAGE_KEYS;
-  set->shape.keys_max = WRONG_PAGE_KEYS_MAX;
-  for (int32_t r = 0; r < task->nranks; r++) {
-    problem_shard_free(&set->shards[r]);
-    problem_shard_make(&random, &set->shape, set->q, &set->shards[r]);
-  }
-  problem_shard *shard = &set->shards[1];
-  int32_t b = set->shape.batch - 1, row_pages = (int32_t)shard->desc.pages.table_stride;
-  int32_t length = shard->lengths[b] = shard->lengths[b] > 0 ? shard->lengths[b] : 1,
-          place = (length - 1) / WRONG_PAGE_KEYS;
-  int32_t wrong = shard->pages[b * row_pages + place] = id < 0 ? id : (int32_t)shard->desc.pages.count;
-  snprintf(task->wrong, sizeof task->wrong, "page_table[%d][%d] is %d", b, place, wrong);
-  if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* a page without keys */
+static void run(wrong what) {
+  attend_fill(what.of);
+  if (what.length != INT32_MAX) snprintf(what.named, sizeof what.named, "seq_lens[%d]", what.of->shape.batch - 1);
+  WORLD_RUN(attend_wrongly, .nranks = 2, .on = &world_emulated, .argument = &what);
 }
 
-TEST_LOOP(wrong_pages, DEVICE_TESTS(WRONG_PAGES)) {
-  device_world_begin(2, "");
-  attention_task *task = attention_task_make(2, 140 + (uint64_t)_i);
-  attention_set *set = &task->sets[0];
-  set->scatter = BANYAN_SCATTER_NONE;
-  set->algorithm = _i == PAGES_ALONE ? NULL : _i == PAGES_APART ? "ring" : "oneshot";
-  spoil_page(task, _i == PAGES_WITHIN ? 0 : -1);
-  attention_run(task, attend_wrongly);
-  device_world_end();
-  attention_task_free(task);
+TEST_LOOP(wrong_lengths, 3) {
+  if (!world_is_here(&world_emulated)) return;
+  wrong what = make(120 + (uint64_t)_i, _i == 2 ? NULL : "oneshot", false);
+  what.length = _i == 1 ? -3 : what.of->shape.keys_max + 1;
+  run(what);
+}
+
+/* Within the kernel, apart, alone, and by the kernels for queries of all kinds; in tables alone. */
+TEST_LOOP(wrong_pages, 4) {
+  static const char *const algorithms[] = {"oneshot", "ring", NULL, "oneshot"};
+  if (!world_is_here(&world_emulated)) return;
+  wrong what = make(140 + (uint64_t)_i, algorithms[_i], true);
+  what.page = _i ? -1 : what.of->shape.batch * ((WRONG_PAGE_KEYS_MAX + WRONG_PAGE_KEYS - 1) / WRONG_PAGE_KEYS);
+  what.of->cap = _i == 3 ? 5 : 0;
+  run(what);
 }
 
 /* On the host it is found before anything is read, each time; the communicator remains usable. */
 static void attend_beyond_on_host(world_rank *self) {
-  attention_task *task = self->argument;
-  attention_set *set = &task->sets[0];
-  problem_shard *shard = &set->shards[self->rank];
+  const wrong *what = self->argument;
+  attend_rank *rank = &what->of->ranks[self->rank];
   banyan_op *op = NULL;
-  banyan_partial out = attention_result(set, set->values[self->rank], set->lse[self->rank]);
-  if (!device_world_join(self, -1) ||
-      !world_ok(self, banyan_attention_init(self->comm, &shard->desc, &out, &op), "init"))
+  attend_call call;
+  draw(self, what);
+  attend_call_of(what->of, self, &call);
+  if (!world_meet(self) || !world_ok(self, banyan_attention_init(self->comm, &call.desc, &call.out, &op), "init"))
     return;
   if (self->rank == 1) {
-    int32_t b = set->shape.batch - 1, place = (shard->lengths[b] - 1) / WRONG_PAGE_KEYS;
+    int32_t b = what->of->shape.batch - 1, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
     char named[96];
     snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place,
-             (int32_t)shard->desc.pages.count - 1);
+             (int32_t)rank->shard.desc.pages.count - 1);
     banyan_status status = banyan_start(op);
     world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named),
                 "status %d, %s is not in: %s", status, named, banyan_last_error());
-    shard->pages[b * shard->desc.pages.table_stride + place] = 0;
+    rank->shard.pages[b * rank->shard.desc.pages.table_stride + place] = 0;
   }
   if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
   world_ok(self, banyan_barrier(self->comm), "barrier");
@@ -118,11 +119,10 @@ static void attend_beyond_on_host(world_rank *self) {
 }
 
 TEST(wrong_pages_on_host) {
-  attention_task *task = attention_task_make(2, 150);
-  task->host = true;
-  spoil_page(task, -1);
-  attention_run(task, attend_beyond_on_host);
-  attention_task_free(task);
+  wrong what = make(150, NULL, true);
+  what.page = -1;
+  attend_fill(what.of);
+  WORLD_RUN(attend_beyond_on_host, .nranks = 2, .argument = &what);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
@@ -165,49 +165,36 @@ static const refusal refusals_of_devices[] = {
 };
 
 static void refuse(world_rank *self) {
-  attention_task *task = self->argument;
-  attention_set *set = &task->sets[0];
-  banyan_partial out = attention_result(set, set->values[self->rank], set->lse[self->rank]);
-  if (!device_world_join(self, self->rank)) return;
+  attend *of = self->argument;
+  attend_call call;
+  attend_call_of(of, self, &call);
   for (size_t i = 0; i < sizeof refusals_of_devices / sizeof refusals_of_devices[0]; i++) {
     const refusal *refusal = &refusals_of_devices[i];
-    banyan_attention_desc desc = set->shards[self->rank].desc;
+    banyan_attention_desc desc = call.desc;
     banyan_op *op = NULL;
     refusal->spoil(&desc);
-    banyan_status status = banyan_attention_init(self->comm, &desc, &out, &op);
+    banyan_status status = banyan_attention_init(self->comm, &desc, &call.out, &op);
     world_check(self, status == refusal->status && strstr(banyan_last_error(), refusal->says),
                 "case %zu: status %d: %s", i, status, banyan_last_error());
   }
-  banyan_attention_desc *desc = &set->shards[self->rank].desc;
-  banyan_combine_desc combine = attention_combine(set, NULL);
   banyan_op *op = NULL;
-  combine.heads++;
-  banyan_status status = banyan_attention_combine_init(self->comm, desc, &combine, &out, &op);
+  call.combine.heads++;
+  banyan_status status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
   world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "but attention gives"), "%s",
               banyan_last_error());
-  combine.heads--;
-  combine.stream = self;
-  status = banyan_attention_combine_init(self->comm, desc, &combine, &out, &op);
+  call.combine.heads--;
+  call.combine.stream = self;
+  status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
   world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "stream"), "%s", banyan_last_error());
 }
 
-TEST_LOOP(refusals, DEVICE_TESTS(1)) {
-  device_world_begin(2, "");
-  attention_task *task = attention_task_make(2, 200);
-  attention_set *set = &task->sets[0];
-  world_random random = {world_seed()};
-  for (int32_t r = 0; r < 2; r++) {
-    problem_shard_free(&set->shards[r]);
-    set->shape.page_keys = 0;
-    set->shape.latent = false;
-    set->shape.head_dim = set->shape.value_dim = 64;
-    set->shape.kv_heads = 2;
-    set->shape.heads = 2;
-    problem_shard_make(&random, &set->shape, set->q, &set->shards[r]);
-  }
-  attention_run(task, refuse);
-  device_world_end();
-  attention_task_free(task);
+TEST(refusals) {
+  const problem_shape shape = {
+      .batch = 2, .heads = 2, .kv_heads = 2, .head_dim = 64, .value_dim = 64, .dtype = BANYAN_BF16, .keys_max = 40};
+  if (!world_is_here(&world_emulated)) return;
+  attend *of = attend_make_plain(2, 200, &shape);
+  attend_fill(of);
+  WORLD_RUN(refuse, .nranks = 2, .on = &world_emulated, .argument = of);
 }
 
 int main(void) { return world_main(suite_of("device_attention_fail", 60)); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on devices of several nodes, staged in host memory between nodes: results, what crosses, graphs, and by
- * which way they go. */
+ * Combines on devices of several nodes, staged in host memory between nodes: what crosses, graphs, and by which way
+ * they go. */
 #include "op/operation.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy.h"
@@ -31,57 +31,6 @@ static void combine_all(device_nodes_rank *self, const device_nodes_task *task) 
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
 enum { WIRES = sizeof wires / sizeof wires[0] };
 
-/* One after another on the stream: small and large arenas, a device for each or one for all. */
-TEST_RANDOM(threads_merge_random_shapes, 4) {
-  int32_t nranks = 2 + _i;
-  device_nodes_begin(nranks, "");
-  combine_task *of = combine_task_new(nranks, 31);
-  combine_group groups[WIRES];
-  for (int w = 0; w < WIRES; w++) {
-    groups[w] = combine_group_random(of);
-    combine_task_add_some(of, &groups[w], wires[w], 45);
-  }
-  device_nodes_run(
-      nranks, (device_nodes_task){
-                  .of = of, .body = combine_all, .one_device = _i % 2, .arena_bytes = _i < 2 ? 4 << 20 : 256 << 10});
-  combine_task_check(of);
-  combine_task_free(of);
-}
-
-/* Ranks by host: as many on each or not, beside each other or in turn. */
-static const struct {
-  const char *names;
-  int32_t nranks;
-} machines[] = {{"a,a,b,b", 4}, {"a,a,b,b,c,c", 6}, {"a,a,a,a,b,b,b,b", 8},
-                {"a,b,c,d", 4}, {"a,a,a,b", 4},     {"a,b,b,b,a", 5}};
-
-TEST_RANDOM(machines_of_many_shapes, (int)(sizeof machines / sizeof machines[0])) {
-  int32_t nranks = machines[_i].nranks;
-  device_nodes_begin_on(machines[_i].names, "");
-  combine_task *of = combine_task_new(nranks, 45 + (uint64_t)_i);
-  combine_group groups[WIRES];
-  for (int w = 0; w < WIRES; w++) {
-    groups[w] = combine_group_make(of, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
-    combine_task_add_some(of, &groups[w], wires[w], 68);
-  }
-  device_nodes_run(nranks, (device_nodes_task){.of = of, .body = combine_all, .arena_bytes = 512 << 10});
-  combine_task_check(of);
-  combine_task_free(of);
-}
-
-/* More than an arena takes at once: several launches, one for each part. */
-TEST(large_calls_go_in_parts) {
-  device_nodes_begin(3, "");
-  combine_task *of = combine_task_new(3, 32);
-  combine_group group = combine_group_make(of, 6, 40, 96);
-  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
-    combine_task_add(of, &group,
-                     (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 1}, true);
-  device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_all, .arena_bytes = 128 << 10});
-  combine_task_check(of);
-  combine_task_free(of);
-}
-
 /* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the
  * same. */
 TEST(whoever_has_sent_may_leave) {
@@ -91,17 +40,6 @@ TEST(whoever_has_sent_may_leave) {
   combine_task_add(of, &group, (banyan_combine_desc){.scatter = BANYAN_SCATTER_ROOT, .wire = BANYAN_F32, .root = 2},
                    true);
   device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_and_leave, .arena_bytes = 1 << 20});
-  combine_task_check(of);
-  combine_task_free(of);
-}
-
-TEST(processes_merge) {
-  device_nodes_begin(3, "");
-  combine_task *of = combine_task_new(3, 33);
-  of->pool.shared = true;
-  combine_group group = combine_group_make(of, 3, 9, 40);
-  combine_task_add_some(of, &group, wires[world_seed() % WIRES], 16);
-  device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_all, .processes = true, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
 }

@@ -185,7 +185,6 @@ static void kill_one(world *world, const pid_t *pids, void *argument) {
 TEST(the_dead_are_named_and_left_behind) {
   device_nodes_begin(4, "");
   combine_task *of = combine_task_new(4, 41);
-  of->pool.shared = true;
   combine_group group = combine_group_make(of, 1, 4, 16);
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
   device_nodes_run(4, (device_nodes_task){

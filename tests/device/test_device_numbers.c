@@ -4,7 +4,7 @@
 #include <check.h>
 #include <math.h>
 
-#include "tests/device/device_attention.h"
+#include "tests/support/attend.h"
 #include "tests/support/suite.h"
 
 /* ---- logits of NaN ----------------------------------------------------------------------------------------------- */
@@ -15,17 +15,15 @@ static const double bound = 3e-5;
 enum { ALONE, WITHIN_ONE_KERNEL, APART, WAYS };
 
 typedef struct nan_task {
-  attention_set set;
+  attend *of;
   int way;
   bool is_empty; /* rows of NaN count as rows without keys */
 } nan_task;
 
 /* Rank 1's first key of the first sequence is NaN for one head of it: rows of that head are NaN on rank 1 alone. */
 static void make_nan_task(nan_task *made, int32_t head_dim) {
-  world_random random = {world_seed() + (uint64_t)head_dim};
-  attention_set *set = &made->set;
-  bool latent = head_dim == 576;
-  set->shape = (problem_shape){.batch = 2,
+  const bool latent = head_dim == 576;
+  const problem_shape shape = {.batch = 2,
                                .heads = latent ? 4 : 6,
                                .kv_heads = latent ? 1 : 2,
                                .head_dim = head_dim,
@@ -33,25 +31,16 @@ static void make_nan_task(nan_task *made, int32_t head_dim) {
                                .latent = latent,
                                .dtype = BANYAN_BF16,
                                .keys_max = 40};
-  set->algorithm = made->way == WITHIN_ONE_KERNEL ? "oneshot" : "ring";
-  set->q = problem_queries(&random, &set->shape);
-  for (int32_t r = 0; r < 2; r++) {
-    problem_shard *shard = &set->shards[r];
-    do {
-      if (shard->k) problem_shard_free(shard);
-      problem_shard_make(&random, &set->shape, set->q, shard);
-    } while (!shard->lengths[0] || !shard->lengths[1]);
-    shard->desc.empty = made->is_empty ? BANYAN_EMPTY_NAN : 0;
-    set->values[r] = calloc(attention_rows(&set->shape) * (size_t)set->shape.value_dim, sizeof(float));
-    set->lse[r] = calloc(attention_rows(&set->shape), sizeof(float));
-  }
-  set->shards[1].k[0] = problem_bits(BANYAN_BF16, NAN);
-}
-
-static void free_nan_task(nan_task *task) {
-  attention_set *set = &task->set;
-  for (int32_t r = 0; r < 2; r++) problem_shard_free(&set->shards[r]), free(set->values[r]), free(set->lse[r]);
-  free(set->q);
+  made->of = attend_make_plain(2, (uint64_t)head_dim, &shape);
+  made->of->combine.algorithm = made->way == WITHIN_ONE_KERNEL ? "oneshot" : "ring";
+  bool has_keys;
+  do { /* in every sequence, on both ranks */
+    made->of->seed++;
+    attend_fill(made->of);
+    has_keys = true;
+    for (int32_t i = 0; i < 4; i++) has_keys = has_keys && made->of->ranks[i / 2].shard.lengths[i % 2];
+  } while (!has_keys);
+  made->of->ranks[1].shard.k[0] = problem_bits(BANYAN_BF16, NAN);
 }
 
 static void fails_on_all(world_rank *self, const char *says) {
@@ -65,16 +54,16 @@ static void fails_on_all(world_rank *self, const char *says) {
 
 static void attend_to_nan(world_rank *self) {
   nan_task *task = self->argument;
-  attention_set *set = &task->set;
   banyan_op *op = NULL;
-  const banyan_attention_desc *desc = &set->shards[self->rank].desc;
-  banyan_partial out = attention_result(set, set->values[self->rank], set->lse[self->rank]);
-  banyan_combine_desc combine = attention_combine(set, NULL);
-  if (!device_world_join(self, self->rank)) return;
-  bool good = task->way == ALONE
-                  ? world_ok(self, banyan_attention_init(self->comm, desc, &out, &op), "init")
-                  : world_ok(self, banyan_attention_combine_init(self->comm, desc, &combine, &out, &op), "init");
-  if (good && world_ok(self, banyan_start(op), "start") && device_world_run(self)) {
+  attend_call call;
+  if (self->rank == 0) attend_draw_shared(task->of, 0);
+  attend_draw(task->of, self->rank, 0);
+  attend_call_of(task->of, self, &call);
+  call.desc.empty = task->is_empty ? BANYAN_EMPTY_NAN : 0;
+  banyan_status status = task->way == ALONE
+                             ? banyan_attention_init(self->comm, &call.desc, &call.out, &op)
+                             : banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
+  if (world_ok(self, status, "init") && world_ok(self, banyan_start(op), "start") && world_finish(self)) {
     if (task->is_empty || task->way == ALONE)
       world_ok(self, banyan_comm_status(self->comm), "status");
     else
@@ -85,19 +74,20 @@ static void attend_to_nan(world_rank *self) {
 }
 
 /* Row `row` of rank r is the reference over `count` shards from `first` on. */
-static void check_row(const attention_set *set, int32_t r, int32_t first, int32_t count, int32_t row) {
+static void check_row(const attend *of, int32_t r, int32_t first, int32_t count, int32_t row) {
+  problem_shard shards[2] = {of->ranks[0].shard, of->ranks[1].shard};
   problem_row reference;
-  int32_t dim = set->shape.value_dim;
-  problem_row_make(set->shards + first, count, row / set->shape.heads, row % set->shape.heads, &reference);
+  int32_t dim = of->shape.value_dim;
+  problem_row_make(shards + first, count, row / of->shape.heads, row % of->shape.heads, &reference);
   double error =
-      problem_row_error(&reference, dim, set->values[r] + (size_t)row * (size_t)dim, set->lse[r][row], bound);
+      problem_row_error(&reference, dim, of->ranks[r].values + (size_t)row * (size_t)dim, of->ranks[r].lse[row], bound);
   ck_assert_msg(error <= 1, "rank %d, row %d: error %g of the bound", r, row, error);
 }
 
 static void check_nan_row(const nan_task *task, int32_t r, int32_t row) {
-  int32_t dim = task->set.shape.value_dim;
-  const float *values = task->set.values[r] + (size_t)row * (size_t)dim;
-  float lse = task->set.lse[r][row];
+  int32_t dim = task->of->shape.value_dim;
+  const float *values = task->of->ranks[r].values + (size_t)row * (size_t)dim;
+  float lse = task->of->ranks[r].lse[row];
   bool right = task->is_empty ? lse == -INFINITY : isnan(lse);
   for (int32_t i = 0; i < dim; i++) right = right && (task->is_empty ? values[i] == 0 : isnan(values[i]));
   ck_assert_msg(right, "rank %d, row %d: lse %g, values from %g on", r, row, (double)lse, (double)values[0]);
@@ -106,24 +96,22 @@ static void check_nan_row(const nan_task *task, int32_t r, int32_t row) {
 static const int32_t head_dims[] = {64, 128, 256, 576};
 
 /* A row of NaN alone is NaN, and bad data to a combine; with BANYAN_EMPTY_NAN it is one without keys. */
-TEST_LOOP(rows_of_nan, DEVICE_TESTS(2 * WAYS * (int)(sizeof head_dims / sizeof head_dims[0]))) {
+TEST_LOOP(rows_of_nan, 2 * WAYS * (int)(sizeof head_dims / sizeof head_dims[0])) {
+  if (!world_is_here(&world_emulated)) return;
   nan_task task = {.way = _i / 2 % WAYS, .is_empty = _i % 2};
   make_nan_task(&task, head_dims[_i / 2 / WAYS]);
-  const problem_shape *shape = &task.set.shape;
-  device_world_begin(2, "");
-  WORLD_RUN(attend_to_nan, .nranks = 2, .bare = true, .argument = &task);
-  device_world_end();
+  const problem_shape *shape = &task.of->shape;
+  WORLD_RUN(attend_to_nan, .nranks = 2, .on = &world_emulated, .argument = &task);
   for (int32_t r = 0; r < 2 && (task.way == ALONE || task.is_empty); r++)
     for (int32_t row = 0; row < shape->batch * shape->heads; row++) {
       bool is_nan = row < shape->heads / shape->kv_heads;
       if (task.way != ALONE)
-        check_row(&task.set, r, 0, is_nan ? 1 : 2, row);
+        check_row(task.of, r, 0, is_nan ? 1 : 2, row);
       else if (is_nan && r == 1)
         check_nan_row(&task, r, row);
       else
-        check_row(&task.set, r, r, 1, row);
+        check_row(task.of, r, r, 1, row);
     }
-  free_nan_task(&task);
 }
 
 /* ---- rows that a type cannot hold -------------------------------------------------------------------------------- */
@@ -153,8 +141,7 @@ static void lose_a_row(world_rank *self) {
     out.stats_kind = task->has_sum ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE;
     out.sum = task->has_sum ? task->sum : NULL;
   }
-  if (!device_world_join(self, self->rank)) return;
-  if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !device_world_run(self)) return;
+  if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !world_finish(self)) return;
   fails_on_all(self, self->rank == 1 ? "rank 1 cannot hold the statistics of token 1, head 2 of its result"
                                      : "rank 1 cannot hold the statistics of a row of its result");
   world_check(self, banyan_combine(self->comm, &desc, &in, &out) == BANYAN_ERR_DATA, "later calls do not fail");
@@ -162,11 +149,10 @@ static void lose_a_row(world_rank *self) {
 }
 
 /* Rank 1 alone has the type: both ranks end, and rank 1 says which row it was. All other rows are right. */
-TEST_LOOP(rows_that_a_type_cannot_hold, DEVICE_TESTS(4)) {
+TEST_LOOP(rows_that_a_type_cannot_hold, 4) {
+  if (!world_is_here(&world_emulated)) return;
   lost_task task = {.algorithm = _i % 2 ? "oneshot" : "ring", .has_sum = _i / 2};
-  device_world_begin(2, "");
-  WORLD_RUN(lose_a_row, .nranks = 2, .bare = true, .argument = &task);
-  device_world_end();
+  WORLD_RUN(lose_a_row, .nranks = 2, .on = &world_emulated, .argument = &task);
   for (int r = 0; r < 2; r++)
     for (int i = 0; i < LOST * VALUE_DIM; i++)
       ck_assert_msg(task.values[r][i] == (float)(2 + i / VALUE_DIM), "rank %d, value %d: %g", r, i,
@@ -188,9 +174,8 @@ static void saturate(world_rank *self) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = VALUE_DIM, .wire = BANYAN_F16};
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 1, VALUE_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, 1, VALUE_DIM);
-  if (!device_world_join(self, self->rank)) return;
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
-  if (world_ok(self, banyan_start(op), "start") && device_world_run(self)) {
+  if (world_ok(self, banyan_start(op), "start") && world_finish(self)) {
     world_check(self, merged[0] == 65504, "%g is not the largest of an f16 wire", (double)merged[0]);
     world_ok(self, banyan_op_query(op, &info), "query");
     world_check(self, info.saturated == BANYAN_NOT_COUNTED, "%llu values were counted",
@@ -200,10 +185,8 @@ static void saturate(world_rank *self) {
   banyan_op_free(op);
 }
 
-TEST_LOOP(values_beyond_the_wire, DEVICE_TESTS(1)) {
-  device_world_begin(2, "");
-  WORLD_RUN(saturate, .nranks = 2, .bare = true);
-  device_world_end();
+TEST(values_beyond_the_wire) {
+  if (world_is_here(&world_emulated)) WORLD_RUN(saturate, .nranks = 2, .on = &world_emulated);
 }
 
 int main(void) { return world_main(suite_of("device_numbers", WORLD_GUARD_S)); }

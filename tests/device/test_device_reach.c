@@ -2,7 +2,8 @@
  * Callers' memory that a device does not reach is named before anything is launched; what it reaches is accepted. */
 #include <check.h>
 
-#include "tests/device/device_world.h"
+#include "tests/device/device_util.h"
+#include "tests/support/world.h"
 #include "tests/support/suite.h"
 
 #ifndef HAVE_CUDA
@@ -129,7 +130,7 @@ static void check_others(world_rank *self, const memories *memories) {
 
 static void try_all(world_rank *self) {
   memories *memories = calloc(1, sizeof *memories);
-  if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
+  if (!make_memories(self, memories)) return;
   check_combines(self, memories, *(bool *)self->argument);
   check_others(self, memories);
   world_ok(self, banyan_comm_status(self->comm), "status"); /* it is as before */
@@ -139,15 +140,14 @@ static void try_all(world_rank *self) {
 
 TEST_LOOP(what_is_not_reached_is_named, 2) {
   bool peers = _i;
-  device_world_begin(2, peers ? "no-pageable" : "no-pageable,no-peer");
-  world_run(&(world_setup){.nranks = 1, .bare = true, .argument = &peers}, try_all);
-  device_world_end();
+  WORLD_RUN(try_all, .nranks = 1, .on = &world_emulated, .words = peers ? "no-pageable" : "no-pageable,no-peer",
+            .argument = &peers);
 }
 
 /* A driver is asked once of each allocation: that one is gone is not noticed. */
 static void ask_again(world_rank *self) {
   memories *memories = calloc(1, sizeof *memories);
-  if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
+  if (!make_memories(self, memories)) return;
   float *local = memories->local;
   banyan_partial in = rows(local, local + 512), out = rows(local + 600, NULL), elsewhere = rows(local + 700, NULL);
   combine(self, &in, &out, NULL);
@@ -158,27 +158,19 @@ static void ask_again(world_rank *self) {
   free(memories);
 }
 
-TEST(drivers_are_asked_once) {
-  device_world_begin(2, "no-pageable");
-  world_run(&(world_setup){.nranks = 1, .bare = true}, ask_again);
-  device_world_end();
-}
+TEST(drivers_are_asked_once) { WORLD_RUN(ask_again, .nranks = 1, .on = &world_emulated, .words = "no-pageable"); }
 
 /* Where devices share the page tables of the machine all memory will do. */
 static void use_plain(world_rank *self) {
   memories *memories = calloc(1, sizeof *memories);
-  if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
+  if (!make_memories(self, memories)) return;
   banyan_partial in = rows(memories->plain, memories->plain + 512), out = rows(memories->plain + 600, NULL);
   combine(self, &in, &out, NULL);
   free_memories(memories);
   free(memories);
 }
 
-TEST(plain_memory_that_is_reached) {
-  device_world_begin(2, "");
-  world_run(&(world_setup){.nranks = 1, .bare = true}, use_plain);
-  device_world_end();
-}
+TEST(plain_memory_that_is_reached) { WORLD_RUN(use_plain, .nranks = 1, .on = &world_emulated, .words = ""); }
 
 int main(void) { return world_main(suite_of("device_reach", 30)); }
 #endif

@@ -2,8 +2,8 @@
  * Calls on devices of the fake driver that one rank refuses: how its peers learn of it. */
 #include <check.h>
 
-#include "tests/device/device_world.h"
 #include "tests/support/suite.h"
+#include "tests/support/world.h"
 
 enum { HEADS = 2, VALUE_DIM = 8, AT_ONCE_S = 60, WRONG_CALLS = 4 };
 
@@ -19,7 +19,6 @@ static const char *const named[1 + WRONG_CALLS] = {"", "op is NULL", "\"ring\"",
 
 static void refuse_within(world_rank *self) {
   banyan_op *op = NULL;
-  if (!device_world_join(self, self->rank)) return;
   for (int wrong = 1; wrong <= WRONG_CALLS; wrong++) {
     bool is_wrong = self->rank == 1;
     double since_s = world_now_s();
@@ -40,10 +39,8 @@ static void refuse_within(world_rank *self) {
 }
 
 /* Peers learn of arguments that banyan_device_combine_init() itself rejects, and the communicator remains usable. */
-TEST_LOOP(combines_within_a_kernel, DEVICE_TESTS(1)) {
-  device_world_begin(3, "");
-  WORLD_RUN(refuse_within, .nranks = 3, .bare = true);
-  device_world_end();
+TEST(combines_within_a_kernel) {
+  if (world_is_here(&world_emulated)) WORLD_RUN(refuse_within, .nranks = 3, .on = &world_emulated);
 }
 
 static banyan_status combine(world_rank *self, const float *in_values, float *out_values, bool wrong) {
@@ -59,14 +56,13 @@ static banyan_status combine(world_rank *self, const float *in_values, float *ou
 /* Rank 1 refuses a blocking call of a known shape. Kernels of its peers wait, until it aborts as banyan.h says. */
 static void refuse_a_run(world_rank *self) {
   float in[HEADS * VALUE_DIM] = {1}, out[HEADS * VALUE_DIM];
-  if (!device_world_join(self, self->rank)) return;
-  if (!world_ok(self, combine(self, in, out, false), "combine") || !device_world_run(self)) return;
+  if (!world_ok(self, combine(self, in, out, false), "combine") || !world_finish(self)) return;
   banyan_status status = combine(self, in, out, self->rank == 1);
   world_check(self, status == (self->rank == 1 ? BANYAN_ERR_ARGUMENT : BANYAN_OK), "%s", banyan_status_string(status));
   world_check(self, banyan_comm_status(self->comm) == BANYAN_OK, "a refused call has ended the communicator");
   if (!world_meet(self)) return;
   if (self->rank == 1) banyan_comm_abort(self->comm, "refused");
-  if (!device_world_run(self)) return;
+  if (!world_finish(self)) return;
   double deadline = world_now_s() + AT_ONCE_S;
   while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
   banyan_status ended = banyan_comm_status(self->comm);
@@ -75,10 +71,8 @@ static void refuse_a_run(world_rank *self) {
   world_meet(self);
 }
 
-TEST_LOOP(runs_that_one_rank_refuses, DEVICE_TESTS(1)) {
-  device_world_begin(2, "");
-  WORLD_RUN(refuse_a_run, .nranks = 2, .bare = true);
-  device_world_end();
+TEST(runs_that_one_rank_refuses) {
+  if (world_is_here(&world_emulated)) WORLD_RUN(refuse_a_run, .nranks = 2, .on = &world_emulated);
 }
 
 int main(void) { return world_main(suite_of("device_refused", WORLD_GUARD_S)); }

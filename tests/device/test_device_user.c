@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A combine within a kernel of a user's, from banyan.h down, over the fake driver: the same bits as
- * banyan_combine(). */
+ * Combines within a kernel of a user's, which may read the number of tokens, and which rows are valid, when they run. A
+ * graph is captured once and replayed with changing numbers. It has the bits of a combine that is launched, and nothing
+ * else is written. Over the fake driver, with emulated devices. */
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cuda/program.h"
-#include "tests/device/device_world.h"
+#include "tests/device/device_util.h"
 #include "tests/emulate/user_kernel.h"
 #include "tests/support/suite.h"
-
-enum { RANKS_MAX = 5, CALLS = 8, TOKENS_MAX = 3, HEADS_MAX = 5, ROWS_MAX = TOKENS_MAX * HEADS_MAX };
+#include "tests/support/world.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_CXX17
 int main(void) {
@@ -18,203 +21,235 @@ int main(void) {
 }
 #else
 
-typedef struct rows {
-  float values[ROWS_MAX * USER_KERNEL_DIM_MAX], lse[ROWS_MAX], sum[ROWS_MAX];
-} rows;
+enum { RANKS_MAX = 9, MOST = 10, HEADS_MAX = 10, DIM_MAX = 70, ROUNDS = 5, ROWS = MOST * HEADS_MAX };
 
-/* One shape; what each rank has, and gets in both ways. */
-typedef struct call {
-  banyan_combine_desc desc;
+/* Rows that a rank gives, and gets in both ways. */
+typedef struct memory {
+  float values[ROWS * DIM_MAX], lse[ROWS], sum[ROWS];
+  float apart[ROWS * DIM_MAX], apart_lse[ROWS], within[ROWS * DIM_MAX], within_lse[ROWS];
+  int32_t tokens, starts[MOST + 1], lengths[MOST];
+  uint8_t mask[MOST];
+} memory;
+
+/* Which of banyan_live's arrays are given, and the rest of a problem: the same on all ranks. */
+typedef struct problem {
+  int32_t nranks, heads, dim;
+  banyan_scatter scatter;
+  banyan_dtype wire;
+  bool has_tokens, has_lengths, has_starts, has_mask, keeps, one_device;
   bool numerators; /* with m and d in base 2; else normalised, with lse in base e */
+  bool has_live;
   banyan_dtype out_dtype;
-  uint32_t turn[RANKS_MAX];
-  rows in[RANKS_MAX], apart[RANKS_MAX], within[RANKS_MAX];
-} call;
+  uint64_t seed;
+} problem;
 
-typedef struct task {
-  int32_t nranks;
-  bool one_device;
-  int rounds; /* graphs: replays */
-  call calls[CALLS];
-} task;
-
-static void fill(world_random *random, call *made, rows *in) {
-  int32_t count = made->desc.tokens * made->desc.heads;
-  for (int32_t i = 0; i < count; i++) {
-    bool empty = random_one_in(random, 5);
-    in->lse[i] = empty              ? -INFINITY
-                 : made->numerators ? (float)random_below(random, 20)
-                                    : 10 * (float)random_unit(random);
-    in->sum[i] = empty ? 0 : 1 + (float)random_below(random, 1000) / 7;
+static void draw(const problem *problem, memory *memory, int32_t rank, int round) {
+  world_random all = {problem->seed * 1000 + (uint64_t)round};
+  world_random own = {problem->seed * 1000 + (uint64_t)(100 + round * RANKS_MAX + rank)};
+  memory->tokens = round == 0 ? MOST : round == 1 ? 0 : random_below(&all, MOST + 1);
+  const int32_t count = problem->has_tokens ? memory->tokens : MOST;
+  for (int32_t i = 0; i < MOST; i++) {
+    int32_t next = memory->starts[i] + random_below(&own, 4);
+    memory->starts[i + 1] = next < count ? next : count;
+    memory->lengths[i] = random_one_in(&own, 3) ? 0 : 1 + random_below(&own, 50);
+    memory->mask[i] = !random_one_in(&own, 4);
   }
-  for (int32_t i = 0; i < count * made->desc.value_dim; i++) in->values[i] = (float)random_unit(random);
+  for (int32_t i = 0; i < ROWS; i++) {
+    const bool empty = random_one_in(&own, 9);
+    memory->lse[i] = empty                 ? -INFINITY
+                     : problem->numerators ? (float)random_below(&own, 20)
+                                           : 10 * (float)random_unit(&own);
+    memory->sum[i] = empty ? 0 : 1 + (float)random_below(&own, 1000) / 7;
+  }
+  for (int32_t i = 0; i < ROWS * DIM_MAX; i++) memory->values[i] = (float)random_unit(&own);
+  memset(memory->apart, 0x5a, sizeof memory->apart);
+  memset(memory->apart_lse, 0x5a, sizeof memory->apart_lse);
+  memset(memory->within, 0x5a, sizeof memory->within);
+  memset(memory->within_lse, 0x5a, sizeof memory->within_lse);
 }
 
-static task *make_task(int32_t nranks, uint64_t seed) {
-  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
-  static const int32_t dims[] = {0, 7, 64, 130};
-  world_random random = {world_seed() * 100 + seed};
-  task *made = calloc(1, sizeof *made);
-  made->nranks = nranks;
-  for (int i = 0; i < CALLS; i++) {
-    call *one = &made->calls[i];
-    one->desc = (banyan_combine_desc){.size = sizeof one->desc,
-                                      .tokens = 1 + random_below(&random, TOKENS_MAX),
-                                      .heads = 1 + random_below(&random, HEADS_MAX),
-                                      .value_dim = dims[random_below(&random, 4)],
-                                      .wire = wires[random_below(&random, 3)],
-                                      .scatter = (banyan_scatter)(i % 4),
-                                      .root = random_below(&random, nranks),
-                                      .algorithm = "oneshot"};
-    one->numerators = random_one_in(&random, 2);
-    one->out_dtype = wires[random_below(&random, 3)];
-    for (int32_t r = 0; r < nranks; r++) {
-      one->turn[r] = (uint32_t)random_below(&random, 20);
-      fill(&random, one, &one->in[r]);
-    }
-  }
+static problem problem_of(int index) {
+  world_random random = {world_seed() * 500 + (uint64_t)index};
+  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16, BANYAN_F16};
+  problem made = {.nranks = 1 + index % RANKS_MAX,
+                  .heads = 1 + random_below(&random, 4),
+                  .dim = random_one_in(&random, 4) ? 0 : 1 + random_below(&random, DIM_MAX),
+                  .scatter = (banyan_scatter)(index / RANKS_MAX % 4),
+                  .wire = wires[random_below(&random, 3)],
+                  .has_tokens = !random_one_in(&random, 4),
+                  .has_lengths = random_one_in(&random, 2),
+                  .has_starts = random_one_in(&random, 2),
+                  .has_mask = random_one_in(&random, 2),
+                  .keeps = random_one_in(&random, 3),
+                  .one_device = random_one_in(&random, 3),
+                  .numerators = random_one_in(&random, 2),
+                  .has_live = !random_one_in(&random, 4),
+                  .out_dtype = wires[random_below(&random, 3)],
+                  .seed = world_seed() * 500 + (uint64_t)index};
+  if (made.scatter == BANYAN_SCATTER_HEADS) made.heads = made.nranks + made.heads % 2;
   return made;
 }
 
-static banyan_partial input(const call *call, rows *in) {
-  banyan_partial made;
-  banyan_partial_init(&made, in->values, BANYAN_F32, in->lse, BANYAN_F32, call->desc.heads, call->desc.value_dim);
-  if (call->numerators) {
-    made.values_kind = BANYAN_VALUES_NUMERATOR;
-    made.stats_kind = BANYAN_STATS_MAX_SUM;
-    made.sum = in->sum;
-    made.base = BANYAN_BASE_2;
-  }
-  return made;
+static banyan_live live_of(const problem *problem, const memory *memory) {
+  const bool sequences = problem->has_lengths || problem->has_starts;
+  return (banyan_live){.size = sizeof(banyan_live),
+                       .tokens = problem->has_tokens ? &memory->tokens : NULL,
+                       .batch = sequences ? MOST : 0,
+                       .seq_lens = problem->has_lengths ? memory->lengths : NULL,
+                       .query_start_loc = problem->has_starts ? memory->starts : NULL,
+                       .token_mask = problem->has_mask ? memory->mask : NULL,
+                       .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
 }
 
-static banyan_partial output(const call *call, rows *out) {
-  banyan_partial made;
-  banyan_partial_init(&made, out->values, call->out_dtype, out->lse, BANYAN_F32, call->desc.heads,
-                      call->desc.value_dim);
-  return made;
-}
+/* The kernels of the test: any image stands for them on emulated devices. */
+#ifdef USER_KERNEL_IMAGE
+__asm__(".pushsection .rodata\n.balign 64\nuser_kernel_image:\n.incbin \"" USER_KERNEL_IMAGE "\"\n"
+        ".balign 8\nuser_kernel_image_bytes:\n.quad . - user_kernel_image\n.popsection\n");
+extern const unsigned char user_kernel_image[];
+extern const size_t user_kernel_image_bytes;
+#else
+static const unsigned char user_kernel_image[1];
+static const size_t user_kernel_image_bytes = 0;
+#endif
 
-/* ---- the two ways ------------------------------------------------------------------------------------------------ */
+static const void *image(const world_backend *on, size_t *bytes) {
+  const bool emulated = on == &world_emulated;
+  *bytes = emulated ? 9 : user_kernel_image_bytes;
+  return emulated ? (const void *)"emulated" : user_kernel_image;
+}
 
 typedef struct rig {
-  task *task;
-  device_world_own own;
+  const problem *problem;
+  memory *memory;
+  bny_device *device;
+  bny_device_module *module;
   bny_device_kernel kernel;
+  banyan_live live;
+  banyan_combine_desc desc;
+  banyan_partial in, apart, within;
+  banyan_op *launched, *inside;
 } rig;
 
-static bool begin(world_rank *self, rig *rig) {
-  task *task = self->argument;
-  int ordinal = task->one_device ? 0 : self->rank;
-  rig->task = task;
-  return device_world_join(self, ordinal) && device_world_make_own(self, ordinal, &rig->own) &&
-         world_ok(self, rig->own.device->ops->kernel_find(rig->own.module, "user_kernel", &rig->kernel), "kernel");
+static bool make(world_rank *self, rig *rig) {
+  const problem *problem = rig->problem = self->argument;
+  memory *memory = rig->memory = world_take(sizeof *memory);
+  size_t bytes;
+  const void *kernels = image(self->on, &bytes);
+  int32_t heads = problem->heads, head0;
+  if (problem->scatter == BANYAN_SCATTER_HEADS) banyan_split(heads, self->nranks, self->rank, &head0, &heads);
+  banyan_partial_init(&rig->in, memory->values, BANYAN_F32, memory->lse, BANYAN_F32, problem->heads, problem->dim);
+  if (problem->numerators) {
+    rig->in.values_kind = BANYAN_VALUES_NUMERATOR;
+    rig->in.stats_kind = BANYAN_STATS_MAX_SUM;
+    rig->in.sum = memory->sum;
+    rig->in.base = BANYAN_BASE_2;
+  }
+  banyan_partial_init(&rig->apart, memory->apart, problem->out_dtype, memory->apart_lse, BANYAN_F32, heads,
+                      problem->dim);
+  banyan_partial_init(&rig->within, memory->within, problem->out_dtype, memory->within_lse, BANYAN_F32, heads,
+                      problem->dim);
+  rig->in = world_partial(self, rig->in);
+  rig->apart = world_partial(self, rig->apart);
+  rig->within = world_partial(self, rig->within);
+  rig->live = world_live(self, live_of(problem, memory));
+  if (!world_ok(self, bny_device_open_named(self->device, getenv("BANYAN_CUDA_LIBRARY"), &rig->device), "open") ||
+      !world_ok(self, rig->device->ops->module_load(rig->device, kernels, bytes, &rig->module), "image") ||
+      !world_put(self))
+    return false;
+  rig->desc = (banyan_combine_desc){.size = sizeof rig->desc,
+                                    .tokens = MOST,
+                                    .heads = problem->heads,
+                                    .value_dim = problem->dim,
+                                    .wire = problem->wire,
+                                    .scatter = problem->scatter,
+                                    .algorithm = "oneshot",
+                                    .stream = self->stream,
+                                    .live = problem->has_live ? &rig->live : NULL};
+  bool good =
+      world_ok(self, rig->device->ops->kernel_find(rig->module, "user_kernel", &rig->kernel), "kernel") &&
+      world_ok(self, banyan_combine_init(self->comm, &rig->desc, &rig->in, &rig->apart, &rig->launched), "init") &&
+      world_ok(self, banyan_device_combine_init(self->comm, &rig->desc, &rig->inside), "device init");
+  rig->live = (banyan_live){0}; /* it has been read */
+  return good;
 }
 
-static bool combine_apart(world_rank *self, rig *rig, int index) {
-  call *call = &rig->task->calls[index];
-  banyan_partial in = input(call, &call->in[self->rank]), out = output(call, &call->apart[self->rank]);
-  banyan_combine_desc desc = call->desc;
-  desc.stream = rig->own.stream;
-  return world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine");
+static void unmake(rig *rig) {
+  banyan_op_free(rig->launched);
+  banyan_op_free(rig->inside);
+  if (rig->module) rig->device->ops->module_unload(rig->module);
+  if (rig->device) rig->device->ops->close(rig->device);
 }
 
-static bool launch_within(world_rank *self, rig *rig, int index, banyan_op *op) {
-  call *call = &rig->task->calls[index];
-  rows *in = &call->in[self->rank];
-  banyan_partial what = input(call, in), out = output(call, &call->within[self->rank]);
+static bool launch(world_rank *self, const rig *rig) {
+  const problem *problem = rig->problem;
+  banyan_partial what = rig->in;
   what.values = what.lse = what.sum = NULL;
   bny_device_combine combine;
-  if (!world_ok(self, banyan_op_device(op, &what, &out, 1 + index % 4, &combine, sizeof combine), "banyan_op_device"))
+  if (!world_ok(self, banyan_op_device(rig->inside, &what, &rig->within, 2, &combine, sizeof combine), "device"))
     return false;
-  user_kernel_rows rows = {in->values,
-                           in->lse,
-                           call->numerators ? in->sum : NULL,
-                           (uint32_t)call->desc.tokens,
-                           (uint32_t)call->desc.heads,
-                           (uint32_t)call->desc.value_dim,
-                           call->turn[self->rank],
-                           0};
+  user_kernel_rows rows = {rig->in.values,
+                           rig->in.lse,
+                           rig->in.sum,
+                           MOST,
+                           (uint32_t)problem->heads,
+                           (uint32_t)problem->dim,
+                           (uint32_t)self->rank * 3,
+                           (uint32_t)(problem->seed % USER_KERNEL_HOWS) ^
+                               ((uint32_t)self->rank % 2 * USER_KERNEL_ASKS)};
   void *arguments[] = {&rows, &combine};
   bny_device_launch launch = {.kernel = &rig->kernel,
-                              .grid = {1 + (uint32_t)(index + self->rank) % 5, 1, 1},
+                              .grid = {1 + (uint32_t)self->rank % 3, 1, 1},
                               .block = {32 * USER_KERNEL_WARPS, 1, 1},
-                              .early = index % 2,
                               .arguments = arguments};
-  return world_ok(self, rig->own.device->ops->launch(rig->own.device, &launch, rig->own.stream), "launch");
+  return world_ok(self, rig->device->ops->launch(rig->device, &launch, self->stream), "launch");
 }
 
-static void check_bits(const task *task) {
-  for (int i = 0; i < CALLS; i++) {
-    const call *call = &task->calls[i];
-    for (int32_t r = 0; r < task->nranks; r++)
-      ck_assert_msg(memcmp(&call->apart[r], &call->within[r], sizeof(rows)) == 0,
-                    "rank %d of %d, call %d: bits differ: scatter %d, wire %d, %d x %d x %d", r, task->nranks, i,
-                    call->desc.scatter, call->desc.wire, call->desc.tokens, call->desc.heads, call->desc.value_dim);
-  }
-}
-
-static void do_both(world_rank *self) {
-  rig rig = {NULL};
-  banyan_op *ops[CALLS] = {NULL};
-  bool good = begin(self, &rig);
-  for (int i = 0; i < CALLS && good; i++) {
-    good = world_ok(self, banyan_device_combine_init(self->comm, &rig.task->calls[i].desc, &ops[i]), "init") &&
-           combine_apart(self, &rig, i);
-  }
-  uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
-  if (good && world_meet(self)) {
-    for (int i = 0; i < CALLS && good; i++) good = launch_within(self, &rig, i, ops[i]);
-    if (good && world_meet(self)) {
-      uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
-      world_check(self, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
-    }
-  }
-  /* A device combine outlives the operation. */
-  for (int i = 0; i < CALLS; i++) banyan_op_free(ops[i]);
-  if (good && device_world_run(self)) world_ok(self, banyan_comm_status(self->comm), "status");
-  device_world_free_own(&rig.own);
-}
-
-TEST_LOOP(bits_of_a_combine, RANKS_MAX) {
-  device_world_begin(RANKS_MAX, _i % 2 ? "" : "no-files");
-  task *task = make_task(1 + _i, (uint64_t)_i);
-  task->one_device = _i % 2;
-  WORLD_RUN(do_both, .nranks = task->nranks, .bare = true, .argument = task);
-  check_bits(task);
-  free(task);
-  device_world_end();
+static bool holds(world_rank *self, const rig *rig, int round) {
+  const problem *problem = rig->problem;
+  const memory *memory = rig->memory;
+  bool same = memcmp(memory->apart, memory->within, sizeof memory->apart) == 0 &&
+              memcmp(memory->apart_lse, memory->within_lse, sizeof memory->apart_lse) == 0;
+  return world_check(self, same,
+                     "round %d of %d tokens: bits differ: scatter %d, wire %d, %d heads of %d, tokens %d, lengths %d, "
+                     "starts %d, mask %d",
+                     round, memory->tokens, problem->scatter, problem->wire, problem->heads, problem->dim,
+                     problem->has_tokens, problem->has_lengths, problem->has_starts, problem->has_mask);
 }
 
 static void replay(world_rank *self) {
   rig rig = {NULL};
-  banyan_op *op = NULL;
-  bool good = begin(self, &rig) &&
-              world_ok(self, banyan_device_combine_init(self->comm, &rig.task->calls[0].desc, &op), "init") &&
-              combine_apart(self, &rig, 0) && device_world_run(self);
-  if (good) {
-    FAKE_CUDA(fake_cuda_capture)(rig.own.stream, true);
-    good = launch_within(self, &rig, 0, op) && combine_apart(self, &rig, 1);
-    FAKE_CUDA(fake_cuda_capture)(rig.own.stream, false);
+  bool good = make(self, &rig);
+  good = world_meet(self) && good;
+  const bool counts = self->on == &world_emulated;
+  uint64_t before = counts ? FAKE_CUDA(fake_cuda_setup_calls)() : 0;
+  if (good && world_meet(self)) {
+    good = world_capture(self, true) && world_ok(self, banyan_start(rig.launched), "start") && launch(self, &rig);
+    good = world_capture(self, false) && good;
   }
-  for (int round = 0; round < 4 && good; round++) {
-    call *call = &rig.task->calls[0];
-    memset(&call->within[self->rank], 0, sizeof(rows));
-    FAKE_CUDA(fake_cuda_replay)(rig.own.stream);
-    good = device_world_run(self) &&
-           world_check(self, memcmp(&call->within[self->rank], &call->apart[self->rank], sizeof(rows)) == 0,
-                       "replay %d: bits differ", round);
+  uint64_t calls = world_meet(self) && counts ? FAKE_CUDA(fake_cuda_setup_calls)() - before : 0;
+  world_check(self, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
+  good = world_meet(self) && good;
+  for (int round = 0; round < ROUNDS && good; round++) {
+    draw(rig.problem, rig.memory, self->rank, round);
+    good = world_replay(self) && world_ok(self, banyan_comm_status(self->comm), "status") && holds(self, &rig, round);
   }
-  banyan_op_free(op);
-  device_world_free_own(&rig.own);
+  world_meet(self);
+  unmake(&rig);
 }
 
-TEST(graphs) {
-  device_world_begin(RANKS_MAX, "");
-  task *task = make_task(3, 50);
-  WORLD_RUN(replay, .nranks = 3, .bare = true, .argument = task);
-  free(task);
-  device_world_end();
+TEST_EVERYWHERE(a_graph_serves_any_number, 4 * RANKS_MAX) {
+  size_t bytes;
+  if (!on->is_device || on == &world_staged) return; /* kernels of several nodes cannot combine */
+  if (!image(on, &bytes) || bytes == 0) {
+    world_skip("a_graph_serves_any_number", "built without nvcc");
+    return;
+  }
+  problem problem = problem_of(_i);
+  problem.nranks = world_ranks(on, problem.nranks);
+  if (problem.scatter == BANYAN_SCATTER_HEADS) problem.heads = problem.nranks + problem.heads % 2;
+  setenv("BANYAN_ARENA_KIB", "4096", 1);
+  WORLD_RUN(replay, .nranks = problem.nranks, .on = on, .one_device = problem.one_device,
+            .words = problem.seed % 4 || on != &world_emulated ? NULL : "no-files", .argument = &problem);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
@@ -225,11 +260,10 @@ static void check_refusal(world_rank *self, banyan_status status, banyan_status 
 }
 
 static void refuse(world_rank *self) {
-  task *task = self->argument;
+  float in[2 * 8] = {0}, lse[2] = {0};
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = 8};
   banyan_op *op = NULL, *other = NULL;
   bny_device_combine combine;
-  if (!device_world_join(self, self->rank)) return;
   desc.algorithm = "ring";
   check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_ARGUMENT, "\"ring\"");
   desc.algorithm = NULL;
@@ -245,10 +279,9 @@ static void refuse(world_rank *self) {
   check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_MEMORY, "raise arena_bytes");
   desc.tokens = 1;
   if (!world_ok(self, banyan_device_combine_init(self->comm, &desc, &op), "init")) return;
-  rows *in = &task->calls[0].in[self->rank];
   banyan_partial out, what, wrong;
   banyan_partial_init(&what, NULL, BANYAN_F32, NULL, BANYAN_F32, 2, 8);
-  banyan_partial_init(&out, in->values, BANYAN_F32, in->lse, BANYAN_F32, 2, 8);
+  banyan_partial_init(&out, in, BANYAN_F32, lse, BANYAN_F32, 2, 8);
   banyan_partial_init(&wrong, NULL, BANYAN_F16, NULL, BANYAN_F32, 2, 8);
   const size_t bytes = sizeof combine;
   check_refusal(self, banyan_start(op), BANYAN_ERR_STATE, "kernel of yours");
@@ -265,53 +298,37 @@ static void refuse(world_rank *self) {
   banyan_op_free(other);
   banyan_comm_destroy(self->comm);
   self->comm = NULL;
-  if (!device_world_join(self, -1)) return;
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
+  if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
   check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_UNSUPPORTED, "no device");
 }
 
-TEST(refusals) {
-  device_world_begin(2, "");
-  task *task = make_task(2, 60);
-  WORLD_RUN(refuse, .nranks = 2, .bare = true, .argument = task);
-  free(task);
-  device_world_end();
-}
+TEST(refusals) { WORLD_RUN(refuse, .nranks = 2, .on = &world_emulated); }
 
 /* One rank launches a combine, the others mean to run it within a kernel: they find out before data moves. */
 static void mismatch(world_rank *self) {
-  task *task = self->argument;
-  call *call = &task->calls[0];
-  banyan_partial in = input(call, &call->in[self->rank]), out = output(call, &call->apart[self->rank]);
+  float values[2 * 8] = {0}, lse[2] = {0};
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = 8, .algorithm = "oneshot"};
+  banyan_partial rows;
   banyan_op *op = NULL;
-  if (!device_world_join(self, self->rank)) return;
-  banyan_status status = self->rank == 0 ? banyan_combine_init(self->comm, &call->desc, &in, &out, &op)
-                                         : banyan_device_combine_init(self->comm, &call->desc, &op);
+  banyan_partial_init(&rows, values, BANYAN_F32, lse, BANYAN_F32, 2, 8);
+  banyan_status status = self->rank == 0 ? banyan_combine_init(self->comm, &desc, &rows, &rows, &op)
+                                         : banyan_device_combine_init(self->comm, &desc, &op);
   world_check(self, status == BANYAN_ERR_MISMATCH && strstr(banyan_last_error(), "combine within a kernel"),
               "status %d: %s", status, banyan_last_error());
 }
 
-TEST(mismatches) {
-  device_world_begin(3, "");
-  task *task = make_task(3, 70);
-  WORLD_RUN(mismatch, .nranks = 3, .bare = true, .argument = task);
-  free(task);
-  device_world_end();
-}
+TEST(mismatches) { WORLD_RUN(mismatch, .nranks = 3, .on = &world_emulated); }
 
 static void lack_devices_memory(world_rank *self) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = 8};
   banyan_op *op = NULL;
-  if (device_world_join(self, self->rank))
-    check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_UNSUPPORTED, "host memory");
+  check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_UNSUPPORTED, "host memory");
 }
 
 TEST(arenas_in_host_memory) {
-  device_world_begin(2, "no-vmm,no-ipc,no-peer");
-  task *task = make_task(2, 80);
-  WORLD_RUN(lack_devices_memory, .nranks = 2, .bare = true, .argument = task);
-  free(task);
-  device_world_end();
+  WORLD_RUN(lack_devices_memory, .nranks = 2, .on = &world_emulated, .words = "no-vmm,no-ipc,no-peer");
 }
 
-int main(void) { return world_main(suite_of("device_user", 60)); }
+int main(void) { return world_main(suite_of("device_user", 120)); }
 #endif

@@ -82,7 +82,7 @@ typedef void fake_cuda_set_device_function(int ordinal);
 typedef int fake_cuda_current_function(void);
 
 /* Begins or ends the capture of a stream. Until the end nothing on it runs; launches of the library's kernels are
- * recorded. */
+ * recorded, and what it had recorded before is forgotten. */
 typedef void fake_cuda_capture_function(void *stream, bool on);
 
 /* Launches again what was captured on a stream. */

@@ -173,6 +173,12 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
   fake_unlock();
 }
 
+void fake_kernel_forget(const void *stream) {
+  fake_lock();
+  all().captured.erase(stream);
+  fake_unlock();
+}
+
 extern "C" EXPORTED fake_cuda_replay_function fake_cuda_replay;
 void fake_cuda_replay(void *stream) {
   fake_lock();

@@ -88,6 +88,7 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
 
 /* Facts noted of a kernel: it is loaded; it asks for all of an SM's shared memory. */
 enum { FAKE_KERNEL_LOADED = 1, FAKE_KERNEL_SHARES = 2 };
+void fake_kernel_forget(const void *stream); /* what it has captured */
 void fake_kernel_note(const void *function, unsigned what);
 unsigned fake_kernel_noted(const void *function);
 

@@ -32,6 +32,7 @@ static bool fake_kernel_is(const void *function) { return (void)function, false;
 static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
   (void)function, (void)stream, (void)captured, (void)launch;
 }
+static void fake_kernel_forget(const void *stream) { (void)stream; }
 static void fake_kernel_note(const void *function, unsigned what) { (void)function, (void)what; }
 static unsigned fake_kernel_noted(const void *function) { return (void)function, 0; }
 enum { FAKE_KERNEL_LOADED = 1, FAKE_KERNEL_SHARES = 2 };
@@ -96,6 +97,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 
 EXPORTED fake_cuda_capture_function fake_cuda_capture;
 void fake_cuda_capture(void *stream, bool on) {
+  if (on) fake_kernel_forget(stream);
   fake_lock();
   fake_find(STREAM, stream)->capturing = on;
   fake_unlock();

@@ -5,25 +5,18 @@ cuda_tests += \
   %D%/test_cuda_combine \
   %D%/test_cuda_decode \
   %D%/test_cuda_faults \
-  %D%/test_cuda_fused \
-  %D%/test_cuda_heads \
-  %D%/test_cuda_general
+  %D%/test_cuda_heads
 %C%_test_cuda_bytes_SOURCES = %D%/test_cuda_bytes.cc
 %C%_test_cuda_bytes_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_heads_SOURCES = %D%/test_cuda_heads.cc
+%C%_test_cuda_heads_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
 %C%_test_cuda_combine_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_decode_SOURCES = %D%/test_cuda_decode.cc
 %C%_test_cuda_decode_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_faults_SOURCES = %D%/test_cuda_faults.cc
 %C%_test_cuda_faults_LDADD = libbanyan_emulate.la $(LDADD)
-%C%_test_cuda_fused_SOURCES = %D%/test_cuda_fused.cc
-%C%_test_cuda_fused_LDADD = libbanyan_emulate.la $(LDADD)
-%C%_test_cuda_heads_SOURCES = %D%/test_cuda_heads.cc
-%C%_test_cuda_heads_LDADD = libbanyan_emulate.la $(LDADD)
-%C%_test_cuda_general_SOURCES = %D%/test_cuda_general.cc
-%C%_test_cuda_general_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_decode_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
-%C%_test_cuda_general_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 
 # The emulated device.
 if CXX17
@@ -38,8 +31,6 @@ libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
 libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 libbanyan_emulate_la_SOURCES = \
   %D%/cuda_decode_util.hh \
-  %D%/cuda_general_util.hh \
-  %D%/cuda_live_util.hh \
   %D%/cuda_ranks.cc %D%/cuda_ranks.hh
 
 # The fake CUDA driver, which the library loads in tests.

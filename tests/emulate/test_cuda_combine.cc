@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The combine kernels of devices, emulated: every algorithm, scatter, convention, protocol and number of ranks, in
- * several epochs. Ranks may run ahead of each other. The result has the bits that a processor computes for the same
+ * The combine kernels of devices, emulated, where tests of the library have too few ranks, or memory of one address: up
+ * to 72 ranks, and arenas that each rank sees elsewhere. The result has the bits that a processor computes for the same
  * plan, and no byte outside of it is written. */
 #include <check.h>
 
@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/emulate/cuda_live_util.hh"
 #include "tests/emulate/cuda_ranks.hh"
 
 extern "C" {
@@ -29,25 +28,23 @@ struct trial {
   bny_request request;
   bny_device_settings settings;
   bool oneshot; /* by the oneshot kernel */
-  bool in_place;
   std::vector<sheet> in, out, expected;
   std::vector<bny_slice> owned;
-  live_rows live;
 };
 
 const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
 
 /* Restrictions of the random requests of a world. */
-enum flavour { ANY, WIDE_IN_PLACE, SMALL, TO_MANY, LIVE, DIRECT };
+enum flavour { ANY, SMALL, TO_MANY, DIRECT };
 
 bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   bny_request request = {};
   request.collective = BNY_COMBINE;
   request.nranks = nranks;
-  request.all_tokens = request.tokens = 1 + random_below(random, like == LIVE ? 7 : 4);
+  request.all_tokens = request.tokens = 1 + random_below(random, 4);
   request.all_heads = request.heads = 1 + random_below(random, 9);
   const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200, 500};
-  request.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : like == LIVE ? 6 : 9)];
+  request.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : 9)];
   request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
   request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
   request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
@@ -71,8 +68,6 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
     /* Plans of more ranks than that merge in two steps, with one more rounding. */
     if (nranks > BNY_MERGE_SOURCES_MAX) request.wire = BNY_WIRE_F32;
   }
-  if (like == WIDE_IN_PLACE)
-    request.value_dim = 200, request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
   return request;
 }
 
@@ -92,15 +87,6 @@ void make_part(world_random *random, bny_request *request) {
   request->all_heads += random_below(random, 2);
 }
 
-void put_in_place(sheet_pool *pool, trial *made) {
-  made->in_place = true;
-  for (size_t rank = 0; rank < made->in.size(); rank++) {
-    made->out[rank] = made->in[rank];
-    made->out[rank].partial.empty = BANYAN_EMPTY_NEG_INF;
-    made->expected[rank] = sheet_copy(pool, &made->out[rank]);
-  }
-}
-
 /* Forms of direct kernels take turns. By protocol and bytes of a value on the wire: whether one has run. */
 int direct_turn;
 bool direct_ran[BNY_PROTOCOL_COUNT][5];
@@ -111,11 +97,11 @@ bool all_direct_ran() {
   return true;
 }
 
-trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour like) {
+trial trial_of(world_random *random, int32_t nranks, flavour like) {
   trial made = {};
   do {
     made.request = request_of(random, nranks, like);
-    if ((like == ANY || like == LIVE || like == DIRECT) && random_one_in(random, 4)) make_part(random, &made.request);
+    if ((like == ANY || like == DIRECT) && random_one_in(random, 4)) make_part(random, &made.request);
   } while (!is_served(made.request));
   const bny_request &request = made.request;
   made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
@@ -125,41 +111,32 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour l
   made.oneshot = (like == DIRECT || random_one_in(random, 2)) && !round_nodes;
   if (made.oneshot) made.request.algorithm = "oneshot";
   sheet_mood mood = static_cast<sheet_mood>(random_below(random, SHEET_MOODS));
-  sheet out_all = sheet_output(pool, random, mood, request.all_tokens, request.all_heads, request.value_dim);
+  sheet out_all = sheet_output(random, mood, request.all_tokens, request.all_heads, request.value_dim);
   for (int32_t rank = 0; rank < nranks; rank++) {
     made.in.push_back(
-        sheet_input(pool, random, mood, rank, nranks, request.all_tokens, request.all_heads, request.value_dim));
+        sheet_input(random, mood, rank, nranks, request.all_tokens, request.all_heads, request.value_dim));
     bny_slice owned = bny_slice_owned(&request, rank);
     made.owned.push_back(owned);
-    made.out.push_back(sheet_output_like(pool, &out_all, owned.tokens, owned.heads));
-    made.expected.push_back(sheet_copy(pool, &made.out.back()));
+    made.out.push_back(sheet_output_like(&out_all, owned.tokens, owned.heads));
+    made.expected.push_back(sheet_copy(&made.out.back()));
   }
-  if (like == LIVE) made.live = live_rows_of(pool, random, made.request, made.in);
-  bool whole = request.all_tokens == request.tokens && request.all_heads == request.heads;
-  if (request.scatter == BANYAN_SCATTER_NONE && whole && (like == WIDE_IN_PLACE || random_one_in(random, 3)))
-    put_in_place(pool, &made);
   return made;
 }
 
 bool expect(trial *made) {
   std::vector<replay_rank> ranks;
   for (size_t rank = 0; rank < made->in.size(); rank++)
-    ranks.push_back({made->live.seen.empty() ? &made->in[rank].partial : &made->live.seen[rank].partial,
-                     &made->expected[rank].partial, made->owned[rank].token0, made->owned[rank].head0});
-  bool runs = replay_combine(&made->request, ranks.data());
-  for (size_t rank = 0; rank < made->live.seen.size(); rank++)
-    live_rows_restore(made->live, made->request, made->owned[rank], made->expected[rank], made->out[rank]);
-  return runs;
+    ranks.push_back(
+        {&made->in[rank].partial, &made->expected[rank].partial, made->owned[rank].token0, made->owned[rank].head0});
+  return replay_combine(&made->request, ranks.data());
 }
 
 bny_device_call call_of(const trial &made, size_t rank) {
   bny_device_call call = {};
   call.in = made.in[rank].partial;
   call.out = made.out[rank].partial;
-  call.shares_stats = made.in_place;
   call.out_token0 = made.owned[rank].token0;
   call.out_head0 = made.owned[rank].head0;
-  call.live = live_rows_tell(made.live, rank, rank % 2 || made.request.root % 2);
   return call;
 }
 
@@ -196,40 +173,36 @@ void check_result(const trial &made, uint64_t seed) {
   const bny_request &request = made.request;
   for (size_t rank = 0; rank < made.out.size(); rank++)
     if (memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) != 0)
-      ck_abort_msg("seed %" PRIu64
-                   ": rank %zu of %d: the bits differ: %s%s%s, scatter %d, order %d, wire %d, protocol %d, "
-                   "%d x %d rows of %d",
-                   seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "",
-                   made.in_place ? " in place" : "", request.scatter, request.order, request.wire,
-                   made.settings.protocol, request.tokens, request.heads, request.value_dim);
+      ck_abort_msg(
+          "seed %" PRIu64 ": rank %zu of %d: the bits differ: %s%s, scatter %d, order %d, wire %d, protocol %d, "
+          "%d x %d rows of %d",
+          seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "", request.scatter,
+          request.order, request.wire, made.settings.protocol, request.tokens, request.heads, request.value_dim);
 }
 
 void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
   world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
-  sheet_pool pool = {};
   cuda_ranks ranks(nranks, seed);
   ranks.overlap(seed % 2);
   if (seed / 2 % 2) ranks.alias(true);
   std::vector<trial> trials;
   for (int32_t epoch = 0; epoch < epochs; epoch++) {
-    trials.push_back(trial_of(&pool, &random, nranks, like));
+    trials.push_back(trial_of(&random, nranks, like));
     ck_assert_msg(expect(&trials.back()), "seed %" PRIu64 ": the plans do not run: %s", seed, banyan_last_error());
     launch(&ranks, &random, trials.back(), like);
   }
   std::string why = ranks.run();
   ck_assert_msg(why.empty(), "seed %" PRIu64 ", %d ranks: %s", seed, nranks, why.c_str());
   for (const trial &one : trials) check_result(one, seed);
-  sheet_pool_free(&pool);
 }
 
 /* Checks that all ranks get the right bits, from kernels that support aliases (known) or do not. */
 bool aliases_are_kept(uint64_t seed, bool known) {
   world_random random = {seed};
-  sheet_pool pool = {};
   cuda_ranks ranks(3, seed);
   ranks.alias(known);
   ranks.set_timeout(2000000);
-  trial made = trial_of(&pool, &random, 3, ANY);
+  trial made = trial_of(&random, 3, ANY);
   ck_assert(expect(&made));
   launch(&ranks, &random, made, ANY);
   bool good = ranks.run().empty();
@@ -238,7 +211,6 @@ bool aliases_are_kept(uint64_t seed, bool known) {
     good = good && ranks.head(rank)->fault == 0 &&
            memcmp(made.out[i].memory, made.expected[i].memory, made.out[i].bytes) == 0;
   }
-  sheet_pool_free(&pool);
   return good;
 }
 
@@ -260,7 +232,8 @@ TEST(aliases_take_fences) {
 }
 
 TEST_RANGE(bits_of_a_processor, 1, ranks_end()) {
-  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i, 6, ANY);
+  const uint64_t worlds = getenv("EMULATE_PTX_BRIEF") ? 8 : 2; /* test_ptx.sh asks for every kernel */
+  for (uint64_t i = 0; i < worlds; i++) run_world(world_seed() * 1000 + i, _i, 6, ANY);
 }
 
 TEST(more_ranks_than_a_merge_takes_at_once) {
@@ -276,16 +249,6 @@ TEST_LOOP(direct_forms_of_many_ranks, getenv("EMULATE_PTX_BRIEF") ? 2 : 5) {
   const bool all = _i == 0 && getenv("EMULATE_PTX_BRIEF"); /* test_ptx.sh asks for every kernel */
   for (uint64_t i = 0; i < worlds || (all && i < 100 && !all_direct_ran()); i++)
     run_world(world_seed() * 3000 + i, ranks[_i], 2, DIRECT);
-}
-
-TEST_RANGE(rows_that_live, 1, ranks_end()) {
-  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 2000 + i, _i, 6, LIVE);
-}
-
-/* The warps of all of a row's chunks read its statistics, and one of them writes these. */
-TEST(in_place) {
-  const uint64_t worlds = getenv("EMULATE_PTX_BRIEF") ? 4 : 16; /* see test_ptx.sh */
-  for (uint64_t i = 0; i < worlds; i++) run_world(world_seed() * 1000 + i, 2, 3, WIDE_IN_PLACE);
 }
 
 int main() {

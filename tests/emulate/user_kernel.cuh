@@ -17,15 +17,32 @@ BNY_KERNEL user_kernel(BNY_PARAMETER(user_kernel_rows, rows), BNY_PARAMETER(bany
   for (uint32_t i = bny_block() * (bny_block_threads() / BNY_WARP_LANES) + bny_warp(); i < count; i += warps) {
     uint32_t row = (i + rows.turn) % count;
     int32_t token = (int32_t)(row / rows.heads);
-    if (rows.asks && token >= banyan_device_tokens(&run)) continue;
+    if ((rows.how & USER_KERNEL_ASKS) && token >= banyan_device_tokens(&run)) continue;
     const bool lives = banyan_device_lives(&run, token);
     bny_warp_sync();
     for (uint32_t c = bny_lane(); c < rows.value_dim; c += BNY_WARP_LANES)
       values[c] = lives ? rows.values[row * rows.value_dim + c] : NAN;
-    banyan_device_push(&run, token, (int32_t)(row % rows.heads), lives ? rows.lse[row] : NAN,
-                       lives && rows.sum ? rows.sum[row] : 1.0f, values);
+    const int32_t head = (int32_t)(row % rows.heads);
+    const float m = lives ? rows.lse[row] : NAN, d = lives && rows.sum ? rows.sum[row] : 1.0f;
+    if (!(rows.how & USER_KERNEL_REGISTERS)) {
+      banyan_device_push(&run, token, head, m, d, values);
+      continue;
+    }
+    float n[2][4];
+    bny_warp_sync();
+    for (uint32_t c = 0; c < 8; c++) {
+      const uint32_t column = c / 4 * 128 + 4 * bny_lane() + c % 4;
+      n[c / 4][c % 4] = column < rows.value_dim ? values[column] : 0.0f;
+    }
+    banyan_device_push(&run, token, head, m, d, bny_fused_quads<2>{n});
   }
-  banyan_device_end(&run);
+  if (!(rows.how & USER_KERNEL_MERGES)) {
+    banyan_device_end(&run);
+    return;
+  }
+  for (uint32_t i = bny_block() * (bny_block_threads() / BNY_WARP_LANES) + bny_warp(); i < count; i += warps)
+    banyan_device_merge(&run, (int32_t)(i / rows.heads), (int32_t)(i % rows.heads));
+  banyan_device_end_merged(&run);
 }
 
 #endif

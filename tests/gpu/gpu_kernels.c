@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "f8.h"
+#include "flashmla.h"
 #include "merge_math.h"
 #include "tools/common/device_ranks.h"
 
@@ -147,6 +149,13 @@ static bool run_combines(int32_t nranks, bool large, tool_error *error) {
 typedef struct decode_work {
   int32_t heads, head_dim, value_dim;
   banyan_dtype dtype;
+  enum {
+    PLAIN,
+    GENERAL,
+    E4M3,
+    FLASHMLA,
+    FORMS
+  } form; /* what rows are; GENERAL: the kernel for whatever a call may ask for */
   void *q, *k, *v;
   int32_t *lengths;
   float *out; /* o, and behind it lse */
@@ -157,7 +166,27 @@ static uint16_t bits_of(banyan_dtype dtype, float value) {
 }
 
 /* All keys have the same values, column by column: those come out, whatever the weights. Queries are not alike. */
-static float value_of(int32_t column) { return (float)(column % 32 + 1) / 8; }
+static float value_of(int32_t column) { return (float)(column % 8 + 1) / 8; }
+
+static int32_t row_bytes(const decode_work *work) {
+  return work->form == FLASHMLA ? BNY_FLASHMLA_BYTES : work->form == E4M3 ? work->head_dim : 2 * work->head_dim;
+}
+
+/* A row of k and v. */
+static void fill_row(const decode_work *work, unsigned char *row) {
+  const float one = 1;
+  for (int32_t i = 0; i < work->head_dim; i++) {
+    const bool is_code = work->form == E4M3 || (work->form == FLASHMLA && i < BNY_FLASHMLA_CODES);
+    const uint16_t bits = bits_of(work->dtype, value_of(i));
+    const int32_t at = work->form == FLASHMLA ? BNY_FLASHMLA_ROPE_AT + 2 * (i - BNY_FLASHMLA_CODES) : 2 * i;
+    if (is_code)
+      row[i] = bny_e4m3_of_float(value_of(i));
+    else
+      memcpy(row + at, &bits, sizeof bits);
+  }
+  for (int i = 0; work->form == FLASHMLA && i < BNY_FLASHMLA_CODES / BNY_FLASHMLA_GROUP; i++)
+    memcpy(row + BNY_FLASHMLA_CODES + 4 * i, &one, sizeof one);
+}
 
 static bool fill_decode(device_ranks *ranks, const decode_work *work, tool_error *error) {
   enum { HEADS_MAX = 64, DIM_MAX = 576 };
@@ -166,9 +195,10 @@ static bool fill_decode(device_ranks *ranks, const decode_work *work, tool_error
   const size_t dim = (size_t)work->head_dim;
   for (size_t i = 0; i < (size_t)work->heads * dim; i++) rows[i] = bits_of(work->dtype, (float)(i % 7) / 8 - 0.25f);
   bool ok = gpu_write(ranks->device, work->q, rows, 2 * (size_t)work->heads * dim, error);
-  for (size_t i = 0; i < KEYS * dim; i++) rows[i] = bits_of(work->dtype, value_of((int32_t)(i % dim)));
-  return ok && gpu_write(ranks->device, work->k, rows, 2 * KEYS * dim, error) &&
-         gpu_write(ranks->device, work->v, rows, 2 * KEYS * dim, error) &&
+  const size_t bytes = (size_t)row_bytes(work);
+  for (size_t i = 0; i < KEYS; i++) fill_row(work, (unsigned char *)rows + i * bytes);
+  return ok && gpu_write(ranks->device, work->k, rows, KEYS * bytes, error) &&
+         gpu_write(ranks->device, work->v, rows, KEYS * bytes, error) &&
          gpu_write(ranks->device, work->lengths, &keys, sizeof keys, error);
 }
 
@@ -187,7 +217,7 @@ static bool check_decode(device_ranks *ranks, const decode_work *work, tool_erro
 
 static bool decode(device_rank *self, void *opaque) {
   const decode_work *work = opaque;
-  const int32_t dim = work->head_dim;
+  const int32_t dim = work->head_dim, row = work->form == PLAIN || work->form == GENERAL ? dim : row_bytes(work);
   const bool latent = work->value_dim != dim;
   banyan_op *op = NULL;
   banyan_attention_desc desc = {.size = sizeof desc,
@@ -197,18 +227,20 @@ static bool decode(device_rank *self, void *opaque) {
                                 .head_dim = dim,
                                 .value_dim = work->value_dim,
                                 .q_dtype = work->dtype,
-                                .kv_dtype = work->dtype,
+                                .kv_dtype = work->form >= E4M3 ? BANYAN_E4M3 : work->dtype,
+                                .kv_rows = work->form == FLASHMLA ? BANYAN_KV_ROWS_FLASHMLA_FP8 : BANYAN_KV_ROWS_PLAIN,
+                                .soft_cap = work->form == GENERAL ? 5 : 0,
                                 .q = work->q,
                                 .q_batch_stride = work->heads * dim,
                                 .q_head_stride = dim,
                                 .k = work->k,
-                                .k_token_stride = dim,
-                                .k_head_stride = KEYS * dim,
-                                .k_batch_stride = KEYS * dim,
+                                .k_token_stride = row,
+                                .k_head_stride = KEYS * row,
+                                .k_batch_stride = KEYS * row,
                                 .v = latent ? work->k : work->v,
-                                .v_token_stride = dim,
-                                .v_head_stride = KEYS * dim,
-                                .v_batch_stride = KEYS * dim,
+                                .v_token_stride = row,
+                                .v_head_stride = KEYS * row,
+                                .v_batch_stride = KEYS * row,
                                 .seq_lens = work->lengths,
                                 .keys_max = KEYS,
                                 .stream = self->all->streams[0]};
@@ -225,27 +257,40 @@ static bool decode(device_rank *self, void *opaque) {
   return ok;
 }
 
-/* 16, 32 and 64 heads of MLA have kernels of their own. */
+/* Eight bits have fewer shapes, and FlashMLA one. */
+static bool has_kernel(const decode_work *work) {
+  const bool latent = work->head_dim == 576;
+  if (work->form == FLASHMLA) return latent && work->heads == 16 && work->dtype == BANYAN_BF16;
+  if (work->form == E4M3) return latent ? work->heads == 16 : work->head_dim != 96 && work->head_dim != 192;
+  return work->form == PLAIN || work->heads < 64;
+}
+
+/* 16, 32 and 64 heads of MLA have kernels of their own. copy NULL: the kernels for all but plain calls. */
 static bool run_decodes(const char *copy, tool_error *error) {
+  static const char *const forms[] = {"plain", "general", "e4m3", "flashmla"};
   static const int32_t shapes[][2] = {{4, 64}, {4, 96}, {4, 128}, {4, 192}, {4, 256}, {16, 576}, {32, 576}, {64, 576}};
   device_ranks ranks;
   decode_work work = {.heads = 0};
   setenv("BANYAN_EXPERIMENTAL", "1", 1);
-  setenv("BANYAN_DEVICE_COPY", copy, 1);
+  if (copy) setenv("BANYAN_DEVICE_COPY", copy, 1);
   if (!device_ranks_open("cuda:0", 1, timeout_ns, &ranks, error)) return false;
   gpu *device = ranks.device;
   bool ok = gpu_take(device, 2 * 64 * 576, &work.q, error) && gpu_take(device, 2 * KEYS * 576, &work.k, error) &&
             gpu_take(device, 2 * KEYS * 576, &work.v, error) &&
             gpu_take(device, 64 * 513 * sizeof(float), (void **)(void *)&work.out, error) &&
             gpu_take(device, sizeof *work.lengths, (void **)(void *)&work.lengths, error);
-  for (size_t i = 0; ok && i < 2 * sizeof shapes / sizeof shapes[0]; i++) {
+  const size_t each = 2 * sizeof shapes / sizeof shapes[0];
+  for (size_t at = 0; ok && at < (copy ? each : FORMS * each); at++) {
     char what[60];
+    const size_t i = at % each;
+    work.form = at / each;
     work.heads = shapes[i / 2][0];
     work.head_dim = shapes[i / 2][1];
     work.value_dim = work.head_dim == 576 ? 512 : work.head_dim;
     work.dtype = i % 2 ? BANYAN_F16 : BANYAN_BF16;
-    snprintf(what, sizeof what, "decode, %s, %d heads x %d, %s copies", i % 2 ? "f16" : "bf16", work.heads,
-             work.head_dim, copy);
+    if ((!copy && work.form == PLAIN) || !has_kernel(&work)) continue;
+    snprintf(what, sizeof what, "decode, %s, %s, %d heads x %d, %s copies", forms[work.form], i % 2 ? "f16" : "bf16",
+             work.heads, work.head_dim, copy ? copy : "async");
     ok = fill_decode(&ranks, &work, error) && device_ranks_call(&ranks, decode, &work, error) &&
          check_decode(&ranks, &work, error);
     say(what, ok, error);
@@ -269,6 +314,7 @@ int main(int argc, char **argv) {
   /* Bulk copies are of 9.0 and later; the others are not built for 10.0. AUTO is what has warpgroups. */
   ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
   unsetenv("BANYAN_DEVICE_COPY");
+  ok = ok && run_decodes(NULL, &error);
   unsetenv("BANYAN_EXPERIMENTAL");
   ok = ok && run_combines(PAIR, large, &error) && run_combines(MANY, false, &error);
   if (!ok) printf("gpu_kernels: %s\n", error.text);

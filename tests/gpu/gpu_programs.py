@@ -118,6 +118,13 @@ def one_test(program, name, result, text, seconds=0.0):
     return {"program": program, "name": name, "index": 0, "result": result, "text": text, "seconds": seconds}
 
 
+def program_of(options, name):
+    """Where a test program is: in a build tests of behaviour have folders of their own."""
+    folders = [os.path.join(options.tests, "..", folder) for folder in ("api", "device")] + [options.tests]
+    paths = [os.path.join(folder, name) for folder in folders]
+    return next((path for path in paths if os.path.exists(path)), paths[-1])
+
+
 def run_cases(step, options, seconds, keep):
     """A test program, or one case of it; each test is kept as soon as it has ended."""
     handle, log = tempfile.mkstemp(suffix=".xml")
@@ -140,7 +147,7 @@ def run_cases(step, options, seconds, keep):
             keep({"tests": tests}, True)
 
     try:
-        status, out, err = watch([os.path.join(options.tests, step.program)], seconds, environment, lambda: look({}))
+        status, out, err = watch([program_of(options, step.program)], seconds, environment, lambda: look({}))
         words = [line.split(" ", 3) for line in out.splitlines() if line.startswith("SKIP ")]
         look({(word[1], int(word[2])): word[3] for word in words})
     finally:

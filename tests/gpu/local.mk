@@ -5,30 +5,15 @@ gpu_tests += \
   %D%/gpu_calibrate \
   %D%/gpu_kernels \
   %D%/gpu_small \
-  %D%/test_gpu_combine \
-  %D%/test_gpu_decode \
   %D%/test_gpu_graph \
-  %D%/test_gpu_mappings \
-  %D%/test_gpu_user
+  %D%/test_gpu_mappings
 %C%_gpu_small_SOURCES = %D%/gpu_small.c
 %C%_gpu_small_LDADD = $(gpu_tests_libs)
-%C%_test_gpu_combine_SOURCES = %D%/test_gpu_combine.c
-%C%_test_gpu_combine_LDADD = $(gpu_tests_libs)
-%C%_test_gpu_decode_SOURCES = %D%/test_gpu_decode.c
-%C%_test_gpu_decode_LDADD = $(gpu_tests_libs)
 %C%_test_gpu_graph_SOURCES = %D%/test_gpu_graph.c
 %C%_test_gpu_graph_LDADD = $(gpu_tests_libs)
 %C%_test_gpu_mappings_SOURCES = %D%/test_gpu_mappings.c
 %C%_test_gpu_mappings_LDADD = $(gpu_tests_libs)
-%C%_test_gpu_user_SOURCES = %D%/test_gpu_user.c
-%C%_test_gpu_user_LDADD = $(gpu_tests_libs)
 EXTRA_%C%_test_gpu_mappings_DEPENDENCIES = tests/gpu/cuda_shim.so
-%C%_test_gpu_user_CPPFLAGS = $(AM_CPPFLAGS)
-if NVCC
-%C%_test_gpu_user_CPPFLAGS += -DUSER_KERNEL_IMAGE='"tests/gpu/user_kernel.fatbin"'
-user_kernel_object = %D%/test_gpu_user-test_gpu_user.$(OBJEXT)
-$(user_kernel_object): tests/gpu/user_kernel.fatbin
-endif
 # The calibration program and its kernels.
 %C%_gpu_calibrate_SOURCES = %D%/gpu_calibrate.c %D%/calibrate_memory.c %D%/calibrate_numbers.c %D%/calibration.h %D%/calibrate.h
 %C%_gpu_calibrate_LDADD = $(gpu_tests_libs)
@@ -81,7 +66,7 @@ EXTRA_DIST += $(gpu_shim) $(calibrate_kernels) %D%/bare_root.py %D%/gpu_figures.
 
 # All that needs a GPU: skipped, with 77, where there is none.
 check-gpu: all
-	$(MAKE) $(AM_MAKEFLAGS) $(gpu_tests)
+	$(MAKE) $(AM_MAKEFLAGS) $(gpu_tests) `$(srcdir)/%D%/make-bundle --behaviour`
 	@status=0; \
 	$(srcdir)/%D%/check-gpu --tests tests/gpu --tools . --output gpu-results.json $(CHECK_GPU_FLAGS) || status=$$?; \
 	if [ $$status = 77 ]; then echo "SKIP: check-gpu (77)"; else exit $$status; fi

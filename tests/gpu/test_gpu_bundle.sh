@@ -36,7 +36,8 @@ else
   mkdir -p "$bundle/bin"
   # In a build with shared libraries the program lies in .libs, and a script stands in its place.
   for name in $("$here/make-bundle" --programs); do
-    for file in "$build/.libs/$name" "$build/$name" "$build/tests/gpu/.libs/$name" "$build/tests/gpu/$name"; do
+    for file in "$build/.libs/$name" "$build/$name" "$build/tests/gpu/.libs/$name" "$build/tests/gpu/$name" \
+      "$build"/tests/*/.libs/"$name" "$build"/tests/*/"$name"; do
       if [ -e "$file" ]; then break; fi
     done
     cp "$file" "$bundle/bin/" || exit 1
@@ -134,6 +135,8 @@ END
 # Sanitizers saw each kernel for decodes on this device, and combines in packets and lines.
 sed -n 's/^BNY_DECODE_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_\2_\3/p
   s/^BNY_DECODE_LATENT_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_latent\2_\3/p
+  s/^BNY_DECODE_GENERAL_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p
+  s/^BNY_DECODE_GENERAL_LATENT_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z0-9]*\),.*/bny_decode_\1_latent\2_\3/p
   s/^BNY_DECODE_WIDE_KERNEL(\([a-z0-9]*\), \([0-9]*\),.*/bny_decode_\1_latent\2_wgmma/p
   s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll16[0-9_]*\),.*/\1/p
   s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll128[0-9_]*\),.*/\1/p' "$here/../../kernels/cuda/decode_kernels.def" \

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/gpu/gpu_world.h"
+#include "tests/support/sheet.h"
 
 enum { RANKS_MAX = 8, COMMS_MAX = 3, INPUTS = 2, TOKENS = 2, HEADS = 16, VALUE_DIM = 128, RUNS_IN_GRAPH = 4 };
 
@@ -16,7 +17,6 @@ typedef struct task {
   const char *algorithm;
   sheet in[INPUTS][RANKS_MAX], expected[INPUTS][RANKS_MAX], got[RANKS_MAX];
   void *reference[INPUTS];
-  sheet_pool pool;
   world_random random;
 } task;
 
@@ -24,17 +24,17 @@ static void fill_task(task *made, uint64_t salt) {
   made->random.state = world_seed() * 1000 + salt;
   world_random *random = &made->random;
   for (int32_t r = 0; r < made->nranks; r++)
-    made->in[0][r] = sheet_input(&made->pool, random, SHEET_PLAIN, r, made->nranks, TOKENS, HEADS, VALUE_DIM);
+    made->in[0][r] = sheet_input(random, SHEET_PLAIN, r, made->nranks, TOKENS, HEADS, VALUE_DIM);
   for (int32_t r = 0; r < made->nranks; r++) {
-    made->in[1][r] = sheet_copy(&made->pool, &made->in[0][r]);
+    made->in[1][r] = sheet_copy(&made->in[0][r]);
     sheet_fill(&made->in[1][r], random, SHEET_SPARSE, r, made->nranks);
   }
-  sheet model = sheet_output(&made->pool, random, SHEET_PLAIN, TOKENS, HEADS, VALUE_DIM);
+  sheet model = sheet_output(random, SHEET_PLAIN, TOKENS, HEADS, VALUE_DIM);
   for (int i = 0; i < INPUTS; i++) {
-    made->reference[i] = sheet_merge(&made->pool, made->in[i], made->nranks);
+    made->reference[i] = sheet_merge(made->in[i], made->nranks);
     for (int32_t r = 0; r < made->nranks; r++) {
-      made->expected[i][r] = sheet_output_like(&made->pool, &model, TOKENS, HEADS);
-      made->got[r] = sheet_output_like(&made->pool, &model, TOKENS, HEADS);
+      made->expected[i][r] = sheet_output_like(&model, TOKENS, HEADS);
+      made->got[r] = sheet_output_like(&model, TOKENS, HEADS);
     }
   }
 }
@@ -48,6 +48,43 @@ static void check_expected(const task *task) {
                     "input %d, rank %d: %s", i, r, why);
     }
   }
+}
+
+/* ---- sheets in a device's memory --------------------------------------------------------------------------------- */
+
+typedef struct gpu_sheet {
+  banyan_partial partial;
+  void *memory;
+} gpu_sheet;
+
+static bool gpu_sheet_write(gpu_rank *self, const gpu_sheet *to, const sheet *from) {
+  tool_error error = {.text = ""};
+  return gpu_ok(self, gpu_write(self->device, to->memory, from->memory, from->bytes, &error), &error);
+}
+
+static bool gpu_sheet_read(gpu_rank *self, sheet *to, const gpu_sheet *from) {
+  tool_error error = {.text = ""};
+  return gpu_ok(self, gpu_read(self->device, to->memory, from->memory, to->bytes, &error), &error);
+}
+
+static void *moved(const gpu_sheet *sheet, const void *memory, const void *pointer) {
+  return pointer ? (char *)sheet->memory + ((const char *)pointer - (const char *)memory) : NULL;
+}
+
+/* Like the sheet of the host, and holding what it holds. */
+static bool gpu_sheet_make(gpu_rank *self, const sheet *from, gpu_sheet *made) {
+  tool_error error = {.text = ""};
+  *made = (gpu_sheet){.partial = from->partial};
+  if (!gpu_ok(self, gpu_take(self->device, from->bytes, &made->memory, &error), &error)) return false;
+  made->partial.values = moved(made, from->memory, from->partial.values);
+  made->partial.lse = moved(made, from->memory, from->partial.lse);
+  made->partial.sum = moved(made, from->memory, from->partial.sum);
+  return gpu_sheet_write(self, made, from);
+}
+
+static void gpu_sheet_free(gpu_rank *self, gpu_sheet *sheet) {
+  gpu_give(self->device, sheet->memory);
+  sheet->memory = NULL;
 }
 
 /* ---- one communicator of a rank, and its graph ------------------------------------------------------------------- */
@@ -164,7 +201,6 @@ static void run_replays(task *task, gpu_setup setup) {
   setup.body = replay_all;
   gpu_run(&setup);
   check_expected(task);
-  sheet_pool_free(&task->pool);
 }
 
 START_TEST(one_stream) {
@@ -174,8 +210,8 @@ START_TEST(one_stream) {
                .algorithm = algorithms[_i / 4],
                .replays = 10000,
                .replays_between_looks = 100};
-  if (gpu_quick()) task.replays = INPUTS, task.replays_between_looks = 1, task.nranks = 2;
-  if (gpu_quick() && _i % 8) {
+  if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1, task.nranks = 2;
+  if (world_is_quick() && _i % 8) {
     gpu_skip("one_stream", _i, "--quick");
     return;
   }
@@ -186,8 +222,8 @@ END_TEST
 START_TEST(several_streams) {
   /* Each communicator of a rank has two streams, one of them its own, and a device has 32 connections for them. */
   task task = {.nranks = 2 + 2 * _i, .comms = _i < 2 ? COMMS_MAX : 2, .replays = 3000, .replays_between_looks = 50};
-  if (gpu_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
-  if (gpu_quick() && _i) {
+  if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
+  if (world_is_quick() && _i) {
     gpu_skip("several_streams", _i, "--quick");
     return;
   }
@@ -196,15 +232,15 @@ START_TEST(several_streams) {
 END_TEST
 
 START_TEST(several_devices) {
-  task task = {.nranks = gpu_devices() < RANKS_MAX ? gpu_devices() : RANKS_MAX,
+  task task = {.nranks = world_gpus() < RANKS_MAX ? world_gpus() : RANKS_MAX,
                .comms = 2,
                .replays = 10000,
                .replays_between_looks = 100};
-  if (gpu_devices() < 2) {
+  if (world_gpus() < 2) {
     gpu_skip("several_devices", _i, "one device");
     return;
   }
-  if (gpu_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
+  if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
   run_replays(&task, (gpu_setup){.spread = true});
 }
 END_TEST
@@ -286,7 +322,7 @@ START_TEST(ends) {
   ending ending = {.task = {.nranks = ranks[_i / ENDS], .comms = 1},
                    .how = how,
                    .timeout_ns = (int64_t)(how == BY_DEADLINE ? 2 : 30) * 1000000000};
-  if (gpu_quick() && (_i / ENDS == 2 || (_i / ENDS == 1 && how != BY_DEADLINE))) {
+  if (world_is_quick() && (_i / ENDS == 2 || (_i / ENDS == 1 && how != BY_DEADLINE))) {
     gpu_skip("ends", _i, "--quick");
     return;
   }
@@ -295,7 +331,6 @@ START_TEST(ends) {
       .nranks = ending.task.nranks, .comms = 2, .bare = true, .argument = &ending, .body = end_and_go_on};
   gpu_run(&setup);
   check_expected(&ending.task);
-  sheet_pool_free(&ending.task.pool);
 }
 END_TEST
 

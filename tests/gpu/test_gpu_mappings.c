@@ -140,7 +140,7 @@ enum { SIZES = sizeof ranks / sizeof ranks[0] };
 START_TEST(each_kind) {
   bny_memory_kind kind = (bny_memory_kind)(_i / 2);
   task task = {.kind = kind, .victim = -1, .fallback = "slower"};
-  run_task(&task, gpu_quick() ? 2 : 4, _i % 2);
+  run_task(&task, world_is_quick() ? 2 : 4, _i % 2);
   int32_t found = kind_of(&task);
   if (found != (int32_t)kind)
     gpu_skip("each_kind", _i, "no %s here, ranks share by %s", bny_memory_kind_name(kind),
@@ -156,7 +156,7 @@ START_TEST(broken_is_named) {
              "ranks of one process that share a device use the owner's address: nothing is mapped");
     return;
   }
-  if (gpu_quick() && nranks > 3) {
+  if (world_is_quick() && nranks > 3) {
     gpu_skip("broken_is_named", _i, "--quick");
     return;
   }
@@ -171,7 +171,7 @@ END_TEST
 
 START_TEST(broken_is_left) {
   int32_t nranks = ranks[_i / 2];
-  if (gpu_quick() && nranks != 3) {
+  if (world_is_quick() && nranks != 3) {
     gpu_skip("broken_is_left", _i, "--quick");
     return;
   }

@@ -61,9 +61,8 @@ static const char *describe(const banyan_combine_desc *desc) {
 }
 
 static void combine(banyan_comm *comm, const group *of, const banyan_combine_desc *desc, world_random *random) {
-  sheet_pool pool = {0};
   const sheet_part part = sheet_part_of(desc, nranks, rank);
-  sheet out = sheet_output(&pool, random, SHEET_PLAIN, part.tokens, part.heads, desc->value_dim);
+  sheet out = sheet_output(random, SHEET_PLAIN, part.tokens, part.heads, desc->value_dim);
   const sheet_bounds bounds = {nranks, nranks + 3, desc->wire};
   char why[256];
   need(banyan_combine(comm, desc, &of->in[rank].partial, part.tokens && part.heads ? &out.partial : NULL),
@@ -71,19 +70,17 @@ static void combine(banyan_comm *comm, const group *of, const banyan_combine_des
   if (!sheet_matches(&out, of->reference, desc->heads, part.token0, part.head0, &bounds, why, sizeof why))
     fail(describe(desc), why);
   if (!sheet_gaps_are_untouched(&out)) fail(describe(desc), "wrote beside its rows");
-  sheet_pool_free(&pool);
 }
 
 /* Every scatter, wire and order, by the first so many of the algorithms. Returns how many. */
 static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t value_dim, size_t nalgorithms) {
   world_random random = {.state = world_seed() * 1000 + (uint64_t)heads};
   world_random own = {.state = (uint64_t)rank + 1};
-  sheet_pool pool = {0};
   group made;
   int count = 0;
   for (int32_t r = 0; r < nranks; r++)
-    made.in[r] = sheet_input(&pool, &random, SHEET_PLAIN, r, nranks, tokens, heads, value_dim);
-  made.reference = sheet_merge(&pool, made.in, nranks);
+    made.in[r] = sheet_input(&random, SHEET_PLAIN, r, nranks, tokens, heads, value_dim);
+  made.reference = sheet_merge(made.in, nranks);
   for (size_t i = 0; i < nalgorithms * 16; i++) {
     const banyan_combine_desc desc = {.size = sizeof desc,
                                       .tokens = tokens,
@@ -97,7 +94,6 @@ static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t
     combine(comm, &made, &desc, &own);
     count++;
   }
-  sheet_pool_free(&pool);
   return count;
 }
 

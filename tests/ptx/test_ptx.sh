@@ -19,7 +19,18 @@ run() {
   fi
 }
 
-# Tests the kernels of file $1; with $2 also through the library, which chooses them for a device of 9.0.
+# A combine or decode by each kernel that the library has for devices of compute capability $1.
+run_kernels() {
+  if BANYAN_CUDA_LIBRARY=$build/tests/emulate/.libs/fake_cuda.so BANYAN_CUDA_IMAGE=$directory/image \
+    FAKE_CUDA=devices=1,live,step-ns=200,compute=$1 "$build/tests/gpu/gpu_kernels" >"$directory/gpu_kernels.$1" 2>&1; then
+    echo "gpu_kernels: $(grep -c ': right' "$directory/gpu_kernels.$1") combines and decodes for $1"
+  else
+    tail -n 20 "$directory/gpu_kernels.$1"
+    touch "$directory/failed"
+  fi
+}
+
+# Tests the kernels of file $1, for devices of $3; with $2 also through more tests of the library, which has what 9.0 has.
 check_file() {
   name=$(basename "$1" .ptx)
   user=$image/user_kernel.ptx
@@ -33,12 +44,12 @@ check_file() {
   (run emulate/test_cuda_combine; [ -n "$2" ] && run emulate/test_cuda_decode kernels) &
   run emulate/test_cuda_bytes
   run emulate/test_cuda_heads
-  run emulate/test_cuda_general kernels
+  run_kernels "$3"
   [ -n "$2" ] || run emulate/test_cuda_decode kernels
   if [ -n "$2" ] || [ -n "${EMULATE_PTX_ALL:-}" ]; then run emulate/test_cuda_faults; fi
   if [ -n "$2" ]; then
     [ -e "$user" ] && run device/test_device_user
-    run device/test_device_attention devices
+    run api/test_attend "emulated device"
     run device/test_device_attention_fail
   fi
   wait
@@ -51,10 +62,12 @@ check_file() {
   echo "$(wc -l <"$directory/all") kernels of $1"
 }
 
+printf emulated >"$directory/image"
 count=0
 for one in "$build"/kernels.fatbin.kept/*.ptx; do
   if [ ! -e "$one" ] || [ ! -e "$build/tests/emulate/test_cuda_combine" ]; then continue; fi
-  if grep -q '^\.target sm_90' "$one"; then check_file "$one" library; else check_file "$one" ''; fi
+  compute=$(sed -n 's/^\.target sm_\([0-9]*\).*/\1/p' "$one" | head -n 1)
+  if [ "$compute" = 90 ]; then check_file "$one" library 90; else check_file "$one" '' "$compute"; fi
   count=$((count + 1))
 done
 if [ $count = 0 ]; then

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "op.h"
+#include "tests/support/sheet_element.h"
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 static const char *const over_levels[] = {"oneshot", "levels", NULL};
@@ -21,19 +22,16 @@ combine_task *combine_task_new(int32_t nranks, uint64_t salt) {
   return made;
 }
 
-void combine_task_free(combine_task *task) {
-  sheet_pool_free(&task->pool);
-  free(task);
-}
+void combine_task_free(combine_task *task) { free(task); }
 
 combine_group combine_group_make(combine_task *task, int32_t tokens, int32_t heads, int32_t value_dim) {
   world_random *random = &task->random;
   combine_group made = {.tokens = tokens, .heads = heads, .value_dim = value_dim};
   made.mood = (sheet_mood)random_below(random, SHEET_MOODS);
   for (int32_t r = 0; r < task->nranks; r++)
-    made.in[r] = sheet_input(&task->pool, random, made.mood, r, task->nranks, tokens, heads, value_dim);
-  made.model = sheet_output(&task->pool, random, made.mood, 1, 1, value_dim);
-  made.reference = sheet_merge(&task->pool, made.in, task->nranks);
+    made.in[r] = sheet_input(random, made.mood, r, task->nranks, tokens, heads, value_dim);
+  made.model = sheet_output(random, made.mood, 1, 1, value_dim);
+  made.reference = sheet_merge(made.in, task->nranks);
   return made;
 }
 
@@ -58,9 +56,9 @@ combine_attempt *combine_task_add(combine_task *task, const combine_group *of, b
   made->desc.value_dim = of->value_dim;
   for (int32_t r = 0; r < task->nranks; r++) {
     const sheet_part part = sheet_part_of(&made->desc, task->nranks, r);
-    made->out[COMBINE_FIRST][r] = sheet_output_like(&task->pool, &of->model, part.tokens, part.heads);
-    made->out[COMBINE_AGAIN][r] = sheet_output_like(&task->pool, &of->model, part.tokens, part.heads);
-    made->out[COMBINE_OWN][r] = sheet_output(&task->pool, random, of->mood, part.tokens, part.heads, of->value_dim);
+    made->out[COMBINE_FIRST][r] = sheet_output_like(&of->model, part.tokens, part.heads);
+    made->out[COMBINE_AGAIN][r] = sheet_output_like(&of->model, part.tokens, part.heads);
+    made->out[COMBINE_OWN][r] = sheet_output(random, of->mood, part.tokens, part.heads, of->value_dim);
   }
   return made;
 }
@@ -112,9 +110,10 @@ banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t ran
   banyan_partial in = attempt->of->in[rank].partial;
   int64_t values = attempt->token0 * in.values_token_stride + attempt->head0 * in.values_head_stride;
   int64_t stats = attempt->token0 * in.stats_token_stride + attempt->head0 * in.stats_head_stride;
-  in.values = (char *)in.values + values * (in.values_dtype == BANYAN_F32 ? 4 : 2);
-  in.lse = (char *)in.lse + stats * (in.stats_dtype == BANYAN_F32 ? 4 : 2);
-  if (in.sum) in.sum = (char *)in.sum + stats * (in.stats_dtype == BANYAN_F32 ? 4 : 2);
+  in.values = (char *)in.values + values * (int64_t)element_bytes(in.values_dtype);
+  in.lse = (char *)in.lse + stats * (int64_t)element_bytes(in.stats_dtype);
+  if (in.sum) in.sum = (char *)in.sum + stats * (int64_t)element_bytes(in.stats_dtype);
+  if (in.values_scale) in.values_scale += attempt->head0 * in.values_scale_stride;
   return in;
 }
 
@@ -134,6 +133,7 @@ static void check_bits(const combine_task *task, const combine_attempt *attempt,
   const sheet *out = &attempt->out[COMBINE_FIRST][rank], *again = &attempt->out[COMBINE_AGAIN][rank];
   const sheet *other = &attempt->out[COMBINE_FIRST][0];
   const sheet *canonical = attempt->desc.order == BANYAN_ORDER_CANONICAL ? attempt->of->canonical : NULL;
+  if (out->partial.values_scale) canonical = NULL; /* a head has another scale in a box of heads */
   const sheet_part part = sheet_part_of(&attempt->desc, task->nranks, rank);
   for (int32_t t = 0; t < out->tokens; t++) {
     for (int32_t h = 0; h < out->heads; h++) {
@@ -158,8 +158,9 @@ void combine_attempt_check(const combine_task *task, const combine_attempt *atte
   char why[256];
   ck_assert_msg(sheet_matches(out, attempt->of->reference, attempt->of->heads, attempt->token0 + part.token0,
                               attempt->head0 + part.head0, &bounds, why, sizeof why),
-                "%d ranks, rank %d: %s: %s (seed %llu)", task->nranks, rank, why, combine_attempt_text(attempt, run),
-                (unsigned long long)world_seed());
+                "%d ranks, rank %d: %s: %s, values %d of kind %d, statistics %d of kind %d (seed %llu)", task->nranks,
+                rank, why, combine_attempt_text(attempt, run), out->partial.values_dtype, out->partial.values_kind,
+                out->partial.stats_dtype, out->partial.stats_kind, (unsigned long long)world_seed());
   ck_assert_msg(sheet_gaps_are_untouched(out), "%d ranks, rank %d wrote beside its rows: %s", task->nranks, rank,
                 combine_attempt_text(attempt, run));
 }

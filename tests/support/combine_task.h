@@ -9,7 +9,7 @@
 #include "tests/support/sheet.h"
 #include "tests/support/world.h"
 
-enum { COMBINE_RANKS_MAX = 17, COMBINE_ATTEMPTS_MAX = 160 };
+enum { COMBINE_RANKS_MAX = 17, COMBINE_ATTEMPTS_MAX = 200 };
 
 /* The first two runs give all ranks outputs of one convention, so that bits can be compared; the third run does not. */
 enum { COMBINE_FIRST, COMBINE_AGAIN, COMBINE_OWN, COMBINE_RUNS };
@@ -37,7 +37,6 @@ typedef struct combine_task {
   const char *levels; /* BANYAN_LEVELS; NULL: unset */
   bool aligned;       /* the groups of levels support canonical order */
   world_random random;
-  sheet_pool pool;
   combine_attempt attempts[COMBINE_ATTEMPTS_MAX];
 } combine_task;
 

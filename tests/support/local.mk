@@ -2,6 +2,7 @@
 # Code that tests share.
 check_LTLIBRARIES += libbanyan_tests.la
 libbanyan_tests_la_SOURCES = \
+  %D%/attend.c %D%/attend.h \
   %D%/clock.h \
   %D%/combine_task.c %D%/combine_task.h \
   %D%/directory.h \
@@ -20,4 +21,9 @@ libbanyan_tests_la_SOURCES = \
   %D%/sheet_element.h \
   %D%/space.h \
   %D%/suite.h \
-  %D%/world.c %D%/world.h
+  %D%/world.c %D%/world.h \
+  %D%/world_emulated.c \
+  %D%/world_gpu.c
+if CUDA
+libbanyan_tests_la_LIBADD = libbanyan_gpu.la libbanyan_launch.la
+endif

@@ -13,35 +13,6 @@ enum { GUARD_BYTES = 64 };
 
 bool sheet_eight_bits = false;
 
-/* ---- pool -------------------------------------------------------------------------------------------------------- */
-
-struct sheet_block {
-  struct sheet_block *next;
-  void *memory;
-  size_t bytes;
-};
-
-void *sheet_pool_take(sheet_pool *pool, size_t bytes) {
-  struct sheet_block *block = malloc(sizeof *block);
-  if (!block) abort();
-  *block = (struct sheet_block){pool->blocks, pool->shared ? world_share(bytes) : calloc(1, bytes ? bytes : 1), bytes};
-  if (!block->memory) abort();
-  pool->blocks = block;
-  return block->memory;
-}
-
-void sheet_pool_free(sheet_pool *pool) {
-  while (pool->blocks) {
-    struct sheet_block *block = pool->blocks;
-    pool->blocks = block->next;
-    if (pool->shared)
-      world_unshare(block->memory, block->bytes);
-    else
-      free(block->memory);
-    free(block);
-  }
-}
-
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
 static size_t round_up(size_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -66,7 +37,7 @@ static size_t extent(int32_t tokens, int32_t heads, int64_t token_stride, int64_
 }
 
 /* Allocates for the strides that are set. with_stats: with statistics. */
-static void place(sheet_pool *pool, sheet *sheet, bool with_stats) {
+static void place(sheet *sheet, bool with_stats) {
   banyan_partial *partial = &sheet->partial;
   size_t values =
       extent(sheet->tokens, sheet->heads, partial->values_token_stride, partial->values_head_stride, sheet->value_dim) *
@@ -77,7 +48,7 @@ static void place(sheet_pool *pool, sheet *sheet, bool with_stats) {
   size_t scales_at = sum_at + round_up(stats) + GUARD_BYTES;
   size_t scales = (size_t)(sheet->heads * partial->values_scale_stride + 1);
   sheet->bytes = partial->values_scale ? scales_at + round_up(scales * sizeof(float)) : scales_at;
-  sheet->memory = sheet_pool_take(pool, sheet->bytes);
+  sheet->memory = world_take(sheet->bytes);
   memset(sheet->memory, SHEET_PATTERN, sheet->bytes);
   partial->values = sheet->memory + GUARD_BYTES;
   partial->lse = with_stats ? sheet->memory + lse_at : NULL;
@@ -170,20 +141,19 @@ void sheet_fill(sheet *sheet, world_random *random, sheet_mood mood, int32_t ran
         write_row(random, sheet, mood, t, h);
 }
 
-sheet sheet_input(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens,
-                  int32_t heads, int32_t value_dim) {
+sheet sheet_input(world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens, int32_t heads,
+                  int32_t value_dim) {
   sheet made = choose_convention(random, tokens, heads, value_dim);
   made.partial.empty = 1u + (uint32_t)random_below(random, 15);
   made.partial.empty_below = choose_below(random, &made.partial);
-  place(pool, &made, true);
+  place(&made, true);
   sheet_fill(&made, random, mood, rank, nranks);
   return made;
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */
 
-sheet sheet_output(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t tokens, int32_t heads,
-                   int32_t value_dim) {
+sheet sheet_output(world_random *random, sheet_mood mood, int32_t tokens, int32_t heads, int32_t value_dim) {
   static const uint32_t empties[] = {BANYAN_EMPTY_NEG_INF, BANYAN_EMPTY_POS_INF, BANYAN_EMPTY_BELOW};
   sheet made = choose_convention(random, tokens, heads, value_dim);
   banyan_partial *partial = &made.partial;
@@ -195,11 +165,11 @@ sheet sheet_output(sheet_pool *pool, world_random *random, sheet_mood mood, int3
   }
   partial->empty = empties[random_below(random, 3)];
   partial->empty_below = choose_below(random, partial);
-  place(pool, &made, partial->values_kind == BANYAN_VALUES_NUMERATOR || !random_one_in(random, 3));
+  place(&made, partial->values_kind == BANYAN_VALUES_NUMERATOR || !random_one_in(random, 3));
   return made;
 }
 
-sheet sheet_output_like(sheet_pool *pool, const sheet *like, int32_t tokens, int32_t heads) {
+sheet sheet_output_like(const sheet *like, int32_t tokens, int32_t heads) {
   sheet made = *like;
   bool with_stats = like->partial.lse != NULL;
   made.tokens = tokens;
@@ -208,13 +178,13 @@ sheet sheet_output_like(sheet_pool *pool, const sheet *like, int32_t tokens, int
   made.partial.values_token_stride = (int64_t)heads * like->value_dim;
   made.partial.stats_head_stride = 1;
   made.partial.stats_token_stride = heads;
-  place(pool, &made, with_stats);
+  place(&made, with_stats);
   return made;
 }
 
-sheet sheet_copy(sheet_pool *pool, const sheet *from) {
+sheet sheet_copy(const sheet *from) {
   sheet made = *from;
-  made.memory = sheet_pool_take(pool, from->bytes);
+  made.memory = world_take(from->bytes);
   memcpy(made.memory, from->memory, from->bytes);
   made.partial.values = made.memory + ((unsigned char *)from->partial.values - from->memory);
   if (from->partial.lse) made.partial.lse = made.memory + ((unsigned char *)from->partial.lse - from->memory);

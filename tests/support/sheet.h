@@ -7,15 +7,6 @@
 
 #include "tests/support/world.h"
 
-/* Memory of a test, freed together; processes share it if `shared`. */
-typedef struct sheet_pool {
-  bool shared;
-  struct sheet_block *blocks;
-} sheet_pool;
-
-void *sheet_pool_take(sheet_pool *pool, size_t bytes); /* zeroed */
-void sheet_pool_free(sheet_pool *pool);
-
 /* The partials of one rank in memory. */
 typedef struct sheet {
   banyan_partial partial;
@@ -38,16 +29,15 @@ typedef enum sheet_mood {
 extern bool sheet_eight_bits;
 
 /* Make memory in random conventions. Outputs hold a pattern everywhere. */
-sheet sheet_input(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens,
-                  int32_t heads, int32_t value_dim);
-sheet sheet_output(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t tokens, int32_t heads,
-                   int32_t value_dim);
+sheet sheet_input(world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens, int32_t heads,
+                  int32_t value_dim);
+sheet sheet_output(world_random *random, sheet_mood mood, int32_t tokens, int32_t heads, int32_t value_dim);
 /* Keeps the convention of `like` for other rows. */
-sheet sheet_output_like(sheet_pool *pool, const sheet *like, int32_t tokens, int32_t heads);
+sheet sheet_output_like(const sheet *like, int32_t tokens, int32_t heads);
 
 /* Writes rows into any sheet that has statistics. */
 void sheet_fill(sheet *sheet, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks);
-sheet sheet_copy(sheet_pool *pool, const sheet *from);
+sheet sheet_copy(const sheet *from);
 
 /* A row merged over ranks in double precision. */
 typedef struct sheet_row {
@@ -60,7 +50,7 @@ typedef struct sheet_row {
 
 /* Merges all ranks' sheets into [tokens * heads] rows of sheet_row_bytes() each. */
 size_t sheet_row_bytes(int32_t value_dim);
-void *sheet_merge(sheet_pool *pool, const sheet *sheets, int32_t nranks);
+void *sheet_merge(const sheet *sheets, int32_t nranks);
 
 /* rounds: how often a row is rounded to the wire format. */
 typedef struct sheet_bounds {

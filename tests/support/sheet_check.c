@@ -83,10 +83,10 @@ static void merge_row(const sheet *sheets, int32_t nranks, int32_t token, int32_
   row->lse = top + log(total);
 }
 
-void *sheet_merge(sheet_pool *pool, const sheet *sheets, int32_t nranks) {
+void *sheet_merge(const sheet *sheets, int32_t nranks) {
   int32_t tokens = sheets[0].tokens, heads = sheets[0].heads, value_dim = sheets[0].value_dim;
   size_t row_bytes = sheet_row_bytes(value_dim);
-  char *rows = sheet_pool_take(pool, (size_t)tokens * (size_t)heads * row_bytes);
+  char *rows = world_take((size_t)tokens * (size_t)heads * row_bytes);
   double *scratch = calloc((size_t)value_dim + 1, sizeof *scratch);
   if (!scratch) abort();
   for (int32_t t = 0; t < tokens; t++)

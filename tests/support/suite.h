@@ -5,12 +5,14 @@
 
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/support/sanitized.h"
 
 typedef struct suite_test {
   const TTest *test;
   int first, end;
+  const char *case_name; /* NULL: that of the suite */
   struct suite_test *next;
 } suite_test;
 
@@ -19,7 +21,7 @@ static suite_test *suite_tests;
 
 static inline void suite_add(suite_test *self, const TTest *test, int first, int end) {
   suite_test **place = &suite_tests;
-  while (*place != NULL && (*place)->test->line < test->line) place = &(*place)->next;
+  while (*place != NULL && (*place)->test->line <= test->line) place = &(*place)->next;
   self->test = test;
   self->first = first;
   self->end = end;
@@ -47,14 +49,28 @@ static inline void suite_add(suite_test *self, const TTest *test, int first, int
   }                                                 \
   static void name##_case(int _i CK_ATTRIBUTE_UNUSED)
 
-/* The suite of all tests of this file. Check's own limit of 4 s stays if timeout_s is 0. */
+enum { SUITE_CASES = 16 };
+
+/* The suite of all tests of this file, a case for each name. Check's own limit of 4 s stays if timeout_s is 0. */
 static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up, SFun tear_down) {
   Suite *suite = suite_create(name);
-  TCase *tests = tcase_create(name);
-  if (timeout_s > 0) tcase_set_timeout(tests, timeout_s);
-  if (set_up != NULL || tear_down != NULL) tcase_add_checked_fixture(tests, set_up, tear_down);
-  for (const suite_test *t = suite_tests; t != NULL; t = t->next) tcase_add_loop_test(tests, t->test, t->first, t->end);
-  suite_add_tcase(suite, tests);
+  TCase *cases[SUITE_CASES];
+  const char *names[SUITE_CASES];
+  int count = 0;
+  for (const suite_test *t = suite_tests; t != NULL; t = t->next) {
+    const char *case_name = t->case_name ? t->case_name : name;
+    int i = 0;
+    while (i < count && strcmp(names[i], case_name) != 0) i++;
+    if (i == count) {
+      names[count] = case_name;
+      cases[count++] = tcase_create(case_name);
+      if (timeout_s > 0) tcase_set_timeout(cases[i], timeout_s);
+      if (set_up != NULL || tear_down != NULL) tcase_add_checked_fixture(cases[i], set_up, tear_down);
+      suite_add_tcase(suite, cases[i]);
+    }
+    tcase_add_loop_test(cases[i], t->test, t->first, t->end);
+  }
+  if (count == 0) suite_add_tcase(suite, tcase_create(name));
   return suite;
 }
 

@@ -2,6 +2,7 @@
 #include "tests/support/world.h"
 #include "tests/support/generator.h"
 #include "tests/support/clock.h"
+#include "tests/support/placed.h"
 #include "tests/support/sanitized.h"
 
 #include <check.h>
@@ -46,6 +47,40 @@ void *world_share(size_t bytes) {
 }
 
 void world_unshare(void *memory, size_t bytes) { munmap(memory, bytes ? bytes : 1); }
+
+/* ---- memory of calls --------------------------------------------------------------------------------------------- */
+
+/* Address space that is shared with processes forked afterwards, and costs what of it is used. */
+enum { TAKEN_MAX = 1 << 30, TAKEN_ALIGNMENT = 64 };
+
+typedef struct taken {
+  atomic_size_t used;
+  unsigned char memory[];
+} taken;
+
+static taken *all_taken;
+static pthread_once_t taken_once = PTHREAD_ONCE_INIT;
+
+static void reserve(void) {
+  void *made = mmap(NULL, TAKEN_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) perror("mmap"), abort();
+  all_taken = made;
+  all_taken->used = TAKEN_ALIGNMENT; /* the number itself */
+}
+
+void *world_take(size_t bytes) {
+  pthread_once(&taken_once, reserve);
+  size_t whole = (bytes + TAKEN_ALIGNMENT) / TAKEN_ALIGNMENT * TAKEN_ALIGNMENT;
+  size_t at = atomic_fetch_add(&all_taken->used, whole);
+  if (whole > TAKEN_MAX || at > TAKEN_MAX - whole) fprintf(stderr, "a test takes %zu bytes more\n", bytes), abort();
+  return (unsigned char *)all_taken + at;
+}
+
+unsigned char *world_taken(size_t *bytes) {
+  pthread_once(&taken_once, reserve);
+  *bytes = atomic_load(&all_taken->used);
+  return (unsigned char *)all_taken;
+}
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
@@ -139,18 +174,29 @@ typedef struct job {
   world_body body;
 } job;
 
+/* On a GPU kernels of threads meet in microseconds: a wait of seconds never ends well, and time is short there. */
+banyan_comm_config world_config(const world_rank *self) {
+  int32_t timeout_s = !self->on->timeout_s ? WORLD_GUARD_S : world_is_quick() ? 60 : self->on->timeout_s;
+  return (banyan_comm_config){
+      .size = sizeof(banyan_comm_config),
+      .timeout_ns = self->setup->timeout_ns ? self->setup->timeout_ns : timeout_s * INT64_C(1000000000),
+      .arena_bytes = self->setup->arena_bytes,
+      .algorithm = self->setup->algorithm,
+      .device = self->device[0] ? self->device : NULL,
+  };
+}
+
 static void live(job *job) {
   world_rank *self = &job->rank;
-  const world_setup *setup = job->setup;
-  banyan_comm_config config = {
-      .size = sizeof config,
-      .timeout_ns = setup->timeout_ns ? setup->timeout_ns : WORLD_GUARD_NS,
-      .arena_bytes = setup->arena_bytes,
-      .algorithm = setup->algorithm,
-  };
-  if (!setup->bare && !world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
-  job->body(self);
+  bool good = !self->on->open || self->on->open(self);
+  banyan_comm_config config = world_config(self);
+  if (good && !self->setup->bare)
+    good = world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create");
+  if (good) job->body(self);
+  if (self->on->is_device) world_meet(self); /* the arenas of all are in use until the last has ended */
   banyan_comm_destroy(self->comm);
+  self->comm = NULL;
+  if (self->on->close) self->on->close(self);
 }
 
 static void *live_as_thread(void *argument) {
@@ -159,7 +205,12 @@ static void *live_as_thread(void *argument) {
 }
 
 static job job_of(world *world, const world_setup *setup, world_body body, int32_t rank) {
-  return (job){.rank = {.world = world, .rank = rank, .nranks = setup->nranks, .argument = setup->argument},
+  return (job){.rank = {.world = world,
+                        .rank = rank,
+                        .nranks = setup->nranks,
+                        .argument = setup->argument,
+                        .on = setup->on,
+                        .setup = setup},
                .setup = setup,
                .body = body};
 }
@@ -206,19 +257,135 @@ static void run_processes(world *world, const world_setup *setup, world_body bod
   }
 }
 
-void world_run(const world_setup *setup, world_body body) {
-  ck_assert_int_le(setup->nranks, WORLD_RANKS_MAX);
+void world_run(const world_setup *wanted, world_body body) {
+  world_setup setup = *wanted;
+  if (!setup.on) setup.on = setup.processes ? &world_processes : &world_threads;
+  ck_assert_int_le(setup.nranks, WORLD_RANKS_MAX);
+  if (setup.on->begin) setup.on->begin(&setup);
   world *world = world_share(sizeof *world);
-  world->nranks = setup->nranks;
-  if (setup->processes)
-    run_processes(world, setup, body);
+  world->nranks = setup.nranks;
+  if (setup.on->processes)
+    run_processes(world, &setup, body);
   else
-    run_threads(world, setup, body);
+    run_threads(world, &setup, body);
   char failure[sizeof world->failure];
   bool failed = atomic_load(&world->failure_state) != 0;
   memcpy(failure, world->failure, sizeof failure);
   world_unshare(world, sizeof *world);
   ck_assert_msg(!failed, "%s (seed %llu)", failure, (unsigned long long)world_seed());
+  if (setup.on->end) setup.on->end();
+}
+
+/* ---- backends ---------------------------------------------------------------------------------------------------- */
+
+const world_backend *const world_backends[WORLD_BACKENDS] = {
+    &world_threads, &world_processes, &world_nodes, &world_emulated, &world_staged, &world_gpu, &world_gpu_processes};
+
+const char *world_nodes_of(const world_setup *setup) {
+  static const char *const usual[] = {NULL, NULL, "a,b", "a,a,b", "a,b,a,b", "a,a,b,b,c"};
+  static char text[2 * WORLD_RANKS_MAX + 1];
+  if (setup->nodes) return setup->nodes;
+  if (setup->nranks < 2 || setup->nranks > 5) { /* three ranks on a node */
+    for (int32_t r = 0; r < setup->nranks; r++) snprintf(text + 2 * r, 3, "%c,", 'a' + r / 3);
+    text[2 * setup->nranks - 1] = 0;
+    return text;
+  }
+  return usual[setup->nranks];
+}
+
+static void begin_nodes(const world_setup *setup) { world_be_nodes(world_nodes_of(setup)); }
+
+static bool has_nodes(void) {
+#ifdef HAVE_UCX
+  return !net_is_absent();
+#else
+  return printf("skipped: built without UCX\n"), false;
+#endif
+}
+
+const world_backend world_threads = {.name = "threads", .every = 1, .ranks_max = WORLD_RANKS_MAX};
+const world_backend world_processes = {
+    .name = "processes", .processes = true, .every = 4, .ranks_max = WORLD_RANKS_MAX};
+const world_backend world_nodes = {
+    .name = "nodes", .processes = true, .every = 6, .ranks_max = 8, .is_here = has_nodes, .begin = begin_nodes};
+
+bool world_is_here(const world_backend *on) { return !on->is_here || on->is_here(); }
+bool world_is_quick(void) { return getenv("GPU_TEST_QUICK") != NULL; }
+
+int32_t world_ranks(const world_backend *on, int32_t nranks) {
+  return nranks <= on->ranks_max ? nranks : 1 + nranks % on->ranks_max;
+}
+
+/* A build with a sanitizer takes a third of what are many. */
+static int every_of(const world_backend *on, int count) { return on->every * (IS_SANITIZED && count > 8 ? 3 : 1); }
+
+/* GPUs are for runs that ask for them. */
+int world_share_of(const world_backend *on, int count) {
+  const char *wanted = getenv("CK_RUN_CASE");
+  bool is_gpu = on == &world_gpu || on == &world_gpu_processes;
+  if (is_gpu && (!wanted || strcmp(wanted, on->name) != 0)) return 0;
+  if (is_gpu && world_is_quick()) return count > 0;
+  if (on == &world_emulated && getenv("EMULATE_PTX_BRIEF")) return count < 2 ? count : 2; /* see test_ptx.sh */
+  int every = every_of(on, count);
+  return (count + every - 1) / every;
+}
+
+/* Cases whose numbers have each remainder take turns. */
+static int case_index; /* the one that runs, as Check counts it */
+
+void world_skip(const char *test, const char *why) {
+  printf("SKIP %s %d %s\n", test, case_index, why);
+  fflush(stdout);
+}
+
+int world_case_of(const world_backend *on, int index, int count) {
+  case_index = index;
+  index %= 10000;
+  int every = every_of(on, count);
+  return world_is_quick() ? 1 % count : (index * every + index % every) % count;
+}
+
+void *world_at(const world_rank *self, const void *memory) {
+  return self->on->at ? self->on->at(self, memory) : (void *)(uintptr_t)memory;
+}
+
+banyan_partial world_partial(const world_rank *self, banyan_partial partial) {
+  partial.values = world_at(self, partial.values);
+  partial.lse = world_at(self, partial.lse);
+  partial.sum = world_at(self, partial.sum);
+  partial.values_scale = world_at(self, partial.values_scale);
+  return partial;
+}
+
+banyan_live world_live(const world_rank *self, banyan_live live) {
+  live.tokens = world_at(self, live.tokens);
+  live.seq_lens = world_at(self, live.seq_lens);
+  live.query_start_loc = world_at(self, live.query_start_loc);
+  live.token_mask = world_at(self, live.token_mask);
+  return live;
+}
+
+bool world_put(world_rank *self) { return !self->on->put || self->on->put(self); }
+bool world_finish(world_rank *self) { return !self->on->finish || self->on->finish(self); }
+
+bool world_capture(world_rank *self, bool on) { return self->on->capture(self, on); }
+
+bool world_record(world_rank *self, banyan_op *const *ops, int count) {
+  self->recorded = ops;
+  self->nrecorded = count;
+  if (!self->on->capture) return true;
+  bool good = world_capture(self, true);
+  for (int i = 0; i < count && good; i++) good = world_ok(self, banyan_start(ops[i]), "start in a graph");
+  return world_capture(self, false) && good;
+}
+
+bool world_replay(world_rank *self) {
+  if (!world_put(self)) return false;
+  if (self->on->replay) return self->on->replay(self);
+  bool good = true;
+  for (int i = 0; i < self->nrecorded; i++) good = good && world_ok(self, banyan_start(self->recorded[i]), "start");
+  for (int i = 0; i < self->nrecorded; i++) good = good && world_ok(self, banyan_wait(self->recorded[i]), "wait");
+  return good;
 }
 
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
@@ -256,6 +423,9 @@ bool world_has_network(void) {
 }
 
 int world_main(struct Suite *suite) {
+  const char *wanted = getenv("CK_RUN_CASE");
+  for (int b = 0; b < WORLD_BACKENDS && wanted; b++)
+    if (strcmp(wanted, world_backends[b]->name) == 0 && !world_is_here(world_backends[b])) return 77;
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_FORK);
   srunner_run_all(runner, CK_ENV);

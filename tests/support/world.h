@@ -1,7 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests of the library as a whole run in a world. Its ranks are threads, or processes forked from the test, each with a
- * communicator. A rank notes failures in memory that all share, and they fail the test once the world has ended. */
+ * Tests of the library as a whole run in a world of ranks, each with a communicator. A rank notes failures in memory
+ * that all share, and they fail the test once the world has ended.
+ *
+ * A test of behaviour states shapes, inputs and what must hold, and is one file. A backend gives ranks, memory and
+ * devices, and is one row of world_backends[]: threads, processes, processes on nodes (world.c), emulated devices
+ * (world_emulated.c), emulated devices on nodes, and a GPU (world_gpu.c). TEST_EVERYWHERE(name, count) { ... } runs
+ * once for each `on`, the backend, and `_i`; each backend takes its share of `count` cases. On a GPU it runs where
+ * CK_RUN_CASE is "gpu" or "gpu processes". Its body does as follows:
+ *   - All memory of calls is from world_take(), whether ranks run or not.
+ *   - A rank calls world_put() once that memory is filled, and gives calls its address by world_at(), and self->stream.
+ *   - After world_finish() the memory holds what its calls wrote, and the rank looks at it. All ranks call it.
+ *   - world_record() and world_replay() run operations again and again, which on devices are captured in a graph. */
 #ifndef BNY_TESTS_WORLD_H
 #define BNY_TESTS_WORLD_H
 
@@ -20,27 +30,61 @@ enum { WORLD_RANKS_MAX = 32 };
 #define WORLD_GUARD_NS (WORLD_GUARD_S * INT64_C(1000000000))
 
 typedef struct world world;
+typedef struct world_rank world_rank;
+typedef struct world_setup world_setup;
 
-typedef struct world_rank {
+typedef struct world_backend {
+  const char *name;
+  bool processes, is_device;
+  int every;             /* it takes one of so many cases, */
+  int32_t ranks_max;     /* and worlds of no more ranks */
+  int32_t timeout_s;     /* deadline of communicators; 0: WORLD_GUARD_S */
+  bool (*is_here)(void); /* otherwise it has printed why, and its tests are skipped. NULL: it always is */
+  void (*begin)(const world_setup *setup), (*end)(void); /* before and after ranks; NULL: nothing to do */
+  bool (*open)(world_rank *self);                        /* device and stream; likewise */
+  void (*close)(world_rank *self);
+  void *(*at)(const world_rank *self, const void *memory);
+  bool (*put)(world_rank *self), (*finish)(world_rank *self);
+  bool (*capture)(world_rank *self, bool on), (*replay)(world_rank *self);
+} world_backend;
+
+enum { WORLD_BACKENDS = 7 };
+extern const world_backend *const world_backends[WORLD_BACKENDS];
+extern const world_backend world_threads, world_processes, world_nodes, world_emulated, world_staged, world_gpu,
+    world_gpu_processes;
+
+struct world_rank {
   world *world;
   int32_t rank, nranks;
   banyan_comm *comm; /* made before and destroyed after the body, unless `bare`; NULL if the body destroyed it */
   banyan_bootstrap bootstrap;
   void *argument;
-} world_rank;
+  const world_backend *on;
+  const world_setup *setup;
+  void *stream;               /* NULL on hosts */
+  char device[20];            /* which the communicator is on; "": the host */
+  struct world_device *place; /* the backend's */
+  banyan_op *const *recorded;
+  int nrecorded;
+};
 
-typedef struct world_setup {
+struct world_setup {
   int32_t nranks;
-  bool processes;     /* otherwise threads */
-  bool bare;          /* the body makes its communicator itself */
-  bool deaths;        /* ranks may die of signals */
-  int64_t timeout_ns; /* 0: WORLD_GUARD_NS */
+  const world_backend *on; /* NULL: processes or threads */
+  bool processes;          /* otherwise threads */
+  bool bare;               /* the body makes its communicator itself */
+  bool deaths;             /* ranks may die of signals */
+  int64_t timeout_ns;      /* 0: WORLD_GUARD_NS */
   size_t arena_bytes;
   const char *algorithm;
-  void *argument; /* processes may write there only to memory from world_share() */
+  bool one_device;   /* emulated: all ranks share it, else each has its own */
+  const char *words; /* more words for FAKE_CUDA; NULL: none */
+  const char *nodes; /* the node of each rank, "a,a,b"; NULL: as the backend has it */
+  int32_t comms;     /* communicators that are in use at once on a GPU; 0: 1 */
+  void *argument;    /* processes may write there only to memory from world_share() */
   /* Processes: the parent calls it while they run; it may send them signals. */
   void (*conduct)(world *world, const pid_t *pids, void *argument);
-} world_setup;
+};
 
 typedef void (*world_body)(world_rank *self);
 
@@ -53,6 +97,43 @@ void world_run(const world_setup *setup, world_body body);
     world_setup setup_ = {__VA_ARGS__}; \
     world_run(&setup_, body);           \
   } while (0)
+
+/* The configuration with which a rank of a world creates its communicator, on its device. */
+banyan_comm_config world_config(const world_rank *self);
+
+/* Memory for calls, zero at first and aligned to 64 bytes, which all ranks share. It lives until the test ends. */
+void *world_take(size_t bytes);
+
+/* The address at which a call of this rank finds memory from world_take(). NULL and other memory stay. */
+void *world_at(const world_rank *self, const void *memory);
+banyan_partial world_partial(const world_rank *self, banyan_partial partial);
+banyan_live world_live(const world_rank *self, banyan_live live);
+
+/* For backends: the memory taken so far; the nodes of ranks. */
+unsigned char *world_taken(size_t *bytes);
+const char *world_nodes_of(const world_setup *setup);
+
+/* Devices take what memory holds now; and all that this rank's calls have begun ends, after which memory has it. False:
+ * a failure is noted. */
+bool world_put(world_rank *self);
+bool world_finish(world_rank *self);
+
+/* Devices: captures what the rank puts on its stream from on to off. */
+bool world_capture(world_rank *self, bool on);
+
+/* Records starts of these operations, and runs them. The array must remain. world_replay() includes put and finish. */
+bool world_record(world_rank *self, banyan_op *const *ops, int count);
+bool world_replay(world_rank *self);
+
+/* True if the backend can run here; otherwise it has printed why. */
+bool world_is_here(const world_backend *on);
+/* So many ranks, or fewer where the backend has no more. */
+int32_t world_ranks(const world_backend *on, int32_t nranks);
+/* Little of each test, for emulated GPUs. */
+bool world_is_quick(void);
+/* GPUs: the rank's, and how many there are. */
+struct gpu *world_gpu_of(const world_rank *self);
+int32_t world_gpus(void);
 
 /* Notes a failure if not ok, and aborts the communicator so that the other ranks end as well. Returns ok. */
 bool world_check(world_rank *self, bool ok, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -93,6 +174,28 @@ void world_be_nodes(const char *nodes);
 
 /* False, and says that tests are skipped, where UCX would find no devices. */
 bool world_has_network(void);
+
+/* Used by TEST_EVERYWHERE: cases of a backend's share, and the number of the test of a case. */
+int world_share_of(const world_backend *on, int count);
+int world_case_of(const world_backend *on, int index, int count);
+/* Reports to check-gpu that this test is not run here, and why. */
+void world_skip(const char *test, const char *why);
+
+#define TEST_EVERYWHERE(test_, count)                                                              \
+  static void test_(const world_backend *on, int _i);                                              \
+  static void test_##_case(int index_) {                                                           \
+    const world_backend *on = world_backends[index_ / 10000];                                      \
+    if (world_is_here(on)) test_(on, world_case_of(on, index_, count));                            \
+  }                                                                                                \
+  __attribute__((constructor)) static void test_##_add(void) {                                     \
+    static const TTest test = {#test_, test_##_case, __FILE__, __LINE__};                          \
+    static suite_test self[WORLD_BACKENDS];                                                        \
+    for (int b = 0; b < WORLD_BACKENDS; b++) {                                                     \
+      self[b].case_name = world_backends[b]->name;                                                 \
+      suite_add(&self[b], &test, 10000 * b, 10000 * b + world_share_of(world_backends[b], count)); \
+    }                                                                                              \
+  }                                                                                                \
+  static void test_(const world_backend *on, int _i)
 
 /* Runs a suite whose tests are forked; returns the exit status of the program. */
 struct Suite;

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention over the shards of ranks, with and without a combine of its rows, on every backend: random problems, by
+ * operations that run again and again, captured in graphs on devices, and by blocking calls, against a reference in
+ * double precision. Between nodes it is in slices. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/support/attend.h"
+#include "tests/support/suite.h"
+
+enum { PROBLEMS = 5, ROUNDS = 4 };
+
+typedef struct many {
+  int count, rounds;
+  attend *problems[PROBLEMS];
+} many;
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+/* In the attention kernel devices combine what its epilogue can push. */
+static bool is_named(world_rank *self, const attend *of, const banyan_op *op) {
+  banyan_op_info info = {.size = sizeof info};
+  if (!world_ok(self, banyan_op_query(op, &info), "query")) return false;
+  const banyan_combine_desc *combine = &of->combine;
+  const char *says = self->on->is_device ? "bny_decode_" : "on the host";
+  bool within = (!combine->algorithm || strcmp(combine->algorithm, "oneshot") == 0) && combine->wire != BANYAN_E4M3 &&
+                !(combine->order == BANYAN_ORDER_CANONICAL && combine->wire != BANYAN_F32);
+  if (!of->alone && !of->gathers && self->on == &world_emulated)
+    says = within ? "combined within it" : "a combine of its own";
+  return world_check(self, strstr(info.reason, says) != NULL, "%s is not in: %s: %s", says, info.reason,
+                     attend_text(of));
+}
+
+static bool init(world_rank *self, const attend *of, const attend_call *call, banyan_op **op) {
+  const banyan_partial *out = call->has_result ? &call->out : NULL;
+  banyan_status status = of->alone ? banyan_attention_init(self->comm, &call->desc, &call->out, op)
+                                   : banyan_attention_combine_init(self->comm, &call->desc, &call->combine, out, op);
+  return world_ok(self, status, attend_text(of)) && is_named(self, of, *op);
+}
+
+static bool call_once(world_rank *self, const attend *of, const attend_call *call) {
+  const banyan_partial *out = call->has_result ? &call->out : NULL;
+  return world_ok(self, banyan_attention_combine(self->comm, &call->desc, &call->combine, out), attend_text(of));
+}
+
+/* Attention to memory, and then a combine of that, have the bits of both at once. */
+static bool do_apart(world_rank *self, const attend *of, banyan_op **ops) {
+  const attend_rank *rank = &of->ranks[self->rank];
+  attend_call call;
+  banyan_partial between;
+  attend_call_of(of, self, &call);
+  char *rows = world_at(self, rank->rows);
+  banyan_partial_init(&between, rows, BANYAN_F32, rows + rank->values_bytes, BANYAN_F32, of->shape.heads,
+                      of->shape.value_dim);
+  between.values_kind = BANYAN_VALUES_NUMERATOR;
+  between.stats_kind = BANYAN_STATS_MAX_SUM;
+  between.base = BANYAN_BASE_2;
+  between.sum = rows + rank->values_bytes + rank->lse_bytes;
+  call.out.values = world_at(self, rank->other_values);
+  call.out.lse = world_at(self, rank->other_lse);
+  if (self->rank != 0) call.desc.sinks = NULL; /* over ranks they count on rank 0 */
+  return world_ok(self, banyan_attention_init(self->comm, &call.desc, &between, &ops[0]), "attention") &&
+         world_ok(self,
+                  banyan_combine_init(self->comm, &call.combine, &between, call.has_result ? &call.out : NULL, &ops[1]),
+                  "combine") &&
+         world_ok(self, banyan_start(ops[0]), "start") && world_ok(self, banyan_start(ops[1]), "start") &&
+         world_ok(self, banyan_wait(ops[1]), "wait");
+}
+
+static bool draw(world_rank *self, attend *of, int round) {
+  bool good = world_meet(self);
+  if (good && self->rank == 0) attend_draw_shared(of, round);
+  good = good && world_meet(self);
+  if (!good) return false;
+  attend_draw(of, self->rank, round);
+  if (self->on->is_device && of->shape.page_keys && !of->lists && (of->has_tokens || of->has_mask))
+    attend_spoil_pages(of, self->rank);
+  return world_meet(self);
+}
+
+/* The same in another way, in other memory. */
+static bool run_twin(world_rank *self, attend *of, int round) {
+  banyan_op *ops[2] = {NULL};
+  attend_call call;
+  /* A ring on a lossy wire rounds where its parts begin. */
+  bool same_roundings =
+      of->combine.wire == BANYAN_F32 || (of->combine.algorithm && !strcmp(of->combine.algorithm, "oneshot"));
+  bool apart = !of->alone && !of->gathers && !of->has_tokens && !of->has_mask && same_roundings;
+  if (!apart && (!attend_has_twin(of) || (self->on->is_device && !of->gathers))) return true;
+  bool good = world_put(self);
+  if (good && apart) good = do_apart(self, of, ops);
+  if (!apart) attend_twin_of(of, self, &call);
+  if (good && !apart) good = call_once(self, of, &call);
+  good = good && world_finish(self) && attend_twin_agrees(self, of, round);
+  for (int i = 0; i < 2; i++) banyan_op_free(ops[i]);
+  return good;
+}
+
+static bool run_one(world_rank *self, attend *of, int rounds) {
+  banyan_op *op = NULL;
+  attend_call call;
+  bool good = true;
+  for (int round = 0; round < rounds && good; round++) {
+    good = draw(self, of, round);
+    if (round == 0) attend_call_of(of, self, &call);
+    if (round == 0 && !of->blocking) good = good && world_put(self) && init(self, of, &call, &op);
+    if (of->blocking)
+      good = good && world_put(self) && call_once(self, of, &call) && world_finish(self);
+    else
+      good = good && (round > 0 || world_record(self, &op, 1)) && world_replay(self);
+    good = good && world_ok(self, banyan_comm_status(self->comm), "status") && world_meet(self) &&
+           attend_holds(self, of, round);
+    if (round == rounds - 1) good = good && run_twin(self, of, round);
+  }
+  good = world_meet(self) && good;
+  banyan_op_free(op);
+  return good;
+}
+
+static void run_many(world_rank *self) {
+  const many *many = self->argument;
+  for (int i = 0; i < many->count && run_one(self, many->problems[i], many->rounds); i++) {
+  }
+}
+
+/* ---- problems ---------------------------------------------------------------------------------------------------- */
+
+static attend *make(const world_backend *on, int32_t nranks, int number) {
+  attend *made = attend_make(nranks, (uint64_t)number);
+  made->alone = number % 7 == 6;
+  made->gathers = number % 7 == 5 && on != &world_staged; /* which needs devices that share memory */
+  if (made->alone) made->blocking = false;
+  if (made->alone && nranks > 1) made->sinks = NULL;
+  if ((on == &world_gpu || on == &world_gpu_processes) && !world_is_quick() && number % 2)
+    made->shape.keys_max += 1000 + number % 5 * 500; /* several splits of a row */
+  attend_fill(made);
+  return made;
+}
+
+TEST_EVERYWHERE(random_problems, 63) {
+  static const char *const words[] = {"", "compute=80", "no-files"};
+  const int32_t nranks = world_ranks(on, 1 + _i % ATTEND_RANKS_MAX);
+  many many = {.count = on->is_device ? 1 : PROBLEMS, .rounds = ROUNDS};
+  for (int i = 0; i < many.count; i++) many.problems[i] = make(on, nranks, _i + 100 * i);
+  if (on == &world_nodes) setenv("BANYAN_SLICES", _i % 2 ? "5" : "3", 1);
+  if (on == &world_nodes && _i % 3 == 0) setenv("BANYAN_PART_KIB", "64", 1);
+  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "24576", 1);
+  WORLD_RUN(run_many, .nranks = nranks, .on = on, .argument = &many, .one_device = _i % 4 == 1,
+            .words = on == &world_emulated ? words[_i / 3 % 3] : NULL);
+}
+
+/* ---- capacities -------------------------------------------------------------------------------------------------- */
+
+enum { CAPACITY = 40, CALLS = 60 };
+
+static attend *make_plain(int32_t nranks, int32_t capacity) {
+  const problem_shape shape = {.batch = capacity,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 64,
+                               .value_dim = 64,
+                               .dtype = BANYAN_BF16,
+                               .keys_max = 8};
+  attend *made = attend_make_plain(nranks, 3, &shape);
+  made->has_tokens = true;
+  attend_fill(made);
+  return made;
+}
+
+/* Blocking calls of any number have a plan for each power of two. */
+static void call_often(world_rank *self) {
+  attend *of = self->argument;
+  attend_call call;
+  char text[4096];
+  bool good = true;
+  for (int round = 0; round < CALLS && good; round++) {
+    good = draw(self, of, round);
+    attend_twin_of(of, self, &call);
+    good = good && world_put(self) && call_once(self, of, &call) && world_finish(self);
+  }
+  banyan_comm_describe(self->comm, text, sizeof text);
+  const char *plans = strstr(text, "plans made: ");
+  int made = plans ? atoi(plans + strlen("plans made: ")) : 0;
+  world_check(self, made >= 3 && made <= 8, "%d plans were made", made);
+}
+
+TEST_EVERYWHERE(classes_share_plans, 3) {
+  if (on->is_device) {
+    world_skip("classes_share_plans", "devices make operations for each shape");
+    return;
+  }
+  attend *of = make_plain(world_ranks(on, 1 + _i), CAPACITY);
+  WORLD_RUN(call_often, .nranks = of->nranks, .on = on, .argument = of);
+}
+
+/* No sequences: nothing to do, and no end of it missing. */
+static void attend_to_nothing(world_rank *self) {
+  attend_call call;
+  banyan_op *op = NULL;
+  attend_call_of(self->argument, self, &call);
+  for (int has_live = 0; has_live < 2; has_live++) {
+    call.desc.batch = call.combine.tokens = 0;
+    call.combine.live = has_live ? &call.live : NULL;
+    if (!world_put(self) || !call_once(self, self->argument, &call) ||
+        !world_ok(self, banyan_attention_combine_init(self->comm, &call.desc, &call.combine, NULL, &op), "init"))
+      break;
+    for (int i = 0; i < 3; i++)
+      if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
+    if (world_finish(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+    banyan_op_free(op);
+  }
+}
+
+TEST_EVERYWHERE(nothing_to_do, 3) {
+  attend *of = make_plain(world_ranks(on, 1 + _i), 1);
+  memset(of->ranks[0].tokens, 0, sizeof(int32_t));
+  WORLD_RUN(attend_to_nothing, .nranks = of->nranks, .on = on, .argument = of);
+}
+
+/* ---- what is wrong ----------------------------------------------------------------------------------------------- */
+
+static void refuses(world_rank *self) {
+  attend *of = self->argument;
+  attend_rank *rank = &of->ranks[self->rank];
+  attend_call call;
+  if (!draw(self, of, 0)) return;
+  attend_call_of(of, self, &call);
+  struct {
+    const char *says;
+    int32_t tokens;
+  } cases[] = {{"combine.live.seq_lens must be NULL", CAPACITY},
+               {"live.tokens leads to 41", CAPACITY + 1},
+               {"queries.query_start_loc[6] is 6: starts must not be negative or", 5}};
+  for (int i = 0; i < 3; i++) {
+    call.live.batch = i == 0 ? CAPACITY : 0;
+    call.live.seq_lens = i == 0 ? rank->lengths : NULL;
+    call.queries.query_start_loc = of->loc;
+    call.desc.queries = i == 2 ? &call.queries : NULL;
+    *rank->tokens = cases[i].tokens;
+    for (int32_t b = 0; b <= CAPACITY; b++) of->loc[b] = b < 7 ? b : 7;
+    banyan_status status = banyan_attention_combine(self->comm, &call.desc, &call.combine, &call.out);
+    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), cases[i].says), "case %d: %s", i,
+                banyan_last_error());
+  }
+}
+
+TEST(wrong_numbers_are_refused) { WORLD_RUN(refuses, .nranks = 1, .argument = make_plain(1, CAPACITY)); }
+
+int main(void) { return world_main(suite_of("attend", 240)); }

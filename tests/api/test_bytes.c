@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Gather, shift, broadcast and barrier on every backend: odd sizes, zero sizes, sizes beyond the arena, by blocking
+ * calls and by operations that run again and again. */
+#include <check.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/suite.h"
+#include "tests/support/world.h"
+
+enum { RANKS_MAX = 17, MOVES_MAX = 64, GUARD = 32, PATTERN = 0x5a, ROUNDS = 4 };
+
+typedef enum kind { GATHER, GATHER_IN_PLACE, SHIFT, BROADCAST, BARRIER, KINDS } kind;
+static const char *const kind_names[] = {"gather", "gather in place", "shift", "broadcast", "barrier"};
+
+/* One call of all ranks, and its memory: `bytes`, and a guard behind them. */
+typedef struct move {
+  kind kind;
+  size_t counts[RANKS_MAX], bytes; /* bytes: of shift, broadcast and all counts */
+  int32_t root, distance;
+  unsigned char *in[RANKS_MAX], *out[RANKS_MAX];
+} move;
+
+typedef struct task {
+  int32_t nranks, nmoves;
+  world_random random;
+  move moves[MOVES_MAX];
+} task;
+
+/* ---- moves ------------------------------------------------------------------------------------------------------- */
+
+static bool gathers(const move *move) { return move->kind <= GATHER_IN_PLACE; }
+
+/* Byte `index` of what `rank` gives in `round`. */
+static unsigned char byte_of(int32_t rank, int round, size_t index) {
+  return (unsigned char)((size_t)rank * 37 + (size_t)round * 11 + index * 3 + (index >> 8));
+}
+
+static size_t begin_of(const move *move, int32_t rank) {
+  size_t begin = 0;
+  for (int32_t r = 0; r < rank; r++) begin += move->counts[r];
+  return begin;
+}
+
+static unsigned char *mine_of(const move *move, int32_t rank) {
+  return move->in[rank] + (move->kind == GATHER_IN_PLACE ? begin_of(move, rank) : 0);
+}
+
+/* Memory of a rank as it is before a round. */
+static void fill(const move *move, int32_t rank, int round) {
+  size_t given = gathers(move) ? move->counts[rank] : move->bytes;
+  memset(move->out[rank], PATTERN, move->bytes + GUARD);
+  unsigned char *mine = mine_of(move, rank);
+  for (size_t i = 0; i < given && (move->kind != BROADCAST || rank == move->root); i++)
+    mine[i] = byte_of(rank, round, i);
+}
+
+static size_t size_of(world_random *random, int index, size_t most) {
+  static const size_t sizes[] = {0, 1, 7, 64, 1001};
+  return index % 2 ? sizes[random_below(random, 5)] : (size_t)random_below(random, (int32_t)most);
+}
+
+/* Counts are uneven, with zeros; at times one rank alone has all, or none has any. */
+static void add_move(task *task, kind kind, size_t most) {
+  world_random *random = &task->random;
+  ck_assert_int_lt(task->nmoves, MOVES_MAX);
+  move *made = &task->moves[task->nmoves++];
+  made->kind = kind;
+  made->root = random_below(random, task->nranks);
+  made->distance = random_below(random, 2 * task->nranks + 3) - task->nranks - 1;
+  if (kind != BARRIER) made->bytes = size_of(random, task->nmoves, most);
+  if (gathers(made)) {
+    int how = random_below(random, 6);
+    for (int32_t r = 0; r < task->nranks; r++)
+      made->counts[r] = how == 0                   ? 0
+                        : how == 1                 ? (r == task->nranks / 2 ? most : 0)
+                        : random_one_in(random, 3) ? 0
+                                                   : size_of(random, r, most);
+    made->bytes = begin_of(made, task->nranks);
+  }
+  for (int32_t r = 0; r < task->nranks; r++) {
+    made->out[r] = world_take(made->bytes + GUARD);
+    made->in[r] = kind == GATHER || kind == SHIFT ? world_take(made->bytes + GUARD) : made->out[r];
+  }
+}
+
+static bool are(world_rank *self, const move *move, const unsigned char *at, size_t bytes, int32_t from, int round) {
+  for (size_t i = 0; i < bytes; i++)
+    if (at[i] != byte_of(from, round, i))
+      return world_check(self, false, "%s of %zu bytes, round %d: byte %zu from rank %d is %d, not %d",
+                         kind_names[move->kind], bytes, round, i, from, at[i], byte_of(from, round, i));
+  return true;
+}
+
+static bool is_right(world_rank *self, const move *move, int round) {
+  const int32_t nranks = self->nranks, rank = self->rank;
+  const unsigned char *out = move->out[rank];
+  int32_t sender = ((rank - move->distance) % nranks + nranks) % nranks;
+  bool good = true;
+  if (move->kind == SHIFT)
+    good =
+        are(self, move, out, move->bytes, sender, round) && are(self, move, move->in[rank], move->bytes, rank, round);
+  if (move->kind == BROADCAST) good = are(self, move, out, move->bytes, move->root, round);
+  for (int32_t from = 0; from < nranks && gathers(move) && good; from++)
+    good = are(self, move, out + begin_of(move, from), move->counts[from], from, round);
+  for (size_t i = move->bytes; i < move->bytes + GUARD && good; i++)
+    good = world_check(self, out[i] == PATTERN, "%s of %zu bytes wrote beyond its end", kind_names[move->kind],
+                       move->bytes);
+  return good;
+}
+
+/* A blocking call, or the making of an operation. */
+static banyan_status call(world_rank *self, const move *move, banyan_op **op) {
+  unsigned char *mine = world_at(self, mine_of(move, self->rank)), *out = world_at(self, move->out[self->rank]);
+  banyan_comm *comm = self->comm;
+  switch (move->kind) {
+  case SHIFT:
+    return op ? banyan_shift_init(comm, mine, out, move->bytes, move->distance, op)
+              : banyan_shift(comm, mine, out, move->bytes, move->distance);
+  case BROADCAST:
+    return op ? banyan_broadcast_init(comm, out, move->bytes, move->root, op)
+              : banyan_broadcast(comm, out, move->bytes, move->root);
+  case BARRIER: return op ? banyan_barrier_init(comm, op) : banyan_barrier(comm);
+  default:
+    return op ? banyan_allgather_init(comm, mine, out, move->counts, op)
+              : banyan_allgather(comm, mine, out, move->counts);
+  }
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+static bool all_are_right(world_rank *self, const task *task, int round) {
+  bool good = world_ok(self, banyan_comm_status(self->comm), "status");
+  for (int32_t i = 0; i < task->nmoves && good; i++) good = is_right(self, &task->moves[i], round);
+  return world_meet(self) && good;
+}
+
+static void fill_all(world_rank *self, const task *task, int round) {
+  for (int32_t i = 0; i < task->nmoves; i++) fill(&task->moves[i], self->rank, round);
+}
+
+/* Operations keep the stream that the communicator had when they were made. */
+static void move_all(world_rank *self) {
+  const task *task = self->argument;
+  banyan_op *ops[MOVES_MAX] = {NULL};
+  bool good = !self->on->is_device || world_ok(self, banyan_comm_set_stream(self->comm, self->stream), "set stream");
+  fill_all(self, task, 0);
+  good = good && world_put(self);
+  for (int32_t i = 0; i < task->nmoves && good; i++) good = world_ok(self, call(self, &task->moves[i], NULL), "call");
+  good = good && world_finish(self) && all_are_right(self, task, 0);
+  for (int32_t i = 0; i < task->nmoves && good; i++)
+    good = world_ok(self, call(self, &task->moves[i], &ops[i]), "init");
+  if (self->on->is_device) good = good && world_ok(self, banyan_comm_set_stream(self->comm, NULL), "set stream");
+  good = good && world_record(self, ops, task->nmoves);
+  for (int round = 1; round < ROUNDS && good; round++) {
+    fill_all(self, task, round);
+    good = world_replay(self) && all_are_right(self, task, round);
+  }
+  for (int32_t i = 0; i < task->nmoves; i++) banyan_op_free(ops[i]);
+}
+
+static const int32_t counts_of_ranks[] = {1, 2, 3, 4, 5, 7, 8, 17};
+
+/* In small arenas, larger ones go in parts. */
+TEST_EVERYWHERE(bytes_arrive, 32) {
+  if (on == &world_staged) return; /* these calls are for memory of the host there */
+  task *made = world_take(sizeof *made);
+  *made = (task){.nranks = world_ranks(on, counts_of_ranks[_i % 8]), .random = {world_seed() * 1000 + (uint64_t)_i}};
+  const int each = on->is_device ? 2 : 8;
+  for (int i = 0; i < each; i++)
+    for (int kind = 0; kind < KINDS; kind++)
+      add_move(made, (enum kind)kind, on->is_device ? 5000 : i % 4 == 3 ? 70000 : 3000);
+  WORLD_RUN(move_all, .nranks = made->nranks, .on = on, .argument = made, .one_device = _i % 4 == 3,
+            .arena_bytes = _i / 8 % 2 ? 64 << 10 : 1 << 20,
+            .words = on == &world_emulated && _i % 3 == 2 ? "no-vmm,no-ipc" : NULL);
+}
+
+/* Nobody leaves round i before all have come to it; and all have, once anybody left. */
+static void meet_often(world_rank *self) {
+  atomic_int *came = self->argument;
+  world_random random = {world_seed() * 5 + (uint64_t)self->rank};
+  for (int round = 0; round < 60; round++) {
+    if (random_one_in(&random, 8)) world_sleep_ms(random_below(&random, 3));
+    atomic_fetch_add_explicit(&came[round], 1, memory_order_relaxed);
+    if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
+    int number = atomic_load_explicit(&came[round], memory_order_relaxed);
+    if (!world_check(self, number == self->nranks, "barrier %d let a rank go when %d had come", round, number)) return;
+  }
+}
+
+TEST_EVERYWHERE(nobody_leaves_a_barrier_early, RANKS_MAX) {
+  atomic_int *came = world_take(60 * sizeof *came);
+  if (on->is_device) {
+    world_skip("nobody_leaves_a_barrier_early", "there it is the stream that waits");
+    return;
+  }
+  WORLD_RUN(meet_often, .nranks = world_ranks(on, 1 + _i), .on = on, .argument = came);
+}
+
+static void refuse_stream(world_rank *self) {
+  world_check(self, banyan_comm_set_stream(self->comm, self) == BANYAN_ERR_ARGUMENT, "a host has no streams");
+  world_check(self, banyan_comm_set_stream(NULL, NULL) == BANYAN_ERR_ARGUMENT, "nor has nobody");
+}
+
+TEST(hosts_have_no_streams) { WORLD_RUN(refuse_stream, .nranks = 1); }
+
+int main(void) { return world_main(suite_of("bytes", 300)); }

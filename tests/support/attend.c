@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/attend.h"
+
+#include <stdio.h>
+
+#include "f8.h"
+#include "flashmla.h"
+#include "tests/support/sheet.h"
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static size_t rows_of(const attend *of) { return (size_t)(of->rows * of->shape.heads); }
+
+attend *attend_make(int32_t nranks, uint64_t seed) {
+  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F32, BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
+  static const char *const algorithms[] = {NULL, "oneshot", "ring", "twoshot", "tree"};
+  world_random random = {world_seed() * 700 + seed};
+  attend *made = world_take(sizeof *made);
+  *made = (attend){.nranks = nranks, .shape = problem_shape_random(&random), .seed = random_next(&random) >> 20};
+  problem_shape *shape = &made->shape;
+  if (random_one_in(&random, 4)) { /* many sequences */
+    shape->batch = 20 + random_below(&random, 18);
+    shape->heads = 2, shape->kv_heads = 1;
+    shape->head_dim = shape->value_dim = 64;
+    shape->latent = false;
+    shape->keys_max = 1 + random_below(&random, 24);
+  }
+  shape->one_sign = random_one_in(&random, 3);
+  if (shape->page_keys && random_one_in(&random, 4)) shape->page_keys = 1 + random_below(&random, 70);
+  made->several = random_one_in(&random, 3);
+  made->causal = random_one_in(&random, 2);
+  made->tree = made->causal && random_one_in(&random, 3);
+  made->block = made->causal && random_one_in(&random, 2) ? 1 + random_below(&random, 9) : 0;
+  made->window = made->causal && random_one_in(&random, 2) ? 1 + random_below(&random, 80) : 0;
+  made->lists = shape->page_keys && random_one_in(&random, 2);
+  made->by_last = made->lists && random_one_in(&random, 2);
+  made->has_tokens = random_one_in(&random, 2);
+  made->has_mask = random_one_in(&random, 3);
+  made->keeps = random_one_in(&random, 3);
+  made->blocking = random_one_in(&random, 3);
+  made->rope_dim = random_one_in(&random, 4) ? 8 << random_below(&random, 3) : 0;
+  made->cap = random_one_in(&random, 4) ? 2 + 10 * (float)fabs(random_unit(&random)) : 0;
+  made->sinks = random_one_in(&random, 4) ? world_take((size_t)shape->heads * sizeof(float)) : NULL;
+  for (int32_t h = 0; made->sinks && h < shape->heads; h++)
+    made->sinks[h] = h % 4 == 3 ? -INFINITY : 0.3f * (float)(h % 7);
+  if (random_one_in(&random, 4))
+    made->form = shape->latent && random_one_in(&random, 2) ? ATTEND_FLASHMLA : ATTEND_E4M3;
+  made->combine = (banyan_combine_desc){.size = sizeof made->combine,
+                                        .wire = wires[random_below(&random, 6)],
+                                        .scatter = (banyan_scatter)random_below(&random, 4),
+                                        .root = random_below(&random, nranks),
+                                        .order = (banyan_order)random_below(&random, 2),
+                                        .algorithm = algorithms[random_below(&random, 5)]};
+  return made;
+}
+
+attend *attend_make_plain(int32_t nranks, uint64_t seed, const problem_shape *shape) {
+  attend *made = attend_make(nranks, seed);
+  if (shape) made->shape = *shape;
+  made->several = made->causal = made->lists = made->by_last = made->has_tokens = made->has_mask = made->keeps = false;
+  made->rope_dim = 0;
+  made->cap = 0;
+  made->sinks = NULL;
+  made->form = ATTEND_PLAIN;
+  made->combine = (banyan_combine_desc){.size = sizeof made->combine};
+  return made;
+}
+
+static int32_t *take_numbers(int32_t count) { return world_take((size_t)(count + 1) * sizeof(int32_t)); }
+
+static void deal_heads(world_random *random, const attend *of, int32_t *counts) {
+  int32_t left = of->shape.heads;
+  for (int32_t r = 0; r < of->nranks; r++) {
+    counts[r] = r == of->nranks - 1 ? left : random_below(random, left + 1);
+    left -= counts[r];
+  }
+}
+
+/* Eight bits in place of each element, at the same index. */
+static uint8_t *codes_of(const attend *of, const uint16_t *from, size_t count) {
+  uint8_t *made = world_take(count);
+  for (size_t i = 0; i < count; i++) made[i] = bny_e4m3_of_float((float)problem_value(of->shape.dtype, from[i]));
+  return made;
+}
+
+static uint8_t *flashmla_of(const uint16_t *from, banyan_dtype dtype, size_t rows) {
+  uint8_t *made = world_take(rows * BNY_FLASHMLA_BYTES);
+  for (size_t row = 0; row < rows; row++, from += BNY_FLASHMLA_DIM) {
+    uint8_t *to = made + row * BNY_FLASHMLA_BYTES;
+    for (int i = 0; i < BNY_FLASHMLA_CODES; i++) to[i] = bny_e4m3_of_float((float)problem_value(dtype, from[i]));
+    for (int i = 0; i < BNY_FLASHMLA_CODES / BNY_FLASHMLA_GROUP; i++)
+      memcpy(to + BNY_FLASHMLA_CODES + 4 * i, &(float){0.5f + 0.125f * (float)(((int)row + i) % 8)}, sizeof(float));
+    for (int i = 0; i < BNY_FLASHMLA_ROPE; i++)
+      memcpy(to + BNY_FLASHMLA_ROPE_AT + 2 * i,
+             &(uint16_t){problem_bits(BANYAN_BF16, problem_value(dtype, from[BNY_FLASHMLA_CODES + i]))}, 2);
+  }
+  return made;
+}
+
+static void set_form(const attend *of, attend_rank *rank) {
+  const problem_shape *shape = &of->shape;
+  banyan_attention_desc *desc = &rank->shard.desc;
+  const size_t pages = shape->page_keys ? (size_t)desc->pages.count : (size_t)shape->batch;
+  const size_t rows = pages * (size_t)(shape->kv_heads * (shape->page_keys ? shape->page_keys : shape->keys_max));
+  desc->kv_dtype = BANYAN_E4M3;
+  if (of->form == ATTEND_E4M3) {
+    rank->k8 = codes_of(of, rank->shard.k, rows * (size_t)shape->head_dim);
+    rank->v8 = shape->latent ? rank->k8 : codes_of(of, rank->shard.v, rows * (size_t)shape->value_dim);
+    return;
+  }
+  rank->k8 = flashmla_of(rank->shard.k, shape->dtype, rows);
+  desc->kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  desc->k_token_stride = desc->v_token_stride = BNY_FLASHMLA_BYTES;
+  desc->k_head_stride = desc->v_head_stride = desc->k_head_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
+  desc->k_batch_stride = desc->v_batch_stride = desc->k_batch_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
+}
+
+static void fill_rank(attend *made, world_random *random, int32_t r) {
+  attend_rank *rank = &made->ranks[r];
+  const problem_shape *shape = &made->shape;
+  problem_shard_make(random, shape, made->q, &rank->shard);
+  if (made->form != ATTEND_PLAIN) set_form(made, rank);
+  int32_t pages = shape->page_keys ? (int32_t)rank->shard.desc.pages.count : 0;
+  rank->list = take_numbers(pages);
+  rank->indptr = take_numbers(shape->batch);
+  rank->last = take_numbers(shape->batch);
+  rank->lengths = take_numbers(shape->batch);
+  rank->key_start = take_numbers(shape->batch);
+  rank->counts = take_numbers(made->nranks);
+  rank->tokens = take_numbers(1);
+  rank->mask = world_take((size_t)made->rows);
+  rank->values_bytes = rows_of(made) * (size_t)shape->value_dim * sizeof(float);
+  rank->lse_bytes = rows_of(made) * sizeof(float);
+  rank->values = world_take(rank->values_bytes);
+  rank->lse = world_take(rank->lse_bytes);
+  rank->other_values = world_take(rank->values_bytes);
+  rank->other_lse = world_take(rank->lse_bytes);
+  rank->rows = world_take(rank->values_bytes + 2 * rank->lse_bytes);
+  rank->gathered = made->gathers ? world_take(2 * rows_of(made) * (size_t)shape->head_dim) : NULL;
+  if (made->gathers) rank->mine = world_take(2 * rows_of(made) * (size_t)shape->head_dim);
+}
+
+/* The last columns of q move to memory of their own, and what they leave is NaN. */
+static void split_queries(attend *made) {
+  const size_t rows = rows_of(made), dim = (size_t)made->rope_dim, whole = (size_t)made->shape.head_dim;
+  made->rope = world_take(2 * rows * dim);
+  for (size_t row = 0; row < rows; row++) memcpy(made->rope + row * dim, made->q + row * whole + whole - dim, 2 * dim);
+}
+
+void attend_fill(attend *made) {
+  world_random random = {made->seed};
+  if (made->form != ATTEND_PLAIN && made->shape.latent) { /* devices have these */
+    made->shape.kv_heads = 1;
+    made->shape.heads = made->shape.heads > 16 ? 16 : made->shape.heads;
+    if (made->form == ATTEND_FLASHMLA) made->shape.dtype = BANYAN_BF16;
+  }
+  if (made->form == ATTEND_E4M3 && (made->shape.head_dim == 96 || made->shape.head_dim == 192)) /* devices lack these */
+    made->shape.head_dim = made->shape.value_dim = 128;
+  made->scales = world_take(2 * (size_t)made->shape.kv_heads * sizeof(float));
+  for (int32_t i = 0; i < 2 * made->shape.kv_heads; i++) made->scales[i] = (float)(1 + 0.5 * random_unit(&random));
+  if (!made->causal) made->tree = false, made->block = made->window = 0;
+  if (made->alone || made->gathers) made->has_tokens = made->has_mask = false;
+  if (made->gathers) made->rope_dim = 0, made->several = false;
+  made->rows = made->several ? (made->shape.batch < 8 ? 4 * made->shape.batch : made->shape.batch) : made->shape.batch;
+  problem_shape wide = made->shape;
+  wide.batch = made->rows;
+  made->q = problem_queries(&random, &wide);
+  made->loc = take_numbers(made->shape.batch + 1);
+  made->start = take_numbers(made->shape.batch);
+  made->masks = world_take((size_t)made->rows * sizeof *made->masks);
+  for (int32_t r = 0; r < made->nranks; r++) fill_rank(made, &random, r);
+  if (made->rope_dim) split_queries(made);
+  int32_t first = 0;
+  for (int32_t r = 0; r < made->nranks && made->gathers; r++) {
+    attend_rank *rank = &made->ranks[r];
+    world_random same = {made->seed + 5};
+    deal_heads(&same, made, rank->counts);
+    const int32_t number = rank->counts[r], dim = made->shape.head_dim;
+    for (int32_t t = 0; t < made->rows; t++)
+      memcpy(rank->mine + t * number * dim, made->q + (t * made->shape.heads + first) * dim,
+             2 * (size_t)(number * dim));
+    first += number;
+  }
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
+
+static world_random random_of(const attend *of, int round, int32_t rank) {
+  return (world_random){of->seed * 1000 + (uint64_t)(round * (ATTEND_RANKS_MAX + 1) + rank + 1)};
+}
+
+static int32_t tokens_of(const attend *of, int round) {
+  world_random random = random_of(of, round, -1);
+  int32_t tokens = random_below(&random, of->rows + 1);
+  return !of->has_tokens || round == 0 ? of->rows : round == 1 ? 0 : tokens;
+}
+
+void attend_draw_shared(attend *made, int round) {
+  world_random random = random_of(made, round, -1);
+  int32_t tokens = tokens_of(made, round), at = random_one_in(&random, 3) ? random_below(&random, tokens + 1) : 0;
+  for (int32_t b = 0; b < made->shape.batch; b++) {
+    int32_t next = at + random_below(&random, 5);
+    if (!made->several) at = b, next = b + 1;
+    made->loc[b] = at;
+    made->loc[b + 1] = at = next < tokens || !made->several ? next : tokens;
+    made->start[b] = random_below(&random, made->shape.keys_max * made->nranks + 1);
+  }
+  for (int32_t t = 0; t < made->rows; t++) made->masks[t] = random_next(&random) << 30 ^ random_next(&random);
+}
+
+static void list_pages(attend *made, attend_rank *rank) {
+  const banyan_attention_desc *desc = &rank->shard.desc;
+  for (int32_t b = 0; b < made->shape.batch; b++) {
+    const int32_t pages = (rank->lengths[b] + desc->pages.keys - 1) / desc->pages.keys;
+    for (int32_t i = 0; i < pages; i++)
+      rank->list[rank->indptr[b] + i] = rank->shard.pages[b * desc->pages.table_stride + i];
+    rank->indptr[b + 1] = rank->indptr[b] + pages;
+    rank->last[b] = pages ? rank->lengths[b] - (pages - 1) * desc->pages.keys : 0;
+  }
+}
+
+void attend_draw(attend *made, int32_t r, int round) {
+  world_random random = random_of(made, round, r);
+  attend_rank *rank = &made->ranks[r];
+  const int32_t tokens = *rank->tokens = tokens_of(made, round);
+  for (int32_t t = 0; t < made->rows; t++) rank->mask[t] = !random_one_in(&random, 3);
+  for (int32_t b = 0; b < made->shape.batch; b++) {
+    const int32_t most = rank->shard.lengths[b];
+    int32_t before = 0; /* shards lie one after another, or in blocks that take turns */
+    for (int32_t other = 0; other < r; other++) before += made->ranks[other].shard.lengths[b];
+    rank->lengths[b] = most && round ? random_below(&random, most + 1) : most;
+    rank->key_start[b] = made->block ? r * made->block : before;
+    /* Lengths past the tokens would be refused. */
+    if (made->has_tokens && !made->several && !made->lists && b >= tokens) rank->lengths[b] = b % 2 ? -3 : INT32_MAX;
+  }
+  if (made->lists) list_pages(made, rank);
+  memset(rank->values, ATTEND_POISON, rank->values_bytes);
+  memset(rank->lse, ATTEND_POISON, rank->lse_bytes);
+  memset(rank->other_values, ATTEND_POISON, rank->values_bytes);
+  memset(rank->other_lse, ATTEND_POISON, rank->lse_bytes);
+}
+
+void attend_spoil_pages(attend *made, int32_t r) {
+  attend_rank *rank = &made->ranks[r];
+  for (int32_t b = 0; b < made->shape.batch; b++) {
+    int32_t token = made->loc[b], end = made->loc[b + 1];
+    while (made->has_mask && token < end && !rank->mask[token]) token++;
+    int32_t *page = &rank->shard.pages[b * rank->shard.desc.pages.table_stride];
+    if ((*page < 0) != (token == end)) *page = -1 - *page;
+  }
+}
+
+/* ---- a call ------------------------------------------------------------------------------------------------------ */
+
+static sheet_part part_of(const attend *of, int32_t rank, int32_t tokens) {
+  if (of->alone) return (sheet_part){0, tokens, 0, of->shape.heads};
+  banyan_combine_desc desc = of->combine;
+  desc.tokens = tokens;
+  desc.heads = of->shape.heads;
+  return sheet_part_of(&desc, of->nranks, rank);
+}
+
+static void set_pages(const attend *from, const attend_rank *rank, const world_rank *self,
+                      banyan_attention_desc *desc) {
+  desc->pages.table = desc->pages.table ? world_at(self, from->lists ? rank->list : rank->shard.pages) : NULL;
+  if (!from->lists) return;
+  desc->pages.table_stride = 0;
+  desc->pages.indptr = world_at(self, rank->indptr);
+  if (!from->by_last) return;
+  desc->pages.last_len = world_at(self, rank->last);
+  desc->seq_lens = NULL;
+}
+
+void attend_call_of(const attend *from, const world_rank *self, attend_call *to) {
+  const attend_rank *rank = &from->ranks[self->rank];
+  const problem_shape *shape = &from->shape;
+  attend_call made = {.desc = rank->shard.desc, .combine = from->combine};
+  banyan_attention_desc *desc = &made.desc;
+  const bool has_live = from->has_tokens || from->has_mask;
+  desc->q = world_at(self, from->q);
+  desc->k = world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.k : rank->k8);
+  desc->v = shape->latent ? desc->k : world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.v : rank->v8);
+  if (from->form == ATTEND_E4M3)
+    desc->scales = (banyan_kv_scales){
+        .k = world_at(self, from->scales), .v = world_at(self, from->scales + shape->kv_heads), .head_stride = 1};
+  desc->seq_lens = world_at(self, rank->lengths);
+  desc->soft_cap = from->cap;
+  desc->sinks = world_at(self, from->sinks);
+  desc->stream = self->stream;
+  set_pages(from, rank, self, desc);
+  if (from->rope_dim) {
+    desc->rope.dim = from->rope_dim;
+    desc->rope.q = world_at(self, from->rope);
+    desc->rope.head_stride = from->rope_dim;
+    desc->rope.batch_stride = shape->heads * from->rope_dim;
+  }
+  made.queries = (banyan_queries){.size = sizeof made.queries,
+                                  .tokens = from->rows,
+                                  .query_start_loc = from->several ? world_at(self, from->loc) : NULL,
+                                  .query_start = from->causal ? world_at(self, from->start) : NULL,
+                                  .key_start = from->causal ? world_at(self, rank->key_start) : NULL,
+                                  .tree_mask = from->tree ? world_at(self, from->masks) : NULL,
+                                  .key_block = from->block,
+                                  .key_stride = from->block * from->nranks,
+                                  .window = from->window};
+  made.gather = (banyan_heads_desc){.size = sizeof made.gather,
+                                    .tokens = from->rows,
+                                    .heads = shape->heads,
+                                    .dim = shape->head_dim,
+                                    .dtype = shape->dtype,
+                                    .counts = rank->counts};
+  made.live =
+      world_live(self, (banyan_live){.size = sizeof made.live,
+                                     .tokens = from->has_tokens ? rank->tokens : NULL,
+                                     .token_mask = from->has_mask ? rank->mask : NULL,
+                                     .empty_rows = from->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN});
+  made.combine.tokens = from->rows;
+  made.combine.heads = shape->heads;
+  made.combine.value_dim = shape->value_dim;
+  made.combine.stream = self->stream;
+  const sheet_part part = part_of(from, self->rank, from->rows);
+  made.has_result = part.tokens && part.heads;
+  banyan_partial_init(&made.out, world_at(self, rank->values), BANYAN_F32, world_at(self, rank->lse), BANYAN_F32,
+                      part.heads, shape->value_dim);
+  if (from->several || from->causal) desc->queries = &to->queries;
+  if (has_live) made.combine.live = &to->live;
+  if (from->gathers) {
+    desc->gather = &to->gather;
+    desc->q = world_at(self, rank->gathered);
+    desc->q_mine = world_at(self, rank->mine);
+  }
+  *to = made;
+}
+
+bool attend_has_twin(const attend *of) {
+  return of->gathers ||
+         (of->has_tokens && !of->has_mask && !of->lists && !of->keeps && of->combine.order == BANYAN_ORDER_CANONICAL);
+}
+
+void attend_twin_of(const attend *from, const world_rank *self, attend_call *made) {
+  const attend_rank *rank = &from->ranks[self->rank];
+  attend whole = *from;
+  whole.gathers = whole.has_tokens = false;
+  attend_call_of(&whole, self, made);
+  const sheet_part part = part_of(from, self->rank, *rank->tokens);
+  made->out.values = world_at(self, rank->other_values);
+  made->out.lse = world_at(self, rank->other_lse);
+  if (from->gathers) return;
+  made->queries.tokens = made->combine.tokens = *rank->tokens;
+  if (!from->several) made->desc.batch = *rank->tokens;
+  made->has_result = part.tokens && part.heads;
+}
+
+/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+
+const char *attend_text(const attend *of) {
+  static _Thread_local char text[400];
+  const problem_shape *shape = &of->shape;
+  snprintf(
+      text, sizeof text,
+      "%d ranks, %d sequences, %d rows x %d/%d x %d/%d, dtype %d, pages of %d, %d keys, scatter %d, wire %d, order %d, "
+      "form %d, by %s%s%s%s%s%s%s%s%s%s%s, window %d, block %d, rope %d, cap %g",
+      of->nranks, shape->batch, of->rows, shape->heads, shape->kv_heads, shape->head_dim, shape->value_dim,
+      shape->dtype, shape->page_keys, shape->keys_max, of->combine.scatter, of->combine.wire, of->combine.order,
+      of->form, of->combine.algorithm ? of->combine.algorithm : "any", of->several ? ", several" : "",
+      of->causal ? ", causal" : "", of->tree ? ", tree" : "", of->lists ? ", lists" : "",
+      of->by_last ? ", by last pages" : "", of->has_tokens ? ", tokens" : "", of->has_mask ? ", mask" : "",
+      of->keeps ? ", keeps" : "", of->sinks ? ", sinks" : "", of->blocking ? ", blocking" : "", of->window, of->block,
+      of->rope_dim, (double)of->cap);
+  return text;
+}
+
+static uint64_t below(int64_t bit) { return (UINT64_C(1) << bit) - 1; }
+
+/* In a tree the window counts depths: that of a draft is how many of the drafts before it the query sees. */
+static bool sees(const attend *of, int32_t r, int32_t b, int32_t token, int32_t t) {
+  if (!of->causal) return true;
+  const int64_t position =
+      of->ranks[r].key_start[b] + (of->block ? (int64_t)(t / of->block) * of->block * of->nranks + t % of->block : t);
+  const int64_t draft = position - of->start[b];
+  const uint64_t mask = of->masks[token];
+  int64_t own = token - of->loc[b], at = draft;
+  if (of->tree) own = __builtin_popcountll(mask & below(own));
+  if (of->tree && draft > 0 && draft < 64) at = __builtin_popcountll(mask & below(draft));
+  if (of->window && at <= own - of->window) return false;
+  if (!of->tree) return draft <= own;
+  return draft < 0 || (draft < 64 && (mask >> draft & 1));
+}
+
+/* Element `column` of key t, or of its value. */
+static double element(const attend *of, int32_t r, bool is_value, int32_t b, int32_t kv_head, int32_t t,
+                      int32_t column) {
+  const attend_rank *rank = &of->ranks[r];
+  const banyan_attention_desc *desc = &rank->shard.desc;
+  const int32_t page_keys = desc->pages.table ? desc->pages.keys : INT32_MAX;
+  const int64_t page = desc->pages.table ? desc->pages.table[b * desc->pages.table_stride + t / page_keys] : b;
+  const uint16_t *plain = is_value && !of->shape.latent ? rank->shard.v : rank->shard.k;
+  const int64_t at =
+      is_value ? page * desc->v_batch_stride + kv_head * desc->v_head_stride + t % page_keys * desc->v_token_stride
+               : page * desc->k_batch_stride + kv_head * desc->k_head_stride + t % page_keys * desc->k_token_stride;
+  if (of->form == ATTEND_PLAIN) return problem_value(of->shape.dtype, plain[at + column]);
+  if (of->form == ATTEND_E4M3)
+    return (double)bny_float_of_e4m3((is_value ? rank->v8 : rank->k8)[at + column]) *
+           (double)of->scales[is_value * of->shape.kv_heads + kv_head];
+  const uint8_t *row = rank->k8 + at;
+  uint16_t bits;
+  float scale;
+  memcpy(&bits, row + BNY_FLASHMLA_ROPE_AT + 2 * (column - BNY_FLASHMLA_CODES) * (column >= BNY_FLASHMLA_CODES), 2);
+  if (column >= BNY_FLASHMLA_CODES) return problem_value(BANYAN_BF16, bits);
+  memcpy(&scale, row + BNY_FLASHMLA_CODES + 4 * (column / BNY_FLASHMLA_GROUP), sizeof scale);
+  return (double)bny_float_of_e4m3(row[column]) * (double)scale;
+}
+
+static double logit_of(const attend *of, int32_t r, int32_t b, int32_t token, int32_t head, int32_t t) {
+  if (!sees(of, r, b, token, t)) return -INFINITY;
+  const problem_shape *shape = &of->shape;
+  const uint16_t *q = of->q + ((int64_t)token * shape->heads + head) * shape->head_dim;
+  const int32_t kv_head = head / (shape->heads / shape->kv_heads);
+  double dot = 0;
+  for (int32_t i = 0; i < shape->head_dim; i++)
+    dot += problem_value(shape->dtype, q[i]) * element(of, r, false, b, kv_head, t, i);
+  dot /= sqrt((double)shape->head_dim);
+  return of->cap != 0 ? (double)of->cap * tanh(dot / (double)of->cap) : dot;
+}
+
+/* The sequence of a token; -1: it has none. */
+static int32_t sequence_of(const attend *of, int32_t token) {
+  for (int32_t b = 0; b < of->shape.batch; b++)
+    if (token >= of->loc[b] && token < of->loc[b + 1]) return b;
+  return -1;
+}
+
+static bool takes_part(const attend *of, int32_t r, int32_t self, int32_t token) {
+  return (!of->alone || r == self) && (!of->has_mask || of->ranks[r].mask[token]);
+}
+
+/* Rank `self` alone counts if ranks attend alone. A sink counts on rank 0. */
+static void reference_of(const attend *of, int32_t self, int32_t token, int32_t head, problem_row *row) {
+  const int32_t b = sequence_of(of, token);
+  memset(row, 0, sizeof *row);
+  row->max = -INFINITY;
+  if (b < 0) return;
+  double sink = of->sinks && takes_part(of, of->alone ? self : 0, self, token) ? (double)of->sinks[head] : -INFINITY;
+  row->max = sink;
+  for (int32_t r = 0; r < of->nranks; r++)
+    for (int32_t t = 0; takes_part(of, r, self, token) && t < of->ranks[r].lengths[b]; t++)
+      row->max = fmax(row->max, logit_of(of, r, b, token, head, t));
+  if (isinf(row->max)) return;
+  row->sum = exp(sink - row->max);
+  const int32_t kv_head = head / (of->shape.heads / of->shape.kv_heads);
+  for (int32_t r = 0; r < of->nranks; r++)
+    for (int32_t t = 0; takes_part(of, r, self, token) && t < of->ranks[r].lengths[b]; t++) {
+      const double p = exp(logit_of(of, r, b, token, head, t) - row->max);
+      row->sum += p;
+      for (int32_t i = 0; i < of->shape.value_dim && p > 0; i++) {
+        const double value = element(of, r, true, b, kv_head, t, i);
+        row->values[i] += p * value;
+        row->weight[i] += p * fabs(value);
+      }
+    }
+}
+
+static bool is_poison(const void *from, size_t bytes) {
+  const unsigned char *at = from;
+  for (size_t i = 0; i < bytes; i++)
+    if (at[i] != ATTEND_POISON) return false;
+  return true;
+}
+
+/* The error of f32 sums and two-term weights, relative to the sum, plus that of tensor cores, which truncate: each
+ * operation over 16 keys and one term loses at most 19 units of 2^-24 of a sum that grows all along. On a lossy wire
+ * the rounding of values comes to it. */
+static double bound_of(const attend *of) {
+  const banyan_dtype wire = of->alone ? BANYAN_F32 : of->combine.wire;
+  const double lost = wire == BANYAN_F32 ? 0 : wire == BANYAN_F16 ? 5e-3 : wire == BANYAN_BF16 ? 4e-2 : 0.5;
+  return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost + (of->form != ATTEND_PLAIN ? 2e-3 : 0);
+}
+
+bool attend_holds(world_rank *self, const attend *of, int round) {
+  const attend_rank *rank = &of->ranks[self->rank];
+  const sheet_part part = part_of(of, self->rank, *rank->tokens);
+  const size_t dim = (size_t)of->shape.value_dim, count = (size_t)(part.tokens * part.heads);
+  for (size_t i = 0; i < count; i++) {
+    const int32_t token = part.token0 + (int32_t)i / part.heads, head = part.head0 + (int32_t)i % part.heads;
+    problem_row reference;
+    reference_of(of, self->rank, token, head, &reference);
+    if (reference.sum == 0 && of->keeps && !of->alone && (of->has_tokens || of->has_mask)) {
+      if (!world_check(self, is_poison(rank->values + i * dim, dim * 4) && is_poison(rank->lse + i, 4),
+                       "round %d: the empty row of token %d was not kept: %s", round, token, attend_text(of)))
+        return false;
+      continue;
+    }
+    const double error =
+        problem_row_error(&reference, of->shape.value_dim, rank->values + i * dim, rank->lse[i], bound_of(of));
+    if (!world_check(self, error <= 1, "round %d of %d tokens, token %d, head %d: error %g of the bound: %s", round,
+                     *rank->tokens, token, head, error, attend_text(of)))
+      return false;
+  }
+  return world_check(self,
+                     is_poison(rank->values + count * dim, rank->values_bytes - count * dim * 4) &&
+                         is_poison(rank->lse + count, rank->lse_bytes - count * 4),
+                     "round %d of %d tokens: rows past them were written: %s", round, *rank->tokens, attend_text(of));
+}
+
+bool attend_twin_agrees(world_rank *self, const attend *of, int round) {
+  const attend_rank *rank = &of->ranks[self->rank];
+  return world_check(self,
+                     memcmp(rank->values, rank->other_values, rank->values_bytes) == 0 &&
+                         memcmp(rank->lse, rank->other_lse, rank->lse_bytes) == 0,
+                     "round %d: other bits in another way: %s", round, attend_text(of));
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Random problems of attention over the shards of ranks, with the combine of its rows, on every backend: pages in
+ * tables or lists, several query tokens for a sequence, windows, trees, interleaved shards, caps, sinks, parts of q,
+ * gathered q, numbers of tokens and masks of each run; and what must hold, in double precision. */
+#ifndef BNY_TESTS_ATTEND_H
+#define BNY_TESTS_ATTEND_H
+
+#include "tests/api/attention_problem.h"
+#include "tests/support/world.h"
+
+enum { ATTEND_RANKS_MAX = 9, ATTEND_TOKENS_MAX = 96, ATTEND_POISON = 0x5a };
+
+/* How memory holds keys and values: as q has them; E4M3 with scales; rows of FlashMLA, of which values are a part. */
+typedef enum attend_form { ATTEND_PLAIN, ATTEND_E4M3, ATTEND_FLASHMLA } attend_form;
+
+/* The part of one rank. Memory is from world_take(). */
+typedef struct attend_rank {
+  problem_shard shard; /* lengths, and keys at most, of each sequence */
+  uint8_t *k8, *v8;    /* bytes in place of the shard's k and v */
+  int32_t *list, *indptr, *last;
+  int32_t *lengths, *key_start, *counts, *tokens;
+  uint8_t *mask;
+  uint16_t *mine, *gathered;                      /* its heads of q, and room for all */
+  float *values, *lse, *other_values, *other_lse; /* results, and those of the twin */
+  float *rows;                                    /* values, m and d between attention and a combine apart */
+  size_t values_bytes, lse_bytes;
+} attend_rank;
+
+typedef struct attend {
+  int32_t nranks, rows; /* rows of q: tokens at most */
+  problem_shape shape;
+  banyan_combine_desc combine; /* without pointers */
+  bool several, causal, tree, lists, by_last, has_tokens, has_mask, keeps, gathers, alone, blocking;
+  int32_t block, window, rope_dim;
+  float cap;
+  attend_form form;
+  float *scales; /* for keys, and behind them for values */
+  uint16_t *q, *rope;
+  float *sinks; /* NULL: none */
+  int32_t *loc, *start;
+  uint64_t *masks; /* which drafts of a tree each query sees */
+  uint64_t seed;
+  attend_rank ranks[ATTEND_RANKS_MAX];
+} attend;
+
+/* Arguments of a call, in addresses of a rank's backend. */
+typedef struct attend_call {
+  banyan_attention_desc desc;
+  banyan_combine_desc combine;
+  banyan_queries queries;
+  banyan_heads_desc gather;
+  banyan_live live;
+  banyan_partial out;
+  bool has_result;
+} attend_call;
+
+/* Makes what all ranks have in common, at random. Fields may be changed before attend_fill(). */
+attend *attend_make(int32_t nranks, uint64_t seed);
+/* A plain one: a query token for each sequence that sees all keys, combined on all ranks. shape NULL: a random one. */
+attend *attend_make_plain(int32_t nranks, uint64_t seed, const problem_shape *shape);
+void attend_fill(attend *made);
+
+/* Draws one rank's part of a run: lengths, masks and tokens, which are those of round and rank. Results become poison.
+ * attend_draw_shared() draws what all ranks have in common, and is called by one of them. */
+void attend_draw_shared(attend *made, int round);
+void attend_draw(attend *made, int32_t rank, int round);
+
+/* Sequences of which no key is read get pages that would be refused: those whose tokens a mask leaves out, or that have
+ * none. */
+void attend_spoil_pages(attend *made, int32_t rank);
+
+/* Fills the call, which points to itself. attend_twin_of() is the same in another way, with the same bits: of exactly
+ * the tokens of the run, of a q that is whole. */
+void attend_call_of(const attend *from, const world_rank *self, attend_call *made);
+bool attend_has_twin(const attend *of);
+void attend_twin_of(const attend *from, const world_rank *self, attend_call *made);
+
+/* Return true if this rank's result, or that of the twin, is right. Otherwise they note a failure. */
+bool attend_holds(world_rank *self, const attend *of, int round);
+bool attend_twin_agrees(world_rank *self, const attend *of, int round);
+
+const char *attend_text(const attend *of); /* until the thread's next call */
+
+#endif

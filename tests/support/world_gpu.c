@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks with memory of a device: on a GPU, as threads and as processes, all on the first or spread over all; and on
+ * emulated devices of several nodes, which run by a thread of their own as a GPU does. A process that has forked from
+ * one that uses a GPU cannot use it, so a device is first used in ranks. */
+#include "tests/support/world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/device/device_util.h"
+#include "tests/support/placed.h"
+
+#ifdef HAVE_CUDA
+#include "tools/common/gpu.h"
+
+/* Kernels' memory is taken when a rank begins. Later the driver might wait for kernels that wait for this rank. */
+enum { MEMORY_BYTES = 64 << 20, FINISH_S = 60 };
+
+struct world_device {
+  gpu *device;
+  void *memory;                  /* the device's copy of what world_take() gave */
+  unsigned char *before, *after; /* what it held after world_put(), and in world_finish() */
+  size_t used;
+  gpu_graph *graph;
+};
+
+/* Notes a failure unless ok. Returns ok. */
+static bool gpu_ok(world_rank *self, bool ok, const tool_error *error) {
+  return ok || world_check(self, false, "%s", error->text);
+}
+
+static int32_t recall(const char *name) {
+  const char *text = getenv(name);
+  return text ? (int32_t)strtol(text, NULL, 10) : 0;
+}
+
+static void remember(const char *name, int32_t number) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", number);
+  setenv(name, text, 1);
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
+
+static bool open_ordinal(world_rank *self, int32_t ordinal) {
+  tool_error error = {.text = ""};
+  struct world_device *made = self->place = calloc(1, sizeof *made);
+  snprintf(self->device, sizeof self->device, "cuda:%d", ordinal);
+  if (!world_check(self, made != NULL, "out of memory")) return false;
+  made->before = malloc(MEMORY_BYTES);
+  made->after = malloc(MEMORY_BYTES);
+  return world_check(self, made->before && made->after, "out of memory") &&
+         gpu_ok(self,
+                gpu_open(ordinal, &made->device, &error) && gpu_stream_make(made->device, &self->stream, &error) &&
+                    gpu_take(made->device, MEMORY_BYTES, &made->memory, &error),
+                &error);
+}
+
+static void close_device(world_rank *self) {
+  struct world_device *made = self->place;
+  if (!made) return;
+  gpu_graph_free(made->graph);
+  if (made->device) {
+    gpu_give(made->device, made->memory);
+    if (self->stream) gpu_stream_free(made->device, self->stream);
+  }
+  gpu_close(made->device);
+  free(made->before);
+  free(made->after);
+  free(made);
+}
+
+static void *at(const world_rank *self, const void *memory) {
+  size_t used;
+  const unsigned char *base = world_taken(&used), *byte = memory;
+  if (byte < base || byte >= base + used) return (void *)(uintptr_t)memory;
+  return (unsigned char *)self->place->memory + (byte - base);
+}
+
+static bool put(world_rank *self) {
+  struct world_device *made = self->place;
+  tool_error error = {.text = ""};
+  const unsigned char *memory = world_taken(&made->used);
+  if (!world_check(self, made->used <= MEMORY_BYTES, "a test takes %zu bytes", made->used)) return false;
+  memcpy(made->before, memory, made->used);
+  return gpu_ok(self, gpu_write(made->device, made->memory, made->before, made->used, &error), &error);
+}
+
+/* Only what calls wrote comes back, as ranks that are threads have one memory. */
+static bool get(world_rank *self) {
+  struct world_device *made = self->place;
+  tool_error error = {.text = ""};
+  size_t used;
+  unsigned char *memory = world_taken(&used);
+  if (!gpu_ok(self, gpu_read(made->device, made->after, made->memory, made->used, &error), &error)) return false;
+  for (size_t i = 0; i < made->used; i++)
+    if (made->after[i] != made->before[i]) memory[i] = made->before[i] = made->after[i];
+  return true;
+}
+
+static bool finish(world_rank *self) {
+  tool_error error = {.text = ""};
+  bool good =
+      gpu_ok(self, gpu_wait(self->place->device, self->stream, world_is_quick() ? 600 : FINISH_S, &error), &error);
+  return good && (self->place->used == 0 || get(self)) && world_meet(self);
+}
+
+static bool capture(world_rank *self, bool on) {
+  struct world_device *made = self->place;
+  tool_error error = {.text = ""};
+  if (!on)
+    return gpu_ok(self, gpu_capture_end(made->device, self->stream, &made->graph, &error), &error) && world_meet(self);
+  gpu_graph_free(made->graph);
+  made->graph = NULL;
+  return world_meet(self) && gpu_ok(self, gpu_capture_begin(made->device, self->stream, &error), &error);
+}
+
+static bool replay(world_rank *self) {
+  tool_error error = {.text = ""};
+  return gpu_ok(self, gpu_graph_launch(self->place->graph, self->stream, &error), &error) && finish(self);
+}
+
+/* ---- a GPU ------------------------------------------------------------------------------------------------------- */
+
+/* Counts the devices in a process that ends afterwards, and says why there are none. */
+static void look(int fd) {
+  tool_error error = {.text = ""};
+  gpu *first = NULL;
+  int32_t found[2] = {gpu_count(&error), 0};
+  if (found[0] > 0 && gpu_open(0, &first, &error))
+    found[1] = gpu_facts_of(first)->sms;
+  else
+    printf("skipped: %s\n", error.text);
+  fflush(stdout);
+  _exit(write(fd, found, sizeof found) == (ssize_t)sizeof found ? EXIT_SUCCESS : EXIT_FAILURE);
+}
+
+static bool has_gpu(void) {
+  int32_t found[2] = {0, 0};
+  int ends[2];
+  if (getenv("GPU_TEST_SMS")) return recall("GPU_TEST_SMS") > 0;
+  /* Streams that share a connection wait for each other; kernels that wait for those of other streams then never
+   * end. */
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  if (pipe(ends) != 0) return false;
+  pid_t pid = fork();
+  if (pid == 0) look(ends[1]);
+  close(ends[1]);
+  if (pid > 0 && read(ends[0], found, sizeof found) != (ssize_t)sizeof found) found[1] = 0;
+  close(ends[0]);
+  if (pid > 0) waitpid(pid, NULL, 0);
+  remember("GPU_TEST_DEVICES", found[0]);
+  remember("GPU_TEST_SMS", found[1]);
+  return found[1] > 0;
+}
+
+/* Kernels of all communicators must fit on a device at once, or some wait for others that cannot begin. The library
+ * sees to that for the ranks of one communicator, within what is allowed here. */
+static void begin_gpu(const world_setup *setup) {
+  int32_t share = recall("GPU_TEST_SMS") / (setup->comms ? setup->comms : 1);
+  remember("BANYAN_DEVICE_SMS", share > 1 ? share : 1);
+}
+
+static bool open_gpu(world_rank *self) {
+  return open_ordinal(self, self->setup->one_device ? 0 : self->rank % recall("GPU_TEST_DEVICES"));
+}
+
+gpu *world_gpu_of(const world_rank *self) { return self->place->device; }
+int32_t world_gpus(void) { return recall("GPU_TEST_DEVICES"); }
+
+/* ---- emulated devices on nodes ----------------------------------------------------------------------------------- */
+
+/* The emulator's clock is slower than time, so that no deadline of a kernel passes early. */
+static void begin_nodes(const world_setup *setup) {
+  char more[256];
+  snprintf(more, sizeof more, "%sdevices=%d,live,moved,step-ns=20,seed=%llu", setup->words ? setup->words : "",
+           setup->nranks, (unsigned long long)world_seed());
+  setenv("FAKE_CUDA", more, 1);
+  setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
+  setenv("BANYAN_DEVICE_NODES", "staged", 0);
+  world_be_nodes(world_nodes_of(setup));
+  fake_cuda_set_image("emulated", 8);
+}
+
+static bool has_nodes(void) { return world_emulated.is_here() && world_nodes.is_here(); }
+static bool open_own(world_rank *self) { return open_ordinal(self, self->setup->one_device ? 0 : self->rank); }
+
+#define DEVICE \
+  .at = at, .put = put, .finish = finish, .capture = capture, .replay = replay, .close = close_device, .is_device = true
+#else
+static bool has_gpu(void) { return printf("skipped: built without CUDA\n"), false; }
+static bool has_nodes(void) { return has_gpu(); }
+#define begin_gpu NULL
+#define begin_nodes NULL
+#define open_gpu NULL
+#define open_own NULL
+#define DEVICE .is_device = true
+#endif
+
+const world_backend world_gpu = {.name = "gpu",
+                                 .every = 1,
+                                 .ranks_max = 8,
+                                 .timeout_s = 20,
+                                 .is_here = has_gpu,
+                                 .begin = begin_gpu,
+                                 .open = open_gpu,
+                                 DEVICE};
+const world_backend world_gpu_processes = {.name = "gpu processes",
+                                           .processes = true,
+                                           .every = 8,
+                                           .ranks_max = 8,
+                                           .timeout_s = 40, /* they take turns on a device */
+                                           .is_here = has_gpu,
+                                           .begin = begin_gpu,
+                                           .open = open_gpu,
+                                           DEVICE};
+const world_backend world_staged = {.name = "emulated nodes",
+                                    .every = 12,
+                                    .ranks_max = 5,
+                                    .is_here = has_nodes,
+                                    .begin = begin_nodes,
+                                    .open = open_own,
+                                    DEVICE};
