@@ -22,7 +22,7 @@ typedef enum bny_wire {
 #define BNY_FORMAT(id, name, dtype, bytes, bound) BNY_WIRE_##id,
 #include "formats.def"
 #undef BNY_FORMAT
-  BNY_WIRE_COUNT, /* of those with a type */
+  BNY_WIRE_COUNT, /* the formats above have a type of values */
   BNY_WIRE_EXACT
 } bny_wire;
 

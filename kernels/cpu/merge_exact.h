@@ -4,7 +4,7 @@
  * compiles the loops over columns. Statistics and conventions of callers go through the f32 wire, a row at a time. */
 #include "exact.h"
 
-enum { EXACT_COLUMNS = 512 }; /* of a tile of a row */
+enum { EXACT_COLUMNS = 512 }; /* columns of a row that are in work at a time */
 
 static void exact_lower(int64_t *hi, int64_t *lo, int count, int meet) {
   if (meet == -1)

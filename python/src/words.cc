@@ -73,7 +73,8 @@ banyan_scatter read_scatter(nb::handle word) {
 
 banyan_order read_order(nb::handle word) {
   return static_cast<banyan_order>(
-      choose("order", word, {{"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL}}));
+      choose("order", word,
+             {{"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL}, {"exact", BANYAN_ORDER_EXACT}}));
 }
 
 banyan_base read_base(const char *argument, nb::handle word) {

@@ -54,7 +54,7 @@ typedef struct attention_job {
   part_range *ranges;    /* by thread */
   _Atomic int32_t *left; /* by row block: its parts that are not complete */
   bool is_exact;         /* the output has rows of the exact order */
-  size_t row_bytes;      /* of these */
+  size_t row_bytes;      /* bytes of such a row */
   char *sums; /* by part: a bny_attention_sums, cut off behind the rows that it has; in the exact order ROWS_MAX rows */
   size_t sums_bytes;
   _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */

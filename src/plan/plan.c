@@ -27,7 +27,8 @@ static banyan_status check_combine(const bny_request *request) {
   banyan_status status = check_box(request);
   if (status != BANYAN_OK) return status;
   bool is_exact = request->order == BANYAN_ORDER_EXACT;
-  if (request->value_dim < 0 || (is_exact ? request->wire != BNY_WIRE_EXACT : (unsigned)request->wire >= BNY_WIRE_COUNT) ||
+  if (request->value_dim < 0 ||
+      (is_exact ? request->wire != BNY_WIRE_EXACT : (unsigned)request->wire >= BNY_WIRE_COUNT) ||
       (unsigned)request->scatter > BANYAN_SCATTER_TOKENS || (unsigned)request->order > BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: value_dim %d, wire %d, scatter %d or order %d is out of range",
                     request->value_dim, (int)request->wire, (int)request->scatter, (int)request->order);

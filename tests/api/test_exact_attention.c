@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The exact order: attention has the same bits for every number of ranks, ownership, batch, chunk of queries, page size,
- * number of threads and algorithm. */
+ * The exact order: attention has the same bits for every number of ranks, ownership, batch, chunk of queries, page
+ * size, number of threads and algorithm. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of the exact order: sums commute and associate bit for bit, are as exact as exact.h says, hold 2^20 contributions,
- * and come out alike from all tables of kernels in all conventions. */
+ * Rows of the exact order: sums commute and associate bit for bit, are as exact as exact.h says, and hold 2^20
+ * contributions. They come out alike from all tables of kernels, in all conventions. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
