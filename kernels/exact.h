@@ -3,8 +3,8 @@
  * The algebra of BANYAN_ORDER_EXACT. A row is a sum of contributions (m, d, n), and any order and any grouping of them
  * gives the same bits.
  *
- * An absolute grid. Digit p of a number counts multiples of 2^(42 p), for every whole p. A contribution x has two digits:
- * at its top T, which follows from its own largest exponent, and at T - 1. Both are rounded to nearest:
+ * An absolute grid. Digit p of a number counts multiples of 2^(42 p), for every whole p. A contribution x has two
+ * digits: at its top T, which follows from its own largest exponent, and at T - 1. Both are rounded to nearest:
  *   hi = rint(x / 2^(42 T)),  lo = rint((x / 2^(42 T) - hi) 2^42).
  * They depend on the contribution alone. d has a top of its own, and the values of a row share one.
  *
@@ -25,8 +25,8 @@
 
 enum { BNY_EXACT_BITS = 42 };
 
-/* A row, followed by int64_t hi[value_dim], int64_t lo[value_dim] and uint8_t flags[value_dim]. Beside it the wire's d is
- * 1, or 0 for an empty row. */
+/* A row, followed by int64_t hi[value_dim], int64_t lo[value_dim] and uint8_t flags[value_dim]. Beside it the wire's d
+ * is 1, or 0 for an empty row. */
 typedef struct bny_exact_row {
   double top_d, top_n; /* whole numbers; top_n is -inf where all values are 0 */
   int64_t d_hi, d_lo;
@@ -82,8 +82,8 @@ BNY_HD static inline bny_exact_place bny_exact_at(double m, double largest) {
   return place;
 }
 
-/* The part of a row that a contribution with this top meets: 0: both places; 1: the row's lower place alone; -1: the row
- * first goes down by one place; 2 and -2: nothing is left of one of them. */
+/* The part of a row that a contribution with this top meets. 0: both places. 1: the row's lower place alone. -1: the row
+ * first goes down by one place. 2 and -2: nothing is left of one of them. */
 BNY_HD static inline int bny_exact_meet(double row_top, double top) {
   if (!(top > -(double)BNY_INFINITY_F)) return 2; /* nothing comes */
   double step = row_top - top;

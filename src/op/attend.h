@@ -31,9 +31,9 @@ typedef struct bny_attention {
 banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention);
 
-/* Makes attention whose rows a combine takes, in the exact order or in f32. `why_apart` NULL: the same kernel combines them. Otherwise they go to
- * memory of the library, made->out, with room for tokens_max, which the combine reads, and the text says why ("":
- * nothing to say). */
+/* Makes attention whose rows a combine takes, in the exact order or in f32. `why_apart` NULL: the same kernel combines
+ * them. Otherwise they go to memory of the library, made->out, with room for tokens_max, which the combine reads, and
+ * the text says why ("": nothing to say). */
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
                                        bool is_exact, const char *why_apart, bny_attention **attention);
 
