@@ -82,8 +82,8 @@ BNY_HD static inline bny_exact_place bny_exact_at(double m, double largest) {
   return place;
 }
 
-/* The part of a row that a contribution with this top meets. 0: both places. 1: the row's lower place alone. -1: the row
- * first goes down by one place. 2 and -2: nothing is left of one of them. */
+/* The part of a row that a contribution with this top meets. 0: both places. 1: the row's lower place alone. -1: the
+ * row first goes down by one place. 2 and -2: nothing is left of one of them. */
 BNY_HD static inline int bny_exact_meet(double row_top, double top) {
   if (!(top > -(double)BNY_INFINITY_F)) return 2; /* nothing comes */
   double step = row_top - top;

@@ -474,8 +474,8 @@ static __attribute__((noinline)) bny_attention_task attention_gather_tile(const 
   return one;
 }
 
-/* A tile: keys [from, from + count) of `keys`, which is the task or a page of it; or, if `gathered`, keys of the task that
- * lie in several pages. */
+/* A tile: keys [from, from + count) of `keys`, which is the task or a page of it; or, if `gathered`, keys of the task
+ * that lie in several pages. */
 typedef struct attention_span {
   bny_attention_task page;
   const bny_attention_task *keys;
