@@ -16,6 +16,7 @@ nobase_dist_doc_DATA += \
   %D%/performance.md \
   %D%/python.md \
   %D%/reliability.md \
+  %D%/scale.md \
   %D%/security.md \
   %D%/pictures/combine.svg \
   %D%/pictures/dgx-h100.svg \
@@ -24,13 +25,16 @@ nobase_dist_doc_DATA += \
   %D%/pictures/levels.svg \
   %D%/pictures/mi300x.svg \
   %D%/pictures/paper.svg \
+  %D%/pictures/scale-beyond.svg \
+  %D%/pictures/scale-growth.svg \
+  %D%/pictures/scale-paper.svg \
   %D%/testing.md \
   %D%/topology.md \
   %D%/tour.md \
   %D%/troubleshooting.md
 
 # The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
-EXTRA_DIST += %D%/charts.py %D%/options.py %D%/reference.py
+EXTRA_DIST += %D%/charts.py %D%/options.py %D%/reference.py %D%/scale.json %D%/scale.py
 man3dir = $(mandir)/man3
 reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_attention.h $(srcdir)/include/banyan_ownership.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
 man: %D%/man/stamp

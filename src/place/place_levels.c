@@ -216,7 +216,8 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
   return (bny_link_cost){.alpha_ns = slowest.alpha_ns,
                          .message_ns = slowest.message_ns,
                          .beta_ns_per_byte = 1 / note->gbytes_per_s,
-                         .shared_ns_per_byte = slowest.class == BNY_LINK_TCP ? 1 / note->gbytes_per_s : 0,
+                         .shared_ns_per_byte =
+                             bny_prices_default.rows[slowest.class].shared ? 1 / note->gbytes_per_s : 0,
                          .gamma_ns_per_byte = m->merge_ns_per_byte,
                          .ranks_per_core = m->world->ranks_per_core > 0 ? m->world->ranks_per_core : 1,
                          .switch_ns = bny_price_switch_ns};

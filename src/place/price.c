@@ -32,9 +32,10 @@ const bny_prices bny_prices_default = {
                               "as NVLink, with a shorter way; 225 GB/s is half of Grace Hopper's link"},
             [BNY_LINK_PCIE] = {"pcie", 1200, 1300, GPU_MESSAGE_NS, 24, false, false,
                                "a read over PCI takes 1.3 us and more; 24 GB/s is generation 4 with 16 lanes"},
-            [BNY_LINK_PCIE_SYS] =
-                {"pcie-sys", 1200, 2300, GPU_MESSAGE_NS, 10, false, false,
-                 "as PCI, through two host bridges and the link between packages; most machines reach 10 GB/s there"},
+            [BNY_LINK_PCIE_SYS] = {"pcie-sys", 1200, 2300, GPU_MESSAGE_NS, 10, true, false,
+                                   "as PCI, through two host bridges and the link between packages, which their GPUs "
+                                   "share; most machines "
+                                   "reach 10 GB/s there"},
             [BNY_LINK_NETWORK] =
                 {"network", 3000, 600, POSTED_NS, 12.5, false, false,
                  "a signal that a GPU posts and another sees behind it: 3 to 5 us; from NIC to NIC 0.6 us, by UCX's "

@@ -85,6 +85,9 @@ json '[m for m in o["methods"] if m["name"] == "ring attention"][0]["bytes_sent_
 json 'sorted(m["predicted_us"] for m in o["methods"] if m["serves"]) == [m["predicted_us"] for m in o["methods"] if m["serves"]]'
 json 'all(m["why"] for m in o["methods"])'
 run 0 --compare --ranks 16 --collective broadcast
+# GPUs of a package share its link to the next one, so a large box crosses that once for each lane.
+run 0 --from 'host package:2 numa bridge pci gpu:4@sm89@gen4x16' --bytes 1M --json
+json 'o["choice"] == "levels_whole"'
 run 0 --ranks 64 --algorithm ring
 says '^ring .* named$'
 run 0 --print --ranks 3 --tokens 1 --heads 3 --head-dim 4

@@ -101,6 +101,8 @@ static const tool_option options[] = {
     {"rank", "R", "With --print: of this rank alone.", TOOL_INT_AT(view.rank, 0, PLAN_RANKS_MAX - 1)},
     {"timeline", "FILE", "With --simulate: write what each rank does when, for Perfetto, or as a picture (.svg).",
      TOOL_TEXT_AT(view.timeline)},
+    {"step-ns", "N", "With --simulate: the time that an executor itself takes for each step; default 0.",
+     TOOL_INT_AT(view.step_ns, 0, 1000000)},
     {"scale", "WHAT=FACTOR",
      "With --simulate: a machine whose links of one kind (nvlink, xgmi, pcie, packages, nic, leaf, spine) or memory is "
      "so many times as fast, or whose latency is so many times as long.",
@@ -135,8 +137,11 @@ static bool check_options(const arguments *a, tool_error *error) {
     return tool_error_set(error, rows ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
   if (a->keys_given != NULL && a->action != ACTION_COMPARE && a->action != ACTION_SIMULATE)
     return tool_error_set(error, "--%s belongs to --compare and --simulate", a->keys_given);
-  if ((a->view.timeline != NULL || a->view.scale != NULL) && a->action != ACTION_SIMULATE)
-    return tool_error_set(error, "--%s belongs to --simulate", a->view.scale != NULL ? "scale" : "timeline");
+  if ((a->view.timeline != NULL || a->view.scale != NULL || a->view.step_ns > 0) && a->action != ACTION_SIMULATE)
+    return tool_error_set(error, "--%s belongs to --simulate",
+                          a->view.scale != NULL      ? "scale"
+                          : a->view.timeline != NULL ? "timeline"
+                                                     : "step-ns");
   if (a->view.rank >= 0 && a->action != ACTION_PRINT) return tool_error_set(error, "--rank belongs to --print");
   return true;
 }

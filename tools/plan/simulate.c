@@ -74,6 +74,7 @@ static sim_job job_of(simulator *s, const sim_case *what) {
                    .work_ns = sim_work_ns,
                    .attention_bytes_per_ns =
                        what->ring ? sim_memory_speed(s->view->ranks) * s->platform.memory_scale : 0,
+                   .step_ns = s->view->step_ns,
                    .turns = link->ranks_per_core > 1 ? link->ranks_per_core : 1,
                    .switch_ns = link->ranks_per_core > 1 ? link->switch_ns * link->ranks_per_core : 0,
                    .finish_ns = s->finish_ns};

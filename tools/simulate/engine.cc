@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <simgrid/kernel/Timer.hpp>
 #include <simgrid/kernel/routing/NetPoint.hpp>
 #include <simgrid/kernel/routing/NetZoneImpl.hpp>
 #include <simgrid/s4u.hpp>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace s4u = simgrid::s4u;
@@ -21,10 +23,19 @@ namespace {
 
 constexpr double unit_ns = 1e3;
 
+// A message is sent, crosses its links, and arrives its latency later.
 struct message {
   int32_t receiver;
   bool arrived;
+  double latency, bytes;
   s4u::CommPtr transfer;
+};
+
+// What one rank sends to another goes in order, as on a queue pair: pieces do not share a link with one another.
+struct line {
+  s4u::CommPtr last;
+  std::deque<message *> queue; // behind it; a courier starts them
+  bool has_courier = false;
 };
 
 struct rank_state {
@@ -32,6 +43,7 @@ struct rank_state {
   s4u::Host *host;
   std::vector<std::vector<message>> messages;                   // by stage, as in the plan
   std::vector<std::vector<std::pair<uint64_t, int32_t>>> index; // by stage: (sender, slot) and message
+  std::unordered_map<int32_t, line> lines;                      // by receiver
   message *awaited = nullptr;
 };
 
@@ -58,7 +70,7 @@ protected:
     running->job->platform->route(running->job->platform, static_cast<int32_t>(from->id()),
                                   static_cast<int32_t>(to->id()), &way);
     for (int32_t i = 0; i < way.nlinks; i++) into->link_list_.push_back(running->links[way.links[i]]->get_impl());
-    if (latency) *latency += way.latency_ns / unit_ns;
+    (void)latency; // see message
   }
 };
 
@@ -69,11 +81,39 @@ void wake(const message *changed) {
 }
 
 bool has_arrived(message *wanted) {
-  if (wanted->transfer && wanted->transfer->test()) {
+  if (wanted->transfer && wanted->transfer->test() &&
+      wanted->transfer->get_finish_time() + wanted->latency <= s4u::Engine::get_clock()) {
     wanted->arrived = true;
     wanted->transfer = nullptr;
   }
   return wanted->arrived;
+}
+
+// The receiver sees a transfer once it has started: a wait for one that has not would start it a second time.
+void start(int32_t sender, line *way, message *sent) {
+  s4u::CommPtr transfer = s4u::Comm::sendto_init(running->ranks[sender].host, running->ranks[sent->receiver].host);
+  transfer->set_payload_size(static_cast<uint64_t>(sent->bytes));
+  transfer->start();
+  way->last = transfer;
+  sent->transfer = transfer;
+  wake(sent);
+}
+
+void send_in_order(int32_t sender, message *sent) {
+  line *way = &running->ranks[sender].lines[sent->receiver];
+  if (!way->has_courier && (!way->last || way->last->test())) return start(sender, way, sent);
+  way->queue.push_back(sent);
+  if (way->has_courier) return;
+  way->has_courier = true;
+  s4u::Actor::create("courier", running->ranks[sender].host, [sender, way] {
+    while (!way->queue.empty()) {
+      way->last->wait();
+      message *next = way->queue.front();
+      way->queue.pop_front();
+      start(sender, way, next);
+    }
+    way->has_courier = false;
+  });
 }
 
 message *find(int32_t stage, int32_t receiver, int32_t sender, int32_t slot) {
@@ -88,6 +128,7 @@ message *find(int32_t stage, int32_t receiver, int32_t sender, int32_t slot) {
 class worker {
   int32_t rank;
   double debt_ns = 0;
+  bool posts = false; // it has sent since its last wait
 
   void spend() {
     if (debt_ns > 0) s4u::this_actor::sleep_for(debt_ns / unit_ns);
@@ -105,7 +146,8 @@ class worker {
       int32_t peer = plan->peers[step.first + i];
       sim_route way;
       job->platform->route(job->platform, rank, peer, &way);
-      if (i > 0) debt_ns += way.post_ns * job->turns;
+      if (posts) debt_ns += way.post_ns * job->turns;
+      posts = true;
       spend();
       note(BNY_STEP_SEND, peer, now_ns(), now_ns(), bytes);
       job->messages++;
@@ -119,12 +161,9 @@ class worker {
         });
         continue;
       }
-      // The receiver sees it once it has started: a wait for one that has not would start it a second time.
-      s4u::CommPtr transfer = s4u::Comm::sendto_init(running->ranks[rank].host, running->ranks[peer].host);
-      transfer->set_payload_size(static_cast<uint64_t>(bytes));
-      transfer->start();
-      sent->transfer = transfer;
-      wake(sent);
+      sent->latency = way.latency_ns / unit_ns;
+      sent->bytes = static_cast<double>(bytes);
+      send_in_order(rank, sent);
     }
   }
 
@@ -133,6 +172,7 @@ class worker {
     rank_state &mine = running->ranks[rank];
     message *wanted = &mine.messages[stage][step.message];
     const bny_message &what = plan->messages[step.message];
+    posts = false;
     if (!has_arrived(wanted)) spend();
     if (has_arrived(wanted)) {
       sim_route way;
@@ -144,8 +184,11 @@ class worker {
     mine.awaited = wanted;
     while (!wanted->arrived && !wanted->transfer) s4u::this_actor::suspend();
     mine.awaited = nullptr;
-    if (wanted->transfer) wanted->transfer->wait();
-    wanted->transfer = nullptr;
+    if (wanted->transfer) {
+      wanted->transfer->wait();
+      s4u::this_actor::sleep_until(wanted->transfer->get_finish_time() + wanted->latency);
+      wanted->transfer = nullptr;
+    }
     note(BNY_STEP_WAIT, what.peer, begin, now_ns(), static_cast<int64_t>(what.what.bytes));
     debt_ns += job->switch_ns;
   }
@@ -159,6 +202,7 @@ public:
       const bny_plan *plan = job->stages[stage].plans[rank];
       for (int32_t i = 0; i < plan->nsteps; i++) {
         const bny_step &step = plan->steps[i];
+        debt_ns += job->step_ns * job->turns;
         if (step.kind == BNY_STEP_SEND) {
           send(stage, plan, step);
         } else if (step.kind == BNY_STEP_WAIT) {
@@ -186,7 +230,7 @@ void ranks_make(simulation &all, zone *where) {
     rank.index.resize(static_cast<size_t>(job->nstages));
     for (int32_t stage = 0; stage < job->nstages; stage++) {
       const bny_plan *plan = job->stages[stage].plans[r];
-      rank.messages[stage].resize(static_cast<size_t>(plan->nmessages), message{r, false, nullptr});
+      rank.messages[stage].resize(static_cast<size_t>(plan->nmessages), message{r, false, 0, 0, nullptr});
       for (int32_t m = 0; m < plan->nmessages; m++)
         rank.index[stage].emplace_back(
             static_cast<uint64_t>(plan->messages[m].peer) << 32 | static_cast<uint32_t>(plan->messages[m].slot), m);

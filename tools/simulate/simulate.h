@@ -43,7 +43,7 @@ enum { SIM_HOPS_MAX = 10, SIM_NAME_BYTES = 64 };
 typedef struct sim_route {
   int32_t nlinks, links[SIM_HOPS_MAX];
   double latency_ns;
-  double post_ns;          /* the sender's time for each message after its first in a row */
+  double post_ns;          /* the sender's time for each message but its first since a wait */
   double seen_ns;          /* the receiver's time for a message that arrived before it looked */
   double read_ns_per_byte; /* the receiver's, where there are no links */
 } sim_route;
@@ -88,6 +88,7 @@ typedef struct sim_job {
   /* The time that a step which is neither SEND nor WAIT takes of its rank. */
   double (*work_ns)(const struct sim_job *job, const sim_stage *stage, const bny_plan *plan, const bny_step *step);
   double attention_bytes_per_ns; /* in Ring Attention: a DELIVER reads keys and values so fast; else 0 */
+  double step_ns;                /* the executor's own time for each step */
   double turns, switch_ns;       /* ranks for each core, if more than 1; then a wait that blocks takes so much more */
   bool events_wanted;
   double *finish_ns; /* by rank; the caller's */
