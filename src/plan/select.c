@@ -98,10 +98,11 @@ double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate)
   bny_estimate busiest = *estimate;
   if (estimate->bytes_sent > estimate->bytes) busiest.bytes = estimate->bytes_sent;
   double ns = 0;
+  /* At a time one rank of an island sends to the next island in a ring, and all of them otherwise. */
+  double sharers = estimate->pattern == BNY_PATTERN_RING ? 1 : levels->levels[0].most;
   for (int32_t level = 0; level < levels->nlevels; level++) {
     portion portion = {share_of_rounds(levels, estimate->pattern, level),
-                       share_of_bytes(levels, estimate->pattern, level), level == 0,
-                       level == 0 ? 1 : levels->levels[0].most};
+                       share_of_bytes(levels, estimate->pattern, level), level == 0, level == 0 ? 1 : sharers};
     ns += cost_ns(&levels->levels[level].link, &busiest, &portion);
   }
   return ns;

@@ -31,7 +31,7 @@ struct message {
   s4u::CommPtr transfer;
 };
 
-// What one rank sends to another goes in order, as on a queue pair: pieces do not share a link with one another.
+// Messages from one rank to another go in order, as on a queue pair: pieces do not share a link with one another.
 struct line {
   s4u::CommPtr last;
   std::deque<message *> queue; // behind it; a courier starts them

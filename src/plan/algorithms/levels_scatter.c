@@ -39,7 +39,8 @@ static radix radix_of(int32_t members, int32_t log2) {
 }
 
 /* Chooses the cheapest radix for `bytes` from the largest group of the level, for all its groups. Islands use one
- * direct round; with more, a rank would represent the owners of other lanes too. */
+ * direct round; with more, a rank would represent the owners of other lanes too. Each group but the owner's sends what
+ * it has once, whatever the radix, and each group is an owner's. So every rank moves a unit for each other group. */
 static radix radix_choose(const bny_request *request, int32_t level, double bytes) {
   const bny_level *at = &request->levels->levels[level];
   int32_t most = bny_log2_ceil(at->most);
@@ -51,8 +52,8 @@ static radix radix_choose(const bny_request *request, int32_t level, double byte
     if (one.rounds == 1) messages = at->most - 1;
     bny_estimate cost = {.rounds = one.rounds,
                          .messages = messages,
-                         .bytes = messages * bytes,
-                         .work_bytes = (messages + one.rounds) * bytes};
+                         .bytes = (at->most - 1) * bytes,
+                         .work_bytes = (at->most - 1 + one.rounds) * bytes};
     bny_request part = {.cost = at->link};
     double ns = bny_estimate_ns(&part, &cost);
     if (least >= 0 && ns >= least) continue;
@@ -241,8 +242,8 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
     kept = kept < 1 ? 1 : kept;
     bny_estimate cost = {.rounds = radix.rounds,
                          .messages = kept * (double)from,
-                         .bytes = kept * (double)from * one,
-                         .work_bytes = units * one + kept * (double)(from + 1) * one,
+                         .bytes = kept * (at->most - 1) * one,
+                         .work_bytes = units * one + kept * (at->most - 1 + radix.rounds) * one,
                          .bytes_sent = (units - kept > 0 ? units - kept : 0) * one};
     estimate->ns += bny_estimate_ns(&part, &cost);
     estimate->rounds += cost.rounds;
