@@ -88,6 +88,12 @@ run 0 --compare --ranks 16 --collective broadcast
 # GPUs of a package share its link to the next one, so a large box crosses that once for each lane.
 run 0 --from 'host package:2 numa bridge pci gpu:4@sm89@gen4x16' --bytes 1M --json
 json 'o["choice"] == "levels_whole"'
+# In a ring one rank at a time crosses that link.
+run 0 --from 'host package:2 numa bridge pci gpu:2@sm89@gen4x16' --bytes 1M --json
+json 'o["choice"] == "ring"'
+# Rounds over nodes move no fewer bytes to owners than one.
+run 0 --from 'leaf host:8 package:2 numa nic@100g' --bytes 1M --scatter heads --json
+json 'o["choice"] == "oneshot"'
 run 0 --ranks 64 --algorithm ring
 says '^ring .* named$'
 run 0 --print --ranks 3 --tokens 1 --heads 3 --head-dim 4

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""usage: docs/scale.py check|regret [--short]|paper|models|beyond|growth [--draw]
+
+The tables of docs/scale.md, each by one command, from banyan-plan --simulate and --regret. Inputs are in docs/scale.json.
+
+  check    simulated against measured time on this machine, with its measured costs
+  regret   how much slower the chosen algorithm is than the fastest, over a grid of machines, ranks and payloads
+  paper    128 H100: one combine, three allreduces and Ring Attention, and what half and double of each input changes
+  models   time for each token of the paper's models
+  beyond   NVL72, PCIe and Ethernet: two levels against the best flat algorithm; depth and radix of the tree
+  growth   seconds and memory of planning and proving 2^k ranks, with the exponent
+
+--draw writes the chart of the table into docs/pictures, which needs matplotlib. BANYAN_BUILD names the folder of the build."""
+import json
+import math
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+DOCS = pathlib.Path(__file__).resolve().parent
+BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD") or os.environ.get("top_builddir") or DOCS.parent / "build")
+INPUTS = json.loads((DOCS / "scale.json").read_text(encoding="utf-8"))
+
+
+# ---- running -----------------------------------------------------------------------------------------------------------
+
+
+def run(program, *arguments, **variables):
+    """The JSON of a tool."""
+    environment = dict(os.environ, **variables)
+    environment["LD_LIBRARY_PATH"] = "%s:%s" % (BUILD / ".libs", environment.get("LD_LIBRARY_PATH", ""))
+    done = subprocess.run([str(BUILD / program), *map(str, arguments), "--json"], capture_output=True, text=True, env=environment,
+                          check=False)
+    if "SimGrid, which simulates" in done.stderr:
+        print("skipped:", done.stderr.strip())
+        raise SystemExit(77)
+    if done.returncode and not (done.returncode == 1 and "--measure" in arguments):  # 1: something on this machine is slow
+        raise SystemExit("%s %s: %s" % (program, " ".join(map(str, arguments)), done.stderr.strip()))
+    return json.loads(done.stdout)
+
+
+def machine(name, ranks):
+    one = INPUTS["machines"][name]
+    return one["from"].format(groups=ranks // one["group"], half=ranks // 2, ranks=ranks)
+
+
+def plan(action, name, ranks, *arguments):
+    return run("banyan-plan", action, "--from", machine(name, ranks), *arguments)
+
+
+def table(heading, rows):
+    """Prints a table of the page."""
+    print("| %s |\n|%s" % (" | ".join(heading), "---|" * len(heading)))
+    for row in rows:
+        print("| %s |" % " | ".join(str(cell) for cell in row))
+
+
+def figures(value):
+    return "%.3g" % value if value < 1000 else "%.0f" % value
+
+
+def chart(name, draw):
+    """Draws docs/pictures/NAME with draw(axes, ...), if that is wanted."""
+    if "--draw" not in sys.argv:
+        return
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "banyan", "svg.fonttype": "none", "font.family": "sans-serif"})
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.2, 3))
+    draw(axes)
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(DOCS / "pictures" / name, metadata={"Date": None})
+
+
+# ---- views -------------------------------------------------------------------------------------------------------------
+
+
+def check():
+    """Fastest of some rounds, as other work on the machine only adds time."""
+    rows, worst = [], 1
+    sizes = [1024 << k for k in range(0, 11, 2)]
+    with tempfile.TemporaryDirectory() as folder:
+        costs = os.path.join(folder, "costs.json")
+        run("banyan-topo", "--measure", "--seconds", 3, "--save-costs", costs)
+        # A rank alone has two steps, and a small call takes nothing else beyond their bytes.
+        alone = min(run("banyan-perf", "combine", "--ranks", 1, "--sizes", 1024, "--no-check")["rows"][0]["banyan_us"] for _ in range(5))
+        work = run("banyan-plan", "--simulate", "--ranks", 1, "--bytes", 1024, "--heads", 1, BANYAN_COSTS=costs)["simulated_us"]
+        step_ns = max(0, round((alone - work) * 1e3 / 2))
+        for ranks in (2, 4):
+            rounds = [run("banyan-perf", "combine", "--ranks", ranks, "--sizes", ",".join(map(str, sizes)), "--no-check",
+                          "--iterations", 20, BANYAN_COSTS=costs)["rows"] for _ in range(12)]
+            for k, size in enumerate(sizes):
+                measured = min(one[k]["banyan_us"] for one in rounds)
+                simulated = run("banyan-plan", "--simulate", "--ranks", ranks, "--bytes", rounds[0][k]["bytes"], "--heads", 1,
+                                "--cores", len(os.sched_getaffinity(0)), "--step-ns", step_ns, "--algorithm", rounds[0][k]["algorithm"],
+                                BANYAN_COSTS=costs)["simulated_us"]
+                ratio = simulated / measured
+                worst = max(worst, ratio, 1 / ratio)
+                rows.append((ranks, size, rounds[0][k]["algorithm"], "%.2f" % measured, "%.2f" % simulated, "%.2f" % ratio))
+    table(("ranks", "bytes", "algorithm", "measured us", "simulated us", "ratio"), rows)
+    print("\nstep: %d ns; worst ratio: %.2f (wanted: within 1.5)" % (step_ns, worst))
+
+
+def points():
+    """(machine, ranks, bytes, scatter) of the grid."""
+    grid = INPUTS["regret"]
+    for name, ranks in grid["ranks"].items():
+        for n in ranks:
+            for size in grid["bytes"]:
+                for scatter in grid["scatter"]:
+                    yield name, n, size, scatter
+    for name, n, size in grid["large"]:
+        yield name, n, size, "none"
+
+
+def regret():
+    every, found = list(points()), []
+    if "--large" in sys.argv:
+        every = every[-len(INPUTS["regret"]["large"]):]
+    if "--short" in sys.argv:
+        small = [p for p in every if p[1] <= 64 and p[2] <= 1 << 20]
+        every = small[:: max(1, len(small) // INPUTS["regret"]["short"])]
+    for name, ranks, size, scatter in every:
+        one = plan("--regret", name, ranks, "--bytes", size, "--scatter", scatter)
+        chosen = next(m for m in one["methods"] if m["chosen"])
+        found.append((one["regret"], name, ranks, size, scatter, chosen, one["best"]))
+        if "--all" in sys.argv:
+            print(*found[-1][:5], chosen["name"], one["best"], flush=True)
+    found.sort(key=lambda f: -f[0])
+    table(("machine", "ranks", "bytes", "scatter", "chosen", "predicted us", "simulated us", "fastest", "regret"),
+          [(f[1], f[2], f[3], f[4], f[5]["name"], "%.1f" % f[5]["predicted_us"], "%.1f" % f[5]["simulated_us"], f[6],
+            "%.1f %%" % (100 * f[0])) for f in found[:8]])
+    mean = statistics.mean(f[0] for f in found)
+    print("\n%d points: mean regret %.1f %%, worst %.1f %%" % (len(found), 100 * mean, 100 * found[0][0]))
+    if mean > INPUTS["regret"]["mean"] or found[0][0] > INPUTS["regret"]["worst"]:
+        raise SystemExit("more than docs/scale.json allows")
+
+
+def attention(shape, keys, *more):
+    return plan("--simulate", shape["machine"], shape["ranks"], "--heads", shape["heads"], "--kv-heads",
+                more[0] if more else shape["kv_heads"], "--head-dim", shape["head_dim"], "--wire", "bf16", "--keys",
+                keys // shape["ranks"], *more[1:])
+
+
+def paper():
+    shape = INPUTS["paper"]["figure"]
+    rows, series = [], {"one combine": [], "three allreduces": [], "Ring Attention": []}
+    for keys in shape["keys"]:
+        one = attention(shape, keys)
+        tree = one["attention_us"] + one["simulated_us"]
+        times = (tree, one["attention_us"] + one["allreduces_us"], one["ring_us"])
+        for name, value in zip(series, times):
+            series[name].append(value)
+        rows.append((keys, figures(one["attention_us"]), figures(one["simulated_us"]), *map(figures, times),
+                     figures(one["ring_us"] / tree)))
+    table(("keys", "attention us", "combine us", "one combine us", "three allreduces us", "Ring Attention us", "ring / tree"), rows)
+    rows = []
+    base = attention(shape, shape["keys"][-1])
+    for what in ("nvlink", "nic", "latency", "memory"):
+        cells = [what]
+        for factor in (0.5, 2):
+            one = attention(shape, shape["keys"][-1], shape["kv_heads"], "--scale", "%s=%g" % (what, factor))
+            cells.append(figures(one["ring_us"] / (one["attention_us"] + one["simulated_us"])))
+        rows.append(cells)
+    print("\nring / tree at %d keys, %s as given:\n" % (shape["keys"][-1],
+          figures(base["ring_us"] / (base["attention_us"] + base["simulated_us"]))))
+    table(("input", "halved", "doubled"), rows)
+
+    def draw(axes):
+        for name, values in series.items():
+            axes.loglog(shape["keys"], values, marker="o", label=name)
+        axes.set_xlabel("keys")
+        axes.set_ylabel("microseconds")
+        axes.set_title("One layer of decode on 128 H100, simulated", fontsize=11)
+
+    chart("scale-paper.svg", draw)
+
+
+def models():
+    rows = []
+    for model in INPUTS["paper"]["models"]:
+        for keys, (tree_s, ring_s) in model["seconds"].items():
+            one, wide = attention(model, int(keys)), attention(model, int(keys), model["heads"])
+            tree, ring, wide_ring = (model["layers"] * us / 1e3 for us in (
+                one["attention_us"] + one["simulated_us"], one["ring_us"], wide["ring_us"]))
+            rows.append((model["name"], keys, "%.2f" % tree, "%.1f" % ring, "%.1f" % wide_ring, "%.0f" % (ring / tree),
+                         "%.0f" % (100 * (ring_s - tree_s)), "%.1f" % (ring_s / tree_s)))
+    table(("machine", "keys", "combine ms", "ring ms", "ring, heads repeated ms", "ratio", "paper: ring - tree ms", "paper's ratio"),
+          rows)
+
+
+def flat_and_levels(one):
+    """The fastest flat algorithm and the fastest over levels, simulated, in us."""
+    times = {True: math.inf, False: math.inf}
+    for method in one["methods"]:
+        if method["simulated_us"] is not None:
+            levels = method["name"].startswith("levels")
+            times[levels] = min(times[levels], method["simulated_us"])
+    return times[False], times[True]
+
+
+def tree_form(name, ranks, *arguments):
+    """Radix by level and pieces of the tree that follows the levels: how its depth adapts to the machine."""
+    why = next(m["why"] for m in plan("--compare", name, ranks, *arguments)["methods"] if m["name"] == "tree_levels")
+    found = re.search(r"radix ([0-9.]+)(?:, ([0-9]+) pieces)?", why)
+    return "%s, %s" % (found[1], found[2] or 1) if found else "-"
+
+
+def beyond():
+    cases = [("nvl72", n, size, "heads") for n in (8, 36, 72) for size in (16384, 262144, 4194304)]
+    cases += [(name, n, size, "none") for name, n in (("dgx-h100", 64), ("pcie", 8), ("ethernet-25g", 32),
+              ("ethernet-100g", 32), ("two-sockets", 64)) for size in (16384, 262144)]
+    rows, series = [], {}
+    for name, ranks, size, scatter in cases:
+        one = plan("--regret", name, ranks, "--bytes", size, "--scatter", scatter)
+        flat, levels = flat_and_levels(one)
+        chosen = next(m for m in one["methods"] if m["chosen"])
+        gain = flat / levels if levels < math.inf else None
+        series.setdefault("%s, %d" % (name, ranks), []).append((size, chosen["simulated_us"]))
+        rows.append((name, ranks, size, scatter, chosen["name"], figures(chosen["simulated_us"]), figures(flat),
+                     figures(levels) if gain else "-", "%.2f" % gain if gain else "-",
+                     tree_form(name, ranks, "--bytes", size) if scatter == "none" else "-"))
+    table(("machine", "ranks", "bytes", "scatter", "chosen", "us", "best flat us", "best over levels us", "flat / levels",
+           "tree: radix, pieces"), rows)
+
+    def draw(axes):
+        for name, values in series.items():
+            axes.loglog([v[0] for v in values], [v[1] for v in values], marker="o", label=name)
+        axes.set_xlabel("bytes of a partial")
+        axes.set_ylabel("microseconds")
+        axes.set_title("The chosen algorithm, simulated", fontsize=11)
+
+    chart("scale-beyond.svg", draw)
+
+
+def growth():
+    ranks = [2 ** k for k in range(4, 15)]
+    rows, seconds, memory = [], [], []
+    for n in ranks:
+        one = plan("--prove", "dgx-h100", n, "--bytes", 65536, "--algorithm", "levels")
+        seconds.append((one["make_seconds"], one["prove_seconds"]))
+        memory.append(one["peak_memory_bytes"])
+        rows.append((n, one["steps"], "%.4f" % one["make_seconds"], "%.1f" % (1e6 * one["make_seconds"] / n),
+                     "%.4f" % one["prove_seconds"], "%.0f" % (memory[-1] / 2 ** 20)))
+    table(("ranks", "steps", "plan all s", "plan one us", "prove s", "memory MiB"), rows)
+
+    def exponent(values):
+        """Fitted to the upper half of the ranks."""
+        half = len(ranks) // 2
+        return math.log(values[-1] / values[half]) / math.log(ranks[-1] / ranks[half])
+
+    powers = [exponent([s[0] for s in seconds]), exponent([s[1] for s in seconds]), exponent(memory)]
+    print("\nexponents from %d ranks: plan all %.2f, prove %.2f, memory %.2f" % (ranks[len(ranks) // 2], *powers))
+
+    def draw(axes):
+        axes.loglog(ranks, [s[0] for s in seconds], marker="o", label="plan all, exponent %.2f" % powers[0])
+        axes.loglog(ranks, [s[1] for s in seconds], marker="o", label="prove, exponent %.2f" % powers[1])
+        axes.set_xlabel("ranks")
+        axes.set_ylabel("seconds")
+        axes.set_title("Planning and proving all ranks by levels", fontsize=11)
+
+    chart("scale-growth.svg", draw)
+
+
+if __name__ == "__main__":
+    views = {"check": check, "regret": regret, "paper": paper, "models": models, "beyond": beyond, "growth": growth}
+    if len(sys.argv) < 2 or sys.argv[1] not in views:
+        raise SystemExit(__doc__)
+    views[sys.argv[1]]()
