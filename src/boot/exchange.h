@@ -17,6 +17,11 @@ typedef struct bny_exchange {
 /* All-gathers `bytes` bytes of each rank into `all`, in rank order. On failure base/status.h has the text. */
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes);
 
+/* Writes the name of the interface by which the TCP bootstrap reached rank 0, or rank 0 was reached; "" for a loopback
+ * one, for another bootstrap, and where a rank of this node is between. */
+enum { BNY_INTERFACE_BYTES = 16 };
+void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INTERFACE_BYTES]);
+
 /* Every rank reports its own status and, if that is a failure, the thread's error text. Returns this rank's own
  * failure, or the first failure of the other ranks as "rank 2 <what>: <its text>". A rank that has failed waits for the
  * others for only a quarter of the remaining time. */

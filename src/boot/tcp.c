@@ -8,7 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/interface.h"
 #include "base/process.h"
+#include "boot/exchange.h"
 #include "boot/common.h"
 #include "boot/tcp_address.h"
 
@@ -34,6 +36,27 @@ static int allgather_tcp(void *context, const void *mine, void *all, size_t byte
     memcpy(env->failure_text, banyan_last_error(), strlen(banyan_last_error()) + 1);
   }
   return (int)status;
+}
+
+_Static_assert(BNY_INTERFACE_BYTES == IF_NAMESIZE, "the kernel's names");
+
+/* The local address of the connection names it. */
+void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INTERFACE_BYTES]) {
+  const struct banyan_env *env = bootstrap->context;
+  struct sockaddr_storage address;
+  struct sockaddr *own = (struct sockaddr *)&address;
+  socklen_t bytes = sizeof address;
+  bny_interface found;
+  char text[64];
+  name[0] = '\0';
+  if (bootstrap->allgather != allgather_tcp || env->failure) return;
+  int fd = env->parent.fd;
+  for (int32_t i = 0; i < env->nchildren && env->settings.rank == 0; i++)
+    if (!env->children[i].local) fd = env->children[i].fd;
+  if (fd < 0 || getsockname(fd, own, &bytes) != 0 || own->sa_family == AF_UNIX || bny_boot_address_is_loopback(own) ||
+      getnameinfo(own, bytes, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0)
+    return;
+  if (bny_interface_find(text, own->sa_family, NULL, &found) == BANYAN_OK) memcpy(name, found.name, IF_NAMESIZE);
 }
 
 static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
@@ -118,6 +141,11 @@ void banyan_env_destroy(banyan_env *env) {
 }
 
 #else
+
+void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INTERFACE_BYTES]) {
+  (void)bootstrap;
+  name[0] = '\0';
+}
 
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap) {
   (void)timeout_ns, (void)env, (void)bootstrap;

@@ -48,6 +48,7 @@ banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *sett
                         .put = settings->options.ucx_put,
                         .interface = settings->options.interface,
                         .devices = settings->options.net_devices,
+                        .reached = place->reached,
                         .shared = place->shared,
                         .nearest = comm->place.nic_name};
   if (place->nnodes > 1) return bny_net_connect(exchange, &net, transport);

@@ -115,6 +115,7 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
   if (sched_getaffinity(0, sizeof own.cpus, (cpu_set_t *)(void *)own.cpus) != 0) memset(own.cpus, 0, sizeof own.cpus);
   bny_quotas_find("", own.quotas);
   bny_interface_addresses(own.addresses, BNY_FACTS_ADDRESSES);
+  bny_exchange_interface(bootstrap, own.reached);
   *facts = own;
 }
 
@@ -229,6 +230,15 @@ static void find_shared(const bny_facts *all, int32_t nranks, const bny_facts *o
   bny_interface_names(shared, count, found->shared, sizeof found->shared);
 }
 
+/* Most ranks of a large job reach rank 0 by another rank of their node. */
+static void find_reached(const bny_facts *all, int32_t nranks, const bny_facts *own, bny_placement *found) {
+  memcpy(found->reached, own->reached, sizeof found->reached);
+  for (int32_t r = 0; r < nranks && !found->reached[0]; r++)
+    if (bny_facts_same_machine(&all[r], own) && all[r].network_namespace == own->network_namespace)
+      memcpy(found->reached, all[r].reached, sizeof found->reached);
+  found->reached[sizeof found->reached - 1] = '\0';
+}
+
 static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++)
     while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
@@ -285,6 +295,7 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
   }
   apply_quotas(all, nranks, rank, &found);
   find_shared(all, nranks, &all[rank], &found);
+  find_reached(all, nranks, &all[rank], &found);
   for (int32_t i = 0; i < nranks; i++) {
     if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
     if (all[i].device_arena_bytes < found.device_arena_bytes) found.device_arena_bytes = all[i].device_arena_bytes;

@@ -48,7 +48,8 @@ typedef struct bny_facts {
   int32_t slices;   /* BANYAN_SLICES */
   bny_quota quotas[BNY_QUOTAS];
   uint64_t addresses[BNY_FACTS_ADDRESSES]; /* addresses of its node's interfaces, see base/interface.h; then 0 */
-  char unused[296];                        /* by this version; 0 */
+  char reached[BNY_INTERFACE_BYTES];       /* the interface by which it reached rank 0; "": unknown */
+  char unused[280];                        /* by this version; 0 */
 } bny_facts;
 
 _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");
@@ -89,6 +90,7 @@ typedef struct bny_placement {
   int32_t threads;        /* as many as both allow, at least 1 */
   uint64_t arena_bytes, device_arena_bytes; /* the least */
   uint64_t cache_bytes;                     /* the most */
+  char reached[BNY_INTERFACE_BYTES];        /* the interface by which a rank of this node reached rank 0; "": unknown */
   char shared[256]; /* interfaces of this node whose addresses another node has as well: "docker0,virbr0" */
 } bny_placement;
 

@@ -213,6 +213,7 @@ typedef struct bny_net_config {
   const char *put;       /* BANYAN_UCX_PUT of this rank; NULL: the default */
   const char *interface; /* BANYAN_INTERFACE, likewise */
   const char *devices;   /* BANYAN_NET_DEVICES, likewise */
+  const char *reached;   /* the interface by which the bootstrap reached rank 0; NULL or "": unknown */
   const char *shared;    /* interfaces whose address another node has as well, such as "docker0,virbr0"; NULL: none */
   const char *nearest;   /* NICs nearest to this rank, such as "mlx5_0,mlx5_1"; NULL: unknown */
 } bny_net_config;

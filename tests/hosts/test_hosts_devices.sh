@@ -46,6 +46,23 @@ goes_by() {
   check "$*: $least bytes by the other, at most $((payload / 10))" test "$least" -le $((payload / 10))
 }
 
+# Bridges of containers that are equal on both hosts lead to no other host.
+for host in 0 1; do
+  for bridge in aa0 zz0; do
+    ip -n "banyan-$name-$host" link add $bridge type bridge &&
+      ip -n "banyan-$name-$host" link add v$bridge type veth peer name w$bridge &&
+      ip -n "banyan-$name-$host" link set v$bridge master $bridge || exit 1
+    for link in v$bridge w$bridge $bridge; do ip -n "banyan-$name-$host" link set $link up || exit 1; done
+  done
+  ip -n "banyan-$name-$host" addr add 172.20.0.$((host + 1))/24 dev aa0 &&
+    ip -n "banyan-$name-$host" addr add 172.30.0.$((host + 1))/24 dev zz0 || exit 1
+done
+goes_by eth0 BANYAN_SLICES=1
+check "the description names the interface of rank 0" \
+  grep -q "network devices eth0 (by which rank 0 was reached)" "$work/out"
+for host in 0 1; do
+  for link in vaa0 vzz0 aa0 zz0; do ip -n "banyan-$name-$host" link del $link || exit 1; done
+done
 goes_by eth0 BANYAN_NET_DEVICES=eth0
 check "the description names the device" grep -q "network devices eth0 (BANYAN_NET_DEVICES)" "$work/out"
 goes_by eth1 BANYAN_NET_DEVICES=eth1

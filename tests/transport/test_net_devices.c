@@ -63,7 +63,7 @@ TEST(a_node_without_sysfs_has_no_devices) {
 
 /* `list` is NULL where the choice is left to UCX, and `error` is part of the text of a refusal. */
 typedef struct example {
-  const char *option, *interface, *nearest, *ucx, *shared;
+  const char *option, *interface, *nearest, *ucx, *reached, *shared;
   const char *list, *why, *error;
 } example;
 
@@ -94,6 +94,15 @@ static const example examples[] = {
     {.shared = "eth1", .option = "eth1", .list = "eth1", .why = "BANYAN_NET_DEVICES"},
     {.shared = "eth1", .option = "^eth0", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth2", .why = "BANYAN_NET_DEVICES"},
     {.shared = "eth1", .ucx = "eth0", .why = "UCX_NET_DEVICES"},
+    {.reached = "eth1", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth1", .why = "by which rank 0 was reached"},
+    {.reached = "eth1", .nearest = "mlx5_2", .list = "mlx5_2:1,eth1", .why = "by which rank 0 was reached, nearest"},
+    {.reached = "eth3", .why = "UCX chooses"}, /* it is down */
+    {.reached = "wg0", .shared = "eth1", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth0,eth2", .why = "without addresses"},
+    {.reached = "eth1", .interface = "eth0", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth0", .why = "BANYAN_INTERFACE"},
+    {.reached = "eth1",
+     .option = "^eth0",
+     .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth1,eth2",
+     .why = "BANYAN_NET_DEVICES"},
     /* BANYAN_INTERFACE */
     {.interface = "eth1", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth1", .why = "BANYAN_INTERFACE"},
     {.interface = "lo", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,lo", .why = "BANYAN_INTERFACE"},
@@ -156,7 +165,8 @@ static const example examples[] = {
 
 TEST_LOOP(chooses, (int)(sizeof examples / sizeof *examples)) {
   const example *with = &examples[_i];
-  const bny_net_device_wishes wishes = {with->option, with->interface, with->nearest, with->ucx, with->shared};
+  const bny_net_device_wishes wishes = {with->option, with->interface, with->nearest,
+                                        with->ucx,    with->reached,   with->shared};
   bny_net_device_choice choice;
   bny_net_device *devices;
   int32_t count;

@@ -127,9 +127,19 @@ static bool lists(const char *names, const char *name) {
   return false;
 }
 
-static bool is_default(const bny_net_device *device, const bny_net_device_wishes *wishes) {
+/* Returns the interface that reached rank 0, unless the user chooses; NULL: there is none. */
+static const char *reached_by(const choosing *c, const bny_net_device_wishes *wishes) {
+  if (wishes->option || wishes->interface || !wishes->reached) return NULL;
+  for (int32_t i = 0; i < c->ndevices; i++)
+    if (c->devices[i].is_up && !c->devices[i].is_adapter && strcmp(c->devices[i].name, wishes->reached) == 0)
+      return wishes->reached;
+  return NULL;
+}
+
+static bool is_default(const choosing *c, const bny_net_device *device, const bny_net_device_wishes *wishes) {
   if (!device->is_up || device->is_adapter) return device->is_up;
-  if (wishes->interface) return strcmp(device->name, wishes->interface) == 0;
+  const char *only = wishes->interface ? wishes->interface : reached_by(c, wishes);
+  if (only) return strcmp(device->name, only) == 0;
   return strcmp(device->name, "lo") != 0 && !lists(wishes->shared, device->name);
 }
 
@@ -151,7 +161,7 @@ static banyan_status mark_allowed(const choosing *c, const bny_net_device_wishes
   bool is_list = option && *option != '^';
   for (int32_t i = 0; i < c->ndevices; i++) {
     const bny_net_device *device = &c->devices[i];
-    c->taken[i] = is_list ? named[i] && device->is_up : !named[i] && is_default(device, wishes);
+    c->taken[i] = is_list ? named[i] && device->is_up : !named[i] && is_default(c, device, wishes);
     any = any || c->taken[i];
   }
   free(named);
@@ -200,12 +210,16 @@ banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const 
   banyan_status status = mark_allowed(&c, wishes);
   bool near = status == BANYAN_OK && keep_nearest(&c, wishes->nearest);
   bool is_list = wishes->option && *wishes->option != '^', confined = wishes->interface && !is_list;
-  if (status == BANYAN_OK && (wishes->option || confined || near || leaves_shared(&c, wishes))) {
+  bool reached = reached_by(&c, wishes) != NULL;
+  if (status == BANYAN_OK && (wishes->option || confined || reached || near || leaves_shared(&c, wishes))) {
     status = write_list(&c, choice);
     size_t length = 0;
     bny_append(choice->why, sizeof choice->why, &length, "%s%s%s%s%s", wishes->option ? "BANYAN_NET_DEVICES" : "",
-               wishes->option && confined ? " and " : "", confined ? "BANYAN_INTERFACE" : "",
-               (wishes->option || confined) && near ? ", " : "", near ? "nearest to this rank" : "");
+               wishes->option && confined ? " and " : "",
+               confined  ? "BANYAN_INTERFACE"
+               : reached ? "by which rank 0 was reached"
+                         : "",
+               (wishes->option || confined || reached) && near ? ", " : "", near ? "nearest to this rank" : "");
     if (!choice->why[0]) snprintf(choice->why, sizeof choice->why, "without addresses that other nodes have too");
   }
   free(c.taken);

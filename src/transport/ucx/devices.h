@@ -26,6 +26,7 @@ typedef struct bny_net_device_wishes {
   const char *interface; /* the kernel's name of the interface that BANYAN_INTERFACE means */
   const char *nearest;   /* the NICs nearest to this rank, such as "mlx5_0,mlx5_1" */
   const char *ucx;       /* UCX_NET_DEVICES */
+  const char *reached;   /* the interface by which the bootstrap reached rank 0, or was reached there */
   const char *shared;    /* interfaces whose address another node has as well, such as "docker0,virbr0" */
 } bny_net_device_wishes;
 
@@ -38,10 +39,11 @@ typedef struct bny_net_device_choice {
  *
  * UCX_NET_DEVICES goes first, and nothing else counts beside it. BANYAN_NET_DEVICES as a list names the devices that
  * the rank may use. After `^` it names those that it must not use: they are taken away from what it may use by default.
- * By default that is all adapters, and the interface of BANYAN_INTERFACE or else all interfaces but those whose address
- * another node has as well, because that address leads to this node alone. If adapters near the
- * rank are among these, it uses no other adapter. Interfaces are not chosen by nearness, because the kernel routes TCP
- * and ranks may not reach each other over every interface. */
+ * By default that is all adapters, and the interface of BANYAN_INTERFACE. Without both variables it is the interface
+ * that reached rank 0, if it is up, because bridges of containers lead to no other node; or else all interfaces but
+ * those whose address another node has as well. If adapters near the rank are among these, it uses no other adapter.
+ * Interfaces are not chosen by nearness, because the kernel routes TCP and ranks may not reach each other over every
+ * interface. */
 banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const bny_net_device *devices,
                                      int32_t ndevices, bny_net_device_choice *choice);
 

@@ -89,6 +89,7 @@ static banyan_status choose_devices(bny_net *net, const bny_net_config *config) 
   bny_net_device_wishes wishes = {.option = config->devices,
                                   .nearest = config->nearest,
                                   .ucx = getenv("UCX_NET_DEVICES"),
+                                  .reached = config->reached,
                                   .shared = config->shared};
   banyan_status status = BANYAN_OK;
   if (config->interface && !wishes.ucx) {
