@@ -65,8 +65,8 @@ void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call) {
 }
 
 banyan_status bny_comm_agree_end(banyan_comm *comm) {
-  bool done;
-  return bny_run_progress(comm->agree, true, &done);
+  const bny_run_report *report;
+  return bny_run_progress(comm->agree, true, &report);
 }
 
 /* Makes the barrier in which ranks compare their calls. Between nodes the first one connects them. */

@@ -270,9 +270,9 @@ static banyan_status carry(bny_proxy *proxy, uint64_t epoch) {
                        memory_order_acquire); /* this shows what the thread that planned it has written */
   /* After this the kernel of the next run may overwrite what was sent in the run before, and the label. */
   atomic_store_explicit(word_at(proxy, offsetof(bny_proxy_words, taken)), epoch, memory_order_release);
-  bool done = false;
+  const bny_run_report *report;
   bny_run_begin(segment->run);
-  return bny_run_progress(segment->run, true, &done);
+  return bny_run_progress(segment->run, true, &report);
 }
 
 /* Keeps reporting the fault to peers until the proxy is freed. */

@@ -302,8 +302,6 @@ size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
   return length;
 }
 
-const bny_run_report *bny_run_reported(const bny_run *run) { return &run->report; }
-
 uint64_t bny_run_arena_bytes(const bny_run *run) {
   return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
 }

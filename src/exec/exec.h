@@ -179,28 +179,25 @@ void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t
 /* Begins the next epoch. No other run of this communicator may be under way. */
 void bny_run_begin(bny_run *run);
 
-/* Continues until the end, or until something has not arrived; with `block` it waits for that. *done is set on
- * BANYAN_OK. */
-banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
+/* The traffic of a run, and a row of its result that is lost, because the caller's type cannot hold its statistics: the
+ * first one. All other rows are right, and no other rank needs to know. */
+typedef struct bny_run_report {
+  uint64_t bytes_sent, messages_sent; /* payload */
+  uint64_t saturated;                 /* finite input values that a lossy wire cannot hold */
+  uint64_t bytes_between_nodes;       /* the part of bytes_sent that a network took */
+  bool lost;
+  int32_t lost_token, lost_head; /* in the whole call */
+} bny_run_report;
+
+/* Continues until the end, or until something has not arrived; with `block` it waits for that. On BANYAN_OK *report is
+ * NULL unless the run is complete. */
+banyan_status bny_run_progress(bny_run *run, bool block, const bny_run_report **report);
 
 /* Called when the rank leaves a run for other work, and when it returns. That time does not count for the deadline. */
 void bny_run_rest(bny_run *run);
 
 /* Returns where the plan begins within a half, for runs between nodes. */
 size_t bny_run_shift(const bny_run *run);
-
-/* The traffic and the loss of the last run. */
-typedef struct bny_run_report {
-  uint64_t bytes_sent, messages_sent; /* payload */
-  uint64_t saturated;                 /* finite input values that a lossy wire cannot hold */
-  uint64_t bytes_between_nodes;       /* the part of bytes_sent that a network took */
-  bool
-      lost; /* the caller's type cannot hold the statistics of a row of the result. The first such row follows. All else
-             * is right, and no other rank needs to know */
-  int32_t lost_token, lost_head; /* in the whole call */
-} bny_run_report;
-
-const bny_run_report *bny_run_reported(const bny_run *run);
 
 /* Returns the size of the part of this rank's arena that its runs use, in the order of use. */
 uint64_t bny_run_arena_bytes(const bny_run *run);

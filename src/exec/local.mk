@@ -3,7 +3,6 @@ libbanyan_core_la_SOURCES += \
   %D%/bind.c \
   %D%/call.c %D%/call.h \
   %D%/exec.c %D%/exec.h \
-  %D%/flight.c %D%/flight.h \
   %D%/live.c %D%/live.h \
   %D%/record.c %D%/record.h \
   %D%/refuse.c \

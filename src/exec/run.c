@@ -78,7 +78,8 @@ void bny_run_begin(bny_run *run) {
   run->patience = (bny_patience){0};
   run->report = (bny_run_report){.bytes_between_nodes = exec->transport->bytes_between_nodes};
   exec->run = run;
-  bny_record_begin(&exec->record, &run->record, exec->epoch);
+  if (exec->record.flight) bny_flight_begin(exec->record.flight, exec->epoch, &run->record.note);
+  run->record.phase = -1;
   bny_call_publish(exec->call, &run->call, exec->epoch);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) acknowledge(run);
@@ -435,10 +436,10 @@ static banyan_status take_proxy_steps(bny_run *run, bool block, bool *done) {
   return BANYAN_OK;
 }
 
-banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
+banyan_status bny_run_progress(bny_run *run, bool block, const bny_run_report **report) {
   bny_exec *exec = run->exec;
   bool is_proxy = run->binding->proxy != NULL, taken = false, settled = !exec->progress, read = !is_proxy;
-  *done = false;
+  *report = NULL;
   banyan_status status = wait_half(run, block);
   if (status != BANYAN_OK || !run->ready) return status;
   status = is_proxy ? take_proxy_steps(run, block, &taken) : take_steps(run, block, &taken);
@@ -452,6 +453,6 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
   run->report.bytes_between_nodes = exec->transport->bytes_between_nodes - run->report.bytes_between_nodes;
   bny_record_end(&exec->record, &run->record, exec->epoch);
   exec->run = NULL;
-  *done = true;
+  *report = &run->report;
   return BANYAN_OK;
 }

@@ -41,8 +41,7 @@ static bool bind_part(banyan_op *op) {
   return true;
 }
 
-static void end_part(banyan_op *op) {
-  const bny_run_report *part = bny_run_reported(op->kind->run);
+static void end_part(banyan_op *op, const bny_run_report *part) {
   bny_run_report *all = &op->report;
   bny_run_report sum = all->lost ? *all : *part;
   sum.bytes_sent = all->bytes_sent + part->bytes_sent;
@@ -70,10 +69,10 @@ static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
       bny_run_begin(op->kind->run);
       op->begun = true;
     }
-    bool complete = false;
-    banyan_status status = bny_run_progress(op->kind->run, block, &complete);
-    if (status != BANYAN_OK || !complete) return status;
-    end_part(op);
+    const bny_run_report *report;
+    banyan_status status = bny_run_progress(op->kind->run, block, &report);
+    if (status != BANYAN_OK || !report) return status;
+    end_part(op, report);
   }
   *done = true;
   return BANYAN_OK;

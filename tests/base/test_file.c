@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec/flight.h"
+#include "exec/record.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/trace.h"

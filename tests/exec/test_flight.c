@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "exec/flight.h"
+#include "exec/record.h"
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
 #include "tests/support/directory.h"
