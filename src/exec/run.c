@@ -141,7 +141,8 @@ static banyan_status wait_half(bny_run *run, bool block) {
   uint32_t spins = 0;
   uint64_t since = 0;
   if (run->ready) return BANYAN_OK;
-  banyan_status status = bny_exec_check(exec, &run->call);
+  banyan_status status = BANYAN_OK;
+  if (atomic_load_explicit(exec->fault, memory_order_acquire)) status = bny_exec_check(exec, &run->call);
   if (status != BANYAN_OK) return status;
   while (!half_is_free(exec, &busy)) {
     if (!since) since = bny_record_wait_begin(&exec->record);
@@ -153,7 +154,7 @@ static banyan_status wait_half(bny_run *run, bool block) {
     status = wait_round(run, block, busy, BNY_WAIT_DONE);
     if (status != BANYAN_OK || !block) return status;
   }
-  bny_wait_end(exec, &run->patience);
+  if (run->patience.since_ns) bny_wait_end(exec, &run->patience);
   if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for memory read by rank", busy, 0);
   bny_readers *readers = &exec->readers[exec->epoch & 1];
   readers->epoch = exec->epoch;
@@ -179,7 +180,7 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
   bny_exec *exec = run->exec;
   const bny_message *message = &run->plan->messages[step->message];
   size_t bytes = run->message_bytes[step->message];
-  if (bny_run_is_empty(run, bytes)) {
+  if (bytes == 0 && bny_run_is_empty(run, bytes)) {
     *arrived = true;
     return BANYAN_OK;
   }
@@ -188,7 +189,7 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
     banyan_status status = wait_round(run, block, message->peer, message->slot);
     if (status != BANYAN_OK || !block) return status;
   }
-  bny_wait_end(exec, &run->patience);
+  if (run->patience.since_ns) bny_wait_end(exec, &run->patience);
   if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, bytes);
   /* The peer has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
@@ -274,7 +275,9 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
   int32_t token0 = token_of(run, index), head0 = head_of(run, index);
   bny_wire_view to = moved_view(&bound->to, run->shift);
   bny_store_timer timer = {0};
-  if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, run->slot_bytes[step->slot]); /* else plain */
+  size_t bytes = run->slot_bytes[step->slot];
+  bool is_timed = bytes >= BNY_STORE_BYTES_MIN && !run->exec->progress; /* otherwise stores are plain */
+  if (is_timed) timer = bny_store_begin(&run->exec->store, bytes);
   to.stream = timer.stream;
   to.saturated = &run->report.saturated;
   const uint8_t *live = binding->live_tokens ? binding->live_tokens + token0 : NULL;
@@ -283,7 +286,7 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
   int64_t bad = live              ? bny_live_encode(kernels, box, binding->in, token, head, plan->wire, live, &to)
                 : box->tokens > 0 ? kernels->encode(box, binding->in, token, head, plan->wire, &to)
                                   : -1;
-  bny_store_end(&run->exec->store, &timer);
+  if (is_timed) bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(
       run->exec, BANYAN_ERR_DATA, plan->rank,
@@ -342,7 +345,7 @@ static void deliver(bny_run *run, int32_t index, int half) {
 static void send_slot(bny_run *run, const bny_step *step) {
   bny_transport *transport = run->exec->transport;
   size_t bytes = run->slot_bytes[step->slot];
-  if (bny_run_is_empty(run, bytes)) return;
+  if (bytes == 0 && bny_run_is_empty(run, bytes)) return;
   transport->ops->send(transport, run->tag, step->slot, run->plan->slots[step->slot].offset + run->shift, bytes,
                        &run->plan->peers[step->first], step->count);
   run->report.bytes_sent += bytes * (uint64_t)step->count;

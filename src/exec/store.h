@@ -40,7 +40,6 @@ static inline uint64_t bny_store_ticks(void) {
 }
 
 static inline bny_store_timer bny_store_begin(bny_store *store, size_t bytes) {
-  if (bytes < BNY_STORE_BYTES_MIN) return (bny_store_timer){0};
   uint32_t count = store->count++;
   bool other = count < BNY_STORE_TRIES_FIRST ? count % 2 == 0 : count % BNY_STORE_TRY_EVERY == 0;
   return (bny_store_timer){bny_store_ticks(), bytes / 64, store->stream != other};
@@ -48,7 +47,6 @@ static inline bny_store_timer bny_store_begin(bny_store *store, size_t bytes) {
 
 static inline void bny_store_end(bny_store *store, const bny_store_timer *timer) {
   enum { DEARER_TICKS = 24 };
-  if (!timer->lines) return;
   float *mean = &store->ticks_per_line[timer->stream];
   float ticks = (float)(bny_store_ticks() - timer->begin) / (float)timer->lines;
   /* Preemption and page faults only ever add time. So the mean falls faster than it rises, and rises by bounded
