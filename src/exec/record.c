@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-/* ---- the flight recorder ------------------------------------------------------------------------------------------- */
+/* ---- the flight recorder ----------------------------------------------------------------------------------------- */
 
 enum { LINE_BYTES = 192, LOGGED_ENTRIES = 16 };
 
@@ -88,7 +88,7 @@ void bny_flight_dump(const bny_flight *flight, uint64_t last, int32_t rank, cons
   free(text);
 }
 
-/* ---- flight recorder and trace ------------------------------------------------------------------------------------ */
+/* ---- flight recorder and trace ----------------------------------------------------------------------------------- */
 
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record) {
   bny_record made = {.levels = config->levels};

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/trace.h"
 
-/* ---- the flight recorder: the last operations of a communicator ---------------------------------------------------- */
+/* ---- the flight recorder: the last operations of a communicator -------------------------------------------------- */
 
 /* It is always written: a cache line and one reading of the processor's counter for each operation (the reading takes
  * longer than the line). It is read when the communicator fails. The duration of an operation is known if it is traced.
@@ -59,7 +59,7 @@ size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries
  * the log and to the file that BANYAN_FLIGHT names (bny_log_path(); lines are added), unless that is NULL. */
 void bny_flight_dump(const bny_flight *flight, uint64_t last, int32_t rank, const char *reason, const char *pattern);
 
-/* ---- flight recorder and trace ------------------------------------------------------------------------------------ */
+/* ---- flight recorder and trace ----------------------------------------------------------------------------------- */
 
 /* Texts live as long as bny_record_open() runs. */
 typedef struct bny_record_config {
