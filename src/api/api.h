@@ -8,7 +8,7 @@
 /* Checks everything but memory. *desc then points to a struct of this library's form, in `room` if the caller's has
  * another size. */
 banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
-                                  bny_op_key *key);
+                                  bny_call *key);
 
 /* Checks that the device reaches the caller's memory; without a device there is nothing to check. Hot. */
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer);
@@ -35,11 +35,11 @@ banyan_status bny_api_refuse_init(banyan_comm *comm);
  * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
  * to. */
 banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
-                                bny_op_key *key);
+                                bny_call *key);
 
 /* A call that gathers heads. Its key refers to memory of the communicator, up to the next such call. */
 typedef struct bny_api_heads {
-  bny_op_key key;
+  bny_call key;
   bny_op_memory memory; /* refers to `live` */
   banyan_live live;
 } bny_api_heads;

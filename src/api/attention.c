@@ -16,13 +16,13 @@ static bool may_be_oneshot(const char *algorithm) {
   return !algorithm || algorithm[0] == 0 || strcmp(algorithm, "oneshot") == 0;
 }
 
-static void set_within(bny_op_key *key) {
+static void set_within(bny_call *key) {
   key->within_kernel = true;
   strcpy(key->algorithm, "oneshot");
 }
 
 /* *live then is NULL or leads to `room`. */
-static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key,
+static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_call *key,
                                 const banyan_live **live, banyan_live *live_room) {
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &desc, &room, key);
@@ -39,7 +39,7 @@ static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *de
 }
 
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
-  bny_op_key key;
+  bny_call key;
   const banyan_live *live = NULL;
   banyan_live room;
   banyan_status status = op ? key_within(comm, desc, &key, &live, &room) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
@@ -53,7 +53,7 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
                                int32_t blocks, void *combine, size_t bytes) {
   if (!op || !combine) return bny_fail(BANYAN_ERR_ARGUMENT, "op and combine must not be NULL");
   banyan_comm *comm = op->comm;
-  const bny_op_key *key = &op->key;
+  const bny_call *key = &op->key;
   if (!op->within || op->attention)
     return bny_fail(BANYAN_ERR_STATE, "the operation was not made by banyan_device_combine_init()");
   if (bytes != sizeof(bny_device_combine))
@@ -141,7 +141,7 @@ static banyan_status check_both(const banyan_attention_desc *desc, const banyan_
 }
 
 /* Returns why rows are not combined within the kernel of attention; "" on the host. */
-static void explain_apart(const banyan_comm *comm, const bny_op_key *key, char *why, size_t bytes) {
+static void explain_apart(const banyan_comm *comm, const bny_call *key, char *why, size_t bytes) {
   const char *reason = may_be_oneshot(key->algorithm) ? banyan_last_error() : "the algorithm asked for is another";
   why[0] = 0;
   if (comm->device.engine) snprintf(why, bytes, ", for within the kernel it cannot be: %s", reason);
@@ -158,8 +158,8 @@ static banyan_status check_live(const banyan_live *live) {
  * not. On the host a blocking call is planned for a class of tokens, or for those that `live` allows. */
 static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
                                  const banyan_combine_desc *combine, bool blocking, const banyan_live **live,
-                                 banyan_live *live_room, bny_op_key *key, char *why, size_t bytes) {
-  bny_op_key made;
+                                 banyan_live *live_room, bny_call *key, char *why, size_t bytes) {
+  bny_call made;
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
@@ -170,7 +170,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, *live);
   if (status != BANYAN_OK) return status;
   made.attends = true;
-  bny_op_key within = made;
+  bny_call within = made;
   set_within(&within);
   bool can = comm->device.engine && may_be_oneshot(made.algorithm) && bny_op_check_within(comm, &within) == BANYAN_OK;
   if (!can) explain_apart(comm, &made, why, bytes);
@@ -188,7 +188,7 @@ static banyan_status gather_of(banyan_comm *comm, const bny_api_heads *call, boo
 
 /* Gives the operation its attention. A rank's device and memory decide whether it serves a shape. An operation that has
  * no attention yet is new on all ranks. */
-static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_op_key *key,
+static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_call *key,
                             const char *why_apart, bny_attention **made) {
   bny_attention *attention = op->attention;
   bool is_new = !attention;
@@ -208,7 +208,7 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_atten
   return BANYAN_OK;
 }
 
-static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_op_key *key,
+static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_call *key,
                                 const banyan_partial **out, banyan_partial *room) {
   bny_box result = bny_op_result_box(comm, key);
   banyan_status status = bny_api_check_partial(out, room, &result, true);
@@ -218,7 +218,7 @@ static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *
 }
 
 /* Checks what the first run of a shape reads on the host, before a rank has sent anything for it. */
-static banyan_status check_first_run(const banyan_comm *comm, const banyan_attention_desc *desc, const bny_op_key *key,
+static banyan_status check_first_run(const banyan_comm *comm, const banyan_attention_desc *desc, const bny_call *key,
                                      const banyan_partial *out) {
   if (comm->device.engine) return BANYAN_OK;
   bny_box result = bny_op_result_box(comm, key);
@@ -235,7 +235,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
                                         banyan_op **keep) {
   bny_attention_room desc_room;
   banyan_partial out_room;
-  bny_op_key key;
+  bny_call key;
   bny_api_heads heads;
   banyan_live live_room;
   const banyan_live *live = NULL;

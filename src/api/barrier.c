@@ -5,11 +5,11 @@
 
 banyan_status banyan_barrier(banyan_comm *comm) {
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
-  return bny_op_run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, NULL);
+  return bny_op_run_or_keep(comm, &(bny_call){.collective = BNY_BARRIER}, &(bny_op_memory){0}, NULL);
 }
 
 banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op) {
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
   if (!op) return bny_api_refuse_init(comm);
-  return bny_op_run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, op);
+  return bny_op_run_or_keep(comm, &(bny_call){.collective = BNY_BARRIER}, &(bny_op_memory){0}, op);
 }

@@ -59,7 +59,7 @@ banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, co
 }
 
 banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
-                                bny_op_key *key) {
+                                bny_call *key) {
   banyan_status status = bny_live_check(live, room, key->all_tokens);
   if (status != BANYAN_OK) return status;
   bool device = comm->device.engine && (!comm->device.proxy || key->collective == BNY_COMBINE);

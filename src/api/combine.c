@@ -42,13 +42,13 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
 }
 
 banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
-                                  bny_op_key *key) {
+                                  bny_call *key) {
   if (!comm || !*desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
   const banyan_combine_desc *known = bny_sized_read(&bny_sized_combine_desc, "desc", *desc, room);
   if (!known) return BANYAN_ERR_ARGUMENT;
   banyan_status status = check_combine(comm, known);
   if (status != BANYAN_OK) return status;
-  bny_op_key made = {
+  bny_call made = {
       .collective = BNY_COMBINE,
       .all_tokens = known->tokens,
       .tokens = known->tokens,
@@ -67,7 +67,7 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
 }
 
 /* Checks that the result overwrites no row of the input but its own. */
-static banyan_status check_apart(const banyan_comm *comm, const bny_op_key *key, const banyan_partial *in,
+static banyan_status check_apart(const banyan_comm *comm, const bny_call *key, const banyan_partial *in,
                                  const bny_box *all, const banyan_partial *out, const bny_box *result) {
   int32_t token0 = 0, head0 = 0, number;
   const char *names[2];
@@ -85,7 +85,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   banyan_combine_desc desc_room;
   banyan_partial in_room, out_room;
   banyan_live live_room;
-  bny_op_key key;
+  bny_call key;
   banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
   const banyan_live *live = status == BANYAN_OK ? desc->live : NULL;
   if (status == BANYAN_OK) status = bny_api_read_live(comm, &live, &live_room, !keep, &key);

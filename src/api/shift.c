@@ -18,9 +18,9 @@ static banyan_status shift(banyan_comm *comm, const void *send, void *receive, s
   banyan_status status = check_shift(comm, send, receive, bytes);
   if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
   int32_t distance_mod = distance % comm->nranks;
-  bny_op_key key = {.collective = BNY_SHIFT,
-                    .bytes = bytes,
-                    .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
+  bny_call key = {.collective = BNY_SHIFT,
+                  .bytes = bytes,
+                  .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
   return bny_op_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
 }
 

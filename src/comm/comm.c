@@ -58,7 +58,7 @@ banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *sett
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call) {
+void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *call) {
   bny_run_relabel(comm->agree, call);
   comm->exec->history_before = comm->exec->history;
   bny_run_begin(comm->agree);
@@ -72,7 +72,7 @@ banyan_status bny_comm_agree_end(banyan_comm *comm) {
 /* Makes the barrier in which ranks compare their calls. Between nodes the first one connects them. */
 static banyan_status make_agreement(banyan_comm *comm) {
   bny_request request = {
-      .collective = BNY_BARRIER,
+      .call.collective = BNY_BARRIER,
       .nranks = comm->nranks,
       .cost = comm->cost,
       .outbox_bytes = comm->transport->half_bytes,
@@ -80,7 +80,7 @@ static banyan_status make_agreement(banyan_comm *comm) {
   };
   banyan_status status = bny_plan_make(&request, comm->rank, &comm->barrier);
   if (status != BANYAN_OK) return status;
-  bny_call call = bny_call_make(&request, comm->barrier, BNY_PHASE_CONNECT);
+  bny_notice call = bny_notice_make(&request, comm->barrier, BNY_PHASE_CONNECT);
   return bny_run_make(comm->exec, comm->barrier, &call, &comm->nothing, &comm->agree);
 }
 

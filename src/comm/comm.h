@@ -123,7 +123,7 @@ banyan_status bny_comm_refuse_child(const banyan_comm *comm);
 banyan_status bny_comm_check(banyan_comm *comm);
 
 /* The comparison of calls: BANYAN_ERR_MISMATCH on all ranks, if one of them is in another call. */
-void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call);
+void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *call);
 banyan_status bny_comm_agree_end(banyan_comm *comm);
 
 #endif

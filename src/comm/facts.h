@@ -11,12 +11,12 @@
 #include "base/options.h"
 #include "base/pool.h"
 #include "base/quota.h"
+#include "plan/call.h"
 #include "plan/levels.h"
 #include "transport/transport.h"
 
 enum {
   BNY_CPU_BYTES = 1024, /* size of an affinity mask: 8192 cores */
-  BNY_ALGORITHM_NAME_BYTES = 32,
   BNY_LEVELS_TEXT_BYTES = 32,
   BNY_NODE_NAME_BYTES = 40,
   BNY_DEVICE_KIND_BYTES = 16,

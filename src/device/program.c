@@ -39,7 +39,7 @@ typedef struct draft {
 
 /* A barrier has one unit without bytes; only its arrival matters. */
 static bny_unit_box box_of(const draft *draft, const bny_slice *slice) {
-  if (draft->request->collective == BNY_BARRIER) return (bny_unit_box){0, 1, 0, 1};
+  if (draft->request->call.collective == BNY_BARRIER) return (bny_unit_box){0, 1, 0, 1};
   return bny_unit_box_of(&draft->shape, slice);
 }
 
@@ -161,7 +161,7 @@ static banyan_status deal_inboxes(draft *draft) {
 static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_place *place) {
   const bny_device_nodes *nodes = draft->nodes;
   bny_wire_layout layout =
-      bny_wire_layout_make(draft->request->wire, bny_slice_rows(&what->slice), draft->request->value_dim);
+      bny_wire_layout_make(draft->request->call.wire, bny_slice_rows(&what->slice), draft->request->call.value_dim);
   for (int half = 0; half < 2; half++)
     place->message[half] = nodes->messages[sender][half] + nodes->shift + what->offset;
   place->d = (uint32_t)layout.d;
@@ -274,8 +274,8 @@ static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
   const bny_request *request = draft->request;
   banyan_status status = BANYAN_OK;
   size_t begin = 0;
-  for (int32_t rank = 0; rank < request->nranks && status == BANYAN_OK; begin += request->counts[rank], rank++) {
-    size_t first = begin > step->byte0 ? begin : step->byte0, end = begin + request->counts[rank];
+  for (int32_t rank = 0; rank < request->nranks && status == BANYAN_OK; begin += request->call.counts[rank], rank++) {
+    size_t first = begin > step->byte0 ? begin : step->byte0, end = begin + request->call.counts[rank];
     if (end > step->byte0 + step->bytes) end = step->byte0 + step->bytes;
     if (first >= end) continue;
     bny_program_step piece = *step;
@@ -293,7 +293,7 @@ static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
 /* Data that SEND makes visible was sent when it was made, and WAIT is part of the step that reads it. A barrier
  * differs. */
 static banyan_status add_step(draft *draft, const bny_step *step) {
-  bool signals = draft->request->collective == BNY_BARRIER;
+  bool signals = draft->request->call.collective == BNY_BARRIER;
   bny_unit_box box = box_of(draft, &step->slice);
   bny_program_step made = {.token0 = box.token0,
                            .tokens = box.tokens,
@@ -357,7 +357,7 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
                     BNY_DEVICE_RANKS_MAX);
   draft draft = {.request = request, .rank = rank, .nodes = settings->nodes};
   draft.protocol = bny_unit_protocol(request, settings);
-  if (request->collective == BNY_ALLGATHER) draft.piece_offsets = settings->piece_offsets;
+  if (request->call.collective == BNY_ALLGATHER) draft.piece_offsets = settings->piece_offsets;
   banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
   if (status == BANYAN_OK) status = deal_inboxes(&draft);
   if (status == BANYAN_OK) status = add_steps(&draft);
@@ -386,10 +386,10 @@ bny_arena_sizes bny_device_program_needs(const bny_program *program) {
 
 /* Returns the part of the box that a rank owns along the scattered dimension. */
 static void own_parts(const bny_request *request, bny_oneshot *what) {
-  bool tokens = request->scatter == BANYAN_SCATTER_TOKENS;
+  bool tokens = request->call.scatter == BANYAN_SCATTER_TOKENS;
   int32_t first = tokens ? request->token0 : request->head0, last = first + (tokens ? request->tokens : request->heads);
   for (int32_t rank = 0; rank <= request->nranks; rank++) {
-    int32_t begin = tokens ? request->all_tokens : request->all_heads, number;
+    int32_t begin = tokens ? request->call.all_tokens : request->call.all_heads, number;
     if (rank < request->nranks) bny_slice_split(begin, request->nranks, rank, &begin, &number);
     what->first[rank] = begin < first ? first : begin > last ? last : begin;
   }
@@ -402,15 +402,15 @@ banyan_status bny_device_oneshot_make(const bny_request *request, const bny_devi
                     "the oneshot kernels serve combines of at most %d ranks, not canonical order on a lossy wire",
                     BNY_ONESHOT_RANKS_MAX);
   int32_t chosen = bny_unit_protocol(request, settings);
-  bny_oneshot made = {.scatter = (int32_t)request->scatter, .root = request->root};
+  bny_oneshot made = {.scatter = (int32_t)request->call.scatter, .root = request->call.root};
   banyan_status status = bny_unit_shape_make(request, chosen, settings->whole_rows, &made.shape);
   if (status != BANYAN_OK) return status;
   own_parts(request, &made);
-  bool scattered = request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS;
+  bool scattered = request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS;
   int64_t rows = (int64_t)request->tokens * request->heads, most = scattered ? 0 : rows;
   for (int32_t rank = 0; scattered && rank < request->nranks; rank++) {
     int64_t owned = made.first[rank + 1] - made.first[rank];
-    owned *= request->scatter == BANYAN_SCATTER_TOKENS ? request->heads : request->tokens;
+    owned *= request->call.scatter == BANYAN_SCATTER_TOKENS ? request->heads : request->tokens;
     if (owned > most) most = owned;
   }
   uint64_t units = (uint64_t)most * (uint64_t)made.shape.chunks * (uint64_t)request->nranks;
@@ -429,7 +429,7 @@ banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, 
   const bny_device_settings settings = {.protocol = BNY_PROTOCOL_LL16, .whole_rows = true};
   bny_slice owned = bny_slice_owned(request, rank);
   bny_protocol protocol;
-  if (request->wire == BNY_WIRE_E4M3)
+  if (request->call.wire == BNY_WIRE_E4M3)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     "desc.wire is BANYAN_E4M3, which a combine within a kernel does not have; use BANYAN_F16 or "
                     "BANYAN_BF16, or a combine of its own");

@@ -165,7 +165,7 @@ static void set_nodes(bny_proxy_segment *segment) {
   }
 }
 
-static banyan_status fill_segment(bny_proxy_segment *segment, const bny_request *request, const bny_call *call,
+static banyan_status fill_segment(bny_proxy_segment *segment, const bny_request *request, const bny_notice *call,
                                   const bny_device_settings *settings) {
   bny_proxy *proxy = segment->proxy;
   banyan_status status = bny_plan_make(request, proxy->transport->rank, &segment->plan);
@@ -189,7 +189,7 @@ static void free_segment(bny_proxy_segment *segment) {
   free(segment);
 }
 
-banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_call *call,
+banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_notice *call,
                                     const bny_device_settings *settings, bny_proxy_segment **segment) {
   uint64_t key = bny_request_hash(request, request->algorithm);
   bny_proxy_segment *latest = atomic_load_explicit(&proxy->segments, memory_order_relaxed);

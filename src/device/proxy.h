@@ -73,7 +73,7 @@ bool bny_proxy_is_direct(const bny_proxy *proxy);
 
 /* Local. Returns the same segment for a request that was given before. What the request points to lives as long as the
  * proxy; it names its algorithm. `settings` are those of the device's programs, without nodes. One thread at a time. */
-banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_call *call,
+banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_notice *call,
                                     const bny_device_settings *settings, bny_proxy_segment **segment);
 
 /* For the program that belongs to the segment. */

@@ -140,7 +140,7 @@ static uint64_t key_of(const bny_plan *plan, const bny_program *program, const s
 }
 
 static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan,
-                                  const bny_call *call, const bny_binding *binding) {
+                                  const bny_notice *call, const bny_binding *binding) {
   bny_program *program = NULL;
   /* The plans of all ranks are made alike. */
   bny_request named = *request;
@@ -168,18 +168,18 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   return status;
 }
 
-static banyan_status make(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
+static banyan_status make(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_notice *call,
                           const bny_binding *binding) {
   bool direct = plan->form == BNY_FORM_DIRECT && !run->exec->proxy;
   return direct ? make_oneshot(run, request) : make_program(run, request, plan, call, binding);
 }
 
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
-                                  const bny_call *call, const bny_binding *binding, bny_device_run **run) {
+                                  const bny_notice *call, const bny_binding *binding, bny_device_run **run) {
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
-  made->heads = request->collective == BNY_ALLGATHER_HEADS;
+  made->heads = request->call.collective == BNY_ALLGATHER_HEADS;
   made->settings = exec->settings;
   banyan_status status = make(made, request, plan, call, binding);
   if (status != BANYAN_OK) {

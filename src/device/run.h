@@ -28,7 +28,7 @@ typedef struct bny_device_run bny_device_run;
 /* Makes a run. BANYAN_ERR_MEMORY, on all ranks alike: arenas are too small for it. The exec must outlive the run. Only
  * the places of pieces of bytes are read from the binding. Ranks of other nodes can read `call`. */
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
-                                  const bny_call *call, const bny_binding *binding, bny_device_run **run);
+                                  const bny_notice *call, const bny_binding *binding, bny_device_run **run);
 /* Returns the segment that the proxy runs; NULL: none. */
 const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run);
 void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain valid */

@@ -18,16 +18,16 @@ enum { UNITS_ENOUGH = 1024 };
 enum { BYTES_FEW = 256 << 10, BYTES_PACKETS_FEW = 1, BYTES_PACKETS_MANY = 4 };
 
 static uint64_t payload_bytes(const bny_request *request) {
-  uint64_t bytes = request->bytes;
-  if (request->collective == BNY_COMBINE) {
-    uint64_t row = 8 + bny_wire_row_bytes(request->wire, request->value_dim);
+  uint64_t bytes = request->call.bytes;
+  if (request->call.collective == BNY_COMBINE) {
+    uint64_t row = 8 + bny_wire_row_bytes(request->call.wire, request->call.value_dim);
     return (uint64_t)request->tokens * (uint64_t)request->heads * row;
   }
-  if (request->collective == BNY_ALLGATHER_HEADS)
+  if (request->call.collective == BNY_ALLGATHER_HEADS)
     return (uint64_t)request->tokens * (uint64_t)request->heads * bny_request_row_bytes(request);
-  if (request->collective == BNY_ALLGATHER) {
+  if (request->call.collective == BNY_ALLGATHER) {
     bytes = 0;
-    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
+    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->call.counts[rank];
   }
   return bytes;
 }
@@ -47,7 +47,7 @@ bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *setti
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {
   /* Everything before a barrier on one rank is seen after it on the others: flags in packets order only themselves. */
-  if (request->collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
+  if (request->call.collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
   uint64_t bytes = payload_bytes(request);
   if (bytes <= LL16_BYTES_MAX) return settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
@@ -65,14 +65,14 @@ static void set_unit_bytes(bny_unit_shape *shape, int32_t protocol, int32_t pack
 }
 
 static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
-  uint64_t whole = request->bytes;
-  if (request->collective == BNY_SHIFT)
+  uint64_t whole = request->call.bytes;
+  if (request->call.collective == BNY_SHIFT)
     whole *= (uint64_t)request->nranks;
-  else if (request->collective == BNY_ALLGATHER)
+  else if (request->call.collective == BNY_ALLGATHER)
     whole = payload_bytes(request);
   int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
-  int32_t bytes = request->collective == BNY_BARRIER ? 4 : 4 * bny_protocol_round_words(protocol) * rounds;
-  uint64_t units = request->collective == BNY_BARRIER ? 1 : (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
+  int32_t bytes = request->call.collective == BNY_BARRIER ? 4 : 4 * bny_protocol_round_words(protocol) * rounds;
+  uint64_t units = request->call.collective == BNY_BARRIER ? 1 : (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
   if (units > INT32_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "%llu bytes are too many for one call on a device", (unsigned long long)whole);
   *shape = (bny_unit_shape){
@@ -98,25 +98,25 @@ static banyan_status shape_of_heads(const bny_request *request, int32_t protocol
 
 banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows,
                                   bny_unit_shape *shape) {
-  if (request->collective == BNY_ALLGATHER_HEADS) return shape_of_heads(request, protocol, shape);
-  if (request->collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
+  if (request->call.collective == BNY_ALLGATHER_HEADS) return shape_of_heads(request, protocol, shape);
+  if (request->call.collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
-  int32_t bits = bits_of(request->wire);
+  int32_t bits = bits_of(request->call.wire);
   if (rows * BNY_CHUNKS_MAX > INT32_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "%lld rows are too many for one call on a device", (long long)rows);
   const uint64_t alignment = bits == 8 ? BNY_SCALE_BLOCK : 8;
-  int32_t chunks = 1, columns = request->value_dim;
+  int32_t chunks = 1, columns = request->call.value_dim;
   while (!whole_rows && chunks < BNY_CHUNKS_MAX && bny_protocol_packets_of(protocol, bits, columns) > 32 &&
          2 * chunks * rows <= UNITS_ENOUGH) {
     chunks *= 2;
-    columns = (int32_t)round_up((uint64_t)((request->value_dim + chunks - 1) / chunks), alignment);
+    columns = (int32_t)round_up((uint64_t)((request->call.value_dim + chunks - 1) / chunks), alignment);
   }
   *shape = (bny_unit_shape){.token0 = request->token0,
                             .tokens = request->tokens,
                             .head0 = request->head0,
                             .heads = request->heads,
-                            .value_dim = request->value_dim,
-                            .wire = (int32_t)request->wire,
+                            .value_dim = request->call.value_dim,
+                            .wire = (int32_t)request->call.wire,
                             .chunk_columns = columns,
                             .chunks = chunks};
   set_unit_bytes(shape, protocol, bny_protocol_packets_of(protocol, bits, columns));

@@ -211,7 +211,7 @@ void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t
   bool full, was_full;
   live.shift = token_shift;
   live.count = tokens;
-  if (tokens != run->call_tokens) bny_call_set_tokens(&run->call, tokens);
+  if (tokens != run->call_tokens) bny_notice_set_tokens(&run->call, tokens);
   run->call_tokens = tokens;
   run->head_move = head_shift;
   run->token_move = first_token(run, &live, &full) - first_token(run, &run->live, &was_full);
@@ -222,7 +222,7 @@ void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t
   bind_steps(run);
 }
 
-banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
+banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notice *call, const bny_binding *binding,
                            bny_run **run) {
   bny_run *made = calloc(1, sizeof *made);
   if (!made) return fail_memory(plan);
@@ -282,9 +282,9 @@ void bny_run_free(bny_run *run) {
 
 /* -- facts of a run ------------------------------------------------------------------------------------------------ */
 
-void bny_run_relabel(bny_run *run, const bny_call *call) {
+void bny_run_relabel(bny_run *run, const bny_notice *call) {
   run->call = *call;
-  run->record.note.collective = bny_call_name(call);
+  run->record.note.collective = bny_notice_name(call);
 }
 
 size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {

@@ -128,7 +128,7 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
   return keep(exec, failure);
 }
 
-static banyan_status take_fault(bny_exec *exec, const bny_call *call);
+static banyan_status take_fault(bny_exec *exec, const bny_notice *call);
 
 static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
   banyan_status status = bny_fault_status(fault);
@@ -219,19 +219,19 @@ static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
 static bool explains(bny_exec *exec, int32_t rank) {
   if (rank < 0 || rank == exec->transport->rank) return false;
   return epoch_begun(exec, rank) == (uint32_t)exec->epoch ||
-         bny_call_runs_differ(exec->transport, rank, exec->transport->rank);
+         bny_notice_runs_differ(exec->transport, rank, exec->transport->rank);
 }
 
 /* When ranks disagree, each reports what differs from its own call, whichever rank noticed. */
-static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32_t culprit, int32_t reporter) {
+static banyan_status record_mismatch(bny_exec *exec, const bny_notice *call, int32_t culprit, int32_t reporter) {
   char difference[160], text[sizeof exec->failure.text];
   bool swaps = !explains(exec, culprit) && explains(exec, reporter);
   int32_t candidates[2] = {swaps ? reporter : culprit, swaps ? culprit : reporter};
   for (int i = 0; i < 2; i++) {
     if (!call || candidates[i] < 0 || candidates[i] == exec->transport->rank) continue;
     if (!learn_call(exec, candidates[i], (uint32_t)exec->epoch)) continue;
-    if (!bny_call_difference(exec->transport, candidates[i], call, exec->transport->rank, difference,
-                             sizeof difference))
+    if (!bny_notice_difference(exec->transport, candidates[i], call, exec->transport->rank, difference,
+                               sizeof difference))
       continue;
     size_t length = 0;
     bny_append(text, sizeof text, &length, "rank %d is in another call: %s", candidates[i], difference);
@@ -240,15 +240,15 @@ static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32
   size_t length = 0;
   bool known =
       learn_call(exec, reporter, (uint32_t)exec->epoch) && learn_call(exec, culprit, epoch_begun(exec, reporter));
-  bny_call reported = bny_call_read(exec->transport, reporter);
+  bny_notice reported = bny_notice_read(exec->transport, reporter);
   bool differs =
-      known && bny_call_difference(exec->transport, culprit, &reported, reporter, difference, sizeof difference);
+      known && bny_notice_difference(exec->transport, culprit, &reported, reporter, difference, sizeof difference);
   bny_append(text, sizeof text, &length, "rank %d is in another call than rank %d%s%s", culprit, reporter,
              differs ? ": " : "", differs ? difference : "");
   return record(exec, BANYAN_ERR_MISMATCH, culprit, text);
 }
 
-static banyan_status take_fault(bny_exec *exec, const bny_call *call) {
+static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
   banyan_status status = bny_fault_status(fault);
@@ -276,7 +276,7 @@ static banyan_status take_fault(bny_exec *exec, const bny_call *call) {
   return record(exec, status, culprit, text);
 }
 
-banyan_status bny_exec_check(bny_exec *exec, const bny_call *call) {
+banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call) {
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
   if (!fault) return BANYAN_OK;

@@ -14,7 +14,7 @@
 #ifndef BNY_EXEC_H
 #define BNY_EXEC_H
 
-#include "exec/call.h"
+#include "exec/notice.h"
 #include "exec/record.h"
 #include "exec/store.h"
 #include "exec/strided.h"
@@ -103,7 +103,7 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
 
 /* Returns the failure that is known here, after a look at the shared fault word, and sets the thread's error text. A
  * failure that spares the current run is returned once that run is complete. */
-banyan_status bny_exec_check(bny_exec *exec, const bny_call *call);
+banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call);
 
 /* Rejects the next collective call on behalf of this rank, with the text of its error; nothing is sent. Peers that
  * compare calls give the call up and go on with the next. Peers in a run of it end the communicator. */
@@ -113,7 +113,7 @@ void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why);
 bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
 
 /* Returns BANYAN_OK unless a peer has rejected the current run. Looks at memory of this node. */
-banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call);
+banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_notice *call);
 
 /* Functions for a run that only exchanges data between nodes for the kernels of a device. Its thread calls them. */
 typedef struct bny_proxy_ops {
@@ -157,12 +157,12 @@ typedef struct bny_run bny_run;
 /* Binds a plan to memory: all addresses for both halves of the arena. Peers can read `call`. Plan and binding must
  * outlive the run. Between runs the caller's addresses and strides in the binding may change, its other fields may
  * not. */
-banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
+banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notice *call, const bny_binding *binding,
                            bny_run **run);
 void bny_run_free(bny_run *run); /* NULL is allowed */
 
 /* Replaces the call of the plan, for the barrier that compares calls. */
-void bny_run_relabel(bny_run *run, const bny_call *call);
+void bny_run_relabel(bny_run *run, const bny_notice *call);
 
 /* Waits until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks.
  * `of` may belong to another executor with the same ranks. Returns at once if ranks share memory. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
   %D%/bind.c \
-  %D%/call.c %D%/call.h \
+  %D%/notice.c %D%/notice.h \
   %D%/exec.c %D%/exec.h \
   %D%/live.c %D%/live.h \
   %D%/record.c %D%/record.h \

@@ -148,10 +148,10 @@ static void spread_levels(const bny_plan *plan, const bny_levels *levels, int8_t
   }
 }
 
-banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call,
+banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_notice *call,
                               bny_run_record *run) {
   bny_run_record made = {
-      .note = {.collective = bny_call_name(call), .algorithm = plan->algorithm, .bytes = input_bytes(plan)},
+      .note = {.collective = bny_notice_name(call), .algorithm = plan->algorithm, .bytes = input_bytes(plan)},
       .phase = -1};
   if (record->trace && record->levels && record->levels->nranks == plan->nranks) {
     made.levels = malloc((size_t)plan->nsteps + 1);

@@ -5,7 +5,7 @@
 #ifndef BNY_EXEC_RECORD_H
 #define BNY_EXEC_RECORD_H
 
-#include "exec/call.h"
+#include "exec/notice.h"
 #include "plan/plan.h"
 #include "base/clock.h"
 #include "base/trace.h"
@@ -90,7 +90,7 @@ typedef struct bny_run_record {
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record);
 void bny_record_close(bny_record *record);
 
-banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call,
+banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_notice *call,
                               bny_run_record *run);
 void bny_record_release(bny_run_record *run);
 

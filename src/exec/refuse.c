@@ -54,11 +54,11 @@ bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes)
   return false;
 }
 
-banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call) {
+banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_notice *call) {
   bny_refusal refusal;
   char text[BNY_ERROR_TEXT_BYTES];
   if (!bny_refusal_find(exec->transport, exec->epoch, &refusal)) return BANYAN_OK;
-  if (call && bny_call_is_comparison(call)) return give_up(exec, &refusal);
+  if (call && bny_notice_is_comparison(call)) return give_up(exec, &refusal);
   describe(&refusal, text, sizeof text);
   return bny_exec_fail_refused(exec, refusal.rank, text);
 }

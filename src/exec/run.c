@@ -80,7 +80,7 @@ void bny_run_begin(bny_run *run) {
   exec->run = run;
   if (exec->record.flight) bny_flight_begin(exec->record.flight, exec->epoch, &run->record.note);
   run->record.phase = -1;
-  bny_call_publish(exec->call, &run->call, exec->epoch);
+  bny_notice_publish(exec->call, &run->call, exec->epoch);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) acknowledge(run);
 }

@@ -25,7 +25,7 @@ typedef struct bny_bound_step {
 struct bny_run {
   bny_exec *exec;
   const bny_plan *plan;
-  bny_call call;
+  bny_notice call;
   const bny_binding *binding;
   bny_live_tokens live;          /* the addresses and sizes below are those of such a run */
   int32_t call_tokens;           /* tokens of the current run */

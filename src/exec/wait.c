@@ -87,9 +87,9 @@ static bool disagrees(bny_exec *exec, int32_t peer, int32_t slot) {
   return atomic_load_explicit(signal, memory_order_acquire) != own;
 }
 
-static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t peer) {
+static banyan_status fail_mismatch(bny_exec *exec, const bny_notice *call, int32_t peer) {
   char difference[160];
-  if (bny_call_difference(exec->transport, peer, call, exec->transport->rank, difference, sizeof difference))
+  if (bny_notice_difference(exec->transport, peer, call, exec->transport->rank, difference, sizeof difference))
     return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
   return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d made other calls than this rank before operation %llu",
                        peer, (unsigned long long)exec->epoch);
@@ -127,7 +127,8 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t slot,
   return BANYAN_OK;
 }
 
-banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot) {
+banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
+                            int32_t slot) {
   banyan_status status = bny_exec_check(exec, call);
   if (status == BANYAN_OK && atomic_load_explicit(exec->refused, memory_order_acquire))
     status = bny_exec_look_for_refusals(exec, call);
@@ -160,7 +161,8 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
   return BANYAN_OK;
 }
 
-banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot) {
+banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
+                             int32_t slot) {
   banyan_status status = bny_wait_look(exec, call, patience, peer, slot);
   if (status != BANYAN_OK) return status;
   if (bny_clock_ns() - patience->since_ns < exec->yield_ns) {

@@ -6,24 +6,15 @@
 #include "op/operation.h"
 #include "base/status.h"
 
-bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
-  bool equal = strcmp(a->algorithm, b->algorithm) == 0;
-#define BNY_CALL_NUMBER(type, field, label, names) equal = equal && a->field == b->field;
-#define BNY_CALL_LOCAL(type, field) equal = equal && a->field == b->field;
-#include "plan/call.def"
-  if (!equal || a->counts == b->counts) return equal;
-  return a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0;
-}
-
 /* The order of the list depends only on the calls, which are the same on all ranks. So all ranks find the operation, or
  * none does. */
-static int find(const banyan_comm *comm, const bny_op_key *key, bool *is_known) {
+static int find(const banyan_comm *comm, const bny_call *key, bool *is_known) {
   int at = 0;
   *is_known = false;
   if (!comm->ops) return at;
   banyan_op *const *list = comm->ops->blocking;
-  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !bny_op_key_equal(&list[at]->key, key, comm->nranks)) at++;
-  *is_known = list[at] && bny_op_key_equal(&list[at]->key, key, comm->nranks);
+  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !bny_call_equal(&list[at]->key, key, comm->nranks)) at++;
+  *is_known = list[at] && bny_call_equal(&list[at]->key, key, comm->nranks);
   return at;
 }
 
@@ -32,13 +23,13 @@ static void move_to_front(bny_ops *ops, int at, banyan_op *op) {
   ops->blocking[0] = op;
 }
 
-bool bny_op_is_known(const banyan_comm *comm, const bny_op_key *key) {
+bool bny_op_is_known(const banyan_comm *comm, const bny_call *key) {
   bool is_known;
   find(comm, key, &is_known);
   return is_known;
 }
 
-banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   bool is_known;
   int at = find(comm, key, &is_known);
   banyan_op *found = is_known ? comm->ops->blocking[at] : NULL;
@@ -76,7 +67,7 @@ banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *d
   return NULL;
 }
 
-banyan_status bny_op_obtain(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, bool keep,
+banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, bool keep,
                             banyan_op **op) {
   banyan_op *found;
   banyan_status status = keep ? bny_op_make(comm, key, &found) : bny_op_find(comm, key, &found);
@@ -91,7 +82,7 @@ banyan_status bny_op_obtain(banyan_comm *comm, const bny_op_key *key, const bny_
   return BANYAN_OK;
 }
 
-banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
+banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory,
                                  banyan_op **keep) {
   banyan_op *op;
   banyan_status status = bny_op_obtain(comm, key, memory, keep != NULL, &op);

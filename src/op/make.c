@@ -49,18 +49,18 @@ void bny_op_free(banyan_op *op) {
 
 /* Returns the description of a part that peers receive. Bytes and counts are those of the whole call, as the caller
  * gave them, so calls that differ beyond their first part differ from the start. */
-static bny_call call_of(const banyan_op *op, const bny_op_kind *kind, bny_phase phase) {
+static bny_notice call_of(const banyan_op *op, const bny_op_kind *kind, bny_phase phase) {
   bny_request request = kind->request;
-  request.bytes = op->key.bytes;
-  request.counts = op->key.counts;
-  bny_call call = bny_call_make(&request, kind->plan, phase);
-  if (bny_collective_has_rows(op->key.collective)) bny_call_set_tokens(&call, op->key.tokens);
+  request.call.bytes = op->key.bytes;
+  request.call.counts = op->key.counts;
+  bny_notice call = bny_notice_make(&request, kind->plan, phase);
+  if (bny_collective_has_rows(op->key.collective)) bny_notice_set_tokens(&call, op->key.tokens);
   return call;
 }
 
 static banyan_status make_run(banyan_op *op, bny_op_kind *kind) {
-  bny_call call = call_of(op, kind, BNY_PHASE_RUN);
-  bny_call_set_tokens(&call, op->key.all_tokens);
+  bny_notice call = call_of(op, kind, BNY_PHASE_RUN);
+  bny_notice_set_tokens(&call, op->key.all_tokens);
   kind->binding = kind->place;
   if (op->on_device)
     return bny_device_run_make(&op->comm->device, &kind->request, kind->plan, &call, &kind->binding, &kind->device_run);
@@ -117,7 +117,7 @@ static int64_t set_timeout(banyan_comm *comm, int64_t timeout_ns) {
  * This ends when all are done. */
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
-  bny_call call = call_of(op, &op->kinds[0], BNY_PHASE_AGREE);
+  bny_notice call = call_of(op, &op->kinds[0], BNY_PHASE_AGREE);
   bny_comm_agree_begin(comm, &call);
   banyan_status status = bny_comm_agree_end(comm);
   if (status != BANYAN_OK || !comm->transport->ops->reach) return status;
@@ -131,11 +131,11 @@ static banyan_status agree(banyan_op *op) {
 }
 
 /* A proxy serves combines alone: with one, the other collectives move host memory. */
-static bool runs_on_device(const bny_device_exec *device, const bny_op_key *key) {
+static bool runs_on_device(const bny_device_exec *device, const bny_call *key) {
   return device->engine && !key->on_host && (!device->proxy || key->collective == BNY_COMBINE);
 }
 
-static banyan_status make_empty(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   if (!comm->ops) comm->ops = calloc(1, sizeof *comm->ops);
   banyan_op *made = comm->ops ? calloc(1, sizeof *made) : NULL;
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -147,7 +147,7 @@ static banyan_status make_empty(banyan_comm *comm, const bny_op_key *key, banyan
 }
 
 /* Does everything that needs no other rank. */
-static banyan_status make_local(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+static banyan_status make_local(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   banyan_op *made = NULL;
   banyan_status status = make_empty(comm, key, &made);
   if (status != BANYAN_OK) return status;
@@ -178,7 +178,7 @@ banyan_status bny_op_refuse(banyan_comm *comm, banyan_status status, bool plans)
   return bny_fail(status, "%s", why);
 }
 
-banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   banyan_status status = bny_comm_check(comm);
   if (status != BANYAN_OK) return status;
   /* Operations started before come first, and are completed: whether they are complete by now differs from rank to
@@ -214,7 +214,7 @@ banyan_status bny_op_plan_again(banyan_op *op) {
 }
 
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op) {
-  banyan_status status = make_empty(comm, &(bny_op_key){.collective = BNY_COMBINE}, op);
+  banyan_status status = make_empty(comm, &(bny_call){.collective = BNY_COMBINE}, op);
   if (status == BANYAN_OK) (*op)->attention = attention;
   return status;
 }
@@ -259,7 +259,7 @@ banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, v
   for (int32_t i = 0; i < comm->nranks; i++) counts[i] = bytes;
   banyan_op *op = NULL;
   banyan_status status =
-      bny_op_make(comm, &(bny_op_key){.collective = BNY_ALLGATHER, .counts = counts, .on_host = true}, &op);
+      bny_op_make(comm, &(bny_call){.collective = BNY_ALLGATHER, .counts = counts, .on_host = true}, &op);
   free(counts);
   if (status != BANYAN_OK) return status;
   bny_op_bind(op, &(bny_op_memory){.in_bytes = mine, .out_bytes = all});

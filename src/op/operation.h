@@ -9,21 +9,8 @@
 #include "op/attend.h"
 #include "comm/comm.h"
 
-/* The key of an operation: two calls with equal keys are the same operation. It is identical on all ranks. The fields
- * are rows of plan/call.def. */
-typedef struct bny_op_key {
-#define BNY_CALL_NUMBER(type, field, label, names) type field;
-#define BNY_CALL_LOCAL(type, field) type field;
-#include "plan/call.def"
-  char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
-  const size_t *counts;                     /* all-gathers: [nranks] */
-  int32_t tokens; /* where there are rows: of the first run, at most all_tokens; not compared */
-} bny_op_key;
-
-bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
-
 /* Returns the rows that this rank's output has. */
-bny_box bny_op_result_box(const banyan_comm *comm, const bny_op_key *key);
+bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
 
 /* The caller's memory. */
 typedef struct bny_op_memory {
@@ -76,7 +63,7 @@ typedef struct bny_op_given {
 struct banyan_op {
   banyan_comm *comm;
   bool on_device; /* kernels run it */
-  bny_op_key key;
+  bny_call key;
   size_t *counts;       /* owned copy of key.counts */
   bny_op_memory memory; /* the runs to come; `in`, `out` and `live` are the copies below */
   banyan_partial in, out;
@@ -115,7 +102,7 @@ typedef struct bny_ops {
 void bny_ops_free(banyan_comm *comm);
 
 /* Collective. The descriptors of the memory are not checked here. */
-banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
+banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op);
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
 void bny_op_free(banyan_op *op); /* NULL is allowed. A run under way is completed first */
 
@@ -129,12 +116,11 @@ banyan_status bny_op_finish(banyan_op *op, bool block, int *done);
 banyan_status bny_op_run(banyan_op *op);
 
 /* Finds the operation of a blocking call, or makes one to `keep`, and binds it. */
-banyan_status bny_op_obtain(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, bool keep,
+banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, bool keep,
                             banyan_op **op);
 
 /* Runs a blocking call; or with `keep` gives the caller a persistent operation, bound and not started. */
-banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
-                                 banyan_op **keep);
+banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, banyan_op **keep);
 
 /* Answer banyan_op_query() and banyan_op_describe(). */
 banyan_op_info bny_op_query(const banyan_op *op);
@@ -160,7 +146,7 @@ banyan_status bny_op_refuse(banyan_comm *comm, banyan_status status, bool plans)
 
 /* Checks whether a kernel can run a combine within it, which is the same on all ranks. If not, the thread's error says
  * why. */
-banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key);
+banyan_status bny_op_check_within(banyan_comm *comm, const bny_call *key);
 
 /* Fills `combine`, which the caller's kernel takes, from an operation that runs within one. `blocks` of that kernel fit
  * on the device. */
@@ -168,10 +154,10 @@ void bny_op_within(const banyan_op *op, const banyan_partial *rows, const banyan
                    bny_device_combine *combine);
 
 /* Returns true if a blocking call of this key was planned, on all ranks. */
-bool bny_op_is_known(const banyan_comm *comm, const bny_op_key *key);
+bool bny_op_is_known(const banyan_comm *comm, const bny_call *key);
 
 /* Finds the operation behind a blocking call by its key, or makes it. */
-banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
+banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op);
 
 /* Notes the structs of a blocking combine that the operation was bound to. A later call with the same bytes in them
  * has passed its checks and needs no binding. bny_op_repeated() finds its operation; NULL: there is none. Hot. */

@@ -185,7 +185,7 @@ banyan_status bny_op_check_scales(const char *name, const banyan_partial *partia
 
 /* Checks the scales of this run, if it has rows. */
 static banyan_status check_scales(const banyan_op *op) {
-  bny_op_key key = op->key;
+  bny_call key = op->key;
   key.tokens = op->tokens;
   if (key.collective != BNY_COMBINE || key.tokens == 0 || key.all_heads == 0) return BANYAN_OK;
   banyan_status status = bny_op_check_scales("in", &op->in, key.all_heads);

@@ -18,15 +18,13 @@ size_t bny_op_payload_limit(const banyan_op *op) {
 
 bny_request bny_op_request(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
-  const bny_op_key *key = &op->key;
+  const bny_call *key = &op->key;
   bool device = op->on_device && !comm->device.proxy; /* between nodes, plans are those of the host */
   return (bny_request){
-#define BNY_CALL_NUMBER(type, field, label, names) .field = key->field,
-#include "plan/call.def"
+      .call = *key,
       .tokens = key->all_tokens,
       .heads = key->all_heads,
       .nranks = comm->nranks,
-      .counts = key->counts,
       .algorithm = key->algorithm[0] ? key->algorithm : NULL,
       .cost = device ? comm->device.cost : comm->cost,
       .levels = comm->levels,
@@ -35,7 +33,7 @@ bny_request bny_op_request(const banyan_op *op) {
   };
 }
 
-bny_box bny_op_result_box(const banyan_comm *comm, const bny_op_key *key) {
+bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key) {
   bny_box box = {key->tokens, key->all_heads, key->value_dim};
   int32_t first;
   if (key->scatter == BANYAN_SCATTER_HEADS)
@@ -61,7 +59,7 @@ static int compare_parts(const void *a, const void *b) {
 
 /* Fills in where each rank's share of a dimension begins, or of an all-gather of bytes, where it ends. */
 static void fill_bounds(const banyan_op *op, bool heads, int64_t *bounds) {
-  const bny_op_key *key = &op->key;
+  const bny_call *key = &op->key;
   int32_t all = heads ? key->all_heads : key->all_tokens, nranks = op->comm->nranks, first = 0, number;
   bool dealt = key->collective == BNY_COMBINE && key->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
   int64_t sum = 0;
@@ -148,13 +146,13 @@ int64_t bny_op_part_after(const banyan_op *op, int64_t index) {
 
 /* ---- cutting ----------------------------------------------------------------------------------------------------- */
 
-static size_t row_bytes_of(const bny_op_key *key) {
+static size_t row_bytes_of(const bny_call *key) {
   if (key->collective == BNY_ALLGATHER_HEADS) return (size_t)key->dim * bny_dtype_bytes(key->dtype);
   return 2 * sizeof(float) + bny_wire_row_bytes(key->wire, key->value_dim);
 }
 
 static void cut_rows(banyan_op *op, size_t limit) {
-  const bny_op_key *key = &op->key;
+  const bny_call *key = &op->key;
   int64_t tokens = key->all_tokens, heads = key->all_heads, rows = (int64_t)(limit / row_bytes_of(key));
   if (tokens > 0 && heads > 0) {
     if (op->slices > 1) tokens = divide_up(tokens, op->slices);
@@ -221,7 +219,7 @@ static banyan_status set_bytes(const banyan_op *op, const bny_op_part *part) {
   size_t nranks = (size_t)comm->nranks, from = part->byte0, part_bytes = (size_t)op->outer.each;
   if (op->key.collective != BNY_ALLGATHER) {
     size_t bytes = clamp(op->key.bytes, from, part_bytes);
-    kind->request.bytes = bytes;
+    kind->request.call.bytes = bytes;
     if (op->key.collective == BNY_SHIFT) {
       int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
       kind->place = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
@@ -238,7 +236,7 @@ static banyan_status set_bytes(const banyan_op *op, const bny_op_part *part) {
   }
   kind->place.piece_counts = counts;
   kind->place.piece_offsets = offsets;
-  kind->request.counts = counts;
+  kind->request.call.counts = counts;
   return BANYAN_OK;
 }
 

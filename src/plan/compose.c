@@ -22,8 +22,8 @@ bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t
   part.tokens = box->tokens;
   part.head0 = box->head0;
   part.heads = box->heads;
-  part.scatter = scatter;
-  part.root = 0;
+  part.call.scatter = scatter;
+  part.call.root = 0;
   part.algorithm = NULL;
   part.cost = link_of_part(whole->levels, level);
   part.levels = NULL;
@@ -62,7 +62,7 @@ static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *esti
 /* Parts with equal keys have the same estimate. */
 static uint64_t key_of(const bny_request *part) {
   bny_request sized = *part;
-  sized.token0 = sized.head0 = sized.root = 0;
+  sized.token0 = sized.head0 = sized.call.root = 0;
   return bny_request_hash(&sized, "");
 }
 
@@ -99,8 +99,8 @@ bny_lane_range bny_compose_lanes(int32_t count, int32_t carriers, int32_t carrie
 }
 
 bny_lane_range bny_compose_owners(const bny_request *request) {
-  bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
-  int32_t all = by_heads ? request->all_heads : request->all_tokens;
+  bool by_heads = request->call.scatter == BANYAN_SCATTER_HEADS;
+  int32_t all = by_heads ? request->call.all_heads : request->call.all_tokens;
   int32_t begin = by_heads ? request->head0 : request->token0, count = by_heads ? request->heads : request->tokens;
   if (request->heads == 0 || request->tokens == 0) return (bny_lane_range){0, 0};
   return (bny_lane_range){bny_levels_part_of(all, request->nranks, begin),

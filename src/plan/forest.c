@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static bool is_canonical(const bny_request *request) { return request->order == BANYAN_ORDER_CANONICAL; }
+static bool is_canonical(const bny_request *request) { return request->call.order == BANYAN_ORDER_CANONICAL; }
 
 /* Fills in the fewest aligned blocks that make up [low, high): greedily the largest that begins at low and fits. */
 static int32_t cover_range(int32_t nranks, int32_t low, int32_t high, bny_node *nodes) {

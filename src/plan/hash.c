@@ -13,12 +13,14 @@ uint64_t bny_link_cost_hash(uint64_t hash, const bny_link_cost *cost) {
 
 uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
   uint64_t hash = BNY_HASH_START;
-#define BNY_CALL_NUMBER(type, field, label, names) hash = bny_hash_add(hash, (uint64_t)request->field);
-#define BNY_CALL_BOX(type, field, label) hash = bny_hash_add(hash, (uint64_t)request->field);
-#define BNY_CALL_FACT(type, field) hash = bny_hash_add(hash, (uint64_t)request->field);
-#include "plan/call.def"
-  for (int32_t rank = 0; request->counts && rank < request->nranks; rank++)
-    hash = bny_hash_add(hash, request->counts[rank]);
+  for (int i = 0; i < BNY_CALL_COMPARED; i++)
+    if (!bny_call_fields[i].is_of_run) hash = bny_hash_add(hash, bny_call_number(&request->call, i));
+  const uint64_t own[] = {(uint64_t)request->token0,   (uint64_t)request->tokens, (uint64_t)request->head0,
+                          (uint64_t)request->heads,    (uint64_t)request->nranks, request->outbox_bytes,
+                          (uint64_t)request->slots_max};
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) hash = bny_hash_add(hash, own[i]);
+  for (int32_t rank = 0; request->call.counts && rank < request->nranks; rank++)
+    hash = bny_hash_add(hash, request->call.counts[rank]);
   for (int32_t rank = 0; request->pieces && rank <= request->nranks; rank++)
     hash = bny_hash_add(hash, (uint64_t)request->pieces->first[rank]);
   hash = bny_link_cost_hash(hash, &request->cost);

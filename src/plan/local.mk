@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 plan_sources = \
   %D%/builder.c %D%/builder.h \
-  %D%/call.def \
+  %D%/call.c %D%/call.h \
   %D%/compose.c %D%/compose.h \
   %D%/forest.c %D%/forest.h \
   %D%/hash.c \

@@ -20,8 +20,8 @@ static int32_t larger_of(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* Owners `met` to `last_met` meet the box. Of those between them the first all % p own one more than the others. */
 static void add_met(bny_owners *owners, const bny_request *request, int32_t first, int32_t last) {
-  bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
-  int32_t all = by_heads ? request->all_heads : request->all_tokens, p = request->nranks;
+  bool by_heads = request->call.scatter == BANYAN_SCATTER_HEADS;
+  int32_t all = by_heads ? request->call.all_heads : request->call.all_tokens, p = request->nranks;
   int32_t begin = by_heads ? request->head0 : request->token0, count = by_heads ? request->heads : request->tokens;
   if (count == 0) {
     owners->fewest = 0;
@@ -50,7 +50,7 @@ bny_owners bny_owners_of(const bny_request *request, int32_t first, int32_t last
 
 /* A message takes its rows' bytes, plus less than two times 64 bytes of padding. */
 size_t bny_owners_pieces_bytes(const bny_request *request, int32_t pieces) {
-  if (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS)
+  if (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS)
     return bny_owners_of(request, 0, request->nranks).bytes;
   bny_slice whole = bny_slice_whole(request), largest = bny_slice_piece_largest(request, pieces);
   int64_t rows = bny_slice_rows(&whole), most = rows < pieces ? rows : pieces;

@@ -14,87 +14,91 @@ static const double size_limit = 0x1p60;
 
 static banyan_status check_box(const bny_request *request) {
   bool box_is_inside = request->token0 >= 0 && request->tokens >= 0 && request->head0 >= 0 && request->heads >= 0 &&
-                       request->all_tokens - request->tokens >= request->token0 &&
-                       request->all_heads - request->heads >= request->head0;
+                       request->call.all_tokens - request->tokens >= request->token0 &&
+                       request->call.all_heads - request->heads >= request->head0;
   if (!box_is_inside)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: the box of %d tokens x %d heads at (%d, %d) is not within %d x %d rows",
-                    request->tokens, request->heads, request->token0, request->head0, request->all_tokens,
-                    request->all_heads);
+                    request->tokens, request->heads, request->token0, request->head0, request->call.all_tokens,
+                    request->call.all_heads);
   return BANYAN_OK;
 }
 
 static banyan_status check_combine(const bny_request *request) {
   banyan_status status = check_box(request);
   if (status != BANYAN_OK) return status;
-  bool is_exact = request->order == BANYAN_ORDER_EXACT;
-  if (request->value_dim < 0 ||
-      (is_exact ? request->wire != BNY_WIRE_EXACT : (unsigned)request->wire >= BNY_WIRE_COUNT) ||
-      (unsigned)request->scatter > BANYAN_SCATTER_TOKENS || (unsigned)request->order > BANYAN_ORDER_EXACT)
+  bool is_exact = request->call.order == BANYAN_ORDER_EXACT;
+  if (request->call.value_dim < 0 ||
+      (is_exact ? request->call.wire != BNY_WIRE_EXACT : (unsigned)request->call.wire >= BNY_WIRE_COUNT) ||
+      (unsigned)request->call.scatter > BANYAN_SCATTER_TOKENS || (unsigned)request->call.order > BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: value_dim %d, wire %d, scatter %d or order %d is out of range",
-                    request->value_dim, (int)request->wire, (int)request->scatter, (int)request->order);
-  if (request->scatter == BANYAN_SCATTER_ROOT && (request->root < 0 || request->root >= request->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->root, request->nranks);
-  double row_bytes = 8 + (double)bny_wire_row_bytes(request->wire, request->value_dim);
+                    request->call.value_dim, (int)request->call.wire, (int)request->call.scatter,
+                    (int)request->call.order);
+  if (request->call.scatter == BANYAN_SCATTER_ROOT && (request->call.root < 0 || request->call.root >= request->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->call.root, request->nranks);
+  double row_bytes = 8 + (double)bny_wire_row_bytes(request->call.wire, request->call.value_dim);
   if ((double)request->tokens * request->heads * row_bytes * request->nranks > size_limit)
     return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d rows of %d values are more than can be planned for",
-                    request->tokens, request->heads, request->value_dim);
+                    request->tokens, request->heads, request->call.value_dim);
   return BANYAN_OK;
 }
 
 static banyan_status check_bytes(const bny_request *request) {
-  double bytes = (double)request->bytes * request->nranks;
-  if (request->collective == BNY_ALLGATHER) {
-    if (!request->counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an allgather without counts");
+  double bytes = (double)request->call.bytes * request->nranks;
+  if (request->call.collective == BNY_ALLGATHER) {
+    if (!request->call.counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an allgather without counts");
     bytes = 0;
-    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += (double)request->counts[rank];
+    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += (double)request->call.counts[rank];
   }
   if (bytes > size_limit) return bny_fail(BANYAN_ERR_MEMORY, "plan: %g bytes are more than can be planned for", bytes);
-  if (request->collective == BNY_BROADCAST && (request->root < 0 || request->root >= request->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->root, request->nranks);
-  if (request->collective == BNY_SHIFT && (request->distance < 0 || request->distance >= request->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: distance %d is not in 0 to %d", request->distance, request->nranks - 1);
+  if (request->call.collective == BNY_BROADCAST && (request->call.root < 0 || request->call.root >= request->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->call.root, request->nranks);
+  if (request->call.collective == BNY_SHIFT &&
+      (request->call.distance < 0 || request->call.distance >= request->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: distance %d is not in 0 to %d", request->call.distance,
+                    request->nranks - 1);
   return BANYAN_OK;
 }
 
 static banyan_status check_heads(const bny_request *request) {
   banyan_status status = check_box(request);
   if (status != BANYAN_OK) return status;
-  if (!request->counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an all-gather of heads without counts");
+  if (!request->call.counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an all-gather of heads without counts");
   size_t heads = 0;
-  for (int32_t rank = 0; rank < request->nranks; rank++) heads += request->counts[rank];
-  if (heads != (size_t)request->all_heads)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: counts of %zu heads for %d", heads, request->all_heads);
-  if (request->dim < 1 || bny_dtype_bytes(request->dtype) == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: dim %d or dtype %d is out of range", request->dim, (int)request->dtype);
+  for (int32_t rank = 0; rank < request->nranks; rank++) heads += request->call.counts[rank];
+  if (heads != (size_t)request->call.all_heads)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: counts of %zu heads for %d", heads, request->call.all_heads);
+  if (request->call.dim < 1 || bny_dtype_bytes(request->call.dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: dim %d or dtype %d is out of range", request->call.dim,
+                    (int)request->call.dtype);
   if ((double)request->tokens * request->heads * (double)bny_request_row_bytes(request) * request->nranks > size_limit)
     return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d heads of %d elements are more than can be planned for",
-                    request->tokens, request->heads, request->dim);
+                    request->tokens, request->heads, request->call.dim);
   return BANYAN_OK;
 }
 
 static banyan_status check(const bny_request *request, int32_t rank) {
   if (request->nranks < 1 || rank < 0 || rank >= request->nranks)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: rank %d is not one of %d ranks", rank, request->nranks);
-  if ((unsigned)request->collective > BNY_BARRIER)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: collective %d is unknown", (int)request->collective);
-  if (request->collective == BNY_COMBINE) return check_combine(request);
-  return request->collective == BNY_ALLGATHER_HEADS ? check_heads(request) : check_bytes(request);
+  if ((unsigned)request->call.collective > BNY_BARRIER)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: collective %d is unknown", (int)request->call.collective);
+  if (request->call.collective == BNY_COMBINE) return check_combine(request);
+  return request->call.collective == BNY_ALLGATHER_HEADS ? check_heads(request) : check_bytes(request);
 }
 
 bool bny_request_is_lossy(const bny_request *request) {
-  return request->collective == BNY_COMBINE && bny_wire_formats[request->wire].error_bound > 0;
+  return request->call.collective == BNY_COMBINE && bny_wire_formats[request->call.wire].error_bound > 0;
 }
 
 /* Canonical order rounds every node of the tree over ranks, in every algorithm. */
 static int32_t roundings_of(const bny_request *request, const bny_estimate *bounds) {
   if (!bny_request_is_lossy(request)) return 0;
-  if (request->order == BANYAN_ORDER_CANONICAL) return 1 + bny_log2_ceil(request->nranks);
+  if (request->call.order == BANYAN_ORDER_CANONICAL) return 1 + bny_log2_ceil(request->nranks);
   return bounds->roundings > 1 ? bounds->roundings : 1;
 }
 
 bool bny_request_may_be_direct(const bny_request *request) {
-  bool rounds_nodes = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
-  return request->collective == BNY_COMBINE && request->nranks <= BNY_DIRECT_RANKS_MAX && !request->pieces &&
+  bool rounds_nodes = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
+  return request->call.collective == BNY_COMBINE && request->nranks <= BNY_DIRECT_RANKS_MAX && !request->pieces &&
          !rounds_nodes;
 }
 
@@ -113,13 +117,13 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: no memory", rank);
   status = bny_algorithm_select(request, &algorithm, &made->predicted_ns, &made->reason);
   if (status != BANYAN_OK) goto free_plan;
-  made->collective = request->collective;
+  made->collective = request->call.collective;
   made->rank = rank;
   made->nranks = request->nranks;
-  made->value_dim = request->value_dim;
-  made->wire = request->wire;
+  made->value_dim = request->call.value_dim;
+  made->wire = request->call.wire;
   made->row_bytes = bny_request_row_bytes(request);
-  made->round_nodes = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
+  made->round_nodes = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
   made->algorithm = algorithm->name;
   bny_estimate bounds = {0};
   algorithm->estimate(request, &bounds);

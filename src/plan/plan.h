@@ -27,6 +27,7 @@
 #include "banyan.h"
 #include "base/names.h"
 #include "op.h"
+#include "plan/call.h"
 #include "plan/levels.h"
 
 /* The box of a request cut into `count` parts along one dimension; rank r owns parts [first[r], first[r + 1]). */
@@ -35,15 +36,15 @@ typedef struct bny_pieces {
   const int32_t *first; /* nranks + 1 */
 } bny_pieces;
 
-/* Facts, identical on every rank. Fields that the collective does not use are 0. Most are rows of call.def. */
+/* Facts, identical on every rank. */
 typedef struct bny_request {
-#define BNY_CALL_NUMBER(type, field, label, names) type field;
-#define BNY_CALL_BOX(type, field, label) type field;
-#define BNY_CALL_FACT(type, field) type field;
-#include "plan/call.def"
-  /* The all-gather's counts of all ranks, of bytes or heads (the caller owns them during planning). Shift and broadcast
-   * use `bytes`. */
-  const size_t *counts;
+  bny_call call; /* its `tokens` and `algorithm` do not count here. The caller owns `counts` during planning */
+  /* The box [token0, token0 + tokens) x [head0, head0 + heads) of the call's rows. It is the whole call unless that was
+   * too large for the arena. Ownership refers to the whole call. */
+  int32_t token0, tokens, head0, heads;
+  int32_t nranks;
+  int32_t slots_max;     /* the most slots that a rank may use */
+  size_t outbox_bytes;   /* the part of an outbox that a plan may use */
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
   const bny_levels *levels; /* NULL: all ranks are alike, with links of `cost`. Else for nranks ranks; not owned */

@@ -162,7 +162,7 @@ static void list_names(const bny_request *request, char *text, size_t bytes) {
 
 /* Excludes rows that serve a barrier only. */
 static bool may_combine(const bny_algorithm *algorithm) {
-  return algorithm->refuse(&(bny_request){.collective = BNY_BARRIER, .nranks = 2}) != NULL;
+  return algorithm->refuse(&(bny_request){.call.collective = BNY_BARRIER, .nranks = 2}) != NULL;
 }
 
 banyan_status bny_algorithm_check_name(const char *where, const char *name) {
@@ -182,7 +182,7 @@ banyan_status bny_algorithm_check_name(const char *where, const char *name) {
 
 static banyan_status fail_name(const bny_request *request) {
   char names[256];
-  const char *collective = bny_collective_name(request->collective);
+  const char *collective = bny_collective_name(request->call.collective);
   const char *refusal = NULL;
   for (int i = 0; bny_algorithms[i] && !refusal; i++)
     if (bny_algorithm_is_named(bny_algorithms[i], request->algorithm)) refusal = bny_algorithms[i]->refuse(request);
@@ -196,22 +196,22 @@ static banyan_status fail_name(const bny_request *request) {
 }
 
 size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_link_cost *cost) {
-  bny_request row = {.collective = BNY_COMBINE,
+  bny_request row = {.call.collective = BNY_COMBINE,
                      .nranks = nranks,
-                     .all_tokens = 1,
-                     .all_heads = 1,
+                     .call.all_tokens = 1,
+                     .call.all_heads = 1,
                      .tokens = 1,
                      .heads = 1,
-                     .value_dim = BNY_LEAST_ROW_VALUES,
-                     .wire = BNY_WIRE_F32,
+                     .call.value_dim = BNY_LEAST_ROW_VALUES,
+                     .call.wire = BNY_WIRE_F32,
                      .cost = *cost,
                      .slots_max = slots_max,
                      .outbox_bytes = SIZE_MAX};
   size_t least = 0;
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
     for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
-      row.scatter = (banyan_scatter)scatter;
-      row.order = (banyan_order)order;
+      row.call.scatter = (banyan_scatter)scatter;
+      row.call.order = (banyan_order)order;
       bny_candidate candidates[BNY_CANDIDATES_MAX];
       int32_t count = bny_algorithm_candidates(&row, candidates);
       for (int32_t i = 0; i < count; i++)
@@ -224,14 +224,14 @@ size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_l
 /* A larger arena gives more bytes, but not more slots, which only more ranks give. A part of one row cannot be
  * split. */
 static banyan_status fail_memory(const bny_request *request, const bny_candidate *smallest) {
-  const char *what = bny_collective_name(request->collective), *name = smallest->algorithm->name;
+  const char *what = bny_collective_name(request->call.collective), *name = smallest->algorithm->name;
   const bny_estimate *need = &smallest->estimate;
   if (need->slots > request->slots_max)
     return bny_fail(BANYAN_ERR_MEMORY,
                     "%s by %s among %d ranks needs %lld slots of a rank's outbox, which has %d: name another "
                     "algorithm",
                     what, name, request->nranks, (long long)need->slots, request->slots_max);
-  bool splits = !bny_collective_has_rows(request->collective) || (int64_t)request->tokens * request->heads > 1;
+  bool splits = !bny_collective_has_rows(request->call.collective) || (int64_t)request->tokens * request->heads > 1;
   return bny_fail(BANYAN_ERR_MEMORY,
                   "%s by %s among %d ranks needs %zu bytes of a rank's outbox, which has %zu: set arena_bytes to "
                   "%zu or more (BANYAN_ARENA_KIB=%zu)%s",

@@ -12,7 +12,9 @@ void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first
 }
 
 size_t bny_request_row_bytes(const bny_request *request) {
-  return request->collective == BNY_ALLGATHER_HEADS ? (size_t)request->dim * bny_dtype_bytes(request->dtype) : 0;
+  return request->call.collective == BNY_ALLGATHER_HEADS
+             ? (size_t)request->call.dim * bny_dtype_bytes(request->call.dtype)
+             : 0;
 }
 
 int64_t bny_slice_rows(const bny_slice *slice) { return (int64_t)slice->tokens * slice->heads; }
@@ -22,16 +24,16 @@ static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
 }
 
 bny_slice bny_slice_whole(const bny_request *request) {
-  if (bny_collective_has_rows(request->collective))
+  if (bny_collective_has_rows(request->call.collective))
     return (bny_slice){
         .token0 = request->token0, .tokens = request->tokens, .head0 = request->head0, .heads = request->heads};
   size_t bytes = 0;
-  if (request->collective == BNY_ALLGATHER)
-    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
-  else if (request->collective == BNY_SHIFT)
-    bytes = request->bytes * (size_t)request->nranks;
+  if (request->call.collective == BNY_ALLGATHER)
+    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->call.counts[rank];
+  else if (request->call.collective == BNY_SHIFT)
+    bytes = request->call.bytes * (size_t)request->nranks;
   else
-    bytes = request->bytes;
+    bytes = request->call.bytes;
   return slice_of_bytes(0, bytes);
 }
 
@@ -48,24 +50,24 @@ static void clip(int32_t *first, int32_t *number, int32_t low, int32_t count) {
 static bny_slice slice_of_heads(const bny_request *request, int32_t rank) {
   bny_slice slice = bny_slice_whole(request);
   size_t before = 0;
-  for (int32_t i = 0; i < rank; i++) before += request->counts[i];
+  for (int32_t i = 0; i < rank; i++) before += request->call.counts[i];
   slice.head0 = (int32_t)before;
-  slice.heads = (int32_t)request->counts[rank];
+  slice.heads = (int32_t)request->call.counts[rank];
   clip(&slice.head0, &slice.heads, request->head0, request->heads);
   return slice;
 }
 
 bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
-  switch (request->collective) {
+  switch (request->call.collective) {
   case BNY_COMBINE: return bny_slice_whole(request);
   case BNY_ALLGATHER: {
     size_t byte0 = 0;
-    for (int32_t before = 0; before < rank; before++) byte0 += request->counts[before];
-    return slice_of_bytes(byte0, request->counts[rank]);
+    for (int32_t before = 0; before < rank; before++) byte0 += request->call.counts[before];
+    return slice_of_bytes(byte0, request->call.counts[rank]);
   }
   case BNY_ALLGATHER_HEADS: return slice_of_heads(request, rank);
-  case BNY_SHIFT: return slice_of_bytes(request->bytes * (size_t)rank, request->bytes);
-  case BNY_BROADCAST: return slice_of_bytes(0, rank == request->root ? request->bytes : 0);
+  case BNY_SHIFT: return slice_of_bytes(request->call.bytes * (size_t)rank, request->call.bytes);
+  case BNY_BROADCAST: return slice_of_bytes(0, rank == request->call.root ? request->call.bytes : 0);
   case BNY_BARRIER: break;
   }
   return slice_of_bytes(0, 0);
@@ -100,15 +102,15 @@ bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int3
 
 bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last) {
   bny_slice slice = bny_slice_whole(request);
-  if (request->collective != BNY_COMBINE || request->scatter == BANYAN_SCATTER_NONE) return slice;
-  if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (request->root < first || request->root >= last) slice.tokens = slice.heads = 0;
+  if (request->call.collective != BNY_COMBINE || request->call.scatter == BANYAN_SCATTER_NONE) return slice;
+  if (request->call.scatter == BANYAN_SCATTER_ROOT) {
+    if (request->call.root < first || request->call.root >= last) slice.tokens = slice.heads = 0;
     return slice;
   }
   if (request->pieces)
-    return bny_slice_cut(&slice, request->scatter == BANYAN_SCATTER_HEADS, request->pieces->count,
+    return bny_slice_cut(&slice, request->call.scatter == BANYAN_SCATTER_HEADS, request->pieces->count,
                          request->pieces->first[first], request->pieces->first[last]);
-  int32_t all = request->scatter == BANYAN_SCATTER_HEADS ? request->all_heads : request->all_tokens;
+  int32_t all = request->call.scatter == BANYAN_SCATTER_HEADS ? request->call.all_heads : request->call.all_tokens;
   int32_t begin = all, end = all, number = 0;
   if (first < last) {
     bny_slice_split(all, request->nranks, first, &begin, &number);
@@ -116,7 +118,7 @@ bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32
     end += number;
   }
   number = end - begin;
-  if (request->scatter == BANYAN_SCATTER_HEADS) {
+  if (request->call.scatter == BANYAN_SCATTER_HEADS) {
     clip(&begin, &number, request->head0, request->heads);
     slice.head0 = begin;
     slice.heads = number;
@@ -129,8 +131,8 @@ bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32
 }
 
 bny_slice bny_slice_owned(const bny_request *request, int32_t rank) {
-  if (request->collective == BNY_SHIFT) {
-    int32_t from = (int32_t)(((int64_t)rank - request->distance + request->nranks) % request->nranks);
+  if (request->call.collective == BNY_SHIFT) {
+    int32_t from = (int32_t)(((int64_t)rank - request->call.distance + request->nranks) % request->nranks);
     return bny_slice_input(request, from);
   }
   return bny_slice_owned_range(request, rank, rank + 1);
@@ -155,7 +157,7 @@ bny_slice bny_slice_live(const bny_live_tokens *live, const bny_slice *slice) {
 }
 
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice) {
-  return bny_collective_has_rows(request->collective) ? bny_slice_rows(slice) == 0 : slice->bytes == 0;
+  return bny_collective_has_rows(request->call.collective) ? bny_slice_rows(slice) == 0 : slice->bytes == 0;
 }
 
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b) {
@@ -175,10 +177,10 @@ bool bny_slice_within(const bny_slice *inner, const bny_slice *outer) {
 }
 
 size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice) {
-  if (!bny_collective_has_rows(request->collective)) return slice->bytes;
+  if (!bny_collective_has_rows(request->call.collective)) return slice->bytes;
   int64_t rows = bny_slice_rows(slice);
-  if (request->collective == BNY_ALLGATHER_HEADS) return (size_t)rows * bny_request_row_bytes(request);
-  return rows == 0 ? 0 : bny_wire_layout_make(request->wire, rows, request->value_dim).bytes;
+  if (request->call.collective == BNY_ALLGATHER_HEADS) return (size_t)rows * bny_request_row_bytes(request);
+  return rows == 0 ? 0 : bny_wire_layout_make(request->call.wire, rows, request->call.value_dim).bytes;
 }
 
 size_t bny_slice_outbox_bytes(const bny_request *request, const bny_slice *slice) {
@@ -203,7 +205,7 @@ static void grid_choose(const bny_request *request, int32_t pieces, int32_t *by_
 }
 
 static bool owners_are_fixed(const bny_request *request) {
-  return request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS;
+  return request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS;
 }
 
 bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t index) {
@@ -227,8 +229,8 @@ bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t in
 /* Sizes drop once, from the first owners to the others, and the box clips only the first and the last that it meets. */
 static bny_slice owned_largest(const bny_request *request) {
   bny_slice largest = bny_slice_owned(request, 0);
-  bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
-  int32_t all = by_heads ? request->all_heads : request->all_tokens, p = request->nranks;
+  bool by_heads = request->call.scatter == BANYAN_SCATTER_HEADS;
+  int32_t all = by_heads ? request->call.all_heads : request->call.all_tokens, p = request->nranks;
   int32_t begin = by_heads ? request->head0 : request->token0, count = by_heads ? request->heads : request->tokens;
   if (count == 0) return largest;
   int32_t first = bny_levels_part_of(all, p, begin), last = bny_levels_part_of(all, p, begin + count - 1);

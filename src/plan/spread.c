@@ -110,8 +110,8 @@ int64_t bny_spread_bruck_forwards(int32_t nranks) {
 int32_t bny_result_reserve(bny_builder *builder, const bny_slice *piece) {
   const bny_request *request = builder->request;
   bool others_receive =
-      request->nranks > 1 && (request->scatter == BANYAN_SCATTER_NONE ||
-                              (request->scatter == BANYAN_SCATTER_ROOT && request->root != builder->rank));
+      request->nranks > 1 && (request->call.scatter == BANYAN_SCATTER_NONE ||
+                              (request->call.scatter == BANYAN_SCATTER_ROOT && request->call.root != builder->rank));
   if (!others_receive || bny_slice_is_empty(request, piece)) return -1;
   return bny_builder_slot(builder, piece, bny_spread_key(builder->rank));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each row of plan/call.def is compared wherever calls are: in keys, in the words that ranks compare, in the text that
+ * Each field of a call is compared wherever calls are: as shapes, in the words that ranks compare, in the text that
  * names a difference, and in the hash of a request. The rows of plan/link_cost.def are in that hash too. */
 #include <check.h>
 #include <stdio.h>
@@ -23,20 +23,21 @@ static bny_transport_ops ops = {.call = words_of};
 
 /* Rank 1 is in `theirs`, and rank 0 in the usual call. Returns what rank 0 would print, "" if it finds no
  * difference. */
-static const char *difference(const bny_call *theirs) {
+static const char *difference(const bny_notice *theirs) {
   static char text[256];
   bny_request usual = {.nranks = 2};
   bny_transport transport = {.ops = &ops, .rank = 1};
-  bny_call_publish(words[1], theirs, 1);
-  bny_call ours = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+  bny_notice_publish(words[1], theirs, 1);
+  bny_notice ours = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN);
   transport.rank = 0;
   text[0] = 0;
-  return bny_call_difference(&transport, 1, &ours, 0, text, sizeof text) ? text : "";
+  return bny_notice_difference(&transport, 1, &ours, 0, text, sizeof text) ? text : "";
 }
 
 static void check_words(const bny_request *changed, const char *label) {
   bny_request usual = {.nranks = 2};
-  bny_call a = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN), b = bny_call_make(changed, &some_plan, BNY_PHASE_RUN);
+  bny_notice a = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN),
+             b = bny_notice_make(changed, &some_plan, BNY_PHASE_RUN);
   ck_assert_msg(a.tag != b.tag, "calls of other %s have the same tag", label);
   const char *text = difference(&b);
   ck_assert_msg(strncmp(text, label, strlen(label)) == 0, "%s: \"%s\"", label, text);
@@ -47,46 +48,59 @@ static void check_hash(const bny_request *changed, const char *field) {
   ck_assert_msg(bny_request_hash(&usual, "ring") != bny_request_hash(changed, "ring"), "%s is not in the hash", field);
 }
 
-TEST(each_row_is_in_words_and_hash) {
+/* Changes a field of the call; the new value differs from 0. */
+static void set(bny_call *call, int field) { memset((char *)call + bny_call_fields[field].offset, 1, 1); }
+
+TEST(each_field_is_in_words_and_hash) {
   bny_request usual = {.nranks = 2}, changed;
-  bny_call same = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+  bny_notice same = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN);
   ck_assert_str_eq(difference(&same), "");
+  for (int i = 0; i < BNY_CALL_COMPARED; i++) {
+    if (bny_call_fields[i].is_of_run) continue;
+    changed = usual;
+    set(&changed.call, i);
+    check_words(&changed, bny_call_fields[i].label);
+    check_hash(&changed, bny_call_fields[i].label);
+  }
 #define CHANGED(field, check, name) \
   changed = usual;                  \
   FLIP(changed.field);              \
   check(&changed, name);
-#define BNY_CALL_NUMBER(type, field, label, names) \
-  CHANGED(field, check_words, label)               \
-  CHANGED(field, check_hash, #field)
-#define BNY_CALL_BOX(type, field, label) \
-  CHANGED(field, check_words, label)     \
-  CHANGED(field, check_hash, #field)
-#define BNY_CALL_FACT(type, field) CHANGED(field, check_hash, #field)
-#include "plan/call.def"
+#define BOX(field, label)            \
+  CHANGED(field, check_words, label) \
+  CHANGED(field, check_hash, label)
+  BOX(token0, "first token of the part")
+  BOX(tokens, "tokens of the part")
+  BOX(head0, "first head of the part")
+  BOX(heads, "heads of the part")
+  CHANGED(nranks, check_hash, "nranks")
+  CHANGED(outbox_bytes, check_hash, "outbox_bytes")
+  CHANGED(slots_max, check_hash, "slots_max")
 #define BNY_COST(field) CHANGED(cost.field, check_hash, #field)
 #include "plan/link_cost.def"
 #undef CHANGED
+#undef BOX
 }
 
 TEST(other_facts_are_in_words_and_hash) {
   size_t counts[2] = {3, 4};
   bny_levels levels = {.hash = 5};
   bny_request usual = {.nranks = 2}, changed = usual;
-  changed.counts = counts;
+  changed.call.counts = counts;
   check_hash(&changed, "counts");
-  bny_call call = bny_call_make(&changed, &some_plan, BNY_PHASE_RUN);
+  bny_notice call = bny_notice_make(&changed, &some_plan, BNY_PHASE_RUN);
   ck_assert_ptr_nonnull(strstr(difference(&call), "counts"));
   changed = usual;
   changed.levels = &levels;
   check_hash(&changed, "levels");
   ck_assert_uint_ne(bny_request_hash(&usual, "ring"), bny_request_hash(&usual, "rings"));
-  call = bny_call_make(&usual, &some_plan, BNY_PHASE_AGREE);
+  call = bny_notice_make(&usual, &some_plan, BNY_PHASE_AGREE);
   ck_assert_ptr_nonnull(strstr(difference(&call), "phase"));
   bny_plan other = {.algorithm = "one", .hash = 7};
-  call = bny_call_make(&usual, &other, BNY_PHASE_RUN);
+  call = bny_notice_make(&usual, &other, BNY_PHASE_RUN);
   ck_assert_str_eq(difference(&call), "algorithm one there, oneshot here");
   other = (bny_plan){.algorithm = "oneshot", .hash = 8};
-  call = bny_call_make(&usual, &other, BNY_PHASE_RUN);
+  call = bny_notice_make(&usual, &other, BNY_PHASE_RUN);
   ck_assert_ptr_nonnull(strstr(difference(&call), "plan"));
 }
 
@@ -95,47 +109,48 @@ TEST(the_earliest_run_with_other_tokens_is_named) {
   static const uint64_t starts[] = {1, 65533, UINT64_C(1) << 32};
   for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
     bny_transport transport = {.ops = &ops};
-    bny_request usual = {.nranks = 2}, later = {.nranks = 2, .all_heads = 3};
-    bny_call call = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+    bny_request usual = {.nranks = 2}, later = {.nranks = 2, .call.all_heads = 3};
+    bny_notice call = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN);
     memset(words, 0, sizeof words);
     for (uint64_t run = 0; run < 5; run++) {
       for (transport.rank = 0; transport.rank < 2; transport.rank++) {
-        bny_call_set_tokens(&call, transport.rank == 1 && run > 2 ? 20 + (int32_t)run : 7);
-        bny_call_publish(words[transport.rank], &call, starts[i] + run);
+        bny_notice_set_tokens(&call, transport.rank == 1 && run > 2 ? 20 + (int32_t)run : 7);
+        bny_notice_publish(words[transport.rank], &call, starts[i] + run);
       }
     }
-    call = bny_call_make(&later, &some_plan, BNY_PHASE_RUN);
-    bny_call_publish(words[1], &call, starts[i] + 5);
+    call = bny_notice_make(&later, &some_plan, BNY_PHASE_RUN);
+    bny_notice_publish(words[1], &call, starts[i] + 5);
     transport.rank = 0;
-    call = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+    call = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN);
     char text[256] = "";
-    ck_assert(bny_call_difference(&transport, 1, &call, 0, text, sizeof text));
+    ck_assert(bny_notice_difference(&transport, 1, &call, 0, text, sizeof text));
     ck_assert_str_eq(text, "tokens 23 there, 7 here");
   }
 }
 
-TEST(each_row_is_in_keys) {
-  size_t counts[2] = {3, 4}, same[2] = {3, 4}, more[2] = {3, 5};
-  bny_op_key usual = {.counts = counts}, changed = usual;
-  ck_assert(bny_op_key_equal(&usual, &changed, 2));
-#define KEY(type, field) \
-  changed = usual;       \
-  FLIP(changed.field);   \
-  ck_assert_msg(!bny_op_key_equal(&usual, &changed, 2), "keys of other " #field " are equal");
-#define BNY_CALL_NUMBER(type, field, label, names) KEY(type, field)
-#define BNY_CALL_LOCAL(type, field) KEY(type, field)
-#include "plan/call.def"
-#undef KEY
+/* The list has all of the struct but what the comparison treats by itself. */
+TEST(each_field_is_compared) {
+  size_t counts[2] = {3, 4}, same[2] = {3, 4}, more[2] = {3, 5}, listed = 0;
+  bny_call usual = {.counts = counts}, changed = usual;
+  ck_assert(bny_call_equal(&usual, &changed, 2));
+  for (int i = 0; i < BNY_CALL_FIELDS; i++) {
+    changed = usual;
+    set(&changed, i);
+    listed += bny_call_fields[i].bytes;
+    ck_assert_msg(bny_call_equal(&usual, &changed, 2) == bny_call_fields[i].is_of_run, "field %d", i);
+  }
+  listed += sizeof usual.counts + sizeof usual.algorithm;
+  ck_assert_uint_le(sizeof usual - listed, 2 * _Alignof(bny_call) - 1); /* padding */
   changed = usual;
   changed.algorithm[0] = 'r';
-  ck_assert(!bny_op_key_equal(&usual, &changed, 2));
+  ck_assert(!bny_call_equal(&usual, &changed, 2));
   changed = usual;
   changed.counts = same;
-  ck_assert(bny_op_key_equal(&usual, &changed, 2));
+  ck_assert(bny_call_equal(&usual, &changed, 2));
   changed.counts = more;
-  ck_assert(!bny_op_key_equal(&usual, &changed, 2));
+  ck_assert(!bny_call_equal(&usual, &changed, 2));
   changed.counts = NULL;
-  ck_assert(!bny_op_key_equal(&usual, &changed, 2));
+  ck_assert(!bny_call_equal(&usual, &changed, 2));
 }
 
 int main(void) { return suite_main(suite_of("call fields", 0)); }

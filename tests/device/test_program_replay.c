@@ -56,11 +56,11 @@ static int32_t slot_numbered(const replay *of, int32_t number) {
 }
 
 static bny_plan plan_for(const bny_request *request, const bny_plan *from, int32_t rank, int32_t size) {
-  return (bny_plan){.collective = request->collective,
+  return (bny_plan){.collective = request->call.collective,
                     .rank = rank,
                     .nranks = request->nranks,
-                    .value_dim = request->value_dim,
-                    .wire = request->wire,
+                    .value_dim = request->call.value_dim,
+                    .wire = request->call.wire,
                     .roundings = from->roundings,
                     .round_nodes = from->round_nodes,
                     .algorithm = from->algorithm,
@@ -75,12 +75,12 @@ static bny_plan plan_for(const bny_request *request, const bny_plan *from, int32
 
 static bny_slice slice_of(const bny_request *request, const bny_program_step *step) {
   bny_slice slice = bny_slice_whole(request);
-  if (bny_collective_has_rows(request->collective)) {
+  if (bny_collective_has_rows(request->call.collective)) {
     slice.token0 = step->token0;
     slice.tokens = step->tokens;
     slice.head0 = step->head0;
     slice.heads = step->heads;
-  } else if (request->collective != BNY_BARRIER) {
+  } else if (request->call.collective != BNY_BARRIER) {
     slice.byte0 = step->byte0;
     slice.bytes = step->bytes;
   }
@@ -124,7 +124,7 @@ static void add_send(replay *to, const bny_program_step *step, int32_t slot) {
 
 static void add_program_step(const bny_request *request, replay *all, replay *to, const bny_program_step *step) {
   bny_plan *plan = &to->plan;
-  bool signals = request->collective == BNY_BARRIER, delivers = step->kind == BNY_PROGRAM_DELIVER;
+  bool signals = request->call.collective == BNY_BARRIER, delivers = step->kind == BNY_PROGRAM_DELIVER;
   if (!delivers && step->ndestinations == 0) return; /* nobody reads it */
   bny_step made = {.kind = step->kind == BNY_PROGRAM_COPY    ? BNY_STEP_COPY
                            : step->kind == BNY_PROGRAM_MERGE ? BNY_STEP_MERGE
@@ -304,9 +304,9 @@ static bny_request random_request(uint64_t *random, int32_t nranks, const char *
   int32_t tokens = 1 + random_below(random, 5), heads = 1 + random_below(random, 20);
   bny_request request = combine_of(nranks, name, (banyan_scatter)random_below(random, 4), tokens, heads,
                                    random_below(random, 3) ? random_below(random, 70) : 512);
-  request.order = (banyan_order)random_below(random, 2);
-  request.wire = (bny_wire)random_below(random, BNY_WIRE_COUNT);
-  request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
+  request.call.order = (banyan_order)random_below(random, 2);
+  request.call.wire = (bny_wire)random_below(random, BNY_WIRE_COUNT);
+  request.call.root = request.call.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
   if (random_below(random, 3) == 0) {
     request.token0 = random_below(random, tokens);
     request.tokens = 1 + random_below(random, tokens - request.token0);
@@ -335,14 +335,14 @@ TEST_RANGE(programs_of_combines_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
 
 /* Sets all but the counts: a call, or a part of one. */
 static void set_heads(uint64_t *random, bny_request *request) {
-  for (int32_t i = 0; i < request->nranks; i++) request->all_heads += (int32_t)request->counts[i];
-  request->all_tokens = 1 + random_below(random, 6);
-  request->token0 = random_below(random, request->all_tokens);
-  request->tokens = request->all_tokens - request->token0;
-  request->head0 = random_below(random, request->all_heads + 1);
-  request->heads = request->all_heads - request->head0;
-  request->dim = 1 + random_below(random, 300);
-  request->dtype = BANYAN_BF16;
+  for (int32_t i = 0; i < request->nranks; i++) request->call.all_heads += (int32_t)request->call.counts[i];
+  request->call.all_tokens = 1 + random_below(random, 6);
+  request->token0 = random_below(random, request->call.all_tokens);
+  request->tokens = request->call.all_tokens - request->token0;
+  request->head0 = random_below(random, request->call.all_heads + 1);
+  request->heads = request->call.all_heads - request->head0;
+  request->call.dim = 1 + random_below(random, 300);
+  request->call.dtype = BANYAN_BF16;
 }
 
 TEST_RANGE(programs_of_bytes_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
@@ -357,16 +357,16 @@ TEST_RANGE(programs_of_bytes_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
         bny_request request = request_of((bny_collective)collective, nranks, name);
         bool heads = collective == BNY_ALLGATHER_HEADS;
         for (int32_t i = 0; i < nranks; i++) counts[i] = (size_t)random_below(&random, heads ? 5 : 5000);
-        if (bny_collective_gathers(request.collective)) request.counts = counts;
+        if (bny_collective_gathers(request.call.collective)) request.call.counts = counts;
         if (heads)
           set_heads(&random, &request);
         else if (collective != BNY_BARRIER && collective != BNY_ALLGATHER)
-          request.bytes = (size_t)random_below(&random, 20000);
-        if (collective == BNY_SHIFT) request.distance = random_below(&random, nranks);
-        if (collective == BNY_BROADCAST) request.root = random_below(&random, nranks);
+          request.call.bytes = (size_t)random_below(&random, 20000);
+        if (collective == BNY_SHIFT) request.call.distance = random_below(&random, nranks);
+        if (collective == BNY_BROADCAST) request.call.root = random_below(&random, nranks);
         if (bny_algorithms[a]->refuse(&request)) continue;
         ck_assert_msg(replay_programs(&request, &settings_of[round], false) == BANYAN_OK, "%s %s of %d ranks: %s", name,
-                      bny_collective_name(request.collective), nranks, banyan_last_error());
+                      bny_collective_name(request.call.collective), nranks, banyan_last_error());
       }
 }
 

@@ -73,7 +73,7 @@ void choose(trial *made, world_random *random, int32_t nranks) {
   bny_plan *plan = nullptr;
   do {
     *request = {};
-    request->collective = kinds[random_below(random, 4)];
+    request->call.collective = kinds[random_below(random, 4)];
     request->nranks = nranks;
     request->algorithm = algorithms[random_below(random, 5)];
     request->cost.alpha_ns = 200;
@@ -82,18 +82,18 @@ void choose(trial *made, world_random *random, int32_t nranks) {
     request->outbox_bytes = static_cast<size_t>(1) << 30;
     request->slots_max = 1 << 16;
     made->counts.assign(static_cast<size_t>(nranks), 0);
-    if (request->collective == BNY_ALLGATHER) {
+    if (request->call.collective == BNY_ALLGATHER) {
       for (size_t &count : made->counts) count = size_of(random);
-      request->counts = made->counts.data();
+      request->call.counts = made->counts.data();
     } else {
-      request->bytes = size_of(random);
+      request->call.bytes = size_of(random);
     }
-    if (request->collective == BNY_BROADCAST) request->root = random_below(random, nranks);
-    if (request->collective == BNY_SHIFT) request->distance = random_below(random, nranks);
+    if (request->call.collective == BNY_BROADCAST) request->call.root = random_below(random, nranks);
+    if (request->call.collective == BNY_SHIFT) request->call.distance = random_below(random, nranks);
   } while (bny_plan_make(request, 0, &plan) != BANYAN_OK);
   bny_plan_free(plan);
   made->settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
-  if (request->collective == BNY_ALLGATHER) set_pieces(made, random);
+  if (request->call.collective == BNY_ALLGATHER) set_pieces(made, random);
 }
 
 /* Sets each rank's input and expected output, as byte0 and count of the whole. */
@@ -101,18 +101,18 @@ void set_rank(trial *made, world_random *random, size_t rank) {
   const bny_request &request = made->request;
   size_t ranks = static_cast<size_t>(request.nranks), before = 0;
   for (size_t r = 0; r < rank; r++) before += made->counts[r];
-  size_t from = (rank + ranks - static_cast<size_t>(request.distance)) % ranks;
-  if (request.collective == BNY_ALLGATHER) {
+  size_t from = (rank + ranks - static_cast<size_t>(request.call.distance)) % ranks;
+  if (request.call.collective == BNY_ALLGATHER) {
     made->in[rank].make(random, made->counts[rank]);
     made->out[rank].make(random, made->offsets.back() + made->counts.back());
     made->in_byte0.push_back(before);
     made->out_byte0.push_back(0);
   } else {
-    bool shifts = request.collective == BNY_SHIFT;
-    made->in[rank].make(random, request.bytes);
-    made->out[rank].make(random, request.bytes);
-    made->in_byte0.push_back(shifts ? rank * request.bytes : 0);
-    made->out_byte0.push_back(shifts ? from * request.bytes : 0);
+    bool shifts = request.call.collective == BNY_SHIFT;
+    made->in[rank].make(random, request.call.bytes);
+    made->out[rank].make(random, request.call.bytes);
+    made->in_byte0.push_back(shifts ? rank * request.call.bytes : 0);
+    made->out_byte0.push_back(shifts ? from * request.call.bytes : 0);
   }
   for (size_t i = 0; i < made->in[rank].count; i++)
     made->in[rank].at()[i] = static_cast<unsigned char>(random_next(random));
@@ -120,12 +120,12 @@ void set_rank(trial *made, world_random *random, size_t rank) {
 
 void expect(trial *made) {
   const bny_request &request = made->request;
-  size_t ranks = static_cast<size_t>(request.nranks), distance = static_cast<size_t>(request.distance);
+  size_t ranks = static_cast<size_t>(request.nranks), distance = static_cast<size_t>(request.call.distance);
   for (size_t rank = 0; rank < ranks; rank++) {
     bytes all = made->out[rank];
-    if (request.collective == BNY_BROADCAST)
-      all.put(0, made->in[static_cast<size_t>(request.root)]);
-    else if (request.collective == BNY_SHIFT)
+    if (request.call.collective == BNY_BROADCAST)
+      all.put(0, made->in[static_cast<size_t>(request.call.root)]);
+    else if (request.call.collective == BNY_SHIFT)
       all.put(0, made->in[(rank + ranks - distance) % ranks]);
     else
       for (size_t r = 0; r < ranks; r++) all.put(made->offsets[r], made->in[r]);
@@ -175,7 +175,7 @@ void run_world(uint64_t seed, int32_t nranks) {
       const bny_request &request = made->request;
       bool same = made->out[rank].memory == made->expected[rank].memory;
       ck_assert_msg(same, "seed %" PRIu64 ": rank %zu of %d: %s, collective %d, protocol %d, %zu bytes", seed, rank,
-                    nranks, request.algorithm, request.collective, made->settings.protocol, made->out[rank].count);
+                    nranks, request.algorithm, request.call.collective, made->settings.protocol, made->out[rank].count);
     }
 }
 

@@ -39,16 +39,16 @@ enum flavour { ANY, SMALL, TO_MANY, DIRECT };
 
 bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   bny_request request = {};
-  request.collective = BNY_COMBINE;
+  request.call.collective = BNY_COMBINE;
   request.nranks = nranks;
-  request.all_tokens = request.tokens = 1 + random_below(random, 4);
-  request.all_heads = request.heads = 1 + random_below(random, 9);
+  request.call.all_tokens = request.tokens = 1 + random_below(random, 4);
+  request.call.all_heads = request.heads = 1 + random_below(random, 9);
   const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200, 500};
-  request.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : 9)];
-  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
-  request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
-  request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
-  request.order = random_one_in(random, 3) ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN;
+  request.call.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : 9)];
+  request.call.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
+  request.call.scatter = static_cast<banyan_scatter>(random_below(random, 4));
+  request.call.root = request.call.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
+  request.call.order = random_one_in(random, 3) ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN;
   request.algorithm = algorithms[random_below(random, 5)];
   request.cost.alpha_ns = 200;
   request.cost.beta_ns_per_byte = 0.1;
@@ -56,17 +56,19 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   request.cost.ranks_per_core = 1;
   request.outbox_bytes = static_cast<size_t>(1) << 30;
   request.slots_max = 1 << 16;
-  if (like == TO_MANY) request.tokens = request.all_tokens = 1, request.heads = request.all_heads = 2;
-  if (like == TO_MANY) request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
+  if (like == TO_MANY) request.tokens = request.call.all_tokens = 1, request.heads = request.call.all_heads = 2;
+  if (like == TO_MANY) request.call.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
   if (like == DIRECT) {
     const int32_t small[] = {0, 8, 100, 130};
-    request.value_dim = small[random_below(random, 4)], request.order = BANYAN_ORDER_PLAN;
-    request.tokens = request.all_tokens = 1 + request.tokens % 2;
-    if (request.scatter == BANYAN_SCATTER_HEADS) request.heads = request.all_heads = nranks - 3 + request.heads;
-    if (request.scatter == BANYAN_SCATTER_TOKENS) request.tokens = request.all_tokens = nranks - 2 + request.tokens;
-    if (request.scatter != BANYAN_SCATTER_HEADS) request.heads = request.all_heads = 1 + request.heads % 2;
+    request.call.value_dim = small[random_below(random, 4)], request.call.order = BANYAN_ORDER_PLAN;
+    request.tokens = request.call.all_tokens = 1 + request.tokens % 2;
+    if (request.call.scatter == BANYAN_SCATTER_HEADS)
+      request.heads = request.call.all_heads = nranks - 3 + request.heads;
+    if (request.call.scatter == BANYAN_SCATTER_TOKENS)
+      request.tokens = request.call.all_tokens = nranks - 2 + request.tokens;
+    if (request.call.scatter != BANYAN_SCATTER_HEADS) request.heads = request.call.all_heads = 1 + request.heads % 2;
     /* Plans of more ranks than that merge in two steps, with one more rounding. */
-    if (nranks > BNY_MERGE_SOURCES_MAX) request.wire = BNY_WIRE_F32;
+    if (nranks > BNY_MERGE_SOURCES_MAX) request.call.wire = BNY_WIRE_F32;
   }
   return request;
 }
@@ -81,10 +83,10 @@ bool is_served(const bny_request &request) {
 
 /* Makes the request a part of a larger call. */
 void make_part(world_random *random, bny_request *request) {
-  request->all_tokens += request->token0 = random_below(random, 3);
-  request->all_heads += request->head0 = random_below(random, 3);
-  request->all_tokens += random_below(random, 2);
-  request->all_heads += random_below(random, 2);
+  request->call.all_tokens += request->token0 = random_below(random, 3);
+  request->call.all_heads += request->head0 = random_below(random, 3);
+  request->call.all_tokens += random_below(random, 2);
+  request->call.all_heads += random_below(random, 2);
 }
 
 /* Forms of direct kernels take turns. By protocol and bytes of a value on the wire: whether one has run. */
@@ -107,14 +109,14 @@ trial trial_of(world_random *random, int32_t nranks, flavour like) {
   made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
   if (like == DIRECT) made.settings.protocol = direct_turn++ % BNY_PROTOCOL_COUNT;
   made.settings.whole_rows = random_one_in(random, 3); /* units of several rounds of packets */
-  bool round_nodes = request.order == BANYAN_ORDER_CANONICAL && request.wire != BNY_WIRE_F32;
+  bool round_nodes = request.call.order == BANYAN_ORDER_CANONICAL && request.call.wire != BNY_WIRE_F32;
   made.oneshot = (like == DIRECT || random_one_in(random, 2)) && !round_nodes;
   if (made.oneshot) made.request.algorithm = "oneshot";
   sheet_mood mood = static_cast<sheet_mood>(random_below(random, SHEET_MOODS));
-  sheet out_all = sheet_output(random, mood, request.all_tokens, request.all_heads, request.value_dim);
+  sheet out_all = sheet_output(random, mood, request.call.all_tokens, request.call.all_heads, request.call.value_dim);
   for (int32_t rank = 0; rank < nranks; rank++) {
-    made.in.push_back(
-        sheet_input(random, mood, rank, nranks, request.all_tokens, request.all_heads, request.value_dim));
+    made.in.push_back(sheet_input(random, mood, rank, nranks, request.call.all_tokens, request.call.all_heads,
+                                  request.call.value_dim));
     bny_slice owned = bny_slice_owned(&request, rank);
     made.owned.push_back(owned);
     made.out.push_back(sheet_output_like(&out_all, owned.tokens, owned.heads));
@@ -148,7 +150,7 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour 
     ck_assert_msg(bny_device_oneshot_make(&made.request, &made.settings, &what, &protocol, &needs) == BANYAN_OK, "%s",
                   banyan_last_error());
     ck_assert(!bny_arena_lacks(&sizes, &needs));
-    if (like == DIRECT) direct_ran[protocol][bny_wire_formats[made.request.wire].element_bytes] = true;
+    if (like == DIRECT) direct_ran[protocol][bny_wire_formats[made.request.call.wire].element_bytes] = true;
   }
   for (int32_t rank = 0; rank < made.request.nranks; rank++) {
     bny_device_call call = call_of(made, static_cast<size_t>(rank));
@@ -173,11 +175,12 @@ void check_result(const trial &made, uint64_t seed) {
   const bny_request &request = made.request;
   for (size_t rank = 0; rank < made.out.size(); rank++)
     if (memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) != 0)
-      ck_abort_msg(
-          "seed %" PRIu64 ": rank %zu of %d: the bits differ: %s%s, scatter %d, order %d, wire %d, protocol %d, "
-          "%d x %d rows of %d",
-          seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "", request.scatter,
-          request.order, request.wire, made.settings.protocol, request.tokens, request.heads, request.value_dim);
+      ck_abort_msg("seed %" PRIu64
+                   ": rank %zu of %d: the bits differ: %s%s, scatter %d, order %d, wire %d, protocol %d, "
+                   "%d x %d rows of %d",
+                   seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "", request.call.scatter,
+                   request.call.order, request.call.wire, made.settings.protocol, request.tokens, request.heads,
+                   request.call.value_dim);
 }
 
 void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {

@@ -28,11 +28,11 @@ struct bed {
   std::vector<std::vector<float>> values, stats, results, lses;
 
   explicit bed(int32_t ranks, const char *algorithm) : nranks(ranks) {
-    request.collective = BNY_COMBINE;
+    request.call.collective = BNY_COMBINE;
     request.nranks = ranks;
-    request.all_tokens = request.tokens = TOKENS;
-    request.all_heads = request.heads = HEADS;
-    request.value_dim = DIM;
+    request.call.all_tokens = request.tokens = TOKENS;
+    request.call.all_heads = request.heads = HEADS;
+    request.call.value_dim = DIM;
     request.algorithm = algorithm;
     request.cost.alpha_ns = 200;
     request.cost.beta_ns_per_byte = 0.1;

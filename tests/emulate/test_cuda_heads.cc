@@ -39,7 +39,7 @@ struct trial {
 void set_request(trial *made, world_random *random) {
   const heads_problem &first = made->problems[0];
   bny_request *request = &made->request;
-  request->collective = BNY_ALLGATHER_HEADS;
+  request->call.collective = BNY_ALLGATHER_HEADS;
   request->nranks = first.nranks;
   request->algorithm = algorithms[random_below(random, 3)];
   request->cost.alpha_ns = 200;
@@ -47,12 +47,12 @@ void set_request(trial *made, world_random *random) {
   request->cost.ranks_per_core = 1;
   request->outbox_bytes = static_cast<size_t>(1) << 30;
   request->slots_max = 1 << 16;
-  request->all_tokens = request->tokens = first.desc.tokens;
-  request->all_heads = request->heads = first.desc.heads;
-  request->dim = first.desc.dim;
-  request->dtype = first.desc.dtype;
+  request->call.all_tokens = request->tokens = first.desc.tokens;
+  request->call.all_heads = request->heads = first.desc.heads;
+  request->call.dim = first.desc.dim;
+  request->call.dtype = first.desc.dtype;
   for (int32_t r = 0; r < first.nranks; r++) made->counts.push_back(static_cast<size_t>(first.counts[r]));
-  request->counts = made->counts.data();
+  request->call.counts = made->counts.data();
   made->settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
 }
 

@@ -18,7 +18,7 @@ static inline int32_t random_below(uint64_t *state, int32_t n) { return (int32_t
 
 /* A request that fits, with plausible costs. */
 static inline bny_request request_of(bny_collective collective, int32_t nranks, const char *algorithm) {
-  return (bny_request){.collective = collective,
+  return (bny_request){.call.collective = collective,
                        .nranks = nranks,
                        .algorithm = algorithm,
                        .cost = {.alpha_ns = 200,
@@ -33,10 +33,10 @@ static inline bny_request request_of(bny_collective collective, int32_t nranks, 
 static inline bny_request combine_of(int32_t nranks, const char *algorithm, banyan_scatter scatter, int32_t tokens,
                                      int32_t heads, int32_t value_dim) {
   bny_request request = request_of(BNY_COMBINE, nranks, algorithm);
-  request.all_tokens = request.tokens = tokens;
-  request.all_heads = request.heads = heads;
-  request.value_dim = value_dim;
-  request.scatter = scatter;
+  request.call.all_tokens = request.tokens = tokens;
+  request.call.all_heads = request.heads = heads;
+  request.call.value_dim = value_dim;
+  request.call.scatter = scatter;
   return request;
 }
 

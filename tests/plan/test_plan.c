@@ -18,10 +18,10 @@ static const char *describe(const bny_request *request) {
   snprintf(text, sizeof text,
            "%s: collective %d, %d ranks, scatter %d, order %d, wire %d, box (%d+%d, %d+%d) of %d x %d, value_dim %d, "
            "bytes %zu, root %d, distance %d",
-           request->algorithm ? request->algorithm : "any", (int)request->collective, request->nranks,
-           (int)request->scatter, (int)request->order, (int)request->wire, request->token0, request->tokens,
-           request->head0, request->heads, request->all_tokens, request->all_heads, request->value_dim, request->bytes,
-           request->root, request->distance);
+           request->algorithm ? request->algorithm : "any", (int)request->call.collective, request->nranks,
+           (int)request->call.scatter, (int)request->call.order, (int)request->call.wire, request->token0,
+           request->tokens, request->head0, request->heads, request->call.all_tokens, request->call.all_heads,
+           request->call.value_dim, request->call.bytes, request->call.root, request->call.distance);
   return text;
 }
 
@@ -62,11 +62,11 @@ static void check_request(const bny_request *request) {
 static void random_shape(uint64_t *random, bny_request *request) {
   int32_t tokens = random_below(random, 3) ? random_below(random, 5) : 1 + random_below(random, 100);
   int32_t heads = random_below(random, 12) ? 1 + random_below(random, 40) : random_below(random, 2);
-  request->all_tokens = request->tokens = tokens;
-  request->all_heads = request->heads = heads;
+  request->call.all_tokens = request->tokens = tokens;
+  request->call.all_heads = request->heads = heads;
   request->token0 = request->head0 = 0;
-  request->value_dim = random_below(random, 70);
-  request->root = request->scatter == BANYAN_SCATTER_ROOT ? random_below(random, request->nranks) : 0;
+  request->call.value_dim = random_below(random, 70);
+  request->call.root = request->call.scatter == BANYAN_SCATTER_ROOT ? random_below(random, request->nranks) : 0;
   if (tokens > 1 && heads > 1 && random_below(random, 3) == 0) {
     request->token0 = random_below(random, tokens);
     request->tokens = 1 + random_below(random, tokens - request->token0);
@@ -85,8 +85,8 @@ TEST_RANGE(test_combine_proved, 1, RANKS_MAX + 1) {
       for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++)
         for (int wire = 0; wire < (nranks <= 17 ? BNY_WIRE_COUNT : 1); wire++) {
           bny_request request = combine_of(nranks, variants[variant], (banyan_scatter)scatter, 0, 0, 0);
-          request.order = (banyan_order)order;
-          request.wire = (bny_wire)(nranks <= 17 ? wire : random_below(&random, BNY_WIRE_COUNT));
+          request.call.order = (banyan_order)order;
+          request.call.wire = (bny_wire)(nranks <= 17 ? wire : random_below(&random, BNY_WIRE_COUNT));
           random_shape(&random, &request);
           if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
         }
@@ -98,8 +98,8 @@ TEST_RANGE(test_roundings, 1, 18) {
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
       for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
         bny_request request = combine_of(_i, variants[variant], (banyan_scatter)scatter, 64, 64, 4);
-        request.order = (banyan_order)order;
-        request.wire = BNY_WIRE_BF16;
+        request.call.order = (banyan_order)order;
+        request.call.wire = BNY_WIRE_BF16;
         if (algorithm_named(variants[variant])->refuse(&request) != NULL) continue;
         bny_plan **plans = plans_make(&request);
         ck_assert_msg(plans != NULL, "%s: %s", describe(&request), banyan_last_error());
@@ -119,8 +119,8 @@ TEST_LOOP(test_many_ranks_proved, 4) {
   uint64_t random = 7;
   for (int variant = 0; variant < VARIANTS; variant++) {
     bny_request request = combine_of(counts[_i], variants[variant], BANYAN_SCATTER_NONE, 2, 300, 4);
-    request.order = (banyan_order)random_below(&random, 2);
-    request.wire = BNY_WIRE_BF16;
+    request.call.order = (banyan_order)random_below(&random, 2);
+    request.call.wire = BNY_WIRE_BF16;
     if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
   }
 }
@@ -136,15 +136,15 @@ TEST_RANGE(test_bytes_proved, 1, RANKS_MAX + 1) {
     bny_request request = request_of(BNY_ALLGATHER, nranks, gathers[round % 3]);
     for (int32_t rank = 0; rank < nranks; rank++)
       counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;
-    request.counts = counts;
+    request.call.counts = counts;
     check_request(&request);
     request = request_of(BNY_BROADCAST, nranks, broadcasts[round % 4]);
-    request.bytes = (size_t)random_below(&random, 3) * (size_t)random_below(&random, 100000);
-    request.root = random_below(&random, nranks);
+    request.call.bytes = (size_t)random_below(&random, 3) * (size_t)random_below(&random, 100000);
+    request.call.root = random_below(&random, nranks);
     check_request(&request);
     request = request_of(BNY_SHIFT, nranks, NULL);
-    request.bytes = (size_t)random_below(&random, 500);
-    request.distance = random_below(&random, nranks);
+    request.call.bytes = (size_t)random_below(&random, 500);
+    request.call.distance = random_below(&random, nranks);
     check_request(&request);
   }
   bny_request barrier = request_of(BNY_BARRIER, nranks, NULL);
@@ -161,16 +161,17 @@ TEST_RANGE(test_heads_proved, 1, RANKS_MAX + 1) {
     bny_request request = request_of(BNY_ALLGATHER_HEADS, _i, gathers[round % 4]);
     for (int32_t rank = 0; rank < _i; rank++) {
       counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 9) : 0;
-      request.all_heads += (int32_t)counts[rank];
+      request.call.all_heads += (int32_t)counts[rank];
     }
-    request.counts = counts;
-    request.dim = 1 + random_below(&random, 200);
-    request.dtype = random_below(&random, 2) ? BANYAN_BF16 : BANYAN_I8;
-    request.all_tokens = random_below(&random, 20);
-    request.token0 = round % 2 ? random_below(&random, request.all_tokens + 1) : 0;
-    request.tokens = request.all_tokens - request.token0;
-    request.head0 = round % 2 ? random_below(&random, request.all_heads + 1) : 0;
-    request.heads = round % 2 ? random_below(&random, request.all_heads - request.head0 + 1) : request.all_heads;
+    request.call.counts = counts;
+    request.call.dim = 1 + random_below(&random, 200);
+    request.call.dtype = random_below(&random, 2) ? BANYAN_BF16 : BANYAN_I8;
+    request.call.all_tokens = random_below(&random, 20);
+    request.token0 = round % 2 ? random_below(&random, request.call.all_tokens + 1) : 0;
+    request.tokens = request.call.all_tokens - request.token0;
+    request.head0 = round % 2 ? random_below(&random, request.call.all_heads + 1) : 0;
+    request.heads =
+        round % 2 ? random_below(&random, request.call.all_heads - request.head0 + 1) : request.call.all_heads;
     check_request(&request);
   }
 }
@@ -181,8 +182,8 @@ TEST(test_chosen_proved) {
   for (int round = 0; round < 100; round++) {
     bny_request request =
         combine_of(1 + random_below(&random, 33), NULL, (banyan_scatter)random_below(&random, 4), 0, 0, 0);
-    request.order = (banyan_order)random_below(&random, 2);
-    request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
+    request.call.order = (banyan_order)random_below(&random, 2);
+    request.call.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
     request.cost.ranks_per_core = 1 + random_below(&random, 4);
     random_shape(&random, &request);
     check_request(&request);
@@ -281,7 +282,7 @@ TEST(test_pieces) {
     int32_t p = 1 + random_below(&random, 40);
     bny_request request = combine_of(p, NULL, (banyan_scatter)random_below(&random, 4), 0, 0, 1);
     random_shape(&random, &request);
-    if (request.scatter == BANYAN_SCATTER_ROOT) request.scatter = BANYAN_SCATTER_NONE;
+    if (request.call.scatter == BANYAN_SCATTER_ROOT) request.call.scatter = BANYAN_SCATTER_NONE;
     bny_slice whole = bny_slice_whole(&request), largest = bny_slice_piece_largest(&request, p);
     int64_t rows = 0;
     for (int32_t i = 0; i < p; i++) {
@@ -343,20 +344,20 @@ TEST(test_refused) {
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT); \
   ck_assert_ptr_null(plan);
   REFUSED(request.nranks = 0)
-  REFUSED(request.root = 3)
-  REFUSED(request.root = -1)
+  REFUSED(request.call.root = 3)
+  REFUSED(request.call.root = -1)
   REFUSED(request.tokens = -1)
   REFUSED(request.token0 = 1)
   REFUSED(request.head0 = -1)
   REFUSED(request.heads = 9)
-  REFUSED(request.value_dim = -1)
-  REFUSED(request.wire = BNY_WIRE_COUNT)
-  REFUSED(request.scatter = (banyan_scatter)9)
-  REFUSED(request.collective = (bny_collective)9)
-  REFUSED(request.collective = BNY_ALLGATHER)
-  REFUSED(request.collective = BNY_ALLGATHER_HEADS)
-  REFUSED(request.collective = BNY_BROADCAST; request.root = 5)
-  REFUSED(request.collective = BNY_SHIFT; request.distance = 3)
+  REFUSED(request.call.value_dim = -1)
+  REFUSED(request.call.wire = BNY_WIRE_COUNT)
+  REFUSED(request.call.scatter = (banyan_scatter)9)
+  REFUSED(request.call.collective = (bny_collective)9)
+  REFUSED(request.call.collective = BNY_ALLGATHER)
+  REFUSED(request.call.collective = BNY_ALLGATHER_HEADS)
+  REFUSED(request.call.collective = BNY_BROADCAST; request.call.root = 5)
+  REFUSED(request.call.collective = BNY_SHIFT; request.call.distance = 3)
 #undef REFUSED
   ck_assert_int_eq(bny_plan_make(&good, 3, &plan), BANYAN_ERR_ARGUMENT);
   ck_assert_int_eq(bny_plan_make(&good, -1, &plan), BANYAN_ERR_ARGUMENT);
@@ -370,8 +371,8 @@ TEST(test_same_again) {
   static char first[1 << 18], second[1 << 18];
   for (int variant = 0; variant < VARIANTS; variant++) {
     bny_request request = combine_of(13, variants[variant], BANYAN_SCATTER_NONE, 3, 20, 8);
-    request.order = BANYAN_ORDER_CANONICAL;
-    if (algorithm_named(variants[variant])->refuse(&request)) request.order = BANYAN_ORDER_PLAN;
+    request.call.order = BANYAN_ORDER_CANONICAL;
+    if (algorithm_named(variants[variant])->refuse(&request)) request.call.order = BANYAN_ORDER_PLAN;
     for (int32_t rank = 0; rank < 13; rank += 4) {
       bny_plan *one = NULL, *two = NULL;
       ck_assert_int_eq(bny_plan_make(&request, rank, &one), BANYAN_OK);

@@ -59,13 +59,13 @@ static bny_request twoshot(void) { return combine_of(4, "twoshot", BANYAN_SCATTE
 
 static bny_request lossy_twoshot(void) {
   bny_request request = twoshot();
-  request.wire = BNY_WIRE_BF16;
+  request.call.wire = BNY_WIRE_BF16;
   return request;
 }
 
 static bny_request canonical(void) {
   bny_request request = oneshot();
-  request.order = BANYAN_ORDER_CANONICAL;
+  request.call.order = BANYAN_ORDER_CANONICAL;
   return request;
 }
 
@@ -176,9 +176,9 @@ TEST(test_bytes_and_barrier) {
   size_t counts[3] = {64, 64, 64};
   bny_request gather = request_of(BNY_ALLGATHER, 3, "oneshot"), shift = request_of(BNY_SHIFT, 3, NULL);
   bny_request five = barrier(), four = request_of(BNY_BARRIER, 4, NULL);
-  gather.counts = counts;
-  shift.bytes = 64;
-  shift.distance = 1;
+  gather.call.counts = counts;
+  shift.call.bytes = 64;
+  shift.call.distance = 1;
   refused(&gather, copy_the_bytes_of_another, "it copies what is not this rank's input");
   refused(&shift, shift_to_itself, "it delivers what this rank does not own");
   refused(&five, skip_a_round, "leaves the barrier without having heard of rank");
@@ -334,7 +334,7 @@ TEST(test_random_damage) {
   for (int round = 0; round < rounds; round++) {
     bny_request request =
         combine_of(3 + random_below(&random, 3), names[round % 5], (banyan_scatter)random_below(&random, 4), 2, 6, 4);
-    request.order = (banyan_order)random_below(&random, 2);
+    request.call.order = (banyan_order)random_below(&random, 2);
     bny_plan **plans = plans_make(&request);
     ck_assert_ptr_nonnull(plans);
     bny_plan *plan = plans[random_below(&random, request.nranks)];

@@ -18,8 +18,8 @@ static const char *describe(const bny_request *request) {
   static char text[512];
   size_t length = 0;
   length += (size_t)snprintf(text, sizeof text, "%s, %d ranks, scatter %d root %d, order %d, box %d x %d x %d, levels",
-                             request->algorithm, request->nranks, (int)request->scatter, request->root,
-                             (int)request->order, request->tokens, request->heads, request->value_dim);
+                             request->algorithm, request->nranks, (int)request->call.scatter, request->call.root,
+                             (int)request->call.order, request->tokens, request->heads, request->call.value_dim);
   for (int32_t rank = 0; rank < request->nranks && length < sizeof text - 32; rank++) {
     length += (size_t)snprintf(text + length, sizeof text - length, " %s", request->levels->carrier[rank] ? "" : "-");
     for (int32_t k = 0; k < request->levels->nlevels - 1; k++)
@@ -80,21 +80,22 @@ static void check_request(const bny_request *request) {
 }
 
 static void random_shape(uint64_t *random, bny_request *request) {
-  request->all_tokens = request->tokens = random_below(random, 3) ? random_below(random, 5) : random_below(random, 60);
-  request->all_heads = request->heads = random_below(random, 40);
-  request->value_dim = random_below(random, 70);
+  request->call.all_tokens = request->tokens =
+      random_below(random, 3) ? random_below(random, 5) : random_below(random, 60);
+  request->call.all_heads = request->heads = random_below(random, 40);
+  request->call.value_dim = random_below(random, 70);
   if (request->tokens > 1 && request->heads > 1 && random_below(random, 3) == 0) {
     request->token0 = random_below(random, request->tokens);
-    request->tokens = 1 + random_below(random, request->all_tokens - request->token0);
+    request->tokens = 1 + random_below(random, request->call.all_tokens - request->token0);
     request->head0 = random_below(random, request->heads);
-    request->heads = 1 + random_below(random, request->all_heads - request->head0);
+    request->heads = 1 + random_below(random, request->call.all_heads - request->head0);
   }
 }
 
 /* With every rank that carries, or with leaders alone; "levels" is the cheaper one, and for owners the only one. */
 static const char *random_form(uint64_t *random, const bny_request *request) {
   if (request->levels->nlevels < 2) return NULL;
-  if (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS) return "levels";
+  if (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS) return "levels";
   return request->levels->leaders && random_below(random, 2) ? "levels_leaders" : "levels_whole";
 }
 
@@ -107,12 +108,12 @@ TEST_RANGE(test_random_levels_proved, 1, RANKS_MAX) {
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
       bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, 1, 1, 1);
       request.levels = levels;
-      request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
+      request.call.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
       random_shape(&random, &request);
-      if (scatter == BANYAN_SCATTER_ROOT) request.root = random_below(&random, nranks);
+      if (scatter == BANYAN_SCATTER_ROOT) request.call.root = random_below(&random, nranks);
       request.algorithm = random_form(&random, &request);
       check_request(&request);
-      request.order = BANYAN_ORDER_CANONICAL;
+      request.call.order = BANYAN_ORDER_CANONICAL;
       if (!levels->aligned) request.algorithm = NULL;
       check_request(&request);
     }
@@ -131,7 +132,7 @@ TEST_RANGE(test_gather_proved, 1, RANKS_MAX) {
     bny_request request = request_of(BNY_ALLGATHER, nranks, levels->nlevels > 1 ? "levels" : NULL);
     for (int32_t rank = 0; rank < nranks; rank++)
       counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;
-    request.counts = counts;
+    request.call.counts = counts;
     request.levels = levels;
     check_request(&request);
     bny_levels_free(levels);
@@ -148,7 +149,7 @@ TEST(test_every_size_proved) {
         for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
           bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, tokens, 32, 128);
           request.levels = levels;
-          request.root = scatter == BANYAN_SCATTER_ROOT ? nranks - 1 : 0;
+          request.call.root = scatter == BANYAN_SCATTER_ROOT ? nranks - 1 : 0;
           check_request(&request);
         }
       }
@@ -205,7 +206,7 @@ TEST(test_leaders_alone_send) {
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_ROOT; scatter++) {
       bny_request request = combine_of(8 * islands, "levels_leaders", (banyan_scatter)scatter, 1, 32, 126);
       request.levels = levels;
-      request.root = scatter == BANYAN_SCATTER_ROOT ? 3 : 0;
+      request.call.root = scatter == BANYAN_SCATTER_ROOT ? 3 : 0;
       bny_plan **plans = plans_make(&request);
       ck_assert_msg(plans != NULL, "%s", banyan_last_error());
       double all = 32.0 * 128 * 4, g = islands, most = scatter == BANYAN_SCATTER_ROOT ? all : (g - 1) * all;

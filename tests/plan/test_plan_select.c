@@ -33,8 +33,8 @@ TEST(test_small_is_oneshot) {
   for (int32_t p = 1; p <= 16; p++) {
     bny_request request = combine_of(p, NULL, BANYAN_SCATTER_NONE, 1, 1, 16);
     if (p <= 4) ck_assert_str_eq(chosen(&request), "oneshot");
-    request.scatter = BANYAN_SCATTER_HEADS;
-    request.all_heads = request.heads = p;
+    request.call.scatter = BANYAN_SCATTER_HEADS;
+    request.call.all_heads = request.heads = p;
     if (p <= 8) ck_assert_str_eq(chosen(&request), "oneshot");
   }
 }
@@ -101,12 +101,12 @@ TEST(test_variants) {
   ck_assert_str_eq(plan->algorithm, "recursive");
   ck_assert_uint_ne(plan->hash, hash);
   bny_plan_free(plan);
-  request.all_tokens = request.tokens = 4096;
+  request.call.all_tokens = request.tokens = 4096;
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
   ck_assert_ptr_eq(strstr(plan->reason, "recursive_halving"), plan->reason);
   bny_plan_free(plan);
   for (int scatter = BANYAN_SCATTER_ROOT; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
-    request.scatter = (banyan_scatter)scatter;
+    request.call.scatter = (banyan_scatter)scatter;
     ck_assert_str_eq(chosen(&request), "recursive");
   }
 }
@@ -119,10 +119,10 @@ TEST(test_names_refused) {
   request.algorithm = "";
   refused(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm");
   request.algorithm = "recursive_doubling";
-  request.scatter = BANYAN_SCATTER_HEADS;
+  request.call.scatter = BANYAN_SCATTER_HEADS;
   refused(&request, BANYAN_ERR_ARGUMENT, "for scatter none");
   request = request_of(BNY_ALLGATHER, 2, "tree");
-  request.counts = counts;
+  request.call.counts = counts;
   refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this allgather");
   refused(&request, BANYAN_ERR_ARGUMENT, "oneshot, recursive, ring");
   request = request_of(BNY_BARRIER, 2, "oneshot");
@@ -166,13 +166,13 @@ TEST(test_other_collectives) {
   bny_request request = request_of(BNY_BARRIER, 8, NULL);
   ck_assert_str_eq(chosen(&request), "dissemination");
   request = request_of(BNY_SHIFT, 8, NULL);
-  request.bytes = 64;
+  request.call.bytes = 64;
   ck_assert_str_eq(chosen(&request), "oneshot");
   request = request_of(BNY_ALLGATHER, 4, NULL);
-  request.counts = counts;
+  request.call.counts = counts;
   ck_assert_str_eq(chosen(&request), "oneshot");
   request = request_of(BNY_BROADCAST, 8, NULL);
-  request.bytes = 64;
+  request.call.bytes = 64;
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
 

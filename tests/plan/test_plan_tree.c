@@ -20,9 +20,9 @@ static const char *describe(const bny_request *request) {
   size_t length = (size_t)snprintf(text, sizeof text,
                                    "%s: collective %d, %d ranks, scatter %d root %d, order %d, box %d x %d of %d, "
                                    "bytes %zu, levels",
-                                   request->algorithm, (int)request->collective, request->nranks, (int)request->scatter,
-                                   request->root, (int)request->order, request->tokens, request->heads,
-                                   request->value_dim, request->bytes);
+                                   request->algorithm, (int)request->call.collective, request->nranks,
+                                   (int)request->call.scatter, request->call.root, (int)request->call.order,
+                                   request->tokens, request->heads, request->call.value_dim, request->call.bytes);
   for (int32_t rank = 0; request->levels && rank < request->nranks && length < sizeof text - 64; rank++)
     for (int32_t level = 0; level < request->levels->nlevels; level++)
       length += (size_t)snprintf(text + length, sizeof text - length, "%c%d", level ? '.' : ' ',
@@ -95,14 +95,14 @@ TEST_RANGE(test_shapes, 1, 70) {
           strategies[i] == &bny_tree_levels ? random_levels(&random, nranks) : some_levels(&random, nranks);
       bny_request request = combine_of(nranks, "tree", BANYAN_SCATTER_ROOT, 1, 1, 1);
       request.levels = levels;
-      request.root = random_below(&random, nranks);
+      request.call.root = random_below(&random, nranks);
       bny_tree_shape shape;
       int32_t option = 0;
       for (; bny_tree_offer(strategies[i], &request, 1024, option, &shape); option++) {
         bny_tree_node root = {.children = NULL};
-        bny_tree_node_of(&shape, request.root, &root);
+        bny_tree_node_of(&shape, request.call.root, &root);
         ck_assert_int_eq(root.parent, -1);
-        ck_assert_int_eq(count_below(&shape, request.root, 0), nranks);
+        ck_assert_int_eq(count_below(&shape, request.call.root, 0), nranks);
         bny_tree_round rounds[BNY_TREE_ROUNDS_MAX];
         int32_t count = shape.strategy->rounds(&shape, rounds);
         ck_assert(count <= BNY_TREE_ROUNDS_MAX && (count > 0) == (nranks > 1));
@@ -121,7 +121,7 @@ TEST(test_levels_are_crossed_once) {
     ck_assert_int_eq(bny_levels_parse(72, sizes[i], &link, &levels), BANYAN_OK);
     bny_request request = combine_of(72, "tree_levels", BANYAN_SCATTER_ROOT, 1, 1, 1);
     request.levels = levels;
-    request.root = 41;
+    request.call.root = 41;
     bny_tree_shape shape;
     ck_assert(bny_tree_offer(&bny_tree_levels, &request, 1024, 0, &shape));
     int32_t crossings[BNY_LEVELS_MAX] = {0};
@@ -178,18 +178,18 @@ TEST_RANGE(test_trees_proved, 1, 41) {
     for (int i = 0; i < 8 * STRATEGIES; i++) {
       bny_request request = combine_of(nranks, NULL, (banyan_scatter)(i % 4), 1 + random_below(&random, 40),
                                        1 + random_below(&random, 40), 1 + random_below(&random, 70));
-      if (random_below(&random, 3) == 0) request.all_tokens = request.tokens = 1 + random_below(&random, 1000);
-      request.order = (banyan_order)(i / 4 % 2);
-      request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
-      if (request.scatter == BANYAN_SCATTER_ROOT) request.root = random_below(&random, nranks);
+      if (random_below(&random, 3) == 0) request.call.all_tokens = request.tokens = 1 + random_below(&random, 1000);
+      request.call.order = (banyan_order)(i / 4 % 2);
+      request.call.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
+      if (request.call.scatter == BANYAN_SCATTER_ROOT) request.call.root = random_below(&random, nranks);
       request.levels = levels;
       check_request(strategies[i / 8], &request);
     }
     for (int i = 0; i < STRATEGIES; i++) {
       bny_request request = request_of(BNY_BROADCAST, nranks, NULL);
       request.levels = levels;
-      request.root = random_below(&random, nranks);
-      request.bytes = (size_t)random_below(&random, 3) * (size_t)random_below(&random, 1000000);
+      request.call.root = random_below(&random, nranks);
+      request.call.bytes = (size_t)random_below(&random, 3) * (size_t)random_below(&random, 1000000);
       check_request(strategies[i], &request);
     }
     bny_levels_free(levels);
@@ -230,10 +230,10 @@ TEST(test_choice) {
   request.cost.alpha_ns = request.cost.gamma_ns_per_byte = 0; /* links are all that 128 MiB take */
   reason_begins(&request, "tree_chain");
   request.cost = link;
-  request.tokens = request.all_tokens = 1;
+  request.tokens = request.call.all_tokens = 1;
   request.cost.alpha_ns *= 100; /* and signals all that 32 KiB take */
   reason_begins(&request, "tree_knomial");
-  request.order = BANYAN_ORDER_CANONICAL;
+  request.call.order = BANYAN_ORDER_CANONICAL;
   reason_begins(&request, "tree_knomial");
   request.algorithm = "tree_chain";
   bny_plan *plan = NULL;
@@ -249,10 +249,10 @@ TEST(test_choice) {
   fabric.link.alpha_ns *= 50;
   ck_assert_int_eq(bny_levels_make(64, &host, 1, &fabric, NULL, &levels), BANYAN_OK);
   request.algorithm = "tree";
-  request.order = BANYAN_ORDER_PLAN;
+  request.call.order = BANYAN_ORDER_PLAN;
   request.levels = levels;
   reason_begins(&request, "tree_levels");
-  request.order = BANYAN_ORDER_CANONICAL;
+  request.call.order = BANYAN_ORDER_CANONICAL;
   reason_begins(&request, "tree_knomial");
   bny_levels_free(levels);
 }
@@ -263,7 +263,7 @@ TEST(test_broadcast_over_levels) {
   bny_levels *levels;
   ck_assert_int_eq(bny_levels_parse(64, "8", &request.cost, &levels), BANYAN_OK);
   request.levels = levels;
-  request.bytes = 1 << 20;
+  request.call.bytes = 1 << 20;
   reason_begins(&request, "tree_");
   bny_levels_free(levels);
 }

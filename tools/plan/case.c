@@ -141,7 +141,7 @@ void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]) {
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_request *request, tool_error *error) {
-  bny_request made = {.collective = shape->collective,
+  bny_request made = {.call.collective = shape->collective,
                       .nranks = ranks->nranks,
                       .algorithm = shape->algorithm,
                       .cost = ranks->levels->levels[ranks->levels->nlevels - 1].link, /* as the library does */
@@ -151,19 +151,19 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
   size_t *counts = NULL;
   switch (shape->collective) {
   case BNY_COMBINE:
-    made.all_tokens = made.tokens = shape->tokens;
-    made.all_heads = made.heads = shape->heads;
-    made.value_dim = shape->value_dim;
-    made.wire = bny_wire_of_dtype(shape->wire);
-    made.scatter = shape->scatter;
-    made.order = shape->order;
-    made.root = shape->scatter == BANYAN_SCATTER_ROOT ? shape->root : 0;
+    made.call.all_tokens = made.tokens = shape->tokens;
+    made.call.all_heads = made.heads = shape->heads;
+    made.call.value_dim = shape->value_dim;
+    made.call.wire = bny_wire_of_dtype(shape->wire);
+    made.call.scatter = shape->scatter;
+    made.call.order = shape->order;
+    made.call.root = shape->scatter == BANYAN_SCATTER_ROOT ? shape->root : 0;
     break;
   case BNY_ALLGATHER:
     counts = malloc((size_t)ranks->nranks * sizeof *counts);
     if (counts == NULL) return tool_error_set(error, "out of memory");
     for (int32_t r = 0; r < ranks->nranks; r++) counts[r] = shape->bytes;
-    made.counts = counts;
+    made.call.counts = counts;
     break;
   case BNY_ALLGATHER_HEADS:
     counts = malloc((size_t)ranks->nranks * sizeof *counts);
@@ -172,19 +172,19 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
       banyan_split(shape->heads, ranks->nranks, r, &first, &number);
       counts[r] = (size_t)number;
     }
-    made.counts = counts;
-    made.all_tokens = made.tokens = shape->tokens;
-    made.all_heads = made.heads = shape->heads;
-    made.dim = shape->value_dim;
-    made.dtype = shape->wire;
+    made.call.counts = counts;
+    made.call.all_tokens = made.tokens = shape->tokens;
+    made.call.all_heads = made.heads = shape->heads;
+    made.call.dim = shape->value_dim;
+    made.call.dtype = shape->wire;
     break;
   case BNY_BROADCAST:
-    made.bytes = shape->bytes;
-    made.root = shape->root;
+    made.call.bytes = shape->bytes;
+    made.call.root = shape->root;
     break;
   case BNY_SHIFT:
-    made.bytes = shape->bytes;
-    made.distance = (int32_t)(((int64_t)shape->distance % ranks->nranks + ranks->nranks) % ranks->nranks);
+    made.call.bytes = shape->bytes;
+    made.call.distance = (int32_t)(((int64_t)shape->distance % ranks->nranks + ranks->nranks) % ranks->nranks);
     break;
   case BNY_BARRIER: break;
   }
@@ -193,8 +193,8 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
 }
 
 void plan_request_release(bny_request *request) {
-  free((void *)(uintptr_t)request->counts);
-  request->counts = NULL;
+  free((void *)(uintptr_t)request->call.counts);
+  request->call.counts = NULL;
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */

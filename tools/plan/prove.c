@@ -70,15 +70,15 @@ static bool plans_prove(proof *p, tool_error *error) {
 /* Lists the proved properties of these plans, one to a line. */
 static int proved_list(const proof *p, const char *lines[8]) {
   int count = 0;
-  if (p->request.collective == BNY_BARRIER) {
+  if (p->request.call.collective == BNY_BARRIER) {
     lines[count++] = "no rank leaves before all have come";
-  } else if (p->request.collective == BNY_COMBINE) {
+  } else if (p->request.call.collective == BNY_COMBINE) {
     lines[count++] = "every contribution is in every row that is delivered, once";
     lines[count++] = "each rank delivers the rows that it owns, each once, and no others";
-    lines[count++] = p->request.order == BANYAN_ORDER_CANONICAL
+    lines[count++] = p->request.call.order == BANYAN_ORDER_CANONICAL
                          ? "every row is the canonical expression, the tree of neighbour pairs over the ranks"
                          : "all ranks that deliver a row deliver the same expression, and so the same bits";
-  } else if (p->request.collective == BNY_ALLGATHER_HEADS) {
+  } else if (p->request.call.collective == BNY_ALLGATHER_HEADS) {
     lines[count++] = "each rank delivers all heads, each once, from the rank that holds them";
   } else {
     lines[count++] = "each rank delivers the bytes that it should, each once, from the rank that they are of";

@@ -26,11 +26,11 @@ banyan_status bny_plan_fail(const bny_plan *plan, int32_t step, const char *form
 
 static banyan_status check_header(const bny_request *request, const bny_plan *plan, const bny_plan *first,
                                   int32_t rank) {
-  bool rounds = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
-  if (plan->rank != rank || plan->nranks != request->nranks || plan->collective != request->collective)
+  bool rounds = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
+  if (plan->rank != rank || plan->nranks != request->nranks || plan->collective != request->call.collective)
     return bny_fail(BANYAN_ERR_STATE, "plan: number %d is of rank %d of %d, collective %d", rank, plan->rank,
                     plan->nranks, (int)plan->collective);
-  if (plan->wire != request->wire || plan->value_dim != request->value_dim || plan->round_nodes != rounds)
+  if (plan->wire != request->call.wire || plan->value_dim != request->call.value_dim || plan->round_nodes != rounds)
     return bny_plan_fail(plan, -1, "its wire format, value_dim or rounding is not the request's");
   if (plan->roundings != first->roundings || (plan->roundings > 0) != bny_request_is_lossy(request))
     return bny_plan_fail(plan, -1, "it says %d roundings, that of rank 0 %d", plan->roundings, first->roundings);
@@ -55,7 +55,7 @@ static banyan_status check_slots(const bny_request *request, const bny_plan *pla
       return bny_plan_fail(plan, -1, "slot %d lies at %zu, no multiple of 64", i, slot->offset);
     if (slot->offset > plan->outbox_bytes || slot->bytes > plan->outbox_bytes - slot->offset)
       return bny_plan_fail(plan, -1, "slot %d lies beyond the outbox", i);
-    if (request->collective != BNY_BARRIER && bny_slice_is_empty(request, &slot->slice))
+    if (request->call.collective != BNY_BARRIER && bny_slice_is_empty(request, &slot->slice))
       return bny_plan_fail(plan, -1, "slot %d is empty", i);
     if (!bny_slice_within(&slot->slice, &whole) || slot->bytes != bny_slice_wire_bytes(request, &slot->slice))
       return bny_plan_fail(plan, -1, "slot %d is not within the call, or its %zu bytes are not those of its slice", i,
@@ -100,7 +100,7 @@ static banyan_status check_sources(const bny_request *request, const bny_plan *p
   const bny_step *step = &plan->steps[number];
   if (!range_is_within(step->first, step->count, plan->nsources))
     return bny_plan_fail(plan, number, "its sources are not in the list");
-  if (step->count > BNY_MERGE_SOURCES_MAX || (step->count > 1 && request->collective != BNY_COMBINE))
+  if (step->count > BNY_MERGE_SOURCES_MAX || (step->count > 1 && request->call.collective != BNY_COMBINE))
     return bny_plan_fail(plan, number, "it has %d sources", step->count);
   for (int32_t i = 0; i < step->count; i++) {
     const bny_source *source = &plan->sources[step->first + i];

@@ -37,7 +37,7 @@ typedef struct proof_state {
 static banyan_status no_memory(void) { return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it"); }
 
 static int64_t size_of(const proof_state *proof, const bny_slice *slice) {
-  return bny_collective_has_rows(proof->request->collective) ? bny_slice_rows(slice) : (int64_t)slice->bytes;
+  return bny_collective_has_rows(proof->request->call.collective) ? bny_slice_rows(slice) : (int64_t)slice->bytes;
 }
 
 static banyan_status source_value(const proof_state *proof, const bny_plan *plan, int32_t step,
@@ -123,7 +123,7 @@ static banyan_status run_wait(proof_state *proof, const bny_plan *plan, int32_t 
 
 static banyan_status check_value(const proof_state *proof, const bny_plan *plan, int32_t number, int32_t value) {
   const bny_slice *slice = &plan->steps[number].slice;
-  if (proof->request->collective != BNY_COMBINE) {
+  if (proof->request->call.collective != BNY_COMBINE) {
     return bny_slice_within(slice, &proof->ranks[value].input)
                ? BANYAN_OK
                : bny_plan_fail(plan, number, "it delivers what is of rank %d as another's", value);
@@ -196,7 +196,7 @@ static banyan_status check_amounts(const proof_state *proof) {
     const rank_state *state = &proof->ranks[rank];
     if (state->rows != size_of(proof, &state->owned))
       return bny_plan_fail(proof->plans[rank], -1, "it delivers %lld %s, but owns %lld", (long long)state->rows,
-                           bny_collective_has_rows(proof->request->collective) ? "rows" : "bytes",
+                           bny_collective_has_rows(proof->request->call.collective) ? "rows" : "bytes",
                            (long long)size_of(proof, &state->owned));
   }
   return BANYAN_OK;
@@ -228,7 +228,7 @@ static banyan_status check_taken(const proof_state *proof) {
 
 static banyan_status make_canonical(proof_state *proof) {
   int32_t count = proof->request->nranks, unused;
-  bool rounded = bny_wire_formats[proof->request->wire].error_bound > 0;
+  bool rounded = bny_wire_formats[proof->request->call.wire].error_bound > 0;
   int32_t *level = malloc((size_t)count * sizeof *level);
   if (!level) return no_memory();
   for (int32_t rank = 0; rank < count; rank++) level[rank] = rank;
@@ -281,7 +281,8 @@ static banyan_status init(proof_state *proof) {
   if (!proof->deliveries || !bny_expressions_init(&proof->expressions, request->nranks) ||
       !bny_arrivals_init(&proof->arrivals, sends) || !bny_ready_init(&proof->ready, request->nranks))
     return no_memory();
-  if (request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL) return make_canonical(proof);
+  if (request->call.collective == BNY_COMBINE && request->call.order == BANYAN_ORDER_CANONICAL)
+    return make_canonical(proof);
   return BANYAN_OK;
 }
 

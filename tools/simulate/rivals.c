@@ -101,8 +101,11 @@ bool sim_case_ring(const plan_ranks *ranks, const plan_shape *shape, const plan_
                    tool_error *error) {
   size_t bytes = (size_t)sim_shard_bytes(shape, keys);
   *made = (sim_case){.nstages = 1, .ring = true};
-  made->requests[0] = (bny_request){
-      .collective = BNY_SHIFT, .nranks = ranks->nranks, .bytes = bytes, .distance = 1, .levels = ranks->levels};
+  made->requests[0] = (bny_request){.call.collective = BNY_SHIFT,
+                                    .nranks = ranks->nranks,
+                                    .call.bytes = bytes,
+                                    .call.distance = 1,
+                                    .levels = ranks->levels};
   made->stages[0] = (sim_stage){&made->requests[0], calloc((size_t)ranks->nranks, sizeof(bny_plan *))};
   bool ok = made->stages[0].plans != NULL;
   for (int32_t r = 0; r < ranks->nranks && ok; r++)

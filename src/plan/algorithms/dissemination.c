@@ -6,7 +6,7 @@
 #include "plan/builder.h"
 
 static const char *refuse(const bny_request *request) {
-  return request->collective == BNY_BARRIER ? NULL : "it moves no data";
+  return request->call.collective == BNY_BARRIER ? NULL : "it moves no data";
 }
 
 static void build(bny_builder *builder) {

@@ -77,8 +77,8 @@ static part *part_island(bny_builder *builder) {
   made->count = level->first[island + 1] - level->first[island];
   made->place = level->place[rank];
   made->toward = -1;
-  if (request->scatter == BANYAN_SCATTER_ROOT && level->group_of[request->root] == island)
-    made->toward = level->place[request->root];
+  if (request->call.scatter == BANYAN_SCATTER_ROOT && level->group_of[request->call.root] == island)
+    made->toward = level->place[request->call.root];
   pieces_find(builder, made);
   return made;
 }
@@ -97,8 +97,8 @@ static part *part_outside(bny_builder *builder, const part *inner, int32_t piece
   made->path = inner->path * (int64_t)(inner->pieces.count + 1) + piece + 1;
   made->count = level->first[group + 1] - level->first[group];
   made->place = level->place[bny_levels_group(levels, below, builder->plan->rank)];
-  if (request->scatter == BANYAN_SCATTER_ROOT) {
-    int32_t root = bny_levels_group(levels, below, request->root);
+  if (request->call.scatter == BANYAN_SCATTER_ROOT) {
+    int32_t root = bny_levels_group(levels, below, request->call.root);
     if (level->group_of[root] == group) made->toward = level->place[root];
   }
   if (!is_last(request, made->level)) pieces_find(builder, made);
@@ -116,7 +116,7 @@ static bny_key tile_key(const part *part, const bny_slice *tile) {
 static int32_t receivers(bny_builder *builder, const part *part, int32_t **peers) {
   int32_t count = 0;
   *peers = NULL;
-  if (builder->whole->scatter == BANYAN_SCATTER_ROOT) {
+  if (builder->whole->call.scatter == BANYAN_SCATTER_ROOT) {
     if (part->toward < 0 || part->toward == part->place) return 0;
     *peers = bny_builder_allocate(builder, 1, sizeof **peers);
     if (*peers) **peers = rank_at(builder, part, part->toward);
@@ -149,7 +149,7 @@ static int32_t tile_store(bny_builder *builder, const bny_slice *tile, const bny
  * ranks deliver from one. */
 static void give(bny_builder *builder, const part *part, const bny_slice *tile, const bny_source *sources,
                  int64_t count) {
-  bool to_root = builder->whole->scatter == BANYAN_SCATTER_ROOT;
+  bool to_root = builder->whole->call.scatter == BANYAN_SCATTER_ROOT;
   bny_source stored;
   for (; part; part = part->inner) {
     int32_t *peers, npeers = receivers(builder, part, &peers);
@@ -208,10 +208,10 @@ static values scatter_part(bny_builder *builder, const part *part, values input)
 }
 
 static bny_request last_request(const bny_request *whole, const part *last) {
-  bool to_root = whole->scatter == BANYAN_SCATTER_ROOT;
+  bool to_root = whole->call.scatter == BANYAN_SCATTER_ROOT;
   bny_request request = bny_compose_request(whole, last->level, last->count, &last->box,
                                             to_root ? BANYAN_SCATTER_ROOT : BANYAN_SCATTER_NONE);
-  request.root = to_root ? last->toward : 0;
+  request.call.root = to_root ? last->toward : 0;
   return request;
 }
 
@@ -248,7 +248,7 @@ static void take_tiles(bny_builder *builder, const part *part, int32_t place, co
   int32_t count = 0;
   bny_request last = last_request(request, outside);
   const bny_slice *tiles =
-      bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL), last.root, &count);
+      bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL), last.call.root, &count);
   for (int32_t i = 0; i < count; i++) {
     int32_t message = bny_builder_receive_key(builder, rank_at(builder, part, place), tile_key(part, &tiles[i]));
     bny_builder_wait(builder, message);
@@ -259,7 +259,7 @@ static void take_tiles(bny_builder *builder, const part *part, int32_t place, co
 
 static void gather_part(bny_builder *builder, const part *part) {
   if (builder->slots_only && !part->inner) return; /* makes no slot */
-  if (builder->whole->scatter == BANYAN_SCATTER_ROOT && part->toward != part->place) return;
+  if (builder->whole->call.scatter == BANYAN_SCATTER_ROOT && part->toward != part->place) return;
   for (int32_t i = 1; i < part->count; i++) {
     int32_t place = bny_modulo((int64_t)part->place - i, part->count);
     for (int32_t piece = part->first[place]; piece < part->first[place + 1]; piece++) {
@@ -344,7 +344,7 @@ static outlook outlook_last(bny_builder *scratch, const bny_slice *box) {
   bny_request flat = last_request(request, &last);
   outlook made = {.cost = cost_of_flat(&flat, scratch->choices, level)};
   const bny_algorithm *algorithm = bny_compose_choose(&flat, scratch->choices, NULL);
-  const bny_slice *tiles = bny_compose_tiles(scratch, &flat, algorithm, flat.root, &count);
+  const bny_slice *tiles = bny_compose_tiles(scratch, &flat, algorithm, flat.call.root, &count);
   made.tiles = count;
   for (int32_t i = 0; i < count; i++) made.tile_bytes += bny_slice_outbox_bytes(request, &tiles[i]);
   return made;
@@ -368,7 +368,7 @@ static bny_estimate cost_of_scatter(bny_builder *scratch, int32_t level, const b
 /* Every member gets the tiles of the others' pieces. */
 static bny_estimate cost_of_gather(const bny_request *request, int32_t level, const bny_slice *box, int32_t members,
                                    double tiles, const bny_slice *piece) {
-  bool to_root = request->scatter == BANYAN_SCATTER_ROOT;
+  bool to_root = request->call.scatter == BANYAN_SCATTER_ROOT;
   double all = (double)bny_slice_wire_bytes(request, box), share = members > 1 ? (members - 1.0) / members : 0;
   bny_request flat = bny_compose_request(request, level, members, box, BANYAN_SCATTER_NONE);
   bny_estimate cost = {.rounds = members > 1 ? 1 : 0,
@@ -432,10 +432,10 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 
 static const char *refuse(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  if (request->collective != BNY_COMBINE) return "it serves combine";
-  if (request->scatter != BANYAN_SCATTER_NONE && request->scatter != BANYAN_SCATTER_ROOT)
+  if (request->call.collective != BNY_COMBINE) return "it serves combine";
+  if (request->call.scatter != BANYAN_SCATTER_NONE && request->call.scatter != BANYAN_SCATTER_ROOT)
     return "it serves scatter none and root";
-  if (request->order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)
+  if (request->call.order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)
     return "canonical order needs groups that are consecutive, equal powers of two of ranks";
   return NULL;
 }

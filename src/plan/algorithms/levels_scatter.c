@@ -149,7 +149,7 @@ static void unit_receive(bny_builder *builder, unit *one, const view *view, int3
   const bny_levels *levels = builder->request->levels;
   block all = block_of(&view->radix, view->members, view->place, round);
   int32_t goal = goal_of(levels, view, one), parts = (all.high - all.low + all.size - 1) / all.size;
-  bool one_node = one->count == 0 || builder->request->order == BANYAN_ORDER_CANONICAL;
+  bool one_node = one->count == 0 || builder->request->call.order == BANYAN_ORDER_CANONICAL;
   bny_source stored, *own = one->sources;
   int64_t nown = one->count, count = 0;
   if (one_node && one->count != 1) {
@@ -235,7 +235,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   *estimate = (bny_estimate){.work_bytes = (double)bny_slice_wire_bytes(request, &whole)};
   for (int32_t level = 0; level < levels->nlevels; level++) {
     const bny_level *at = &levels->levels[level];
-    bny_request part = bny_compose_request(request, level, at->most, &whole, request->scatter);
+    bny_request part = bny_compose_request(request, level, at->most, &whole, request->call.scatter);
     radix radix = radix_choose(request, level, one);
     int64_t leads = ((int64_t)1 << radix.log2) - 1, from = radix.rounds == 1 ? at->most - 1 : radix.rounds * leads;
     double kept = level == 0 ? (double)most : units / at->most;
@@ -266,10 +266,10 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 
 static const char *refuse(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  if (request->collective != BNY_COMBINE) return "it serves combine";
-  if (request->scatter != BANYAN_SCATTER_HEADS && request->scatter != BANYAN_SCATTER_TOKENS)
+  if (request->call.collective != BNY_COMBINE) return "it serves combine";
+  if (request->call.scatter != BANYAN_SCATTER_HEADS && request->call.scatter != BANYAN_SCATTER_TOKENS)
     return "it serves scatter heads and tokens";
-  if (request->order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)
+  if (request->call.order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)
     return "canonical order needs groups that are consecutive, equal powers of two of ranks";
   return NULL;
 }

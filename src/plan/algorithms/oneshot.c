@@ -9,8 +9,8 @@
 #include "plan/owners.h"
 
 static bool owners_differ(const bny_request *request) {
-  return request->collective == BNY_COMBINE &&
-         (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS);
+  return request->call.collective == BNY_COMBINE &&
+         (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS);
 }
 
 /* Merges own slot `own` with the same slot of every peer, and delivers. The peers' entries equal the own one. */
@@ -42,7 +42,7 @@ static size_t piece_bytes(const bny_link_cost *cost) {
 
 static int32_t piece_count(const bny_request *request) {
   bool alone = request->nranks == 1 || request->cost.ranks_per_core > 1;
-  if (request->scatter != BANYAN_SCATTER_NONE || alone ||
+  if (request->call.scatter != BANYAN_SCATTER_NONE || alone ||
       PIECES_MAX * (1 + bny_builder_group_slots(request->nranks)) > request->slots_max)
     return 1;
   bny_slice whole = bny_slice_whole(request);
@@ -95,8 +95,8 @@ static void combine_root(bny_builder *builder) {
   if (bny_slice_rows(&whole) == 0) return;
   int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
   bny_builder_copy(builder, own);
-  if (builder->rank != request->root)
-    bny_builder_send(builder, own, request->root);
+  if (builder->rank != request->call.root)
+    bny_builder_send(builder, own, request->call.root);
   else
     merge_all(builder, &whole, own);
 }
@@ -147,7 +147,7 @@ static void broadcast(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice whole = bny_slice_whole(request);
   if (whole.bytes == 0) return;
-  if (builder->rank == request->root) {
+  if (builder->rank == request->call.root) {
     int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
     int32_t *others = bny_builder_others(builder);
     bny_builder_copy(builder, own);
@@ -156,7 +156,7 @@ static void broadcast(bny_builder *builder) {
     return;
   }
   bny_slot what = {.slice = whole, .offset = 0, .bytes = whole.bytes};
-  int32_t message = bny_builder_receive(builder, request->root, 0, &what);
+  int32_t message = bny_builder_receive(builder, request->call.root, 0, &what);
   bny_builder_wait(builder, message);
   bny_builder_deliver_one(builder, &whole, bny_source_message(message));
 }
@@ -167,12 +167,12 @@ static void shift(bny_builder *builder) {
   if (mine.bytes == 0) return;
   int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
   bny_builder_copy(builder, own);
-  if (request->distance % request->nranks == 0) {
+  if (request->call.distance % request->nranks == 0) {
     bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
     return;
   }
-  bny_builder_send(builder, own, bny_modulo((int64_t)builder->rank + request->distance, request->nranks));
-  int32_t peer = bny_modulo((int64_t)builder->rank - request->distance, request->nranks);
+  bny_builder_send(builder, own, bny_modulo((int64_t)builder->rank + request->call.distance, request->nranks));
+  int32_t peer = bny_modulo((int64_t)builder->rank - request->call.distance, request->nranks);
   bny_slice theirs = bny_slice_input(request, peer);
   bny_slot what = {.slice = theirs, .offset = 0, .bytes = theirs.bytes};
   int32_t message = bny_builder_receive(builder, peer, 0, &what);
@@ -181,15 +181,15 @@ static void shift(bny_builder *builder) {
 }
 
 static const char *refuse(const bny_request *request) {
-  return request->collective == BNY_BARRIER ? "a barrier moves no data; dissemination takes fewer messages" : NULL;
+  return request->call.collective == BNY_BARRIER ? "a barrier moves no data; dissemination takes fewer messages" : NULL;
 }
 
 static void build(bny_builder *builder) {
-  switch (builder->request->collective) {
+  switch (builder->request->call.collective) {
   case BNY_COMBINE:
     if (owners_differ(builder->request))
       combine_by_owner(builder);
-    else if (builder->request->scatter == BANYAN_SCATTER_ROOT)
+    else if (builder->request->call.scatter == BANYAN_SCATTER_ROOT)
       combine_root(builder);
     else
       combine_none(builder);
@@ -214,7 +214,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
   estimate->bytes = (p - 1) * piece;
   estimate->work_bytes = all + p * piece;
   if (!owners_differ(request)) {
-    estimate->bytes_sent = request->scatter == BANYAN_SCATTER_ROOT ? all : (p - 1) * all;
+    estimate->bytes_sent = request->call.scatter == BANYAN_SCATTER_ROOT ? all : (p - 1) * all;
     int32_t pieces = piece_count(request);
     estimate->slots = pieces * (1 + groups);
     for (int32_t i = 0; i < pieces; i++) {
@@ -233,12 +233,12 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
 static void estimate(const bny_request *request, bny_estimate *estimate) {
   int32_t p = request->nranks;
   bny_slice whole = bny_slice_whole(request);
-  size_t largest = request->bytes;
+  size_t largest = request->call.bytes;
   bny_inputs inputs;
   double all = (double)bny_slice_wire_bytes(request, &whole);
   estimate->rounds = p > 1 ? 1 : 0;
   estimate->slots = 1;
-  switch (request->collective) {
+  switch (request->call.collective) {
   case BNY_COMBINE: estimate_combine(request, estimate); return;
   case BNY_ALLGATHER:
   case BNY_ALLGATHER_HEADS:
@@ -250,11 +250,11 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
     estimate->bytes_sent = (double)largest * (p - 1);
     break;
   default:
-    if (request->collective == BNY_SHIFT && request->distance == 0) estimate->rounds = 0;
+    if (request->call.collective == BNY_SHIFT && request->call.distance == 0) estimate->rounds = 0;
     estimate->messages = estimate->rounds;
     estimate->bytes = estimate->rounds * (double)largest;
     estimate->work_bytes = 2 * (double)largest;
-    estimate->bytes_sent = estimate->bytes * (request->collective == BNY_BROADCAST ? p - 1 : 1);
+    estimate->bytes_sent = estimate->bytes * (request->call.collective == BNY_BROADCAST ? p - 1 : 1);
     break;
   }
   estimate->outbox_bytes = (largest + 63) / 64 * 64;

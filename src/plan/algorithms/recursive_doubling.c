@@ -12,9 +12,10 @@
 #include "plan/spread.h"
 
 static const char *refuse(const bny_request *request) {
-  switch (request->collective) {
+  switch (request->call.collective) {
   case BNY_COMBINE:
-    return request->scatter == BANYAN_SCATTER_NONE ? NULL : "doubling gives all rows to all ranks: for scatter none";
+    return request->call.scatter == BANYAN_SCATTER_NONE ? NULL
+                                                        : "doubling gives all rows to all ranks: for scatter none";
   case BNY_ALLGATHER:
   case BNY_ALLGATHER_HEADS: return NULL;
   default: return "it serves combine, allgather and allgather-heads";
@@ -76,7 +77,7 @@ static void combine(bny_builder *builder) {
 }
 
 static void build(bny_builder *builder) {
-  if (builder->request->collective == BNY_COMBINE) {
+  if (builder->request->call.collective == BNY_COMBINE) {
     combine(builder);
     return;
   }
@@ -107,7 +108,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int32_t levels = bny_log2_ceil(request->nranks);
   estimate->rounds = levels;
   estimate->pattern = BNY_PATTERN_DOUBLING;
-  if (bny_collective_gathers(request->collective)) {
+  if (bny_collective_gathers(request->call.collective)) {
     estimate_gather(request, estimate);
     return;
   }

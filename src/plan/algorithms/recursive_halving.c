@@ -27,8 +27,8 @@ typedef struct fold_shape {
 static fold_shape shape_of(const bny_request *request) {
   fold_shape shape = {.levels = bny_log2_floor(request->nranks)};
   shape.extras = request->nranks - (int32_t)((int64_t)1 << shape.levels);
-  shape.owned = request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS;
-  shape.near = !shape.owned || request->order == BANYAN_ORDER_CANONICAL;
+  shape.owned = request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS;
+  shape.near = !shape.owned || request->call.order == BANYAN_ORDER_CANONICAL;
   return shape;
 }
 
@@ -201,17 +201,17 @@ static void build(bny_builder *builder) {
   }
   if (shape.owned) {
     take_from_holder(builder, &shape);
-  } else if (request->scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
+  } else if (request->call.scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
     bny_spread_bruck(builder, piece_of, result);
-  } else if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0) bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root)
+  } else if (request->call.scatter == BANYAN_SCATTER_ROOT) {
+    if (result >= 0) bny_builder_send(builder, result, request->call.root);
+    if (builder->rank == request->call.root)
       bny_spread_collect(builder, piece_of, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
   }
 }
 
 static const char *refuse(const bny_request *request) {
-  return request->collective == BNY_COMBINE ? NULL : "there is nothing to merge: use doubling";
+  return request->call.collective == BNY_COMBINE ? NULL : "there is nothing to merge: use doubling";
 }
 
 /* Boxes after some halvings: each dimension has at most two extents for each number of times that it was halved. */
@@ -246,11 +246,11 @@ static void halve_all(const bny_request *request, halved_boxes *all) {
  * except for the first, which the request's box may clip. */
 static bny_slice largest_owned(const bny_request *request, const fold_shape *shape, int32_t positions) {
   bny_slice whole = bny_slice_whole(request), largest = {.tokens = 0};
-  bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
+  bool by_heads = request->call.scatter == BANYAN_SCATTER_HEADS;
   int64_t low = 0, end = (int64_t)1 << shape->levels;
   if (bny_slice_rows(&whole) == 0) return largest;
   if (!request->pieces) {
-    int32_t first = bny_levels_part_of(by_heads ? request->all_heads : request->all_tokens, request->nranks,
+    int32_t first = bny_levels_part_of(by_heads ? request->call.all_heads : request->call.all_tokens, request->nranks,
                                        by_heads ? request->head0 : request->token0);
     low = virtual_of(shape, first) / positions * positions;
     if (low + 2 * (int64_t)positions < end) end = low + 2 * (int64_t)positions;
@@ -287,7 +287,7 @@ static int32_t most_nodes(const bny_request *request, const fold_shape *shape, i
 static void estimate(const bny_request *request, bny_estimate *estimate) {
   fold_shape shape = shape_of(request);
   int32_t p = request->nranks, fold = shape.extras > 0 ? 1 : 0;
-  bool canonical = request->order == BANYAN_ORDER_CANONICAL, to_all = request->scatter == BANYAN_SCATTER_NONE;
+  bool canonical = request->call.order == BANYAN_ORDER_CANONICAL, to_all = request->call.scatter == BANYAN_SCATTER_NONE;
   bny_slice whole = bny_slice_whole(request), piece = whole;
   halved_boxes boxes = {.count = 1, .boxes = {whole}};
   double all = (double)bny_slice_wire_bytes(request, &whole);

@@ -10,7 +10,7 @@
 #include "plan/spread.h"
 
 static const char *refuse(const bny_request *request) {
-  switch (request->collective) {
+  switch (request->call.collective) {
   case BNY_COMBINE:
   case BNY_ALLGATHER:
   case BNY_ALLGATHER_HEADS: return NULL;
@@ -67,18 +67,18 @@ static void combine(bny_builder *builder) {
   bny_slice own = bny_slice_piece(request, request->nranks, builder->rank);
   int32_t result = bny_result_reserve(builder, &own);
   reduce(builder, result);
-  if (request->scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
+  if (request->call.scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
     bny_spread_ring(builder, bny_piece_of_rank, result);
-  } else if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0) bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root)
+  } else if (request->call.scatter == BANYAN_SCATTER_ROOT) {
+    if (result >= 0) bny_builder_send(builder, result, request->call.root);
+    if (builder->rank == request->call.root)
       bny_spread_collect(builder, bny_piece_of_rank, bny_builder_first_slot(builder),
                          bny_builder_first_offset(builder));
   }
 }
 
 static void build(bny_builder *builder) {
-  if (bny_collective_gathers(builder->request->collective))
+  if (bny_collective_gathers(builder->request->call.collective))
     gather(builder);
   else
     combine(builder);
@@ -100,8 +100,8 @@ static void estimate_gather(const bny_request *request, bny_estimate *estimate) 
 
 static void estimate_combine(const bny_request *request, bny_estimate *estimate) {
   int32_t p = request->nranks;
-  bool canonical = request->order == BANYAN_ORDER_CANONICAL;
-  bool to_all = request->scatter == BANYAN_SCATTER_NONE, to_root = request->scatter == BANYAN_SCATTER_ROOT;
+  bool canonical = request->call.order == BANYAN_ORDER_CANONICAL;
+  bool to_all = request->call.scatter == BANYAN_SCATTER_NONE, to_root = request->call.scatter == BANYAN_SCATTER_ROOT;
   bny_slice whole = bny_slice_whole(request), largest = bny_slice_piece_largest(request, p);
   double all = (double)bny_slice_wire_bytes(request, &whole), piece = (double)bny_slice_wire_bytes(request, &largest);
   /* About log2 p nodes travel on average, at most 2 log2 p; merging them takes private slots for at most log2 p. */
@@ -121,7 +121,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
 }
 
 static void estimate(const bny_request *request, bny_estimate *estimate) {
-  if (bny_collective_gathers(request->collective))
+  if (bny_collective_gathers(request->call.collective))
     estimate_gather(request, estimate);
   else
     estimate_combine(request, estimate);

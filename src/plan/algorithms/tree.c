@@ -27,7 +27,7 @@ typedef struct tree_layout {
 static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t index) {
   bny_slice piece = bny_slice_whole(request);
   if (pieces == 1) return piece;
-  if (request->collective == BNY_COMBINE) return bny_slice_piece(request, pieces, index);
+  if (request->call.collective == BNY_COMBINE) return bny_slice_piece(request, pieces, index);
   size_t each = (piece.bytes / (size_t)pieces + 63) / 64 * 64, first = each * (size_t)index;
   piece.byte0 = first < piece.bytes ? first : piece.bytes;
   piece.bytes = piece.bytes - piece.byte0 < each || index == pieces - 1 ? piece.bytes - piece.byte0 : each;
@@ -37,7 +37,7 @@ static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t in
 static void layout_make(const bny_request *request, const bny_tree_strategy *strategy, tree_layout *layout) {
   bny_estimate unused;
   int32_t pieces = bny_tree_choose(request, strategy, &layout->shape, &unused);
-  layout->up = request->collective == BNY_COMBINE;
+  layout->up = request->call.collective == BNY_COMBINE;
   layout->down = bny_tree_goes_down(request) && request->nranks > 1;
   layout->npieces = 0;
   layout->before[0] = 0;
@@ -268,7 +268,7 @@ static void build(bny_builder *builder, const bny_tree_strategy *strategy) {
 }
 
 static const char *refuse(const bny_request *request, const bny_tree_strategy *strategy) {
-  if (request->collective != BNY_COMBINE && request->collective != BNY_BROADCAST)
+  if (request->call.collective != BNY_COMBINE && request->call.collective != BNY_BROADCAST)
     return "it serves combine and broadcast";
   return strategy->refuse(request);
 }

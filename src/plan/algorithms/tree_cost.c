@@ -102,7 +102,7 @@ static tree_weight weigh(const bny_tree_shape *shape) {
 static double cut_bytes(const bny_request *request, int32_t pieces) {
   bny_slice whole = bny_slice_whole(request);
   if (pieces == 1) return (double)bny_slice_wire_bytes(request, &whole);
-  if (request->collective == BNY_BROADCAST) return (double)whole.bytes / pieces;
+  if (request->call.collective == BNY_BROADCAST) return (double)whole.bytes / pieces;
   bny_slice piece = bny_slice_piece_largest(request, pieces);
   return (double)bny_slice_wire_bytes(request, &piece);
 }
@@ -111,7 +111,7 @@ static double cut_bytes(const bny_request *request, int32_t pieces) {
  * core. */
 static int32_t cuts_make(const bny_request *request, tree_cut cuts[CUTS_MAX]) {
   bny_slice whole = bny_slice_whole(request);
-  bool up = request->collective == BNY_COMBINE;
+  bool up = request->call.collective == BNY_COMBINE;
   size_t bytes = bny_slice_wire_bytes(request, &whole), room = bny_slice_outbox_bytes(request, &whole);
   int64_t most = (int64_t)(bytes / PIECE_BYTES), rows = bny_slice_rows(&whole);
   if (up && rows < most) most = rows;
@@ -128,7 +128,7 @@ static int32_t cuts_make(const bny_request *request, tree_cut cuts[CUTS_MAX]) {
 static void estimate_flat(const bny_request *request, const tree_weight *weight, const tree_cut *cut,
                           bny_estimate *estimate) {
   double later = cut->pieces - 1, received = 0, handled = 1; /* both in pieces */
-  if (request->collective == BNY_COMBINE) {
+  if (request->call.collective == BNY_COMBINE) {
     estimate->rounds += weight->hops;
     estimate->messages += weight->children + later * weight->most;
     received += weight->children + later * weight->most;
@@ -151,7 +151,7 @@ static double levels_ns(const bny_request *request, const tree_weight *weight, c
   double pace = weight->carried_ns_per_byte * cut->bytes, ns = handled, later = cut->pieces - 1;
   double up = weight->most * weight->message_ns + (weight->most + weight->stages + 1) * handled;
   double down = weight->message_ns + 2 * handled;
-  if (request->collective == BNY_COMBINE)
+  if (request->call.collective == BNY_COMBINE)
     ns += weight->up.fixed_ns + weight->up.ns_per_byte * cut->bytes + later * (up > pace ? up : pace);
   if (bny_tree_goes_down(request))
     ns += weight->down.fixed_ns + weight->down.ns_per_byte * cut->bytes + later * (down > pace ? down : pace) + handled;
@@ -180,7 +180,8 @@ static double owners_ns(const bny_request *request, int32_t root, const bny_owne
 /* The root's slices to the owners cost the same in any shape. */
 static bny_estimate estimate_owners(const bny_request *request) {
   bny_estimate estimate = {.pattern = BNY_PATTERN_DOUBLING};
-  if (request->collective != BNY_COMBINE || !bny_tree_goes_to_owners(request) || request->nranks == 1) return estimate;
+  if (request->call.collective != BNY_COMBINE || !bny_tree_goes_to_owners(request) || request->nranks == 1)
+    return estimate;
   int32_t root = bny_tree_root(request);
   bny_slice largest = bny_slice_piece_largest(request, request->nranks);
   double one = (double)bny_slice_wire_bytes(request, &largest);
@@ -201,7 +202,7 @@ static bny_estimate estimate_owners(const bny_request *request) {
 /* Sets the bytes of the rank that sends most, and their levels. */
 static void estimate_sent(const bny_request *request, const bny_tree_shape *shape, const tree_weight *weight,
                           double all, bny_estimate *estimate) {
-  bool up = request->collective == BNY_COMBINE, down = bny_tree_goes_down(request), piles = shape->strategy->piles;
+  bool up = request->call.collective == BNY_COMBINE, down = bny_tree_goes_down(request), piles = shape->strategy->piles;
   if (request->nranks == 1) return;
   /* Below the root a rank of a balanced tree sends up as well. Others have one child less than the root. */
   estimate->bytes_sent = down ? (weight->most + (up && !piles && weight->hops > 1 ? 1 : 0)) * all : up ? all : 0;
@@ -218,7 +219,7 @@ static void estimate_sent(const bny_request *request, const bny_tree_shape *shap
 static bny_estimate estimate_cut(const bny_request *request, const tree_weight *weight, const tree_cut *cut,
                                  const bny_estimate *owners) {
   bny_estimate estimate = *owners;
-  bool up = request->collective == BNY_COMBINE, down = bny_tree_goes_down(request) && request->nranks > 1;
+  bool up = request->call.collective == BNY_COMBINE, down = bny_tree_goes_down(request) && request->nranks > 1;
   estimate_flat(request, weight, cut, &estimate);
   if (request->levels) estimate.ns += levels_ns(request, weight, cut);
   /* Each round up is a merge. The last is delivered unrounded if only the root gets it. */

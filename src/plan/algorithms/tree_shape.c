@@ -44,7 +44,7 @@ static const char *refuse_nothing(const bny_request *request) {
 }
 
 static bool merges_in_canonical_order(const bny_request *request) {
-  return request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL;
+  return request->call.collective == BNY_COMBINE && request->call.order == BANYAN_ORDER_CANONICAL;
 }
 
 /* ---- k-nomial, of n members ------------------------------------------------------------------------------------- */

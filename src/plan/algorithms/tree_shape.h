@@ -70,17 +70,17 @@ int32_t bny_tree_choose(const bny_request *request, const bny_tree_strategy *str
                         bny_estimate *estimate);
 
 static inline int32_t bny_tree_root(const bny_request *request) {
-  bool rooted = request->collective == BNY_BROADCAST || request->scatter == BANYAN_SCATTER_ROOT;
-  return rooted ? request->root : 0;
+  bool rooted = request->call.collective == BNY_BROADCAST || request->call.scatter == BANYAN_SCATTER_ROOT;
+  return rooted ? request->call.root : 0;
 }
 
 /* True if all ranks get all. Otherwise the owners get their slices from the root, or the root gets all. */
 static inline bool bny_tree_goes_down(const bny_request *request) {
-  return request->collective == BNY_BROADCAST || request->scatter == BANYAN_SCATTER_NONE;
+  return request->call.collective == BNY_BROADCAST || request->call.scatter == BANYAN_SCATTER_NONE;
 }
 
 static inline bool bny_tree_goes_to_owners(const bny_request *request) {
-  return !bny_tree_goes_down(request) && request->scatter != BANYAN_SCATTER_ROOT;
+  return !bny_tree_goes_down(request) && request->call.scatter != BANYAN_SCATTER_ROOT;
 }
 
 #endif

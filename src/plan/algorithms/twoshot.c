@@ -11,7 +11,7 @@
 #include "plan/spread.h"
 
 static const char *refuse(const bny_request *request) {
-  return request->collective == BNY_COMBINE ? NULL : "there is nothing to merge: use oneshot";
+  return request->call.collective == BNY_COMBINE ? NULL : "there is nothing to merge: use oneshot";
 }
 
 /* The peers' entries of this rank's piece equal the own one. */
@@ -52,15 +52,16 @@ static void build(bny_builder *builder) {
   }
   if (slots[builder->rank] >= 0)
     bny_result_merge(builder, &own, result, receive_piece(builder, slots[builder->rank]), nranks);
-  if (request->scatter == BANYAN_SCATTER_NONE) {
+  if (request->call.scatter == BANYAN_SCATTER_NONE) {
     if (result >= 0) {
       bny_builder_send_list(builder, result, others, nranks - 1);
       bny_builder_deliver_one(builder, &own, bny_source_slot(result));
     }
     bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
-  } else if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0) bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root) bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
+  } else if (request->call.scatter == BANYAN_SCATTER_ROOT) {
+    if (result >= 0) bny_builder_send(builder, result, request->call.root);
+    if (builder->rank == request->call.root)
+      bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
   }
 }
 
@@ -69,13 +70,15 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int64_t groups = bny_builder_group_slots(p);
   bny_slice whole = bny_slice_whole(request), largest = bny_slice_piece_largest(request, p);
   double all = (double)bny_slice_wire_bytes(request, &whole), piece = (double)bny_slice_wire_bytes(request, &largest);
-  bool gathers = request->scatter == BANYAN_SCATTER_NONE || request->scatter == BANYAN_SCATTER_ROOT;
+  bool gathers = request->call.scatter == BANYAN_SCATTER_NONE || request->call.scatter == BANYAN_SCATTER_ROOT;
   double others = p > 1 ? all * (p - 1) / p : 0;
   estimate->rounds = p == 1 ? 0 : gathers ? 2 : 1;
   estimate->messages = estimate->rounds * (p - 1);
   estimate->bytes = (p - 1) * piece + (gathers ? others : 0);
   estimate->work_bytes = all + p * piece + (gathers ? piece + all : 0);
-  estimate->bytes_sent = others + (!gathers ? 0 : request->scatter == BANYAN_SCATTER_ROOT ? piece : (p - 1) * piece);
+  estimate->bytes_sent = others + (!gathers                                       ? 0
+                                   : request->call.scatter == BANYAN_SCATTER_ROOT ? piece
+                                                                                  : (p - 1) * piece);
   estimate->roundings = 1 + bny_builder_group_roundings(p) + (gathers && p > 1 ? 1 : 0);
   estimate->slots = p + 1 + groups;
   estimate->outbox_bytes = bny_owners_pieces_bytes(request, p);

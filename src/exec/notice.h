@@ -2,8 +2,8 @@
  *
  * The call that a rank is in, as words that peers can read. When ranks disagree, the error can name the rank and the
  * field. */
-#ifndef BNY_EXEC_CALL_H
-#define BNY_EXEC_CALL_H
+#ifndef BNY_EXEC_NOTICE_H
+#define BNY_EXEC_NOTICE_H
 
 #include "plan/plan.h"
 #include "transport/transport.h"
@@ -11,37 +11,37 @@
 /* Ranks first compare (AGREE), between nodes connect (CONNECT), then move data (RUN). */
 typedef enum bny_phase { BNY_PHASE_AGREE, BNY_PHASE_RUN, BNY_PHASE_CONNECT } bny_phase;
 
-typedef struct bny_call {
+typedef struct bny_notice {
   uint64_t words[BNY_CALL_WORDS];
   uint64_t hash; /* hash of all words except the number of tokens of a run */
   uint32_t tag;  /* hash of the words; with those of earlier calls it makes the lower half of the run's tag */
-} bny_call;
+} bny_notice;
 
 /* Makes the call for a run of all tokens. */
-bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
+bny_notice bny_notice_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
 
 /* Changes the call to that of a run with so many tokens. Hot. */
-void bny_call_set_tokens(bny_call *call, int32_t tokens);
+void bny_notice_set_tokens(bny_notice *call, int32_t tokens);
 
 /* True while ranks compare. */
-bool bny_call_is_comparison(const bny_call *call);
+bool bny_notice_is_comparison(const bny_notice *call);
 
 /* "combine", or "agree" while ranks compare; static. */
-const char *bny_call_name(const bny_call *call);
+const char *bny_notice_name(const bny_notice *call);
 
 /* Publishes the call, and the tokens of this run, in this rank's words. The call costs nothing if peers have it. */
-void bny_call_publish(bny_signal *words, const bny_call *call, uint64_t epoch);
+void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch);
 
 /* Writes the first difference between the published call of `rank` and the call `other` of `other_rank`: "heads 32
  * there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". Returns false if there is none. A rank
  * that waits for none in a run may have gone on to other calls, so tokens of earlier runs are compared first. */
-bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
-                         size_t bytes);
+bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_notice *other, int32_t other_rank,
+                           char *text, size_t bytes);
 
 /* True if both ranks remember a run of one call in which their tokens differed. */
-bool bny_call_runs_differ(bny_transport *transport, int32_t rank, int32_t other_rank);
+bool bny_notice_runs_differ(bny_transport *transport, int32_t rank, int32_t other_rank);
 
 /* Returns what `rank` published last, to compare it with a third. */
-bny_call bny_call_read(bny_transport *transport, int32_t rank);
+bny_notice bny_notice_read(bny_transport *transport, int32_t rank);
 
 #endif

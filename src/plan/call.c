@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The list of a call's fields. */
+#include "plan/call.h"
+
+#include <string.h>
+
+static const bny_name yes_names[] = {{"no", false}, {"yes", true}, {NULL, 0}};
+static const bny_name wire_names[] = {
+#define BNY_FORMAT(id, name, dtype, bytes, bound) {name, BNY_WIRE_##id},
+#include "formats.def"
+#undef BNY_FORMAT
+    {NULL, 0},
+};
+
+#define AT(field) offsetof(bny_call, field), sizeof((bny_call *)NULL)->field
+const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
+    {"collective", bny_collective_names, false, AT(collective)},
+    {"combine within a kernel", yes_names, false, AT(within_kernel)},
+    {"tokens", NULL, true, AT(tokens)}, /* before all_tokens, so that a difference names what callers gave */
+    {"tokens", NULL, false, AT(all_tokens)},
+    {"live.tokens", yes_names, false, AT(counts_tokens)},
+    {"heads", NULL, false, AT(all_heads)},
+    {"value_dim", NULL, false, AT(value_dim)},
+    {"dim", NULL, false, AT(dim)},
+    {"dtype", bny_dtype_names, false, AT(dtype)},
+    {"wire", wire_names, false, AT(wire)},
+    {"scatter", bny_scatter_names, false, AT(scatter)},
+    {"order", bny_order_names, false, AT(order)},
+    {"root", NULL, false, AT(root)},
+    {"bytes", NULL, false, AT(bytes)},
+    {"distance", NULL, false, AT(distance)},
+    {NULL, NULL, false, AT(attends)},
+    {NULL, NULL, false, AT(on_host)},
+};
+#undef AT
+
+uint64_t bny_call_number(const bny_call *call, int field) {
+  const bny_call_field *at = &bny_call_fields[field];
+  const char *from = (const char *)call + at->offset;
+  if (at->bytes == sizeof(bool)) return *(const bool *)from;
+  if (at->bytes == sizeof(size_t)) return *(const size_t *)(const void *)from;
+  return (uint64_t) * (const int32_t *)(const void *)from;
+}
+
+bool bny_call_equal(const bny_call *a, const bny_call *b, int32_t nranks) {
+  for (int i = 0; i < BNY_CALL_FIELDS; i++)
+    if (!bny_call_fields[i].is_of_run && bny_call_number(a, i) != bny_call_number(b, i)) return false;
+  if (strcmp(a->algorithm, b->algorithm) != 0) return false;
+  if (a->counts == b->counts) return true;
+  return a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0;
+}
