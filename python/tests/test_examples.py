@@ -50,6 +50,12 @@ def test_generate():
             assert tokens_of(program("generate.py", "--tokens", tokens, *form)) == alone
 
 
+def test_generate_has_the_same_logits_in_exact_order():
+    said = [program("generate.py", "--ranks", ranks, "--tokens", "6", "--order", "exact") for ranks in ("1", "2", "3")]
+    hashes = {line for text in said for line in text.splitlines() if line.startswith("logits sha256")}
+    assert len(hashes) == 1
+
+
 def test_generate_goes_on_after_a_death():
     said = program("generate.py", "--ranks", "4", "--tokens", "40", "--kill", "2", "--block", "4", "--verify")
     assert "keys were lost, and computed again by 3 ranks" in said
