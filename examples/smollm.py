@@ -104,7 +104,7 @@ class Model:
         return x + self.times(inner, f"blk.{layer}.ffn_down")
 
     def logits(self, x):
-        """Of all next tokens behind the hidden state x [width]."""
+        """The logits of all next tokens behind the hidden state x [width]."""
         return self.weights["token_embd.weight"] @ self.norm(x, "output_norm")
 
 
