@@ -255,12 +255,11 @@ def growth():
     table(("ranks", "steps", "plan all s", "plan one us", "prove s", "memory MiB"), rows)
 
     def exponent(values):
-        """Fitted to the upper half of the ranks."""
-        half = len(ranks) // 2
-        return math.log(values[-1] / values[half]) / math.log(ranks[-1] / ranks[half])
+        first = ranks.index(1024)
+        return math.log(values[-1] / values[first]) / math.log(ranks[-1] / ranks[first])
 
     powers = [exponent([s[0] for s in seconds]), exponent([s[1] for s in seconds]), exponent(memory)]
-    print("\nexponents from %d ranks: plan all %.2f, prove %.2f, memory %.2f" % (ranks[len(ranks) // 2], *powers))
+    print("\nExponents from 1,024 ranks: plan all %.2f, prove %.2f, memory %.2f." % tuple(powers))
 
     def draw(axes):
         axes.loglog(ranks, [s[0] for s in seconds], marker="o", label="plan all, exponent %.2f" % powers[0])
