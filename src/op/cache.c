@@ -8,14 +8,14 @@
 
 /* The order of the list depends only on the calls, which are the same on all ranks. So all ranks find the operation, or
  * none does. */
-static int find(const banyan_comm *comm, const bny_call *key, bool *is_known) {
+static int find(const banyan_comm *comm, const bny_call *call, bool *is_known) {
   int at = 0;
   *is_known = false;
   if (!comm->ops) return at;
   banyan_op *const *list = comm->ops->blocking;
-  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !bny_call_equal(&list[at]->key, key, comm->nranks)) at++;
-  *is_known = list[at] && bny_call_equal(&list[at]->key, key, comm->nranks);
-  return at;
+  while (at < BNY_BLOCKING_OPS && list[at] && !bny_call_equal(&list[at]->key, call, comm->nranks)) at++;
+  *is_known = at < BNY_BLOCKING_OPS && list[at];
+  return at < BNY_BLOCKING_OPS ? at : BNY_BLOCKING_OPS - 1; /* the oldest makes room */
 }
 
 static void move_to_front(bny_ops *ops, int at, banyan_op *op) {
