@@ -20,6 +20,8 @@
 /* Keys of MLA have this many elements, and the first of them are the values. */
 enum { DECODE_LATENT_DIM = 576, DECODE_LATENT_VALUE_DIM = 512 };
 
+enum { EXACT_KEYS = 256 }; /* keys of a block in the exact order */
+
 typedef struct decode_problem {
   int32_t layers;
   int32_t batch;
@@ -29,6 +31,7 @@ typedef struct decode_problem {
   int32_t value_dim;      /* less than head_dim: values are the first elements of keys (MLA) */
   int32_t tokens;         /* keys of the longest sequence */
   int32_t *lengths;       /* [batch]: keys of each sequence */
+  int32_t granule;        /* ranks own whole multiples of so many keys; 0: any number */
   banyan_dtype dtype;     /* type of k and v in the cache */
   banyan_dtype q_dtype;   /* type of q: bf16 beside keys of eight bits, else the same */
   float scale;            /* scale of the logits */
@@ -37,7 +40,7 @@ typedef struct decode_problem {
   uint64_t seed;
 } decode_problem;
 
-/* A rank's part of one layer's cache: of each sequence the range of tokens that banyan_split() gives it. k and v are
+/* A rank's part of one layer's cache: a range of tokens of each sequence, by banyan_split() of its granules. k and v are
  * [batch][kv_heads][capacity][head_dim] in one block of memory, of the same size on every rank. With MLA there is k
  * alone. */
 typedef struct decode_shard {

@@ -80,8 +80,9 @@ static const tool_option options[] = {
      "range of sequences. Default none.",
      TOOL_NAME_AT(settings.scatter, bny_scatter_names), TOOL_GROUP(chosen)},
     {"order", NULL,
-     "The order in which partials are merged: as suits the algorithm, or with the same bits whatever the "
-     "algorithm. Default plan.",
+     "The order in which partials are merged: as suits the algorithm; with the same bits whatever the algorithm; or, "
+     "for "
+     "--method fused, also for any number of ranks, which own whole blocks of 256 keys then. Default plan.",
      TOOL_NAME_AT(settings.order, bny_order_names), TOOL_GROUP(chosen)},
     {.help = "Local attention"},
     {"kernel-only", NULL,
@@ -174,6 +175,7 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
   bool ok = a->input != NULL ? decode_problem_open(a->input, a->dtype, problem, error)
                              : decode_problem_make(&a->shape, a->dtype, a->seed, problem, error);
   tool_error_usage(error, ok || a->input == NULL);
+  problem->granule = a->settings.order == BANYAN_ORDER_EXACT ? EXACT_KEYS : 0;
   if (!tool_world_agree(world, ok, error)) return false;
   decode_result results[METHODS_MAX];
   decode_report report = {.world = world,

@@ -260,10 +260,19 @@ bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q
 
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
+static void deal(const decode_problem *problem, int32_t length, int32_t rank, int32_t nranks, int32_t *first,
+                 int32_t *number) {
+  int32_t granule = problem->granule > 0 ? problem->granule : 1;
+  int32_t pieces = length / granule + (length % granule != 0), piece, count;
+  banyan_split(pieces, nranks, rank, &piece, &count);
+  *first = piece < pieces ? piece * granule : length;
+  *number = (piece + count < pieces ? (piece + count) * granule : length) - *first;
+}
+
 void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, int32_t nranks, int32_t *lengths) {
   for (int32_t b = 0; b < problem->batch; b++) {
     int32_t first;
-    banyan_split(problem->lengths[b], nranks, rank, &first, &lengths[b]);
+    deal(problem, problem->lengths[b], rank, nranks, &first, &lengths[b]);
   }
 }
 
@@ -272,7 +281,7 @@ static int32_t tensors_of(const decode_problem *problem) { return problem->value
 bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
                        tool_error *error) {
   int32_t first, capacity;
-  banyan_split(problem->tokens, nranks, 0, &first, &capacity); /* rank 0 has the most */
+  deal(problem, problem->tokens, 0, nranks, &first, &capacity); /* rank 0 has the most */
   size_t bytes = (size_t)tensors_of(problem) * tool_dtype_bytes(problem->dtype);
   const int32_t sizes[] = {problem->batch, problem->kv_heads, capacity, problem->head_dim};
   for (int i = 0; i < 4; i++) {
@@ -297,7 +306,7 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
   for (int64_t line = 0; ok && line < tensors_of(problem) * lines; line++) { /* those of k, then those of v */
     int32_t sequence = (int32_t)(line % lines / problem->kv_heads), kv_head = (int32_t)(line % problem->kv_heads);
     int32_t first, number;
-    banyan_split(problem->lengths[sequence], nranks, rank, &first, &number);
+    deal(problem, problem->lengths[sequence], rank, nranks, &first, &number);
     char *target = (char *)shard->block + (size_t)line * (size_t)shard->capacity * (size_t)dim * element;
     for (int32_t t = 0; ok && t < number; t += piece) {
       int32_t count = number - t < piece ? number - t : piece;
