@@ -40,8 +40,8 @@ typedef struct decode_problem {
   uint64_t seed;
 } decode_problem;
 
-/* A rank's part of one layer's cache: a range of tokens of each sequence, by banyan_split() of its granules. k and v are
- * [batch][kv_heads][capacity][head_dim] in one block of memory, of the same size on every rank. With MLA there is k
+/* A rank's part of one layer's cache: a range of tokens of each sequence, by banyan_split() of its granules. k and v
+ * are [batch][kv_heads][capacity][head_dim] in one block of memory, of the same size on every rank. With MLA there is k
  * alone. */
 typedef struct decode_shard {
   void *block;
