@@ -165,7 +165,7 @@ TEST(settings_say_where_they_come_from) {
   const char *wanted = "banyan info comm, rank 0: timeout 1500 ms (the environment), of first calls 1500 ms, "
                        "arena 16384 KiB (default";
   ck_assert_msg(strstr(text, wanted) != NULL, "%s", text);
-  ck_assert_msg(strstr(text, "banyan debug api, rank 0: planned in 1 part: ") != NULL, "%s", text);
+  ck_assert_msg(strstr(text, "banyan debug op, rank 0: planned in 1 part: ") != NULL, "%s", text);
   log_to("loud", "log");
   ck_assert_int_eq(make_alone(), BANYAN_ERR_ARGUMENT);
   ck_assert_msg(strstr(banyan_last_error(), "BANYAN_LOG is \"loud\"") != NULL, "%s", banyan_last_error());
