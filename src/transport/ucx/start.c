@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * UCX for one communicator: its context and its worker, or the reason why they cannot be made. */
 #ifdef HAVE_UCX
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/interface.h"
@@ -129,10 +131,27 @@ static banyan_status set_devices(const bny_net *net, ucp_config_t *config) {
 
 /* ---- start ------------------------------------------------------------------------------------------------------- */
 
+/* UCX may end the process, or leave threads behind, where it runs out of descriptors. So there must be enough before it
+ * starts. */
+static banyan_status check_descriptors(void) {
+  enum { NEEDED = 24 };
+  int tried[NEEDED], count = 0;
+  while (count < NEEDED && (tried[count] = eventfd(0, EFD_CLOEXEC)) >= 0) count++;
+  int error = errno;
+  for (int i = 0; i < count; i++) close(tried[i]);
+  if (count == NEEDED) return BANYAN_OK;
+  return bny_fail(
+      BANYAN_ERR_SYSTEM,
+      "UCX needs some %d file descriptors, and this process can open %d more: %s. Raise the limit (ulimit -n)", NEEDED,
+      count, strerror(error));
+}
+
 /* The context serves between nodes; the user's settings of UCX take precedence. Only RDMA needs a cache of registered
  * memory, which watches all that the process maps and unmaps. */
 static banyan_status make_context(bny_net *net, bool puts, bool cache) {
   ucp_config_t *config;
+  banyan_status status = check_descriptors();
+  if (status != BANYAN_OK) return status;
   ucs_status_t made = net->ucx.ucp_config_read(NULL, NULL, &config);
   if (made != UCS_OK) return fail(net, made, "cannot read its UCX_* variables");
   if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
@@ -143,7 +162,7 @@ static banyan_status make_context(bny_net *net, bool puts, bool cache) {
       .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
       .name = "banyan",
   };
-  banyan_status status = set_devices(net, config);
+  status = set_devices(net, config);
   if (status == BANYAN_OK) {
     made = net->ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &net->context);
     if (made != UCS_OK) status = fail(net, made, "cannot start");
