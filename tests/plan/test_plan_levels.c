@@ -185,7 +185,7 @@ TEST(gpus_without_nic_do_not_carry) {
 
 /* A host whose NICs serve only some of its GPUs: made by hand, as no description says it. */
 TEST(uneven_carriers) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   for (int h = 0; h < 2; h++) {
     int32_t host = put(topo, BNY_TOPO_HOST, -1, numbered("h", h), NULL);
     int32_t gpus[4];
@@ -208,7 +208,7 @@ TEST(uneven_carriers) {
 }
 
 TEST(nothing_to_be_a_rank) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   put(topo, BNY_TOPO_SWITCH, -1, "leaf0", NULL);
   bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels = NULL;
@@ -228,7 +228,7 @@ TEST(links_have_sources) {
 
 /* A measured latency takes the place of the assumed way, and the software stays. */
 TEST(latency_of_the_topology) {
-  bny_topo *topo = bny_topo_new();
+  bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "h", NULL);
   int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", NULL), b = put(topo, BNY_TOPO_GPU, host, "GPU1", NULL);
   bny_topo_link link = {

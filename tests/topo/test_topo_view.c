@@ -443,7 +443,7 @@ TEST(text_widths) {
 }
 
 TEST(short_names) {
-  topo_layout *layout = calloc(1, sizeof *layout);
+  topo_layout *layout = keep(calloc(1, sizeof *layout), drop_layout);
   ck_assert_ptr_nonnull(layout);
   const char *names[] = {"MF0;B09-P1-IBLEAF-02-08:MQM9701/U1", "MF0;B09-P1-IBLEAF-02-07:MQM9701/U1",
                          "MF0;A09-P1-IBLEAF-02-07:MQM9701/U1"};
