@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of BANYAN_ORDER_EXACT on the host: see exact.h. Each instruction set compiles the loops over columns. The file
- * that includes it has defined encode() and merge_finish(). Statistics and conventions of callers go through the f32 wire, a row at a time. */
+ * Rows of BANYAN_ORDER_EXACT on the host: see exact.h. Each instruction set compiles the loops over columns. The
+ * file that includes it has defined encode() and merge_finish(). Statistics and conventions of callers go through the
+ * f32 wire, a row at a time. */
 #include "exact.h"
 
 enum { EXACT_COLUMNS = 512 }; /* columns of a row that are in work at a time */
