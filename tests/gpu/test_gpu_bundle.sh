@@ -107,7 +107,7 @@ wait $running 2>/dev/null
 holds 'any(one["name"] == "mma_truncates" for one in r["calibration"])'
 
 # All of it, in the order of the list, with time enough.
-check_gpu /fake_cuda.so --quick --minutes 12 --output r.json || exit 1
+check_gpu /fake_cuda.so --quick --minutes 13 --output r.json || exit 1
 python3 "$here/check_results.py" "$results" || exit 1
 holds 'any(one["name"].startswith("decode, ") and one["name"].endswith(", bulk copies") for one in r["figures"])'
 holds 'any("caches evicted" in one["name"] and one["between_us"] > 0 for one in r["figures"])'
