@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which rank owns which key. All calls are local and pure, may be made by any thread, and need no communicator.
+ * Rules that say which rank owns which key. All calls are local and pure, may be made by any thread, and need no communicator.
  * banyan.h includes this header, and its conventions hold here.
  *
  * There are two ways. A rule (banyan_ownership) fixes the owner of every token in advance. Or pages are assigned to

@@ -224,22 +224,28 @@ static void add_exact(const attention_job *job, int32_t heads, void *rows, void 
   }
 }
 
+/* Gives a row to the combine. */
+static void put_exact(const attention_job *job, int32_t token, int32_t head, const bny_exact_row *row) {
+  int64_t at = token * job->out->stats_token_stride + head;
+  bool is_empty = row->d_hi == 0 && row->d_lo == 0;
+  memcpy((char *)job->out->values + (size_t)at * job->row_bytes, row, job->row_bytes);
+  ((float *)job->out->lse)[at] = is_empty ? -INFINITY : row->d_hi == nan_row ? NAN : 0;
+  ((float *)job->out->sum)[at] = is_empty ? 0 : 1;
+}
+
 /* Gives the rows, with their sinks, to the combine. */
 static void write_exact(const attention_job *job, const row_block *block, const row_task *task, void *rows) {
   double zeros[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
   for (int32_t i = 0; i < task->task.heads; i++) {
     bny_exact_row *row = exact_row(job, rows, i);
     int32_t token = token_of(job, block, task, i), head = head_of(job, block, task, i);
-    int64_t at = token * job->out->stats_token_stride + head;
     double sink = job->desc->sinks ? fmin((double)job->desc->sinks[head] * log2_e, (double)FLT_MAX) : -INFINITY;
-    bool is_nan = row->d_hi == nan_row || isnan(sink);
-    if (!is_nan && sink > -INFINITY)
+    bool is_nan = row->d_hi == nan_row;
+    if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN)
+      job->kernels->exact_clear(row, job->row_bytes);
+    else if (!is_nan && sink > -INFINITY)
       job->kernels->exact_deposit(row, ceil(sink), exp2(sink - ceil(sink)), zeros, job->value_dim);
-    if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN) job->kernels->exact_clear(row, job->row_bytes);
-    bool is_empty = row->d_hi == 0 && row->d_lo == 0;
-    memcpy((char *)job->out->values + (size_t)at * job->row_bytes, row, job->row_bytes);
-    ((float *)job->out->lse)[at] = is_empty ? -INFINITY : row->d_hi == nan_row ? NAN : 0;
-    ((float *)job->out->sum)[at] = is_empty ? 0 : 1;
+    put_exact(job, token, head, row);
   }
 }
 
@@ -292,18 +298,20 @@ static void write_rows(attention_job *job, const row_block *block, const row_tas
   }
 }
 
+static void write_exact_padding(const attention_job *job, int32_t first, int32_t end) {
+  _Alignas(LINE_BYTES) char room[EXACT_ROW_BYTES_MAX];
+  job->kernels->exact_clear(room, job->row_bytes);
+  for (int32_t token = first; token < end; token++)
+    for (int32_t head = 0; head < job->desc->heads; head++) put_exact(job, token, head, exact_row(job, room, 0));
+}
+
 /* Tokens of no sequence become rows without keys. */
 static void write_padding(const attention_job *job, int32_t first, int32_t end) {
-  float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
-  for (int32_t token = first; job->is_exact && token < end; token++) {
-    for (int32_t head = 0; head < job->desc->heads; head++) {
-      int64_t at = token * job->out->stats_token_stride + head;
-      job->kernels->exact_clear((char *)job->out->values + (size_t)at * job->row_bytes, job->row_bytes);
-      ((float *)job->out->lse)[at] = -INFINITY;
-      ((float *)job->out->sum)[at] = 0;
-    }
+  if (job->is_exact) {
+    write_exact_padding(job, first, end);
+    return;
   }
-  if (job->is_exact) return;
+  float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
   bny_box box = {1, 1, job->value_dim};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
   for (int32_t token = first; token < end; token++)

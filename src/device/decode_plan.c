@@ -19,8 +19,8 @@
 enum {
   CLUSTER_MAX = 8,         /* what every device with clusters can do */
   SHARE_BYTES_MIN = 65536, /* least share of a block: about a microsecond of one SM's part of the bandwidth */
-  ITEM_BYTES = 32768,      /* what a block could read while an item begins and ends */
-  FOLD_BYTES = 65536,      /* what one block folds at once; more splits meet in two rounds */
+  ITEM_BYTES = 32768,      /* bytes that a block could read while an item begins and ends */
+  FOLD_BYTES = 65536,      /* bytes that one block folds at once; more splits meet in two rounds */
   FAN_IN_MIN = 8,
   FAN_IN_MAX = 64
 };

@@ -80,7 +80,7 @@ struct banyan_op {
   int64_t current;       /* part under way */
   bny_op_kind *kind;     /* its kind */
   bool bound;            /* the part under way has its memory already, as in the run before */
-  bny_op_given given;    /* what it is bound to, if a blocking combine was; of size 0 otherwise */
+  bny_op_given given;    /* the structs of the blocking combine that bound it last; size 0: none did */
   bny_run_report report; /* the last run: sums over its parts, and the first row that was lost */
   int32_t slices;        /* attention fills parts one after another, at least so many; 0: all at once */
   int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */

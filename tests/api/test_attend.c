@@ -129,7 +129,7 @@ static void run_many(world_rank *self) {
 static attend *make(const world_backend *on, int32_t nranks, int number) {
   attend *made = attend_make(nranks, (uint64_t)number);
   made->alone = number % 7 == 6;
-  made->gathers = number % 7 == 5 && on != &world_staged; /* which needs devices that share memory */
+  made->gathers = number % 7 == 5 && on != &world_staged; /* a gather needs devices that share memory */
   if (made->alone) made->blocking = false;
   if (made->alone && nranks > 1) made->sinks = NULL;
   if ((on == &world_gpu || on == &world_gpu_processes) && !world_is_quick() && number % 2)

@@ -16,7 +16,16 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-enum { BATCH_MAX = 3, QUERIES_MAX = 4, HEADS_MAX = 8, BLOCK = 256, LENGTH_MAX = 5000, RANKS_MAX = 8, SHARDINGS = 20 };
+enum {
+  BATCH_MAX = 3,
+  TOKENS_MAX = 13,
+  QUERIES_MAX = 4,
+  HEADS_MAX = 8,
+  BLOCK = 256,
+  LENGTH_MAX = 5000,
+  RANKS_MAX = 8,
+  SHARDINGS = 20
+};
 
 /* Sequences with all their keys. Query j of a sequence stands at position length - count + j. */
 typedef struct whole {
@@ -40,7 +49,7 @@ typedef struct sharding {
 } sharding;
 
 typedef struct rows {
-  float values[BATCH_MAX * QUERIES_MAX * HEADS_MAX * 512], lse[BATCH_MAX * QUERIES_MAX * HEADS_MAX];
+  float values[TOKENS_MAX * HEADS_MAX * 512], lse[TOKENS_MAX * HEADS_MAX];
 } rows;
 
 typedef struct task {
@@ -116,7 +125,7 @@ static int32_t owner_of(const sharding *how, int32_t block) {
 typedef struct shard {
   int32_t lens[BATCH_MAX], start[BATCH_MAX], query_start[BATCH_MAX], loc[BATCH_MAX + 1], *table, pages;
   uint8_t *mask;
-  uint64_t tree[BATCH_MAX * QUERIES_MAX];
+  uint64_t tree[TOKENS_MAX];
   char *q, *k, *v;
   int32_t room; /* keys of a sequence, at most */
 } shard;
@@ -138,7 +147,7 @@ static shard gather(const whole *all, const sharding *how, int32_t rank) {
   size_t keys = (size_t)(s.room * how->batch * all->kv_heads);
   s.k = malloc(keys * k_row), s.v = malloc(keys * v_row);
   s.mask = malloc((size_t)(s.room * how->batch));
-  s.q = malloc((size_t)(BATCH_MAX * QUERIES_MAX) * q_row);
+  s.q = malloc(TOKENS_MAX * q_row);
   for (int32_t b = 0; b < how->first; b++) source += all->counts[b];
   for (int32_t b = 0; b < how->batch; b++) {
     int32_t of = how->first + b, count = all->counts[of] - how->skip > 1 ? all->counts[of] - how->skip : 1, kept = 0;
@@ -178,7 +187,7 @@ static void attend(world_rank *self) {
   rows *out = t->results[self->rank];
   int64_t width = how->page_keys ? how->page_keys : s.room;
   banyan_queries queries = BANYAN_QUERIES_INIT;
-  queries.tokens = s.loc[how->batch], queries.query_start_loc = s.loc, queries.query_start = s.query_start;
+  queries.tokens = s.loc[how->batch] + 1, queries.query_start_loc = s.loc, queries.query_start = s.query_start;
   queries.key_start = s.start, queries.window = all->window;
   if (all->has_tree) queries.tree_mask = s.tree;
   if (all->has_mask) queries.key_mask = s.mask, queries.key_mask_stride = s.room;
@@ -203,6 +212,9 @@ static void attend(world_rank *self) {
   banyan_partial result;
   banyan_partial_init(&result, out->values, BANYAN_F32, out->lse, BANYAN_F32, all->heads, all->value_dim);
   world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &result), "attention");
+  /* The last token is of no sequence. */
+  for (int32_t h = 0; h < all->heads; h++)
+    world_check(self, out->lse[s.loc[how->batch] * all->heads + h] == -INFINITY, "padding has keys");
   free(s.table), free(s.k), free(s.v), free(s.mask), free(s.q);
 }
 

@@ -31,7 +31,7 @@ typedef struct memory {
   uint8_t mask[MOST];
 } memory;
 
-/* Which of banyan_live's arrays are given, and the rest of a problem: the same on all ranks. */
+/* A problem, the same on all ranks. It says which arrays of banyan_live are given. */
 typedef struct problem {
   int32_t nranks, heads, dim;
   banyan_scatter scatter;

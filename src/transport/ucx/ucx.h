@@ -190,8 +190,8 @@ struct bny_net {
   ucp_context_h context;
   ucp_worker_h worker;
   int event_fd;
-  bny_net_device_choice devices; /* what this rank may use */
-  bny_net_put_wish wish;         /* what this rank asks for */
+  bny_net_device_choice devices; /* the devices that this rank may use */
+  bny_net_put_wish wish;         /* the puts that this rank asks for */
   bool puts;                     /* agreed by all */
   ucp_mem_h outbox_memory;       /* puts: this rank's registered outbox; NULL: registered at first use */
   bny_net_wish told_sleep;       /* puts: the last sleep that was reported to a peer */
