@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules that say which rank owns which key. All calls are local and pure, may be made by any thread, and need no communicator.
- * banyan.h includes this header, and its conventions hold here.
+ * Rules that say which rank owns which key. All calls are local and pure, may be made by any thread, and need no
+ * communicator. banyan.h includes this header, and its conventions hold here.
  *
  * There are two ways. A rule (banyan_ownership) fixes the owner of every token in advance. Or pages are assigned to
  * ranks one by one as sequences grow (banyan_next_page), and the caller keeps a table of them. */
