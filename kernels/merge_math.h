@@ -199,8 +199,9 @@ BNY_HD static inline void bny_stats_import(float stat, float sum, int base_e, in
   double part = bny_exp2(narrow - whole); /* in (0.5, 1] */
   double top = __builtin_fabs(t) < 0x1p24 ? whole : (double)(float)t;
   double weight = (double)sum * part;
-  /* weight = f 2^k, f in (0.5, 1]; not below 2^-126, so that 2^-k is an f32 */
-  double floored = weight < 0x1p-126 ? 0x1p-126 : weight;
+  /* weight = f 2^k, f in (0.5, 1]; for numerators not below 2^-127, so that their factor is an f32 */
+  double least = normalised != 0 ? 0x1p-150 : 0x1p-127;
+  double floored = weight < least ? least : weight;
   uint64_t exponent = (bny_bits_of_double(floored) - 1) >> 52; /* k + 1022 */
   double k = bny_double_of_bits(0x4330000000000000u | exponent) - (0x1p52 + 1022.0);
   double inverse = bny_double_of_bits((2045 - exponent) << 52);

@@ -68,7 +68,6 @@ TEST_RANDOM(merges_over_levels, 49) {
   static const int32_t nranks[] = {3, 4, 6, 7, 8, 11, 16};
   combine_task *task = combine_task_new(nranks[_i % 7], 4 + (uint64_t)_i);
   combine_group groups[WIRES];
-  sheet_eight_bits = false;
   task->levels = levels[_i / 7];
   task->aligned = !strpbrk(task->levels, "356") || (task->levels[0] != '2' && task->levels[0] - '0' >= task->nranks);
   if (task->levels[0] - '0' >= task->nranks) { /* one group: no levels */

@@ -42,9 +42,10 @@ sheet sheet_copy(const sheet *from);
 /* A row merged over ranks in double precision. */
 typedef struct sheet_row {
   bool empty;
-  double lse;   /* natural */
-  double scale; /* weighted mean of |o|_2 of the ranks; errors are relative to it */
-  double peak;  /* largest |o|_2 of a rank */
+  double lse;    /* natural */
+  double scale;  /* weighted mean of |o|_2 of the ranks; errors are relative to it */
+  double peak;   /* largest |o|_2 of a rank */
+  double coarse; /* weighted mean of 1 / d on a lossy wire, where a denormal sum of numerators leaves d small */
   double values[];
 } sheet_row;
 

@@ -77,9 +77,12 @@ static void merge_row(const sheet *sheets, int32_t nranks, int32_t token, int32_
     for (int32_t i = 0; i < value_dim; i++) row->values[i] += weight * scratch[i];
     row->scale += weight * norm(scratch, value_dim);
     row->peak = fmax(row->peak, norm(scratch, value_dim));
+    bool is_numerator = sheets[r].partial.values_kind == BANYAN_VALUES_NUMERATOR;
+    row->coarse += weight * (is_numerator ? fmax(1, 0x1p-127 / sum) : 1);
   }
   for (int32_t i = 0; i < value_dim; i++) row->values[i] /= total;
   row->scale /= total;
+  row->coarse /= total;
   row->lse = top + log(total);
 }
 
@@ -120,7 +123,7 @@ static double value_bound(const sheet *out, const sheet_row *row, double sum, co
   double absolute = underflow(partial->values_dtype) + 0x1p-140 * bounds->nranks;
   if (bounds->wire != BANYAN_F32) {
     relative += bounds->rounds * rounding(bounds->wire) * 1.01;
-    absolute += bounds->rounds * underflow(bounds->wire) * 2;
+    absolute += bounds->rounds * underflow(bounds->wire) * 2 * row->coarse;
   }
   if (partial->values_kind == BANYAN_VALUES_NUMERATOR) {
     relative += rounding(partial->stats_dtype);
