@@ -215,6 +215,7 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
            slowest.latency_known ? "the link's latency and software" : "of the table or measured");
   return (bny_link_cost){.alpha_ns = slowest.alpha_ns,
                          .message_ns = slowest.message_ns,
+                         .posted = bny_prices_default.rows[slowest.class].posted,
                          .beta_ns_per_byte = 1 / note->gbytes_per_s,
                          .shared_ns_per_byte =
                              bny_prices_default.rows[slowest.class].shared ? 1 / note->gbytes_per_s : 0,

@@ -35,6 +35,7 @@ typedef struct bny_price {
   double message_ns;   /* as in bny_link_cost; 0: nothing is known */
   double gbytes_per_s; /* the speed of a known link takes its place */
   bool shared;         /* all ranks of a node share the speed */
+  bool posted;         /* as in bny_link_cost */
   bool measured;       /* the figures were measured, and the speed of a known link does not take their place */
   const char *source;  /* the source of these figures */
 } bny_price;

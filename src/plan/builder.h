@@ -38,6 +38,7 @@ typedef struct bny_estimate {
   double messages;     /* received by one rank */
   double bytes;        /* received by one rank */
   double work_bytes;   /* encoded, merged, copied or delivered by one rank; every source counts */
+  double sends;        /* messages of the rank that sends most; 0: as many as one rank receives */
   double bytes_sent;   /* by the rank that sends most */
   size_t outbox_bytes; /* with slots: bounds on any rank */
   int64_t slots;

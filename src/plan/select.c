@@ -7,8 +7,8 @@
  *
  * Here turns is ranks_per_core if that is more than 1, and only then a switch (turns * switch_ns) is paid. The messages
  * of a round beyond its first cost message_ns each. They travel at the same time, but each is a signal to read, and
- * ranks that take turns read theirs one after another. `shared` is the cost of a link that the ranks of an island
- * share, times the number of these ranks.
+ * ranks that take turns read theirs one after another. Over a network the sender posts them one by one instead.
+ * `shared` is the cost of a link that the ranks of an island share, times the number of these ranks.
  *
  * If the request has levels, the pattern of the algorithm divides rounds and bytes among them, and each level has its
  * own alpha and beta. A link then carries a message once for each receiver. The bytes are therefore those that a rank
@@ -81,9 +81,13 @@ typedef struct portion {
   double rounds, bytes, work, sharers;
 } portion;
 
+static double messages_of(const bny_link_cost *cost, const bny_estimate *estimate) {
+  return cost->posted > 0 && estimate->sends > 0 ? estimate->sends : estimate->messages;
+}
+
 static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, const portion *portion) {
   double turns = larger(cost->ranks_per_core, 1), switching = turns > 1 ? cost->switch_ns * turns : 0;
-  double rounds = estimate->rounds * portion->rounds, later = estimate->messages - estimate->rounds;
+  double rounds = estimate->rounds * portion->rounds, later = messages_of(cost, estimate) - estimate->rounds;
   double messages = (later > 0 ? later * portion->bytes * turns : 0) + rounds * (turns - 1);
   double byte_ns = larger(cost->beta_ns_per_byte * turns, cost->shared_ns_per_byte * portion->sharers);
   return rounds * (cost->alpha_ns + switching) + messages * bny_link_message_ns(cost) +

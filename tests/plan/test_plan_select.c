@@ -68,6 +68,21 @@ TEST(test_turns) {
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
 
+/* Where the sender posts its messages, an owner's many messages cost it nothing: only few leave each rank. */
+TEST(test_posted) {
+  bny_request request = combine_of(32, "oneshot", BANYAN_SCATTER_HEADS, 1, 2, 16);
+  double ns[2];
+  for (int posted = 0; posted < 2; posted++) {
+    request.cost.message_ns = 100;
+    request.cost.posted = posted;
+    bny_plan *plan = NULL;
+    ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
+    ns[posted] = plan->predicted_ns;
+    bny_plan_free(plan);
+  }
+  ck_assert_double_eq_tol(ns[0] - ns[1], (30 - 1) * 100, 1e-6);
+}
+
 TEST(test_reason) {
   static const char *const names[] = {"oneshot", "twoshot", "recursive_doubling", "recursive_halving", "tree", "ring"};
   bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, 32, 128);

@@ -2,7 +2,7 @@
  *
  * Predicted time of plans, step by step. Each rank has a clock, and all begin at 0.
  *   COPY: work. MERGE, DELIVER: work over every source.
- *   SEND: arrives alpha after the sender's clock.
+ *   SEND: arrives alpha after the sender's clock; message_ns for each receiver but the first where messages are posted.
  *   WAIT: until the arrival, plus a switch if ranks take turns on a core; message_ns if it has arrived.
  * The result is the last clock. The assumptions are those of select.c, without its closed formulae.
  *
@@ -64,6 +64,7 @@ static void run_send(clock_run *run, const bny_plan *plan, const bny_step *step)
   for (int32_t i = 0; i < step->count; i++) {
     int32_t peer = plan->peers[step->first + i], level = level_of(run, plan->rank, peer);
     const bny_link_cost *link = link_of(run, level);
+    if (i > 0 && link->posted > 0) run->clocks[plan->rank] += bny_link_message_ns(link);
     bny_arrival *arrival = bny_arrivals_add(&run->arrivals, plan->rank, step->slot, peer);
     if (!arrival) continue;
     double leaves = run->clocks[plan->rank];
@@ -91,7 +92,7 @@ static bool run_wait(clock_run *run, const bny_plan *plan, const bny_step *step)
     double busy = in->in_ns + (double)message->what.bytes * link->beta_ns_per_byte * turns_of(link);
     in->in_ns = when = busy > when ? busy : when;
   }
-  *clock = when > *clock ? when + switch_of(link) : *clock + bny_link_message_ns(link);
+  *clock = when > *clock ? when + switch_of(link) : *clock + (link->posted > 0 ? 0 : bny_link_message_ns(link));
   return true;
 }
 

@@ -187,7 +187,8 @@ static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *wa
   int32_t level = bny_levels_between(p->levels, from, to);
   const bny_link_cost *cost = &p->levels->levels[level].link;
   double message_ns = bny_link_message_ns(cost);
-  *way = (sim_route){.latency_ns = cost->alpha_ns * p->latency_scale, .seen_ns = message_ns};
+  *way = (sim_route){.latency_ns = cost->alpha_ns * p->latency_scale};
+  *(cost->posted > 0 ? &way->post_ns : &way->seen_ns) = message_ns;
   switch ((bny_link_class)p->classes[level]) {
   case BNY_LINK_NVLINK:
   case BNY_LINK_C2C: hops(p, nvlink, from, to, way); break;
@@ -199,11 +200,7 @@ static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *wa
   case BNY_LINK_PCIE_SYS: hops(p, pcie, from, to, way); break;
   case BNY_LINK_NETWORK:
   case BNY_LINK_NETWORK_CPU:
-  case BNY_LINK_TCP: /* the NIC posts; its messages are seen in memory that was polled already */
-    hops(p, network, from, to, way);
-    way->post_ns = message_ns;
-    way->seen_ns = 0;
-    break;
+  case BNY_LINK_TCP: hops(p, network, from, to, way); break;
   default: way->read_ns_per_byte = cost->beta_ns_per_byte; break;
   }
 }

@@ -225,6 +225,15 @@ static void build(bny_builder *builder) {
   take_over(builder);
 }
 
+/* The owners of the lane of the first owner: no lane has more of them where the ranks of an island adjoin. */
+static double units_of_lane(const bny_levels *levels, bny_lane_range range) {
+  const int32_t *place = levels->levels[0].place;
+  int32_t units = 0;
+  for (int32_t owner = range.first; owner < range.last; owner++)
+    units += place[owner] % levels->lanes == place[range.first] % levels->lanes;
+  return units;
+}
+
 static void estimate(const bny_request *request, bny_estimate *estimate) {
   const bny_levels *levels = request->levels;
   bny_lane_range range = bny_compose_owners(request);
@@ -238,12 +247,13 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
     bny_request part = bny_compose_request(request, level, at->most, &whole, request->call.scatter);
     radix radix = radix_choose(request, level, one);
     int64_t leads = ((int64_t)1 << radix.log2) - 1, from = radix.rounds == 1 ? at->most - 1 : radix.rounds * leads;
-    double kept = level == 0 ? (double)most : units / at->most;
+    double kept = level == 0 ? units_of_lane(levels, range) : units / at->most;
     kept = kept < 1 ? 1 : kept;
     bny_estimate cost = {.rounds = radix.rounds,
                          .messages = kept * (double)from,
                          .bytes = kept * (at->most - 1) * one,
                          .work_bytes = units * one + kept * (at->most - 1 + radix.rounds) * one,
+                         .sends = units > kept ? units - kept : 1,
                          .bytes_sent = (units - kept > 0 ? units - kept : 0) * one};
     estimate->ns += bny_estimate_ns(&part, &cost);
     estimate->rounds += cost.rounds;

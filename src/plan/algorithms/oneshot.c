@@ -225,6 +225,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
   }
   estimate->slots = p + groups;
   bny_owners owners = bny_owners_of(request, 0, p);
+  estimate->sends = owners.nonempty < p ? owners.nonempty : p - 1;
   estimate->bytes_sent = (double)(owners.bytes - owners.fewest); /* the own piece is not sent */
   estimate->outbox_bytes = owners.bytes;
   estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)groups;

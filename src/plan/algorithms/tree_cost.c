@@ -12,10 +12,10 @@ enum {
   OWNERS_LOOKED_AT = 64
 };
 
-/* The links of a rank that receives the messages of a round. It sees the first, then each further one. A link carries
+/* The links of a rank in a round: the first message, seeing and posting a further one, and a byte. A link carries
  * messages one after another; links of different levels work at once. */
 typedef struct tree_links {
-  double first_ns, message_ns, ns_per_byte;
+  double first_ns, seen_ns, posted_ns, ns_per_byte;
 } tree_links;
 
 static tree_links links_of(const bny_levels *levels, const bny_tree_round *round) {
@@ -27,7 +27,8 @@ static tree_links links_of(const bny_levels *levels, const bny_tree_round *round
     double carried = round->over[level] * link->beta_ns_per_byte * (turns ? link->ranks_per_core : 1);
     if (round->over[level] == 0) continue;
     if (first > links.first_ns) links.first_ns = first;
-    if (bny_link_message_ns(link) > links.message_ns) links.message_ns = bny_link_message_ns(link);
+    double *message = link->posted > 0 ? &links.posted_ns : &links.seen_ns;
+    if (bny_link_message_ns(link) > *message) *message = bny_link_message_ns(link);
     if (carried > links.ns_per_byte) links.ns_per_byte = carried;
   }
   return links;
@@ -37,8 +38,8 @@ bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round
   const bny_link_cost *work = &levels->levels[0].link;
   tree_links links = links_of(levels, round);
   double gamma = work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
-  double later = up ? round->children - 1 : 0, handled = up ? round->children + 1 : 1;
-  return (bny_tree_time){.fixed_ns = round->times * (links.first_ns + later * links.message_ns),
+  double later = (round->children - 1) * (up ? links.seen_ns : links.posted_ns), handled = up ? round->children + 1 : 1;
+  return (bny_tree_time){.fixed_ns = round->times * (links.first_ns + later),
                          .ns_per_byte = round->times * (links.ns_per_byte + handled * gamma)};
 }
 
@@ -60,9 +61,9 @@ typedef struct tree_weight {
   int32_t level;   /* outermost level of its links */
   /* with levels only: */
   bny_tree_time up, down;
-  bny_tree_round busiest;     /* messages of one piece over the busiest rank's links */
-  double message_ns;          /* cost of a message that is not the first of its round */
-  double carried_ns_per_byte; /* by the busiest link */
+  bny_tree_round busiest;  /* messages of one piece over the busiest rank's links */
+  tree_links links;        /* those of that rank */
+  double both_ns_per_byte; /* where pieces go up and down at once: by the busiest link, which carries one more */
 } tree_weight;
 
 static void weigh_links(const bny_tree_shape *shape, const bny_tree_round *round, tree_weight *weight) {
@@ -92,9 +93,10 @@ static tree_weight weigh(const bny_tree_shape *shape) {
   }
   if (!shape->strategy->piles && weight.stages > 0) weight.stages = weight.hops > 1 ? 2 : 1;
   if (shape->levels && count > 0) {
-    tree_links links = links_of(shape->levels, &weight.busiest);
-    weight.message_ns = links.message_ns;
-    weight.carried_ns_per_byte = links.ns_per_byte;
+    bny_tree_round both = weight.busiest;
+    weight.links = links_of(shape->levels, &weight.busiest);
+    if (!shape->strategy->piles && weight.hops > 1) both.over[weight.level]++;
+    weight.both_ns_per_byte = links_of(shape->levels, &both).ns_per_byte;
   }
   return weight;
 }
@@ -148,12 +150,15 @@ static void estimate_flat(const bny_request *request, const tree_weight *weight,
 static double levels_ns(const bny_request *request, const tree_weight *weight, const tree_cut *cut) {
   const bny_link_cost *work = &request->levels->levels[0].link;
   double handled = cut->bytes * work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
-  double pace = weight->carried_ns_per_byte * cut->bytes, ns = handled, later = cut->pieces - 1;
-  double up = weight->most * weight->message_ns + (weight->most + weight->stages + 1) * handled;
-  double down = weight->message_ns + 2 * handled;
+  const tree_links *links = &weight->links;
+  bool goes_down = bny_tree_goes_down(request);
+  double pace = links->ns_per_byte * cut->bytes, ns = handled, later = cut->pieces - 1;
+  double both = goes_down ? weight->both_ns_per_byte * cut->bytes : pace;
+  double up = weight->most * links->seen_ns + links->posted_ns + (weight->most + weight->stages + 1) * handled;
+  double down = links->seen_ns + weight->most * links->posted_ns + 2 * handled;
   if (request->call.collective == BNY_COMBINE)
-    ns += weight->up.fixed_ns + weight->up.ns_per_byte * cut->bytes + later * (up > pace ? up : pace);
-  if (bny_tree_goes_down(request))
+    ns += weight->up.fixed_ns + weight->up.ns_per_byte * cut->bytes + later * (up > both ? up : both);
+  if (goes_down)
     ns += weight->down.fixed_ns + weight->down.ns_per_byte * cut->bytes + later * (down > pace ? down : pace) + handled;
   return ns;
 }
