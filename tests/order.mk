@@ -4,6 +4,7 @@
 timed_tests = \
   tests/boot/test_boot \
   tests/boot/test_boot_fail \
+  tests/boot/test_boot_jobs \
   tests/boot/test_boot_tcp \
   tests/boot/test_boot_tree \
   tests/device/test_device_nodes_fail \

@@ -116,6 +116,16 @@ bool bny_boot_issue(const struct banyan_env *env, int fd, struct bny_boot_user *
 enum bny_boot_issue { BNY_BOOT_ISSUED, BNY_BOOT_NOT_ISSUED, BNY_BOOT_OTHER_USER };
 enum bny_boot_issue bny_boot_issue_ask(struct banyan_env *env, int64_t limit_ns, struct bny_boot_user *user);
 
+/* ---- the launcher: tcp_launcher.c -------------------------------------------------------------------------------- */
+
+/* Returns the process that has started this one: the nearest ancestor that is no wrapper of one rank, such as a shell
+ * or timeout. 0: /proc does not show it. */
+int64_t bny_boot_launcher_of(int64_t process);
+
+/* Returns whether that process, of this node, and the calling one are known to have different launchers. */
+bool bny_boot_launcher_differs(int64_t process);
+#define BNY_BOOT_LAUNCHER_HINT "if they are of one job, set BANYAN_JOB to the same text on all its ranks"
+
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 /* tcp_seek.c, all ranks except rank 0: finds a parent. Returns when this rank has joined the tree. Others may then join

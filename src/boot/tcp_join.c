@@ -16,9 +16,10 @@
 
 static const char doing[] = "banyan_env_create";
 
-/* Ranks of two jobs without an id can meet at one port. When all have joined, rank 0 of such a job waits for this time:
- * ranks that start together have arrived by then, and a duplicate shows that there are two jobs. */
-static const int64_t settle_ns = 100000000;
+/* Ranks of two jobs without an id can meet at one port. When all have joined, rank 0 of such a job waits as long again
+ * as that took, within these limits: ranks of a second job that starts with it have arrived by then, and a duplicate
+ * shows that there are two. */
+static const int64_t settle_least_ns = 100000000, settle_most_ns = 1000000000;
 
 /* ---- requests and answers ---------------------------------------------------------------------------------------- */
 
@@ -47,6 +48,12 @@ static banyan_status answer(struct bny_boot_pending *pending, int32_t child, uin
   return BANYAN_OK;
 }
 
+static int64_t settle_time(const struct bny_boot_pending *pending) {
+  int64_t took_ns = bny_deadline_now() - pending->begun_ns;
+  if (pending->env->settings.job[0]) return 0;
+  return took_ns < settle_least_ns ? settle_least_ns : took_ns > settle_most_ns ? settle_most_ns : took_ns;
+}
+
 static banyan_status decide(struct bny_boot_pending *pending, const struct bny_boot_join *join, int32_t child) {
   char reason[BNY_BOOT_REASON_BYTES] = "";
   struct banyan_env *env = pending->env;
@@ -64,8 +71,7 @@ static banyan_status decide(struct bny_boot_pending *pending, const struct bny_b
     pending->joined[join->rank] = true;
     pending->njoined++;
     env->parents[join->rank] = (int32_t)join->parent;
-    if (pending->njoined == env->settings.nranks)
-      pending->settled_ns = bny_deadline_now() + (env->settings.job[0] ? 0 : settle_ns);
+    if (pending->njoined == env->settings.nranks) pending->settled_ns = bny_deadline_now() + settle_time(pending);
   }
   banyan_status status = answer(pending, child, join->ticket, reason);
   return !status && twice && !env->settings.job[0] ? bny_boot_pending_fail_twice(pending, reason) : status;

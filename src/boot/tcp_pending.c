@@ -85,7 +85,11 @@ static bool greet(struct bny_boot_pending *pending, int fd, const struct sockadd
 static void issue(struct bny_boot_pending *pending, int fd) {
   struct bny_boot_user user = {.uid = geteuid()};
   const struct banyan_env *env = pending->env;
-  if (!bny_boot_issue(env, fd, &user) && user.uid != geteuid()) {
+  bool issued = bny_boot_issue(env, fd, &user);
+  if (issued && !env->settings.job[0] && bny_boot_launcher_differs(user.process))
+    snprintf(pending->refusal, sizeof pending->refusal,
+             "process %" PRId64 " was started by another process than rank 0; " BNY_BOOT_LAUNCHER_HINT, user.process);
+  if (!issued && user.uid != geteuid()) {
     snprintf(pending->refusal, sizeof pending->refusal,
              "process %" PRId64
              " is of user %ld, and rank 0 of user %ld: without a secret all ranks must be of one user",

@@ -14,7 +14,6 @@
 
 #include "boot/common.h"
 #include "base/deadline.h"
-#include "base/sysfs.h"
 
 /* A server that hangs up on a hello most likely has another secret; it may also have dropped this rank for lack of
  * room. */
@@ -23,13 +22,9 @@ enum { REJECTIONS_AT_MOST = 5, REDIRECTIONS_AT_MOST = 32, PAUSE_FIRST_MS = 10, P
 /* The least time between look-ups of a name that has addresses, to spare the DNS. */
 static const int64_t look_up_interval_ns = 1000000000;
 
-/* Ranks without a job id may find rank 0 of another job. For this time a rank joins only one that its own launcher has
- * started: by then the launcher's rank 0 has come, and both see that there are two. */
-static const int64_t launcher_patience_ns = 1000000000;
-
 struct seeker {
   struct banyan_env *env;
-  int64_t begun_ns, deadline_ns;
+  int64_t deadline_ns;
   bool is_front;                      /* this process is the front of its node and holds env->listen_fds[1] */
   char front[BNY_BOOT_ADDRESS_BYTES]; /* name of the front */
   bool at_rank_0;                     /* the current peer is rank 0 */
@@ -107,26 +102,19 @@ static void listen_for_others(struct seeker *seeker, int fd, char shown[BNY_BOOT
   if (strlen(address) < BNY_BOOT_LISTEN_BYTES) strcpy(shown, address);
 }
 
-/* Returns whether another process than this rank's parent has started that process, as far as /proc shows. */
-static bool is_of_other_launcher(int64_t process) {
-  char line[512];
-  int parent = 0;
-  bny_sysfs_line(line, sizeof line, "/proc/%lld/stat", (long long)process);
-  const char *end = strrchr(line, ')'); /* the program's name before it may hold anything */
-  return getppid() > 1 && end && sscanf(end, ") %*c %d", &parent) == 1 && parent != getppid();
-}
-
-/* Without a secret: gets the key of rank 0, which has just sent a challenge. Returns false if it is another user's. A
- * process that gives no key has a secret or is not rank 0. It will not know this rank's key either. */
+/* Without a secret: gets the key of rank 0, which has just sent a challenge. Returns false if it is another user's, or
+ * of another job: without an id, a job's ranks have one launcher. A process that gives no key has a secret or is not
+ * rank 0. It will not know this rank's key either. */
 static bool get_key(struct seeker *seeker) {
   struct banyan_env *env = seeker->env;
   struct bny_boot_user user;
   char reason[sizeof seeker->reason];
   if (env->settings.has_secret || !seeker->at_rank_0) return true;
   enum bny_boot_issue outcome = bny_boot_issue_ask(env, attempt_limit(seeker), &user);
-  if (outcome == BNY_BOOT_ISSUED && !env->settings.job[0] &&
-      bny_deadline_now() - seeker->begun_ns < launcher_patience_ns && is_of_other_launcher(user.process)) {
-    note(seeker, "rank 0 there was started by another process than this rank", 0);
+  seeker->met_other_job =
+      outcome == BNY_BOOT_ISSUED && !env->settings.job[0] && bny_boot_launcher_differs(user.process);
+  if (seeker->met_other_job) {
+    note(seeker, "rank 0 there was started by another process than this rank; " BNY_BOOT_LAUNCHER_HINT, 0);
     return false;
   }
   if (outcome != BNY_BOOT_OTHER_USER) return true;
@@ -326,7 +314,7 @@ static banyan_status seek(struct seeker *seeker) {
 }
 
 banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns) {
-  struct seeker seeker = {.env = env, .begun_ns = bny_deadline_now(), .deadline_ns = deadline_ns};
+  struct seeker seeker = {.env = env, .deadline_ns = deadline_ns};
   banyan_status status = seek(&seeker);
   if (seeker.list) freeaddrinfo(seeker.list);
   return status;

@@ -3,8 +3,10 @@ unit_tests += \
   %D%/test_boot \
   %D%/test_boot_env \
   %D%/test_boot_fail \
+  %D%/test_boot_jobs \
   %D%/test_boot_tcp \
   %D%/test_boot_tree
+libbanyan_tests_la_SOURCES += %D%/ranks.h
 
 # Ranks of an MPI_Comm; skipped where there is none.
 test_scripts += %D%/test-boot-mpi

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks of the TCP bootstrap as processes on the loopback interface. */
+#ifndef BNY_TESTS_BOOT_RANKS_H
+#define BNY_TESTS_BOOT_RANKS_H
+
+#include <arpa/inet.h>
+#include <check.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "banyan.h"
+#include "tests/support/clock.h"
+#include "tests/support/rounds.h"
+
+enum { PROCESSES_AT_MOST = 20 };
+
+/* The task of one process. */
+struct part {
+  int rank, nranks;
+  const char *secret; /* NULL: none */
+  double timeout_s;   /* 0: 15 */
+  size_t bytes;       /* size of each allgather */
+  int rounds;
+  double wait_s;           /* before create */
+  double pause_s;          /* between create and the first allgather */
+  const char *address;     /* value of MASTER_ADDR; NULL: 127.0.0.1 */
+  const char *extra[3][2]; /* more environment */
+  const char *job;         /* BANYAN_JOB; NULL: none */
+  bool forks;              /* children, between two rounds of gathers */
+  uid_t user;              /* to become first; 0: stays */
+  const char *map;         /* the users of a namespace to enter first; NULL: stays */
+};
+
+/* Its outcome, in memory shared with the test. */
+struct outcome {
+  banyan_status create, gather;
+  int wrong;
+  double create_s, gather_s;
+  char text[512];
+};
+
+static int listen_fd, port; /* the current test's; each test runs in its own process */
+static struct outcome *outcomes;
+static pid_t pids[PROCESSES_AT_MOST];
+static char shown_port[16];
+
+static inline int listen_on_any_port(int *chosen) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t bytes = sizeof address;
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  ck_assert_int_eq(listen(fd, 256), 0);
+  ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+  *chosen = ntohs(address.sin_port);
+  return fd;
+}
+
+static inline int dial(void) {
+  struct sockaddr_in address = {
+      .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+  return fd;
+}
+
+static inline void clear_environment(void) {
+  static const char *const names[] = {"RANK",
+                                      "WORLD_SIZE",
+                                      "BANYAN_JOB",
+                                      "TORCHELASTIC_RUN_ID",
+                                      "PMIX_NAMESPACE",
+                                      "SLURM_JOB_ID",
+                                      "LOCAL_RANK",
+                                      "LOCAL_WORLD_SIZE",
+                                      "MASTER_ADDR",
+                                      "MASTER_PORT",
+                                      "BANYAN_PORT",
+                                      "BANYAN_SECRET",
+                                      "BANYAN_SECRET_FILE",
+                                      "BANYAN_LISTEN_FD",
+                                      "TORCHELASTIC_USE_AGENT_STORE",
+                                      "BANYAN_INTERFACE"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+}
+
+static inline void set_up(void) {
+  clear_environment();
+  listen_fd = listen_on_any_port(&port);
+  snprintf(shown_port, sizeof shown_port, "%d", port);
+  outcomes =
+      mmap(NULL, PROCESSES_AT_MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(outcomes, MAP_FAILED);
+  memset(pids, 0, sizeof pids);
+}
+
+static inline void tear_down(void) {
+  munmap(outcomes, PROCESSES_AT_MOST * sizeof *outcomes);
+  if (listen_fd >= 0) close(listen_fd);
+}
+
+static inline void set_environment(const struct part *part) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", part->rank);
+  setenv("RANK", text, 1);
+  snprintf(text, sizeof text, "%d", part->nranks);
+  setenv("WORLD_SIZE", text, 1);
+  setenv("MASTER_ADDR", part->address ? part->address : "127.0.0.1", 1);
+  setenv("MASTER_PORT", shown_port, 1);
+  if (part->secret) setenv("BANYAN_SECRET", part->secret, 1);
+  snprintf(text, sizeof text, "%d", listen_fd);
+  if (listen_fd >= 0) setenv("BANYAN_LISTEN_FD", text, 1);
+  if (part->job) setenv("BANYAN_JOB", part->job, 1);
+  for (int i = 0; i < 3; i++)
+    if (part->extra[i][0]) setenv(part->extra[i][0], part->extra[i][1], 1);
+}
+
+/* Enters a user namespace that maps these users, which a process outside of it must write. */
+static inline bool enter_namespace(const char *map) {
+  int ready[2], how = 0;
+  char path[64], byte = 0;
+  ck_assert_int_eq(pipe(ready), 0);
+  snprintf(path, sizeof path, "/proc/%d/uid_map", (int)getpid());
+  pid_t helper = fork();
+  if (helper == 0) {
+    close(ready[1]);
+    int fd = read(ready[0], &byte, 1) == 1 && *map ? open(path, O_WRONLY) : -1;
+    _exit(*map && (fd < 0 || write(fd, map, strlen(map)) != (ssize_t)strlen(map)));
+  }
+  bool entered = unshare(CLONE_NEWUSER) == 0 && write(ready[1], &byte, 1) == 1;
+  close(ready[0]), close(ready[1]);
+  entered = waitpid(helper, &how, 0) == helper && how == 0 && entered;
+  return entered && (!*map || setresuid(65534, 65534, 65534) == 0);
+}
+
+/* The ranks of this communicator that are of another job. */
+static inline int count_others(const banyan_bootstrap *bootstrap, const struct part *part) {
+  char mine[16] = "", all[PROCESSES_AT_MOST][16];
+  int others = 0;
+  strncpy(mine, part->job, sizeof mine - 1);
+  if (bootstrap->allgather(bootstrap->context, mine, all, sizeof mine, (int64_t)(part->timeout_s * 1e9))) return 1;
+  for (int32_t rank = 0; rank < bootstrap->nranks; rank++) others += strcmp(all[rank], mine) != 0;
+  return others;
+}
+
+static inline void play(const struct part *part, struct outcome *outcome) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  set_environment(part);
+  if (part->map && !enter_namespace(part->map)) {
+    outcome->create = BANYAN_ERR_ABORTED;
+    strcpy(outcome->text, "user namespaces cannot be made here");
+    return;
+  }
+  sleep_s(part->wait_s);
+  double before = now_s();
+  outcome->create = banyan_env_create((int64_t)(part->timeout_s * 1e9), &env, &bootstrap);
+  outcome->create_s = now_s() - before;
+  if (!outcome->create) {
+    outcome->wrong += bootstrap.rank != part->rank || bootstrap.nranks != part->nranks;
+    sleep_s(part->pause_s);
+    before = now_s();
+    outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
+    outcome->gather_s = now_s() - before;
+    if (part->forks && !outcome->gather) {
+      int how = 0;
+      pid_t child = fork();
+      if (child == 0) {
+        banyan_status status = rounds_gather(&bootstrap, part->bytes, 1, part->timeout_s, &how);
+        banyan_env_destroy(env);
+        _exit((int)status);
+      }
+      outcome->wrong += waitpid(child, &how, 0) != child || !WIFEXITED(how) || WEXITSTATUS(how) != BANYAN_ERR_STATE;
+      outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
+    }
+    if (part->job && !outcome->gather) outcome->wrong += count_others(&bootstrap, part);
+  }
+  strncpy(outcome->text, banyan_last_error(), sizeof outcome->text - 1);
+  banyan_env_destroy(env);
+}
+
+static inline void start(int index, struct part part) {
+  if (part.timeout_s <= 0) part.timeout_s = 15;
+  fflush(NULL);
+  pids[index] = fork();
+  ck_assert_int_ge(pids[index], 0);
+  if (pids[index] != 0) return;
+  if (part.rank != 0 && listen_fd >= 0) close(listen_fd);
+  if (part.user != 0 && setresuid(part.user, part.user, part.user) != 0) exit(3);
+  play(&part, &outcomes[index]);
+  exit(0); /* not _exit: the leak checker is to have its say */
+}
+
+static inline void finish(int index) {
+  int how;
+  ck_assert_int_eq(waitpid(pids[index], &how, 0), pids[index]);
+  ck_assert_msg(WIFEXITED(how) && WEXITSTATUS(how) == 0, "process %d ended with %#x", index, how);
+}
+
+static inline void assert_success(int index) {
+  ck_assert_msg(outcomes[index].create == BANYAN_OK && outcomes[index].gather == BANYAN_OK && !outcomes[index].wrong,
+                "process %d: create %d, gather %d, %d wrong bytes: %s", index, outcomes[index].create,
+                outcomes[index].gather, outcomes[index].wrong, outcomes[index].text);
+}
+
+static inline void assert_text(int index, const char *part) {
+  ck_assert_msg(strstr(outcomes[index].text, part) != NULL, "process %d: no \"%s\" in: %s", index, part,
+                outcomes[index].text);
+}
+/* Leaves a port free on which rank 0 may listen by itself; another process may take it first. */
+static inline void free_port(void) {
+  if (listen_fd >= 0) close(listen_fd);
+  close(listen_on_any_port(&port));
+  listen_fd = -1;
+  snprintf(shown_port, sizeof shown_port, "%d", port);
+  memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
+}
+
+#endif

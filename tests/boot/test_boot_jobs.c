@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Bootstrap over TCP: which processes are ranks of one job, by its id, launcher, user and secret. */
+#include <check.h>
+#include <endian.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "banyan.h"
+#include "boot/tcp.h"
+#include "tests/support/suite.h"
+
+#ifndef HAVE_SODIUM
+
+int main(void) {
+  printf("skipped: built without libsodium\n");
+  return 77;
+}
+
+#else
+
+#include "tests/boot/ranks.h"
+
+TEST(refuses_a_second_process_of_a_rank) {
+  for (int i = 0; i < 4; i++)
+    start(i, (struct part){.rank = i < 2 ? i : i - 1,
+                           .nranks = 3,
+                           .secret = "x",
+                           .rounds = 1,
+                           .bytes = 8,
+                           .job = "a",
+                           .wait_s = i == 3 ? 1 : 0});
+  for (int i = 0; i < 4; i++) finish(i);
+  assert_success(0);
+  assert_success(3);
+  int refused = outcomes[1].create ? 1 : 2;
+  assert_success(3 - refused);
+  ck_assert_int_eq(outcomes[refused].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(refused, "rank 1 has already joined");
+  ck_assert(outcomes[refused].create_s < 0.9);
+}
+
+/* ---- two jobs at one port ---------------------------------------------------------------------------------------- */
+
+/* Their ranks start in random order; each job meets, and one after the other. */
+TEST_RANDOM(two_jobs_at_one_port_never_mix, 30) {
+  enum { RANKS = 4, BOTH = 2 * RANKS };
+  static const char *const jobs[] = {"a", "another"};
+  int order[BOTH];
+  srand((unsigned)_i);
+  for (int i = 0; i < BOTH; i++) {
+    int at = rand() % (i + 1);
+    order[i] = order[at];
+    order[at] = i;
+  }
+  free_port();
+  for (int i = 0; i < BOTH; i++)
+    start(order[i], (struct part){.rank = order[i] % RANKS,
+                                  .nranks = RANKS,
+                                  .secret = _i % 2 ? "x" : NULL,
+                                  .rounds = 2,
+                                  .bytes = 8,
+                                  .timeout_s = 30,
+                                  .job = jobs[order[i] / RANKS]});
+  for (int i = 0; i < BOTH; i++) finish(i);
+  for (int i = 0; i < BOTH; i++) assert_success(i);
+}
+
+/* Two torchruns on a node, with stores that listen on neighbouring ports and never greet, and whose jobs, which
+ * have no id but that port, have the same range of ports, as few have. */
+TEST_LOOP(two_torchruns_do_not_meet, 4) {
+  enum { RANKS = 3, BOTH = 2 * RANKS, PORTS = 16 };
+  static const char *const jobs[] = {"a", "another"};
+  struct bny_boot_settings settings[2];
+  int stores[PORTS], nstores = 0;
+  free_port();
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  setenv("RANK", "1", 1), setenv("WORLD_SIZE", "3", 1), setenv("MASTER_ADDR", "127.0.0.1", 1);
+  char ports[2][16] = {"29500", "29501"}; /* nobody connects to them */
+  setenv("TORCHELASTIC_RUN_ID", "none", 1), setenv("MASTER_PORT", ports[0], 1);
+  ck_assert_int_eq(bny_boot_settings_read(&settings[0]), BANYAN_OK);
+  for (int other = 1; other < 65536; other++) {
+    snprintf(ports[1], sizeof ports[1], "%d", other);
+    setenv("MASTER_PORT", ports[1], 1);
+    ck_assert_int_eq(bny_boot_settings_read(&settings[1]), BANYAN_OK);
+    if (settings[1].port == settings[0].port) break;
+  }
+  ck_assert_int_eq(settings[1].port, settings[0].port);
+  ck_assert_int_eq(settings[1].nports, PORTS);
+  for (int i = 0; i < _i; i++) { /* others' stores have the first of them, as far as they are free */
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    address.sin_port = htons((uint16_t)(settings[0].port + i));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 16) == 0)
+      stores[nstores++] = fd;
+    else
+      close(fd);
+  }
+  clear_environment();
+  for (int i = BOTH; i-- > 0;) {
+    strcpy(shown_port, ports[i / RANKS]);
+    start(i, (struct part){.rank = i % RANKS,
+                           .nranks = RANKS,
+                           .rounds = 1,
+                           .bytes = 8,
+                           .timeout_s = 30,
+                           .job = jobs[i / RANKS],
+                           .extra = {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                     {"TORCHELASTIC_RUN_ID", "none"},
+                                     {"BANYAN_JOB", ""}}});
+  }
+  for (int i = 0; i < BOTH; i++) finish(i);
+  for (int i = 0; i < BOTH; i++) assert_success(i);
+  for (int i = 0; i < nstores; i++) close(stores[i]);
+}
+
+/* Rank 0 of a job whose other ranks have gone refuses those of another job. Both sides name both. */
+TEST(a_stale_rank_0_takes_no_new_ranks) {
+  for (int rank = 0; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank, .nranks = 3, .job = rank ? "new" : "stale", .timeout_s = 4});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
+  for (int rank = 0; rank < 3; rank++) {
+    ck_assert_int_eq(outcomes[rank].create, BANYAN_ERR_TIMEOUT);
+    assert_text(rank, "of job new (3 ranks, since 20");
+    assert_text(rank, "of job stale (3 ranks, since 20");
+  }
+}
+
+/* Without an id a rank that comes twice shows that there are two jobs: none of them goes on. */
+TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
+  int twice = _i;
+  free_port();
+  start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .timeout_s = 5});
+  start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 5});
+  start(2, (struct part){.rank = twice, .nranks = 3, .secret = "x", .timeout_s = 5});
+  for (int i = 0; i < 3; i++) finish(i);
+  for (int i = 0; i < 3; i++) ck_assert(outcomes[i].create);
+  assert_text(0, twice ? "rank 1 has already joined" : "rank 0 has come twice: of a job without id (3 ranks, since 20");
+  for (int i = 1; i < 3 && twice; i++) assert_text(i, "rank 1 has already joined");
+  for (int i = 0; i < 3; i += 2) /* either of two ranks 0 may listen */
+    if (!twice) assert_text(i, "BANYAN_JOB");
+}
+
+/* Two jobs without an id, each with a launcher: their ranks never meet, however late the own ones come. The second job
+ * has no rank 0, or one that waits for the first job's port. */
+TEST_LOOP(ranks_of_two_launchers_never_meet, 2) {
+  const bool has_rank_0 = _i == 0;
+  const double late_s = 1.3; /* a rank must not give up waiting for the own launcher's */
+  const struct part parts[] = {{.rank = 0, .nranks = 2, .timeout_s = 8},
+                               {.rank = 1, .nranks = 2, .timeout_s = 8, .wait_s = late_s},
+                               {.rank = 1, .nranks = 2, .timeout_s = has_rank_0 ? 8 : 2 * late_s},
+                               {.rank = 0, .nranks = 2, .timeout_s = 8, .wait_s = late_s / 2}};
+  for (int attempt = 0; attempt < 5; attempt++) { /* another process may take the port first */
+    pid_t launchers[2];
+    free_port();
+    for (int l = 0; l < 2; l++) {
+      int first = 2 * l, end = l == 1 && !has_rank_0 ? 3 : first + 2;
+      launchers[l] = fork();
+      if (launchers[l] > 0) continue;
+      for (int i = first; i < end; i++) start(i, parts[i]);
+      for (int i = first; i < end; i++) finish(i);
+      _exit(0);
+    }
+    for (int l = 0; l < 2; l++) waitpid(launchers[l], NULL, 0);
+    if (outcomes[0].create != BANYAN_ERR_BOOTSTRAP) break;
+  }
+  for (int i = 0; i < (has_rank_0 ? 4 : 2); i++) assert_success(i);
+  if (has_rank_0) return;
+  ck_assert_int_eq(outcomes[2].create, BANYAN_ERR_TIMEOUT);
+}
+
+/* Rank 0 of another launcher is there as long as this rank looks. Both say what to set. */
+TEST(ranks_of_two_launchers_say_so) {
+  start(0, (struct part){.rank = 0, .nranks = 2, .timeout_s = 2});
+  pid_t launcher = fork();
+  if (launcher == 0) {
+    start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 1.5});
+    finish(1);
+    _exit(0);
+  }
+  waitpid(launcher, NULL, 0);
+  finish(0);
+  for (int rank = 0; rank < 2; rank++) {
+    ck_assert_msg(outcomes[rank].create == BANYAN_ERR_TIMEOUT, "rank %d: %s", rank, outcomes[rank].text);
+    assert_text(rank, "was started by another process than");
+    assert_text(rank, "set BANYAN_JOB");
+  }
+}
+
+/* A process says its id, and waits until a pipe ends. Wrappers of one rank are not its launcher; who starts several
+ * ranks is. */
+TEST_LOOP(knows_the_launcher_behind_wrappers, 7) {
+#define PROGRAM "echo $$; read x <&3"
+  static const struct {
+    const char *arguments[8];
+    bool is_shell; /* this shell is the launcher, and not the test */
+  } cases[] = {{{"sh", "-c", PROGRAM}, false},
+               {{"timeout", "60", "sh", "-c", PROGRAM}, false},
+               {{"env", "A=1", "timeout", "60", "sh", "-c", PROGRAM}, false},
+               {{"sh", "-c", "sh -c '" PROGRAM "'; true"}, false},
+               {{"sh", "-c", "(timeout 60 sh -c '" PROGRAM "'; true) & wait"}, false},
+               {{"sh", "-c", "sh -c 'read x <&3' & sh -c '" PROGRAM "' & wait"}, true},
+               {{"sh", "-c", "(sh -c 'read x <&3'; true) & timeout 60 sh -c '" PROGRAM "' & wait"}, true}};
+  int says[2], ends[2];
+  ck_assert_int_eq(pipe(says), 0);
+  ck_assert_int_eq(pipe(ends), 0);
+  pid_t top = fork();
+  if (top == 0) {
+    dup2(says[1], STDOUT_FILENO), dup2(ends[0], 3);
+    for (int fd = 4; fd < 64; fd++) close(fd);
+    execvp(cases[_i].arguments[0], (char *const *)(uintptr_t)cases[_i].arguments);
+    _exit(127);
+  }
+  close(says[1]), close(ends[0]);
+  FILE *said = fdopen(says[0], "r");
+  int id = 0;
+  ck_assert_int_eq(fscanf(said, "%d", &id), 1);
+  int64_t launcher = bny_boot_launcher_of(id);
+  close(ends[1]);
+  waitpid(top, NULL, 0);
+  fclose(said);
+  ck_assert_int_eq(launcher, cases[_i].is_shell ? top : getpid());
+#undef PROGRAM
+}
+
+/* ---- without a secret: users of one machine ---------------------------------------------------------------------- */
+
+enum { NOBODY = 65534 };
+
+static const uint8_t *empty_key(void) {
+  static uint8_t key[BNY_BOOT_KEY_BYTES];
+  ck_assert(bny_boot_key_derive("", 0, key));
+  return key;
+}
+
+/* Any user can connect to the port, and knows the empty secret. */
+TEST(takes_in_nobody_over_tcp_alone) {
+  struct bny_boot_challenge challenge;
+  struct bny_boot_welcome welcome;
+  struct bny_boot_hello hello = {
+      .version = htole32(BNY_BOOT_VERSION), .rank = htole32(1), .nranks = htole32(2), .left_ms = htole32(5000)};
+  start(0, (struct part){.rank = 0, .nranks = 2, .timeout_s = 0.5});
+  int fd = dial();
+  ck_assert_int_eq(recv(fd, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
+  bny_boot_hello_sign(empty_key(), &challenge, &hello);
+  ck_assert_int_eq(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+  ck_assert_msg(recv(fd, &welcome, sizeof welcome, MSG_WAITALL) <= 0, "it was welcomed");
+  close(fd);
+  finish(0);
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  assert_text(0, "rank 1 of 2 did not connect");
+  assert_text(0, "failed to authenticate");
+}
+
+/* Somebody else has rank 0's port, and welcomes all who come. */
+TEST(joins_nobody_over_tcp_alone) {
+  struct bny_boot_challenge challenge;
+  fcntl(listen_fd, F_SETFL, O_NONBLOCK);
+  start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 5});
+  int met = 0;
+  for (double until = now_s() + 10; now_s() < until && waitpid(pids[1], NULL, WNOHANG) == 0; sleep_s(0.002)) {
+    struct bny_boot_hello hello;
+    struct bny_boot_welcome welcome = {.verdict = htole32(BNY_BOOT_ACCEPTED), .version = htole32(BNY_BOOT_VERSION)};
+    int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0) continue;
+    bny_boot_challenge_make(&challenge);
+    send(fd, &challenge, sizeof challenge, MSG_NOSIGNAL);
+    if (recv(fd, &hello, sizeof hello, MSG_WAITALL) == sizeof hello) {
+      bny_boot_welcome_sign(empty_key(), &challenge, &hello, &welcome);
+      send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL);
+      met++;
+    }
+    close(fd);
+  }
+  ck_assert_int_gt(met, 0);
+  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(1, "does not know the secret");
+}
+
+/* Rank 1, or rank 0, is of another user. Each rank says so, and a secret brings them together. */
+TEST_LOOP(takes_in_no_other_user, 4) {
+  int other = _i % 2;
+  bool has_secret = _i >= 2;
+  if (geteuid() != 0) {
+    printf("skipped: ranks of two users need root\n");
+    return;
+  }
+  for (int rank = 0; rank < 2; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 2,
+                              .secret = has_secret ? "x" : NULL,
+                              .timeout_s = has_secret  ? 15
+                                           : rank == 0 ? 2
+                                                       : 10,
+                              .rounds = 1,
+                              .bytes = 8,
+                              .user = rank == other ? NOBODY : 0});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  for (int rank = 0; rank < 2 && has_secret; rank++) assert_success(rank);
+  if (has_secret) return;
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  assert_text(0, other ? "of user 65534, and rank 0 of user 0" : "of user 0, and rank 0 of user 65534");
+  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(1, other ? "process of user 0, and this rank of user 65534"
+                       : "process of user 65534, and this rank of user 0");
+  for (int rank = 0; rank < 2; rank++) assert_text(rank, "without a secret all ranks must be of one user");
+}
+
+/* In a user namespace that maps no user, or 65534 alone, processes of all other users look like this one's. A secret
+ * tells them apart. */
+TEST_LOOP(takes_in_nobody_as_the_overflow_user, 4) {
+  bool mapped = _i % 2, has_secret = _i >= 2;
+  if (geteuid() != 0) {
+    printf("skipped: a mapping of user 65534 needs root\n");
+    return;
+  }
+  for (int rank = 0; rank < 2; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 2,
+                              .secret = has_secret ? "x" : NULL,
+                              .rounds = 1,
+                              .bytes = 8,
+                              .map = mapped ? "65534 65534 1" : ""});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  for (int rank = 0; rank < 2; rank++) {
+    if (outcomes[rank].create == BANYAN_ERR_ABORTED) {
+      printf("skipped: %s\n", outcomes[rank].text);
+    } else if (has_secret) {
+      assert_success(rank);
+    } else {
+      ck_assert_int_eq(outcomes[rank].create, BANYAN_ERR_ARGUMENT);
+      assert_text(rank, "runs as user 65534");
+      assert_text(rank, "BANYAN_SECRET");
+    }
+  }
+}
+
+/* ---- the secret of a file ---------------------------------------------------------------------------------------- */
+
+static void write_file(const char *path, mode_t mode, const char *text) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(fchmod(fd, mode), 0);
+  ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+  close(fd);
+}
+
+TEST_LOOP(reads_the_secret_of_a_file, 7) {
+  static const struct {
+    mode_t mode;
+    const char *content, *text;
+  } cases[] = {{0600, "the secret\n", NULL},   {0400, "the secret", NULL},     {0644, "the secret\n", "0644"},
+               {0640, "the secret\n", "0640"}, {0620, "the secret\n", "0620"}, {0600, "", "empty"},
+               {0600, "\n", "empty"}};
+  char folder[] = "/tmp/banyan-test-XXXXXX", path[64];
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/secret", folder);
+  write_file(path, cases[_i].mode, cases[_i].content);
+  start(0, (struct part){.rank = 0,
+                         .nranks = 2,
+                         .rounds = 1,
+                         .bytes = 8,
+                         .timeout_s = cases[_i].text ? 0.2 : 10,
+                         .extra = {{"BANYAN_SECRET_FILE", path}}});
+  start(1, (struct part){.rank = 1,
+                         .nranks = 2,
+                         .rounds = 1,
+                         .bytes = 8,
+                         .timeout_s = cases[_i].text ? 0.2 : 10,
+                         .secret = "the secret"});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  unlink(path);
+  rmdir(folder);
+  if (cases[_i].text) {
+    ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_ARGUMENT);
+    assert_text(0, cases[_i].text);
+  } else {
+    for (int rank = 0; rank < 2; rank++) assert_success(rank);
+  }
+}
+
+int main(void) { return suite_main(suite_with("boot_jobs", 60, set_up, tear_down)); }
+
+#endif
