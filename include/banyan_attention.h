@@ -100,6 +100,25 @@ typedef struct banyan_q_rope {
   int32_t dim;
 } banyan_q_rope;
 
+/* Pruning with a certificate: pages which together cannot hold more than epsilon of a row's softmax mass, over all
+ * ranks, are not read. Devices and the exact order refuse it with BANYAN_ERR_UNSUPPORTED. docs/certain.md explains it.
+ *
+ * bounds is the caller's memory, kept like the pages: for each page and KV head 2 head_dim + 2 floats, the elementwise
+ * maxima and minima of its keys, the length of the vector of the larger magnitudes, and the length of the longest
+ * value. banyan_page_bounds_update() writes them. For keys in pages it is [pages][kv_heads][2 head_dim + 2]. Otherwise
+ * [batch][batch_pages][kv_heads][2 head_dim + 2], and a page is `keys` keys in a row. They must be those of the keys:
+ * wrong bounds make wrong results. All ranks prune, or none; ranks without keys need no bounds. */
+typedef struct banyan_prune {
+  float *bounds;       /* NULL: no pruning, and all other fields are 0 */
+  int32_t keys;        /* keys of a page if pages.table is NULL; otherwise 0 */
+  int32_t batch_pages; /* pages of each sequence in bounds if pages.table is NULL */
+  float epsilon;       /* 0 to 1. 0: only what cannot change a bit of the result is not read */
+  int32_t top_pages; /* not certified: in place of epsilon, the rows of a KV head read only so many pages. 0: epsilon */
+  float *error; /* one per row of the result, in its order: how far the row's values, as a vector, can be from those of
+                 * all keys, beyond the error of attention itself. Written when the call is complete. NULL: unwanted */
+  float *read;  /* [tokens][heads]: share of this rank's pages that the row's KV head read. NULL: unwanted */
+} banyan_prune;
+
 /* Queries of sequences against this rank's keys and values: softmax over scale * q.k with grouped heads. Query head h
  * uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. A head stride of
  * 0 gives all heads the same rows, and a batch stride of 0 all sequences.
@@ -159,14 +178,20 @@ typedef struct banyan_attention_desc {
    * or that of attention. q_mine is this rank's share, and q is memory for the result. NULL: q is complete. */
   const banyan_heads_desc *gather;
   const void *q_mine;
+
+  banyan_prune prune;
 } banyan_attention_desc;
 
 /* clang-format off */
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, 0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
    0, 0, 0, NULL, NULL, (banyan_kv_rows)0, {NULL, 0, NULL, NULL, 0, 0}, {NULL, NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, \
-   0, 0, NULL, 0, NULL, NULL}
+   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL}}
 /* clang-format on */
+
+/* Brings desc->prune.bounds up to date for keys first[b] and later of each sequence; NULL: for all keys. A page that
+ * holds an earlier key too is widened, so call it after each append. Local; reads no field of q. */
+banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const int32_t *first);
 
 /* Computes attention over this rank's shard in host memory. Writes `out` as partials of [batch] tokens x [heads] rows,
  * in any convention, as input of banyan_combine(). Local, allocates nothing, any thread. It uses only the calling

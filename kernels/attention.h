@@ -116,6 +116,10 @@ typedef struct bny_attention_kernels {
 
   /* Sums over keys [first, last) of the task. */
   void (*run)(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums);
+
+  /* dots[r] = the product of row r with `box`, over `count` elements in f32; rows are `stride` apart. Eight lanes are
+   * added up, so the error is at most (count / 8 + 4) 2^-24 of the sum of magnitudes. */
+  void (*dots)(const float *rows, int32_t stride, int32_t rows_count, const float *box, int32_t count, float *dots);
 } bny_attention_kernels;
 
 extern const bny_attention_kernels bny_attention_portable;

@@ -105,7 +105,8 @@ INLINE bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzer
 
 #ifdef ATTENTION_AVX512_BF16
 const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512", bny_cpu_has_avx512_bf16,
-                                                         attention_run};
+                                                         attention_run, attention_dots};
 #else
-const bny_attention_kernels bny_attention_avx512 = {"avx512", "avx512", bny_cpu_has_avx512, attention_run};
+const bny_attention_kernels bny_attention_avx512 = {"avx512", "avx512", bny_cpu_has_avx512, attention_run,
+                                                    attention_dots};
 #endif

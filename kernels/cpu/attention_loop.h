@@ -560,6 +560,18 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
   }
 }
 
+static void attention_dots(const float *rows, int32_t stride, int32_t rows_count, const float *box, int32_t count,
+                           float *dots) {
+  for (int32_t r = 0; r < rows_count; r++, rows += stride) {
+    attention_floats sum = {0};
+    float rest = 0;
+    int32_t i = 0;
+    for (; i + 8 <= count; i += 8) sum += *(const attention_floats *)(rows + i) * *(const attention_floats *)(box + i);
+    for (; i < count; i++) rest += rows[i] * box[i];
+    dots[r] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7])) + rest;
+  }
+}
+
 /* One copy of the loop for each form. */
 #define ATTENTION_OVER(name, dtype)                                                                       \
   static __attribute__((noinline)) void name(const bny_attention_task *task, int32_t first, int32_t last, \

@@ -170,6 +170,11 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, *live);
   if (status != BANYAN_OK) return status;
   made.attends = true;
+  made.prunes = bny_prune_is_lossy(desc);
+  if (bny_prune_is_wanted(desc) && made.order == BANYAN_ORDER_EXACT)
+    return bny_fail(
+        BANYAN_ERR_UNSUPPORTED,
+        "desc.prune is set with BANYAN_ORDER_EXACT: what is left out depends on the ranks. Use another order");
   bny_call within = made;
   set_within(&within);
   bool can = comm->device.engine && may_be_oneshot(made.algorithm) && bny_op_check_within(comm, &within) == BANYAN_OK;
@@ -183,6 +188,31 @@ static banyan_status gather_of(banyan_comm *comm, const bny_api_heads *call, boo
   banyan_status status = keep ? bny_op_make(comm, &call->key, gather) : bny_op_find(comm, &call->key, gather);
   if (status != BANYAN_OK) return status;
   bny_op_bind(*gather, &call->memory);
+  return BANYAN_OK;
+}
+
+/* Makes the operation that combines the certificate, if there is one, and binds it. */
+static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_attention *attention,
+                                    const banyan_live *live, banyan_op **certificate) {
+  *certificate = op->certificate;
+  if (!attention->certifies) return BANYAN_OK;
+  bny_call key = op->key;
+  key.value_dim = BNY_CERTIFICATE_VALUES;
+  key.wire = BNY_WIRE_F32;
+  key.order = BANYAN_ORDER_PLAN;
+  key.attends = false;
+  key.algorithm[0] = 0;
+  banyan_status status = *certificate ? BANYAN_OK : bny_op_make(comm, &key, certificate);
+  if (status == BANYAN_OK) status = bny_op_reserve_live(*certificate, live);
+  if (status != BANYAN_OK) return status;
+  bny_box result = bny_op_result_box(comm, &key);
+  banyan_partial in = bny_attention_certificate(attention), out = bny_attention_certified(attention, result.heads);
+  banyan_live all_written = live ? *live : (banyan_live){0};
+  all_written.empty_rows = BANYAN_EMPTY_ROWS_WRITTEN;
+  bny_op_bind(*certificate, &(bny_op_memory){.in = &in,
+                                             .out = bny_box_is_empty(&result) ? NULL : &out,
+                                             .live = live ? &all_written : NULL,
+                                             .tokens = key.tokens});
   return BANYAN_OK;
 }
 
@@ -239,7 +269,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bny_api_heads heads;
   banyan_live live_room;
   const banyan_live *live = NULL;
-  banyan_op *gather = NULL, *op = NULL;
+  banyan_op *gather = NULL, *op = NULL, *certificate = NULL;
   bny_attention *attention = NULL;
   char why_apart[BNY_ERROR_TEXT_BYTES];
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
@@ -256,7 +286,9 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bool is_new = status == BANYAN_OK && !op->attention;
   if (status == BANYAN_OK) status = bny_op_reserve_live(op, live);
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
+  if (status == BANYAN_OK) status = certificate_of(comm, op, attention, live, &certificate);
   if (status != BANYAN_OK) {
+    if (attention && op->attention != attention) bny_attention_free(attention);
     if (keep) bny_op_free(gather);
     if (keep) bny_op_free(op);
     return status;
@@ -268,7 +300,8 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
                                    .tokens = key.tokens,
                                    .stream = attention->desc.stream,
                                    .attention = attention,
-                                   .gather = keep ? gather : NULL});
+                                   .gather = keep ? gather : NULL,
+                                   .certificate = certificate});
   if (is_new) status = bny_op_overlap(op, !keep);
   if (status != BANYAN_OK) {
     if (keep) bny_op_free(op);

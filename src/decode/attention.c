@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "decode/decode.h"
+#include "decode/prune.h"
 #include "decode/queries.h"
 #include "exact.h"
 
@@ -55,6 +56,8 @@ typedef struct attention_job {
   _Atomic int32_t *left; /* by row block: its parts that are not complete */
   bool is_exact;         /* the output has rows of the exact order */
   size_t row_bytes;      /* bytes of such a row */
+  bool prunes;
+  const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
   char *sums; /* by part: a bny_attention_sums, cut off behind the rows that it has; in the exact order ROWS_MAX rows */
   size_t sums_bytes;
   _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */
@@ -169,18 +172,22 @@ static int32_t left_half(int32_t count) {
   return half;
 }
 
-/* Sums the keys of `count` segments from `first` on, as a subtree. */
+/* Sums the keys of `count` segments from `first` on, as a subtree, but for those of bits in `skipped`. */
 static void sum_segments(const attention_job *job, const bny_attention_task *task, int32_t first, int32_t count,
-                         bny_attention_sums *sums) {
+                         uint64_t skipped, bny_attention_sums *sums) {
   if (count > 1) {
     bny_attention_sums right;
     int32_t half = left_half(count);
-    sum_segments(job, task, first, half, sums);
-    sum_segments(job, task, first + half, count - half, &right);
+    sum_segments(job, task, first, half, skipped, sums);
+    sum_segments(job, task, first + half, count - half, skipped, &right);
     bny_attention_merge(task, sums, &right);
     return;
   }
   int32_t keys = segment_keys(task->keys), begin = first * keys;
+  if (skipped >> first & 1) {
+    job->attention->run(task, begin, begin, sums);
+    return;
+  }
   job->attention->run(task, begin, task->keys - begin < keys ? task->keys : begin + keys, sums);
 }
 
@@ -266,12 +273,16 @@ static void remember_lost(attention_job *job, int64_t row) {
   while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
 }
 
+static double sink_of(const attention_job *job, int32_t head) {
+  return fmin((double)job->desc->sinks[head] * log2_e, (double)FLT_MAX);
+}
+
 /* Counts the sink of each row: a logit without a value. */
 static void add_sinks(const attention_job *job, const row_block *block, const row_task *rows,
                       bny_attention_sums *sums) {
   int32_t stride = bny_attention_padded(job->value_dim);
   for (int32_t i = 0; i < rows->task.heads; i++) {
-    double sink = fmin((double)job->desc->sinks[head_of(job, block, rows, i)] * log2_e, (double)FLT_MAX);
+    double sink = sink_of(job, head_of(job, block, rows, i));
     if (sink > sums->m[i]) {
       double top = ceil(sink), factor = bny_attention_rescale(sums->m[i], top);
       for (int32_t j = 0; j < stride; j++) sums->n[i * stride + j] *= factor;
@@ -282,11 +293,27 @@ static void add_sinks(const attention_job *job, const row_block *block, const ro
   }
 }
 
-static void write_rows(attention_job *job, const row_block *block, const row_task *rows, bny_attention_sums *sums) {
+/* Writes what was left out of a row can amount to. */
+static void note_row(const attention_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
+                     const float *n) {
+  const banyan_prune *prune = &job->desc->prune;
+  if (prune->read) prune->read[row] = pruned->read;
+  if (job->certificate)
+    bny_prune_certify(pruned, index, m, d, n, job->value_dim, job->certificate, row);
+  else if (prune->error)
+    prune->error[row] = (float)bny_prune_error(pruned, index, m, d, n, job->value_dim);
+}
+
+/* pruned: what was left out; NULL: the call prunes nothing. */
+static void write_rows(attention_job *job, const row_block *block, const row_task *rows, const bny_pruned *pruned,
+                       bny_attention_sums *sums) {
   const bny_attention_task *task = &rows->task;
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
   if (job->desc->sinks) add_sinks(job, block, rows, sums);
   bny_attention_finish(task, sums, m, d, n);
+  for (int32_t i = 0; pruned && i < task->heads; i++)
+    note_row(job, (int64_t)token_of(job, block, rows, i) * job->desc->heads + head_of(job, block, rows, i), pruned, i,
+             m[i], d[i], n + (int64_t)i * job->value_dim);
   if (job->desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task->heads, job->value_dim, m, d, n);
   for (int32_t i = 0, count; i < task->heads; i += count) {
     int32_t token = token_of(job, block, rows, i), head = head_of(job, block, rows, i);
@@ -312,11 +339,14 @@ static void write_padding(const attention_job *job, int32_t first, int32_t end) 
     return;
   }
   float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
+  const bny_pruned none = {.mass = {-INFINITY}, .moment = {-INFINITY}};
   bny_box box = {1, 1, job->value_dim};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
   for (int32_t token = first; token < end; token++)
-    for (int32_t head = 0; head < job->desc->heads; head++)
+    for (int32_t head = 0; head < job->desc->heads; head++) {
       job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
+      if (job->prunes) note_row(job, (int64_t)token * job->desc->heads + head, &none, 0, m, d, n);
+    }
 }
 
 static __attribute__((noinline)) void run_exact_block(attention_job *job, const row_block *block,
@@ -328,8 +358,21 @@ static __attribute__((noinline)) void run_exact_block(attention_job *job, const 
 
 static __attribute__((noinline)) void run_block(attention_job *job, const row_block *block, const row_task *rows) {
   bny_attention_sums sums;
-  sum_segments(job, &rows->task, 0, segments_of(rows->task.keys), &sums);
-  write_rows(job, block, rows, &sums);
+  sum_segments(job, &rows->task, 0, segments_of(rows->task.keys), 0, &sums);
+  write_rows(job, block, rows, NULL, &sums);
+}
+
+static __attribute__((noinline)) void run_pruned_block(attention_job *job, const row_block *block,
+                                                       const row_task *rows) {
+  const bny_attention_task *task = &rows->task;
+  bny_attention_sums sums;
+  bny_pruned pruned;
+  double sinks[ROWS_MAX];
+  for (int32_t i = 0; job->desc->sinks && i < task->heads; i++) sinks[i] = sink_of(job, head_of(job, block, rows, i));
+  if (!bny_prune_sum(job->attention, job->desc, block->sequence, block->kv_head, task, job->desc->sinks ? sinks : NULL,
+                     segment_keys(task->keys), &sums, &pruned))
+    sum_segments(job, task, 0, segments_of(task->keys), pruned.segments, &sums);
+  write_rows(job, block, rows, &pruned, &sums);
 }
 
 /* Each order has a frame of its own, so that the other's does not count against the stack. */
@@ -338,9 +381,12 @@ static void run_row_block(attention_job *job, const row_block *block) {
   set_task(job, block, &rows);
   if (job->is_exact)
     run_exact_block(job, block, &rows);
+  else if (job->prunes)
+    run_pruned_block(job, block, &rows);
   else
     run_block(job, block, &rows);
 }
+
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static int32_t parts_of(const attention_job *job, int32_t sequence) {
@@ -390,13 +436,13 @@ static void run_part(attention_job *job, int32_t part) {
   if (job->is_exact)
     sum_exact(job, &rows.task, first, count, sums_of(job, part));
   else
-    sum_segments(job, &rows.task, first, count, sums_of(job, part));
+    sum_segments(job, &rows.task, first, count, 0, sums_of(job, part));
   if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
   merge_parts(job, &rows.task, part - index, parts);
   if (job->is_exact)
     write_exact(job, &block, &rows, sums_of(job, part - index));
   else
-    write_rows(job, &block, &rows, sums_of(job, part - index));
+    write_rows(job, &block, &rows, NULL, sums_of(job, part - index));
 }
 
 static void run_parts(void *context, int32_t place) {
@@ -411,14 +457,14 @@ static void run_parts(void *context, int32_t place) {
   }
 }
 
-/* Parts are halved until there are enough of them for all threads. */
+/* Parts are halved until there are enough of them for all threads. Which pages are left out depends on all keys. */
 static int64_t choose_parts(attention_job *job) {
   int64_t count;
   for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
     count = 0;
     for (int32_t b = 0; b < job->desc->batch; b++)
       count += (int64_t)parts_of(job, b) * chunks_of(job, b) * job->desc->kv_heads;
-    if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1) return count;
+    if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1 || job->prunes) return count;
   }
 }
 
@@ -471,7 +517,8 @@ static void run_alone(attention_job *job) {
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
-                                       const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool) {
+                                       const banyan_attention_desc *desc, const banyan_partial *out,
+                                       const bny_certificate *certificate, bny_pool *pool) {
   banyan_status status = bny_decode_attention_check(desc, true);
   bool is_exact = out->values_dtype == BNY_EXACT_ROWS;
   if (status == BANYAN_OK)
@@ -485,6 +532,8 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
   job.value_dim = bny_decode_value_dim(desc);
   job.is_exact = is_exact;
+  job.prunes = bny_prune_is_wanted(desc);
+  job.certificate = certificate;
   job.row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job.value_dim);
   job.group = desc->heads / desc->kv_heads;
   job.scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
@@ -514,5 +563,5 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
   if (status == BANYAN_OK) status = bny_decode_attention_refuse_gather(desc);
   if (status != BANYAN_OK) return status;
-  return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out, NULL);
+  return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out, NULL, NULL);
 }

@@ -218,7 +218,8 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
   if (longest > 0 && !desc->v && desc->kv_rows == BANYAN_KV_ROWS_PLAIN)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
-  status = check_strides(desc, longest);
+  status = bny_prune_check(desc, longest);
+  if (status == BANYAN_OK) status = check_strides(desc, longest);
   if (status == BANYAN_OK) status = check_scales(desc);
   for (int32_t b = 0; desc->pages.table && b < desc->batch && status == BANYAN_OK; b++)
     status = check_page_ids(desc, b);

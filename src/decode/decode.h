@@ -7,12 +7,15 @@
 #include "attention.h"
 #include "banyan.h"
 #include "base/pool.h"
+#include "decode/prune.h"
 #include "op.h"
 
 /* Runs banyan_attention() with the kernels given: `attention` computes, `kernels` writes in the caller's convention.
- * The threads of `pool` take part; NULL: the calling thread alone. The bits are the same in either case. */
+ * certificate: where rows of what was left out go, for a combine; NULL: errors go to desc->prune.error. The threads of
+ * `pool` take part; NULL: the calling thread alone. The bits are the same in either case. */
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
-                                       const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool);
+                                       const banyan_attention_desc *desc, const banyan_partial *out,
+                                       const bny_certificate *certificate, bny_pool *pool);
 
 /* Returns the bytes of a key and its value, of one KV head. */
 uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc);

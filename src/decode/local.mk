@@ -2,8 +2,10 @@
 libbanyan_core_la_SOURCES += \
   %D%/attention.c \
   %D%/attention_check.c \
+  %D%/bounds.c %D%/bounds.h \
   %D%/deal.c %D%/deal.h \
   %D%/decode.h \
   %D%/ownership.c \
+  %D%/prune.c %D%/prune.h \
   %D%/queries.c %D%/queries.h \
   %D%/queries_check.c

@@ -45,6 +45,41 @@ static banyan_status make_rows(bny_attention *attention) {
   return BANYAN_OK;
 }
 
+static banyan_status make_certificate(bny_attention *attention) {
+  size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
+  size_t width = 2 * BNY_CERTIFICATE_VALUES + 3;
+  float *memory = attention->certified = calloc(rows * width, sizeof(float));
+  if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the certificate of %zu rows", rows);
+  memory += rows * (BNY_CERTIFICATE_VALUES + 1);
+  attention->certificate =
+      (bny_certificate){memory, memory + rows * BNY_CERTIFICATE_VALUES, memory + rows * (BNY_CERTIFICATE_VALUES + 1)};
+  return BANYAN_OK;
+}
+
+banyan_partial bny_attention_certificate(const bny_attention *attention) {
+  banyan_partial rows = bny_attention_rows(&attention->desc);
+  rows.values = attention->certificate.values;
+  rows.values_token_stride = (int64_t)attention->desc.heads * BNY_CERTIFICATE_VALUES;
+  rows.values_head_stride = BNY_CERTIFICATE_VALUES;
+  rows.lse = attention->certificate.m;
+  rows.sum = attention->certificate.d;
+  return rows;
+}
+
+banyan_partial bny_attention_certified(const bny_attention *attention, int32_t heads) {
+  banyan_partial rows;
+  float *values = attention->certified, *m = attention->certificate.values;
+  int64_t all = (m - values) / (BNY_CERTIFICATE_VALUES + 1);
+  banyan_partial_init(&rows, values, BANYAN_F32, values + all * BNY_CERTIFICATE_VALUES, BANYAN_F32, heads,
+                      BNY_CERTIFICATE_VALUES);
+  return rows;
+}
+
+void bny_attention_write_errors(const bny_attention *attention, int64_t rows) {
+  for (int64_t i = 0; attention->desc.prune.error && i < rows; i++)
+    attention->desc.prune.error[i] = bny_prune_error_of(attention->certified + i * BNY_CERTIFICATE_VALUES);
+}
+
 /* Describes what comes after the attention; `why_apart` as for bny_attention_make_input(). */
 static void describe(bny_attention *attention, const char *why_apart, bool alone) {
   char then[BNY_ERROR_TEXT_BYTES] = "";
@@ -85,6 +120,8 @@ static banyan_status make_pool(banyan_comm *comm) {
 static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                           int32_t tokens_max, bool is_exact, const char *why_apart, bny_attention **attention) {
   bool within = !out && !why_apart;
+  if (comm->device.engine && bny_prune_is_wanted(desc))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune is set, and devices read all pages: leave it 0");
   bny_attention *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->engine = comm->device.engine;
@@ -103,6 +140,8 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
     made->out = *out;
   else if (!within)
     status = make_rows(made);
+  made->certifies = !out && bny_prune_is_lossy(desc);
+  if (status == BANYAN_OK && made->certifies) status = make_certificate(made);
   if (status == BANYAN_OK && made->engine)
     status = bny_decode_make(made->engine, &made->desc, within ? NULL : &made->out, &made->decode);
   if (status != BANYAN_OK) {
@@ -129,7 +168,7 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
   if (attention->engine && (desc->batch != old->batch || bny_decode_tokens(desc) != bny_decode_tokens(old)))
     return false;
   if (bny_decode_tokens(desc) > attention->tokens_max || desc->heads != old->heads ||
-      value_dim_of(desc) != value_dim_of(old))
+      value_dim_of(desc) != value_dim_of(old) || bny_prune_is_wanted(desc) != bny_prune_is_wanted(old))
     return false;
   banyan_attention_desc mine = *desc;
   if (attention->combines && comm->rank > 0) mine.sinks = NULL;
@@ -159,7 +198,8 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
   banyan_queries room;
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
-  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out, attention->pool);
+  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out,
+                                  attention->certifies ? &attention->certificate : NULL, attention->pool);
 }
 
 static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
@@ -188,7 +228,15 @@ static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count) {
   banyan_attention_desc desc = attention->desc;
   banyan_partial out = attention->out;
+  bny_certificate certificate = attention->certificate;
+  int64_t row = (int64_t)first * desc.heads;
   desc.batch = count;
+  if (desc.prune.read) desc.prune.read += row;
+  if (desc.prune.bounds && !desc.pages.table)
+    desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_prune_box(&desc);
+  if (attention->certifies)
+    certificate =
+        (bny_certificate){certificate.values + row * BNY_CERTIFICATE_VALUES, certificate.m + row, certificate.d + row};
   desc.q = moved(desc.q, first * desc.q_batch_stride, desc.q_dtype);
   desc.rope.q = moved(desc.rope.q, first * desc.rope.batch_stride, desc.q_dtype);
   if (desc.seq_lens) desc.seq_lens += first;
@@ -210,11 +258,13 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
     out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
   out.lse = moved(out.lse, first * out.stats_token_stride, out.stats_dtype);
   out.sum = moved(out.sum, first * out.stats_token_stride, out.stats_dtype);
-  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &out, attention->pool);
+  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &out,
+                                  attention->certifies ? &certificate : NULL, attention->pool);
 }
 
 void bny_attention_free(bny_attention *attention) {
   if (!attention) return;
   free(attention->rows);
+  free(attention->certified);
   free(attention);
 }

@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "base/pool.h"
 #include "comm/comm.h"
+#include "decode/prune.h"
 #include "device/decode.h"
 #include "base/status.h"
 
@@ -24,6 +25,9 @@ typedef struct bny_attention {
   bny_pool *pool;                      /* the communicator's; NULL: one thread */
   bny_decode decode;                   /* on a device */
   void *rows;                          /* owned: host memory for rows that a combine reads */
+  bool certifies;                      /* pages with mass may be left out, and a combine takes the rows */
+  bny_certificate certificate;         /* [tokens_max][heads]: this rank's */
+  float *certified;                    /* owned: values and lse of the merged certificate, and behind them this one */
   char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it runs */
 } bny_attention;
 
@@ -58,6 +62,11 @@ banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens
 
 /* The same for sequences [first, first + count) of the batch alone, on the host. */
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count);
+
+/* Returns this rank's certificate and room for the merged one, as partials; and writes desc.prune.error from that. */
+banyan_partial bny_attention_certificate(const bny_attention *attention);
+banyan_partial bny_attention_certified(const bny_attention *attention, int32_t heads);
+void bny_attention_write_errors(const bny_attention *attention, int64_t rows);
 
 void bny_attention_free(bny_attention *attention); /* NULL is allowed */
 

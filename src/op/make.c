@@ -34,6 +34,7 @@ static void free_parts(banyan_op *op) {
 static void free_op(banyan_op *op) {
   free_parts(op);
   bny_op_free(op->gather);
+  bny_op_free(op->certificate);
   bny_attention_free(op->attention);
   free(op->within);
   free(op->counts);
@@ -238,6 +239,8 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->attention = memory->attention;
   if (op->gather != memory->gather) bny_op_free(op->gather);
   op->gather = memory->gather;
+  if (op->certificate != memory->certificate) bny_op_free(op->certificate);
+  op->certificate = memory->certificate;
   if (op->attention) bny_attention_live(op->attention, &op->live);
   if (!op->within || !op->attention) return;
   const bny_decode *decode = &op->attention->decode;

@@ -24,6 +24,7 @@ typedef struct bny_op_memory {
   void *stream;             /* on a device */
   bny_attention *attention; /* runs before a combine; becomes the operation's */
   banyan_op *gather;        /* runs before attention; becomes the operation's */
+  banyan_op *certificate;   /* combines the certificate of attention after the rows; becomes the operation's */
 } bny_op_memory;
 
 /* How one dimension of a call is cut: its tokens, heads or bytes. Consecutive parts are alike unless a bound lies in
@@ -73,6 +74,7 @@ struct banyan_op {
   void *stream;
   bny_attention *attention;   /* goes before the parts; owned */
   banyan_op *gather;          /* goes before attention, and is never in the queue itself; owned */
+  banyan_op *certificate;     /* goes after the parts, likewise; owned */
   bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
   bny_op_cut outer, inner; /* tokens and heads; of bytes the first alone. Parts are counted by it, then by the other */
   bny_op_kind *kinds;      /* [outer.spans][inner.spans] */
@@ -87,6 +89,7 @@ struct banyan_op {
   int64_t ready;         /* parts of this run whose rows are there */
   bool running, begun;
   bool complete;   /* the run of the last start is: what fails later is not of it */
+  bool certifying; /* the parts of this run are complete, and those of the certificate have begun */
   bool gathered;   /* gather and attention of this run are complete, if there is a gather */
   banyan_op *next; /* started after this one */
 };

@@ -16,6 +16,7 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
     op->next = NULL;
     op->running = op->begun = false;
     if (op->gather) op->gather->begun = false;
+    if (op->certificate) op->certificate->begun = false;
   }
   comm->ops->first = comm->ops->last = NULL;
   return status;
@@ -91,10 +92,31 @@ static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
   return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, why);
 }
 
+/* Combines what was left out, behind the rows. */
+static banyan_status progress_certificate(banyan_op *op, bool block, bool *done) {
+  banyan_op *certificate = op->certificate;
+  if (!op->certifying) {
+    rewind_parts(certificate);
+    certificate->ready = certificate->nparts;
+    certificate->tokens = op->tokens;
+    certificate->bound = false;
+    op->certifying = true;
+  }
+  banyan_status status = progress_parts(certificate, block, done);
+  if (status != BANYAN_OK || !*done) return status;
+  bny_call key = op->key;
+  key.tokens = op->tokens;
+  bny_box result = bny_op_result_box(op->comm, &key);
+  bny_attention_write_errors(op->attention, (int64_t)result.tokens * result.heads);
+  op->certifying = false;
+  return BANYAN_OK;
+}
+
 /* Called before and after the caller's own work, which may take longer than a deadline. */
 static void rest(const banyan_comm *comm) {
   const banyan_op *op = comm->ops->first;
   if (op && op->gather && !op->gathered) op = op->gather;
+  if (op && op->certifying) op = op->certificate;
   if (op && op->begun) bny_run_rest(op->kind->run);
 }
 
@@ -106,6 +128,7 @@ banyan_status bny_op_progress(banyan_op *op, bool block) {
     banyan_status status = BANYAN_OK;
     if (first->gather && !first->gathered) status = progress_gather(first, block, &done);
     if (status == BANYAN_OK && done) status = progress_parts(first, block, &done);
+    if (status == BANYAN_OK && done && first->certificate) status = progress_certificate(first, block, &done);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
     ops->first = first->next;
@@ -197,6 +220,8 @@ static banyan_status check_scales(const banyan_op *op) {
 /* Checks what this run reads of the caller's memory, and computes its rows. */
 static banyan_status prepare(banyan_op *op, bool scales_are_checked) {
   banyan_status status = op->live.size ? read_live(op) : BANYAN_OK;
+  op->certifying = false;
+  if (status == BANYAN_OK && op->certificate && op->certificate->live.size) status = read_live(op->certificate);
   if (status == BANYAN_OK && !scales_are_checked) status = check_scales(op);
   if (status != BANYAN_OK || !op->attention) return status;
   if (op->gather) return prepare_gather(op);

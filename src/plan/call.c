@@ -29,6 +29,7 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"root", NULL, false, AT(root)},
     {"bytes", NULL, false, AT(bytes)},
     {"distance", NULL, false, AT(distance)},
+    {"prune", yes_names, false, AT(prunes)},
     {NULL, NULL, false, AT(attends)},
     {NULL, NULL, false, AT(on_host)},
 };

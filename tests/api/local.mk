@@ -24,6 +24,7 @@ unit_tests += \
   %D%/test_overlap \
   %D%/test_persistent \
   %D%/test_presets \
+  %D%/test_prune \
   %D%/test_wire_bound
 libbanyan_tests_la_SOURCES += \
   %D%/arguments.def \

@@ -65,7 +65,7 @@ static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_
 static result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
   banyan_partial out;
   result r = result_make(desc, &out);
-  banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL);
+  banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL, NULL);
   ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
   return r;
 }
@@ -353,7 +353,7 @@ TEST(empty_sequences) {
     banyan_partial out;
     r = result_make(&desc, &out);
     out.empty = BANYAN_EMPTY_POS_INF;
-    ck_assert_int_eq(bny_decode_attention_run(table, bny_kernels_find(NULL), &desc, &out, NULL), BANYAN_OK);
+    ck_assert_int_eq(bny_decode_attention_run(table, bny_kernels_find(NULL), &desc, &out, NULL, NULL), BANYAN_OK);
     ck_assert(isinf(r.lse[5]) && r.lse[5] > 0);
     result_free(&r);
   }
@@ -544,7 +544,7 @@ TEST(other_convention) {
                           .base = BANYAN_BASE_2,
                           .empty = BANYAN_EMPTY_BELOW,
                           .empty_below = -49994};
-    ck_assert_msg(bny_decode_attention_run(table, bny_kernels_find(NULL), &p.desc, &out, NULL) == BANYAN_OK, "%s",
+    ck_assert_msg(bny_decode_attention_run(table, bny_kernels_find(NULL), &p.desc, &out, NULL, NULL) == BANYAN_OK, "%s",
                   banyan_last_error());
     for (int32_t b = 0; b < 3; b++) {
       for (int32_t h = 0; h < 4; h++) {

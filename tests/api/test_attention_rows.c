@@ -14,7 +14,7 @@
 static result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
   banyan_partial out;
   result r = result_make(desc, &out);
-  ck_assert_msg(bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL) == BANYAN_OK, "%s: %s",
+  ck_assert_msg(bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL, NULL) == BANYAN_OK, "%s: %s",
                 table->name, banyan_last_error());
   return r;
 }

@@ -136,6 +136,12 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   rank->other_values = world_take(rank->values_bytes);
   rank->other_lse = world_take(rank->lse_bytes);
   rank->rows = world_take(rank->values_bytes + 2 * rank->lse_bytes);
+  if (made->epsilon > 0) {
+    size_t all = shape->page_keys ? (size_t)pages : (size_t)(shape->batch * shape->keys_max);
+    rank->bounds = world_take(all * (size_t)(shape->kv_heads * (2 * shape->head_dim + 2)) * sizeof(float));
+    rank->error = world_take(rank->lse_bytes);
+    rank->read = world_take(rank->lse_bytes);
+  }
   rank->gathered = made->gathers ? world_take(2 * rows_of(made) * (size_t)shape->head_dim) : NULL;
   if (made->gathers) rank->mine = world_take(2 * rows_of(made) * (size_t)shape->head_dim);
 }
@@ -165,6 +171,8 @@ void attend_fill(attend *made) {
   problem_shape wide = made->shape;
   wide.batch = made->rows;
   made->q = problem_queries(&random, &wide);
+  for (size_t i = 0; made->epsilon > 0 && i < rows_of(made) * (size_t)made->shape.head_dim; i++) /* few keys matter */
+    made->q[i] = problem_bits(made->shape.dtype, 12 * problem_value(made->shape.dtype, made->q[i]));
   made->loc = take_numbers(made->shape.batch + 1);
   made->start = take_numbers(made->shape.batch);
   made->masks = world_take((size_t)made->rows * sizeof *made->masks);
@@ -322,6 +330,12 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
   made.has_result = part.tokens && part.heads;
   banyan_partial_init(&made.out, world_at(self, rank->values), BANYAN_F32, world_at(self, rank->lse), BANYAN_F32,
                       part.heads, shape->value_dim);
+  if (from->epsilon > 0) {
+    desc->prune =
+        (banyan_prune){.bounds = rank->bounds, .epsilon = from->epsilon, .error = rank->error, .read = rank->read};
+    if (!desc->pages.table) desc->prune.keys = 1 + (int32_t)(from->seed % 3), desc->prune.batch_pages = shape->keys_max;
+    banyan_page_bounds_update(desc, NULL);
+  }
   if (from->several || from->causal) desc->queries = &to->queries;
   if (has_live) made.combine.live = &to->live;
   if (from->gathers) {
@@ -359,14 +373,14 @@ const char *attend_text(const attend *of) {
   snprintf(
       text, sizeof text,
       "%d ranks, %d sequences, %d rows x %d/%d x %d/%d, dtype %d, pages of %d, %d keys, scatter %d, wire %d, order %d, "
-      "form %d, by %s%s%s%s%s%s%s%s%s%s%s, window %d, block %d, rope %d, cap %g",
+      "form %d, epsilon %g, by %s%s%s%s%s%s%s%s%s%s%s, window %d, block %d, rope %d, cap %g",
       of->nranks, shape->batch, of->rows, shape->heads, shape->kv_heads, shape->head_dim, shape->value_dim,
       shape->dtype, shape->page_keys, shape->keys_max, of->combine.scatter, of->combine.wire, of->combine.order,
-      of->form, of->combine.algorithm ? of->combine.algorithm : "any", of->several ? ", several" : "",
-      of->causal ? ", causal" : "", of->tree ? ", tree" : "", of->lists ? ", lists" : "",
-      of->by_last ? ", by last pages" : "", of->has_tokens ? ", tokens" : "", of->has_mask ? ", mask" : "",
-      of->keeps ? ", keeps" : "", of->sinks ? ", sinks" : "", of->blocking ? ", blocking" : "", of->window, of->block,
-      of->rope_dim, (double)of->cap);
+      of->form, (double)of->epsilon, of->combine.algorithm ? of->combine.algorithm : "any",
+      of->several ? ", several" : "", of->causal ? ", causal" : "", of->tree ? ", tree" : "",
+      of->lists ? ", lists" : "", of->by_last ? ", by last pages" : "", of->has_tokens ? ", tokens" : "",
+      of->has_mask ? ", mask" : "", of->keeps ? ", keeps" : "", of->sinks ? ", sinks" : "",
+      of->blocking ? ", blocking" : "", of->window, of->block, of->rope_dim, (double)of->cap);
   return text;
 }
 
@@ -476,6 +490,20 @@ static double bound_of(const attend *of) {
   return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost + (of->form != ATTEND_PLAIN ? 2e-3 : 0);
 }
 
+/* The certificate holds, and no more than epsilon of the mass is missing. Attention's own error, for logits of up to
+ * some 100, comes on top. */
+static bool is_certified(const attend *of, const problem_row *row, const float *values, float lse, float error) {
+  const double own = bound_of(of) + 1e-3, exact = row->max + log(row->sum);
+  double off = 0, weight = 0;
+  if (row->sum == 0) return lse == -INFINITY && error == 0;
+  for (int32_t i = 0; i < of->shape.value_dim; i++) {
+    off += pow((double)values[i] - row->values[i] / row->sum, 2);
+    weight += pow(row->weight[i] / row->sum, 2);
+  }
+  return sqrt(off) <= (double)error + 2 * own * sqrt(weight) + 1e-9 && (double)lse <= exact + own &&
+         (double)lse >= exact - log1p((double)of->epsilon) - own;
+}
+
 bool attend_holds(world_rank *self, const attend *of, int round) {
   const attend_rank *rank = &of->ranks[self->rank];
   const sheet_part part = part_of(of, self->rank, *rank->tokens);
@@ -487,6 +515,13 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
     if (reference.sum == 0 && of->keeps && !of->alone && (of->has_tokens || of->has_mask)) {
       if (!world_check(self, is_poison(rank->values + i * dim, dim * 4) && is_poison(rank->lse + i, 4),
                        "round %d: the empty row of token %d was not kept: %s", round, token, attend_text(of)))
+        return false;
+      continue;
+    }
+    if (of->epsilon > 0) {
+      if (!world_check(self, is_certified(of, &reference, rank->values + i * dim, rank->lse[i], rank->error[i]),
+                       "round %d of %d tokens, token %d, head %d: error %g is not certified: %s", round, *rank->tokens,
+                       token, head, (double)rank->error[i], attend_text(of)))
         return false;
       continue;
     }

@@ -25,6 +25,7 @@ typedef struct attend_rank {
   float *values, *lse, *other_values, *other_lse; /* results, and those of the twin */
   float *rows;                                    /* values, m and d between attention and a combine apart */
   size_t values_bytes, lse_bytes;
+  float *bounds, *error, *read; /* for pruning, or NULL */
 } attend_rank;
 
 typedef struct attend {
@@ -33,7 +34,7 @@ typedef struct attend {
   banyan_combine_desc combine; /* without pointers */
   bool several, causal, tree, lists, by_last, has_tokens, has_mask, keeps, gathers, alone, blocking;
   int32_t block, window, rope_dim;
-  float cap;
+  float cap, epsilon; /* epsilon above 0: pages are left out */
   attend_form form;
   float *scales; /* for keys, and behind them for values */
   uint16_t *q, *rope;

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Keeps the bounds of pages. */
+#include "decode/bounds.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "decode/decode.h"
+#include "base/status.h"
+#include "f8.h"
+#include "flashmla.h"
+
+#define WHERE "banyan_page_bounds_update: "
+
+void bny_bounds_read(const void *from, banyan_dtype dtype, int32_t count, float scale, float *to) {
+  const uint8_t *bytes = from;
+  uint16_t half;
+  for (int32_t i = 0; i < count; i++) {
+    memcpy(&half, bytes + (bny_dtype_bytes(dtype) == 2 ? 2 * (size_t)i : 0), 2 * (bny_dtype_bytes(dtype) == 2));
+    switch (dtype) {
+    case BANYAN_F16: to[i] = bny_float_of_f16(half); break;
+    case BANYAN_BF16: to[i] = bny_float_of_bf16(half); break;
+    case BANYAN_E4M3: to[i] = bny_float_of_e4m3(bytes[i]); break;
+    case BANYAN_E5M2: to[i] = bny_float_of_e5m2(bytes[i]); break;
+    case BANYAN_I8: to[i] = (float)(int8_t)bytes[i]; break;
+    default: memcpy(&to[i], bytes + sizeof(float) * (size_t)i, sizeof(float)); break;
+    }
+    to[i] *= scale;
+  }
+}
+
+/* A row of FlashMLA's: 512 elements in groups with a scale each, then those of the rope. */
+static void read_flashmla(const char *row, float *to) {
+  for (int32_t i = 0; i < BNY_FLASHMLA_CODES; i += BNY_FLASHMLA_GROUP) {
+    float scale;
+    memcpy(&scale, row + BNY_FLASHMLA_CODES + i / BNY_FLASHMLA_GROUP * (int32_t)sizeof scale, sizeof scale);
+    bny_bounds_read(row + i, BANYAN_E4M3, BNY_FLASHMLA_GROUP, scale, to + i);
+  }
+  bny_bounds_read(row + BNY_FLASHMLA_ROPE_AT, BANYAN_BF16, BNY_FLASHMLA_ROPE, 1, to + BNY_FLASHMLA_CODES);
+}
+
+/* Widens a box by a key. What is no finite number makes it infinite. */
+static void widen(float *box, int32_t dim, const float *k, const float *v, int32_t value_dim) {
+  double sum = 0;
+  for (int32_t i = 0; i < dim; i++) {
+    float high = isfinite(k[i]) ? k[i] : INFINITY, low = isfinite(k[i]) ? k[i] : -INFINITY;
+    box[i] = high > box[i] ? high : box[i];
+    box[dim + i] = low < box[dim + i] ? low : box[dim + i];
+  }
+  for (int32_t i = 0; i < value_dim; i++) sum += (double)v[i] * (double)v[i];
+  float length = isfinite(sum) ? (float)(sqrt(sum) * (1 + 0x1p-22)) : INFINITY;
+  box[2 * dim + 1] = length > box[2 * dim + 1] ? length : box[2 * dim + 1];
+}
+
+/* The length of the corner of a box that is farthest from 0. */
+static float reach_of(const float *box, int32_t dim) {
+  double sum = 0;
+  for (int32_t i = 0; i < dim; i++) {
+    double most = fmax(fabs((double)box[i]), fabs((double)box[dim + i]));
+    sum += most * most;
+  }
+  return (float)(sqrt(sum) * (1 + 0x1p-22));
+}
+
+/* Keys [first, end) of a sequence, which are of one page. */
+static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t head, int32_t first, int32_t end) {
+  int32_t keys = bny_bounds_keys(desc), page = first / keys, dim = desc->head_dim, values = bny_decode_value_dim(desc);
+  const int32_t *pages = bny_decode_pages(desc, b);
+  const banyan_kv_scales *scales = &desc->scales;
+  int64_t outer = pages ? pages[page] : b;
+  float *box = bny_bounds_at(desc, b, page, head), k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
+  size_t element = bny_dtype_bytes(desc->kv_dtype);
+  for (int32_t i = 0; first % keys == 0 && i < dim; i++) box[i] = -INFINITY, box[dim + i] = INFINITY;
+  if (first % keys == 0) box[2 * dim + 1] = 0;
+  for (int32_t t = first; t < end; t++) {
+    int64_t key = pages ? t % keys : t;
+    int64_t scale = outer * scales->batch_stride + head * scales->head_stride + key * scales->token_stride;
+    bool scaled = scales->token_stride != 0;
+    const char *k_row =
+        (const char *)desc->k +
+        (outer * desc->k_batch_stride + head * desc->k_head_stride + key * desc->k_token_stride) * (int64_t)element;
+    if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) {
+      read_flashmla(k_row, k);
+      widen(box, dim, k, k, values);
+      continue;
+    }
+    const char *v_row =
+        (const char *)desc->v +
+        (outer * desc->v_batch_stride + head * desc->v_head_stride + key * desc->v_token_stride) * (int64_t)element;
+    bny_bounds_read(k_row, desc->kv_dtype, dim, scaled && scales->k ? scales->k[scale] : 1, k);
+    bny_bounds_read(v_row, desc->kv_dtype, values, scaled && scales->v ? scales->v[scale] : 1, v);
+    widen(box, dim, k, v, values);
+  }
+  box[2 * dim] = reach_of(box, dim);
+}
+
+banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const int32_t *first) {
+  bny_attention_room room;
+  banyan_status status = bny_decode_attention_read(&desc, &room);
+  if (status != BANYAN_OK) return status;
+  banyan_attention_desc own = *desc;
+  own.q = own.k;
+  own.q_dtype = BANYAN_F32;
+  own.q_batch_stride = own.q_head_stride = 0;
+  own.rope = (banyan_q_rope){0};
+  own.queries = NULL;
+  if (!own.prune.bounds) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "prune.bounds is NULL");
+  if (own.k) status = bny_decode_attention_check(&own, true);
+  if (status != BANYAN_OK) return status;
+  for (int32_t b = 0; b < own.batch; b++) {
+    int32_t keys = bny_decode_keys(&own, b), from = first ? first[b] : 0;
+    if (from < 0 || from > keys)
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "first[%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32, b, from,
+                      keys);
+    for (int32_t t = from, end; t < keys; t = end) {
+      int32_t page_keys = bny_bounds_keys(&own), left = page_keys - t % page_keys;
+      end = left < keys - t ? t + left : keys;
+      for (int32_t head = 0; head < own.kv_heads; head++) update_page(&own, b, head, t, end);
+    }
+  }
+  return BANYAN_OK;
+}
+
+banyan_status bny_prune_check(const banyan_attention_desc *desc, int32_t longest) {
+  const banyan_prune *prune = &desc->prune;
+  if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.epsilon is %g, must be 0 to 1",
+                    (double)prune->epsilon);
+  if (prune->top_pages < 0 || (prune->top_pages > 0 && prune->epsilon > 0))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.top_pages is %" PRId32 "%s", prune->top_pages,
+                    prune->top_pages < 0 ? ", negative" : ", and prune.epsilon is set too");
+  if (desc->pages.table ? prune->keys != 0 || prune->batch_pages != 0 : prune->keys < 0 || prune->batch_pages < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_attention: prune.keys is %" PRId32 " and prune.batch_pages %" PRId32 ": %s", prune->keys,
+                    prune->batch_pages, desc->pages.table ? "must be 0, as page_table is set" : "must not be negative");
+  if (!bny_prune_is_wanted(desc) || longest == 0) return BANYAN_OK;
+  if (!prune->bounds) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.bounds is NULL and there are keys");
+  if (!desc->pages.table && (prune->keys < 1 || (longest - 1) / prune->keys >= prune->batch_pages))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_attention: prune.batch_pages is %" PRId32 " pages of prune.keys %" PRId32
+                    ", and a sequence has %" PRId32 " keys",
+                    prune->batch_pages, prune->keys, longest);
+  return BANYAN_OK;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention that leaves out pages which cannot matter, and the certificate that comes with it. A page's box bounds its
+ * logits from above, so the mass of the pages that are left out is known without reading them.
+ *
+ * Each rank leaves out at most epsilon of the mass that it has read itself. Then all ranks together leave out at most
+ * epsilon of the whole. So nothing is exchanged before the keys are read, and a certificate follows the rows: sums that
+ * a combine adds up as it adds up values. */
+#ifndef BNY_DECODE_PRUNE_H
+#define BNY_DECODE_PRUNE_H
+
+#include "attention.h"
+#include "banyan.h"
+
+/* The values of a row of the certificate, each relative to 2^m: bounds of the mass that was left out, of the length of
+ * the row's numerator, and of the mass that was left out times the lengths of its values. */
+enum { BNY_CERTIFICATE_VALUES = 3 };
+
+/* Rows of [tokens][heads]: d is a lower bound of the mass that was read. */
+typedef struct bny_certificate {
+  float *values, *m, *d;
+} bny_certificate;
+
+/* The pages that one row block left out, by row. */
+typedef struct bny_pruned {
+  double mass[BNY_ATTENTION_HEADS_MAX];   /* bound of the mass, log2; -inf: none */
+  double moment[BNY_ATTENTION_HEADS_MAX]; /* bound of its sum of mass times length, log2 */
+  double error[BNY_ATTENTION_HEADS_MAX];  /* the factor by which the mass that was read may be too large, log2 */
+  float read;                             /* share of the pages */
+  uint64_t segments;                      /* with epsilon 0: those that need not be read, by bit */
+} bny_pruned;
+
+static inline bool bny_prune_is_wanted(const banyan_attention_desc *desc) {
+  return desc->prune.bounds || desc->prune.epsilon != 0 || desc->prune.top_pages != 0;
+}
+
+/* Returns true if pages with mass may be left out, so that there is something to certify. */
+static inline bool bny_prune_is_lossy(const banyan_attention_desc *desc) {
+  return desc->prune.epsilon > 0 || desc->prune.top_pages > 0;
+}
+
+/* Returns the floats of bounds of a page and KV head. */
+static inline int64_t bny_prune_box(const banyan_attention_desc *desc) { return 2 * (int64_t)desc->head_dim + 2; }
+
+/* Checks desc->prune on the host; `longest`: the most keys of a sequence. */
+banyan_status bny_prune_check(const banyan_attention_desc *desc, int32_t longest);
+
+/* Sums the pages of a row block that may matter. sinks: of each row, log2; NULL: none. Returns false if all of it is
+ * still to be summed but for pruned->segments, which are of `segment_keys` keys: with epsilon 0, and without memory. */
+bool bny_prune_sum(const bny_attention_kernels *kernels, const banyan_attention_desc *desc, int32_t sequence,
+                   int32_t kv_head, const bny_attention_task *task, const double *sinks, int32_t segment_keys,
+                   bny_attention_sums *sums, bny_pruned *pruned);
+
+/* Returns how far row `index` of a block, (m, d, n), can be from that of all keys; or writes what a combine needs. */
+double bny_prune_error(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim);
+void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim,
+                       const bny_certificate *to, int64_t row);
+
+/* The error of a row, from its normalised sum over ranks. */
+float bny_prune_error_of(const float *values);
+
+#endif

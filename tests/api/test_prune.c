@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pruning with a certificate, on one rank: random and adversarial keys against all keys in double precision, for all
+ * types, with windows, trees, masks, sinks, caps, scales and pages. Ranks are in test_attend.c. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "attention.h"
+#include "base/pool.h"
+#include "decode/decode.h"
+#include "tests/api/attention_local.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/suite.h"
+
+enum { CASES = 1000, KEYS = 96, DIM = 40, HEADS = 6, KV = 2, TOKENS = 3, BATCH = 2 };
+
+typedef struct world {
+  banyan_attention_desc desc;
+  banyan_queries queries;
+  int32_t lens[BATCH], start[BATCH], loc[BATCH + 1], key_start[BATCH], first[BATCH], table[BATCH * KEYS], page_keys;
+  uint64_t tree[BATCH * TOKENS];
+  uint8_t mask[BATCH * KEYS];
+  float q[BATCH * TOKENS * HEADS * DIM], rope[BATCH * TOKENS * HEADS * 8], sinks[HEADS], scales[2 * BATCH * KEYS * KV];
+  float k[BATCH * KEYS * KV * DIM], v[BATCH * KEYS * KV * DIM]; /* room for any type */
+  float bounds[BATCH * KEYS * KV * (2 * DIM + 2)], again[BATCH * KEYS * KV * (2 * DIM + 2)];
+  float error[BATCH * TOKENS * HEADS], read[BATCH * TOKENS * HEADS];
+  float out[BATCH * TOKENS * HEADS * DIM], lse[BATCH * TOKENS * HEADS];
+} world;
+
+static int32_t tokens_of(const world *w) { return w->desc.queries ? w->queries.tokens : w->desc.batch; }
+
+/* Where key t of a sequence is, and its scale: in rows of one element each. */
+static int64_t row_of(const world *w, int32_t b, int32_t h, int32_t t) {
+  if (w->desc.pages.table)
+    return ((int64_t)w->table[b * w->desc.pages.table_stride + t / w->page_keys] * w->desc.kv_heads + h) *
+               w->page_keys +
+           t % w->page_keys;
+  return ((int64_t)b * w->desc.kv_heads + h) * KEYS + t;
+}
+
+static double element(const world *w, bool is_value, int32_t b, int32_t h, int32_t t, int32_t i) {
+  const banyan_attention_desc *d = &w->desc;
+  int64_t row = row_of(w, b, h, t);
+  double x = load(is_value ? d->v : d->k, row * (is_value ? d->value_dim : d->head_dim) + i, d->kv_dtype);
+  const float *scale = is_value ? d->scales.v : d->scales.k;
+  if (!scale) return x;
+  return d->scales.token_stride ? (double)((float)x * scale[row]) : x * (double)scale[h * d->scales.head_stride];
+}
+
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
+
+/* Keys in groups about as large as pages: near to a query or far from it, as large as one, or all alike. Values of far
+ * keys may be much larger than others. */
+static void draw_keys(world *w, double spread, double height) {
+  banyan_attention_desc *d = &w->desc;
+  int32_t group = random_range(1, 12);
+  double side = 1, size = spread;
+  for (int32_t b = 0; b < d->batch; b++)
+    for (int32_t h = 0; h < d->kv_heads; h++)
+      for (int32_t t = 0; t < w->lens[b]; t++) {
+        if (t % group == 0)
+          side = random_range(0, 3) ? -height * random_normal() : height, size = random_range(0, 2) ? spread : 0;
+        for (int32_t i = 0; i < d->head_dim; i++)
+          store((void *)(uintptr_t)d->k, row_of(w, b, h, t) * d->head_dim + i, d->kv_dtype,
+                side * (double)w->q[(h * (d->heads / d->kv_heads)) * DIM + i] + size * random_normal());
+        double value = side < 0 && random_range(0, 1) ? 30 : 1;
+        for (int32_t i = 0; i < d->value_dim; i++)
+          store((void *)(uintptr_t)d->v, row_of(w, b, h, t) * d->value_dim + i, d->kv_dtype,
+                value * (i % 2 ? random_normal() : 1));
+      }
+}
+
+static void draw_queries(world *w) {
+  banyan_attention_desc *d = &w->desc;
+  w->queries = (banyan_queries)BANYAN_QUERIES_INIT;
+  w->loc[0] = 0;
+  for (int32_t b = 0; b < d->batch; b++) {
+    w->loc[b + 1] = w->loc[b] + random_range(1, TOKENS);
+    w->key_start[b] = random_range(0, 20);
+    w->start[b] = w->key_start[b] + random_range(0, w->lens[b]);
+  }
+  for (int32_t t = 0; t < BATCH * TOKENS; t++) w->tree[t] = random_bits() >> random_range(58, 63);
+  for (int32_t t = 0; t < BATCH * KEYS; t++) w->mask[t] = random_range(0, 3) != 0;
+  w->queries.tokens = w->loc[d->batch] + random_range(0, TOKENS * BATCH - w->loc[d->batch]);
+  w->queries.query_start_loc = w->loc, w->queries.query_start = w->start, w->queries.key_start = w->key_start;
+  if (random_range(0, 2) == 0) w->queries.tree_mask = w->tree;
+  if (random_range(0, 2) == 0) w->queries.window = random_range(1, 40);
+  if (random_range(0, 3) == 0) w->queries.key_mask = w->mask, w->queries.key_mask_stride = KEYS;
+  if (random_range(0, 1)) d->queries = &w->queries;
+}
+
+static void draw(world *w) {
+  static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2, BANYAN_I8};
+  banyan_attention_desc *d = &w->desc;
+  *d = (banyan_attention_desc)BANYAN_ATTENTION_DESC_INIT;
+  d->batch = random_range(1, BATCH), d->kv_heads = random_range(1, KV);
+  d->heads = d->kv_heads * random_range(1, HEADS / d->kv_heads);
+  d->head_dim = random_range(9, DIM), d->value_dim = random_range(1, DIM);
+  d->q_dtype = BANYAN_F32, d->kv_dtype = dtypes[random_range(0, 5)];
+  d->scale = random_range(0, 5) ? 0 : (float)random_normal();
+  d->soft_cap = random_range(0, 4) ? 0 : 20;
+  d->q = w->q, d->q_batch_stride = HEADS * DIM, d->q_head_stride = DIM;
+  for (int32_t i = 0; i < BATCH * TOKENS * HEADS * DIM; i++) w->q[i] = (float)random_normal();
+  if (random_range(0, 3) == 0) {
+    d->rope = (banyan_q_rope){w->rope, HEADS * 8, 8, 8};
+    for (int32_t row = 0; row < BATCH * TOKENS * HEADS; row++)
+      memcpy(w->rope + row * 8, w->q + row * DIM + d->head_dim - 8, 8 * sizeof(float));
+  }
+  for (int32_t h = 0; h < HEADS; h++) w->sinks[h] = (float)(10 * random_normal());
+  if (random_range(0, 4) == 0) d->sinks = w->sinks;
+  w->page_keys = random_range(1, 12);
+  int32_t pages = KEYS / w->page_keys;
+  for (int32_t b = 0; b < d->batch; b++) w->lens[b] = random_range(0, 9) ? random_range(1, pages * w->page_keys) : 0;
+  d->k = w->k, d->v = w->v, d->seq_lens = w->lens;
+  bool paged = random_range(0, 1);
+  int64_t keys = paged ? w->page_keys : KEYS;
+  d->k_token_stride = d->head_dim, d->k_head_stride = keys * d->head_dim,
+  d->k_batch_stride = d->k_head_stride * d->kv_heads;
+  d->v_token_stride = d->value_dim, d->v_head_stride = keys * d->value_dim,
+  d->v_batch_stride = d->v_head_stride * d->kv_heads;
+  for (int32_t i = 0; i < BATCH * pages; i++) w->table[i] = (i * 5 + 2) % (BATCH * pages);
+  if ((BATCH * pages) % 5 == 0)
+    for (int32_t i = 0; i < BATCH * pages; i++) w->table[i] = BATCH * pages - 1 - i;
+  d->prune = (banyan_prune){.bounds = w->bounds, .error = w->error, .read = w->read};
+  if (paged)
+    d->pages = (banyan_pages){.table = w->table, .table_stride = pages, .keys = w->page_keys};
+  else
+    d->prune.keys = w->page_keys, d->prune.batch_pages = pages;
+  if (element_bytes(d->kv_dtype) == 1) {
+    for (int32_t i = 0; i < 2 * BATCH * KEYS * KV; i++)
+      w->scales[i] = (float)exp2(0.5 * random_normal() - (d->kv_dtype == BANYAN_I8 ? 4 : 0));
+    d->scales = (banyan_kv_scales){.k = w->scales, .v = w->scales + BATCH * KEYS * KV, .head_stride = 1};
+    if (random_range(0, 1))
+      d->scales.token_stride = 1, d->scales.head_stride = keys, d->scales.batch_stride = keys * d->kv_heads;
+  }
+  draw_queries(w);
+  draw_keys(w, exp2(3 * random_normal() - 2), exp2(random_normal() - 1));
+}
+
+/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+
+static bool sees(const world *w, int32_t b, int32_t token, int32_t t) {
+  if (!w->desc.queries) return true;
+  if (w->queries.key_mask && !w->mask[b * KEYS + t]) return false;
+  int64_t draft = w->key_start[b] + t - w->start[b], own = token - w->loc[b], at = draft;
+  uint64_t mask = w->tree[token];
+  if (w->queries.tree_mask) {
+    own = __builtin_popcountll(mask & ((UINT64_C(1) << own) - 1));
+    if (draft > 0 && draft < 64) at = __builtin_popcountll(mask & ((UINT64_C(1) << draft) - 1));
+  }
+  if (w->queries.window && at <= own - w->queries.window) return false;
+  if (!w->queries.tree_mask) return draft <= own;
+  return draft < 0 || (draft < 64 && (mask >> draft & 1));
+}
+
+/* Checks a row against all keys. `lossless`: nothing may be missing. */
+static void check_row(const world *w, int32_t b, int32_t token, int32_t head, const char *text) {
+  const banyan_attention_desc *d = &w->desc;
+  int32_t h = head / (d->heads / d->kv_heads), row = token * d->heads + head;
+  double logits[KEYS], top = d->sinks ? (double)w->sinks[head] : -INFINITY, sum = 0, n[DIM] = {0}, s = 0, mean = 0;
+  double scale = d->scale != 0 ? (double)d->scale : 1 / sqrt((double)d->head_dim), off = 0, exact;
+  for (int32_t t = 0; t < w->lens[b]; t++) {
+    double dot = 0, size = 0;
+    logits[t] = -INFINITY;
+    if (!sees(w, b, token, t)) continue;
+    for (int32_t i = 0; i < d->head_dim; i++) {
+      double x = (double)w->q[(token * HEADS + head) * DIM + i] * element(w, false, b, h, t, i);
+      dot += x, size += fabs(x);
+    }
+    logits[t] = d->soft_cap > 0 ? (double)d->soft_cap * tanh(scale * dot / (double)d->soft_cap) : scale * dot;
+    s = fmax(s, fabs(scale) * size);
+    top = fmax(top, logits[t]);
+  }
+  float got = w->lse[row], error = w->error[row];
+  if (top == -INFINITY) {
+    ck_assert_msg(got == -INFINITY && error == 0, "%s: an empty row has lse %g, error %g", text, (double)got,
+                  (double)error);
+    return;
+  }
+  if (d->sinks) sum = exp((double)w->sinks[head] - top);
+  for (int32_t t = 0; t < w->lens[b]; t++) {
+    double p = exp(logits[t] - top), length = 0;
+    for (int32_t i = 0; p > 0 && i < d->value_dim; i++) {
+      double x = element(w, true, b, h, t, i);
+      n[i] += p * x, length += x * x;
+    }
+    sum += p, mean += p * sqrt(length);
+  }
+  for (int32_t i = 0; i < d->value_dim; i++) off += pow((double)w->out[row * d->value_dim + i] - n[i] / sum, 2);
+  double own = 0x1p-24 * (640 + (d->head_dim + 8) * s + 8 * (double)d->soft_cap);
+  exact = top + log(sum);
+  ck_assert_msg(sqrt(off) <= (double)error + 2.1 * own * mean / sum + 1e-12, "%s: row %d is off by %g, certified %g",
+                text, row, sqrt(off), (double)error);
+  double missing = d->prune.top_pages ? INFINITY : log1p((double)d->prune.epsilon);
+  own += 0x1p-22 * fabs(exact);
+  ck_assert_msg((double)got <= exact + own && (double)got >= exact - missing - own, "%s: lse %g of %g", text,
+                (double)got, exact);
+  ck_assert_msg(w->read[row] >= 0 && w->read[row] <= 1, "%s: share %g", text, (double)w->read[row]);
+}
+
+static void attend(world *w, const bny_attention_kernels *kernels, bny_pool *pool) {
+  banyan_partial out;
+  banyan_partial_init(&out, w->out, BANYAN_F32, w->lse, BANYAN_F32, w->desc.heads, w->desc.value_dim);
+  ck_assert_msg(bny_decode_attention_run(kernels, bny_kernels_find(NULL), &w->desc, &out, NULL, pool) == BANYAN_OK,
+                "%s", banyan_last_error());
+}
+
+/* Bounds of appends, in any portions, are those of all keys, and those are minima and maxima. */
+static void check_bounds(world *w) {
+  banyan_attention_desc d = w->desc;
+  int32_t lens[BATCH] = {0};
+  size_t bytes = (size_t)(BATCH * KEYS * KV * (2 * DIM + 2)) * sizeof(float);
+  memset(w->bounds, 0x7b, bytes), memset(w->again, 0x7b, bytes);
+  ck_assert_msg(banyan_page_bounds_update(&w->desc, NULL) == BANYAN_OK, "%s", banyan_last_error());
+  d.prune.bounds = w->again, d.seq_lens = lens;
+  for (bool more = true; more;) {
+    more = false;
+    for (int32_t b = 0; b < d.batch; b++) {
+      w->first[b] = lens[b];
+      lens[b] += random_range(0, w->lens[b] - lens[b]);
+      more = more || lens[b] < w->lens[b];
+    }
+    ck_assert_int_eq(banyan_page_bounds_update(&d, w->first), BANYAN_OK);
+  }
+  ck_assert_int_eq(memcmp(w->bounds, w->again, bytes), 0);
+  int32_t b = random_range(0, d.batch - 1), h = random_range(0, d.kv_heads - 1), i = random_range(0, d.head_dim - 1);
+  if (w->lens[b] == 0) return;
+  int32_t page = random_range(0, (w->lens[b] - 1) / w->page_keys);
+  double low = INFINITY, high = -INFINITY;
+  for (int32_t t = page * w->page_keys; t < w->lens[b] && t < (page + 1) * w->page_keys; t++) {
+    double scale = d.scales.k && !d.scales.token_stride ? (double)d.scales.k[h * d.scales.head_stride] : 1;
+    low = fmin(low, element(w, false, b, h, t, i) / scale), high = fmax(high, element(w, false, b, h, t, i) / scale);
+  }
+  int64_t number = d.pages.table ? w->table[b * d.pages.table_stride + page] : b * d.prune.batch_pages + page;
+  const float *box = w->bounds + (number * d.kv_heads + h) * (2 * d.head_dim + 2);
+  ck_assert_msg((float)high == box[i] && (float)low == box[d.head_dim + i], "bounds %g to %g of %g to %g",
+                (double)box[d.head_dim + i], (double)box[i], low, high);
+}
+
+TEST_RANDOM(certificates_hold, 100) {
+  static const float epsilons[] = {0, 1e-4f, 1e-3f, 1e-2f, 0.1f, 0.5f, 1};
+  static world w;
+  static float other[BATCH * TOKENS * HEADS * DIM], other_lse[BATCH * TOKENS * HEADS];
+  const bny_attention_kernels *tables[16];
+  int count = 0, skipped = 0;
+  bny_pool *pool = NULL;
+  ck_assert_int_eq(bny_pool_make(2, NULL, &pool), BANYAN_OK);
+  for (int t = 0; bny_attention_table[t]; t++)
+    if (bny_attention_table[t]->supported()) tables[count++] = bny_attention_table[t];
+  for (int c = 0; c < CASES; c++) {
+    random_state = (uint64_t)_i * CASES + (uint64_t)c + 77;
+    const bny_attention_kernels *table = tables[random_range(0, count - 1)];
+    draw(&w);
+    check_bounds(&w);
+    w.desc.prune.epsilon = epsilons[random_range(0, 6)];
+    if (random_range(0, 5) == 0) w.desc.prune.epsilon = 0, w.desc.prune.top_pages = random_range(1, 5);
+    attend(&w, table, c % 4 ? NULL : pool);
+    char text[200];
+    snprintf(text, sizeof text, "case %d of %d (%s, dtype %d, epsilon %g, top %d)", c, _i, table->name, w.desc.kv_dtype,
+             (double)w.desc.prune.epsilon, w.desc.prune.top_pages);
+    for (int32_t b = 0; b < w.desc.batch; b++)
+      for (int32_t token = w.desc.queries ? w.loc[b] : b; token < (w.desc.queries ? w.loc[b + 1] : b + 1); token++)
+        for (int32_t head = 0; head < w.desc.heads; head++) {
+          check_row(&w, b, token, head, text);
+          skipped += w.read[token * w.desc.heads + head] < 1;
+        }
+    if (w.desc.prune.epsilon > 0 || w.desc.prune.top_pages) continue;
+    size_t rows = (size_t)(tokens_of(&w) * w.desc.heads);
+    memcpy(other, w.out, rows * (size_t)w.desc.value_dim * sizeof(float)),
+        memcpy(other_lse, w.lse, rows * sizeof(float));
+    w.desc.prune = (banyan_prune){0};
+    attend(&w, table, NULL);
+    ck_assert_msg(!memcmp(other, w.out, rows * (size_t)w.desc.value_dim * sizeof(float)) &&
+                      !memcmp(other_lse, w.lse, rows * sizeof(float)),
+                  "%s: other bits", text);
+  }
+  bny_pool_free(pool);
+  ck_assert_msg(skipped > 100, "only %d rows left out a page", skipped);
+}
+
+int main(void) { return suite_main(suite_of("prune", 120)); }
