@@ -76,6 +76,12 @@ struct fiber {
   std::vector<std::vector<async_copy>> groups;
 };
 
+/* A fiber that can run, with its warp, which the scheduler finds here without a look at the fiber's memory. */
+struct runnable_fiber {
+  fiber *one;
+  uint32_t warp;
+};
+
 struct warp_state {
   int arrived = 0;
   uint32_t kind = 0;
@@ -94,7 +100,7 @@ struct block_state {
   launch_state *launch;
   uint32_t index;
   std::vector<fiber> fibers;
-  std::vector<fiber *> runnable;
+  std::vector<runnable_fiber> runnable;
   std::vector<warp_state> warps;
   barrier_state named[NAMED_BARRIERS];
   std::vector<async_copy> bulk;
@@ -132,7 +138,6 @@ struct bny_emulator {
   std::vector<std::unique_ptr<block_state>> blocks; /* running blocks */
   std::vector<fiber *> writers;                     /* with delayed stores */
   std::vector<owned_memory> owned;
-  std::vector<char *> stacks; /* free stacks */
   fiber *current = nullptr;
   std::function<void(uint64_t)> watch;
   std::string failure;
@@ -149,7 +154,7 @@ struct bny_emulator {
 namespace {
 
 /* A thread runs one emulator at a time. */
-thread_local bny_emulator *running;
+__attribute__((tls_model("initial-exec"))) thread_local bny_emulator *running;
 
 /* ---- switching --------------------------------------------------------------------------------------------------- */
 
@@ -222,7 +227,9 @@ void clean(char *stack) {
 void prepare(fiber *made) {
   clean(made->stack);
 #ifdef __x86_64__
-  void **top = reinterpret_cast<void **>(made->stack + STACK_BYTES) - 2;
+  /* Stacks begin at different offsets, so that they do not compete for the same sets of the caches. */
+  size_t offset = reinterpret_cast<uintptr_t>(made->stack) / STACK_BYTES * 640 % (32 << 10);
+  void **top = reinterpret_cast<void **>(made->stack + STACK_BYTES - offset) - 2;
   *top = reinterpret_cast<void *>(&fiber_main);
   for (int i = 1; i <= 6; i++) top[-i] = nullptr;
   top[1] = nullptr;
@@ -236,10 +243,22 @@ void prepare(fiber *made) {
 #endif
 }
 
-char *take_stack(bny_emulator *emulator) {
-  if (!emulator->stacks.empty()) {
-    char *stack = emulator->stacks.back();
-    emulator->stacks.pop_back();
+/* Free stacks, which a thread keeps for its next emulator. */
+struct stack_pool {
+  std::vector<char *> stacks;
+  ~stack_pool() {
+    for (char *stack : stacks) {
+      clean(stack);
+      munmap(stack, STACK_BYTES);
+    }
+  }
+};
+thread_local stack_pool pool;
+
+char *take_stack() {
+  if (!pool.stacks.empty()) {
+    char *stack = pool.stacks.back();
+    pool.stacks.pop_back();
     return stack;
   }
   void *memory = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -325,8 +344,10 @@ void finish_copy(const async_copy &copy) {
 
 /* ---- life of blocks ---------------------------------------------------------------------------------------------- */
 
+void make_runnable(fiber *one) { one->block->runnable.push_back({one, one->self.thread / BNY_WARP_LANES}); }
+
 void wake(std::vector<fiber *> *waiting) {
-  for (fiber *one : *waiting) one->block->runnable.push_back(one);
+  for (fiber *one : *waiting) make_runnable(one);
   waiting->clear();
 }
 
@@ -370,9 +391,9 @@ void start_block(bny_emulator *emulator, launch_state *launch) {
     fiber *made = &block->fibers[i];
     made->self = {i, launch->what.threads, index, launch->what.blocks, index % wide, wide};
     made->block = block.get();
-    made->stack = take_stack(emulator);
+    made->stack = take_stack();
     prepare(made);
-    block->runnable.push_back(made);
+    make_runnable(made);
   }
   emulator->resident[launch->what.device]++;
   emulator->blocks.push_back(std::move(block));
@@ -397,7 +418,7 @@ void start_blocks(bny_emulator *emulator) {
 void end_block(bny_emulator *emulator, size_t index) {
   block_state *block = emulator->blocks[index].get();
   launch_state *launch = block->launch;
-  for (fiber &one : block->fibers) emulator->stacks.push_back(one.stack);
+  for (fiber &one : block->fibers) pool.stacks.push_back(one.stack);
   emulator->resident[launch->what.device]--;
   auto cluster = launch->clusters.find(block->index / launch->what.cluster);
   if (--cluster->second.unfinished_blocks == 0) launch->clusters.erase(cluster);
@@ -451,9 +472,9 @@ fiber *pick_fiber(bny_emulator *emulator, block_state *block, uint32_t favoured)
   uint32_t index = 0;
   for (int tries = favoured < block->warps.size() ? 8 : 1; tries > 0; tries--) {
     index = random_below(emulator, block->runnable.size());
-    if (block->runnable[index]->self.thread / BNY_WARP_LANES == favoured) break;
+    if (block->runnable[index].warp == favoured) break;
   }
-  return take_any(&block->runnable, index);
+  return take_any(&block->runnable, index).one;
 }
 
 /* Runs one block for a random time, and perhaps favours one of its warps, so that all drift apart. */
@@ -501,11 +522,7 @@ bny_emulator *bny_emulator_make(const bny_emulator_config &config) {
 
 void bny_emulator_free(bny_emulator *emulator) {
   for (auto &block : emulator->blocks)
-    for (fiber &one : block->fibers) emulator->stacks.push_back(one.stack);
-  for (char *stack : emulator->stacks) {
-    clean(stack);
-    munmap(stack, STACK_BYTES);
-  }
+    for (fiber &one : block->fibers) pool.stacks.push_back(one.stack);
   delete emulator;
 }
 
@@ -569,7 +586,7 @@ void bny_emulated_fail(const char *why) {
 
 void bny_emulated_yield(void) {
   fiber *self = running->current;
-  self->block->runnable.push_back(self);
+  make_runnable(self);
   switch_to_scheduler(false);
 }
 

@@ -131,7 +131,7 @@ static bool meet(world *world, double seconds) {
     if (polls < 100)
       sched_yield();
     else
-      world_sleep_ms(0.2);
+      world_sleep_ms(polls < 200 ? 0.2 : 1);
   }
   return true;
 }
