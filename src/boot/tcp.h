@@ -44,6 +44,7 @@ struct bny_boot_settings {
   int32_t nranks;
   int32_t fanout;
   const char *rank_from, *size_from, *local_from; /* the variables of rank, size and ranks of this node; NULL: none */
+  bool has_nodes;                                 /* by the number of ranks of this node: there are several */
   bool is_one_node;             /* by local_from: rank 0 listens at a loopback address, whatever MASTER_ADDR is */
   char host[256];               /* MASTER_ADDR */
   char interface[64];           /* BANYAN_INTERFACE; "": none */
@@ -63,6 +64,9 @@ void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const stru
 
 /* Appends a job, its number of ranks and the time when this rank of it began. */
 void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *job, uint32_t nranks, uint64_t began_s);
+
+/* Appends what to set where rank 0 is at a loopback address and nothing says that there is one node. */
+void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const struct banyan_env *env);
 
 /* Returns whether the number of ranks requires a tree. */
 bool bny_boot_is_tree(const struct bny_boot_settings *settings);

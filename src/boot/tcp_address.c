@@ -77,6 +77,23 @@ bool bny_boot_address_is_name(const struct bny_boot_settings *settings) {
   return !settings->is_one_node && !is_number(settings->host, &is_loopback);
 }
 
+/* Rejects a node's own name that is a loopback address there, where there are several nodes. By localhost and 127.0.0.1
+ * the user says that these are on one machine. */
+static banyan_status check_reach(const struct bny_boot_settings *settings, const struct addrinfo *found) {
+  char text[BNY_BOOT_ADDRESS_BYTES];
+  bool is_meant = strcmp(settings->host, "localhost") == 0 || strcmp(settings->host, "127.0.0.1") == 0 ||
+                  strcmp(settings->host, "::1") == 0;
+  if (is_meant || !settings->has_nodes || settings->interface[0] || !bny_boot_address_is_loopback(found->ai_addr))
+    return BANYAN_OK;
+  bny_boot_address_text(found->ai_addr, found->ai_addrlen, text);
+  return bny_fail(
+      BANYAN_ERR_ARGUMENT,
+      "banyan_env_create: MASTER_ADDR \"%s\" is %s on the node of rank %d, a loopback address that ranks of "
+      "other nodes cannot reach: set BANYAN_INTERFACE to a network of all nodes, or MASTER_ADDR to an "
+      "address that they reach, on all ranks",
+      settings->host, text, settings->rank);
+}
+
 banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list) {
   char port[8];
   bool is_loopback;
@@ -92,6 +109,7 @@ banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings,
   for (const struct addrinfo *each = found; each; each = each->ai_next) {
     banyan_status status =
         bny_boot_address_check(settings, "MASTER_ADDR", settings->host, each->ai_addr, each->ai_addrlen);
+    if (!status) status = check_reach(settings, each);
     if (status) {
       freeaddrinfo(found);
       return status;

@@ -35,6 +35,7 @@ struct seeker {
   struct addrinfo *list;              /* rank 0's addresses; NULL: none yet */
   int64_t looked_up_ns;
   bool met_other_job; /* by the last welcome */
+  bool is_refused;    /* nobody listened at the last address */
   banyan_status final;
 };
 
@@ -174,6 +175,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
 
 /* Joins through a connection; without one fd is -1, with errno. On failure it closes the connection. */
 static bool join_through(struct seeker *seeker, int fd) {
+  seeker->is_refused = fd < 0 && errno == ECONNREFUSED;
   if (fd < 0) {
     note(seeker, "cannot connect", errno);
     return false;
@@ -285,11 +287,18 @@ static void pause_before_retry(const struct seeker *seeker, int *pause_ms) {
 static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
   double waited_s = (double)(bny_deadline_now() - begun_ns) * 1e-9;
-  char origin[256] = "";
+  char origin[512] = "";
   size_t length = 0;
   if (!seeker->list)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
                     settings->rank, settings->nranks);
+  if (seeker->is_refused) {
+    bny_boot_append_loopback(origin, sizeof origin, &length, seeker->env);
+    if (!length && !settings->interface[0])
+      bny_append(origin, sizeof origin, &length,
+                 " (if that node calls itself by a loopback address, set BANYAN_INTERFACE to a network of all nodes on "
+                 "all ranks)");
+  }
   bny_boot_append_origin(origin, sizeof origin, &length, settings);
   return bny_fail(BANYAN_ERR_TIMEOUT,
                   "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s%s", settings->rank,

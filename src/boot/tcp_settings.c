@@ -72,6 +72,7 @@ static banyan_status read_rank(struct bny_boot_settings *settings) {
   settings->size_from = size_name;
   const char *local = getenv(launchers[launcher].local);
   settings->is_one_node = local && strcmp(local, getenv(size_name)) == 0;
+  settings->has_nodes = local && atoi(local) > 0 && atoi(local) < nranks; /* Slurm writes 2(x3) */
   if (settings->is_one_node) settings->local_from = launchers[launcher].local;
   return BANYAN_OK;
 }
@@ -132,6 +133,14 @@ void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const stru
   if (strcmp(settings->rank_from, "SLURM_PROCID") == 0)
     bny_append(text, bytes, length, ", which a shell of salloc has as well: start the ranks by srun");
   bny_append(text, bytes, length, ")");
+}
+
+void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const struct banyan_env *env) {
+  bool is_loopback = strncmp(env->address, "127.", 4) == 0 || strncmp(env->address, "[::1]", 5) == 0;
+  if (is_loopback && !env->settings.is_one_node)
+    bny_append(text, bytes, length,
+               ", a loopback address that ranks of other nodes cannot reach: for these set BANYAN_INTERFACE to a "
+               "network of all nodes");
 }
 
 /* A single rank connects to no other. It may lack settings, but those that it has are checked as for any other rank. */

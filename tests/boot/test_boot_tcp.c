@@ -96,7 +96,7 @@ TEST_LOOP(listens_by_itself, 5) {
 enum { LOOKUPS_AT_FIRST = 3 };
 
 /* The resolver of this program. "late" has no address at first, and "moved" another one, which refuses or is not of
- * this node; "never" has none. */
+ * this node; "never" has none, and "own" a loopback address. */
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list) {
   static int lookups;
   int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
@@ -105,6 +105,7 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
   if (!host || is_number) return real(host, port, hints, list);
   bool first = strcmp(host, "late") == 0 || strcmp(host, "moved") == 0 ? lookups++ < LOOKUPS_AT_FIRST : false;
   if (strcmp(host, "never") == 0) return EAI_NONAME;
+  if (strcmp(host, "own") == 0) host = "127.0.1.1";
   if (strcmp(host, "late") == 0 && first) return lookups % 2 ? EAI_AGAIN : EAI_NONAME;
   if (strcmp(host, "moved") == 0 && first)
     return real(atoi(getenv("RANK")) ? "127.9.9.9" : "192.0.2.1", port, hints, list);
@@ -139,6 +140,28 @@ TEST_LOOP(says_that_a_name_has_no_address, 2) {
   ck_assert_int_eq(outcomes[_i].create, BANYAN_ERR_BOOTSTRAP);
   ck_assert(outcomes[_i].create_s >= 0.5);
   assert_text(_i, "MASTER_ADDR is \"never\", which has no address");
+}
+
+/* Debian gives the node's own name a loopback address. Where there are other nodes, no rank waits for them. */
+TEST_LOOP(rejects_a_name_that_other_nodes_cannot_reach, 3) {
+  static const char *const addresses[] = {"own", "127.0.1.1", "127.0.0.1"};
+  bool is_one_machine = _i == 2;
+  if (!is_one_machine) free_port();
+  for (int rank = 0; rank < 2; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 2,
+                              .secret = "x",
+                              .address = addresses[_i],
+                              .timeout_s = 5,
+                              .extra = {{"LOCAL_WORLD_SIZE", "1"}}});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  for (int rank = 0; rank < 2; rank++) {
+    ck_assert_int_eq(outcomes[rank].create, is_one_machine ? BANYAN_OK : BANYAN_ERR_ARGUMENT);
+    if (is_one_machine) continue;
+    ck_assert(outcomes[rank].create_s < 5);
+    assert_text(rank, "127.0.1.1");
+    assert_text(rank, "set BANYAN_INTERFACE");
+  }
 }
 
 /* `torchrun --standalone` gives the node's own name: where all ranks are on this node it is not looked up, and needs no
@@ -236,6 +259,7 @@ TEST(says_where_it_could_not_connect) {
   assert_text(1, "127.0.0.1:");
   assert_text(1, shown_port);
   assert_text(1, "Connection refused");
+  assert_text(1, "a loopback address that ranks of other nodes cannot reach: for these set BANYAN_INTERFACE");
 }
 
 /* Rank 2 is killed: while rank 3 has yet to connect; when all have; and in an allgather that rank 3 comes to only
