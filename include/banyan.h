@@ -230,6 +230,20 @@ void banyan_on_wait(int (*check)(void *context), void *context);
  *   member; the first call then reports it. */
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
 
+/* A color of banyan_comm_split() that makes no communicator, as any negative one. */
+#define BANYAN_COLOR_NONE (-1)
+
+/* Splits a communicator, as MPI_Comm_split() and ncclCommSplit() do: the ranks of each color make one, in the order of
+ * their keys, and of their old ranks where keys are equal. Collective over all ranks of `comm`, which exchange by it
+ * what a bootstrap would. *sub is NULL on ranks without a color.
+ *
+ * - A new communicator has the settings of `comm`, its device and its share of a machine's cores. It is independent
+ *   from then on: either may be destroyed, fail, shrink or be split first, and a failure of one is none of the other.
+ *   BANYAN_LEVELS does not count for it.
+ * - A failure of `comm` meanwhile, such as a rank that dies, is the failure of all ranks. If the ranks of one color
+ *   cannot make theirs, each of them gets the reason, and `comm` and the other colors remain usable. */
+banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, banyan_comm **sub);
+
 /* Devices.
  *
  * A communicator has a device if its banyan_comm_config names one.

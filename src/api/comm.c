@@ -46,7 +46,7 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   }
   banyan_status status = check_bootstrap(bootstrap);
   if (status == BANYAN_OK && config) status = check_config(config);
-  return status == BANYAN_OK ? bny_comm_make(bootstrap, config, bootstrap->rank, comm) : status;
+  return status == BANYAN_OK ? bny_comm_make(bootstrap, config, bootstrap->rank, NULL, comm) : status;
 }
 
 void banyan_comm_destroy(banyan_comm *comm) {

@@ -10,6 +10,7 @@ libbanyan_core_la_SOURCES += \
   %D%/check.c \
   %D%/combine.c \
   %D%/comm.c \
+  %D%/comm_split.c \
   %D%/operation.c \
   %D%/preset.c \
   %D%/shift.c

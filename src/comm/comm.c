@@ -105,7 +105,7 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings,
                                      const bny_placement *place) {
   return (bny_exec_config){
-      .oversubscribed = comm->oversubscribed,
+      .oversubscribed = comm->ranks_per_core > 1,
       .on_quota = comm->quota_cpus > 0,
       .timeout_ns = settings->timeout_ns,
       .cache_bytes = place->cache_bytes,
@@ -123,7 +123,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->threads_said = settings->threads;
   comm->threads = settings->threads ? settings->threads : place->threads;
   comm->nnodes = place->nnodes;
-  comm->oversubscribed = place->ranks_per_core > 1;
+  comm->ranks_per_core = place->ranks_per_core;
   comm->part_bytes = (size_t)options->part_kib << 10;
   comm->slices = (int32_t)options->slices;
   banyan_status status = bny_comm_connect(comm, settings, exchange, place, &comm->transport);
@@ -158,10 +158,19 @@ void bny_comm_free(banyan_comm *comm) {
   free(comm);
 }
 
+/* Ranks that are not in this communicator use the machine as well. */
+static void keep_share(const banyan_comm *beside, bny_placement *place) {
+  place->own_cpus = beside->own_cpus;
+  place->threads = beside->threads;
+  place->quota_cpus = beside->quota_cpus;
+  place->ranks_per_core = beside->ranks_per_core;
+}
+
 static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                            const bny_facts *all, bny_place *places) {
   bny_placement place = {0};
   banyan_status status = bny_placement_find(all, comm->rank, comm->nranks, &place);
+  if (status == BANYAN_OK && settings->beside) keep_share(settings->beside, &place);
   if (status == BANYAN_OK) raise_arena(&place, comm->nranks);
   if (place.nnodes > 1) bny_comm_find_nic(comm, settings);
   char why[BNY_ERROR_TEXT_BYTES]; /* the exchange, in which a rank that has failed takes part as well, clears it */
@@ -274,10 +283,12 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
 }
 
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
-                            banyan_comm **comm) {
+                            const banyan_comm *beside, banyan_comm **comm) {
   bny_settings settings;
   bny_log_rank(bootstrap->rank);
   banyan_status own_status = read_settings(config, origin, &settings);
+  settings.beside = beside;
+  if (beside) settings.options.levels = NULL; /* they are those of all ranks */
   banyan_comm *made = calloc(1, sizeof *made);
   if (!made)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
@@ -297,6 +308,25 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   log_settings(made, config);
   *comm = made;
   return BANYAN_OK;
+}
+
+banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool beside,
+                                 banyan_comm **part) {
+  banyan_comm_config config = {.size = sizeof config,
+                               .timeout_ns = comm->exec->timeout_ns,
+                               .first_timeout_ns = comm->first_timeout_ns,
+                               .arena_bytes = comm->arena_said ? comm->arena_bytes : 0,
+                               .algorithm = comm->algorithm,
+                               .threads = comm->threads_said};
+  char device[32];
+  if (comm->device.engine) {
+    const bny_device *own = comm->device.engine->device;
+    snprintf(device, sizeof device, "%s:%d", own->ops->name, own->facts.ordinal);
+    config.device = device;
+  }
+  banyan_status status = bny_comm_make(bootstrap, &config, comm->origin, beside ? comm : NULL, part);
+  if (status == BANYAN_OK) (*part)->stream = comm->stream;
+  return status;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
@@ -354,7 +384,7 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (bytes) text[0] = 0;
   if (!comm) return 0;
   bny_append(text, bytes, &length, "banyan %s: rank %d of %d, ", banyan_version(), comm->rank, comm->nranks);
-  const char *oversubscribed = comm->oversubscribed ? " (more ranks than cores: they take turns)" : "";
+  const char *oversubscribed = comm->ranks_per_core > 1 ? " (more ranks than cores: they take turns)" : "";
   char limit[64] = "";
   if (comm->quota_cpus > 0) snprintf(limit, sizeof limit, " (a CPU quota allows %.4g)", comm->quota_cpus);
   if (comm->nnodes > 1)

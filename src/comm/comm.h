@@ -38,7 +38,7 @@ struct banyan_comm {
   bny_pool *pool;           /* made with the first attention; NULL: none, or one thread */
   double quota_cpus;        /* CPUs that a quota allows this rank, fewer than its cores; 0: no quota counts */
   int32_t cores;            /* cores of this machine that its ranks may use together */
-  bool oversubscribed;      /* more ranks than cores, on some machine */
+  double ranks_per_core;    /* on the machine with the most: ranks take turns if it is above 1 */
   size_t arena_bytes;       /* per rank */
   bool arena_said;          /* set by the program or the environment */
   bny_plan *barrier;        /* in which ranks compare their calls */
@@ -50,9 +50,14 @@ struct banyan_comm {
   struct bny_ops *ops; /* owned by op/, which frees them before the communicator; NULL until the first operation */
 };
 
-/* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked. */
+/* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked.
+ * beside: its other ranks go on to use this machine, so the new one keeps its share of the cores; NULL: none. */
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
-                            banyan_comm **comm);
+                            const banyan_comm *beside, banyan_comm **comm);
+
+/* Makes one of some ranks of another, with its settings. beside: the others go on as well. */
+banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool beside,
+                                 banyan_comm **part);
 void bny_comm_free(banyan_comm *comm);
 
 /* Every rank learns whether every rank is ready, so that none goes on with a group that will never be complete. Returns
@@ -90,23 +95,24 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
 banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                   const bny_placement *place, bny_way way, bool strict);
 
-/* group.c: an exchange of the ranks of each node among themselves, by way of all ranks. Other nodes may do more rounds
- * or fewer. All end together, in bny_group_exchange_end(). */
+/* group.c: an exchange of the ranks of each group among themselves, by way of all ranks. Other groups may do more or
+ * fewer rounds. All end together, in bny_group_exchange_end(). */
 typedef struct bny_group_exchange {
-  bny_exchange exchange; /* for the code that connects this node's ranks */
+  bny_exchange exchange; /* for the code that connects this group's ranks */
   banyan_bootstrap bootstrap;
   const bny_exchange *all;
-  int32_t *ranks; /* the ranks of this node, in order */
+  int32_t *ranks; /* the ranks of this group, in order */
   uint64_t *said; /* [nranks of all]: bytes that each has in a round */
   char *blocks;   /* [nranks of all] blocks of `room` bytes */
   size_t room;
-  bool ended; /* all ranks have ended, or one has failed */
+  bool ended;           /* all ranks have ended, or one has failed */
+  banyan_status status; /* what the exchange of all ranks came to */
 } bny_group_exchange;
 
-/* Local. The struct must not move until the exchange has ended. */
-banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *node_of, bny_group_exchange *group);
-/* To be called after a failure as well. */
-void bny_group_exchange_end(bny_group_exchange *group);
+/* Local. The struct must not move until the exchange has ended. group_of: by rank. */
+banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group);
+/* To be called after a failure as well. Returns the failure of the exchange of all ranks. */
+banyan_status bny_group_exchange_end(bny_group_exchange *group);
 
 /* device.c. Joining is collective. */
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,

@@ -63,6 +63,7 @@ typedef struct bny_settings {
   bool arena_said;                /* neither is the default */
   const char *algorithm, *device; /* NULL: none */
   int32_t origin;                 /* the rank's number among those that the environment describes */
+  const banyan_comm *beside;      /* see bny_comm_make() */
 } bny_settings;
 
 /* Gathers the facts of this rank. Invalid settings are a fact as well, so that no other rank waits for this one.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An exchange among the ranks of each node, by way of all ranks. Ranks of another node may have other data, or have
+ * An exchange among the ranks of each group, by way of all ranks. Ranks of another group may have other data, or have
  * ended. So every round begins with the size that each rank has, and a round in which all sizes are 0 is the last. */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
   if (bytes <= group->room) return BANYAN_OK;
   char *grown = realloc(group->blocks, blocks * bytes);
   if (!grown)
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for an exchange of a node's ranks",
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for an exchange of a group's ranks",
                     group->all->bootstrap->rank);
   group->blocks = grown;
   group->room = bytes;
@@ -25,6 +25,7 @@ static banyan_status take_turn(bny_group_exchange *group, const void *mine, size
   uint64_t own = bytes, most = 0;
   banyan_status status = bny_exchange_all(group->all, &own, group->said, sizeof own);
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) most = group->said[i] > most ? group->said[i] : most;
+  group->status = status;
   group->ended = status != BANYAN_OK || most == 0;
   if (group->ended) return status;
   status = make_room(group, most);
@@ -32,6 +33,7 @@ static banyan_status take_turn(bny_group_exchange *group, const void *mine, size
   if (status == BANYAN_OK) memset(block, 0, most);
   if (status == BANYAN_OK && bytes) memcpy(block, mine, bytes);
   if (status == BANYAN_OK) status = bny_exchange_all(group->all, block, group->blocks, most);
+  group->status = status;
   group->ended = status != BANYAN_OK;
   return status;
 }
@@ -46,13 +48,13 @@ static int gather(void *context, const void *mine, void *all, size_t bytes, int6
   for (int32_t i = 0; i < group->bootstrap.nranks; i++) {
     int32_t rank = group->ranks[i];
     if (group->said[rank] != bytes)
-      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with an exchange of its node's ranks", rank);
+      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with the exchange of its group", rank);
     memcpy((char *)all + (size_t)i * bytes, group->blocks + (size_t)rank * most, bytes);
   }
   return BANYAN_OK;
 }
 
-banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *node_of, bny_group_exchange *group) {
+banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group) {
   const banyan_bootstrap *bootstrap = all->bootstrap;
   size_t nranks = (size_t)bootstrap->nranks;
   *group = (bny_group_exchange){.all = all};
@@ -65,7 +67,7 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *n
   }
   group->bootstrap = (banyan_bootstrap){.size = sizeof group->bootstrap, .context = group, .allgather = gather};
   for (int32_t i = 0; i < bootstrap->nranks; i++) {
-    if (node_of[i] != node_of[bootstrap->rank]) continue;
+    if (group_of[i] != group_of[bootstrap->rank]) continue;
     if (i == bootstrap->rank) group->bootstrap.rank = group->bootstrap.nranks;
     group->ranks[group->bootstrap.nranks++] = i;
   }
@@ -73,9 +75,10 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *n
   return BANYAN_OK;
 }
 
-void bny_group_exchange_end(bny_group_exchange *group) {
+banyan_status bny_group_exchange_end(bny_group_exchange *group) {
   while (!group->ended) take_turn(group, NULL, 0);
   free(group->ranks);
   free(group->said);
   free(group->blocks);
+  return group->status;
 }

@@ -280,28 +280,14 @@ static int allgather_messages(void *context, const void *mine, void *all, size_t
 /* ---- shrinking --------------------------------------------------------------------------------------------------- */
 
 static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
-  banyan_comm *comm = self->comm;
-  banyan_comm_config config = {.size = sizeof config,
-                               .timeout_ns = self->timeout_ns,
-                               .first_timeout_ns = comm->first_timeout_ns,
-                               .arena_bytes = comm->arena_said ? comm->arena_bytes : 0,
-                               .algorithm = comm->algorithm,
-                               .threads = comm->threads_said};
-  char device[32];
-  if (comm->device.engine) {
-    const bny_device *own = comm->device.engine->device;
-    snprintf(device, sizeof device, "%s:%d", own->ops->name, own->facts.ordinal);
-    config.device = device;
-  }
+  const banyan_comm *comm = self->comm;
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .context = self, .allgather = allgather_messages};
   for (int32_t r = 0; r < comm->nranks; r++) {
     if (!has(self->view, r)) continue;
     if (r == comm->rank) bootstrap.rank = bootstrap.nranks;
     bootstrap.nranks++;
   }
-  banyan_status status = bny_comm_make(&bootstrap, &config, comm->origin, shrunk);
-  if (status == BANYAN_OK) (*shrunk)->stream = comm->stream;
-  return status;
+  return bny_comm_make_part(comm, &bootstrap, false, shrunk);
 }
 
 static void list_members(const rendezvous *self, int32_t *members) {

@@ -30,8 +30,8 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"bytes", NULL, false, AT(bytes)},
     {"distance", NULL, false, AT(distance)},
     {"prune", yes_names, false, AT(prunes)},
+    {"exchange within another call", yes_names, false, AT(on_host)},
     {NULL, NULL, false, AT(attends)},
-    {NULL, NULL, false, AT(on_host)},
 };
 #undef AT
 

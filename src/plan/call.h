@@ -23,7 +23,7 @@ typedef struct bny_call {
   bool counts_tokens; /* each run says how many tokens it has */
   bool prunes;        /* attention leaves out pages with mass, and a certificate follows */
   bool attends;       /* a combine whose rows this rank's attention gives */
-  bool on_host;       /* in memory of the host, though the communicator has a device */
+  bool on_host;       /* a gather by which the library makes something else, in memory of the host */
   int32_t tokens;     /* tokens of a run; no part of the shape */
   int32_t all_tokens; /* at most, in any run */
   int32_t all_heads;
@@ -49,7 +49,7 @@ typedef struct bny_call_field {
 
 /* All fields but `counts` and `algorithm`. Those that ranks compare come first, in the order in which a difference is
  * looked for. */
-enum { BNY_CALL_FIELDS = 18, BNY_CALL_COMPARED = 16 };
+enum { BNY_CALL_FIELDS = 18, BNY_CALL_COMPARED = 17 };
 extern const bny_call_field bny_call_fields[BNY_CALL_FIELDS];
 
 uint64_t bny_call_number(const bny_call *call, int field);

@@ -184,6 +184,7 @@ static int use_copies(banyan_comm *comm, banyan_op *idle, banyan_op *started) {
                                  banyan_barrier_init(comm, &op),
                                  banyan_comm_status(comm),
                                  banyan_comm_shrink(comm, NULL, &shrunk),
+                                 banyan_comm_split(comm, 0, 0, &shrunk),
                                  banyan_barrier(comm)};
   for (size_t i = 0; i < sizeof found / sizeof found[0]; i++)
     if (found[i] != BANYAN_ERR_STATE) return (int)i + 1;

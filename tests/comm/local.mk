@@ -4,6 +4,7 @@ unit_tests += \
   %D%/test_no_memory \
   %D%/test_shrink_faults \
   %D%/test_facts \
+  %D%/test_split \
   %D%/test_shrink
 libbanyan_tests_la_SOURCES += \
   %D%/injector.c %D%/injector.h
