@@ -100,10 +100,22 @@ class Communicator(_core.Comm):
         remains to be closed.
         """
         made, members = self._shrink()
+        return self._adopt(made), members
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Makes a communicator of the ranks of each color, in the order of their keys and then of their old ranks.
+
+        A rank whose color is None or negative gets None. Collective over all ranks. The old communicator remains, and
+        each may be closed first.
+        """
+        made = self._split(-1 if color is None else color, key)
+        return None if made is None else self._adopt(made)
+
+    def _adopt(self, made: Any) -> Communicator:
         new = type(self).__new__(type(self))
         adopt: Any = _core.Comm.__init__  # its second form, which the stubs do not show
         adopt(new, made, self.device)
-        return new, members
+        return new
 
     def __enter__(self) -> Communicator:
         return self

@@ -221,6 +221,18 @@ nb::tuple comm::shrink() {
   return nb::make_tuple(nb::capsule(shrunk, "banyan_comm"), old_ranks);
 }
 
+nb::object comm::split(int32_t color, int32_t key) {
+  banyan_comm *part = nullptr;
+  try {
+    call([&] { return banyan_comm_split(comm_, color, key, &part); });
+  } catch (nb::python_error &) {
+    banyan_comm_destroy(part);
+    throw;
+  }
+  if (!part) return nb::none();
+  return nb::capsule(part, "banyan_comm");
+}
+
 std::string comm::describe() const {
   return text_of([&](char *text, size_t bytes) { return banyan_comm_describe(handle(), text, bytes); });
 }

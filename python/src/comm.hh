@@ -45,6 +45,7 @@ public:
   void close();
   void abort(nb::handle reason);
   nb::tuple shrink();
+  nb::object split(int32_t color, int32_t key);
   std::string describe() const;
   std::string describe_operation(const banyan_op *op) const;
   void *stream_for(nb::handle given, nb::handle object) const;

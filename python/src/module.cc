@@ -81,7 +81,8 @@ NB_MODULE(_core, module) {
           },
           nb::arg("argument"), nb::arg("text"),
           "Raises ArgumentError in place of a collective call, which peers learn.")
-      .def("_shrink", &comm::shrink);
+      .def("_shrink", &comm::shrink)
+      .def("_split", &comm::split);
   define_combine(type);
   define_calls(type);
   define_attention(module, type);

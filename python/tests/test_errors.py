@@ -119,6 +119,26 @@ def test_a_rank_that_dies(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
 
 
+def test_split():
+    """Parts by color, in the order of keys; they outlive what they were made of."""
+
+    def body(comm):
+        rank = comm.rank
+        color = None if rank == 4 else rank % 2
+        part = comm.split(color, key=-rank)
+        comm.barrier()
+        comm.close()
+        if part is None:
+            return None
+        with part:
+            out, _ = part.combine(*partials(rank, SHAPE))
+            want, _ = merged([partials(r, SHAPE) for r in (color, color + 2)])
+            np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+            return part.rank, part.nranks
+
+    assert banyan.run(body, ranks=5, timeout=60) == [(1, 2), (1, 2), (0, 2), (0, 2), None]
+
+
 def test_a_rank_that_raises():
     def body(comm):
         if comm.rank == 1:

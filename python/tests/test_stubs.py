@@ -68,6 +68,9 @@ def body(comm: banyan.Communicator) -> float:
 results: list[float] = banyan.run(body, ranks=2)
 fewer, members = banyan.Communicator.from_env().shrink()
 fewer.barrier()
+part = fewer.split(0, key=1)
+if part is not None:
+    part.barrier()
 """
 
 
