@@ -200,6 +200,7 @@ TEST_LOOP(listens_at_the_chosen_interface, 5) {
 
 int main(void) {
   if (net_is_absent()) return 77;
+  unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, and puts over TCP do not bear that */
   return world_main(suite_of("net_start", 60));
 }
 #else

@@ -3,9 +3,10 @@
  * the payload, a fence and the signal; the receiver takes no part and polls its own memory. All other data travels as
  * before.
  *
- * This holds if hardware carries out puts. Over TCP the receiver's UCX does, and answers. A receiver that does not poll
- * then delays the sender, and UCX 1.13 ends the process if the connection breaks meanwhile. Puts are therefore used
- * over RDMA, and elsewhere only for tests whose ranks stay in calls.
+ * This holds if hardware carries out puts. Over TCP the receiver's UCX does, and answers. The sender's call lasts until
+ * the answer, so a receiver that has left its call and computes keeps the sender waiting, up to its deadline, and UCX
+ * 1.13 ends the process if the connection breaks meanwhile. Puts are therefore used over RDMA, and elsewhere only for
+ * tests whose ranks stay in calls.
  *
  * The fence gives the order, not the connection. An adapter may write with relaxed ordering, and UCX then sends the
  * first put after a fence in strict order. Its newer protocols (the default from 1.16 on) also choose a path by size.

@@ -4,6 +4,7 @@
 #ifdef HAVE_UCX
 #include <string.h>
 
+#include "base/interrupt.h"
 #include "base/clock.h"
 #include "transport/ucx/ucx.h"
 
@@ -267,8 +268,8 @@ void bny_net_say_goodbye(bny_net *net) {
     if (bny_net_can_send(net->known[i])) tell_self(net->known[i], BNY_NET_GOODBYE);
   int64_t begun_ns = bny_clock_ns();
   while (!have_parted(net)) {
-    bool failed = load(net->transport.ops->fault(&net->transport)) != 0;
-    if (bny_clock_ns() - begun_ns > (failed ? PARTING_AT_FAULT_NS : PARTING_NS)) break;
+    bool hurries = bny_interrupted() || load(net->transport.ops->fault(&net->transport)) != 0;
+    if (bny_clock_ns() - begun_ns > (hurries ? PARTING_AT_FAULT_NS : PARTING_NS)) break;
     if (net->ucx.ucp_worker_progress(net->worker)) continue;
     bny_net_answer(net);
     if (bny_net_arm(net)) bny_net_doze(net, PARTING_LOOK_NS);

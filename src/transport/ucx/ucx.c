@@ -228,6 +228,7 @@ static void net_close(bny_transport *transport) {
   bny_net *net = bny_net_of(transport);
   if (net->process == bny_process()) {
     bny_net_take(net);
+    net->closes = true;
     bny_net_say_goodbye(net);
     if (net->refused > BNY_NET_REFUSALS_TOLD)
       bny_log(BNY_LOG_WARN, "rank %d: %" PRIu64 " messages that were none of this communicator were ignored in all",

@@ -193,6 +193,7 @@ struct bny_net {
   bny_net_device_choice devices; /* the devices that this rank may use */
   bny_net_put_wish wish;         /* the puts that this rank asks for */
   bool puts;                     /* agreed by all */
+  bool closes;                   /* no other call may come */
   ucp_mem_h outbox_memory;       /* puts: this rank's registered outbox; NULL: registered at first use */
   bny_net_wish told_sleep;       /* puts: the last sleep that was reported to a peer */
   size_t piece_bytes;            /* longer messages are sent in pieces */
