@@ -405,8 +405,9 @@ typedef enum banyan_scatter {
  * - EXACT: sums of integers on an absolute grid, which commute and associate (docs/numbers.md). The bits are those of
  *   the partials alone: ranks may be permuted. It differs from the exact sum by less than N 2^-42 of the row's largest
  *   value, with N partials, at most 2^20. Values and d are rounded once, at the end. It has a wire format of 17 bytes
- *   for each value and 40 for a row, so `wire` is 0; on the host alone. Within banyan_attention_combine() each 256
- *   keys are a partial, so the bits do not depend on the number of ranks either: see there. */
+ *   for each value and 40 for a row, so `wire` is 0. Within banyan_attention_combine() each 256 keys are a partial, so
+ *   the bits do not depend on the number of ranks either: see there. Devices that share memory have it for combines of
+ *   their own, by "oneshot" and f32 on the wire; their last bit may differ from the host's. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL, BANYAN_ORDER_EXACT } banyan_order;
 
 /* Divides `count` things among `parts` (at least 1) owners and writes the range of owner `index`, [*first, *first +

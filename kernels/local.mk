@@ -96,6 +96,7 @@ cuda_sources = \
   %D%/cuda/interpret_heads.cuh \
   %D%/cuda/kernels.cu \
   %D%/cuda/kernels.def \
+  %D%/cuda/exact_sum.h \
   %D%/cuda/live.h \
   %D%/cuda/merge.h \
   %D%/cuda/oneshot.cuh \

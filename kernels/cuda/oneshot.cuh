@@ -4,6 +4,7 @@
 #ifndef BNY_CUDA_ONESHOT_CUH
 #define BNY_CUDA_ONESHOT_CUH
 
+#include "cuda/exact_sum.h"
 #include "cuda/live.h"
 #include "cuda/merge.h"
 #include "cuda/push.h"
@@ -106,7 +107,8 @@ struct bny_oneshot_sources {
 /* Sources that kernels for more ranks merge at a time: of e4m3 a lane has sixteen values. */
 template <int bits> BNY_DEVICE constexpr int bny_oneshot_width() { return bits == 8 ? 4 : BNY_MERGE_WIDTH; }
 
-/* The width is 0 for up to BNY_ONESHOT_NARROW_RANKS ranks; else so many sources are merged at a time. */
+/* The width is 0 for up to BNY_ONESHOT_NARROW_RANKS ranks, -1 for the exact order; else so many sources are merged at a
+ * time. */
 template <int protocol, int bits, int width> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
@@ -211,11 +213,46 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, bits, width> *r
   }
 }
 
+/* The same in BANYAN_ORDER_EXACT. */
+template <int protocol, int width>
+BNY_DEVICE void bny_oneshot_merge_exact(bny_oneshot_run<protocol, 32, width> *run, const bny_oneshot_sources &sources,
+                                        int32_t token, int32_t head, const bny_oneshot &what,
+                                        const bny_device_call &call) {
+  bny_worker *self = &run->self;
+  int32_t nranks = self->group->nranks, out_token = token - call.out_token0, out_head = head - call.out_head0;
+  float factor = 0.0f;
+  BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
+    int packet = first + (int)bny_lane();
+    bny_exact_lanes<protocol> sums;
+    bny_exact_begin(&sums);
+    BNY_ROLLED for (int base = 0; base < nranks && !self->failed; base += BNY_EXACT_WIDTH) {
+      int some = nranks - base < BNY_EXACT_WIDTH ? nranks - base : BNY_EXACT_WIDTH;
+      bny_packet packets[BNY_EXACT_WIDTH];
+      float m[BNY_EXACT_WIDTH], d[BNY_EXACT_WIDTH];
+      bny_merge_gather<protocol>(self, sources, base, some, run->work, packet, packets, m, d);
+      BNY_UNROLL for (int s = 0; s < BNY_EXACT_WIDTH; s++) {
+        if (s < some) bny_exact_deposit<protocol>(&sums, packets[s], m[s], d[s], what.shape.wire);
+      }
+    }
+    if (self->failed) return;
+    bny_exact_total total = bny_exact_total_of(sums.d);
+    if (first == 0) {
+      if (call.live.keeps_empty_rows && total.d == 0.0f) return;
+      factor = bny_export_row(self->group, call.out, out_token, out_head, total.m, total.d, run->work.chunk == 0);
+      if (call.out.values_kind == BANYAN_VALUES_NORMALISED) factor = bny_exact_factor(call.out, out_head);
+    }
+    bny_unit_write(call.out, run->work, out_token, out_head, packet, factor, packet < run->work.packets,
+                   bny_exact_values(sums, total, call.out.values_kind == BANYAN_VALUES_NORMALISED));
+  }
+}
+
 template <int protocol, int bits, int width>
 BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot_sources &sources,
                                       int32_t token, int32_t head, const bny_oneshot &what,
                                       const bny_device_call &call) {
-  if (width > 0)
+  if constexpr (width < 0)
+    bny_oneshot_merge_exact(run, sources, token, head, what, call);
+  else if constexpr (width > 0)
     bny_oneshot_merge_wide(run, sources, token, head, what, call);
   else
     bny_oneshot_merge(run, sources, token, head, what, call);
@@ -257,11 +294,14 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_oneshot_merge_rows(&run, what, call);
 }
 
-#define BNY_ONESHOT_KERNEL(name, protocol, bits, wide)                                            \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                          \
-      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),              \
-           BNY_PARAMETER(bny_device_call, call)) {                                                \
-    bny_oneshot_combine<protocol, bits, wide ? bny_oneshot_width<bits>() : 0>(group, what, call); \
+#define BNY_ONESHOT_KERNEL(name, protocol, bits, how)                                \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                             \
+      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what), \
+           BNY_PARAMETER(bny_device_call, call)) {                                   \
+    bny_oneshot_combine<protocol, bits,                                              \
+                        (how) == BNY_ONESHOT_EXACT  ? -1                             \
+                        : (how) == BNY_ONESHOT_WIDE ? bny_oneshot_width<bits>()      \
+                                                    : 0>(group, what, call);         \
   }
 
 #endif

@@ -39,6 +39,9 @@ enum { BNY_DEVICE_RANKS_MAX = 72, BNY_BLOCK_THREADS_MAX = 256, BNY_CHUNKS_MAX = 
 /* Ranks of a oneshot, and those whose rows are merged at once. Kernels of more ranks are `wide`. */
 enum { BNY_ONESHOT_RANKS_MAX = BNY_DEVICE_RANKS_MAX, BNY_ONESHOT_NARROW_RANKS = 8 };
 
+/* How a oneshot merges: all rows at once, several at a time, or as sums of BANYAN_ORDER_EXACT. */
+enum { BNY_ONESHOT_NARROW, BNY_ONESHOT_WIDE, BNY_ONESHOT_EXACT };
+
 typedef enum bny_protocol {
   BNY_PROTOCOL_LL8,
   BNY_PROTOCOL_LL16,

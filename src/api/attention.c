@@ -164,6 +164,8 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
+  if (status == BANYAN_OK && comm->device.engine && made.order == BANYAN_ORDER_EXACT)
+    status = bny_fail(BANYAN_ERR_UNSUPPORTED, "attention on devices has no BANYAN_ORDER_EXACT");
   *live = status == BANYAN_OK ? combine->live : NULL;
   if (status == BANYAN_OK) status = bny_api_read_live(comm, live, live_room, blocking && !comm->device.engine, &made);
   if (status == BANYAN_OK) status = check_live(*live);

@@ -8,8 +8,8 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-static bny_wire wire_of(const banyan_combine_desc *desc) {
-  if (desc->order == BANYAN_ORDER_EXACT) return BNY_WIRE_EXACT;
+static bny_wire wire_of(const banyan_comm *comm, const banyan_combine_desc *desc) {
+  if (desc->order == BANYAN_ORDER_EXACT && !comm->device.engine) return BNY_WIRE_EXACT;
   return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
 }
 
@@ -20,7 +20,7 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   if ((int64_t)desc->tokens * desc->heads > INT32_MAX || desc->value_dim > 65536)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
                     desc->tokens, desc->heads, desc->value_dim);
-  if (wire_of(desc) == BNY_WIRE_COUNT)
+  if (wire_of(comm, desc) == BNY_WIRE_COUNT)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc.wire is %d, which is no wire format; these are BANYAN_F32, BANYAN_F16, BANYAN_BF16 and "
                     "BANYAN_E4M3",
@@ -32,12 +32,22 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   if (desc->order == BANYAN_ORDER_EXACT && desc->wire && desc->wire != BANYAN_F32)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc.wire is %d, and the exact order has a wire format of its own: leave it 0", desc->wire);
-  if (desc->order == BANYAN_ORDER_EXACT && comm->device.engine)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.order is BANYAN_ORDER_EXACT, which devices do not serve");
   if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
   if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is no algorithm's name", desc->algorithm);
+  return BANYAN_OK;
+}
+
+/* On devices the rank that wants a row adds the partials of all ranks, which "oneshot" brings there. */
+static banyan_status check_exact_device(const banyan_comm *comm, const char *algorithm) {
+  if (algorithm && algorithm[0] && strcmp(algorithm, "oneshot") != 0)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "the algorithm is \"%s\"; on devices BANYAN_ORDER_EXACT has \"oneshot\" alone", algorithm);
+  if (comm->device.proxy || comm->nranks > BNY_DIRECT_RANKS_MAX)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "on devices BANYAN_ORDER_EXACT needs memory that all ranks share, and at most %d ranks",
+                    BNY_DIRECT_RANKS_MAX);
   return BANYAN_OK;
 }
 
@@ -54,12 +64,17 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
       .tokens = known->tokens,
       .all_heads = known->heads,
       .value_dim = known->value_dim,
-      .wire = wire_of(known),
+      .wire = wire_of(comm, known),
       .scatter = known->scatter,
       .order = known->order,
       .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
   };
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
+  if (made.order == BANYAN_ORDER_EXACT && comm->device.engine) {
+    status = check_exact_device(comm, algorithm);
+    if (status != BANYAN_OK) return status;
+    algorithm = "oneshot";
+  }
   if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
   *desc = known;
   *key = made;

@@ -427,6 +427,8 @@ banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, 
                                       const banyan_partial *out, int32_t mergers, bny_device_combine *combine,
                                       bny_arena_sizes *needs) {
   const bny_device_settings settings = {.protocol = BNY_PROTOCOL_LL16, .whole_rows = true};
+  if (request->call.order == BANYAN_ORDER_EXACT)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel has no BANYAN_ORDER_EXACT");
   bny_slice owned = bny_slice_owned(request, rank);
   bny_protocol protocol;
   if (request->call.wire == BNY_WIRE_E4M3)

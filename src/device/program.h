@@ -73,7 +73,7 @@ const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes 
 int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t blocks_max);
 
 /* Return names in kernels.def: "bny_oneshot_ll16_32". */
-const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, int32_t nranks);
+const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, banyan_order order, int32_t nranks);
 const char *bny_device_program_kernel(const bny_program *program);
 
 /* How rows and bytes are divided into units for a device, and which protocol carries them: for program.c. */

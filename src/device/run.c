@@ -125,7 +125,8 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
   banyan_status status = bny_device_oneshot_make(request, &run->settings, &run->oneshot, &protocol, &needs);
   if (status == BANYAN_OK) status = check_room(run->exec, &needs);
   if (status == BANYAN_OK)
-    status = find_kernel(run, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire, request->nranks));
+    status = find_kernel(
+        run, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire, request->call.order, request->nranks));
   if (status != BANYAN_OK) return status;
   run->form = BNY_FORM_DIRECT;
   set_grid(run, &run->oneshot.shape);

@@ -170,10 +170,12 @@ int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t 
   return (int32_t)(blocks < blocks_max ? blocks : blocks_max);
 }
 
-const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, int32_t nranks) {
-  const bool is_wide = nranks > BNY_ONESHOT_NARROW_RANKS;
-#define BNY_CUDA_ONESHOT(name, its_protocol, bits, wide) \
-  if (protocol == (its_protocol) && bits_of(wire) == (bits) && is_wide == (wide)) return #name;
+const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, banyan_order order, int32_t nranks) {
+  const int how = order == BANYAN_ORDER_EXACT         ? BNY_ONESHOT_EXACT
+                  : nranks > BNY_ONESHOT_NARROW_RANKS ? BNY_ONESHOT_WIDE
+                                                      : BNY_ONESHOT_NARROW;
+#define BNY_CUDA_ONESHOT(name, its_protocol, bits, its) \
+  if (protocol == (its_protocol) && bits_of(wire) == (bits) && how == (its)) return #name;
 #define BNY_CUDA_INTERPRET(name, protocol, bits)
 #define BNY_CUDA_BYTES(name, protocol)
 #define BNY_CUDA_HEADS(name, protocol)

@@ -26,9 +26,10 @@ static banyan_status check_box(const bny_request *request) {
 static banyan_status check_combine(const bny_request *request) {
   banyan_status status = check_box(request);
   if (status != BANYAN_OK) return status;
-  bool is_exact = request->call.order == BANYAN_ORDER_EXACT;
+  bool is_exact = request->call.order == BANYAN_ORDER_EXACT; /* devices send f32, and add digits where rows arrive */
+  bny_wire wire = request->call.wire;
   if (request->call.value_dim < 0 ||
-      (is_exact ? request->call.wire != BNY_WIRE_EXACT : (unsigned)request->call.wire >= BNY_WIRE_COUNT) ||
+      (is_exact ? wire != BNY_WIRE_EXACT && wire != BNY_WIRE_F32 : (unsigned)wire >= BNY_WIRE_COUNT) ||
       (unsigned)request->call.scatter > BANYAN_SCATTER_TOKENS || (unsigned)request->call.order > BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: value_dim %d, wire %d, scatter %d or order %d is out of range",
                     request->call.value_dim, (int)request->call.wire, (int)request->call.scatter,

@@ -125,6 +125,30 @@ TEST_EVERYWHERE(merges_many_rows, 4) {
   run_task(task, (world_setup){.on = on, .arena_bytes = 64 << 20});
 }
 
+/* ---- the exact order --------------------------------------------------------------------------------------------- */
+
+static void add_exact(combine_task *task, const combine_group *of, const world_backend *on, bool first) {
+  static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
+    banyan_combine_desc desc = {.scatter = (banyan_scatter)scatter, .order = BANYAN_ORDER_EXACT};
+    desc.root = random_below(&task->random, task->nranks);
+    desc.algorithm = algorithms[on->is_device ? 5 * (scatter % 2) : random_below(&task->random, 6)];
+    combine_task_add(task, of, desc, first && scatter == 0);
+  }
+}
+
+/* Whichever rank has which partial, and whatever the algorithm: the bits are those of the partials. */
+TEST_EVERYWHERE(exact_order_does_not_see_ranks, 27) {
+  if (on == &world_staged) return; /* devices that share no memory reject the exact order */
+  combine_task *task = combine_task_new(world_ranks(on, 1 + _i % 9 + _i / 9 * 4), 90 + (uint64_t)_i);
+  combine_group group = combine_group_random(task), turned = group;
+  for (int32_t r = 0; r < task->nranks; r++) turned.in[r] = group.in[(r + 1 + _i) % task->nranks];
+  add_exact(task, &group, on, true);
+  group.canonical = turned.canonical = &task->attempts[0].out[COMBINE_FIRST][0];
+  add_exact(task, &turned, on, false);
+  run_task(task, (world_setup){.on = on, .one_device = _i % 2});
+}
+
 /* ---- in place ---------------------------------------------------------------------------------------------------- */
 
 /* The output in the input's own memory, laid out identically; whole and in parts. */

@@ -21,7 +21,7 @@ typedef struct combine_group {
   sheet in[COMBINE_RANKS_MAX];
   sheet model;
   void *reference;
-  const sheet *canonical; /* all rows in canonical order, from one attempt */
+  const sheet *canonical; /* all rows in canonical or in exact order, from one attempt */
 } combine_group;
 
 /* A combine of a box of a group's rows. */

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sums of BANYAN_ORDER_EXACT on a device: see kernels/exact.h. The rank that wants a row has the partials of all ranks,
+ * so nothing but f32 travels. Each column has a top of its own, while a row has one on the host. Both are exact sums of
+ * digits, but of other digits, so the last bit may differ from the host's. */
+#ifndef BNY_CUDA_EXACT_SUM_H
+#define BNY_CUDA_EXACT_SUM_H
+
+#include "cuda/unit.h"
+#include "exact.h"
+
+enum { BNY_EXACT_WIDTH = 4 }; /* sources whose packets are received at a time */
+
+/* A sum of numbers. `special` adds infinities and NaN, which are no digits. */
+struct bny_exact_sum {
+  double top;
+  int64_t hi, lo;
+  float special;
+};
+
+template <int protocol> struct bny_exact_lanes { bny_exact_sum d, n[bny_lane_values<protocol, 32>::count]; };
+
+BNY_DEVICE void bny_exact_add(bny_exact_sum *sum, float m, float value) {
+  double x = (double)value, size = x < 0.0 ? -x : x;
+  if (size == 0.0) return;
+  if (!(size <= 0x1p128)) {
+    sum->special = bny_add(sum->special, value);
+    return;
+  }
+  bny_exact_place at = bny_exact_at((double)m, size);
+  int meet = bny_exact_meet(sum->top, at.top);
+  if (meet > 1) return;
+  if (meet < 0) {
+    sum->lo = meet == -1 ? sum->hi : 0;
+    sum->hi = 0;
+    sum->top = at.top;
+  }
+  double scaled = bny_times_double(x, at.scale);
+  if (meet == 1) {
+    sum->lo += bny_exact_integer(scaled);
+    return;
+  }
+  double whole = bny_exact_round(scaled);
+  sum->hi += bny_exact_integer(whole);
+  sum->lo += bny_exact_integer(bny_times_double(scaled - whole, 0x1p42));
+}
+
+template <int protocol> BNY_DEVICE void bny_exact_begin(bny_exact_lanes<protocol> *sums) {
+  const bny_exact_sum empty = {-(double)BNY_INFINITY_F, 0, 0, 0.0f};
+  sums->d = empty;
+  BNY_UNROLL for (int i = 0; i < bny_lane_values<protocol, 32>::count; i++) sums->n[i] = empty;
+}
+
+/* Adds a source's packet and statistics, whose values are relative to m. */
+template <int protocol>
+BNY_DEVICE void bny_exact_deposit(bny_exact_lanes<protocol> *sums, const bny_packet &packet, float m, float d,
+                                  int wire) {
+  if (d == 0.0f) return;
+  bny_exact_add(&sums->d, m, d);
+  BNY_UNROLL for (int i = 0; i < bny_lane_values<protocol, 32>::count; i++) {
+    bny_exact_add(&sums->n[i], m, bny_unit_value(packet, i, wire, bny_unit_scales<32>()));
+  }
+}
+
+/* The statistics of a sum. `sum` is in units of 2^(42 (top - 1)). */
+struct bny_exact_total {
+  double top, sum, whole;
+  float m, d;
+};
+
+BNY_DEVICE bny_exact_total bny_exact_total_of(const bny_exact_sum &d) {
+  bny_exact_total total = {d.top, 0.0, 0.0, -BNY_INFINITY_F, 0.0f};
+  if (!(d.top > -(double)BNY_INFINITY_F)) return total;
+  total.sum = bny_exact_value(d.hi, d.lo);
+  total.whole = bny_exact_exponent(total.sum) + 1;
+  total.m = (float)bny_exact_m(d.top, total.whole);
+  total.d = (float)bny_times_double(total.sum, bny_exact_power(-total.whole));
+  return total;
+}
+
+/* Values as they go out: divided in double and rounded once, or numerators relative to the m that goes out. */
+template <int protocol>
+BNY_DEVICE bny_lane_values<protocol, 32> bny_exact_values(const bny_exact_lanes<protocol> &sums,
+                                                          const bny_exact_total &total, bool normalised) {
+  bny_lane_values<protocol, 32> values;
+  BNY_UNROLL for (int i = 0; i < values.count; i++) {
+    const bny_exact_sum &n = sums.n[i];
+    double step = BNY_EXACT_BITS * (n.top - total.top), scale = 0.0;
+    if (step > -1000.0) scale = normalised ? bny_exact_power(step) / total.sum : bny_exact_power(step - total.whole);
+    float value = scale == 0.0 ? 0.0f : (float)bny_times_double(bny_exact_value(n.hi, n.lo), scale);
+    values.value[i] = n.special == 0.0f ? value : n.special;
+  }
+  return values;
+}
+
+/* The factor of values that are normalised already. */
+BNY_DEVICE float bny_exact_factor(const banyan_partial &out, int32_t head) {
+  return out.values_scale ? bny_unscaled_factor(1.0f, out.values_scale[head * out.values_scale_stride]) : 1.0f;
+}
+
+#endif
