@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode context parallelism on CPUs for vLLM. vLLM calls register() in each of its processes, by an entry point.
+
+What it changes, by files of vLLM 0.32:
+- v1/attention/backends/registry.py: CPU_ATTN and CPU_MLA become those of this package, as platforms/cpu.py takes
+  these two whatever backend is asked for. Without decode context parallelism they are vLLM's own.
+- utils/cpu_triton_utils.py: the slot mapping, which refuses context parallelism there. Plugins are loaded before
+  platforms/cpu.py takes the function (v1/worker/worker_base.py). If Triton runs on this CPU, vLLM uses its own kernel.
+- model_executor/layers/attention/mla_attention.py: MLADCPManager, see mla.py.
+- model_executor/models/gpt_oss.py: the number of KV heads of a rank, see gpt_oss.py.
+"""
+
+import functools
+import logging
+
+import torch
+
+VERSIONS = ("0.32.",)  # how the versions of vLLM begin that it is made for
+
+_logger = logging.getLogger("vllm.banyan")
+
+
+def slot_mapping(
+    plain,
+    num_tokens,
+    max_num_tokens,
+    query_start_loc,
+    positions,
+    block_table,
+    block_table_stride,
+    slots,
+    KV_CACHE_BLOCK_SIZE,
+    TOTAL_CP_WORLD_SIZE=1,
+    TOTAL_CP_RANK=0,
+    CP_KV_CACHE_INTERLEAVE_SIZE=1,
+    PAD_ID=-1,
+    BLOCK_SIZE=1024,
+):
+    """Where this rank keeps the key of each token: PAD_ID for those of other ranks, and behind the last token.
+
+    Position p is of rank p / interleave % ranks, and a block has KV_CACHE_BLOCK_SIZE keys of each rank. `plain` is the
+    function of vLLM, for one rank; the others are its arguments.
+    """
+    if TOTAL_CP_WORLD_SIZE == 1:
+        return plain(
+            num_tokens,
+            max_num_tokens,
+            query_start_loc,
+            positions,
+            block_table,
+            block_table_stride,
+            slots,
+            KV_CACHE_BLOCK_SIZE,
+        )
+    block, ranks, interleave = KV_CACHE_BLOCK_SIZE, TOTAL_CP_WORLD_SIZE, CP_KV_CACHE_INTERLEAVE_SIZE
+    tokens = int(query_start_loc[-1])
+    request = torch.bucketize(torch.arange(tokens), query_start_loc[1:].long(), right=True)
+    page, place = positions[:tokens] // (block * ranks), positions[:tokens] % (block * ranks)
+    is_mine = place // interleave % ranks == TOTAL_CP_RANK
+    pages = block_table[request, torch.where(is_mine, page, 0)].long()
+    local = place // (ranks * interleave) * interleave + place % interleave
+    slots[:tokens] = torch.where(is_mine, pages * block + local, PAD_ID)
+    slots[tokens:max_num_tokens] = PAD_ID
+
+
+def register():
+    import vllm
+
+    if not vllm.__version__.startswith(VERSIONS):
+        _logger.warning(
+            "banyan-vllm is made for vLLM %s and changes nothing in vLLM %s: CPUs have no decode context parallelism. "
+            "Install one of these versions, or a banyan-vllm for this one.",
+            " and ".join(version + "x" for version in VERSIONS),
+            vllm.__version__,
+        )
+        return
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.utils import cpu_triton_utils
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    plain = cpu_triton_utils._compute_slot_mapping_kernel_impl
+    cpu_triton_utils._compute_slot_mapping_kernel_impl = functools.partial(slot_mapping, plain)
+    register_backend(AttentionBackendEnum.CPU_ATTN, "banyan_vllm.attention.Backend")
+    register_backend(AttentionBackendEnum.CPU_MLA, "banyan_vllm.mla.Backend")
+    ModelRegistry.register_model("GptOssForCausalLM", "banyan_vllm.gpt_oss:GptOssForCausalLM")

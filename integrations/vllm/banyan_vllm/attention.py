@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU_ATTN: attention over a paged cache that is sharded over the ranks of decode context parallelism."""
+
+from dataclasses import dataclass
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.v1.attention.backend import AttentionType
+from vllm.v1.attention.backends.cpu_attn import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    CPUAttentionMetadataBuilder,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+from . import ranks
+
+FLOATS = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+
+
+class Backend(CPUAttentionBackend):
+    @staticmethod
+    def get_impl_cls():
+        return Impl
+
+    @staticmethod
+    def get_builder_cls():
+        return Builder
+
+    @classmethod
+    def customize_spec(cls, spec):
+        """A layer with a window keeps the keys of all tokens under DCP, a share on each rank, as vLLM's own groups of
+        windowed layers are refused with DCP. The window is that of attention."""
+        if not isinstance(spec, SlidingWindowSpec) or ranks.count() == 1:
+            return spec
+        names = FullAttentionSpec.__dataclass_fields__.keys() & SlidingWindowSpec.__dataclass_fields__.keys()
+        return FullAttentionSpec(**{name: getattr(spec, name) for name in names - {"sliding_window"}})
+
+
+@dataclass
+class Metadata:
+    """Words of attention_combine(), the same for all layers of a step."""
+
+    num_actual_tokens: int
+    words: dict
+    keys_max: int  # the most that a sequence can have on this rank
+    causal: bool = True
+
+
+class Builder(CPUAttentionMetadataBuilder):
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        parallel = vllm_config.parallel_config
+        self.is_sharded = parallel.decode_context_parallel_size > 1 and kv_cache_spec.dcp_sharded
+        self.interleave = parallel.cp_kv_cache_interleave_size
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        if not self.is_sharded or self.is_encoder_only_attention:
+            return super().build(common_prefix_len, common_attn_metadata, fast_build)
+        step = common_attn_metadata
+        if step.causal is not True:
+            raise NotImplementedError("banyan-vllm: attention that is not causal has no decode context parallelism")
+        comm = ranks.communicator()
+        begins = step.query_start_loc.to(torch.int32)
+        starts = step.seq_lens.to(torch.int32) - begins.diff()
+        words = dict(
+            page_table=step.block_table_tensor.to(torch.int32),
+            seq_lens=step.dcp_local_seq_lens.to(torch.int32),
+            query_start_loc=begins,
+            query_start=starts,
+            key_start=torch.full_like(starts, comm.rank * self.interleave),
+            key_block=self.interleave,
+            key_stride=self.interleave * comm.nranks,
+        )
+        keys_max = step.block_table_tensor.shape[1] * self.block_size
+        return Metadata(step.num_actual_tokens, words, keys_max)
+
+
+class Impl(CPUAttentionBackendImpl):
+    can_return_lse_for_decode = True  # v1/worker/cp_utils.py: check_attention_cp_compatibility
+    supports_dcp = True
+    supports_mtp_with_cp_non_trivial_interleave_size = True
+
+    def __init__(self, *arguments, **words):
+        super().__init__(*arguments, **words)
+        self.is_sharded = self.dcp_world_size > 1 and self.attn_type != AttentionType.ENCODER_ONLY
+        if not self.is_sharded:
+            return
+        for refused, what in (
+            (self.attn_type != AttentionType.DECODER, f"attention of the type {self.attn_type}"),
+            (self.alibi_slopes is not None, "ALiBi"),
+            (self.kv_cache_dtype not in ("auto", *FLOATS), f"a cache of {self.kv_cache_dtype}"),
+        ):
+            if refused:
+                raise NotImplementedError(f"banyan-vllm: {what} has no decode context parallelism")
+        self.comm = ranks.communicator()
+        self.float8 = FLOATS.get(self.kv_cache_dtype)
+        self.words = dict(
+            scale=self.scale,
+            soft_cap=self.logits_soft_cap or None,
+            window=self.sliding_window if self.sliding_window > 0 else None,
+        )
+
+    def process_weights_after_loading(self, act_dtype):
+        super().process_weights_after_loading(act_dtype)
+        if self.is_sharded and self.sinks is not None:
+            # A rank has the sinks of its heads, and attends for those of all ranks.
+            self.words["sinks"] = self.comm.allgather(self.sinks.detach().float().contiguous()).reshape(-1)
+
+    def split(self, kv_cache):
+        """Keys and values, each [pages, kv_heads, page_keys, dim]: a page has first the one and then the other."""
+        if self.float8 is not None:
+            kv_cache = kv_cache.view(self.float8)
+        pages, heads, keys, _ = kv_cache.shape
+        return kv_cache.view(pages, heads, keys * 2, -1).chunk(2, dim=2)
+
+    def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
+        if not self.is_sharded:
+            return super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        (mine,) = torch.where(slot_mapping >= 0)
+        slots = slot_mapping[mine]
+        scales = layer._k_scale_float, layer._v_scale_float
+        for rows, cache, scale in zip((key, value), self.split(kv_cache), scales):
+            rows = rows[mine]
+            if self.float8 is not None:
+                most = torch.finfo(self.float8).max
+                rows = (rows.float() / scale).clamp(-most, most).to(self.float8)
+            page_keys = cache.shape[2]
+            cache[slots // page_keys, :, slots % page_keys] = rows
+
+    def forward(
+        self,
+        layer,
+        query,
+        key,
+        value,
+        kv_cache,
+        attn_metadata,
+        output,
+        output_scale=None,
+        output_block_scale=None,
+    ):
+        step = attn_metadata
+        if not self.is_sharded or step is None or output_scale is not None or output_block_scale is not None:
+            return super().forward(layer, query, key, value, kv_cache, step, output, output_scale, output_block_scale)
+        # One call: the queries of all ranks are gathered by heads, each rank attends to its shard (older keys and new
+        # ones, causal by position), and each gets the merged rows of its own heads.
+        keys, values = self.split(kv_cache)
+        scales = {} if self.float8 is None else {"k_scale": layer._k_scale_float, "v_scale": layer._v_scale_float}
+        tokens = step.num_actual_tokens
+        self.comm.attention_combine(
+            query.view(-1, self.num_heads, self.head_size)[:tokens],
+            keys,
+            values,
+            gather=True,
+            scatter="heads",
+            keys_max=step.keys_max,
+            out=(output.view(-1, self.num_heads, self.head_size)[:tokens], None),
+            **step.words,
+            **self.words,
+            **scales,
+        )
+        return output

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU_MLA: decode over a cache of latent keys that is sharded over the ranks of decode context parallelism.
+
+vLLM gathers queries, attends, and combines, in model_executor/layers/attention/mla_attention.py. Here attention does
+all three in one call, so that its Manager gathers and combines nothing. Prefill is vLLM's own.
+"""
+
+import torch
+from vllm.model_executor.layers.attention import mla_attention
+from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend, CPUMLAImpl
+
+from . import ranks
+
+_Manager = mla_attention.MLADCPManager
+
+
+class Manager(_Manager):
+    def __init__(self, *arguments, **words):
+        super().__init__(*arguments, **words)
+        self.query_gather = lambda query: query
+        self.combine = lambda rows, lse, *, seq_lens, query_start_loc: rows
+
+
+class Backend(CPUMLABackend):
+    @staticmethod
+    def get_impl_cls():
+        # By now vLLM knows that it runs on a CPU. MLAAttention makes its manager after this.
+        if ranks.count() > 1:
+            mla_attention.MLADCPManager = Manager
+        return Impl
+
+
+class Impl(CPUMLAImpl):
+    can_return_lse_for_decode = True  # v1/worker/cp_utils.py: check_attention_cp_compatibility
+    supports_dcp = True
+
+    def __init__(self, *arguments, **words):
+        dcp = self.dcp_world_size
+        super().__init__(*arguments, **words)
+        self.dcp_world_size = dcp  # vLLM's own sets 1
+        if dcp > 1:
+            self.comm = ranks.communicator()
+
+    def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):
+        if self.dcp_world_size == 1:
+            return super().forward_mqa(q, kv_c_and_k_pe_cache, attn_metadata, layer)
+        if isinstance(q, tuple):
+            q = torch.cat(q, dim=-1)
+        decode = attn_metadata.decode
+        keys = kv_c_and_k_pe_cache.unsqueeze(1)  # [pages, 1, page_keys, 576]
+        table = decode.block_table.to(torch.int32)
+        rows = q.new_empty(q.shape[0], self.num_heads, self.kv_lora_rank)
+        self.comm.attention_combine(
+            q,
+            keys,
+            keys[..., : self.kv_lora_rank],
+            page_table=table,
+            seq_lens=decode.seq_lens.to(torch.int32),
+            scale=self.scale,
+            # With --dcp-q-replicate a rank has the queries of all heads.
+            gather=q.shape[1] == self.num_heads,
+            scatter="heads",
+            keys_max=table.shape[1] * keys.shape[2],
+            out=(rows, None),
+        )
+        # No lse: the rows are those of all ranks. Any tensor satisfies the caller.
+        return rows, rows

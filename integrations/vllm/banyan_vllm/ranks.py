@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of vLLM's decode context parallelism as a communicator of banyan."""
+
+import os
+
+import torch
+from vllm.distributed.parallel_state import get_dcp_group, get_dcp_world_size_and_rank
+
+import banyan
+import banyan.compat
+
+
+def communicator():
+    """That of the DCP group, with the threads and processors that vLLM gave this rank. Collective at the first call."""
+    group = get_dcp_group()
+    if group not in _made:
+        before = os.sched_getaffinity(0)
+        # vLLM binds each OpenMP thread to a processor, this one too, and banyan's threads are bound where it may run.
+        bound = os.environ.get("GOMP_CPU_AFFINITY", "").split()
+        os.sched_setaffinity(0, {int(cpu) for cpu in bound if cpu.isdigit()} or before)
+        try:
+            _made[group] = banyan.Communicator.from_torch(group.cpu_group, threads=torch.get_num_threads())
+        finally:
+            os.sched_setaffinity(0, before)
+        banyan.compat.set_group(group, _made[group])
+    return _made[group]
+
+
+_made = {}
+
+
+def count():
+    """How many ranks the attention that is being made has: 1 without decode context parallelism, or in a draft."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    return get_dcp_world_size_and_rank(config is None or config.parallel_config.decode_context_parallel_size > 1)[0]

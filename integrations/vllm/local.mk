@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+# Decode context parallelism on CPUs for vLLM: a Python distribution of its own. Its test needs 6 GB of packages.
+EXTRA_DIST += \
+  %D%/README.md \
+  %D%/pyproject.toml \
+  %D%/banyan_vllm/__init__.py \
+  %D%/banyan_vllm/attention.py \
+  %D%/banyan_vllm/gpt_oss.py \
+  %D%/banyan_vllm/mla.py \
+  %D%/banyan_vllm/ranks.py \
+  %D%/test/check.py \
+  %D%/test/models.py \
+  %D%/test/overrides.txt \
+  %D%/test/run

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares vLLM under banyan-vllm with stock vLLM: tokens, logprobs, capacity, requests per second. See ./run.
+
+vLLM is imported once, and each rank is a fork of that process. `--serve` starts `vllm serve` as users do.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import urllib.error
+import urllib.request
+
+import models
+
+os.environ.update(
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
+    VLLM_LOGGING_LEVEL=os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+    OMP_NUM_THREADS="1",
+    HF_HUB_OFFLINE="1",
+    TOKENIZERS_PARALLELISM="false",
+    PYTHONWARNINGS="ignore",
+)
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
+
+PROMPTS = (300, 37, 129, 5)  # tokens of each
+NEW = 16
+DEFAULTS = dict(max_num_batched_tokens=128, block_size=32, kv_cache_memory_bytes=8 << 20, enable_prefix_caching=False)
+
+
+def interleave(size, **more):
+    return dict(cp_kv_cache_interleave_size=size, **more)
+
+
+DRAFTS = dict(method="ngram", num_speculative_tokens=3, prompt_lookup_max=3, prompt_lookup_min=1)
+
+# name: model, tensor parallel ranks, DCP ranks, and what differs from DEFAULTS. For this script itself:
+# again, the same prompts a second time; like, how many ranks stock vLLM has; bound, that of logprobs; fails, a text of
+# the refusal; cache, the type of both caches, whose errors are compared.
+CASES = {
+    "Llama": ("llama", 2, 2, {}),
+    "Llama, interleaved by 16": ("llama", 2, 2, interleave(16)),
+    "Llama, cached prefixes": ("llama", 2, 2, interleave(16, again=True, enable_prefix_caching=True)),
+    "Llama, preemption": ("llama", 2, 2, interleave(4, num_gpu_blocks_override=9)),
+    "Llama, n-gram drafts": ("llama", 2, 2, interleave(8, speculative_config=DRAFTS)),
+    "Llama, four ranks": ("llama", 4, 4, interleave(8)),
+    "Llama, tensor 4 by context 2": ("llama-8-2", 4, 2, interleave(16)),
+    "Llama, bf16": ("llama", 2, 2, dict(dtype="bfloat16", bound=0.1)),
+    "Llama, cache of fp8": ("llama", 2, 2, dict(cache="fp8")),
+    "Llama, cache of fp8_e5m2": ("llama", 2, 2, dict(cache="fp8_e5m2")),
+    "Llama, no context parallelism": ("llama", 2, 1, {}),
+    "Qwen3": ("qwen3", 2, 2, {}),
+    "Gemma 2: windows, soft cap": ("gemma2", 2, 2, interleave(16)),
+    "Gemma 3: windows": ("gemma3", 2, 2, {}),
+    "Mistral: windows alone": ("mistral", 2, 2, interleave(16)),
+    "gpt-oss: sinks, windows": ("gpt-oss", 2, 2, interleave(16)),
+    "DeepSeek-V2: MLA": ("deepseek-v2", 2, 2, interleave(16, like=2)),
+    "DeepSeek-V2: MLA, queries replicated": ("deepseek-v2", 2, 2, dict(dcp_q_replicate=True)),
+    "BLOOM: ALiBi": ("bloom", 2, 2, dict(fails="banyan-vllm: ALiBi has no decode context parallelism")),
+    "Llama, as many KV heads as ranks": (
+        "llama-8-2",
+        2,
+        2,
+        dict(fails="greater than the model's total number of KV heads"),
+    ),
+}
+OWN = ("again", "like", "bound", "fails", "cache")
+
+
+def prompts(lengths):
+    draw = random.Random(5)
+    return [{"prompt_token_ids": [draw.randrange(3, 512) for _ in range(n)]} for n in lengths]
+
+
+def engine(path, tp, dcp, words):
+    from vllm import LLM
+
+    return LLM(
+        model=path,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        tensor_parallel_size=tp,
+        seed=0,
+        max_num_seqs=8,
+        distributed_executor_backend="external_launcher",
+        disable_log_stats=False,
+        decode_context_parallel_size=dcp,
+        **{"dtype": "float32", "max_model_len": 512, **DEFAULTS, **words},
+    )
+
+
+def greedy(tokens, **words):
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, **words)
+
+
+def generate(path, tp, dcp, words, again=False):
+    """Returns what one rank computes: tokens, their logprobs, and figures of the cache."""
+    llm = engine(path, tp, dcp, words)
+    for _ in range(2 if again else 1):
+        out = llm.generate(prompts(PROMPTS), greedy(NEW, logprobs=1), use_tqdm=False)
+    cache = llm.llm_engine.vllm_config.cache_config
+    counters = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
+    return dict(
+        tokens=[list(o.outputs[0].token_ids) for o in out],
+        logprobs=[[next(iter(each.values())).logprob for each in o.outputs[0].logprobs] for o in out],
+        cached=sum(o.num_cached_tokens or 0 for o in out),
+        capacity=cache.num_gpu_blocks * cache.block_size * dcp,
+        preemptions=counters.get("vllm:num_preemptions"),
+        accepted=counters.get("vllm:spec_decode_num_accepted_tokens"),
+    )
+
+
+def ranks(tp, work, plugin):
+    """Forks a process for each rank, calls work(rank), and returns what each returned, or the text of its error."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = set(os.listdir("/dev/shm"))
+    children, files = [], [tempfile.NamedTemporaryFile("r") for _ in range(tp)]
+    for rank, result in enumerate(files):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(tp),
+            LOCAL_WORLD_SIZE=str(tp),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            VLLM_PLUGINS="banyan" if plugin else "",
+        )
+        try:
+            said = work(rank)
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+            if rank == 0 and "-v" in sys.argv:
+                traceback.print_exc()
+        with open(result.name, "w") as out:
+            json.dump(said, out)
+        os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
+    for name in set(os.listdir("/dev/shm")) - shared:
+        if "cpushm" in name:  # vLLM's tensor parallelism leaves it
+            os.unlink("/dev/shm/" + name)
+    return [json.loads(file.read() or '"it ended without a word"') for file in files]
+
+
+def furthest(one, other, first=None):
+    pairs = zip(one["logprobs"], other["logprobs"])
+    return max(abs(x - y) for a, b in pairs for x, y in zip(a[:first], b[:first]))
+
+
+class Comparison:
+    def __init__(self, folder):
+        self.folder, self.known = folder, {}
+
+    def stock(self, kind, tp=1, **words):
+        key = json.dumps([kind, tp, words])
+        if key not in self.known:
+            path = models.save(self.folder, kind)
+            self.known[key] = ranks(tp, lambda _: generate(path, tp, 1, words), False)[0]
+            if isinstance(self.known[key], str):
+                raise AssertionError(f"stock vLLM: {self.known[key]}")
+        return self.known[key]
+
+    def case(self, name):
+        """The columns of its line: logprobs, capacity, and a note."""
+        kind, tp, dcp, words = CASES[name]
+        own = {key: words[key] for key in OWN if key in words}
+        words = {key: value for key, value in words.items() if key not in OWN}
+        path = models.save(self.folder, kind)
+        if "cache" in own:
+            words["kv_cache_dtype"] = own["cache"]
+        made = ranks(tp, lambda _: generate(path, tp, dcp, words, own.get("again")), True)
+        if "fails" in own:
+            assert isinstance(made[0], str) and own["fails"] in made[0], f"not refused: {made[0]}"
+            return "", "", f'refused: "... {own["fails"]} ..."'
+        for one in made:
+            assert not isinstance(one, str), one
+            assert one["tokens"] == made[0]["tokens"], "ranks have other tokens"
+        wanted = self.stock(kind, own.get("like", 1), **{key: words[key] for key in ("dtype",) if key in words})
+        alone = self.stock(kind) if "dtype" not in words else wanted
+        more = f"{made[0]['capacity']:,} ({made[0]['capacity'] / alone['capacity']:g} times)"
+        if "cache" in own:
+            # Rounded keys give other tokens, so the first of each prompt is compared, with that of an unrounded cache.
+            theirs = furthest(self.stock(kind, kv_cache_dtype=own["cache"]), wanted, 1)
+            far = furthest(made[0], wanted, 1)
+            assert far <= 1.5 * theirs, f"off by {far:.2g}, and stock vLLM by {theirs:.2g}"
+            return f"{far:.2g}", more, f"first tokens, from those of f32; stock vLLM's are off by {theirs:.2g}"
+        assert made[0]["tokens"] == wanted["tokens"], f"tokens: {made[0]['tokens']}, stock vLLM's {wanted['tokens']}"
+        far = furthest(made[0], wanted)
+        assert far <= own.get("bound", 1e-3), f"logprobs differ by {far:.1e}"
+        notes = [
+            f"{made[0][what]:g} {text}"
+            for what, text in (
+                ("cached", "tokens from the cache"),
+                ("preemptions", "preemptions"),
+                ("accepted", "drafts accepted"),
+            )
+            if made[0][what]
+        ]
+        if "like" in own:
+            notes.append(f"against stock vLLM with {own['like']} tensor parallel ranks")
+        return f"{far:.1e}", more, ", ".join(notes)
+
+
+def speed(path, tp, dcp, plugin, lengths, new):
+    """Requests per second of ranks that have a processor each: the best of three runs."""
+    words = dict(max_model_len=4096, max_num_batched_tokens=512, kv_cache_memory_bytes=64 << 20)
+
+    def work(rank):
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
+        llm = engine(path, tp, dcp, words)
+        took = []
+        for _ in range(4):
+            began = time.monotonic()
+            llm.generate(prompts(lengths), greedy(new), use_tqdm=False)
+            took.append(time.monotonic() - began)
+        return len(lengths) / min(took[1:])
+
+    return ranks(tp, work, plugin)[0]
+
+
+def serve(path):
+    """`vllm serve` with its own processes: the tokens of a completion."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        os.path.join(os.path.dirname(sys.executable), "vllm"),
+        "serve",
+        path,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--tensor-parallel-size",
+        "2",
+        "--decode-context-parallel-size",
+        "2",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "512",
+        "--kv-cache-memory-bytes",
+        str(8 << 20),
+        "--enforce-eager",
+    ]
+    environment = {key: value for key, value in os.environ.items() if key != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    server = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        body = json.dumps(
+            dict(
+                model=path,
+                prompt=prompts([300])[0]["prompt_token_ids"],
+                max_tokens=NEW,
+                temperature=0,
+                ignore_eos=True,
+                return_token_ids=True,
+            )
+        ).encode()
+        address = f"http://127.0.0.1:{port}/v1/completions"
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        for _ in range(600):
+            assert server.poll() is None, "vllm serve has ended"
+            try:
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    return json.load(answer)["choices"][0]["token_ids"]
+            except (ConnectionError, urllib.error.URLError):
+                time.sleep(0.5)
+        raise AssertionError("vllm serve did not answer in 300 s")
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+
+
+def nodes(args):
+    """Returns what rank 0 computes on two nodes: network namespaces with an address and shared memory each."""
+    hosts = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tests/hosts/hosts")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--models", os.path.abspath(args.models), "--rank", folder + "/rank"]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "BANYAN_INTERFACE": "eth0"}
+        done = subprocess.run([hosts, "--timeout", "900", "2x1", "--", *command], env=environment)
+        assert done.returncode == 0, f"{hosts} ended with {done.returncode}"
+        with open(folder + "/rank.0") as file:
+            return json.load(file)
+
+
+def one_rank(path, out):
+    """A rank that another launcher has started: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set."""
+    os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", VLLM_PLUGINS="banyan")
+    os.environ["VLLM_HOST_IP"] = f"10.77.0.{int(os.environ['GROUP_RANK']) + 1}"
+    said = generate(path, int(os.environ["WORLD_SIZE"]), int(os.environ["WORLD_SIZE"]), interleave(16))
+    with open(f"{out}.{os.environ['RANK']}", "w") as file:
+        json.dump(said, file)
+
+
+def main():
+    parse = argparse.ArgumentParser()
+    parse.add_argument("--models", default="models", help="folder of the models, which are made")
+    parse.add_argument("--only", help="cases whose name contains this")
+    parse.add_argument("--table", help="file for the result as a table")
+    parse.add_argument("--speed", action="store_true", help="requests per second as well")
+    parse.add_argument("--serve", action="store_true", help="vllm serve as well")
+    parse.add_argument("--nodes", action="store_true", help="two nodes as well, which are network namespaces: as root")
+    parse.add_argument("--rank", help="run as one rank that a launcher has started, and write FILE.RANK")
+    parse.add_argument("-v", action="store_true", help="print tracebacks")
+    args = parse.parse_args()
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    path = models.save(args.models, "llama")
+    if args.rank:
+        return one_rank(path, args.rank)
+    import torch
+
+    torch.set_num_threads(1)
+    import vllm.entrypoints.llm
+    import vllm.model_executor.models.llama
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda function: function()  # vLLM looks at each model in a new process
+    comparison, failed = Comparison(args.models), 0
+    lines = ["| case | ranks | logprobs differ by | keys that fit | |", "|---|---|---|---|---|"]
+    for name, (_, tp, dcp, _) in CASES.items():
+        if args.only and args.only not in name:
+            continue
+        began = time.monotonic()
+        try:
+            columns = comparison.case(name)
+        except AssertionError as error:
+            columns = "", "", f"FAILED: {error}"
+            failed += 1
+        count = f"{tp}, {dcp} by context" if dcp not in (1, tp) else tp
+        lines.append(f"| {name} | {count} | {' | '.join(columns)} |")
+        print(lines[-1], f"{time.monotonic() - began:.0f} s", flush=True)
+    if args.serve:
+        tokens = serve(path)
+        wanted = comparison.stock("llama")["tokens"][0]
+        failed += tokens != wanted
+        lines.append(f"| `vllm serve` | 2 | | | {'the same tokens' if tokens == wanted else 'FAILED'} |")
+        print(lines[-1], flush=True)
+    if args.nodes:
+        made, wanted = nodes(args), comparison.stock("llama")
+        same = made["tokens"] == wanted["tokens"]
+        failed += not same
+        text = "UCX over TCP" if same else "FAILED: other tokens"
+        lines.append(f"| Llama, two nodes | 2 | {furthest(made, wanted):.1e} | {made['capacity']:,} | {text} |")
+        print(lines[-1], flush=True)
+    if args.speed:
+        for count, length in ((16, 64), (8, 1900)):
+            what = f"{count} prompts of {length} tokens, 32 new"
+            rates = [speed(path, 2, *each, [length] * count, 32) for each in ((1, False), (2, True))]
+            text = [rate if isinstance(rate, str) else f"{rate:.2f}" for rate in rates]
+            lines.append(f"| requests/s: {what} | 2 | | | {text[1]}; stock vLLM, 2 tensor parallel ranks: {text[0]} |")
+            print(lines[-1], f"load {os.getloadavg()[0]:.1f}", flush=True)
+    if args.table:
+        with open(args.table, "w") as file:
+            file.write("\n".join(lines) + "\n")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
