@@ -251,6 +251,32 @@ TEST_LOOP(matrices_written, 6) {
   if (again != NULL) ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_NIC), bny_topo_count(topo, BNY_TOPO_NIC));
 }
 
+/* The CPUs of a GPU, from the same table, NCCL's mask and hwloc's. */
+TEST(matrices_say_affinity) {
+  static const struct {
+    const char *text, *columns;
+  } cases[] = {
+      {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-31,64-95\t3\n", "\t0-31,64-95\t3\t"},
+      {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t\t\n", "\t\t\t"},
+      {"<system version=\"1\"><cpu numaid=\"1\" affinity=\"0000000f,00000000,ffff0001\" arch=\"x86_64\" "
+       "vendor=\"AuthenticAMD\" familyid=\"23\" modelid=\"49\"><pci busid=\"0000:01:00.0\" class=\"0x030000\" "
+       "link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"><gpu dev=\"0\" sm=\"90\" rank=\"0\" gdr=\"1\"/></pci></cpu>"
+       "</system>",
+       "\t0,16-31,64-67\t1\t"},
+      {"<?xml version=\"1.0\"?><topology version=\"2.0\"><object type=\"Machine\" os_index=\"0\" "
+       "cpuset=\"0x00000001,0x80000003\"><object type=\"NUMANode\" os_index=\"0\" "
+       "cpuset=\"0x00000001,0x80000003\"/><object type=\"Bridge\" bridge_type=\"0-1\" "
+       "bridge_pci=\"0000:[00-02]\"><object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" pci_type=\"0302 [10de:20b0] "
+       "[10de:144e] a1\" pci_link_speed=\"31.5\"/></object></object></topology>",
+       "\t0-1,31-32\t0\t"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    bny_topo_error error = {0};
+    char *text = topo_text(bny_topo_export_matrix(load(cases[i].text), &error));
+    ck_assert_msg(text != NULL && strstr(text, cases[i].columns) != NULL, "%zu: %s%s", i, error.text, text);
+  }
+}
+
 TEST(matrices_refused) {
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");

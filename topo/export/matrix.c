@@ -47,12 +47,46 @@ static void write_cell(const writing *w, int32_t i, int32_t j) {
                                         : bny_topo_path_name(path));
 }
 
-/* NICs have no affinity columns. CPUs are not in the model. */
+/* The 32 CPUs from number `first` on of "00000000,0000ffff", whose last word has CPU 0. */
+static uint32_t cpus_from(const char *mask, int first) {
+  const char *at = mask + strlen(mask);
+  for (int word = 0; at > mask; word++) {
+    while (at > mask && at[-1] != ',') at--;
+    if (word == first / 32) return (uint32_t)strtoul(at, NULL, 16);
+    if (at > mask) at--;
+  }
+  return 0;
+}
+
+static bool has_cpu(const char *mask, int cpu) { return cpus_from(mask, cpu) >> cpu % 32 & 1; }
+
+/* Writes the mask as "0-31,64-95". */
+static void write_cpus(FILE *out, const char *mask) {
+  int most = 8 * (int)strlen(mask);
+  const char *comma = "";
+  for (int cpu = 0, end; cpu < most; cpu = end + 1) {
+    for (end = cpu; has_cpu(mask, end);) end++;
+    if (end > cpu) fprintf(out, end > cpu + 1 ? "%s%d-%d" : "%s%d", comma, cpu, end - 1);
+    if (end > cpu) comma = ",";
+  }
+}
+
+static void write_affinity(const writing *w, int32_t gpu, int32_t numa) {
+  char value[BNY_TOPO_ATTRIBUTES_BYTES];
+  if (bny_topo_attribute(&w->topo->nodes[gpu], "cpus", value))
+    fputs(value, w->out);
+  else if (numa >= 0 && bny_topo_attribute(&w->topo->nodes[numa], "affinity", value))
+    write_cpus(w->out, value);
+}
+
+/* NICs have no affinity columns. */
 static void write_row(const writing *w, int32_t i) {
   int32_t numa = bny_topo_ancestor(w->topo, w->devices[i], BNY_TOPO_NUMA);
   write_name(w, i);
   for (int32_t j = 0; j < w->count; j++) write_cell(w, i, j);
-  fputs(i < w->gpus ? "\t\t" : "\t\t\t\t", w->out);
+  fputs(i < w->gpus ? "\t" : "\t\t\t\t", w->out);
+  if (i < w->gpus) write_affinity(w, w->devices[i], numa);
+  if (i < w->gpus) fputc('\t', w->out);
   if (i < w->gpus && numa >= 0 && w->topo->nodes[numa].index >= 0) fprintf(w->out, "%d", w->topo->nodes[numa].index);
   fputs(i < w->gpus ? "\t\tN/A\n" : "\n", w->out);
 }

@@ -86,10 +86,25 @@ static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
   return add_node(h, package, &node);
 }
 
+/* "0x0000ffff,0xffffffff" as NCCL and sysfs write it, without 0x. */
+static void put_affinity(const bny_topo_hwloc *h, int32_t numa, char attributes[BNY_TOPO_ATTRIBUTES_BYTES]) {
+  const char *set = bny_topo_xml_attribute(h->xml, numa, "cpuset");
+  char mask[BNY_TOPO_ATTRIBUTES_BYTES];
+  size_t used = 0;
+  for (; set != NULL && *set != '\0' && used + 1 < sizeof mask; set++)
+    if (strncmp(set, "0x", 2) == 0)
+      set++;
+    else
+      mask[used++] = *set;
+  mask[used] = '\0';
+  if (set != NULL && *set == '\0') bny_topo_attribute_put(attributes, "affinity", mask);
+}
+
 static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
   int64_t index;
-  char name[32];
+  char name[32], attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
   if (!index_of(h, numa, &index)) return false;
+  put_affinity(h, numa, attributes);
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "node%d", known ? (int)index : h->numas);
   h->numas++;
@@ -97,6 +112,7 @@ static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
                         .parent = parent,
                         .index = known ? (int32_t)index : -1,
                         .name = name,
+                        .attributes = attributes[0] ? attributes : NULL,
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
   return add_node(h, numa, &node);

@@ -108,11 +108,16 @@ static int32_t device_add(builder *b, int which, int32_t parent) {
     b->topo->out_of_memory = true;
     return -1;
   }
+  char cpus[BNY_TOPO_ATTRIBUTES_BYTES], attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
+  bool fits = device->cpus.bytes > 0 && device->cpus.bytes < sizeof cpus;
+  snprintf(cpus, sizeof cpus, "%.*s", fits ? (int)device->cpus.bytes : 0, fits ? device->cpus.text : "");
+  bny_topo_attribute_put(attributes, "cpus", cpus);
   int32_t node = bny_topo_add_node(b->topo, &(bny_topo_node){.kind = device->gpu >= 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC,
                                                              .parent = parent,
                                                              .index = device->gpu,
                                                              .name = name,
                                                              .compute = -1,
+                                                             .attributes = attributes[0] ? attributes : NULL,
                                                              .source = BNY_TOPO_FILE});
   free(name);
   return node;

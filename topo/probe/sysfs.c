@@ -92,10 +92,14 @@ static void take_numas(const looking *w) {
         !bny_topo_probe_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpulist", w->sysfs, list.names[i]) ||
         !package_of_list(w, cpus, &package))
       continue;
+    char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
+    if (bny_topo_probe_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpumap", w->sysfs, list.names[i]))
+      bny_topo_attribute_put(attributes, "affinity", cpus);
     bny_topo_node node = {.kind = BNY_TOPO_NUMA,
                           .parent = package < 0 ? w->host : package_numbered(w, package),
                           .index = number,
                           .name = list.names[i],
+                          .attributes = attributes[0] ? attributes : NULL,
                           .compute = -1,
                           .source = BNY_TOPO_PROBED};
     int32_t added = bny_topo_add_node(w->topo, &node);
