@@ -7,6 +7,7 @@ nobase_dist_doc_DATA += \
   %D%/design.md \
   %D%/devices-predicted.md \
   %D%/energy.md \
+  %D%/examples/waits.bt \
   %D%/gpu-results/README.md \
   %D%/integration.md \
   %D%/migration.md \

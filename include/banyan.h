@@ -271,6 +271,12 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
  * operations keep the stream that was set when they were made. Local, not compared. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
+/* Sets a number of the caller's for all operations that start from now on, such as a layer's: the flight recorder,
+ * traces, probes and errors show it. Local, not compared; runs on devices do not have it. BANYAN_TAG_NONE, the initial
+ * value, or any other below 0: none. NULL is allowed. */
+#define BANYAN_TAG_NONE (-1)
+void banyan_comm_set_tag(banyan_comm *comm, int64_t tag);
+
 /* Return the caller's rank, from 0, and the number of ranks. NULL is allowed: -1. */
 int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
@@ -284,6 +290,11 @@ int32_t banyan_comm_failed_rank(const banyan_comm *comm);
 /* Describes in one paragraph what was found and chosen: ranks, transport, CPU kernels, arena. Writes at most `bytes`
  * bytes including the final NUL and returns the length of the whole text, as snprintf does. */
 size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes);
+
+/* Writes this rank's counters as Prometheus text: operations finished on the host and bytes contributed to them, by
+ * collective; and waits of BANYAN_METRICS_WAIT_US or more, by the rank waited for. Returns as above; 0 if
+ * BANYAN_FLIGHT is off. Not while another thread uses the communicator. */
+size_t banyan_comm_metrics(const banyan_comm *comm, char *text, size_t bytes);
 
 /* Loads the network library that connects ranks of several nodes. Describes it, and whether it moves memory of CUDA
  * devices; the text is cut to `bytes`. BANYAN_ERR_UNSUPPORTED if there is none, and banyan_last_error() says why. */

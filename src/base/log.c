@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,6 +87,26 @@ bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
   }
   if (!told_apart) bny_append(path, bytes, &length, ".%d", rank);
   return length < bytes;
+}
+
+banyan_status bny_log_claim(const char *what, const char *pattern, int32_t rank, char *path, size_t bytes, int *file) {
+  enum { NAMES_MAX = 100, SUFFIX_BYTES = 8 };
+  if (!bny_log_path(pattern, rank, path, bytes - SUFFIX_BYTES))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "the name of %s is too long: %.60s...", what, pattern);
+  size_t length = strlen(path);
+  for (int i = 1; i < NAMES_MAX; i++) {
+    int fd = bny_file_open(path, 0, BNY_FILE_REGULAR);
+    if (fd < 0) return bny_fail(BANYAN_ERR_SYSTEM, "cannot write %s to %s: %s", what, path, bny_file_error(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      *file = fd;
+      return BANYAN_OK;
+    }
+    close(fd);
+    path[length] = 0;
+    size_t end = length;
+    bny_append(path, bytes, &end, ".%d", i);
+  }
+  return bny_fail(BANYAN_ERR_SYSTEM, "cannot write %s: %d files of that name are being written", what, NAMES_MAX);
 }
 
 /* Returns -1 for stderr, also if the file is rejected. Ranks may share one file: whole lines are appended. A FIFO works

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "banyan.h"
+
 typedef enum bny_log_level { BNY_LOG_ERROR, BNY_LOG_WARN, BNY_LOG_INFO, BNY_LOG_DEBUG } bny_log_level;
 
 #define bny_log(level, ...) bny_log_from(__FILE__, level, __VA_ARGS__)
@@ -35,5 +37,9 @@ bool bny_log_level_known(const char *text);
 /* Makes the name of a rank's own file: %r in the pattern becomes the rank, %p the process, %% a percent sign. If
  * neither %r nor %p occurs, ".RANK" is appended. Returns false if the name is too long. */
 bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes);
+
+/* Opens such a file for writing, and locks it. If another communicator has it, ".1", ".2" and so on are tried after the
+ * name, which goes to `path`. `what` is for texts. */
+banyan_status bny_log_claim(const char *what, const char *pattern, int32_t rank, char *path, size_t bytes, int *file);
 
 #endif

@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "file.h"
@@ -15,7 +14,7 @@
 #include "process.h"
 #include "status.h"
 
-enum { PATH_BYTES = 1024, PAGE_TEXT_BYTES = 1 << 15, LINE_BYTES = 512, NAMES_MAX = 100 };
+enum { PATH_BYTES = 1024, PAGE_TEXT_BYTES = 1 << 15, LINE_BYTES = 512 };
 
 _Thread_local bny_trace_local bny_trace_of_thread;
 
@@ -67,6 +66,10 @@ static void put_argument(page *page, const char *name, uint64_t value) {
   put_number(page, value);
 }
 
+static void put_tag(page *page, int64_t tag) {
+  if (tag >= 0) put_argument(page, ",\"tag\":", (uint64_t)tag);
+}
+
 /* Begins an event, up to and including the brace of its arguments. Names are banyan's own and need no escaping. */
 static void event_begin(page *page, const char *name, int32_t number, const char *category, int64_t begin_ns,
                         int64_t end_ns) {
@@ -92,6 +95,7 @@ static void event_print(page *page, const bny_trace_event *event, int64_t begin_
     put(page, ",\"algorithm\":\"");
     put(page, event->detail);
     put_argument(page, "\",\"bytes\":", event->bytes);
+    put_tag(page, event->tag);
     break;
   case BNY_TRACE_PHASE:
     event_begin(page, event->name, -1, "phase", begin_ns, end_ns);
@@ -103,6 +107,7 @@ static void event_print(page *page, const bny_trace_event *event, int64_t begin_
     put_argument(page, "\"operation\":", event->operation);
     put_argument(page, ",\"peer\":", (uint64_t)event->number);
     put_argument(page, ",\"bytes\":", event->bytes);
+    put_tag(page, event->tag);
     break;
   case BNY_TRACE_ATTENTION:
     event_begin(page, "attention", -1, "compute", begin_ns, end_ns);
@@ -134,27 +139,6 @@ void bny_trace_write(bny_trace *trace) {
   page_flush(&page);
 }
 
-/* Opens the file. If another communicator currently writes it, the next name with ".1", ".2" is tried. */
-static banyan_status open_file(const char *pattern, int32_t rank, int *file) {
-  char path[PATH_BYTES];
-  if (!bny_log_path(pattern, rank, path, sizeof path - 8))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "the name of the trace is too long: %.60s...", pattern);
-  size_t length = strlen(path);
-  for (int i = 1; i < NAMES_MAX; i++) {
-    int fd = bny_file_open(path, 0, BNY_FILE_REGULAR);
-    if (fd < 0) return bny_fail(BANYAN_ERR_SYSTEM, "cannot write the trace to %s: %s", path, bny_file_error(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-      *file = fd;
-      return BANYAN_OK;
-    }
-    close(fd);
-    path[length] = 0;
-    size_t end = length;
-    bny_append(path, sizeof path, &end, ".%d", i);
-  }
-  return bny_fail(BANYAN_ERR_SYSTEM, "cannot write the trace: %d files of that name are being written", NAMES_MAX);
-}
-
 static void print_head(bny_trace *trace, int32_t nranks) {
   char host[64] = "";
   page page = {.trace = trace, .length = 0};
@@ -178,7 +162,8 @@ banyan_status bny_trace_open(const char *pattern, int32_t rank, int32_t nranks, 
     free(made);
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a trace of %" PRId64 " events", events);
   }
-  banyan_status status = open_file(pattern, rank, &made->file);
+  char path[PATH_BYTES];
+  banyan_status status = bny_log_claim("the trace", pattern, rank, path, sizeof path, &made->file);
   if (status == BANYAN_OK && ftruncate(made->file, 0) != 0) {
     status = bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot write the trace");
     close(made->file);

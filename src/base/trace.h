@@ -29,6 +29,7 @@ typedef struct bny_trace_event {
   uint64_t begin, end; /* ticks */
   uint64_t operation;
   uint64_t bytes;
+  int64_t tag;               /* the caller's, for operations and waits; below 0: none */
   const char *name, *detail; /* NULL, or valid as long as the trace */
   int32_t number;
   bny_trace_kind kind;

@@ -61,6 +61,7 @@ banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *sett
 void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *call) {
   bny_run_relabel(comm->agree, call);
   comm->exec->history_before = comm->exec->history;
+  comm->exec->record.tag = comm->tag;
   bny_run_begin(comm->agree);
 }
 
@@ -98,6 +99,8 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
       .flight_file = off ? NULL : options->flight,
       .trace_file = options->trace,
       .trace_events = options->trace_events,
+      .metrics_file = options->metrics,
+      .metrics_wait_ns = options->metrics_wait_us * 1000,
       .levels = comm->levels,
   };
 }
@@ -297,6 +300,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   made->nranks = bootstrap->nranks;
   made->origin = origin;
   made->process = bny_process();
+  made->tag = BANYAN_TAG_NONE;
   made->first_timeout_ns = settings.first_timeout_ns;
   made->arena_said = settings.arena_said;
   if (own_status == BANYAN_OK) own_status = bny_comm_find_place(made, &settings);
@@ -340,6 +344,10 @@ banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream) {
   return BANYAN_OK;
 }
 
+void banyan_comm_set_tag(banyan_comm *comm, int64_t tag) {
+  if (comm) comm->tag = tag < 0 ? BANYAN_TAG_NONE : tag;
+}
+
 int32_t banyan_comm_rank(const banyan_comm *comm) { return comm ? comm->rank : -1; }
 int32_t banyan_comm_nranks(const banyan_comm *comm) { return comm ? comm->nranks : -1; }
 
@@ -376,6 +384,13 @@ int32_t banyan_comm_failed_rank(const banyan_comm *comm) { return comm ? failure
 banyan_status banyan_network_describe(char *text, size_t bytes) {
   if (!text || bytes == 0) return bny_fail(BANYAN_ERR_ARGUMENT, "text must not be NULL, nor bytes 0");
   return bny_net_describe(text, bytes);
+}
+
+size_t banyan_comm_metrics(const banyan_comm *comm, char *text, size_t bytes) {
+  if (!text) bytes = 0;
+  if (bytes) text[0] = 0;
+  const bny_flight *flight = comm ? comm->exec->record.flight : NULL;
+  return flight ? bny_flight_metrics(flight, text, bytes) : 0;
 }
 
 size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {

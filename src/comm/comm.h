@@ -23,6 +23,7 @@ struct banyan_comm {
   bny_exec *exec;
   bny_device_exec device; /* without an engine, combines run on the host */
   void *stream;           /* the device's stream for calls that name none */
+  int64_t tag;            /* the caller's, for operations that start from now on */
   bny_link_cost cost;
   bny_levels *levels;     /* NULL: all links are alike */
   bny_place place;        /* locality of this rank */

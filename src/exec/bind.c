@@ -284,14 +284,16 @@ void bny_run_free(bny_run *run) {
 
 void bny_run_relabel(bny_run *run, const bny_notice *call) {
   run->call = *call;
-  run->record.note.collective = bny_notice_name(call);
+  bny_record_relabel(&run->record, call);
 }
 
 size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
   const bny_plan *plan = run->plan;
   size_t length = 0;
-  bny_append(text, bytes, &length, "operation %llu: %s, %llu bytes by %s", (unsigned long long)run->exec->epoch,
-             run->record.note.collective, (unsigned long long)run->record.note.bytes, run->record.note.algorithm);
+  bny_append(text, bytes, &length, "operation %llu: ", (unsigned long long)run->exec->epoch);
+  if (run->exec->record.tag >= 0) bny_append(text, bytes, &length, "tag %lld, ", (long long)run->exec->record.tag);
+  bny_append(text, bytes, &length, "%s, %llu bytes by %s", run->record.name, (unsigned long long)run->record.note.bytes,
+             run->record.algorithm);
   if (run->next >= plan->nsteps) return length;
   bny_append(text, bytes, &length, ", step %d of %d", run->next + 1, plan->nsteps);
   const bny_step *step = &plan->steps[run->next];

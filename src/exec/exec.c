@@ -95,7 +95,7 @@ static void append_place(bny_exec *exec, char *text, size_t bytes, size_t *lengt
 static banyan_status keep(bny_exec *exec, const bny_failure *failure) {
   exec->failure = *failure;
   if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, SPREAD_NS);
-  bny_record_fail(&exec->record, exec->epoch, exec->transport->rank, failure->text);
+  bny_record_fail(&exec->record, exec->epoch, failure->status, failure->culprit, failure->text);
   return bny_fail(failure->status, "%s", failure->text);
 }
 

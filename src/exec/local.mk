@@ -4,6 +4,8 @@ libbanyan_core_la_SOURCES += \
   %D%/notice.c %D%/notice.h \
   %D%/exec.c %D%/exec.h \
   %D%/live.c %D%/live.h \
+  %D%/metrics.c \
+  %D%/probe.h \
   %D%/record.c %D%/record.h \
   %D%/refuse.c \
   %D%/run.c %D%/run.h \

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/flight.h"
 #include "base/hash.h"
 #include "base/status.h"
 
@@ -82,6 +83,10 @@ void bny_notice_set_tokens(bny_notice *call, int32_t tokens) {
 }
 
 bool bny_notice_is_comparison(const bny_notice *call) { return call->words[WORD_PHASE] == BNY_PHASE_AGREE; }
+
+uint8_t bny_notice_kind(const bny_notice *call) {
+  return bny_notice_is_comparison(call) ? BNY_FLIGHT_AGREE : (uint8_t)call->words[WORD_COLLECTIVE];
+}
 
 const char *bny_notice_name(const bny_notice *call) {
   if (bny_notice_is_comparison(call)) return "agree";

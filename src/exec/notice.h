@@ -26,6 +26,9 @@ void bny_notice_set_tokens(bny_notice *call, int32_t tokens);
 /* True while ranks compare. */
 bool bny_notice_is_comparison(const bny_notice *call);
 
+/* Which it is, as the flight recorder notes it. */
+uint8_t bny_notice_kind(const bny_notice *call);
+
 /* "combine", or "agree" while ranks compare; static. */
 const char *bny_notice_name(const bny_notice *call);
 

@@ -17,49 +17,6 @@
 
 enum { LINE_BYTES = 192, LOGGED_ENTRIES = 16 };
 
-bny_flight *bny_flight_make(void) {
-  bny_flight *made = aligned_alloc(_Alignof(bny_flight), sizeof *made);
-  if (!made) return NULL;
-  memset(made, 0, sizeof *made); /* page faults now */
-  made->tick0 = bny_clock_ticks();
-  made->ns0 = bny_clock_ns();
-  return made;
-}
-
-void bny_flight_free(bny_flight *flight) { free(flight); }
-
-/* `next`: the operation after it, or NULL. */
-static void print_entry(const bny_flight_entry *entry, const bny_flight_entry *next, const bny_clock_scale *scale,
-                        int64_t now_ns, char *text, size_t bytes, size_t *length) {
-  int64_t begin_ns = bny_clock_scale_ns(scale, entry->begin);
-  bny_append(text, bytes, length, "operation %" PRIu64 ": %s, %" PRIu64 " bytes by %s, begun %.6f s ago, ",
-             entry->operation, entry->note.collective, entry->note.bytes, entry->note.algorithm,
-             (double)(now_ns - begin_ns) * 1e-9);
-  bool is_timed = entry->end > 1;
-  int64_t end_ns = is_timed ? bny_clock_scale_ns(scale, entry->end)
-                   : next   ? bny_clock_scale_ns(scale, next->begin)
-                            : now_ns;
-  if (entry->end)
-    bny_append(text, bytes, length, "took %s%.2f us\n", is_timed ? "" : "at most ", (double)(end_ns - begin_ns) * 1e-3);
-  else
-    bny_append(text, bytes, length, "not finished\n");
-}
-
-size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries, char *text, size_t bytes) {
-  size_t length = 0;
-  int64_t now_ns = bny_clock_ns();
-  bny_clock_scale scale = bny_clock_scale_make(flight->tick0, flight->ns0, bny_clock_ticks(), now_ns);
-  if (bytes) text[0] = 0;
-  for (uint64_t i = (uint64_t)entries; i-- > 0;) {
-    if (i >= last) continue;
-    const bny_flight_entry *entry = &flight->entries[(last - i) % BNY_FLIGHT_ENTRIES];
-    const bny_flight_entry *next = &flight->entries[(last - i + 1) % BNY_FLIGHT_ENTRIES];
-    if (entry->operation != last - i) continue;
-    print_entry(entry, next->operation == last - i + 1 ? next : NULL, &scale, now_ns, text, bytes, &length);
-  }
-  return length;
-}
-
 static void write_file(const char *pattern, int32_t rank, const char *text, size_t bytes) {
   char path[1024];
   if (!bny_log_path(pattern, rank, path, sizeof path)) return;
@@ -91,14 +48,18 @@ void bny_flight_dump(const bny_flight *flight, uint64_t last, int32_t rank, cons
 /* ---- flight recorder and trace ----------------------------------------------------------------------------------- */
 
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record) {
-  bny_record made = {.levels = config->levels};
-  /* A trace takes its times from the recorder. */
-  if (!config->no_flight || config->trace_file) made.flight = bny_flight_make();
+  bny_record made = {.levels = config->levels, .rank = rank, .tag = BANYAN_TAG_NONE};
+  /* A trace takes its times from the recorder, and metrics their counts. */
+  bool wanted = !config->no_flight || config->trace_file || config->metrics_file;
+  if (wanted) made.flight = bny_flight_make(rank, nranks);
   if (config->flight_file) made.flight_file = strdup(config->flight_file);
-  if ((!made.flight && (!config->no_flight || config->trace_file)) || (config->flight_file && !made.flight_file)) {
+  if ((wanted && !made.flight) || (config->flight_file && !made.flight_file)) {
     bny_record_close(&made);
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the flight recorder", rank);
   }
+  if (made.flight) made.flight->threshold_ns = config->metrics_wait_ns;
+  if (config->metrics_file && bny_metrics_open(config->metrics_file, rank, &made.metrics) != BANYAN_OK)
+    bny_log(BNY_LOG_WARN, "%s: there will be none", banyan_last_error());
   if (config->trace_file &&
       bny_trace_open(config->trace_file, rank, nranks, config->trace_events, &made.trace) != BANYAN_OK)
     bny_log(BNY_LOG_WARN, "%s: there will be none", banyan_last_error());
@@ -108,6 +69,7 @@ banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int
 
 void bny_record_close(bny_record *record) {
   bny_trace_close(record->trace);
+  bny_metrics_close(record->metrics, record->flight);
   bny_flight_free(record->flight);
   free(record->flight_file);
   *record = (bny_record){0};
@@ -148,11 +110,16 @@ static void spread_levels(const bny_plan *plan, const bny_levels *levels, int8_t
   }
 }
 
+void bny_record_relabel(bny_run_record *run, const bny_notice *call) {
+  run->note.kind = bny_notice_kind(call);
+  run->name = bny_notice_name(call);
+}
+
 banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_notice *call,
                               bny_run_record *run) {
-  bny_run_record made = {
-      .note = {.collective = bny_notice_name(call), .algorithm = plan->algorithm, .bytes = input_bytes(plan)},
-      .phase = -1};
+  bny_run_record made = {.note.bytes = input_bytes(plan), .algorithm = plan->algorithm, .phase = -1};
+  strncpy(made.note.algorithm, plan->algorithm, sizeof made.note.algorithm - 1);
+  bny_record_relabel(&made, call);
   if (record->trace && record->levels && record->levels->nranks == plan->nranks) {
     made.levels = malloc((size_t)plan->nsteps + 1);
     if (!made.levels) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to trace a plan");
@@ -164,8 +131,17 @@ banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, co
 
 void bny_record_release(bny_run_record *run) { free(run->levels); }
 
-void bny_record_fail(bny_record *record, uint64_t operation, int32_t rank, const char *reason) {
-  if (record->flight) bny_flight_dump(record->flight, operation, rank, reason, record->flight_file);
+void bny_record_fail(bny_record *record, uint64_t operation, banyan_status status, int32_t culprit,
+                     const char *reason) {
+  BNY_PROBE_6(failure, record->rank, operation, (int)status, culprit, reason, record->tag);
+  bny_flight *flight = record->flight;
+  if (!flight) return;
+  snprintf(flight->failure, sizeof flight->failure, "%s", reason);
+  flight->culprit = culprit;
+  flight->status = (int32_t)status;
+  if (flight->waiting) bny_flight_wait_end(flight);
+  bny_flight_dump(flight, operation, record->rank, reason, record->flight_file);
+  if (record->metrics) bny_metrics_write(record->metrics, flight);
 }
 
 /* ---- what only a trace wants ------------------------------------------------------------------------------------- */
@@ -189,8 +165,9 @@ void bny_record_trace(bny_record *record, bny_run_record *run, uint64_t operatio
                                                   .end = end,
                                                   .operation = operation,
                                                   .bytes = run->note.bytes,
-                                                  .name = run->note.collective,
-                                                  .detail = run->note.algorithm,
+                                                  .tag = record->tag,
+                                                  .name = run->name,
+                                                  .detail = run->algorithm,
                                                   .kind = BNY_TRACE_OPERATION});
   bny_trace_settle(record->trace);
 }

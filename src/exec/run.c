@@ -78,8 +78,7 @@ void bny_run_begin(bny_run *run) {
   run->patience = (bny_patience){0};
   run->report = (bny_run_report){.bytes_between_nodes = exec->transport->bytes_between_nodes};
   exec->run = run;
-  if (exec->record.flight) bny_flight_begin(exec->record.flight, exec->epoch, &run->record.note);
-  run->record.phase = -1;
+  bny_record_begin(&exec->record, &run->record, exec->epoch);
   bny_notice_publish(exec->call, &run->call, exec->epoch);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) acknowledge(run);

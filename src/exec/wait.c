@@ -140,6 +140,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience
     patience->sleep_ns = SLEEP_FIRST_NS;
     uint64_t waiting = (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot;
     atomic_store_explicit(&exec->line->waiting, waiting, memory_order_release);
+    bny_record_long_wait(&exec->record, exec->epoch, waiting, now_ns);
   }
   patience->begun_ns += bny_wait_gap(patience->seen_ns, now_ns, exec->timeout_ns);
   patience->seen_ns = now_ns;

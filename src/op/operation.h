@@ -72,6 +72,7 @@ struct banyan_op {
   uint8_t *live_tokens; /* [key.all_tokens] of the run under way, or NULL; owned */
   int32_t tokens;       /* tokens of the current run */
   void *stream;
+  int64_t tag;                /* the caller's, for the run under way */
   bny_attention *attention;   /* goes before the parts; owned */
   banyan_op *gather;          /* goes before attention, and is never in the queue itself; owned */
   banyan_op *certificate;     /* goes after the parts, likewise; owned */

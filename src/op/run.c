@@ -67,6 +67,7 @@ static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
     if (op->current >= op->ready) return BANYAN_OK;
     if (!op->begun) {
       if (!op->bound && !bind_part(op)) continue;
+      op->comm->exec->record.tag = op->tag;
       bny_run_begin(op->kind->run);
       op->begun = true;
     }
@@ -240,6 +241,9 @@ static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   if (op->on_device) return start_on_device(op);
   if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
   op->complete = false;
+  op->tag = comm->tag;
+  if (op->gather) op->gather->tag = comm->tag;
+  if (op->certificate) op->certificate->tag = comm->tag;
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
   if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
   banyan_status status = prepare(op, scales_are_checked);

@@ -58,7 +58,7 @@ static void write_trace(void) {
 
 static void write_flight(void) {
   char pattern[PATH_BYTES];
-  bny_flight *flight = bny_flight_make();
+  bny_flight *flight = bny_flight_make(0, 1);
   snprintf(pattern, sizeof pattern, "%s/file", directory);
   bny_flight_dump(flight, 0, 0, "a reason", pattern);
   bny_flight_free(flight);

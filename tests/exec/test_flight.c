@@ -14,7 +14,7 @@
 #include "tests/support/suite.h"
 #include "tests/support/directory.h"
 
-enum { HEADS = 8, VALUE_DIM = 32, TEXT_BYTES = 1 << 16 };
+enum { HEADS = 8, VALUE_DIM = 32, TEXT_BYTES = 1 << 16, TAG = 7 };
 
 static const char *read_file(const char *name, int32_t rank) {
   char path[32];
@@ -43,6 +43,7 @@ static void fall_silent(world_rank *self) {
   for (int i = 0; i < scenario->operations; i++)
     if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) return;
   if (!world_meet(self)) return;
+  banyan_comm_set_tag(self->comm, TAG);
   if (self->rank == self->nranks - 1) {
     if (scenario->dies) raise(SIGKILL);
     world_await(self->world, 1, 10);
@@ -63,7 +64,7 @@ static void check_text(const scenario *scenario) {
     const char *text = scenario->text[r], *here = strstr(text, "; this rank is in operation ");
     ck_assert_msg(strstr(text, "rank 2 ") == text, "%s", text);
     ck_assert_msg(here != NULL, "%s", text);
-    snprintf(wanted, sizeof wanted, ": combine, %d bytes by ", HEADS * (VALUE_DIM + 2) * 4);
+    snprintf(wanted, sizeof wanted, ": tag %d, combine, %d bytes by ", TAG, HEADS * (VALUE_DIM + 2) * 4);
     ck_assert_msg(strstr(here, wanted) != NULL, "%s", text);
     const char *peer = strstr(here, ", waiting for ");
     /* On a busy machine the death may come while this rank still waits for the other one, or before it has come to a
@@ -135,22 +136,55 @@ TEST(the_log_has_the_latest) {
   world_unshare(scenario, sizeof *scenario);
 }
 
+/* ---- counters ----------------------------------------------------------------------------------------------------- */
+
+TEST(metrics_of_a_run_that_fails) {
+  enum { OPERATIONS = 25 };
+  scenario *scenario = world_share(sizeof *scenario);
+  char wanted[160];
+  directory_set("BANYAN_METRICS", "metrics.%r.prom");
+  setenv("BANYAN_METRICS_WAIT_US", "0", 1);
+  setenv("BANYAN_FLIGHT", "off", 1);
+  *scenario = (struct scenario){.operations = OPERATIONS, .dies = 0};
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .argument = scenario, .timeout_ns = 300000000);
+  for (int32_t r = 0; r < 2; r++) {
+    char path[32];
+    snprintf(path, sizeof path, "metrics.%d.prom", r);
+    const char *text = directory_read(path);
+    snprintf(wanted, sizeof wanted, "banyan_operations_total{rank=\"%d\",ranks=\"3\",collective=\"combine\"} %d\n", r,
+             OPERATIONS);
+    ck_assert_msg(strstr(text, wanted) != NULL, "%s", text);
+    snprintf(wanted, sizeof wanted, "banyan_input_bytes_total{rank=\"%d\",ranks=\"3\",collective=\"combine\"} %d\n", r,
+             OPERATIONS * HEADS * (VALUE_DIM + 2) * 4);
+    ck_assert_msg(strstr(text, wanted) != NULL, "%s", text);
+    snprintf(wanted, sizeof wanted, "banyan_failed{rank=\"%d\",ranks=\"3\"} 1\n", r);
+    ck_assert_msg(strstr(text, wanted) != NULL, "%s", text);
+    double waited_s = 0;
+    for (const char *at = text; (at = strstr(at, "\nbanyan_wait_seconds_total{")) != NULL; at++)
+      waited_s += strtod(strchr(at, ' '), NULL);
+    ck_assert_msg(waited_s >= 0.25, "%g s of the 0.3 s until the deadline: %s", waited_s, text);
+    strcat(path, ".new");
+    ck_assert_int_ne(access(path, F_OK), 0);
+  }
+  world_unshare(scenario, sizeof *scenario);
+}
+
 /* ---- the recorder alone ------------------------------------------------------------------------------------------ */
 
 TEST(it_goes_round) {
-  bny_flight *flight = bny_flight_make();
-  bny_flight_note note = {.collective = "combine", .algorithm = "tree", .bytes = 4096};
+  bny_flight *flight = bny_flight_make(0, 1);
+  bny_flight_note note = {.kind = BNY_COMBINE, .algorithm = "tree", .bytes = 4096};
   ck_assert_ptr_nonnull(flight);
   static char said[TEXT_BYTES];
   ck_assert_uint_eq(bny_flight_print(flight, 0, BNY_FLIGHT_ENTRIES, said, sizeof said), 0);
   for (uint64_t i = 1; i <= 1000; i++) {
-    bny_flight_begin(flight, i, &note);
+    bny_flight_begin(flight, i, i == 1000 ? 3 : BANYAN_TAG_NONE, &note);
     if (i < 1000) bny_flight_end(flight, i, i % 2);
   }
   size_t length = bny_flight_print(flight, 1000, BNY_FLIGHT_ENTRIES, said, sizeof said);
   ck_assert_uint_eq(length, strlen(said));
   ck_assert(strncmp(said, "operation 745: combine, 4096 bytes by tree, begun ", 50) == 0);
-  ck_assert_ptr_nonnull(strstr(said, "\noperation 1000: "));
+  ck_assert_ptr_nonnull(strstr(said, "\noperation 1000: tag 3, combine, "));
   ck_assert_ptr_nonnull(strstr(said, ", not finished\n"));
   bny_flight_print(flight, 1000, 3, said, sizeof said);
   ck_assert(strncmp(said, "operation 998: ", 15) == 0);

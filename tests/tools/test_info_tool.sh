@@ -74,6 +74,44 @@ BANYAN_DEVICE_COPY=bulk run 0 options
 says '^ +for BANYAN_EXPERIMENTAL=1 alone: bulk$'
 tells ' refused: BANYAN_DEVICE_COPY=bulk is experimental, because no GPU has run bulk copies'
 
+# ---- live: one rank is stopped, and the other waits for it ----
+"$build/banyan-perf" allgather --ranks 2 --sizes 1K,1K,1K,1K,1K,1K,1K,1K --iterations 10000000 --no-check --timeout 600 >"$work/perf" 2>&1 &
+perf=$!
+pids=()
+# until COMMAND: it comes true, within half a minute.
+until_true() {
+  for ((i = 0; i < 600; i++)); do
+    if "$@" >/dev/null 2>&1; then return 0; fi
+    sleep 0.05
+  done
+  fail "$* did not come true: $(cat "$work/perf")"
+}
+# shows PID PYTHON: what --live says of it as `c`, its first communicator.
+shows() { "$program" --json --live "$1" | python3 -c "import json, sys; o = json.load(sys.stdin)['live']; c = o['communicators'][0]
+sys.exit(not ($2))"; }
+find_ranks() { mapfile -t pids < <(pgrep -P $perf) && [ ${#pids[@]} = 2 ] && shows "${pids[0]}" "c['operations'] > 50" && shows "${pids[1]}" 1; }
+if until_true find_ranks; then
+  kill -STOP "${pids[0]}"
+  until_true shows "${pids[1]}" "c['rank'] == 1 - c['waits_for']['rank'] and c['waits_for']['since_s'] > 0 and c['in_flight']['collective'] == 'allgather'"
+  until_true shows "${pids[0]}" "o['state'] == 'stopped' and 'failed' not in c"
+  run 0 --live "${pids[1]}"
+  says 'rank [01] of 2: operation [0-9]+: allgather, .*not finished'
+  says 'waits for rank [01], for (its message|it to read memory), since [0-9.]+ s'
+  kill -CONT "${pids[0]}"
+fi
+kill $perf "${pids[@]}" 2>"$work/err"
+wait $perf 2>"$work/err"
+run 1 --live $$
+says 'has no flight recorder' err
+
+# ---- probes, where the build has them ----
+run 0 --json build
+if python3 -c 'import json, sys; sys.exit(not [p for p in json.load(sys.stdin)["build"]["packages"] if p["name"] == "sdt" and p["found"]])' \
+  <"$work/out" && [ -e "$build/.libs/libbanyan.so" ]; then
+  readelf -n "$build/.libs/libbanyan.so" >"$work/out"
+  for probe in start wait wait_end end failure; do says "^ +Name: $probe\$"; done
+fi
+
 # ---- usage ----
 run 2 --ranks 8 --levels x
 says 'selection: .*levels "x"' err

@@ -4,6 +4,7 @@ banyan_info_SOURCES = \
   %D%/cuda.c %D%/cuda.h \
   %D%/devices.c \
   %D%/levels.c \
+  %D%/live.c \
   %D%/main.c \
   %D%/options.c \
   %D%/section.h \

@@ -12,9 +12,9 @@
 
 enum { RANKS_MAX = 16384 };
 
-static const info_section *const sections[] = {&info_build,      &info_options, &info_devices,
-                                               &info_transports, &info_levels,  &info_selection};
-enum { SECTIONS = sizeof sections / sizeof sections[0] };
+static const info_section *const sections[] = {&info_build,  &info_options,   &info_devices, &info_transports,
+                                               &info_levels, &info_selection, &info_live};
+enum { SECTIONS = sizeof sections / sizeof sections[0], LIVE = SECTIONS - 1 };
 
 typedef struct arguments {
   info_request request;
@@ -30,12 +30,17 @@ static const tool_option options[] = {
      TOOL_INT_AT(request.ranks, 1, RANKS_MAX)},
     {"levels", "LIST", "With --ranks: groups of so many ranks, in groups of so many of these, such as 4,8.",
      TOOL_TEXT_AT(request.levels)},
+    {"live", "PID",
+     "What each communicator of a running process does now, and for which rank it waits and since when. The process "
+     "may be "
+     "stopped. Alone, without the sections that are not named.",
+     TOOL_INT_AT(request.live, 1, INT32_MAX)},
     {"json", NULL, "Print one JSON object on standard output and nothing else, with a member for each section.",
      TOOL_FLAG_AT(json)},
     {NULL}};
 
 static bool parse_section(const char *name, arguments *a, tool_error *error) {
-  for (int i = 0; i < SECTIONS; i++) {
+  for (int i = 0; i < LIVE; i++) {
     if (strcmp(name, sections[i]->name) == 0) {
       a->wanted[i] = true;
       return true;
@@ -47,7 +52,8 @@ static bool parse_section(const char *name, arguments *a, tool_error *error) {
 
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
-  for (int i = 0; optind == argc && i < SECTIONS; i++) a->wanted[i] = true;
+  for (int i = 0; optind == argc && i < LIVE; i++) a->wanted[i] = a->request.live == 0;
+  a->wanted[LIVE] = a->request.live != 0;
   for (int i = optind; i < argc; i++) {
     if (!parse_section(argv[i], a, error)) return false;
   }

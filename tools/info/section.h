@@ -12,6 +12,7 @@
 typedef struct info_request {
   int32_t ranks;      /* ranks of the selection table; 0: those of this machine */
   const char *levels; /* sizes of groups, or NULL */
+  int32_t live;       /* a process; 0: none */
 } info_request;
 
 typedef struct info_section {
@@ -21,7 +22,8 @@ typedef struct info_section {
   void (*print)(const json_t *facts, FILE *stream);
 } info_section;
 
-extern const info_section info_build, info_options, info_devices, info_transports, info_levels, info_selection;
+extern const info_section info_build, info_options, info_devices, info_transports, info_levels, info_selection,
+    info_live;
 
 /* The text of a member; "" if there is none. */
 static inline const char *info_text(const json_t *object, const char *key) {

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The flight recorder of a communicator: its last operations, its current wait, and its counters. It is always written:
+ * a cache line, two counters and one reading of the processor's counter for each operation. The duration of an
+ * operation is known if it is traced. Otherwise it was over when the next began.
+ *
+ * It lies in a memory file, which banyan-info --live reads through /proc, also while this process is stopped. So it
+ * contains no pointers. */
+#ifndef BNY_FLIGHT_H
+#define BNY_FLIGHT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "banyan.h"
+#include "base/clock.h"
+
+#define BNY_FLIGHT_FILE "banyan-flight" /* name of the memory file */
+
+enum { BNY_FLIGHT_ENTRIES = 256, BNY_FLIGHT_ALGORITHM_BYTES = 23, BNY_FLIGHT_KINDS = 8, BNY_FLIGHT_AGREE = 7 };
+
+/* The description of a run, made when its plan is bound. */
+typedef struct bny_flight_note {
+  uint64_t bytes; /* contributed by this rank */
+  uint8_t kind;   /* a bny_collective, or BNY_FLIGHT_AGREE: ranks compare their calls */
+  char algorithm[BNY_FLIGHT_ALGORITHM_BYTES];
+} bny_flight_note;
+
+typedef struct bny_flight_entry {
+  _Alignas(64) uint64_t operation; /* 0: none yet */
+  uint64_t begin, end;             /* ticks; end 0: it did not finish, 1: it finished, and the time was not taken */
+  int64_t tag;                     /* the caller's; BANYAN_TAG_NONE: none */
+  bny_flight_note note;
+} bny_flight_entry;
+
+/* Waits for one rank that took at least the threshold. */
+typedef struct bny_flight_waits {
+  uint64_t count, ns;
+} bny_flight_waits;
+
+typedef struct bny_flight {
+  char magic[16], version[16]; /* BNY_FLIGHT_FILE, and banyan_version() */
+  uint64_t bytes;              /* size of all */
+  int32_t rank, nranks;
+  int32_t file; /* descriptor in the process that writes; -1: plain memory */
+  int32_t pid;
+  uint64_t tick0; /* creation time by both clocks */
+  int64_t ns0;
+  int64_t threshold_ns;              /* shorter waits are not counted */
+  _Alignas(64) _Atomic uint64_t run; /* number of the last operation begun */
+  _Atomic uint64_t waiting;          /* 0, or (peer + 1) << 32 | slot of a long wait, as in a rank's line */
+  _Atomic int64_t waiting_ns;        /* when it began, by the monotonic clock */
+  int32_t status, culprit;           /* a failure; status 0: none */
+  char failure[512];
+  _Alignas(64) uint64_t runs[BNY_FLIGHT_KINDS], input_bytes[BNY_FLIGHT_KINDS]; /* sums over finished runs */
+  bny_flight_entry entries[BNY_FLIGHT_ENTRIES];
+  bny_flight_waits waits[]; /* by rank waited for */
+} bny_flight;
+
+bny_flight *bny_flight_make(int32_t rank, int32_t nranks); /* NULL without memory */
+void bny_flight_free(bny_flight *flight);                  /* NULL is allowed */
+
+static inline void bny_flight_begin(bny_flight *flight, uint64_t operation, int64_t tag, const bny_flight_note *note) {
+  bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
+  entry->operation = operation;
+  entry->begin = bny_clock_ticks();
+  entry->end = 0;
+  entry->tag = tag;
+  entry->note = *note;
+  atomic_store_explicit(&flight->run, operation, memory_order_release);
+}
+
+static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t operation, bool timed) {
+  bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
+  entry->end = timed ? bny_clock_ticks() : 1;
+  flight->runs[entry->note.kind]++;
+  flight->input_bytes[entry->note.kind] += entry->note.bytes;
+  return entry;
+}
+
+/* A wait that is long enough to enter the kernel begins, or has ended. */
+static inline void bny_flight_wait_begin(bny_flight *flight, uint64_t waiting, int64_t now_ns) {
+  atomic_store_explicit(&flight->waiting_ns, now_ns, memory_order_relaxed);
+  atomic_store_explicit(&flight->waiting, waiting, memory_order_release);
+}
+void bny_flight_wait_end(bny_flight *flight);
+
+/* "combine" and so on, or "agree"; static. */
+const char *bny_flight_name(uint8_t kind);
+
+/* Writes, as snprintf, the last `entries` operations up to `last`, oldest first, one a line. */
+size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries, char *text, size_t bytes);
+
+/* Writes, as snprintf, the counters as Prometheus text. */
+size_t bny_flight_metrics(const bny_flight *flight, char *text, size_t bytes);
+
+#endif
