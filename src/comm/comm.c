@@ -156,6 +156,7 @@ void bny_comm_free(banyan_comm *comm) {
   bny_levels_free(comm->levels);
   free(comm->notes);
   bny_pool_free(comm->pool);
+  free(comm->dump);
   free(comm->algorithm);
   free(comm->head_counts);
   free(comm);
@@ -269,7 +270,8 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
   bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
   bny_place *places = calloc((size_t)bootstrap->nranks, sizeof *places);
   if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
-  if (!all || !places || (settings->algorithm && !comm->algorithm)) {
+  if (settings->options.dump) comm->dump = strdup(settings->options.dump);
+  if (!all || !places || (settings->algorithm && !comm->algorithm) || (settings->options.dump && !comm->dump)) {
     free(places);
     free(all);
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,

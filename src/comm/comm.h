@@ -29,6 +29,7 @@ struct banyan_comm {
   bny_place place;        /* locality of this rank */
   int64_t place_ns;       /* the time to find it */
   bny_place_notes *notes; /* what became of each kind of level; NULL: BANYAN_LEVELS says the levels */
+  char *dump;             /* BANYAN_DUMP; owned */
   char *algorithm;        /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;      /* larger messages are sent in parts */
   int32_t slices;         /* BANYAN_SLICES: slices of attention */

@@ -9,6 +9,15 @@
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
+static void dump(const banyan_op *op, banyan_status status) {
+  bny_op_memory memory = op->memory;
+  memory.in = memory.in ? &op->in : NULL;
+  memory.out = memory.out ? &op->out : NULL;
+  memory.live = op->live.size ? &op->live : NULL;
+  memory.tokens = op->tokens;
+  bny_op_dump(op->comm, &op->key, &memory, status);
+}
+
 /* A failure ends every operation under way. */
 static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   for (banyan_op *op = comm->ops->first, *next; op; op = next) {
@@ -130,6 +139,7 @@ banyan_status bny_op_progress(banyan_op *op, bool block) {
     if (first->gather && !first->gathered) status = progress_gather(first, block, &done);
     if (status == BANYAN_OK && done) status = progress_parts(first, block, &done);
     if (status == BANYAN_OK && done && first->certificate) status = progress_certificate(first, block, &done);
+    if (status != BANYAN_OK) dump(first, status);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
     ops->first = first->next;
@@ -150,12 +160,13 @@ banyan_status bny_op_advance(banyan_op *op) {
 /* Returns what a complete run reports to its caller. */
 static banyan_status verdict(const banyan_op *op) {
   if (!op->report.lost || op->running) return BANYAN_OK;
-  return bny_fail(
-      BANYAN_ERR_DATA,
-      "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
-      "out.stats_dtype a type of a wider range",
-      op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->report.lost_token,
-      op->report.lost_head);
+  bny_fail(BANYAN_ERR_DATA,
+           "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
+           "out.stats_dtype a type of a wider range",
+           op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->report.lost_token,
+           op->report.lost_head);
+  dump(op, BANYAN_ERR_DATA);
+  return BANYAN_ERR_DATA;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * the operations before it. */
 #include <check.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,7 +137,7 @@ TEST(the_log_has_the_latest) {
   world_unshare(scenario, sizeof *scenario);
 }
 
-/* ---- counters ----------------------------------------------------------------------------------------------------- */
+/* ---- counters ---------------------------------------------------------------------------------------------------- */
 
 TEST(metrics_of_a_run_that_fails) {
   enum { OPERATIONS = 25 };
@@ -167,6 +168,56 @@ TEST(metrics_of_a_run_that_fails) {
     ck_assert_int_ne(access(path, F_OK), 0);
   }
   world_unshare(scenario, sizeof *scenario);
+}
+
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
+
+/* All ranks fail: rank 1 has a NaN in a row, or other heads. The last token is masked. */
+static void fail_at_rank_1(world_rank *self) {
+  enum { TOKENS = 3, ROWS = 5, DIM = 7, STRIDE = ROWS * DIM + 3 };
+  bool differs = *(const bool *)self->argument;
+  uint16_t values[TOKENS * STRIDE];
+  float lse[TOKENS * ROWS], merged[TOKENS * ROWS * DIM];
+  const uint8_t mask[TOKENS] = {1, 1, 0};
+  banyan_live live = {.size = sizeof live, .token_mask = mask};
+  banyan_partial in, out;
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = ROWS, .value_dim = DIM, .live = &live};
+  if (differs && self->rank == 1) desc.heads = ROWS - 1;
+  banyan_partial_init(&in, values, BANYAN_BF16, lse, BANYAN_F32, ROWS, DIM);
+  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, ROWS, DIM);
+  in.values_token_stride = STRIDE;
+  for (int i = 0; i < TOKENS * STRIDE; i++) values[i] = 0x3f80;
+  for (int i = 0; i < TOKENS * ROWS; i++) lse[i] = (float)i;
+  lse[TOKENS * ROWS - 1] = NAN; /* the token is masked */
+  if (!differs && self->rank == 1) lse[ROWS + 2] = NAN;
+  banyan_status status = banyan_combine(self->comm, &desc, &in, &out),
+                wanted = differs ? BANYAN_ERR_MISMATCH : BANYAN_ERR_DATA;
+  world_check(self, status == wanted, "got %s: %s", banyan_status_string(status), banyan_last_error());
+}
+
+TEST_LOOP(failed_inputs_run_again, 2) {
+  bool *differs = world_share(sizeof *differs);
+  const char *build = getenv("top_builddir");
+  char command[512];
+  *differs = _i;
+  directory_set("BANYAN_DUMP", "dump");
+  WORLD_RUN(fail_at_rank_1, .nranks = 3, .processes = true, .argument = differs);
+  unsetenv("BANYAN_DUMP");
+  for (int32_t r = 0; r < 3; r++)
+    ck_assert_ptr_nonnull(strstr(read_file("dump", r), r == 1 && _i ? "\ncall 3 4 7 f32 none plan 0 -\n"
+                                                                    : "\ncall 3 5 7 f32 none plan 0 -\n"));
+  snprintf(command, sizeof command, "%s/banyan-perf", build ? build : ".");
+  if (access(command, X_OK) == 0) {
+    snprintf(command, sizeof command, "%s/banyan-perf --replay %s/dump >%s/said 2>&1", build ? build : ".", directory,
+             directory);
+    ck_assert_msg(system(command) == 0, "%s", directory_read("said"));
+    const char *said = directory_read("said");
+    ck_assert_msg(strstr(said, _i ? "rank 1 of 3: 3 tokens x 4 heads of 7 values: mismatch"
+                                  : "rank 1 of 3: 3 tokens x 5 heads of 7 values: bad data"),
+                  "%s", said);
+    ck_assert_msg(_i || strstr(said, "token 1, head 2"), "%s", said);
+  }
+  world_unshare(differs, sizeof *differs);
 }
 
 /* ---- the recorder alone ------------------------------------------------------------------------------------------ */

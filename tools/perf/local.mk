@@ -7,6 +7,7 @@ banyan_perf_SOURCES = \
   %D%/merge.c \
   %D%/mpi.c \
   %D%/mpi_heads.c \
+  %D%/replay.c \
   %D%/report.c \
   %D%/tokens.c
 banyan_perf_CFLAGS = $(tools_cflags)

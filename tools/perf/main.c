@@ -26,6 +26,7 @@ typedef struct arguments {
   int size_count;
   const char *device; /* NULL: ranks are on the host */
   bool json, unchecked, between, tokens_random;
+  const char *replay;       /* the pattern of files; NULL: none */
   const char *combine_only; /* the first option given that only combine has; NULL: none */
 } arguments;
 
@@ -85,6 +86,10 @@ static const tool_option options[] = {
      "heads: "
      "an all-gather, and then heads are copied to their places.",
      TOOL_NAME_AT(protocol.against_mpi, rivals)},
+    {"replay", "FILE",
+     "In place of a collective: run a combine again that has failed, with the inputs that its ranks have written to "
+     "the files of BANYAN_DUMP=FILE, with as many ranks. The exit status is 0 if it fails as it did.",
+     TOOL_TEXT_AT(replay)},
     {.help = "For combine alone"},
     {"batch", "B", "One size instead of many: B tokens, 1 if only --heads is given.", TOOL_INT_AT(batch, 1, 1 << 20),
      COMBINE_ONLY},
@@ -172,7 +177,9 @@ static bool complete_sizes(arguments *a, tool_error *error) {
 /* Names the collective, and makes the sizes of all rows. */
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
-  if (optind != argc - 1)
+  if (a->replay != NULL && optind == argc)
+    return a->world.ranks > 0 || perf_replay_ranks(a->replay, &a->world.ranks, error);
+  if (optind != argc - 1 || a->replay != NULL)
     return tool_error_set(error,
                           "name one collective: combine, allgather, allgather-heads, shift, broadcast or barrier");
   if (!bny_collective_parse(argv[optind], &a->perf.collective))
@@ -185,7 +192,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "latency of the collectives of banyan by size",
-    .usage = "combine|allgather|allgather-heads|shift|broadcast|barrier [OPTION]...",
+    .usage = "combine|allgather|allgather-heads|shift|broadcast|barrier|--replay FILE [OPTION]...",
     .about = "Measures a collective by size, as a persistent operation: new data in every iteration, the slowest rank "
              "counts, results are checked.\n\n" TOOL_WORLD_ABOUT,
     .failed = "results were wrong, or the work failed",
@@ -206,6 +213,7 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   perf_row rows[SIZES_MAX];
   perf_case perf = a->perf;
   perf.world = world;
+  if (a->replay != NULL) return perf_replay(a->replay, world, correct, error);
   FILE *stream = world->rank != 0 ? NULL : a->json ? stderr : stdout;
   if (a->tokens_random) {
     perf.bytes = a->sizes[0];

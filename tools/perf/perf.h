@@ -181,4 +181,9 @@ void perf_device_report_row(const perf_device_row *row);
 bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
                              const perf_device_row *rows, int count, const perf_protocol *protocol, tool_error *error);
 
+/* replay.c: how many ranks the files of a pattern have; and a rank's part of such a combine. *same: the status is that
+ * of the file. */
+bool perf_replay_ranks(const char *pattern, int32_t *nranks, tool_error *error);
+bool perf_replay(const char *pattern, const tool_world *world, bool *same, tool_error *error);
+
 #endif
