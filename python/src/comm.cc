@@ -237,6 +237,11 @@ std::string comm::describe() const {
   return text_of([&](char *text, size_t bytes) { return banyan_comm_describe(handle(), text, bytes); });
 }
 
+std::string comm::metrics() {
+  claim claimed(*this);
+  return text_of([&](char *text, size_t bytes) { return banyan_comm_metrics(handle(), text, bytes); });
+}
+
 std::string comm::describe_operation(const banyan_op *op) const {
   return text_of([&](char *text, size_t bytes) { return banyan_op_describe(op, text, bytes); });
 }

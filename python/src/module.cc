@@ -74,6 +74,9 @@ NB_MODULE(_core, module) {
       .def("abort", &comm::abort, nb::arg("reason") = nb::none(),
            "Ends all calls on all ranks with AbortedError. Any thread may call it, at any time.")
       .def("describe", &comm::describe, "What was found and chosen, in one paragraph.")
+      .def("metrics", &comm::metrics, "This rank's counters as Prometheus text.")
+      .def("set_tag", &comm::set_tag, nb::arg("tag"),
+           "A number, such as a layer's, that traces and errors show for operations that start from now on; -1: none.")
       .def(
           "_refuse",
           [](comm &self, const char *argument, const std::string &text) {

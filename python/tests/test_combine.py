@@ -224,6 +224,13 @@ def test_attention():
         close(one_call, want)
 
 
+def test_metrics_and_tag(lone):
+    lone.set_tag(7)
+    lone.barrier()
+    lone.set_tag(-1)
+    assert 'banyan_operations_total{rank="0",ranks="1",collective="barrier"} ' in lone.metrics()
+
+
 def test_describe(lone):
     assert "rank" in lone.describe()
     assert repr(lone) == "<banyan.Communicator, rank 0 of 1>"
