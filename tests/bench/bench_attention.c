@@ -167,7 +167,7 @@ static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *
       const bny_attention_kernels *table = bny_attention_table[t];
       if (!table->supported() || (!portable && table == &bny_attention_portable)) continue;
       start = now_s();
-      if (bny_decode_attention_run(table, bny_kernels_find(NULL), desc, out, pool) != BANYAN_OK) {
+      if (bny_decode_attention_run(table, bny_kernels_find(NULL), desc, out, NULL, pool) != BANYAN_OK) {
         fprintf(stderr, "bench_attention: %s\n", banyan_last_error());
         exit(1);
       }

@@ -352,7 +352,7 @@ TEST_RANDOM(every_row_is_that_of_double_precision, 120) {
     float *values = malloc((rows * (size_t)s.value_dim + 1) * sizeof *values), *lse = malloc((rows + 1) * sizeof *lse);
     banyan_partial out;
     banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, s.heads, s.value_dim);
-    banyan_status status = bny_decode_attention_run(*table, bny_kernels_find(NULL), &made.desc, &out, NULL);
+    banyan_status status = bny_decode_attention_run(*table, bny_kernels_find(NULL), &made.desc, &out, NULL, NULL);
     ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
     for (int32_t t = 0; t < s.tokens; t++)
       for (int32_t h = 0; h < s.heads; h++) {
