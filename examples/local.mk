@@ -12,4 +12,6 @@ dist_example_DATA = \
   %D%/prefill.c \
   %D%/smollm.py \
   %D%/summarise.py \
-  %D%/threads.c
+  %D%/threads.c \
+  %D%/tiers.c \
+  %D%/tiers.py

@@ -180,13 +180,27 @@ typedef struct banyan_attention_desc {
   const void *q_mine;
 
   banyan_prune prune;
+
+  /* Keys in several memories, such as recent ones in f16, older ones in e4m3, and the oldest in a mapped file. Each
+   * part is attended to where it lies. A sequence has the keys of the first part, then those of the next one, and
+   * seq_lens has their sum. A part has size, seq_lens, k, v, their strides, kv_dtype, kv_rows, pages, scales, key_first
+   * and read_ahead_bytes; its other fields are not read. The description itself leaves these at 0, but for size and
+   * seq_lens. Bits depend on where keys are cut. In the exact order they do not, and parts begin at multiples of 256
+   * keys. Hosts only. */
+  const struct banyan_attention_desc *parts; /* [part_count]; NULL: none */
+  int64_t part_count;                        /* 1 to 8 */
+  const int32_t *key_first; /* [batch]: where this part begins in the shard, to be checked. NULL: not checked */
+
+  /* If k and v are a mapped file: how much of it to read ahead. Such keys are read once and in order, by all rows of
+   * the call together, after all other parts. The call allocates memory for these rows. 0: keys are in memory. */
+  int64_t read_ahead_bytes;
 } banyan_attention_desc;
 
 /* clang-format off */
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, 0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
    0, 0, 0, NULL, NULL, (banyan_kv_rows)0, {NULL, 0, NULL, NULL, 0, 0}, {NULL, NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, \
-   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL}}
+   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL}, NULL, 0, NULL, 0}
 /* clang-format on */
 
 /* Brings desc->prune.bounds up to date for keys first[b] and later of each sequence; NULL: for all keys. A page that
@@ -194,8 +208,8 @@ typedef struct banyan_attention_desc {
 banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const int32_t *first);
 
 /* Computes attention over this rank's shard in host memory. Writes `out` as partials of [batch] tokens x [heads] rows,
- * in any convention, as input of banyan_combine(). Local, allocates nothing, any thread. It uses only the calling
- * thread, and up to 768 KiB of its stack; operations use the threads of their communicator. */
+ * in any convention, as input of banyan_combine(). Local, any thread. Without read_ahead_bytes it allocates nothing. It
+ * uses only the calling thread, and up to 768 KiB of its stack; operations use the threads of their communicator. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 
 /* Makes an operation that computes the same where the communicator's combines run. Local; not compared with other

@@ -70,6 +70,30 @@ struct banyan_queries; /* in banyan_attention.h */
 banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, struct banyan_queries *queries,
                                        int32_t *key_start);
 
+/* Writes the name of a rule to name[bytes], and its hash: "blocks:16/8ranks"; "blocks:16/3ranks:2,1,1" with weights;
+ * "ranges:4096/8ranks", or "ranges:96,4096/2ranks" with the end of each range if they are uneven. Rules that give each
+ * token the same owner have the same name and hash, however they are written. A name that has no room is
+ * BANYAN_ERR_ARGUMENT, whose text says how many bytes it needs. name or hash may be NULL. */
+banyan_status banyan_ownership_name(const banyan_ownership *ownership, char *name, size_t bytes, uint64_t *hash);
+
+/* Tokens [first, end) that move from one rank to another. */
+typedef struct banyan_token_move {
+  int64_t first, end;
+  int32_t from, to;
+} banyan_token_move;
+
+/* Writes the moves that turn layout `from` into layout `to`, for tokens *next to length - 1 in their order. A token
+ * moves once if its owner changes, else not at all, so bytes are the least. *count is the capacity of `moves`, and is
+ * set to their number. *next is set to the first token that is left for another call, or to `length`. */
+banyan_status banyan_ownership_moves(const banyan_ownership *from, const banyan_ownership *to, int64_t length,
+                                     int64_t *next, banyan_token_move *moves, int32_t *count);
+
+/* Writes the page that goes down to the next memory when one is full. Of `pages` pages in the order of their tokens,
+ * the last `keep` stay. Of the others the least read one goes, and the oldest of equals: one that was never read goes
+ * first. reads[i] is how often page i was read; a caller who halves them now and then lets old reads fade. NULL: the
+ * oldest page goes. *page is -1 if all pages stay. */
+banyan_status banyan_tier_next(int64_t pages, const uint64_t *reads, int64_t keep, int64_t *page);
+
 /* Writes the rank that takes the next page of a sequence. Of the ranks that keep the sequence even, it is the one with
  * the fewest pages over all sequences, by weight, and the first of equals.
  *

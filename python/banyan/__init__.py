@@ -7,7 +7,8 @@ Arrays are of numpy, PyTorch, JAX, CuPy, or anything else that has DLPack, and c
 """
 
 try:
-    from ._core import Operation, Ownership, Threads, attention, network, next_page, page_moves, split, version
+    from ._core import Operation, Ownership, Threads, attention, network, next_page, page_moves, split, tier_next
+    from ._core import version
 except ModuleNotFoundError as error:
     raise ImportError(
         f"{__file__} has no _core: another distribution may have replaced it, such as the search trees of that name. "
@@ -56,5 +57,6 @@ __all__ = [
     "page_moves",
     "run",
     "split",
+    "tier_next",
     "version",
 ]

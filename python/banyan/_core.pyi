@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any, Callable, List, Literal, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Literal, NoReturn, Optional, Sequence, Tuple, Union
 
 Array = Any  # an array of numpy, torch, jax, cupy, or one with __dlpack__
 Base = Literal["e", "2", 2]
@@ -88,6 +88,7 @@ def attention(
     last_page_len: Optional[Array] = None,
     kv_rows: Optional[KvRows] = None,
     q_rope: Optional[Array] = None,
+    parts: Optional[Sequence[Dict[str, Any]]] = None,
     base: Base = "e",
     out: Optional[Tuple[Array, Array]] = None,
     dtype: Optional[Literal["f32", "q"]] = None,
@@ -100,6 +101,7 @@ def next_page(
     of_sequence: Optional[Sequence[int]] = None,
     of_all: Optional[Sequence[int]] = None,
 ) -> int: ...
+def tier_next(reads: Sequence[int], *, keep: int = 0) -> Optional[int]: ...
 def page_moves(
     pages: Sequence[int], *, weights: Optional[Sequence[int]] = None, of_moved: Optional[Sequence[int]] = None
 ) -> List[Tuple[int, int, int]]: ...
@@ -116,6 +118,11 @@ class Ownership:
     ) -> None: ...
     @property
     def nranks(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def hash(self) -> int: ...
+    def moves_to(self, other: Ownership, length: int) -> List[Tuple[int, int, int, int]]: ...
     def of_token(self, token: int) -> Tuple[int, int]: ...
     def of_tokens(self, tokens: Any) -> Tuple[Any, Any]: ...
     def token(self, rank: int, place: int) -> int: ...
@@ -259,6 +266,7 @@ class Comm:
         last_page_len: Optional[Array] = None,
         kv_rows: Optional[KvRows] = None,
         q_rope: Optional[Array] = None,
+        parts: Optional[Sequence[Dict[str, Any]]] = None,
         out: Any = None,
         base: Base = "e",
         out_empty: Empty = "-inf",
@@ -299,6 +307,7 @@ class Comm:
         last_page_len: Optional[Array] = None,
         kv_rows: Optional[KvRows] = None,
         q_rope: Optional[Array] = None,
+        parts: Optional[Sequence[Dict[str, Any]]] = None,
         out: Any = None,
         base: Base = "e",
         out_empty: Empty = "-inf",

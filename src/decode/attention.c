@@ -18,77 +18,67 @@
 #include "base/sized.h"
 #include "base/status.h"
 #include "base/trace.h"
-#include "decode/decode.h"
+#include "decode/job.h"
 #include "decode/prune.h"
-#include "decode/queries.h"
 #include "exact.h"
 
 static const double log2_e = 1.4426950408889634074;
 
 enum {
-  SEGMENTS_MAX = 64,                  /* limit for a sequence: the tree has 6 levels */
-  ROWS_MAX = BNY_ATTENTION_HEADS_MAX, /* rows of a row block */
+  SEGMENTS_MAX = 64, /* limit for a sequence: the tree has 6 levels */
+  ROWS_MAX = BNY_ATTENTION_HEADS_MAX,
   PARTS_PER_THREAD = 8, /* small enough that a slow thread delays the others by only an eighth of its share */
   LINE_BYTES = 64,
   EXACT_ROW_BYTES_MAX = sizeof(bny_exact_row) + 17 * BNY_ATTENTION_VALUE_DIM_MAX
 };
 _Static_assert(BNY_ATTENTION_BLOCK % BNY_DECODE_EXACT_KEYS == 0, "segments begin where blocks do");
 
-/* The parts that a thread begins with. */
-typedef struct part_range {
-  _Alignas(LINE_BYTES) _Atomic int32_t next;
-  int32_t end;
-} part_range;
-
-typedef struct attention_job {
-  const bny_attention_kernels *attention;
-  const bny_kernels *kernels;
-  const banyan_attention_desc *desc;
-  const banyan_partial *out;
-  double scale_log2;
-  int32_t value_dim;
-  int32_t group; /* query heads of a KV head */
-  int32_t threads;
-  int32_t part_segments; /* segments in a part: a power of two, SEGMENTS_MAX for whole row blocks */
-  int32_t *part_first;   /* by sequence, batch + 1 of them: number of its first part */
-  int32_t *block_first;  /* by sequence: number of its first row block */
-  part_range *ranges;    /* by thread */
-  _Atomic int32_t *left; /* by row block: its parts that are not complete */
-  bool is_exact;         /* the output has rows of the exact order */
-  size_t row_bytes;      /* bytes of such a row */
-  bool prunes;
-  const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
-  char *sums; /* by part: a bny_attention_sums, cut off behind the rows that it has; in the exact order ROWS_MAX rows */
-  size_t sums_bytes;
-  _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */
-} attention_job;
-
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
 static int32_t divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
-/* Returns how many keys a segment has: whole blocks. */
-static int32_t segment_keys(int32_t keys) {
-  return divide_up(divide_up(keys, SEGMENTS_MAX), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
+
+/* Returns how many keys a segment of a sequence has: whole blocks. Segments are of one part of the keys, so several
+ * parts have up to one more each. Keys that are read ahead have none. */
+static int32_t segment_keys(const bny_job *job, int32_t sequence) {
+  int32_t keys = 0, parts = 0;
+  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
+    const banyan_attention_desc *part = bny_decode_part(job->desc, i);
+    if (part->read_ahead_bytes > 0) continue;
+    keys += bny_decode_keys(part, sequence);
+    parts++;
+  }
+  return divide_up(divide_up(keys, SEGMENTS_MAX - (parts > 1 ? parts : 0)), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
 }
 
-static int32_t segments_of(int32_t keys) { return keys > 0 ? divide_up(keys, segment_keys(keys)) : 1; }
+static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t part, int32_t keys) {
+  const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
+  return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : divide_up(bny_decode_keys(desc, sequence), keys);
+}
+
+static int32_t segments_of(const bny_job *job, int32_t sequence) {
+  int32_t keys = segment_keys(job, sequence), count = 0;
+  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) count += segments_of_part(job, sequence, i, keys);
+  return count > 0 ? count : 1;
+}
+
+static bny_key_run segment_at(const bny_job *job, int32_t sequence, int32_t index) {
+  int32_t keys = segment_keys(job, sequence);
+  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
+    int32_t count = segments_of_part(job, sequence, i, keys);
+    if (index < count) {
+      int32_t begin = index * keys, all = bny_decode_keys(bny_decode_part(job->desc, i), sequence);
+      return (bny_key_run){i, begin, all - begin < keys ? all : begin + keys};
+    }
+    index -= count;
+  }
+  return (bny_key_run){0, 0, 0};
+}
 
 /* ---- one row block ----------------------------------------------------------------------------------------------- */
 
-typedef struct row_block {
-  int32_t sequence, kv_head, chunk;
-} row_block;
-
-/* A row block as a task, and what its rows see. */
-typedef struct row_task {
-  bny_attention_task task;
-  bny_attention_sight sights[BNY_ATTENTION_HEADS_MAX];
-  int32_t first; /* row of the sequence's rows of this KV head */
-} row_task;
-
-/* Row blocks of a KV head of a sequence. */
-static int32_t chunks_of(const attention_job *job, int32_t sequence) {
+int32_t bny_job_chunks(const bny_job *job, int32_t sequence) {
   int64_t rows = (int64_t)bny_decode_queries(job->desc, sequence).count * job->group;
   return (int32_t)((rows + ROWS_MAX - 1) / ROWS_MAX);
 }
@@ -99,70 +89,90 @@ static const char *advance(const void *base, int64_t elements, banyan_dtype dtyp
 }
 
 /* The query token and head of row `index` of a row block. */
-static int32_t token_of(const attention_job *job, const row_block *block, const row_task *rows, int32_t index) {
-  return bny_decode_queries(job->desc, block->sequence).first + (rows->first + index) / job->group;
+static int32_t token_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
+  return bny_decode_queries(job->desc, rows->block.sequence).first + (rows->first + index) / job->group;
 }
 
-static int32_t head_of(const attention_job *job, const row_block *block, const row_task *rows, int32_t index) {
-  return block->kv_head * job->group + (rows->first + index) % job->group;
+static int32_t head_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
+  return rows->block.kv_head * job->group + (rows->first + index) % job->group;
 }
 
-static void set_rows(const attention_job *job, const row_block *block, row_task *rows) {
+void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows) {
   const banyan_attention_desc *desc = job->desc;
-  for (int32_t i = 0; i < rows->task.heads; i++) {
-    int64_t token = token_of(job, block, rows, i), head = head_of(job, block, rows, i);
-    rows->task.q[i] = advance(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
-    rows->task.q_rope[i] =
-        advance(desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
-    if (!bny_decode_hides_keys(desc)) continue;
-    bool same_token = i > 0 && token_of(job, block, rows, i - 1) == token;
-    rows->sights[i] = same_token ? rows->sights[i - 1] : bny_decode_sight(desc, block->sequence, (int32_t)token);
-  }
-  if (bny_decode_hides_keys(desc)) rows->task.sights = rows->sights;
-}
-
-static void set_task(const attention_job *job, const row_block *block, row_task *rows) {
-  const banyan_attention_desc *desc = job->desc;
-  int32_t b = block->sequence, all = bny_decode_queries(desc, b).count * job->group;
-  bool by_token = desc->scales.token_stride != 0;
+  int32_t all = bny_decode_queries(desc, block->sequence).count * job->group;
+  rows->block = *block;
+  rows->part = -1;
   rows->first = block->chunk * ROWS_MAX;
   rows->task = (bny_attention_task){
       .heads = smaller(all - rows->first, ROWS_MAX),
       .group = job->group,
       .head_dim = desc->head_dim,
       .value_dim = job->value_dim,
-      .keys = bny_decode_keys(desc, b),
-      .key_mask = bny_decode_mask(desc, b),
       .scale_log2 = job->scale_log2,
-      .k_scale = desc->scales.k && !by_token ? (double)desc->scales.k[block->kv_head * desc->scales.head_stride] : 1,
-      .v_scale = desc->scales.v && !by_token ? (double)desc->scales.v[block->kv_head * desc->scales.head_stride] : 1,
-      .scale_token_stride = desc->scales.token_stride,
-      .scale_page_stride = desc->scales.batch_stride,
       .soft_cap = (float)fmin((double)desc->soft_cap * log2_e, (double)FLT_MAX),
       .q_dtype = desc->q_dtype,
-      .kv_dtype = desc->kv_dtype,
-      .kv_rows = desc->kv_rows,
       .rope_dim = desc->rope.dim,
-      .k_token_stride = desc->k_token_stride,
-      .v_token_stride = desc->v_token_stride,
   };
-  int64_t k_first = block->kv_head * desc->k_head_stride, v_first = block->kv_head * desc->v_head_stride;
-  int64_t scale_first = block->kv_head * desc->scales.head_stride;
-  rows->task.pages = bny_decode_pages(desc, b);
-  if (rows->task.pages) {
-    rows->task.page_keys = desc->pages.keys;
-    rows->task.k_page_stride = desc->k_batch_stride;
-    rows->task.v_page_stride = desc->v_batch_stride;
-  } else {
+  for (int32_t i = 0; i < rows->task.heads; i++) {
+    int64_t token = token_of(job, rows, i), head = head_of(job, rows, i);
+    rows->task.q[i] = advance(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
+    rows->task.q_rope[i] =
+        advance(desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
+    if (!bny_decode_hides_keys(desc)) continue;
+    bool same_token = i > 0 && token_of(job, rows, i - 1) == token;
+    rows->sights[i] = same_token ? rows->sights[i - 1] : bny_decode_sight(desc, block->sequence, (int32_t)token);
+  }
+}
+
+/* Sets which of the part's keys the rows see, which are those of the shard from `first` on. */
+static void set_sights(const bny_job *job, bny_row_task *rows, int32_t first) {
+  const uint8_t *mask = bny_decode_mask(job->desc, rows->block.sequence);
+  rows->task.key_mask = mask ? mask + first : NULL;
+  if (!bny_decode_hides_keys(job->desc)) return;
+  rows->task.sights = job->desc->parts ? rows->part_sights : rows->sights;
+  for (int32_t i = 0; job->desc->parts && i < rows->task.heads; i++)
+    rows->part_sights[i] = bny_decode_part_sight(rows->sights[i], first, rows->task.keys);
+}
+
+/* Sets the keys to those of a part. */
+static void set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
+  const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
+  bny_attention_task *task = &rows->task;
+  int32_t b = rows->block.sequence, kv_head = rows->block.kv_head, first = 0;
+  bool by_token = desc->scales.token_stride != 0;
+  int64_t k_first = kv_head * desc->k_head_stride, v_first = kv_head * desc->v_head_stride;
+  int64_t scale_first = kv_head * desc->scales.head_stride;
+  if (rows->part == part) return;
+  rows->part = part;
+  task->keys = bny_decode_keys(desc, b);
+  task->k_scale = desc->scales.k && !by_token ? (double)desc->scales.k[scale_first] : 1;
+  task->v_scale = desc->scales.v && !by_token ? (double)desc->scales.v[scale_first] : 1;
+  task->scale_token_stride = desc->scales.token_stride;
+  task->scale_page_stride = desc->scales.batch_stride;
+  task->kv_dtype = desc->kv_dtype;
+  task->kv_rows = desc->kv_rows;
+  task->k_token_stride = desc->k_token_stride;
+  task->v_token_stride = desc->v_token_stride;
+  task->pages = bny_decode_pages(desc, b);
+  task->page_keys = task->pages ? desc->pages.keys : 0;
+  task->k_page_stride = task->pages ? desc->k_batch_stride : 0;
+  task->v_page_stride = task->pages ? desc->v_batch_stride : 0;
+  if (!task->pages) {
     k_first += b * desc->k_batch_stride;
     v_first += b * desc->v_batch_stride;
     scale_first += b * desc->scales.batch_stride;
   }
-  if (by_token && desc->scales.k) rows->task.k_scales = desc->scales.k + scale_first;
-  if (by_token && desc->scales.v) rows->task.v_scales = desc->scales.v + scale_first;
-  rows->task.k = advance(desc->k, k_first, desc->kv_dtype);
-  rows->task.v = advance(desc->v, v_first, desc->kv_dtype);
-  set_rows(job, block, rows);
+  task->k_scales = by_token && desc->scales.k ? desc->scales.k + scale_first : NULL;
+  task->v_scales = by_token && desc->scales.v ? desc->scales.v + scale_first : NULL;
+  task->k = advance(desc->k, k_first, desc->kv_dtype);
+  task->v = advance(desc->v, v_first, desc->kv_dtype);
+  for (int32_t i = 0; i < part; i++) first += bny_decode_keys(&job->desc->parts[i], b);
+  set_sights(job, rows, first);
+}
+
+static void run_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, bny_attention_sums *sums) {
+  set_part(job, rows, run->part);
+  job->attention->run(&rows->task, run->first, run->end, sums);
 }
 
 /* The left half of a tree over `count` leaves: the largest power of two below. */
@@ -173,22 +183,19 @@ static int32_t left_half(int32_t count) {
 }
 
 /* Sums the keys of `count` segments from `first` on, as a subtree, but for those of bits in `skipped`. */
-static void sum_segments(const attention_job *job, const bny_attention_task *task, int32_t first, int32_t count,
-                         uint64_t skipped, bny_attention_sums *sums) {
+static void sum_segments(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
+                         bny_attention_sums *sums) {
   if (count > 1) {
     bny_attention_sums right;
     int32_t half = left_half(count);
-    sum_segments(job, task, first, half, skipped, sums);
-    sum_segments(job, task, first + half, count - half, skipped, &right);
-    bny_attention_merge(task, sums, &right);
+    sum_segments(job, rows, first, half, skipped, sums);
+    sum_segments(job, rows, first + half, count - half, skipped, &right);
+    bny_attention_merge(&rows->task, sums, &right);
     return;
   }
-  int32_t keys = segment_keys(task->keys), begin = first * keys;
-  if (skipped >> first & 1) {
-    job->attention->run(task, begin, begin, sums);
-    return;
-  }
-  job->attention->run(task, begin, task->keys - begin < keys ? task->keys : begin + keys, sums);
+  bny_key_run run = segment_at(job, rows->block.sequence, first);
+  if (skipped >> first & 1) run.end = run.first;
+  run_keys(job, rows, &run, sums);
 }
 
 /* ---- the exact order --------------------------------------------------------------------------------------------- */
@@ -196,23 +203,20 @@ static void sum_segments(const attention_job *job, const bny_attention_task *tas
 /* A row whose logits have a NaN has this d_hi, which no sum reaches. */
 static const int64_t nan_row = INT64_MIN;
 
-static bny_exact_row *exact_row(const attention_job *job, void *rows, int32_t index) {
+static bny_exact_row *exact_row(const bny_job *job, void *rows, int32_t index) {
   return (bny_exact_row *)(void *)((char *)rows + (size_t)index * job->row_bytes);
 }
 
-/* Sums the keys of `count` segments from `first` on. Each block of keys is a contribution of its own to each row, and a
- * function of its keys and the query alone: segments and shards begin where blocks do. */
-static void sum_exact(const attention_job *job, const bny_attention_task *task, int32_t first, int32_t count,
-                      void *rows) {
+/* Adds some keys to rows. Each block of keys is a contribution of its own to each row, and a function of its keys and
+ * the query alone: segments, parts and shards begin where blocks do. */
+static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *to) {
   bny_attention_sums sums;
-  int32_t stride = bny_attention_padded(job->value_dim), keys = segment_keys(task->keys);
-  int64_t end = (int64_t)(first + count) * keys < task->keys ? (int64_t)(first + count) * keys : task->keys;
-  for (int32_t i = 0; i < task->heads; i++) job->kernels->exact_clear(exact_row(job, rows, i), job->row_bytes);
-  for (int64_t begin = (int64_t)first * keys; begin < end; begin += BNY_DECODE_EXACT_KEYS) {
-    int64_t last = end - begin < BNY_DECODE_EXACT_KEYS ? end : begin + BNY_DECODE_EXACT_KEYS;
-    job->attention->run(task, (int32_t)begin, (int32_t)last, &sums);
-    for (int32_t i = 0; i < task->heads; i++) {
-      bny_exact_row *row = exact_row(job, rows, i);
+  int32_t stride = bny_attention_padded(job->value_dim);
+  for (int64_t begin = run->first; begin < run->end; begin += BNY_DECODE_EXACT_KEYS) {
+    int64_t end = run->end - begin < BNY_DECODE_EXACT_KEYS ? run->end : begin + BNY_DECODE_EXACT_KEYS;
+    run_keys(job, rows, &(bny_key_run){run->part, (int32_t)begin, (int32_t)end}, &sums);
+    for (int32_t i = 0; i < rows->task.heads; i++) {
+      bny_exact_row *row = exact_row(job, to, i);
       if (isnan(sums.d[i]) || row->d_hi == nan_row)
         row->d_hi = nan_row;
       else if (sums.d[i] > 0)
@@ -221,7 +225,15 @@ static void sum_exact(const attention_job *job, const bny_attention_task *task, 
   }
 }
 
-static void add_exact(const attention_job *job, int32_t heads, void *rows, void *others) {
+static void sum_exact(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *to) {
+  for (int32_t i = 0; i < rows->task.heads; i++) job->kernels->exact_clear(exact_row(job, to, i), job->row_bytes);
+  for (int32_t i = first; i < first + count; i++) {
+    bny_key_run run = segment_at(job, rows->block.sequence, i);
+    add_keys_exact(job, rows, &run, to);
+  }
+}
+
+static void add_exact(const bny_job *job, int32_t heads, void *rows, void *others) {
   for (int32_t i = 0; i < heads; i++) {
     bny_exact_row *row = exact_row(job, rows, i), *other = exact_row(job, others, i);
     if (row->d_hi == nan_row || other->d_hi == nan_row)
@@ -232,7 +244,7 @@ static void add_exact(const attention_job *job, int32_t heads, void *rows, void 
 }
 
 /* Gives a row to the combine. */
-static void put_exact(const attention_job *job, int32_t token, int32_t head, const bny_exact_row *row) {
+static void put_exact(const bny_job *job, int32_t token, int32_t head, const bny_exact_row *row) {
   int64_t at = token * job->out->stats_token_stride + head;
   bool is_empty = row->d_hi == 0 && row->d_lo == 0;
   memcpy((char *)job->out->values + (size_t)at * job->row_bytes, row, job->row_bytes);
@@ -241,11 +253,11 @@ static void put_exact(const attention_job *job, int32_t token, int32_t head, con
 }
 
 /* Gives the rows, with their sinks, to the combine. */
-static void write_exact(const attention_job *job, const row_block *block, const row_task *task, void *rows) {
+static void write_exact(const bny_job *job, const bny_row_task *task, void *rows) {
   double zeros[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
   for (int32_t i = 0; i < task->task.heads; i++) {
     bny_exact_row *row = exact_row(job, rows, i);
-    int32_t token = token_of(job, block, task, i), head = head_of(job, block, task, i);
+    int32_t token = token_of(job, task, i), head = head_of(job, task, i);
     double sink = job->desc->sinks ? fmin((double)job->desc->sinks[head] * log2_e, (double)FLT_MAX) : -INFINITY;
     bool is_nan = row->d_hi == nan_row;
     if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN)
@@ -268,21 +280,20 @@ static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d,
   }
 }
 
-static void remember_lost(attention_job *job, int64_t row) {
+static void remember_lost(bny_job *job, int64_t row) {
   int64_t known = atomic_load_explicit(&job->lost, memory_order_relaxed);
   while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
 }
 
-static double sink_of(const attention_job *job, int32_t head) {
+static double sink_of(const bny_job *job, int32_t head) {
   return fmin((double)job->desc->sinks[head] * log2_e, (double)FLT_MAX);
 }
 
 /* Counts the sink of each row: a logit without a value. */
-static void add_sinks(const attention_job *job, const row_block *block, const row_task *rows,
-                      bny_attention_sums *sums) {
+static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attention_sums *sums) {
   int32_t stride = bny_attention_padded(job->value_dim);
   for (int32_t i = 0; i < rows->task.heads; i++) {
-    double sink = sink_of(job, head_of(job, block, rows, i));
+    double sink = sink_of(job, head_of(job, rows, i));
     if (sink > sums->m[i]) {
       double top = ceil(sink), factor = bny_attention_rescale(sums->m[i], top);
       for (int32_t j = 0; j < stride; j++) sums->n[i * stride + j] *= factor;
@@ -294,7 +305,7 @@ static void add_sinks(const attention_job *job, const row_block *block, const ro
 }
 
 /* Writes what was left out of a row can amount to. */
-static void note_row(const attention_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
+static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
                      const float *n) {
   const banyan_prune *prune = &job->desc->prune;
   if (prune->read) prune->read[row] = pruned->read;
@@ -305,19 +316,18 @@ static void note_row(const attention_job *job, int64_t row, const bny_pruned *pr
 }
 
 /* pruned: what was left out; NULL: the call prunes nothing. */
-static void write_rows(attention_job *job, const row_block *block, const row_task *rows, const bny_pruned *pruned,
-                       bny_attention_sums *sums) {
+static void write_rows(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums) {
   const bny_attention_task *task = &rows->task;
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
-  if (job->desc->sinks) add_sinks(job, block, rows, sums);
+  if (job->desc->sinks) add_sinks(job, rows, sums);
   bny_attention_finish(task, sums, m, d, n);
   for (int32_t i = 0; pruned && i < task->heads; i++)
-    note_row(job, (int64_t)token_of(job, block, rows, i) * job->desc->heads + head_of(job, block, rows, i), pruned, i,
-             m[i], d[i], n + (int64_t)i * job->value_dim);
+    note_row(job, (int64_t)token_of(job, rows, i) * job->desc->heads + head_of(job, rows, i), pruned, i, m[i], d[i],
+             n + (int64_t)i * job->value_dim);
   if (job->desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task->heads, job->value_dim, m, d, n);
   for (int32_t i = 0, count; i < task->heads; i += count) {
-    int32_t token = token_of(job, block, rows, i), head = head_of(job, block, rows, i);
-    count = smaller(task->heads - i, (block->kv_head + 1) * job->group - head);
+    int32_t token = token_of(job, rows, i), head = head_of(job, rows, i);
+    count = smaller(task->heads - i, (rows->block.kv_head + 1) * job->group - head);
     bny_box box = {1, count, job->value_dim};
     bny_wire_view view = {.m = m + i, .d = d + i, .n = n + (int64_t)i * job->value_dim, .token_stride = count};
     int64_t lost = job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
@@ -325,7 +335,7 @@ static void write_rows(attention_job *job, const row_block *block, const row_tas
   }
 }
 
-static void write_exact_padding(const attention_job *job, int32_t first, int32_t end) {
+static void write_exact_padding(const bny_job *job, int32_t first, int32_t end) {
   _Alignas(LINE_BYTES) char room[EXACT_ROW_BYTES_MAX];
   job->kernels->exact_clear(room, job->row_bytes);
   for (int32_t token = first; token < end; token++)
@@ -333,7 +343,7 @@ static void write_exact_padding(const attention_job *job, int32_t first, int32_t
 }
 
 /* Tokens of no sequence become rows without keys. */
-static void write_padding(const attention_job *job, int32_t first, int32_t end) {
+static void write_padding(const bny_job *job, int32_t first, int32_t end) {
   if (job->is_exact) {
     write_exact_padding(job, first, end);
     return;
@@ -349,56 +359,84 @@ static void write_padding(const attention_job *job, int32_t first, int32_t end) 
     }
 }
 
-static __attribute__((noinline)) void run_exact_block(attention_job *job, const row_block *block,
-                                                      const row_task *rows) {
+void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) {
+  if (job->is_exact)
+    write_exact(job, rows, sums);
+  else
+    write_rows(job, rows, NULL, sums);
+}
+
+/* The rows are complete, but for keys that are read ahead. */
+static void deliver(bny_job *job, const bny_row_task *rows, void *sums) {
+  if (job->kept)
+    memcpy(bny_job_kept(job, &rows->block), sums, job->sums_bytes);
+  else
+    bny_job_write(job, rows, sums);
+}
+
+static __attribute__((noinline)) void run_exact_block(bny_job *job, bny_row_task *rows) {
   _Alignas(LINE_BYTES) char exact[ROWS_MAX * EXACT_ROW_BYTES_MAX];
-  sum_exact(job, &rows->task, 0, segments_of(rows->task.keys), exact);
-  write_exact(job, block, rows, exact);
+  sum_exact(job, rows, 0, segments_of(job, rows->block.sequence), exact);
+  deliver(job, rows, exact);
 }
 
-static __attribute__((noinline)) void run_block(attention_job *job, const row_block *block, const row_task *rows) {
+static __attribute__((noinline)) void run_block(bny_job *job, bny_row_task *rows) {
   bny_attention_sums sums;
-  sum_segments(job, &rows->task, 0, segments_of(rows->task.keys), 0, &sums);
-  write_rows(job, block, rows, NULL, &sums);
+  sum_segments(job, rows, 0, segments_of(job, rows->block.sequence), 0, &sums);
+  deliver(job, rows, &sums);
 }
 
-static __attribute__((noinline)) void run_pruned_block(attention_job *job, const row_block *block,
-                                                       const row_task *rows) {
-  const bny_attention_task *task = &rows->task;
+static __attribute__((noinline)) void run_pruned_block(bny_job *job, bny_row_task *rows) {
   bny_attention_sums sums;
   bny_pruned pruned;
   double sinks[ROWS_MAX];
-  for (int32_t i = 0; job->desc->sinks && i < task->heads; i++) sinks[i] = sink_of(job, head_of(job, block, rows, i));
-  if (!bny_prune_sum(job->attention, job->desc, block->sequence, block->kv_head, task, job->desc->sinks ? sinks : NULL,
-                     segment_keys(task->keys), &sums, &pruned))
-    sum_segments(job, task, 0, segments_of(task->keys), pruned.segments, &sums);
-  write_rows(job, block, rows, &pruned, &sums);
+  int32_t b = rows->block.sequence;
+  set_part(job, rows, 0);
+  for (int32_t i = 0; job->desc->sinks && i < rows->task.heads; i++) sinks[i] = sink_of(job, head_of(job, rows, i));
+  if (!bny_prune_sum(job->attention, job->desc, b, rows->block.kv_head, &rows->task, job->desc->sinks ? sinks : NULL,
+                     segment_keys(job, b), &sums, &pruned))
+    sum_segments(job, rows, 0, segments_of(job, b), pruned.segments, &sums);
+  write_rows(job, rows, &pruned, &sums);
 }
 
 /* Each order has a frame of its own, so that the other's does not count against the stack. */
-static void run_row_block(attention_job *job, const row_block *block) {
-  row_task rows;
-  set_task(job, block, &rows);
+static void run_row_block(bny_job *job, const bny_row_block *block) {
+  bny_row_task rows;
+  bny_job_set_rows(job, block, &rows);
   if (job->is_exact)
-    run_exact_block(job, block, &rows);
+    run_exact_block(job, &rows);
   else if (job->prunes)
-    run_pruned_block(job, block, &rows);
+    run_pruned_block(job, &rows);
   else
-    run_block(job, block, &rows);
+    run_block(job, &rows);
+}
+
+static __attribute__((noinline)) void add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run,
+                                               bny_attention_sums *to) {
+  bny_attention_sums sums;
+  run_keys(job, rows, run, &sums);
+  bny_attention_merge(&rows->task, to, &sums);
+}
+
+void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums) {
+  if (job->is_exact)
+    add_keys_exact(job, rows, run, sums);
+  else
+    add_keys(job, rows, run, sums);
 }
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
-static int32_t parts_of(const attention_job *job, int32_t sequence) {
-  return divide_up(segments_of(bny_decode_keys(job->desc, sequence)), job->part_segments);
+static int32_t parts_of(const bny_job *job, int32_t sequence) {
+  return divide_up(segments_of(job, sequence), job->part_segments);
 }
 
-static bny_attention_sums *sums_of(const attention_job *job, int32_t part) {
+static bny_attention_sums *sums_of(const bny_job *job, int32_t part) {
   return (bny_attention_sums *)(void *)(job->sums + (size_t)part * job->sums_bytes);
 }
 
 /* Merges the sums of `count` parts into the first, as the upper levels of the tree. */
-static void merge_parts(const attention_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
+static void merge_parts(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
   if (count < 2) return;
   int32_t half = left_half(count);
   merge_parts(job, task, first, half);
@@ -409,7 +447,7 @@ static void merge_parts(const attention_job *job, const bny_attention_task *task
     bny_attention_merge(task, sums_of(job, first), sums_of(job, first + half));
 }
 
-static int32_t sequence_of(const attention_job *job, int32_t part) {
+static int32_t sequence_of(const bny_job *job, int32_t part) {
   int32_t low = 0, high = job->desc->batch;
   while (high - low > 1) {
     int32_t middle = low + (high - low) / 2;
@@ -421,34 +459,31 @@ static int32_t sequence_of(const attention_job *job, int32_t part) {
   return low;
 }
 
-static void run_part(attention_job *job, int32_t part) {
+static void run_part(bny_job *job, int32_t part) {
   int32_t b = sequence_of(job, part), parts = parts_of(job, b), of_sequence = part - job->part_first[b];
-  int32_t number = of_sequence / parts, index = of_sequence % parts, chunks = chunks_of(job, b);
-  row_block block = {b, number / chunks, number % chunks};
+  int32_t number = of_sequence / parts, index = of_sequence % parts, chunks = bny_job_chunks(job, b);
+  bny_row_block block = {b, number / chunks, number % chunks};
   if (parts == 1) {
     run_row_block(job, &block);
     return;
   }
-  row_task rows;
-  set_task(job, &block, &rows);
+  bny_row_task rows;
+  bny_job_set_rows(job, &block, &rows);
   int32_t first = index * job->part_segments;
-  int32_t count = smaller(segments_of(rows.task.keys) - first, job->part_segments);
+  int32_t count = smaller(segments_of(job, b) - first, job->part_segments);
   if (job->is_exact)
-    sum_exact(job, &rows.task, first, count, sums_of(job, part));
+    sum_exact(job, &rows, first, count, sums_of(job, part));
   else
-    sum_segments(job, &rows.task, first, count, 0, sums_of(job, part));
+    sum_segments(job, &rows, first, count, 0, sums_of(job, part));
   if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
   merge_parts(job, &rows.task, part - index, parts);
-  if (job->is_exact)
-    write_exact(job, &block, &rows, sums_of(job, part - index));
-  else
-    write_rows(job, &block, &rows, NULL, sums_of(job, part - index));
+  deliver(job, &rows, sums_of(job, part - index));
 }
 
 static void run_parts(void *context, int32_t place) {
-  attention_job *job = context;
+  bny_job *job = context;
   for (int32_t i = 0; i < job->threads; i++) {
-    part_range *range = &job->ranges[(place + i) % job->threads];
+    bny_part_range *range = &job->ranges[(place + i) % job->threads];
     for (;;) {
       int32_t part = atomic_fetch_add_explicit(&range->next, 1, memory_order_relaxed);
       if (part >= range->end) break;
@@ -458,12 +493,12 @@ static void run_parts(void *context, int32_t place) {
 }
 
 /* Parts are halved until there are enough of them for all threads. Which pages are left out depends on all keys. */
-static int64_t choose_parts(attention_job *job) {
+static int64_t choose_parts(bny_job *job) {
   int64_t count;
   for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
     count = 0;
     for (int32_t b = 0; b < job->desc->batch; b++)
-      count += (int64_t)parts_of(job, b) * chunks_of(job, b) * job->desc->kv_heads;
+      count += (int64_t)parts_of(job, b) * bny_job_chunks(job, b) * job->desc->kv_heads;
     if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1 || job->prunes) return count;
   }
 }
@@ -472,28 +507,25 @@ static size_t aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYT
 
 /* Lays out what threads share in the pool's memory. Returns false without memory, or for more parts than there are
  * numbers. */
-static bool share_out(attention_job *job, bny_pool *pool) {
+static bool share_out(bny_job *job, bny_pool *pool) {
   job->threads = bny_pool_threads(pool);
   int64_t parts = choose_parts(job), blocks = 0;
-  for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)chunks_of(job, b) * job->desc->kv_heads;
+  for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)bny_job_chunks(job, b) * job->desc->kv_heads;
   if (parts > INT32_MAX - job->threads * 2) return false;
-  size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
-  job->sums_bytes =
-      aligned(job->is_exact ? ROWS_MAX * job->row_bytes : offsetof(bny_attention_sums, n) + rows * sizeof(double));
   size_t ranges = aligned((size_t)job->threads * sizeof *job->ranges);
   size_t firsts = aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
   size_t left = aligned((size_t)blocks * sizeof *job->left);
   char *memory =
       bny_pool_memory(pool, ranges + 2 * firsts + left + (parts > blocks ? (size_t)parts * job->sums_bytes : 0));
   if (!memory) return false;
-  job->ranges = (part_range *)(void *)memory;
+  job->ranges = (bny_part_range *)(void *)memory;
   job->part_first = (int32_t *)(void *)(memory + ranges);
   job->block_first = (int32_t *)(void *)(memory + ranges + firsts);
   job->left = (_Atomic int32_t *)(void *)(memory + ranges + 2 * firsts);
   job->sums = memory + ranges + 2 * firsts + left;
   int32_t first = 0, block = 0;
   for (int32_t b = 0; b < job->desc->batch; b++) {
-    int32_t each = job->desc->kv_heads * chunks_of(job, b);
+    int32_t each = job->desc->kv_heads * bny_job_chunks(job, b);
     job->part_first[b] = first;
     job->block_first[b] = block;
     first += parts_of(job, b) * each;
@@ -508,10 +540,10 @@ static bool share_out(attention_job *job, bny_pool *pool) {
   return true;
 }
 
-static void run_alone(attention_job *job) {
-  for (row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
+static void run_alone(bny_job *job) {
+  for (bny_row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
     for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
-      for (at.chunk = 0; at.chunk < chunks_of(job, at.sequence); at.chunk++) run_row_block(job, &at);
+      for (at.chunk = 0; at.chunk < bny_job_chunks(job, at.sequence); at.chunk++) run_row_block(job, &at);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
@@ -529,19 +561,26 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
         bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: out.values_scale of head %d must be finite and above 0", head);
   if (status != BANYAN_OK || bny_decode_tokens(desc) == 0) return status;
   uint64_t since = bny_trace_span_begin();
-  attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
+  bny_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
   job.value_dim = bny_decode_value_dim(desc);
   job.is_exact = is_exact;
   job.prunes = bny_prune_is_wanted(desc);
   job.certificate = certificate;
   job.row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job.value_dim);
+  size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job.value_dim));
+  job.sums_bytes =
+      aligned(is_exact ? ROWS_MAX * job.row_bytes : offsetof(bny_attention_sums, n) + rows * sizeof(double));
   job.group = desc->heads / desc->kv_heads;
   job.scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
+  bny_sweep sweep;
+  status = bny_sweep_begin(&job, &sweep);
+  if (status != BANYAN_OK) return status;
   bny_pool *mine = bny_pool_take(pool);
   if (mine && share_out(&job, mine))
     bny_pool_run(mine, run_parts, &job);
   else
     run_alone(&job);
+  bny_sweep_run(&sweep, mine);
   bny_pool_give(mine);
   write_padding(&job, 0, bny_decode_first(desc));
   write_padding(&job, bny_decode_padding(desc), bny_decode_tokens(desc));

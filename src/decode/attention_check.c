@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/sized.h"
@@ -39,16 +40,16 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
   if (!bny_dtype_is_float(desc->q_dtype))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->q_dtype);
-  if (bny_dtype_bytes(desc->kv_dtype) == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2 or "
-                          "BANYAN_I8",
-                    (int)desc->kv_dtype);
   return BANYAN_OK;
 }
 
 /* Layouts of rows other than PLAIN have one shape. */
 static banyan_status check_rows(const banyan_attention_desc *desc) {
+  if (bny_dtype_bytes(desc->kv_dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2 or "
+                          "BANYAN_I8",
+                    (int)desc->kv_dtype);
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN && desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "kv_rows is %d, must be BANYAN_KV_ROWS_PLAIN or BANYAN_KV_ROWS_FLASHMLA_FP8",
@@ -226,6 +227,135 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
   return status;
 }
 
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+
+/* Returns a part with the fields that it shares with all others. */
+static banyan_attention_desc part_view(const banyan_attention_desc *desc, int32_t index) {
+  const banyan_attention_desc *part = &desc->parts[index];
+  banyan_attention_desc view = *desc;
+  view.kv_dtype = part->kv_dtype;
+  view.kv_rows = part->kv_rows;
+  view.k = part->k;
+  view.k_batch_stride = part->k_batch_stride;
+  view.k_head_stride = part->k_head_stride;
+  view.k_token_stride = part->k_token_stride;
+  view.v = part->v;
+  view.v_batch_stride = part->v_batch_stride;
+  view.v_head_stride = part->v_head_stride;
+  view.v_token_stride = part->v_token_stride;
+  view.seq_lens = part->seq_lens;
+  view.pages = part->pages;
+  view.scales = part->scales;
+  view.key_first = part->key_first;
+  view.read_ahead_bytes = part->read_ahead_bytes;
+  view.parts = NULL;
+  view.part_count = 0;
+  view.keys_max = 0; /* counts all parts */
+  return view;
+}
+
+static banyan_status check_list(const banyan_attention_desc *desc) {
+  const struct {
+    const char *name;
+    bool is_set;
+  } own[] = {{"k", desc->k != NULL},
+             {"v", desc->v != NULL},
+             {"page_table", desc->pages.table != NULL},
+             {"k_scale", desc->scales.k != NULL},
+             {"v_scale", desc->scales.v != NULL},
+             {"kv_dtype", desc->kv_dtype != 0},
+             {"kv_rows", desc->kv_rows != BANYAN_KV_ROWS_PLAIN},
+             {"key_first", desc->key_first != NULL},
+             {"read_ahead_bytes", desc->read_ahead_bytes != 0}};
+  if (desc->part_count < 1 || desc->part_count > BNY_DECODE_PARTS_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "part_count is %" PRId64 ", must be 1 to %d", desc->part_count,
+                    BNY_DECODE_PARTS_MAX);
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+    if (own[i].is_set)
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is set next to parts: each part has its own", own[i].name);
+  return BANYAN_OK;
+}
+
+static banyan_status refuse_prune(const banyan_attention_desc *desc) {
+  bool prunes = bny_prune_is_wanted(desc);
+  for (int32_t i = 0; i < bny_decode_parts(desc); i++) prunes = prunes || bny_prune_is_wanted(bny_decode_part(desc, i));
+  if (!prunes || (!desc->parts && desc->read_ahead_bytes == 0)) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  WHERE "prune is set next to %s: pages are left out of keys in one memory only. Leave one of them 0",
+                  desc->parts ? "parts" : "read_ahead_bytes");
+}
+
+/* Checks that parts follow one another, and together are the keys of the shard. */
+static banyan_status check_ranges(const banyan_attention_desc *desc) {
+  for (int32_t b = 0; b < desc->batch; b++) {
+    int64_t end = 0;
+    for (int32_t i = 0; i < desc->part_count; i++) {
+      const banyan_attention_desc *part = &desc->parts[i];
+      if (part->key_first && part->key_first[b] != end)
+        return bny_fail(BANYAN_ERR_ARGUMENT,
+                        WHERE "parts[%" PRId32 "].key_first[%" PRId32 "] is %" PRId32 ", %s: the parts before end at "
+                              "key %" PRId64 ". Give parts in the order of keys, without overlap or gap",
+                        i, b, part->key_first[b], part->key_first[b] < end ? "which overlaps" : "which leaves a gap",
+                        end);
+      end += bny_decode_keys(part, b);
+    }
+    if (end != bny_decode_keys(desc, b))
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and the parts have %" PRId64 " keys of it", b,
+                      bny_decode_keys(desc, b), end);
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status check_keys(const banyan_attention_desc *desc, bool on_host) {
+  banyan_status status = check_rows(desc);
+  if (status == BANYAN_OK && desc->read_ahead_bytes < 0)
+    status = bny_fail(BANYAN_ERR_ARGUMENT, WHERE "read_ahead_bytes is %" PRId64 ", negative", desc->read_ahead_bytes);
+  if (status == BANYAN_OK) status = bny_decode_check_queries(desc);
+  if (status == BANYAN_OK) status = check_pages(desc);
+  if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
+  return status;
+}
+
+/* Checks a part, whose errors name it. */
+static banyan_status check_part(const banyan_attention_desc *desc, int32_t index, bool on_host) {
+  banyan_attention_desc view = part_view(desc, index);
+  char text[BNY_ERROR_TEXT_BYTES];
+  banyan_status status = check_keys(&view, on_host);
+  if (status == BANYAN_OK) return status;
+  snprintf(text, sizeof text, "%s", banyan_last_error());
+  bool has_prefix = strncmp(text, WHERE, strlen(WHERE)) == 0;
+  return bny_fail(status, WHERE "parts[%" PRId32 "]: %s", index, text + (has_prefix ? strlen(WHERE) : 0));
+}
+
+static banyan_status check_parts(const banyan_attention_desc *desc, bool on_host) {
+  banyan_status status = bny_decode_check_queries(desc);
+  if (status == BANYAN_OK && desc->keys_max < 0) status = check_pages(desc);
+  for (int32_t i = 0; i < desc->part_count && status == BANYAN_OK; i++) status = check_part(desc, i, on_host);
+  if (status != BANYAN_OK || !on_host || bny_decode_tokens(desc) == 0) return status;
+  if (!desc->seq_lens && desc->batch > 0) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
+  return check_ranges(desc);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+/* Converts the list of parts. */
+static banyan_status read_parts(const banyan_attention_desc *desc, bny_attention_room *room) {
+  if (desc->part_count < 1 || desc->part_count > BNY_DECODE_PARTS_MAX) return check_list(desc);
+  for (int64_t i = 0; i < desc->part_count; i++) {
+    const void *part = (const char *)desc->parts + (size_t)i * desc->parts->size;
+    char what[48];
+    snprintf(what, sizeof what, WHERE "parts[%" PRId64 "]", i);
+    if (*(const size_t *)part != desc->parts->size)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "%s.size is %zu, and that of parts[0] %zu", what, *(const size_t *)part,
+                      desc->parts->size);
+    const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, what, part, &room->parts[i]);
+    if (!known) return BANYAN_ERR_ARGUMENT;
+    if (known != &room->parts[i]) room->parts[i] = *known;
+  }
+  return BANYAN_OK;
+}
+
 banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_attention_room *room) {
   if (!*desc) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
   const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", *desc, &room->desc);
@@ -236,6 +366,12 @@ banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_
   if (queries != known->queries) {
     if (known != &room->desc) room->desc = *known;
     room->desc.queries = queries;
+    known = &room->desc;
+  }
+  if (known->parts) {
+    if (read_parts(known, room) != BANYAN_OK) return BANYAN_ERR_ARGUMENT;
+    if (known != &room->desc) room->desc = *known;
+    room->desc.parts = room->parts;
     known = &room->desc;
   }
   *desc = known;
@@ -257,11 +393,10 @@ banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *de
 
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
-  if (status == BANYAN_OK) status = check_rows(desc);
-  if (status == BANYAN_OK) status = bny_decode_check_queries(desc);
-  if (status == BANYAN_OK) status = check_pages(desc);
-  if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
-  return status;
+  if (status == BANYAN_OK && desc->parts) status = check_list(desc);
+  if (status == BANYAN_OK) status = refuse_prune(desc);
+  if (status != BANYAN_OK) return status;
+  return desc->parts ? check_parts(desc, on_host) : check_keys(desc, on_host);
 }
 
 banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {

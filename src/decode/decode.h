@@ -27,9 +27,12 @@ static inline int32_t bny_decode_value_dim(const banyan_attention_desc *desc) {
   return desc->value_dim ? desc->value_dim : desc->head_dim;
 }
 
+enum { BNY_DECODE_PARTS_MAX = 8 };
+
 typedef struct bny_attention_room {
   banyan_attention_desc desc;
   banyan_queries queries;
+  banyan_attention_desc parts[BNY_DECODE_PARTS_MAX];
 } bny_attention_room;
 
 /* Convert the callers' structs to this library's form, in `room` if they have another size. To be called first. */

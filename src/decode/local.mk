@@ -5,7 +5,10 @@ libbanyan_core_la_SOURCES += \
   %D%/bounds.c %D%/bounds.h \
   %D%/deal.c %D%/deal.h \
   %D%/decode.h \
-  %D%/ownership.c \
+  %D%/job.h \
+  %D%/layout.c \
+  %D%/ownership.c %D%/ownership.h \
   %D%/prune.c %D%/prune.h \
   %D%/queries.c %D%/queries.h \
-  %D%/queries_check.c
+  %D%/queries_check.c \
+  %D%/sweep.c

@@ -9,18 +9,10 @@
 
 #include "base/sized.h"
 #include "base/status.h"
-#include "banyan.h"
-#include "decode/deal.h"
+#include "decode/ownership.h"
 
 static const int64_t tokens_limit = (int64_t)1 << 40;
 enum { WEIGHTS_LIMIT = 1 << 20 };
-
-typedef struct shares {
-  banyan_ownership rule;
-  int64_t divisor; /* greatest common divisor of all weights */
-  int64_t total;   /* sum of the divided weights */
-  int64_t blocks;  /* RANGES: of the longest sequence */
-} shares;
 
 static int64_t greatest_divisor(int64_t a, int64_t b) {
   while (b != 0) {
@@ -47,7 +39,7 @@ static banyan_status check_weights(const char *where, int32_t nranks, const int3
   return BANYAN_OK;
 }
 
-static banyan_status read_rule(const char *where, const banyan_ownership *given, shares *out) {
+banyan_status bny_ownership_read(const char *where, const banyan_ownership *given, bny_shares *out) {
   if (!given) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership is NULL", where);
   const banyan_ownership *rule = bny_sized_read(&bny_sized_ownership, "ownership", given, &out->rule);
   if (!rule) return BANYAN_ERR_ARGUMENT;
@@ -73,13 +65,14 @@ static banyan_status read_rule(const char *where, const banyan_ownership *given,
   return BANYAN_OK;
 }
 
-static banyan_status check_rank(const char *where, const shares *s, int32_t rank) {
+static banyan_status check_rank(const char *where, const bny_shares *s, int32_t rank) {
   if (rank >= 0 && rank < s->rule.nranks) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank is %" PRId32 ", must be 0 to %" PRId32, where, rank,
                   s->rule.nranks - 1);
 }
 
-static banyan_status check_length(const char *where, const char *what, const shares *s, int64_t value, int64_t last) {
+banyan_status bny_ownership_check_length(const char *where, const char *what, const bny_shares *s, int64_t value,
+                                         int64_t last) {
   if (value < 0) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s is %" PRId64 ", negative", where, what, value);
   if (s->rule.kind == BANYAN_OWNERSHIP_RANGES && value > last)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s is %" PRId64 ", and ownership.tokens is %" PRId64, where, what, value,
@@ -89,28 +82,24 @@ static banyan_status check_length(const char *where, const char *what, const sha
   return BANYAN_OK;
 }
 
-static bny_deal deal_of(const shares *s) { return (bny_deal){s->rule.nranks, s->rule.weights, s->divisor, s->total}; }
+static bny_deal deal_of(const bny_shares *s) {
+  return (bny_deal){s->rule.nranks, s->rule.weights, s->divisor, s->total};
+}
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* RANGES: the blocks [first, end) of a rank. */
-typedef struct span {
-  int64_t first, end;
-} span;
-
 /* Returns the span that begins at the weights before it. */
-static span span_at(const shares *s, int64_t before, int64_t weight) {
-  return (span){s->blocks * before / s->total, s->blocks * (before + weight) / s->total};
+static bny_span span_at(const bny_shares *s, int64_t before, int64_t weight) {
+  return (bny_span){s->blocks * before / s->total, s->blocks * (before + weight) / s->total};
 }
 
-static span span_of(const shares *s, int32_t rank) {
+bny_span bny_ownership_span(const bny_shares *s, int32_t rank) {
   int64_t before = 0;
   for (int32_t r = 0; r < rank; r++) before += weight_of(s->rule.weights, r) / s->divisor;
   return span_at(s, before, weight_of(s->rule.weights, rank) / s->divisor);
 }
 
-/* Writes the owner of a block, and the place of the block's first token. */
-static banyan_status owner_of(const shares *s, int64_t block, int32_t *rank, int64_t *place) {
+banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *place) {
   int64_t before = 0;
   if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
     bny_deal deal = deal_of(s);
@@ -120,7 +109,7 @@ static banyan_status owner_of(const shares *s, int64_t block, int32_t *rank, int
   }
   for (int32_t r = 0; r < s->rule.nranks; r++) {
     int64_t weight = weight_of(s->rule.weights, r) / s->divisor;
-    span mine = span_at(s, before, weight);
+    bny_span mine = span_at(s, before, weight);
     before += weight;
     if (block >= mine.end) continue;
     *rank = r;
@@ -132,14 +121,14 @@ static banyan_status owner_of(const shares *s, int64_t block, int32_t *rank, int
 
 static banyan_status owners_of(const char *where, const banyan_ownership *ownership, int64_t count,
                                const int64_t *tokens, int32_t *ranks, int64_t *places) {
-  shares s;
-  banyan_status status = read_rule(where, ownership, &s);
+  bny_shares s;
+  banyan_status status = bny_ownership_read(where, ownership, &s);
   int64_t known = -1, first = 0;
   int32_t rank = -1;
   for (int64_t i = 0; i < count && status == BANYAN_OK; i++) {
-    status = check_length(where, "token", &s, tokens[i], s.rule.tokens - 1);
+    status = bny_ownership_check_length(where, "token", &s, tokens[i], s.rule.tokens - 1);
     int64_t block = tokens[i] / s.rule.block;
-    if (status == BANYAN_OK && block != known) status = owner_of(&s, block, &rank, &first);
+    if (status == BANYAN_OK && block != known) status = bny_ownership_owner(&s, block, &rank, &first);
     if (status != BANYAN_OK) break;
     known = block;
     ranks[i] = rank;
@@ -166,11 +155,11 @@ banyan_status banyan_ownership_of_tokens(const banyan_ownership *ownership, int6
 }
 
 /* Writes the token at `place`; -1: the rank owns no such key, by its weight. */
-static banyan_status token_at(const shares *s, int32_t rank, int64_t place, int64_t *token) {
+static banyan_status token_at(const bny_shares *s, int32_t rank, int64_t place, int64_t *token) {
   int64_t block = place / s->rule.block, step = 0;
   *token = -1;
   if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) {
-    span mine = span_of(s, rank);
+    bny_span mine = bny_ownership_span(s, rank);
     if (block < mine.end - mine.first) *token = mine.first * s->rule.block + place;
     if (*token >= s->rule.tokens) *token = -1;
     return BANYAN_OK;
@@ -185,11 +174,11 @@ static banyan_status token_at(const shares *s, int32_t rank, int64_t place, int6
 
 banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t place, int64_t *token) {
   static const char where[] = "banyan_ownership_token";
-  shares s;
-  banyan_status status = read_rule(where, ownership, &s);
+  bny_shares s;
+  banyan_status status = bny_ownership_read(where, ownership, &s);
   if (status == BANYAN_OK && !token) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: token is NULL", where);
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
-  if (status == BANYAN_OK) status = check_length(where, "place", &s, place, tokens_limit);
+  if (status == BANYAN_OK) status = bny_ownership_check_length(where, "place", &s, place, tokens_limit);
   if (status != BANYAN_OK) return status;
   int64_t at;
   status = token_at(&s, rank, place, &at);
@@ -203,14 +192,14 @@ banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t 
 
 banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t rank, int64_t length, int64_t *keys) {
   static const char where[] = "banyan_ownership_keys";
-  shares s;
-  banyan_status status = read_rule(where, ownership, &s);
+  bny_shares s;
+  banyan_status status = bny_ownership_read(where, ownership, &s);
   if (status == BANYAN_OK && !keys) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: keys is NULL", where);
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
-  if (status == BANYAN_OK) status = check_length(where, "length", &s, length, s.rule.tokens);
+  if (status == BANYAN_OK) status = bny_ownership_check_length(where, "length", &s, length, s.rule.tokens);
   if (status != BANYAN_OK) return status;
   if (s.rule.kind == BANYAN_OWNERSHIP_RANGES) {
-    span mine = span_of(&s, rank);
+    bny_span mine = bny_ownership_span(&s, rank);
     int64_t rest = length - mine.first * s.rule.block;
     *keys = rest > 0 ? smaller(rest, (mine.end - mine.first) * s.rule.block) : 0;
     return BANYAN_OK;
@@ -231,7 +220,7 @@ typedef struct pattern {
   int32_t count, *steps;
 } pattern;
 
-static banyan_status find_pattern(const shares *s, int32_t rank, pattern *found) {
+static banyan_status find_pattern(const bny_shares *s, int32_t rank, pattern *found) {
   bny_deal deal = deal_of(s);
   int32_t weight = (int32_t)bny_deal_weight(&deal, rank);
   *found = (pattern){.stride = s->total, .run = weight};
@@ -270,8 +259,8 @@ static banyan_status write_pattern(const char *where, int32_t rank, const patter
 banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, banyan_queries *queries,
                                        int32_t *key_start) {
   static const char where[] = "banyan_ownership_queries";
-  shares s;
-  banyan_status status = read_rule(where, ownership, &s);
+  bny_shares s;
+  banyan_status status = bny_ownership_read(where, ownership, &s);
   if (status == BANYAN_OK && (!queries || !key_start))
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: queries and key_start must not be NULL", where);
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
@@ -282,7 +271,7 @@ banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_
   pattern found = {0};
   int64_t block = s.rule.block;
   if (s.rule.kind == BANYAN_OWNERSHIP_RANGES)
-    found.first = span_of(&s, rank).first;
+    found.first = bny_ownership_span(&s, rank).first;
   else
     status = find_pattern(&s, rank, &found);
   if (found.count > 0) found.run = 1;

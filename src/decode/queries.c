@@ -90,21 +90,49 @@ bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t 
   return sight;
 }
 
+static int32_t clamp(int32_t value, int32_t most) { return value < 0 ? 0 : value < most ? value : most; }
+
+bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t first, int32_t keys) {
+  int32_t skipped = first > sight.tree_first ? first - sight.tree_first : 0;
+  bny_attention_sight part = {.first = clamp(sight.first - first, keys),
+                              .end = clamp(sight.end - first, keys),
+                              .tree_first = clamp(sight.tree_first - first, keys)};
+  int32_t left = keys - part.tree_first;
+  part.tree_bits = skipped < TREE_BITS ? sight.tree_bits >> skipped : 0;
+  if (sight.tree_first - first > keys) part.tree_bits = 0;
+  if (left < TREE_BITS) part.tree_bits &= (UINT64_C(1) << left) - 1;
+  return part;
+}
+
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 /* If values are part of keys, they are read with them. */
-uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
-  int64_t value_dim = bny_decode_value_dim(desc), row = desc->head_dim + value_dim;
+static uint64_t part_key_bytes(const banyan_attention_desc *all, const banyan_attention_desc *desc) {
+  int64_t value_dim = bny_decode_value_dim(all), row = all->head_dim + value_dim;
   bool is_latent = desc->v == desc->k && desc->v_token_stride == desc->k_token_stride &&
-                   (desc->v_head_stride == desc->k_head_stride || desc->kv_heads == 1) &&
-                   (desc->v_batch_stride == desc->k_batch_stride || (desc->batch == 1 && !desc->pages.table));
-  if (is_latent) row = value_dim > desc->head_dim ? value_dim : desc->head_dim;
+                   (desc->v_head_stride == desc->k_head_stride || all->kv_heads == 1) &&
+                   (desc->v_batch_stride == desc->k_batch_stride || (all->batch == 1 && !desc->pages.table));
+  if (is_latent) row = value_dim > all->head_dim ? value_dim : all->head_dim;
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) row = BNY_FLASHMLA_BYTES;
   return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype) + (desc->scales.token_stride != 0 ? 2 * sizeof(float) : 0);
 }
 
+uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
+  uint64_t most = 0;
+  for (int32_t i = 0; i < bny_decode_parts(desc); i++) {
+    uint64_t bytes = part_key_bytes(desc, bny_decode_part(desc, i));
+    most = bytes > most ? bytes : most;
+  }
+  return most;
+}
+
 uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
-  int64_t keys = 0;
-  for (int32_t b = 0; b < desc->batch && bny_decode_tokens(desc) > 0; b++) keys += bny_decode_keys(desc, b);
-  return (uint64_t)(keys * desc->kv_heads) * bny_decode_key_bytes(desc);
+  uint64_t bytes = 0;
+  for (int32_t i = 0; i < bny_decode_parts(desc); i++) {
+    const banyan_attention_desc *part = bny_decode_part(desc, i);
+    int64_t keys = 0;
+    for (int32_t b = 0; b < desc->batch && bny_decode_tokens(desc) > 0; b++) keys += bny_decode_keys(part, b);
+    bytes += (uint64_t)(keys * desc->kv_heads) * part_key_bytes(desc, part);
+  }
+  return bytes;
 }

@@ -34,7 +34,16 @@ static inline int32_t bny_decode_padding(const banyan_attention_desc *desc) {
   return loc ? loc[desc->batch] : desc->batch;
 }
 
-/* Returns the keys that a sequence has in this shard. */
+/* Returns a part of the keys. Without parts the description is the only one. */
+static inline int32_t bny_decode_parts(const banyan_attention_desc *desc) {
+  return desc->parts ? (int32_t)desc->part_count : 1;
+}
+
+static inline const banyan_attention_desc *bny_decode_part(const banyan_attention_desc *desc, int32_t part) {
+  return desc->parts ? &desc->parts[part] : desc;
+}
+
+/* Returns the keys that a sequence has in this shard, or in a part of it. */
 int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence);
 
 /* Returns the pages of a sequence; NULL: keys are not paged. */
@@ -53,6 +62,9 @@ static inline const uint8_t *bny_decode_mask(const banyan_attention_desc *desc, 
 static inline bool bny_decode_hides_keys(const banyan_attention_desc *desc) {
   return desc->queries && desc->queries->query_start;
 }
+
+/* Returns the same of a part's keys, which are the `keys` keys of the shard from `first` on. */
+bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t first, int32_t keys);
 
 /* Returns what query token `token` of the call, a token of `sequence`, sees of the sequence's keys in this shard. */
 bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token);

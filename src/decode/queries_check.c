@@ -160,10 +160,25 @@ static banyan_status check_multiple(const char *field, int32_t index, int64_t po
                   field, at, position, BNY_DECODE_EXACT_KEYS);
 }
 
+static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
+  for (int32_t b = 0; desc->parts && b < desc->batch; b++) {
+    int32_t first = 0;
+    for (int32_t i = 0; i < desc->part_count; first += bny_decode_keys(&desc->parts[i++], b))
+      if (first % BNY_DECODE_EXACT_KEYS != 0 && bny_decode_keys(&desc->parts[i], b) > 0)
+        return bny_fail(BANYAN_ERR_ARGUMENT,
+                        WHERE "parts[%" PRId32 "] begins at key %" PRId32 " of sequence %" PRId32
+                              ": in the exact order a part holds whole blocks of %d keys",
+                        i, first, b, BNY_DECODE_EXACT_KEYS);
+  }
+  return BANYAN_OK;
+}
+
 banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc) {
   const banyan_queries *queries = desc->queries;
-  if (!queries || bny_decode_tokens(desc) == 0) return BANYAN_OK;
-  banyan_status status = check_multiple("key_block", -1, queries->key_block);
+  if (bny_decode_tokens(desc) == 0) return BANYAN_OK;
+  banyan_status status = check_part_blocks(desc);
+  if (!queries || status != BANYAN_OK) return status;
+  status = check_multiple("key_block", -1, queries->key_block);
   if (status == BANYAN_OK && queries->key_block > 0) status = check_multiple("key_stride", -1, queries->key_stride);
   for (int32_t b = 0; queries->key_start && b < desc->batch && status == BANYAN_OK; b++)
     if (bny_decode_keys(desc, b) > 0) status = check_multiple("key_start", b, queries->key_start[b]);

@@ -104,6 +104,8 @@ static void keep(const banyan_comm *comm, bny_attention *attention, const banyan
     attention->queries = *desc->queries;
     attention->desc.queries = &attention->queries;
   }
+  for (int32_t i = 0; desc->parts && i < desc->part_count; i++) attention->parts[i] = desc->parts[i];
+  if (desc->parts) attention->desc.parts = attention->parts;
   if (combines && comm->rank > 0) attention->desc.sinks = NULL;
   if (!desc->stream) attention->desc.stream = comm->stream;
 }
@@ -225,8 +227,24 @@ static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {
   return base ? (char *)(uintptr_t)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
+/* Leaves out the keys of the sequences before `first`. */
+static void skip_keys(banyan_attention_desc *desc, int32_t first) {
+  if (desc->seq_lens) desc->seq_lens += first;
+  if (desc->key_first) desc->key_first += first;
+  if (desc->pages.last_len) desc->pages.last_len += first;
+  if (desc->pages.indptr)
+    desc->pages.indptr += first;
+  else if (desc->pages.table)
+    desc->pages.table += first * desc->pages.table_stride;
+  if (desc->pages.table) return;
+  desc->k = moved(desc->k, first * desc->k_batch_stride, desc->kv_dtype);
+  desc->v = moved(desc->v, first * desc->v_batch_stride, desc->kv_dtype);
+  desc->scales.k = moved(desc->scales.k, first * desc->scales.batch_stride, BANYAN_F32);
+  desc->scales.v = moved(desc->scales.v, first * desc->scales.batch_stride, BANYAN_F32);
+}
+
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count) {
-  banyan_attention_desc desc = attention->desc;
+  banyan_attention_desc desc = attention->desc, parts[BNY_DECODE_PARTS_MAX];
   banyan_partial out = attention->out;
   bny_certificate certificate = attention->certificate;
   int64_t row = (int64_t)first * desc.heads;
@@ -239,18 +257,12 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
         (bny_certificate){certificate.values + row * BNY_CERTIFICATE_VALUES, certificate.m + row, certificate.d + row};
   desc.q = moved(desc.q, first * desc.q_batch_stride, desc.q_dtype);
   desc.rope.q = moved(desc.rope.q, first * desc.rope.batch_stride, desc.q_dtype);
-  if (desc.seq_lens) desc.seq_lens += first;
-  if (desc.pages.last_len) desc.pages.last_len += first;
-  if (desc.pages.indptr)
-    desc.pages.indptr += first;
-  else if (desc.pages.table)
-    desc.pages.table += first * desc.pages.table_stride;
-  if (!desc.pages.table) {
-    desc.k = moved(desc.k, first * desc.k_batch_stride, desc.kv_dtype);
-    desc.v = moved(desc.v, first * desc.v_batch_stride, desc.kv_dtype);
-    desc.scales.k = moved(desc.scales.k, first * desc.scales.batch_stride, BANYAN_F32);
-    desc.scales.v = moved(desc.scales.v, first * desc.scales.batch_stride, BANYAN_F32);
+  skip_keys(&desc, first);
+  for (int32_t i = 0; desc.parts && i < desc.part_count; i++) {
+    parts[i] = desc.parts[i];
+    skip_keys(&parts[i], first);
   }
+  if (desc.parts) desc.parts = parts;
   int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim_of(&desc));
   if (attention->is_exact)
     out.values = (char *)out.values + first * out.stats_token_stride * row_bytes;

@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "base/pool.h"
 #include "comm/comm.h"
+#include "decode/decode.h"
 #include "decode/prune.h"
 #include "device/decode.h"
 #include "base/status.h"
@@ -16,9 +17,10 @@ typedef struct bny_attention {
   bny_engine *engine;         /* NULL: on the host */
   banyan_attention_desc desc; /* desc.queries: NULL, or what follows */
   banyan_queries queries;
-  bool combines;      /* a combine takes its rows */
-  bool is_exact;      /* in the exact order: `out` has rows of it */
-  int32_t tokens_max; /* for which `out` has room */
+  banyan_attention_desc parts[BNY_DECODE_PARTS_MAX]; /* desc.parts: NULL, or these */
+  bool combines;                                     /* a combine takes its rows */
+  bool is_exact;                                     /* in the exact order: `out` has rows of it */
+  int32_t tokens_max;                                /* for which `out` has room */
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;

@@ -24,6 +24,7 @@ enum {
   BLOCK = 256,
   LENGTH_MAX = 5000,
   RANKS_MAX = 8,
+  PARTS_MAX = 4,
   SHARDINGS = 20
 };
 
@@ -44,6 +45,8 @@ typedef struct sharding {
   int32_t nranks, kind, cuts[RANKS_MAX + 1], run; /* kind 0: ranges of blocks, 1: `run` blocks in turn */
   int32_t first, batch, skip;                     /* sequences; queries left out at the beginning of each */
   int32_t page_keys;
+  int32_t parts, part_cuts[PARTS_MAX]; /* first keys of parts, in blocks and pages; 0: none */
+  unsigned ahead;                      /* bit: a part is read ahead, as if it were a mapped file */
   const char *algorithm;
   banyan_order order;
 } sharding;
@@ -179,6 +182,38 @@ static shard gather(const whole *all, const sharding *how, int32_t rank) {
   return s;
 }
 
+typedef struct part_list {
+  banyan_attention_desc parts[PARTS_MAX];
+  int32_t first[PARTS_MAX][BATCH_MAX], lens[PARTS_MAX][BATCH_MAX];
+} part_list;
+
+/* Cuts the keys of the description into parts. */
+static void cut(const sharding *how, const shard *s, banyan_attention_desc *desc, part_list *list) {
+  int32_t unit = how->page_keys == 48 ? 768 : BLOCK, most = s->room / unit;
+  int64_t element = (int64_t)bny_dtype_bytes(desc->kv_dtype);
+  for (int32_t p = 0; p < how->parts; p++) {
+    banyan_attention_desc *part = &list->parts[p];
+    int32_t begin = (how->part_cuts[p] < most ? how->part_cuts[p] : most) * unit, end = INT32_MAX;
+    if (p + 1 < how->parts && how->part_cuts[p + 1] < most) end = how->part_cuts[p + 1] * unit;
+    for (int32_t b = 0; b < how->batch; b++) {
+      list->first[p][b] = s->lens[b] < begin ? s->lens[b] : begin;
+      list->lens[p][b] = (s->lens[b] < end ? s->lens[b] : end) - list->first[p][b];
+    }
+    *part = *desc;
+    part->seq_lens = list->lens[p], part->key_first = p % 2 ? list->first[p] : NULL;
+    if (how->ahead >> p & 1) part->read_ahead_bytes = 1 + 100000 * p;
+    if (how->page_keys) {
+      part->pages.table += begin / how->page_keys;
+      continue;
+    }
+    part->k = (const char *)desc->k + begin * desc->k_token_stride * element;
+    part->v = (const char *)desc->v + begin * desc->v_token_stride * element;
+  }
+  desc->parts = list->parts, desc->part_count = how->parts;
+  desc->k = desc->v = NULL, desc->kv_dtype = (banyan_dtype)0;
+  desc->pages = (banyan_pages){0}, desc->scales = (banyan_kv_scales){0};
+}
+
 static void attend(world_rank *self) {
   const task *t = self->argument;
   const whole *all = t->all;
@@ -206,6 +241,8 @@ static void attend(world_rank *self) {
     desc.pages.table = s.table, desc.pages.keys = how->page_keys, desc.pages.count = s.pages;
     desc.pages.table_stride = s.pages / how->batch;
   }
+  part_list list;
+  if (how->parts > 0) cut(how, &s, &desc, &list);
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
   combine.tokens = queries.tokens, combine.heads = all->heads, combine.value_dim = all->value_dim;
   combine.order = how->order, combine.algorithm = how->algorithm;
@@ -238,6 +275,9 @@ static sharding random_sharding(const whole *all, world_random *random) {
     int32_t cut = how.cuts[r - 1] + random_below(random, 2 + 5 / how.nranks);
     how.cuts[r] = cut;
   }
+  how.parts = random_one_in(random, 2) ? 0 : 1 + random_below(random, PARTS_MAX);
+  how.ahead = (unsigned)random_below(random, 1 << PARTS_MAX) & (unsigned)random_below(random, 1 << PARTS_MAX);
+  for (int32_t p = 1; p < how.parts; p++) how.part_cuts[p] = how.part_cuts[p - 1] + random_below(random, 4);
   if (random_one_in(random, 3)) how.first = random_below(random, all->batch), how.batch = 1;
   if (!all->has_tree && random_one_in(random, 3)) how.skip = random_below(random, QUERIES_MAX);
   return how;
@@ -256,16 +296,17 @@ static void compare(const whole *all, const sharding *how, const rows *want, con
       for (int32_t i = 0; i < width && !exact; i++) same = fabsf(a[i] - c[i]) < 2e-4f || i > width;
       for (int32_t i = 0; i < all->heads && !exact; i++)
         same = same && (a_lse[i] == c_lse[i] || fabsf(a_lse[i] - c_lse[i]) < 2e-4f);
-      ck_assert_msg(same, "sequence %d, query %d of %d (length %d): %d ranks, kind %d, pages of %d, %s: other %s", b, j,
-                    count, all->lengths[b], how->nranks, how->kind, how->page_keys,
-                    how->algorithm ? how->algorithm : "any algorithm", exact ? "bits" : "numbers");
+      ck_assert_msg(
+          same, "sequence %d, query %d of %d (length %d): %d ranks, kind %d, pages of %d, %d parts (%#x), %s: other %s",
+          b, j, count, all->lengths[b], how->nranks, how->kind, how->page_keys, how->parts, how->ahead,
+          how->algorithm ? how->algorithm : "any algorithm", exact ? "bits" : "numbers");
     }
     source += all->counts[b];
   }
 }
 
 TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
-  static rows results[RANKS_MAX], want;
+  static rows results[RANKS_MAX], want, plain;
   static whole all;
   world_random random = {world_seed() + 31 * (uint64_t)_i};
   const char *tables[8];
@@ -281,12 +322,20 @@ TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
   one.order = BANYAN_ORDER_PLAN;
   run(&all, &one, results);
   compare(&all, &one, &want, &results[0], false);
+  plain = results[0];
+  one.parts = 1;
+  run(&all, &one, results);
+  compare(&all, &one, &plain, &results[0], true);
   for (int i = 0; i < SHARDINGS; i++) {
     static const char *const threads[] = {"1", "2", "3", "5"};
     sharding how = random_sharding(&all, &random);
     setenv("BANYAN_THREADS", threads[random_below(&random, 4)], 1);
     run(&all, &how, results);
     for (int32_t r = 0; r < how.nranks; r++) compare(&all, &how, &want, &results[r], true);
+    if (how.parts == 0) continue;
+    how.order = BANYAN_ORDER_PLAN;
+    run(&all, &how, results);
+    compare(&all, &how, &want, &results[0], false);
   }
   release(&all);
 }

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
   %D%/test_attention_queries \
-  %D%/test_ownership
+  %D%/test_ownership \
+  %D%/test_parts

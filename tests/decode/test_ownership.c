@@ -127,6 +127,122 @@ TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
   }
 }
 
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
+
+/* Small rules, so that many of them give each token the same owner. */
+static banyan_ownership random_rule(int32_t *weights) {
+  banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
+  rule.kind = random_int(0, 1) ? BANYAN_OWNERSHIP_RANGES : BANYAN_OWNERSHIP_BLOCKS;
+  rule.nranks = random_int(1, 3);
+  rule.block = random_int(0, 3);
+  rule.tokens = rule.kind == BANYAN_OWNERSHIP_RANGES ? random_int(6, 9) : 0;
+  random_weights(rule.nranks, 3, weights);
+  if (random_int(0, 2)) rule.weights = weights;
+  return rule;
+}
+
+/* Two rules of periods up to 27 tokens that agree on so many tokens agree on all. */
+enum { NAME_BYTES = 64, AGREE_TOKENS = 200 };
+
+static bool same_owners(const banyan_ownership *a, const banyan_ownership *b) {
+  if (a->kind != b->kind || a->nranks != b->nranks || a->tokens != b->tokens) return false;
+  for (int64_t t = 0; t < (a->tokens ? a->tokens : AGREE_TOKENS); t++) {
+    int32_t rank_a, rank_b;
+    int64_t place;
+    good(banyan_ownership_of_token(a, t, &rank_a, &place));
+    good(banyan_ownership_of_token(b, t, &rank_b, &place));
+    if (rank_a != rank_b) return false;
+  }
+  return true;
+}
+
+TEST(rules_with_the_same_owners_have_the_same_name) {
+  int equal = 0;
+  for (int i = 0; i < 40000; i++) {
+    int32_t weights_a[3], weights_b[3];
+    char a[NAME_BYTES], b[NAME_BYTES], little[4];
+    uint64_t hash_a, hash_b;
+    banyan_ownership rule_a = random_rule(weights_a), rule_b = random_rule(weights_b);
+    good(banyan_ownership_name(&rule_a, a, sizeof a, &hash_a));
+    good(banyan_ownership_name(&rule_b, b, sizeof b, &hash_b));
+    bool same = same_owners(&rule_a, &rule_b);
+    equal += same;
+    EXPECT_MSG((strcmp(a, b) == 0) == same && (hash_a == hash_b) == same, "%s, %s: %s owners", a, b,
+               same ? "the same" : "other");
+    refused(banyan_ownership_name(&rule_a, little, sizeof little, NULL), "the name needs");
+  }
+  EXPECT_MSG(equal > 500, "%d pairs are equal", equal);
+}
+
+TEST(names_are_as_documented) {
+  int32_t twos[3] = {4, 2, 2}, odd[2] = {1, 5};
+  char name[NAME_BYTES];
+  banyan_ownership rule = {sizeof rule, BANYAN_OWNERSHIP_BLOCKS, 8, 16, 0, NULL};
+  good(banyan_ownership_name(&rule, name, sizeof name, NULL));
+  EXPECT_MSG(strcmp(name, "blocks:16/8ranks") == 0, "%s", name);
+  rule.nranks = 3, rule.weights = twos;
+  good(banyan_ownership_name(&rule, name, sizeof name, NULL));
+  EXPECT_MSG(strcmp(name, "blocks:16/3ranks:2,1,1") == 0, "%s", name);
+  rule = (banyan_ownership){sizeof rule, BANYAN_OWNERSHIP_RANGES, 8, 512, 4096, NULL};
+  good(banyan_ownership_name(&rule, name, sizeof name, NULL));
+  EXPECT_MSG(strcmp(name, "ranges:4096/8ranks") == 0, "%s", name);
+  rule.nranks = 2, rule.block = 96, rule.weights = odd;
+  good(banyan_ownership_name(&rule, name, sizeof name, NULL));
+  EXPECT_MSG(strcmp(name, "ranges:672,4096/2ranks") == 0, "%s", name);
+}
+
+TEST_LOOP(moves_are_of_tokens_whose_owner_changes, 200) {
+  state += (uint64_t)_i;
+  int32_t weights[2][RANKS], lengths = 0;
+  banyan_ownership rules[2];
+  for (int i = 0; i < 2; i++) {
+    bool ranges = random_int(0, 1);
+    rules[i] = (banyan_ownership){sizeof rules[i],      ranges ? BANYAN_OWNERSHIP_RANGES : BANYAN_OWNERSHIP_BLOCKS,
+                                  random_int(1, RANKS), random_int(0, 40),
+                                  ranges ? TOKENS : 0,  weights[i]};
+    random_weights(rules[i].nranks, WEIGHT_MOST, weights[i]);
+  }
+  int64_t length = random_int(0, TOKENS), next = 0, token = 0;
+  banyan_token_move moves[7], last = {-1, -1, -1, -1};
+  for (bool done = false; !done; lengths++) {
+    int32_t count = random_int(1, 7), had = count;
+    good(banyan_ownership_moves(&rules[0], &rules[1], length, &next, moves, &count));
+    done = next == length;
+    EXPECT(count <= had && (done || count == had));
+    for (int32_t i = 0; i <= count; i++) {
+      int64_t first = i < count ? moves[i].first : next, end = i < count ? moves[i].end : next;
+      EXPECT(first >= token && end <= length && (i == count || end > first));
+      for (; token < end; token++) {
+        int32_t ranks[2];
+        int64_t place;
+        for (int k = 0; k < 2; k++) good(banyan_ownership_of_token(&rules[k], token, &ranks[k], &place));
+        if (token < first)
+          EXPECT_MSG(ranks[0] == ranks[1], "token %ld stays where it is", (long)token);
+        else
+          EXPECT_MSG(ranks[0] == moves[i].from && ranks[1] == moves[i].to && ranks[0] != ranks[1],
+                     "token %ld moves from %d to %d", (long)token, ranks[0], ranks[1]);
+      }
+      if (i == count) break;
+      EXPECT_MSG(i == 0 || last.end < first || last.from != moves[i].from || last.to != moves[i].to,
+                 "moves %d and %d are one", i - 1, i);
+      last = moves[i];
+    }
+  }
+  refused(banyan_ownership_moves(&rules[0], &rules[1], length, &(int64_t){-1}, moves, &lengths), "next is -1");
+}
+
+TEST_LOOP(the_least_read_page_goes_down, 200) {
+  state += (uint64_t)_i;
+  uint64_t reads[60];
+  int64_t pages = random_int(0, 60), keep = random_int(0, 20), page;
+  for (int64_t i = 0; i < pages; i++) reads[i] = (uint64_t)random_int(0, 5);
+  good(banyan_tier_next(pages, reads, keep, &page));
+  EXPECT((page == -1) == (pages <= keep) && page < (pages > keep ? pages - keep : 0));
+  for (int64_t i = 0; i < pages - keep; i++) EXPECT(i < page ? reads[i] > reads[page] : reads[i] >= reads[page]);
+  good(banyan_tier_next(pages, NULL, keep, &page));
+  EXPECT(page == (pages > keep ? 0 : -1));
+}
+
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
 
 enum { SEQUENCES = 24, STEPS = 3000 };

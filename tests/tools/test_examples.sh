@@ -91,6 +91,10 @@ if compile ownership "$top/examples/ownership.c"; then
   prints ownership "$(sed -n '/^    rank 0 has 14 of 26 keys/,/^$/{s/^    //p}' "$top/docs/integration.md" | LC_ALL=C sort)" "$work/ownership"
 fi
 
+if compile tiers "$top/examples/tiers.c" -lm; then
+  prints tiers "102400 tokens: 20480 in memory, 81920 in the file, and the passage in memory" "$work/tiers"
+fi
+
 mpi=$(makefile_value MPI_LIBS)
 if [ -z "$mpi" ] || ! command -v mpirun >/dev/null; then
   echo "left out: mpi.c, for there is no MPI"

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A document of 100 K tokens with memory for the keys of 20 K. When memory is full, a page goes down to a mapped file,
+ * and each step attends to both where they lie. The page that all queries are about stays. Keys are random numbers. */
+#include <banyan.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { DIM = 64, HEADS = 4, KEYS = 256 /* in a page */, PAGE = KEYS * 2 * DIM /* keys, each with its value */ };
+enum { PAGES = 400, ROOM = 80 /* pages in memory */, KEEP = 8, PASSAGE = 150 /* the page that queries are about */ };
+
+static float q[HEADS * DIM], o[ROOM * HEADS * DIM], lse[HEADS], own[ROOM * HEADS], *memory, *file;
+static int32_t above[ROOM][2]; /* the pages in memory by token: number, and slot */
+static uint64_t reads[ROOM];
+static int32_t nabove, nbelow; /* pages in memory and in the file */
+
+static void make_page(int32_t number, float *to) {
+  for (uint32_t i = 0; i < PAGE; i++)
+    to[i] = (float)((((uint32_t)number * PAGE + i) * 2654435769u) >> 8) / (1 << 23) - 1 +
+            (number == PASSAGE && !(i & DIM) ? q[i % DIM] : 0);
+}
+
+static void attend(const banyan_attention_desc *desc, float *stats) {
+  banyan_partial out;
+  banyan_partial_init(&out, o, BANYAN_F32, stats, BANYAN_F32, HEADS, DIM);
+  if (banyan_attention(desc, &out) == BANYAN_OK) return;
+  fprintf(stderr, "%s\n", banyan_last_error()), exit(1);
+}
+
+/* Attends to all pages; then counts each page in memory as read where a head gives it twice its share of the weight. */
+static void step(void) {
+  int32_t table[2][PAGES], lens[ROOM], keys[2] = {nbelow * KEYS, nabove * KEYS}, all = keys[0] + keys[1];
+  for (int32_t i = 0; i < PAGES; i++) table[0][i] = i, table[1][i] = i < nabove ? above[i][1] : 0;
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT, parts[2];
+  desc.batch = 1, desc.heads = HEADS, desc.kv_heads = 1, desc.head_dim = DIM, desc.q_dtype = BANYAN_F32;
+  desc.q = q, desc.q_head_stride = DIM, desc.seq_lens = &all;
+  for (int i = 0; i < 2; i++) {
+    parts[i] = desc, parts[i].kv_dtype = BANYAN_F32, parts[i].seq_lens = &keys[i];
+    parts[i].k = i ? memory : file, parts[i].k_batch_stride = PAGE, parts[i].k_token_stride = 2 * DIM;
+    parts[i].v = (i ? memory : file) + DIM, parts[i].v_batch_stride = PAGE, parts[i].v_token_stride = 2 * DIM;
+    parts[i].pages.table = table[i], parts[i].pages.keys = KEYS;
+  }
+  parts[0].read_ahead_bytes = 8 << 20, desc.parts = parts, desc.part_count = 2;
+  attend(&desc, lse);
+  for (int32_t i = 0; i < nabove; i++) lens[i] = KEYS;
+  parts[1].batch = nabove, parts[1].pages.table_stride = 1, parts[1].seq_lens = lens; /* a sequence for each page */
+  attend(&parts[1], own);
+  for (int32_t i = 0; i < nabove * HEADS; i++)
+    reads[i / HEADS] += expf(own[i] - lse[i % HEADS]) * (float)(nabove + nbelow) > 2;
+}
+
+int main(void) {
+  size_t bytes = (size_t)PAGES * PAGE * sizeof(float), page_bytes = PAGE * sizeof(float);
+  FILE *store = tmpfile();
+  for (uint32_t i = 0; i < HEADS * DIM; i++) q[i] = (float)(i * 2654435769u >> 8) / (1 << 23) - 1;
+  memory = (float *)malloc(ROOM * page_bytes);
+  if (!store || !memory || fseek(store, (long)bytes - 1, SEEK_SET) || fputc(0, store) || fflush(store)) return 1;
+  file = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(store), 0);
+  if (file == MAP_FAILED) return 1;
+  for (int32_t number = 0; number < PAGES; number++) {
+    int64_t down = 0, slot = nabove;
+    if (nabove == ROOM) {
+      if (banyan_tier_next(ROOM, reads, KEEP, &down) != BANYAN_OK) return 1;
+      slot = above[down][1], nabove--;
+      memcpy(file + (size_t)nbelow++ * PAGE, memory + (size_t)slot * PAGE, page_bytes);
+      memmove(above + down, above + down + 1, (size_t)(nabove - down) * sizeof above[0]);
+      memmove(reads + down, reads + down + 1, (size_t)(nabove - down) * sizeof reads[0]);
+    }
+    make_page(number, memory + (size_t)slot * PAGE);
+    reads[nabove] = 0, above[nabove][0] = number, above[nabove++][1] = (int32_t)slot;
+    if (number % 8 == 7) step();
+  }
+  int stays = 0;
+  for (int32_t i = 0; i < nabove; i++) stays += above[i][0] == PASSAGE;
+  printf("%d tokens: %d in memory, %d in the file, and the passage in %s\n", PAGES * KEYS, nabove * KEYS, nbelow * KEYS,
+         stays ? "memory" : "the file");
+  return !stays;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One call of local attention, as the threads that carry it out share it, and its keys in a mapped file, which they
+ * read in order. */
+#ifndef BNY_DECODE_JOB_H
+#define BNY_DECODE_JOB_H
+
+#include <stdatomic.h>
+
+#include "decode/decode.h"
+#include "decode/queries.h"
+
+/* The parts that a thread begins with. */
+typedef struct bny_part_range {
+  _Alignas(64) _Atomic int32_t next;
+  int32_t end;
+} bny_part_range;
+
+typedef struct bny_job {
+  const bny_attention_kernels *attention;
+  const bny_kernels *kernels;
+  const banyan_attention_desc *desc;
+  const banyan_partial *out;
+  double scale_log2;
+  int32_t value_dim;
+  int32_t group; /* query heads of a KV head */
+  int32_t threads;
+  int32_t part_segments;  /* segments in a part: a power of two, SEGMENTS_MAX for whole row blocks */
+  int32_t *part_first;    /* by sequence, batch + 1 of them: number of its first part */
+  int32_t *block_first;   /* by sequence: number of its first row block */
+  bny_part_range *ranges; /* by thread */
+  _Atomic int32_t *left;  /* by row block: its parts that are not complete */
+  bool is_exact;          /* the output has rows of the exact order */
+  size_t row_bytes;       /* bytes of such a row */
+  bool prunes;
+  const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
+  char *sums; /* by part: a bny_attention_sums, cut off behind the rows that it has; in the exact order 16 rows */
+  size_t sums_bytes;
+  char *kept; /* likewise by row block: sums to which keys are added that are read ahead; NULL: there are none */
+  int64_t *kept_first;  /* by sequence: number of its first row block */
+  _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */
+} bny_job;
+
+typedef struct bny_row_block {
+  int32_t sequence, kv_head, chunk;
+} bny_row_block;
+
+/* A row block as a task over one part of the keys, and what its rows see. */
+typedef struct bny_row_task {
+  bny_attention_task task;
+  bny_attention_sight sights[BNY_ATTENTION_HEADS_MAX]; /* the shard's keys that rows see */
+  bny_attention_sight part_sights[BNY_ATTENTION_HEADS_MAX];
+  bny_row_block block;
+  int32_t first; /* row of the sequence's rows of this KV head */
+  int32_t part;  /* the part that is set; -1: none */
+} bny_row_task;
+
+/* Keys [first, end) of a part. */
+typedef struct bny_key_run {
+  int32_t part, first, end;
+} bny_key_run;
+
+/* Returns the row blocks of a KV head of a sequence. */
+int32_t bny_job_chunks(const bny_job *job, int32_t sequence);
+
+/* Sets the rows of a row block, and no keys. */
+void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows);
+
+/* Adds keys to the sums of a row block. */
+void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums);
+
+/* Writes a row block from its sums. */
+void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums);
+
+/* Returns the kept sums of a row block. */
+static inline void *bny_job_kept(const bny_job *job, const bny_row_block *block) {
+  int64_t number = job->kept_first[block->sequence] + block->kv_head * bny_job_chunks(job, block->sequence);
+  return job->kept + (size_t)(number + block->chunk) * job->sums_bytes;
+}
+
+/* Some keys of a sequence in a mapped file. All row blocks of the sequence attend to them at the same time. */
+typedef struct bny_leaf {
+  int32_t part, sequence;
+  int64_t first;
+  int32_t end; /* 0: there is no such leaf */
+} bny_leaf;
+
+typedef struct bny_sweep {
+  bny_job *job;
+  bny_leaf at, ahead;   /* attended to now, and to be read ahead next */
+  int64_t ahead_bytes;  /* asked for, and not attended to yet */
+  _Atomic int64_t next; /* row block of the sequence to attend to next */
+} bny_sweep;
+
+/* Begins to read ahead, and allocates memory for sums. Does nothing if all keys are in memory. */
+banyan_status bny_sweep_begin(bny_job *job, bny_sweep *sweep);
+
+/* Attends to the keys that are read ahead, after all others, and writes the rows. Frees what the beginning took. */
+void bny_sweep_run(bny_sweep *sweep, bny_pool *pool);
+
+#endif

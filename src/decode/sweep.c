@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention to keys in a mapped file. A file may be larger than memory, so each key is read once for all rows of the
+ * call, in the order of keys: leaf by leaf, and each leaf for all sequences in turn, which may share it. Leaves have a
+ * fixed length, and are added to a row in this order, so bits depend neither on threads nor on how far is read ahead.
+ *
+ * The kernel reads what MADV_WILLNEED names while threads attend to what came before. MADV_COLD lets it drop first what
+ * is behind, where memory is short. Neither changes what the memory holds. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "decode/job.h"
+
+enum { LEAF_KEYS = 2048 }; /* a multiple of the blocks of kernels and of the exact order */
+_Static_assert(LEAF_KEYS % BNY_ATTENTION_BLOCK == 0 && LEAF_KEYS % BNY_DECODE_EXACT_KEYS == 0,
+               "leaves are whole blocks");
+
+/* ---- leaves ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the keys of a part that any query of the sequence sees. */
+static bny_attention_sight seen_of(const banyan_attention_desc *desc, int32_t part, int32_t sequence) {
+  bny_query_range queries = bny_decode_queries(desc, sequence);
+  int32_t keys = bny_decode_keys(bny_decode_part(desc, part), sequence), first = 0;
+  if (queries.count == 0) return (bny_attention_sight){0};
+  if (!bny_decode_hides_keys(desc)) return (bny_attention_sight){.end = keys};
+  for (int32_t i = 0; i < part; i++) first += bny_decode_keys(&desc->parts[i], sequence);
+  bny_attention_sight seen = bny_decode_sight(desc, sequence, queries.first);
+  seen.end = bny_decode_sight(desc, sequence, queries.first + queries.count - 1).end;
+  if (desc->queries->tree_mask) seen.end = bny_decode_keys(desc, sequence);
+  return bny_decode_part_sight(seen, first, keys);
+}
+
+static int32_t longest_of(const banyan_attention_desc *desc, int32_t part) {
+  int32_t longest = 0;
+  for (int32_t b = 0; b < desc->batch; b++) {
+    int32_t keys = bny_decode_keys(bny_decode_part(desc, part), b);
+    longest = keys > longest ? keys : longest;
+  }
+  return longest;
+}
+
+/* Goes on to the next leaf with keys that a query sees. */
+static void next_leaf(const banyan_attention_desc *desc, bny_leaf *at) {
+  for (at->sequence++;; at->sequence++) {
+    if (at->sequence >= desc->batch) {
+      at->sequence = 0;
+      at->first += LEAF_KEYS;
+    }
+    while (at->part < bny_decode_parts(desc) &&
+           (bny_decode_part(desc, at->part)->read_ahead_bytes == 0 || at->first >= longest_of(desc, at->part))) {
+      at->part++;
+      at->first = 0;
+    }
+    at->end = 0;
+    if (at->part == bny_decode_parts(desc)) return;
+    bny_attention_sight seen = seen_of(desc, at->part, at->sequence);
+    if (at->first >= seen.end || at->first + LEAF_KEYS <= seen.first) continue;
+    at->end = seen.end - at->first < LEAF_KEYS ? seen.end : (int32_t)(at->first + LEAF_KEYS);
+    return;
+  }
+}
+
+/* ---- advice ------------------------------------------------------------------------------------------------------ */
+
+/* Memory that follows on is advised together. */
+typedef struct stretch {
+  uintptr_t first, end;
+  int advice;
+  uintptr_t page;
+} stretch;
+
+static void flush(stretch *s) {
+  uintptr_t first = s->first / s->page * s->page;
+  if (s->end > s->first) madvise((void *)first, s->end - first, s->advice); /* where it fails, reading is slower */
+  s->first = s->end = 0;
+}
+
+static void extend(stretch *s, uintptr_t first, uintptr_t end) {
+  if (first > s->end + s->page || end + s->page < s->first) flush(s);
+  if (s->end == 0) s->first = first;
+  s->first = first < s->first ? first : s->first;
+  s->end = end > s->end ? end : s->end;
+}
+
+/* The rows of a tensor: of k, or of v. */
+typedef struct tensor {
+  const void *base;
+  int64_t batch_stride, head_stride, token_stride, row_bytes;
+} tensor;
+
+static void advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf, const tensor *t, int advice) {
+  const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
+  const int32_t *pages = bny_decode_pages(part, leaf->sequence);
+  int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype);
+  stretch s = {.advice = advice, .page = (uintptr_t)sysconf(_SC_PAGESIZE)};
+  for (int64_t key = leaf->first, count; key < leaf->end; key += count) {
+    int64_t within = pages ? key % part->pages.keys : key,
+            outer = pages ? pages[key / part->pages.keys] : leaf->sequence;
+    count = leaf->end - key;
+    if (pages && part->pages.keys - within < count) count = part->pages.keys - within;
+    for (int32_t h = 0; h < desc->kv_heads; h++) {
+      int64_t at = outer * t->batch_stride + h * t->head_stride + within * t->token_stride;
+      int64_t last = at + (count - 1) * t->token_stride, low = last < at ? last : at, high = last < at ? at : last;
+      extend(&s, (uintptr_t)t->base + (uintptr_t)(low * bytes),
+             (uintptr_t)t->base + (uintptr_t)(high * bytes + t->row_bytes));
+    }
+  }
+  flush(&s);
+}
+
+static void advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int advice) {
+  const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
+  int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype);
+  bool is_plain = part->kv_rows == BANYAN_KV_ROWS_PLAIN;
+  tensor k = {part->k, part->k_batch_stride, part->k_head_stride, part->k_token_stride,
+              is_plain ? desc->head_dim * bytes : BNY_FLASHMLA_BYTES};
+  tensor v = {part->v, part->v_batch_stride, part->v_head_stride, part->v_token_stride,
+              bny_decode_value_dim(desc) * bytes};
+  advise_tensor(desc, leaf, &k, advice);
+  if (is_plain && part->v != part->k) advise_tensor(desc, leaf, &v, advice);
+}
+
+static int64_t leaf_bytes(const banyan_attention_desc *desc, const bny_leaf *leaf) {
+  return (leaf->end - leaf->first) * desc->kv_heads * (int64_t)bny_decode_key_bytes(desc);
+}
+
+static void read_ahead(bny_sweep *sweep) {
+  const banyan_attention_desc *desc = sweep->job->desc;
+  while (sweep->ahead.end > 0 && sweep->ahead_bytes < bny_decode_part(desc, sweep->ahead.part)->read_ahead_bytes) {
+    advise(desc, &sweep->ahead, MADV_WILLNEED);
+    sweep->ahead_bytes += leaf_bytes(desc, &sweep->ahead);
+    next_leaf(desc, &sweep->ahead);
+  }
+}
+
+/* ---- the sweep --------------------------------------------------------------------------------------------------- */
+
+static bool reads_ahead(const banyan_attention_desc *desc) {
+  for (int32_t i = 0; i < bny_decode_parts(desc); i++)
+    if (bny_decode_part(desc, i)->read_ahead_bytes > 0) return true;
+  return false;
+}
+
+banyan_status bny_sweep_begin(bny_job *job, bny_sweep *sweep) {
+  const banyan_attention_desc *desc = job->desc;
+  int64_t blocks = 0;
+  *sweep = (bny_sweep){.job = job, .at = {.sequence = -1}};
+  if (!reads_ahead(desc)) return BANYAN_OK;
+  for (int32_t b = 0; b < desc->batch; b++) blocks += (int64_t)bny_job_chunks(job, b) * desc->kv_heads;
+  job->kept_first = malloc((size_t)(desc->batch + 1) * sizeof *job->kept_first);
+  job->kept = aligned_alloc(64, (size_t)(blocks + 1) * job->sums_bytes);
+  if (!job->kept_first || !job->kept) {
+    free(job->kept_first);
+    free(job->kept);
+    return bny_fail(BANYAN_ERR_MEMORY, "banyan_attention: out of memory for %" PRId64 " rows of a mapped file",
+                    blocks * BNY_ATTENTION_HEADS_MAX);
+  }
+  int64_t first = 0;
+  for (int32_t b = 0; b < desc->batch; b++) {
+    job->kept_first[b] = first;
+    first += (int64_t)bny_job_chunks(job, b) * desc->kv_heads;
+  }
+  next_leaf(desc, &sweep->at);
+  sweep->ahead = sweep->at;
+  read_ahead(sweep);
+  return BANYAN_OK;
+}
+
+static void run_leaf(void *context, int32_t place) {
+  bny_sweep *sweep = context;
+  const bny_job *job = sweep->job;
+  int32_t b = sweep->at.sequence, chunks = bny_job_chunks(job, b);
+  bny_key_run run = {sweep->at.part, (int32_t)sweep->at.first, sweep->at.end};
+  if (place == 0) read_ahead(sweep);
+  for (;;) {
+    int64_t number = atomic_fetch_add_explicit(&sweep->next, 1, memory_order_relaxed);
+    if (number >= (int64_t)chunks * job->desc->kv_heads) return;
+    bny_row_block block = {b, (int32_t)(number / chunks), (int32_t)(number % chunks)};
+    bny_row_task rows;
+    bny_job_set_rows(job, &block, &rows);
+    bny_job_add_keys(job, &rows, &run, bny_job_kept(job, &block));
+  }
+}
+
+static void write_all(bny_job *job) {
+  for (bny_row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
+    for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
+      for (at.chunk = 0; at.chunk < bny_job_chunks(job, at.sequence); at.chunk++) {
+        bny_row_task rows;
+        bny_job_set_rows(job, &at, &rows);
+        bny_job_write(job, &rows, bny_job_kept(job, &at));
+      }
+}
+
+void bny_sweep_run(bny_sweep *sweep, bny_pool *pool) {
+  bny_job *job = sweep->job;
+  if (!job->kept) return;
+  while (sweep->at.end > 0) {
+    atomic_store(&sweep->next, 0);
+    bny_pool_run(pool, run_leaf, sweep);
+    advise(job->desc, &sweep->at, MADV_COLD);
+    sweep->ahead_bytes -= leaf_bytes(job->desc, &sweep->at);
+    next_leaf(job->desc, &sweep->at);
+  }
+  write_all(job);
+  free(job->kept_first);
+  free(job->kept);
+}

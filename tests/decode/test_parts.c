@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys in several memories: parts of different types against each part alone, lists that are wrong, and a mapped file
+ * that is larger than the memory that the process may have. tests/api/test_exact_attention.c cuts keys into parts under
+ * all that attention has, and compares bits. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "merge_math.h"
+#include "tests/api/attention_local.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/suite.h"
+
+enum { PARTS = 4, BATCH = 3 };
+
+static void good(banyan_status status) {
+  ck_assert_msg(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
+}
+
+/* Adds a row that was attended to alone to one of all keys: o, with the lse before and after. */
+static void add_row(double *o, double *lse, const float *part, float part_lse, int32_t dim) {
+  if (isinf(part_lse)) return;
+  double most = fmax(*lse, (double)part_lse), a = exp(*lse - most), b = exp((double)part_lse - most);
+  for (int32_t i = 0; i < dim; i++) o[i] = (o[i] * a + (double)part[i] * b) / (a + b);
+  *lse = most + log(a + b);
+}
+
+static void compare(const double *o, double lse, const float *got, float got_lse, int32_t dim, double largest) {
+  ck_assert_msg(isinf(lse) ? (double)got_lse == lse : fabs((double)got_lse - lse) < 1e-5 * (1 + fabs(lse)),
+                "lse %.9g, not %.9g", (double)got_lse, lse);
+  for (int32_t i = 0; i < dim; i++)
+    ck_assert_msg(fabs((double)got[i] - o[i]) <= 1e-5 * largest, "value %d is %.9g, not %.9g", i, (double)got[i], o[i]);
+}
+
+TEST_RANDOM(parts_of_different_types, 120) {
+  static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2, BANYAN_I8};
+  static const int32_t dims[] = {16, 64, 128, 40};
+  random_state = (uint64_t)_i + 1;
+  int32_t count = random_range(1, PARTS), kv_heads = random_range(1, 3), heads = kv_heads * random_range(1, 20);
+  int32_t batch = random_range(1, BATCH), dim = dims[random_range(0, 3)], lens[PARTS][BATCH], sum[BATCH] = {0};
+  problem all[PARTS];
+  banyan_attention_desc parts[PARTS], desc;
+  for (int32_t p = 0; p < count; p++) {
+    for (int32_t b = 0; b < batch; b++)
+      sum[b] += lens[p][b] = random_range(0, 3) ? random_range(0, _i % 6 ? 600 : 5000) : 0;
+    problem_make(&all[p], batch, heads, kv_heads, dim, 0, BANYAN_F32, dtypes[random_range(0, 5)], lens[p], 2);
+    parts[p] = all[p].desc;
+    if (random_range(0, 2) == 0) parts[p].read_ahead_bytes = random_range(1, 1 << 20);
+  }
+  desc = all[0].desc;
+  desc.k = desc.v = NULL, desc.kv_dtype = (banyan_dtype)0, desc.scales = (banyan_kv_scales){0};
+  desc.parts = parts, desc.part_count = count, desc.seq_lens = sum;
+  banyan_partial out;
+  result got = result_make(&desc, &out), each[PARTS];
+  good(banyan_attention(&desc, &out));
+  for (int32_t p = 0; p < count; p++) {
+    all[p].desc.q = desc.q, all[p].desc.q_batch_stride = desc.q_batch_stride;
+    all[p].desc.q_head_stride = desc.q_head_stride;
+    each[p] = result_make(&all[p].desc, &out);
+    good(banyan_attention(&all[p].desc, &out));
+  }
+  for (int32_t row = 0; row < batch * heads; row++) {
+    double o[128] = {0}, lse = -INFINITY, largest = 1;
+    for (int32_t p = 0; p < count; p++) {
+      add_row(o, &lse, each[p].values + row * dim, each[p].lse[row], dim);
+      for (int32_t i = 0; i < dim; i++) largest = fmax(largest, fabs((double)each[p].values[row * dim + i]));
+    }
+    compare(o, lse, got.values + row * dim, got.lse[row], dim, largest);
+  }
+  for (int32_t p = 0; p < count; p++) result_free(&each[p]), problem_free(&all[p]);
+  result_free(&got);
+}
+
+/* ---- lists that are wrong ---------------------------------------------------------------------------------------- */
+
+typedef struct two_parts {
+  problem halves[2];
+  banyan_attention_desc parts[2], desc;
+  int32_t first[2], sum[1];
+} two_parts;
+
+static void no_dtype(two_parts *t) { t->parts[1].kv_dtype = (banyan_dtype)0; }
+static void overlap(two_parts *t) { t->first[1] = 9; }
+static void gap(two_parts *t) { t->first[1] = 11; }
+static void order(two_parts *t) { t->first[0] = 7, t->first[1] = 0; }
+static void short_sum(two_parts *t) { t->sum[0] = 16; }
+static void no_parts(two_parts *t) { t->desc.part_count = 0; }
+static void many_parts(two_parts *t) { t->desc.part_count = 9; }
+static void no_k(two_parts *t) { t->parts[1].k = NULL; }
+static void own_k(two_parts *t) { t->desc.k = t->parts[0].k; }
+static void own_dtype(two_parts *t) { t->desc.kv_dtype = BANYAN_F16; }
+static void no_size(two_parts *t) { t->parts[1].size = 8; }
+static void negative(two_parts *t) { t->parts[0].read_ahead_bytes = -1; }
+static void no_lengths(two_parts *t) { t->parts[0].seq_lens = NULL; }
+static void prune(two_parts *t) { t->parts[1].prune.epsilon = 0.5f; }
+static void stride(two_parts *t) { t->parts[1].k_token_stride = 1; }
+
+TEST(lists_that_are_wrong_are_refused) {
+  static const struct {
+    void (*change)(two_parts *);
+    const char *text;
+  } wrong[] = {{no_dtype, "parts[1]: kv_dtype is 0"},
+               {overlap, "parts[1].key_first[0] is 9, which overlaps: the parts before end at key 10"},
+               {gap, "parts[1].key_first[0] is 11, which leaves a gap"},
+               {order, "parts[0].key_first[0] is 7, which leaves a gap"},
+               {short_sum, "seq_lens[0] is 16, and the parts have 17 keys"},
+               {no_parts, "part_count is 0, must be 1 to 8"},
+               {many_parts, "part_count is 9, must be 1 to 8"},
+               {no_k, "parts[1]: k is NULL"},
+               {own_k, "k is set next to parts"},
+               {own_dtype, "kv_dtype is set next to parts"},
+               {no_size, "parts[1].size is 8"},
+               {negative, "parts[0]: read_ahead_bytes is -1"},
+               {no_lengths, "parts[0]: seq_lens is NULL"},
+               {prune, "prune is set next to parts"},
+               {stride, "parts[1]: k_token_stride is 1"}};
+  static const int32_t lens[2] = {10, 7};
+  for (size_t i = 0; i <= sizeof wrong / sizeof wrong[0]; i++) {
+    two_parts t = {.first = {0, 10}, .sum = {17}};
+    random_state = 5;
+    for (int p = 0; p < 2; p++) {
+      problem_make(&t.halves[p], 1, 2, 1, 16, 0, BANYAN_F32, p ? BANYAN_F16 : BANYAN_F32, &lens[p], 1);
+      t.parts[p] = t.halves[p].desc, t.parts[p].key_first = &t.first[p];
+    }
+    t.desc = t.parts[0];
+    t.desc.k = t.desc.v = NULL, t.desc.kv_dtype = (banyan_dtype)0, t.desc.key_first = NULL;
+    t.desc.parts = t.parts, t.desc.part_count = 2, t.desc.seq_lens = t.sum;
+    banyan_partial out;
+    result r = result_make(&t.desc, &out);
+    if (i < sizeof wrong / sizeof wrong[0]) {
+      wrong[i].change(&t);
+      ck_assert_int_eq(banyan_attention(&t.desc, &out),
+                       wrong[i].change == prune ? BANYAN_ERR_UNSUPPORTED : BANYAN_ERR_ARGUMENT);
+      ck_assert_msg(strstr(banyan_last_error(), wrong[i].text), "%s, not %s", banyan_last_error(), wrong[i].text);
+    } else {
+      good(banyan_attention(&t.desc, &out));
+    }
+    result_free(&r);
+    for (int p = 0; p < 2; p++) problem_free(&t.halves[p]);
+  }
+}
+
+/* ---- a mapped file ----------------------------------------------------------------------------------------------- */
+
+/* Rows of a key are [kv_heads][k, then v], as an engine writes them one token after another. */
+enum { DIM = 64, KV_HEADS = 2, HEADS = 8, ROW = 2 * DIM, KEY = KV_HEADS * ROW, FILE_MIB = 96, CHUNK = 4096 };
+enum { KEYS = FILE_MIB * (1 << 20) / (2 * KEY) };
+
+static int file_make(void) {
+  char path[] = "parts.XXXXXX";
+  int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  ck_assert_int_eq(unlink(path), 0);
+  uint16_t *chunk = malloc((size_t)CHUNK * KEY * 2);
+  for (int32_t i = 0; i < CHUNK * KEY; i++) chunk[i] = bny_f16_of_float((float)random_normal());
+  for (int32_t first = 0; first < KEYS; first += CHUNK) {
+    for (int32_t t = 0; t < CHUNK; t++) /* another scale for the keys of each chunk */
+      chunk[t * KEY] = bny_f16_of_float((float)((first / CHUNK) % 17 - 8));
+    ck_assert_int_eq(write(file, chunk, (size_t)CHUNK * KEY * 2), CHUNK * KEY * 2);
+  }
+  free(chunk);
+  ck_assert_int_eq(fsync(file), 0);
+  return file;
+}
+
+static banyan_attention_desc file_desc(const float *q, const uint16_t *k, const int32_t *keys) {
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  desc.batch = 1, desc.heads = HEADS, desc.kv_heads = KV_HEADS, desc.head_dim = DIM;
+  desc.q_dtype = BANYAN_F32, desc.kv_dtype = BANYAN_F16;
+  desc.q = q, desc.q_batch_stride = HEADS * DIM, desc.q_head_stride = DIM;
+  desc.k = k, desc.k_head_stride = ROW, desc.k_token_stride = KEY;
+  desc.v = k ? k + DIM : NULL, desc.v_head_stride = ROW, desc.v_token_stride = KEY;
+  desc.seq_lens = keys;
+  return desc;
+}
+
+/* Attends to the file by reading it in chunks, and merges in double. */
+static void read_through(int file, const float *q, double (*o)[DIM], double *lse) {
+  static const int32_t keys = CHUNK;
+  uint16_t *chunk = malloc((size_t)CHUNK * KEY * 2);
+  banyan_attention_desc desc = file_desc(q, chunk, &keys);
+  banyan_partial out;
+  result r = result_make(&desc, &out);
+  for (int32_t h = 0; h < HEADS; h++) lse[h] = -INFINITY;
+  for (off_t first = 0; first < KEYS; first += CHUNK) {
+    ck_assert_int_eq(pread(file, chunk, (size_t)CHUNK * KEY * 2, first * KEY * 2), CHUNK * KEY * 2);
+    good(banyan_attention(&desc, &out));
+    for (int32_t h = 0; h < HEADS; h++) add_row(o[h], &lse[h], r.values + h * DIM, r.lse[h], DIM);
+  }
+  result_free(&r);
+  free(chunk);
+}
+
+/* Allows the process so much more memory of its own. */
+static void limit_memory(size_t more) {
+  char line[256];
+  size_t kib = 0;
+  FILE *status = fopen("/proc/self/status", "r");
+  ck_assert_ptr_nonnull(status);
+  while (fgets(line, sizeof line, status)) sscanf(line, "VmData: %zu", &kib);
+  fclose(status);
+  struct rlimit limit = {kib * 1024 + more, kib * 1024 + more};
+  ck_assert_int_eq(setrlimit(RLIMIT_DATA, &limit), 0);
+}
+
+static size_t resident_bytes(void *map, size_t bytes) {
+  size_t pages = bytes / 4096, resident = 0;
+  unsigned char *in = malloc(pages);
+  ck_assert_int_eq(mincore(map, bytes, in), 0);
+  for (size_t i = 0; i < pages; i++) resident += in[i] & 1;
+  free(in);
+  return resident * 4096;
+}
+
+TEST(a_file_larger_than_memory) {
+  static float q[HEADS * DIM];
+  static double o[HEADS][DIM], lse[HEADS];
+  const int32_t keys[2] = {KEYS - 1000, 1000}, sum = KEYS;
+  const size_t bytes = (size_t)FILE_MIB << 20;
+  random_state = 9;
+  for (int i = 0; i < HEADS * DIM; i++) q[i] = (float)random_normal();
+  int file = file_make();
+  void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+  ck_assert_ptr_ne(map, MAP_FAILED);
+  uint16_t *recent = malloc(1000 * KEY * 2);
+  ck_assert_int_eq(pread(file, recent, 1000 * KEY * 2, (off_t)(KEYS - 1000) * KEY * 2), 1000 * KEY * 2);
+  if (!IS_SANITIZED) {
+    limit_memory((size_t)FILE_MIB << 18); /* a quarter of the file */
+    void *whole = malloc(bytes);
+    ck_assert_msg(whole == NULL, "there is no limit");
+  }
+  read_through(file, q, o, lse);
+  banyan_attention_desc desc = file_desc(q, NULL, &sum),
+                        parts[2] = {file_desc(NULL, map, &keys[0]), file_desc(NULL, recent, &keys[1])};
+  desc.kv_dtype = (banyan_dtype)0, desc.parts = parts, desc.part_count = 2;
+  parts[0].read_ahead_bytes = 8 << 20;
+  banyan_partial out;
+  result r = result_make(&desc, &out);
+  good(banyan_attention(&desc, &out));
+  for (int32_t h = 0; h < HEADS; h++) compare(o[h], lse[h], r.values + h * DIM, r.lse[h], DIM, 1);
+
+  /* A window reads no more of the file than it needs, where the file can be dropped from memory. */
+  const int32_t at = KEYS - 1;
+  banyan_queries queries = BANYAN_QUERIES_INIT;
+  queries.tokens = 1, queries.query_start = &at, queries.window = KEYS / 8;
+  desc.queries = &queries;
+  ck_assert_int_eq(madvise(map, bytes, MADV_DONTNEED), 0);
+  ck_assert_int_eq(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED), 0);
+  bool was_dropped = resident_bytes(map, bytes) < bytes / 16;
+  good(banyan_attention(&desc, &out));
+  if (was_dropped) ck_assert_uint_lt(resident_bytes(map, bytes), bytes / 2);
+  result_free(&r);
+  free(recent);
+  munmap(map, bytes);
+  close(file);
+}
+
+int main(void) { return suite_main(suite_of("parts of keys", 60)); }
