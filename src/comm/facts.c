@@ -172,42 +172,100 @@ static bool same_process(const bny_facts *a, const bny_facts *b) {
   return a->pid == b->pid && a->pid_namespace == b->pid_namespace && a->process == b->process;
 }
 
-static int32_t cores_of_machine(const bny_facts *all, int32_t nranks, int32_t rank, int32_t *nmates) {
+/* ---- equal ranks, without comparing each with each ---- */
+
+static int order(uint64_t a, uint64_t b) { return (a > b) - (a < b); }
+
+/* By machine, then node, then rank. */
+static int by_node(const void *a_void, const void *b_void) {
+  const bny_facts *a = *(const bny_facts *const *)a_void, *b = *(const bny_facts *const *)b_void;
+  int found = memcmp(a->boot_id, b->boot_id, sizeof a->boot_id);
+  if (found == 0) found = order(a->network_namespace, b->network_namespace);
+  if (found == 0) found = memcmp(a->node, b->node, sizeof a->node);
+  return found ? found : (a > b) - (a < b);
+}
+
+static int by_process(const void *a_void, const void *b_void) {
+  const bny_facts *a = *(const bny_facts *const *)a_void, *b = *(const bny_facts *const *)b_void;
+  int found = order((uint64_t)a->pid, (uint64_t)b->pid);
+  if (found == 0) found = order(a->pid_namespace, b->pid_namespace);
+  if (found == 0) found = order(a->process, b->process);
+  return found ? found : (a > b) - (a < b);
+}
+
+/* Sorts all ranks; first_of[]: by rank, the first one that is the same. */
+static void firsts_find(const bny_facts *all, int32_t nranks, int (*by)(const void *, const void *),
+                        bool (*same)(const bny_facts *, const bny_facts *), const bny_facts **sorted,
+                        int32_t *first_of) {
+  for (int32_t i = 0; i < nranks; i++) sorted[i] = &all[i];
+  qsort(sorted, (size_t)nranks, sizeof *sorted, by);
+  for (int32_t i = 0; i < nranks; i++)
+    first_of[sorted[i] - all] =
+        i > 0 && same(sorted[i - 1], sorted[i]) ? first_of[sorted[i - 1] - all] : (int32_t)(sorted[i] - all);
+}
+
+/* ---- cores and quotas of a machine ---- */
+
+static int32_t cores_of(const bny_facts *const *mates, int32_t nmates) {
   unsigned char cpus[BNY_CPU_BYTES] = {0};
   int32_t cores = 0;
-  *nmates = 0;
-  for (int32_t i = 0; i < nranks; i++) {
-    if (!bny_facts_same_machine(&all[i], &all[rank])) continue;
-    ++*nmates;
-    for (int j = 0; j < BNY_CPU_BYTES; j++) cpus[j] |= all[i].cpus[j];
-  }
+  for (int32_t i = 0; i < nmates; i++)
+    for (int j = 0; j < BNY_CPU_BYTES; j++) cpus[j] |= mates[i]->cpus[j];
   for (int j = 0; j < BNY_CPU_BYTES; j++) cores += __builtin_popcount(cpus[j]);
   return cores < 1 ? 1 : cores;
 }
 
+static int by_number(const void *a, const void *b) { return order(*(const uint64_t *)a, *(const uint64_t *)b); }
+
+/* The groups of all quotas of a machine's ranks, sorted: one entry for each rank in it. */
+static size_t groups_of(const bny_facts *const *mates, int32_t nmates, uint64_t *groups) {
+  size_t count = 0;
+  for (int32_t i = 0; i < nmates; i++)
+    for (int q = 0; q < BNY_QUOTAS && mates[i]->quotas[q].group; q++) groups[count++] = mates[i]->quotas[q].group;
+  qsort(groups, count, sizeof *groups, by_number);
+  return count;
+}
+
+/* The number of entries below `group`, or up to it. */
+static size_t entries_until(const uint64_t *groups, size_t count, uint64_t group, bool inclusive) {
+  size_t low = 0;
+  while (low < count) {
+    size_t middle = low + (count - low) / 2;
+    if (groups[middle] < group || (inclusive && groups[middle] == group))
+      low = middle + 1;
+    else
+      count = middle;
+  }
+  return low;
+}
+
 /* Returns the CPUs of a rank if the ranks of each group share its quota alike; INFINITY without quotas. */
-static double quota_share(const bny_facts *all, int32_t nranks, int32_t rank) {
-  const bny_quota *own = all[rank].quotas;
+static double quota_share(const bny_facts *own, const uint64_t *groups, size_t count) {
   double least = INFINITY;
-  for (int q = 0; q < BNY_QUOTAS && own[q].group; q++) {
-    int32_t mates = 0;
-    for (int32_t i = 0; i < nranks; i++)
-      for (int k = 0; k < BNY_QUOTAS; k++)
-        mates += all[i].quotas[k].group == own[q].group && bny_facts_same_machine(&all[i], &all[rank]);
-    least = fmin(least, own[q].cpus / mates);
+  for (int q = 0; q < BNY_QUOTAS && own->quotas[q].group; q++) {
+    uint64_t group = own->quotas[q].group;
+    size_t mates = entries_until(groups, count, group, true) - entries_until(groups, count, group, false);
+    least = fmin(least, own->quotas[q].cpus / (double)mates);
   }
   return least;
 }
 
 /* A part of a CPU makes no thread: a group that uses up its quota stops, and all ranks wait for it. Ranks with less
  * than a CPU each take turns. */
-static void apply_quotas(const bny_facts *all, int32_t nranks, int32_t rank, bny_placement *found) {
-  for (int32_t i = 0; i < nranks; i++)
-    if (all[i].quotas[0].group) found->ranks_per_core = fmax(found->ranks_per_core, 1 / quota_share(all, nranks, i));
-  double share = quota_share(all, nranks, rank);
-  int32_t cores = found->own_cpus.count > 1 ? found->own_cpus.count : 1;
-  found->quota_cpus = share < cores ? share : 0;
-  found->threads = share >= cores ? cores : share > 1 ? (int32_t)share : 1;
+static void machine_add(const bny_facts *const *mates, int32_t nmates, const bny_facts *own, uint64_t *groups,
+                        bny_placement *found) {
+  int32_t cores = cores_of(mates, nmates);
+  size_t count = groups_of(mates, nmates, groups);
+  found->ranks_per_core = fmax(found->ranks_per_core, (double)nmates / cores);
+  for (int32_t i = 0; i < nmates && count > 0; i++)
+    if (mates[i]->quotas[0].group)
+      found->ranks_per_core = fmax(found->ranks_per_core, 1 / quota_share(mates[i], groups, count));
+  if (!bny_facts_same_machine(mates[0], own)) return;
+  double share = quota_share(own, groups, count);
+  int32_t bound = found->own_cpus.count > 1 ? found->own_cpus.count : 1;
+  found->cores = cores;
+  found->quota_cpus = share < bound ? share : 0;
+  found->threads = share >= bound ? bound : share > 1 ? (int32_t)share : 1;
 }
 
 static bool has_address(const bny_facts *facts, uint64_t address) {
@@ -239,69 +297,77 @@ static void find_reached(const bny_facts *all, int32_t nranks, const bny_facts *
   found->reached[sizeof found->reached - 1] = '\0';
 }
 
-static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
-  for (int32_t i = 0; i < nranks; i++)
-    while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
-}
-
 /* Ranks of a node share memory, which the kernel allows to processes of one user. Ranks of different user namespaces
  * number users differently; their connection fails later if the users differ. */
-static banyan_status compare_users(const bny_facts *all, int32_t nranks, const int32_t *first, const int32_t *node_of) {
+static banyan_status compare_users(const bny_facts *all, int32_t nranks, const int32_t *first_of) {
   for (int32_t i = 0; i < nranks; i++) {
-    const bny_facts *a = &all[first[node_of[i]]], *b = &all[i];
+    const bny_facts *a = &all[first_of[i]], *b = &all[i];
     if (a->user_namespace == b->user_namespace && a->user != b->user)
       return bny_fail(BANYAN_ERR_MISMATCH,
                       "rank %d runs as user %" PRIu32 " and rank %d, of the same node, as user %" PRIu32
                       ": they cannot share memory; start them as one user",
-                      i, b->user, first[node_of[i]], a->user);
+                      i, b->user, first_of[i], a->user);
   }
   return BANYAN_OK;
 }
 
-/* Ranks are compared with the first ranks of nodes alone, in order, because nodes are fewer than ranks. */
-static void number_nodes(const bny_facts *all, int32_t nranks, int32_t *first, bny_placement *found) {
+/* Nodes are numbered in the order of their first ranks. */
+static void number_nodes(const int32_t *first_of, int32_t nranks, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++) {
-    int32_t node = 0;
-    while (node < found->nnodes && !same_node(&all[first[node]], &all[i])) node++;
-    if (node == found->nnodes) first[found->nnodes++] = i;
-    found->node_of[i] = node;
-    if (!same_process(&all[first[node]], &all[i])) found->one_process = false;
+    found->node_of[i] = first_of[i] == i ? found->nnodes++ : found->node_of[first_of[i]];
+    if (found->process_of[i] != found->process_of[first_of[i]]) found->one_process = false;
   }
+}
+
+/* Memory for the search. */
+typedef struct search {
+  const bny_facts **sorted;
+  int32_t *first_of; /* by rank: the first rank of its node */
+  uint64_t *groups;
+} search;
+
+static banyan_status placement_fill(const bny_facts *all, int32_t rank, int32_t nranks, search *at,
+                                    bny_placement *found) {
+  firsts_find(all, nranks, by_process, same_process, at->sorted, found->process_of);
+  firsts_find(all, nranks, by_node, same_node, at->sorted, at->first_of);
+  number_nodes(at->first_of, nranks, found);
+  banyan_status status = compare_users(all, nranks, at->first_of);
+  if (status == BANYAN_OK) status = bny_cores_divide(all, nranks, rank, &found->own_cpus);
+  if (status != BANYAN_OK) return status;
+  for (int32_t from = 0, to; from < nranks; from = to) {
+    for (to = from + 1; to < nranks && bny_facts_same_machine(at->sorted[from], at->sorted[to]); to++) continue;
+    machine_add(at->sorted + from, to - from, &all[rank], at->groups, found);
+  }
+  find_shared(all, nranks, &all[rank], found);
+  find_reached(all, nranks, &all[rank], found);
+  for (int32_t i = 0; i < nranks; i++) {
+    if (all[i].arena_bytes < found->arena_bytes) found->arena_bytes = all[i].arena_bytes;
+    if (all[i].device_arena_bytes < found->device_arena_bytes) found->device_arena_bytes = all[i].device_arena_bytes;
+    if (all[i].cache_bytes > found->cache_bytes) found->cache_bytes = all[i].cache_bytes;
+  }
+  return BANYAN_OK;
 }
 
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement) {
   bny_placement found = {
       .one_process = true, .arena_bytes = all[0].arena_bytes, .device_arena_bytes = all[0].device_arena_bytes};
-  int32_t *first = calloc((size_t)nranks, sizeof *first);
-  found.node_of = calloc((size_t)nranks, sizeof *found.node_of);
-  found.process_of = calloc((size_t)nranks, sizeof *found.process_of);
-  if (!first || !found.node_of || !found.process_of) {
-    free(first), bny_placement_free(&found);
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the places of %d ranks", rank, nranks);
-  }
-  number_nodes(all, nranks, first, &found);
-  banyan_status status = compare_users(all, nranks, first, found.node_of);
-  if (status == BANYAN_OK) status = bny_cores_divide(all, nranks, rank, &found.own_cpus);
+  size_t count = (size_t)nranks;
+  search at = {.sorted = calloc(count, sizeof *at.sorted),
+               .first_of = calloc(count, sizeof *at.first_of),
+               .groups = calloc(count, BNY_QUOTAS * sizeof *at.groups)};
+  found.node_of = calloc(count, sizeof *found.node_of);
+  found.process_of = calloc(count, sizeof *found.process_of);
+  bool memory = at.sorted && at.first_of && at.groups && found.node_of && found.process_of;
+  banyan_status status =
+      memory ? placement_fill(all, rank, nranks, &at, &found)
+             : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the places of %d ranks", rank, nranks);
+  free(at.sorted);
+  free(at.first_of);
+  free(at.groups);
   if (status != BANYAN_OK) {
-    free(first), bny_placement_free(&found);
+    bny_placement_free(&found);
     return status;
   }
-  number_processes(all, nranks, &found);
-  for (int32_t node = 0; node < found.nnodes; node++) {
-    int32_t nmates;
-    int32_t cores = cores_of_machine(all, nranks, first[node], &nmates);
-    if ((double)nmates / cores > found.ranks_per_core) found.ranks_per_core = (double)nmates / cores;
-    if (node == found.node_of[rank]) found.cores = cores;
-  }
-  apply_quotas(all, nranks, rank, &found);
-  find_shared(all, nranks, &all[rank], &found);
-  find_reached(all, nranks, &all[rank], &found);
-  for (int32_t i = 0; i < nranks; i++) {
-    if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
-    if (all[i].device_arena_bytes < found.device_arena_bytes) found.device_arena_bytes = all[i].device_arena_bytes;
-    if (all[i].cache_bytes > found.cache_bytes) found.cache_bytes = all[i].cache_bytes;
-  }
-  free(first);
   *placement = found;
   return BANYAN_OK;
 }

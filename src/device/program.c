@@ -140,19 +140,18 @@ static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
   return BANYAN_OK;
 }
 
+/* Every rank must know what the largest inbox needs, so that all ranks split a call alike. */
 static banyan_status deal_inboxes(draft *draft) {
-  for (int32_t rank = 0; rank < draft->request->nranks; rank++) {
-    bny_plan *plan = NULL;
-    banyan_status status = bny_plan_make(draft->request, rank, &plan);
-    if (status == BANYAN_OK) status = deal_inbox(draft, plan);
+  banyan_status status = bny_plan_make(draft->request, draft->rank, &draft->plan);
+  for (int32_t rank = 0; rank < draft->request->nranks && status == BANYAN_OK; rank++) {
+    bny_plan *plan = draft->plan;
+    if (rank != draft->rank) status = bny_plan_make_like(draft->request, draft->plan, rank, &plan);
+    if (status != BANYAN_OK) break;
+    status = deal_inbox(draft, plan);
     if (status == BANYAN_OK && draft->nodes) status = deal_remote(draft, plan);
-    if (status == BANYAN_OK && rank == draft->rank)
-      draft->plan = plan;
-    else
-      bny_plan_free(plan);
-    if (status != BANYAN_OK) return status;
+    if (plan != draft->plan) bny_plan_free(plan);
   }
-  return BANYAN_OK;
+  return status;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */

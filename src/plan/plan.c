@@ -110,38 +110,60 @@ static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorit
   return bny_hash_add(bny_request_hash(request, name), (uint64_t)plan->form);
 }
 
-banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan) {
+/* Sets all that is the same on every rank. */
+static banyan_status plan_choose(const bny_request *request, bny_plan *plan) {
   const bny_algorithm *algorithm;
+  bny_estimate bounds = {0};
+  banyan_status status = bny_algorithm_select(request, &algorithm, &plan->predicted_ns, &plan->reason);
+  if (status != BANYAN_OK) return status;
+  algorithm->estimate(request, &bounds);
+  plan->collective = request->call.collective;
+  plan->nranks = request->nranks;
+  plan->value_dim = request->call.value_dim;
+  plan->wire = request->call.wire;
+  plan->row_bytes = bny_request_row_bytes(request);
+  plan->round_nodes = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
+  plan->algorithm = algorithm->name;
+  plan->made_by = algorithm;
+  plan->outbox_bound = bounds.outbox_bytes;
+  plan->slots_bound = bounds.slots;
+  plan->roundings = roundings_of(request, &bounds);
+  plan->form = algorithm->direct && bny_request_may_be_direct(request) ? BNY_FORM_DIRECT : BNY_FORM_STEPS;
+  plan->hash = hash_of(request, algorithm, plan);
+  return BANYAN_OK;
+}
+
+static banyan_status plan_choose_like(const bny_plan *like, bny_plan *plan) {
+  *plan = *like;
+  plan->reason = strdup(like->reason);
+  plan->slots = NULL;
+  plan->messages = NULL;
+  plan->sources = NULL;
+  plan->peers = NULL;
+  plan->steps = NULL;
+  plan->nslots = plan->nmessages = plan->nsources = plan->npeers = plan->nsteps = 0;
+  plan->outbox_bytes = 0;
+  return plan->reason ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "plan: no memory");
+}
+
+banyan_status bny_plan_make_like(const bny_request *request, const bny_plan *like, int32_t rank, bny_plan **plan) {
   banyan_status status = check(request, rank);
   if (status != BANYAN_OK) return status;
   bny_plan *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: no memory", rank);
-  status = bny_algorithm_select(request, &algorithm, &made->predicted_ns, &made->reason);
+  status = like ? plan_choose_like(like, made) : plan_choose(request, made);
   if (status != BANYAN_OK) goto free_plan;
-  made->collective = request->call.collective;
   made->rank = rank;
-  made->nranks = request->nranks;
-  made->value_dim = request->call.value_dim;
-  made->wire = request->call.wire;
-  made->row_bytes = bny_request_row_bytes(request);
-  made->round_nodes = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
-  made->algorithm = algorithm->name;
-  bny_estimate bounds = {0};
-  algorithm->estimate(request, &bounds);
-  made->outbox_bound = bounds.outbox_bytes;
-  made->roundings = roundings_of(request, &bounds);
-  made->form = algorithm->direct && bny_request_may_be_direct(request) ? BNY_FORM_DIRECT : BNY_FORM_STEPS;
-  made->hash = hash_of(request, algorithm, made);
   bny_builder builder;
-  bny_builder_init(&builder, request, algorithm, rank, false, made);
-  algorithm->build(&builder);
+  bny_builder_init(&builder, request, made->made_by, rank, false, made);
+  made->made_by->build(&builder);
   bny_builder_fini(&builder);
   status = builder.status;
   /* This never happens. It is checked because the executor lays out runs by these bounds, and a larger plan would
    * overwrite memory of peers. */
-  if (status == BANYAN_OK && (made->outbox_bytes > bounds.outbox_bytes || made->nslots > bounds.slots))
+  if (status == BANYAN_OK && (made->outbox_bytes > made->outbox_bound || made->nslots > made->slots_bound))
     status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: %s takes %zu bytes and %d slots, more than was estimated",
-                      rank, algorithm->name, made->outbox_bytes, made->nslots);
+                      rank, made->algorithm, made->outbox_bytes, made->nslots);
   if (status != BANYAN_OK) goto free_plan;
   *plan = made;
   return BANYAN_OK;
@@ -149,6 +171,10 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
 free_plan:
   bny_plan_free(made);
   return status;
+}
+
+banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan) {
+  return bny_plan_make_like(request, NULL, rank, plan);
 }
 
 void bny_plan_free(bny_plan *plan) {

@@ -124,11 +124,13 @@ typedef struct bny_plan {
   int32_t roundings;     /* most roundings of a value to a lossy wire's type, from a rank to a delivery */
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
-  char *reason;          /* why it was chosen; owned */
+  const struct bny_algorithm *made_by;
+  char *reason; /* why it was chosen; owned */
   double predicted_ns;
   uint64_t hash;       /* covers all that decides what runs: request, algorithm, form. Identical on every rank */
   size_t outbox_bytes; /* used */
   size_t outbox_bound; /* an upper bound for every rank, the same on all */
+  int64_t slots_bound; /* likewise */
   bny_slot *slots;
   bny_message *messages;
   bny_source *sources;
@@ -143,6 +145,10 @@ extern const uint32_t bny_plan_id;
 /* Makes the plan of `rank`. On failure the thread's error text gives the reason (see status.h) and *plan is
  * untouched. */
 banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);
+
+/* The same from another rank's plan of this request: choosing the algorithm takes longer than a plan, and is done once.
+ * NULL: no other plan. */
+banyan_status bny_plan_make_like(const bny_request *request, const bny_plan *like, int32_t rank, bny_plan **plan);
 void bny_plan_free(bny_plan *plan); /* NULL is allowed */
 
 /* The smallest outbox in which every algorithm for this many ranks can combine a row of BNY_LEAST_ROW_VALUES f32 values

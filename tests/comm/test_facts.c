@@ -95,6 +95,38 @@ TEST(processes_of_one_kernel_are_one_host) {
   world_unshare(all, RANKS * sizeof *all);
 }
 
+/* Ranks are numbered by node and process as comparing each with each would do it. */
+TEST_LOOP(equal_ranks_are_found, 40) {
+  enum { MANY = 60 };
+  world_random random = {world_seed() + (uint64_t)_i};
+  bny_facts *all = calloc(MANY, sizeof *all);
+  bny_placement found;
+  int32_t nnodes = 0, kinds = 1 + random_below(&random, 4);
+  bool one_process = true;
+  for (int32_t r = 0; r < MANY; r++) {
+    all[r].boot_id[39] = (char)random_below(&random, kinds);
+    all[r].node[0] = (char)random_below(&random, kinds);
+    all[r].network_namespace = (uint64_t)random_below(&random, 2);
+    all[r].pid = random_below(&random, kinds);
+    all[r].process = (uint64_t)random_below(&random, 2);
+  }
+  ck_assert_int_eq(bny_placement_find(all, 0, MANY, &found), BANYAN_OK);
+  for (int32_t r = 0; r < MANY; r++) {
+    int32_t node = 0, process = 0;
+    while (memcmp(all[node].boot_id, all[r].boot_id, 40) != 0 || all[node].node[0] != all[r].node[0] ||
+           all[node].network_namespace != all[r].network_namespace)
+      node++;
+    while (all[process].pid != all[r].pid || all[process].process != all[r].process) process++;
+    one_process = one_process && all[node].pid == all[r].pid && all[node].process == all[r].process;
+    ck_assert_int_eq(found.node_of[r], node == r ? nnodes++ : found.node_of[node]);
+    ck_assert_int_eq(found.process_of[r], process);
+  }
+  ck_assert_int_eq(found.nnodes, nnodes);
+  ck_assert_int_eq(found.one_process, one_process);
+  bny_placement_free(&found);
+  free(all);
+}
+
 TEST(nobody_shares_a_host_without_proc) {
   setenv("BANYAN_LOG", "error", 1);
   bny_facts *all = world_share(RANKS * sizeof *all);

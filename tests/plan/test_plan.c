@@ -37,11 +37,28 @@ static const bny_algorithm *algorithm_named(const char *name) {
   return NULL;
 }
 
+/* A plan from another rank's is the rank's own. */
+static bool like_is_alike(const bny_request *request, bny_plan **plans) {
+  int32_t last = request->nranks - 1;
+  const bny_plan *own = plans[last];
+  bny_plan *like = NULL;
+  if (bny_plan_make_like(request, plans[0], last, &like) != BANYAN_OK) return false;
+  bool alike = like->rank == last && like->hash == own->hash && like->outbox_bytes == own->outbox_bytes &&
+               like->nslots == own->nslots && like->nmessages == own->nmessages && like->nsources == own->nsources &&
+               like->npeers == own->npeers && like->nsteps == own->nsteps && strcmp(like->reason, own->reason) == 0;
+  for (int32_t i = 0; alike && i < own->nsteps; i++)
+    alike = like->steps[i].kind == own->steps[i].kind && like->steps[i].slot == own->steps[i].slot &&
+            bny_slice_equal(&like->steps[i].slice, &own->steps[i].slice);
+  bny_plan_free(like);
+  return alike;
+}
+
 /* Makes, proves, and compares with the estimate: its bounds hold, its time is near that of the plans. */
 static void check_request(const bny_request *request) {
   bny_plan **plans = plans_make(request);
   ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
   ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
+  ck_assert_msg(like_is_alike(request, plans), "%s: a plan from another rank's differs", describe(request));
   if (request->algorithm) {
     bny_estimate estimate = {0};
     algorithm_named(request->algorithm)->estimate(request, &estimate);

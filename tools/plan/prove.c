@@ -47,7 +47,7 @@ static bool plans_make(proof *p, tool_error *error) {
   p->plans = calloc((size_t)p->request.nranks, sizeof(bny_plan *));
   if (p->plans == NULL) return tool_error_set(error, "out of memory");
   for (int32_t rank = 0; rank < p->request.nranks; rank++) {
-    if (bny_plan_make(&p->request, rank, &p->plans[rank]) != BANYAN_OK)
+    if (bny_plan_make_like(&p->request, p->plans[0], rank, &p->plans[rank]) != BANYAN_OK)
       return tool_error_set(error, "rank %d: %s", rank, banyan_last_error());
     const bny_plan *plan = p->plans[rank];
     p->steps += plan->nsteps;

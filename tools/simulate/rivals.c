@@ -12,7 +12,7 @@ static bool plans_make(sim_case *made, tool_error *error) {
   made->stages[at] = (sim_stage){request, plans};
   if (plans == NULL) return tool_error_set(error, "out of memory");
   for (int32_t r = 0; r < request->nranks; r++)
-    if (bny_plan_make(request, r, &plans[r]) != BANYAN_OK)
+    if (bny_plan_make_like(request, plans[0], r, &plans[r]) != BANYAN_OK)
       return tool_error_set(error, "rank %d: %s", r, banyan_last_error());
   return true;
 }
