@@ -14,6 +14,7 @@ enum { CORES = 8 * BNY_CPU_BYTES };
 typedef struct division {
   const bny_facts **mates; /* the ranks of the machine, in order */
   int32_t nmates;
+  int32_t ncores;       /* up to the last one that a mate may use */
   int32_t owner[CORES]; /* a place in mates; -1: none */
   bool seen[CORES];     /* by the current search, or by one that failed: no later one gets further there */
   int32_t alike[CORES], owners[CORES]; /* scratch */
@@ -23,20 +24,20 @@ static bool may_use(const division *all, int32_t mate, int32_t core) {
   return all->mates[mate]->cpus[core / 8] >> core % 8 & 1;
 }
 
-/* Returns the next core that this one may use, or CORES. */
+/* Returns the next core that this one may use; none: ncores or more. */
 static int32_t next_core(const division *all, int32_t mate, int32_t core) {
-  while (core < CORES && !may_use(all, mate, core)) core += all->mates[mate]->cpus[core / 8] ? 1 : 8 - core % 8;
+  while (core < all->ncores && !may_use(all, mate, core)) core += all->mates[mate]->cpus[core / 8] ? 1 : 8 - core % 8;
   return core;
 }
 
 /* Gives one core more, and nobody fewer. */
 static bool give_one(division *all, int32_t mate) {
-  for (int32_t core = next_core(all, mate, 0); core < CORES; core = next_core(all, mate, core + 1)) {
+  for (int32_t core = next_core(all, mate, 0); core < all->ncores; core = next_core(all, mate, core + 1)) {
     if (all->owner[core] >= 0) continue;
     all->owner[core] = mate;
     return true;
   }
-  for (int32_t core = next_core(all, mate, 0); core < CORES; core = next_core(all, mate, core + 1)) {
+  for (int32_t core = next_core(all, mate, 0); core < all->ncores; core = next_core(all, mate, core + 1)) {
     if (all->seen[core]) continue;
     all->seen[core] = true;
     if (all->owner[core] == mate || !give_one(all, all->owner[core])) continue;
@@ -48,14 +49,14 @@ static bool give_one(division *all, int32_t mate) {
 
 static void give_all(division *all) {
   bool given = true;
-  for (int32_t core = 0; core < CORES; core++) all->owner[core] = -1;
+  for (int32_t core = 0; core < all->ncores; core++) all->owner[core] = -1;
   while (given) {
     given = false;
     for (int32_t mate = 0; mate < all->nmates; mate++) {
       bool seen[CORES];
-      memcpy(seen, all->seen, sizeof seen);
+      memcpy(seen, all->seen, (size_t)all->ncores * sizeof *seen);
       if (!give_one(all, mate)) continue;
-      memcpy(all->seen, seen, sizeof seen);
+      memcpy(all->seen, seen, (size_t)all->ncores * sizeof *seen);
       given = true;
     }
   }
@@ -70,7 +71,7 @@ static bool are_alike(const division *all, int32_t a, int32_t b) {
 /* Sorts the owners of the cores that are like this one. */
 static void sort_alike(division *all, int32_t first) {
   int32_t count = 0;
-  for (int32_t core = first; core < CORES; core++) {
+  for (int32_t core = first; core < all->ncores; core++) {
     int32_t at = count, owner = all->owner[core];
     if (owner < 0 || all->seen[core] || !are_alike(all, first, core)) continue;
     for (; at > 0 && all->owners[at - 1] > owner; at--) all->owners[at] = all->owners[at - 1];
@@ -83,7 +84,7 @@ static void sort_alike(division *all, int32_t first) {
 
 static void take_share(const division *all, int32_t mate, bny_pool_cpus *own) {
   int32_t may = 0;
-  for (int32_t core = 0; core < CORES; core++) {
+  for (int32_t core = 0; core < all->ncores; core++) {
     may += may_use(all, mate, core);
     if (all->owner[core] != mate) continue;
     own->mask[core / 8] |= (unsigned char)(1 << core % 8);
@@ -99,7 +100,7 @@ static void take_share(const division *all, int32_t mate, bny_pool_cpus *own) {
 static void divide(division *all, int32_t mate, bny_pool_cpus *own) {
   give_all(all);
   memset(all->seen, 0, sizeof all->seen);
-  for (int32_t core = 0; core < CORES; core++)
+  for (int32_t core = 0; core < all->ncores; core++)
     if (all->owner[core] >= 0 && !all->seen[core]) sort_alike(all, core);
   take_share(all, mate, own);
 }
@@ -117,6 +118,8 @@ banyan_status bny_cores_divide(const bny_facts *all, int32_t nranks, int32_t ran
     if (!bny_facts_same_machine(&all[i], &all[rank])) continue;
     if (i == rank) mate = made->nmates;
     mates[made->nmates++] = &all[i];
+    for (int32_t byte = made->ncores / 8; byte < BNY_CPU_BYTES; byte++)
+      if (all[i].cpus[byte]) made->ncores = 8 * (byte + 1);
   }
   *own = (bny_pool_cpus){0};
   divide(made, mate, own);

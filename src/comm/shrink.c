@@ -142,7 +142,7 @@ static bool is_done(const rendezvous *self) {
 
 /* Waits for the post of one rank. False: none will come, or none is needed. A rank that died may have posted before. */
 static bool await(rendezvous *self, int32_t rank) {
-  int64_t patience_ns = self->kind == KIND_VIEW ? self->timeout_ns : self->timeout_ns / 2 * 3;
+  int64_t patience_ns = self->kind == KIND_VIEW ? self->timeout_ns : self->timeout_ns / 2 * 3, pause_ns = LOOK_NS;
   while (round_of(self, rank) < self->round) {
     if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
     int64_t now_ns = bny_clock_ns();
@@ -150,7 +150,8 @@ static bool await(rendezvous *self, int32_t rank) {
     bool is_silent =
         bny_interrupted() || now_ns > self->deadline_ns || now_ns - self->signs[rank].seen_ns > patience_ns;
     if (is_silent || is_gone(self, rank) || is_done(self)) return round_of(self, rank) >= self->round;
-    nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
+    nanosleep(&(struct timespec){0, pause_ns}, NULL);
+    if (pause_ns < WATCH_NS / 2) pause_ns *= 2; /* many ranks on few cores must let the awaited one run */
   }
   return true;
 }
