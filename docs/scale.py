@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: docs/scale.py check|regret [--short]|paper|models|beyond|growth [--draw]
+"""usage: docs/scale.py check|regret [--short]|paper|bytes|models|beyond|growth|large [--draw]
 
 The tables of docs/scale.md, each by one command, from banyan-plan --simulate and --regret. Inputs are in docs/scale.json.
 
   check    simulated against measured time on this machine, with its measured costs
   regret   how much slower the chosen algorithm is than the fastest, over a grid of machines, ranks and payloads
   paper    128 H100: one combine, three allreduces and Ring Attention, and what half and double of each input changes
+  bytes    what a rank sends and holds, by the paper's formulae and as planned and simulated
   models   time for each token of the paper's models
   beyond   NVL72, PCIe and Ethernet: two levels against the best flat algorithm; depth and radix of the tree
-  growth   seconds and memory of planning and proving 2^k ranks, with the exponent
+  growth   seconds and memory of planning and proving 2^k ranks, of making communicators, and of making one from the ranks
+           that are left when one of them dies, with exponents
+  large    one combine of 8 to 16,384 ranks through the simulator, with what that takes
 
 --draw writes the chart of the table into docs/pictures, which needs matplotlib. BANYAN_BUILD names the folder of the build."""
 import json
@@ -34,7 +37,8 @@ def run(program, *arguments, **variables):
     """The JSON of a tool."""
     environment = dict(os.environ, **variables)
     environment["LD_LIBRARY_PATH"] = "%s:%s" % (BUILD / ".libs", environment.get("LD_LIBRARY_PATH", ""))
-    done = subprocess.run([str(BUILD / program), *map(str, arguments), "--json"], capture_output=True, text=True, env=environment,
+    form = [] if "bench" in program else ["--json"]
+    done = subprocess.run([str(BUILD / program), *map(str, arguments), *form], capture_output=True, text=True, env=environment,
                           check=False)
     if "SimGrid, which simulates" in done.stderr:
         print("skipped:", done.stderr.strip())
@@ -175,6 +179,8 @@ def paper():
     print("\nring / tree at %d keys, %s as given:\n" % (shape["keys"][-1],
           figures(base["ring_us"] / (base["attention_us"] + base["simulated_us"]))))
     table(("input", "halved", "doubled"), rows)
+    ring, tree = series["Ring Attention"][-1], series["one combine"][-1]
+    print("\nThe ratio is %g if both sides take %.0f ms more." % (shape["ratio"], (ring - shape["ratio"] * tree) / (shape["ratio"] - 1) / 1e3))
 
     def draw(axes):
         for name, values in series.items():
@@ -184,6 +190,26 @@ def paper():
         axes.set_title("One layer of decode on 128 H100, simulated", fontsize=11)
 
     chart("scale-paper.svg", draw)
+
+
+def bytes_of():
+    """The paper's formulae: per rank p 2btd elements sent by the ring, 2(p-1)/p (bd + 2b n_h) by the tree; held 4btd + 2bd and
+    2btd + 2bd + 2b n_h, of which 2btd are the rank's own keys and values."""
+    shape = INPUTS["paper"]["figure"]
+    p, heads, hidden, element = shape["ranks"], shape["heads"], shape["heads"] * shape["head_dim"], 2
+    rows = []
+    for keys in (shape["keys"][0], shape["keys"][-1]):
+        t = keys // p
+        own = 2 * t * hidden * element
+        methods = {m["name"]: m for m in plan("--compare", shape["machine"], p, "--heads", heads, "--kv-heads", shape["kv_heads"],
+                                              "--head-dim", shape["head_dim"], "--wire", shape["wire"], "--keys", t)["methods"]}
+        ring, tree = methods["ring attention"], next(m for m in methods.values() if m["chosen"])
+        for name, one, sent, held in (
+                ("Ring Attention", ring, 2 * t * hidden * p, 4 * t * hidden + 2 * hidden),
+                ("one combine", tree, 2 * (p - 1) / p * (hidden + 2 * heads), 2 * t * hidden + 2 * hidden + 2 * heads)):
+            rows.append((keys, name, *("%.4g" % (value / 1e3) for value in (
+                element * sent, one["bytes_sent_per_rank"], element * held, own + one["memory_bytes"]))))
+    table(("keys", "method", "paper: sent kB", "planned: sent kB", "paper: held kB", "planned: held kB"), rows)
 
 
 def models():
@@ -218,6 +244,7 @@ def tree_form(name, ranks, *arguments):
 
 def beyond():
     cases = [("nvl72", n, size, "heads") for n in (8, 36, 72) for size in (16384, 262144, 4194304)]
+    cases += [("two-nvl72", 144, size, scatter) for size in (16384, 262144) for scatter in ("heads", "none")]
     cases += [(name, n, size, "none") for name, n in (("dgx-h100", 64), ("pcie", 8), ("ethernet-25g", 32),
               ("ethernet-100g", 32), ("two-sockets", 64)) for size in (16384, 262144)]
     rows, series = [], {}
@@ -259,20 +286,47 @@ def growth():
         return math.log(values[-1] / values[first]) / math.log(ranks[-1] / ranks[first])
 
     powers = [exponent([s[0] for s in seconds]), exponent([s[1] for s in seconds]), exponent(memory)]
-    print("\nExponents from 1,024 ranks: plan all %.2f, prove %.2f, memory %.2f." % tuple(powers))
+    print("\nExponents from 1,024 ranks: plan all %.2f, prove %.2f, memory %.2f.\n" % tuple(powers))
+    rows, made = [], {}
+    for kind in ("threads", "processes"):
+        for n in [2 ** k for k in range(1, 10)] + ([1024] if kind == "threads" else []):
+            rounds = [run("tests/bench/bench_grow", kind, n, BANYAN_ARENA_KIB="256") for _ in range(1 if n > 128 else 3)]
+            one = {name: min(r[name] for r in rounds) for name in rounds[0]}
+            made.setdefault(kind, []).append((n, one["create"], one["shrink"]))
+            rows.append((kind, n, *("%.4f" % one[name] for name in ("create", "first", "noticed", "shrink", "again")),
+                         "%.0f" % (one["peak_memory_bytes"] / 2 ** 20)))
+    table(("ranks are", "ranks", "create s", "first combine s", "death noticed s", "shrink s", "first combine s", "memory MiB"), rows)
+    for kind, values in made.items():
+        (a, create_a, shrink_a), (b, create_b, shrink_b) = values[4], values[8]
+        print("\n%s, exponents from %d to %d ranks on %d cores: create %.2f, shrink %.2f." % (
+            kind, a, b, len(os.sched_getaffinity(0)), *(math.log(y / x) / math.log(b / a) for x, y in ((create_a, create_b),
+                                                                                                (shrink_a, shrink_b)))))
 
     def draw(axes):
+        for kind, values in made.items():
+            axes.loglog([v[0] for v in values], [v[1] for v in values], marker=".", label="create, %s" % kind)
+            axes.loglog([v[0] for v in values], [v[2] for v in values], marker=".", label="shrink, %s" % kind)
         axes.loglog(ranks, [s[0] for s in seconds], marker="o", label="plan all, exponent %.2f" % powers[0])
         axes.loglog(ranks, [s[1] for s in seconds], marker="o", label="prove, exponent %.2f" % powers[1])
         axes.set_xlabel("ranks")
         axes.set_ylabel("seconds")
-        axes.set_title("Planning and proving all ranks by levels", fontsize=11)
+        axes.set_title("All ranks: planning, proving, making and shrinking communicators", fontsize=11)
 
     chart("scale-growth.svg", draw)
 
 
+def large():
+    rows = []
+    for n in [2 ** k for k in range(3, 15)]:
+        one = plan("--simulate", "h100" if n == 8 else "dgx-h100", n, "--bytes", 16384, "--keys", 1)
+        rows.append((n, one["algorithm"], figures(one["simulated_us"]), figures(one["predicted_us"]), one["messages"],
+                     one["busiest"], "%.1f" % one["wall_seconds"], "%.0f" % (one["peak_memory_bytes"] / 2 ** 20)))
+    table(("ranks", "algorithm", "simulated us", "predicted us", "messages", "busiest link", "seconds", "memory MiB"), rows)
+
+
 if __name__ == "__main__":
-    views = {"check": check, "regret": regret, "paper": paper, "models": models, "beyond": beyond, "growth": growth}
+    views = {"check": check, "regret": regret, "paper": paper, "bytes": bytes_of, "models": models, "beyond": beyond,
+             "growth": growth, "large": large}
     if len(sys.argv) < 2 or sys.argv[1] not in views:
         raise SystemExit(__doc__)
     views[sys.argv[1]]()
