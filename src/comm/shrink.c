@@ -33,7 +33,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-enum { LOOK_NS = 20000, WATCH_NS = 1000000, SETTLE_NS = 100000000, DEADLINES = 3 };
+enum { LOOK_NS = 20000, WATCH_NS = 1000000, WATCH_ALL_NS = 100000000, SETTLE_NS = 100000000, DEADLINES = 3 };
 
 typedef enum kind { KIND_VIEW = 1, KIND_DATA, KIND_VERDICT, KIND_DONE } kind;
 
@@ -66,7 +66,7 @@ typedef struct rendezvous {
   bool struck;   /* a rank was excluded since the view was agreed, or is in another round */
   bool given_up; /* the others go on without this rank */
   sign *signs;   /* by rank */
-  int64_t watched_ns;
+  int64_t watched_ns, all_watched_ns;
 } rendezvous;
 
 static bool has(const unsigned char *view, int32_t rank) { return view[rank / 8] >> (rank % 8) & 1; }
@@ -113,9 +113,15 @@ static void post(rendezvous *self, kind kind, const void *head, size_t head_byte
 
 static uint64_t round_of(const rendezvous *self, int32_t rank) { return round_in(self, rank, (int)(self->round & 1)); }
 
-/* From time to time this rank increments its pulse and looks at those of others. Time in which it did not run itself
+static void look_at(rendezvous *self, int32_t rank, int64_t now_ns) {
+  uint64_t pulse = self->transport->ops->pulse(self->transport, rank);
+  if (pulse != self->signs[rank].pulse) self->signs[rank] = (sign){pulse, now_ns};
+}
+
+/* From time to time this rank increments its pulse and looks at that of the awaited rank; more rarely at all of them,
+ * because all ranks looking at all take the cores from those that are awaited. Time in which it did not run itself
  * counts against nobody. */
-static void watch(rendezvous *self, int64_t now_ns) {
+static void watch(rendezvous *self, int32_t awaited, int64_t now_ns) {
   bny_transport *transport = self->transport;
   if (now_ns - self->watched_ns < WATCH_NS) return;
   int64_t gap_ns = self->watched_ns ? bny_wait_gap(self->watched_ns, now_ns, self->timeout_ns) : 0;
@@ -123,11 +129,12 @@ static void watch(rendezvous *self, int64_t now_ns) {
   for (int32_t r = 0; gap_ns && r < transport->nranks; r++) self->signs[r].seen_ns += gap_ns;
   self->watched_ns = now_ns;
   atomic_fetch_add_explicit(&transport->ops->line(transport, transport->rank)->looks, 1, memory_order_relaxed);
-  for (int32_t r = 0; r < transport->nranks; r++) {
-    if (!has(self->view, r) || r == transport->rank) continue;
-    uint64_t pulse = transport->ops->pulse(transport, r);
-    if (pulse != self->signs[r].pulse) self->signs[r] = (sign){pulse, now_ns};
-  }
+  look_at(self, awaited, now_ns);
+  int64_t period_ns = self->timeout_ns / 16 < WATCH_ALL_NS ? self->timeout_ns / 16 : WATCH_ALL_NS;
+  if (now_ns - self->all_watched_ns < period_ns) return;
+  self->all_watched_ns = now_ns;
+  for (int32_t r = 0; r < transport->nranks; r++)
+    if (has(self->view, r) && r != transport->rank) look_at(self, r, now_ns);
 }
 
 /* In the last round: returns whether a rank has a communicator already. */
@@ -146,7 +153,7 @@ static bool await(rendezvous *self, int32_t rank) {
   while (round_of(self, rank) < self->round) {
     if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
     int64_t now_ns = bny_clock_ns();
-    watch(self, now_ns);
+    watch(self, rank, now_ns);
     bool is_silent =
         bny_interrupted() || now_ns > self->deadline_ns || now_ns - self->signs[rank].seen_ns > patience_ns;
     if (is_silent || is_gone(self, rank) || is_done(self)) return round_of(self, rank) >= self->round;
@@ -182,7 +189,7 @@ static banyan_status fail_interrupted(rendezvous *self) {
  * without this rank, the others have excluded it. Returns early if is_done(). */
 static banyan_status collect(rendezvous *self, unsigned char *present) {
   int64_t begun_ns = bny_clock_ns();
-  self->watched_ns = begun_ns;
+  self->watched_ns = self->all_watched_ns = begun_ns;
   memcpy(present, self->view, self->view_bytes);
   for (int32_t r = 0; r < self->transport->nranks; r++) self->signs[r].seen_ns = begun_ns;
   for (int32_t r = 0; r < self->transport->nranks; r++) {
