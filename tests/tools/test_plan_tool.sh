@@ -170,6 +170,8 @@ if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
   # The ring's best case: a transfer hides behind attention, or attention behind the transfer.
   simulated "($near)(o['ring_us'], 16 * o['attention_us'])" --from "$cluster" --keys 65536 --scale nic=1000 --scale memory=0.01
   simulated 'o["first_us"] > 0' --from 'host:128 nvswitch gpu:8@sm90 nic:8@400g' --algorithm levels --keys 1
+  # The ranks of a core have not sent before their turn: each call costs at least a switch.
+  simulated 'o["simulated_us"] > 3' --ranks 4 --cores 2 --bytes 1K --heads 1
   for timeline in json svg; do
     run 0 --simulate --from "$cluster" --timeline "$work/timeline.$timeline"
     says '^busiest of all: '

@@ -128,7 +128,7 @@ message *find(int32_t stage, int32_t receiver, int32_t sender, int32_t slot) {
 class worker {
   int32_t rank;
   double debt_ns = 0;
-  bool posts = false; // it has sent since its last wait
+  bool posts = false; // it has sent since its last wait, so what it waits for next is what others then send
 
   void spend() {
     if (debt_ns > 0) s4u::this_actor::sleep_for(debt_ns / unit_ns);
@@ -172,12 +172,13 @@ class worker {
     rank_state &mine = running->ranks[rank];
     message *wanted = &mine.messages[stage][step.message];
     const bny_message &what = plan->messages[step.message];
+    bool first = posts;
     posts = false;
     if (!has_arrived(wanted)) spend();
     if (has_arrived(wanted)) {
       sim_route way;
       job->platform->route(job->platform, what.peer, rank, &way);
-      debt_ns += way.seen_ns * job->turns;
+      debt_ns += way.seen_ns * job->turns + (first ? job->switch_ns : 0); // a rank of the same core has its turn first
       return;
     }
     double begin = now_ns();
