@@ -32,7 +32,8 @@ nobase_dist_doc_DATA += \
   %D%/testing.md \
   %D%/topology.md \
   %D%/tour.md \
-  %D%/troubleshooting.md
+  %D%/troubleshooting.md \
+  %D%/vllm.md
 
 # The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
 EXTRA_DIST += %D%/charts.py %D%/options.py %D%/reference.py %D%/scale.json %D%/scale.py

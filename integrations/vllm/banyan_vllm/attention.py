@@ -4,7 +4,6 @@
 from dataclasses import dataclass
 
 import torch
-from vllm.config import get_current_vllm_config
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
@@ -53,13 +52,17 @@ class Builder(CPUAttentionMetadataBuilder):
         parallel = vllm_config.parallel_config
         self.is_sharded = parallel.decode_context_parallel_size > 1 and kv_cache_spec.dcp_sharded
         self.interleave = parallel.cp_kv_cache_interleave_size
+        drafts = vllm_config.speculative_config
+        if self.is_sharded and drafts is not None and drafts.method not in ("ngram", "suffix"):
+            # A model of drafts moves on by itself, without new lengths of each rank.
+            ranks.refuse(f"speculative decoding by {drafts.method}")
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         if not self.is_sharded or self.is_encoder_only_attention:
             return super().build(common_prefix_len, common_attn_metadata, fast_build)
         step = common_attn_metadata
         if step.causal is not True:
-            raise NotImplementedError("banyan-vllm: attention that is not causal has no decode context parallelism")
+            ranks.refuse("attention that is not causal")
         comm = ranks.communicator()
         begins = step.query_start_loc.to(torch.int32)
         starts = step.seq_lens.to(torch.int32) - begins.diff()
@@ -92,7 +95,7 @@ class Impl(CPUAttentionBackendImpl):
             (self.kv_cache_dtype not in ("auto", *FLOATS), f"a cache of {self.kv_cache_dtype}"),
         ):
             if refused:
-                raise NotImplementedError(f"banyan-vllm: {what} has no decode context parallelism")
+                ranks.refuse(what)
         self.comm = ranks.communicator()
         self.float8 = FLOATS.get(self.kv_cache_dtype)
         self.words = dict(

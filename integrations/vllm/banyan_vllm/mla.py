@@ -6,6 +6,7 @@ all three in one call, so that its Manager gathers and combines nothing. Prefill
 """
 
 import torch
+from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.attention import mla_attention
 from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend, CPUMLAImpl
 
@@ -39,6 +40,8 @@ class Impl(CPUMLAImpl):
         super().__init__(*arguments, **words)
         self.dcp_world_size = dcp  # vLLM's own sets 1
         if dcp > 1:
+            if get_current_vllm_config().speculative_config is not None:
+                ranks.refuse("speculative decoding with MLA")
             self.comm = ranks.communicator()
 
     def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):

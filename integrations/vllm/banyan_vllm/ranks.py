@@ -2,6 +2,7 @@
 """The ranks of vLLM's decode context parallelism as a communicator of banyan."""
 
 import os
+import re
 
 import torch
 from vllm.distributed.parallel_state import get_dcp_group, get_dcp_world_size_and_rank
@@ -16,8 +17,8 @@ def communicator():
     if group not in _made:
         before = os.sched_getaffinity(0)
         # vLLM binds each OpenMP thread to a processor, this one too, and banyan's threads are bound where it may run.
-        bound = os.environ.get("GOMP_CPU_AFFINITY", "").split()
-        os.sched_setaffinity(0, {int(cpu) for cpu in bound if cpu.isdigit()} or before)
+        bound = os.environ.get("GOMP_CPU_AFFINITY", "") + os.environ.get("KMP_AFFINITY", "").partition("proclist=[")[2]
+        os.sched_setaffinity(0, {int(cpu) for cpu in re.split(r"[] ,]", bound) if cpu.isdigit()} or before)
         try:
             _made[group] = banyan.Communicator.from_torch(group.cpu_group, threads=torch.get_num_threads())
         finally:
@@ -27,6 +28,10 @@ def communicator():
 
 
 _made = {}
+
+
+def refuse(what):
+    raise NotImplementedError(f"banyan-vllm: {what} has no decode context parallelism on CPUs")
 
 
 def count():

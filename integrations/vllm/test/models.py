@@ -32,7 +32,10 @@ KINDS = {
     "gemma3": ("Gemma3TextConfig", dict(HEADS, **WINDOWS, tie_word_embeddings=True, query_pre_attn_scalar=32)),
     "mistral": ("MistralConfig", dict(HEADS, sliding_window=48)),
     "gpt-oss": ("GptOssConfig", dict(HEADS, **WINDOWS, num_local_experts=4, num_experts_per_tok=2)),
-    "bloom": ("BloomConfig", dict(n_layer=2, n_head=4)),
+    "falcon": (
+        "FalconConfig",
+        dict(num_attention_heads=4, multi_query=True, alibi=True, new_decoder_architecture=False),
+    ),
     "deepseek-v2": (
         "DeepseekV2Config",
         dict(
