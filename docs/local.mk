@@ -3,6 +3,7 @@
 nobase_dist_doc_DATA += \
   %D%/algorithms.md \
   %D%/bootstrap.md \
+  %D%/certain.md \
   %D%/comparison.md \
   %D%/design.md \
   %D%/devices-predicted.md \
