@@ -237,6 +237,15 @@ class Decode(Tools):
         for options in ("--dtype", "int8"), ("--head-dim", "576"):
             self.assertIn("--kernel-only", self.expect(run(DECODE, *options), 2).stderr)
 
+    def test_local_attention_to_a_mapped_file(self):
+        """The oldest keys are in a file, the last ones in memory too: more, and fewer, than some sequences have."""
+        for options in ("--parts", "100"), ("--parts", "5000"), ("--parts", "400", "--batch", "3", "--ragged"), (
+                "--parts", "1", "--head-dim", "576", "--heads", "8", "--kv-heads", "1", "--dtype", "e4m3"):
+            found = self.kernel_only("--kernel-only", "--tokens", "3000", "--repeat", "1", *options)
+            self.assertEqual(found["tokens"], 3000)
+        for options in ("--parts", "5"), ("--kernel-only", "--parts", "5", "--against", "torch"):
+            self.assertIn("--parts goes with", self.expect(run(DECODE, *options), 2).stderr)
+
     @unittest.skipUnless(importlib.util.find_spec("torch"), "there is no torch here")
     def test_local_attention_stands_beside_torch(self):
         for options in ("--dtype", "bf16"), ("--head-dim", "576", "--heads", "8", "--kv-heads", "1"):

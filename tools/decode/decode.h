@@ -78,6 +78,12 @@ bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q
 /* The number of keys of each sequence on `rank`. */
 void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, int32_t nranks, int32_t *lengths);
 
+/* Returns 2: there are k and v; or 1 with MLA. */
+int decode_problem_tensors(const decode_problem *problem);
+
+/* Sets all of a shard but its memory. */
+bool decode_shard_size(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
+                       tool_error *error);
 bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
                        tool_error *error);
 bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t rank, int32_t nranks, decode_shard *shard,
@@ -87,6 +93,28 @@ void decode_shard_free(decode_shard *shard);
 /* Local attention of the query over a shard (or one like it, elsewhere) with these lengths. */
 banyan_attention_desc decode_shard_attention(const decode_problem *problem, const void *q, const decode_shard *shard,
                                              const int32_t *lengths);
+
+/* A shard of one rank in a mapped file, and its last keys in memory too. Attention reads these there, and the others in
+ * the file. */
+typedef struct decode_parts {
+  int file;
+  decode_shard shard;  /* block is the file */
+  void *recent;        /* like a shard of `capacity` keys */
+  int32_t capacity;    /* keys of a sequence in memory */
+  int32_t *lengths[2]; /* [batch]: keys to be read in the file, and in memory */
+  banyan_attention_desc descs[2];
+} decode_parts;
+
+/* Where it fails, decode_parts_free() is still to be called. */
+bool decode_parts_make(const decode_problem *problem, int32_t recent, decode_parts *parts, tool_error *error);
+void decode_parts_free(decode_parts *parts);
+
+/* Changes the description of attention to the shard. */
+void decode_parts_describe(const decode_problem *problem, decode_parts *parts, banyan_attention_desc *desc);
+
+/* Drop the file from memory; and read it from its beginning to its end, as fast as the file system does. */
+bool decode_parts_drop(const decode_parts *parts, tool_error *error);
+bool decode_parts_read_us(const decode_parts *parts, double *us, tool_error *error);
 
 /* Attention in double precision over the keys and values as they are kept, in the plainest form: what the methods
  * are measured against. The rows are shared out over the ranks, and each rank reads all keys of its rows from the
@@ -336,6 +364,7 @@ typedef struct decode_kernel_settings {
   int32_t repeat;
   int64_t timeout_ns;
   bool against_torch;
+  int32_t recent; /* keys in memory, where the others are in a mapped file; 0: all */
 } decode_kernel_settings;
 
 /* Prints the result to stdout, as text or as JSON. *verified says whether it is near enough to the reference. */

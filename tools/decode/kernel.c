@@ -29,9 +29,18 @@ static int32_t cores_of_process(void) {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* Attention, the loop and torch take turns, so that what else the machine does meets all of them. */
-static bool measure(banyan_op *op, decode_readers *readers, decode_torch *torch, int32_t repeat, kernel_result *result,
-                    tool_error *error) {
+/* Reads the memory of the keys, or the file that has them, which attention then finds dropped from memory. */
+static bool read_keys(const decode_parts *parts, decode_readers *readers, double *us, tool_error *error) {
+  if (parts != NULL)
+    return decode_parts_drop(parts, error) && decode_parts_read_us(parts, us, error) && decode_parts_drop(parts, error);
+  *us = decode_readers_run_us(readers);
+  return true;
+}
+
+/* Attention, the loop and torch take turns, so that what else the machine does meets all of them. parts: NULL, or where
+ * keys are. */
+static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *readers, decode_torch *torch,
+                    int32_t repeat, kernel_result *result, tool_error *error) {
   double *attention = calloc(4 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
   double *as_is = read + repeat, *folded = as_is + repeat;
   if (attention == NULL) return tool_error_set(error, "no memory for %d times", repeat);
@@ -40,7 +49,7 @@ static bool measure(banyan_op *op, decode_readers *readers, decode_torch *torch,
   for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* the first is not counted */
     int32_t at = round < 0 ? 0 : round;
     answered = torch == NULL || decode_torch_run_us(torch, &as_is[at], &folded[at], error);
-    read[at] = decode_readers_run_us(readers);
+    answered = answered && read_keys(parts, readers, &read[at], error);
     int64_t since = tool_now_ns();
     status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
@@ -71,10 +80,12 @@ static bool compare(const decode_problem *problem, const float *out, banyan_comm
 }
 
 static bool measure_shard(const decode_kernel_settings *settings, const decode_problem *problem, const void *q,
-                          const decode_shard *shard, banyan_comm *comm, kernel_result *result, tool_error *error) {
+                          const decode_shard *shard, decode_parts *parts, banyan_comm *comm, kernel_result *result,
+                          tool_error *error) {
   size_t rows = (size_t)problem->batch * (size_t)problem->heads, values = rows * (size_t)problem->value_dim;
   float *out = tool_allocate((values + rows) * sizeof *out);
   banyan_attention_desc desc = decode_shard_attention(problem, q, shard, problem->lengths);
+  if (parts != NULL) decode_parts_describe(problem, parts, &desc);
   banyan_partial partial;
   banyan_op *op = NULL;
   if (out == NULL) return tool_error_set(error, "no memory for %zu rows", rows);
@@ -88,7 +99,7 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
     decode_torch *torch = ok && settings->against_torch ? decode_torch_start(problem, result->threads, error) : NULL;
     if (torch != NULL) snprintf(result->torch, sizeof result->torch, "%s", decode_torch_version(torch));
     ok = ok && (torch != NULL || !settings->against_torch) &&
-         measure(op, readers, torch, settings->repeat, result, error);
+         measure(op, parts, readers, torch, settings->repeat, result, error);
     decode_torch_end(torch);
     decode_readers_end(readers);
   }
@@ -130,18 +141,25 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = settings->timeout_ns, .threads = result->threads};
   banyan_comm *comm = NULL;
   decode_shard shard = {.block = NULL};
+  decode_parts parts = {.file = -1};
   void *q = NULL;
   banyan_status status = make_alone(&config, &comm);
-  bool ok = (status == BANYAN_OK || tool_error_banyan(error, status, "communicator")) &&
-            decode_shard_make(problem, 0, 1, &shard, error) && decode_shard_fill(problem, 0, 0, 1, &shard, error) &&
-            decode_problem_query(problem, 0, &q, error) &&
-            measure_shard(settings, problem, q, &shard, comm, result, error);
+  bool in_parts = settings->recent > 0, ok = status == BANYAN_OK || tool_error_banyan(error, status, "communicator");
+  if (ok && in_parts) {
+    ok = decode_parts_make(problem, settings->recent, &parts, error);
+    shard = parts.shard;
+  } else if (ok) {
+    ok = decode_shard_make(problem, 0, 1, &shard, error) && decode_shard_fill(problem, 0, 0, 1, &shard, error);
+  }
+  ok = ok && decode_problem_query(problem, 0, &q, error) &&
+       measure_shard(settings, problem, q, &shard, in_parts ? &parts : NULL, comm, result, error);
   for (int32_t b = 0; b < problem->batch; b++) result->keys += problem->lengths[b];
   result->read_bytes = shard.bytes;
   result->kv_bytes = shard.bytes / ((uint64_t)problem->batch * (uint64_t)problem->tokens) * (uint64_t)result->keys;
-  result->local_share = shard.block == NULL ? -1 : local_share_of(shard.block, shard.bytes);
+  result->local_share = shard.block == NULL || in_parts ? -1 : local_share_of(shard.block, shard.bytes);
   free(q);
-  decode_shard_free(&shard);
+  decode_parts_free(&parts);
+  if (!in_parts) decode_shard_free(&shard);
   banyan_comm_destroy(comm);
   return ok;
 }
@@ -160,7 +178,8 @@ static bool is_verified(const kernel_result *result) {
   return result->max_rel_error <= tool_error_bound(BANYAN_F32, 0);
 }
 
-static bool print_text(const decode_problem *problem, const kernel_result *result, tool_error *error) {
+static bool print_text(const decode_kernel_settings *settings, const decode_problem *problem,
+                       const kernel_result *result, tool_error *error) {
   double kv = gbytes_per_s(result->kv_bytes, result->attention_us),
          read = gbytes_per_s(result->read_bytes, result->read_us);
   printf("%d sequence%s of %s%d keys, %d heads on %d KV heads x %d, %s, %d thread%s\n", problem->batch,
@@ -169,7 +188,8 @@ static bool print_text(const decode_problem *problem, const kernel_result *resul
          result->threads, result->threads == 1 ? "" : "s");
   printf("attention  %10.1f us  %7.2f GB/s of keys and values  %.1f Gflop/s\n", result->attention_us, kv,
          gflops(problem, result));
-  printf("read loop  %10.1f us  %7.2f GB/s of the same memory, by as many threads\n", result->read_us, read);
+  printf("read loop  %10.1f us  %7.2f GB/s of %s\n", result->read_us, read,
+         settings->recent > 0 ? "the file of all keys, in its order" : "the same memory, by as many threads");
   if (result->torch_us > 0) {
     printf("torch      %10.1f us  %7.2f GB/s, version %s\n", result->torch_us,
            gbytes_per_s(result->kv_bytes, result->torch_us), result->torch);
@@ -217,5 +237,5 @@ bool decode_kernel_work(const decode_kernel_settings *settings, const decode_pro
   kernel_result result = {.threads = settings->threads > 0 ? settings->threads : cores_of_process()};
   if (!run(settings, problem, &result, error)) return false;
   *verified = is_verified(&result);
-  return json ? print_json(settings, problem, &result, error) : print_text(problem, &result, error);
+  return json ? print_json(settings, problem, &result, error) : print_text(settings, problem, &result, error);
 }

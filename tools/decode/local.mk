@@ -7,6 +7,7 @@ banyan_decode_SOURCES = \
   %D%/main.c \
   %D%/measure.c \
   %D%/methods.c \
+  %D%/parts.c \
   %D%/problem.c \
   %D%/readers.c \
   %D%/reference.c \

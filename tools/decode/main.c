@@ -31,6 +31,7 @@ typedef struct arguments {
   bool kernel_only;
   int32_t threads; /* threads of --kernel-only; 0: one for each core */
   bool against_torch;
+  int32_t recent; /* keys of --kernel-only in memory; 0: all */
 } arguments;
 
 static const decode_method *const all_methods[METHODS_MAX] = {
@@ -96,6 +97,10 @@ static const tool_option options[] = {
      TOOL_NAME_AT(against_torch, rivals)},
     {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
      TOOL_INT_AT(threads, 1, 1024)},
+    {"parts", "T",
+     "Keep the last T keys of each sequence in memory and the others in a mapped file in TMPDIR, which is dropped from "
+     "memory before each run. The loop beside it reads that file.",
+     TOOL_INT_AT(recent, 1, 1 << 30)},
     {.help = "Devices"},
     {"device", "cuda[:N]",
      "On a GPU, in graphs. Ranks are threads, all on that device, and share the keys. Attention is "
@@ -146,6 +151,8 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     return tool_error_set(error,
                           "--threads goes with --kernel-only; fused and overlap take BANYAN_THREADS, and the other "
                           "methods attend by one thread in each rank");
+  if (a->recent > 0 && (!a->kernel_only || a->against_torch))
+    return tool_error_set(error, "--parts goes with --kernel-only, and without --against");
   if (a->against_torch && !a->kernel_only) return tool_error_set(error, "--against torch goes with --kernel-only");
   if (a->kernel_only) return complete_for_kernel(a, error);
   if (a->dtype != 0 && tool_dtype_bytes(a->dtype) == 1)
@@ -212,8 +219,11 @@ static int work_on_device(const arguments *a) {
 }
 
 static int work_on_kernel(const arguments *a) {
-  decode_kernel_settings settings = {
-      .threads = a->threads, .repeat = a->repeat, .timeout_ns = a->world.timeout_ns, .against_torch = a->against_torch};
+  decode_kernel_settings settings = {.threads = a->threads,
+                                     .repeat = a->repeat,
+                                     .timeout_ns = a->world.timeout_ns,
+                                     .against_torch = a->against_torch,
+                                     .recent = a->recent};
   tool_error error = {.text = ""};
   decode_problem problem = {.layers = 0};
   bool verified = false;

@@ -276,22 +276,27 @@ void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, i
   }
 }
 
-static int32_t tensors_of(const decode_problem *problem) { return problem->value_dim < problem->head_dim ? 1 : 2; }
+int decode_problem_tensors(const decode_problem *problem) { return problem->value_dim < problem->head_dim ? 1 : 2; }
+
+bool decode_shard_size(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
+                       tool_error *error) {
+  int32_t first;
+  *shard = (decode_shard){.bytes = (size_t)decode_problem_tensors(problem) * tool_dtype_bytes(problem->dtype)};
+  deal(problem, problem->tokens, 0, nranks, &first, &shard->capacity); /* rank 0 has the most */
+  const int32_t sizes[] = {problem->batch, problem->kv_heads, shard->capacity, problem->head_dim};
+  for (int i = 0; i < 4; i++) {
+    if (__builtin_mul_overflow(shard->bytes, (size_t)sizes[i], &shard->bytes))
+      return tool_error_set(error, "the shard of rank %d is too large for memory", rank);
+  }
+  return true;
+}
 
 bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
                        tool_error *error) {
-  int32_t first, capacity;
-  deal(problem, problem->tokens, 0, nranks, &first, &capacity); /* rank 0 has the most */
-  size_t bytes = (size_t)tensors_of(problem) * tool_dtype_bytes(problem->dtype);
-  const int32_t sizes[] = {problem->batch, problem->kv_heads, capacity, problem->head_dim};
-  for (int i = 0; i < 4; i++) {
-    if (__builtin_mul_overflow(bytes, (size_t)sizes[i], &bytes))
-      return tool_error_set(error, "the shard of rank %d is too large for memory", rank);
-  }
-  void *block = tool_allocate(bytes);
-  if (block == NULL) return tool_error_set(error, "no memory for the shard of rank %d, %zu bytes", rank, bytes);
-  *shard = (decode_shard){.block = block, .bytes = bytes, .capacity = capacity};
-  return true;
+  if (!decode_shard_size(problem, rank, nranks, shard, error)) return false;
+  shard->block = tool_allocate(shard->bytes);
+  if (shard->block != NULL) return true;
+  return tool_error_set(error, "no memory for the shard of rank %d, %zu bytes", rank, shard->bytes);
 }
 
 bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t rank, int32_t nranks, decode_shard *shard,
@@ -303,7 +308,8 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
   if (values == NULL) return tool_error_set(error, "out of memory");
   bool ok = true;
   int64_t lines = (int64_t)problem->batch * problem->kv_heads;
-  for (int64_t line = 0; ok && line < tensors_of(problem) * lines; line++) { /* those of k, then those of v */
+  for (int64_t line = 0; ok && line < decode_problem_tensors(problem) * lines;
+       line++) { /* those of k, then those of v */
     int32_t sequence = (int32_t)(line % lines / problem->kv_heads), kv_head = (int32_t)(line % problem->kv_heads);
     int32_t first, number;
     deal(problem, problem->lengths[sequence], rank, nranks, &first, &number);
@@ -347,7 +353,7 @@ banyan_attention_desc decode_shard_attention(const decode_problem *problem, cons
       .k_batch_stride = sequence,
       .k_head_stride = head,
       .k_token_stride = token,
-      .v = (const char *)shard->block + (tensors_of(problem) == 1 ? 0 : shard->bytes / 2),
+      .v = (const char *)shard->block + (decode_problem_tensors(problem) == 1 ? 0 : shard->bytes / 2),
       .v_batch_stride = sequence,
       .v_head_stride = head,
       .v_token_stride = token,
