@@ -65,8 +65,9 @@ void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const stru
 /* Appends a job, its number of ranks and the time when this rank of it began. */
 void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *job, uint32_t nranks, uint64_t began_s);
 
-/* Appends what to set where rank 0 is at a loopback address and nothing says that there is one node. */
-void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const struct banyan_env *env);
+/* Appends `before` and what to set where rank 0 is at a loopback address and nothing says that there is one node. */
+void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const char *before,
+                              const struct banyan_env *env);
 
 /* Returns whether the number of ranks requires a tree. */
 bool bny_boot_is_tree(const struct bny_boot_settings *settings);

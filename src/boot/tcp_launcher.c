@@ -4,6 +4,7 @@
 
 #ifdef HAVE_SODIUM
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,10 +35,30 @@ static bool read_process(int64_t id, struct process *process) {
   return true;
 }
 
-static void count_children(void *count, const char *folder, const char *thread) {
-  char line[512];
+static void read_input(int64_t id, char target[64]) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%lld/fd/0", (long long)id);
+  ssize_t length = readlink(path, target, 63);
+  target[length > 0 ? length : 0] = '\0';
+}
+
+struct children {
+  char input[64]; /* their parent's, from readlink() */
+  int count;
+};
+
+/* A child that reads a pipe of its own filters what another one writes, and is not counted. */
+static void count_children(void *context, const char *folder, const char *thread) {
+  struct children *children = context;
+  char line[512], input[64], *end;
   bny_sysfs_line(line, sizeof line, "%s/%s/children", folder, thread);
-  for (const char *at = line; *at; at++) *(int *)count += *at == ' '; /* one after each */
+  for (char *at = line; *at; at = end) {
+    long long child = strtoll(at, &end, 10);
+    if (end == at) return;
+    read_input(child, input);
+    children->count += strncmp(input, "pipe:", 5) != 0 || strcmp(input, children->input) == 0;
+    end += *end == ' ';
+  }
 }
 
 static bool ends_with(const struct process *process, const char *end, size_t bytes) {
@@ -49,10 +70,11 @@ static bool ends_with(const struct process *process, const char *end, size_t byt
 /* Returns whether the process exists only for this child: a shell, or a program such as timeout, which has the child's
  * arguments behind its own. Those of a script lack its interpreter there. */
 static bool is_wrapper(int64_t id, const struct process *process, const struct process *child) {
-  int children = 0;
+  struct children children = {.count = 0};
   size_t length = strlen(process->name), first = strnlen(child->arguments, child->bytes) + 1;
+  read_input(id, children.input);
   bny_sysfs_each(count_children, &children, "/proc/%lld/task", (long long)id);
-  if (children > 1) return false;
+  if (children.count > 1) return false;
   if (length >= 2 && strcmp(process->name + length - 2, "sh") == 0) return true;
   if (process->bytes <= child->bytes) return false; /* a copy by fork() */
   return ends_with(process, child->arguments, child->bytes) ||

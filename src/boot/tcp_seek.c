@@ -34,8 +34,9 @@ struct seeker {
   char next[BNY_BOOT_ADDRESS_BYTES];  /* address to which this rank is redirected; "": none */
   struct addrinfo *list;              /* rank 0's addresses; NULL: none yet */
   int64_t looked_up_ns;
-  bool met_other_job; /* by the last welcome */
-  bool is_refused;    /* nobody listened at the last address */
+  bool met_other_job;   /* by the last welcome */
+  bool knows_other_job; /* by any */
+  bool is_refused;      /* nobody listened at the last address */
   banyan_status final;
 };
 
@@ -58,6 +59,7 @@ static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
   if (error == ETIMEDOUT && seeker->reason[0] && bny_deadline_is_late(seeker->deadline_ns)) return;
   if (error == ECONNREFUSED && seeker->reason[0] && seeker->env->settings.nports > 0) return; /* most ports are free */
+  if (error == ECONNREFUSED && seeker->knows_other_job) return; /* its rank 0 has given up, and was the trouble */
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
 }
@@ -80,6 +82,7 @@ static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge 
   env->parent.rank = (int32_t)le32toh(welcome->rank);
   if (verdict == BNY_BOOT_ACCEPTED) return true;
   seeker->met_other_job = verdict == BNY_BOOT_OTHER_JOB;
+  seeker->knows_other_job |= seeker->met_other_job;
   if (verdict == BNY_BOOT_OTHER_JOB) {
     note(seeker, welcome->reason, 0);
     return false;
@@ -114,6 +117,7 @@ static bool get_key(struct seeker *seeker) {
   enum bny_boot_issue outcome = bny_boot_issue_ask(env, attempt_limit(seeker), &user);
   seeker->met_other_job =
       outcome == BNY_BOOT_ISSUED && !env->settings.job[0] && bny_boot_launcher_differs(user.process);
+  seeker->knows_other_job |= seeker->met_other_job;
   if (seeker->met_other_job) {
     note(seeker, "rank 0 there was started by another process than this rank; " BNY_BOOT_LAUNCHER_HINT, 0);
     return false;
@@ -292,8 +296,8 @@ static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
   if (!seeker->list)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
                     settings->rank, settings->nranks);
-  if (seeker->is_refused) {
-    bny_boot_append_loopback(origin, sizeof origin, &length, seeker->env);
+  if (seeker->is_refused && !seeker->knows_other_job) {
+    bny_boot_append_loopback(origin, sizeof origin, &length, "; that is ", seeker->env);
     if (!length && !settings->interface[0])
       bny_append(origin, sizeof origin, &length,
                  " (if that node calls itself by a loopback address, set BANYAN_INTERFACE to a network of all nodes on "

@@ -135,12 +135,14 @@ void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const stru
   bny_append(text, bytes, length, ")");
 }
 
-void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const struct banyan_env *env) {
+void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const char *before,
+                              const struct banyan_env *env) {
   bool is_loopback = strncmp(env->address, "127.", 4) == 0 || strncmp(env->address, "[::1]", 5) == 0;
   if (is_loopback && !env->settings.is_one_node)
     bny_append(text, bytes, length,
-               ", a loopback address that ranks of other nodes cannot reach: for these set BANYAN_INTERFACE to a "
-               "network of all nodes");
+               "%sa loopback address that ranks of other nodes cannot reach: for these set BANYAN_INTERFACE to a "
+               "network of all nodes",
+               before);
 }
 
 /* A single rank connects to no other. It may lack settings, but those that it has are checked as for any other rank. */
