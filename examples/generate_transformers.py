@@ -84,7 +84,7 @@ def generate(comm, options, report=None):
     torch.manual_seed(2)  # random numbers of sampling are those of all ranks
     while True:
         try:
-            words = {"max_new_tokens": end - steps.ids.shape[1], "do_sample": options.sample, "past_key_values": cache}
+            words = {"max_new_tokens": end - steps.ids.shape[1], "do_sample": options.sample, **cache.keyword}
             tokens = model.generate(steps.ids, stopping_criteria=[steps], **words)[0]
             break
         except (banyan.PeerError, banyan.TimeoutError, banyan.AbortedError) as error:

@@ -3,7 +3,7 @@
 
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="banyan")
     cache = ShardedCache(model.config, comm, max_length=32768)
-    model.generate(**inputs, past_key_values=cache)
+    model.generate(**inputs, **cache.keyword)
 
 Importing this module registers the attention "banyan" with transformers. Every rank runs the whole model on the same
 tokens, keeps a share of the keys, and gets the same logits, bit by bit. Without a ShardedCache attention is local.
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, GenerationMixin
 from transformers.cache_utils import (
     DYNAMIC_LAYER_TYPE_MAPPING,
     Cache,
@@ -41,6 +41,10 @@ _WITHOUT_EFFECT = {
     "sliding_window",  # the mask says it
     "use_cache",
 }
+
+# The keyword of a cache, which transformers 5.24 has renamed.
+_RENAMED = "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+_KEYWORD = "cache" if _RENAMED else "past_key_values"
 
 # .layer: the ShardedLayer that this thread has updated last, until attention takes it.
 _updated = threading.local()
@@ -350,6 +354,11 @@ class ShardedCache(Cache):
             self._known[name] = key, make()
         return self._known[name][1]
 
+    @property
+    def keyword(self) -> dict[str, ShardedCache]:
+        """The keyword argument for generate() and models: {"cache": self}, or {"past_key_values": self} before 5.24."""
+        return {_KEYWORD: self}
+
     # ---- figures -----------------------------------------------------------------------------------------------------
 
     @property
@@ -442,13 +451,11 @@ class ShardedCache(Cache):
         """Computes the keys of tokens [first, end). Those before them are there."""
         for layer in self._sharded():
             layer.length = first
-        words: dict[str, Any] = {"logits_to_keep": 1, "use_cache": True}
+        words: dict[str, Any] = {"logits_to_keep": 1, "use_cache": True, **self.keyword}
         if mask is not None:
             mask = torch.nn.functional.pad(mask, (0, max(0, end - mask.shape[1])), value=1)[:, :end]
             words["position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, first:]
             words["attention_mask"] = mask
-        # The name of this keyword changed with transformers 5.24.
-        words["cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"] = self
         with torch.no_grad():
             model(input_ids=input_ids[:, first:end], **words)
         self._lost[first:end] = False

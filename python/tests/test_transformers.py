@@ -66,6 +66,7 @@ def few_threads():
     torch.set_num_threads(1)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", ".*past_key_values", FutureWarning)  # the name that the keyword had before 5.24
         yield
     torch.set_num_threads(before)
 
@@ -131,7 +132,7 @@ def test_tokens_are_those_of_eager(name, length):
     model.set_attn_implementation("eager")
     want = generate(model, ids, mask)
     words = {"max_length": length + NEW, "block": 32}
-    alike(sharded(model, nranks, lambda cache: generate(model, ids, mask, past_key_values=cache), **words), want)
+    alike(sharded(model, nranks, lambda cache: generate(model, ids, mask, **cache.keyword), **words), want)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_oss"])
@@ -148,7 +149,7 @@ def test_layouts(name, words):
     model.set_attn_implementation("eager")
     want = generate(model, ids, mask)
     words["max_length"] = 150 + NEW
-    alike(sharded(model, 3, lambda cache: generate(model, ids, mask, past_key_values=cache), **words), want)
+    alike(sharded(model, 3, lambda cache: generate(model, ids, mask, **cache.keyword), **words), want)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
@@ -161,7 +162,7 @@ def test_ways_to_generate(name, words):
     want = generate(model, ids, mask, **words)
 
     def body(cache):
-        return generate(model, ids, mask, past_key_values=cache, **words)
+        return generate(model, ids, mask, **cache.keyword, **words)
 
     alike(sharded(model, 2, body, max_length=140), want)
 
@@ -172,10 +173,11 @@ def test_several_turns(name):
     model, (ids, mask), (more, more_mask) = build(name), prompts(2, 90), prompts(2, 60, seed=12)
 
     def turns(cache):
-        first, _ = generate(model, ids, mask, past_key_values=cache)
+        keyword = ShardedCache.keyword.fget(cache)  # a DynamicCache has none
+        first, _ = generate(model, ids, mask, **keyword)
         whole = torch.cat([first, more], 1)
         whole_mask = torch.cat([mask, torch.ones(2, NEW, dtype=mask.dtype), more_mask], 1)
-        return generate(model, whole, whole_mask, past_key_values=cache)
+        return generate(model, whole, whole_mask, **keyword)
 
     model.set_attn_implementation("eager")
     want = turns(hf.DynamicCache(config=model.config))
@@ -203,7 +205,7 @@ def test_figures_and_a_local_prefill():
 
     def body(cache):
         if cache.comm.rank == 0:
-            model(input_ids=ids, attention_mask=mask, past_key_values=cache)
+            model(input_ids=ids, attention_mask=mask, **cache.keyword)
         cache.comm.barrier()
         return cache.keys_here, cache.bytes_here
 
@@ -268,19 +270,19 @@ def test_what_the_cache_does_not_serve(lone):
         with refused(next(iter(words)), ValueError):
             ShardedCache(model.config, lone, 100, **words)
     cache, one = ShardedCache(model.config, lone, 20 + NEW - 1), ids[:, :1]
-    generate(model, ids, mask, past_key_values=cache)
+    generate(model, ids, mask, **cache.keyword)
     assert (cache.keys_here, cache.get_seq_length()) == (25, 25)
     with refused("room for 25 tokens, and not 26", ValueError):
-        model(input_ids=one, past_key_values=cache)
+        model(input_ids=one, **cache.keyword)
     with refused("drops no tokens"):
         cache.crop(-1)
     cache.reset()
     with refused("the cache has 2 sequences, and here are 1", ValueError):
-        model(input_ids=one, past_key_values=cache)
-        model(input_ids=one[:1], past_key_values=cache)
+        model(input_ids=one, **cache.keyword)
+        model(input_ids=one[:1], **cache.keyword)
     model.set_attn_implementation("sdpa")
     with refused('attn_implementation is "sdpa" in the config of this cache'):
-        model(input_ids=one, past_key_values=cache)
+        model(input_ids=one, **cache.keyword)
 
 
 def test_keys_that_are_not_those_of_the_cache(lone):
@@ -355,7 +357,7 @@ def test_ranks_die_and_others_go_on(name, deaths):
             whole = torch.nn.functional.pad(mask, (0, watch.ids.shape[1] - mask.shape[1]), value=1)
             left = end - watch.ids.shape[1]
             try:
-                words = {"stopping_criteria": [watch], "past_key_values": cache, "max_new_tokens": left}
+                words = {"stopping_criteria": [watch], **cache.keyword, "max_new_tokens": left}
                 tokens, _ = generate(model, watch.ids, whole, **words)
                 return tokens, cache.comm.nranks
             except (banyan.PeerError, banyan.AbortedError):
