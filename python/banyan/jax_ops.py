@@ -10,6 +10,8 @@ Compiled functions come to an error at the array that they return, as JAX's own 
 comm.failed_rank has the rank.
 """
 
+import atexit
+import sys
 import weakref
 
 import jax
@@ -19,6 +21,19 @@ from . import _core
 
 _prepared: "weakref.WeakKeyDictionary[object, dict]" = weakref.WeakKeyDictionary()  # by the first communicator
 jax.ffi.register_ffi_target("banyan_combine", _core.jax_target(), platform="cpu")
+
+
+@atexit.register
+def _end():
+    """Prints a failure once. JAX's own handlers, which run later, raise it in two tracebacks, even if it was handled."""
+    try:
+        jax.effects_barrier()
+    except Exception as error:
+        if str(error) != str(getattr(sys, "last_value", None)):  # that has been printed
+            print(f"a compiled function of JAX has failed: {error}", file=sys.stderr)
+        tokens = getattr(getattr(jax._src, "dispatch", None), "runtime_tokens", None)
+        if hasattr(tokens, "clear"):
+            tokens.clear()
 
 
 def _number(comms, settings):

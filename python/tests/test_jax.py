@@ -102,6 +102,28 @@ with pytest.raises(Exception, match="gradient|differentiat"):
     )
 
 
+AT_EXIT = START + """
+comm = alone()
+step = jax.jit(lambda o, lse: jax_ops.combine(jnp.sin(o @ o.transpose(0, 2, 1)) @ o, lse, comm))
+out = step(jnp.ones((200, 8, 160)), jnp.full((200, 8), jnp.nan))
+"""
+
+
+@pytest.mark.parametrize("end, code", [("", 0), ("out[0].block_until_ready()", 1)])
+def test_a_failure_is_printed_once(end, code):
+    """Each of JAX's two handlers at exit raises it as well."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT + end],
+        env=dict(os.environ, JAX_PLATFORMS="cpu"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stdout
+    assert done.stdout.count("banyan bad data") == 1, done.stdout
+
+
 MAPPED = """
 from jax.sharding import Mesh, PartitionSpec as P
 shard_map = jax.shard_map if hasattr(jax, "shard_map") else __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
