@@ -64,7 +64,7 @@ const char *bny_file_error(int error) {
   case ENXIO: return "nobody reads it, or it is no file";
   case EPERM: return "it belongs to another user";
   case EMLINK: return "it has a second name, by a hard link";
-  default: return strerrordesc_np(error) ? strerrordesc_np(error) : "unknown error";
+  default: return strerror(error);
   }
 }
 

@@ -105,7 +105,7 @@ banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings,
   int error = getaddrinfo(settings->is_one_node && !is_loopback ? NULL : settings->host, port, &hints, &found);
   if (error)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: MASTER_ADDR is \"%s\", which has no address: %s",
-                    settings->host, error == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(error));
+                    settings->host, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
   for (const struct addrinfo *each = found; each; each = each->ai_next) {
     banyan_status status =
         bny_boot_address_check(settings, "MASTER_ADDR", settings->host, each->ai_addr, each->ai_addrlen);
