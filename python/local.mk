@@ -5,6 +5,7 @@ EXTRA_DIST += \
   %D%/CMakeLists.txt \
   %D%/README.md \
   %D%/build_wheels.sh \
+  %D%/docstrings.py \
   %D%/pyproject.toml \
   %D%/banyan/__init__.py \
   %D%/banyan/__main__.py \

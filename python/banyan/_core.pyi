@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any, Callable, Dict, List, Literal, NoReturn, Optional, Sequence, Tuple, Union
+"""The calls of libbanyan, and their docstrings. Use the package banyan, which has all of it."""
 
-Array = Any  # an array of numpy, torch, jax, cupy, or one with __dlpack__
+from typing import Any, Callable, Dict, List, Literal, NoReturn, Optional, Protocol, Sequence, Tuple, TypeVar, Union
+
+from typing_extensions import Buffer
+
+class DLPackArray(Protocol):
+    """An array of numpy, torch, jax, cupy, or another framework with DLPack."""
+
+    def __dlpack__(self) -> Any: ...
+    def __dlpack_device__(self) -> Any: ...
+
+Array = Union[DLPackArray, Buffer]  # a memoryview and the like as well: these come back as arrays of numpy
+Given = TypeVar("Given", bound=Array)  # results are of the framework of the first array
+Out = Union[None, Array, Sequence[Optional[Array]]]  # an array for the values, or one for each result
 Base = Literal["e", "2", 2]
 Values = Literal["normalised", "numerator"]
 Scatter = Literal["none", "heads", "tokens", "root"]
@@ -20,11 +32,16 @@ Preset = Literal[
     "torch",
 ]
 
-def version() -> str: ...
-def network() -> str: ...
-def split(count: int, parts: int, index: int) -> Tuple[int, int]: ...
-def status_names() -> list: ...
-def jax_target() -> Any: ...
+def version() -> str:
+    """The version of libbanyan that runs."""
+def network() -> str:
+    """What connects ranks of several nodes. Raises UnsupportedError where UCX cannot be loaded."""
+def split(count: int, parts: int, index: int) -> Tuple[int, int]:
+    """(first, number) of the part `index` of `count` things that are dealt to `parts` owners. Raises ArgumentError."""
+def status_names() -> list:
+    """The names of statuses, by number."""
+def jax_target() -> Any:
+    """The target of banyan.jax_ops in a capsule."""
 def jax_prepare(
     comms: list,
     base: Base,
@@ -35,9 +52,12 @@ def jax_prepare(
     order: Order,
     wire: Wire,
     algorithm: Optional[str],
-) -> int: ...
-def torch_handle(comm: Comm) -> int: ...
-def torch_comm(number: int) -> Comm: ...
+) -> int:
+    """The number of these settings, which banyan.jax_ops gives to compiled functions."""
+def torch_handle(comm: Comm) -> int:
+    """The number by which torch.ops.banyan knows a communicator."""
+def torch_comm(number: int) -> Comm:
+    """The communicator of that number."""
 def torch_combine(
     o: Array,
     lse: Array,
@@ -47,7 +67,8 @@ def torch_combine(
     scatter: Scatter = "none",
     wire: Wire = "f32",
     order: Order = "plan",
-) -> Tuple[Array, Array]: ...
+) -> Tuple[Array, Array]:
+    """torch.ops.banyan.combine: Communicator.combine() by the number of a communicator."""
 def torch_combine_out(
     o: Array,
     lse: Array,
@@ -60,9 +81,10 @@ def torch_combine_out(
     *,
     out: Array,
     out_lse: Array,
-) -> None: ...
+) -> None:
+    """torch.ops.banyan.combine.out, which writes its results into tensors."""
 def attention(
-    q: Array,
+    q: Given,
     k: Array,
     v: Optional[Array],
     *,
@@ -90,9 +112,41 @@ def attention(
     q_rope: Optional[Array] = None,
     parts: Optional[Sequence[Dict[str, Any]]] = None,
     base: Base = "e",
-    out: Optional[Tuple[Array, Array]] = None,
+    out: Out = None,
     dtype: Optional[Literal["f32", "q"]] = None,
-) -> Tuple[Array, Array]: ...
+) -> Tuple[Given, Given]:
+    """Attention of q over this rank's keys, on one thread of the host. It neither communicates nor waits.
+
+    Dtypes are f32, f16 and bf16, keys and values also int8 and eight-bit floats. Any strides, but the last dimension
+    is contiguous. Arrays are read in place and not kept.
+
+    q: [tokens, heads, head_dim], one token for each sequence of the batch unless query_start_loc says otherwise.
+    k, v: [batch, kv_heads, keys, head_dim] and [..., value_dim]; with page_table [pages, kv_heads, page_keys, dim].
+    seq_lens: int32 [batch], the keys of each sequence; None: all of k.
+    page_table: int32 [batch, n]; with page_indptr, int32 [batch + 1], one list, and last_page_len, int32 [batch], in
+        place of seq_lens.
+    scale, soft_cap, sinks: of logits. scale 0 is 1 / sqrt(head_dim); soft_cap * tanh(logit / soft_cap); f32 [heads],
+        a logit without a value.
+    empty="nan": a row with a logit of NaN counts as one without keys.
+    query_start_loc, query_start: int32 [batch + 1] and [batch], where the tokens of each sequence begin in q, and at
+        which position of the whole sequence. A query sees keys up to its own position.
+    key_start, key_block, key_stride, key_pattern: where this rank's keys are, from Ownership.queries().
+    window, tree_mask, key_mask: only the last so many keys; uint64 [tokens], which drafts a query sees; bool [batch,
+        keys], which keys count. Others are not read.
+    k_scale, v_scale: of eight-bit keys and values, a number, f32 [kv_heads], or f32 of the shape of k without its last
+        dimension.
+    kv_rows="flashmla_fp8": rows of k are 656 bytes in uint8 with the values within, and v is None.
+    q_rope: [tokens, heads, rope_dim], the last elements of queries, if they are stored separately.
+    parts: on the host, keys in several memories, oldest first. Each is a dict of k, v, seq_lens, page_table,
+        page_indptr, last_page_len, k_scale, v_scale and kv_rows as above, and read_ahead_bytes, if k and v are a mapped
+        file: how much of it to read ahead. k and v of the call are then None, and seq_lens the sums, or None.
+    keys_max: the largest length of a sequence, if known.
+    out: a pair of arrays that receive the results, or one for o alone.
+
+    Returns (o, lse): [tokens, heads, value_dim] in the dtype of q and [tokens, heads] in f32, the input of
+    Communicator.combine(). dtype="f32": both are f32, for a combine that rounds once; "q": both are as q. Raises
+    ArgumentError, which names the argument, and UnsupportedError.
+    """
 
 def next_page(
     nranks: int,
@@ -100,13 +154,33 @@ def next_page(
     weights: Optional[Sequence[int]] = None,
     of_sequence: Optional[Sequence[int]] = None,
     of_all: Optional[Sequence[int]] = None,
-) -> int: ...
-def tier_next(reads: Sequence[int], *, keep: int = 0) -> Optional[int]: ...
+) -> int:
+    """The rank that takes the next page of a sequence.
+
+    of_sequence, of_all: how many pages each rank has, of the sequence and of all. weights: the share of each rank.
+    """
+def tier_next(reads: Sequence[int], *, keep: int = 0) -> Optional[int]:
+    """The page that goes down when a memory is full; None: all stay.
+
+    reads: how often each page was read, in the order of their tokens. The last `keep` pages stay. Of the others the
+    least read goes, the oldest of equals.
+    """
 def page_moves(
     pages: Sequence[int], *, weights: Optional[Sequence[int]] = None, of_moved: Optional[Sequence[int]] = None
-) -> List[Tuple[int, int, int]]: ...
+) -> List[Tuple[int, int, int]]:
+    """The moves (from, to, pages) after which each rank has its share of a sequence.
+
+    pages: what each rank has of it now. weights: the share of each rank; 0: it leaves. of_moved: pages that each rank
+    has of the sequences that were moved before, which balances all together; None: the fewest moves.
+    """
 
 class Ownership:
+    """A rule that says which rank owns which token of a sequence. It communicates nothing and holds no arrays.
+
+    kind: "ranges", each rank has one range of `tokens` in the order of ranks; or "blocks", blocks of `block` tokens go
+    round the ranks. weights: the share of each rank; None: all alike. Raises ArgumentError.
+    """
+
     def __init__(
         self,
         kind: Literal["ranges", "blocks"],
@@ -117,37 +191,78 @@ class Ownership:
         weights: Optional[Sequence[int]] = None,
     ) -> None: ...
     @property
-    def nranks(self) -> int: ...
+    def nranks(self) -> int:
+        """Ranks that tokens are dealt to."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, such as "blocks:16/8ranks". Rules that give each token the same owner have the same name."""
     @property
-    def hash(self) -> int: ...
-    def moves_to(self, other: Ownership, length: int) -> List[Tuple[int, int, int, int]]: ...
-    def of_token(self, token: int) -> Tuple[int, int]: ...
-    def of_tokens(self, tokens: Any) -> Tuple[Any, Any]: ...
-    def token(self, rank: int, place: int) -> int: ...
-    def keys(self, rank: int, length: int) -> int: ...
-    def queries(self, rank: int, *, pattern: bool = False) -> Tuple[Any, ...]: ...
+    def hash(self) -> int:
+        """A hash of 64 bits, equal where names are equal."""
+    def moves_to(self, other: Ownership, length: int) -> List[Tuple[int, int, int, int]]:
+        """The moves [(first, end, from, to)] that turn this layout into another: each token whose owner changes, once."""
+    def of_token(self, token: int) -> Tuple[int, int]:
+        """(rank, place): the owner of a token, and its place among the owner's keys."""
+    def of_tokens(self, tokens: Any) -> Tuple[Any, Any]:
+        """(ranks, places): the same for an array or list of tokens, as arrays of numpy in int32 and int64."""
+    def token(self, rank: int, place: int) -> int:
+        """The token at a place of a rank."""
+    def keys(self, rank: int, length: int) -> int:
+        """How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens."""
+    def queries(self, rank: int, *, pattern: bool = False) -> Tuple[Any, ...]:
+        """(key_start, key_block, key_stride) of attention over the keys of a rank. pattern=True: with key_pattern as
+        well, a list or None. Weights that let blocks of a rank come round at uneven distances need it.
+        """
 
 class Threads:
+    """A group of `nranks` ranks that are threads of this process, for Communicator.from_threads()."""
+
     def __init__(self, nranks: int) -> None: ...
     @property
-    def nranks(self) -> int: ...
+    def nranks(self) -> int:
+        """The number of ranks."""
 
 class Operation:
+    """A persistent operation: planned once, run as op(), or by start(), test() and wait().
+
+    All ranks start those of a communicator in the same order. It keeps its arrays alive, which stay the caller's and
+    may change between runs. A run raises what the call of the same name raises, and StateError out of order.
+    """
+
     @property
-    def outputs(self) -> Any: ...
-    tokens: Optional[int]
-    def __call__(self) -> Any: ...
-    def start(self) -> None: ...
-    def test(self) -> bool: ...
-    def wait(self) -> Any: ...
-    def info(self) -> dict: ...
-    def timed(self, runs: int) -> float: ...
-    def describe(self) -> str: ...
-    def free(self) -> None: ...
+    def outputs(self) -> Any:
+        """The arrays that a run writes."""
+    @property
+    def tokens(self) -> Optional[int]:
+        """How many tokens the next run has, where the operation was made with a number; None: all."""
+    @tokens.setter
+    def tokens(self, number: int) -> None: ...
+    def __call__(self) -> Any:
+        """Runs the operation, and returns `outputs`."""
+    def start(self) -> None:
+        """Begins a run, and does what needs no waiting."""
+    def test(self) -> bool:
+        """Makes progress. Returns whether the run is complete."""
+    def wait(self) -> Any:
+        """Waits for the run that was started, and returns `outputs`."""
+    def info(self) -> dict:
+        """How it was planned, and what its last run has sent, as a dictionary."""
+    def timed(self, runs: int) -> float:
+        """Runs it `runs` times without Python in between, and returns the seconds: what the calls cost in C."""
+    def describe(self) -> str:
+        """What this rank runs: its steps, one a line."""
+    def free(self) -> None:
+        """Frees it. Closing the communicator does so as well."""
 
 class Comm:
+    """The base of banyan.Communicator.
+
+    Collective calls are made by all ranks in the same order, with a deadline. ArgumentError means that this rank has
+    sent nothing; peers get PeerError with its text. MismatchError, DataError, PeerError, TimeoutError and AbortedError
+    end the communicator on every rank. Arrays are read and written in place: no other thread may write them during a
+    call.
+    """
+
     def __init__(
         self,
         source: Union[None, Threads, Callable[[bytes, float], Union[bytes, Sequence[bytes]]]] = None,
@@ -161,34 +276,47 @@ class Comm:
         threads: int = 0,
     ) -> None: ...
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This rank, from 0."""
     @property
-    def nranks(self) -> int: ...
+    def nranks(self) -> int:
+        """The number of ranks."""
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """The device, such as "cuda:0"; "" on the host."""
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """False after close()."""
     @property
-    def failed(self) -> bool: ...
+    def failed(self) -> bool:
+        """True if a failure has ended this communicator."""
     @property
-    def failed_rank(self) -> int: ...
+    def failed_rank(self) -> int:
+        """The rank to blame for the failure, or -1."""
     @property
-    def error(self) -> str: ...
-    def _refuse(self, argument: str, text: str) -> NoReturn: ...
+    def error(self) -> str:
+        """The failure's text, or ""."""
+    def _refuse(self, argument: str, text: str) -> NoReturn:
+        """Raises ArgumentError in place of a collective call, which peers learn."""
     def _shrink(self) -> Tuple[Any, List[int]]: ...
     def _split(self, arg0: int, arg1: int, /) -> Optional[Any]: ...
-    def close(self) -> None: ...
-    def abort(self, reason: Optional[str] = None) -> None: ...
-    def describe(self) -> str: ...
-    def metrics(self) -> str: ...
-    def set_tag(self, tag: int) -> None: ...
+    def close(self) -> None:
+        """Frees the communicator with its operations. A with block does so at its end."""
+    def abort(self, reason: Optional[str] = None) -> None:
+        """Ends all calls on all ranks with AbortedError. Any thread may call it, at any time."""
+    def describe(self) -> str:
+        """What was found and chosen, in one paragraph."""
+    def metrics(self) -> str:
+        """This rank's counters as Prometheus text."""
+    def set_tag(self, tag: int) -> None:
+        """A number, such as a layer's, that traces and errors show for operations that start from now on; -1: none."""
     def combine(
         self,
-        o: Array,
+        o: Given,
         lse: Optional[Array],
         *,
         sum: Optional[Array] = None,
-        out: Any = None,
+        out: Out = None,
         base: Optional[Base] = None,
         empty: Optional[Empty] = None,
         values: Optional[Values] = None,
@@ -209,14 +337,40 @@ class Comm:
         query_start_loc: Optional[Array] = None,
         token_mask: Optional[Array] = None,
         empty_rows: Optional[EmptyRows] = None,
-    ) -> Tuple[Array, ...]: ...
+    ) -> Tuple[Given, ...]:
+        """Merges the partials of all ranks. Collective: all ranks call it with the same shapes and settings.
+
+        o: [tokens, heads, dim], f32, f16, bf16 or eight-bit floats; any strides, but the last dimension is contiguous.
+        lse: [tokens, heads], f32, f16 or bf16: log of the sum of exponentials, in `base` "e" (None) or "2".
+        sum: [tokens, heads], the denominators d; lse then has the maxima m.
+        empty: how lse (or m) of a row without keys looks: "-inf" (None), "+inf", "nan", several joined by "|", or a
+            number, which all rows without keys are at most. Values of such rows are not read.
+        values: "normalised" (None) or "numerator". out_base, out_empty, out_values: the same for what is returned.
+        preset: the convention of a kernel, in place of base, empty, values and sum.
+        values_scale, out_scale: of eight-bit floats, a number or f32 [heads].
+        tokens: how many tokens this call has, at most those of o, and the same on all ranks.
+        seq_lens, query_start_loc, token_mask: int32 [batch], int32 [batch + 1] and bool [tokens], which rows have keys
+            on this rank. Others are not read.
+        empty_rows: "written" (None), or "kept": rows of `out` for which no rank has keys stay unchanged.
+        scatter: "none" (all rows on all ranks), "heads", "tokens" or "root" (with `root`). split() has the range of a
+            rank.
+        order, wire, algorithm: "plan", "canonical" or "exact"; "f32", "f16", "bf16" or "e4m3"; None: by predicted cost.
+        stream: on a device an address; None: the stream on which the framework works now.
+        out: a pair of arrays that receive the results, of which lse may be None, or one for the values.
+
+        Returns (out, lse), or (out, m, d) with `sum`: new arrays of the framework of o, or those of `out`. Ranks other
+        than the root get (None, None). Inputs are neither written nor kept.
+
+        Raises ArgumentError, after which the communicator remains usable if the call was the first of its shape, and
+        MismatchError, DataError, PeerError, TimeoutError or AbortedError, which end it on every rank.
+        """
     def combine_init(
         self,
         o: Array,
         lse: Optional[Array],
         *,
         sum: Optional[Array] = None,
-        out: Any = None,
+        out: Out = None,
         base: Optional[Base] = None,
         empty: Optional[Empty] = None,
         values: Optional[Values] = None,
@@ -237,10 +391,15 @@ class Comm:
         query_start_loc: Optional[Array] = None,
         token_mask: Optional[Array] = None,
         empty_rows: Optional[EmptyRows] = None,
-    ) -> Operation: ...
+    ) -> Operation:
+        """A persistent combine of these arrays, with the arguments of combine(). Collective.
+
+        Returns an Operation, which keeps the arrays. Each run, op(), reads them anew and writes op.outputs. `tokens`
+        is an array, which each run reads, or a number, which op.tokens sets.
+        """
     def attention_combine(
         self,
-        q: Array,
+        q: Given,
         k: Array,
         v: Optional[Array],
         *,
@@ -267,7 +426,7 @@ class Comm:
         kv_rows: Optional[KvRows] = None,
         q_rope: Optional[Array] = None,
         parts: Optional[Sequence[Dict[str, Any]]] = None,
-        out: Any = None,
+        out: Out = None,
         base: Base = "e",
         out_empty: Empty = "-inf",
         scatter: Scatter = "none",
@@ -278,7 +437,18 @@ class Comm:
         stream: Optional[int] = None,
         gather: Union[None, bool, Sequence[int]] = None,
         tokens: Union[None, int, Array] = None,
-    ) -> Tuple[Array, ...]: ...
+    ) -> Tuple[Given, ...]:
+        """Attention over the keys of all ranks: banyan.attention() and combine() in one call, with their arguments.
+        Collective.
+
+        keys_max: the largest length of a sequence on any rank, the same on all. Another number makes a new plan.
+        gather: q has this rank's share of the heads, and is gathered first. True: all ranks have as many. A list: how
+            many each rank has.
+        tokens: on the host, how many query tokens this call has, at most those of q.
+
+        Returns (o, lse) like combine(): o has the dtype of q, and lse is f32. out: a pair of arrays for them. Raises
+        what combine() raises.
+        """
     def attention_combine_init(
         self,
         q: Array,
@@ -308,7 +478,7 @@ class Comm:
         kv_rows: Optional[KvRows] = None,
         q_rope: Optional[Array] = None,
         parts: Optional[Sequence[Dict[str, Any]]] = None,
-        out: Any = None,
+        out: Out = None,
         base: Base = "e",
         out_empty: Empty = "-inf",
         scatter: Scatter = "none",
@@ -319,30 +489,62 @@ class Comm:
         stream: Optional[int] = None,
         gather: Union[None, bool, Sequence[int]] = None,
         tokens: Union[None, int, Array] = None,
-    ) -> Operation: ...
-    def allgather(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Array: ...
-    def allgather_init(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Operation: ...
-    def gather(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Array: ...
-    def gather_init(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Operation: ...
+    ) -> Operation:
+        """A persistent attention_combine() of these arrays. Collective. Returns an Operation, which keeps the
+        arrays.
+        """
+    def allgather(self, mine: Given, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None) -> Given:
+        """Gives all ranks the arrays of each: [nranks, *mine.shape], any dtype. Collective.
+
+        mine: contiguous. counts: the size of the first dimension on each rank, where these differ; the arrays are then
+        joined along it. out: an array that receives the result. Raises what combine() raises.
+        """
+    def allgather_init(
+        self, mine: Array, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None
+    ) -> Operation:
+        """A persistent allgather(). Collective. Returns an Operation."""
+    def gather(self, mine: Given, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None) -> Given:
+        """The same as allgather()."""
+    def gather_init(
+        self, mine: Array, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None
+    ) -> Operation:
+        """A persistent allgather(). Collective."""
     def allgather_heads(
         self,
-        mine: Array,
+        mine: Given,
         *,
-        out: Any = None,
+        out: Out = None,
         counts: Optional[Sequence[int]] = None,
         tokens: Union[None, int, Array] = None,
-    ) -> Array: ...
+    ) -> Given:
+        """Gives all ranks the heads of each, such as Q under tensor parallelism. Collective.
+
+        mine: [tokens, heads of this rank, dim], with any strides. counts: the heads of each rank; None: as many as
+            here.
+        tokens: as in combine(). Returns [tokens, heads of all ranks, dim], or `out`. Raises what combine() raises.
+        """
     def allgather_heads_init(
         self,
         mine: Array,
         *,
-        out: Any = None,
+        out: Out = None,
         counts: Optional[Sequence[int]] = None,
         tokens: Union[None, int, Array] = None,
-    ) -> Operation: ...
-    def shift(self, send: Array, distance: int = 1, *, out: Any = None) -> Array: ...
-    def shift_init(self, send: Array, distance: int = 1, *, out: Any = None) -> Operation: ...
-    def broadcast(self, data: Array, root: int = 0) -> None: ...
-    def broadcast_init(self, data: Array, root: int = 0) -> Operation: ...
-    def barrier(self) -> None: ...
-    def barrier_init(self) -> Operation: ...
+    ) -> Operation:
+        """A persistent allgather_heads(). Collective. Returns an Operation."""
+    def shift(self, send: Given, distance: int = 1, *, out: Optional[Array] = None) -> Given:
+        """Sends an array to rank + distance, and returns that of rank - distance, modulo the number of ranks.
+        Collective.
+
+        send: contiguous, any dtype, and of the same shape on all ranks. out: an array that receives the result.
+        """
+    def shift_init(self, send: Array, distance: int = 1, *, out: Optional[Array] = None) -> Operation:
+        """A persistent shift(). Collective. Returns an Operation."""
+    def broadcast(self, data: Array, root: int = 0) -> None:
+        """Copies the contiguous memory of `data` from the root to the others, in place. Collective."""
+    def broadcast_init(self, data: Array, root: int = 0) -> Operation:
+        """A persistent broadcast(). Collective. Returns an Operation."""
+    def barrier(self) -> None:
+        """Returns when all ranks have called it. Collective."""
+    def barrier_init(self) -> Operation:
+        """A persistent barrier(). Collective. Returns an Operation."""

@@ -383,6 +383,7 @@ class ShardedCache(Cache):
     # ---- what it refuses ---------------------------------------------------------------------------------------------
 
     def crop(self, *_: Any) -> None:
+        """Raises UnsupportedError: a sharded cache drops no tokens."""
         raise UnsupportedError("a ShardedCache drops no tokens: assisted generation needs another cache")
 
     activate_past_recording = crop

@@ -149,47 +149,10 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
 } // namespace
 
 void define_attention(nb::module_ &module, nb::class_<comm> &type) {
-  module.def(
-      "attention", attention, WORDS_ARGUMENTS, nb::arg("base") = "e", nb::arg("out") = nb::none(),
-      nb::arg("dtype") = nb::none(),
-      "Attention over this rank's keys, in host memory.\n\n"
-      "q: [batch, heads, head_dim]; k: [batch, kv_heads, keys, head_dim]; v: [batch, kv_heads, keys, value_dim].\n"
-      "Strides are any, but the last dimension is contiguous. seq_lens: int32 [batch]; None: all keys.\n"
-      "page_table: int32 [batch, n]; k and v are then [pages, kv_heads, page_keys, dim].\n"
-      "scale: 0 is 1 / sqrt(head_dim). empty=\"nan\": a row with a logit of NaN counts as one without keys.\n"
-      "Several query tokens per sequence: q is [tokens, heads, head_dim], query_start_loc int32 [batch + 1] says "
-      "where\n"
-      "each sequence begins, query_start [batch] at which position of the whole sequence, key_start [batch], "
-      "key_block,\n"
-      "key_stride and key_pattern where this rank's keys are, as Ownership.queries() says. A query sees keys up to its "
-      "own position, of the last `window` "
-      "ones,\n"
-      "or as tree_mask (uint64 [tokens]) says.\n"
-      "key_mask: bool [batch, keys], which of this rank's keys count; others, such as padding, are not read.\n"
-      "soft_cap: logits become soft_cap * tanh(logit / soft_cap). sinks: f32 [heads], a logit without a value.\n"
-      "k_scale, v_scale: of eight-bit keys and values, a number or f32 [kv_heads], or on the host one for each key and "
-      "head\n"
-      "in f32 of the shape of k without its last dimension.\n"
-      "page_indptr: int32 [batch + 1]; page_table is then one list. last_page_len: int32 [batch], in place of\n"
-      "seq_lens.\n"
-      "q_rope: [batch, heads, rope_dim], the last elements of queries, where q has the others alone.\n"
-      "kv_rows=\"flashmla_fp8\": rows of k are 656 bytes in uint8 with the values within, and v is None.\n"
-      "parts: keys in several memories, oldest first, on the host. Each is a dict of k, v, seq_lens, page_table,\n"
-      "page_indptr, last_page_len, k_scale, v_scale and kv_rows as above, and read_ahead_bytes, if k and v are a "
-      "mapped\n"
-      "file: how much of it to read ahead. k and v of the call are then None, and seq_lens the sums, or None.\n\n"
-      "Returns (o, lse): [batch, heads, value_dim] and [batch, heads], the input of Communicator.combine(). o has the\n"
-      "dtype of q and lse is f32. dtype=\"f32\": both are f32, for a combine that rounds once; \"q\": both are as q.\n"
-      "out: a pair of arrays that receive them, of any of these dtypes, or one for o alone.");
-  type.def("attention_combine", attention_combine, ATTENTION_ARGUMENTS,
-           "Attention over the keys of all ranks: banyan.attention() and combine() in one call. The first call with\n"
-           "another keys_max plans; on devices set it to what a sequence will have at most.\n"
-           "gather: q is this rank's share of the heads, and is gathered first. True: all ranks have as many. A list:\n"
-           "how many each rank has.\n"
-           "tokens: how many query tokens this call has, on the host; at most those of q.\n\n"
-           "Returns (o, lse) like combine(): o has the dtype of q, and lse is f32. out: a pair of arrays for them.");
-  type.def("attention_combine_init", attention_combine_init, ATTENTION_ARGUMENTS,
-           "A persistent attention_combine() of these arrays, an Operation.");
+  module.def("attention", attention, WORDS_ARGUMENTS, nb::arg("base") = "e", nb::arg("out") = nb::none(),
+             nb::arg("dtype") = nb::none(), doc::attention);
+  type.def("attention_combine", attention_combine, ATTENTION_ARGUMENTS, doc::Comm_attention_combine);
+  type.def("attention_combine_init", attention_combine_init, ATTENTION_ARGUMENTS, doc::Comm_attention_combine_init);
 }
 
 } // namespace bny

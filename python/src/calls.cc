@@ -212,34 +212,25 @@ nb::object barrier_init(nb::object self) {
 } // namespace
 
 void define_calls(nb::class_<comm> &type) {
-  type.def(
-      "allgather", allgather, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
-      nb::arg("counts") = nb::none(),
-      "Gives all ranks the arrays of each: [nranks, *mine.shape]. counts: the size of the first dimension on each\n"
-      "rank, where these differ; the arrays are then joined along it.");
+  type.def("allgather", allgather, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
+           nb::arg("counts") = nb::none(), doc::Comm_allgather);
   type.def("allgather_init", allgather_init, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("counts") = nb::none(), "A persistent allgather().");
+           nb::arg("counts") = nb::none(), doc::Comm_allgather_init);
   type.attr("gather") = type.attr("allgather");
   type.attr("gather_init") = type.attr("allgather_init");
-  type.def(
-      "allgather_heads", allgather_heads, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
-      nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(),
-      "Gives all ranks the heads of each: mine [tokens, heads of this rank, dim] to [tokens, heads, dim], in place "
-      "and\n"
-      "with any strides. Meant for Q under tensor parallelism. counts: the heads of each rank; None: as many as here.\n"
-      "tokens: as in combine().");
+  type.def("allgather_heads", allgather_heads, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
+           nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(), doc::Comm_allgather_heads);
   type.def("allgather_heads_init", allgather_heads_init, nb::arg("mine").none(), nb::kw_only(),
            nb::arg("out") = nb::none(), nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(),
-           "A persistent allgather_heads().");
+           doc::Comm_allgather_heads_init);
   type.def("shift", shift, nb::arg("send").none(), nb::arg("distance") = 1, nb::kw_only(), nb::arg("out") = nb::none(),
-           "Sends an array to rank + distance, and returns that of rank - distance, modulo the number of ranks.");
+           doc::Comm_shift);
   type.def("shift_init", shift_init, nb::arg("send").none(), nb::arg("distance") = 1, nb::kw_only(),
-           nb::arg("out") = nb::none(), "A persistent shift().");
-  type.def("broadcast", broadcast, nb::arg("data").none(), nb::arg("root") = 0,
-           "Copies the memory of `data` from the root to the others, in place.");
-  type.def("broadcast_init", broadcast_init, nb::arg("data").none(), nb::arg("root") = 0, "A persistent broadcast().");
-  type.def("barrier", barrier, "Returns when all ranks have called it.");
-  type.def("barrier_init", barrier_init, "A persistent barrier().");
+           nb::arg("out") = nb::none(), doc::Comm_shift_init);
+  type.def("broadcast", broadcast, nb::arg("data").none(), nb::arg("root") = 0, doc::Comm_broadcast);
+  type.def("broadcast_init", broadcast_init, nb::arg("data").none(), nb::arg("root") = 0, doc::Comm_broadcast_init);
+  type.def("barrier", barrier, doc::Comm_barrier);
+  type.def("barrier_init", barrier_init, doc::Comm_barrier_init);
 }
 
 } // namespace bny

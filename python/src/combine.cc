@@ -324,34 +324,8 @@ nb::object combine_init(nb::object self, COMBINE_PARAMETERS) {
 } // namespace
 
 void define_combine(nb::class_<comm> &type) {
-  type.def(
-      "combine", combine, COMBINE_ARGUMENTS,
-      "Merges the partials of all ranks.\n\n"
-      "o: [tokens, heads, dim], f32, f16, bf16 or eight-bit floats; any strides, but the last dimension is "
-      "contiguous.\n"
-      "lse: [tokens, heads], log of the sum of exponentials, in `base` \"e\" (None) or \"2\". With `sum`, which is\n"
-      "[tokens, heads], it is the maximum m, and sum is the denominator d.\n"
-      "empty: how lse (or m) of a row without keys looks: \"-inf\" (None), \"+inf\", \"nan\", several joined by "
-      "\"|\",\n"
-      "or a number, which all rows without keys are at most. Values of such rows are never read.\n"
-      "values: \"normalised\" (None) or \"numerator\". out_base, out_empty, out_values: the same for what is "
-      "returned.\n"
-      "preset: the convention of a kernel, in place of base, empty, values and sum.\n"
-      "values_scale, out_scale: of eight-bit floats, a number or f32 [heads].\n"
-      "tokens: how many tokens this call has, at most those of o; the number of all ranks. seq_lens [batch],\n"
-      "query_start_loc [batch + 1] and token_mask [tokens] say which rows have keys on this rank. Others are not "
-      "read.\n"
-      "empty_rows: \"written\" (None), or \"kept\": rows that no rank has keys for stay as they were in `out`.\n"
-      "scatter: \"none\" (all rows on all ranks), \"heads\", \"tokens\" or \"root\".\n"
-      "out: a pair of arrays that receive the result, of which lse may be None.\n\n"
-      "Returns (out, lse), or (out, m, d) where sum was given, as arrays of the caller's framework. Ranks other than\n"
-      "the root get (None, None).");
-  type.def(
-      "combine_init", combine_init, COMBINE_ARGUMENTS,
-      "A persistent combine of these arrays, with the arguments of combine(). Collective. Returns an Operation: op()\n"
-      "runs it, and op.outputs are the arrays that it writes. `tokens` is an array, which each run reads, or a "
-      "number,\n"
-      "which op.tokens sets.");
+  type.def("combine", combine, COMBINE_ARGUMENTS, doc::Comm_combine);
+  type.def("combine_init", combine_init, COMBINE_ARGUMENTS, doc::Comm_combine_init);
 }
 
 } // namespace bny

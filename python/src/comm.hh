@@ -9,6 +9,10 @@
 #include "interrupt.hh"
 #include "words.hh"
 
+namespace bny::doc { // docstrings by name, which docstrings.py takes from banyan/_core.pyi
+#include "docstrings.hh"
+}
+
 namespace bny {
 
 class operation;

@@ -167,14 +167,14 @@ void jax_forget(comm *ended) {
 void define_jax(nb::module_ &module) {
   module.def("jax_prepare", prepare, nb::arg("comms"), nb::arg("base"), nb::arg("empty"), nb::arg("out_base").none(),
              nb::arg("out_empty"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"), nb::arg("algorithm").none(),
-             "The number of these settings, which banyan.jax_ops gives to compiled functions.");
+             doc::jax_prepare);
   module.def(
       "jax_target",
       [] {
         return nb::steal<nb::object>(
             PyCapsule_New(reinterpret_cast<void *>(&combine_target), "xla._CUSTOM_CALL_TARGET", nullptr));
       },
-      "The target of banyan.jax_ops in a capsule.");
+      doc::jax_target);
 }
 
 } // namespace bny

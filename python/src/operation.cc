@@ -184,24 +184,19 @@ template <class result> auto on(result (operation::*method)() const) {
 } // namespace
 
 void define_operation(nb::module_ &module) {
-  nb::class_<operation_handle>(
-      module, "Operation",
-      "A persistent operation: planned once, run as op(), or by start(), test() and wait(). All\n"
-      "ranks start those of a communicator in the same order.")
+  nb::class_<operation_handle>(module, "Operation", doc::Operation)
       .def("__repr__", [](operation_handle &self) { return self.get().repr(); })
-      .def("__call__", on(&operation::run), "Runs the operation, and returns `outputs`.")
-      .def("start", on(&operation::start), "Begins a run, and does what needs no waiting.")
-      .def("test", on(&operation::test), "Makes progress. Returns whether the run is complete.")
-      .def("wait", on(&operation::wait), "Waits for the run that was started, and returns `outputs`.")
-      .def("info", on(&operation::info), "How it was planned, and what its last run has sent, as a dictionary.")
-      .def("timed", on(&operation::timed), nb::arg("runs"),
-           "Runs it `runs` times without Python in between, and returns the seconds: what the calls cost in C.")
-      .def("describe", on(&operation::describe), "What this rank runs: its steps, one a line.")
-      .def("free", on(&operation::free), "Frees it. Closing the communicator does so as well.")
-      .def_prop_rw("tokens", on(&operation::tokens), on(&operation::set_tokens),
-                   "How many tokens the next run has, where the operation was made with a number; None: all.")
+      .def("__call__", on(&operation::run), doc::Operation___call__)
+      .def("start", on(&operation::start), doc::Operation_start)
+      .def("test", on(&operation::test), doc::Operation_test)
+      .def("wait", on(&operation::wait), doc::Operation_wait)
+      .def("info", on(&operation::info), doc::Operation_info)
+      .def("timed", on(&operation::timed), nb::arg("runs"), doc::Operation_timed)
+      .def("describe", on(&operation::describe), doc::Operation_describe)
+      .def("free", on(&operation::free), doc::Operation_free)
+      .def_prop_rw("tokens", on(&operation::tokens), on(&operation::set_tokens), doc::Operation_tokens)
       .def_prop_ro(
-          "outputs", [](operation_handle &self) { return self.get().outputs; }, "The arrays that a run writes.");
+          "outputs", [](operation_handle &self) { return self.get().outputs; }, doc::Operation_outputs);
 }
 
 } // namespace bny

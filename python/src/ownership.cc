@@ -160,46 +160,25 @@ nb::list page_moves(nb::handle pages, nb::handle weights, nb::handle of_moved) {
 } // namespace
 
 void define_ownership(nb::module_ &module) {
-  nb::class_<ownership>(module, "Ownership",
-                        "A rule that says which rank owns which token of a sequence.\n\n"
-                        "kind: \"ranges\", each rank has one range of `tokens` in the order of ranks; or \"blocks\",\n"
-                        "blocks of `block` tokens go round the ranks. weights: the share of each rank; None: all "
-                        "alike.")
+  nb::class_<ownership>(module, "Ownership", doc::Ownership)
       .def(nb::init<nb::handle, int32_t, int32_t, int64_t, nb::handle>(), nb::arg("kind"), nb::arg("nranks"),
            nb::kw_only(), nb::arg("block") = 0, nb::arg("tokens") = 0, nb::arg("weights") = nb::none())
-      .def_prop_ro("nranks", &ownership::nranks, "Ranks that tokens are dealt to.")
-      .def_prop_ro(
-          "name", &ownership::name,
-          "Its name, such as \"blocks:16/8ranks\". Rules that give each token the same owner have the same name.")
-      .def_prop_ro("hash", &ownership::hash, "A hash of 64 bits, equal where names are equal.")
+      .def_prop_ro("nranks", &ownership::nranks, doc::Ownership_nranks)
+      .def_prop_ro("name", &ownership::name, doc::Ownership_name)
+      .def_prop_ro("hash", &ownership::hash, doc::Ownership_hash)
       .def("__repr__", &ownership::repr)
-      .def("moves_to", &ownership::moves_to, nb::arg("other"), nb::arg("length"),
-           "The moves [(first, end, from, to)] that turn this layout into another: each token whose owner changes, "
-           "once.")
-      .def("of_token", &ownership::of_token, nb::arg("token"),
-           "(rank, place): the owner of a token, and its place among the owner's keys.")
-      .def("of_tokens", &ownership::of_tokens, nb::arg("tokens"),
-           "(ranks, places): the same for an array or list of tokens, as arrays of numpy in int32 and int64.")
-      .def("token", &ownership::token, nb::arg("rank"), nb::arg("place"), "The token at a place of a rank.")
-      .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"),
-           "How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens.")
-      .def(
-          "queries", &ownership::queries, nb::arg("rank"), nb::kw_only(), nb::arg("pattern") = false,
-          "(key_start, key_block, key_stride) of attention over the keys of a rank. pattern=True: with key_pattern as\n"
-          "well, a list or None. Weights that let blocks of a rank come round at uneven distances need it.");
+      .def("moves_to", &ownership::moves_to, nb::arg("other"), nb::arg("length"), doc::Ownership_moves_to)
+      .def("of_token", &ownership::of_token, nb::arg("token"), doc::Ownership_of_token)
+      .def("of_tokens", &ownership::of_tokens, nb::arg("tokens"), doc::Ownership_of_tokens)
+      .def("token", &ownership::token, nb::arg("rank"), nb::arg("place"), doc::Ownership_token)
+      .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"), doc::Ownership_keys)
+      .def("queries", &ownership::queries, nb::arg("rank"), nb::kw_only(), nb::arg("pattern") = false,
+           doc::Ownership_queries);
   module.def("next_page", next_page, nb::arg("nranks"), nb::kw_only(), nb::arg("weights") = nb::none(),
-             nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(),
-             "The rank that takes the next page of a sequence. of_sequence, of_all: pages that each rank has, of the\n"
-             "sequence and of all.");
-  module.def(
-      "tier_next", tier_next, nb::arg("reads"), nb::kw_only(), nb::arg("keep") = 0,
-      "The page that goes down when a memory is full; None: all stay. reads: how often each page was read, in the\n"
-      "order of their tokens. The last `keep` pages stay. Of the others the least read goes, the oldest of equals.");
-  module.def(
-      "page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),
-      nb::arg("of_moved") = nb::none(),
-      "The moves (from, to, pages) after which each rank has its share. pages: what each rank has of a sequence.\n"
-      "of_moved: pages that each rank has of the sequences that were moved before; None: the fewest moves.");
+             nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(), doc::next_page);
+  module.def("tier_next", tier_next, nb::arg("reads"), nb::kw_only(), nb::arg("keep") = 0, doc::tier_next);
+  module.def("page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),
+             nb::arg("of_moved") = nb::none(), doc::page_moves);
 }
 
 } // namespace bny

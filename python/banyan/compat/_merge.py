@@ -40,6 +40,7 @@ def is_alone(group):
 
 
 def base(is_lse_base_on_e):
+    """The base of lse as combine() names it."""
     return "e" if is_lse_base_on_e else "2"
 
 

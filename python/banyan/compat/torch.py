@@ -32,6 +32,7 @@ class SDPAMerger:
         old_lse.copy_(merged_lse)
 
     def results(self):
+        """(out, lse) of what was merged, in the dtypes of the first step."""
         lse = self._lse.unsqueeze(-1) if self._keeps_last else self._lse
         return self._out.to(self._dtypes[0]), lse.to(self._dtypes[1])
 
