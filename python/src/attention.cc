@@ -93,7 +93,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS,
   output.open(call, q, out, dtype, base);
   banyan_status status;
   {
-    nb::gil_scoped_release without;
+    gil_released without;
     status = banyan_attention(&call.desc, &output.rows);
   }
   if (status != BANYAN_OK) raise_status(status, -1);

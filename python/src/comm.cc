@@ -82,7 +82,7 @@ comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, ui
     bootstrap.context = &python, bootstrap.allgather = gather;
   }
   {
-    nb::gil_scoped_release without;
+    gil_released without;
     interrupt_window window;
     if (source.is_none())
       status = banyan_env_create(config.timeout_ns, &env, &bootstrap);
@@ -123,7 +123,7 @@ void comm::end() {
   }
   banyan_comm *last = comm_;
   comm_ = nullptr;
-  nb::gil_scoped_release without;
+  gil_released without;
   interrupt_window window;
   banyan_comm_destroy(last);
 }
@@ -162,7 +162,7 @@ void comm::discard(std::unique_ptr<operation> forgotten) {
 }
 
 void comm::end_of_operation(banyan_op *op) {
-  nb::gil_scoped_release without;
+  gil_released without;
   interrupt_window window;
   banyan_op_free(op);
 }
@@ -177,7 +177,7 @@ void comm::report(bool init, const nb::python_error &error) {
     text = "its arguments cannot be read";
   }
   {
-    nb::gil_scoped_release without;
+    gil_released without;
     interrupt_window window;
     banyan_comm_refuse(comm_, BANYAN_ERR_ARGUMENT, text.c_str(), init);
   }

@@ -61,7 +61,7 @@ public:
     claim claimed(*this);
     banyan_status status;
     {
-      nb::gil_scoped_release without;
+      gil_released without;
       interrupt_window window;
       status = body();
     }

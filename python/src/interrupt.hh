@@ -3,6 +3,8 @@
 // Ctrl-C does, the library ends the wait. The exception is pending then, and the caller throws it.
 #pragma once
 
+#include <Python.h>
+
 namespace bny {
 
 // Called once, with the GIL.
@@ -16,6 +18,18 @@ public:
 
 private:
   bool watched_;
+};
+
+// Releases the GIL. A daemon thread that would take it again while Python ends sleeps instead: Python would end the
+// thread by unwinding its stack, and C++ would end the process.
+class gil_released {
+public:
+  gil_released() noexcept : state_(PyEval_SaveThread()) {}
+  gil_released(const gil_released &) = delete;
+  ~gil_released();
+
+private:
+  PyThreadState *state_;
 };
 
 // How often this process and its ancestors have been forked off: a child has another number than its parent.

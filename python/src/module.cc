@@ -13,7 +13,7 @@ std::string network() {
   char text[1024];
   banyan_status status;
   {
-    nb::gil_scoped_release without;
+    gil_released without;
     status = banyan_network_describe(text, sizeof text);
   }
   if (status != BANYAN_OK) raise_status(status, -1);

@@ -446,3 +446,27 @@ def test_own_allgather_is_checked():
         banyan.Communicator(lambda data, timeout: 1 // 0, 0, 2)
     with pytest.raises(banyan.ArgumentError, match="function"):
         banyan.Communicator(7, 0, 2)
+
+
+ENDS = """
+import threading, banyan
+group, comms, waits = banyan.Threads(2), [None, None], threading.Event()
+def body(rank):
+    comms[rank] = banyan.Communicator.from_threads(group, rank, timeout=60)
+    comms[rank].barrier()
+    if rank == 1:
+        waits.set()
+        comms[1].barrier()
+threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(2)]
+[thread.start() for thread in threads]
+threads[0].join()
+waits.wait()
+"""
+
+
+@pytest.mark.parametrize("end", ["comms[0].close()", "del comms[0]", "comms[0].abort()", "raise SystemExit(0)"])
+def test_python_ends_while_a_thread_waits(end):
+    """The call of a daemon thread comes back while Python ends."""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", ENDS + end], stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
