@@ -11,8 +11,8 @@ try:
     from ._core import version
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"{__file__} has no _core: another distribution may have replaced it, such as the search trees of that name. "
-        "Uninstall both, and install banyan-attention (pip install ./python) again"
+        f"{__file__} has no _core: a distribution of the same import name, such as the search trees Banyan, may have "
+        "replaced it. Run pip uninstall banyan banyan-attention, and install banyan-attention again"
     ) from error
 from .communicator import Communicator
 from .errors import (

@@ -5,6 +5,7 @@ import importlib
 import platform
 import sys
 
+from . import errors  # which says so if the package is another one
 import banyan
 
 
@@ -17,6 +18,7 @@ def _version_of(name):
 
 
 def info():
+    """Prints what this copy is, and what it finds."""
     print(f"banyan      {banyan.__version__}, libbanyan {banyan.version()}")
     print(f"python      {platform.python_version()}, {sys.executable}")
     print(f"module      {banyan._core.__file__}")
@@ -32,6 +34,7 @@ def info():
 
 
 def main():
+    """The exit status of the command line."""
     if sys.argv[1:] != ["info"]:
         print("usage: python -m banyan info", file=sys.stderr)
         return 2

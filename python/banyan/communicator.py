@@ -48,6 +48,8 @@ class Communicator(_core.Comm):
     @classmethod
     def from_threads(cls, group: _core.Threads, rank: int, **settings: Any) -> Communicator:
         """A rank that is a thread of this process; `group` is a banyan.Threads that all of them share."""
+        if not isinstance(group, _core.Threads):
+            raise TypeError(f"group: it is a banyan.Threads, and not a {type(group).__name__}")
         return cls._made(group, rank, group.nranks, **settings)
 
     @classmethod

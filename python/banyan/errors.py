@@ -5,6 +5,14 @@ from __future__ import annotations
 
 import builtins
 import re
+import sys
+
+_package = sys.modules[__package__]
+if not hasattr(_package, "Ownership"):
+    raise ImportError(
+        f"the package banyan has the __init__.py of another distribution ({getattr(_package, '__file__', None)}), such as "
+        "the search trees Banyan. Run pip uninstall banyan banyan-attention, and install banyan-attention again"
+    )
 
 
 class Error(Exception):

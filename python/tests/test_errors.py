@@ -2,6 +2,7 @@
 """Arguments that are refused by name, failures of ranks, Ctrl-C, and threads."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -446,6 +447,23 @@ def test_own_allgather_is_checked():
         banyan.Communicator(lambda data, timeout: 1 // 0, 0, 2)
     with pytest.raises(banyan.ArgumentError, match="function"):
         banyan.Communicator(7, 0, 2)
+
+
+@pytest.mark.parametrize("fault", ["another __init__", "no __init__", "no _core"])
+def test_another_distribution_of_this_name(fault, tmp_path):
+    """The search trees Banyan have the same import name: what is left of this package says so."""
+    package = tmp_path / "banyan"
+    core = shutil.ignore_patterns("_core*.so" if fault == "no _core" else "")
+    shutil.copytree(os.path.dirname(banyan.__file__), package, ignore=core)
+    if fault == "another __init__":
+        (package / "__init__.py").write_text("SortedSet = None\n")
+    elif fault == "no __init__":
+        (package / "__init__.py").unlink()
+    command = [sys.executable, "-S", "-m", "banyan", "info"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "pip uninstall banyan banyan-attention" in done.stderr.splitlines()[-1], done.stderr
 
 
 ENDS = """
