@@ -69,5 +69,6 @@ EXTRA_DIST += \
   %D%/tests/test_ownership.py \
   %D%/tests/test_stubs.py \
   %D%/tests/test_torch_ops.py \
-  %D%/tests/test_transformers.py
+  %D%/tests/test_transformers.py \
+  %D%/tests/test_wheel.sh
 MOSTLYCLEAN_FOLDERS += python/venv

@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Wheels as users get them: test_wheel.sh FOLDER [PYTHON]. Not a part of `make check`: it downloads 200 MB and compiles the
+# library by another compiler, for this machine and for aarch64: ten minutes on two cores, and a minute the next time.
+# In an environment with the wheel alone the Python blocks of README run, and ranks meet over TCP. The wheel for aarch64
+# does so in QEMU, where qemu-aarch64 and dpkg-deb are there.
+set -eu
+top=$(cd "$(dirname "$0")/../.." && pwd)
+folder=${1:?usage: $0 FOLDER [PYTHON]}
+python=${2:-python3}
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+
+wheel_of() { # ARCH: builds a wheel, looks at it, and prints its name
+  local wheel file
+  rm -f "$folder"/*_"$1".whl
+  ARCH=$1 "$top/python/build_wheels.sh" "$folder" "$python" >"$folder/$1.log" 2>&1 || { tail -n 20 "$folder/$1.log" >&2 && return 1; }
+  wheel=$(ls "$folder"/*manylinux_2_2[0-8]_"$1".whl)
+  [ "$(stat -c %s "$wheel")" -lt 4000000 ] || { echo "FAIL: $wheel has over 4 MB" >&2 && return 1; }
+  rm -rf "$folder/unpacked"
+  "$python" -m zipfile -e "$wheel" "$folder/unpacked"
+  for file in $(find "$folder/unpacked" -name '*.so*'); do
+    ! readelf -d "$file" | grep -E 'NEEDED.*(icu|xml2|hwloc|stdc)' >&2 || { echo "FAIL: $file" >&2 && return 1; }
+  done
+  [ -s "$folder/unpacked/banyan/licenses/sodium" ] || { echo "FAIL: no license" >&2 && return 1; }
+  echo "$wheel"
+}
+
+cat >"$folder/blocks.py" <<'EOF'
+import os, re, subprocess, sys
+import banyan
+assert os.path.dirname(sys.prefix) in banyan.__file__ or "site" in banyan.__file__, banyan.__file__
+text = open(os.environ["top_srcdir"] + "/README.md").read()
+names = {"__name__": "page"}
+for block in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M):
+    exec(compile(block, "README.md", "exec"), names)
+ranks = "import banyan; comm = banyan.Communicator.from_env(); comm.barrier(); print(comm)"
+import socket
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+words = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+command = os.environ.get("EMULATOR", "").split() + [sys.executable, "-c", ranks]
+for rank in [subprocess.Popen(command, env={**words, "RANK": str(rank)}) for rank in range(2)]:
+    assert rank.wait(120) == 0
+EOF
+
+wheel=$(wheel_of "$(uname -m)")
+"$python" -m venv --clear "$folder/clean"
+"$folder/clean/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel"
+(cd "$folder" && top_srcdir=$top "$folder/clean/bin/python" blocks.py && "$folder/clean/bin/python" -m banyan info >info.txt)
+! grep -qw avx2 /proc/cpuinfo || ! grep -q 'CPU kernels portable' "$folder/info.txt" || { echo "FAIL: $(cat "$folder/info.txt")" && exit 1; }
+echo "passed: $(basename "$wheel"), $(stat -c %s "$wheel") bytes"
