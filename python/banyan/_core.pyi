@@ -200,7 +200,7 @@ class Ownership:
     def hash(self) -> int:
         """A hash of 64 bits, equal where names are equal."""
     def moves_to(self, other: Ownership, length: int) -> List[Tuple[int, int, int, int]]:
-        """The moves [(first, end, from, to)] that turn this layout into another: each token whose owner changes, once."""
+        """The moves [(first, end, from, to)] that turn this layout into another, each token that moves once."""
     def of_token(self, token: int) -> Tuple[int, int]:
         """(rank, place): the owner of a token, and its place among the owner's keys."""
     def of_tokens(self, tokens: Any) -> Tuple[Any, Any]:

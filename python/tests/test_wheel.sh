@@ -3,7 +3,7 @@
 # Wheels as users get them: test_wheel.sh FOLDER [PYTHON]. Not a part of `make check`: it downloads 200 MB and compiles the
 # library by another compiler, for this machine and for aarch64: ten minutes on two cores, and a minute the next time.
 # In an environment with the wheel alone the Python blocks of README run, and ranks meet over TCP. The wheel for aarch64
-# does so in QEMU, where qemu-aarch64 and dpkg-deb are there.
+# does so in QEMU, with the Python of Debian, where qemu-aarch64 and that version are there.
 set -eu
 top=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:?usage: $0 FOLDER [PYTHON]}
@@ -19,9 +19,9 @@ wheel_of() { # ARCH: builds a wheel, looks at it, and prints its name
   [ "$(stat -c %s "$wheel")" -lt 4000000 ] || { echo "FAIL: $wheel has over 4 MB" >&2 && return 1; }
   rm -rf "$folder/unpacked"
   "$python" -m zipfile -e "$wheel" "$folder/unpacked"
-  for file in $(find "$folder/unpacked" -name '*.so*'); do
+  while read -r file; do
     ! readelf -d "$file" | grep -E 'NEEDED.*(icu|xml2|hwloc|stdc)' >&2 || { echo "FAIL: $file" >&2 && return 1; }
-  done
+  done < <(find "$folder/unpacked" -name '*.so*')
   [ -s "$folder/unpacked/banyan/licenses/sodium" ] || { echo "FAIL: no license" >&2 && return 1; }
   echo "$wheel"
 }
@@ -29,7 +29,7 @@ wheel_of() { # ARCH: builds a wheel, looks at it, and prints its name
 cat >"$folder/blocks.py" <<'EOF'
 import os, re, subprocess, sys
 import banyan
-assert os.path.dirname(sys.prefix) in banyan.__file__ or "site" in banyan.__file__, banyan.__file__
+assert "/python/banyan/" not in banyan.__file__, banyan.__file__
 text = open(os.environ["top_srcdir"] + "/README.md").read()
 names = {"__name__": "page"}
 for block in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M):
@@ -51,3 +51,23 @@ wheel=$(wheel_of "$(uname -m)")
 (cd "$folder" && top_srcdir=$top "$folder/clean/bin/python" blocks.py && "$folder/clean/bin/python" -m banyan info >info.txt)
 ! grep -qw avx2 /proc/cpuinfo || ! grep -q 'CPU kernels portable' "$folder/info.txt" || { echo "FAIL: $(cat "$folder/info.txt")" && exit 1; }
 echo "passed: $(basename "$wheel"), $(stat -c %s "$wheel") bytes"
+
+command -v qemu-aarch64 >/dev/null && [ "$(uname -m)" = x86_64 ] || exit 0
+wheel=$(wheel_of aarch64)
+root=$folder/aarch64/root
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if [ ! -e "$root/usr/bin/python$version" ]; then
+  options="-o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::Lists=$folder/aarch64/apt/lists -o Dir::Cache=$folder/aarch64/apt"
+  # shellcheck disable=SC2086
+  (cd "$folder/aarch64/apt" && apt-get -qq $options download "python$version-minimal" "libpython$version-minimal" \
+    "libpython$version-stdlib" libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libbz2-1.0 liblzma5 libffi8 libssl3) ||
+    { echo "skipped: aarch64, as Debian here has no Python $version" && exit 0; }
+  for file in "$folder"/aarch64/apt/*.deb; do dpkg-deb -x "$file" "$root" && rm "$file"; done
+fi
+rm -rf "$folder/site"
+"$python" -m pip download --quiet --no-deps --only-binary :all: --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
+  --python-version "$version" -d "$folder/aarch64" numpy
+for each in "$wheel" "$folder"/aarch64/numpy*.whl; do "$python" -m zipfile -e "$each" "$folder/site"; done
+export PYTHONHOME=$root/usr PYTHONPATH=$folder/site top_srcdir=$top EMULATOR="qemu-aarch64 -L $root"
+$EMULATOR "$root/usr/bin/python$version" "$folder/blocks.py"
+echo "passed: $(basename "$wheel"), $(stat -c %s "$wheel") bytes, in QEMU"
