@@ -7,11 +7,14 @@ What it changes, by files of vLLM 0.32:
 - utils/cpu_triton_utils.py: the slot mapping, which refuses context parallelism there. Plugins are loaded before
   platforms/cpu.py takes the function (v1/worker/worker_base.py). If Triton runs on this CPU, vLLM uses its own kernel.
 - model_executor/layers/attention/mla_attention.py: MLADCPManager, see mla.py.
+- distributed/device_communicators/cpu_communicator.py: the names of shared memory, which were the same on all nodes, so
+  that tensor parallelism failed between nodes. vLLM uses torch.distributed where names differ.
 - model_executor/models/gpt_oss.py: the number of KV heads of a rank, see gpt_oss.py.
 """
 
 import functools
 import logging
+import os
 
 import torch
 
@@ -63,6 +66,14 @@ def slot_mapping(
     slots[tokens:max_num_tokens] = PAD_ID
 
 
+def group_name(plain, communicator):
+    """vLLM's name for shared memory, and the node: the kernel's boot, and which /dev/shm this is."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read(8)
+    memory = os.stat("/dev/shm")
+    return f"{plain(communicator)}-{boot}-{memory.st_dev}-{memory.st_ino}"
+
+
 def register():
     import vllm
 
@@ -74,6 +85,7 @@ def register():
             vllm.__version__,
         )
         return
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
     from vllm.model_executor.models import ModelRegistry
     from vllm.utils import cpu_triton_utils
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
@@ -83,3 +95,5 @@ def register():
     register_backend(AttentionBackendEnum.CPU_ATTN, "banyan_vllm.attention.Backend")
     register_backend(AttentionBackendEnum.CPU_MLA, "banyan_vllm.mla.Backend")
     ModelRegistry.register_model("GptOssForCausalLM", "banyan_vllm.gpt_oss:GptOssForCausalLM")
+    named = functools.partial(group_name, _CPUSHMDistributed.make_group_name)
+    _CPUSHMDistributed.make_group_name = staticmethod(named)
