@@ -287,3 +287,36 @@ def test_threads_of_a_rank():
     for threads in -1, 1025:
         with pytest.raises(banyan.ArgumentError, match="threads"):
             banyan.Communicator.from_threads(banyan.Threads(1), 0, threads=threads)
+
+
+def test_keys_in_several_memories(tmp_path):
+    """Old keys in a mapped file, others in pages, the last in memory and in f32, for several query tokens."""
+    tokens, lens = 3, [700, 300, 50]
+    q, keys = draw(tokens, HEADS, DIM), draw(1, KV_HEADS, sum(lens), 2 * DIM, seed=1)
+    positions = dict(query_start_loc=np.array([0, tokens], np.int32), query_start=np.array([1047], np.int32), window=900)
+    whole = banyan.attention(q, keys[..., :DIM], keys[..., DIM:], **positions)
+    old, middle, recent = np.split(keys, np.cumsum(lens)[:2], axis=2)
+    file = np.memmap(tmp_path / "keys", np.float32, "w+", shape=old.shape)
+    file[:] = old
+    paged = np.zeros((7, KV_HEADS, 50, 2 * DIM), np.float32)
+    table = np.array([[6, 2, 0, 5, 1, 3]], np.int32)
+    for place, page in enumerate(table[0]):
+        paged[page] = middle[0, :, 50 * place : 50 * place + 50]
+    parts = [
+        dict(k=file[..., :DIM], v=file[..., DIM:], read_ahead_bytes=1 << 20),
+        dict(k=paged[..., :DIM], v=paged[..., DIM:], page_table=table, seq_lens=np.array([300], np.int32)),
+        dict(k=recent[..., :DIM], v=recent[..., DIM:]),
+    ]
+    for got, want in zip(banyan.attention(q, None, None, parts=parts, **positions), whole):
+        close(got, want)
+
+    def refused(argument, text, *, k=None, parts=parts, **settings):
+        with pytest.raises(banyan.ArgumentError, match=text) as caught:
+            banyan.attention(q, k, k, parts=parts, **positions, **settings)
+        assert caught.value.argument == argument
+
+    refused("parts", "those of the call are None", k=keys)
+    refused("parts", "in each part", page_table=table)
+    refused("parts", 'no "key"', parts=[dict(parts[2], key=1)])
+    refused("parts", "list of dicts", parts=[parts])
+    refused("seq_lens", "the parts have 1050", seq_lens=np.array([1049], np.int32))
