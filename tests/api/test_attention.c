@@ -119,7 +119,7 @@ static void random_problem(problem *p) {
     p->desc.scale = (float)(random_normal() / sqrt((double)p->desc.head_dim)); /* negative ones too */
 }
 
-TEST_LOOP(random_shapes, 100) {
+TEST_RANDOM(random_shapes, 100) {
   random_state = (uint64_t)_i;
   problem p;
   random_problem(&p);
@@ -202,7 +202,7 @@ TEST(rising_neighbour) {
 }
 
 /* Columns in groups of 64, for which kernels have forms of their own. */
-TEST_LOOP(grouped_columns, 60) {
+TEST_RANDOM(grouped_columns, 60) {
   static const banyan_dtype caches[] = {BANYAN_BF16, BANYAN_E4M3, BANYAN_I8, BANYAN_F16};
   static const int32_t groups[] = {1, 2, 3, 4, 5, 8, 16};
   random_state = (uint64_t)_i + 3000;

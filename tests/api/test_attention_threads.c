@@ -60,7 +60,7 @@ static int32_t random_length(void) {
   return random_range(0, 1) ? edges[random_range(0, 10)] : random_range(0, 3000);
 }
 
-TEST_LOOP(same_bits, 30) {
+TEST_RANDOM(same_bits, 30) {
   static const int32_t groups[] = {1, 2, 4, 8, 17};
   random_state = (uint64_t)_i + 50;
   problem p;

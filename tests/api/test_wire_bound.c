@@ -215,7 +215,7 @@ static void search_all(world_rank *self) {
 /* All algorithms on most numbers of ranks up to 16, and groups of three or four ranks as levels. */
 static const int32_t sizes[] = {1, 2, 3, 4, 5, 6, 8, 9, 12, RANKS_MAX};
 
-TEST_LOOP(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0])) {
+TEST_RANDOM(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0])) {
   int32_t nranks = sizes[_i];
   search *search = calloc(1, sizeof *search);
   ck_assert_ptr_nonnull(search);

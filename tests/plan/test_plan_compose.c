@@ -103,7 +103,7 @@ TEST_RANGE(test_random_levels_proved, 1, RANKS_MAX) {
   if (is_left_out(_i)) return;
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xd1342543de82ef95) ^ (uint64_t)nranks;
-  for (int repeat = 0; repeat < 40; repeat++) {
+  for (int repeat = 0; repeat < (IS_SANITIZED ? 10 : 40); repeat++) {
     bny_levels *levels = random_levels(&random, nranks);
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
       bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, 1, 1, 1);
@@ -127,7 +127,7 @@ TEST_RANGE(test_gather_proved, 1, RANKS_MAX) {
   int32_t nranks = _i;
   size_t counts[RANKS_MAX];
   uint64_t random = UINT64_C(0xa0761d6478bd642f) ^ (uint64_t)nranks;
-  for (int repeat = 0; repeat < 30; repeat++) {
+  for (int repeat = 0; repeat < (IS_SANITIZED ? 10 : 30); repeat++) {
     bny_levels *levels = random_levels(&random, nranks);
     bny_request request = request_of(BNY_ALLGATHER, nranks, levels->nlevels > 1 ? "levels" : NULL);
     for (int32_t rank = 0; rank < nranks; rank++)

@@ -310,7 +310,7 @@ static void check_model(const bny_topo *topo, const char *title) {
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
-TEST_LOOP(of_this_tree, OWN_TOPOLOGIES) {
+TEST_RANDOM(of_this_tree, OWN_TOPOLOGIES) {
   bny_topo *topo = load_own(own_topologies[_i]);
   if (topo != NULL) check_model(topo, own_topologies[_i]);
 }
@@ -350,7 +350,7 @@ static const char *const descriptions[] = {
     "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\", "
     "\"index\": 2147483647, \"compute\": 2147483647}]}"};
 
-TEST_LOOP(synthetic_topologies, COUNT(descriptions)) { check_model(load(descriptions[_i]), descriptions[_i]); }
+TEST_RANDOM(synthetic_topologies, COUNT(descriptions)) { check_model(load(descriptions[_i]), descriptions[_i]); }
 
 /* Names as nobody should give them; the model replaces what is not printable, titles may hold it. */
 TEST(hostile_names) {
