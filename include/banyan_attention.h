@@ -103,14 +103,16 @@ typedef struct banyan_q_rope {
 /* Pruning with a certificate: pages which together cannot hold more than epsilon of a row's softmax mass, over all
  * ranks, are not read. Devices and the exact order refuse it with BANYAN_ERR_UNSUPPORTED. docs/certain.md explains it.
  *
- * bounds is the caller's memory, kept like the pages: for each page and KV head 2 head_dim + 2 floats, the elementwise
- * maxima and minima of its keys, the length of the vector of the larger magnitudes, and the length of the longest
- * value. banyan_page_bounds_update() writes them. For keys in pages it is [pages][kv_heads][2 head_dim + 2]. Otherwise
- * [batch][batch_pages][kv_heads][2 head_dim + 2], and a page is `keys` keys in a row. They must be those of the keys:
- * wrong bounds make wrong results. All ranks prune, or none; ranks without keys need no bounds. */
+ * bounds is the caller's memory, kept like the pages and written by banyan_page_bounds_update(). With wrong bounds
+ * results are wrong. A page and KV head have F floats: two lengths, then elementwise maxima and minima of the keys, so
+ * F is 2 + 2 head_dim. With `codes` they are codes of eight bits of each key instead, so F is 2 + K (2 + 2
+ * ceil(head_dim / 8)) for pages of K keys: boxes of real keys are mostly too wide to leave out a page. For keys in
+ * pages bounds is [pages][kv_heads][F]. Otherwise it is [batch][batch_pages][kv_heads][F], and a page is `keys` keys
+ * in a row. All ranks prune, or none. */
 typedef struct banyan_prune {
   float *bounds;       /* NULL: no pruning, and all other fields are 0 */
   int32_t keys;        /* keys of a page if pages.table is NULL; otherwise 0 */
+  int32_t codes;       /* 1: codes in place of boxes */
   int32_t batch_pages; /* pages of each sequence in bounds if pages.table is NULL */
   float epsilon;       /* 0 to 1. 0: only what cannot change a bit of the result is not read */
   int32_t top_pages; /* not certified: in place of epsilon, the rows of a KV head read only so many pages. 0: epsilon */
@@ -200,7 +202,7 @@ typedef struct banyan_attention_desc {
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, 0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
    0, 0, 0, NULL, NULL, (banyan_kv_rows)0, {NULL, 0, NULL, NULL, 0, 0}, {NULL, NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, \
-   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL}, NULL, 0, NULL, 0}
+   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, 0, NULL, NULL}, NULL, 0, NULL, 0}
 /* clang-format on */
 
 /* Brings desc->prune.bounds up to date for keys first[b] and later of each sequence; NULL: for all keys. A page that

@@ -120,6 +120,10 @@ typedef struct bny_attention_kernels {
   /* dots[r] = the product of row r with `box`, over `count` elements in f32; rows are `stride` apart. Eight lanes are
    * added up, so the error is at most (count / 8 + 4) 2^-24 of the sum of magnitudes. */
   void (*dots)(const float *rows, int32_t stride, int32_t rows_count, const float *box, int32_t count, float *dots);
+
+  /* The same of codes; `count` is a multiple of 8. */
+  void (*code_dots)(const float *rows, int32_t stride, int32_t rows_count, const int8_t *codes, int32_t count,
+                    float *dots);
 } bny_attention_kernels;
 
 extern const bny_attention_kernels bny_attention_portable;

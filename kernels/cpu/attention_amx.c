@@ -759,4 +759,5 @@ static void run(const bny_attention_task *task, int32_t first, int32_t last, bny
   }
 }
 
-const bny_attention_kernels bny_attention_amx = {"amx", "avx512", bny_cpu_has_amx, run, attention_dots};
+const bny_attention_kernels bny_attention_amx = {"amx", "avx512",       bny_cpu_has_amx,
+                                                 run,   attention_dots, attention_code_dots};

@@ -40,27 +40,44 @@ static void read_flashmla(const char *row, float *to) {
   bny_bounds_read(row + BNY_FLASHMLA_ROPE_AT, BANYAN_BF16, BNY_FLASHMLA_ROPE, 1, to + BNY_FLASHMLA_CODES);
 }
 
-/* Widens a box by a key. What is no finite number makes it infinite. */
-static void widen(float *box, int32_t dim, const float *k, const float *v, int32_t value_dim) {
+static float length_above(const float *x, int32_t count) {
   double sum = 0;
+  for (int32_t i = 0; i < count; i++) sum += (double)x[i] * (double)x[i];
+  return isfinite(sum) ? (float)(sqrt(sum) * (1 + 0x1p-22)) : INFINITY;
+}
+
+/* Widens a box by a key. An element that is no finite number makes it infinite. */
+static void widen(float *box, int32_t dim, const float *k) {
   for (int32_t i = 0; i < dim; i++) {
     float high = isfinite(k[i]) ? k[i] : INFINITY, low = isfinite(k[i]) ? k[i] : -INFINITY;
     box[i] = high > box[i] ? high : box[i];
     box[dim + i] = low < box[dim + i] ? low : box[dim + i];
   }
-  for (int32_t i = 0; i < value_dim; i++) sum += (double)v[i] * (double)v[i];
-  float length = isfinite(sum) ? (float)(sqrt(sum) * (1 + 0x1p-22)) : INFINITY;
-  box[2 * dim + 1] = length > box[2 * dim + 1] ? length : box[2 * dim + 1];
 }
 
 /* The length of the corner of a box that is farthest from 0. */
 static float reach_of(const float *box, int32_t dim) {
-  double sum = 0;
+  float corner[BNY_ATTENTION_HEAD_DIM_MAX];
+  for (int32_t i = 0; i < dim; i++) corner[i] = fmaxf(fabsf(box[i]), fabsf(box[dim + i]));
+  return length_above(corner, dim);
+}
+
+/* Writes the codes of a key. Returns its length, or that of its codes if they are longer. */
+static float encode(float *row, int32_t dim, const float *k) {
+  float most = 0, lost[BNY_ATTENTION_HEAD_DIM_MAX], length = length_above(k, dim);
+  int8_t *codes = (int8_t *)(row + 2);
+  memset(row, 0, (size_t)bny_bounds_row(dim) * sizeof *row);
+  row[1] = length;
+  if (!(length < 0x1p100f)) return INFINITY;
+  for (int32_t i = 0; i < dim; i++) most = fmaxf(most, fabsf(k[i]));
+  if (!(most > 0x1p-100f)) return length;
+  row[0] = most / 127;
   for (int32_t i = 0; i < dim; i++) {
-    double most = fmax(fabs((double)box[i]), fabs((double)box[dim + i]));
-    sum += most * most;
+    codes[i] = (int8_t)lrintf(k[i] / row[0]);
+    lost[i] = nextafterf(fabsf(k[i] - row[0] * (float)codes[i]), INFINITY);
   }
-  return (float)(sqrt(sum) * (1 + 0x1p-22));
+  row[1] = length_above(lost, dim) + most * 0x1p-18f;
+  return (length + row[1]) * (1 + 0x1p-20f);
 }
 
 /* Keys [first, end) of a sequence, which are of one page. */
@@ -69,10 +86,12 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t he
   const int32_t *pages = bny_decode_pages(desc, b);
   const banyan_kv_scales *scales = &desc->scales;
   int64_t outer = pages ? pages[page] : b;
-  float *box = bny_bounds_at(desc, b, page, head), k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
+  float *bounds = bny_bounds_at(desc, b, page, head), *body = bounds + BNY_BOUNDS_HEAD, length = 0,
+        k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
   size_t element = bny_dtype_bytes(desc->kv_dtype);
-  for (int32_t i = 0; first % keys == 0 && i < dim; i++) box[i] = -INFINITY, box[dim + i] = INFINITY;
-  if (first % keys == 0) box[2 * dim + 1] = 0;
+  if (first % keys == 0) bounds[BNY_BOUNDS_REACH] = bounds[BNY_BOUNDS_VALUE] = 0;
+  for (int32_t i = 0; first % keys == 0 && !desc->prune.codes && i < dim; i++)
+    body[i] = -INFINITY, body[dim + i] = INFINITY;
   for (int32_t t = first; t < end; t++) {
     int64_t key = pages ? t % keys : t;
     int64_t scale = outer * scales->batch_stride + head * scales->head_stride + key * scales->token_stride;
@@ -80,19 +99,24 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t he
     const char *k_row =
         (const char *)desc->k +
         (outer * desc->k_batch_stride + head * desc->k_head_stride + key * desc->k_token_stride) * (int64_t)element;
-    if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) {
-      read_flashmla(k_row, k);
-      widen(box, dim, k, k, values);
-      continue;
-    }
     const char *v_row =
         (const char *)desc->v +
         (outer * desc->v_batch_stride + head * desc->v_head_stride + key * desc->v_token_stride) * (int64_t)element;
-    bny_bounds_read(k_row, desc->kv_dtype, dim, scaled && scales->k ? scales->k[scale] : 1, k);
-    bny_bounds_read(v_row, desc->kv_dtype, values, scaled && scales->v ? scales->v[scale] : 1, v);
-    widen(box, dim, k, v, values);
+    bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
+    if (is_plain) {
+      bny_bounds_read(k_row, desc->kv_dtype, dim, scaled && scales->k ? scales->k[scale] : 1, k);
+      bny_bounds_read(v_row, desc->kv_dtype, values, scaled && scales->v ? scales->v[scale] : 1, v);
+    } else {
+      read_flashmla(k_row, k);
+    }
+    if (desc->prune.codes)
+      length = fmaxf(length, encode(body + (int64_t)(t % keys) * bny_bounds_row(dim), dim, k));
+    else
+      widen(body, dim, k);
+    bounds[BNY_BOUNDS_VALUE] = fmaxf(bounds[BNY_BOUNDS_VALUE], length_above(is_plain ? v : k, values));
   }
-  box[2 * dim] = reach_of(box, dim);
+  if (!desc->prune.codes) length = reach_of(body, dim);
+  bounds[BNY_BOUNDS_REACH] = fmaxf(bounds[BNY_BOUNDS_REACH], length);
 }
 
 banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const int32_t *first) {
@@ -127,6 +151,8 @@ banyan_status bny_prune_check(const banyan_attention_desc *desc, int32_t longest
   if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
     return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.epsilon is %g, must be 0 to 1",
                     (double)prune->epsilon);
+  if (prune->codes != 0 && prune->codes != 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.codes is %" PRId32 ", must be 0 or 1", prune->codes);
   if (prune->top_pages < 0 || (prune->top_pages > 0 && prune->epsilon > 0))
     return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.top_pages is %" PRId32 "%s", prune->top_pages,
                     prune->top_pages < 0 ? ", negative" : ", and prune.epsilon is set too");

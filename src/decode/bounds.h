@@ -11,11 +11,20 @@ static inline int32_t bny_bounds_keys(const banyan_attention_desc *desc) {
   return desc->pages.table ? desc->pages.keys : desc->prune.keys;
 }
 
-/* Returns the box of page `page` of a sequence. */
+/* The bounds of a page and KV head: BNY_BOUNDS_REACH, the largest length that a product with a query meets;
+ * BNY_BOUNDS_VALUE, the length of the longest value; then maxima and minima, or a row of codes for each key: its scale,
+ * the length of what codes lose of it, and the codes, padded with zeros. */
+enum { BNY_BOUNDS_REACH, BNY_BOUNDS_VALUE, BNY_BOUNDS_HEAD };
+
+static inline int32_t bny_bounds_codes(int32_t head_dim) { return (head_dim + 7) / 8 * 8; }
+
+static inline int32_t bny_bounds_row(int32_t head_dim) { return 2 + bny_bounds_codes(head_dim) / 4; }
+
+/* Returns the bounds of page `page` of a sequence. */
 static inline float *bny_bounds_at(const banyan_attention_desc *desc, int32_t sequence, int32_t page, int32_t kv_head) {
   const int32_t *pages = bny_decode_pages(desc, sequence);
   int64_t number = pages ? pages[page] : (int64_t)sequence * desc->prune.batch_pages + page;
-  return desc->prune.bounds + (number * desc->kv_heads + kv_head) * bny_prune_box(desc);
+  return desc->prune.bounds + (number * desc->kv_heads + kv_head) * bny_prune_floats(desc);
 }
 
 /* Converts elements to f32, times a scale, as kernels do. */

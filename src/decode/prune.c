@@ -29,6 +29,7 @@ typedef struct block {
   const banyan_attention_desc *desc;
   const bny_attention_task *task;
   int32_t sequence, kv_head, pages, page_keys;
+  double factor;    /* from products to logits, log2 */
   double top[ROWS]; /* by row: the largest bound of a page's mass, log2 */
   float *weights;   /* [pages][rows]: bounds of masses relative to `top`; INFINITY: must be read */
   int32_t *order;   /* pages by falling score */
@@ -42,19 +43,20 @@ static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
-static const float *box_of(const block *b, int32_t page) {
+static const float *bounds_of(const block *b, int32_t page) {
   return bny_bounds_at(b->desc, b->sequence, page, b->kv_head);
 }
 
 /* ---- bounds of pages --------------------------------------------------------------------------------------------- */
 
-/* The positive elements of a query meet maxima, the negative ones minima. */
-typedef struct split_query {
+/* Queries with the sign of the scale, padded with zeros; for boxes the positive elements, which meet maxima, and then
+ * the negative ones, which meet minima. */
+typedef struct query_rows {
   float row[ROWS][2 * BNY_ATTENTION_HEAD_DIM_MAX];
   double length[ROWS];
-} split_query;
+} query_rows;
 
-static void split_queries(const bny_attention_task *task, split_query *to) {
+static void read_queries(const bny_attention_task *task, bool split, query_rows *to) {
   int32_t dim = task->head_dim, plain = dim - task->rope_dim;
   float q[BNY_ATTENTION_HEAD_DIM_MAX], sign = task->scale_log2 * task->k_scale < 0 ? -1 : 1;
   for (int32_t h = 0; h < task->heads; h++) {
@@ -63,8 +65,8 @@ static void split_queries(const bny_attention_task *task, split_query *to) {
     if (task->rope_dim > 0) bny_bounds_read(task->q_rope[h], task->q_dtype, task->rope_dim, 1, q + plain);
     for (int32_t i = 0; i < dim; i++) {
       float x = sign * q[i];
-      to->row[h][i] = x < 0 ? 0 : x; /* NaN stays */
-      to->row[h][dim + i] = x < 0 ? x : 0;
+      to->row[h][i] = split && x < 0 ? 0 : x; /* NaN stays */
+      to->row[h][dim + i] = split && x < 0 ? x : 0;
       sum += (double)x * (double)x;
     }
     to->length[h] = sqrt(sum) * (1 + 0x1p-40);
@@ -72,7 +74,7 @@ static void split_queries(const bny_attention_task *task, split_query *to) {
 }
 
 /* How many keys of a page a row sees. */
-static int32_t seen(const bny_attention_task *task, int32_t h, int32_t first, int32_t end) {
+static int32_t count_seen(const bny_attention_task *task, int32_t h, int32_t first, int32_t end) {
   int32_t low = task->sights ? larger(task->sights[h].first, first) : first, masked = 0;
   int32_t high = task->sights ? smaller(task->sights[h].end, end) : end;
   for (int32_t t = low; task->key_mask && t < high; t++) masked += !task->key_mask[t];
@@ -87,49 +89,95 @@ static bool has_drafts(const bny_attention_task *task, int32_t first, int32_t en
   return false;
 }
 
-/* Bounds the mass of `keys` keys of a box, log2, for a row whose product with the box is `dot`. `reach` bounds the sum
- * of magnitudes of that product. The errors of the product here, and of attention's logits, come on top: *error has
- * the latter. */
-static double bound_mass(const bny_attention_task *task, double dot, double reach, int32_t keys, double *error) {
-  double factor = fabs(task->scale_log2 * task->k_scale), cap = (double)task->soft_cap, dim = task->head_dim;
-  double most = factor * reach, t = factor * dot + most * (dim / 4 + 16) * 0x1p-24 + factor * 0x1p-120;
-  if (!isfinite(dot) || !(most < 0x1p100)) return INFINITY;
+/* Bounds a logit, log2, from a bound `x` of the product times its factor. `most` bounds the sum of magnitudes of that:
+ * the errors of the product here, and of attention's logits, *error, come on top. */
+static inline double bound_logit(const bny_attention_task *task, double x, double most, double *error) {
+  double cap = (double)task->soft_cap, dim = task->head_dim, t = x + most * (dim / 4 + 16) * 0x1p-24 + 0x1p-120;
+  if (!(fabs(x) < 0x1p200) || !(most < 0x1p100)) return (double)INFINITY;
   if (cap > 0) t = cap * tanh(t / cap);
   *error = 0x1p-24 * (640 * log2_e + (dim + 8) * most + 8 * cap);
-  return t + *error + (keys == 1 ? 0 : log2((double)keys));
+  return t + *error;
 }
 
 /* Returns at least 2^x for x <= 0: a chord of it, which is at most 6.2 % above. Nothing vanishes. */
 static float power_above(double x) {
   if (!(x > -126)) return FLT_MIN;
-  double whole = floor(x);
-  return (float)((1 + (x - whole)) * (1 + 0x1p-22)) * bny_float_of_bits((uint32_t)((int32_t)whole + 127) << 23);
+  int32_t whole = (int32_t)x;
+  whole -= x < whole;
+  return (float)((1 + (x - whole)) * (1 + 0x1p-22)) * bny_float_of_bits((uint32_t)(whole + 127) << 23);
+}
+
+/* Bounds the mass of a page for each row by its box, log2. */
+static void bound_by_box(const block *b, const query_rows *queries, int32_t page, const float *bounds, double *masses,
+                         double *errors) {
+  const bny_attention_task *task = b->task;
+  int32_t first = page * b->page_keys, end = smaller(task->keys - first, b->page_keys) + first;
+  float dots[ROWS];
+  b->kernels->dots(queries->row[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, task->heads, bounds + BNY_BOUNDS_HEAD,
+                   2 * task->head_dim, dots);
+  for (int32_t h = 0; h < task->heads; h++) {
+    int32_t keys = count_seen(task, h, first, end);
+    masses[h] = -(double)INFINITY;
+    if (keys > 0)
+      masses[h] = bound_logit(task, b->factor * (double)dots[h],
+                              b->factor * queries->length[h] * (double)bounds[BNY_BOUNDS_REACH], &errors[h]) +
+                  (keys == 1 ? 0 : log2((double)keys));
+  }
+}
+
+/* The same by the codes of its keys, each of which has its own bound. */
+static void bound_by_codes(const block *b, const query_rows *queries, int32_t page, const float *bounds, double *masses,
+                           double *errors) {
+  const bny_attention_task *task = b->task;
+  int32_t first = page * b->page_keys, end = smaller(task->keys - first, b->page_keys) + first;
+  bool is_hidden = task->sights || task->key_mask;
+  double sums[ROWS] = {0}, lost[ROWS], none = -(double)INFINITY;
+  float dots[ROWS];
+  for (int32_t h = 0; h < task->heads; h++) masses[h] = none, lost[h] = b->factor * queries->length[h];
+  for (int32_t t = first; t < end; t++) {
+    const float *row = bounds + BNY_BOUNDS_HEAD + (int64_t)(t - first) * bny_bounds_row(task->head_dim);
+    double scale = b->factor * (double)row[0];
+    b->kernels->code_dots(queries->row[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, task->heads, (const int8_t *)(row + 2),
+                          bny_bounds_codes(task->head_dim), dots);
+    for (int32_t h = 0; h < task->heads; h++) {
+      if (is_hidden && count_seen(task, h, t, t + 1) == 0) continue;
+      double x = bound_logit(task, scale * (double)dots[h] + lost[h] * (double)row[1],
+                             lost[h] * (double)bounds[BNY_BOUNDS_REACH], &errors[h]);
+      /* The sum is relative to the largest bound so far. */
+      if (x > masses[h]) {
+        sums[h] = 1 + (sums[h] > 0 ? sums[h] * (double)power_above(masses[h] - x) : 0);
+        masses[h] = x;
+      } else {
+        sums[h] += (double)power_above(x - masses[h]);
+      }
+    }
+  }
+  for (int32_t h = 0; h < task->heads; h++)
+    if (sums[h] > 1 && masses[h] < (double)INFINITY) masses[h] += log2(sums[h]) + 0x1p-30;
 }
 
 /* Fills weights, with bounds at first, and top. */
 static void weigh_pages(block *b, bny_pruned *pruned) {
   const bny_attention_task *task = b->task;
-  split_query queries;
-  float dots[ROWS];
-  int32_t heads = task->heads, dim = task->head_dim;
-  split_queries(task, &queries);
+  query_rows queries;
+  double masses[ROWS], errors[ROWS] = {0};
+  int32_t heads = task->heads;
+  memset(&queries, 0, sizeof queries);
+  read_queries(task, !b->desc->prune.codes, &queries);
+  b->factor = fabs(task->scale_log2 * task->k_scale);
   for (int32_t h = 0; h < heads; h++) b->top[h] = -INFINITY;
   for (int32_t page = 0; page < b->pages; page++) {
-    const float *box = box_of(b, page);
+    const float *bounds = bounds_of(b, page);
     int32_t first = page * b->page_keys, end = smaller(task->keys - first, b->page_keys) + first;
     float *to = b->weights + (int64_t)page * heads;
-    double length = (double)box[2 * dim + 1] * task->v_scale;
-    bool forced = !(length < longest_value) || has_drafts(task, first, end);
-    b->kernels->dots(queries.row[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, heads, box, 2 * dim, dots);
+    bool forced = !((double)bounds[BNY_BOUNDS_VALUE] * task->v_scale < longest_value) || has_drafts(task, first, end);
+    (b->desc->prune.codes ? bound_by_codes : bound_by_box)(b, &queries, page, bounds, masses, errors);
     for (int32_t h = 0; h < heads; h++) {
-      int32_t keys = seen(task, h, first, end);
-      double error = 0, bound = -INFINITY;
-      if (keys > 0) bound = bound_mass(task, (double)dots[h], queries.length[h] * (double)box[2 * dim], keys, &error);
-      if (forced) bound = INFINITY;
+      double bound = forced ? (double)INFINITY : masses[h];
       to[h] = (float)bound;
       if ((double)to[h] < bound) to[h] = nextafterf(to[h], INFINITY);
       if (to[h] < INFINITY) b->top[h] = fmax(b->top[h], (double)to[h]);
-      pruned->error[h] = fmax(pruned->error[h], error);
+      pruned->error[h] = fmax(pruned->error[h], errors[h]);
     }
   }
 }
@@ -252,10 +300,10 @@ static int32_t read_by_weight(block *b, const double *sinks, const bny_pruned *p
 
 static void note_rest(const block *b, int32_t done, bny_pruned *pruned) {
   double mass[ROWS] = {0}, moment[ROWS] = {0};
-  int32_t heads = b->task->heads, dim = b->task->head_dim;
+  int32_t heads = b->task->heads;
   for (int32_t i = done; i < b->pages; i++) {
     const float *weights = b->weights + (int64_t)b->order[i] * heads;
-    double length = (double)box_of(b, b->order[i])[2 * dim + 1] * b->task->v_scale;
+    double length = (double)bounds_of(b, b->order[i])[BNY_BOUNDS_VALUE] * b->task->v_scale;
     for (int32_t h = 0; h < heads; h++) mass[h] += (double)weights[h], moment[h] += (double)weights[h] * length;
   }
   for (int32_t h = 0; h < heads; h++) {

@@ -40,7 +40,10 @@ static inline bool bny_prune_is_lossy(const banyan_attention_desc *desc) {
 }
 
 /* Returns the floats of bounds of a page and KV head. */
-static inline int64_t bny_prune_box(const banyan_attention_desc *desc) { return 2 * (int64_t)desc->head_dim + 2; }
+static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
+  int64_t keys = desc->pages.table ? desc->pages.keys : desc->prune.keys;
+  return 2 + (desc->prune.codes ? keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8)) : 2 * (int64_t)desc->head_dim);
+}
 
 /* Checks desc->prune on the host; `longest`: the most keys of a sequence. */
 banyan_status bny_prune_check(const banyan_attention_desc *desc, int32_t longest);

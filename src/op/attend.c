@@ -251,7 +251,7 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   desc.batch = count;
   if (desc.prune.read) desc.prune.read += row;
   if (desc.prune.bounds && !desc.pages.table)
-    desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_prune_box(&desc);
+    desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_prune_floats(&desc);
   if (attention->certifies)
     certificate =
         (bny_certificate){certificate.values + row * BNY_CERTIFICATE_VALUES, certificate.m + row, certificate.d + row};

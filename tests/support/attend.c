@@ -138,7 +138,9 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   rank->rows = world_take(rank->values_bytes + 2 * rank->lse_bytes);
   if (made->epsilon > 0) {
     size_t all = shape->page_keys ? (size_t)pages : (size_t)(shape->batch * shape->keys_max);
-    rank->bounds = world_take(all * (size_t)(shape->kv_heads * (2 * shape->head_dim + 2)) * sizeof(float));
+    size_t codes = (size_t)((shape->page_keys ? shape->page_keys : 3) * (2 + (shape->head_dim + 7) / 8 * 2));
+    rank->bounds =
+        world_take(all * (size_t)shape->kv_heads * (2 * (size_t)shape->head_dim + 2 + codes) * sizeof(float));
     rank->error = world_take(rank->lse_bytes);
     rank->read = world_take(rank->lse_bytes);
   }
@@ -331,8 +333,11 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
   banyan_partial_init(&made.out, world_at(self, rank->values), BANYAN_F32, world_at(self, rank->lse), BANYAN_F32,
                       part.heads, shape->value_dim);
   if (from->epsilon > 0) {
-    desc->prune =
-        (banyan_prune){.bounds = rank->bounds, .epsilon = from->epsilon, .error = rank->error, .read = rank->read};
+    desc->prune = (banyan_prune){.bounds = rank->bounds,
+                                 .codes = (int32_t)(from->seed % 2),
+                                 .epsilon = from->epsilon,
+                                 .error = rank->error,
+                                 .read = rank->read};
     if (!desc->pages.table) desc->prune.keys = 1 + (int32_t)(from->seed % 3), desc->prune.batch_pages = shape->keys_max;
     banyan_page_bounds_update(desc, NULL);
   }
