@@ -139,6 +139,7 @@ typedef struct decode_settings {
   banyan_scatter scatter;
   banyan_order order;
   const char *algorithm; /* NULL: by predicted cost */
+  float epsilon;         /* above 0: fused and overlap leave out pages */
 } decode_settings;
 
 /* A method works on this. `out` is [tokens][heads][head_dim] of the part that this rank keeps (see
@@ -161,6 +162,9 @@ typedef struct decode_facts {
   uint64_t extra_bytes; /* what this rank holds beyond inputs and output */
   uint64_t arena_bytes; /* the part of these that is in the arena */
   int32_t slices;       /* slices of the batch */
+  double pages_read;    /* with epsilon: the share that this rank read */
+  const float *errors;  /* with epsilon: certified, of each row of the result; NULL without */
+  double certified;     /* and the largest error of a row that is certified, over the length of its result */
 } decode_facts;
 
 /* Memory that a method holds, counted; released all at once. */
@@ -209,6 +213,8 @@ typedef struct decode_result {
   double max_abs_error;
   double max_rel_error; /* worst row of |out - reference|_2 / |reference|_2 */
   double rel_error_bound;
+  double pages_read, certified; /* with epsilon: the largest of any rank and layer */
+  double beyond;                /* the worst relative error beyond what is certified of its row */
   double latency_p50_us, latency_p99_us;
   double local_p50_us;   /* attention of the slowest rank */
   double combine_p50_us; /* the rest of an iteration: its latency less the slowest attention */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention and the combine of its rows as one operation. Between nodes, `overlap` may run the batch in slices: one is
  * combined while the next is attended to. `fused` never does, because it does not say how long attention will be. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,41 @@
 
 typedef struct fused_state {
   banyan_op *op;
-  uint64_t rows_bytes; /* partials that the operation holds */
+  uint64_t rows_bytes;          /* partials that the operation holds */
+  float *bounds, *error, *read; /* with epsilon */
+  const float *out;
+  int32_t rows, result_rows, dim;
 } fused_state;
 
 static void fused_destroy(void *opaque) {
   fused_state *state = opaque;
   if (state == NULL) return;
   banyan_op_free(state->op);
+  free(state->bounds);
+  free(state->error);
+  free(state->read);
   free(state);
+}
+
+/* Codes of pages of 16 keys. */
+static banyan_status prune(const decode_task *task, banyan_attention_desc *attention, fused_state *state) {
+  enum { PAGE_KEYS = 16 };
+  const decode_problem *problem = task->problem;
+  int32_t pages = task->shard->capacity / PAGE_KEYS + 1;
+  size_t floats = 2 + PAGE_KEYS * (2 + ((size_t)problem->head_dim + 7) / 8 * 2);
+  state->rows = problem->batch * problem->heads;
+  state->bounds = calloc((size_t)problem->batch * (size_t)pages * (size_t)problem->kv_heads * floats, sizeof(float));
+  state->error = calloc((size_t)state->rows, sizeof(float));
+  state->read = calloc((size_t)state->rows, sizeof(float));
+  if (state->bounds == NULL || state->error == NULL || state->read == NULL) return BANYAN_ERR_MEMORY;
+  attention->prune = (banyan_prune){.bounds = state->bounds,
+                                    .keys = PAGE_KEYS,
+                                    .codes = 1,
+                                    .batch_pages = pages,
+                                    .epsilon = task->settings->epsilon,
+                                    .error = state->error,
+                                    .read = state->read};
+  return banyan_page_bounds_update(attention, NULL);
 }
 
 static banyan_status make(const decode_task *task, int32_t keys_max, void **result) {
@@ -32,7 +60,12 @@ static banyan_status make(const decode_task *task, int32_t keys_max, void **resu
   if (state == NULL) return BANYAN_ERR_MEMORY;
   attention.keys_max = keys_max;
   state->rows_bytes = (uint64_t)problem->batch * (uint64_t)problem->heads * (uint64_t)(problem->head_dim + 2) * 4;
+  state->out = task->out;
+  state->result_rows = part.tokens * part.heads;
+  state->dim = problem->head_dim;
   *result = state;
+  banyan_status status = settings->epsilon > 0 ? prune(task, &attention, state) : BANYAN_OK;
+  if (status != BANYAN_OK) return status;
   return banyan_attention_combine_init(task->world->comm, &attention, &desc, nothing ? NULL : &out, &state->op);
 }
 
@@ -60,6 +93,14 @@ static void fused_query(void *opaque, decode_facts *facts) {
   const fused_state *state = opaque;
   *facts = (decode_facts){.extra_bytes = state->rows_bytes, .slices = slices_of(state->op)};
   decode_facts_add(facts, state->op, 1);
+  if (state->bounds == NULL) return;
+  facts->errors = state->error;
+  for (int32_t i = 0; i < state->rows; i++) facts->pages_read += (double)state->read[i] / state->rows;
+  for (int32_t i = 0; i < state->result_rows; i++) {
+    double length = 0;
+    for (int32_t j = 0; j < state->dim; j++) length += pow((double)state->out[i * state->dim + j], 2);
+    facts->certified = fmax(facts->certified, (double)state->error[i] / sqrt(length));
+  }
 }
 
 const decode_method decode_method_fused = {.name = "fused",

@@ -26,6 +26,7 @@ typedef struct arguments {
   int32_t repeat;
   uint64_t seed;
   bool json;
+  const char *epsilon;
   const char *shaped, *chosen; /* the first option of these groups that is given; NULL: none */
   const char *device;          /* NULL: ranks are on the host */
   bool kernel_only;
@@ -85,6 +86,10 @@ static const tool_option options[] = {
      "for "
      "--method fused, also for any number of ranks, which own whole blocks of 256 keys then. Default plan.",
      TOOL_NAME_AT(settings.order, bny_order_names), TOOL_GROUP(chosen)},
+    {"epsilon", "E",
+     "Pages of 16 keys which together cannot hold more than E of the softmax mass are not read, for the methods fused "
+     "and overlap. The output has the share of pages read and the certified error.",
+     TOOL_TEXT_AT(epsilon), TOOL_GROUP(chosen)},
     {.help = "Local attention"},
     {"kernel-only", NULL,
      "Attention of one rank alone, without a combine, beside a loop of as many threads that reads the same memory: "
@@ -126,10 +131,22 @@ static bool complete_for_device(arguments *a, tool_error *error) {
 static bool complete_for_kernel(const arguments *a, tool_error *error) {
   if (a->input != NULL || a->chosen != NULL || a->device != NULL || a->world.ranks > 1) {
     return tool_error_set(error, "--kernel-only is one rank on the host, with random values: it takes none of --input, "
-                                 "--ranks, --method, --algorithm, --scatter, --order and --device");
+                                 "--ranks, --method, --algorithm, --scatter, --order, --epsilon and --device");
   }
   if (a->against_torch && (a->shape.ragged || (a->dtype != 0 && tool_dtype_bytes(a->dtype) == 1)))
     return tool_error_set(error, "--against torch goes without --ragged and caches of eight bits");
+  return true;
+}
+
+static bool complete_epsilon(arguments *a, tool_error *error) {
+  char *end = NULL;
+  double epsilon = a->epsilon != NULL ? strtod(a->epsilon, &end) : 0;
+  if (a->epsilon == NULL) return true;
+  if (end == a->epsilon || *end != '\0' || !(epsilon > 0 && epsilon <= 1))
+    return tool_error_set(error, "--epsilon: %.60s is not a number above 0 and up to 1", a->epsilon);
+  if ((a->wanted & 7) != 0 || a->settings.order == BANYAN_ORDER_EXACT)
+    return tool_error_set(error, "--epsilon goes with --method fused or overlap, and not with --order exact");
+  a->settings.epsilon = (float)epsilon;
   return true;
 }
 
@@ -138,6 +155,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (optind < argc) return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
   if (a->input != NULL && a->shaped != NULL)
     return tool_error_set(error, "--input says the shape: --%s is for random values", a->shaped);
+  if (!complete_epsilon(a, error)) return false;
   for (int i = 0; i < METHODS_MAX; i++)
     if ((a->wanted >> i & 1) != 0) a->methods[a->method_count++] = all_methods[i];
   if (a->shape.kv_heads == 0) a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;

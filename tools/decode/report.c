@@ -68,7 +68,7 @@ static void print_verdict(const decode_report *report, FILE *stream) {
               r->rel_error_bound, r->ranks_equal || !r->method->same_bits ? "" : ", ranks differ in bits",
               r->runs_equal ? "" : ", runs differ in bits");
     }
-    worst = fmax(worst, r->max_rel_error);
+    worst = fmax(worst, r->beyond);
     bound = fmax(bound, r->rel_error_bound);
   }
   if (!report_verified(report)) return;
@@ -80,8 +80,9 @@ static void print_verdict(const decode_report *report, FILE *stream) {
       separator = ", ";
     }
   }
-  fprintf(stream, "%sverified: worst relative error %.1e (bound %.1e), repeated runs bitwise equal\n",
-          separator[0] == ',' ? "\n" : "", worst, bound);
+  fprintf(stream, "%sverified: worst relative error%s %.1e (bound %.1e), repeated runs bitwise equal\n",
+          separator[0] == ',' ? "\n" : "", report->settings->epsilon > 0 ? " beyond the certificate" : "", worst,
+          bound);
 }
 
 /* The library's sentence about its choice, a row for each algorithm. */
@@ -137,6 +138,11 @@ void report_results(const decode_report *report, FILE *stream) {
     else if (r->method == &decode_method_overlap)
       fprintf(stream, "overlap ran in one piece, because slices would not pay or could not run.\n");
   }
+  for (int i = 0; i < report->count && report->settings->epsilon > 0; i++) {
+    const decode_result *r = &report->results[i];
+    fprintf(stream, "%s read up to %.1f %% of the pages of a rank and layer; rows are certified within %.1e.\n",
+            r->method->name, 100 * r->pages_read, r->certified);
+  }
   if (any_ring(report) && report->world->nranks > 1) {
     fprintf(stream,
             "ring sends keys and values. Each rank merges in its own order, so ranks differ in the last bits.\n");
@@ -181,6 +187,10 @@ static json_t *result_json(const decode_result *r) {
                 tool_json_real(r->rel_error_bound), "scatter", bny_scatter_name(r->scatter), "rank_bits_equal",
                 r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null(), "run_bits_equal", r->runs_equal,
                 "verified", r->verified, "reason", r->facts.reason);
+  if (r->pages_read > 0) {
+    json_object_set_new(o, "pages_read", tool_json_real(r->pages_read));
+    json_object_set_new(o, "certified_error", tool_json_real(r->certified));
+  }
   return o;
 }
 
