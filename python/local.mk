@@ -23,11 +23,13 @@ EXTRA_DIST += \
   %D%/banyan/errors.py \
   %D%/banyan/jax_ops.py \
   %D%/banyan/launch.py \
+  %D%/banyan/prune.py \
   %D%/banyan/py.typed \
   %D%/banyan/torch_ops.py \
   %D%/banyan/transformers.py \
   %D%/bench/bench_attention.py \
   %D%/bench/bench_calls.py \
+  %D%/bench/bench_prune.py \
   %D%/bench/bench_cffi.py \
   %D%/src/array.cc \
   %D%/src/array.hh \

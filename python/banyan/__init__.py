@@ -7,8 +7,19 @@ Arrays are of numpy, PyTorch, JAX, CuPy, or anything else that has DLPack, and c
 """
 
 try:
-    from ._core import Operation, Ownership, Threads, attention, network, next_page, page_moves, split, tier_next
-    from ._core import version
+    from ._core import (
+        Operation,
+        Ownership,
+        Threads,
+        attention,
+        network,
+        next_page,
+        page_bounds_update,
+        page_moves,
+        split,
+        tier_next,
+        version,
+    )
 except ModuleNotFoundError as error:
     raise ImportError(
         f"{__file__} has no _core: a distribution of the same import name, such as the search trees Banyan, may have "
@@ -30,6 +41,7 @@ from .errors import (
     UnsupportedError,
 )
 from .launch import RankError, run
+from .prune import Prune
 
 __version__ = "0.1.0"
 
@@ -45,6 +57,7 @@ __all__ = [
     "OutOfMemoryError",
     "Ownership",
     "PeerError",
+    "Prune",
     "RankError",
     "StateError",
     "SystemCallError",
@@ -54,6 +67,7 @@ __all__ = [
     "attention",
     "network",
     "next_page",
+    "page_bounds_update",
     "page_moves",
     "run",
     "split",

@@ -5,6 +5,8 @@ from typing import Any, Callable, Dict, List, Literal, NoReturn, Optional, Proto
 
 from typing_extensions import Buffer
 
+from .prune import Prune
+
 class DLPackArray(Protocol):
     """An array of numpy, torch, jax, cupy, or another framework with DLPack."""
 
@@ -111,6 +113,7 @@ def attention(
     kv_rows: Optional[KvRows] = None,
     q_rope: Optional[Array] = None,
     parts: Optional[Sequence[Dict[str, Any]]] = None,
+    prune: Optional[Prune] = None,
     base: Base = "e",
     out: Out = None,
     dtype: Optional[Literal["f32", "q"]] = None,
@@ -140,6 +143,7 @@ def attention(
     parts: on the host, keys in several memories, oldest first. Each is a dict of k, v, seq_lens, page_table,
         page_indptr, last_page_len, k_scale, v_scale and kv_rows as above, and read_ahead_bytes, if k and v are a mapped
         file: how much of it to read ahead. k and v of the call are then None, and seq_lens the sums, or None.
+    prune: pages that may be left out, see Prune. Not next to parts, nor in exact order.
     keys_max: the largest length of a sequence, if known.
     out: a pair of arrays that receive the results, or one for o alone.
 
@@ -147,6 +151,44 @@ def attention(
     Communicator.combine(). dtype="f32": both are f32, for a combine that rounds once; "q": both are as q. Raises
     ArgumentError, which names the argument, and UnsupportedError.
     """
+
+def page_bounds_update(
+    q: Array,
+    k: Array,
+    v: Optional[Array],
+    *,
+    seq_lens: Optional[Array] = None,
+    page_table: Optional[Array] = None,
+    scale: float = 0.0,
+    keys_max: int = 0,
+    empty: Optional[Literal["nan"]] = None,
+    query_start_loc: Optional[Array] = None,
+    query_start: Optional[Array] = None,
+    tree_mask: Optional[Array] = None,
+    key_start: Optional[Array] = None,
+    key_block: Optional[int] = None,
+    key_stride: Optional[int] = None,
+    key_pattern: Optional[Sequence[int]] = None,
+    key_mask: Optional[Array] = None,
+    window: Optional[int] = None,
+    soft_cap: Optional[float] = None,
+    sinks: Optional[Array] = None,
+    k_scale: Union[None, float, Array] = None,
+    v_scale: Union[None, float, Array] = None,
+    page_indptr: Optional[Array] = None,
+    last_page_len: Optional[Array] = None,
+    kv_rows: Optional[KvRows] = None,
+    q_rope: Optional[Array] = None,
+    parts: Optional[Sequence[Dict[str, Any]]] = None,
+    prune: Optional[Prune] = None,
+    first: Optional[Array] = None,
+) -> None:
+    """Bring prune.bounds up to date for keys first[b] (int32 [batch]) and later of each sequence; None: all.
+
+    The other arguments are those of attention(), and the elements of q are not read. Raises ArgumentError, which names
+    the argument, and UnsupportedError.
+    """
+
 
 def next_page(
     nranks: int,
@@ -426,6 +468,7 @@ class Comm:
         kv_rows: Optional[KvRows] = None,
         q_rope: Optional[Array] = None,
         parts: Optional[Sequence[Dict[str, Any]]] = None,
+        prune: Optional[Prune] = None,
         out: Out = None,
         base: Base = "e",
         out_empty: Empty = "-inf",
@@ -478,6 +521,7 @@ class Comm:
         kv_rows: Optional[KvRows] = None,
         q_rope: Optional[Array] = None,
         parts: Optional[Sequence[Dict[str, Any]]] = None,
+        prune: Optional[Prune] = None,
         out: Out = None,
         base: Base = "e",
         out_empty: Empty = "-inf",

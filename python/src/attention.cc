@@ -10,11 +10,11 @@ namespace bny {
       nb::handle query_start_loc, nb::handle query_start, nb::handle tree_mask, nb::handle key_start,                  \
       nb::handle key_block, nb::handle key_stride, nb::handle key_pattern, nb::handle key_mask, nb::handle window,     \
       nb::handle soft_cap, nb::handle sinks, nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr,           \
-      nb::handle last_page_len, nb::handle kv_rows, nb::handle q_rope, nb::handle parts
+      nb::handle last_page_len, nb::handle kv_rows, nb::handle q_rope, nb::handle parts, nb::handle prune
 #define WORDS                                                                                                          \
   {seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start, key_block,        \
    key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len,           \
-   kv_rows, q_rope, parts}
+   kv_rows, q_rope, parts, prune}
 #define COMBINE_PARAMETERS                                                                                             \
   nb::handle out, nb::handle base, nb::handle out_empty, nb::handle scatter, nb::handle root, nb::handle order,        \
       nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle gather, nb::handle tokens
@@ -30,7 +30,8 @@ namespace bny {
       nb::arg("window") = nb::none(),                                                                                  \
       nb::arg("soft_cap") = nb::none(), nb::arg("sinks") = nb::none(), nb::arg("k_scale") = nb::none(),                \
       nb::arg("v_scale") = nb::none(), nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(),     \
-      nb::arg("kv_rows") = nb::none(), nb::arg("q_rope") = nb::none(), nb::arg("parts") = nb::none()
+      nb::arg("kv_rows") = nb::none(), nb::arg("q_rope") = nb::none(), nb::arg("parts") = nb::none(),                  \
+      nb::arg("prune") = nb::none()
 #define ATTENTION_ARGUMENTS                                                                                            \
   WORDS_ARGUMENTS, nb::arg("out") = nb::none(), nb::arg("base") = "e", nb::arg("out_empty") = "-inf",                  \
       nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
@@ -101,6 +102,20 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS,
   return nb::make_tuple(finished(q, output.made[0]), finished(q, output.made[1]));
 }
 
+void page_bounds_update(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS, nb::handle first) {
+  attention_call call;
+  array from;
+  call.read(nullptr, nullptr, q, k, v, WORDS);
+  const int32_t *firsts = first.is_none() ? nullptr : read_int32s(&from, "first", "", first, nullptr);
+  if (firsts) from.want_dims(1, "[batch]"), from.want_shape(0, call.desc.batch, "the batch");
+  banyan_status status;
+  {
+    nb::gil_scoped_release without;
+    status = banyan_page_bounds_update(&call.desc, firsts);
+  }
+  if (status != BANYAN_OK) raise_status(status, -1);
+}
+
 void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const attention_words &words, nb::handle out,
                const combine_words &combine_words, attention_call *call, combine_call *combine) {
   void *stream = self.stream_for(combine_words.stream, q);
@@ -137,7 +152,7 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
   owner.read(true, [&] { read_both(owner, q, k, v, words, out, COMBINE_WORDS, &op->attention, &op->combine); });
   op->outputs = op->combine.result(nb::none());
   for (nb::handle array : {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask,
-                           sinks, k_scale, v_scale, page_indptr, last_page_len, q_rope, parts, tokens})
+                           sinks, k_scale, v_scale, page_indptr, last_page_len, q_rope, parts, tokens, prune})
     op->kept.push_back(nb::borrow(array));
   const banyan_partial *written = op->combine.has_output ? &op->combine.out : nullptr;
   owner.call([&] {
@@ -151,6 +166,8 @@ nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, n
 void define_attention(nb::module_ &module, nb::class_<comm> &type) {
   module.def("attention", attention, WORDS_ARGUMENTS, nb::arg("base") = "e", nb::arg("out") = nb::none(),
              nb::arg("dtype") = nb::none(), doc::attention);
+  module.def("page_bounds_update", page_bounds_update, WORDS_ARGUMENTS, nb::arg("first") = nb::none(),
+             doc::page_bounds_update);
   type.def("attention_combine", attention_combine, ATTENTION_ARGUMENTS, doc::Comm_attention_combine);
   type.def("attention_combine_init", attention_combine_init, ATTENTION_ARGUMENTS, doc::Comm_attention_combine_init);
 }

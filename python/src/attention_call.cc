@@ -206,6 +206,43 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
   desc.scales.head_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
 }
 
+// Bounds of pages, and where the certificate goes: a banyan.Prune.
+void attention_call::read_prune(const std::string &device, void *stream, const attention_words &words) {
+  if (words.prune.is_none()) return;
+  struct {
+    const char *name, *field;
+    array *from;
+    float **place;
+  } const all[] = {{"prune.bounds", "bounds", &bounds, &desc.prune.bounds},
+                   {"prune.error", "error", &error, &desc.prune.error},
+                   {"prune.read", "read", &pages_read, &desc.prune.read}};
+  for (const auto &one : all) {
+    nb::object word = words.prune.attr(one.field);
+    if (word.is_none()) continue;
+    one.from->open(one.name, word, true, device, stream);
+    if (one.from->number() != BANYAN_F32) refuse(one.name, one.from->dtype_name() + ": it is float32");
+    one.from->want_contiguous();
+    *one.place = static_cast<float *>(one.from->data);
+  }
+  desc.prune.epsilon = real("prune.epsilon", words.prune.attr("epsilon"));
+  desc.prune.top_pages = read_int32("prune.top_pages", words.prune.attr("top_pages"));
+  desc.prune.codes = nb::cast<bool>(words.prune.attr("codes"));
+  bool paged = desc.pages.table != nullptr;
+  int32_t keys = paged ? 0 : read_int32("prune.page_keys", words.prune.attr("page_keys"));
+  if (!paged && keys < 1) refuse("prune.page_keys", "it is at least 1 without a page table");
+  if (desc.prune.bounds) {
+    int64_t of_page = paged ? desc.pages.keys : keys, dim = desc.head_dim;
+    bounds.want_dims(paged ? 3 : 4, paged ? "[pages, kv_heads, floats]" : "[batch, pages, kv_heads, floats]");
+    bounds.want_shape(0, paged ? desc.pages.count : desc.batch, paged ? "the pages of k" : "the batch");
+    bounds.want_shape(paged ? 1 : 2, desc.kv_heads, "the number of KV heads");
+    bounds.want_shape(paged ? 2 : 3, 2 + (desc.prune.codes ? of_page * (2 + (dim + 7) / 8 * 2) : 2 * dim),
+                      "that of Prune.floats()");
+    if (!paged) desc.prune.keys = keys, desc.prune.batch_pages = small(bounds, 1);
+  }
+  for (array *one : {&error, &pages_read})
+    if (one->data && one->count() < int64_t{rows()} * desc.heads) refuse(one->name, "it has fewer elements than rows");
+}
+
 // The last elements of queries, where they lie apart.
 void attention_call::read_rope(const std::string &device, void *stream, const attention_words &words) {
   if (words.q_rope.is_none()) return;
@@ -298,6 +335,7 @@ void attention_call::read(const comm *owner, void *stream, nb::handle q_array, n
   if (device.empty()) check_mask();
   read_logits(device, stream, words);
   read_scales(device, stream, words);
+  read_prune(device, stream, words);
 }
 
 // Where the rows are, and how many of them each sequence has.

@@ -168,13 +168,13 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 struct attention_words {
   nb::handle seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start,
       key_block, key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr,
-      last_page_len, kv_rows, q_rope, parts;
+      last_page_len, kv_rows, q_rope, parts, prune;
   nb::handle gather = Py_None; // attention_combine() alone
 };
 
 struct attention_call {
   array q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask, sinks, k_scale,
-      v_scale, page_indptr, last_page_len, q_rope;
+      v_scale, page_indptr, last_page_len, q_rope, bounds, error, pages_read;
   heads_call gather; // q is the whole of it
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   banyan_queries queries = BANYAN_QUERIES_INIT;
@@ -201,6 +201,7 @@ private:
   void read_logits(const std::string &device, void *stream, const attention_words &words);
   void read_scales(const std::string &device, void *stream, const attention_words &words);
   void read_rows(const std::string &device, void *stream, const attention_words &words);
+  void read_prune(const std::string &device, void *stream, const attention_words &words);
   void read_parts(const std::string &device, void *stream, const attention_words &words);
   int64_t keys_of(int32_t sequence) const;
   void check_mask() const;

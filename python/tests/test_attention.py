@@ -320,3 +320,27 @@ def test_keys_in_several_memories(tmp_path):
     refused("parts", 'no "key"', parts=[dict(parts[2], key=1)])
     refused("parts", "list of dicts", parts=[parts])
     refused("seq_lens", "the parts have 1050", seq_lens=np.array([1049], np.int32))
+
+
+@pytest.mark.parametrize("codes", (False, True))
+def test_pages_are_left_out_with_a_certificate(codes):
+    q, v = draw(1, HEADS, DIM), draw(1, KV_HEADS, 960, DIM, seed=2)
+    k = np.repeat(draw(1, KV_HEADS, 120, DIM, seed=3), 8, 2) * 12  # pages of equal keys
+    bounds = np.zeros((1, 120, KV_HEADS, banyan.Prune.floats(DIM, 8, codes)), np.float32)
+    prune = banyan.Prune(bounds, 1e-3, page_keys=8, codes=codes)
+    prune.error, prune.read = np.ones((1, HEADS), np.float32), np.ones((1, HEADS), np.float32)
+    for first, last in ((0, 500), (500, 960)):
+        lens = np.array([last], np.int32)
+        banyan.page_bounds_update(q, k, v, seq_lens=lens, prune=prune, first=np.array([first], np.int32))
+    want = banyan.attention(q, k, v)[0]
+    for o, _ in (banyan.attention(q, k, v, prune=prune), banyan.run(attend, 1, args=(q, k, v, prune))[0]):
+        assert (np.linalg.norm(o - want, axis=-1) <= prune.error + 1e-4).all()
+    assert (prune.read < 0.7).all() and (prune.error < 1).all()
+    prune.epsilon = 0
+    assert (banyan.attention(q, k, v, prune=prune)[0] == want).all()
+    with pytest.raises(banyan.ArgumentError, match=r"prune.bounds.*Prune.floats"):
+        banyan.attention(q, k, v, prune=banyan.Prune(bounds[..., :-1].copy(), page_keys=8))
+
+
+def attend(comm, q, k, v, prune):
+    return comm.attention_combine(q, k, v, prune=prune)

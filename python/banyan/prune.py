@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pages attention may leave out: the argument `prune` of attention() and attention_combine()."""
+
+import dataclasses
+from typing import Any, Optional
+
+
+@dataclasses.dataclass
+class Prune:
+    """Pages which together cannot hold more than epsilon of a row's softmax mass are not read.
+
+    bounds: f32, [pages, kv_heads, Prune.floats(...)], or without a page table [batch, pages, kv_heads, ...] for pages of
+    page_keys keys. page_bounds_update() writes it. codes: eight bits for each element of each key, in place of boxes.
+    top_pages: not certified, so many pages are read in place of epsilon. error and read: f32 arrays that receive, for
+    each row, how far its values can be from those of all keys, and the share of this rank's pages that was read.
+    """
+
+    bounds: Any
+    epsilon: float = 0.0
+    page_keys: int = 16
+    codes: bool = False
+    top_pages: int = 0
+    error: Optional[Any] = None
+    read: Optional[Any] = None
+
+    @staticmethod
+    def floats(head_dim: int, page_keys: int, codes: bool = False) -> int:
+        """The bounds of a page and KV head, in floats."""
+        return 2 + (page_keys * (2 + (head_dim + 7) // 8 * 2) if codes else 2 * head_dim)
