@@ -20,6 +20,7 @@ nobase_dist_doc_DATA += \
   %D%/reliability.md \
   %D%/scale.md \
   %D%/security.md \
+  %D%/pictures/certain.svg \
   %D%/pictures/combine.svg \
   %D%/pictures/dgx-h100.svg \
   %D%/pictures/gb200-nvl72.svg \
