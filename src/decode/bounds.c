@@ -130,6 +130,7 @@ banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const
   own.rope = (banyan_q_rope){0};
   own.queries = NULL;
   if (!own.prune.bounds) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "prune.bounds is NULL");
+  if (own.batch > 0 && !own.k) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL");
   if (own.k) status = bny_decode_attention_check(&own, true);
   if (status != BANYAN_OK) return status;
   for (int32_t b = 0; b < own.batch; b++) {

@@ -92,10 +92,10 @@ sys.exit(not ($2))"; }
 find_ranks() { mapfile -t pids < <(pgrep -P $perf) && [ ${#pids[@]} = 2 ] && shows "${pids[0]}" "c['operations'] > 50" && shows "${pids[1]}" 1; }
 if until_true find_ranks; then
   kill -STOP "${pids[0]}"
-  until_true shows "${pids[1]}" "c['rank'] == 1 - c['waits_for']['rank'] and c['waits_for']['since_s'] > 0 and c['in_flight']['collective'] == 'allgather'"
+  until_true shows "${pids[1]}" "c['rank'] == 1 - c['waits_for']['rank'] and c['waits_for']['since_s'] > 0 and c['in_flight']['collective'] in ('allgather', 'barrier')"
   until_true shows "${pids[0]}" "o['state'] == 'stopped' and 'failed' not in c"
   run 0 --live "${pids[1]}"
-  says 'rank [01] of 2: operation [0-9]+: allgather, .*not finished'
+  says 'rank [01] of 2: operation [0-9]+: (allgather|barrier), .*not finished'
   says 'waits for rank [01], for (its message|it to read memory), since [0-9.]+ s'
   kill -CONT "${pids[0]}"
 fi
