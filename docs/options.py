@@ -28,7 +28,7 @@ def rows(source):
 
 
 def experimental(source):
-    """(name, pattern, why) of values that are refused unless BANYAN_EXPERIMENTAL is 1."""
+    """(name, pattern, why) of values that are rejected unless BANYAN_EXPERIMENTAL is 1."""
     for found in re.finditer(r"BNY_OPTION_EXPERIMENTAL\((%s), (%s), (%s)\)" % (TEXT, TEXT, TEXT), source):
         yield tuple(text(part) for part in found.groups())
 
@@ -59,7 +59,7 @@ list gets a warning in the log.
     print("""
 ## Experimental values
 
-These values have never run on the hardware that they are for. They are refused unless `BANYAN_EXPERIMENTAL=1` is set.
+These values have never run on the hardware that they are for. They are rejected unless `BANYAN_EXPERIMENTAL=1` is set.
 `banyan-info options` marks them too. Nothing of the defaults is among them, which does not mean that a GPU has run
 those: [results on GPUs](gpu-results/README.md) says what has.
 

@@ -10,7 +10,7 @@
 enum { RANKS = 2, HEADS = 16, DIM = 64, STEPS = 10 }; /* a token of 16 heads */
 enum { LSE = HEADS * DIM, MERGED = LSE + HEADS, MERGED_LSE = MERGED + HEADS * DIM, FLOATS = MERGED_LSE + HEADS };
 
-#define CUDA(call) need((call) == CUDA_SUCCESS, #call, "the driver refused it")
+#define CUDA(call) need((call) == CUDA_SUCCESS, #call, "the driver rejected it")
 #define BANYAN(call) need((call) == BANYAN_OK, #call, banyan_last_error())
 static void need(int good, const char *call, const char *text) { /* else exits, so that peers do not wait */
   if (!good) fprintf(stderr, "%s: %s\n", call, text), _Exit(1);

@@ -210,7 +210,7 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason);
  * layer above calls it if its own checks fail, so that peers get BANYAN_ERR_PEER with `why` instead of waiting.
  * `status` is any but BANYAN_OK. init: the rejected call is a *_init (0 or 1). Returns `status`, and makes `why` the
  * banyan_last_error(). */
-banyan_status banyan_comm_refuse(banyan_comm *comm, banyan_status status, const char *why, int init);
+banyan_status banyan_comm_reject(banyan_comm *comm, banyan_status status, const char *why, int init);
 
 /* Sets a function that is called about every 50 ms while a call of this thread waits for other ranks on the host, so
  * that a runtime can run its signal handlers. If `check` returns nonzero, the call fails and its communicator, if it

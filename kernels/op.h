@@ -119,7 +119,7 @@ extern const bny_kernels *const bny_kernels_table[];
 /* By name, or the fastest that is supported if name is NULL; NULL if the name is unknown or unsupported here. */
 const bny_kernels *bny_kernels_find(const char *name);
 
-/* Reasons to refuse a descriptor before a kernel sees it: what is unset, out of range, contradictory or overlapping.
+/* Reasons to reject a descriptor before a kernel sees it: what is unset, out of range, contradictory or overlapping.
  * Returns NULL if it is fine, else a static text such as "values_dtype is unset". */
 const char *bny_partial_check(const banyan_partial *partial, const bny_box *box, bool is_output);
 

@@ -115,10 +115,10 @@ static const char *check_strides(const banyan_partial *partial, const bny_box *b
 
 const char *bny_partial_check(const banyan_partial *partial, const bny_box *box, bool is_output) {
   if (partial == NULL) return "the descriptor is NULL";
-  const char *refusal = check_enums(partial);
-  if (refusal == NULL) refusal = check_empty(partial, is_output);
-  if (refusal == NULL) refusal = check_pointers(partial, box, is_output);
-  return refusal != NULL ? refusal : check_strides(partial, box, is_output);
+  const char *rejection = check_enums(partial);
+  if (rejection == NULL) rejection = check_empty(partial, is_output);
+  if (rejection == NULL) rejection = check_pointers(partial, box, is_output);
+  return rejection != NULL ? rejection : check_strides(partial, box, is_output);
 }
 
 int32_t bny_partial_scale_check(const banyan_partial *partial, int32_t heads) {

@@ -338,7 +338,7 @@ class Comm:
     @property
     def error(self) -> str:
         """The failure's text, or ""."""
-    def _refuse(self, argument: str, text: str) -> NoReturn:
+    def _reject(self, argument: str, text: str) -> NoReturn:
         """Raises ArgumentError in place of a collective call, which peers learn."""
     def _shrink(self) -> Tuple[Any, List[int]]: ...
     def _split(self, arg0: int, arg1: int, /) -> Optional[Any]: ...

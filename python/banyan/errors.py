@@ -39,7 +39,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class SystemCallError(Error, OSError):
-    """The operating system refused something."""
+    """The operating system rejected something."""
 
     status = "system error"
 
@@ -75,7 +75,7 @@ class TimeoutError(Error, builtins.TimeoutError):
 
 
 class PeerError(Error, ConnectionError):
-    """A rank died, left, or refused its call."""
+    """A rank died, left, or rejected its call."""
 
     status = "peer failed"
 
@@ -121,7 +121,7 @@ _ARGUMENTS = {
 
 
 def _argument_of(text: str) -> tuple[str | None, str]:
-    """The argument that a refusal of the library is about, such as "root" of "desc.root is 5", and the rest of the text.
+    """The argument that a rejection of the library is about, such as "root" of "desc.root is 5", and the rest of the text.
 
     None: the text does not say it.
     """

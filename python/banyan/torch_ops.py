@@ -33,14 +33,14 @@ _library.define("allgather(Tensor mine, int comm) -> Tensor")
 _library.define("shift(Tensor send, int comm, int distance=1) -> Tensor")
 
 
-def _refuse_root(scatter):
+def _reject_root(scatter):
     if scatter == "root":
         raise ValueError('scatter: "root" has no result on other ranks, which an op must have')
 
 
 def _attention_combine(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
     if scatter == "root":
-        _comm(comm)._refuse("scatter", '"root" has no result on other ranks, which an op must have')
+        _comm(comm)._reject("scatter", '"root" has no result on other ranks, which an op must have')
     return _comm(comm).attention_combine(q, k, v, seq_lens=seq_lens, scale=scale, scatter=scatter, wire=wire)
 
 
@@ -57,7 +57,7 @@ def _part(comm, tokens, heads, scatter):
         return tokens, split(heads, comm.nranks, comm.rank)[1]
     if scatter == "tokens":
         return split(tokens, comm.nranks, comm.rank)[1], heads
-    _refuse_root(scatter)
+    _reject_root(scatter)
     return tokens, heads
 
 

@@ -98,7 +98,7 @@ def mask(
     use_vmap: bool = False,
     **_: Any,
 ) -> Mask:
-    """The mask function of "banyan" for AttentionMaskInterface. Any but a causal mask with padding is refused."""
+    """The mask function of "banyan" for AttentionMaskInterface. Any but a causal mask with padding is rejected."""
     if use_vmap or not allow_is_causal_skip or not _is_plain(mask_function, local_size):
         raise UnsupportedError(
             "banyan attends by causal masks, sliding windows and padding. Here the mask is another one: of packed "
@@ -380,7 +380,7 @@ class ShardedCache(Cache):
     def _sharded(self) -> list[ShardedLayer]:
         return [layer for layer in self.layers if isinstance(layer, ShardedLayer)]
 
-    # ---- what it refuses ---------------------------------------------------------------------------------------------
+    # ---- what it rejects ---------------------------------------------------------------------------------------------
 
     def crop(self, *_: Any) -> None:
         """Raises UnsupportedError: a sharded cache drops no tokens."""

@@ -48,7 +48,7 @@ array::~array() {
 
 void array::open(const char *argument, nb::handle object, bool write, const std::string &wanted, void *stream) {
   name = argument;
-  if (object.is_none()) refuse(name, "it is None, and not an array");
+  if (object.is_none()) reject(name, "it is None, and not an array");
   framework kind = framework_of(object);
   if (kind == framework::torch) {
     open_torch(object, stream);
@@ -57,22 +57,22 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
   } else if (!open_exchange(object)) {
     open_dlpack(object, stream);
   }
-  if (write && kind == framework::jax) refuse(name, "arrays of JAX cannot be written; leave it out");
-  if (write && read_only_) refuse(name, "the array is read-only, and receives a result");
-  if (dtype.lanes > 1) refuse(name, "its elements are vectors, and not numbers");
+  if (write && kind == framework::jax) reject(name, "arrays of JAX cannot be written; leave it out");
+  if (write && read_only_) reject(name, "the array is read-only, and receives a result");
+  if (dtype.lanes > 1) reject(name, "its elements are vectors, and not numbers");
   check_device(wanted);
-  if (!data && count() > 0) refuse(name, "the array has no memory: it was freed, or is one without data");
+  if (!data && count() > 0) reject(name, "the array has no memory: it was freed, or is one without data");
 }
 
 // By the buffer protocol, which numpy, bytearray and arrays of JAX on a CPU have. False: by other means.
 bool array::open_buffer(nb::handle object, bool write) {
   if (Py_TYPE(object.ptr()) != known.numpy_array && is_masked(object))
-    refuse(name, "it is a masked array, whose mask would be lost; use .filled(), or token_mask");
+    reject(name, "it is a masked array, whose mask would be lost; use .filled(), or token_mask");
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
     nb::python_error cause;
     if (!PyObject_HasAttrString(object.ptr(), "dtype")) {
       cause.restore();
-      refuse(name, "its memory cannot be read");
+      reject(name, "its memory cannot be read");
     }
     if (framework_of(object) == framework::jax) return false;
     // numpy has bf16 and eight-bit floats by the package ml_dtypes, and its buffers cannot say so.
@@ -84,16 +84,16 @@ bool array::open_buffer(nb::handle object, bool write) {
       dtype = row.dtype;
       return true;
     }
-    refuse(name, said + takes);
+    reject(name, said + takes);
   }
   buffered_ = true;
   if (!read_format(buffer_.format, buffer_.itemsize, &dtype)) {
     bool swapped = *buffer_.format == '>' || *buffer_.format == '!';
     std::string said = text_of_dtype(object);
-    refuse(name, (said.empty() ? "elements of format \"" + std::string(buffer_.format) + "\"" : said) +
+    reject(name, (said.empty() ? "elements of format \"" + std::string(buffer_.format) + "\"" : said) +
                      (swapped ? ": numbers are in this machine's order of bytes" : takes));
   }
-  if (buffer_.ndim > ARRAY_DIMS) refuse(name, "it has more than six dimensions");
+  if (buffer_.ndim > ARRAY_DIMS) reject(name, "it has more than six dimensions");
   ndim = buffer_.ndim;
   read_only_ = buffer_.readonly;
   data = buffer_.buf;
@@ -103,7 +103,7 @@ bool array::open_buffer(nb::handle object, bool write) {
     shape[i] = buffer_.shape[i];
     strides[i] = buffer_.strides ? buffer_.strides[i] / buffer_.itemsize : stride;
     if (buffer_.strides && buffer_.strides[i] % buffer_.itemsize != 0)
-      refuse(name, "its strides are not whole elements");
+      reject(name, "its strides are not whole elements");
     stride *= shape[i];
   }
   return true;
@@ -116,13 +116,13 @@ bool array::open_exchange(nb::handle object) {
   if (!exchange) return false;
   if (exchange->borrow && !lasting) {
     dl_tensor tensor;
-    if (exchange->borrow(object.ptr(), &tensor) != 0) refuse(name, "its framework does not give its memory");
+    if (exchange->borrow(object.ptr(), &tensor) != 0) reject(name, "its framework does not give its memory");
     take(tensor);
     return true;
   }
   dl_managed_versioned *managed = nullptr;
   if (!exchange->from_object || exchange->from_object(object.ptr(), &managed) != 0)
-    refuse(name, "its framework does not give its memory");
+    reject(name, "its framework does not give its memory");
   nb::object capsule = nb::steal(PyCapsule_New(managed, "dltensor_versioned", [](PyObject *self) {
     dl_managed_versioned *held = static_cast<dl_managed_versioned *>(PyCapsule_GetPointer(self, "dltensor_versioned"));
     if (held && held->deleter) held->deleter(held);
@@ -169,14 +169,14 @@ void array::open_torch(nb::handle object, void *stream) {
   if (!grad.is_valid()) PyErr_Clear();
   if (grad.ptr() == Py_True) {
     if (nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")()))
-      refuse(name, "the tensor requires a gradient, which does not pass; use .detach(), or torch.no_grad()");
+      reject(name, "the tensor requires a gradient, which does not pass; use .detach(), or torch.no_grad()");
     nb::object plain = object.attr("detach")(); // a Parameter under no_grad(), in the same memory
     return open_torch(plain, stream);
   }
   if (open_exchange(object) || (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object))) {
     // The strides of a tensor whose negation is put off are those of imaginary parts. A test of each tensor takes time.
     if (ndim > 0 && strides[ndim - 1] != 1 && nb::cast<bool>(object.attr("is_neg")()))
-      refuse(name, "its negation has been put off; use .resolve_neg()");
+      reject(name, "its negation has been put off; use .resolve_neg()");
     return;
   }
   if (!known.torch_to_dlpack) {
@@ -184,16 +184,16 @@ void array::open_torch(nb::handle object, void *stream) {
     known.torch_to_dlpack = convert.release().ptr();
   }
   nb::object capsule = nb::steal(PyObject_CallFunctionObjArgs(known.torch_to_dlpack, object.ptr(), nullptr));
-  if (!capsule.is_valid()) refuse(name, "torch does not give the tensor's memory");
+  if (!capsule.is_valid()) reject(name, "torch does not give the tensor's memory");
   open_capsule(capsule);
   if (device.type == DL_CUDA) open_dlpack(object, stream); // orders the streams
 }
 
 void array::open_dlpack(nb::handle object, void *stream) {
   if (std::strstr(nb::type_name(object.type()).c_str(), "Tracer"))
-    refuse(name, "it is traced by JAX, and has no memory yet; there banyan.jax_ops.combine is called");
+    reject(name, "it is traced by JAX, and has no memory yet; there banyan.jax_ops.combine is called");
   if (!PyObject_HasAttrString(object.ptr(), "__dlpack__"))
-    refuse(name, "a " + std::string(nb::type_name(object.type()).c_str()) + " is not an array: it has no __dlpack__");
+    reject(name, "a " + std::string(nb::type_name(object.type()).c_str()) + " is not an array: it has no __dlpack__");
   nb::object capsule;
   try {
     nb::dict arguments;
@@ -211,7 +211,7 @@ void array::open_dlpack(nb::handle object, void *stream) {
     }
   } catch (nb::python_error &error) {
     error.restore();
-    refuse(name,
+    reject(name,
            "its framework does not give its memory: it was freed, is read-only, or is not on a device known here");
   }
   open_capsule(capsule);
@@ -224,17 +224,17 @@ void array::open_capsule(nb::object capsule) {
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     void *memory = PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned");
     const dl_managed_versioned *managed = static_cast<dl_managed_versioned *>(memory);
-    if (managed->version.major != 1) refuse(name, "its DLPack version is not 1");
+    if (managed->version.major != 1) reject(name, "its DLPack version is not 1");
     read_only_ = managed->flags & DL_READ_ONLY;
     take(managed->tensor);
   } else {
-    refuse(name, "__dlpack__ returned no tensor");
+    reject(name, "__dlpack__ returned no tensor");
   }
   owner_ = capsule;
 }
 
 void array::take(const dl_tensor &tensor) {
-  if (tensor.ndim > ARRAY_DIMS) refuse(name, "it has more than six dimensions");
+  if (tensor.ndim > ARRAY_DIMS) reject(name, "it has more than six dimensions");
   ndim = tensor.ndim;
   dtype = tensor.dtype;
   device = tensor.device;

@@ -7,35 +7,35 @@ namespace bny {
 void array::check_device(const std::string &wanted) const {
   if (device.type == DL_CUDA_MANAGED || device.type == DL_CUDA_HOST) return;
   if (wanted.empty() && device.type != DL_CPU) {
-    refuse(name, "the array is on a device (DLPack type " + std::to_string(device.type) + ", number " +
+    reject(name, "the array is on a device (DLPack type " + std::to_string(device.type) + ", number " +
                      std::to_string(device.id) +
                      "), and this communicator is on the host: make it with device=\"cuda\", or copy the array");
   }
   if (!wanted.empty() && device.type == DL_CPU)
-    refuse(name, "the array is in host memory, and this communicator is on " + wanted);
+    reject(name, "the array is in host memory, and this communicator is on " + wanted);
 }
 
 void array::want_dims(int dims, const char *shape_text) const {
   if (ndim == dims) return;
-  refuse(name, "it has " + std::to_string(ndim) + " dimensions, and its shape is " + shape_text);
+  reject(name, "it has " + std::to_string(ndim) + " dimensions, and its shape is " + shape_text);
 }
 
 void array::want_shape(int dim, int64_t size, const char *of) const {
   if (shape[dim] == size) return;
-  refuse(name, "dimension " + std::to_string(dim) + " is " + std::to_string(shape[dim]) + ", and " + of + " is " +
+  reject(name, "dimension " + std::to_string(dim) + " is " + std::to_string(shape[dim]) + ", and " + of + " is " +
                    std::to_string(size));
 }
 
 void array::want_contiguous_rows() const {
   if (ndim == 0 || shape[ndim - 1] <= 1 || strides[ndim - 1] == 1) return;
-  refuse(name, "the last dimension is not contiguous: its stride is " + std::to_string(strides[ndim - 1]) +
+  reject(name, "the last dimension is not contiguous: its stride is " + std::to_string(strides[ndim - 1]) +
                    " elements, and banyan wants 1");
 }
 
 void array::want_contiguous() const {
   int64_t stride = 1;
   for (int i = ndim - 1; i >= 0; i--) {
-    if (shape[i] > 1 && strides[i] != stride && count() > 0) refuse(name, "the array is not contiguous");
+    if (shape[i] > 1 && strides[i] != stride && count() > 0) reject(name, "the array is not contiguous");
     stride *= shape[i];
   }
 }
@@ -44,7 +44,7 @@ banyan_dtype array::number() const {
   if (dtype.code == DL_FLOAT && dtype.bits == 32) return BANYAN_F32;
   if (dtype.code == DL_FLOAT && dtype.bits == 16) return BANYAN_F16;
   if (dtype.code == DL_BFLOAT && dtype.bits == 16) return BANYAN_BF16;
-  refuse(name, dtype_name() + ": banyan takes float32, float16 and bfloat16");
+  reject(name, dtype_name() + ": banyan takes float32, float16 and bfloat16");
 }
 
 banyan_dtype array::values_number(bool integers) const {
@@ -52,7 +52,7 @@ banyan_dtype array::values_number(bool integers) const {
   if (dtype.code == DL_FLOAT8_E5M2) return BANYAN_E5M2;
   if (integers && dtype.code == DL_INT && dtype.bits == 8) return BANYAN_I8;
   if (dtype.bits == 8)
-    refuse(name, dtype_name() + ": of eight bits banyan takes float8_e4m3fn and float8_e5m2" +
+    reject(name, dtype_name() + ": of eight bits banyan takes float8_e4m3fn and float8_e5m2" +
                      (integers ? ", and int8" : ""));
   return number();
 }

@@ -137,7 +137,7 @@ nb::object empty_like(const char *argument, nb::handle object, nb::handle shape,
     nb::object empty = space.attr("empty")(shape, nb::arg("dtype") = object.attr("dtype"));
     made = empty.release().ptr();
   }
-  if (!made) refuse(argument, "no array like it can be made; give out=");
+  if (!made) reject(argument, "no array like it can be made; give out=");
   return nb::steal(made);
 }
 

@@ -57,8 +57,8 @@ struct local_output {
   void open(const attention_call &call, nb::handle q, nb::handle out, nb::handle dtype, nb::handle base) {
     const banyan_attention_desc &desc = call.desc;
     std::string word = dtype.is_none() ? "" : read_text("dtype", dtype);
-    if (!word.empty() && word != "f32" && word != "q") refuse("dtype", "it is \"f32\", \"q\" or None");
-    if (!word.empty() && !out.is_none()) refuse("dtype", "arrays in out have their own");
+    if (!word.empty() && word != "f32" && word != "q") reject("dtype", "it is \"f32\", \"q\" or None");
+    if (!word.empty() && !out.is_none()) reject("dtype", "arrays in out have their own");
     if (out.is_none()) {
       bool other = desc.q_dtype != BANYAN_F32;
       nb::object lse_made = empty_like("q", q, dims({call.rows(), desc.heads}), other && word != "q");
@@ -66,7 +66,7 @@ struct local_output {
                             lse_made);
     } else {
       bool is_pair = PyTuple_Check(out.ptr());
-      if (is_pair && PyTuple_Size(out.ptr()) != 2) refuse("out", "it is a pair, values and lse, or the values alone");
+      if (is_pair && PyTuple_Size(out.ptr()) != 2) reject("out", "it is a pair, values and lse, or the values alone");
       made = is_pair ? nb::borrow(out) : nb::make_tuple(out, nb::none());
     }
     o.open("out", made[0], true, "", nullptr);

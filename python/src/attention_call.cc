@@ -9,13 +9,13 @@ namespace bny {
 namespace {
 
 int32_t small(const array &from, int dim) {
-  if (from.shape[dim] > INT32_MAX) refuse(from.name, "a dimension is above 2^31 - 1");
+  if (from.shape[dim] > INT32_MAX) reject(from.name, "a dimension is above 2^31 - 1");
   return static_cast<int32_t>(from.shape[dim]);
 }
 
 float real(const char *argument, nb::handle word) {
   double number = PyFloat_AsDouble(word.ptr());
-  if (PyErr_Occurred()) refuse(argument, "it is a number");
+  if (PyErr_Occurred()) reject(argument, "it is a number");
   return static_cast<float>(number);
 }
 
@@ -40,9 +40,9 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   if (!words.query_start_loc.is_none()) {
     queries.query_start_loc = read_int32s(&query_start_loc, "query_start_loc", device, words.query_start_loc, stream);
     query_start_loc.want_dims(1, "[batch + 1]");
-    if (query_start_loc.shape[0] < 1) refuse("query_start_loc", "it has batch + 1 elements, and not 0");
+    if (query_start_loc.shape[0] < 1) reject("query_start_loc", "it has batch + 1 elements, and not 0");
     if (device.empty() && queries.query_start_loc[0] != 0)
-      refuse("query_start_loc", "it begins with " + std::to_string(queries.query_start_loc[0]) +
+      reject("query_start_loc", "it begins with " + std::to_string(queries.query_start_loc[0]) +
                                     ", and tokens before the first sequence would be in none: it begins with 0");
   }
   desc.queries = &queries;
@@ -60,7 +60,7 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   if (!words.tree_mask.is_none()) {
     tree_mask.open("tree_mask", words.tree_mask, false, device, stream);
     if (tree_mask.dtype.bits != 64 || (tree_mask.dtype.code != DL_UINT && tree_mask.dtype.code != DL_INT))
-      refuse("tree_mask", tree_mask.dtype_name() + ": it is uint64, or int64 with the same bits");
+      reject("tree_mask", tree_mask.dtype_name() + ": it is uint64, or int64 with the same bits");
     tree_mask.want_dims(1, "[tokens]");
     tree_mask.want_shape(0, q.shape[0], "the number of tokens of q");
     tree_mask.want_contiguous();
@@ -70,7 +70,7 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   queries.key_stride = whole_number("key_stride", words.key_stride);
   if (!words.key_pattern.is_none()) {
     if (!PySequence_Check(words.key_pattern.ptr()) || PyObject_Size(words.key_pattern.ptr()) < 1)
-      refuse("key_pattern", "it is a sequence of one number for each block of a period, or None");
+      reject("key_pattern", "it is a sequence of one number for each block of a period, or None");
     for (nb::handle item : words.key_pattern) key_pattern.push_back(read_int32("key_pattern", item));
     queries.key_pattern = key_pattern.data();
     queries.key_pattern_len = static_cast<int64_t>(key_pattern.size());
@@ -78,7 +78,7 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   if (!words.key_mask.is_none()) {
     key_mask.open("key_mask", words.key_mask, false, device, stream);
     if (key_mask.dtype.bits != 8 || (key_mask.dtype.code != DL_BOOL && key_mask.dtype.code != DL_UINT))
-      refuse("key_mask", key_mask.dtype_name() + ": it is bool, or uint8");
+      reject("key_mask", key_mask.dtype_name() + ": it is bool, or uint8");
     key_mask.want_dims(2, "[batch, keys]");
     key_mask.want_shape(0, batch, "the batch");
     key_mask.want_contiguous_rows();
@@ -91,7 +91,7 @@ void attention_call::read_queries(const std::string &device, void *stream, const
 void attention_call::read_pages(const std::string &device, void *stream, const attention_words &words) {
   page_table.open("page_table", words.page_table, false, device, stream);
   if (page_table.dtype.code != DL_INT || page_table.dtype.bits != 32)
-    refuse("page_table", page_table.dtype_name() + ": it is int32");
+    reject("page_table", page_table.dtype_name() + ": it is int32");
   page_table.want_contiguous_rows();
   desc.pages.table = static_cast<const int32_t *>(page_table.data);
   desc.pages.keys = small(k, 2);
@@ -103,7 +103,7 @@ void attention_call::read_pages(const std::string &device, void *stream, const a
     page_indptr.want_shape(0, int64_t{desc.batch} + 1, "the batch and 1 more");
     for (int64_t b = 0; device.empty() && b <= desc.batch; b++) {
       if (desc.pages.indptr[b] >= 0 && desc.pages.indptr[b] <= page_table.shape[0]) continue;
-      refuse("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.pages.indptr[b]) +
+      reject("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.pages.indptr[b]) +
                                 ", and page_table has " + std::to_string(page_table.shape[0]) + " pages");
     }
     return;
@@ -116,15 +116,15 @@ void attention_call::read_pages(const std::string &device, void *stream, const a
 
 void attention_call::read_lengths(const std::string &device, void *stream, const attention_words &words) {
   if (!words.last_page_len.is_none()) {
-    if (!words.seq_lens.is_none()) refuse("last_page_len", "it stands in place of seq_lens");
+    if (!words.seq_lens.is_none()) reject("last_page_len", "it stands in place of seq_lens");
     desc.pages.last_len = read_int32s(&last_page_len, "last_page_len", device, words.last_page_len, stream);
     last_page_len.want_dims(1, "[batch]");
     last_page_len.want_shape(0, desc.batch, "the batch");
     return;
   }
   if (words.seq_lens.is_none()) {
-    if (!words.page_table.is_none()) refuse("seq_lens", "with a page table it says how many keys each sequence has");
-    if (!device.empty()) refuse("seq_lens", "on a device it is memory of that device, and has to be given");
+    if (!words.page_table.is_none()) reject("seq_lens", "with a page table it says how many keys each sequence has");
+    if (!device.empty()) reject("seq_lens", "on a device it is memory of that device, and has to be given");
     whole.assign(static_cast<size_t>(desc.batch), small(k, 2));
     desc.seq_lens = whole.data();
     return;
@@ -136,7 +136,7 @@ void attention_call::read_lengths(const std::string &device, void *stream, const
   int64_t most = words.page_table.is_none() ? k.shape[2] : page_table.shape[1] * k.shape[2];
   for (int64_t b = 0; device.empty() && b < desc.batch; b++) {
     if (desc.seq_lens[b] >= 0 && desc.seq_lens[b] <= most) continue;
-    refuse("seq_lens", "sequence " + std::to_string(b) + " has " + std::to_string(desc.seq_lens[b]) +
+    reject("seq_lens", "sequence " + std::to_string(b) + " has " + std::to_string(desc.seq_lens[b]) +
                            " keys, and there is room for " + std::to_string(most));
   }
 }
@@ -146,12 +146,12 @@ void attention_call::read_logits(const std::string &device, void *stream, const 
   if (!words.soft_cap.is_none()) desc.soft_cap = real("soft_cap", words.soft_cap);
   if (!words.empty.is_none()) {
     const char *word = read_text("empty", words.empty);
-    if (std::string(word) != "nan") refuse("empty", "for attention it is \"nan\" or None");
+    if (std::string(word) != "nan") reject("empty", "for attention it is \"nan\" or None");
     desc.empty = BANYAN_EMPTY_NAN;
   }
   if (words.sinks.is_none()) return;
   sinks.open("sinks", words.sinks, false, device, stream);
-  if (sinks.number() != BANYAN_F32) refuse("sinks", sinks.dtype_name() + ": it is float32");
+  if (sinks.number() != BANYAN_F32) reject("sinks", sinks.dtype_name() + ": it is float32");
   sinks.want_dims(1, "[heads]");
   sinks.want_shape(0, desc.heads, "the number of heads of q");
   sinks.want_contiguous();
@@ -175,7 +175,7 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
     if (both[i].word.is_none()) continue;
     given++;
     if (PyFloat_Check(both[i].word.ptr()) || PyLong_Check(both[i].word.ptr())) {
-      if (!device.empty()) refuse(both[i].name, "on a device it is an array of that device, not a number");
+      if (!device.empty()) reject(both[i].name, "on a device it is an array of that device, not a number");
       *both[i].now = real(both[i].name, both[i].word);
       *both[i].place = both[i].now;
       stride[i] = 0;
@@ -183,14 +183,14 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
     }
     array &from = *both[i].from;
     from.open(both[i].name, both[i].word, false, device, stream);
-    if (from.number() != BANYAN_F32) refuse(from.name, from.dtype_name() + ": it is float32");
+    if (from.number() != BANYAN_F32) reject(from.name, from.dtype_name() + ": it is float32");
     *both[i].place = static_cast<const float *>(from.data);
     if (from.ndim == 3) {
       for (int dim = 0; dim < 3; dim++) from.want_shape(dim, k.shape[dim], "that of k");
       int64_t token = from.shape[2] > 1 ? from.strides[2] : 1;
-      if (token == 0) refuse(from.name, "keys share a scale: give one for each KV head");
+      if (token == 0) reject(from.name, "keys share a scale: give one for each KV head");
       if (by_key++ > 0 && (token != desc.scales.token_stride || from.strides[0] != desc.scales.batch_stride))
-        refuse("v_scale", "it has the strides of k_scale");
+        reject("v_scale", "it has the strides of k_scale");
       desc.scales.token_stride = token, desc.scales.batch_stride = from.strides[0];
       stride[i] = from.strides[1];
       continue;
@@ -202,7 +202,7 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
     stride[i] = from.count() == 1 ? 0 : from.strides[0];
   }
   if ((given == 2 && stride[0] != stride[1]) || (by_key > 0 && by_key < given))
-    refuse("v_scale", "k_scale and v_scale are both one number, or both have one for each KV head, or for each key");
+    reject("v_scale", "k_scale and v_scale are both one number, or both have one for each KV head, or for each key");
   desc.scales.head_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
 }
 
@@ -220,7 +220,7 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
     nb::object word = words.prune.attr(one.field);
     if (word.is_none()) continue;
     one.from->open(one.name, word, true, device, stream);
-    if (one.from->number() != BANYAN_F32) refuse(one.name, one.from->dtype_name() + ": it is float32");
+    if (one.from->number() != BANYAN_F32) reject(one.name, one.from->dtype_name() + ": it is float32");
     one.from->want_contiguous();
     *one.place = static_cast<float *>(one.from->data);
   }
@@ -229,7 +229,7 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
   desc.prune.codes = nb::cast<bool>(words.prune.attr("codes"));
   bool paged = desc.pages.table != nullptr;
   int32_t keys = paged ? 0 : read_int32("prune.page_keys", words.prune.attr("page_keys"));
-  if (!paged && keys < 1) refuse("prune.page_keys", "it is at least 1 without a page table");
+  if (!paged && keys < 1) reject("prune.page_keys", "it is at least 1 without a page table");
   if (desc.prune.bounds) {
     int64_t of_page = paged ? desc.pages.keys : keys, dim = desc.head_dim;
     bounds.want_dims(paged ? 3 : 4, paged ? "[pages, kv_heads, floats]" : "[batch, pages, kv_heads, floats]");
@@ -240,7 +240,7 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
     if (!paged) desc.prune.keys = keys, desc.prune.batch_pages = small(bounds, 1);
   }
   for (array *one : {&error, &pages_read})
-    if (one->data && one->count() < int64_t{rows()} * desc.heads) refuse(one->name, "it has fewer elements than rows");
+    if (one->data && one->count() < int64_t{rows()} * desc.heads) reject(one->name, "it has fewer elements than rows");
 }
 
 // The last elements of queries, where they lie apart.
@@ -251,7 +251,7 @@ void attention_call::read_rope(const std::string &device, void *stream, const at
   q_rope.want_contiguous_rows();
   q_rope.want_shape(0, q.shape[0], "that of q");
   q_rope.want_shape(1, q.shape[1], "the number of heads of q");
-  if (q_rope.number() != desc.q_dtype) refuse("q_rope", q_rope.dtype_name() + ", and q is " + q.dtype_name());
+  if (q_rope.number() != desc.q_dtype) reject("q_rope", q_rope.dtype_name() + ", and q is " + q.dtype_name());
   desc.rope.q = q_rope.data, desc.rope.dim = small(q_rope, 2);
   desc.rope.batch_stride = q_rope.strides[0], desc.rope.head_stride = q_rope.strides[1];
 }
@@ -276,7 +276,7 @@ void attention_call::read_q(const comm *owner, const std::string &device, void *
   desc.q = q.data, desc.q_batch_stride = q.strides[0], desc.q_head_stride = q.strides[1];
   desc.heads = small(q, 1);
   read_rope(device, stream, words);
-  if (q.shape[2] > INT32_MAX - desc.rope.dim) refuse("q", "a dimension is above 2^31 - 1");
+  if (q.shape[2] > INT32_MAX - desc.rope.dim) reject("q", "a dimension is above 2^31 - 1");
   desc.head_dim = small(q, 2) + desc.rope.dim;
 }
 
@@ -295,10 +295,10 @@ void attention_call::read_keys(const std::string &device, void *stream, nb::hand
   desc.k_token_stride = k.strides[2];
   if (k.shape[2] == 0) desc.k_head_stride = k.shape[3];
   if (!is_plain) {
-    if (k.dtype.bits != 8) refuse("k", k.dtype_name() + ": rows of FlashMLA are bytes, in uint8 or float8_e4m3fn");
+    if (k.dtype.bits != 8) reject("k", k.dtype_name() + ": rows of FlashMLA are bytes, in uint8 or float8_e4m3fn");
     k.want_shape(3, flashmla_bytes, "a row of FlashMLA");
     if (!v_array.is_none() && v_array.ptr() != k_array.ptr())
-      refuse("v", "values are part of the rows of FlashMLA: it is None, or k");
+      reject("v", "values are part of the rows of FlashMLA: it is None, or k");
     desc.kv_dtype = BANYAN_E4M3, desc.value_dim = flashmla_values;
     return;
   }
@@ -308,7 +308,7 @@ void attention_call::read_keys(const std::string &device, void *stream, nb::hand
   v.want_contiguous_rows();
   for (int i = 0; i < 3; i++) v.want_shape(i, k.shape[i], "that of k");
   desc.kv_dtype = k.values_number(true), desc.value_dim = small(v, 3);
-  if (desc.kv_dtype != v.values_number(true)) refuse("v", v.dtype_name() + ", and k is " + k.dtype_name());
+  if (desc.kv_dtype != v.values_number(true)) reject("v", v.dtype_name() + ", and k is " + k.dtype_name());
   desc.v = v.data, desc.v_batch_stride = v.strides[0], desc.v_head_stride = v.strides[1];
   desc.v_token_stride = v.strides[2];
   if (v.shape[2] == 0) desc.v_head_stride = v.shape[3];
@@ -322,10 +322,10 @@ void attention_call::read(const comm *owner, void *stream, nb::handle q_array, n
   if (words.parts.is_none())
     read_keys(device, stream, k_array, v_array, words);
   else if (!k_array.is_none() || !v_array.is_none())
-    refuse("parts", "each part has its own k and v: those of the call are None");
+    reject("parts", "each part has its own k and v: those of the call are None");
   read_queries(device, stream, words);
   int64_t batch = batch_of(words);
-  if (batch > INT32_MAX) refuse("q", "a dimension is above 2^31 - 1");
+  if (batch > INT32_MAX) reject("q", "a dimension is above 2^31 - 1");
   desc.batch = static_cast<int32_t>(batch);
   desc.stream = stream, desc.keys_max = whole_number("keys_max", words.keys_max);
   if (words.parts.is_none())
@@ -352,20 +352,20 @@ void attention_call::read_parts(const std::string &device, void *stream, const a
   static const char *const names[] = {
       "k",       "v",       "seq_lens", "page_table",      "page_indptr", "last_page_len",
       "k_scale", "v_scale", "kv_rows",  "read_ahead_bytes"};
-  if (!device.empty()) refuse("parts", "keys of devices are in one memory of the device: it is None");
+  if (!device.empty()) reject("parts", "keys of devices are in one memory of the device: it is None");
   if (!PySequence_Check(words.parts.ptr()) || PyObject_Size(words.parts.ptr()) < 1)
-    refuse("parts", "it is a list of dicts, or None");
+    reject("parts", "it is a list of dicts, or None");
   for (nb::handle word :
        {words.page_table, words.page_indptr, words.last_page_len, words.k_scale, words.v_scale, words.kv_rows})
-    if (!word.is_none()) refuse("parts", "pages, scales and kv_rows are in each part, and not next to parts");
+    if (!word.is_none()) reject("parts", "pages, scales and kv_rows are in each part, and not next to parts");
   whole.assign(static_cast<size_t>(desc.batch), 0);
   for (nb::handle item : words.parts) {
-    if (!PyDict_Check(item.ptr())) refuse("parts", "it is a list of dicts, or None");
+    if (!PyDict_Check(item.ptr())) reject("parts", "it is a list of dicts, or None");
     nb::dict given = nb::borrow<nb::dict>(item);
     for (auto entry : given) {
       std::string name = nb::str(entry.first).c_str();
       if (std::find(std::begin(names), std::end(names), name) == std::end(names))
-        refuse("parts", "a part has no \"" + name + "\"");
+        reject("parts", "a part has no \"" + name + "\"");
     }
     auto get = [&](const char *name) {
       return given.contains(name) ? nb::handle(given[name].ptr()) : nb::handle(Py_None);
@@ -383,13 +383,13 @@ void attention_call::read_parts(const std::string &device, void *stream, const a
     piece.read_scales(device, stream, own);
     nb::handle ahead = get("read_ahead_bytes");
     piece.desc.read_ahead_bytes = ahead.is_none() ? 0 : PyLong_AsLongLong(ahead.ptr());
-    if (PyErr_Occurred()) refuse("read_ahead_bytes", "it is a number of bytes");
+    if (PyErr_Occurred()) reject("read_ahead_bytes", "it is a number of bytes");
     if (pieces.size() > 1 && (piece.desc.kv_heads != desc.kv_heads || piece.desc.value_dim != desc.value_dim))
-      refuse("parts", "all parts have as many KV heads and the same value_dim");
+      reject("parts", "all parts have as many KV heads and the same value_dim");
     desc.kv_heads = piece.desc.kv_heads, desc.value_dim = piece.desc.value_dim;
     for (int32_t b = 0; b < desc.batch; b++) {
       int64_t keys = whole[static_cast<size_t>(b)] + piece.keys_of(b);
-      if (keys > INT32_MAX) refuse("parts", "a sequence has more than 2^31 - 1 keys");
+      if (keys > INT32_MAX) reject("parts", "a sequence has more than 2^31 - 1 keys");
       whole[static_cast<size_t>(b)] = static_cast<int32_t>(keys);
     }
     parts.push_back(piece.desc);
@@ -413,7 +413,7 @@ void attention_call::check_mask() const {
   for (int32_t b = 0; queries.key_mask && b < desc.batch; b++) {
     int64_t keys = keys_of(b);
     if (keys > key_mask.shape[1])
-      refuse("key_mask", "sequence " + std::to_string(b) + " has " + std::to_string(keys) + " keys, and the mask " +
+      reject("key_mask", "sequence " + std::to_string(b) + " has " + std::to_string(keys) + " keys, and the mask " +
                              std::to_string(key_mask.shape[1]));
   }
 }

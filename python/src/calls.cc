@@ -9,7 +9,7 @@ void heads_call::read_counts(const comm &owner, const char *argument, nb::handle
   counts.assign(ranks, static_cast<int32_t>(mine.shape[1]));
   if (word.is_none()) return;
   if (PySequence_Check(word.ptr()) != 1 || PyObject_Size(word.ptr()) != owner.nranks())
-    refuse(argument, "it is a list of the heads of each rank");
+    reject(argument, "it is a list of the heads of each rank");
   for (size_t r = 0; r < ranks; r++) counts[r] = read_int32(argument, nb::object(word[r]));
   mine.want_shape(1, counts[static_cast<size_t>(owner.rank())], "this rank's count");
 }
@@ -21,7 +21,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   mine.want_dims(3, "[tokens, heads, dim]");
   mine.want_contiguous_rows();
   if (mine.shape[0] > INT32_MAX || mine.shape[1] > INT32_MAX / owner.nranks() || mine.shape[2] > INT32_MAX)
-    refuse(argument, "a dimension is above 2^31 - 1");
+    reject(argument, "a dimension is above 2^31 - 1");
   desc.tokens = static_cast<int32_t>(mine.shape[0]), desc.dim = static_cast<int32_t>(mine.shape[2]);
   desc.dtype = mine.values_number(true);
   desc.mine_token_stride = mine.strides[0], desc.mine_head_stride = mine.strides[1];
@@ -29,7 +29,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   read_counts(owner, counted, counts_word);
   int64_t heads = 0;
   for (int32_t count : counts) heads += count;
-  if (heads < 0 || heads > INT32_MAX) refuse(counted, "their sum is no number of heads");
+  if (heads < 0 || heads > INT32_MAX) reject(counted, "their sum is no number of heads");
   desc.heads = static_cast<int32_t>(heads), desc.counts = counts.data();
   if (!tokens.is_none()) {
     read_tokens(owner, tokens, stream, &live_tokens, &tokens_now, &live);
@@ -45,7 +45,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
     all.want_shape(1, heads, "the number of heads of all ranks");
     all.want_shape(2, desc.dim, "the last dimension of mine");
     all.want_contiguous_rows();
-    if (all.values_number(true) != desc.dtype) refuse("out", all.dtype_name() + ", and mine differs");
+    if (all.values_number(true) != desc.dtype) reject("out", all.dtype_name() + ", and mine differs");
   }
   desc.all_token_stride = all.strides[0], desc.all_head_stride = all.strides[1];
 }
@@ -63,15 +63,15 @@ void read_allgather(comm &self, nb::handle mine, nb::handle out, nb::handle coun
   bytes->assign(static_cast<size_t>(self.nranks()), row);
   int64_t rows = self.nranks();
   if (!counts.is_none()) {
-    if (from->ndim < 1) refuse("mine", "with counts it has at least one dimension");
+    if (from->ndim < 1) reject("mine", "with counts it has at least one dimension");
     row = from->dtype.bits / 8u;
     for (int i = 1; i < from->ndim; i++) row *= static_cast<size_t>(from->shape[i]);
     if (PySequence_Check(counts.ptr()) != 1 || PyObject_Size(counts.ptr()) != self.nranks())
-      refuse("counts", "it is a list of one for each rank");
+      reject("counts", "it is a list of one for each rank");
     rows = 0;
     for (int32_t r = 0; r < self.nranks(); r++) {
       int32_t count = read_int32("counts", nb::object(counts[r]));
-      if (count < 0) refuse("counts", "one is below 0");
+      if (count < 0) reject("counts", "one is below 0");
       (*bytes)[static_cast<size_t>(r)] = static_cast<size_t>(count) * row;
       rows += count;
     }
@@ -91,7 +91,7 @@ void read_allgather(comm &self, nb::handle mine, nb::handle out, nb::handle coun
   size_t total = 0;
   for (size_t count : *bytes) total += count;
   if (into->bytes() != total)
-    refuse("out", "it has " + std::to_string(into->bytes()) + " bytes, and all ranks give " + std::to_string(total));
+    reject("out", "it has " + std::to_string(into->bytes()) + " bytes, and all ranks give " + std::to_string(total));
 }
 
 nb::object allgather(comm &self, nb::handle mine, nb::handle out, nb::handle counts) {
@@ -145,7 +145,7 @@ void read_shift(comm &self, nb::handle send, nb::handle out, array *from, array 
   *received = out.is_none() ? empty_like("send", send, nb::tuple(dims)) : nb::borrow(out);
   into->open("out", *received, true, self.device(), stream);
   into->want_contiguous();
-  if (into->bytes() != from->bytes()) refuse("out", "it is not as large as send");
+  if (into->bytes() != from->bytes()) reject("out", "it is not as large as send");
 }
 
 nb::object shift(comm &self, nb::handle send, nb::handle distance, nb::handle out) {

@@ -26,9 +26,9 @@ void fill_stats(banyan_partial *rows, const array &stats, const array *sum) {
   rows->stats_head_stride = stats.strides[1];
   if (!sum) return;
   if (sum->number() != rows->stats_dtype)
-    refuse(sum->name, "its dtype is " + sum->dtype_name() + ", and that of the maxima differs");
+    reject(sum->name, "its dtype is " + sum->dtype_name() + ", and that of the maxima differs");
   if (sum->strides[0] != stats.strides[0] || sum->strides[1] != stats.strides[1])
-    refuse(sum->name, "its strides differ from those of the maxima");
+    reject(sum->name, "its strides differ from those of the maxima");
   rows->sum = sum->data;
 }
 
@@ -39,7 +39,7 @@ void check_rows(const array &rows, int dims, int32_t tokens, int32_t heads) {
 }
 
 int32_t small(const array &from, int dim) {
-  if (from.shape[dim] > INT32_MAX) refuse(from.name, "a dimension is above 2^31 - 1");
+  if (from.shape[dim] > INT32_MAX) reject(from.name, "a dimension is above 2^31 - 1");
   return static_cast<int32_t>(from.shape[dim]);
 }
 
@@ -50,7 +50,7 @@ nb::handle item_of(nb::handle out, size_t index, size_t count) {
     return index == 0 ? out : nb::handle(Py_None);
   }
   if (static_cast<size_t>(PySequence_Size(out.ptr())) != count) {
-    refuse("out",
+    reject("out",
            count == 2 ? "it is a pair: values and lse (None: not wanted)" : "it is three arrays: values, m and d");
   }
   nb::object item = nb::steal(PySequence_GetItem(out.ptr(), static_cast<Py_ssize_t>(index)));
@@ -62,14 +62,14 @@ void read_scale(const char *argument, const comm &owner, nb::handle word, void *
                 banyan_partial *rows, int32_t heads) {
   if (word.is_none()) return;
   if (PyFloat_Check(word.ptr()) || PyLong_Check(word.ptr())) {
-    if (!owner.device().empty()) refuse(argument, "on a device it is an array of that device, not a number");
+    if (!owner.device().empty()) reject(argument, "on a device it is an array of that device, not a number");
     *number = static_cast<float>(PyFloat_AsDouble(word.ptr()));
-    if (PyErr_Occurred()) refuse(argument, "the number does not fit into a float");
+    if (PyErr_Occurred()) reject(argument, "the number does not fit into a float");
     rows->values_scale = number;
     return;
   }
   from->open(argument, word, false, owner.device(), stream);
-  if (from->number() != BANYAN_F32) refuse(argument, from->dtype_name() + ": it is float32");
+  if (from->number() != BANYAN_F32) reject(argument, from->dtype_name() + ": it is float32");
   if (from->count() != 1) {
     from->want_dims(1, "[heads]");
     from->want_shape(0, heads, "the number of heads");
@@ -83,7 +83,7 @@ void read_scale(const char *argument, const comm &owner, nb::handle word, void *
 const int32_t *read_int32s(array *from, const char *argument, const std::string &device, nb::handle word,
                            void *stream) {
   from->open(argument, word, false, device, stream);
-  if (from->dtype.code != DL_INT || from->dtype.bits != 32) refuse(argument, from->dtype_name() + ": it is int32");
+  if (from->dtype.code != DL_INT || from->dtype.bits != 32) reject(argument, from->dtype_name() + ": it is int32");
   from->want_contiguous();
   return static_cast<const int32_t *>(from->data);
 }
@@ -91,12 +91,12 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_live *live) {
   // Integers of numpy are numbers as well. Its arrays have an index, and their memory is read.
   if (PyIndex_Check(word.ptr()) && !PyObject_HasAttrString(word.ptr(), "__dlpack__")) {
-    if (!owner.device().empty()) refuse("tokens", "on a device it is an int32 array of that device, not a number");
+    if (!owner.device().empty()) reject("tokens", "on a device it is an int32 array of that device, not a number");
     *now = read_int32("tokens", word);
     live->tokens = now;
   } else if (!word.is_none()) {
     live->tokens = read_int32s(from, "tokens", owner.device(), word, stream);
-    if (from->count() != 1) refuse("tokens", "it is a number, or an int32 array of one element");
+    if (from->count() != 1) reject("tokens", "it is a number, or an int32 array of one element");
   }
 }
 
@@ -145,8 +145,8 @@ void combine_call::read_preset(const comm &owner, nb::handle o, nb::handle lse, 
   values.open("o", o, false, owner.device(), desc.stream);
   values.want_dims(3, rows ? "[tokens, heads, 2 + dim], rows of ggml" : "[tokens, heads, dim]");
   values.want_contiguous_rows();
-  if (rows && !lse.is_none()) refuse("lse", "rows of ggml have their statistics within: it is None");
-  if (rows && values.shape[2] < 2) refuse("o", "rows of ggml begin with two statistics");
+  if (rows && !lse.is_none()) reject("lse", "rows of ggml have their statistics within: it is None");
+  if (rows && values.shape[2] < 2) reject("o", "rows of ggml begin with two statistics");
   if (!rows) {
     stats.open("lse", lse, false, owner.device(), desc.stream);
     stats.want_dims(pairs ? 3 : 2, pairs     ? "[tokens, heads, 2], pairs of m and d"
@@ -158,7 +158,7 @@ void combine_call::read_preset(const comm &owner, nb::handle o, nb::handle lse, 
     if (pairs) stats.want_contiguous_rows();
   }
   const array &from = rows ? values : stats;
-  if (from.number() != BANYAN_F32) refuse(from.name, from.dtype_name() + ": the preset has float32");
+  if (from.number() != BANYAN_F32) reject(from.name, from.dtype_name() + ": the preset has float32");
   desc.tokens = small(values, 0);
   desc.heads = small(values, 1);
   desc.value_dim = small(values, 2) - (rows ? 2 : 0);
@@ -183,14 +183,14 @@ void combine_call::read_live(const comm &owner, const combine_words &words) {
     live.query_start_loc =
         read_int32s(&query_start_loc, "query_start_loc", owner.device(), words.query_start_loc, desc.stream);
     query_start_loc.want_dims(1, "[batch + 1]");
-    if (query_start_loc.shape[0] < 1) refuse("query_start_loc", "it has batch + 1 elements, and not 0");
+    if (query_start_loc.shape[0] < 1) reject("query_start_loc", "it has batch + 1 elements, and not 0");
     if (live.seq_lens) query_start_loc.want_shape(0, int64_t{live.batch} + 1, "the batch of seq_lens and 1 more");
     live.batch = small(query_start_loc, 0) - 1;
   }
   if (!words.token_mask.is_none()) {
     token_mask.open("token_mask", words.token_mask, false, owner.device(), desc.stream);
     if (token_mask.dtype.bits != 8 || (token_mask.dtype.code != DL_BOOL && token_mask.dtype.code != DL_UINT))
-      refuse("token_mask", token_mask.dtype_name() + ": it is bool or uint8");
+      reject("token_mask", token_mask.dtype_name() + ": it is bool or uint8");
     token_mask.want_dims(1, "[tokens]");
     token_mask.want_shape(0, desc.tokens, "the number of tokens of o");
     token_mask.want_contiguous();
@@ -206,10 +206,10 @@ void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::han
   if (words.preset.is_none()) {
     read_plain(owner, o, lse, d, words);
   } else {
-    if (!words.base.is_none()) refuse("base", "the preset says it");
-    if (!words.empty.is_none()) refuse("empty", "the preset says it");
-    if (!words.values.is_none()) refuse("values", "the preset says it");
-    if (!d.is_none()) refuse("sum", "the preset says where the denominators are");
+    if (!words.base.is_none()) reject("base", "the preset says it");
+    if (!words.empty.is_none()) reject("empty", "the preset says it");
+    if (!words.values.is_none()) reject("values", "the preset says it");
+    if (!d.is_none()) reject("sum", "the preset says where the denominators are");
     read_preset(owner, o, lse, bny::read_preset(words.preset));
   }
   read_scale("values_scale", owner, words.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
@@ -258,7 +258,7 @@ void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, 
   read_scale("out_scale", owner, words.out_scale, desc.stream, &out_scale, &out_scale_now, &out, heads);
   read_out_words(words);
   if (made_stats.is_none()) {
-    if (with_sum) refuse("out", "m and d are both wanted, or give no sum");
+    if (with_sum) reject("out", "m and d are both wanted, or give no sum");
     out.stats_kind = BANYAN_STATS_LSE;
     out.stats_dtype = in.stats_dtype ? in.stats_dtype : BANYAN_F32;
     return;

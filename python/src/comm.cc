@@ -9,7 +9,7 @@ namespace bny {
 namespace {
 
 int64_t nanoseconds(const char *argument, double seconds) {
-  if (!(seconds >= 0 && seconds <= 9e9)) refuse(argument, "it is a number of seconds from 0 on; 0 is the default");
+  if (!(seconds >= 0 && seconds <= 9e9)) reject(argument, "it is a number of seconds from 0 on; 0 is the default");
   return std::llround(seconds * 1e9);
 }
 
@@ -77,7 +77,7 @@ comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, ui
   banyan_status status = BANYAN_OK;
   threads *group = nullptr;
   if (!source.is_none() && !nb::try_cast<threads *>(source, group)) {
-    if (!PyCallable_Check(source.ptr())) refuse("allgather", "it is a function allgather(bytes, timeout_s)");
+    if (!PyCallable_Check(source.ptr())) reject("allgather", "it is a function allgather(bytes, timeout_s)");
     bootstrap.rank = rank, bootstrap.nranks = nranks;
     bootstrap.context = &python, bootstrap.allgather = gather;
   }
@@ -131,9 +131,9 @@ void comm::end() {
 comm::claim::claim(comm &owner) : owner_(owner) {
   owner.handle();
   if (owner.is_inherited())
-    refuse_state("this communicator is of the parent of this process, a child of a fork: make one here, or use "
+    reject_state("this communicator is of the parent of this process, a child of a fork: make one here, or use "
                  "start=\"spawn\"");
-  if (!owner.try_claim()) refuse_state("another thread uses this communicator now");
+  if (!owner.try_claim()) reject_state("another thread uses this communicator now");
 }
 
 comm::claim::~claim() { owner_.unclaim(); }
@@ -179,14 +179,14 @@ void comm::report(bool init, const nb::python_error &error) {
   {
     gil_released without;
     interrupt_window window;
-    banyan_comm_refuse(comm_, BANYAN_ERR_ARGUMENT, text.c_str(), init);
+    banyan_comm_reject(comm_, BANYAN_ERR_ARGUMENT, text.c_str(), init);
   }
   unclaim();
   throw_pending();
 }
 
 banyan_comm *comm::handle() const {
-  if (!comm_) refuse_state("this communicator is closed");
+  if (!comm_) reject_state("this communicator is closed");
   return comm_;
 }
 

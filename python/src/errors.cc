@@ -47,7 +47,7 @@ void raise_status(banyan_status status, int32_t rank, const char *text) {
   raise(make(static_cast<int>(status), copy, rank), nb::object());
 }
 
-void refuse(const char *argument, const std::string &text) {
+void reject(const char *argument, const std::string &text) {
   nb::object cause = pending();
   nb::object type = nb::module_::import_("banyan.errors").attr("ArgumentError");
   nb::object error = type(std::string(argument) + ": " + text);
@@ -55,7 +55,7 @@ void refuse(const char *argument, const std::string &text) {
   raise(error, cause);
 }
 
-void refuse_state(const std::string &text) {
+void reject_state(const std::string &text) {
   nb::object make = nb::module_::import_("banyan.errors").attr("make_error");
   raise(make(static_cast<int>(BANYAN_ERR_STATE), text, -1), nb::object());
 }

@@ -29,9 +29,9 @@ private:
 };
 
 // Throws ArgumentError, which names the argument. The Python exception that is set, if any, becomes its cause.
-[[noreturn]] void refuse(const char *argument, const std::string &text);
+[[noreturn]] void reject(const char *argument, const std::string &text);
 
 // Throws StateError.
-[[noreturn]] void refuse_state(const std::string &text);
+[[noreturn]] void reject_state(const std::string &text);
 
 } // namespace bny

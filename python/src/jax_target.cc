@@ -30,7 +30,7 @@ int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle ou
   auto made = std::make_unique<prepared>();
   for (nb::handle each : comms) {
     comm *one = nb::cast<comm *>(each);
-    if (!one->device().empty()) refuse("comm", "the target of XLA is for the CPU, and a communicator has a device");
+    if (!one->device().empty()) reject("comm", "the target of XLA is for the CPU, and a communicator has a device");
     one->compiled = true;
     made->comms.push_back(one);
   }

@@ -21,9 +21,9 @@ std::string network() {
 }
 
 nb::tuple split(int32_t count, int32_t parts, int32_t index) {
-  if (count < 0) refuse("count", "it is at least 0");
-  if (parts < 1) refuse("parts", "it is at least 1");
-  if (index < 0 || index >= parts) refuse("index", "it is from 0 to parts - 1");
+  if (count < 0) reject("count", "it is at least 0");
+  if (parts < 1) reject("parts", "it is at least 1");
+  if (index < 0 || index >= parts) reject("index", "it is from 0 to parts - 1");
   int32_t first, number;
   banyan_split(count, parts, index, &first, &number);
   return nb::make_tuple(first, number);
@@ -73,11 +73,11 @@ NB_MODULE(_core, module) {
       .def("metrics", &comm::metrics, doc::Comm_metrics)
       .def("set_tag", &comm::set_tag, nb::arg("tag"), doc::Comm_set_tag)
       .def(
-          "_refuse",
+          "_reject",
           [](comm &self, const char *argument, const std::string &text) {
-            self.read(false, [&] { refuse(argument, text); });
+            self.read(false, [&] { reject(argument, text); });
           },
-          nb::arg("argument"), nb::arg("text"), doc::Comm__refuse)
+          nb::arg("argument"), nb::arg("text"), doc::Comm__reject)
       .def("_shrink", &comm::shrink)
       .def("_split", &comm::split);
   define_combine(type);

@@ -55,7 +55,7 @@ operation::~operation() {
 }
 
 banyan_op *operation::handle() const {
-  if (!op) refuse_state("this operation is freed, or its communicator is closed");
+  if (!op) reject_state("this operation is freed, or its communicator is closed");
   return op;
 }
 
@@ -94,7 +94,7 @@ bool operation::test() {
 
 nb::object operation::wait() {
   banyan_op *waited = handle();
-  if (!has_run) refuse_state("this operation has not been started");
+  if (!has_run) reject_state("this operation has not been started");
   comm_->call([&] {
     banyan_status status = banyan_wait(waited);
     started = false;
@@ -169,8 +169,8 @@ nb::object operation::tokens() {
 
 void operation::set_tokens(nb::handle number) {
   int32_t *place = tokens_place();
-  if (!place) refuse_state("this operation was not made with a number of tokens; an array is written by its owner");
-  if (started) refuse_state("this operation has started, and its number of tokens is read until it is waited for");
+  if (!place) reject_state("this operation was not made with a number of tokens; an array is written by its owner");
+  if (started) reject_state("this operation has started, and its number of tokens is read until it is waited for");
   *place = read_int32("tokens", number);
 }
 

@@ -12,12 +12,12 @@ public:
   numbers(const char *argument, nb::handle word, int32_t nranks) : given_(!word.is_none()) {
     if (!given_) return;
     if (!PySequence_Check(word.ptr()) || PyObject_Size(word.ptr()) != nranks)
-      refuse(argument, "it is a sequence of one number for each rank");
+      reject(argument, "it is a sequence of one number for each rank");
     for (nb::handle item : word) {
       nb::object whole = nb::steal(PyNumber_Index(item.ptr()));
       long long value = whole.is_valid() ? PyLong_AsLongLong(whole.ptr()) : 0;
-      if (PyErr_Occurred()) refuse(argument, std::string(nb::repr(item).c_str()) + ": it is an integer");
-      if (value != static_cast<number>(value)) refuse(argument, "it does not fit into 32 bits");
+      if (PyErr_Occurred()) reject(argument, std::string(nb::repr(item).c_str()) + ": it is an integer");
+      if (value != static_cast<number>(value)) reject(argument, "it does not fit into 32 bits");
       values_.push_back(static_cast<number>(value));
     }
   }
@@ -38,7 +38,7 @@ public:
       : weights_("weights", weights, nranks) {
     rule_.kind = read_ownership_kind(kind);
     rule_.nranks = nranks, rule_.block = block, rule_.tokens = tokens, rule_.weights = weights_.data();
-    keys(0, 0); // refuses a rule that is none
+    keys(0, 0); // rejects a rule that is none
   }
   ownership(const ownership &) = delete;
 
@@ -51,7 +51,7 @@ public:
   nb::tuple of_tokens(nb::handle tokens) const {
     nb::module_ numpy = nb::module_::import_("numpy");
     nb::object whole = numpy.attr("ascontiguousarray")(tokens, nb::arg("dtype") = "int64");
-    if (nb::cast<int>(whole.attr("ndim")) != 1) refuse("tokens", "it is an array of one dimension, or a list");
+    if (nb::cast<int>(whole.attr("ndim")) != 1) reject("tokens", "it is an array of one dimension, or a list");
     nb::object ranks = numpy.attr("empty_like")(whole, nb::arg("dtype") = "int32");
     nb::object places = numpy.attr("empty_like")(whole);
     array from, to_ranks, to_places;
@@ -133,7 +133,7 @@ int32_t next_page(int32_t nranks, nb::handle weights, nb::handle of_sequence, nb
 
 nb::object tier_next(nb::handle reads, int64_t keep) {
   Py_ssize_t size = PyObject_Size(reads.ptr());
-  if (size < 0 || size > INT32_MAX) refuse("reads", "it is a sequence of one number for each page");
+  if (size < 0 || size > INT32_MAX) reject("reads", "it is a sequence of one number for each page");
   numbers<int64_t> counts("reads", reads, static_cast<int32_t>(size));
   std::vector<uint64_t> whole(counts.data(), counts.data() + size);
   int64_t page;
@@ -143,7 +143,7 @@ nb::object tier_next(nb::handle reads, int64_t keep) {
 
 nb::list page_moves(nb::handle pages, nb::handle weights, nb::handle of_moved) {
   Py_ssize_t size = PyObject_Size(pages.ptr());
-  if (size < 1 || size > INT32_MAX) refuse("pages", "it is a sequence of one number for each rank");
+  if (size < 1 || size > INT32_MAX) reject("pages", "it is a sequence of one number for each rank");
   int32_t nranks = static_cast<int32_t>(size), count;
   numbers<int32_t> shares("weights", weights, nranks);
   numbers<int64_t> held("pages", pages, nranks), moved("of_moved", of_moved, nranks);

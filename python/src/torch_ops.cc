@@ -16,7 +16,7 @@ comm &comm_of(int64_t number) {
   const auto &all = handles();
   comm *found = number > 0 && number < static_cast<int64_t>(all.size()) ? all[static_cast<size_t>(number)] : nullptr;
   if (!found)
-    refuse("comm",
+    reject("comm",
            std::to_string(number) + " is the handle of no communicator that lives; see banyan.torch_ops.handle()");
   return *found;
 }
@@ -38,7 +38,7 @@ nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb
     request.read(self, o, lse, none, out,
                  {base, empty, none, none, start, none, scatter, root, order, wire, none, none});
     if (request.desc.scatter == BANYAN_SCATTER_ROOT)
-      refuse("scatter", "\"root\" has no result on other ranks, which an op must have");
+      reject("scatter", "\"root\" has no result on other ranks, which an op must have");
   });
   self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
   return out.is_none() ? request.result(none) : none;

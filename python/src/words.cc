@@ -20,14 +20,14 @@ int choose(const char *argument, nb::handle word, std::initializer_list<word_val
     if (text && std::strcmp(row.word, text) == 0) return row.value;
   std::string said = nb::repr(word).c_str(), known;
   for (const word_value &row : table) known += (known.empty() ? "\"" : ", \"") + std::string(row.word) + "\"";
-  refuse(argument, said + ": it is one of " + known);
+  reject(argument, said + ": it is one of " + known);
 }
 
 int empty_flag(const char *argument, const std::string &word) {
   if (word == "-inf") return BANYAN_EMPTY_NEG_INF;
   if (word == "+inf" || word == "inf") return BANYAN_EMPTY_POS_INF;
   if (word == "nan") return BANYAN_EMPTY_NAN;
-  refuse(argument, "\"" + word + "\": it is \"-inf\", \"+inf\", \"nan\", several joined by \"|\", or a number");
+  reject(argument, "\"" + word + "\": it is \"-inf\", \"+inf\", \"nan\", several joined by \"|\", or a number");
 }
 
 } // namespace
@@ -92,19 +92,19 @@ void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {
   rows->empty_below = 0;
   if (PyFloat_Check(word.ptr()) || PyLong_Check(word.ptr())) {
     double below = PyFloat_AsDouble(word.ptr());
-    if (PyErr_Occurred()) refuse(argument, "the number does not fit into a float");
+    if (PyErr_Occurred()) reject(argument, "the number does not fit into a float");
     if (std::isinf(below) && below < 0) {
       rows->empty = BANYAN_EMPTY_NEG_INF;
     } else if (std::isfinite(below)) {
       rows->empty = BANYAN_EMPTY_BELOW;
       rows->empty_below = below;
     } else {
-      refuse(argument, "a number is -inf or finite; write \"+inf\" or \"nan\" for these");
+      reject(argument, "a number is -inf or finite; write \"+inf\" or \"nan\" for these");
     }
     return;
   }
   const char *text = read_text(argument, word);
-  if (!text) refuse(argument, "it is None, and what a row without keys looks like is not guessed");
+  if (!text) reject(argument, "it is None, and what a row without keys looks like is not guessed");
   if (std::strcmp(text, "-inf") == 0) {
     rows->empty = BANYAN_EMPTY_NEG_INF;
     return;
@@ -121,24 +121,24 @@ void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {
 const char *read_text(const char *argument, nb::handle word) {
   if (word.is_none()) return nullptr;
   const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
-  if (!text && PyErr_Occurred()) refuse(argument, "it is not text in UTF-8");
-  if (!text) refuse(argument, "it is of type " + std::string(nb::type_name(word.type()).c_str()) + ", and not a str");
+  if (!text && PyErr_Occurred()) reject(argument, "it is not text in UTF-8");
+  if (!text) reject(argument, "it is of type " + std::string(nb::type_name(word.type()).c_str()) + ", and not a str");
   return text;
 }
 
 void *read_stream(nb::handle word) {
   if (word.is_none()) return nullptr;
-  if (!PyLong_Check(word.ptr())) refuse("stream", "it is an integer, such as torch.cuda.current_stream().cuda_stream");
+  if (!PyLong_Check(word.ptr())) reject("stream", "it is an integer, such as torch.cuda.current_stream().cuda_stream");
   void *stream = PyLong_AsVoidPtr(word.ptr());
-  if (PyErr_Occurred()) refuse("stream", "it is no address");
+  if (PyErr_Occurred()) reject("stream", "it is no address");
   return stream;
 }
 
 int32_t read_int32(const char *argument, nb::handle number) {
   nb::object whole = nb::steal(PyNumber_Index(number.ptr()));
-  if (!whole.is_valid()) refuse(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
+  if (!whole.is_valid()) reject(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
   long value = PyLong_AsLong(whole.ptr());
-  if (PyErr_Occurred() || value < INT32_MIN || value > INT32_MAX) refuse(argument, "it does not fit into 32 bits");
+  if (PyErr_Occurred() || value < INT32_MIN || value > INT32_MAX) reject(argument, "it does not fit into 32 bits");
   return static_cast<int32_t>(value);
 }
 

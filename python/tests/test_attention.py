@@ -28,25 +28,25 @@ def reference(q, k, v, sees, cap=0.0, sinks=None):
     return np.einsum("thk,hkd->thd", weight, v.repeat(group, 0)) / total[..., None], np.log(total)
 
 
-def test_refusals():
+def test_rejections():
     q, k = draw(5, HEADS, DIM), draw(2, KV_HEADS, 8, DIM, seed=1)
 
-    def refused(argument, text, **settings):
+    def rejected(argument, text, **settings):
         with pytest.raises(banyan.ArgumentError, match=text) as caught:
             banyan.attention(q, k, k, **settings)
         assert caught.value.argument == argument
 
     starts = np.array([0, 3, 5], np.int32)
-    refused("query_start_loc", "int64: it is int32", query_start_loc=starts.astype(np.int64))
-    refused("query_start", "the batch is 2", query_start_loc=starts, query_start=starts)
-    refused("tree_mask", "number of tokens of q is 5", query_start_loc=starts, tree_mask=np.zeros(4, np.uint64))
-    refused("tree_mask", "it is uint64", query_start_loc=starts, tree_mask=np.zeros(5, np.uint32))
-    refused("k", "the batch is 3", query_start_loc=np.arange(4, dtype=np.int32))
-    refused("sinks", "number of heads of q is 4", query_start_loc=starts, sinks=np.zeros(2, np.float32))
-    refused("k_scale", "number of KV heads is 2", query_start_loc=starts, k_scale=np.ones(4, np.float32))
-    refused("v_scale", "both one number", query_start_loc=starts, k_scale=np.ones(2, np.float32), v_scale=1.0)
-    refused("window", "integer", query_start_loc=starts, window="8")
-    refused("last_page_len", "in place of", query_start_loc=starts, seq_lens=starts[1:], last_page_len=starts[1:])
+    rejected("query_start_loc", "int64: it is int32", query_start_loc=starts.astype(np.int64))
+    rejected("query_start", "the batch is 2", query_start_loc=starts, query_start=starts)
+    rejected("tree_mask", "number of tokens of q is 5", query_start_loc=starts, tree_mask=np.zeros(4, np.uint64))
+    rejected("tree_mask", "it is uint64", query_start_loc=starts, tree_mask=np.zeros(5, np.uint32))
+    rejected("k", "the batch is 3", query_start_loc=np.arange(4, dtype=np.int32))
+    rejected("sinks", "number of heads of q is 4", query_start_loc=starts, sinks=np.zeros(2, np.float32))
+    rejected("k_scale", "number of KV heads is 2", query_start_loc=starts, k_scale=np.ones(4, np.float32))
+    rejected("v_scale", "both one number", query_start_loc=starts, k_scale=np.ones(2, np.float32), v_scale=1.0)
+    rejected("window", "integer", query_start_loc=starts, window="8")
+    rejected("last_page_len", "in place of", query_start_loc=starts, seq_lens=starts[1:], last_page_len=starts[1:])
 
 
 def test_a_scale_for_each_key():
@@ -310,16 +310,16 @@ def test_keys_in_several_memories(tmp_path):
     for got, want in zip(banyan.attention(q, None, None, parts=parts, **positions), whole):
         close(got, want)
 
-    def refused(argument, text, *, k=None, parts=parts, **settings):
+    def rejected(argument, text, *, k=None, parts=parts, **settings):
         with pytest.raises(banyan.ArgumentError, match=text) as caught:
             banyan.attention(q, k, k, parts=parts, **positions, **settings)
         assert caught.value.argument == argument
 
-    refused("parts", "those of the call are None", k=keys)
-    refused("parts", "in each part", page_table=table)
-    refused("parts", 'no "key"', parts=[dict(parts[2], key=1)])
-    refused("parts", "list of dicts", parts=[parts])
-    refused("seq_lens", "the parts have 1050", seq_lens=np.array([1049], np.int32))
+    rejected("parts", "those of the call are None", k=keys)
+    rejected("parts", "in each part", page_table=table)
+    rejected("parts", 'no "key"', parts=[dict(parts[2], key=1)])
+    rejected("parts", "list of dicts", parts=[parts])
+    rejected("seq_lens", "the parts have 1050", seq_lens=np.array([1049], np.int32))
 
 
 @pytest.mark.parametrize("codes", (False, True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that are refused by name, failures of ranks, Ctrl-C, and threads."""
+"""Arguments that are rejected by name, failures of ranks, Ctrl-C, and threads."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ def arrays():
     return np.zeros(SHAPE, np.float32), np.zeros(SHAPE[:2], np.float32)
 
 
-def refused(argument, text, call, *given, **settings):
+def rejected(argument, text, call, *given, **settings):
     with pytest.raises(banyan.ArgumentError, match=text) as caught:
         call(*given, **settings)
     assert caught.value.argument == argument
@@ -34,24 +34,24 @@ def test_arguments_by_name(lone):
     o, lse = arrays()
     released = memoryview(bytearray(4))
     released.release()
-    refused("o", "3 dimensions|2 dimensions", lone.combine, o[0], lse)
-    refused("lse", "dimension 1 is 3, and the number of heads", lone.combine, o, lse[:, :3])
-    refused("o", "not contiguous: its stride is 8", lone.combine, o.transpose(0, 2, 1), np.zeros((2, 8), np.float32))
-    refused("o", "float64: banyan takes float32", lone.combine, o.astype(np.float64), lse)
-    refused("o", "order of bytes", lone.combine, o.astype(">f4"), lse)
-    refused("lse", "it is None", lone.combine, o, None)
-    refused("o", "a list is not an array", lone.combine, [1.0], lse)
-    refused("o", "memory", lone.combine, released, lse)
+    rejected("o", "3 dimensions|2 dimensions", lone.combine, o[0], lse)
+    rejected("lse", "dimension 1 is 3, and the number of heads", lone.combine, o, lse[:, :3])
+    rejected("o", "not contiguous: its stride is 8", lone.combine, o.transpose(0, 2, 1), np.zeros((2, 8), np.float32))
+    rejected("o", "float64: banyan takes float32", lone.combine, o.astype(np.float64), lse)
+    rejected("o", "order of bytes", lone.combine, o.astype(">f4"), lse)
+    rejected("lse", "it is None", lone.combine, o, None)
+    rejected("o", "a list is not an array", lone.combine, [1.0], lse)
+    rejected("o", "memory", lone.combine, released, lse)
     frozen = np.zeros_like(o)
     frozen.flags.writeable = False
     lone.combine(frozen, lse)
-    refused("out", "read-only", lone.combine, o, lse, out=(frozen, None))
-    refused("out", "this rank's number of heads is 4", lone.combine, o, lse, out=o[:, :3])
-    refused("scatter", '"none", "heads", "tokens", "root"', lone.combine, o, lse, scatter="head")
-    refused("base", "'10': it is one of", lone.combine, o, lse, base="10")
-    refused("empty", "-inf", lone.combine, o, lse, empty="zero")
-    refused("wire", "f32", lone.combine, o, lse, wire="f8")
-    refused(
+    rejected("out", "read-only", lone.combine, o, lse, out=(frozen, None))
+    rejected("out", "this rank's number of heads is 4", lone.combine, o, lse, out=o[:, :3])
+    rejected("scatter", '"none", "heads", "tokens", "root"', lone.combine, o, lse, scatter="head")
+    rejected("base", "'10': it is one of", lone.combine, o, lse, base="10")
+    rejected("empty", "-inf", lone.combine, o, lse, empty="zero")
+    rejected("wire", "f32", lone.combine, o, lse, wire="f8")
+    rejected(
         "seq_lens",
         "sequence 1 has 9 keys",
         banyan.attention,
@@ -59,7 +59,7 @@ def test_arguments_by_name(lone):
         *[o[:, :, None].repeat(4, 2)] * 2,
         seq_lens=np.array([1, 9], np.int32)
     )
-    refused(
+    rejected(
         "seq_lens",
         "int64: it is int32",
         banyan.attention,
@@ -301,7 +301,7 @@ def test_interrupt_leaves_no_ranks_that_are_threads():
     assert said.stdout == "[]\n"
 
 
-REFUSALS = {
+REJECTIONS = {
     "strides": lambda comm, o, lse: comm.combine(o.transpose(0, 2, 1), lse),
     "dtype": lambda comm, o, lse: comm.combine(o.astype(np.float64), lse),
     "shape": lambda comm, o, lse: comm.combine(o, lse[:1]),
@@ -320,18 +320,18 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("start", ["thread", "fork"])
-def test_refusals_reach_peers(start):
-    """They need not wait for a rank whose arguments Python refuses, and all go on."""
+def test_rejections_reach_peers(start):
+    """They need not wait for a rank whose arguments Python rejects, and all go on."""
 
     def body(comm):
         o, lse = partials(comm.rank, SHAPE)
-        for name, call in REFUSALS.items():
+        for name, call in REJECTIONS.items():
             if comm.rank == 1:
                 with pytest.raises((banyan.ArgumentError, TypeError)) as own:
                     call(comm, o, lse)
                 assert not isinstance(own.value, banyan.PeerError), name
             else:
-                with pytest.raises(banyan.PeerError, match="rank 1 refused its call"):
+                with pytest.raises(banyan.PeerError, match="rank 1 rejected its call"):
                     comm.combine(o, lse)
             assert not comm.failed, name
         return comm.combine(o, lse)[0]
@@ -421,17 +421,17 @@ def test_child_of_a_fork_takes_no_part():
         op.start()
         child = os.fork()
         if child == 0:
-            refused = 0
+            rejected = 0
             for call in (op.wait, comm.barrier, lambda: comm.combine(o, lse), comm.shrink):
                 try:
                     call()
                 except banyan.StateError as error:
-                    refused += "child of a fork" in str(error)
+                    rejected += "child of a fork" in str(error)
             comm.abort()
             op.free()
             del op
             comm.close()
-            os._exit(refused)
+            os._exit(rejected)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
         op.wait()
         comm.barrier()

@@ -51,7 +51,7 @@ def test_parameters_without_gradients(lone):
     assert not op.outputs[0].requires_grad
 
 
-def test_torch_refusals(lone):
+def test_torch_rejections(lone):
     torch = pytest.importorskip("torch")
     o, lse = torch.zeros(SHAPE), torch.zeros(SHAPE[:2])
     with pytest.raises(banyan.ArgumentError, match="o: .*gradient"):
@@ -114,7 +114,7 @@ class Elsewhere(Exporter):
         raise BufferError("it was freed")
 
 
-def test_an_exporter_that_refuses(lone):
+def test_an_exporter_that_rejects(lone):
     o, lse = partials(0, SHAPE)
     with pytest.raises(banyan.ArgumentError, match="o: .*freed") as caught:
         lone.combine(Elsewhere(o), lse)

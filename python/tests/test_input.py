@@ -17,7 +17,7 @@ def arrays(shape=SHAPE):
     return draw.standard_normal(shape).astype(np.float32), draw.uniform(-4, 4, shape[:2]).astype(np.float32)
 
 
-def refused(argument, text, call, *given, **settings):
+def rejected(argument, text, call, *given, **settings):
     with pytest.raises(banyan.ArgumentError, match=text) as caught:
         call(*given, **settings)
     assert caught.value.argument == argument
@@ -93,57 +93,57 @@ def test_memory_without_strides(lone):
     lone.combine(raw, memoryview(lse), out=memoryview(out))
     np.testing.assert_allclose(out, o, rtol=1e-6)
     np.testing.assert_allclose(lone.combine(raw, memoryview(lse))[0], o, rtol=1e-6)  # an array of numpy
-    refused("o", "1 dimensions", lone.combine, array.array("f", [1.0]), lse)
+    rejected("o", "1 dimensions", lone.combine, array.array("f", [1.0]), lse)
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8", "?", "c8", "f8", "g", "O", "U3", "M8[s]", [("a", "f4")]])
 def test_other_dtypes(lone, dtype):
     o, lse = arrays()
-    refused("o", "banyan takes", lone.combine, np.zeros(SHAPE, dtype), lse)
-    refused("lse", "banyan takes", lone.combine, o, np.zeros(SHAPE[:2], dtype))
-    refused("out", "banyan takes", lone.combine, o, lse, out=(np.zeros(SHAPE, dtype), None))
+    rejected("o", "banyan takes", lone.combine, np.zeros(SHAPE, dtype), lse)
+    rejected("lse", "banyan takes", lone.combine, o, np.zeros(SHAPE[:2], dtype))
+    rejected("out", "banyan takes", lone.combine, o, lse, out=(np.zeros(SHAPE, dtype), None))
 
 
 def test_arrays_that_are_none(lone):
     o, lse = arrays()
-    refused("o", "0 dimensions", lone.combine, np.float32(1), lse)
-    refused("o", "a float is not an array", lone.combine, 1.0, lse)
-    refused("o", "not contiguous", lone.combine, o[:, :, ::-1], lse)
-    refused("o", "not contiguous", lone.combine, np.asfortranarray(o), lse)
-    refused("o", "masked", lone.combine, np.ma.masked_array(o, mask=o > 0), lse)
-    refused("o", "six dimensions", lone.combine, o.reshape((1,) * 4 + SHAPE), lse)
+    rejected("o", "0 dimensions", lone.combine, np.float32(1), lse)
+    rejected("o", "a float is not an array", lone.combine, 1.0, lse)
+    rejected("o", "not contiguous", lone.combine, o[:, :, ::-1], lse)
+    rejected("o", "not contiguous", lone.combine, np.asfortranarray(o), lse)
+    rejected("o", "masked", lone.combine, np.ma.masked_array(o, mask=o > 0), lse)
+    rejected("o", "six dimensions", lone.combine, o.reshape((1,) * 4 + SHAPE), lse)
     odd = np.zeros(o.nbytes + 4, np.uint8)[1 : 1 + o.nbytes].view(np.float32).reshape(SHAPE)
-    refused("o", "aligned", lone.combine, odd, lse)
-    refused("out", "aligned", lone.combine, o, lse, out=(odd, None))
-    refused("out", "overlap", lone.combine, o, lse, out=(np.lib.stride_tricks.as_strided(o, SHAPE, (0, 0, 4)), None))
-    refused("mine", "it is None", lone.allgather, None)
+    rejected("o", "aligned", lone.combine, odd, lse)
+    rejected("out", "aligned", lone.combine, o, lse, out=(odd, None))
+    rejected("out", "overlap", lone.combine, o, lse, out=(np.lib.stride_tricks.as_strided(o, SHAPE, (0, 0, 4)), None))
+    rejected("mine", "it is None", lone.allgather, None)
 
 
 def test_words(lone):
     o, lse = arrays()
-    refused("scatter", "None: it is one of", lone.combine, o, lse, scatter=None)
-    refused("root", r"must be 0\.\.0", lone.combine, o, lse, scatter="root", root=5)
-    refused("root", "0.5: it is an integer", lone.combine, o, lse, scatter="root", root=0.5)
-    refused("empty", "does not fit", lone.combine, o, lse, empty=-(10**400))
-    refused("empty", "UTF-8", lone.combine, o, lse, empty="\ud800")
-    refused("values_scale", "does not fit", lone.combine, o, lse, values_scale=10**400)
-    refused("values_scale", "E4M3", lone.combine, o, lse, values_scale=2.0)
-    refused("tokens", "0 to 2", lone.combine, o, lse, tokens=3)
-    refused("seq_lens", "negative", lone.combine, o, lse, seq_lens=np.array([1, -1], np.int32))
-    refused("distance", "32 bits", lone.shift, o, distance=2**40)
-    refused("root", r"must be 0\.\.0", lone.broadcast, o, root=3)
-    refused("counts", "list of", lone.allgather, o, counts=4)
-    refused("algorithm", "not a str", lone.combine, o, lse, algorithm=3)
+    rejected("scatter", "None: it is one of", lone.combine, o, lse, scatter=None)
+    rejected("root", r"must be 0\.\.0", lone.combine, o, lse, scatter="root", root=5)
+    rejected("root", "0.5: it is an integer", lone.combine, o, lse, scatter="root", root=0.5)
+    rejected("empty", "does not fit", lone.combine, o, lse, empty=-(10**400))
+    rejected("empty", "UTF-8", lone.combine, o, lse, empty="\ud800")
+    rejected("values_scale", "does not fit", lone.combine, o, lse, values_scale=10**400)
+    rejected("values_scale", "E4M3", lone.combine, o, lse, values_scale=2.0)
+    rejected("tokens", "0 to 2", lone.combine, o, lse, tokens=3)
+    rejected("seq_lens", "negative", lone.combine, o, lse, seq_lens=np.array([1, -1], np.int32))
+    rejected("distance", "32 bits", lone.shift, o, distance=2**40)
+    rejected("root", r"must be 0\.\.0", lone.broadcast, o, root=3)
+    rejected("counts", "list of", lone.allgather, o, counts=4)
+    rejected("algorithm", "not a str", lone.combine, o, lse, algorithm=3)
     np.testing.assert_allclose(lone.combine(o, lse, tokens=np.int64(1))[0][0], o[0], rtol=1e-6)
     assert lone.combine(o, lse, scatter="root", root=np.int64(0))[0].shape == SHAPE
 
 
 def test_words_without_a_communicator():
-    refused("index", "parts - 1", banyan.split, 4, 2, 5)
-    refused("count", "at least 0", banyan.split, -1, 2, 0)
-    refused("weights", "negative", banyan.Ownership, "blocks", 3, weights=[1, -1, 1])
-    refused("pages", "must be 0", banyan.page_moves, [-1, 2], weights=[1, 1])
-    refused("timeout", "seconds", banyan.Communicator.from_threads, banyan.Threads(1), 0, timeout=float("nan"))
+    rejected("index", "parts - 1", banyan.split, 4, 2, 5)
+    rejected("count", "at least 0", banyan.split, -1, 2, 0)
+    rejected("weights", "negative", banyan.Ownership, "blocks", 3, weights=[1, -1, 1])
+    rejected("pages", "must be 0", banyan.page_moves, [-1, 2], weights=[1, 1])
+    rejected("timeout", "seconds", banyan.Communicator.from_threads, banyan.Threads(1), 0, timeout=float("nan"))
     with pytest.raises(ValueError, match="start: 'x'"):
         banyan.run(print, start="x")
 
@@ -160,29 +160,29 @@ def test_attention_within_its_tables():
         return {name: np.array(numbers, np.int32) for name, numbers in some.items()}
 
     banyan.attention(q, k, v, **words())
-    refused("page_indptr", "3 pages", banyan.attention, q, k, v, **words(page_indptr=[0, 2, 9]))
-    refused("page_indptr", "decrease", banyan.attention, q, k, v, **words(page_indptr=[0, 2, 1]))
-    refused("page_table", "must be 0 to 4", banyan.attention, q, k, v, **words(page_table=[0, 77, 2]))
-    refused("last_page_len", "page_keys", banyan.attention, q, k, v, **words(last_page_len=[0, 1]))
+    rejected("page_indptr", "3 pages", banyan.attention, q, k, v, **words(page_indptr=[0, 2, 9]))
+    rejected("page_indptr", "decrease", banyan.attention, q, k, v, **words(page_indptr=[0, 2, 1]))
+    rejected("page_table", "must be 0 to 4", banyan.attention, q, k, v, **words(page_table=[0, 77, 2]))
+    rejected("last_page_len", "page_keys", banyan.attention, q, k, v, **words(last_page_len=[0, 1]))
     starts = np.array([1, 1, 2], np.int32)
-    refused("query_start_loc", "begins with 0", banyan.attention, q, k[:2], v[:2], query_start_loc=starts)
-    refused("q", "heads is 7", banyan.attention, q[:, :7], k[:2], v[:2])
+    rejected("query_start_loc", "begins with 0", banyan.attention, q, k[:2], v[:2], query_start_loc=starts)
+    rejected("q", "heads is 7", banyan.attention, q[:, :7], k[:2], v[:2])
 
 
 def test_columns_and_broadcasts(lone):
-    """Lengths and masks are read in order, so a column or one number for all is refused, and its copy is read."""
+    """Lengths and masks are read in order, so a column or one number for all is rejected, and its copy is read."""
     o, lse = arrays()
     q, k, v = o, *np.random.default_rng(5).standard_normal((2, 2, 2, 9, 8)).astype(np.float32)
     column = np.array([[9, 3, 1], [4, 2, 1]], np.int32)[:, 1]
-    refused("seq_lens", "contiguous", banyan.attention, q, k, v, seq_lens=column)
+    rejected("seq_lens", "contiguous", banyan.attention, q, k, v, seq_lens=column)
     whole, _ = banyan.attention(q, k, v, seq_lens=column.copy())
     np.testing.assert_allclose(whole[0], banyan.attention(q[:1], k[:1, :, :3], v[:1, :, :3])[0][0], rtol=1e-6)
     masks = np.array([[1, 0], [3, 0]], np.uint64)[:, 0]
     tree = dict(query_start=np.array([5, 3], np.int32), seq_lens=np.array([6, 5], np.int32))
-    refused("tree_mask", "contiguous", banyan.attention, q, k, v, tree_mask=masks, **tree)
+    rejected("tree_mask", "contiguous", banyan.attention, q, k, v, tree_mask=masks, **tree)
     banyan.attention(q, k, v, tree_mask=masks.copy(), **tree)
     for mask in (np.ones((2, 3), bool)[:, 0], np.broadcast_to(np.True_, (2,))):
-        refused("token_mask", "contiguous", lone.combine, o, lse, token_mask=mask)
+        rejected("token_mask", "contiguous", lone.combine, o, lse, token_mask=mask)
         np.testing.assert_allclose(lone.combine(o, lse, token_mask=mask.copy())[0], o, rtol=1e-6)
 
 
@@ -208,12 +208,12 @@ def test_tensors_of_other_kinds(lone):
         pass
 
     assert torch.equal(lone.combine(o.as_subclass(Named), lse)[0].as_subclass(torch.Tensor), lone.combine(o, lse)[0])
-    refused("o", "gradient", lone.combine, o.clone().as_subclass(Named).requires_grad_(), lse)
-    refused("lse", "gradient", lone.combine, o, lse.clone().requires_grad_())
-    refused("out", "gradient", lone.combine, o, lse, out=(o.clone().requires_grad_(), None))
-    refused("o", "complex64", lone.combine, o.to(torch.complex64), lse)
-    refused("o", "does not give", lone.combine, o.to_sparse(), lse)
-    refused("lse", "negation", lone.combine, o, torch.complex(lse, lse).conj().imag)
+    rejected("o", "gradient", lone.combine, o.clone().as_subclass(Named).requires_grad_(), lse)
+    rejected("lse", "gradient", lone.combine, o, lse.clone().requires_grad_())
+    rejected("out", "gradient", lone.combine, o, lse, out=(o.clone().requires_grad_(), None))
+    rejected("o", "complex64", lone.combine, o.to(torch.complex64), lse)
+    rejected("o", "does not give", lone.combine, o.to_sparse(), lse)
+    rejected("lse", "negation", lone.combine, o, torch.complex(lse, lse).conj().imag)
     np.testing.assert_allclose(lone.combine(o, torch.complex(lse, lse).imag)[1], lse, rtol=1e-5, atol=1e-6)
     parameter = torch.nn.Parameter(o, requires_grad=False)
     assert torch.equal(lone.combine(parameter, lse)[0], lone.combine(o, lse)[0])
@@ -226,5 +226,5 @@ def test_arrays_of_jax_without_memory(lone):
         jax.jit(lambda o, lse: lone.combine(o, lse)[0])(o, lse)
     gone = o + 1
     gone.delete()
-    refused("o", "freed", lone.combine, gone, lse)
-    refused("o", "complex64", lone.combine, o.astype(jax.numpy.complex64), lse)
+    rejected("o", "freed", lone.combine, gone, lse)
+    rejected("o", "complex64", lone.combine, o.astype(jax.numpy.complex64), lse)

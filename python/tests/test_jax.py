@@ -73,7 +73,7 @@ with alone() as comm:
     )
 
 
-def test_refusals_and_errors():
+def test_rejections_and_errors():
     passes(
         """
 import gc, pytest

@@ -98,22 +98,22 @@ def test_numbers_of_tokens():
             close(lse, want[1][:tokens])
 
 
-def test_refusals(lone):
+def test_rejections(lone):
     o, lse = partials(0, SHAPE)
 
-    def refused(argument, text, **settings):
+    def rejected(argument, text, **settings):
         with pytest.raises(banyan.ArgumentError, match=text) as caught:
             lone.combine(o, lse, **settings)
         assert caught.value.argument == argument
 
-    refused("seq_lens", "int64: it is int32", seq_lens=np.zeros(6, np.int64))
-    refused("query_start_loc", "batch of seq_lens", seq_lens=np.zeros(6, np.int32), query_start_loc=np.zeros(6, np.int32))
-    refused("token_mask", "number of tokens of o is 6", token_mask=np.ones(5, bool))
-    refused("token_mask", "bool or uint8", token_mask=np.ones(6, np.int8))
-    refused("tokens", "one element", tokens=np.ones(2, np.int32))
-    refused("empty_rows", '"written", "kept"', empty_rows="left")
-    refused("preset", "flash_attention_2", preset="flash")
-    refused("base", "preset says", preset="torch", base="e")
+    rejected("seq_lens", "int64: it is int32", seq_lens=np.zeros(6, np.int64))
+    rejected("query_start_loc", "batch of seq_lens", seq_lens=np.zeros(6, np.int32), query_start_loc=np.zeros(6, np.int32))
+    rejected("token_mask", "number of tokens of o is 6", token_mask=np.ones(5, bool))
+    rejected("token_mask", "bool or uint8", token_mask=np.ones(6, np.int8))
+    rejected("tokens", "one element", tokens=np.ones(2, np.int32))
+    rejected("empty_rows", '"written", "kept"', empty_rows="left")
+    rejected("preset", "flash_attention_2", preset="flash")
+    rejected("base", "preset says", preset="torch", base="e")
     with pytest.raises(banyan.ArgumentError, match="7"):
         lone.combine(o, lse, tokens=7)
     op = lone.combine_init(o, lse)

@@ -146,6 +146,6 @@ def test_moves_of_many_sequences_go_to_all_ranks():
         ("pages", lambda: banyan.page_moves([-1, 3])),
     ],
 )
-def test_refusals(text, call):
+def test_rejections(text, call):
     with pytest.raises(banyan.ArgumentError, match=text):
         call()

@@ -56,7 +56,7 @@ def test_fake_shapes_are_those_of_the_op(scatter):
     assert banyan.run(body, ranks=2, start="thread", timeout=60) == [[True] * 4] * 2
 
 
-def test_refusals(lone):
+def test_rejections(lone):
     o, lse = tensors(0)
     with pytest.raises(ValueError, match="handle of no communicator"):
         torch.ops.banyan.combine(o, lse, 10**6)

@@ -214,32 +214,32 @@ def test_figures_and_a_local_prefill():
     assert sharded(model, 2, body, **words) == [(52, 2 * layers * 2 * 2 * 52 * head_dim * 4), (0, 0)]
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
+# ---- rejections --------------------------------------------------------------------------------------------------------
 
 
-def refused(text, kind=NotImplementedError):
+def rejected(text, kind=NotImplementedError):
     return pytest.raises(kind, match=text)
 
 
 def test_what_the_attention_does_not_serve():
     model, (ids, mask) = build("llama"), prompts(2, 20)
     model.set_attn_implementation("banyan")
-    with refused("no cu_seq_lens_q, seq_idx: take another"):
+    with rejected("no cu_seq_lens_q, seq_idx: take another"):
         model(input_ids=ids, cu_seq_lens_q=torch.tensor([0, 20]), seq_idx=ids)
-    with refused("a tensor for each query"):
+    with rejected("a tensor for each query"):
         model(input_ids=ids, attention_mask=torch.zeros(2, 1, 20, 20))
-    with refused("of packed sequences, chunks"):
+    with rejected("of packed sequences, chunks"):
         model(input_ids=ids[:1], position_ids=torch.arange(10).repeat(1, 2), use_cache=False)
-    with refused("or a static cache"):
+    with rejected("or a static cache"):
         generate(model, ids, mask, cache_implementation="static")
     layer, query = model.model.layers[0].self_attn, torch.zeros(1, 4, 3, 16)
     for words in ({"position_bias": query}, {"indices": query}, {"dropout": 0.1}, {"output_attentions": True}):
-        with refused(f"banyan's attention has no {next(iter(words))}"):
+        with rejected(f"banyan's attention has no {next(iter(words))}"):
             hf.AttentionInterface()["banyan"](layer, query, query, query, None, **words)
-    with refused("attention_mask: None"):
+    with rejected("attention_mask: None"):
         hf.AttentionInterface()["banyan"](layer, query, query, query, None)
     model.config.is_causal = False
-    with refused("bidirectional"):
+    with rejected("bidirectional"):
         model(input_ids=ids)
 
 
@@ -251,7 +251,7 @@ def test_windows_and_chunks_are_told_apart():
         seen = make(**words, mask_function=sliding_window_causal_mask_function(window), local_size=window)
         assert seen.window == window
         if window > 1:
-            with refused("chunks"):
+            with rejected("chunks"):
                 chunks = chunked_causal_mask_function(window, torch.zeros(1, dtype=torch.int64))
                 make(**words, mask_function=chunks, local_size=window)
 
@@ -264,24 +264,24 @@ def test_what_the_cache_does_not_serve(lone):
         ("Qwen3NextConfig", {}, "is linear_attention"),
         ("Gemma3nTextConfig", {}, "layer 0 of gemma3n_text may share keys"),
     ):
-        with refused(text):
+        with rejected(text):
             ShardedCache(getattr(hf, kind)(**words), lone, 100)
     for words in ({"windows": "both"}, {"prefill": None}, {"block": 0}):
-        with refused(next(iter(words)), ValueError):
+        with rejected(next(iter(words)), ValueError):
             ShardedCache(model.config, lone, 100, **words)
     cache, one = ShardedCache(model.config, lone, 20 + NEW - 1), ids[:, :1]
     generate(model, ids, mask, **cache.keyword)
     assert (cache.keys_here, cache.get_seq_length()) == (25, 25)
-    with refused("room for 25 tokens, and not 26", ValueError):
+    with rejected("room for 25 tokens, and not 26", ValueError):
         model(input_ids=one, **cache.keyword)
-    with refused("drops no tokens"):
+    with rejected("drops no tokens"):
         cache.crop(-1)
     cache.reset()
-    with refused("the cache has 2 sequences, and here are 1", ValueError):
+    with rejected("the cache has 2 sequences, and here are 1", ValueError):
         model(input_ids=one, **cache.keyword)
         model(input_ids=one[:1], **cache.keyword)
     model.set_attn_implementation("sdpa")
-    with refused('attn_implementation is "sdpa" in the config of this cache'):
+    with rejected('attn_implementation is "sdpa" in the config of this cache'):
         model(input_ids=one, **cache.keyword)
 
 
@@ -292,10 +292,10 @@ def test_keys_that_are_not_those_of_the_cache(lone):
         cache = ShardedCache(model.config, lone, 100)
         seen = hf.AttentionMaskInterface()["banyan"](batch_size=2, q_length=5, kv_length=5)
         key, value = cache.update(states, states, 1)
-        with refused(text):
+        with rejected(text):
             layer = model.model.layers[at].self_attn
             hf.AttentionInterface()["banyan"](layer, query, key[:, :, :kept], value[:, :, :kept], seen)
-    with refused("attends to 4 keys, and the cache has 5"):  # without a ShardedCache
+    with rejected("attends to 4 keys, and the cache has 5"):  # without a ShardedCache
         hf.AttentionInterface()["banyan"](layer, query, states[:, :, 1:], states[:, :, 1:], seen)
 
 

@@ -23,7 +23,7 @@ static banyan_status check_gather(banyan_comm *comm, const void *mine, const voi
 
 static banyan_status gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **keep) {
   banyan_status status = check_gather(comm, mine, all, counts);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_call key = {.collective = BNY_ALLGATHER, .counts = counts};
   return bny_op_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
 }
@@ -34,5 +34,5 @@ banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, c
 
 banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts,
                                     banyan_op **op) {
-  return op ? gather(comm, mine, all, counts, op) : bny_api_refuse_init(comm);
+  return op ? gather(comm, mine, all, counts, op) : bny_api_reject_init(comm);
 }

@@ -185,7 +185,7 @@ static banyan_status gather(banyan_comm *comm, const banyan_heads_desc *desc, co
                             banyan_op **keep) {
   bny_api_heads call;
   banyan_status status = bny_api_heads_read(comm, desc, mine, all, !keep, &call);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   return bny_op_run_or_keep(comm, &call.key, &call.memory, keep);
 }
 
@@ -195,5 +195,5 @@ banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc 
 
 banyan_status banyan_allgather_heads_init(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                           banyan_op **op) {
-  return op ? gather(comm, desc, mine, all, op) : bny_api_refuse_init(comm);
+  return op ? gather(comm, desc, mine, all, op) : bny_api_reject_init(comm);
 }

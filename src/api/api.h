@@ -29,7 +29,7 @@ banyan_status bny_api_check_bytes(size_t bytes);
 bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes);
 
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
-banyan_status bny_api_refuse_init(banyan_comm *comm);
+banyan_status bny_api_reject_init(banyan_comm *comm);
 
 /* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
  * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead

@@ -43,7 +43,7 @@ banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine
   const banyan_live *live = NULL;
   banyan_live room;
   banyan_status status = op ? key_within(comm, desc, &key, &live, &room) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, true);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
   status = bny_op_make(comm, &key, op);
   if (status == BANYAN_OK) bny_op_bind(*op, &(bny_op_memory){.live = live, .tokens = key.tokens});
   return status;
@@ -116,7 +116,7 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   banyan_partial out_room;
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
-  if (status == BANYAN_OK) status = bny_decode_attention_refuse_gather(desc);
+  if (status == BANYAN_OK) status = bny_decode_attention_reject_gather(desc);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
@@ -228,7 +228,7 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_atten
   if (is_new || !bny_attention_rebind(comm, attention, desc))
     status = bny_attention_make_input(comm, desc, key->all_tokens, key->order == BANYAN_ORDER_EXACT,
                                       key->within_kernel ? NULL : why_apart, &attention);
-  if (status != BANYAN_OK && !comm->device.engine) bny_op_refuse(comm, status, false);
+  if (status != BANYAN_OK && !comm->device.engine) bny_op_reject(comm, status, false);
   if (is_new && comm->device.engine) {
     banyan_status own = status;
     status = bny_op_all_ready(comm, own);
@@ -281,7 +281,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room);
   if (status == BANYAN_OK && !keep) status = check_first_run(comm, desc, &key, out);
   if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (desc->gather) status = gather_of(comm, &heads, keep != NULL, &gather);
   if (status != BANYAN_OK) return status;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
@@ -320,7 +320,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out,
                                             banyan_op **op) {
-  return op ? attend_and_combine(comm, desc, combine, out, op) : bny_api_refuse_init(comm);
+  return op ? attend_and_combine(comm, desc, combine, out, op) : bny_api_reject_init(comm);
 }
 
 banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,

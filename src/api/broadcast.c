@@ -15,7 +15,7 @@ static banyan_status check_broadcast(banyan_comm *comm, const void *data, size_t
 
 static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **keep) {
   banyan_status status = check_broadcast(comm, data, bytes, root);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_call key = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};
   return bny_op_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
 }
@@ -25,5 +25,5 @@ banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int3
 }
 
 banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op) {
-  return op ? broadcast(comm, data, bytes, root, op) : bny_api_refuse_init(comm);
+  return op ? broadcast(comm, data, bytes, root, op) : bny_api_reject_init(comm);
 }

@@ -72,8 +72,8 @@ banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **liv
   return status;
 }
 
-banyan_status bny_api_refuse_init(banyan_comm *comm) {
-  return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
+banyan_status bny_api_reject_init(banyan_comm *comm) {
+  return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
 }
 
 bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes) {

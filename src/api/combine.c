@@ -104,7 +104,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
   const banyan_live *live = status == BANYAN_OK ? desc->live : NULL;
   if (status == BANYAN_OK) status = bny_api_read_live(comm, &live, &live_room, !keep, &key);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_op_result_box(comm, &key);
   status = bny_api_check_partial(&in, &in_room, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
@@ -116,7 +116,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
     status = bny_op_check_scales("in", in, all.heads);
   if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_box_is_empty(&result))
     status = bny_op_check_scales("out", out, result.heads);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_op_memory memory = {.in = in,
                           .out = bny_box_is_empty(&result) ? NULL : out,
                           .live = live,
@@ -141,7 +141,7 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
 
 banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                                   const banyan_partial *out, banyan_op **op) {
-  return op ? combine(comm, desc, in, out, op) : bny_api_refuse_init(comm);
+  return op ? combine(comm, desc, in, out, op) : bny_api_reject_init(comm);
 }
 
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {

@@ -68,8 +68,8 @@ static banyan_status make_subs(banyan_comm *comm, const banyan_bootstrap *bootst
 }
 
 banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, banyan_comm **sub) {
-  if (!comm || !sub) return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "comm and sub must not be NULL"), true);
-  if (bny_comm_is_inherited(comm)) return bny_comm_refuse_child(comm);
+  if (!comm || !sub) return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "comm and sub must not be NULL"), true);
+  if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   *sub = NULL;
   size_t nranks = (size_t)comm->nranks;
   wish mine = {color < 0 ? BANYAN_COLOR_NONE : color, key, comm->rank}, *wishes = calloc(nranks, sizeof *wishes);
@@ -78,7 +78,7 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
   if (wishes && color_of)
     status = bny_op_gather(comm, &mine, sizeof mine, wishes);
   else
-    status = bny_op_refuse(
+    status = bny_op_reject(
         comm, bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to split %d ranks", comm->rank, comm->nranks), true);
   if (status == BANYAN_OK) {
     banyan_bootstrap bootstrap = {.size = sizeof bootstrap,

@@ -31,8 +31,8 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
   return op ? bny_op_describe(op, text, bytes) : 0;
 }
 
-banyan_status banyan_comm_refuse(banyan_comm *comm, banyan_status status, const char *why, int init) {
+banyan_status banyan_comm_reject(banyan_comm *comm, banyan_status status, const char *why, int init) {
   if (!comm || !why || status <= BANYAN_OK || status > BANYAN_ERR_ABORTED)
     return bny_fail(BANYAN_ERR_ARGUMENT, "comm and why must not be NULL, and status is %d, must be a failure", status);
-  return bny_op_refuse(comm, bny_fail(status, "%s", why), init != 0);
+  return bny_op_reject(comm, bny_fail(status, "%s", why), init != 0);
 }

@@ -16,7 +16,7 @@ static banyan_status check_shift(banyan_comm *comm, const void *send, const void
 static banyan_status shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
                            banyan_op **keep) {
   banyan_status status = check_shift(comm, send, receive, bytes);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   int32_t distance_mod = distance % comm->nranks;
   bny_call key = {.collective = BNY_SHIFT,
                   .bytes = bytes,
@@ -30,5 +30,5 @@ banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, s
 
 banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
                                 banyan_op **op) {
-  return op ? shift(comm, send, receive, bytes, distance, op) : bny_api_refuse_init(comm);
+  return op ? shift(comm, send, receive, bytes, distance, op) : bny_api_reject_init(comm);
 }

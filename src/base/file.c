@@ -13,7 +13,7 @@
 
 enum { ATTEMPTS = 8 }; /* other processes may create or remove the file at the same time */
 
-/* Returns 0, or the errno for which an existing file is refused. */
+/* Returns 0, or the errno for which an existing file is rejected. */
 static int objection(int fd, bny_file_kind kind) {
   struct stat file;
   if (fstat(fd, &file) != 0) return errno;

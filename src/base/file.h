@@ -15,7 +15,7 @@ typedef enum bny_file_kind {
   BNY_FILE_OR_CHANNEL /* also a FIFO that has a reader, or a device such as a terminal */
 } bny_file_kind;
 
-/* Opens a file for writing, with mode 0600 if it is new; `flags` are open()'s. It refuses a symbolic link, another
+/* Opens a file for writing, with mode 0600 if it is new; `flags` are open()'s. It rejects a symbolic link, another
  * user's file and a file with a second name, because such a write would go into an unintended file. Returns -1 and
  * errno on failure. */
 int bny_file_open(const char *path, int flags, bny_file_kind kind);

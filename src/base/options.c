@@ -44,7 +44,7 @@ banyan_status bny_option_number(const bny_option_row *row, int64_t *value) {
   return BANYAN_OK;
 }
 
-banyan_status bny_options_refuse_experimental(const char *name) {
+banyan_status bny_options_reject_experimental(const char *name) {
   const char *permitted = bny_option_text("BANYAN_EXPERIMENTAL");
   if (permitted && strcmp(permitted, "1") == 0) return BANYAN_OK;
   for (const bny_experimental_row *row = bny_experimental_rows; row->name; row++) {
@@ -82,7 +82,7 @@ banyan_status bny_options_read(bny_options *options) {
   if (read.log_level && !bny_log_level_known(read.log_level))
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LOG is \"%.40s\"; it takes error, warn, info or debug",
                     read.log_level);
-  status = bny_options_refuse_experimental(NULL);
+  status = bny_options_reject_experimental(NULL);
   if (status != BANYAN_OK) return status;
   warn_of_unknown();
   *options = read;

@@ -34,9 +34,9 @@ typedef struct bny_experimental_row {
 
 extern const bny_experimental_row bny_experimental_rows[]; /* ends with a name of NULL */
 
-/* Refuses experimental values in the environment of the option `name`, or of all if it is NULL, unless
+/* Rejects experimental values in the environment of the option `name`, or of all if it is NULL, unless
  * BANYAN_EXPERIMENTAL is 1. */
-banyan_status bny_options_refuse_experimental(const char *name);
+banyan_status bny_options_reject_experimental(const char *name);
 
 /* Returns the value in the environment, or NULL if it is unset or empty. */
 const char *bny_option_text(const char *name);

@@ -15,7 +15,7 @@
 /* Returns the moment timeout_ns from now; 0 or less means the default. It never overflows. */
 int64_t bny_boot_deadline_ns(int64_t timeout_ns);
 
-/* Refuses the child of a fork, whose parent `process` (by bny_process()) made what it uses. */
+/* Rejects the child of a fork, whose parent `process` (by bny_process()) made what it uses. */
 banyan_status bny_boot_check_process(uint64_t process);
 
 /* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`. Long lists end in "and 9 more". */

@@ -8,7 +8,7 @@
  *
  * A MAC is HMAC-SHA512-256 over all earlier bytes of the exchange, with a key that is a hash of the secret. Except for
  * the magic, no content of a message is used before its MAC has been verified. These messages keep their layout in
- * every version, so that a peer of another version can be refused with a reason. Afterwards both sides send frames
+ * every version, so that a peer of another version can be rejected with a reason. Afterwards both sides send frames
  * (tcp_link.h), under a key that only this connection has. */
 #ifndef BNY_BOOT_TCP_AUTH_H
 #define BNY_BOOT_TCP_AUTH_H
@@ -47,7 +47,7 @@ struct bny_boot_hello {
 };
 
 /* REDIRECTED: `reason` is the address to connect to. OTHER_JOB: rank 0 of the peer's own job may listen here later. */
-enum bny_boot_verdict { BNY_BOOT_ACCEPTED = 1, BNY_BOOT_REFUSED = 2, BNY_BOOT_REDIRECTED = 3, BNY_BOOT_OTHER_JOB = 4 };
+enum bny_boot_verdict { BNY_BOOT_ACCEPTED = 1, BNY_BOOT_REJECTED = 2, BNY_BOOT_REDIRECTED = 3, BNY_BOOT_OTHER_JOB = 4 };
 
 struct bny_boot_welcome {
   uint32_t verdict;

@@ -174,7 +174,7 @@ static banyan_status fail_missing(const struct bny_boot_pending *pending) {
              (double)(bny_deadline_now() - pending->begun_ns) * 1e-9, env->address);
   bny_boot_append_loopback(text, sizeof text, &length, ", ", env);
   bny_boot_append_origin(text, sizeof text, &length, &env->settings);
-  if (pending->refusal[0]) bny_append(text, sizeof text, &length, "; refused: %s", pending->refusal);
+  if (pending->rejection[0]) bny_append(text, sizeof text, &length, "; rejected: %s", pending->rejection);
   if (pending->nforged > 0)
     bny_append(text, sizeof text, &length,
                "; %d connection%s failed to authenticate, the last from %s: is the secret "

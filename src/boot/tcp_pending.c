@@ -87,15 +87,15 @@ static void issue(struct bny_boot_pending *pending, int fd) {
   const struct banyan_env *env = pending->env;
   bool issued = bny_boot_issue(env, fd, &user);
   if (issued && !env->settings.job[0] && bny_boot_launcher_differs(user.process))
-    snprintf(pending->refusal, sizeof pending->refusal,
+    snprintf(pending->rejection, sizeof pending->rejection,
              "process %" PRId64 " was started by another process than rank 0; " BNY_BOOT_LAUNCHER_HINT, user.process);
   if (!issued && user.uid != geteuid()) {
-    snprintf(pending->refusal, sizeof pending->refusal,
+    snprintf(pending->rejection, sizeof pending->rejection,
              "process %" PRId64
              " is of user %ld, and rank 0 of user %ld: without a secret all ranks must be of one user",
              user.process, (long)user.uid, (long)geteuid());
     if (pending->nforeign++ < FORGED_LOGGED_AT_MOST)
-      bny_log(BNY_LOG_WARN, "rank 0 at %s refused: %s", env->address, pending->refusal);
+      bny_log(BNY_LOG_WARN, "rank 0 at %s rejected: %s", env->address, pending->rejection);
   }
   close(fd);
 }
@@ -145,14 +145,14 @@ static bool send_welcome(const struct bny_boot_pending *pending, const struct bn
   return send(candidate->fd, &welcome, sizeof welcome, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof welcome;
 }
 
-static void refuse(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
+static void reject(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
                    enum bny_boot_verdict verdict, const char *reason) {
   const struct banyan_env *env = pending->env;
   send_welcome(pending, candidate, verdict, reason);
-  snprintf(pending->refusal, sizeof pending->refusal, "%s (%s)", reason, candidate->address);
+  snprintf(pending->rejection, sizeof pending->rejection, "%s (%s)", reason, candidate->address);
   candidate->state = BNY_BOOT_FINISHED;
   if (verdict == BNY_BOOT_OTHER_JOB && pending->nother_jobs++ >= FORGED_LOGGED_AT_MOST) return; /* they come again */
-  bny_log(BNY_LOG_WARN, "rank %d at %s refused: %s", env->settings.rank, env->address, pending->refusal);
+  bny_log(BNY_LOG_WARN, "rank %d at %s rejected: %s", env->settings.rank, env->address, pending->rejection);
 }
 
 static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
@@ -183,7 +183,7 @@ static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_can
 banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
                                       const char *reason) {
   if (*reason) {
-    refuse(pending, candidate, BNY_BOOT_REFUSED, reason);
+    reject(pending, candidate, BNY_BOOT_REJECTED, reason);
     return BANYAN_OK;
   }
   if (send_welcome(pending, candidate, BNY_BOOT_ACCEPTED, "")) return adopt(pending, candidate);
@@ -234,7 +234,7 @@ static enum bny_boot_verdict judge(const struct bny_boot_pending *pending, const
   } else if (rank == 0 || rank >= expected) {
     snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u cannot join: must be 1..%u", rank, expected - 1);
   }
-  return BNY_BOOT_REFUSED;
+  return BNY_BOOT_REJECTED;
 }
 
 /* Returns whether there is room for a child, on this node or on others. `applying` counts those that may soon be
@@ -305,8 +305,8 @@ static banyan_status decide(struct bny_boot_pending *pending, struct bny_boot_ca
   }
   enum bny_boot_verdict verdict = judge(pending, &candidate->hello, reason);
   if (!reason[0]) return consider(pending, candidate);
-  refuse(pending, candidate, verdict, reason);
-  bool is_second = verdict == BNY_BOOT_REFUSED && env->settings.rank == 0 && le32toh(candidate->hello.rank) == 0 &&
+  reject(pending, candidate, verdict, reason);
+  bool is_second = verdict == BNY_BOOT_REJECTED && env->settings.rank == 0 && le32toh(candidate->hello.rank) == 0 &&
                    le32toh(candidate->hello.version) == BNY_BOOT_VERSION;
   return is_second ? bny_boot_pending_fail_twice(pending, reason) : BANYAN_OK;
 }

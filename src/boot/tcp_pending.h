@@ -10,7 +10,7 @@
 
 enum {
   BNY_BOOT_CANDIDATES = 256, /* at most */
-  BNY_BOOT_REFUSAL_BYTES = BNY_BOOT_REASON_BYTES + BNY_BOOT_ADDRESS_BYTES + 4
+  BNY_BOOT_REJECTION_BYTES = BNY_BOOT_REASON_BYTES + BNY_BOOT_ADDRESS_BYTES + 4
 };
 
 enum bny_boot_state {
@@ -56,10 +56,10 @@ struct bny_boot_pending {
   int64_t settled_ns; /* all have joined, and by then a second one of a rank would have come; 0: not all have joined */
   int32_t njoined;
   int nforged;     /* connections that answered the challenge wrongly */
-  int nother_jobs; /* refusals of ranks of other jobs */
+  int nother_jobs; /* rejections of ranks of other jobs */
   int nforeign;    /* processes of other users that asked for a key */
   char forged_address[BNY_BOOT_ADDRESS_BYTES];
-  char refusal[BNY_BOOT_REFUSAL_BYTES]; /* the last one, for the error text */
+  char rejection[BNY_BOOT_REJECTION_BYTES]; /* the last one, for the error text */
 };
 
 /* tcp_pending.c: pending connections. */

@@ -36,7 +36,7 @@ struct seeker {
   int64_t looked_up_ns;
   bool met_other_job;   /* by the last welcome */
   bool knows_other_job; /* by any */
-  bool is_refused;      /* nobody listened at the last address */
+  bool is_rejected;     /* nobody listened at the last address */
   banyan_status final;
 };
 
@@ -67,7 +67,7 @@ static void note(struct seeker *seeker, const char *what, int error) {
 /* The current peer is on this node. */
 static bool is_local(const struct banyan_env *env) { return env->address[0] == '@'; }
 
-/* Handles the welcome. Returns whether this rank has joined; a refusal sets final, a redirection next. */
+/* Handles the welcome. Returns whether this rank has joined; a rejection sets final, a redirection next. */
 static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge *challenge,
                          const struct bny_boot_hello *hello, struct bny_boot_welcome *welcome) {
   struct banyan_env *env = seeker->env;
@@ -90,7 +90,7 @@ static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge 
   if (verdict == BNY_BOOT_REDIRECTED)
     snprintf(seeker->next, sizeof seeker->next, "%.*s", (int)sizeof seeker->next - 1, welcome->reason);
   else
-    seeker->final = bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: rank %d at %s refused rank %d of %d: %s",
+    seeker->final = bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: rank %d at %s rejected rank %d of %d: %s",
                              env->parent.rank, env->address, settings->rank, settings->nranks, welcome->reason);
   return false;
 }
@@ -179,7 +179,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
 
 /* Joins through a connection; without one fd is -1, with errno. On failure it closes the connection. */
 static bool join_through(struct seeker *seeker, int fd) {
-  seeker->is_refused = fd < 0 && errno == ECONNREFUSED;
+  seeker->is_rejected = fd < 0 && errno == ECONNREFUSED;
   if (fd < 0) {
     note(seeker, "cannot connect", errno);
     return false;
@@ -296,7 +296,7 @@ static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
   if (!seeker->list)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
                     settings->rank, settings->nranks);
-  if (seeker->is_refused && !seeker->knows_other_job) {
+  if (seeker->is_rejected && !seeker->knows_other_job) {
     bny_boot_append_loopback(origin, sizeof origin, &length, "; that is ", seeker->env);
     if (!length && !settings->interface[0])
       bny_append(origin, sizeof origin, &length,

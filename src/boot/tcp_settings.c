@@ -200,7 +200,7 @@ static banyan_status read_address(struct bny_boot_settings *settings) {
   return BANYAN_OK;
 }
 
-/* Refuses a file that other users could have read or written. */
+/* Rejects a file that other users could have read or written. */
 static banyan_status check_secret_file(int fd, const char *path) {
   struct stat facts;
   if (fstat(fd, &facts) != 0)

@@ -364,7 +364,7 @@ static const bny_failure of_child = {BANYAN_ERR_STATE, -1,
                                      "child may destroy its copy and make "
                                      "a communicator of its own, and do nothing else"};
 
-banyan_status bny_comm_refuse_child(const banyan_comm *comm) {
+banyan_status bny_comm_reject_child(const banyan_comm *comm) {
   return bny_fail(of_child.status, "rank %d: %s", comm->rank, of_child.text);
 }
 

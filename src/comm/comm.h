@@ -125,7 +125,7 @@ void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread
 /* Returns true in the child of a fork, which has a copy of its parent's communicator. Hot. */
 static inline bool bny_comm_is_inherited(const banyan_comm *comm) { return comm->process != bny_process(); }
 /* Returns BANYAN_ERR_STATE, which calls on such a copy get. */
-banyan_status bny_comm_refuse_child(const banyan_comm *comm);
+banyan_status bny_comm_reject_child(const banyan_comm *comm);
 
 /* Returns the failure that is known here, of host and device. If there is one, it ends what runs on the device. */
 banyan_status bny_comm_check(banyan_comm *comm);

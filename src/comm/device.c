@@ -210,7 +210,7 @@ static banyan_status check_hosts(banyan_comm *comm) {
 }
 
 banyan_status bny_comm_check(banyan_comm *comm) {
-  if (bny_comm_is_inherited(comm)) return bny_comm_refuse_child(comm);
+  if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   bny_engine *engine = comm->device.engine;
   banyan_status status = check_hosts(comm);
   if (!engine) return status;

@@ -304,10 +304,10 @@ static void list_members(const rendezvous *self, int32_t *members) {
 }
 
 /* Excludes the rank that caused the failure of the communicator, though it may live; but not for a wrong call, nor for
- * one that it refused. */
+ * one that it rejected. */
 static void strike_culprit(rendezvous *self) {
   const bny_failure *failure = &self->comm->exec->failure;
-  if (bny_fault_is_of_refusal(atomic_load_explicit(self->comm->exec->fault, memory_order_acquire))) return;
+  if (bny_fault_is_of_rejection(atomic_load_explicit(self->comm->exec->fault, memory_order_acquire))) return;
   bool is_out = failure->status == BANYAN_ERR_PEER || failure->status == BANYAN_ERR_TIMEOUT;
   if (is_out && failure->culprit >= 0) strike(self->view, failure->culprit);
 }
@@ -405,7 +405,7 @@ static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
 
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk) {
   if (!comm || !shrunk) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and shrunk must not be NULL");
-  if (bny_comm_is_inherited(comm)) return bny_comm_refuse_child(comm);
+  if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   if (banyan_comm_status(comm) == BANYAN_OK)
     return bny_fail(BANYAN_ERR_STATE, "the communicator has not failed: banyan_comm_abort() ends it on all ranks");
   size_t view_bytes = ((size_t)comm->nranks + 7) / 8;

@@ -600,7 +600,7 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
   banyan_partial out_room;
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
-  if (status == BANYAN_OK) status = bny_decode_attention_refuse_gather(desc);
+  if (status == BANYAN_OK) status = bny_decode_attention_reject_gather(desc);
   if (status != BANYAN_OK) return status;
   return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out, NULL, NULL);
 }

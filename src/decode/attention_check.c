@@ -276,7 +276,7 @@ static banyan_status check_list(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-static banyan_status refuse_prune(const banyan_attention_desc *desc) {
+static banyan_status reject_prune(const banyan_attention_desc *desc) {
   bool prunes = bny_prune_is_wanted(desc);
   for (int32_t i = 0; i < bny_decode_parts(desc); i++) prunes = prunes || bny_prune_is_wanted(bny_decode_part(desc, i));
   if (!prunes || (!desc->parts && desc->read_ahead_bytes == 0)) return BANYAN_OK;
@@ -386,7 +386,7 @@ banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_p
   return BANYAN_OK;
 }
 
-banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *desc) {
+banyan_status bny_decode_attention_reject_gather(const banyan_attention_desc *desc) {
   if (!desc->gather) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc.gather must be NULL: banyan_attention_combine() alone gathers q");
 }
@@ -394,7 +394,7 @@ banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *de
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
   if (status == BANYAN_OK && desc->parts) status = check_list(desc);
-  if (status == BANYAN_OK) status = refuse_prune(desc);
+  if (status == BANYAN_OK) status = reject_prune(desc);
   if (status != BANYAN_OK) return status;
   return desc->parts ? check_parts(desc, on_host) : check_keys(desc, on_host);
 }

@@ -40,7 +40,7 @@ banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_
 banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room);
 
 /* Rejects a description with `gather`, which needs a combine. */
-banyan_status bny_decode_attention_refuse_gather(const banyan_attention_desc *desc);
+banyan_status bny_decode_attention_reject_gather(const banyan_attention_desc *desc);
 
 /* Keys of a block in the exact order, and a check that each block of the sequence is whole in this shard. */
 enum { BNY_DECODE_EXACT_KEYS = 256 };

@@ -19,7 +19,7 @@ typedef struct bny_arenas_config {
   size_t bytes;             /* size of each arena */
   const int32_t *nodes;     /* [nranks]: equal where ranks are on one node (and in one network namespace) */
   const int32_t *processes; /* [nranks]: equal where ranks are threads of one process */
-  bool strict;              /* refuses kinds slower than what the devices claim; if set on any rank, it holds for all */
+  bool strict;              /* rejects kinds slower than what the devices claim; if set on any rank, it holds for all */
 } bny_arenas_config;
 
 /* Every fact but `device` is identical on all ranks, so plans may be made from them. */

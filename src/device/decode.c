@@ -164,7 +164,7 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
       .page_table = desc->pages.table,
       .page_table_stride = desc->pages.table_stride,
       .page_shift = desc->pages.table && lean ? __builtin_ctz((unsigned)desc->pages.keys) : BNY_DECODE_WHOLE,
-      /* The number of pages was not given; negative ids are refused all the same. */
+      /* The number of pages was not given; negative ids are rejected all the same. */
       .pages = desc->pages.table && desc->pages.count && desc->pages.count <= INT32_MAX ? (uint32_t)desc->pages.count
                                                                                         : (uint32_t)INT32_MAX + 1,
       .seq_lens = desc->seq_lens,

@@ -96,7 +96,7 @@ banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_
                                    const bny_decode_kernel *kernel, const bny_decode_residency *residency,
                                    bny_decode_plan *plan);
 
-/* Returns the reason to refuse a call before a kernel sees it, or NULL. Fields from `scratch` on are ignored. */
+/* Returns the reason to reject a call before a kernel sees it, or NULL. Fields from `scratch` on are ignored. */
 const char *bny_decode_call_check(const bny_decode_call *call, const bny_decode_plan *plan);
 
 #ifdef __cplusplus

@@ -10,7 +10,7 @@ static bool is_known(const bny_engine *engine, uintptr_t address) {
   return false;
 }
 
-static banyan_status refuse(const bny_engine *engine, const char *what, const bny_pointer_facts *facts) {
+static banyan_status reject(const bny_engine *engine, const char *what, const bny_pointer_facts *facts) {
   const bny_device_facts *own = &engine->device->facts;
   if (facts->kind == BNY_POINTER_DEVICE)
     return bny_fail(
@@ -30,7 +30,7 @@ banyan_status bny_engine_reach(bny_engine *engine, const char *what, const void 
   if (!pointer || is_known(engine, (uintptr_t)pointer)) return BANYAN_OK;
   banyan_status status = engine->device->ops->pointer(engine->device, pointer, &facts);
   if (status != BANYAN_OK) return status;
-  if (!facts.reached) return refuse(engine, what, &facts);
+  if (!facts.reached) return reject(engine, what, &facts);
   if (facts.bytes == 0) return BANYAN_OK;
   engine->known[engine->known_next] = (bny_engine_known){facts.first, facts.bytes};
   engine->known_next = (engine->known_next + 1) % BNY_ENGINE_KNOWN;

@@ -67,7 +67,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
       .sleep_ns = SLEEP_NS,
       .timeout_ns = config->timeout_ns,
       .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,
-      .refused = transport->ops->refused(transport),
+      .rejected = transport->ops->rejected(transport),
       .failure = {.culprit = -1},
       .record = record,
   };
@@ -155,9 +155,9 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
   return fail(exec, bny_fault_pack(status, culprit, exec->transport->rank), text);
 }
 
-banyan_status bny_exec_fail_refused(bny_exec *exec, int32_t culprit, const char *text) {
+banyan_status bny_exec_fail_rejected(bny_exec *exec, int32_t culprit, const char *text) {
   uint64_t fault = bny_fault_pack(BANYAN_ERR_PEER, culprit, exec->transport->rank);
-  return fail(exec, bny_fault_of_refusal(fault), text);
+  return fail(exec, bny_fault_of_rejection(fault), text);
 }
 
 static const char no_room[] = "cannot hold the statistics of %s of its result in the type of out.stats_dtype";
@@ -254,9 +254,9 @@ static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   banyan_status status = bny_fault_status(fault);
   int32_t culprit = bny_fault_culprit(fault), reporter = bny_fault_reporter(fault);
   if (status == BANYAN_ERR_MISMATCH) return record_mismatch(exec, call, culprit, reporter);
-  char refused[sizeof exec->failure.text];
-  if (status == BANYAN_ERR_PEER && bny_exec_refused_by(exec, culprit, refused, sizeof refused))
-    return record(exec, status, culprit, refused);
+  char rejected[sizeof exec->failure.text];
+  if (status == BANYAN_ERR_PEER && bny_exec_rejected_by(exec, culprit, rejected, sizeof rejected))
+    return record(exec, status, culprit, rejected);
   char text[sizeof exec->failure.text];
   size_t length = 0;
   const char *what = status == BANYAN_ERR_PEER      ? "died, left or is broken"

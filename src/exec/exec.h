@@ -60,7 +60,7 @@ typedef struct bny_exec {
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */
-  bny_signal *refused;       /* the transport's count of refused calls */
+  bny_signal *rejected;      /* the transport's count of rejected calls */
   uint32_t history_before;   /* `history` before the run in which ranks compare calls */
   bny_failure failure;
   _Atomic int reason_state; /* 0: no reason of an abort, 1: being written, 2: complete */
@@ -84,8 +84,8 @@ void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Fails the communicator with BANYAN_ERR_PEER, because the culprit refused a call that this rank is in. */
-banyan_status bny_exec_fail_refused(bny_exec *exec, int32_t culprit, const char *text);
+/* Fails the communicator with BANYAN_ERR_PEER, because the culprit rejected a call that this rank is in. */
+banyan_status bny_exec_fail_rejected(bny_exec *exec, int32_t culprit, const char *text);
 
 /* Fails the communicator because the type of the culprit's result cannot hold `row` of it, which only the culprit
  * knows. */
@@ -107,13 +107,13 @@ banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call);
 
 /* Rejects the next collective call on behalf of this rank, with the text of its error; nothing is sent. Peers that
  * compare calls give the call up and go on with the next. Peers in a run of it end the communicator. */
-void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why);
+void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why);
 
 /* Returns true if that rank rejected the current run, or the one before, and writes the text about it. */
-bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
+bool bny_exec_rejected_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
 
 /* Returns BANYAN_OK unless a peer has rejected the current run. Looks at memory of this node. */
-banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_notice *call);
+banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call);
 
 /* Functions for a run that only exchanges data between nodes for the kernels of a device. Its thread calls them. */
 typedef struct bny_proxy_ops {

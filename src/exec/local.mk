@@ -7,7 +7,7 @@ libbanyan_core_la_SOURCES += \
   %D%/metrics.c \
   %D%/probe.h \
   %D%/record.c %D%/record.h \
-  %D%/refuse.c \
+  %D%/reject.c \
   %D%/run.c %D%/run.h \
   %D%/store.h \
   %D%/strided.c %D%/strided.h \

@@ -130,8 +130,8 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t slot,
 banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
                             int32_t slot) {
   banyan_status status = bny_exec_check(exec, call);
-  if (status == BANYAN_OK && atomic_load_explicit(exec->refused, memory_order_acquire))
-    status = bny_exec_look_for_refusals(exec, call);
+  if (status == BANYAN_OK && atomic_load_explicit(exec->rejected, memory_order_acquire))
+    status = bny_exec_look_for_rejections(exec, call);
   if (status != BANYAN_OK) return status;
   int64_t now_ns = bny_clock_ns();
   if (!patience->since_ns) {
@@ -148,7 +148,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience
                         memory_order_relaxed);
   const bny_transport_ops *ops = exec->transport->ops;
   if (disagrees(exec, peer, slot) && (!ops->ask || ops->ask(exec->transport, peer))) {
-    status = bny_exec_look_for_refusals(exec, call); /* made since the look above */
+    status = bny_exec_look_for_rejections(exec, call); /* made since the look above */
     return status == BANYAN_OK ? fail_mismatch(exec, call, peer) : status;
   }
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {

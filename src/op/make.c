@@ -169,13 +169,13 @@ static banyan_status make_local(banyan_comm *comm, const bny_call *key, banyan_o
   return status;
 }
 
-banyan_status bny_op_refuse(banyan_comm *comm, banyan_status status, bool plans) {
+banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans) {
   if (!comm || comm->nranks == 1 || (comm->device.engine && !plans)) return status;
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   banyan_status before = bny_comm_check(comm);
   if (before == BANYAN_OK && comm->ops && comm->ops->last) before = bny_op_progress(comm->ops->last, true);
-  if (before == BANYAN_OK) bny_exec_refuse(comm->exec, status, why);
+  if (before == BANYAN_OK) bny_exec_reject(comm->exec, status, why);
   return bny_fail(status, "%s", why);
 }
 
@@ -188,7 +188,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op
   if (status != BANYAN_OK) return status;
   banyan_op *made = NULL;
   status = make_local(comm, key, &made);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, true);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
   int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
   status = agree(made);
   set_timeout(comm, timeout_ns);
@@ -207,7 +207,7 @@ banyan_status bny_op_plan_again(banyan_op *op) {
   banyan_comm *comm = op->comm;
   free_parts(op);
   banyan_status status = cut_and_plan(op);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, true);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
   int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
   status = agree(op);
   set_timeout(comm, timeout_ns);

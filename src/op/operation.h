@@ -146,7 +146,7 @@ banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own);
 
 /* Reports a call that this rank cannot make to its peers, after the operations started before. `plans`: ranks with a
  * device would have compared it. Returns the status, with its text. */
-banyan_status bny_op_refuse(banyan_comm *comm, banyan_status status, bool plans);
+banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans);
 
 /* Checks whether a kernel can run a combine within it, which is the same on all ranks. If not, the thread's error says
  * why. */

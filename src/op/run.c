@@ -185,7 +185,7 @@ static banyan_status start_on_device(banyan_op *op) {
 }
 
 /* A communicator that has failed reports its failure, whatever else is wrong with the call. */
-static banyan_status refuse_start(banyan_op *op, const char *why) {
+static banyan_status reject_start(banyan_op *op, const char *why) {
   banyan_status status = bny_comm_check(op->comm);
   return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);
 }
@@ -245,12 +245,12 @@ static banyan_status prepare(banyan_op *op, bool scales_are_checked) {
 static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   banyan_comm *comm = op->comm;
   bny_ops *ops = comm->ops;
-  if (bny_comm_is_inherited(comm)) return bny_comm_refuse_child(comm);
+  if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   if (op->within && !op->attention)
-    return refuse_start(op,
+    return reject_start(op,
                         "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
   if (op->on_device) return start_on_device(op);
-  if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
+  if (op->running) return reject_start(op, "the operation was started already; wait for it first");
   op->complete = false;
   op->tag = comm->tag;
   if (op->gather) op->gather->tag = comm->tag;
@@ -258,7 +258,7 @@ static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
   if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
   banyan_status status = prepare(op, scales_are_checked);
-  if (status != BANYAN_OK) return bny_op_refuse(comm, status, false);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, false);
   bool sliced = op->attention && op->slices > 1;
   op->running = true;
   rewind_parts(op);
@@ -269,7 +269,7 @@ static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
     ops->first = op;
   ops->last = op;
   if (sliced) status = bny_op_attend_slices(op);
-  return status == BANYAN_OK ? status : bny_op_refuse(comm, give_up(comm, status), false);
+  return status == BANYAN_OK ? status : bny_op_reject(comm, give_up(comm, status), false);
 }
 
 banyan_status bny_op_start(banyan_op *op) {
@@ -284,7 +284,7 @@ banyan_status bny_op_run(banyan_op *op) {
 }
 
 banyan_status bny_op_finish(banyan_op *op, bool block, int *done) {
-  if (bny_comm_is_inherited(op->comm)) return bny_comm_refuse_child(op->comm);
+  if (bny_comm_is_inherited(op->comm)) return bny_comm_reject_child(op->comm);
   if (!op->complete && op->comm->exec->failure.status != BANYAN_OK)
     return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   if (block) rest(op->comm);

@@ -25,9 +25,9 @@ banyan_status bny_costs_read(const char *path, bny_prices *prices) {
 #include <sys/stat.h>
 #include <unistd.h>
 
-static banyan_status refuse(const char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static banyan_status reject(const char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static banyan_status refuse(const char *path, const char *format, ...) {
+static banyan_status reject(const char *path, const char *format, ...) {
   char why[300];
   va_list arguments;
   va_start(arguments, format);
@@ -44,12 +44,12 @@ static banyan_status load(const char *path, json_t **root) {
   struct stat about;
   json_error_t error;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return refuse(path, "it cannot be opened: %s", strerror(errno));
+  if (fd < 0) return reject(path, "it cannot be opened: %s", strerror(errno));
   bool fits = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size <= BYTES_MAX;
   *root = fits ? json_loadfd(fd, JSON_REJECT_DUPLICATES, &error) : NULL;
   close(fd);
-  if (!fits) return refuse(path, "it is not a file of at most 1 MiB");
-  if (!*root) return refuse(path, "line %d, column %d: %s", error.line, error.column, error.text);
+  if (!fits) return reject(path, "it is not a file of at most 1 MiB");
+  if (!*root) return reject(path, "line %d, column %d: %s", error.line, error.column, error.text);
   return BANYAN_OK;
 }
 
@@ -60,11 +60,11 @@ static banyan_status read_number(const char *path, const json_t *object, const c
                                  bool may_be_missing, double least, double most, double *value) {
   const json_t *member = json_object_get(object, name);
   if (!member && may_be_missing) return BANYAN_OK;
-  if (!member) return refuse(path, "%s%s is missing", where, name);
-  if (!json_is_number(member)) return refuse(path, "%s%s is not a number", where, name);
+  if (!member) return reject(path, "%s%s is missing", where, name);
+  if (!json_is_number(member)) return reject(path, "%s%s is not a number", where, name);
   double number = json_number_value(member);
   if (!(number >= least && number <= most))
-    return refuse(path, "%s%s is %g; it must be between %g and %g", where, name, number, least, most);
+    return reject(path, "%s%s is %g; it must be between %g and %g", where, name, number, least, most);
   *value = number;
   return BANYAN_OK;
 }
@@ -72,7 +72,7 @@ static banyan_status read_number(const char *path, const json_t *object, const c
 static banyan_status read_text(const char *path, const json_t *object, const char *where, const char *name,
                                const char **value) {
   *value = json_string_value(json_object_get(object, name));
-  return *value ? BANYAN_OK : refuse(path, "%s%s is missing, or not a text", where, name);
+  return *value ? BANYAN_OK : reject(path, "%s%s is missing, or not a text", where, name);
 }
 
 /* ---- the machine ------------------------------------------------------------------------------------------------- */
@@ -81,19 +81,19 @@ static banyan_status compare_count(const char *path, const json_t *measured, con
   double there = 0;
   banyan_status status = read_number(path, measured, "machine.", name, false, 0, INT32_MAX, &there);
   if (status != BANYAN_OK || there == here) return status;
-  return refuse(path, "it was measured on another machine: %s is %g there and %d here", name, there, here);
+  return reject(path, "it was measured on another machine: %s is %g there and %d here", name, there, here);
 }
 
 static banyan_status compare_text(const char *path, const json_t *measured, const char *name, const char *here) {
   const char *there;
   banyan_status status = read_text(path, measured, "machine.", name, &there);
   if (status != BANYAN_OK || strcmp(there, here) == 0) return status;
-  return refuse(path, "it was measured on another machine: %s is \"%.80s\" there and \"%.80s\" here", name, there,
+  return reject(path, "it was measured on another machine: %s is \"%.80s\" there and \"%.80s\" here", name, there,
                 here);
 }
 
 static banyan_status compare_machine(const char *path, const json_t *measured, const bny_machine *here) {
-  if (!json_is_object(measured)) return refuse(path, "machine is missing, or not an object");
+  if (!json_is_object(measured)) return reject(path, "machine is missing, or not an object");
   banyan_status status = compare_text(path, measured, "cpu", here->cpu);
   if (status == BANYAN_OK) status = compare_count(path, measured, "packages", here->packages);
   if (status == BANYAN_OK) status = compare_count(path, measured, "numa_nodes", here->numa_nodes);
@@ -114,7 +114,7 @@ static banyan_status read_class(const char *path, const json_t *link, const char
     *class = (bny_link_class)i;
     if (strcmp(name, bny_costs_class_name(*class)) == 0) return BANYAN_OK;
   }
-  return refuse(path, "%sclass is \"%.40s\", which is no class of links", where, name);
+  return reject(path, "%sclass is \"%.40s\", which is no class of links", where, name);
 }
 
 static banyan_status check_members(const char *path, const json_t *link, const char *where) {
@@ -124,7 +124,7 @@ static banyan_status check_members(const char *path, const json_t *link, const c
     bool is_known = false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
       is_known = is_known || strcmp(json_object_iter_key(at), known[i]) == 0;
-    if (!is_known) return refuse(path, "%s%.40s is unknown", where, json_object_iter_key(at));
+    if (!is_known) return reject(path, "%s%.40s is unknown", where, json_object_iter_key(at));
   }
   return BANYAN_OK;
 }
@@ -135,11 +135,11 @@ static banyan_status read_link(const char *path, const json_t *link, size_t inde
   double alpha_ns = 0, message_ns = 0, beta_ns_per_byte = 1;
   bny_link_class class = BNY_LINK_CLASSES;
   snprintf(where, sizeof where, "links[%zu].", index);
-  if (!json_is_object(link)) return refuse(path, "links[%zu] is not an object", index);
+  if (!json_is_object(link)) return reject(path, "links[%zu] is not an object", index);
   banyan_status status = check_members(path, link, where);
   if (status == BANYAN_OK) status = read_class(path, link, where, &class);
   if (status == BANYAN_OK && prices->rows[class].measured)
-    status = refuse(path, "%sclass is \"%s\" for a second time", where, bny_costs_class_name(class));
+    status = reject(path, "%sclass is \"%s\" for a second time", where, bny_costs_class_name(class));
   if (status == BANYAN_OK) status = read_number(path, link, where, "alpha_ns", false, least_ns, most_ns, &alpha_ns);
   if (status == BANYAN_OK) status = read_number(path, link, where, "message_ns", true, 0, most_ns, &message_ns);
   if (status == BANYAN_OK)
@@ -160,7 +160,7 @@ static banyan_status read_link(const char *path, const json_t *link, size_t inde
 static banyan_status read_links(const char *path, const json_t *links, bny_prices *prices) {
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < BNY_LINK_CLASSES; i++) prices->rows[i].measured = false;
-  if (!json_is_array(links) || json_array_size(links) == 0) return refuse(path, "links is missing, or has no entry");
+  if (!json_is_array(links) || json_array_size(links) == 0) return reject(path, "links is missing, or has no entry");
   for (size_t i = 0; i < json_array_size(links) && status == BANYAN_OK; i++)
     status = read_link(path, json_array_get(links, i), i, prices);
   return status;
@@ -171,10 +171,10 @@ static banyan_status read_links(const char *path, const json_t *links, bny_price
 static banyan_status read_costs(const char *path, const json_t *root, const bny_machine *machine, bny_prices *prices) {
   double version = 0;
   const char *date;
-  if (!json_is_object(root)) return refuse(path, "it does not hold an object");
+  if (!json_is_object(root)) return reject(path, "it does not hold an object");
   banyan_status status = read_number(path, root, "", "costs_version", false, 0, INT32_MAX, &version);
   if (status == BANYAN_OK && version != BNY_COSTS_VERSION)
-    status = refuse(path, "costs_version is %g, and this libbanyan knows %d: measure again, with banyan-topo %s",
+    status = reject(path, "costs_version is %g, and this libbanyan knows %d: measure again, with banyan-topo %s",
                     version, BNY_COSTS_VERSION, banyan_version());
   if (status == BANYAN_OK) status = compare_machine(path, json_object_get(root, "machine"), machine);
   if (status == BANYAN_OK) status = read_text(path, root, "", "date", &date);

@@ -269,7 +269,7 @@ static bool cost_alike(const taken *a, const taken *b) {
 }
 
 /* Returns why a level is left out, in its note. */
-static bool level_refused(making *m, const groups *level, bny_place_note *note) {
+static bool level_rejected(making *m, const groups *level, bny_place_note *note) {
   const taken *last = m->ntaken > 0 ? &m->taken[m->ntaken - 1] : NULL;
   if (last && is_one_group(last->group_of, m->nranks))
     return note_drop(note, "all ranks are of one %s", last->name), true;
@@ -285,7 +285,7 @@ static bool level_refused(making *m, const groups *level, bny_place_note *note) 
 static bool level_take(making *m, const groups *level, const char *name) {
   taken *last = m->ntaken > 0 ? &m->taken[m->ntaken - 1] : NULL;
   bny_place_note *note = note_add(m, name);
-  if (level_refused(m, level, note)) return true;
+  if (level_rejected(m, level, note)) return true;
   int32_t *numbers = malloc((size_t)m->nranks * sizeof *numbers);
   if (!numbers) return false;
   numbers_of(m, level->group_of, numbers);

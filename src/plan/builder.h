@@ -55,7 +55,7 @@ typedef struct bny_algorithm {
   const char *name;    /* name that callers use */
   bool direct;         /* its combines have BNY_FORM_DIRECT where kernels serve that */
   const char *variant; /* rows may share a name: the cheaper one is taken. NULL: no variants */
-  const char *(*refuse)(const bny_request *request); /* NULL: it serves this request; else the reason, static text */
+  const char *(*reject)(const bny_request *request); /* NULL: it serves this request; else the reason, static text */
   void (*estimate)(const bny_request *request, bny_estimate *estimate);
   void (*build)(bny_builder *builder);
 } bny_algorithm;
@@ -68,10 +68,10 @@ double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate)
 /* One algorithm in a selection. */
 typedef struct bny_candidate {
   const bny_algorithm *algorithm;
-  const char *refusal; /* static; NULL: it serves, and the fields below are set */
-  bool named;          /* the request names it, or names none */
-  bool fits;           /* into the outbox */
-  bool chosen;         /* true for at most one */
+  const char *rejection; /* static; NULL: it serves, and the fields below are set */
+  bool named;            /* the request names it, or names none */
+  bool fits;             /* into the outbox */
+  bool chosen;           /* true for at most one */
   bny_estimate estimate;
   double ns; /* predicted */
 } bny_candidate;

@@ -48,7 +48,7 @@ static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *esti
   bool direct = some_own_no_piece(part);
   for (int i = 0; bny_algorithms[i]; i++) {
     bny_estimate one = {0};
-    if (bny_algorithms[i]->refuse(part) || (direct && bny_algorithms[i] != &bny_algorithm_oneshot)) continue;
+    if (bny_algorithms[i]->reject(part) || (direct && bny_algorithms[i] != &bny_algorithm_oneshot)) continue;
     bny_algorithms[i]->estimate(part, &one);
     double ns = bny_estimate_ns(part, &one);
     if (chosen && ns >= least) continue;

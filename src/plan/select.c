@@ -130,9 +130,9 @@ static bool fits(const bny_request *request, const bny_estimate *estimate) {
 
 static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   const bny_algorithm *algorithm = bny_algorithms[index];
-  bny_candidate made = {.algorithm = algorithm, .named = true, .refusal = algorithm->refuse(request)};
+  bny_candidate made = {.algorithm = algorithm, .named = true, .rejection = algorithm->reject(request)};
   if (request->algorithm) made.named = bny_algorithm_is_named(algorithm, request->algorithm);
-  if (made.refusal) return made;
+  if (made.rejection) return made;
   algorithm->estimate(request, &made.estimate);
   if (made.estimate.ns == 0) estimate_spread(request, &made.estimate);
   made.ns = bny_estimate_ns(request, &made.estimate);
@@ -145,7 +145,7 @@ int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candi
   for (; bny_algorithms[count]; count++) {
     bny_candidate *one = &candidates[count];
     *one = candidate_of(request, count);
-    if (!one->refusal && one->named && one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
+    if (!one->rejection && one->named && one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
   }
   if (chosen >= 0) candidates[chosen].chosen = true;
   return count;
@@ -158,7 +158,7 @@ static void list_names(const bny_request *request, char *text, size_t bytes) {
   text[0] = 0;
   for (int i = 0; bny_algorithms[i]; i++) {
     const bny_algorithm *algorithm = bny_algorithms[i];
-    if (algorithm->refuse(request) || strcmp(algorithm->name, last) == 0) continue;
+    if (algorithm->reject(request) || strcmp(algorithm->name, last) == 0) continue;
     bny_append(text, bytes, &length, "%s%s", length ? ", " : "", algorithm->name);
     last = algorithm->name;
   }
@@ -166,7 +166,7 @@ static void list_names(const bny_request *request, char *text, size_t bytes) {
 
 /* Excludes rows that serve a barrier only. */
 static bool may_combine(const bny_algorithm *algorithm) {
-  return algorithm->refuse(&(bny_request){.call.collective = BNY_BARRIER, .nranks = 2}) != NULL;
+  return algorithm->reject(&(bny_request){.call.collective = BNY_BARRIER, .nranks = 2}) != NULL;
 }
 
 banyan_status bny_algorithm_check_name(const char *where, const char *name) {
@@ -187,13 +187,13 @@ banyan_status bny_algorithm_check_name(const char *where, const char *name) {
 static banyan_status fail_name(const bny_request *request) {
   char names[256];
   const char *collective = bny_collective_name(request->call.collective);
-  const char *refusal = NULL;
-  for (int i = 0; bny_algorithms[i] && !refusal; i++)
-    if (bny_algorithm_is_named(bny_algorithms[i], request->algorithm)) refusal = bny_algorithms[i]->refuse(request);
+  const char *rejection = NULL;
+  for (int i = 0; bny_algorithms[i] && !rejection; i++)
+    if (bny_algorithm_is_named(bny_algorithms[i], request->algorithm)) rejection = bny_algorithms[i]->reject(request);
   list_names(request, names, sizeof names);
-  if (refusal)
+  if (rejection)
     return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,
-                    collective, refusal, names);
+                    collective, rejection, names);
   return bny_fail(BANYAN_ERR_ARGUMENT,
                   "unknown algorithm \"%s\": for a %s there are %s (and forms of these, such as tree_chain)",
                   request->algorithm, collective, names);
@@ -219,7 +219,7 @@ size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_l
       bny_candidate candidates[BNY_CANDIDATES_MAX];
       int32_t count = bny_algorithm_candidates(&row, candidates);
       for (int32_t i = 0; i < count; i++)
-        if (!candidates[i].refusal && candidates[i].fits && candidates[i].estimate.outbox_bytes > least)
+        if (!candidates[i].rejection && candidates[i].fits && candidates[i].estimate.outbox_bytes > least)
           least = candidates[i].estimate.outbox_bytes;
     }
   return least;
@@ -250,8 +250,8 @@ void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t by
 }
 
 static void explain_one(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
-  if (one->refusal) {
-    bny_append(text, REASON_BYTES, length, " cannot (%s)", one->refusal);
+  if (one->rejection) {
+    bny_append(text, REASON_BYTES, length, " cannot (%s)", one->rejection);
     return;
   }
   bny_append(text, REASON_BYTES, length, " %.2f us", one->ns / 1e3);
@@ -288,7 +288,7 @@ banyan_status bny_algorithm_select(const bny_request *request, const bny_algorit
   for (int32_t i = 0; i < count; i++) {
     const bny_candidate *one = &candidates[i];
     if (one->chosen) chosen = i;
-    if (one->refusal || !one->named) continue;
+    if (one->rejection || !one->named) continue;
     if (smallest < 0 || one->estimate.outbox_bytes < candidates[smallest].estimate.outbox_bytes) smallest = i;
   }
   if (smallest < 0) return fail_name(request);

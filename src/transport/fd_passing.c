@@ -204,8 +204,8 @@ static bool is_same_user(int socket_fd) {
   return getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.uid == geteuid();
 }
 
-/* Connects to rank 0 and sends this rank's number. *again: rank 0 has too many to accept at once. A refusal means that
- * rank 0 has given up, for a reason that the exchange brings, or is unreachable for good. */
+/* Connects to rank 0 and sends this rank's number. *again: rank 0 has too many to accept at once. A rejection means
+ * that rank 0 has given up, for a reason that the exchange brings, or is unreachable for good. */
 static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *again) {
   struct sockaddr_un address;
   socklen_t address_bytes = abstract_address(ticket, &address);
@@ -216,9 +216,9 @@ static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *
   int error = connect(fd, (struct sockaddr *)&address, address_bytes) == 0 ? 0 : errno;
   bool is_other = !error && !is_same_user(fd); /* or rank 0 has ended and another process has taken its name */
   if (!error && !is_other && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello) error = errno;
-  bool is_refusal = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
-  *again = error == EAGAIN || error == EINTR || (is_refusal && !passing->was_refused);
-  passing->was_refused = is_refusal;
+  bool is_rejection = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
+  *again = error == EAGAIN || error == EINTR || (is_rejection && !passing->was_rejected);
+  passing->was_rejected = is_rejection;
   banyan_status status = BANYAN_OK;
   if (is_other)
     status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 runs as another user than rank %d; they cannot share memory",

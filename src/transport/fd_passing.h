@@ -17,7 +17,7 @@ typedef struct bny_fd_passing {
   int32_t rank, nranks;
   int64_t deadline_ns; /* half of the exchange's time, so that a failure can still reach all ranks */
   int *sockets;        /* by rank: on rank 0 to every other rank, elsewhere to rank 0; else -1 */
-  bool was_refused;
+  bool was_rejected;
   banyan_status admitted; /* rank 0: a failure, with its text, that the others do not know yet */
   char why[BNY_REPORT_BYTES];
 } bny_fd_passing;

@@ -3,7 +3,7 @@ libbanyan_core_la_SOURCES += \
   %D%/fd_passing.c %D%/fd_passing.h \
   %D%/loop.c \
   %D%/memory_file.c %D%/memory_file.h \
-  %D%/refusal.c %D%/refusal.h \
+  %D%/rejection.c %D%/rejection.h \
   %D%/shm.c \
   %D%/transport.h \
   %D%/window.c %D%/window.h

@@ -39,8 +39,8 @@ static const bny_transport_ops loop_ops = {
     .is_dead = loop_is_dead,
     .rendezvous = bny_window_rendezvous,
     .pulse = bny_window_pulse,
-    .refusals = bny_window_refusals,
-    .refused = bny_window_refused,
+    .rejections = bny_window_rejections,
+    .rejected = bny_window_rejected,
     .close = loop_close,
 };
 

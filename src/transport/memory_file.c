@@ -37,12 +37,12 @@ static int make_unnamed(const char *folder, size_t bytes) {
   return -1;
 }
 
-/* For systems that refuse memfd_create(), as some seccomp filters do, with this error. */
-static banyan_status make_without_memfd(size_t bytes, int refusal, int *file) {
+/* For systems that reject memfd_create(), as some seccomp filters do, with this error. */
+static banyan_status make_without_memfd(size_t bytes, int rejection, int *file) {
   const char *folders[] = {"/dev/shm", getenv("TMPDIR"), "/tmp"};
   char text[512];
   size_t length = 0;
-  bny_append(text, sizeof text, &length, "memfd_create: %s", strerror(refusal));
+  bny_append(text, sizeof text, &length, "memfd_create: %s", strerror(rejection));
   for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
     if (!folders[i] || !folders[i][0]) continue;
     *file = make_unnamed(folders[i], bytes);

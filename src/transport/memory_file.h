@@ -8,7 +8,7 @@
 #include "banyan.h"
 
 /* Makes a memory file of `bytes` zero bytes, with mode 0600 and close-on-exec: a memfd of fixed size, or where the
- * system refuses these, a file without a name in /dev/shm, TMPDIR or /tmp. */
+ * system rejects these, a file without a name in /dev/shm, TMPDIR or /tmp. */
 banyan_status bny_memory_file_make(size_t bytes, int *file);
 
 /* Maps all `bytes` of a file for reading and writing. A file of another size is BANYAN_ERR_MISMATCH. */

@@ -63,8 +63,8 @@ static const bny_transport_ops shm_ops = {
     .is_dead = shm_is_dead,
     .rendezvous = bny_window_rendezvous,
     .pulse = bny_window_pulse,
-    .refusals = bny_window_refusals,
-    .refused = bny_window_refused,
+    .rejections = bny_window_rejections,
+    .rejected = bny_window_rejected,
     .close = shm_close,
 };
 

@@ -38,7 +38,7 @@ typedef struct bny_rank_line {
 } bny_rank_line;
 
 /* The first failure of a communicator, as one word that any rank can set once for all ranks; 0: none. From the top: a
- * bit for a refused call, the status, the culprit, the reporter, and the run in which it failed, modulo 2^21, with a
+ * bit for a rejected call, the status, the culprit, the reporter, and the run in which it failed, modulo 2^21, with a
  * bit that marks a run. */
 enum { BNY_FAULT_RANK_BITS = 17, BNY_FAULT_EPOCH_BITS = 21 };
 
@@ -49,8 +49,8 @@ static inline banyan_status bny_fault_status(uint64_t fault) { return (banyan_st
 
 /* Returns the same fault for a culprit that only rejected a call: it is alive, and a later communicator may include
  * it. */
-static inline uint64_t bny_fault_of_refusal(uint64_t fault) { return fault | (uint64_t)1 << 63; }
-static inline bool bny_fault_is_of_refusal(uint64_t fault) { return fault >> 63; }
+static inline uint64_t bny_fault_of_rejection(uint64_t fault) { return fault | (uint64_t)1 << 63; }
+static inline bool bny_fault_is_of_rejection(uint64_t fault) { return fault >> 63; }
 
 static inline int32_t bny_fault_culprit(uint64_t fault) {
   return (int32_t)(fault >> 39 & ((1 << BNY_FAULT_RANK_BITS) - 1)) - 1;
@@ -100,14 +100,14 @@ typedef struct bny_rendezvous {
   char text[BNY_RENDEZVOUS_BYTES];
 } bny_rendezvous;
 
-/* Refused calls that a rank knows, its own and others'; see refusal.h. */
-enum { BNY_REFUSALS = 8, BNY_REFUSAL_WORDS = 32 };
+/* Rejected calls that a rank knows, its own and others'; see rejection.h. */
+enum { BNY_REJECTIONS = 8, BNY_REJECTION_WORDS = 32 };
 
-typedef struct bny_refusals {
-  bny_signal entries[BNY_REFUSALS][BNY_REFUSAL_WORDS];
-} bny_refusals;
+typedef struct bny_rejections {
+  bny_signal entries[BNY_REJECTIONS][BNY_REJECTION_WORDS];
+} bny_rejections;
 
-struct bny_refusal;
+struct bny_rejection;
 
 typedef struct bny_transport bny_transport;
 
@@ -134,9 +134,9 @@ typedef struct bny_transport_ops {
   bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
   /* Returns a number that keeps changing as long as the rank polls while it waits. */
   uint64_t (*pulse)(bny_transport *transport, int32_t rank);
-  /* The refused calls that a rank of this node knows, NULL for others; and the number of entries made here so far. */
-  bny_refusals *(*refusals)(bny_transport *transport, int32_t rank);
-  bny_signal *(*refused)(bny_transport *transport);
+  /* The rejected calls that a rank of this node knows, NULL for others; and the number of entries made here so far. */
+  bny_rejections *(*rejections)(bny_transport *transport, int32_t rank);
+  bny_signal *(*rejected)(bny_transport *transport);
   void (*close)(bny_transport *transport);
 
   /* ---- for transports whose peers do not share memory; NULL in others --- */
@@ -163,8 +163,8 @@ typedef struct bny_transport_ops {
   void (*post)(bny_transport *transport, int32_t rank, int half);
   /* Reports the last finished run to peers that sent to this rank and got nothing back. */
   void (*acknowledge)(bny_transport *transport, const int32_t *peers, int32_t npeers);
-  /* Reports a refused call to all connected peers. */
-  void (*pass_on)(bny_transport *transport, const struct bny_refusal *refusal);
+  /* Reports a rejected call to all connected peers. */
+  void (*pass_on)(bny_transport *transport, const struct bny_rejection *rejection);
   /* True if line() and call() of a rank are recent. Otherwise it asks that rank, if connected and not asked yet. A rank
    * that stays silent is stopped or elsewhere. */
   bool (*ask)(bny_transport *transport, int32_t rank);

@@ -9,7 +9,7 @@ enum { PAGE = 4096 };
 typedef struct header {
   _Alignas(BNY_LINE_BYTES) bny_signal fault;
   _Alignas(BNY_LINE_BYTES) _Atomic uint32_t users;
-  _Alignas(BNY_LINE_BYTES) bny_signal refused;
+  _Alignas(BNY_LINE_BYTES) bny_signal rejected;
 } header;
 
 _Static_assert(sizeof(bny_rendezvous) % PAGE == 0, "parts begin at pages");
@@ -21,7 +21,7 @@ typedef struct padded_signal {
 typedef struct rank_part {
   bny_rank_line line;
   _Alignas(BNY_LINE_BYTES) bny_signal call[BNY_CALL_WORDS];
-  _Alignas(BNY_LINE_BYTES) bny_refusals refusals;
+  _Alignas(BNY_LINE_BYTES) bny_rejections rejections;
   padded_signal signals[]; /* [2][slots_max] */
 } rank_part;
 
@@ -101,10 +101,10 @@ uint64_t bny_window_pulse(bny_transport *transport, int32_t rank) {
 
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank) { return part_of(transport, rank)->call; }
 
-bny_refusals *bny_window_refusals(bny_transport *transport, int32_t rank) {
-  return &part_of(transport, rank)->refusals;
+bny_rejections *bny_window_rejections(bny_transport *transport, int32_t rank) {
+  return &part_of(transport, rank)->rejections;
 }
 
-bny_signal *bny_window_refused(bny_transport *transport) {
-  return &((header *)(void *)((bny_window *)transport)->base)->refused;
+bny_signal *bny_window_rejected(bny_transport *transport) {
+  return &((header *)(void *)((bny_window *)transport)->base)->rejected;
 }

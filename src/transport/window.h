@@ -36,7 +36,7 @@ bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_fault(bny_transport *transport);
 bny_rendezvous *bny_window_rendezvous(bny_transport *transport, int32_t rank, int half);
 uint64_t bny_window_pulse(bny_transport *transport, int32_t rank);
-bny_refusals *bny_window_refusals(bny_transport *transport, int32_t rank);
-bny_signal *bny_window_refused(bny_transport *transport);
+bny_rejections *bny_window_rejections(bny_transport *transport, int32_t rank);
+bny_signal *bny_window_rejected(bny_transport *transport);
 
 #endif

@@ -8,7 +8,7 @@ unit_tests += \
   %D%/test_attention \
   %D%/test_attention_f8 \
   %D%/test_attention_gather \
-  %D%/test_attention_refused \
+  %D%/test_attention_rejected \
   %D%/test_attention_rows \
   %D%/test_attention_threads \
   %D%/test_combine \

@@ -50,7 +50,7 @@ static void is_usable(banyan_comm *comm) {
   ck_assert_msg(banyan_combine(comm, &desc, &in, &out) == BANYAN_OK, "%s", banyan_last_error());
 }
 
-static void refused(banyan_status status, const char *named) {
+static void rejected(banyan_status status, const char *named) {
   ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s: got %s (%s)", named, banyan_status_string(status),
                 banyan_last_error());
   ck_assert_msg(strstr(banyan_last_error(), named), "the text does not name %s: %s", named, banyan_last_error());
@@ -64,8 +64,8 @@ TEST_LOOP(combines, COMBINE_CASES) {
   banyan_op *op = NULL;
   make_good(&desc, &in, &out);
   what->spoil(&desc, &in, &out);
-  refused(banyan_combine(comm, &desc, &in, &out), what->named);
-  refused(banyan_combine_init(comm, &desc, &in, &out, &op), what->named);
+  rejected(banyan_combine(comm, &desc, &in, &out), what->named);
+  rejected(banyan_combine_init(comm, &desc, &in, &out, &op), what->named);
   ck_assert_ptr_null(op);
   is_usable(comm);
   banyan_comm_destroy(comm);
@@ -84,7 +84,7 @@ TEST(bytes_without_memory) {
   banyan_comm_destroy(comm);
 }
 
-/* Sizes that no memory has must be refused before they are believed; 2^51 bytes are 2^32 parts. */
+/* Sizes that no memory has must be rejected before they are believed; 2^51 bytes are 2^32 parts. */
 TEST(absurd_sizes) {
   banyan_comm *comm = lone_comm(NULL);
   char bytes[16] = {0};
@@ -229,10 +229,10 @@ TEST(operations_out_of_order) {
   banyan_op_info info = {0};
   ck_assert_int_eq(banyan_barrier_init(comm, &op), BANYAN_OK);
   ck_assert_int_eq(banyan_wait(op), BANYAN_OK); /* nothing is under way: complete */
-  refused(banyan_op_query(op, NULL), "info");
-  refused(banyan_op_query(op, &info), "info.size");
+  rejected(banyan_op_query(op, NULL), "info");
+  rejected(banyan_op_query(op, &info), "info.size");
   int done = -1;
-  refused(banyan_test(op, NULL), "done");
+  rejected(banyan_test(op, NULL), "done");
   ck_assert_int_eq(banyan_test(op, &done), BANYAN_OK);
   ck_assert_int_eq(done, 1);
   banyan_op_free(op);
@@ -267,7 +267,7 @@ static void err_alone(world_rank *self) {
   in.values = values, in.lse = lse, out.values = merged, out.lse = NULL;
   for (int round = 0; round < 5; round++) {
     bool errs = self->rank == round % 2;
-    desc.heads = 1 + round % HEADS; /* the last two shapes are known, but are not refused */
+    desc.heads = 1 + round % HEADS; /* the last two shapes are known, but are not rejected */
     for (int way = 0; way < 2 && round < HEADS; way++) {
       if (errs && way == 0) desc.root = -1, desc.scatter = BANYAN_SCATTER_ROOT;
       if (errs && way == 1) desc.algorithm = "no such";
@@ -303,9 +303,9 @@ TEST(words_of_a_bootstrap) {
   ck_assert_ptr_null(comm);
 }
 
-static void refused_alone(const banyan_comm_config *config, const char *named) {
+static void rejected_alone(const banyan_comm_config *config, const char *named) {
   banyan_comm *comm = NULL;
-  refused(lone_create(config, &comm), named);
+  rejected(lone_create(config, &comm), named);
   ck_assert_ptr_null(comm);
 }
 
@@ -316,10 +316,10 @@ TEST(default_algorithms) {
     banyan_comm_config config = {.size = sizeof config, .algorithm = names[i]};
     snprintf(text, sizeof text, "config.algorithm is \"%s\"; it takes oneshot, twoshot, recursive, tree, ring, levels",
              names[i]);
-    refused_alone(&config, text);
+    rejected_alone(&config, text);
   }
   setenv("BANYAN_ALGORITHM", "telepathy", 1);
-  refused_alone(NULL, "BANYAN_ALGORITHM is \"telepathy\"");
+  rejected_alone(NULL, "BANYAN_ALGORITHM is \"telepathy\"");
   setenv("BANYAN_ALGORITHM", "recursive_halving", 1);
   banyan_comm_destroy(lone_comm(NULL));
   unsetenv("BANYAN_ALGORITHM");
@@ -332,12 +332,12 @@ TEST_LOOP(experimental_values_are_permitted_first, 3) {
   char text[80];
   snprintf(text, sizeof text, "%s=%s is experimental, because no ", name, value);
   setenv(name, value, 1);
-  refused_alone(NULL, text);
-  refused_alone(NULL, "; BANYAN_EXPERIMENTAL=1 permits it");
+  rejected_alone(NULL, text);
+  rejected_alone(NULL, "; BANYAN_EXPERIMENTAL=1 permits it");
   setenv("BANYAN_EXPERIMENTAL", "0", 1);
-  refused_alone(NULL, text);
+  rejected_alone(NULL, text);
   setenv("BANYAN_EXPERIMENTAL", "yes", 1);
-  refused_alone(NULL, "BANYAN_EXPERIMENTAL is \"yes\"; it takes a whole number from 0 to 1");
+  rejected_alone(NULL, "BANYAN_EXPERIMENTAL is \"yes\"; it takes a whole number from 0 to 1");
   setenv("BANYAN_EXPERIMENTAL", "1", 1);
   banyan_comm_destroy(lone_comm(NULL));
   unsetenv("BANYAN_EXPERIMENTAL");
@@ -365,28 +365,28 @@ TEST(communicators) {
   banyan_comm *comm = NULL;
   const banyan_bootstrap good = {.size = sizeof good, .rank = 0, .nranks = 1, .allgather = no_allgather};
   banyan_bootstrap bootstrap = good;
-  refused(banyan_comm_create(NULL, NULL, &comm), "bootstrap");
-  refused(banyan_comm_create(&good, NULL, NULL), "comm");
+  rejected(banyan_comm_create(NULL, NULL, &comm), "bootstrap");
+  rejected(banyan_comm_create(&good, NULL, NULL), "comm");
   bootstrap.size = 8;
-  refused(banyan_comm_create(&bootstrap, NULL, &comm), "bootstrap.size");
+  rejected(banyan_comm_create(&bootstrap, NULL, &comm), "bootstrap.size");
   bootstrap = good, bootstrap.allgather = NULL;
-  refused(banyan_comm_create(&bootstrap, NULL, &comm), "allgather");
+  rejected(banyan_comm_create(&bootstrap, NULL, &comm), "allgather");
   bootstrap = good, bootstrap.nranks = 0;
-  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  rejected(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
   bootstrap = good, bootstrap.rank = 1;
-  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  rejected(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
   bootstrap = good, bootstrap.rank = -1;
-  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  rejected(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
   bootstrap = good, bootstrap.nranks = 65409; /* more than a message of shrinking names */
-  refused(banyan_comm_create(&bootstrap, NULL, &comm), "65408");
+  rejected(banyan_comm_create(&bootstrap, NULL, &comm), "65408");
   banyan_comm_config config = {.size = 3};
-  refused(banyan_comm_create(&good, &config, &comm), "config.size");
+  rejected(banyan_comm_create(&good, &config, &comm), "config.size");
   config = (banyan_comm_config){.size = sizeof config, .timeout_ns = -1};
-  refused(banyan_comm_create(&good, &config, &comm), "timeout_ns");
+  rejected(banyan_comm_create(&good, &config, &comm), "timeout_ns");
   config = (banyan_comm_config){.size = sizeof config, .arena_bytes = 100};
-  refused(banyan_comm_create(&good, &config, &comm), "arena_bytes");
+  rejected(banyan_comm_create(&good, &config, &comm), "arena_bytes");
   config.arena_bytes = ((size_t)16 << 30) + 1;
-  refused(banyan_comm_create(&good, &config, &comm), "16 GiB");
+  rejected(banyan_comm_create(&good, &config, &comm), "16 GiB");
   config.arena_bytes = (size_t)16 << 30;
   ck_assert_int_eq(banyan_comm_create(&good, &config, &comm), BANYAN_ERR_BOOTSTRAP);
   ck_assert_int_eq(banyan_comm_create(&good, NULL, &comm), BANYAN_ERR_BOOTSTRAP);

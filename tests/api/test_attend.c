@@ -222,7 +222,7 @@ TEST_EVERYWHERE(nothing_to_do, 3) {
 
 /* ---- what is wrong ----------------------------------------------------------------------------------------------- */
 
-static void refuses(world_rank *self) {
+static void rejects(world_rank *self) {
   attend *of = self->argument;
   attend_rank *rank = &of->ranks[self->rank];
   attend_call call;
@@ -247,6 +247,6 @@ static void refuses(world_rank *self) {
   }
 }
 
-TEST(wrong_numbers_are_refused) { WORLD_RUN(refuses, .nranks = 1, .argument = make_plain(1, CAPACITY)); }
+TEST(wrong_numbers_are_rejected) { WORLD_RUN(rejects, .nranks = 1, .argument = make_plain(1, CAPACITY)); }
 
 int main(void) { return world_main(suite_of("attend", 240)); }

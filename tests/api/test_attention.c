@@ -442,7 +442,7 @@ TEST(nan_rows_count_as_empty) {
   problem_free(&p);
 }
 
-/* A combine refuses rows of NaN, and takes them for empty ones where the caller says so. */
+/* A combine rejects rows of NaN, and takes them for empty ones where the caller says so. */
 TEST(nan_rows_in_a_combine) {
   float q[2] = {NAN, 1}, k[1] = {1}, values[2], lse[2];
   int32_t lens = 1;
@@ -503,7 +503,7 @@ TEST(large_logits_in_bf16) {
   out.stats_kind = BANYAN_STATS_MAX_SUM;
   out.sum = &stats[1];
   out.base = BANYAN_BASE_2;
-  int refused = 0;
+  int rejected = 0;
   for (int i = 0; i < 4000; i++) {
     double t = rint((i % 2 ? 1 : -1) * 60000.0 + 37.0 * i);
     k[0] = (float)(t / 1.4426950408889634);
@@ -516,9 +516,9 @@ TEST(large_logits_in_bf16) {
     else
       ck_assert_msg(status == BANYAN_ERR_DATA && fabs(weight) > 65000 && strstr(banyan_last_error(), "bf16"), "%s",
                     banyan_last_error());
-    refused += status != BANYAN_OK;
+    rejected += status != BANYAN_OK;
   }
-  ck_assert_int_gt(refused, 0);
+  ck_assert_int_gt(rejected, 0);
 }
 
 /* The same numbers in another convention: numerator, (max, sum), base 2, tokens and heads exchanged. */

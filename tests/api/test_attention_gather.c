@@ -128,7 +128,7 @@ static void queue(world_rank *self) {
 
 TEST(operations_in_a_queue) { WORLD_RUN(queue, .nranks = 4); }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+/* ---- rejections -------------------------------------------------------------------------------------------------- */
 
 #define CASES                                                                                        \
   CASE("desc.gather has tokens 7, and batch is ", of.gather.tokens = 7)                              \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows, scales of keys, and what is
- * refused of them; large numbers, far pages and many keys. */
+ * rejected of them; large numbers, far pages and many keys. */
 #include "attention.h"
 #include "decode/decode.h"
 #include "op.h"
@@ -349,14 +349,14 @@ TEST_LOOP(keys_beyond_2_to_24, 2) {
   free(v);
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+/* ---- rejections -------------------------------------------------------------------------------------------------- */
 
-static void refuse(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
+static void reject(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
   ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);
   ck_assert_msg(strstr(banyan_last_error(), word) != NULL, "\"%s\" does not name %s", banyan_last_error(), word);
 }
 
-TEST(refusals) {
+TEST(rejections) {
   random_state = 1;
   problem p;
   problem_make(&p, 2, 4, 2, 576, 512, BANYAN_F32, BANYAN_E4M3, (int32_t[]){5, 7}, 1);
@@ -365,28 +365,28 @@ TEST(refusals) {
   float not_finite[2] = {1, INFINITY};
   banyan_attention_desc bad = p.desc;
   bad.kv_rows = (banyan_kv_rows)2;
-  refuse(&bad, &out, "kv_rows is 2");
+  reject(&bad, &out, "kv_rows is 2");
   bad = p.desc;
   bad.kv_dtype = BANYAN_F16;
-  refuse(&bad, &out, "k_scale is set, but kv_dtype is 2");
+  reject(&bad, &out, "k_scale is set, but kv_dtype is 2");
   bad.scales.k = NULL;
-  refuse(&bad, &out, "v_scale is set");
+  reject(&bad, &out, "v_scale is set");
   bad = p.desc;
   bad.scales.v = not_finite;
   bad.scales.head_stride = 1;
-  refuse(&bad, &out, "v_scale[1] of KV head 1 is inf");
+  reject(&bad, &out, "v_scale[1] of KV head 1 is inf");
   bad = p.desc;
   bad.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
-  refuse(&bad, &out, "have a scale beside them");
+  reject(&bad, &out, "have a scale beside them");
   bad.scales.k = bad.scales.v = NULL;
-  refuse(&bad, &out, "v is not k");
+  reject(&bad, &out, "v is not k");
   bad.v = NULL;
   bad.k_token_stride = 576;
-  refuse(&bad, &out, "k_token_stride is 576: rows of 656 elements would overlap");
+  reject(&bad, &out, "k_token_stride is 576: rows of 656 elements would overlap");
   bad.value_dim = 576;
-  refuse(&bad, &out, "must be 1 to 512");
+  reject(&bad, &out, "must be 1 to 512");
   bad.value_dim = 256;
-  refuse(&bad, &out, "must be BANYAN_E4M3, 576 and 512");
+  reject(&bad, &out, "must be BANYAN_E4M3, 576 and 512");
   result_free(&r);
   problem_free(&p);
 }

@@ -38,31 +38,31 @@ typedef struct fixture {
 
 typedef struct call {
   const char *function, *named; /* NULL: it gives what it should */
-  banyan_status (*refused)(fixture *the);
+  banyan_status (*rejected)(fixture *the);
   bool (*gives)(fixture *the);
 } call;
 
 /* A library that was built without libsodium has no such bootstrap. */
-static bool is_refused(banyan_status status) {
+static bool is_rejected(banyan_status status) {
   return status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_UNSUPPORTED;
 }
 
 /* A function for each row, numbered by its line. */
 #define PASTE(a, b) a##b
 #define NAME(prefix, line) PASTE(prefix, line)
-#define REFUSED(name, text, ...) \
-  static banyan_status NAME(refused_, __LINE__)(fixture * the) { return (void)the, name(__VA_ARGS__); }
+#define REJECTED(name, text, ...) \
+  static banyan_status NAME(rejected_, __LINE__)(fixture * the) { return (void)the, name(__VA_ARGS__); }
 #define GIVES(name, ...) \
   static bool NAME(gives_, __LINE__)(fixture * the) { return (void)the, (__VA_ARGS__); }
 #include "calls.def"
-#undef REFUSED
+#undef REJECTED
 #undef GIVES
 
 static const call calls[] = {
-#define REFUSED(name, text, ...) {#name, text, NAME(refused_, __LINE__), NULL},
+#define REJECTED(name, text, ...) {#name, text, NAME(rejected_, __LINE__), NULL},
 #define GIVES(name, ...) {#name, NULL, NULL, NAME(gives_, __LINE__)},
 #include "calls.def"
-#undef REFUSED
+#undef REJECTED
 #undef GIVES
 };
 enum { CALLS = sizeof calls / sizeof calls[0] };
@@ -114,7 +114,7 @@ TEST_LOOP(wrong_calls, CALLS) {
     ck_assert_msg(call->gives(&the), "%s, row %d of calls.def: not what it should give (%s)", call->function, _i,
                   banyan_last_error());
   } else {
-    banyan_status status = call->refused(&the);
+    banyan_status status = call->rejected(&the);
     ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s, %s: got %s (%s)", call->function, call->named,
                   banyan_status_string(status), banyan_last_error());
     ck_assert_msg(strstr(banyan_last_error(), call->named), "%s: the text does not name %s: %s", call->function,

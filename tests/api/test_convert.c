@@ -216,8 +216,8 @@ static void pair_test(const bny_kernels *kernels, int from, int to, bny_wire wir
   in.empty = BANYAN_EMPTY_NAN;
   partial_write(&in, &rows, NAN);
   ck_assert_ptr_null(bny_partial_check(&in, &rows.box, false));
-  const char *refusal = bny_partial_check(&out, &rows.box, true);
-  EXPECT_MSG(refusal == NULL, "%s", refusal);
+  const char *rejection = bny_partial_check(&out, &rows.box, true);
+  EXPECT_MSG(rejection == NULL, "%s", rejection);
   bny_wire_view view = message_take(wire, &rows.box), again = message_take(wire, &rows.box);
   ck_assert_int_eq(kernels->encode(&rows.box, &in, 0, 0, wire, &view), -1);
   kernels->merge_finish(&rows.box, wire, 1, &view, false, &out, 0, 0);
@@ -433,7 +433,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
              kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->values_dtype, (int)out->stats_kind,
              (int)out->values_kind, (int)out->base, weight, got, got - weight, slack);
   EXPECT_MSG(!says || must_say || !is_holdable(out, weight),
-             "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is refused", kernels->name, (double)m, (double)d,
+             "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is rejected", kernels->name, (double)m, (double)d,
              (int)out->stats_dtype, (int)out->stats_kind, (int)out->values_kind, (int)out->base);
   if (says) return;
   /* The values are the row's, and what came out is taken in again as the same row. */
@@ -498,7 +498,7 @@ TEST(masked_rows_come_back_as_they_were) {
         bny_wire_view view = {.m = &m[k], .d = &d[k], .n = n[k], .token_stride = 1};
         ck_assert_int_eq(kernels->encode(&box, &row, 0, 0, BNY_WIRE_F32, &view), -1);
         int64_t lost = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &row, 0, 0);
-        EXPECT_MSG(lost < 0, "%s: mask %g, dtype %d, convention %d is refused", kernels->name, mask,
+        EXPECT_MSG(lost < 0, "%s: mask %g, dtype %d, convention %d is rejected", kernels->name, mask,
                    (int)row.stats_dtype, i % 6);
       }
       bool exact = fabsf(m[0]) >= 0x1p24f;

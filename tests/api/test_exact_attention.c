@@ -340,8 +340,8 @@ TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
   release(&all);
 }
 
-/* A shard that begins within a block is refused, by a text that names the position. */
-static void refused(world_rank *self) {
+/* A shard that begins within a block is rejected, by a text that names the position. */
+static void rejected(world_rank *self) {
   float k[512 * 4] = {0}, out[8], lse[2];
   int32_t lens[1] = {300}, start[1] = {self->rank * 300}, query_start[1] = {600};
   banyan_queries queries = BANYAN_QUERIES_INIT;
@@ -365,6 +365,6 @@ static void refused(world_rank *self) {
               banyan_last_error());
 }
 
-TEST(shards_hold_whole_blocks) { WORLD_RUN(refused, .nranks = 2); }
+TEST(shards_hold_whole_blocks) { WORLD_RUN(rejected, .nranks = 2); }
 
 int main(void) { return suite_main(suite_of("exact attention", 2 * WORLD_GUARD_S)); }

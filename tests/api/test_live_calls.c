@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The cost and refusals of calls with changing numbers of tokens: plans by classes, invalid contents, ranks that
+ * The cost and rejections of calls with changing numbers of tokens: plans by classes, invalid contents, ranks that
  * disagree, memory that must not be read, and a rank that is stopped and goes on. */
 #include <check.h>
 #include <math.h>

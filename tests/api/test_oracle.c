@@ -221,7 +221,7 @@ static bool run_op(world_rank *self, const banyan_combine_desc *desc, const bany
          world_ok(self, banyan_comm_status(self->comm), "the communicator afterwards");
 }
 
-/* Rows of `out` are those that the partials `in` of all ranks make, or may be refused where the call was. */
+/* Rows of `out` are those that the partials `in` of all ranks make, or may be rejected where the call was. */
 static bool check_rows(world_rank *self, int64_t number, const plan *plan, const banyan_partial *const *in,
                        const banyan_partial *out, banyan_status status, uint64_t roundings) {
   const banyan_combine_desc *desc = &plan->desc;
@@ -233,10 +233,10 @@ static bool check_rows(world_rank *self, int64_t number, const plan *plan, const
       for (int32_t k = 0; k < self->nranks; k++)
         parts[k] = oracle_read(in[k], own.token0 + t, own.head0 + h, desc->value_dim);
       oracle_row expected = oracle_merge(parts, self->nranks, desc->value_dim);
-      bool may_be_refused = status != BANYAN_OK && oracle_may_be_refused(out, &expected);
-      excused = excused || may_be_refused;
+      bool may_be_rejected = status != BANYAN_OK && oracle_may_be_rejected(out, &expected);
+      excused = excused || may_be_rejected;
       const char *wrong = oracle_compare(out, t, h, desc->value_dim, desc->wire, roundings, &expected);
-      if (!world_check(self, !wrong || may_be_refused,
+      if (!world_check(self, !wrong || may_be_rejected,
                        "case %lld, rank %d of %d, row (%d, %d), %s, wire %d, scatter %d, order %d, mood %d, out types "
                        "%d %d kinds "
                        "%d %d base %d: %s",
@@ -246,7 +246,7 @@ static bool check_rows(world_rank *self, int64_t number, const plan *plan, const
                        wrong ? wrong : ""))
         return false;
     }
-  return world_check(self, excused, "case %lld: refused, and all rows could be held", (long long)number);
+  return world_check(self, excused, "case %lld: rejected, and all rows could be held", (long long)number);
 }
 
 /* The same call again gives the same bits, in canonical order by another algorithm. */
@@ -303,9 +303,9 @@ static bool examine(world_rank *self, exam *exam, int64_t number) {
   uint64_t roundings;
   if (!run_op(self, &plan.desc, &input->partial, &out->partial, &status, &roundings) || !world_meet(self)) return false;
   if (!check_rows(self, number, &plan, in, &out->partial, status, roundings)) return false;
-  bool refused = false; /* a row that is none goes into no second combine */
-  for (int32_t k = 0; k < self->nranks; k++) refused = refused || exam->out[k].partial.stats_dtype != BANYAN_F32;
-  bool may = plan.again && (plan.mood == ORDINARY || plan.mood == VALUES || !refused);
+  bool rejected = false; /* a row that is none goes into no second combine */
+  for (int32_t k = 0; k < self->nranks; k++) rejected = rejected || exam->out[k].partial.stats_dtype != BANYAN_F32;
+  bool may = plan.again && (plan.mood == ORDINARY || plan.mood == VALUES || !rejected);
   if (!check_bits(self, number, &plan, exam, status) || !world_meet(self)) return false;
   return !may || (check_second(self, number, &plan, exam) && world_meet(self));
 }

@@ -142,8 +142,8 @@ TEST_LOOP(slices_have_the_bits_of_one_piece, (int)(sizeof shapes / sizeof shapes
   WORLD_RUN(bits_agree, .nranks = argument.nranks, .argument = &argument);
 }
 
-/* One rank refuses its run before anything is sent: its peers, which are attending to their slices, get its name. */
-static void one_refuses(world_rank *self) {
+/* One rank rejects its run before anything is sent: its peers, which are attending to their slices, get its name. */
+static void one_rejects(world_rank *self) {
   shard *s = calloc(1, sizeof *s);
   result *out = calloc(1, sizeof *out);
   set_up(s);
@@ -163,12 +163,12 @@ static void one_refuses(world_rank *self) {
   free(out);
 }
 
-TEST(a_refused_run_is_known_to_peers) {
+TEST(a_rejected_run_is_known_to_peers) {
   if (!world_has_network()) return;
   world_be_nodes("a,b");
   shape argument = shapes[0];
   set_environment(&argument);
-  WORLD_RUN(one_refuses, .nranks = 2, .argument = &argument);
+  WORLD_RUN(one_rejects, .nranks = 2, .argument = &argument);
 }
 
 /* ---- the trace --------------------------------------------------------------------------------------------------- */

@@ -292,7 +292,7 @@ TEST_LOOP(starts_again_and_again, 6) { run(_i, start_again); }
 TEST_LOOP(starts_several_at_once, 6) { run(_i, start_several); }
 TEST_LOOP(forgets_old_shapes, 6) { run(_i, forget_shapes); }
 TEST_LOOP(sees_what_differs, 6) { run(_i, repeat_calls); }
-TEST(refuses_what_differs) { WORLD_RUN(repeat_wrongly, .nranks = 1); }
+TEST(rejects_what_differs) { WORLD_RUN(repeat_wrongly, .nranks = 1); }
 TEST(starts_after_a_failure) { WORLD_RUN(start_after_failure, .nranks = 2); }
 TEST_LOOP(overwrites_nothing_too_early, 6) { run(_i, run_one_sided); }
 

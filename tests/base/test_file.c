@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Files that the environment names, in a folder that others can write: links and files of others are refused, whoever
+ * Files that the environment names, in a folder that others can write: links and files of others are rejected, whoever
  * writes. And what cannot be written is an error, and not the end of the process. */
 #include <check.h>
 #include <errno.h>

@@ -36,7 +36,7 @@ static void destroy_comm(void) { banyan_comm_destroy(comm); }
 
 static void good(banyan_status status) { ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error()); }
 
-static void refused(banyan_status status, const char *first, const char *second) {
+static void rejected(banyan_status status, const char *first, const char *second) {
   ck_assert_int_eq(status, BANYAN_ERR_ARGUMENT);
   ck_assert_msg(strstr(banyan_last_error(), first) && strstr(banyan_last_error(), second), "%s, %s: %s", first, second,
                 banyan_last_error());
@@ -64,20 +64,20 @@ TEST(structs_become_ours) {
   ck_assert(found->size == sizeof *found && found->first == 3 && found->later == 4);
 }
 
-TEST(sizes_are_refused) {
+TEST(sizes_are_rejected) {
   static const size_t none[] = {0, 1, 8, 15, 1025, SIZE_MAX};
   thing room;
   LONGER(thing) given = {.known = {sizeof given, 1, 2}};
   for (int i = 0; i < BEYOND; i++) {
     given.beyond[i] = 1;
     ck_assert_ptr_null(bny_sized_read(&thing_type, "it", &given, &room));
-    refused(BANYAN_ERR_ARGUMENT, "it has", "built for a newer version");
+    rejected(BANYAN_ERR_ARGUMENT, "it has", "built for a newer version");
     given.beyond[i] = 0;
   }
   for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
     given.known.size = none[i];
     ck_assert_ptr_null(bny_sized_read(&thing_type, "it", &given, &room));
-    refused(BANYAN_ERR_ARGUMENT, "it.size is", "sizeof(thing), here 24");
+    rejected(BANYAN_ERR_ARGUMENT, "it.size is", "sizeof(thing), here 24");
   }
 }
 
@@ -159,7 +159,7 @@ TEST(combines_of_tomorrow) {
   static const char *const names[] = {"desc has", "in has", "out has"};
   for (int i = 0; i < 3; i++) {
     beyond[i][BEYOND - 1] = 1;
-    refused(banyan_combine(comm, &desc.known, &in.known, &out.known), names[i], "newer version");
+    rejected(banyan_combine(comm, &desc.known, &in.known, &out.known), names[i], "newer version");
     beyond[i][BEYOND - 1] = 0;
   }
   good(banyan_combine(comm, &desc.known, &in.known, &out.known));
@@ -205,13 +205,13 @@ TEST(attention_of_any_version) {
     good(banyan_wait(op));
     banyan_op_free(op);
     desc.known.pages.count = 1;
-    refused(banyan_attention(&desc.known, &out), "page_table[1][0] is 1", "pages is 1");
+    rejected(banyan_attention(&desc.known, &out), "page_table[1][0] is 1", "pages is 1");
   }
   desc.beyond[3] = 1;
-  refused(banyan_attention(&desc.known, &out), "desc has", "newer version");
-  refused(banyan_attention_combine(comm, &desc.known, &combine, &out), "desc has", "newer version");
+  rejected(banyan_attention(&desc.known, &out), "desc has", "newer version");
+  rejected(banyan_attention_combine(comm, &desc.known, &combine, &out), "desc has", "newer version");
   desc.known.size = 160;
-  refused(banyan_attention(&desc.known, &out), "desc.size is 160", "sizeof(banyan_attention_desc), here 320");
+  rejected(banyan_attention(&desc.known, &out), "desc.size is 160", "sizeof(banyan_attention_desc), here 320");
 }
 
 /* Queries of a program that knows no patterns: memory behind them is neither read nor written. */
@@ -246,8 +246,8 @@ TEST(queries_of_any_version) {
     banyan_op_free(op);
   }
   queries.beyond[3] = 1;
-  refused(banyan_attention(&desc, &out), "queries has", "newer version");
-  refused(banyan_ownership_queries(&rule, 1, &queries.known, &start), "queries has", "newer version");
+  rejected(banyan_attention(&desc, &out), "queries has", "newer version");
+  rejected(banyan_ownership_queries(&rule, 1, &queries.known, &start), "queries has", "newer version");
 }
 
 TEST(communicators_of_any_version) {
@@ -259,10 +259,10 @@ TEST(communicators_of_any_version) {
   good(banyan_threads_bootstrap(group, 0, &bootstrap.known));
   bootstrap.known.size = sizeof bootstrap;
   bootstrap.beyond[0] = 1;
-  refused(banyan_comm_create(&bootstrap.known, &config.known, &made), "bootstrap has", "newer version");
+  rejected(banyan_comm_create(&bootstrap.known, &config.known, &made), "bootstrap has", "newer version");
   bootstrap.beyond[0] = 0;
   config.beyond[1] = 1;
-  refused(banyan_comm_create(&bootstrap.known, &config.known, &made), "config has", "newer version");
+  rejected(banyan_comm_create(&bootstrap.known, &config.known, &made), "config has", "newer version");
   config.beyond[1] = 0;
   good(banyan_comm_create(&bootstrap.known, &config.known, &made));
   good(banyan_barrier(made));

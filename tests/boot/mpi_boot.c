@@ -41,7 +41,7 @@ static void gather_rounds(MPI_Comm comm) {
   banyan_mpi_destroy(handle);
 }
 
-static void refuse(banyan_status status, banyan_status expected, const char *named) {
+static void reject(banyan_status status, banyan_status expected, const char *named) {
   CHECK(status == expected && strstr(banyan_last_error(), named) != NULL);
   CHECK(banyan_barrier(NULL) == BANYAN_ERR_ARGUMENT); /* another text */
 }
@@ -51,17 +51,17 @@ static void check_absent(void) {
   banyan_mpi *handle = NULL;
   banyan_bootstrap bootstrap;
   banyan_comm *comm = NULL;
-  refuse(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, &bootstrap), BANYAN_ERR_STATE, "MPI is not running");
-  refuse(banyan_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm), BANYAN_ERR_STATE, "MPI is not running");
+  reject(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, &bootstrap), BANYAN_ERR_STATE, "MPI is not running");
+  reject(banyan_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm), BANYAN_ERR_STATE, "MPI is not running");
   CHECK(handle == NULL && comm == NULL);
 }
 
 static void check_arguments(void) {
   banyan_mpi *handle = NULL;
   banyan_bootstrap bootstrap = {.rank = -7};
-  refuse(banyan_mpi_bootstrap(MPI_COMM_NULL, &handle, &bootstrap), BANYAN_ERR_ARGUMENT, "MPI_COMM_NULL");
-  refuse(banyan_mpi_bootstrap(MPI_COMM_WORLD, NULL, &bootstrap), BANYAN_ERR_ARGUMENT, "handle");
-  refuse(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, NULL), BANYAN_ERR_ARGUMENT, "bootstrap");
+  reject(banyan_mpi_bootstrap(MPI_COMM_NULL, &handle, &bootstrap), BANYAN_ERR_ARGUMENT, "MPI_COMM_NULL");
+  reject(banyan_mpi_bootstrap(MPI_COMM_WORLD, NULL, &bootstrap), BANYAN_ERR_ARGUMENT, "handle");
+  reject(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, NULL), BANYAN_ERR_ARGUMENT, "bootstrap");
   CHECK(handle == NULL && bootstrap.rank == -7);
   banyan_mpi_destroy(NULL);
 }

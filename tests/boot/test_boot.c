@@ -82,8 +82,8 @@ TEST(gathers_in_place) {
   banyan_threads_destroy(group);
 }
 
-/* A child that was forked while a rank waits is refused, and frees its copy. */
-TEST(refuses_the_child_of_a_fork) {
+/* A child that was forked while a rank waits is rejected, and frees its copy. */
+TEST(rejects_the_child_of_a_fork) {
   banyan_threads *group;
   struct member members[2];
   pthread_t first;
@@ -128,7 +128,7 @@ TEST(names_missing_ranks_in_time) {
   banyan_threads_destroy(group);
 }
 
-TEST(refuses_a_rank_used_twice) {
+TEST(rejects_a_rank_used_twice) {
   banyan_threads *group;
   struct member members[3] = {0};
   ck_assert_int_eq(banyan_threads_create(3, &group), BANYAN_OK);

@@ -25,7 +25,7 @@ int main(void) {
 
 #include "tests/boot/ranks.h"
 
-TEST(refuses_a_second_process_of_a_rank) {
+TEST(rejects_a_second_process_of_a_rank) {
   for (int i = 0; i < 4; i++)
     start(i, (struct part){.rank = i < 2 ? i : i - 1,
                            .nranks = 3,
@@ -37,11 +37,11 @@ TEST(refuses_a_second_process_of_a_rank) {
   for (int i = 0; i < 4; i++) finish(i);
   assert_success(0);
   assert_success(3);
-  int refused = outcomes[1].create ? 1 : 2;
-  assert_success(3 - refused);
-  ck_assert_int_eq(outcomes[refused].create, BANYAN_ERR_BOOTSTRAP);
-  assert_text(refused, "rank 1 has already joined");
-  ck_assert(outcomes[refused].create_s < 0.9);
+  int rejected = outcomes[1].create ? 1 : 2;
+  assert_success(3 - rejected);
+  ck_assert_int_eq(outcomes[rejected].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(rejected, "rank 1 has already joined");
+  ck_assert(outcomes[rejected].create_s < 0.9);
 }
 
 /* ---- two jobs at one port ---------------------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
   for (int i = 0; i < nstores; i++) close(stores[i]);
 }
 
-/* Rank 0 of a job whose other ranks have gone refuses those of another job. Both sides name both. */
+/* Rank 0 of a job whose other ranks have gone rejects those of another job. Both sides name both. */
 TEST(a_stale_rank_0_takes_no_new_ranks) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .job = rank ? "new" : "stale", .timeout_s = 4});

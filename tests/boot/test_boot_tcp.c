@@ -95,7 +95,7 @@ TEST_LOOP(listens_by_itself, 5) {
 
 enum { LOOKUPS_AT_FIRST = 3 };
 
-/* The resolver of this program. "late" has no address at first, and "moved" another one, which refuses or is not of
+/* The resolver of this program. "late" has no address at first, and "moved" another one, which rejects or is not of
  * this node; "never" has none, and "own" a loopback address. */
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list) {
   static int lookups;
@@ -318,7 +318,7 @@ TEST(names_a_rank_with_another_message_size) {
   }
 }
 
-TEST(refuses_another_world_size) {
+TEST(rejects_another_world_size) {
   start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 1});
   start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 10});
   for (int rank = 0; rank < 2; rank++) finish(rank);
@@ -366,7 +366,7 @@ TEST(a_rank_that_comes_late_fails_a_job_without_id) {
   assert_text(0, "rank 1 has already joined");
 }
 
-TEST_LOOP(refuses_with_a_reason, 3) {
+TEST_LOOP(rejects_with_a_reason, 3) {
   static const struct {
     uint32_t version, rank, nranks;
     const char *reason;
@@ -381,7 +381,7 @@ TEST_LOOP(refuses_with_a_reason, 3) {
                                  .left_ms = htole32(5000)};
   start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 0.5});
   int fd = join_by_hand(&hello, &challenge, &welcome);
-  ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_REFUSED);
+  ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_REJECTED);
   ck_assert_msg(strstr(welcome.reason, cases[_i].reason) != NULL, "%s", welcome.reason);
   close(fd);
   finish(0);

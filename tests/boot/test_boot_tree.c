@@ -252,11 +252,11 @@ TEST(one_rank_too_many) {
   world.change = twin_of_7;
   world.late = 23;
   struct process *processes = play(&world);
-  int refused = processes[7].create ? 7 : 24;
+  int rejected = processes[7].create ? 7 : 24;
   for (int32_t i = 0; i < world.nprocesses; i++)
-    if (i != refused) assert_success(&processes[i]);
-  ck_assert_int_eq(processes[refused].create, BANYAN_ERR_BOOTSTRAP);
-  ck_assert_msg(strstr(processes[refused].text, "rank 7 has already joined") != NULL, "%s", processes[refused].text);
+    if (i != rejected) assert_success(&processes[i]);
+  ck_assert_int_eq(processes[rejected].create, BANYAN_ERR_BOOTSTRAP);
+  ck_assert_msg(strstr(processes[rejected].text, "rank 7 has already joined") != NULL, "%s", processes[rejected].text);
   free(processes);
 }
 

@@ -133,7 +133,7 @@ TEST(files_may_differ) {
   world_unshare(found, RANKS * sizeof *found);
 }
 
-TEST(a_file_that_is_refused_is_an_error_of_all_ranks) {
+TEST(a_file_that_is_rejected_is_an_error_of_all_ranks) {
   outcome *found = world_share(RANKS * sizeof *found);
   play(NONE, NONE, OTHER_MACHINE, SLOW_READS, found);
   for (int r = 0; r < RANKS; r++) {

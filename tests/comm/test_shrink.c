@@ -195,7 +195,7 @@ TEST(one_more_dies_meanwhile) {
                  NULL, 4);
 }
 
-/* ---- again, and what is refused ---------------------------------------------------------------------------------- */
+/* ---- again, and what is rejected --------------------------------------------------------------------------------- */
 
 /* Waits for all ranks of its communicator to have it: when one leaves, who is still at work on what all called
  * fails. */
@@ -255,7 +255,7 @@ static void ask_wrongly(world_rank *self) {
   banyan_comm_destroy(left);
 }
 
-TEST(wrong_calls_are_refused) { WORLD_RUN(ask_wrongly, .nranks = 2); }
+TEST(wrong_calls_are_rejected) { WORLD_RUN(ask_wrongly, .nranks = 2); }
 
 /* A kernel's name that nobody has: the ranks that are left agree, and cannot make their communicator. */
 static void shrink_in_vain(world_rank *self) {

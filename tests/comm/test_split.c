@@ -129,7 +129,7 @@ static void split_without_one(world_rank *self) {
     world_check(self, deed == STAY_AWAY || status == (deed == GATHER ? BANYAN_ERR_MISMATCH : BANYAN_ERR_ARGUMENT),
                 "rank 1 got %s: %s", banyan_status_string(status), banyan_last_error());
   if (self->rank == 0) world_signal(self->world, 0);
-  if (deed == GIVE_NOWHERE && world_ok(self, banyan_comm_split(self->comm, 0, 0, &part), "split after a refused one"))
+  if (deed == GIVE_NOWHERE && world_ok(self, banyan_comm_split(self->comm, 0, 0, &part), "split after a rejected one"))
     banyan_comm_destroy(part);
 }
 

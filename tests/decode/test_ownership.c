@@ -15,7 +15,7 @@ static void good(banyan_status status) {
   EXPECT_MSG(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
 }
 
-static void refused(banyan_status status, const char *text) {
+static void rejected(banyan_status status, const char *text) {
   EXPECT_MSG(status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), text), "%s, not %s", banyan_last_error(),
              text);
 }
@@ -113,7 +113,7 @@ TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
     int64_t blocks = queries.key_pattern_len;
     EXPECT(blocks == 0 ? status == BANYAN_OK : status == BANYAN_ERR_UNSUPPORTED && none.key_stride == 0);
     less = queries, less.key_pattern_len--;
-    if (blocks > 1) refused(banyan_ownership_queries(&rule, r, &less, &start), "queries.key_pattern_len is");
+    if (blocks > 1) rejected(banyan_ownership_queries(&rule, r, &less, &start), "queries.key_pattern_len is");
     good(banyan_ownership_keys(&rule, r, TOKENS, &keys));
     for (int64_t t = 0; t < keys; t++) {
       good(banyan_ownership_token(&rule, r, t, &token));
@@ -169,7 +169,7 @@ TEST(rules_with_the_same_owners_have_the_same_name) {
     equal += same;
     EXPECT_MSG((strcmp(a, b) == 0) == same && (hash_a == hash_b) == same, "%s, %s: %s owners", a, b,
                same ? "the same" : "other");
-    refused(banyan_ownership_name(&rule_a, little, sizeof little, NULL), "the name needs");
+    rejected(banyan_ownership_name(&rule_a, little, sizeof little, NULL), "the name needs");
   }
   EXPECT_MSG(equal > 500, "%d pairs are equal", equal);
 }
@@ -228,7 +228,7 @@ TEST_LOOP(moves_are_of_tokens_whose_owner_changes, 200) {
       last = moves[i];
     }
   }
-  refused(banyan_ownership_moves(&rules[0], &rules[1], length, &(int64_t){-1}, moves, &lengths), "next is -1");
+  rejected(banyan_ownership_moves(&rules[0], &rules[1], length, &(int64_t){-1}, moves, &lengths), "next is -1");
 }
 
 TEST_LOOP(the_least_read_page_goes_down, 200) {
@@ -500,46 +500,46 @@ TEST(short_sequences_go_to_a_rank_that_joins) {
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-TEST(wrong_rules_are_refused_by_name) {
+TEST(wrong_rules_are_rejected_by_name) {
   int32_t rank, negative[] = {1, -1}, none[] = {0, 0}, many[] = {1 << 20, 1};
   int64_t place;
   banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
   rule.nranks = 2;
-  refused(banyan_ownership_of_token(&rule, 0, &rank, &place), "kind is 0");
+  rejected(banyan_ownership_of_token(&rule, 0, &rank, &place), "kind is 0");
   rule.kind = BANYAN_OWNERSHIP_RANGES;
   rule.tokens = 10;
-  refused(banyan_ownership_of_token(&rule, 10, &rank, &place), "token is 10, and ownership.tokens is 10");
-  refused(banyan_ownership_of_token(&rule, -1, &rank, &place), "token is -1");
-  refused(banyan_ownership_of_tokens(&rule, 2, (int64_t[]){9, 10}, (int32_t[2]){0}, (int64_t[2]){0}), "token is 10");
-  refused(banyan_ownership_keys(&rule, 2, 3, &place), "rank is 2");
-  refused(banyan_ownership_keys(&rule, 0, 11, &place), "length is 11");
-  refused(banyan_ownership_token(&rule, 1, 5, &place), "place is 5");
+  rejected(banyan_ownership_of_token(&rule, 10, &rank, &place), "token is 10, and ownership.tokens is 10");
+  rejected(banyan_ownership_of_token(&rule, -1, &rank, &place), "token is -1");
+  rejected(banyan_ownership_of_tokens(&rule, 2, (int64_t[]){9, 10}, (int32_t[2]){0}, (int64_t[2]){0}), "token is 10");
+  rejected(banyan_ownership_keys(&rule, 2, 3, &place), "rank is 2");
+  rejected(banyan_ownership_keys(&rule, 0, 11, &place), "length is 11");
+  rejected(banyan_ownership_token(&rule, 1, 5, &place), "place is 5");
   rule.weights = negative;
-  refused(banyan_ownership_keys(&rule, 0, 1, &place), "weights[1] is -1");
+  rejected(banyan_ownership_keys(&rule, 0, 1, &place), "weights[1] is -1");
   rule.weights = none;
-  refused(banyan_ownership_keys(&rule, 0, 1, &place), "add up to 0");
+  rejected(banyan_ownership_keys(&rule, 0, 1, &place), "add up to 0");
   rule.weights = many;
-  refused(banyan_ownership_keys(&rule, 0, 1, &place), "add up to 1048577");
+  rejected(banyan_ownership_keys(&rule, 0, 1, &place), "add up to 1048577");
   rule.weights = NULL;
   rule.kind = BANYAN_OWNERSHIP_BLOCKS;
-  refused(banyan_ownership_keys(&rule, 0, 1, &place), "tokens is 10");
+  rejected(banyan_ownership_keys(&rule, 0, 1, &place), "tokens is 10");
   rule.tokens = 0;
   rule.block = -4;
-  refused(banyan_ownership_keys(&rule, 0, 1, &place), "block is -4");
+  rejected(banyan_ownership_keys(&rule, 0, 1, &place), "block is -4");
   rule.block = 0;
   rule.nranks = 0;
-  refused(banyan_ownership_keys(&rule, 0, 1, &place), "nranks is 0");
+  rejected(banyan_ownership_keys(&rule, 0, 1, &place), "nranks is 0");
 }
 
-TEST(wrong_pages_are_refused_by_name) {
+TEST(wrong_pages_are_rejected_by_name) {
   int64_t pages[] = {1, -5}, moved[] = {1, 5}, many[] = {(int64_t)1 << 39, (int64_t)1 << 39};
   int32_t out;
   banyan_page_move moves[2];
-  refused(banyan_next_page(2, NULL, pages, NULL, &out), "of_sequence[1] is -5");
-  refused(banyan_next_page(2, NULL, NULL, many, &out), "of_all add up to 2^40");
-  refused(banyan_page_moves(2, NULL, pages, NULL, moves, &out), "pages[1] is -5");
-  refused(banyan_page_moves(2, NULL, moved, many, moves, &out), "of_moved add up to 2^40");
-  refused(banyan_page_moves(0, NULL, pages, NULL, moves, &out), "nranks is 0");
+  rejected(banyan_next_page(2, NULL, pages, NULL, &out), "of_sequence[1] is -5");
+  rejected(banyan_next_page(2, NULL, NULL, many, &out), "of_all add up to 2^40");
+  rejected(banyan_page_moves(2, NULL, pages, NULL, moves, &out), "pages[1] is -5");
+  rejected(banyan_page_moves(2, NULL, moved, many, moves, &out), "of_moved add up to 2^40");
+  rejected(banyan_page_moves(0, NULL, pages, NULL, moves, &out), "nranks is 0");
 }
 
 int main(void) {

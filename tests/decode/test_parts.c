@@ -96,7 +96,7 @@ static void no_lengths(two_parts *t) { t->parts[0].seq_lens = NULL; }
 static void prune(two_parts *t) { t->parts[1].prune.epsilon = 0.5f; }
 static void stride(two_parts *t) { t->parts[1].k_token_stride = 1; }
 
-TEST(lists_that_are_wrong_are_refused) {
+TEST(lists_that_are_wrong_are_rejected) {
   static const struct {
     void (*change)(two_parts *);
     const char *text;

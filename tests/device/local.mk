@@ -14,7 +14,7 @@ unit_tests += \
   %D%/test_device_nodes_sends \
   %D%/test_device_numbers \
   %D%/test_device_reach \
-  %D%/test_device_refused \
+  %D%/test_device_rejected \
   %D%/test_device_user \
   %D%/test_program_replay \
   %D%/test_proxy

@@ -183,7 +183,7 @@ TEST(copies_are_chosen) {
   ck_assert_int_eq(request.copy, BNY_DECODE_COPY_AUTO);
 }
 
-TEST(kernels_are_refused) {
+TEST(kernels_are_rejected) {
   const bny_decode_kernel *kernel = NULL;
   bny_decode_request odd = request_of(1, 8, 1, 80, 1000), wide = request_of(1, 8, 1, 256, 1000);
   bny_decode_request single = request_of(1, 8, 1, 128, 1000), heads = request_of(1, 8, 3, 128, 1000);
@@ -304,7 +304,7 @@ TEST(clusters_that_fit_are_taken) {
   ck_assert_uint_eq(plan.division.teams, 45);
 }
 
-TEST(too_much_is_refused) {
+TEST(too_much_is_rejected) {
   bny_decode_request request = request_of(4096, 128, 128, 128, INT_MAX);
   const bny_decode_kernel *kernel;
   bny_decode_plan plan;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A CUDA device over the fake driver: how it is chosen and refused, its memory, streams and kernels, that the thread's
+ * A CUDA device over the fake driver: how it is chosen and rejected, its memory, streams and kernels, that the thread's
  * context stays as it was, and that nothing of it is left. */
 #include <check.h>
 #include <sys/wait.h>
@@ -15,7 +15,7 @@
 #include "tests/support/suite.h"
 
 /* Opening fails, and the text says so. */
-static void refuses(const bny_device_choice *choice, banyan_status wanted, const char *says) {
+static void rejects(const bny_device_choice *choice, banyan_status wanted, const char *says) {
   bny_device *device = NULL;
   banyan_status status = bny_device_open("cuda", choice, &device);
   ck_assert_msg(status == wanted && strstr(banyan_last_error(), says), "status %d, \"%s\"; not %d, \"%s\"", (int)status,
@@ -23,7 +23,7 @@ static void refuses(const bny_device_choice *choice, banyan_status wanted, const
   ck_assert_ptr_null(device);
 }
 
-TEST(unknown_vendors_are_refused) {
+TEST(unknown_vendors_are_rejected) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL};
   bny_device *device = NULL;
   ck_assert_int_eq(bny_device_open("abacus", &choice, &device), BANYAN_ERR_ARGUMENT);
@@ -32,7 +32,7 @@ TEST(unknown_vendors_are_refused) {
 
 #ifndef HAVE_CUDA
 TEST(builds_without_cuda_say_so) {
-  refuses(&(bny_device_choice){.by = BNY_DEVICE_BY_ORDINAL}, BANYAN_ERR_UNSUPPORTED, "built without CUDA");
+  rejects(&(bny_device_choice){.by = BNY_DEVICE_BY_ORDINAL}, BANYAN_ERR_UNSUPPORTED, "built without CUDA");
 }
 #else
 
@@ -61,19 +61,19 @@ static void ck_nothing_is_left(void) {
 TEST(what_is_missing_is_named) {
   char other[4096];
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = "/nowhere/libcuda.so.1"};
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, "no NVIDIA driver on this machine");
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "no NVIDIA driver on this machine");
   snprintf(other, sizeof other, "%s/tests/topo/.libs/fake_nvml.so", getenv("top_builddir"));
   choice.library = other;
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, "not CUDA's driver");
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "not CUDA's driver");
   choice.library = fake_cuda_path();
   machine("cuMemCreate");
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, "has no cuMemCreate");
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "has no cuMemCreate");
   machine("init-fails");
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, "cuInit");
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "cuInit");
   machine("devices=0");
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, "cuInit");
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "cuInit");
   machine("compute=75");
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, "has compute capability 7.5; banyan needs 8.0");
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "has compute capability 7.5; banyan needs 8.0");
   ck_nothing_is_left();
 }
 
@@ -91,22 +91,22 @@ TEST(by_ordinal) {
     ck_assert_uint_eq(facts->memory_kinds, (1u << BNY_MEMORY_KINDS) - 1);
     device->ops->close(device);
   }
-  refuses(&choice, BANYAN_ERR_ARGUMENT, "device 4 was asked for; this process sees 4");
+  rejects(&choice, BANYAN_ERR_ARGUMENT, "device 4 was asked for; this process sees 4");
   choice.ordinal = -1;
-  refuses(&choice, BANYAN_ERR_ARGUMENT, "device -1");
+  rejects(&choice, BANYAN_ERR_ARGUMENT, "device -1");
   choice.by = (bny_device_by)9;
-  refuses(&choice, BANYAN_ERR_ARGUMENT, "not by 9");
+  rejects(&choice, BANYAN_ERR_ARGUMENT, "not by 9");
   ck_nothing_is_left();
 }
 
 TEST(by_local_rank) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_LOCAL_RANK, .library = fake_cuda_path()};
   unsetenv("LOCAL_RANK");
-  refuses(&choice, BANYAN_ERR_ARGUMENT, "LOCAL_RANK is not set");
+  rejects(&choice, BANYAN_ERR_ARGUMENT, "LOCAL_RANK is not set");
   setenv("LOCAL_RANK", "2x", 1);
-  refuses(&choice, BANYAN_ERR_ARGUMENT, "LOCAL_RANK is \"2x\"");
+  rejects(&choice, BANYAN_ERR_ARGUMENT, "LOCAL_RANK is \"2x\"");
   setenv("LOCAL_RANK", "4", 1);
-  refuses(&choice, BANYAN_ERR_ARGUMENT, "LOCAL_RANK is 4, and this process sees 4 CUDA devices");
+  rejects(&choice, BANYAN_ERR_ARGUMENT, "LOCAL_RANK is 4, and this process sees 4 CUDA devices");
   setenv("LOCAL_RANK", "3", 1);
   bny_device *device = open_or_fail(&choice);
   ck_assert_int_eq(device->facts.ordinal, 3);
@@ -120,7 +120,7 @@ TEST(by_local_rank) {
 
 TEST(by_context) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_CONTEXT, .library = fake_cuda_path()};
-  refuses(&choice, BANYAN_ERR_ARGUMENT, "no CUDA device is current");
+  rejects(&choice, BANYAN_ERR_ARGUMENT, "no CUDA device is current");
   FAKE_CUDA(fake_cuda_set_device)(2);
   bny_device *device = open_or_fail(&choice);
   ck_assert_int_eq(device->facts.ordinal, 2);
@@ -128,7 +128,7 @@ TEST(by_context) {
   device->ops->close(device);
   machine("other-context");
   FAKE_CUDA(fake_cuda_set_device)(0);
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, "is not its primary one");
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "is not its primary one");
   ck_nothing_is_left();
 }
 
@@ -142,9 +142,9 @@ TEST(older_drivers) {
   snprintf(says, sizeof says,
            "the NVIDIA driver is of CUDA %d.9, and this banyan was built with the toolkit of CUDA %d.%d",
            major / 1000 - 1, major / 1000, CUDA_VERSION % 1000 / 10);
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, says);
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, says);
   snprintf(says, sizeof says, "install a newer driver, or build banyan with a toolkit of CUDA %d", major / 1000 - 1);
-  refuses(&choice, BANYAN_ERR_UNSUPPORTED, says);
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, says);
   snprintf(words, sizeof words, "version=%d,cuLaunchKernelEx,cuFuncLoad,compute=80", major);
   machine(words);
   bny_device *device = open_or_fail(&choice);
@@ -459,7 +459,7 @@ TEST_LOOP(launches_carry_attributes, 2) {
 }
 
 /* A first launch loads nothing, and no memory for threads' stacks is made by it: drivers may wait for all kernels to do
- * so. The fake one refuses launches that would. */
+ * so. The fake one rejects launches that would. */
 TEST_LOOP(kernels_are_ready_when_found, 3) {
   static const char *const machines[] = {"", "local=5000", "local=5000,cuFuncLoad"};
   bny_device_kernel kernel;

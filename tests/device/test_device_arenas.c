@@ -296,7 +296,7 @@ TEST(sizes_must_agree) {
                     .odd_bytes = true});
 }
 
-TEST(arenas_too_small_are_refused) {
+TEST(arenas_too_small_are_rejected) {
   bny_device *device = NULL;
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = 4};
   bny_exchange exchange = {&bootstrap, 0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention on devices, beside its results, over the fake driver: which shapes are combined within its kernel,
- * how many blocks it takes, what it asks of the driver, and how one rank's refusal reaches all. */
+ * how many blocks it takes, what it asks of the driver, and how one rank's rejection reaches all. */
 #include <check.h>
 #include <stdio.h>
 
@@ -163,7 +163,7 @@ TEST(shared_multiprocessors) {
 }
 
 /* One rank's memory is none that its kernel takes: all ranks get the error, and can go on. */
-static void refuse_one(world_rank *self) {
+static void reject_one(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
@@ -187,10 +187,10 @@ static void refuse_one(world_rank *self) {
     attend_holds(self, of, 0);
 }
 
-TEST(refusals_of_one_rank) {
+TEST(rejections_of_one_rank) {
   attend *of = attend_make_plain(3, 90, NULL);
   attend_fill(of);
-  WORLD_RUN(refuse_one, .nranks = 3, .on = &world_emulated, .argument = of);
+  WORLD_RUN(reject_one, .nranks = 3, .on = &world_emulated, .argument = of);
 }
 
 int main(void) { return world_main(suite_of("device_attention", 60)); }

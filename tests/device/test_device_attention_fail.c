@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention that goes wrong, on emulated devices and on the host: lengths and pages that are not there, and what is
- * refused. */
+ * rejected. */
 #include <check.h>
 #include <stdio.h>
 
@@ -125,13 +125,13 @@ TEST(wrong_pages_on_host) {
   WORLD_RUN(attend_beyond_on_host, .nranks = 2, .argument = &what);
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+/* ---- rejections -------------------------------------------------------------------------------------------------- */
 
-typedef struct refusal {
+typedef struct rejection {
   const char *says;
   banyan_status status;
   void (*spoil)(banyan_attention_desc *desc);
-} refusal;
+} rejection;
 
 static void spoil_dtype(banyan_attention_desc *desc) { desc->kv_dtype = BANYAN_F32; }
 static void spoil_both_dtypes(banyan_attention_desc *desc) { desc->q_dtype = desc->kv_dtype = BANYAN_F32; }
@@ -149,7 +149,7 @@ static void spoil_table(banyan_attention_desc *desc) {
 static void spoil_page_count(banyan_attention_desc *desc) { desc->pages.count = 7; }
 static void spoil_lengths(banyan_attention_desc *desc) { desc->seq_lens = NULL; }
 
-static const refusal refusals_of_devices[] = {
+static const rejection rejections_of_devices[] = {
     {"kv_dtype", BANYAN_ERR_UNSUPPORTED, spoil_dtype},
     {"BANYAN_BF16", BANYAN_ERR_UNSUPPORTED, spoil_both_dtypes},
     {"keys_max is 0", BANYAN_ERR_ARGUMENT, spoil_keys_max},
@@ -164,17 +164,17 @@ static const refusal refusals_of_devices[] = {
     {"seq_lens", BANYAN_ERR_UNSUPPORTED, spoil_lengths},
 };
 
-static void refuse(world_rank *self) {
+static void reject(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
   attend_call_of(of, self, &call);
-  for (size_t i = 0; i < sizeof refusals_of_devices / sizeof refusals_of_devices[0]; i++) {
-    const refusal *refusal = &refusals_of_devices[i];
+  for (size_t i = 0; i < sizeof rejections_of_devices / sizeof rejections_of_devices[0]; i++) {
+    const rejection *rejection = &rejections_of_devices[i];
     banyan_attention_desc desc = call.desc;
     banyan_op *op = NULL;
-    refusal->spoil(&desc);
+    rejection->spoil(&desc);
     banyan_status status = banyan_attention_init(self->comm, &desc, &call.out, &op);
-    world_check(self, status == refusal->status && strstr(banyan_last_error(), refusal->says),
+    world_check(self, status == rejection->status && strstr(banyan_last_error(), rejection->says),
                 "case %zu: status %d: %s", i, status, banyan_last_error());
   }
   banyan_op *op = NULL;
@@ -188,13 +188,13 @@ static void refuse(world_rank *self) {
   world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "stream"), "%s", banyan_last_error());
 }
 
-TEST(refusals) {
+TEST(rejections) {
   const problem_shape shape = {
       .batch = 2, .heads = 2, .kv_heads = 2, .head_dim = 64, .value_dim = 64, .dtype = BANYAN_BF16, .keys_max = 40};
   if (!world_is_here(&world_emulated)) return;
   attend *of = attend_make_plain(2, 200, &shape);
   attend_fill(of);
-  WORLD_RUN(refuse, .nranks = 2, .on = &world_emulated, .argument = of);
+  WORLD_RUN(reject, .nranks = 2, .on = &world_emulated, .argument = of);
 }
 
 int main(void) { return world_main(suite_of("device_attention_fail", 60)); }

@@ -345,7 +345,7 @@ TEST(ways_are_chosen) {
   }
 }
 
-static void refuse(world_rank *world) {
+static void reject(world_rank *world) {
   const device_nodes_task *task = world->argument;
   banyan_status status = device_nodes_create(world, task, 0, &world->comm);
   world_check(world, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_NODES is \"abacus\""),
@@ -356,7 +356,7 @@ TEST(unknown_ways_are_errors) {
   device_nodes_begin(2, "");
   setenv("BANYAN_DEVICE_NODES", "abacus", 1);
   device_nodes_task task = {.arena_bytes = 1 << 20};
-  WORLD_RUN(refuse, .nranks = 2, .bare = true, .argument = &task);
+  WORLD_RUN(reject, .nranks = 2, .bare = true, .argument = &task);
 }
 
 int main(void) {

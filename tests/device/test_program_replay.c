@@ -325,7 +325,7 @@ TEST_RANGE(programs_of_combines_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
       char name[64];
       name_of(bny_algorithms[a], name, sizeof name);
       bny_request request = random_request(&random, nranks, name);
-      if (bny_algorithms[a]->refuse(&request)) continue;
+      if (bny_algorithms[a]->reject(&request)) continue;
       ck_assert_msg(replay_programs(&request, &settings_of[round % SETTINGS], false) == BANYAN_OK, "%s of %d ranks: %s",
                     name, nranks, banyan_last_error());
       proved++;
@@ -364,7 +364,7 @@ TEST_RANGE(programs_of_bytes_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
           request.call.bytes = (size_t)random_below(&random, 20000);
         if (collective == BNY_SHIFT) request.call.distance = random_below(&random, nranks);
         if (collective == BNY_BROADCAST) request.call.root = random_below(&random, nranks);
-        if (bny_algorithms[a]->refuse(&request)) continue;
+        if (bny_algorithms[a]->reject(&request)) continue;
         ck_assert_msg(replay_programs(&request, &settings_of[round], false) == BANYAN_OK, "%s %s of %d ranks: %s", name,
                       bny_collective_name(request.call.collective), nranks, banyan_last_error());
       }
@@ -381,7 +381,7 @@ TEST_RANGE(the_direct_form_is_proved, 1, RANKS_MAX + 1) {
   }
 }
 
-TEST(another_order_of_sources_is_refused) {
+TEST(another_order_of_sources_is_rejected) {
   bny_request request = combine_of(4, "oneshot", BANYAN_SCATTER_NONE, 2, 4, 16);
   ck_assert_int_eq(replay_programs(&request, &settings_of[0], false), BANYAN_OK);
   ck_assert_int_eq(replay_programs(&request, &settings_of[0], true), BANYAN_ERR_STATE);

@@ -4,4 +4,4 @@ unit_tests += \
   %D%/test_bad_data \
   %D%/test_faults \
   %D%/test_flight \
-  %D%/test_refused
+  %D%/test_rejected

@@ -5,7 +5,7 @@
 
 A root like that of a bare container. make: this Python with the modules of its standard library, the shared libraries that FILEs ask
 for, and nothing else: no shell, no compiler, no xz, no packages. run: the command in it, with /proc, /dev/null and a /dev/shm of its
-own, and only those variables. Exit status 77, with the reason, where namespaces or chroot are refused."""
+own, and only those variables. Exit status 77, with the reason, where namespaces or chroot are rejected."""
 import os
 import shutil
 import subprocess

@@ -20,7 +20,7 @@ static struct {
   PFN_cuGetProcAddress_v12000 find;
   PFN_cuDriverGetVersion_v2020 version;
   bny_cuda_driver real;
-  atomic_uint refused;
+  atomic_uint rejected;
 } driver = {.once = PTHREAD_ONCE_INIT};
 
 static void load(void) {
@@ -49,15 +49,15 @@ static _Thread_local struct {
   CUdeviceptr opened, shown;
 } own;
 
-__attribute__((visibility("default"))) cuda_shim_refuse_function cuda_shim_refuse;
-void cuda_shim_refuse(unsigned ways) { atomic_store(&driver.refused, ways); }
+__attribute__((visibility("default"))) cuda_shim_reject_function cuda_shim_reject;
+void cuda_shim_reject(unsigned ways) { atomic_store(&driver.rejected, ways); }
 
 __attribute__((visibility("default"))) cuda_shim_break_function cuda_shim_break;
 void cuda_shim_break(int number) { own.to_come = number + 1; }
 
 static bool is_to_break(void) { return own.to_come > 0 && --own.to_come == 0; }
 
-static bool is_refused(unsigned way) { return atomic_load(&driver.refused) & way; }
+static bool is_rejected(unsigned way) { return atomic_load(&driver.rejected) & way; }
 
 /* ---- in place of the driver's functions -------------------------------------------------------------------------- */
 
@@ -74,7 +74,7 @@ static CUresult CUDAAPI create(CUmemGenericAllocationHandle *handle, size_t byte
 
 static CUresult CUDAAPI export(void *handle, CUmemGenericAllocationHandle memory, CUmemAllocationHandleType type,
                                unsigned long long flags) {
-  if (is_refused(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_SHIM_FILES : CUDA_SHIM_FABRIC))
+  if (is_rejected(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_SHIM_FILES : CUDA_SHIM_FABRIC))
     return CUDA_ERROR_NOT_SUPPORTED;
   return driver.real.cuMemExportToShareableHandle(handle, memory, type, flags);
 }
@@ -98,7 +98,7 @@ static CUresult CUDAAPI map(CUdeviceptr address, size_t bytes, size_t offset, CU
 }
 
 static CUresult CUDAAPI get_handle(CUipcMemHandle *handle, CUdeviceptr address) {
-  return is_refused(CUDA_SHIM_IPC) ? CUDA_ERROR_NOT_SUPPORTED : driver.real.cuIpcGetMemHandle(handle, address);
+  return is_rejected(CUDA_SHIM_IPC) ? CUDA_ERROR_NOT_SUPPORTED : driver.real.cuIpcGetMemHandle(handle, address);
 }
 
 static CUresult CUDAAPI open_handle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {

@@ -9,7 +9,7 @@
 enum { CUDA_SHIM_FILES = 1, CUDA_SHIM_FABRIC = 2, CUDA_SHIM_IPC = 4 };
 
 /* From now on memory is not exported in these ways, by no thread of the process: as if the driver could not. */
-typedef void cuda_shim_refuse_function(unsigned ways);
+typedef void cuda_shim_reject_function(unsigned ways);
 
 /* Selects one of the arenas that this thread maps from now on (0: the next; -1: none). That mapping shows other memory
  * than its owner's, of the same size, which can be read and written as well. */

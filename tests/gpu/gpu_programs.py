@@ -186,8 +186,8 @@ def run_sanitizer(step, options, seconds, keep):
     status, out, err = run([command, "--tool", step.case, "--error-exitcode", "9",
                             os.path.join(options.tests, step.program)] + ([] if options.quick else ["--large"]), seconds)
     both = out + err
-    refused = "Device not supported" in both or "not supported on this" in both
-    result = "pass" if status == 0 else "skip" if refused else "fail"
+    rejected = "Device not supported" in both or "not supported on this" in both
+    result = "pass" if status == 0 else "skip" if rejected else "fail"
     told = (step.program, "========= ERROR SUMMARY", "========= RACECHECK SUMMARY")
     lines = [line for line in both.splitlines() if line.startswith(told)]
     text = "\n".join(lines) if status == 0 else tail(both, 60) or "exit status %s" % status

@@ -79,14 +79,14 @@ static bool comm_is_right(gpu_rank *self, banyan_comm *comm) {
 static bool prepare(gpu_rank *self, const task *task) {
   static const unsigned better[] = {0, CUDA_SHIM_FILES, CUDA_SHIM_FILES | CUDA_SHIM_FABRIC,
                                     CUDA_SHIM_FILES | CUDA_SHIM_FABRIC | CUDA_SHIM_IPC};
-  cuda_shim_refuse_function *refuse;
+  cuda_shim_reject_function *reject;
   cuda_shim_break_function *break_one;
-  *(void **)(void *)&refuse = shim_function("cuda_shim_refuse");
+  *(void **)(void *)&reject = shim_function("cuda_shim_reject");
   *(void **)(void *)&break_one = shim_function("cuda_shim_break");
-  if (!world_check(self->world, refuse && break_one, "the driver is not the shim")) return false;
-  refuse(better[task->kind]);
+  if (!world_check(self->world, reject && break_one, "the driver is not the shim")) return false;
+  reject(better[task->kind]);
   if (self->world->rank == task->victim) break_one(task->owner - (task->owner > task->victim));
-  return world_meet(self->world); /* what is refused holds for all threads */
+  return world_meet(self->world); /* what is rejected holds for all threads */
 }
 
 static void expect_failure(gpu_rank *self, const task *task, banyan_status status) {

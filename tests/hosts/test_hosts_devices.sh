@@ -79,7 +79,7 @@ measure UCX_MAX_EAGER_RAILS=2
 check "a warning says that rails change the order" grep -q "UCX_MAX_EAGER_RAILS=2 lets reports of ranks overtake" "$work/out"
 
 measure BANYAN_NET_DEVICES=eth0,eth7
-check "an unknown device is refused" test "$status" != 0
+check "an unknown device is rejected" test "$status" != 0
 check "with the list of those there are" grep -q 'no network device "eth7"; this node has eth0, eth1, lo' "$work/out"
 
 "$hosts" exec "$name" 0 env BANYAN_NET_DEVICES=eth1 "$build/banyan-info" transports >"$work/out" 2>&1

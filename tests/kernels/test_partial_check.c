@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptors of a caller's partials: what is refused and why, and what is not. */
+ * Descriptors of a caller's partials: what is rejected and why, and what is not. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,54 +20,54 @@ static banyan_partial fine_partial(void) {
   return p;
 }
 
-#define REFUSED(is_output, text, ...)                                                      \
-  do {                                                                                     \
-    banyan_partial p = fine_partial();                                                     \
-    __VA_ARGS__;                                                                           \
-    const char *refusal = bny_partial_check(&p, &box, is_output);                          \
-    EXPECT_MSG(refusal != NULL && strstr(refusal, text) != NULL, "%s: %s", text, refusal); \
+#define REJECTED(is_output, text, ...)                                                           \
+  do {                                                                                           \
+    banyan_partial p = fine_partial();                                                           \
+    __VA_ARGS__;                                                                                 \
+    const char *rejection = bny_partial_check(&p, &box, is_output);                              \
+    EXPECT_MSG(rejection != NULL && strstr(rejection, text) != NULL, "%s: %s", text, rejection); \
   } while (0)
 
-#define ACCEPTED(is_output, ...)                                  \
-  do {                                                            \
-    banyan_partial p = fine_partial();                            \
-    __VA_ARGS__;                                                  \
-    const char *refusal = bny_partial_check(&p, &box, is_output); \
-    EXPECT_MSG(refusal == NULL, "%s", refusal);                   \
+#define ACCEPTED(is_output, ...)                                    \
+  do {                                                              \
+    banyan_partial p = fine_partial();                              \
+    __VA_ARGS__;                                                    \
+    const char *rejection = bny_partial_check(&p, &box, is_output); \
+    EXPECT_MSG(rejection == NULL, "%s", rejection);                 \
   } while (0)
 
-TEST(descriptors_that_mean_nothing_are_refused) {
+TEST(descriptors_that_mean_nothing_are_rejected) {
   bny_box box = {4, 8, 16};
   ck_assert_ptr_nonnull(bny_partial_check(NULL, &box, false));
   for (int output = 0; output < 2; output++) {
-    REFUSED(output, "values_dtype", p.values_dtype = 0);
-    REFUSED(output, "values_dtype", p.values_dtype = (banyan_dtype)77);
-    REFUSED(output, "values_kind", p.values_kind = 0);
-    REFUSED(output, "stats_dtype", p.stats_dtype = 0);
-    REFUSED(output, "stats_kind", p.stats_kind = 0);
-    REFUSED(output, "base", p.base = 0);
-    REFUSED(output, "base", p.base = (banyan_base)9);
-    REFUSED(output, "empty", p.empty = 0);
-    REFUSED(output, "empty", p.empty = 16);
-    REFUSED(output, "empty_below", p.empty = BANYAN_EMPTY_BELOW; p.empty_below = NAN);
-    REFUSED(output, "empty_below", p.empty = BANYAN_EMPTY_BELOW; p.empty_below = INFINITY);
-    REFUSED(output, "values is NULL", p.values = NULL);
-    REFUSED(output, "sum", p.sum = check_sums);
-    REFUSED(output, "sum", p.stats_kind = BANYAN_STATS_MAX_SUM);
-    REFUSED(output, "same memory", p.stats_kind = BANYAN_STATS_MAX_SUM; p.sum = p.lse);
-    REFUSED(output, "NUMERATOR", p.values_kind = BANYAN_VALUES_NUMERATOR);
-    REFUSED(output, "values is not aligned", p.values = (char *)p.values + 2);
-    REFUSED(output, "lse is not aligned", p.stats_dtype = BANYAN_F16; p.lse = (char *)p.lse + 1);
-    REFUSED(output, "sum is not aligned", p.stats_kind = BANYAN_STATS_MAX_SUM; p.sum = (char *)check_sums + 2);
-    REFUSED(output, "out of range", p.values_token_stride = INT64_MIN);
-    REFUSED(output, "out of range", p.stats_head_stride = INT64_MAX);
-    REFUSED(output, "BANYAN_I8", p.values_dtype = BANYAN_I8);
-    REFUSED(output, "stats_dtype has eight bits", p.stats_dtype = BANYAN_E4M3);
-    REFUSED(output, "values_scale is given", p.values_scale = check_scales);
-    REFUSED(output, "values_scale is not aligned", p.values_dtype = BANYAN_E5M2;
-            p.values_scale = (const float *)(const void *)((const char *)check_scales + 1));
-    REFUSED(output, "values_scale_stride", p.values_dtype = BANYAN_E4M3; p.values_scale = check_scales;
-            p.values_scale_stride = INT64_MAX);
+    REJECTED(output, "values_dtype", p.values_dtype = 0);
+    REJECTED(output, "values_dtype", p.values_dtype = (banyan_dtype)77);
+    REJECTED(output, "values_kind", p.values_kind = 0);
+    REJECTED(output, "stats_dtype", p.stats_dtype = 0);
+    REJECTED(output, "stats_kind", p.stats_kind = 0);
+    REJECTED(output, "base", p.base = 0);
+    REJECTED(output, "base", p.base = (banyan_base)9);
+    REJECTED(output, "empty", p.empty = 0);
+    REJECTED(output, "empty", p.empty = 16);
+    REJECTED(output, "empty_below", p.empty = BANYAN_EMPTY_BELOW; p.empty_below = NAN);
+    REJECTED(output, "empty_below", p.empty = BANYAN_EMPTY_BELOW; p.empty_below = INFINITY);
+    REJECTED(output, "values is NULL", p.values = NULL);
+    REJECTED(output, "sum", p.sum = check_sums);
+    REJECTED(output, "sum", p.stats_kind = BANYAN_STATS_MAX_SUM);
+    REJECTED(output, "same memory", p.stats_kind = BANYAN_STATS_MAX_SUM; p.sum = p.lse);
+    REJECTED(output, "NUMERATOR", p.values_kind = BANYAN_VALUES_NUMERATOR);
+    REJECTED(output, "values is not aligned", p.values = (char *)p.values + 2);
+    REJECTED(output, "lse is not aligned", p.stats_dtype = BANYAN_F16; p.lse = (char *)p.lse + 1);
+    REJECTED(output, "sum is not aligned", p.stats_kind = BANYAN_STATS_MAX_SUM; p.sum = (char *)check_sums + 2);
+    REJECTED(output, "out of range", p.values_token_stride = INT64_MIN);
+    REJECTED(output, "out of range", p.stats_head_stride = INT64_MAX);
+    REJECTED(output, "BANYAN_I8", p.values_dtype = BANYAN_I8);
+    REJECTED(output, "stats_dtype has eight bits", p.stats_dtype = BANYAN_E4M3);
+    REJECTED(output, "values_scale is given", p.values_scale = check_scales);
+    REJECTED(output, "values_scale is not aligned", p.values_dtype = BANYAN_E5M2;
+             p.values_scale = (const float *)(const void *)((const char *)check_scales + 1));
+    REJECTED(output, "values_scale_stride", p.values_dtype = BANYAN_E4M3; p.values_scale = check_scales;
+             p.values_scale_stride = INT64_MAX);
     ACCEPTED(output, p.values_dtype = BANYAN_E4M3; p.values_scale = check_scales; p.values_scale_stride = 1);
     ACCEPTED(output, p.values_dtype = BANYAN_E5M2);
     ACCEPTED(output, p.stats_kind = BANYAN_STATS_MAX_SUM; p.sum = check_sums);
@@ -75,16 +75,16 @@ TEST(descriptors_that_mean_nothing_are_refused) {
     ACCEPTED(output, p.empty = BANYAN_EMPTY_BELOW; p.empty_below = -49994);
     ACCEPTED(output, p.values = check_values + 512; p.values_token_stride = -128);
   }
-  REFUSED(false, "lse is NULL", p.lse = NULL);
+  REJECTED(false, "lse is NULL", p.lse = NULL);
   ACCEPTED(true, p.lse = NULL);
   ACCEPTED(false, p.empty = BANYAN_EMPTY_NAN | BANYAN_EMPTY_POS_INF);
-  REFUSED(true, "empty", p.empty = BANYAN_EMPTY_NAN);
-  REFUSED(true, "empty", p.empty = BANYAN_EMPTY_NAN | BANYAN_EMPTY_NEG_INF);
-  REFUSED(true, "empty", p.empty = BANYAN_EMPTY_POS_INF | BANYAN_EMPTY_NEG_INF);
-  REFUSED(true, "lse and sum", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL; p.sum = check_sums);
+  REJECTED(true, "empty", p.empty = BANYAN_EMPTY_NAN);
+  REJECTED(true, "empty", p.empty = BANYAN_EMPTY_NAN | BANYAN_EMPTY_NEG_INF);
+  REJECTED(true, "empty", p.empty = BANYAN_EMPTY_POS_INF | BANYAN_EMPTY_NEG_INF);
+  REJECTED(true, "lse and sum", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL; p.sum = check_sums);
   ACCEPTED(true, p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL);
-  REFUSED(true, "numerators", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL;
-          p.values_kind = BANYAN_VALUES_NUMERATOR);
+  REJECTED(true, "numerators", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL;
+           p.values_kind = BANYAN_VALUES_NUMERATOR);
 }
 
 TEST(scales_are_finite_and_positive) {
@@ -105,16 +105,16 @@ TEST(scales_are_finite_and_positive) {
   }
 }
 
-TEST(overlapping_outputs_are_refused) {
+TEST(overlapping_outputs_are_rejected) {
   bny_box box = {4, 8, 16};
   ACCEPTED(false, p.values_token_stride = 0);
   ACCEPTED(false, p.values_head_stride = 0; p.stats_head_stride = 0);
-  REFUSED(true, "overlap", p.values_token_stride = 0);
-  REFUSED(true, "overlap", p.values_head_stride = 15);
-  REFUSED(true, "overlap", p.values_head_stride = -15);
-  REFUSED(true, "overlap", p.values_token_stride = 120);
-  REFUSED(true, "overlap", p.stats_head_stride = 0);
-  REFUSED(true, "overlap", p.stats_token_stride = 7);
+  REJECTED(true, "overlap", p.values_token_stride = 0);
+  REJECTED(true, "overlap", p.values_head_stride = 15);
+  REJECTED(true, "overlap", p.values_head_stride = -15);
+  REJECTED(true, "overlap", p.values_token_stride = 120);
+  REJECTED(true, "overlap", p.stats_head_stride = 0);
+  REJECTED(true, "overlap", p.stats_token_stride = 7);
   ACCEPTED(true, p.values_head_stride = 64; p.values_token_stride = 16);
   ACCEPTED(true, p.values_head_stride = 48; p.values_token_stride = 16 + 48 * 7);
   bny_box none = {0, 8, 16}, flat = {4, 8, 0}, one = {1, 1, 16};

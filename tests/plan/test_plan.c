@@ -105,11 +105,11 @@ TEST_RANGE(test_combine_proved, 1, RANKS_MAX + 1) {
           request.call.order = (banyan_order)order;
           request.call.wire = (bny_wire)(nranks <= 17 ? wire : random_below(&random, BNY_WIRE_COUNT));
           random_shape(&random, &request);
-          if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
+          if (algorithm_named(variants[variant])->reject(&request) == NULL) check_request(&request);
         }
 }
 
-/* The roundings that a plan states are those of its rows: the prover refuses one less. */
+/* The roundings that a plan states are those of its rows: the prover rejects one less. */
 TEST_RANGE(test_roundings, 1, 18) {
   for (int variant = 0; variant < VARIANTS; variant++)
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
@@ -117,7 +117,7 @@ TEST_RANGE(test_roundings, 1, 18) {
         bny_request request = combine_of(_i, variants[variant], (banyan_scatter)scatter, 64, 64, 4);
         request.call.order = (banyan_order)order;
         request.call.wire = BNY_WIRE_BF16;
-        if (algorithm_named(variants[variant])->refuse(&request) != NULL) continue;
+        if (algorithm_named(variants[variant])->reject(&request) != NULL) continue;
         bny_plan **plans = plans_make(&request);
         ck_assert_msg(plans != NULL, "%s: %s", describe(&request), banyan_last_error());
         ck_assert_msg(plans_prove(&request, plans) == BANYAN_OK, "%s: %s", describe(&request), banyan_last_error());
@@ -138,7 +138,7 @@ TEST_LOOP(test_many_ranks_proved, 4) {
     bny_request request = combine_of(counts[_i], variants[variant], BANYAN_SCATTER_NONE, 2, 300, 4);
     request.call.order = (banyan_order)random_below(&random, 2);
     request.call.wire = BNY_WIRE_BF16;
-    if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
+    if (algorithm_named(variants[variant])->reject(&request) == NULL) check_request(&request);
   }
 }
 
@@ -331,7 +331,7 @@ TEST(test_pieces) {
   }
 }
 
-/* ---- text, hash, refusals ---------------------------------------------------------------------------------------- */
+/* ---- text, hash, rejections -------------------------------------------------------------------------------------- */
 
 TEST(test_print) {
   static const char expected[] = "combine of rank 1 of 3 by oneshot, f32 wire: 1 slots, 576 bytes of outbox\n"
@@ -352,30 +352,30 @@ TEST(test_print) {
   bny_plan_free(plan);
 }
 
-TEST(test_refused) {
+TEST(test_rejected) {
   bny_plan *plan = NULL;
   bny_request good = combine_of(3, NULL, BANYAN_SCATTER_ROOT, 8, 8, 16), request = good;
-#define REFUSED(statement)                                                  \
+#define REJECTED(statement)                                                 \
   request = good;                                                           \
   statement;                                                                \
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT); \
   ck_assert_ptr_null(plan);
-  REFUSED(request.nranks = 0)
-  REFUSED(request.call.root = 3)
-  REFUSED(request.call.root = -1)
-  REFUSED(request.tokens = -1)
-  REFUSED(request.token0 = 1)
-  REFUSED(request.head0 = -1)
-  REFUSED(request.heads = 9)
-  REFUSED(request.call.value_dim = -1)
-  REFUSED(request.call.wire = BNY_WIRE_COUNT)
-  REFUSED(request.call.scatter = (banyan_scatter)9)
-  REFUSED(request.call.collective = (bny_collective)9)
-  REFUSED(request.call.collective = BNY_ALLGATHER)
-  REFUSED(request.call.collective = BNY_ALLGATHER_HEADS)
-  REFUSED(request.call.collective = BNY_BROADCAST; request.call.root = 5)
-  REFUSED(request.call.collective = BNY_SHIFT; request.call.distance = 3)
-#undef REFUSED
+  REJECTED(request.nranks = 0)
+  REJECTED(request.call.root = 3)
+  REJECTED(request.call.root = -1)
+  REJECTED(request.tokens = -1)
+  REJECTED(request.token0 = 1)
+  REJECTED(request.head0 = -1)
+  REJECTED(request.heads = 9)
+  REJECTED(request.call.value_dim = -1)
+  REJECTED(request.call.wire = BNY_WIRE_COUNT)
+  REJECTED(request.call.scatter = (banyan_scatter)9)
+  REJECTED(request.call.collective = (bny_collective)9)
+  REJECTED(request.call.collective = BNY_ALLGATHER)
+  REJECTED(request.call.collective = BNY_ALLGATHER_HEADS)
+  REJECTED(request.call.collective = BNY_BROADCAST; request.call.root = 5)
+  REJECTED(request.call.collective = BNY_SHIFT; request.call.distance = 3)
+#undef REJECTED
   ck_assert_int_eq(bny_plan_make(&good, 3, &plan), BANYAN_ERR_ARGUMENT);
   ck_assert_int_eq(bny_plan_make(&good, -1, &plan), BANYAN_ERR_ARGUMENT);
   request = combine_of(2, NULL, BANYAN_SCATTER_NONE, INT32_MAX, INT32_MAX, INT32_MAX);
@@ -389,7 +389,7 @@ TEST(test_same_again) {
   for (int variant = 0; variant < VARIANTS; variant++) {
     bny_request request = combine_of(13, variants[variant], BANYAN_SCATTER_NONE, 3, 20, 8);
     request.call.order = BANYAN_ORDER_CANONICAL;
-    if (algorithm_named(variants[variant])->refuse(&request)) request.call.order = BANYAN_ORDER_PLAN;
+    if (algorithm_named(variants[variant])->reject(&request)) request.call.order = BANYAN_ORDER_PLAN;
     for (int32_t rank = 0; rank < 13; rank += 4) {
       bny_plan *one = NULL, *two = NULL;
       ck_assert_int_eq(bny_plan_make(&request, rank, &one), BANYAN_OK);

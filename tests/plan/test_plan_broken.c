@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The prover refuses broken plans, and says what is wrong. */
+ * The prover rejects broken plans, and says what is wrong. */
 #include <check.h>
 #include <string.h>
 
@@ -43,12 +43,12 @@ static void sources_swap(bny_plan *plan, int32_t step) {
 }
 
 /* Proves the plans of `request` after `breaks`; it must fail with a text that holds `text`. */
-static void refused(const bny_request *request, void (*breaks)(bny_plan **plans), const char *text) {
+static void rejected(const bny_request *request, void (*breaks)(bny_plan **plans), const char *text) {
   bny_plan **plans = plans_make(request);
   ck_assert_msg(plans != NULL, "%s", banyan_last_error());
   ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "before it is broken: %s", banyan_last_error());
   breaks(plans);
-  ck_assert_msg(plans_prove(request, plans) == BANYAN_ERR_STATE, "not refused; expected \"%s\"", text);
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_ERR_STATE, "not rejected; expected \"%s\"", text);
   ck_assert_msg(strstr(banyan_last_error(), text) != NULL, "\"%s\" lacks \"%s\"", banyan_last_error(), text);
   plans_free(request, plans);
 }
@@ -124,15 +124,15 @@ static void send_to_the_deaf(bny_plan **plans) {
 
 TEST(test_sends_and_waits) {
   bny_request one = oneshot(), two = twoshot(), root = combine_of(4, "oneshot", BANYAN_SCATTER_ROOT, 2, 8, 16);
-  refused(&one, drop_one_receiver, "rank 0, step 4 (wait): deadlock: slot 0 of rank 1");
-  refused(&one, drop_send, "deadlock: slot 0 of rank 2");
-  refused(&two, wait_for_own_piece_of_peer, "deadlock: slot 1 of rank 1");
-  refused(&one, wait_in_a_circle, "deadlock");
-  refused(&one, send_twice, "a second time");
-  refused(&one, wait_twice, "a second time");
-  refused(&one, send_before_copy, "before that is written");
-  refused(&one, read_before_wait, "before it has waited for it");
-  refused(&root, send_to_the_deaf, "slot 0 is sent to rank 2, which never waits for it");
+  rejected(&one, drop_one_receiver, "rank 0, step 4 (wait): deadlock: slot 0 of rank 1");
+  rejected(&one, drop_send, "deadlock: slot 0 of rank 2");
+  rejected(&two, wait_for_own_piece_of_peer, "deadlock: slot 1 of rank 1");
+  rejected(&one, wait_in_a_circle, "deadlock");
+  rejected(&one, send_twice, "a second time");
+  rejected(&one, wait_twice, "a second time");
+  rejected(&one, send_before_copy, "before that is written");
+  rejected(&one, read_before_wait, "before it has waited for it");
+  rejected(&root, send_to_the_deaf, "slot 0 is sent to rank 2, which never waits for it");
 }
 
 static void leave_early(bny_plan **plans) { step_remove(plans[2], step_find(plans[2], BNY_STEP_WAIT, 1)); }
@@ -179,10 +179,10 @@ TEST(test_bytes_and_barrier) {
   gather.call.counts = counts;
   shift.call.bytes = 64;
   shift.call.distance = 1;
-  refused(&gather, copy_the_bytes_of_another, "it copies what is not this rank's input");
-  refused(&shift, shift_to_itself, "it delivers what this rank does not own");
-  refused(&five, skip_a_round, "leaves the barrier without having heard of rank");
-  refused(&four, leave_early, "leaves the barrier without having heard of rank");
+  rejected(&gather, copy_the_bytes_of_another, "it copies what is not this rank's input");
+  rejected(&shift, shift_to_itself, "it delivers what this rank does not own");
+  rejected(&five, skip_a_round, "leaves the barrier without having heard of rank");
+  rejected(&four, leave_early, "leaves the barrier without having heard of rank");
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -236,21 +236,21 @@ static void deliver_more(bny_plan **plans) { plans[1]->steps[step_find(plans[1],
 
 TEST(test_values) {
   bny_request one = oneshot(), two = twoshot(), ordered = canonical(), lossy = lossy_twoshot(), owners = ring();
-  refused(&one, swap_on_one_rank, "rank 3, step 5 (deliver): it delivers another expression than rank 0");
-  refused(&ordered, swap_on_all_ranks, "another expression than the canonical one");
-  refused(&one, merge_twice, "it merges the contribution of rank 0 twice");
-  refused(&two, forget_one, "lack the contribution of rank");
-  refused(&two, copy_over_merge, "is written a second time");
-  refused(&lossy, deliver_unrounded, "delivers another expression than rank");
-  refused(&lossy, round_too_little, "rounding is not the request's");
-  refused(&one, no_deliver, "it delivers 0 rows, but owns 16");
-  refused(&two, no_deliver, "it delivers 12 rows, but owns 16");
-  refused(&one, deliver_once_more, "it delivers 32 rows, but owns 16");
-  refused(&two, deliver_another_instead, "it delivers again what step");
-  refused(&one, deliver_part, "it delivers 14 rows, but owns 16");
-  refused(&one, deliver_nothing, "or nothing");
-  refused(&owners, deliver_more, "does not hold the whole slice");
-  refused(&owners, no_deliver, "it delivers 0 rows, but owns 4");
+  rejected(&one, swap_on_one_rank, "rank 3, step 5 (deliver): it delivers another expression than rank 0");
+  rejected(&ordered, swap_on_all_ranks, "another expression than the canonical one");
+  rejected(&one, merge_twice, "it merges the contribution of rank 0 twice");
+  rejected(&two, forget_one, "lack the contribution of rank");
+  rejected(&two, copy_over_merge, "is written a second time");
+  rejected(&lossy, deliver_unrounded, "delivers another expression than rank");
+  rejected(&lossy, round_too_little, "rounding is not the request's");
+  rejected(&one, no_deliver, "it delivers 0 rows, but owns 16");
+  rejected(&two, no_deliver, "it delivers 12 rows, but owns 16");
+  rejected(&one, deliver_once_more, "it delivers 32 rows, but owns 16");
+  rejected(&two, deliver_another_instead, "it delivers again what step");
+  rejected(&one, deliver_part, "it delivers 14 rows, but owns 16");
+  rejected(&one, deliver_nothing, "or nothing");
+  rejected(&owners, deliver_more, "does not hold the whole slice");
+  rejected(&owners, no_deliver, "it delivers 0 rows, but owns 4");
 }
 
 /* ---- form -------------------------------------------------------------------------------------------------------- */
@@ -302,35 +302,35 @@ static void other_wire(bny_plan **plans) { plans[2]->wire = BNY_WIRE_F16; }
 
 TEST(test_form) {
   bny_request one = oneshot(), two = twoshot();
-  refused(&two, overlap, "slots overlap");
-  refused(&two, misaligned, "no multiple of 64");
-  refused(&two, beyond_outbox, "beyond the outbox");
-  refused(&one, outbox_too_large, "bytes and 1 slots of an outbox");
-  refused(&one, wrong_size, "are not those of its slice");
-  refused(&one, wrong_offset_in_message, "message 0 is not what slot 0 of rank 3 holds");
-  refused(&one, wrong_slot_in_message, "slot 77 of rank 3, which has 1");
-  refused(&one, message_of_itself, "message 0 is of rank 0");
-  refused(&one, send_to_nobody, "it sends to rank 4");
-  refused(&one, empty_send, "its peers are not in the list");
-  refused(&one, no_such_slot, "slot 9 does not exist");
-  refused(&one, no_such_message, "message -1 does not exist");
-  refused(&one, no_such_source, "source 0 does not exist");
-  refused(&one, too_many_sources, "it has 65 sources");
-  refused(&one, half_a_copy, "it does not write all of slot 0");
-  refused(&one, unknown_kind, "unknown kind 17");
-  refused(&one, other_hash, "its hash is not that of rank 0");
-  refused(&one, other_rank, "number 2 is of rank 1");
-  refused(&one, other_wire, "its wire format");
+  rejected(&two, overlap, "slots overlap");
+  rejected(&two, misaligned, "no multiple of 64");
+  rejected(&two, beyond_outbox, "beyond the outbox");
+  rejected(&one, outbox_too_large, "bytes and 1 slots of an outbox");
+  rejected(&one, wrong_size, "are not those of its slice");
+  rejected(&one, wrong_offset_in_message, "message 0 is not what slot 0 of rank 3 holds");
+  rejected(&one, wrong_slot_in_message, "slot 77 of rank 3, which has 1");
+  rejected(&one, message_of_itself, "message 0 is of rank 0");
+  rejected(&one, send_to_nobody, "it sends to rank 4");
+  rejected(&one, empty_send, "its peers are not in the list");
+  rejected(&one, no_such_slot, "slot 9 does not exist");
+  rejected(&one, no_such_message, "message -1 does not exist");
+  rejected(&one, no_such_source, "source 0 does not exist");
+  rejected(&one, too_many_sources, "it has 65 sources");
+  rejected(&one, half_a_copy, "it does not write all of slot 0");
+  rejected(&one, unknown_kind, "unknown kind 17");
+  rejected(&one, other_hash, "its hash is not that of rank 0");
+  rejected(&one, other_rank, "number 2 is of rank 1");
+  rejected(&one, other_wire, "its wire format");
 }
 
 /* ---- anything ---------------------------------------------------------------------------------------------------- */
 
 /* One random number anywhere in a plan: the prover may find it harmless, but must come to an end without reading what
- * is not there. Most are refused. */
+ * is not there. Most are rejected. */
 TEST(test_random_damage) {
   static const char *const names[] = {"oneshot", "twoshot", "recursive_halving", "tree", "ring"};
   uint64_t random = 2024;
-  int refusals = 0, rounds = 20000;
+  int rejections = 0, rounds = 20000;
   for (int round = 0; round < rounds; round++) {
     bny_request request =
         combine_of(3 + random_below(&random, 3), names[round % 5], (banyan_scatter)random_below(&random, 4), 2, 6, 4);
@@ -351,11 +351,11 @@ TEST(test_random_damage) {
       int32_t value = random_below(&random, 2) ? random_below(&random, 9) - 2 : (int32_t)random_next(&random);
       size_t word = (size_t)random_below(&random, (int32_t)(parts[part].bytes / sizeof value));
       memcpy((char *)parts[part].items + word * sizeof value, &value, sizeof value);
-      refusals += plans_prove(&request, plans) != BANYAN_OK;
+      rejections += plans_prove(&request, plans) != BANYAN_OK;
     }
     plans_free(&request, plans);
   }
-  ck_assert_int_gt(refusals, rounds / 3);
+  ck_assert_int_gt(rejections, rounds / 3);
 }
 
 int main(void) { return suite_main(suite_of("plan_broken", 60)); }

@@ -223,7 +223,7 @@ TEST(test_leaders_alone_send) {
 }
 
 /* One carrier in each island: there is nothing for leaders to be. */
-TEST(test_leaders_refused) {
+TEST(test_leaders_rejected) {
   static const bool nics[8] = {false, true, false, false, true, false, false, false};
   static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
   bny_level_facts island = {.name = "island", .link = inner, .group_of = groups}, all = {.name = "all", .link = outer};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which algorithm is chosen, why, and what is refused. */
+ * Which algorithm is chosen, why, and what is rejected. */
 #include <check.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static const char *chosen(const bny_request *request) {
   return algorithm;
 }
 
-static void refused(const bny_request *request, banyan_status status, const char *text) {
+static void rejected(const bny_request *request, banyan_status status, const char *text) {
   for (int32_t rank = 0; rank < request->nranks; rank++) {
     bny_plan *plan = NULL;
     ck_assert_int_eq(bny_plan_make(request, rank, &plan), status);
@@ -126,22 +126,22 @@ TEST(test_variants) {
   }
 }
 
-TEST(test_names_refused) {
+TEST(test_names_rejected) {
   size_t counts[2] = {1, 1};
   bny_request request = combine_of(2, "threeshot", BANYAN_SCATTER_NONE, 1, 1, 1);
-  refused(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm \"threeshot\"");
-  refused(&request, BANYAN_ERR_ARGUMENT, "oneshot, twoshot, recursive, tree, ring");
+  rejected(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm \"threeshot\"");
+  rejected(&request, BANYAN_ERR_ARGUMENT, "oneshot, twoshot, recursive, tree, ring");
   request.algorithm = "";
-  refused(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm");
+  rejected(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm");
   request.algorithm = "recursive_doubling";
   request.call.scatter = BANYAN_SCATTER_HEADS;
-  refused(&request, BANYAN_ERR_ARGUMENT, "for scatter none");
+  rejected(&request, BANYAN_ERR_ARGUMENT, "for scatter none");
   request = request_of(BNY_ALLGATHER, 2, "tree");
   request.call.counts = counts;
-  refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this allgather");
-  refused(&request, BANYAN_ERR_ARGUMENT, "oneshot, recursive, ring");
+  rejected(&request, BANYAN_ERR_ARGUMENT, "cannot serve this allgather");
+  rejected(&request, BANYAN_ERR_ARGUMENT, "oneshot, recursive, ring");
   request = request_of(BNY_BARRIER, 2, "oneshot");
-  refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this barrier");
+  rejected(&request, BANYAN_ERR_ARGUMENT, "cannot serve this barrier");
 }
 
 /* An outbox too small for one algorithm may do for another; for none, the error says what is needed. */
@@ -153,13 +153,13 @@ TEST(test_memory) {
   request.slots_max = 1;
   ck_assert_str_eq(chosen(&request), "oneshot");
   request.outbox_bytes = payload - 64;
-  refused(&request, BANYAN_ERR_MEMORY,
-          "combine by oneshot among 8 ranks needs 16640 bytes of a rank's outbox, which has 16576");
+  rejected(&request, BANYAN_ERR_MEMORY,
+           "combine by oneshot among 8 ranks needs 16640 bytes of a rank's outbox, which has 16576");
   request.algorithm = NULL;
-  refused(&request, BANYAN_ERR_MEMORY, "split the call");
+  rejected(&request, BANYAN_ERR_MEMORY, "split the call");
   request.outbox_bytes = payload;
   request.slots_max = 0;
-  refused(&request, BANYAN_ERR_MEMORY, "slots");
+  rejected(&request, BANYAN_ERR_MEMORY, "slots");
   /* Twoshot would be chosen, but does not fit. */
   request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 64, 32, 128);
   request.cost.ranks_per_core = 2;

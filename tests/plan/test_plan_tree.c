@@ -153,7 +153,7 @@ static void check_request(const bny_tree_strategy *strategy, bny_request *reques
   snprintf(name, sizeof name, "tree_%s", strategy->name);
   request->algorithm = name;
   const bny_algorithm *algorithm = algorithm_of(strategy);
-  if (algorithm->refuse(request)) return;
+  if (algorithm->reject(request)) return;
   bny_estimate bounds = {0};
   algorithm->estimate(request, &bounds);
   bny_plan **plans = plans_make(request);

@@ -240,7 +240,7 @@ void attend_draw(attend *made, int32_t r, int round) {
     for (int32_t other = 0; other < r; other++) before += made->ranks[other].shard.lengths[b];
     rank->lengths[b] = most && round ? random_below(&random, most + 1) : most;
     rank->key_start[b] = made->block ? r * made->block : before;
-    /* Lengths past the tokens would be refused. */
+    /* Lengths past the tokens would be rejected. */
     if (made->has_tokens && !made->several && !made->lists && b >= tokens) rank->lengths[b] = b % 2 ? -3 : INT32_MAX;
   }
   if (made->lists) list_pages(made, rank);

@@ -67,8 +67,8 @@ void attend_fill(attend *made);
 void attend_draw_shared(attend *made, int round);
 void attend_draw(attend *made, int32_t rank, int round);
 
-/* Sequences of which no key is read get pages that would be refused: those whose tokens a mask leaves out, or that have
- * none. */
+/* Sequences of which no key is read get pages that would be rejected: those whose tokens a mask leaves out, or that
+ * have none. */
 void attend_spoil_pages(attend *made, int32_t rank);
 
 /* Fills the call, which points to itself. attend_twin_of() is the same in another way, with the same bits: of exactly

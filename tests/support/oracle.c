@@ -220,7 +220,7 @@ const char *oracle_compare(const banyan_partial *p, int32_t token, int32_t head,
   return text;
 }
 
-bool oracle_may_be_refused(const banyan_partial *p, const oracle_row *expected) {
+bool oracle_may_be_rejected(const banyan_partial *p, const oracle_row *expected) {
   bool is_tight = p->values_kind == BANYAN_VALUES_NUMERATOR &&
                   (p->values_dtype == BANYAN_F16 || has_eight_bits(p->values_dtype)) && p->stats_dtype == BANYAN_BF16;
   double limit = (is_tight ? 2048 : 16384) * (p->base == BANYAN_BASE_E ? log2_e : 1);

@@ -40,6 +40,6 @@ const char *oracle_compare(const banyan_partial *out, int32_t token, int32_t hea
                            uint64_t roundings, const oracle_row *expected);
 
 /* True if "What a type cannot hold" allows BANYAN_ERR_DATA for the row. */
-bool oracle_may_be_refused(const banyan_partial *out, const oracle_row *expected);
+bool oracle_may_be_rejected(const banyan_partial *out, const oracle_row *expected);
 
 #endif

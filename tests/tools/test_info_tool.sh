@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# banyan-info as users run it: every section as text and as JSON, where values come from, and usage that is refused.
+# banyan-info as users run it: every section as text and as JSON, where values come from, and usage that is rejected.
 # BANYAN_INFO names the program, else it is that of the build.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
@@ -28,7 +28,7 @@ json 'o["devices"]["cpu"]["threads_limited_by"] in ("affinity", "quota")'
 json 'all(t["text"] for t in o["transports"])'
 json 'o["selection"]["ranks"] >= 2'
 
-# ---- options: the value, its source, what is refused ----
+# ---- options: the value, its source, what is rejected ----
 BANYAN_TIMEOUT_MS=1234 BANYAN_KERNELS=portable BANYAN_SECRET=do-not-tell run 0 --json options devices
 json '[(v["value"], v["source"]) for v in o["options"] if v["name"] == "BANYAN_TIMEOUT_MS"] == [(1234, "environment")]'
 json '[k["name"] for k in o["devices"]["cpu"]["kernels"] if k["chosen"]] == ["portable"]'
@@ -37,7 +37,7 @@ json '"selection" not in o'
 hides 'do-not-tell'
 BANYAN_ARENA_KIB=a-lot BANYAN_KERNELS=nonsense run 0
 says '^  BANYAN_ARENA_KIB +a-lot +environment'
-tells 'refused: [^:]*BANYAN_ARENA_KIB.*whole number of KiB'
+tells 'rejected: [^:]*BANYAN_ARENA_KIB.*whole number of KiB'
 says 'BANYAN_KERNELS names none'
 BANYAN_LEVELS=$'\xff' run 0 --json options
 json '[v["value"] for v in o["options"] if v["name"] == "BANYAN_LEVELS"] == ["(not UTF-8)"]'
@@ -64,7 +64,7 @@ json 'len({s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]}) 
 BANYAN_ALGORITHM=ring run 0 --ranks 4 --json selection
 json '{s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]} == {"ring"}'
 BANYAN_ALGORITHM=nonsense run 0 --ranks 4 --json selection
-json 'all("nonsense" in c["refused"] for s in o["selection"]["sizes"] for c in s["choices"].values())'
+json 'all("nonsense" in c["rejected"] for s in o["selection"]["sizes"] for c in s["choices"].values())'
 
 run 0 devices
 says 'allowed.*; the default number of threads follows the (affinity|quota)'
@@ -72,7 +72,7 @@ says 'allowed.*; the default number of threads follows the (affinity|quota)'
 # ---- experimental values ----
 BANYAN_DEVICE_COPY=bulk run 0 options
 says '^ +for BANYAN_EXPERIMENTAL=1 alone: bulk$'
-tells ' refused: BANYAN_DEVICE_COPY=bulk is experimental, because no GPU has run bulk copies'
+tells ' rejected: BANYAN_DEVICE_COPY=bulk is experimental, because no GPU has run bulk copies'
 
 # ---- live: one rank is stopped, and the other waits for it ----
 "$build/banyan-perf" allgather --ranks 2 --sizes 1K,1K,1K,1K,1K,1K,1K,1K --iterations 10000000 --no-check --timeout 600 >"$work/perf" 2>&1 &

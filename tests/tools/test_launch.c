@@ -165,7 +165,7 @@ TEST(ranks_end_with_the_launcher) {
   ck_assert_int_eq(finish(pid, alive), -SIGKILL);
 }
 
-TEST(refuses_impossible_numbers) {
+TEST(rejects_impossible_numbers) {
   char *argv[] = {NULL};
   ck_assert_int_eq(bny_launch_local(0, argv, BNY_LAUNCH_FREE), 127);
   ck_assert_int_eq(bny_launch_local(-1, argv, BNY_LAUNCH_FREE), 127);

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# banyan-plan as users run it: each view on odd topologies, JSON that parses, and input that is refused. BANYAN_PLAN names
+# banyan-plan as users run it: each view on odd topologies, JSON that parses, and input that is rejected. BANYAN_PLAN names
 # the program, else it is that of the build.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
@@ -195,7 +195,7 @@ fi
 run 2 --ranks 4 --timeline x
 run 2 --from "$cluster" --cores 2
 
-# ---- what is refused, and how ----
+# ---- what is rejected, and how ----
 run 1 --prove --ranks 16384 --algorithm oneshot
 says 'more than --memory 8 GiB' err
 run 1 --ranks 16 --algorithm oneshot --bytes 1M --outbox 64K

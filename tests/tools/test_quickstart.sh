@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/quickstart in a tree of stand-ins: wrong options are refused before anything is made, right ones reach banyan-decode,
+# tools/quickstart in a tree of stand-ins: wrong options are rejected before anything is made, right ones reach banyan-decode,
 # configure is asked for kernels of this machine, and tests that fail show their logs.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 program=$work/tree/tools/quickstart
 
-# refused TEXT ARGUMENT...: with this text, and with nothing made.
-refused() {
+# rejected TEXT ARGUMENT...: with this text, and with nothing made.
+rejected() {
   local text=$1
   shift
   run 2 "$@"
@@ -18,14 +18,14 @@ refused() {
 PATH=$work/bin:$PATH
 mkdir -p "$work/bin" "$work/tree/tools" "$work/tree/build-aux"
 cp "$top/tools/quickstart" "$work/tree/tools/"
-refused "usage: "
-refused "build: it must be run, test or install" build
-refused "--tokens: run takes" run --tokens 5
-refused "--ranks (nothing): it must be" run --ranks
-for ranks in 0 65 08 x 3x; do refused "--ranks $ranks: it must be" run --ranks $ranks; done
-refused "--method gossip: it must be" run --method gossip
-refused "--json: test takes no options" test --json
-refused "now: install takes no options" install now
+rejected "usage: "
+rejected "build: it must be run, test or install" build
+rejected "--tokens: run takes" run --tokens 5
+rejected "--ranks (nothing): it must be" run --ranks
+for ranks in 0 65 08 x 3x; do rejected "--ranks $ranks: it must be" run --ranks $ranks; done
+rejected "--method gossip: it must be" run --method gossip
+rejected "--json: test takes no options" test --json
+rejected "now: install takes no options" install now
 
 # Stand-ins: nobody becomes root, packages that are missing are installed by a command that does nothing, and what is built
 # prints its arguments.

@@ -276,7 +276,7 @@ if [ -e "$work/costs.json" ]; then
   unset BANYAN_COSTS
 fi
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- what is rejected -------------------------------------------------------------------------------------------------
 run 2 --from one-gpu.txt --from one-gpu.txt
 says '^banyan-topo: --from is given twice' err
 run 2 one-gpu.txt dgx-h100.txt
@@ -309,7 +309,7 @@ if [ $xml = yes ]; then
   head -n 20 hgx-h100-faults.xml >"$work/cut.xml"
   run 2 --from "$work/cut.xml"
   says 'cut\.xml:[0-9]+: ' err
-  [ ! -s "$work/out" ] || fail "something is shown of a file that is refused"
+  [ ! -s "$work/out" ] || fail "something is shown of a file that is rejected"
 fi
 printf '{"nodes": [{"id": "h", "kind": "host", "name": "a\\u001b[31mb\\u0007"}]}' >"$work/escape.json"
 run 0 --from "$work/escape.json"
@@ -338,7 +338,7 @@ if [ -d "$dumps" ] && [ $xml = yes ]; then
     visited=$((visited + 1))
     case $status in
     0) [ "$(wc -L <"$work/out")" -le 100 ] || fail "$file: a line of $(wc -L <"$work/out") columns" ;;
-    2) grep -Eq "^banyan-topo: .*${file##*/}:[0-9]+: " "$work/err" || fail "$file refused: $(cat "$work/err")" ;;
+    2) grep -Eq "^banyan-topo: .*${file##*/}:[0-9]+: " "$work/err" || fail "$file rejected: $(cat "$work/err")" ;;
     *) fail "$file: exit status $status" ;;
     esac
   done < <(find "$dumps" -mindepth 2 -type f | LC_ALL=C sort)

@@ -82,8 +82,8 @@ class Tools(unittest.TestCase):
         self.assertEqual(done.returncode, status, f"{done.args}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def refused(self, data, *words):
-        """The file is refused with a message that has these words, and names the file."""
+    def rejected(self, data, *words):
+        """The file is rejected with a message that has these words, and names the file."""
         done = self.expect(run(DECODE, "--input", self.write(data)), 2)
         for word in ("input.safetensors", *words):
             self.assertIn(word, done.stderr)
@@ -226,7 +226,7 @@ class Decode(Tools):
         self.assertEqual((found["kv_bytes"], found["read_bytes"]), (found["keys"] * key, 7 * 600 * key))
 
     def test_local_attention_over_all_caches(self):
-        """Every type of keys, plain and of MLA; those of eight bits and of MLA are refused elsewhere."""
+        """Every type of keys, plain and of MLA; those of eight bits and of MLA are rejected elsewhere."""
         for dtype, size in ("f32", 4), ("f16", 2), ("bf16", 2), ("e4m3", 1), ("int8", 1):
             for columns, dims in ((2 * 64, (64, 64)), (576, (576, 512))):
                 with self.subTest(dtype=dtype, dims=dims):
@@ -254,7 +254,7 @@ class Decode(Tools):
                 self.assertAlmostEqual(found["torch"][speed] / (found["kv_bytes"] / found["torch"][time] * 1e-3), 1, 6)
 
     def test_local_attention_without_torch(self):
-        """A python3 that has none says so; the options that it does not take are refused."""
+        """A python3 that has none says so; the options that it does not take are rejected."""
         fake = self.directory / "python3"
         fake.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
         fake.chmod(0o755)
@@ -332,17 +332,17 @@ class Files(Tools):
         good = safetensors(layer())
         length, = struct.unpack("<Q", good[:8])
         header, data = good[8:8 + length], good[8 + length:]
-        self.refused(b"", "too short")
-        self.refused(good[:7], "too short")
-        self.refused(good[:100], "header length")
-        self.refused(good[:-1], "outside", "layers.0.v")
-        self.refused(struct.pack("<Q", 1 << 63) + good[8:], "header length")
-        self.refused(struct.pack("<Q", (1 << 64) - 1) + good[8:], "header length")
-        self.refused(struct.pack("<Q", length - 9) + good[8:], "not a JSON object")
-        self.refused(pack(b"[]", data), "not a JSON object")
-        self.refused(pack(b"[" * 100000, data), "not a JSON object")
-        self.refused(pack(b"{}", data), "no tensor layers.L.q")
-        self.refused(pack(b'{"__metadata__": 3}', data), "__metadata__")
+        self.rejected(b"", "too short")
+        self.rejected(good[:7], "too short")
+        self.rejected(good[:100], "header length")
+        self.rejected(good[:-1], "outside", "layers.0.v")
+        self.rejected(struct.pack("<Q", 1 << 63) + good[8:], "header length")
+        self.rejected(struct.pack("<Q", (1 << 64) - 1) + good[8:], "header length")
+        self.rejected(struct.pack("<Q", length - 9) + good[8:], "not a JSON object")
+        self.rejected(pack(b"[]", data), "not a JSON object")
+        self.rejected(pack(b"[" * 100000, data), "not a JSON object")
+        self.rejected(pack(b"{}", data), "no tensor layers.L.q")
+        self.rejected(pack(b'{"__metadata__": 3}', data), "__metadata__")
 
     def changed(self, name, **changes):
         """The good file with fields of one tensor's entry changed, or the entry removed."""
@@ -357,29 +357,29 @@ class Files(Tools):
 
     def test_wrong_entries(self):
         name, v = "layers.0.k", "layers.0.v"
-        self.refused(self.changed(name), name, "missing")
-        self.refused(self.changed(v), v, "missing")
-        self.refused(self.changed(name, dtype="F31"), name, "unknown dtype")
-        self.refused(self.changed(name, dtype="I32"), name, "I32", "not one of F32, F16 and BF16")
-        self.refused(self.changed(name, dtype=7), name, "no dtype")
-        self.refused(self.changed(name, dtype="F16"), name, "data_offsets", "shape")
-        self.refused(self.changed(name, data_offsets=[128, 1 << 40]), name, "outside")
-        self.refused(self.changed(name, data_offsets=[-4, 572]), name, "outside")
-        self.refused(self.changed(name, data_offsets=[704, 128]), name, "outside")
-        self.refused(self.changed(name, data_offsets=[128]), name, "not a pair")
-        self.refused(self.changed(name, data_offsets=[0, 576]), "overlap")
-        self.refused(self.changed(name, data_offsets=["0", "576"]), name, "not a pair")
-        self.refused(self.changed(name, shape=[1, 2, 9, -8]), name, "shape[3]")
-        self.refused(self.changed(name, shape=[1 << 62, 1 << 62, 4, 4]), name, "too large")
-        self.refused(self.changed(name, shape=[1] * 40), name, "shape")
-        self.refused(self.changed(name, shape="144"), name, "shape")
-        self.refused(self.changed(name, shape=[1, 2, 72]), name, "shape is not")
-        self.refused(self.changed(v, shape=[1, 2, 8, 9]), v, "shape is not")
-        self.refused(self.changed("layers.0.q", shape=[1, 32]), "layers.0.q", "shape is not")
-        self.refused(safetensors(layer(heads=3)), "not a multiple")
-        self.refused(safetensors(layer(tokens=0)), "is 0 or too large")
+        self.rejected(self.changed(name), name, "missing")
+        self.rejected(self.changed(v), v, "missing")
+        self.rejected(self.changed(name, dtype="F31"), name, "unknown dtype")
+        self.rejected(self.changed(name, dtype="I32"), name, "I32", "not one of F32, F16 and BF16")
+        self.rejected(self.changed(name, dtype=7), name, "no dtype")
+        self.rejected(self.changed(name, dtype="F16"), name, "data_offsets", "shape")
+        self.rejected(self.changed(name, data_offsets=[128, 1 << 40]), name, "outside")
+        self.rejected(self.changed(name, data_offsets=[-4, 572]), name, "outside")
+        self.rejected(self.changed(name, data_offsets=[704, 128]), name, "outside")
+        self.rejected(self.changed(name, data_offsets=[128]), name, "not a pair")
+        self.rejected(self.changed(name, data_offsets=[0, 576]), "overlap")
+        self.rejected(self.changed(name, data_offsets=["0", "576"]), name, "not a pair")
+        self.rejected(self.changed(name, shape=[1, 2, 9, -8]), name, "shape[3]")
+        self.rejected(self.changed(name, shape=[1 << 62, 1 << 62, 4, 4]), name, "too large")
+        self.rejected(self.changed(name, shape=[1] * 40), name, "shape")
+        self.rejected(self.changed(name, shape="144"), name, "shape")
+        self.rejected(self.changed(name, shape=[1, 2, 72]), name, "shape is not")
+        self.rejected(self.changed(v, shape=[1, 2, 8, 9]), v, "shape is not")
+        self.rejected(self.changed("layers.0.q", shape=[1, 32]), "layers.0.q", "shape is not")
+        self.rejected(safetensors(layer(heads=3)), "not a multiple")
+        self.rejected(safetensors(layer(tokens=0)), "is 0 or too large")
         for scale in "", "x", "-1", "inf", "0", "1e-99", "0.5 ":
-            self.refused(safetensors(layer(), {"scale": scale}), "scale")
+            self.rejected(safetensors(layer(), {"scale": scale}), "scale")
 
     def test_values_out_of_range(self):
         for scale, dtype, reason in (float("inf"), "f32", "not finite"), (1e7, "f16", "beyond the range of f16"):
@@ -394,7 +394,7 @@ class Files(Tools):
         self.assertIn("No such file", self.expect(run(DECODE, "--input", "/nonexistent"), 2).stderr)
 
     def test_random_damage(self):
-        """Bytes of the header changed at random: read or refused, never a crash."""
+        """Bytes of the header changed at random: read or rejected, never a crash."""
         good = safetensors(layer(), {"scale": "0.5"})
         length, = struct.unpack("<Q", good[:8])
         chance = random.Random(SEED)

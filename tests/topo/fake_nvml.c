@@ -21,7 +21,7 @@ typedef enum fault {
   LINKS_SLOW,    /* half their speed, of one GPU */
   LANES_MISSING, /* 8 of 16, of one GPU */
   GPU_LOST,
-  PEERS_REFUSED,  /* all of them */
+  PEERS_REJECTED, /* all of them */
   NOT_REGISTERED, /* one GPU, in the fabric */
   CALLS_FAIL,
   INIT_FAILS,
@@ -55,7 +55,7 @@ static const machine machines[] = {
     {"hgx-h100-vm", h100, 8, 18, BY_HIDDEN_SWITCHES, 9, 0, 26562, NO_FAULT, 0, false, false},
     {"v100-mesh", v100, 8, 6, BY_MESH, 7, 0, 25781, NO_FAULT, 0, false, false},
     {"v100-mesh-gpu0-0-links", v100, 8, 6, BY_MESH, 7, 0, 25781, LINKS_DOWN, 0, false, false},
-    {"no-peer", v100, 8, 6, BY_MESH, 7, 0, 25781, PEERS_REFUSED, ALL, false, false},
+    {"no-peer", v100, 8, 6, BY_MESH, 7, 0, 25781, PEERS_REJECTED, ALL, false, false},
     {"gb200", gb200, 4, 18, BY_HIDDEN_SWITCHES, 10, 0, 53125, NO_FAULT, 0, true, true},
     {"l40s", "NVIDIA L40S", 8, 0, BY_NOTHING, 8, 9, 0, NO_FAULT, 0, false, false},
     {"one-bus", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, ONE_BUS, ALL, false, false},
@@ -271,7 +271,7 @@ bny_nvml_return nvmlDeviceGetP2PStatus(bny_nvml_device a, bny_nvml_device b, uns
   if (got == BNY_NVML_SUCCESS) got = answer(m, b, &second);
   if (got != BNY_NVML_SUCCESS) return got;
   bool linked = m->by == BY_MESH ? mesh[first][second] > 0 : m->by != BY_NOTHING;
-  bool given = m->wrong != PEERS_REFUSED && is_registered(first) && is_registered(second);
+  bool given = m->wrong != PEERS_REJECTED && is_registered(first) && is_registered(second);
   *status = given && (linked || capability != BNY_NVML_P2P_NVLINK) ? BNY_NVML_P2P_OK : BNY_NVML_P2P_NOT_SUPPORTED;
   return BNY_NVML_SUCCESS;
 }

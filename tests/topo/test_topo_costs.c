@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Files of measured costs: what banyan-topo writes is read as it was; files of other machines, of other versions and
- * broken ones are refused with a reason, and change nothing. */
+ * broken ones are rejected with a reason, and change nothing. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -68,7 +68,7 @@ TEST(rows_are_replaced) {
 /* `from` in the sound text becomes `to`. */
 static const struct {
   const char *from, *to, *error;
-} refusals[] = {
+} rejections[] = {
     /* another machine */
     {"Some CPU", "Other CPU", "another machine: cpu is \"Other CPU\" there and \"Some CPU\" here"},
     {"\"packages\": 2", "\"packages\": 1", "another machine: packages is 1 there and 2 here"},
@@ -110,20 +110,20 @@ static const struct {
     {"]}\n", "]}\n{}", "line 7, column"},
 };
 
-TEST_LOOP(refuses, (int)(sizeof refusals / sizeof *refusals)) {
+TEST_LOOP(rejects, (int)(sizeof rejections / sizeof *rejections)) {
   char text[2 * sizeof sound];
   bny_prices prices;
-  const char *at = strstr(sound, refusals[_i].from);
-  ck_assert_msg(at != NULL, "%s", refusals[_i].from);
-  int bytes = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - sound), sound, refusals[_i].to,
-                       at + strlen(refusals[_i].from));
+  const char *at = strstr(sound, rejections[_i].from);
+  ck_assert_msg(at != NULL, "%s", rejections[_i].from);
+  int bytes = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - sound), sound, rejections[_i].to,
+                       at + strlen(rejections[_i].from));
   ck_assert_int_eq(read_text(text, (size_t)bytes, &prices), BANYAN_ERR_ARGUMENT);
-  ck_assert_msg(strstr(banyan_last_error(), refusals[_i].error) != NULL, "%s", banyan_last_error());
+  ck_assert_msg(strstr(banyan_last_error(), rejections[_i].error) != NULL, "%s", banyan_last_error());
   ck_assert_msg(strstr(banyan_last_error(), "BANYAN_COSTS: \"") == banyan_last_error(), "%s", banyan_last_error());
   ck_assert(are_default(&prices));
 }
 
-TEST(refuses_what_is_no_file) {
+TEST(rejects_what_is_no_file) {
   tree t = tree_new();
   char path[300];
   bny_prices prices = bny_prices_default;
@@ -176,7 +176,7 @@ static void check_row(const bny_price *row) {
   ck_assert(row->gbytes_per_s >= 1e-3 && row->gbytes_per_s <= 1e6);
 }
 
-TEST(mutations_are_refused_or_sound) {
+TEST(mutations_are_rejected_or_sound) {
   enum { MUTATIONS = 5000 };
   uint64_t state = 20261122;
   int taken = 0;

@@ -56,7 +56,7 @@ TEST(nothing_in_silence) {
   }
 }
 
-static const refusal refused[] = {
+static const rejection rejected[] = {
     {"<topology version=\"4.0\">\n</topology>", 1, "version 4.0"},
     {"<topology version=\"2.0\">\n</topology>", 1, "no Machine"},
     {"<topology version=\"2.0\">\n<object type=\"Package\"/></topology>", 2, "outside of a Machine"},
@@ -87,8 +87,8 @@ static const refusal refused[] = {
      2, "2 of 1 values"},
 };
 
-TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) {
-  ck_refused(refused[_i].text, strlen(refused[_i].text), refused[_i].line, refused[_i].why);
+TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {
+  ck_rejected(rejected[_i].text, strlen(rejected[_i].text), rejected[_i].line, rejected[_i].why);
 }
 
 static void ck_hwloc_dump(const char *path, const char *name) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Our own format: what is written and read again is the same model, to the last bit; and what is refused. */
+ * Our own format: what is written and read again is the same model, to the last bit; and what is rejected. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,8 +195,8 @@ static const struct {
     {"{\"nodes\": [], \"nodes\": []}", "JSON"},
 };
 
-TEST_LOOP(what_is_refused, (int)(sizeof bad / sizeof bad[0])) {
-  ck_refused(bad[_i].text, strlen(bad[_i].text), -1, bad[_i].why);
+TEST_LOOP(what_is_rejected, (int)(sizeof bad / sizeof bad[0])) {
+  ck_rejected(bad[_i].text, strlen(bad[_i].text), -1, bad[_i].why);
 }
 
 TEST(lines_of_errors) {

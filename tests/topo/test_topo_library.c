@@ -234,7 +234,7 @@ static void compare_joined(const bny_topo *topo) {
   unlink(path);
 }
 
-/* A file that importers refuse is no machine. */
+/* A file that importers reject is no machine. */
 static void compare_file(const char *path, const char *name) {
   (void)name;
   bny_topo_error error = {.text = ""};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The model: what it keeps, what it refuses, path types, speeds, and the choice of an importer. */
+ * The model: what it keeps, what it rejects, path types, speeds, and the choice of an importer. */
 #include <check.h>
 #include <fcntl.h>
 #include <math.h>
@@ -56,7 +56,7 @@ TEST(strings_are_made_fit) {
 
 TEST(bus_ids) {
   static const struct {
-    const char *in, *out; /* out: NULL if refused */
+    const char *in, *out; /* out: NULL if rejected */
   } cases[] = {{"0000:1b:00.0", "0000:1b:00.0"},
                {"00000000:1B:00.0", "0000:1b:00.0"},
                {"1b:00.1", "0000:1b:00.1"},
@@ -151,7 +151,7 @@ static const struct {
              {break_count, "absurd"},
              {break_memory, "out of memory"}};
 
-TEST_LOOP(what_is_refused, (int)(sizeof rules / sizeof rules[0])) {
+TEST_LOOP(what_is_rejected, (int)(sizeof rules / sizeof rules[0])) {
   bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
   int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0"),
@@ -402,12 +402,12 @@ TEST(sorted_names) {
 }
 
 TEST(no_importer_takes_it) {
-  ck_refused("", 0, -1, "empty");
-  ck_refused("\0\0\0\0", 4, -1, "not a format");
-  ck_refused("what is this\n", 13, -1, "not a format");
-  ck_refused("<?xml version='1.0'?>\n<!-- a > b -->\n<svg/>", 43, -1, "<svg>");
+  ck_rejected("", 0, -1, "empty");
+  ck_rejected("\0\0\0\0", 4, -1, "not a format");
+  ck_rejected("what is this\n", 13, -1, "not a format");
+  ck_rejected("<?xml version='1.0'?>\n<!-- a > b -->\n<svg/>", 43, -1, "<svg>");
   char *large = calloc(1, (64 << 20) + 1);
-  ck_refused(large, (64 << 20) + 1, -1, "larger than 64 MiB");
+  ck_rejected(large, (64 << 20) + 1, -1, "larger than 64 MiB");
   free(large);
 }
 

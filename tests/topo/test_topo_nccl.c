@@ -220,12 +220,12 @@ TEST(no_silence) {
   ck_assert_int_eq(t->nnotes, 0);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- what is rejected -------------------------------------------------------------------------------------------- */
 
 #define GPU_AT(bus, number, links) \
   "<pci busid=\"" bus "\" class=\"0x030200\"><gpu dev=\"" number "\" sm=\"90\">" links "</gpu></pci>\n"
 
-static const refusal refused[] = {
+static const rejection rejected[] = {
     {"<system version=\"3\"/>", 1, "version 3"},
     {"<system version=\"1\">\n</system>", 1, "no <cpu>"},
     {"<graphs version=\"1\">\n</graphs>", 1, "channels, not a machine"},
@@ -266,8 +266,8 @@ static const refusal refused[] = {
     {NCCL_HEAD "<nic><net name=\"a\" dev=\"99999999999999999999\"/></nic>" NCCL_TAIL, 3, "absurd"},
 };
 
-TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) {
-  ck_refused(refused[_i].text, strlen(refused[_i].text), refused[_i].line, refused[_i].why);
+TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {
+  ck_rejected(rejected[_i].text, strlen(rejected[_i].text), rejected[_i].line, rejected[_i].why);
 }
 
 /* ---- GUIDs ------------------------------------------------------------------------------------------------------- */

@@ -54,7 +54,7 @@ static int32_t gpu(const bny_topo *topo, int32_t number) { return named(topo, BN
 
 /* Sums over a node's links of one kind. */
 typedef struct sums {
-  int32_t links, count, refused;
+  int32_t links, count, rejected;
   double gbytes_per_s, rated;
 } sums;
 
@@ -66,7 +66,7 @@ static sums sum(const bny_topo *topo, int32_t node, bny_topo_link_kind kind) {
     ck_assert_int_eq(link->source, BNY_TOPO_PROBED);
     s.links++;
     s.count += link->count;
-    s.refused += link->gbytes_per_s <= 0 && link->rated_gbytes_per_s > 0;
+    s.rejected += link->gbytes_per_s <= 0 && link->rated_gbytes_per_s > 0;
     s.gbytes_per_s += link->gbytes_per_s;
     s.rated += link->rated_gbytes_per_s;
   }
@@ -161,9 +161,9 @@ TEST(one_is_out) {
   bny_topo *topo =
       probe_new("dgx-h100-gpu6-not-registered", "8 GPUs, 144 NVLinks by 4 NVSwitches, 18 without peer access");
   sums out = sum(topo, gpu(topo, 6), BNY_TOPO_LINK_NVLINK), in = sum(topo, gpu(topo, 5), BNY_TOPO_LINK_NVLINK);
-  ck_assert_int_eq(out.refused, 4);
+  ck_assert_int_eq(out.rejected, 4);
   ck_assert(near(out.rated, 18 * bny_topo_speed_nvlink(90)));
-  ck_assert_int_eq(in.refused, 0);
+  ck_assert_int_eq(in.rejected, 0);
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(islands_of(levels)->ngroups, 2);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU6: the driver says of its fabric: state"), 1);
@@ -211,7 +211,7 @@ TEST(mesh) {
 TEST(no_peer) {
   bny_topo *topo = probe_new("no-peer", "8 GPUs, 24 NVLinks, 24 without peer access");
   sums nvl = sum(topo, gpu(topo, 0), BNY_TOPO_LINK_NVLINK);
-  ck_assert_int_eq(nvl.refused, 4);
+  ck_assert_int_eq(nvl.rejected, 4);
   ck_assert(near(nvl.gbytes_per_s, 0) && near(nvl.rated, 6 * bny_topo_speed_nvlink(70)));
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU0, GPU1 and 6 others: 6 NVLinks, but no peer access"), 1);

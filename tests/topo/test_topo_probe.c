@@ -408,7 +408,7 @@ TEST(hwloc_told_wrong) {
 static void same_as_file(const char *path, const char *name) {
   bny_topo_error error = {0};
   bny_topo *file = topo_load(path, NULL, &error);
-  if (file == NULL) return; /* refused, and another test's */
+  if (file == NULL) return; /* rejected, and another test's */
   bny_topo *told = probe_told("HWLOC_XMLFILE", path);
   /* hwloc leaves out processors that are not allowed; but devices are devices. */
   static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_GPU, BNY_TOPO_NIC};

@@ -9,7 +9,7 @@
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
-static void refused(const char *text, int line, const char *part) { ck_refused(text, strlen(text), line, part); }
+static void rejected(const char *text, int line, const char *part) { ck_rejected(text, strlen(text), line, part); }
 
 static int32_t by_name(const bny_topo *topo, const char *name) {
   int32_t node = bny_topo_find_name(topo, BNY_TOPO_GPU, name);
@@ -212,9 +212,9 @@ TEST(several_tables) {
     ck_assert_msg(bny_topo_count(topo, BNY_TOPO_GPU) == 2 * cases[i].hosts, "%s", cases[i].text);
     ck_assert_msg(topo->nnotes == cases[i].notes, "%s", cases[i].text);
   }
-  refused(PAIR("NV4") "\n"
-                      "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tFAR\t X \n",
-          7, "\"FAR\" is not a path");
+  rejected(PAIR("NV4") "\n"
+                       "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tFAR\t X \n",
+           7, "\"FAR\" is not a path");
   static const char *const dumps[] = {"bom.txt", "caret_esc.txt", "blank_between.txt", "two_hosts.txt"};
   for (int i = 0; i < 4; i++) {
     char name[64], path[4096];
@@ -277,16 +277,16 @@ TEST(matrices_say_affinity) {
   }
 }
 
-TEST(matrices_refused) {
-  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
-  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
-  refused("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
-  refused("GPU0 GPU1 CPU Affinity\nGPU0 X NV0 0\nGPU1 NV0 X 0\n", 2, "\"NV0\" is not a path");
-  refused("GPU0 GPU1 CPU Affinity\nGPU0 PIX X 0\nGPU1 X PIX 0\n", 2, "X belongs on the diagonal");
-  refused("GPU0 GPU0 CPU Affinity\nGPU0 X X 0\n", 1, "two columns");
-  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU0 X PIX 0\n", 3, "has a row on line 2");
-  refused("GPU0 X PIX 0\n", 0, "without a header");
-  refused("GPU0 CPU Affinity\nGPU0 X 0\nNIC0 SYS SYS\n", 3, "NIC0 has more paths than the header has devices, 1");
+TEST(matrices_rejected) {
+  rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
+  rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
+  rejected("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
+  rejected("GPU0 GPU1 CPU Affinity\nGPU0 X NV0 0\nGPU1 NV0 X 0\n", 2, "\"NV0\" is not a path");
+  rejected("GPU0 GPU1 CPU Affinity\nGPU0 PIX X 0\nGPU1 X PIX 0\n", 2, "X belongs on the diagonal");
+  rejected("GPU0 GPU0 CPU Affinity\nGPU0 X X 0\n", 1, "two columns");
+  rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU0 X PIX 0\n", 3, "has a row on line 2");
+  rejected("GPU0 X PIX 0\n", 0, "without a header");
+  rejected("GPU0 CPU Affinity\nGPU0 X 0\nNIC0 SYS SYS\n", 3, "NIC0 has more paths than the header has devices, 1");
 }
 
 /* ---- ibnetdiscover ----------------------------------------------------------------------------------------------- */
@@ -351,14 +351,14 @@ TEST(fabric_shapes) {
   ck_assert_int_eq(bny_topo_ancestor(topo, by_name(topo, "04"), BNY_TOPO_HOST),
                    bny_topo_ancestor(topo, by_name(topo, "05"), BNY_TOPO_HOST)); /* one name twice: GUIDs */
 
-  refused(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n", 2,
-          "a link to \"H-01\", which the file does not list");
-  refused(SWITCH("0a") SWITCH("0b") SWITCH("0a"), 3, "node \"S-0a\" appears again: also on line 1");
-  refused(SWITCH("0a") "[1]\t\"S-0a", 2, "port 1 is not followed by");
-  refused(SWITCH("0a") "[x]\t\"S-0a\"[1]\n", 2, "number must be 0 to 255");
-  refused("[1]\t\"S-0a\"[1]\n" SWITCH("0a"), 1, "a port before any node");
-  refused(SWITCH("0a") SWITCH("0b") SWITCH("0c") "[1]\t\"S-0a\"[1]\n[2]\t\"S-0a\"[1]\n", 5,
-          "port 1 of \"S-0a\" is joined to");
+  rejected(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n", 2,
+           "a link to \"H-01\", which the file does not list");
+  rejected(SWITCH("0a") SWITCH("0b") SWITCH("0a"), 3, "node \"S-0a\" appears again: also on line 1");
+  rejected(SWITCH("0a") "[1]\t\"S-0a", 2, "port 1 is not followed by");
+  rejected(SWITCH("0a") "[x]\t\"S-0a\"[1]\n", 2, "number must be 0 to 255");
+  rejected("[1]\t\"S-0a\"[1]\n" SWITCH("0a"), 1, "a port before any node");
+  rejected(SWITCH("0a") SWITCH("0b") SWITCH("0c") "[1]\t\"S-0a\"[1]\n[2]\t\"S-0a\"[1]\n", 5,
+           "port 1 of \"S-0a\" is joined to");
 }
 
 /* A cable that its ends list differently, or that leads nowhere, is noted. */
@@ -395,7 +395,7 @@ TEST(descriptions) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     if (cases[i].links < 0) {
-      refused(cases[i].text, 3, "\"#\" is not a kind of item");
+      rejected(cases[i].text, 3, "\"#\" is not a kind of item");
       continue;
     }
     bny_topo *topo = load(cases[i].text);
@@ -436,37 +436,38 @@ TEST(description_speeds) {
   ck_assert_double_eq_tol(topo->links[0].gbytes_per_s, 12.5, 1e-9);
 }
 
-TEST(descriptions_refused) {
-  refused("host nvswich gpu:8", 1, "\"nvswich\" is not a kind of item");
-  refused("gpu:0", 1, "one count of 1 to 65536");
-  refused("gpu:65537", 1, "one count");
-  refused("gpu:", 1, "one count");
-  refused("gpu:2:3", 1, "one count");
-  refused("gpu:99999999999999999999", 1, "one count");
-  refused("gpu@400g", 1, "this cannot be said of gpu");
-  refused("nic@400", 1, "this cannot be said of nic");
-  refused("nic@400g@2x100g", 1, "two of this kind cannot be said of nic");
-  refused("nic@0g", 1, "cannot be said");
-  refused("nic@-1g", 1, "cannot be said");
-  refused("nic@gen8x16", 1, "cannot be said");
-  refused("nic@gen5x33", 1, "cannot be said");
-  refused("host@sm90", 1, "cannot be said of host");
-  refused("gpu@", 1, "cannot be said of gpu");
-  refused("package host gpu", 1, "host inside of package");
-  refused("host leaf gpu", 1, "leaf inside of host");
-  refused("host host", 1, "host inside of host");
-  refused("numa package", 1, "package inside of numa");
-  refused("gpu host", 1, "gpu outside of a host");
-  refused("nvswitch nvlink gpu", 1, "joined twice");
-  refused("leaf:2 gpu\nleaf:3 gpu", 2, "a second line");
-  refused("host:65536 gpu:65536", 1, "more than 1000000 nodes");
-  refused("host:65536 package:65536 numa:65536 pci:65536 pci:65536 pci:65536 gpu:65536", 1, "more than 1000000 nodes");
-  refused("nvlink gpu:65", 1, "more than 64 GPUs linked each to each");
-  refused("leaf@rails nic:257", 1, "more than 256 rails");
-  refused("gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu "
-          "gpu gpu gpu "
-          "gpu gpu gpu",
-          1, "more than");
+TEST(descriptions_rejected) {
+  rejected("host nvswich gpu:8", 1, "\"nvswich\" is not a kind of item");
+  rejected("gpu:0", 1, "one count of 1 to 65536");
+  rejected("gpu:65537", 1, "one count");
+  rejected("gpu:", 1, "one count");
+  rejected("gpu:2:3", 1, "one count");
+  rejected("gpu:99999999999999999999", 1, "one count");
+  rejected("gpu@400g", 1, "this cannot be said of gpu");
+  rejected("nic@400", 1, "this cannot be said of nic");
+  rejected("nic@400g@2x100g", 1, "two of this kind cannot be said of nic");
+  rejected("nic@0g", 1, "cannot be said");
+  rejected("nic@-1g", 1, "cannot be said");
+  rejected("nic@gen8x16", 1, "cannot be said");
+  rejected("nic@gen5x33", 1, "cannot be said");
+  rejected("host@sm90", 1, "cannot be said of host");
+  rejected("gpu@", 1, "cannot be said of gpu");
+  rejected("package host gpu", 1, "host inside of package");
+  rejected("host leaf gpu", 1, "leaf inside of host");
+  rejected("host host", 1, "host inside of host");
+  rejected("numa package", 1, "package inside of numa");
+  rejected("gpu host", 1, "gpu outside of a host");
+  rejected("nvswitch nvlink gpu", 1, "joined twice");
+  rejected("leaf:2 gpu\nleaf:3 gpu", 2, "a second line");
+  rejected("host:65536 gpu:65536", 1, "more than 1000000 nodes");
+  rejected("host:65536 package:65536 numa:65536 pci:65536 pci:65536 pci:65536 gpu:65536", 1, "more than 1000000 nodes");
+  rejected("nvlink gpu:65", 1, "more than 64 GPUs linked each to each");
+  rejected("leaf@rails nic:257", 1, "more than 256 rails");
+  rejected(
+      "gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu "
+      "gpu gpu gpu "
+      "gpu gpu gpu",
+      1, "more than");
 }
 
 /* The text of a model, taken again, gives the same text, and a model of the same levels and paths (which export
@@ -505,7 +506,7 @@ TEST(export_comes_back) {
   }
 }
 
-TEST(export_refuses_what_is_uneven) {
+TEST(export_rejects_what_is_uneven) {
   bny_topo_error error = {0};
   bny_topo *topo = load("host:2 numa:2 gpu:2 nic");
   int32_t host = bny_topo_ancestor(topo, topo->nnodes - 1, BNY_TOPO_HOST);
@@ -520,7 +521,7 @@ TEST(export_refuses_what_is_uneven) {
 
 /* ---- anything ---------------------------------------------------------------------------------------------------- */
 
-/* A text that is cut off or has changed bytes is accepted, or refused with a reason. Nothing else happens. */
+/* A text that is cut off or has changed bytes is accepted, or rejected with a reason. Nothing else happens. */
 static void mangle(const char *text, size_t bytes, uint64_t seed) {
   char *copy = malloc(bytes + 1);
   uint64_t state = seed;

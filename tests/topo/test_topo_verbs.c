@@ -14,7 +14,7 @@ enum { MOST_DEVICES = 16, NDR = 128, HDR = 64, EDR = 32, LANES_4 = 2, LANES_2 = 
 
 typedef struct fake_device {
   const char *name;
-  int refused; /* errno */
+  int rejected; /* errno */
   bny_topo_verbs_device facts;
   bny_topo_verbs_port ports[2];
 } fake_device;
@@ -51,7 +51,7 @@ static const char *fake_name(void *devices, int32_t device) {
 
 static int fake_ask(void *devices, int32_t device, bny_topo_verbs_device *facts) {
   (void)devices;
-  if (fake.devices[device].refused != 0) return fake.devices[device].refused;
+  if (fake.devices[device].rejected != 0) return fake.devices[device].rejected;
   fake.opened++;
   *facts = fake.devices[device].facts;
   return 0;
@@ -322,15 +322,15 @@ TEST(known_already) {
   }
 }
 
-TEST(refused) {
+TEST(rejected) {
   tree t = dgx();
   bny_topo_probe_report report;
-  fake.devices[3].refused = EACCES;
+  fake.devices[3].rejected = EACCES;
   bny_topo *topo = take(&t, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FOUND);
   ck_assert_str_eq(report.text, "10 RDMA devices, 9 ports; mlx5_3 cannot be opened: Permission denied");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 10);
-  for (int i = 0; i < fake.count; i++) fake.devices[i].refused = EACCES;
+  for (int i = 0; i < fake.count; i++) fake.devices[i].rejected = EACCES;
   topo = take(&t, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FAILED);
   fake.count = 0;

@@ -320,7 +320,7 @@ static void visit_dump(const char *path, const char *name) {
   if (sanitizer_leaves_out(dumps++)) return;
   bny_topo_error error = {0};
   bny_topo *topo = topo_load(path, NULL, &error);
-  if (topo != NULL) check_model(topo, name); /* the importers' tests look at what is refused */
+  if (topo != NULL) check_model(topo, name); /* the importers' tests look at what is rejected */
 }
 
 static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};

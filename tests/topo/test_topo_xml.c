@@ -6,7 +6,7 @@
 #include "topo/export/export.h"
 #include "tests/support/suite.h"
 
-static const refusal refused[] = {
+static const rejection rejected[] = {
     {"<system version=\"1\">\n<cpu numaid=\"0\">", 2, "ends too early, in <cpu> of line 2"},
     {"<system version=\"1\">\n<cpu numaid=\"0\"></system>", 2, "XML: Opening and ending tag mismatch"},
     {"\n<!DOCTYPE system [\n<!ENTITY a \"b\">]>\n<system version=\"1\"/>", 2, "entities"},
@@ -26,14 +26,14 @@ static const refusal refused[] = {
      2, "absurd"},
 };
 
-TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) {
-  ck_refused(refused[_i].text, strlen(refused[_i].text), refused[_i].line, refused[_i].why);
+TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {
+  ck_rejected(rejected[_i].text, strlen(rejected[_i].text), rejected[_i].line, rejected[_i].why);
 }
 
 static const char *const examples[] = {nccl_example, hwloc_v2_example, hwloc_v1_example, smi_example};
 enum { EXAMPLES = sizeof examples / sizeof examples[0] };
 
-/* Cut anywhere, an example is refused with a line that it has; the copy has no byte more, for sanitizers to see. */
+/* Cut anywhere, an example is rejected with a line that it has; the copy has no byte more, for sanitizers to see. */
 TEST_LOOP(cut_short, EXAMPLES) {
   size_t whole = strlen(examples[_i]);
   while (whole > 0 && examples[_i][whole - 1] == '\n') whole--;
@@ -85,7 +85,7 @@ TEST_LOOP(changed_bytes, EXAMPLES) {
   free(text);
 }
 
-/* 60 MiB each of what makes parsers eat memory: refused, in memory that is bounded by the input's. */
+/* 60 MiB each of what makes parsers eat memory: rejected, in memory that is bounded by the input's. */
 TEST_LOOP(hostile_sizes, 10) {
   static const struct {
     const char *head, *unit, *why;

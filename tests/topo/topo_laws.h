@@ -20,7 +20,7 @@
 enum { LAWS_DEVICES = 24, LAWS_NODES = 4000 };
 
 static inline const char *law_of_reason(const bny_topo_error *error) {
-  if (error->text[0] == '\0') return "refused without a reason";
+  if (error->text[0] == '\0') return "rejected without a reason";
   for (const char *at = error->text; *at != '\0'; at++)
     if (*at < ' ' || *at > '~') return "a reason that is not printable";
   return error->line < 0 ? "a negative line" : NULL;
@@ -33,7 +33,7 @@ static inline const char *law_of_json(const bny_topo *topo) {
   if (text == NULL) return law_of_reason(&error); /* without jansson */
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   char *text_again = again == NULL ? NULL : bny_topo_export_json(again, &error);
-  const char *broken = again == NULL                   ? "its JSON is refused"
+  const char *broken = again == NULL                   ? "its JSON is rejected"
                        : text_again == NULL            ? "its JSON, read again, cannot be written"
                        : strcmp(text, text_again) != 0 ? "its JSON, read again, is another"
                        : again->nnodes != topo->nnodes || again->nlinks != topo->nlinks
@@ -76,7 +76,7 @@ static inline const char *law_of_nccl(const bny_topo *topo) {
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   const char *broken = NULL;
   if (again == NULL && bny_topo_xml_available())
-    broken = "its NCCL XML is refused";
+    broken = "its NCCL XML is rejected";
   else if (again != NULL && (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
                              bny_topo_count(topo, BNY_TOPO_NIC) != bny_topo_count(again, BNY_TOPO_NIC)))
     broken = "its NCCL XML has another number of GPUs or NICs";
@@ -93,7 +93,7 @@ static inline const char *law_of_synthetic(const bny_topo *topo) {
   char *text = bny_topo_export_synthetic(topo, &error);
   if (text == NULL) return law_of_reason(&error);
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
-  const char *broken = again == NULL ? "its description is refused" : NULL;
+  const char *broken = again == NULL ? "its description is rejected" : NULL;
   int32_t ours[LAWS_DEVICES], theirs[LAWS_DEVICES];
   if (again != NULL) {
     int32_t count = devices_of(topo, ours);
@@ -175,7 +175,7 @@ static inline const char *law_of_importer(const bny_topo_importer *importer, con
   bny_topo *topo = bny_topo_new();
   if (topo == NULL) return NULL;
   importer->recognises(text, bytes);
-  /* The check may still refuse a text that the importer accepted. */
+  /* The check may still reject a text that the importer accepted. */
   bool taken = importer->parse(text, bytes, topo, &error) && bny_topo_check(topo, &error);
   const char *broken = taken ? NULL : law_of_reason(&error);
   bny_topo_free(topo);

@@ -59,8 +59,8 @@ static inline bny_topo *load(const char *text) {
   return topo;
 }
 
-/* A text that importers refuse at this line (-1: any), for a reason with this in it. */
-static inline void ck_refused(const char *text, size_t bytes, int line, const char *part) {
+/* A text that importers reject at this line (-1: any), for a reason with this in it. */
+static inline void ck_rejected(const char *text, size_t bytes, int line, const char *part) {
   bny_topo_error error = {.line = -1, .text = ""};
   bny_topo *topo = topo_import(text, bytes, NULL, &error);
   ck_assert_msg(topo == NULL && (line < 0 || error.line == line) && strstr(error.text, part) != NULL,

@@ -126,11 +126,11 @@ static inline int32_t links_of_kind(const bny_topo *topo, bny_topo_link_kind kin
   return count;
 }
 
-typedef struct refusal {
+typedef struct rejection {
   const char *text;
   int line;
   const char *why;
-} refusal;
+} rejection;
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 

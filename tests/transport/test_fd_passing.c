@@ -90,23 +90,23 @@ static void keep_no_files(void) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
-#define CAN_REFUSE 1
+#define CAN_REJECT 1
 void *__libc_calloc(size_t count, size_t bytes);
 
-static _Thread_local volatile bool refuses_memory;
+static _Thread_local volatile bool rejects_memory;
 
-void *calloc(size_t count, size_t bytes) { return refuses_memory ? NULL : __libc_calloc(count, bytes); }
+void *calloc(size_t count, size_t bytes) { return rejects_memory ? NULL : __libc_calloc(count, bytes); }
 #else
-#define CAN_REFUSE 0
-static bool refuses_memory;
+#define CAN_REJECT 0
+static bool rejects_memory;
 #endif
 
 static int allgather_with_fault(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   saboteur *self = context;
-  refuses_memory =
+  rejects_memory =
       self->trial->deed == NO_MEMORY && self->inner.rank == self->trial->victim && self->done + 1 == self->trial->after;
   int result = self->inner.allgather(self->inner.context, mine, all, bytes, timeout_ns);
-  refuses_memory = false;
+  rejects_memory = false;
   bool all_do = self->trial->deed == PAUSE_ALL;
   if ((self->inner.rank != self->trial->victim && !all_do) || ++self->done != self->trial->after) return result;
   if (self->trial->deed == DIE) raise(SIGKILL);
@@ -236,7 +236,7 @@ TEST_LOOP(a_rank_of_another_user_is_named, 2) {
 }
 
 TEST_LOOP(a_rank_without_memory_is_named, 2) {
-  if (!CAN_REFUSE) {
+  if (!CAN_REJECT) {
     printf("skipped: a sanitizer has malloc\n");
     return;
   }
@@ -342,7 +342,7 @@ TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
 
 /* ---- deaths, by whatever the kernel offers ----------------------------------------------------------------------- */
 
-/* A sandbox refuses calls: the last one, everything in which ranks could share memory. */
+/* A sandbox rejects calls: the last one, everything in which ranks could share memory. */
 typedef enum kernel { MODERN, NO_PEER_PIDFD, NO_PIDFD, NO_MEMFD, NO_SHARING } kernel;
 
 typedef struct passing {
@@ -351,7 +351,7 @@ typedef struct passing {
   kernel kernel;
 } passing;
 
-static bool refuse_calls(kernel kernel) {
+static bool reject_calls(kernel kernel) {
   enum { PEER_PIDFD = 77, OPTION = 2, FLAGS = 2 };
   uint32_t no_open =
       kernel == NO_PEER_PIDFD ? SECCOMP_RET_ALLOW : SECCOMP_RET_ERRNO | (kernel == NO_PIDFD ? ENOSYS : EPERM);
@@ -390,7 +390,7 @@ static bool move_apart(void) {
 static void pass_away(world_rank *self) {
   const passing *passing = self->argument;
   if (passing->apart && self->rank == passing->victim && !move_apart()) return;
-  if (!world_check(self, refuse_calls(passing->kernel), "calls cannot be refused")) return;
+  if (!world_check(self, reject_calls(passing->kernel), "calls cannot be rejected")) return;
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 60000000000, .arena_bytes = 65536};
   if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
@@ -441,7 +441,7 @@ TEST_LOOP(memory_is_shared_without_memfd, 3) { run_passing((passing){.victim = _
 
 static void share_nothing(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 60000000000, .arena_bytes = 65536};
-  if (!world_check(self, refuse_calls(NO_SHARING), "calls cannot be refused")) return;
+  if (!world_check(self, reject_calls(NO_SHARING), "calls cannot be rejected")) return;
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   world_check(self,
               status == BANYAN_ERR_SYSTEM && strstr(banyan_last_error(), "memfd_create: Operation not permitted") &&
@@ -449,6 +449,6 @@ static void share_nothing(world_rank *self) {
               "%s: %s", banyan_status_string(status), banyan_last_error());
 }
 
-TEST(what_refuses_memory_is_named) { WORLD_RUN(share_nothing, .nranks = 3, .processes = true, .bare = true); }
+TEST(what_rejects_memory_is_named) { WORLD_RUN(share_nothing, .nranks = 3, .processes = true, .bare = true); }
 
 int main(void) { return world_main(suite_of("passing", 120)); }

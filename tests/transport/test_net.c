@@ -175,7 +175,7 @@ TEST_LOOP(puts_are_as_messages, 4) {
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
 
-static void refuse_puts(world_rank *self) {
+static void reject_puts(world_rank *self) {
   banyan_comm *comm = NULL;
   banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &comm);
   world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_UCX_PUT is \"perhaps\""),
@@ -185,7 +185,7 @@ static void refuse_puts(world_rank *self) {
 TEST(unknown_ways_to_send_are_errors) {
   be_nodes(&shapes[0], true);
   setenv("BANYAN_UCX_PUT", "perhaps", 1);
-  WORLD_RUN(refuse_puts, .nranks = RANKS, .bare = true);
+  WORLD_RUN(reject_puts, .nranks = RANKS, .bare = true);
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */

@@ -61,7 +61,7 @@ TEST(a_node_without_sysfs_has_no_devices) {
   free(devices);
 }
 
-/* `list` is NULL where the choice is left to UCX, and `error` is part of the text of a refusal. */
+/* `list` is NULL where the choice is left to UCX, and `error` is part of the text of a rejection. */
 typedef struct example {
   const char *option, *interface, *nearest, *ucx, *reached, *shared;
   const char *list, *why, *error;
@@ -144,7 +144,7 @@ static const example examples[] = {
     {.ucx = "eth0", .why = "UCX_NET_DEVICES"},
     {.ucx = "all", .nearest = "mlx5_2", .interface = "eth0", .why = "UCX_NET_DEVICES"},
     {.ucx = "eth0", .option = "nosuch", .why = "UCX_NET_DEVICES, beside which BANYAN_NET_DEVICES has no effect"},
-    /* refusals */
+    /* rejections */
     {.option = "mlx5_1",
      .error = "\"mlx5_1\": there is no network device \"mlx5_1\"; this node has irdma0:1 (down), "
               "mlx5_2:1, mlx5_3:1 (down), mlx5_3:2, mlx5_10:1, eth0, eth1, eth2, eth3 (down), lo"},

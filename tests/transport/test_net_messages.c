@@ -99,8 +99,8 @@ static void go_on_amid(world_rank *self) {
     if (!world_ok(self, gather(self, round), "gather")) return;
   }
   if (self->rank == VICTIM)
-    world_check(self, net_of(self)->refused == (uint64_t)*sent, "%d messages of %d were refused",
-                (int)net_of(self)->refused, *sent);
+    world_check(self, net_of(self)->rejected == (uint64_t)*sent, "%d messages of %d were rejected",
+                (int)net_of(self)->rejected, *sent);
 }
 
 static int count_lines(const char *path) {
@@ -123,7 +123,7 @@ TEST_LOOP(foreign_messages_are_ignored, 2) {
   WORLD_RUN(go_on_amid, .nranks = RANKS, .processes = true, .argument = sent);
   int lines = count_lines(path);
   unlink(path), close(file);
-  ck_assert_msg(lines == BNY_NET_REFUSALS_TOLD + 1, "of %d messages %d lines tell", *sent, lines);
+  ck_assert_msg(lines == BNY_NET_REJECTIONS_TOLD + 1, "of %d messages %d lines tell", *sent, lines);
   world_unshare(sent, sizeof *sent);
 }
 

@@ -241,7 +241,7 @@ static void make_table(const tool_program *program, struct option *table, char *
   table[count] = (struct option){NULL, 0, NULL, 0};
 }
 
-static bool refuse(int code, char **argv, tool_error *error) {
+static bool reject(int code, char **argv, tool_error *error) {
   const char *word = argv[optind - 1];
   return code == ':'     ? tool_error_set(error, "%.60s wants an argument", word)
          : optopt >= 256 ? tool_error_set(error, "%.60s takes no argument", word)
@@ -272,7 +272,7 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
       *exit_status = fflush(stdout) == 0 ? TOOL_EXIT_OK : TOOL_EXIT_USAGE;
       return false;
     }
-    ok = code == '?' || code == ':' ? refuse(code, argv, &error)
+    ok = code == '?' || code == ':' ? reject(code, argv, &error)
                                     : take(program, option_of(program, code), arguments, optarg, &error);
   }
   ok = ok && program->complete(arguments, argc, argv, &error);

@@ -62,7 +62,7 @@ void *tool_allocate(size_t bytes) {
   if (bytes > SIZE_MAX / 2) return NULL;
   size_t unit = bytes >= HUGE_FROM ? HUGE_PAGE : 64, rounded = bytes == 0 ? unit : (bytes + unit - 1) / unit * unit;
   void *memory = aligned_alloc(unit, rounded);
-  if (memory != NULL && unit == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); /* goes on without if refused */
+  if (memory != NULL && unit == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); /* goes on without if rejected */
   if (memory != NULL) memset(memory, 0, rounded);
   return memory;
 }

@@ -69,7 +69,7 @@ static const tool_program program = {
         "build: the compiler and its flags, the instruction sets that kernels were built for, and for each optional "
         "package its version, or why it is missing.\n\n"
         "options: each environment variable of banyan, its value and where that comes from. A value that the library "
-        "would refuse is shown with the reason; the secret itself is not shown.\n\n"
+        "would reject is shown with the reason; the secret itself is not shown.\n\n"
         "devices: the CPU and the kernels that are chosen for it, the CUDA driver, GPUs and NICs.\n\n"
         "transports: between which ranks messages can be moved, and why not between others. Shared memory is tried, "
         "not assumed.\n\n"

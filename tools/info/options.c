@@ -29,7 +29,7 @@ static void add_field(json_t *o, const char *option) {
   }
 }
 
-/* Values of the option that are refused unless BANYAN_EXPERIMENTAL is 1, and whether that is so of the value here. */
+/* Values of the option that are rejected unless BANYAN_EXPERIMENTAL is 1, and whether that is so of the value here. */
 static void add_experimental(json_t *o, const char *option) {
   json_t *patterns = json_array();
   for (const bny_experimental_row *row = bny_experimental_rows; row->name != NULL; row++) {
@@ -37,8 +37,8 @@ static void add_experimental(json_t *o, const char *option) {
   }
   if (json_array_size(patterns) > 0) json_object_set(o, "experimental", patterns);
   json_decref(patterns);
-  if (bny_options_refuse_experimental(option) != BANYAN_OK)
-    json_object_set_new(o, "refused", json_string(banyan_last_error()));
+  if (bny_options_reject_experimental(option) != BANYAN_OK)
+    json_object_set_new(o, "rejected", json_string(banyan_last_error()));
 }
 
 static json_t *option(const bny_option_row *row) {
@@ -51,7 +51,7 @@ static json_t *option(const bny_option_row *row) {
     json_object_set_new(o, "value", status == BANYAN_OK ? json_integer(number) : json_string(text));
     json_object_set_new(o, "default", json_integer(row->standard));
     json_object_set_new(o, "unit", json_string(row->unit));
-    if (status != BANYAN_OK) json_object_set_new(o, "refused", json_string(banyan_last_error()));
+    if (status != BANYAN_OK) json_object_set_new(o, "rejected", json_string(banyan_last_error()));
   } else if (text != NULL && strcmp(row->name, "BANYAN_SECRET") == 0) {
     json_object_set_new(o, "value", json_string("(not shown)"));
   } else {
@@ -89,9 +89,9 @@ static void print(const json_t *facts, FILE *stream) {
       }
       fputc('\n', stream);
     }
-    if (json_object_get(one, "refused") != NULL) {
-      column = fprintf(stream, "%*srefused: ", HELP_COLUMN, "");
-      tool_print_wrapped(stream, column, HELP_COLUMN, info_text(one, "refused"));
+    if (json_object_get(one, "rejected") != NULL) {
+      column = fprintf(stream, "%*srejected: ", HELP_COLUMN, "");
+      tool_print_wrapped(stream, column, HELP_COLUMN, info_text(one, "rejected"));
     }
   }
   json_array_foreach(facts, i, one) {

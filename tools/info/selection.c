@@ -41,7 +41,7 @@ static bool ranks_of(const info_request *request, plan_ranks *ranks, tool_error 
 
 static json_t *choice(const plan_ranks *ranks, const column *where, size_t bytes) {
   plan_methods methods;
-  tool_error refused = {.text = ""};
+  tool_error rejected = {.text = ""};
   plan_shape shape = {.collective = BNY_COMBINE,
                       .heads = HEADS,
                       .value_dim = HEAD_DIM,
@@ -50,8 +50,8 @@ static json_t *choice(const plan_ranks *ranks, const column *where, size_t bytes
                       .order = where->order,
                       .algorithm = bny_option_text("BANYAN_ALGORITHM")};
   shape = plan_shape_resized(&shape, bytes);
-  if (!plan_methods_weigh(ranks, &shape, &methods, &refused)) {
-    return json_pack("{s:s}", "refused", refused.text);
+  if (!plan_methods_weigh(ranks, &shape, &methods, &rejected)) {
+    return json_pack("{s:s}", "rejected", rejected.text);
   }
   const plan_method *best = plan_methods_chosen(&methods);
   return json_pack("{s:s, s:f}", "algorithm", best->name, "predicted_us", best->ns / 1e3);

@@ -27,7 +27,7 @@ static json_t *shared_memory(void) {
   int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
   if (process >= 0) close(process);
   snprintf(text, sizeof text, "%s; deaths are noticed by %s", memory,
-           process >= 0 ? "pidfd" : "sockets, because pidfd_open is refused");
+           process >= 0 ? "pidfd" : "sockets, because pidfd_open is rejected");
   return transport("shm", "processes of one node", true, text);
 }
 

@@ -70,12 +70,13 @@ static bool sizes_print(const plan_view *view, json_t *array, tool_error *error)
   for (int power = SIZE_FIRST; power <= SIZE_LAST; power++) {
     plan_methods methods;
     plan_shape shape = plan_shape_resized(view->shape, (size_t)1 << power);
-    tool_error refused = {.text = ""};
-    if (!plan_methods_weigh(view->ranks, &shape, &methods, &refused)) {
+    tool_error rejected = {.text = ""};
+    if (!plan_methods_weigh(view->ranks, &shape, &methods, &rejected)) {
       if (array == NULL)
-        fprintf(view->stream, "%9s  %s\n", plan_text_bytes((double)((size_t)1 << power), text), refused.text);
+        fprintf(view->stream, "%9s  %s\n", plan_text_bytes((double)((size_t)1 << power), text), rejected.text);
       else
-        json_array_append_new(array, json_pack("{s:I, s:s}", "bytes", (json_int_t)1 << power, "refused", refused.text));
+        json_array_append_new(array,
+                              json_pack("{s:I, s:s}", "bytes", (json_int_t)1 << power, "rejected", rejected.text));
       continue;
     }
     const plan_method *best = plan_methods_chosen(&methods), *next = NULL;

@@ -111,7 +111,7 @@ static const tool_option options[] = {
      TOOL_INT_AT(keys.per_rank, 1, (int64_t)1 << 40), TOOL_GROUP(keys_given)},
     {"kv-heads", "H", "With --compare and --simulate: heads of keys; default 8, or --heads if that is less.",
      TOOL_INT_AT(keys.kv_heads, 1, 1 << 20), TOOL_GROUP(keys_given)},
-    {"memory", "BYTES", "With --prove: refuse plans that would take more; default 8G.",
+    {"memory", "BYTES", "With --prove: reject plans that would take more; default 8G.",
      TOOL_BYTES_AT(view.memory_most, (int64_t)1 << 44)},
     {"json", NULL, "Print one JSON object on standard output and nothing else.", TOOL_FLAG_AT(view.json)},
     {NULL}};

@@ -8,10 +8,10 @@
 
 static void from_candidate(const bny_request *request, const bny_candidate *candidate, plan_method *method) {
   size_t length = 0;
-  *method = (plan_method){.serves = candidate->refusal == NULL && candidate->fits && candidate->named};
+  *method = (plan_method){.serves = candidate->rejection == NULL && candidate->fits && candidate->named};
   bny_algorithm_print(candidate->algorithm, method->name, sizeof method->name, &length);
-  if (candidate->refusal != NULL) {
-    snprintf(method->why, sizeof method->why, "cannot: %s", candidate->refusal);
+  if (candidate->rejection != NULL) {
+    snprintf(method->why, sizeof method->why, "cannot: %s", candidate->rejection);
     return;
   }
   if (!candidate->fits) {
@@ -89,7 +89,7 @@ bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double byt
   best->algorithm = NULL;
   for (int32_t i = 0; i < count; i++) {
     bool flat = strcmp(candidates[i].algorithm->name, "levels") != 0;
-    if (flat && candidates[i].refusal == NULL && candidates[i].fits &&
+    if (flat && candidates[i].rejection == NULL && candidates[i].fits &&
         (best->algorithm == NULL || candidates[i].ns < best->ns))
       *best = candidates[i];
   }

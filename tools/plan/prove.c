@@ -22,7 +22,7 @@ typedef struct proof {
 /* Plans and proof take about so much for a message: an entry with a slice and its source, two steps, an arrival. */
 enum { BYTES_PER_MESSAGE = 300, BYTES_PER_RANK = 4096 };
 
-/* Refuses a proof that would take more memory than --memory, before it does. */
+/* Rejects a proof that would take more memory than --memory, before it does. */
 static bool check_memory(const plan_view *view, const bny_request *request, char algorithm[64], tool_error *error) {
   bny_candidate candidates[BNY_CANDIDATES_MAX];
   int32_t count = bny_algorithm_candidates(request, candidates);

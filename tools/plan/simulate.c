@@ -290,7 +290,7 @@ bool plan_view_regret(const plan_view *view, tool_error *error) {
   int32_t count = bny_algorithm_candidates(&request, candidates), served = 0;
   plan_request_release(&request);
   for (int32_t i = 0; i < count; i++)
-    if (!candidates[i].refusal && candidates[i].fits) candidates[served++] = candidates[i];
+    if (!candidates[i].rejection && candidates[i].fits) candidates[served++] = candidates[i];
   qsort(candidates, (size_t)served, sizeof *candidates, by_prediction);
   if (!simulator_make(view, true, &s, error)) return false;
   json_t *list = json_array();

@@ -13,7 +13,7 @@ typedef struct plan_view {
   const plan_shape *shape;
   const plan_keys *keys;
   int32_t rank;         /* --rank; -1: not given */
-  size_t memory_most;   /* limit for --prove, which refuses to take more */
+  size_t memory_most;   /* limit for --prove, which rejects to take more */
   int32_t step_ns;      /* the executor's time for a step in --simulate */
   const char *scale;    /* "nic=0.5" for --simulate; NULL: none */
   const char *timeline; /* a file that --simulate writes it to; NULL: none */

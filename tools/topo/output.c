@@ -14,14 +14,14 @@
 
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
-static char *refused(char *text, const bny_topo_error *why, const char *what, tool_error *error) {
+static char *rejected(char *text, const bny_topo_error *why, const char *what, tool_error *error) {
   if (text == NULL) tool_error_set(error, "%s: %s", what, why->text);
   return text;
 }
 
 static char *view_xml(const topo_view *view, tool_error *error) {
   bny_topo_error why = {.text = ""};
-  return refused(bny_topo_export_nccl(view->topo, &why), &why, "this cannot be said in NCCL's XML", error);
+  return rejected(bny_topo_export_nccl(view->topo, &why), &why, "this cannot be said in NCCL's XML", error);
 }
 
 /* Appends the newline. */
@@ -39,17 +39,17 @@ static char *lined(char *line, tool_error *error) {
 
 static char *view_synthetic(const topo_view *view, tool_error *error) {
   bny_topo_error why = {.text = ""};
-  return lined(refused(bny_topo_export_synthetic(view->topo, &why), &why, "no description fits", error), error);
+  return lined(rejected(bny_topo_export_synthetic(view->topo, &why), &why, "no description fits", error), error);
 }
 
 static char *view_matrix(const topo_view *view, tool_error *error) {
   bny_topo_error why = {.text = ""};
-  return refused(bny_topo_export_matrix(view->topo, &why), &why, "no matrix can be made of it", error);
+  return rejected(bny_topo_export_matrix(view->topo, &why), &why, "no matrix can be made of it", error);
 }
 
 static char *view_hwloc(const topo_view *view, tool_error *error) {
   bny_topo_error why = {.text = ""};
-  return lined(refused(bny_topo_export_hwloc(view->topo, &why), &why, "no description of hwloc's fits", error), error);
+  return lined(rejected(bny_topo_export_hwloc(view->topo, &why), &why, "no description of hwloc's fits", error), error);
 }
 
 static const topo_format formats[] = {

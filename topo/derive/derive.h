@@ -45,7 +45,7 @@ typedef struct bny_topo_derivation {
 int32_t bny_topo_root(int32_t *roots, int32_t node);
 void bny_topo_unite(int32_t *roots, int32_t a, int32_t b);
 
-/* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a refused one. *assumed: it is a
+/* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a rejected one. *assumed: it is a
  * default. */
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed);
 

@@ -29,7 +29,7 @@
  * finding reports it.
  *
  * Speeds are in GB/s and one direction. An NVLink of unknown speed gets that of the GPU's generation, or 20 GB/s, and
- * the group's source is "assumed". An NVLink with a rated speed but speed 0 counts as refused: it exists, but peer
+ * the group's source is "assumed". An NVLink with a rated speed but speed 0 counts as rejected: it exists, but peer
  * access does not work. A port in that state is down. */
 #ifndef BNY_TOPO_LEVELS_H
 #define BNY_TOPO_LEVELS_H

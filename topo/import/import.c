@@ -53,7 +53,7 @@ static const struct {
     {"\xff\xfe", "UTF-16", "write it anew as UTF-8: iconv -f UTF-16 -t UTF-8"},
 };
 
-static bool refuse_unknown(const char *text, size_t bytes, bny_topo_error *error) {
+static bool reject_unknown(const char *text, size_t bytes, bny_topo_error *error) {
   enum { LOOKED_AT = 16384 };
   char root[64];
   int line;
@@ -80,7 +80,7 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
   if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, bytes -= 3; /* the mark of UTF-8 */
   const bny_topo_importer *importer = importer_of(text, bytes);
   if (importer == NULL) {
-    refuse_unknown(text, bytes, error);
+    reject_unknown(text, bytes, error);
     return NULL;
   }
   bny_topo *topo = bny_topo_new();
@@ -89,7 +89,7 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
     return NULL;
   }
   /* A failing importer gives the reason, except lack of memory, which the check reports. */
-  bny_topo_error why = {.text = "refused"};
+  bny_topo_error why = {.text = "rejected"};
   bool taken = importer->parse(text, bytes, topo, &why) && bny_topo_check(topo, &why);
   if (taken && topo->nnodes == 0) taken = bny_topo_fail(&why, 0, "nothing is left of it that is known");
   if (!taken) {

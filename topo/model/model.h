@@ -126,7 +126,7 @@ typedef struct bny_topo {
   bool out_of_memory; /* sticky: importers may check once at the end */
 } bny_topo;
 
-/* The place and reason of a refused input. */
+/* The place and reason of a rejected input. */
 typedef struct bny_topo_error {
   int line;       /* 1-based; 0 unknown */
   char text[256]; /* does not contain the line */
@@ -175,7 +175,7 @@ int32_t bny_topo_next_link(const bny_topo *topo, int32_t node, int32_t link);
 int32_t bny_topo_other_end(const bny_topo *topo, int32_t node, int32_t link);
 
 /* Returns whether an NVLink, xGMI or network link has a rating but no speed: it exists and carries nothing, because
- * peer access is refused or the port is down. */
+ * peer access is rejected or the port is down. */
 bool bny_topo_link_dead(const bny_topo_link *link);
 
 /* Return the first node with that bus id, or of that kind and name; -1 if there is none. Both visit every node. */
@@ -213,7 +213,7 @@ typedef struct bny_topo_importer {
   /* Returns whether the text looks like this format. Examines the content alone and never fails. */
   bool (*recognises)(const char *text, size_t bytes);
   /* Fills an empty model. `text` is not NUL-terminated and may hold anything. Returns false and *error if it is
-   * refused. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6 nodes. */
+   * rejected. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6 nodes. */
   bool (*parse)(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error);
 } bny_topo_importer;
 
@@ -224,8 +224,8 @@ extern const bny_topo_importer *const bny_topo_importers[]; /* ends with NULL; t
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error);
 
 /* Loads a regular file, or a synthetic description if no such file exists and the string looks like one. *error then
- * has the prefix "FILE:LINE: " in its text. It never waits: a pipe, a device or a directory is refused. The second one,
- * for tools, also takes a pipe, and "-" for standard input, and waits until the writer closes it. */
+ * has the prefix "FILE:LINE: " in its text. It never waits: a pipe, a device or a directory is rejected. The second
+ * one, for tools, also takes a pipe, and "-" for standard input, and waits until the writer closes it. */
 bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
 bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
 

@@ -145,7 +145,7 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
   bny_topo *found = import(machine, &error);
   hwloc_topology_destroy(machine);
   if (found == NULL) {
-    bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "hwloc's topology is refused: %.150s", error.text);
+    bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "hwloc's topology is rejected: %.150s", error.text);
     return;
   }
   if (take_all(sysfs, topo, found, ours))

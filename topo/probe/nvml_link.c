@@ -12,7 +12,7 @@
 
 static const unsigned hidden_bus = 0xff; /* virtual machines report a switch as ffffffff:ff:ff */
 
-typedef enum access { ACCESS_UNKNOWN, ACCESS_GIVEN, ACCESS_REFUSED } access_state;
+typedef enum access { ACCESS_UNKNOWN, ACCESS_GIVEN, ACCESS_REJECTED } access_state;
 
 /* ---- the other end of a link ------------------------------------------------------------------------------------- */
 
@@ -164,12 +164,12 @@ static access_state access_by(const bny_nvml *nvml, const bny_nvml_gpu *a, const
   if (!nvml->p2p || nvml->p2p(a->device, b->device, capability, &status) != BNY_NVML_SUCCESS ||
       status == BNY_NVML_P2P_UNKNOWN)
     return ACCESS_UNKNOWN;
-  return status == BNY_NVML_P2P_OK ? ACCESS_GIVEN : ACCESS_REFUSED;
+  return status == BNY_NVML_P2P_OK ? ACCESS_GIVEN : ACCESS_REJECTED;
 }
 
 static access_state access_between(const bny_nvml *nvml, const bny_nvml_gpu *a, const bny_nvml_gpu *b) {
   access_state read = access_by(nvml, a, b, BNY_NVML_P2P_READ), links = access_by(nvml, a, b, BNY_NVML_P2P_NVLINK);
-  if (read == ACCESS_REFUSED || links == ACCESS_REFUSED) return ACCESS_REFUSED;
+  if (read == ACCESS_REJECTED || links == ACCESS_REJECTED) return ACCESS_REJECTED;
   return read == ACCESS_GIVEN ? ACCESS_GIVEN : links;
 }
 
@@ -184,16 +184,16 @@ static int32_t links_to_switches(const bny_nvml_machine *machine, const bny_nvml
 }
 
 /* Returns whether a GPU has no access over switches to any other GPU. If it has any, the fault is at the other end. */
-static bool refused_by_switches(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
-  int32_t refused = 0;
+static bool rejected_by_switches(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
+  int32_t rejected = 0;
   for (int32_t g = 0; g < machine->ngpus; g++) {
     const bny_nvml_gpu *other = &machine->gpus[g];
     if (other == gpu || links_to_switches(machine, other) == 0) continue;
     access_state access = access_between(machine->nvml, gpu, other);
     if (access == ACCESS_GIVEN) return false;
-    refused += access == ACCESS_REFUSED;
+    rejected += access == ACCESS_REJECTED;
   }
-  return refused > 0 || gpu->fabric_failed;
+  return rejected > 0 || gpu->fabric_failed;
 }
 
 /* ---- links of the model ------------------------------------------------------------------------------------------ */
@@ -213,7 +213,7 @@ static double full_megabytes(const bny_nvml_machine *machine, int32_t compute) {
 
 /* Adds a link, or corrects one that another probe has added. `rated` is the number of links that should be up. */
 static void link_put(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, const bny_nvml_way *way, int32_t up,
-                     int32_t rated, bool refused) {
+                     int32_t rated, bool rejected) {
   bny_topo *topo = machine->topo;
   double full = full_megabytes(machine, gpu->compute), one = bny_topo_speed_nvlink(gpu->compute);
   double part = full > 0 && way->megabytes > 0 ? way->megabytes / way->up / full : 1;
@@ -221,11 +221,11 @@ static void link_put(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, const b
                         .from = gpu->node,
                         .to = way->to,
                         .count = up,
-                        .gbytes_per_s = refused ? 0 : up * one * part,
+                        .gbytes_per_s = rejected ? 0 : up * one * part,
                         .rated_gbytes_per_s = rated * one,
                         .source = BNY_TOPO_PROBED};
   machine->links += up;
-  machine->links_refused += refused ? up : 0;
+  machine->links_refused += rejected ? up : 0;
   for (int32_t l = bny_topo_first_link(topo, gpu->node); l >= 0; l = bny_topo_next_link(topo, gpu->node, l)) {
     bny_topo_link *known = &topo->links[l];
     if (known->kind != BNY_TOPO_LINK_NVLINK || bny_topo_other_end(topo, gpu->node, l) != way->to) continue;
@@ -253,9 +253,9 @@ static void join_direct(bny_nvml_machine *machine, int32_t g) {
     if (back && back->up + back->down > rated) rated = back->up + back->down;
     machine->links_down += rated - up;
     if (up == 0) continue;
-    bool refused =
-        other < machine->ngpus && access_between(machine->nvml, gpu, &machine->gpus[other]) == ACCESS_REFUSED;
-    link_put(machine, gpu, way, up, rated, refused);
+    bool rejected =
+        other < machine->ngpus && access_between(machine->nvml, gpu, &machine->gpus[other]) == ACCESS_REJECTED;
+    link_put(machine, gpu, way, up, rated, rejected);
     if (!back && other < machine->ngpus)
       bny_topo_add_sign(machine->topo, BNY_TOPO_NOTE_ONE_SIDED, way->to, machine->topo->nodes[gpu->node].name);
   }
@@ -302,10 +302,10 @@ static void join_switches(bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
     if (fewest < 0 || way->up < gpu->ways[fewest].up) fewest = w;
   }
   if (fewest >= 0) missing[fewest] += left;
-  bool refused = refused_by_switches(machine, gpu);
+  bool rejected = rejected_by_switches(machine, gpu);
   for (int32_t w = 0; w < gpu->nways; w++) {
     const bny_nvml_way *way = &gpu->ways[w];
-    if (is_switch(machine, way) && way->up > 0) link_put(machine, gpu, way, way->up, way->up + missing[w], refused);
+    if (is_switch(machine, way) && way->up > 0) link_put(machine, gpu, way, way->up, way->up + missing[w], rejected);
   }
 }
 

@@ -28,8 +28,8 @@ typedef struct taking {
   int32_t *nics; /* by device: its node; -1 none */
   port_record *ports;
   int32_t nports, capacity;
-  int32_t found, active, parts, refused;                                  /* devices, ports, devices, devices */
-  char down[BNY_TOPO_PROBE_NAME + 16], refusal[BNY_TOPO_PROBE_NAME + 64]; /* first inactive port, refused device */
+  int32_t found, active, parts, rejected;                                   /* devices, ports, devices, devices */
+  char down[BNY_TOPO_PROBE_NAME + 16], rejection[BNY_TOPO_PROBE_NAME + 64]; /* first inactive port, rejected device */
 } taking;
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
@@ -203,8 +203,8 @@ static void take_device(taking *t, int32_t device) {
   bny_topo_verbs_device facts = {0};
   int failed = t->verbs->device(t->devices, device, &facts);
   if (failed != 0) {
-    if (t->refused++ == 0)
-      snprintf(t->refusal, sizeof t->refusal, "%.30s cannot be opened: %.60s", name, strerror(failed));
+    if (t->rejected++ == 0)
+      snprintf(t->rejection, sizeof t->rejection, "%.30s cannot be opened: %.60s", name, strerror(failed));
     return;
   }
   set_guid(t, nic, facts.guid);
@@ -226,9 +226,9 @@ static void rate_down(const taking *t) {
 }
 
 static void describe(const taking *t, bny_topo_probe_report *report) {
-  bny_topo_outcome outcome = t->found == 0            ? BNY_TOPO_PROBE_NOTHING
-                             : t->refused == t->found ? BNY_TOPO_PROBE_FAILED
-                                                      : BNY_TOPO_PROBE_FOUND;
+  bny_topo_outcome outcome = t->found == 0             ? BNY_TOPO_PROBE_NOTHING
+                             : t->rejected == t->found ? BNY_TOPO_PROBE_FAILED
+                                                       : BNY_TOPO_PROBE_FOUND;
   bny_topo_probe_say(report, outcome, "%s", "");
   bny_topo_probe_count(report, t->found, "RDMA device", "RDMA devices");
   bny_topo_probe_count(report, t->nports, "port", "ports");
@@ -236,7 +236,7 @@ static void describe(const taking *t, bny_topo_probe_report *report) {
   if (inactive > 0)
     bny_topo_probe_more(report, ", %d not active (%s%s)", inactive, t->down, inactive > 1 ? " first" : "");
   if (t->parts > 0) bny_topo_probe_more(report, ", %d more share them", (int)t->parts);
-  if (t->refused > 0) bny_topo_probe_more(report, "; %s", t->refusal);
+  if (t->rejected > 0) bny_topo_probe_more(report, "; %s", t->rejection);
 }
 
 void bny_topo_verbs_take(const bny_topo_verbs *verbs, const char *sysfs, bny_topo *topo,

@@ -4,7 +4,7 @@
 What it changes, by files of vLLM 0.32:
 - v1/attention/backends/registry.py: CPU_ATTN and CPU_MLA become those of this package, as platforms/cpu.py takes
   these two whatever backend is asked for. Without decode context parallelism they are vLLM's own.
-- utils/cpu_triton_utils.py: the slot mapping, which refuses context parallelism there. Plugins are loaded before
+- utils/cpu_triton_utils.py: the slot mapping, which rejects context parallelism there. Plugins are loaded before
   platforms/cpu.py takes the function (v1/worker/worker_base.py). If Triton runs on this CPU, vLLM uses its own kernel.
 - model_executor/layers/attention/mla_attention.py: MLADCPManager, see mla.py.
 - distributed/device_communicators/cpu_communicator.py: the names of shared memory, which were the same on all nodes, so

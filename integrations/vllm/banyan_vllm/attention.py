@@ -29,7 +29,7 @@ class Backend(CPUAttentionBackend):
     @classmethod
     def customize_spec(cls, spec):
         """A layer with a window keeps the keys of all tokens under DCP, a share on each rank, as vLLM's own groups of
-        windowed layers are refused with DCP. The window is that of attention."""
+        windowed layers are rejected with DCP. The window is that of attention."""
         if not isinstance(spec, SlidingWindowSpec) or ranks.count() == 1:
             return spec
         names = FullAttentionSpec.__dataclass_fields__.keys() & SlidingWindowSpec.__dataclass_fields__.keys()
@@ -55,14 +55,14 @@ class Builder(CPUAttentionMetadataBuilder):
         drafts = vllm_config.speculative_config
         if self.is_sharded and drafts is not None and drafts.method not in ("ngram", "suffix"):
             # A model of drafts moves on by itself, without new lengths of each rank.
-            ranks.refuse(f"speculative decoding by {drafts.method}")
+            ranks.reject(f"speculative decoding by {drafts.method}")
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         if not self.is_sharded or self.is_encoder_only_attention:
             return super().build(common_prefix_len, common_attn_metadata, fast_build)
         step = common_attn_metadata
         if step.causal is not True:
-            ranks.refuse("attention that is not causal")
+            ranks.reject("attention that is not causal")
         comm = ranks.communicator()
         begins = step.query_start_loc.to(torch.int32)
         starts = step.seq_lens.to(torch.int32) - begins.diff()
@@ -89,13 +89,13 @@ class Impl(CPUAttentionBackendImpl):
         self.is_sharded = self.dcp_world_size > 1 and self.attn_type != AttentionType.ENCODER_ONLY
         if not self.is_sharded:
             return
-        for refused, what in (
+        for rejected, what in (
             (self.attn_type != AttentionType.DECODER, f"attention of the type {self.attn_type}"),
             (self.alibi_slopes is not None, "ALiBi"),
             (self.kv_cache_dtype not in ("auto", *FLOATS), f"a cache of {self.kv_cache_dtype}"),
         ):
-            if refused:
-                ranks.refuse(what)
+            if rejected:
+                ranks.reject(what)
         self.comm = ranks.communicator()
         self.float8 = FLOATS.get(self.kv_cache_dtype)
         self.words = dict(

@@ -41,7 +41,7 @@ class Impl(CPUMLAImpl):
         self.dcp_world_size = dcp  # vLLM's own sets 1
         if dcp > 1:
             if get_current_vllm_config().speculative_config is not None:
-                ranks.refuse("speculative decoding with MLA")
+                ranks.reject("speculative decoding with MLA")
             self.comm = ranks.communicator()
 
     def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):

@@ -30,7 +30,7 @@ def communicator():
 _made = {}
 
 
-def refuse(what):
+def reject(what):
     raise NotImplementedError(f"banyan-vllm: {what} has no decode context parallelism on CPUs")
 
 

@@ -46,7 +46,7 @@ DRAFTS = dict(method="ngram", num_speculative_tokens=3, prompt_lookup_max=3, pro
 
 # name: model, tensor parallel ranks, DCP ranks, and what differs from DEFAULTS. For this script itself:
 # again, the same prompts a second time; like, how many ranks stock vLLM has; bound, that of logprobs; fails, a text of
-# the refusal; cache, the type of both caches, whose errors are compared; lengths, those of prompts.
+# the rejection; cache, the type of both caches, whose errors are compared; lengths, those of prompts.
 CASES = {
     "Llama": ("llama", 2, 2, {}),
     "Llama, interleaved by 16": ("llama", 2, 2, interleave(16)),
@@ -195,8 +195,8 @@ class Comparison:
         lengths = own.get("lengths", PROMPTS)
         made = ranks(tp, lambda _: generate(path, tp, dcp, words, lengths, own.get("again")), True)
         if "fails" in own:
-            assert isinstance(made[0], str) and own["fails"] in made[0], f"not refused: {made[0]}"
-            return "", "", f'refused: "... {own["fails"]} ..."'
+            assert isinstance(made[0], str) and own["fails"] in made[0], f"not rejected: {made[0]}"
+            return "", "", f'rejected: "... {own["fails"]} ..."'
         for one in made:
             assert not isinstance(one, str), one
             assert one["tokens"] == made[0]["tokens"], "ranks have other tokens"

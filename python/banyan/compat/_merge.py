@@ -62,11 +62,11 @@ def combine_entries(rows, lse, group, base=None, sums=None):
     comm = communicator(group)
     lead, (cp, dim) = rows.shape[:-2], rows.shape[-2:]
     if cp != comm.nranks:
-        comm._refuse(
+        comm._reject(
             "partial_o", f"{cp} entries and {comm.nranks} ranks: {tuple(rows.shape)} is not [..., ranks, values]"
         )
     if lse.shape != rows.shape[:-1]:
-        comm._refuse("partial_lse", f"it is {tuple(lse.shape)} for partials {tuple(rows.shape)}")
+        comm._reject("partial_lse", f"it is {tuple(lse.shape)} for partials {tuple(rows.shape)}")
     rows, lse = (tensor.reshape(-1, cp, *tensor.shape[len(lead) + 1 :]).transpose(0, 1) for tensor in (rows, lse))
     merged = rows.new_empty((1, rows.shape[1], dim))
     if sums is None:

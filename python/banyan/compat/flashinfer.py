@@ -53,11 +53,11 @@ class Workspace:
         self.comm, self.rows, self.head_dim, self.dtype = comm, rows, head_dim, dtype
 
     def check(self, partial_o):
-        """Refuses a call that the workspace was not made for."""
+        """Rejects a call that the workspace was not made for."""
         rows = partial_o.shape[:-2].numel()
         if rows > self.rows or partial_o.shape[-1] != self.head_dim or partial_o.dtype != self.dtype:
             made = f"{self.rows} rows of {self.head_dim} values in {self.dtype}"
-            self.comm._refuse(
+            self.comm._reject(
                 "partial_o", f"it is {tuple(partial_o.shape)} in {partial_o.dtype}, the workspace for {made}"
             )
 
@@ -71,7 +71,7 @@ def decode_cp_a2a_lse_reduce_create_workspace(max_tokens, local_heads, cp_size, 
         group = dist.distributed_c10d._resolve_process_group(group)
     comm = communicator(group)
     if comm.nranks != cp_size:
-        comm._refuse("cp_size", f"it is {cp_size}, and the group has {comm.nranks} ranks")
+        comm._reject("cp_size", f"it is {cp_size}, and the group has {comm.nranks} ranks")
     return Workspace(comm, max_tokens * local_heads, head_dim, dtype)
 
 
@@ -82,9 +82,9 @@ def decode_cp_a2a_lse_reduce(partial_o, partial_lse, workspace, cp_rank, cp_size
     """
     comm = workspace.comm if isinstance(workspace, Workspace) else communicator(workspace)
     if lse_mode not in ("base2", "basee"):
-        comm._refuse("lse_mode", f"it is base2 or basee, not {lse_mode!r}")
+        comm._reject("lse_mode", f"it is base2 or basee, not {lse_mode!r}")
     if (cp_rank, cp_size) != (comm.rank, comm.nranks):
-        comm._refuse(
+        comm._reject(
             "cp_rank", f"rank {cp_rank} of {cp_size} here, and {comm.rank} of {comm.nranks} in the communicator"
         )
     if isinstance(workspace, Workspace):

@@ -16,10 +16,10 @@ def tree_attn_decode(q, k=None, v=None, eps=1e-8, shard_kv_seq=True, use_triton=
     """
     comm = communicator(group)
     if (k is None) != (v is None):
-        comm._refuse("k", "k and v are both given, or neither is")
+        comm._reject("k", "k and v are both given, or neither is")
     if shard_kv_seq:
         if k is None:
-            comm._refuse("k", "k and v are needed, for they are not sharded yet")
+            comm._reject("k", "k and v are needed, for they are not sharded yet")
         first, number = split(k.shape[-2], comm.nranks, comm.rank)
         k, v = k[..., first : first + number, :], v[..., first : first + number, :]
     if k is None:

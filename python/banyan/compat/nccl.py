@@ -12,7 +12,7 @@ def nccl_cp_combine(
     """ncclCpCombine: handle is a group; scatter is TOKEN, HEAD or NONE; combined_lse may be None."""
     comm = communicator(handle)
     if str(scatter).upper() not in _SCATTER or str(lse_base).lower() not in ("e", "2"):
-        comm._refuse("scatter", f"it is TOKEN, HEAD or NONE, and lse_base e or 2, not {scatter!r} and {lse_base!r}")
+        comm._reject("scatter", f"it is TOKEN, HEAD or NONE, and lse_base e or 2, not {scatter!r} and {lse_base!r}")
     comm.combine(
         partial_out,
         partial_lse,

@@ -22,7 +22,7 @@ def helix(partial_o, softmax_stats, group, scale=1.0, zero_kv_mask=None):
     comm, cp = communicator(group), partial_o.shape[-2]
     heads, rest = divmod(softmax_stats.shape[-1], 2)
     if rest or not heads or partial_o.shape[-1] % heads or softmax_stats.shape[:-1] != partial_o.shape[:-1]:
-        comm._refuse("softmax_stats", f"it is {tuple(softmax_stats.shape)} for partial_o {tuple(partial_o.shape)}")
+        comm._reject("softmax_stats", f"it is {tuple(softmax_stats.shape)} for partial_o {tuple(partial_o.shape)}")
     lead, dim = partial_o.shape[:-2], partial_o.shape[-1] // heads
     # [..., H, cp, ...]: for one head this is a view in the given order.
     rows = partial_o.reshape(*lead, cp, heads, dim).transpose(-2, -3)
@@ -31,7 +31,7 @@ def helix(partial_o, softmax_stats, group, scale=1.0, zero_kv_mask=None):
     if zero_kv_mask is not None:
         mask = zero_kv_mask[: rows.shape[0]].bool()
         if not lead or mask.shape != rows.shape[:1]:
-            comm._refuse("zero_kv_mask", f"it is {tuple(zero_kv_mask.shape)} for {rows.shape[0]} tokens")
+            comm._reject("zero_kv_mask", f"it is {tuple(zero_kv_mask.shape)} for {rows.shape[0]} tokens")
         empty = empty | mask.reshape(-1, *[1] * (top.dim() - 1))
     top, total = top.masked_fill(empty, -math.inf), total.masked_fill(empty, 0)
     merged = combine_entries(rows, top, comm, sums=total)

@@ -13,10 +13,10 @@ def _masked(comm, lse, seq_lens, query_start_loc):
     if seq_lens is None and query_start_loc is None:
         return lse
     if seq_lens is None or query_start_loc is None:
-        comm._refuse("seq_lens", "seq_lens and query_start_loc are given together, or neither is")
+        comm._reject("seq_lens", "seq_lens and query_start_loc are given together, or neither is")
     if seq_lens.dim() != 1 or query_start_loc.shape != (len(seq_lens) + 1,):
         shapes = f"{tuple(seq_lens.shape)} and {tuple(query_start_loc.shape)}"
-        comm._refuse("query_start_loc", f"seq_lens [B] and query_start_loc [B + 1] have the shapes {shapes}")
+        comm._reject("query_start_loc", f"seq_lens [B] and query_start_loc [B + 1] have the shapes {shapes}")
     if not len(seq_lens):
         return torch.full_like(lse, -math.inf)  # warm-up of a graph without sequences
     rows = torch.arange(lse.shape[0], device=lse.device, dtype=query_start_loc.dtype)

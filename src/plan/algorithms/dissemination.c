@@ -5,7 +5,7 @@
  * only the signal. Slot k belongs to round k on every rank. */
 #include "plan/builder.h"
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   return request->call.collective == BNY_BARRIER ? NULL : "it moves no data";
 }
 
@@ -29,4 +29,4 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 }
 
 const bny_algorithm bny_algorithm_dissemination = {
-    .name = "dissemination", .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "dissemination", .reject = reject, .estimate = estimate, .build = build};

@@ -430,7 +430,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   bny_builder_fini(&scratch);
 }
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
   if (request->call.collective != BNY_COMBINE) return "it serves combine";
   if (request->call.scatter != BANYAN_SCATTER_NONE && request->call.scatter != BANYAN_SCATTER_ROOT)
@@ -441,4 +441,4 @@ static const char *refuse(const bny_request *request) {
 }
 
 const bny_algorithm bny_algorithm_levels = {
-    .name = "levels", .variant = "whole", .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "levels", .variant = "whole", .reject = reject, .estimate = estimate, .build = build};

@@ -132,10 +132,10 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   }
 }
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
   return bny_collective_gathers(request->call.collective) ? NULL : "it serves allgather and allgather-heads";
 }
 
 const bny_algorithm bny_algorithm_levels_allgather = {
-    .name = "levels", .variant = "allgather", .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "levels", .variant = "allgather", .reject = reject, .estimate = estimate, .build = build};

@@ -15,10 +15,10 @@ static bny_request led(const bny_request *request) {
   return made;
 }
 
-static const char *refuse(const bny_request *request) {
-  const char *refusal = bny_algorithm_levels.refuse(request);
-  if (!refusal && !request->levels->leaders) refusal = "no island has more than one rank that carries";
-  return refusal;
+static const char *reject(const bny_request *request) {
+  const char *rejection = bny_algorithm_levels.reject(request);
+  if (!rejection && !request->levels->leaders) rejection = "no island has more than one rank that carries";
+  return rejection;
 }
 
 static void estimate(const bny_request *request, bny_estimate *estimate) {
@@ -35,4 +35,4 @@ static void build(bny_builder *builder) {
 }
 
 const bny_algorithm bny_algorithm_levels_leaders = {
-    .name = "levels", .variant = "leaders", .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "levels", .variant = "leaders", .reject = reject, .estimate = estimate, .build = build};

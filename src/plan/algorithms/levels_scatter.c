@@ -274,7 +274,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->outbox_bytes = bny_slice_outbox_bytes(request, &largest) * (size_t)estimate->slots;
 }
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
   if (request->call.collective != BNY_COMBINE) return "it serves combine";
   if (request->call.scatter != BANYAN_SCATTER_HEADS && request->call.scatter != BANYAN_SCATTER_TOKENS)
@@ -285,4 +285,4 @@ static const char *refuse(const bny_request *request) {
 }
 
 const bny_algorithm bny_algorithm_levels_scatter = {
-    .name = "levels", .variant = "scatter", .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "levels", .variant = "scatter", .reject = reject, .estimate = estimate, .build = build};

@@ -180,7 +180,7 @@ static void shift(bny_builder *builder) {
   bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
 }
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   return request->call.collective == BNY_BARRIER ? "a barrier moves no data; dissemination takes fewer messages" : NULL;
 }
 
@@ -262,4 +262,4 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 }
 
 const bny_algorithm bny_algorithm_oneshot = {
-    .name = "oneshot", .direct = true, .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "oneshot", .direct = true, .reject = reject, .estimate = estimate, .build = build};

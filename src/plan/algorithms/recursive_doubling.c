@@ -11,7 +11,7 @@
  * All-gather: Bruck's form (see spread.h). */
 #include "plan/spread.h"
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   switch (request->call.collective) {
   case BNY_COMBINE:
     return request->call.scatter == BANYAN_SCATTER_NONE ? NULL
@@ -123,4 +123,4 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 }
 
 const bny_algorithm bny_algorithm_recursive_doubling = {
-    .name = "recursive", .variant = "doubling", .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "recursive", .variant = "doubling", .reject = reject, .estimate = estimate, .build = build};

@@ -210,7 +210,7 @@ static void build(bny_builder *builder) {
   }
 }
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   return request->call.collective == BNY_COMBINE ? NULL : "there is nothing to merge: use doubling";
 }
 
@@ -332,4 +332,4 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 }
 
 const bny_algorithm bny_algorithm_recursive_halving = {
-    .name = "recursive", .variant = "halving", .refuse = refuse, .estimate = estimate, .build = build};
+    .name = "recursive", .variant = "halving", .reject = reject, .estimate = estimate, .build = build};

@@ -9,7 +9,7 @@
 #include "plan/forest.h"
 #include "plan/spread.h"
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   switch (request->call.collective) {
   case BNY_COMBINE:
   case BNY_ALLGATHER:
@@ -127,4 +127,4 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
     estimate_combine(request, estimate);
 }
 
-const bny_algorithm bny_algorithm_ring = {.name = "ring", .refuse = refuse, .estimate = estimate, .build = build};
+const bny_algorithm bny_algorithm_ring = {.name = "ring", .reject = reject, .estimate = estimate, .build = build};

@@ -267,10 +267,10 @@ static void build(bny_builder *builder, const bny_tree_strategy *strategy) {
   }
 }
 
-static const char *refuse(const bny_request *request, const bny_tree_strategy *strategy) {
+static const char *reject(const bny_request *request, const bny_tree_strategy *strategy) {
   if (request->call.collective != BNY_COMBINE && request->call.collective != BNY_BROADCAST)
     return "it serves combine and broadcast";
-  return strategy->refuse(request);
+  return strategy->reject(request);
 }
 
 static void estimate(const bny_request *request, const bny_tree_strategy *strategy, bny_estimate *estimate) {
@@ -280,14 +280,14 @@ static void estimate(const bny_request *request, const bny_tree_strategy *strate
 
 /* Defines one row of the table of algorithms for each strategy. */
 #define TREE(strategy)                                                                                               \
-  static const char *refuse_##strategy(const bny_request *request) { return refuse(request, &bny_tree_##strategy); } \
+  static const char *reject_##strategy(const bny_request *request) { return reject(request, &bny_tree_##strategy); } \
   static void estimate_##strategy(const bny_request *request, bny_estimate *made) {                                  \
     estimate(request, &bny_tree_##strategy, made);                                                                   \
   }                                                                                                                  \
   static void build_##strategy(bny_builder *builder) { build(builder, &bny_tree_##strategy); }                       \
   const bny_algorithm bny_algorithm_tree_##strategy = {.name = "tree",                                               \
                                                        .variant = #strategy,                                         \
-                                                       .refuse = refuse_##strategy,                                  \
+                                                       .reject = reject_##strategy,                                  \
                                                        .estimate = estimate_##strategy,                              \
                                                        .build = build_##strategy};
 

@@ -38,7 +38,7 @@ static int32_t way_to(const bny_tree_shape *shape, int32_t way) {
   return member;
 }
 
-static const char *refuse_nothing(const bny_request *request) {
+static const char *reject_nothing(const bny_request *request) {
   (void)request;
   return NULL;
 }
@@ -195,7 +195,7 @@ static int32_t rounds_knomial(const bny_tree_shape *shape, bny_tree_round *round
   return count;
 }
 
-static const char *refuse_levels(const bny_request *request) {
+static const char *reject_levels(const bny_request *request) {
   if (!request->levels) return "nothing is known of levels";
   return merges_in_canonical_order(request) && !request->levels->aligned
              ? "canonical order needs levels that are aligned blocks of a power of two of ranks"
@@ -251,7 +251,7 @@ static int32_t numbered(const bny_tree_shape *shape, int32_t number) {
   return shape->levels ? shape->levels->nested[place] : place;
 }
 
-static const char *refuse_canonical(const bny_request *request) {
+static const char *reject_canonical(const bny_request *request) {
   return merges_in_canonical_order(request) ? "canonical order needs merges of aligned blocks of ranks" : NULL;
 }
 
@@ -359,20 +359,20 @@ static int32_t rounds_chain(const bny_tree_shape *shape, bny_tree_round *rounds)
 
 const bny_tree_strategy bny_tree_knomial = {.name = "knomial",
                                             .piles = true,
-                                            .refuse = refuse_nothing,
+                                            .reject = reject_nothing,
                                             .offer = offer_knomial,
                                             .rounds = rounds_knomial,
                                             .node = node_by_levels};
 const bny_tree_strategy bny_tree_balanced = {.name = "balanced",
-                                             .refuse = refuse_canonical,
+                                             .reject = reject_canonical,
                                              .offer = offer_balanced,
                                              .rounds = rounds_balanced,
                                              .node = node_balanced};
 const bny_tree_strategy bny_tree_chain = {
-    .name = "chain", .refuse = refuse_canonical, .offer = offer_chain, .rounds = rounds_chain, .node = node_chain};
+    .name = "chain", .reject = reject_canonical, .offer = offer_chain, .rounds = rounds_chain, .node = node_chain};
 const bny_tree_strategy bny_tree_levels = {.name = "levels",
                                            .piles = true,
-                                           .refuse = refuse_levels,
+                                           .reject = reject_levels,
                                            .offer = offer_levels,
                                            .rounds = rounds_levels,
                                            .node = node_by_levels};

@@ -41,7 +41,7 @@ typedef struct bny_tree_round {
 typedef struct bny_tree_strategy {
   const char *name;
   bool piles; /* the root merges children in every round; else each rank does in one round */
-  const char *(*refuse)(const bny_request *request); /* NULL: it serves; else the reason */
+  const char *(*reject)(const bny_request *request); /* NULL: it serves; else the reason */
   /* Sets the radices of shape number `option`; false: there are fewer. `bytes` are carried. */
   bool (*offer)(bny_tree_shape *shape, const bny_request *request, double bytes, int32_t option);
   int32_t (*rounds)(const bny_tree_shape *shape, bny_tree_round rounds[BNY_TREE_ROUNDS_MAX]);

@@ -10,7 +10,7 @@
 #include "plan/owners.h"
 #include "plan/spread.h"
 
-static const char *refuse(const bny_request *request) {
+static const char *reject(const bny_request *request) {
   return request->call.collective == BNY_COMBINE ? NULL : "there is nothing to merge: use oneshot";
 }
 
@@ -85,4 +85,4 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)((gathers ? 1 : 0) + groups);
 }
 
-const bny_algorithm bny_algorithm_twoshot = {.name = "twoshot", .refuse = refuse, .estimate = estimate, .build = build};
+const bny_algorithm bny_algorithm_twoshot = {.name = "twoshot", .reject = reject, .estimate = estimate, .build = build};

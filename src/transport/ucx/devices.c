@@ -90,7 +90,7 @@ static bool is_meant(const char *pattern, const bny_net_device *device) {
   return fnmatch(pattern, device->name, 0) == 0 || fnmatch(pattern, adapter, 0) == 0;
 }
 
-static banyan_status refuse(const choosing *c, const char *option, const char *format, const char *subject) {
+static banyan_status reject(const choosing *c, const char *option, const char *format, const char *subject) {
   char text[BNY_ERROR_TEXT_BYTES], what[160];
   size_t length = 0;
   snprintf(what, sizeof what, format, subject);
@@ -109,14 +109,14 @@ static banyan_status mark_named(const choosing *c, const char *option, bool *nam
     size_t length = strcspn(at, ",");
     bool found = false;
     if (length == 0 || length >= sizeof pattern)
-      return refuse(c, option, "it takes names between commas, such as mlx5_0,mlx5_1:1 or ^eth0%s", "");
+      return reject(c, option, "it takes names between commas, such as mlx5_0,mlx5_1:1 or ^eth0%s", "");
     snprintf(pattern, sizeof pattern, "%.*s", (int)length, at);
     for (int32_t i = 0; i < c->ndevices; i++) {
       bool meant = is_meant(pattern, &c->devices[i]);
       named[i] = named[i] || meant;
       found = found || meant;
     }
-    if (!found) return refuse(c, option, "there is no network device \"%s\"", pattern);
+    if (!found) return reject(c, option, "there is no network device \"%s\"", pattern);
   }
   return BANYAN_OK;
 }
@@ -166,7 +166,7 @@ static banyan_status mark_allowed(const choosing *c, const bny_net_device_wishes
   }
   free(named);
   if (status != BANYAN_OK || any || !option) return status;
-  return refuse(c, option, is_list ? "what it names is down%s" : "it leaves no device that is up%s", "");
+  return reject(c, option, is_list ? "what it names is down%s" : "it leaves no device that is up%s", "");
 }
 
 /* The probe of a NIC may know it by its interface alone. */

@@ -123,9 +123,9 @@ void bny_net_send_tell(bny_net_packet *packet) {
   post(packet, BNY_NET_TELL, sizeof packet->of.tell, NULL, 0, UCS_MEMORY_TYPE_HOST);
 }
 
-void bny_net_send_refusal(bny_net_packet *packet) {
+void bny_net_send_rejection(bny_net_packet *packet) {
   packet->counts = true;
-  post(packet, BNY_NET_REFUSAL, sizeof packet->of.refusal, NULL, 0, UCS_MEMORY_TYPE_HOST);
+  post(packet, BNY_NET_REJECTION, sizeof packet->of.rejection, NULL, 0, UCS_MEMORY_TYPE_HOST);
 }
 
 void bny_net_send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous) {
@@ -175,12 +175,12 @@ static bny_net_peer *sender_of(bny_net *net, uint64_t cookie, int32_t rank) {
 }
 
 /* A peer that sends one such message can send millions: a few are logged, the others counted. */
-static ucs_status_t refuse(bny_net *net, const char *what, size_t bytes) {
-  if (net->refused++ < BNY_NET_REFUSALS_TOLD)
+static ucs_status_t reject(bny_net *net, const char *what, size_t bytes) {
+  if (net->rejected++ < BNY_NET_REJECTIONS_TOLD)
     bny_log(BNY_LOG_WARN, "rank %d: a message that is no %s of this communicator (%zu bytes) is ignored%s",
             net->transport.rank, what, bytes,
-            net->refused == BNY_NET_REFUSALS_TOLD ? "; of more of them only their number will be told, at the end"
-                                                  : "");
+            net->rejected == BNY_NET_REJECTIONS_TOLD ? "; of more of them only their number will be told, at the end"
+                                                     : "");
   return UCS_OK;
 }
 
@@ -213,16 +213,16 @@ static ucs_status_t receive_data(void *argument, const void *header, size_t head
                                  const ucp_am_recv_param_t *param) {
   bny_net *net = argument;
   bny_net_data data;
-  if (header_bytes != sizeof data || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) return refuse(net, "data", bytes);
+  if (header_bytes != sizeof data || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) return reject(net, "data", bytes);
   memcpy(&data, header, sizeof data);
   bny_net_peer *peer = sender_of(net, data.cookie, data.rank);
-  if (!peer) return refuse(net, "data", bytes);
+  if (!peer) return reject(net, "data", bytes);
   if (!is_sound(net, &data, bytes)) {
     bny_net_lose(peer, UCS_ERR_INVALID_PARAM); /* it belongs to this communicator, and is broken */
     peer->broken = true;
-    return refuse(net, "data", bytes);
+    return reject(net, "data", bytes);
   }
-  if (bny_net_mirror(peer) != BANYAN_OK) return refuse(net, "data that there is memory for", bytes);
+  if (bny_net_mirror(peer) != BANYAN_OK) return reject(net, "data that there is memory for", bytes);
   bny_rank_line *line = &net->lines[data.rank];
   if ((int32_t)((uint32_t)(data.tag >> 32) -
                 (uint32_t)(atomic_load_explicit(&line->started, memory_order_relaxed) >> 32)) >= 0)
@@ -237,12 +237,12 @@ static ucs_status_t receive_note(void *argument, const void *header, size_t head
   bny_net *net = argument;
   bny_net_note note;
   (void)payload, (void)param;
-  if (header_bytes != sizeof note || bytes) return refuse(net, "note", bytes);
+  if (header_bytes != sizeof note || bytes) return reject(net, "note", bytes);
   memcpy(&note, header, sizeof note);
   bny_net_peer *peer = sender_of(net, note.cookie, note.rank);
   if (!peer || note.word < BNY_NET_ASK || note.word > BNY_NET_WAKE || note.slot < 0 ||
       note.slot >= net->transport.slots_max)
-    return refuse(net, "note", header_bytes);
+    return reject(net, "note", header_bytes);
   raise_done(&net->lines[note.rank], note.done);
   if (note.word == BNY_NET_ASK) bny_net_want_answer(peer);
   if (note.word == BNY_NET_SLEEP) bny_net_put_hear_sleep(peer, note.tag, note.slot);
@@ -254,26 +254,27 @@ static ucs_status_t receive_tell(void *argument, const void *header, size_t head
   bny_net *net = argument;
   bny_net_tell tell;
   (void)payload, (void)param;
-  if (header_bytes != sizeof tell || bytes) return refuse(net, "news", bytes);
+  if (header_bytes != sizeof tell || bytes) return reject(net, "news", bytes);
   memcpy(&tell, header, sizeof tell);
-  if (!sender_of(net, tell.cookie, tell.rank) || tell.of[0].rank != tell.rank) return refuse(net, "news", header_bytes);
+  if (!sender_of(net, tell.cookie, tell.rank) || tell.of[0].rank != tell.rank) return reject(net, "news", header_bytes);
   bny_net_hear(net, &tell);
   return UCS_OK;
 }
 
-static ucs_status_t receive_refusal(void *argument, const void *header, size_t header_bytes, void *payload,
-                                    size_t bytes, const ucp_am_recv_param_t *param) {
+static ucs_status_t receive_rejection(void *argument, const void *header, size_t header_bytes, void *payload,
+                                      size_t bytes, const ucp_am_recv_param_t *param) {
   bny_net *net = argument;
-  bny_net_refusal told;
+  bny_net_rejection told;
   (void)payload, (void)param;
-  if (header_bytes != sizeof told || bytes) return refuse(net, "refusal", bytes);
+  if (header_bytes != sizeof told || bytes) return reject(net, "rejection", bytes);
   memcpy(&told, header, sizeof told);
-  if (!sender_of(net, told.cookie, told.rank) || told.refusal.rank < 0 || told.refusal.rank >= net->transport.nranks ||
-      told.refusal.first > told.refusal.last || told.refusal.first == 0)
-    return refuse(net, "refusal", header_bytes);
+  if (!sender_of(net, told.cookie, told.rank) || told.rejection.rank < 0 ||
+      told.rejection.rank >= net->transport.nranks || told.rejection.first > told.rejection.last ||
+      told.rejection.first == 0)
+    return reject(net, "rejection", header_bytes);
   raise_done(&net->lines[told.rank], told.done);
-  told.refusal.text[sizeof told.refusal.text - 1] = 0;
-  bny_net_hear_refusal(net, &told.refusal);
+  told.rejection.text[sizeof told.rejection.text - 1] = 0;
+  bny_net_hear_rejection(net, &told.rejection);
   return UCS_OK;
 }
 
@@ -283,9 +284,9 @@ static ucs_status_t receive_rendezvous(void *argument, const void *header, size_
   bny_net_rendezvous rendezvous;
   if (header_bytes != sizeof rendezvous || bytes > BNY_RENDEZVOUS_BYTES ||
       (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
-    return refuse(net, "rendezvous", bytes);
+    return reject(net, "rendezvous", bytes);
   memcpy(&rendezvous, header, sizeof rendezvous);
-  if (!sender_of(net, rendezvous.cookie, rendezvous.rank)) return refuse(net, "rendezvous", bytes);
+  if (!sender_of(net, rendezvous.cookie, rendezvous.rank)) return reject(net, "rendezvous", bytes);
   bny_net_take_rendezvous(net, &rendezvous, payload, bytes);
   return UCS_OK;
 }
@@ -296,10 +297,10 @@ static ucs_status_t receive_offer(void *argument, const void *header, size_t hea
   bny_net *net = argument;
   bny_net_offer offer;
   if (header_bytes != sizeof offer || bytes > KEY_BYTES_MAX || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
-    return refuse(net, "offer", bytes);
+    return reject(net, "offer", bytes);
   memcpy(&offer, header, sizeof offer);
   bny_net_peer *peer = sender_of(net, offer.cookie, offer.rank);
-  if (!peer || !net->puts) return refuse(net, "offer", bytes);
+  if (!peer || !net->puts) return reject(net, "offer", bytes);
   bny_net_put_take_offer(peer, offer.address, payload, bytes);
   return UCS_OK;
 }
@@ -310,7 +311,7 @@ banyan_status bny_net_listen(bny_net *net) {
     ucp_am_recv_callback_t receive;
   } handlers[] = {{BNY_NET_DATA, receive_data},   {BNY_NET_NOTE, receive_note},
                   {BNY_NET_TELL, receive_tell},   {BNY_NET_RENDEZVOUS, receive_rendezvous},
-                  {BNY_NET_OFFER, receive_offer}, {BNY_NET_REFUSAL, receive_refusal}};
+                  {BNY_NET_OFFER, receive_offer}, {BNY_NET_REJECTION, receive_rejection}};
   for (size_t i = 0; i < sizeof handlers / sizeof handlers[0]; i++) {
     ucp_am_handler_param_t param = {
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |

@@ -65,57 +65,58 @@ void bny_net_say_hello(bny_net_peer *peer) {
 }
 
 /* Sends it over all endpoints; a rank that did not know it forwards it. The caller holds the worker. */
-static void pass_on(bny_net *net, const bny_refusal *refusal) {
+static void pass_on(bny_net *net, const bny_rejection *rejection) {
   bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_packet *packet = bny_net_can_send(net->known[i]) ? bny_net_packet_take(net->known[i]) : NULL;
     if (!packet) continue;
-    packet->of.refusal = (bny_net_refusal){
-        .cookie = net->cookie, .done = load(&line->done), .rank = net->transport.rank, .refusal = *refusal};
-    bny_net_send_refusal(packet);
+    packet->of.rejection = (bny_net_rejection){
+        .cookie = net->cookie, .done = load(&line->done), .rank = net->transport.rank, .rejection = *rejection};
+    bny_net_send_rejection(packet);
   }
   net->unflushed = true;
 }
 
-void bny_net_pass_on(bny_transport *transport, const bny_refusal *refusal) {
+void bny_net_pass_on(bny_transport *transport, const bny_rejection *rejection) {
   bny_net *net = bny_net_of(transport);
   bny_net_take(net);
-  pass_on(net, refusal);
+  pass_on(net, rejection);
   bny_net_give(net);
 }
 
 /* Consecutive calls of a rank, which several ranks report, take one place. */
-static bool join_heard(bny_net *net, const bny_refusal *refusal) {
+static bool join_heard(bny_net *net, const bny_rejection *rejection) {
   for (int32_t i = 0; i < net->nheard; i++) {
-    bny_refusal *heard = &net->heard[i];
-    if (heard->rank != refusal->rank || refusal->first < heard->first || refusal->first > heard->last + 1) continue;
-    if (refusal->last > heard->last) heard->last = refusal->last;
+    bny_rejection *heard = &net->heard[i];
+    if (heard->rank != rejection->rank || rejection->first < heard->first || rejection->first > heard->last + 1)
+      continue;
+    if (rejection->last > heard->last) heard->last = rejection->last;
     return true;
   }
   return false;
 }
 
-void bny_net_hear_refusal(bny_net *net, const bny_refusal *refusal) {
-  if (join_heard(net, refusal)) return;
-  if (net->nheard == BNY_REFUSALS) return; /* a rank that lags so far runs into its deadline */
-  net->heard[net->nheard++] = *refusal;
+void bny_net_hear_rejection(bny_net *net, const bny_rejection *rejection) {
+  if (join_heard(net, rejection)) return;
+  if (net->nheard == BNY_REJECTIONS) return; /* a rank that lags so far runs into its deadline */
+  net->heard[net->nheard++] = *rejection;
   net->nwaiting++;
 }
 
 /* This must not run inside a callback of UCX, because it sends. */
-static void take_refusals(bny_net *net) {
+static void take_rejections(bny_net *net) {
   int32_t count = net->nheard;
   net->nheard = 0;
   net->nwaiting -= count;
   for (int32_t i = 0; i < count; i++) {
-    bny_net_give(net); /* bny_refusal_add() takes the worker */
-    bny_refusal_add(&net->transport, &net->heard[i]);
+    bny_net_give(net); /* bny_rejection_add() takes the worker */
+    bny_rejection_add(&net->transport, &net->heard[i]);
     bny_net_take(net);
   }
 }
 
 void bny_net_answer(bny_net *net) {
-  if (net->nheard) take_refusals(net);
+  if (net->nheard) take_rejections(net);
   for (int32_t i = 0; i < net->nknown && net->nwaiting > 0; i++) {
     bny_net_peer *peer = net->known[i];
     if (!peer->wants_answer) continue;

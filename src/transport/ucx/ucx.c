@@ -56,14 +56,14 @@ static bny_signal *net_fault(bny_transport *transport) {
   return local->ops->fault(local);
 }
 
-static bny_refusals *net_refusals(bny_transport *transport, int32_t rank) {
+static bny_rejections *net_rejections(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  return net->place[rank] >= 0 ? net->local->ops->refusals(net->local, net->place[rank]) : NULL;
+  return net->place[rank] >= 0 ? net->local->ops->rejections(net->local, net->place[rank]) : NULL;
 }
 
-static bny_signal *net_refused(bny_transport *transport) {
+static bny_signal *net_rejected(bny_transport *transport) {
   bny_transport *local = bny_net_of(transport)->local;
-  return local->ops->refused(local);
+  return local->ops->rejected(local);
 }
 
 static bool net_is_same_node(bny_transport *transport, int32_t rank) { return bny_net_of(transport)->place[rank] >= 0; }
@@ -230,9 +230,9 @@ static void net_close(bny_transport *transport) {
     bny_net_take(net);
     net->closes = true;
     bny_net_say_goodbye(net);
-    if (net->refused > BNY_NET_REFUSALS_TOLD)
+    if (net->rejected > BNY_NET_REJECTIONS_TOLD)
       bny_log(BNY_LOG_WARN, "rank %d: %" PRIu64 " messages that were none of this communicator were ignored in all",
-              net->transport.rank, net->refused);
+              net->transport.rank, net->rejected);
   }
   free_net(net);
 }
@@ -256,8 +256,8 @@ static const bny_transport_ops net_ops = {
     .is_dead = net_is_dead,
     .rendezvous = bny_net_rendezvous_of,
     .pulse = bny_net_pulse,
-    .refusals = net_refusals,
-    .refused = net_refused,
+    .rejections = net_rejections,
+    .rejected = net_rejected,
     .close = net_close,
     .progress = net_progress,
     .is_same_node = net_is_same_node,

@@ -20,14 +20,14 @@
 
 #include <sys/types.h>
 
-#include "transport/refusal.h"
+#include "transport/rejection.h"
 #include "transport/transport.h"
 #include "transport/ucx/devices.h"
 #include "transport/ucx/library.h"
 
 /* ---- messages, in the byte order of the nodes, which all share --------------------------------------------------- */
 
-enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_RENDEZVOUS, BNY_NET_OFFER, BNY_NET_REFUSAL };
+enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_RENDEZVOUS, BNY_NET_OFFER, BNY_NET_REJECTION };
 
 /* Header of a piece of a slot. */
 typedef struct bny_net_data {
@@ -72,8 +72,8 @@ typedef struct bny_net_snapshot {
 
 enum { BNY_NET_SNAPSHOTS = 3 };
 
-/* The number of refused messages that are logged one by one. */
-enum { BNY_NET_REFUSALS_TOLD = 4 };
+/* The number of rejected messages that are logged one by one. */
+enum { BNY_NET_REJECTIONS_TOLD = 4 };
 
 typedef enum bny_net_occasion {
   BNY_NET_NEWS,    /* requested, or about a fault */
@@ -96,13 +96,13 @@ typedef struct bny_net_rendezvous {
   uint32_t kind;
 } bny_net_rendezvous;
 
-/* A call that a rank refused, as the sender knows. */
-typedef struct bny_net_refusal {
+/* A call that a rank rejected, as the sender knows. */
+typedef struct bny_net_rejection {
   uint64_t cookie, done;
   int32_t rank;
   int32_t reserved;
-  bny_refusal refusal;
-} bny_net_refusal;
+  bny_rejection rejection;
+} bny_net_rejection;
 
 /* Header of a packed rkey, for the receiver's puts. */
 typedef struct bny_net_offer {
@@ -160,7 +160,7 @@ typedef struct bny_net_packet {
     bny_net_tell tell;
     bny_net_rendezvous rendezvous;
     bny_net_offer offer;
-    bny_net_refusal refusal;
+    bny_net_rejection rejection;
     uint64_t tag; /* the signal of a put */
   } of;
 } bny_net_packet;
@@ -202,11 +202,11 @@ struct bny_net {
   int32_t under_way;             /* messages with `counts` set */
   bool unflushed;                /* data was sent since the last flush */
   void *flush;                   /* the request of the current flush */
-  int32_t nwaiting;              /* peers that want an answer, and received refusals */
-  int32_t nheard;                /* received refusals */
-  bny_refusal heard[BNY_REFUSALS];
+  int32_t nwaiting;              /* peers that want an answer, and received rejections */
+  int32_t nheard;                /* received rejections */
+  bny_rejection heard[BNY_REJECTIONS];
   uint64_t spread;            /* the fault that peers have been sent; 0: none */
-  uint64_t refused;           /* messages that do not belong to this communicator */
+  uint64_t rejected;          /* messages that do not belong to this communicator */
   bny_rendezvous *rendezvous; /* by rank, for other nodes, [nranks][2]; NULL: none yet */
 };
 
@@ -257,7 +257,7 @@ void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word);
 void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
 void bny_net_send_tell(bny_net_packet *packet);
-void bny_net_send_refusal(bny_net_packet *packet);
+void bny_net_send_rejection(bny_net_packet *packet);
 void bny_net_send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous);
 void bny_net_flush(bny_net_peer *peer);     /* sets peer->flushed later */
 banyan_status bny_net_listen(bny_net *net); /* sets message handlers */
@@ -303,9 +303,9 @@ static inline void bny_net_want_answer(bny_net_peer *peer) {
 void bny_net_answer(bny_net *net);
 bool bny_net_ask(bny_transport *transport, int32_t rank);
 uint64_t bny_net_pulse(bny_transport *transport, int32_t rank);
-void bny_net_pass_on(bny_transport *transport, const bny_refusal *refusal);
-/* Stores a received refusal; it is forwarded after this round of progress. */
-void bny_net_hear_refusal(bny_net *net, const bny_refusal *refusal);
+void bny_net_pass_on(bny_transport *transport, const bny_rejection *rejection);
+/* Stores a received rejection; it is forwarded after this round of progress. */
+void bny_net_hear_rejection(bny_net *net, const bny_rejection *rejection);
 /* Returns the peer that has been silent the longest; all are asked. */
 int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport, int64_t patience_ns);

@@ -20,7 +20,7 @@ enum {
 /* All links of a pair: two GPUs, a GPU and a bar, or two bars. */
 typedef struct joint {
   int32_t a, b; /* GPUs, as nodes; b is a bar if `bar` */
-  bool bar, xgmi, assumed, refused, missing;
+  bool bar, xgmi, assumed, rejected, missing;
   int32_t count, link;
   double gbytes_per_s, rated;
 } joint;
@@ -121,7 +121,7 @@ static void find_joints(topo_work *work, topo_nvlinks *v) {
                       .bar = bars[1] >= 0,
                       .xgmi = link->kind == BNY_TOPO_LINK_XGMI,
                       .assumed = link->source == BNY_TOPO_ASSUMED,
-                      .refused = bny_topo_link_dead(link),
+                      .rejected = bny_topo_link_dead(link),
                       .count = link->count,
                       .link = l,
                       .gbytes_per_s = link->gbytes_per_s,
@@ -139,13 +139,13 @@ static void find_joints(topo_work *work, topo_nvlinks *v) {
     last->gbytes_per_s += own->gbytes_per_s;
     last->rated += own->rated;
     last->assumed = last->assumed || own->assumed;
-    last->refused = last->refused && own->refused;
+    last->rejected = last->rejected && own->rejected;
   }
   v->njoints = kept;
 }
 
 static bool alike(const joint *a, const joint *b) {
-  return a->count == b->count && a->xgmi == b->xgmi && a->refused == b->refused &&
+  return a->count == b->count && a->xgmi == b->xgmi && a->rejected == b->rejected &&
          fabs(a->gbytes_per_s - b->gbytes_per_s) <= 0.05 * fmax(a->gbytes_per_s, b->gbytes_per_s);
 }
 
@@ -261,7 +261,7 @@ void topo_nvlinks_free(topo_nvlinks *v) {
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 static topo_colour colour_of(const joint *own) {
-  return own->refused || own->missing ? TOPO_COLOUR_SLOW : own->xgmi ? TOPO_COLOUR_XGMI : TOPO_COLOUR_NVLINK;
+  return own->rejected || own->missing ? TOPO_COLOUR_SLOW : own->xgmi ? TOPO_COLOUR_XGMI : TOPO_COLOUR_NVLINK;
 }
 
 static const char *joint_text(topo_work *work, const joint *own, const char *for_each) {
@@ -269,7 +269,7 @@ static const char *joint_text(topo_work *work, const joint *own, const char *for
   return topo_layout_string(work->layout, "%d %s%s%s%s%s%s%s", own->count, own->xgmi ? "xGMI link" : "NVLink",
                             own->count == 1 ? "" : "s", for_each, own->gbytes_per_s > 0 ? ", " : "",
                             own->gbytes_per_s > 0 ? topo_figure_of(own->gbytes_per_s).text : "",
-                            own->gbytes_per_s > 0 ? " GB/s" : "", own->refused ? ", refused" : "");
+                            own->gbytes_per_s > 0 ? " GB/s" : "", own->rejected ? ", rejected" : "");
 }
 
 static const char *joint_tip(topo_work *work, const joint *own, const char *to) {
@@ -333,7 +333,7 @@ static double joint_width(const topo_nvlinks *v, const joint *own) {
 static void draw_upward(topo_work *work, topo_nvlinks *v, const joint *own) {
   const bar *to = &v->bars[own->b];
   double x = topo_spot_middle(work, own->a), y = y_of_gpu(work, own->a);
-  bool slow = own->count < to->most || own->refused || own->gbytes_per_s < 0.95 * fmin(own->rated, to->most_speed);
+  bool slow = own->count < to->most || own->rejected || own->gbytes_per_s < 0.95 * fmin(own->rated, to->most_speed);
   x += 20 * work->scratch[own->a]++; /* a GPU may be on several bars */
   topo_put_line(work, x, y, x, to->y + BAR_HEIGHT,
                 (topo_look){.width = joint_width(v, own),
@@ -342,7 +342,7 @@ static void draw_upward(topo_work *work, topo_nvlinks *v, const joint *own) {
                             .colour = slow ? TOPO_COLOUR_SLOW : colour_of(own),
                             .tip = joint_tip(work, own, to->node < 0 ? "the others" : "NVSwitch")});
   topo_text(work, x + 6, work->frame + work->sky - 8, TOPO_SMALL, slow, slow ? TOPO_COLOUR_SLOW : TOPO_COLOUR_DIM,
-            TOPO_ANCHOR_START, topo_layout_string(work->layout, own->refused ? "%d refused" : "%d", own->count));
+            TOPO_ANCHOR_START, topo_layout_string(work->layout, own->rejected ? "%d rejected" : "%d", own->count));
 }
 
 /* Returns where an arc leaves a GPU: arcs are spread so that those to near GPUs are inside those to far ones. */
@@ -377,10 +377,10 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
                                                .y = {ya, control, control, yb},
                                                .width = 0.75 * joint_width(v, own),
                                                .dashed = own->assumed || own->missing,
-                                               .over = own->missing || own->refused,
+                                               .over = own->missing || own->rejected,
                                                .colour = colour_of(own),
                                                .tip = joint_tip(work, own, work->topo->nodes[own->b].name)});
-  if (!labelled && !own->missing && !own->refused) return;
+  if (!labelled && !own->missing && !own->rejected) return;
   topo_layout_label(work->layout,
                     (topo_label){.x = middle,
                                  .y = peak + 3,
@@ -389,9 +389,9 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
                                  .backed = true,
                                  .anchor = TOPO_ANCHOR_MIDDLE,
                                  .colour = colour_of(own),
-                                 .text = own->missing   ? "no link"
-                                         : own->refused ? "refused"
-                                                        : topo_layout_string(work->layout, "%d", own->count)});
+                                 .text = own->missing    ? "no link"
+                                         : own->rejected ? "rejected"
+                                                         : topo_layout_string(work->layout, "%d", own->count)});
 }
 
 /* Marks GPUs without links in hosts where others have them. */

@@ -1,96 +1,96 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Local attention that is refused: wrong descriptions, lengths and pages, each by a text that names what is wrong. */
+ * Local attention that is rejected: wrong descriptions, lengths and pages, each by a text that names what is wrong. */
 #include "tests/api/attention_local.h"
 #include "tests/support/suite.h"
 
-static void refuse(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
+static void reject(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
   ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);
   ck_assert_msg(strstr(banyan_last_error(), word) != NULL, "\"%s\" does not name %s", banyan_last_error(), word);
 }
 
-#define REFUSE(field, value, word)      \
+#define REJECT(field, value, word)      \
   do {                                  \
     banyan_attention_desc bad = p.desc; \
     bad.field = value;                  \
-    refuse(&bad, &out, word);           \
+    reject(&bad, &out, word);           \
   } while (0)
 
-TEST(refusals) {
+TEST(rejections) {
   random_state = 1;
   problem p;
   problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-  refuse(NULL, &out, "desc");
-  refuse(&p.desc, NULL, "out");
-  REFUSE(size, 0, "size");
-  REFUSE(size, offsetof(banyan_attention_desc, pages) - 8, "size"); /* the first form ended before it */
-  REFUSE(batch, -1, "batch");
-  REFUSE(heads, 0, "heads");
-  REFUSE(heads, 5, "heads is 5, must be a multiple of kv_heads");
-  REFUSE(heads, 1 << 30, "batch 2 x heads 1073741824");
-  REFUSE(kv_heads, 0, "kv_heads");
-  REFUSE(kv_heads, -2, "kv_heads");
-  REFUSE(head_dim, 0, "head_dim");
-  REFUSE(head_dim, 577, "head_dim");
-  REFUSE(head_dim, 576, "value_dim is 576 (head_dim, as it is unset)");
-  REFUSE(value_dim, -1, "value_dim");
-  REFUSE(value_dim, 513, "value_dim");
-  REFUSE(scale, NAN, "scale");
-  REFUSE(scale, INFINITY, "scale");
-  REFUSE(q_dtype, (banyan_dtype)0, "q_dtype");
-  REFUSE(kv_dtype, (banyan_dtype)9, "kv_dtype");
-  REFUSE(q, NULL, "q is NULL");
-  REFUSE(k, NULL, "k is NULL");
-  REFUSE(v, NULL, "v is NULL");
-  REFUSE(seq_lens, NULL, "seq_lens");
-  REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
-  REFUSE(pages.count, -1, "pages is -1, negative");
-  REFUSE(keys_max, -1, "keys_max is -1, negative");
-  REFUSE(pages.count, 4, "pages is 4 and page_table is NULL");
-  REFUSE(soft_cap, -1, "soft_cap is -1");
-  REFUSE(soft_cap, NAN, "soft_cap is nan");
-  REFUSE(sinks, ((float[]){0, -INFINITY, INFINITY, 0}), "sinks[2] is inf");
-  REFUSE(rope.dim, 16, "rope_dim is 16, must be 0 to head_dim - 1, which is 15");
-  REFUSE(rope.dim, -1, "rope_dim is -1");
-  REFUSE(rope.dim, 4, "rope_dim is 4 and q_rope is NULL");
-  REFUSE(rope.q, p.desc.q, "rope_dim is 0 and q_rope is given");
-  REFUSE(pages.indptr, ((int32_t[]){0, 1, 2}), "page_indptr is given and page_table is NULL");
-  REFUSE(pages.last_len, ((int32_t[]){1, 1}), "last_page_len is given and page_indptr is NULL");
+  reject(NULL, &out, "desc");
+  reject(&p.desc, NULL, "out");
+  REJECT(size, 0, "size");
+  REJECT(size, offsetof(banyan_attention_desc, pages) - 8, "size"); /* the first form ended before it */
+  REJECT(batch, -1, "batch");
+  REJECT(heads, 0, "heads");
+  REJECT(heads, 5, "heads is 5, must be a multiple of kv_heads");
+  REJECT(heads, 1 << 30, "batch 2 x heads 1073741824");
+  REJECT(kv_heads, 0, "kv_heads");
+  REJECT(kv_heads, -2, "kv_heads");
+  REJECT(head_dim, 0, "head_dim");
+  REJECT(head_dim, 577, "head_dim");
+  REJECT(head_dim, 576, "value_dim is 576 (head_dim, as it is unset)");
+  REJECT(value_dim, -1, "value_dim");
+  REJECT(value_dim, 513, "value_dim");
+  REJECT(scale, NAN, "scale");
+  REJECT(scale, INFINITY, "scale");
+  REJECT(q_dtype, (banyan_dtype)0, "q_dtype");
+  REJECT(kv_dtype, (banyan_dtype)9, "kv_dtype");
+  REJECT(q, NULL, "q is NULL");
+  REJECT(k, NULL, "k is NULL");
+  REJECT(v, NULL, "v is NULL");
+  REJECT(seq_lens, NULL, "seq_lens");
+  REJECT(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
+  REJECT(pages.count, -1, "pages is -1, negative");
+  REJECT(keys_max, -1, "keys_max is -1, negative");
+  REJECT(pages.count, 4, "pages is 4 and page_table is NULL");
+  REJECT(soft_cap, -1, "soft_cap is -1");
+  REJECT(soft_cap, NAN, "soft_cap is nan");
+  REJECT(sinks, ((float[]){0, -INFINITY, INFINITY, 0}), "sinks[2] is inf");
+  REJECT(rope.dim, 16, "rope_dim is 16, must be 0 to head_dim - 1, which is 15");
+  REJECT(rope.dim, -1, "rope_dim is -1");
+  REJECT(rope.dim, 4, "rope_dim is 4 and q_rope is NULL");
+  REJECT(rope.q, p.desc.q, "rope_dim is 0 and q_rope is given");
+  REJECT(pages.indptr, ((int32_t[]){0, 1, 2}), "page_indptr is given and page_table is NULL");
+  REJECT(pages.last_len, ((int32_t[]){1, 1}), "last_page_len is given and page_indptr is NULL");
   for (int i = 0; i < 2; i++) {
     int64_t far = i ? INT64_MIN : INT64_MAX / 2;
-    REFUSE(q_batch_stride, far, i ? "q_batch_stride is -9223372036854775808, out of range" : "q_batch_stride is 4611");
-    REFUSE(q_head_stride, far, "q_head_stride");
-    REFUSE(k_batch_stride, far, "k_batch_stride");
-    REFUSE(k_head_stride, far, "k_head_stride");
-    REFUSE(k_token_stride, far, "k_token_stride");
-    REFUSE(v_batch_stride, far, "v_batch_stride");
-    REFUSE(v_head_stride, far, "v_head_stride");
-    REFUSE(v_token_stride, far, "v_token_stride");
+    REJECT(q_batch_stride, far, i ? "q_batch_stride is -9223372036854775808, out of range" : "q_batch_stride is 4611");
+    REJECT(q_head_stride, far, "q_head_stride");
+    REJECT(k_batch_stride, far, "k_batch_stride");
+    REJECT(k_head_stride, far, "k_head_stride");
+    REJECT(k_token_stride, far, "k_token_stride");
+    REJECT(v_batch_stride, far, "v_batch_stride");
+    REJECT(v_head_stride, far, "v_head_stride");
+    REJECT(v_token_stride, far, "v_token_stride");
   }
-  REFUSE(q_head_stride, 15, "q_head_stride");
-  REFUSE(k_token_stride, 0, "k_token_stride");
-  REFUSE(v_token_stride, -1, "v_token_stride");
-  REFUSE(k_head_stride, 15, "k_head_stride");
-  REFUSE(v_head_stride, -1, "v_head_stride");
+  REJECT(q_head_stride, 15, "q_head_stride");
+  REJECT(k_token_stride, 0, "k_token_stride");
+  REJECT(v_token_stride, -1, "v_token_stride");
+  REJECT(k_head_stride, 15, "k_head_stride");
+  REJECT(v_head_stride, -1, "v_head_stride");
   banyan_partial bad = out;
   bad.base = (banyan_base)0;
-  refuse(&p.desc, &bad, "base");
+  reject(&p.desc, &bad, "base");
   bad = out;
   bad.values = NULL;
-  refuse(&p.desc, &bad, "values");
+  reject(&p.desc, &bad, "values");
   result_free(&r);
   problem_free(&p);
 }
 
-#define REFUSE_QUERIES(field, value, word) \
+#define REJECT_QUERIES(field, value, word) \
   do {                                     \
     banyan_queries wrong = queries;        \
     wrong.field = value;                   \
     banyan_attention_desc bad = p.desc;    \
     bad.queries = &wrong;                  \
-    refuse(&bad, &out, word);              \
+    reject(&bad, &out, word);              \
   } while (0)
 
 TEST(wrong_queries) {
@@ -104,39 +104,39 @@ TEST(wrong_queries) {
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-  REFUSE_QUERIES(size, 8, "queries.size is 8");
-  REFUSE_QUERIES(tokens, -1, "queries.tokens is -1");
-  REFUSE_QUERIES(tokens, 1, "queries.query_start_loc[2] is 2: starts must not be negative or decrease, or pass the 1 ");
-  REFUSE_QUERIES(query_start_loc, ((int32_t[]){0, 2, 1}), "queries.query_start_loc[2] is 1");
-  REFUSE_QUERIES(query_start_loc, ((int32_t[]){-1, 0, 1}), "queries.query_start_loc[0] is -1");
-  REFUSE_QUERIES(query_start, ((int32_t[]){0, -3}), "queries.query_start[1] is -3");
-  REFUSE_QUERIES(key_start, ((int32_t[]){-9, 0}), "queries.key_start[0] is -9");
-  REFUSE_QUERIES(window, -2, "queries.window is -2");
-  REFUSE_QUERIES(key_block, -2, "queries.key_block is -2");
-  REFUSE_QUERIES(key_block, 4, "queries.key_stride is 0, and key_block is 4");
-  REFUSE_QUERIES(key_stride, 4, "queries.key_stride is 4, and key_block is 0");
-  REFUSE_QUERIES(key_pattern_len, -1, "queries.key_pattern_len is -1");
-  REFUSE_QUERIES(key_pattern_len, 2, "queries.key_pattern_len is 2, and key_pattern is NULL");
-  REFUSE_QUERIES(key_mask_stride, -7, "queries.key_mask_stride is -7");
+  REJECT_QUERIES(size, 8, "queries.size is 8");
+  REJECT_QUERIES(tokens, -1, "queries.tokens is -1");
+  REJECT_QUERIES(tokens, 1, "queries.query_start_loc[2] is 2: starts must not be negative or decrease, or pass the 1 ");
+  REJECT_QUERIES(query_start_loc, ((int32_t[]){0, 2, 1}), "queries.query_start_loc[2] is 1");
+  REJECT_QUERIES(query_start_loc, ((int32_t[]){-1, 0, 1}), "queries.query_start_loc[0] is -1");
+  REJECT_QUERIES(query_start, ((int32_t[]){0, -3}), "queries.query_start[1] is -3");
+  REJECT_QUERIES(key_start, ((int32_t[]){-9, 0}), "queries.key_start[0] is -9");
+  REJECT_QUERIES(window, -2, "queries.window is -2");
+  REJECT_QUERIES(key_block, -2, "queries.key_block is -2");
+  REJECT_QUERIES(key_block, 4, "queries.key_stride is 0, and key_block is 4");
+  REJECT_QUERIES(key_stride, 4, "queries.key_stride is 4, and key_block is 0");
+  REJECT_QUERIES(key_pattern_len, -1, "queries.key_pattern_len is -1");
+  REJECT_QUERIES(key_pattern_len, 2, "queries.key_pattern_len is 2, and key_pattern is NULL");
+  REJECT_QUERIES(key_mask_stride, -7, "queries.key_mask_stride is -7");
   queries.key_pattern = (int32_t[]){0, 2}, queries.key_pattern_len = 2;
-  REFUSE_QUERIES(key_pattern, queries.key_pattern, "queries.key_pattern_len is 2, and key_block is 0");
+  REJECT_QUERIES(key_pattern, queries.key_pattern, "queries.key_pattern_len is 2, and key_block is 0");
   queries.key_block = 4, queries.key_stride = 15;
-  REFUSE_QUERIES(key_pattern, ((int32_t[]){-1, 2}), "queries.key_pattern[0] is -1");
-  REFUSE_QUERIES(key_pattern, ((int32_t[]){2, 2}), "queries.key_pattern[1] is 2: numbers of blocks must grow");
-  REFUSE_QUERIES(key_pattern, ((int32_t[]){1, 3}),
+  REJECT_QUERIES(key_pattern, ((int32_t[]){-1, 2}), "queries.key_pattern[0] is -1");
+  REJECT_QUERIES(key_pattern, ((int32_t[]){2, 2}), "queries.key_pattern[1] is 2: numbers of blocks must grow");
+  REJECT_QUERIES(key_pattern, ((int32_t[]){1, 3}),
                  "queries.key_pattern[1] is 3: numbers of blocks must grow, and be "
                  "below the 3 that key_stride has room for");
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   queries.key_pattern_len = 0, queries.key_block = queries.key_stride = 0;
   queries.query_start = NULL;
-  REFUSE_QUERIES(window, 2, "queries.window is given, and query_start is NULL");
-  REFUSE_QUERIES(tree_mask, masks, "queries.tree_mask is given, and query_start is NULL");
-  REFUSE_QUERIES(key_start, at, "queries.key_start is given, and query_start is NULL");
+  REJECT_QUERIES(window, 2, "queries.window is given, and query_start is NULL");
+  REJECT_QUERIES(tree_mask, masks, "queries.tree_mask is given, and query_start is NULL");
+  REJECT_QUERIES(key_start, at, "queries.key_start is given, and query_start is NULL");
   queries.query_start_loc = NULL;
-  REFUSE_QUERIES(tokens, 3, "queries.tokens is 3 and batch 2");
+  REJECT_QUERIES(tokens, 3, "queries.tokens is 3 and batch 2");
   queries = (banyan_queries){
       .size = sizeof queries, .tokens = 80, .query_start_loc = many, .query_start = at, .tree_mask = masks};
-  refuse(&p.desc, &out, "sequence 1 has 65 query tokens, and queries.tree_mask has 64 bits");
+  reject(&p.desc, &out, "sequence 1 has 65 query tokens, and queries.tree_mask has 64 bits");
   result_free(&r);
   problem_free(&p);
 }
@@ -169,19 +169,19 @@ TEST(wrong_lists_of_pages) {
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-  REFUSE(pages.keys, 0, "page_keys is 0, must be at least 1");
-  REFUSE(pages.indptr, ((int32_t[]){0, 3, 1}), "page_indptr[1] is 3 and the next 1");
-  REFUSE(pages.indptr, ((int32_t[]){-1, 1, 4}), "page_indptr[0] is -1");
-  REFUSE(pages.last_len, ((int32_t[]){3, 4}), "last_page_len[1] is 4, must be 1 to page_keys, which is 3");
-  REFUSE(pages.last_len, ((int32_t[]){0, 1}), "last_page_len[0] is 0");
+  REJECT(pages.keys, 0, "page_keys is 0, must be at least 1");
+  REJECT(pages.indptr, ((int32_t[]){0, 3, 1}), "page_indptr[1] is 3 and the next 1");
+  REJECT(pages.indptr, ((int32_t[]){-1, 1, 4}), "page_indptr[0] is -1");
+  REJECT(pages.last_len, ((int32_t[]){3, 4}), "last_page_len[1] is 4, must be 1 to page_keys, which is 3");
+  REJECT(pages.last_len, ((int32_t[]){0, 1}), "last_page_len[0] is 0");
   table[3] = 4;
-  refuse(&p.desc, &out, "page_table[1][2] is 4, must be 0 to 3");
+  reject(&p.desc, &out, "page_table[1][2] is 4, must be 0 to 3");
   table[3] = 3;
   p.desc.pages.last_len = NULL;
   p.desc.seq_lens = lens;
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   lens[0] = 4;
-  refuse(&p.desc, &out, "seq_lens[0] is 4, and page_indptr gives it 1 pages of 3 keys");
+  reject(&p.desc, &out, "seq_lens[0] is 4, and page_indptr gives it 1 pages of 3 keys");
   result_free(&r);
 }
 
@@ -238,21 +238,21 @@ TEST(wrong_pages) {
     desc.pages.table = table;
     desc.pages.count = cases[i].pages;
     if (cases[i].says)
-      refuse(&desc, &out, cases[i].says);
+      reject(&desc, &out, cases[i].says);
     else
       ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
   }
   int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
   desc.pages.table = table;
   lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
-  refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
+  reject(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
   lengths[0] = 1;
   desc.keys_max = ROW_PAGES * PAGE_KEYS + 1;
-  refuse(&desc, &out, "keys_max is 13, and page_table_stride of 3");
+  reject(&desc, &out, "keys_max is 13, and page_table_stride of 3");
   desc.batch = 1;
   desc.keys_max = 0;
   lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
-  refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
+  reject(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
   lengths[0] = 1;
   desc.batch = 2;
   desc.pages.table_stride = 0; /* a table that sequences share */
@@ -275,7 +275,7 @@ TEST(no_sequences) {
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   banyan_attention_desc bad = desc;
   bad.heads = 5;
-  refuse(&bad, &out, "heads is 5");
+  reject(&bad, &out, "heads is 5");
   /* Sequences without query tokens are no rows either. */
   const int32_t loc[] = {0, 0, 0}, starts[] = {7, -1};
   banyan_queries queries = {.size = sizeof queries, .query_start_loc = loc};
@@ -284,7 +284,7 @@ TEST(no_sequences) {
   bad.queries = &queries;
   ck_assert_msg(banyan_attention(&bad, &out) == BANYAN_OK, "%s", banyan_last_error());
   queries.query_start = starts;
-  refuse(&bad, &out, "queries.query_start[1] is -1");
+  reject(&bad, &out, "queries.query_start[1] is -1");
 }
 
 /* Heads that share their rows give what copies of the rows give. */
@@ -324,11 +324,11 @@ TEST(scales_must_be_above_0) {
   const float wrong[] = {0, -1, NAN, INFINITY, -INFINITY, -0.0F};
   p.desc.scales.head_stride = 1;
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-    REFUSE(scales.k, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
-    REFUSE(scales.v, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
+    REJECT(scales.k, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
+    REJECT(scales.v, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
   }
   result_free(&r);
   problem_free(&p);
 }
 
-int main(void) { return suite_main(suite_of("attention_refused", 0)); }
+int main(void) { return suite_main(suite_of("attention_rejected", 0)); }

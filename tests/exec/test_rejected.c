@@ -67,13 +67,14 @@ static banyan_status make_call(world_rank *self, buffers *buffers, int kind, boo
   }
 }
 
-static bool is_refused(world_rank *self, banyan_status status, int32_t by, int kind, double since_s) {
+static bool is_rejected(world_rank *self, banyan_status status, int32_t by, int kind, double since_s) {
   banyan_status expected = self->rank == by ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER;
   char who[32];
-  snprintf(who, sizeof who, "rank %d refused", by);
+  snprintf(who, sizeof who, "rank %d rejected", by);
   const char *text = banyan_last_error();
   bool good = status == expected && strstr(text, named[kind]) && (self->rank == by || strstr(text, who));
-  return world_check(self, good, "call %d, refused by rank %d: %s: %s", kind, by, banyan_status_string(status), text) &&
+  return world_check(self, good, "call %d, rejected by rank %d: %s: %s", kind, by, banyan_status_string(status),
+                     text) &&
          world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", kind,
                      world_now_s() - since_s);
 }
@@ -89,15 +90,15 @@ static bool works(world_rank *self, buffers *buffers, float value) {
                      (double)expected);
 }
 
-/* Each rank refuses each call once; the rank that does runs ahead, for it waits for nobody. */
-static void refuse_in_turn(world_rank *self) {
+/* Each rank rejects each call once; the rank that does runs ahead, for it waits for nobody. */
+static void reject_in_turn(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   bool good = true;
   for (int kind = 0; kind < KINDS && good; kind++) {
     for (int32_t by = 0; by < self->nranks && good; by++) {
       double since_s = world_now_s();
       banyan_status status = make_call(self, buffers, kind, self->rank == by);
-      good = is_refused(self, status, by, kind, since_s);
+      good = is_rejected(self, status, by, kind, since_s);
       if (good && by % 2) good = works(self, buffers, (float)(kind + 1)); /* the others at once after each other */
     }
     good = good && world_ok(self, make_call(self, buffers, kind, false), "the call as it should be") &&
@@ -106,8 +107,8 @@ static void refuse_in_turn(world_rank *self) {
   free(buffers);
 }
 
-/* All refuse the same, many times: nobody waits, and all remain in step. */
-static void refuse_together(world_rank *self) {
+/* All reject the same, many times: nobody waits, and all remain in step. */
+static void reject_together(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   bool good = works(self, buffers, 1);
   for (int round = 0; round < 50 && good; round++)
@@ -116,20 +117,20 @@ static void refuse_together(world_rank *self) {
   free(buffers);
 }
 
-/* A rank that refuses several calls before its peers come to the first. */
-static void refuse_ahead(world_rank *self) {
+/* A rank that rejects several calls before its peers come to the first. */
+static void reject_ahead(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   bool good = works(self, buffers, 1);
   for (int i = 0; i < 12 && good; i++) { /* one after another: they count as one */
     if (i == 0 && self->rank > 0) world_sleep_ms(30);
     banyan_status status = make_call(self, buffers, 0, self->rank == 0);
-    good = is_refused(self, status, 0, 0, world_now_s());
+    good = is_rejected(self, status, 0, 0, world_now_s());
   }
   if (good) works(self, buffers, 2);
   free(buffers);
 }
 
-/* The rank that refused is there: only the dead, the departed and the late are left out. */
+/* The rank that rejected is there: only the dead, the departed and the late are left out. */
 static void shrink_to_all(world_rank *self) {
   banyan_comm *left = NULL;
   if (!world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "shrink")) return;
@@ -141,7 +142,7 @@ static void shrink_to_all(world_rank *self) {
 }
 
 /* A shape that is known: the others are in its run, and have sent. */
-static void refuse_a_run(world_rank *self) {
+static void reject_a_run(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   if (works(self, buffers, 1) && world_meet(self)) {
     double since_s = world_now_s();
@@ -149,7 +150,7 @@ static void refuse_a_run(world_rank *self) {
     if (self->rank == 1 && status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "in: base"))
       status = banyan_barrier(self->comm);
     const char *text = banyan_last_error();
-    world_check(self, status == BANYAN_ERR_PEER && strstr(text, "rank 1 refused") && strstr(text, "in: base"),
+    world_check(self, status == BANYAN_ERR_PEER && strstr(text, "rank 1 rejected") && strstr(text, "in: base"),
                 "a run: %s: %s", banyan_status_string(status), text);
     world_check(self, world_now_s() - since_s < AT_ONCE_S, "told after %.1f s", world_now_s() - since_s);
     world_check(self, banyan_comm_failed_rank(self->comm) == 1, "rank %d is blamed",
@@ -242,8 +243,8 @@ static bool attends(world_rank *self, decode *call, int32_t dim) {
                      "attended to %g, not 3", (double)call->out[2 * HEADS * dim - 1]);
 }
 
-/* A random rank refuses a first call of attention for a random argument. Then all make it right. */
-static void refuse_attention(world_rank *self) {
+/* A random rank rejects a first call of attention for a random argument. Then all make it right. */
+static void reject_attention(world_rank *self) {
   decode *call = malloc(sizeof *call);
   world_random random = {world_seed()};
   bool good = call != NULL;
@@ -256,16 +257,16 @@ static void refuse_attention(world_rank *self) {
     const char *name = spoil(self->rank == by ? call : &other, argument);
     banyan_status status = banyan_attention_combine(self->comm, &call->desc, &call->combine, &call->to);
     const char *text = banyan_last_error();
-    bool refused = status == (self->rank == by ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER) && strstr(text, name);
-    good = world_check(self, refused && world_now_s() - since_s < AT_ONCE_S, "argument %d, refused by rank %d: %s: %s",
-                       argument, by, banyan_status_string(status), text) &&
+    bool rejected = status == (self->rank == by ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER) && strstr(text, name);
+    good = world_check(self, rejected && world_now_s() - since_s < AT_ONCE_S,
+                       "argument %d, rejected by rank %d: %s: %s", argument, by, banyan_status_string(status), text) &&
            attends(self, call, dim);
   }
   free(call);
 }
 
 /* In a later call the communicator ends on all ranks, whatever the argument, and says so on all. */
-static void refuse_known_attention(world_rank *self) {
+static void reject_known_attention(world_rank *self) {
   decode *call = malloc(sizeof *call);
   world_random random = {world_seed()};
   int32_t by = random_below(&random, self->nranks), argument = random_below(&random, 12);
@@ -288,11 +289,11 @@ static void run(int way, world_body body) {
   if (placed_set((placed)way, "a,a,b,b", "a,b,c,d", &setup)) world_run(&setup, body);
 }
 
-TEST_LOOP(first_calls, PLACED_WAYS) { run(_i, refuse_in_turn); }
-TEST_LOOP(the_same_on_all_ranks, PLACED_WAYS) { run(_i, refuse_together); }
-TEST_LOOP(several_in_a_row, PLACED_WAYS) { run(_i, refuse_ahead); }
-TEST_LOOP(known_shapes, PLACED_WAYS) { run(_i, refuse_a_run); }
-TEST_LOOP(attention, PLACED_WAYS) { run(_i, refuse_attention); }
-TEST_LOOP(known_attention, PLACED_WAYS) { run(_i, refuse_known_attention); }
+TEST_LOOP(first_calls, PLACED_WAYS) { run(_i, reject_in_turn); }
+TEST_LOOP(the_same_on_all_ranks, PLACED_WAYS) { run(_i, reject_together); }
+TEST_LOOP(several_in_a_row, PLACED_WAYS) { run(_i, reject_ahead); }
+TEST_LOOP(known_shapes, PLACED_WAYS) { run(_i, reject_a_run); }
+TEST_LOOP(attention, PLACED_WAYS) { run(_i, reject_attention); }
+TEST_LOOP(known_attention, PLACED_WAYS) { run(_i, reject_known_attention); }
 
-int main(void) { return world_main(suite_of("refused", 120)); }
+int main(void) { return world_main(suite_of("rejected", 120)); }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Calls on devices of the fake driver that one rank refuses: how its peers learn of it. */
+ * Calls on devices of the fake driver that one rank rejects: how its peers learn of it. */
 #include <check.h>
 
 #include "tests/support/suite.h"
@@ -17,7 +17,7 @@ static banyan_status make_within(world_rank *self, int wrong, banyan_op **op) {
 
 static const char *const named[1 + WRONG_CALLS] = {"", "op is NULL", "\"ring\"", "heads", "must not be NULL"};
 
-static void refuse_within(world_rank *self) {
+static void reject_within(world_rank *self) {
   banyan_op *op = NULL;
   for (int wrong = 1; wrong <= WRONG_CALLS; wrong++) {
     bool is_wrong = self->rank == 1;
@@ -26,12 +26,12 @@ static void refuse_within(world_rank *self) {
     if (!world_check(self,
                      status == (is_wrong ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER) &&
                          strstr(banyan_last_error(), named[wrong]) &&
-                         (is_wrong || strstr(banyan_last_error(), "rank 1 refused")),
+                         (is_wrong || strstr(banyan_last_error(), "rank 1 rejected")),
                      "call %d: %s: %s", wrong, banyan_status_string(status), banyan_last_error()) ||
         !world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", wrong,
                      world_now_s() - since_s))
       return;
-    /* Refusals one after another share a text. */
+    /* Rejections one after another share a text. */
     if (!world_ok(self, make_within(self, 0, &op), "the call as it should be")) return;
     banyan_op_free(op);
   }
@@ -40,7 +40,7 @@ static void refuse_within(world_rank *self) {
 
 /* Peers learn of arguments that banyan_device_combine_init() itself rejects, and the communicator remains usable. */
 TEST(combines_within_a_kernel) {
-  if (world_is_here(&world_emulated)) WORLD_RUN(refuse_within, .nranks = 3, .on = &world_emulated);
+  if (world_is_here(&world_emulated)) WORLD_RUN(reject_within, .nranks = 3, .on = &world_emulated);
 }
 
 static banyan_status combine(world_rank *self, const float *in_values, float *out_values, bool wrong) {
@@ -53,15 +53,15 @@ static banyan_status combine(world_rank *self, const float *in_values, float *ou
   return banyan_combine(self->comm, &desc, &in, &out);
 }
 
-/* Rank 1 refuses a blocking call of a known shape. Kernels of its peers wait, until it aborts as banyan.h says. */
-static void refuse_a_run(world_rank *self) {
+/* Rank 1 rejects a blocking call of a known shape. Kernels of its peers wait, until it aborts as banyan.h says. */
+static void reject_a_run(world_rank *self) {
   float in[HEADS * VALUE_DIM] = {1}, out[HEADS * VALUE_DIM];
   if (!world_ok(self, combine(self, in, out, false), "combine") || !world_finish(self)) return;
   banyan_status status = combine(self, in, out, self->rank == 1);
   world_check(self, status == (self->rank == 1 ? BANYAN_ERR_ARGUMENT : BANYAN_OK), "%s", banyan_status_string(status));
-  world_check(self, banyan_comm_status(self->comm) == BANYAN_OK, "a refused call has ended the communicator");
+  world_check(self, banyan_comm_status(self->comm) == BANYAN_OK, "a rejected call has ended the communicator");
   if (!world_meet(self)) return;
-  if (self->rank == 1) banyan_comm_abort(self->comm, "refused");
+  if (self->rank == 1) banyan_comm_abort(self->comm, "rejected");
   if (!world_finish(self)) return;
   double deadline = world_now_s() + AT_ONCE_S;
   while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
@@ -71,8 +71,8 @@ static void refuse_a_run(world_rank *self) {
   world_meet(self);
 }
 
-TEST(runs_that_one_rank_refuses) {
-  if (world_is_here(&world_emulated)) WORLD_RUN(refuse_a_run, .nranks = 2, .on = &world_emulated);
+TEST(runs_that_one_rank_rejects) {
+  if (world_is_here(&world_emulated)) WORLD_RUN(reject_a_run, .nranks = 2, .on = &world_emulated);
 }
 
-int main(void) { return world_main(suite_of("device_refused", WORLD_GUARD_S)); }
+int main(void) { return world_main(suite_of("device_rejected", WORLD_GUARD_S)); }
