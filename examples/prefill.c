@@ -22,10 +22,10 @@ static banyan_status prefill(banyan_comm *comm) {
   attention.q = q, attention.q_batch_stride = HEADS * DIM, attention.q_head_stride = DIM;
   attention.k = k, attention.k_token_stride = KV_HEADS * DIM, attention.k_head_stride = DIM;
   attention.v = v, attention.v_token_stride = KV_HEADS * DIM, attention.v_head_stride = DIM;
-  banyan_live live = BANYAN_LIVE_INIT;
-  live.tokens = &tokens;
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  valid.tokens = &tokens;
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
-  combine.tokens = CHUNK, combine.heads = HEADS, combine.value_dim = DIM, combine.live = &live;
+  combine.tokens = CHUNK, combine.heads = HEADS, combine.value_dim = DIM, combine.valid = &valid;
   banyan_partial out;
   banyan_partial_init(&out, o, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
   for (start = 0; start < PROMPT && status == BANYAN_OK; start += tokens) {

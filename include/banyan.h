@@ -387,7 +387,7 @@ typedef enum banyan_preset {
   BANYAN_PRESET_GGML, /* f32 rows of m, d and numerators, [tokens][heads][2 + value_dim], base e; `values`
                        * is NULL */
   BANYAN_PRESET_TORCH /* lse [tokens][heads], base e; -inf: empty. The CPU's kernel leaves 0 in rows that are
-                       * fully masked: select the valid rows by banyan_live */
+                       * fully masked: select the valid rows by banyan_valid_rows */
 } banyan_preset;
 
 /* Fills `partial` as banyan_partial_init() does, in the convention of a preset: contiguous [tokens][heads][value_dim]
@@ -446,7 +446,7 @@ typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROW
  *   send tokens that a run does not have as empty rows, and compare numbers only within a node.
  * - The caller's kernel can query the valid rows, see banyan_device.cuh. Attention knows which rows have keys, so the
  *   descriptor of its combine has no seq_lens and no query_start_loc. */
-typedef struct banyan_live {
+typedef struct banyan_valid_rows {
   size_t size;
   const int32_t *tokens;          /* tokens of this run, 0 to desc.tokens: rows past them are neither read nor written.
                                    * BANYAN_SCATTER_TOKENS divides them by banyan_split(*tokens, nranks, rank).
@@ -461,17 +461,18 @@ typedef struct banyan_live {
                                    * are ignored */
   const uint8_t *token_mask;      /* [tokens]: rows of a token with 0 are masked. NULL: no token is masked */
   banyan_empty_rows empty_rows;
-} banyan_live;
+} banyan_valid_rows;
 
 /* clang-format off */
-#define BANYAN_LIVE_INIT {sizeof(banyan_live), NULL, 0, NULL, NULL, NULL, BANYAN_EMPTY_ROWS_WRITTEN}
+#define BANYAN_VALID_ROWS_INIT {sizeof(banyan_valid_rows), NULL, 0, NULL, NULL, NULL, BANYAN_EMPTY_ROWS_WRITTEN}
 /* clang-format on */
 
-/* Describes a combine. All fields except `stream` and `live` must be equal on all ranks. A difference is
+/* Describes a combine. All fields except `stream` and `valid` must be equal on all ranks. A difference is
  * BANYAN_ERR_MISMATCH, whose text names the rank and the field. */
 typedef struct banyan_combine_desc {
   size_t size;
-  int32_t tokens; /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed. With live->tokens this is the upper bound:
+  int32_t
+      tokens; /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed. With valid->tokens this is the upper bound:
                    * its plan serves every number up to it */
   int32_t heads;
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
@@ -482,12 +483,12 @@ typedef struct banyan_combine_desc {
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
-  const char *algorithm;   /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
+  const char *algorithm; /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
                             * "recursive_halving"; see docs/algorithms.md. NULL: by predicted cost */
-  void *stream;            /* a cudaStream_t of the communicator's device; NULL: that of banyan_comm_set_stream(). Not
+  void *stream;          /* a cudaStream_t of the communicator's device; NULL: that of banyan_comm_set_stream(). Not
                             * compared. Ranks that share a device need a stream each: on a common one their kernels
                            * would take turns, and wait for each other until the deadline */
-  const banyan_live *live; /* the valid rows; NULL: all of them */
+  const banyan_valid_rows *valid; /* the valid rows; NULL: all of them */
 } banyan_combine_desc;
 
 /* clang-format off */
@@ -496,7 +497,7 @@ typedef struct banyan_combine_desc {
 /* clang-format on */
 
 /* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives
- * empty rows, or masks them by desc->live). `out`: the result in any convention, with lse if out->lse is set.
+ * empty rows, or masks them by desc->valid). `out`: the result in any convention, with lse if out->lse is set.
  *
  * A call plans for a class of tokens, those up to the next power of two. Calls of one class share a plan, so a change
  * of tokens within it takes no barrier and allocates nothing. With BANYAN_ORDER_PLAN the bits of a row may depend on
@@ -516,12 +517,12 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
 /* Describes a tensor [tokens][heads][dim] whose heads are divided among ranks, as Q is under tensor parallelism. Rank r
- * has counts[r] heads, which follow those of rank r - 1. All fields except strides, `stream` and `live` must be equal
+ * has counts[r] heads, which follow those of rank r - 1. All fields except strides, `stream` and `valid` must be equal
  * on all ranks, and so must the number of tokens of a run; a difference is BANYAN_ERR_MISMATCH. Strides may be
  * negative. Gaps between rows are not written. */
 typedef struct banyan_heads_desc {
   size_t size;
-  int32_t tokens; /* with live->tokens the upper bound of a run */
+  int32_t tokens; /* with valid->tokens the upper bound of a run */
   int32_t heads;  /* heads of all ranks */
   int32_t dim;    /* elements of a head, 1 to 65536 */
   banyan_dtype dtype;
@@ -529,7 +530,7 @@ typedef struct banyan_heads_desc {
   int64_t mine_token_stride, mine_head_stride; /* strides of this rank's share. Both 0: contiguous */
   int64_t all_token_stride, all_head_stride;   /* strides of the result. Both 0: contiguous */
   void *stream;                                /* as in banyan_combine_desc */
-  const banyan_live *live;                     /* only `tokens` is used; NULL: all tokens */
+  const banyan_valid_rows *valid;              /* only `tokens` is used; NULL: all tokens */
 } banyan_heads_desc;
 
 /* clang-format off */
@@ -539,7 +540,7 @@ typedef struct banyan_heads_desc {
 /* Gathers the heads of each rank on all ranks: `all` receives [tokens][heads][dim]. `mine` may be its own place in
  * `all`, with the strides of `all`. Otherwise they must not overlap: they are separate memory, or have one token stride
  * and lie in different columns. Plans by classes of tokens, as banyan_combine() does. On a device it is one launch; if
- * devices of several nodes share no memory, it moves host memory, and `live` is in host memory too. */
+ * devices of several nodes share no memory, it moves host memory, and `valid` is in host memory too. */
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all);
 
 /* Sends `bytes` from `send` to rank + distance and receives as many from rank - distance, modulo the number of ranks.
@@ -618,7 +619,7 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
 
 /* Makes an operation for an attention kernel that pushes its partials from its epilogue and merges them itself: see
  * banyan_device.cuh. Collective, once for each shape. desc->algorithm is NULL or "oneshot", and desc->stream is
- * ignored. With desc->live one shape serves every number of tokens up to desc->tokens. A run is one launch of that
+ * ignored. With desc->valid one shape serves every number of tokens up to desc->tokens. A run is one launch of that
  * kernel on all ranks, in the common order of runs; banyan_start() rejects the operation. BANYAN_ERR_UNSUPPORTED: the
  * communicator has no device, more than 72 ranks, or arenas in host memory; or the order is canonical on a lossy
  * wire. */

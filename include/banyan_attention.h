@@ -235,8 +235,8 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  * does it all if banyan_device_combine_init() would accept the combine and the arenas have room for all rows at once.
  * Otherwise it takes two or more kernels; banyan_op_query() reports which.
  *
- * - combine->live->tokens sets how many query tokens a run has, from the first on. Lengths and queries past them are
- *   not read, and their rows are not written. `token_mask` masks rows of this rank. combine->live->seq_lens and
+ * - combine->valid->tokens sets how many query tokens a run has, from the first on. Lengths and queries past them are
+ *   not read, and their rows are not written. `token_mask` masks rows of this rank. combine->valid->seq_lens and
  *   query_start_loc are BANYAN_ERR_ARGUMENT, because attention has its own. On a device kernels read tokens and mask at
  *   each run and each replay of a graph, so one graph serves every number up to that of `combine`.
  * - combine->order may be BANYAN_ORDER_EXACT, on the host. Keys are then cut into blocks of 256 at absolute positions,

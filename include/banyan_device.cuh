@@ -20,7 +20,7 @@
  * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
  *   order. Coordinates are those of the whole call. banyan_op_device() says what a row means (normalised or not, lse or
  *   m and d, base, empty rows); values are f32 here.
- * - With desc.live a kernel serves any number of tokens up to the call's, and any selection of rows, also when a graph
+ * - With desc.valid a kernel serves any number of tokens up to the call's, and any selection of rows, also when a graph
  *   is replayed. Its arrays are in device memory, are read from banyan_device_begin() on, and must not change before
  *   the kernel has ended. Rows past the tokens of the run are not part of it: pushes of them do nothing, and nothing of
  *   the result is written for them. A masked row is pushed like any other. Its statistics and values are then not read,
@@ -63,13 +63,13 @@ BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_
   bny_fused_push(run, token, head, m, d, values);
 }
 
-/* Returns the number of tokens of the run: that of the call, or *desc.live->tokens. After banyan_device_begin(). */
+/* Returns the number of tokens of the run: that of the call, or *desc.valid->tokens. After banyan_device_begin(). */
 BNY_DEVICE int32_t banyan_device_tokens(const banyan_device_run *run) { return bny_fused_tokens(*run); }
 
 /* Returns whether the run has the token and its rows are valid on this rank; all lanes of a warp call it. A kernel need
  * not compute other rows. */
-BNY_DEVICE bool banyan_device_lives(const banyan_device_run *run, int32_t token) {
-  return bny_fused_lives(*run, token);
+BNY_DEVICE bool banyan_device_is_valid(const banyan_device_run *run, int32_t token) {
+  return bny_fused_is_valid(*run, token);
 }
 
 /* Ends a run: merges what all ranks have pushed and writes the result. All threads of each block call it. */

@@ -97,7 +97,7 @@ cuda_sources = \
   %D%/cuda/kernels.cu \
   %D%/cuda/kernels.def \
   %D%/cuda/exact_sum.h \
-  %D%/cuda/live.h \
+  %D%/cuda/valid.h \
   %D%/cuda/merge.h \
   %D%/cuda/oneshot.cuh \
   %D%/cuda/remote.h \

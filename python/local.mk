@@ -67,7 +67,7 @@ EXTRA_DIST += \
   %D%/tests/test_frameworks.py \
   %D%/tests/test_input.py \
   %D%/tests/test_jax.py \
-  %D%/tests/test_live.py \
+  %D%/tests/test_valid.py \
   %D%/tests/test_ownership.py \
   %D%/tests/test_stubs.py \
   %D%/tests/test_torch_ops.py \

@@ -16,7 +16,7 @@
 
 #include "cuda/decode_fragment.cuh"
 #include "cuda/decode_walk.cuh"
-#include "cuda/live.h"
+#include "cuda/valid.h"
 
 /* ---- keys of a sequence ------------------------------------------------------------------------------------------ */
 
@@ -180,7 +180,7 @@ BNY_DEVICE bny_general_walk bny_general_walk_begin(const bny_decode_call &call, 
   uint32_t total = 0;
   walk.team = bny_block() / bny_cluster_blocks();
   if (tells && call.general.query_start_loc && group->nranks > 0)
-    bny_live_check_starts(group, call.general.query_start_loc, call.batch, (int32_t)run_tokens);
+    bny_valid_check_starts(group, call.general.query_start_loc, call.batch, (int32_t)run_tokens);
   BNY_ROLLED for (uint32_t first = 0; first < sequences; first += BNY_WARP_LANES) {
     const bny_general_span span = bny_general_span_of<tile_rows>(call, run_tokens, first + bny_lane());
     if (tells) bny_decode_tell_wrong(group, first, span.wrong);

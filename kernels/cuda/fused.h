@@ -11,9 +11,9 @@
  * The last block also counts the run as begun, for the next one. Unlike in bny_worker_begin(), the number of warps that
  * take part is not known before.
  *
- * If a run has its own number of tokens (live.h), rows are pushed by the run's tokens, and lie where the plan's do. The
- * warp that announces the run first sends this number to peers. It therefore joins before, while peers still have its
- * number of the run before. */
+ * If a run has its own number of tokens (valid.h), rows are pushed by the run's tokens, and lie where the plan's do.
+ * The warp that announces the run first sends this number to peers. It therefore joins before, while peers still have
+ * its number of the run before. */
 #ifndef BNY_CUDA_FUSED_H
 #define BNY_CUDA_FUSED_H
 
@@ -25,7 +25,7 @@ enum { BNY_FUSED_WIDTH = 4 };
 struct bny_fused_run {
   bny_worker self;
   const bny_device_combine *combine;
-  bny_live_run live;
+  bny_valid_run valid;
   bool joined;
 };
 
@@ -39,15 +39,15 @@ BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &co
   run->combine = &combine;
   run->joined = false;
   bny_worker_open(&run->self, combine.group);
-  run->live = bny_live_begin(combine.call.live);
+  run->valid = bny_valid_begin(combine.call.valid);
   if (bny_block() != 0 || bny_warp() != 0) return;
   bny_worker_number(&run->self);
-  if (combine.call.live.most) {
+  if (combine.call.valid.most) {
     bny_fused_join(run);
-    bny_live_announce(&combine.group, run->self.epoch, run->live.count);
+    bny_valid_announce(&combine.group, run->self.epoch, run->valid.count);
   }
   bny_worker_announce(run->self);
-  bny_live_check(&combine.group, combine.call.live, run->live);
+  bny_valid_check(&combine.group, combine.call.valid, run->valid);
 }
 
 /* The state of a run that a warp keeps in shared memory to save registers, between bny_fused_resume() and
@@ -55,7 +55,7 @@ BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &co
 struct bny_fused_state {
   uint64_t epoch; /* 0: not joined */
   uint32_t failed;
-  int32_t count; /* as in bny_live_run */
+  int32_t count; /* as in bny_valid_run */
 };
 
 /* Called by all lanes. If not joined, it begins like bny_fused_begin() but reports nothing. */
@@ -67,15 +67,15 @@ BNY_DEVICE_COLD void bny_fused_resume(bny_fused_run *run, const bny_device_combi
     bny_worker_set(&run->self, combine.group);
     run->self.epoch = state.epoch;
     run->self.failed = state.failed != 0;
-    run->live = {state.count};
+    run->valid = {state.count};
   } else {
     bny_worker_open(&run->self, combine.group);
-    run->live = bny_live_begin(combine.call.live);
+    run->valid = bny_valid_begin(combine.call.valid);
   }
 }
 
 BNY_DEVICE void bny_fused_suspend(const bny_fused_run &run, bny_fused_state *state) {
-  if (bny_lane() == 0) *state = {run.joined ? run.self.epoch : 0, run.self.failed ? 1u : 0u, run.live.count};
+  if (bny_lane() == 0) *state = {run.joined ? run.self.epoch : 0, run.self.failed ? 1u : 0u, run.valid.count};
   bny_warp_sync();
 }
 
@@ -101,27 +101,27 @@ template <int quads> struct bny_fused_quads {
 /* Called by all lanes. Each lane asks for its own columns. A masked row is sent as an empty one, and its values are not
  * read. */
 template <int bits, class Values>
-BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_live_row live, int32_t head, float stat,
+BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_valid_row valid, int32_t head, float stat,
                                    float sum, const Values &values) {
   bny_worker *self = &run->self;
   const bny_oneshot &what = run->combine->what;
   bny_unit_work work = bny_unit_work_make<BNY_PROTOCOL_LL16, bits>(what.shape);
   bny_oneshot_destinations to = {{self, &what, BNY_PROTOCOL_LL16, 0}, true};
   bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
-  if (live.reads) import = bny_import_make(run->combine->call.in, stat, sum, bits != 32);
+  if (valid.reads) import = bny_import_make(run->combine->call.in, stat, sum, bits != 32);
   bny_unit_rows row = {token, head, 0, 0, 0, 0, 0, 0, 0};
-  bny_live_report_data(self, run->combine->call.live, run->live, import.bad, bny_unit_row_number(what.shape, row));
+  bny_valid_report_data(self, run->combine->call.valid, run->valid, import.bad, bny_unit_row_number(what.shape, row));
   BNY_ROLLED for (int first = 0; first < work.packets && !self->failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bny_unit_columns at = bny_unit_columns_of<BNY_PROTOCOL_LL16, bits>(work, packet);
     bny_lane_values<BNY_PROTOCOL_LL16, bits> taken;
     BNY_UNROLL for (int i = 0; i < taken.count; i++) {
       bool wanted = i >= at.low && i < at.high;
-      float value = work.columns > 0 && live.reads ? bny_fused_value(values, wanted ? at.column + i : 0) : 0.0f;
+      float value = work.columns > 0 && valid.reads ? bny_fused_value(values, wanted ? at.column + i : 0) : 0.0f;
       taken.value[i] = wanted ? value : 0.0f;
     }
     bny_packet made = bny_unit_import(taken, work, import, packet, what.shape.wire);
-    bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, live.place, head, packet, packet < work.packets, made);
+    bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, valid.place, head, packet, packet < work.packets, made);
   }
   bny_worker_fence_alias(*self->group);
 }
@@ -131,20 +131,20 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
                                const Values &values) {
   bny_warp_sync();
   bny_fused_join(run);
-  bny_live_row live = {token, true};
-  if (run->combine->call.live.most) live = bny_live_row_of(run->combine->call.live, run->live.count, token);
-  if (live.place < 0) return;
+  bny_valid_row valid = {token, true};
+  if (run->combine->call.valid.most) valid = bny_valid_row_of(run->combine->call.valid, run->valid.count, token);
+  if (valid.place < 0) return;
   if (run->combine->what.shape.wire == BNY_WIRE_F32)
-    bny_fused_push_row<32>(run, token, live, head, stat, sum, values);
+    bny_fused_push_row<32>(run, token, valid, head, stat, sum, values);
   else
-    bny_fused_push_row<16>(run, token, live, head, stat, sum, values);
+    bny_fused_push_row<16>(run, token, valid, head, stat, sum, values);
 }
 
 template <int bits, int width>
 BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, bits, width> bny_fused_merge_begin(const bny_fused_run &run) {
   bny_oneshot_run<BNY_PROTOCOL_LL16, bits, width> merge;
   merge.self = run.self;
-  merge.live = run.live;
+  merge.valid = run.valid;
   merge.lone = false;
   merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, bits>(run.combine->what.shape);
   return merge;
@@ -191,8 +191,8 @@ template <int width, class What> BNY_DEVICE void bny_fused_merge_of(bny_fused_ru
 
 BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {
   bny_fused_join(run);
-  const bny_device_live &live = run->combine->call.live;
-  if (live.most) token = bny_live_place(live, run->live, token);
+  const bny_device_valid &valid = run->combine->call.valid;
+  if (valid.most) token = bny_valid_place(valid, run->valid, token);
   if (token < 0) return;
   bny_fused_merge_row row = {token, head};
   if (bny_fused_is_wide(*run->combine))
@@ -203,13 +203,13 @@ BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head)
 
 /* Returns the run's number of tokens. */
 BNY_DEVICE int32_t bny_fused_tokens(const bny_fused_run &run) {
-  return run.combine->call.live.most ? run.live.count : run.combine->what.shape.tokens;
+  return run.combine->call.valid.most ? run.valid.count : run.combine->what.shape.tokens;
 }
 
 /* Called by all lanes. Returns whether the run has the token and its rows are valid on this rank. */
-BNY_DEVICE bool bny_fused_lives(const bny_fused_run &run, int32_t token) {
+BNY_DEVICE bool bny_fused_is_valid(const bny_fused_run &run, int32_t token) {
   if ((uint32_t)token >= (uint32_t)bny_fused_tokens(run)) return false;
-  return run.combine->call.live.most == 0 || bny_live_reads(run.combine->call.live, token);
+  return run.combine->call.valid.most == 0 || bny_valid_reads(run.combine->call.valid, token);
 }
 
 /* Called by all threads of a block. Counts the block, and returns how many had not been counted before, this one

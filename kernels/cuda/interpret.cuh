@@ -5,7 +5,7 @@
 #ifndef BNY_CUDA_INTERPRET_CUH
 #define BNY_CUDA_INTERPRET_CUH
 
-#include "cuda/live.h"
+#include "cuda/valid.h"
 #include "cuda/remote.h"
 #include "cuda/merge.h"
 #include "cuda/push.h"
@@ -92,7 +92,7 @@ struct bny_interpreter {
   bny_program_sources sources;
   bny_program_destinations to;
   bny_push_pending pending;
-  bny_live_run live;
+  bny_valid_run valid;
 };
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -133,9 +133,9 @@ BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &ro
   const bny_unit_shape &shape = run->program->shape;
   const banyan_partial &in = run->call->in;
   bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
-  bool reads = !run->call->live.most || (token >= 0 && bny_live_reads(run->call->live, token));
+  bool reads = !run->call->valid.most || (token >= 0 && bny_valid_reads(run->call->valid, token));
   if (reads) import = bny_import_row(in, token, rows.head, bits != 32);
-  bny_live_report_data(&run->self, run->call->live, run->live, import.bad, bny_unit_row_number(shape, rows));
+  bny_valid_report_data(&run->self, run->call->valid, run->valid, import.bad, bny_unit_row_number(shape, rows));
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bool active = packet < run->work.packets;
@@ -157,7 +157,7 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
     return;
   }
   const banyan_partial &out = run->call->out;
-  if (run->call->live.keeps_empty_rows && d == 0.0f) return;
+  if (run->call->valid.keeps_empty_rows && d == 0.0f) return;
   int32_t token = rows.token - run->call->out_token0, head = rows.head - run->call->out_head0;
   bool writes = run->work.chunk == 0 && packet - (int)bny_lane() == 0;
   float factor = bny_export_row(run->self.group, out, token, head, m, d, writes);
@@ -209,8 +209,8 @@ template <int protocol, int bits> BNY_DEVICE void bny_interpret_step(bny_interpr
       bny_unit_rows_first(&rows, run->program->shape, run->work, step->token0, step->tokens, step->head0, step->heads);
   BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
     int32_t token = rows.token;
-    if (run->call->live.most) {
-      token = bny_live_token(run->call->live, run->live, rows.token);
+    if (run->call->valid.most) {
+      token = bny_valid_token(run->call->valid, run->valid, rows.token);
       /* A proxy sends and awaits messages whole: what the run does not have goes along as empty rows. */
       if (token < 0 && (!run->self.group->proxy || step->kind == BNY_PROGRAM_DELIVER)) continue;
     }
@@ -230,11 +230,11 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
-  run.live = bny_live_begin(call.live);
+  run.valid = bny_valid_begin(call.valid);
   if (bny_worker_announces()) {
-    if (call.live.most) bny_live_announce(run.self.group, run.self.epoch, run.live.count);
+    if (call.valid.most) bny_valid_announce(run.self.group, run.self.epoch, run.valid.count);
     bny_worker_announce_program(run.self, program->label);
-    bny_live_check(run.self.group, call.live, run.live);
+    bny_valid_check(run.self.group, call.valid, run.valid);
   }
   run.program = program;
   run.call = &call;

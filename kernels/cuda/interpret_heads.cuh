@@ -66,7 +66,7 @@ template <int protocol> BNY_DEVICE void bny_heads_step(bny_interpreter *run) {
   bool more =
       bny_unit_rows_first(&rows, run->program->shape, run->work, step->token0, step->tokens, step->head0, step->heads);
   BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
-    if (run->call->live.most && rows.token >= run->live.count) break;
+    if (run->call->valid.most && rows.token >= run->valid.count) break;
     bny_heads_unit<protocol>(run, rows.token, rows.head);
   }
   if (!run->self.failed) bny_push_end<protocol>(run->self, run->to, &run->pending);
@@ -78,9 +78,9 @@ BNY_DEVICE void bny_interpret_heads(const bny_device_group &group, const bny_pro
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
-  run.live = bny_live_begin(call.live);
+  run.valid = bny_valid_begin(call.valid);
   if (bny_worker_announces()) {
-    if (call.live.most) bny_live_announce(run.self.group, run.self.epoch, run.live.count);
+    if (call.valid.most) bny_valid_announce(run.self.group, run.self.epoch, run.valid.count);
     bny_worker_announce(run.self);
   }
   uint32_t warps = bny_block_threads() / BNY_WARP_LANES;

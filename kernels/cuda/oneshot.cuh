@@ -5,7 +5,7 @@
 #define BNY_CUDA_ONESHOT_CUH
 
 #include "cuda/exact_sum.h"
-#include "cuda/live.h"
+#include "cuda/valid.h"
 #include "cuda/merge.h"
 #include "cuda/push.h"
 
@@ -112,7 +112,7 @@ template <int bits> BNY_DEVICE constexpr int bny_oneshot_width() { return bits =
 template <int protocol, int bits, int width> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
-  bny_live_run live;
+  bny_valid_run valid;
   bool lone;      /* at most one row and one round of packets: its own part stays in registers */
   bny_packet own; /* if lone */
 };
@@ -130,10 +130,10 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
   BNY_ROLLED for (; more; more = bny_unit_rows_next(&rows)) {
     int32_t token = rows.token;
     bool reads = true;
-    if (call.live.most) {
-      token = bny_live_token(call.live, run->live, rows.token);
+    if (call.valid.most) {
+      token = bny_valid_token(call.valid, run->valid, rows.token);
       if (token < 0) continue;
-      reads = bny_live_reads(call.live, token);
+      reads = bny_valid_reads(call.valid, token);
     }
     bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
     BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
@@ -145,7 +145,7 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
       if (!joined) bny_worker_join(self);
       joined = true;
       if (first == 0 && !self->failed)
-        bny_live_report_data(self, call.live, run->live, import.bad, bny_unit_row_number(shape, rows));
+        bny_valid_report_data(self, call.valid, run->valid, import.bad, bny_unit_row_number(shape, rows));
       bny_packet made = bny_unit_import(values, run->work, import, packet, shape.wire);
       if (run->lone) run->own = made;
       if (!self->failed) bny_push_packet<protocol>(*self, to, rows.token, rows.head, packet, active, made);
@@ -178,7 +178,7 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, bits, width> *run, c
     }
     if (first == 0) {
       bny_merge_tree_of<protocol>(packets, nranks, false, &tree);
-      if (call.live.keeps_empty_rows && tree.d == 0.0f) return;
+      if (call.valid.keeps_empty_rows && tree.d == 0.0f) return;
       factor = bny_export_row(self->group, call.out, out_token, out_head, tree.m, tree.d, run->work.chunk == 0);
     }
     bny_lane_values<protocol, bits> values =
@@ -206,7 +206,7 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, bits, width> *r
                                                                what.shape.wire, &merged);
     if (self->failed) return;
     if (first == 0) {
-      if (call.live.keeps_empty_rows && merged.d == 0.0f) return;
+      if (call.valid.keeps_empty_rows && merged.d == 0.0f) return;
       factor = bny_export_row(self->group, call.out, out_token, out_head, merged.m, merged.d, run->work.chunk == 0);
     }
     bny_unit_write(call.out, run->work, out_token, out_head, packet, factor, packet < run->work.packets, merged.values);
@@ -237,7 +237,7 @@ BNY_DEVICE void bny_oneshot_merge_exact(bny_oneshot_run<protocol, 32, width> *ru
     if (self->failed) return;
     bny_exact_total total = bny_exact_total_of(sums.d);
     if (first == 0) {
-      if (call.live.keeps_empty_rows && total.d == 0.0f) return;
+      if (call.valid.keeps_empty_rows && total.d == 0.0f) return;
       factor = bny_export_row(self->group, call.out, out_token, out_head, total.m, total.d, run->work.chunk == 0);
       if (call.out.values_kind == BANYAN_VALUES_NORMALISED) factor = bny_exact_factor(call.out, out_head);
     }
@@ -268,7 +268,7 @@ BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, bits, width> *r
   bny_unit_rows rows;
   bool more = bny_unit_rows_first(&rows, what.shape, run->work, owned.token0, owned.tokens, owned.head0, owned.heads);
   BNY_ROLLED for (; more && !self->failed; more = bny_unit_rows_next(&rows)) {
-    if (call.live.most && bny_live_token(call.live, run->live, rows.token) < 0) continue;
+    if (call.valid.most && bny_valid_token(call.valid, run->valid, rows.token) < 0) continue;
     sources.number = bny_oneshot_unit(what, 0, self->group->rank, rows.token, rows.head, run->work.chunk);
     bny_oneshot_merge_row(run, sources, rows.token, rows.head, what, call);
   }
@@ -283,12 +283,12 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   run.work = bny_unit_work_make<protocol, bits>(shape);
   run.lone = width == 0 && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups &&
              run.work.packets <= BNY_WARP_LANES;
-  run.live = bny_live_begin(call.live);
+  run.valid = bny_valid_begin(call.valid);
   bny_oneshot_push(&run, what, call);
   if (bny_worker_announces()) {
-    if (call.live.most) bny_live_announce(run.self.group, run.self.epoch, run.live.count);
+    if (call.valid.most) bny_valid_announce(run.self.group, run.self.epoch, run.valid.count);
     bny_worker_announce(run.self);
-    bny_live_check(run.self.group, call.live, run.live);
+    bny_valid_check(run.self.group, call.valid, run.valid);
   }
   if (call.shares_stats) bny_unit_row_sync(shape); /* all chunks must have read their statistics */
   bny_oneshot_merge_rows(&run, what, call);

@@ -199,8 +199,8 @@ typedef struct bny_program {
   int32_t pad;
 } bny_program;
 
-/* The valid rows of a run: the pointers of banyan_live, whose arrays kernels read. */
-typedef struct bny_device_live {
+/* The valid rows of a run: the pointers of banyan_valid_rows, whose arrays kernels read. */
+typedef struct bny_device_valid {
   const int32_t *tokens; /* NULL: `count` */
   const int32_t *seq_lens, *query_start_loc;
   const uint8_t *token_mask;
@@ -210,7 +210,7 @@ typedef struct bny_device_live {
   int32_t owners; /* owners of tokens: the ranks, if tokens are scattered; else 1 */
   int32_t keeps_empty_rows;
   int32_t pad;
-} bny_device_live;
+} bny_device_valid;
 
 /* The caller's memory. A parameter of kernels. */
 typedef struct bny_device_call {
@@ -222,7 +222,7 @@ typedef struct bny_device_call {
   const unsigned char *in_bytes; /* byte programs: address of byte in_byte0 */
   unsigned char *out_bytes;      /* address of byte out_byte0 */
   uint64_t in_byte0, out_byte0;
-  bny_device_live live;
+  bny_device_valid valid;
 } bny_device_call;
 
 /* All rows go to all ranks, or to their owners, in one step; not if merged values are rounded to the wire. A parameter

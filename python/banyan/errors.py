@@ -125,7 +125,7 @@ def _argument_of(text: str) -> tuple[str | None, str]:
 
     None: the text does not say it.
     """
-    pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|live|queries|config)\.)?([a-z]\w*)(.*))"
+    pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|valid|queries|config)\.)?([a-z]\w*)(.*))"
     found = re.match(pattern, text, re.S)
     if not found:
         return None, text

@@ -124,8 +124,8 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
   combine->desc.value_dim = call->desc.value_dim, combine->desc.stream = stream;
   combine->read_desc(self, combine_words);
   if (!combine_words.tokens.is_none()) {
-    read_tokens(self, combine_words.tokens, stream, &combine->live_tokens, &combine->tokens_now, &combine->live);
-    combine->desc.live = &combine->live;
+    read_tokens(self, combine_words.tokens, stream, &combine->valid_tokens, &combine->tokens_now, &combine->valid);
+    combine->desc.valid = &combine->valid;
   }
   combine->lse_f32 = call->desc.q_dtype != BANYAN_F32;
   combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);

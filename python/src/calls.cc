@@ -32,8 +32,8 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   if (heads < 0 || heads > INT32_MAX) reject(counted, "their sum is no number of heads");
   desc.heads = static_cast<int32_t>(heads), desc.counts = counts.data();
   if (!tokens.is_none()) {
-    read_tokens(owner, tokens, stream, &live_tokens, &tokens_now, &live);
-    desc.live = &live;
+    read_tokens(owner, tokens, stream, &valid_tokens, &tokens_now, &valid);
+    desc.valid = &valid;
   }
   if (out.is_none()) {
     made = all.make(argument, mine_array, mine, {desc.tokens, heads, desc.dim}, false, owner.device(), stream);

@@ -88,14 +88,15 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
   return static_cast<const int32_t *>(from->data);
 }
 
-void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_live *live) {
+void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now,
+                 banyan_valid_rows *valid) {
   // Integers of numpy are numbers as well. Its arrays have an index, and their memory is read.
   if (PyIndex_Check(word.ptr()) && !PyObject_HasAttrString(word.ptr(), "__dlpack__")) {
     if (!owner.device().empty()) reject("tokens", "on a device it is an int32 array of that device, not a number");
     *now = read_int32("tokens", word);
-    live->tokens = now;
+    valid->tokens = now;
   } else if (!word.is_none()) {
-    live->tokens = read_int32s(from, "tokens", owner.device(), word, stream);
+    valid->tokens = read_int32s(from, "tokens", owner.device(), word, stream);
     if (from->count() != 1) reject("tokens", "it is a number, or an int32 array of one element");
   }
 }
@@ -169,23 +170,23 @@ void combine_call::read_preset(const comm &owner, nb::handle o, nb::handle lse, 
   in.stats_token_stride = from.strides[by_head ? 1 : 0], in.stats_head_stride = from.strides[by_head ? 0 : 1];
 }
 
-void combine_call::read_live(const comm &owner, const combine_words &words) {
+void combine_call::read_valid(const comm &owner, const combine_words &words) {
   if (words.tokens.is_none() && words.seq_lens.is_none() && words.query_start_loc.is_none() &&
       words.token_mask.is_none() && words.empty_rows.is_none())
     return;
-  read_tokens(owner, words.tokens, desc.stream, &live_tokens, &tokens_now, &live);
+  read_tokens(owner, words.tokens, desc.stream, &valid_tokens, &tokens_now, &valid);
   if (!words.seq_lens.is_none()) {
-    live.seq_lens = read_int32s(&seq_lens, "seq_lens", owner.device(), words.seq_lens, desc.stream);
+    valid.seq_lens = read_int32s(&seq_lens, "seq_lens", owner.device(), words.seq_lens, desc.stream);
     seq_lens.want_dims(1, "[batch]");
-    live.batch = small(seq_lens, 0);
+    valid.batch = small(seq_lens, 0);
   }
   if (!words.query_start_loc.is_none()) {
-    live.query_start_loc =
+    valid.query_start_loc =
         read_int32s(&query_start_loc, "query_start_loc", owner.device(), words.query_start_loc, desc.stream);
     query_start_loc.want_dims(1, "[batch + 1]");
     if (query_start_loc.shape[0] < 1) reject("query_start_loc", "it has batch + 1 elements, and not 0");
-    if (live.seq_lens) query_start_loc.want_shape(0, int64_t{live.batch} + 1, "the batch of seq_lens and 1 more");
-    live.batch = small(query_start_loc, 0) - 1;
+    if (valid.seq_lens) query_start_loc.want_shape(0, int64_t{valid.batch} + 1, "the batch of seq_lens and 1 more");
+    valid.batch = small(query_start_loc, 0) - 1;
   }
   if (!words.token_mask.is_none()) {
     token_mask.open("token_mask", words.token_mask, false, owner.device(), desc.stream);
@@ -194,10 +195,10 @@ void combine_call::read_live(const comm &owner, const combine_words &words) {
     token_mask.want_dims(1, "[tokens]");
     token_mask.want_shape(0, desc.tokens, "the number of tokens of o");
     token_mask.want_contiguous();
-    live.token_mask = static_cast<const uint8_t *>(token_mask.data);
+    valid.token_mask = static_cast<const uint8_t *>(token_mask.data);
   }
-  if (!words.empty_rows.is_none()) live.empty_rows = read_empty_rows(words.empty_rows);
-  desc.live = &live;
+  if (!words.empty_rows.is_none()) valid.empty_rows = read_empty_rows(words.empty_rows);
+  desc.valid = &valid;
 }
 
 void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
@@ -213,7 +214,7 @@ void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::han
     read_preset(owner, o, lse, bny::read_preset(words.preset));
   }
   read_scale("values_scale", owner, words.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
-  read_live(owner, words);
+  read_valid(owner, words);
   read_desc(owner, words);
   bool in_rows = lse.is_none();
   read_output(owner, o, in_rows ? o : lse, out_arrays, !d.is_none(), values, in_rows ? values : stats, words);

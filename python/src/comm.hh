@@ -114,11 +114,11 @@ private:
 // The arguments of a combine, read. They live as long as the operation.
 struct combine_call {
   array values, stats, sum, out_values, out_stats, out_sum, scale, out_scale;
-  array live_tokens, seq_lens, query_start_loc, token_mask;
+  array valid_tokens, seq_lens, query_start_loc, token_mask;
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
-  banyan_live live = BANYAN_LIVE_INIT;
-  int32_t tokens_now = 0; // live.tokens, where it was given as a number
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  int32_t tokens_now = 0; // valid.tokens, where it was given as a number
   float scale_now = 1, out_scale_now = 1;
   std::string algorithm;
   bool has_output = true;
@@ -138,19 +138,19 @@ private:
   // Reads o, lse and d as they lie in memory. With a preset its convention says where statistics are.
   void read_plain(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, const combine_words &words);
   void read_preset(const comm &owner, nb::handle o, nb::handle lse, banyan_preset preset);
-  void read_live(const comm &owner, const combine_words &words);
+  void read_valid(const comm &owner, const combine_words &words);
   void read_out_words(const combine_words &words);
 };
 
 // How many tokens a run has: None, a number, which is kept at `now`, or an array.
-void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_live *live);
+void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_valid_rows *valid);
 
 struct heads_call {
-  array mine, all, live_tokens;
+  array mine, all, valid_tokens;
   std::vector<int32_t> counts;
   banyan_heads_desc desc = BANYAN_HEADS_DESC_INIT;
-  banyan_live live = BANYAN_LIVE_INIT;
-  int32_t tokens_now = 0; // live.tokens, where it was given as a number
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  int32_t tokens_now = 0; // valid.tokens, where it was given as a number
   nb::object made;
 
   // mine [tokens, heads of this rank, dim] -> [tokens, heads, dim].

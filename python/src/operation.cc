@@ -15,13 +15,13 @@ operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<co
                        &combine.out_sum,
                        &combine.scale,
                        &combine.out_scale,
-                       &combine.live_tokens,
+                       &combine.valid_tokens,
                        &combine.seq_lens,
                        &combine.query_start_loc,
                        &combine.token_mask,
                        &heads.mine,
                        &heads.all,
-                       &heads.live_tokens,
+                       &heads.valid_tokens,
                        &attention.q,
                        &attention.k,
                        &attention.v,
@@ -158,8 +158,8 @@ std::string operation::describe() const { return comm_->describe_operation(handl
 
 // The place of the number of tokens that it was made with; NULL: none, or an array.
 int32_t *operation::tokens_place() {
-  if (combine.live.tokens == &combine.tokens_now) return &combine.tokens_now;
-  return heads.live.tokens == &heads.tokens_now ? &heads.tokens_now : nullptr;
+  if (combine.valid.tokens == &combine.tokens_now) return &combine.tokens_now;
+  return heads.valid.tokens == &heads.tokens_now ? &heads.tokens_now : nullptr;
 }
 
 nb::object operation::tokens() {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "api/api.h"
-#include "op/live.h"
+#include "op/valid.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -147,21 +147,22 @@ static banyan_status check_device_memory(banyan_comm *comm, const bny_api_heads 
   if (!comm->device.engine || comm->device.proxy || !moves) return BANYAN_OK;
   if (comm->head_counts[comm->rank]) status = bny_api_check_memory(comm, "mine", call->memory.mine.at);
   if (status == BANYAN_OK) status = bny_api_check_memory(comm, "all", call->memory.all.at);
-  if (status == BANYAN_OK && call->live.tokens) status = bny_api_check_memory(comm, "live.tokens", call->live.tokens);
+  if (status == BANYAN_OK && call->valid.tokens)
+    status = bny_api_check_memory(comm, "valid.tokens", call->valid.tokens);
   return status;
 }
 
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                  bool blocking, bny_api_heads *call) {
   banyan_heads_desc room;
-  banyan_live live_room;
+  banyan_valid_rows valid_room;
   if (!comm || !desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
   const banyan_heads_desc *known = bny_sized_read(&bny_sized_heads_desc, "desc", desc, &room);
   if (!known) return BANYAN_ERR_ARGUMENT;
   banyan_status status = check_shape(known);
   if (status == BANYAN_OK) status = read_counts(comm, known);
-  const banyan_live *live = known->live;
-  if (status == BANYAN_OK) status = bny_live_check(&live, &live_room, 0);
+  const banyan_valid_rows *valid = known->valid;
+  if (status == BANYAN_OK) status = bny_valid_check(&valid, &valid_room, 0);
   if (status != BANYAN_OK) return status;
   *call = (bny_api_heads){.key = {.collective = BNY_ALLGATHER_HEADS,
                                   .all_tokens = known->tokens,
@@ -170,12 +171,12 @@ banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *des
                                   .dim = known->dim,
                                   .dtype = known->dtype,
                                   .counts = comm->head_counts}};
-  if (live) call->live = (banyan_live){.size = sizeof call->live, .tokens = live->tokens};
-  const banyan_live *tokens_alone = live ? &call->live : NULL;
-  status = bny_api_read_live(comm, &tokens_alone, NULL, blocking, &call->key);
+  if (valid) call->valid = (banyan_valid_rows){.size = sizeof call->valid, .tokens = valid->tokens};
+  const banyan_valid_rows *tokens_alone = valid ? &call->valid : NULL;
+  status = bny_api_read_valid(comm, &tokens_alone, NULL, blocking, &call->key);
   if (status == BANYAN_OK) status = bind(comm, known, mine, all, call->key.tokens, &call->memory);
   if (status == BANYAN_OK) status = check_device_memory(comm, call);
-  call->memory.live = &call->live;
+  call->memory.valid = &call->valid;
   call->memory.tokens = call->key.tokens;
   call->memory.stream = known->stream;
   return status;

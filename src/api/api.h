@@ -14,7 +14,7 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer);
 banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
                                            bool is_output);
-banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *live); /* NULL is allowed */
+banyan_status bny_api_check_memory_valid(banyan_comm *comm, const banyan_valid_rows *valid); /* NULL is allowed */
 
 /* Converts *partial likewise and checks it. NULL is allowed where there are no rows; then nothing is checked. */
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
@@ -31,17 +31,17 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);
 
-/* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
- * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
+/* Completes the key by what `valid` says. A blocking call reads its tokens now, and is planned for a class of them.
+ * What a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
  * to. */
-banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
-                                bny_call *key);
+banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
+                                 bool blocking, bny_call *key);
 
 /* A call that gathers heads. Its key refers to memory of the communicator, up to the next such call. */
 typedef struct bny_api_heads {
   bny_call key;
-  bny_op_memory memory; /* refers to `live` */
-  banyan_live live;
+  bny_op_memory memory; /* refers to `valid` */
+  banyan_valid_rows valid;
 } bny_api_heads;
 
 /* Reads desc->gather, which is given, and checks it against q. */

@@ -21,13 +21,13 @@ static void set_within(bny_call *key) {
   strcpy(key->algorithm, "oneshot");
 }
 
-/* *live then is NULL or leads to `room`. */
+/* *valid then is NULL or leads to `room`. */
 static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_call *key,
-                                const banyan_live **live, banyan_live *live_room) {
+                                const banyan_valid_rows **valid, banyan_valid_rows *valid_room) {
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &desc, &room, key);
-  *live = status == BANYAN_OK ? desc->live : NULL;
-  if (status == BANYAN_OK) status = bny_api_read_live(comm, live, live_room, false, key);
+  *valid = status == BANYAN_OK ? desc->valid : NULL;
+  if (status == BANYAN_OK) status = bny_api_read_valid(comm, valid, valid_room, false, key);
   if (status != BANYAN_OK) return status;
   if (!comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
@@ -35,17 +35,17 @@ static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *de
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL",
                     desc->algorithm);
   set_within(key);
-  return bny_api_check_memory_live(comm, *live);
+  return bny_api_check_memory_valid(comm, *valid);
 }
 
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
   bny_call key;
-  const banyan_live *live = NULL;
-  banyan_live room;
-  banyan_status status = op ? key_within(comm, desc, &key, &live, &room) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  const banyan_valid_rows *valid = NULL;
+  banyan_valid_rows room;
+  banyan_status status = op ? key_within(comm, desc, &key, &valid, &room) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
   status = bny_op_make(comm, &key, op);
-  if (status == BANYAN_OK) bny_op_bind(*op, &(bny_op_memory){.live = live, .tokens = key.tokens});
+  if (status == BANYAN_OK) bny_op_bind(*op, &(bny_op_memory){.valid = valid, .tokens = key.tokens});
   return status;
 }
 
@@ -147,18 +147,18 @@ static void explain_apart(const banyan_comm *comm, const bny_call *key, char *wh
   if (comm->device.engine) snprintf(why, bytes, ", for within the kernel it cannot be: %s", reason);
 }
 
-/* Checks that `live` does not say which sequences have keys. */
-static banyan_status check_live(const banyan_live *live) {
-  if (!live || (!live->seq_lens && !live->query_start_loc)) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "combine.live.%s must be NULL: attention knows which rows have keys",
-                  live->seq_lens ? "seq_lens" : "query_start_loc");
+/* Checks that `valid` does not say which sequences have keys. */
+static banyan_status check_valid(const banyan_valid_rows *valid) {
+  if (!valid || (!valid->seq_lens && !valid->query_start_loc)) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "combine.valid.%s must be NULL: attention knows which rows have keys",
+                  valid->seq_lens ? "seq_lens" : "query_start_loc");
 }
 
 /* Completes the key of a combine of attention's rows: within its kernel if that is possible; otherwise *why says why
- * not. On the host a blocking call is planned for a class of tokens, or for those that `live` allows. */
+ * not. On the host a blocking call is planned for a class of tokens, or for those that `valid` allows. */
 static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
-                                 const banyan_combine_desc *combine, bool blocking, const banyan_live **live,
-                                 banyan_live *live_room, bny_call *key, char *why, size_t bytes) {
+                                 const banyan_combine_desc *combine, bool blocking, const banyan_valid_rows **valid,
+                                 banyan_valid_rows *valid_room, bny_call *key, char *why, size_t bytes) {
   bny_call made;
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
@@ -166,10 +166,11 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (status == BANYAN_OK) status = check_both(desc, combine);
   if (status == BANYAN_OK && comm->device.engine && made.order == BANYAN_ORDER_EXACT)
     status = bny_fail(BANYAN_ERR_UNSUPPORTED, "attention on devices has no BANYAN_ORDER_EXACT");
-  *live = status == BANYAN_OK ? combine->live : NULL;
-  if (status == BANYAN_OK) status = bny_api_read_live(comm, live, live_room, blocking && !comm->device.engine, &made);
-  if (status == BANYAN_OK) status = check_live(*live);
-  if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, *live);
+  *valid = status == BANYAN_OK ? combine->valid : NULL;
+  if (status == BANYAN_OK)
+    status = bny_api_read_valid(comm, valid, valid_room, blocking && !comm->device.engine, &made);
+  if (status == BANYAN_OK) status = check_valid(*valid);
+  if (status == BANYAN_OK) status = bny_api_check_memory_valid(comm, *valid);
   if (status != BANYAN_OK) return status;
   made.attends = true;
   made.prunes = bny_prune_is_lossy(desc);
@@ -195,7 +196,7 @@ static banyan_status gather_of(banyan_comm *comm, const bny_api_heads *call, boo
 
 /* Makes the operation that combines the certificate, if there is one, and binds it. */
 static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_attention *attention,
-                                    const banyan_live *live, banyan_op **certificate) {
+                                    const banyan_valid_rows *valid, banyan_op **certificate) {
   *certificate = op->certificate;
   if (!attention->certifies) return BANYAN_OK;
   bny_call key = op->key;
@@ -205,15 +206,15 @@ static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_
   key.attends = false;
   key.algorithm[0] = 0;
   banyan_status status = *certificate ? BANYAN_OK : bny_op_make(comm, &key, certificate);
-  if (status == BANYAN_OK) status = bny_op_reserve_live(*certificate, live);
+  if (status == BANYAN_OK) status = bny_op_reserve_valid(*certificate, valid);
   if (status != BANYAN_OK) return status;
   bny_box result = bny_op_result_box(comm, &key);
   banyan_partial in = bny_attention_certificate(attention), out = bny_attention_certified(attention, result.heads);
-  banyan_live all_written = live ? *live : (banyan_live){0};
+  banyan_valid_rows all_written = valid ? *valid : (banyan_valid_rows){0};
   all_written.empty_rows = BANYAN_EMPTY_ROWS_WRITTEN;
   bny_op_bind(*certificate, &(bny_op_memory){.in = &in,
                                              .out = bny_box_is_empty(&result) ? NULL : &out,
-                                             .live = live ? &all_written : NULL,
+                                             .valid = valid ? &all_written : NULL,
                                              .tokens = key.tokens});
   return BANYAN_OK;
 }
@@ -269,15 +270,15 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   banyan_partial out_room;
   bny_call key;
   bny_api_heads heads;
-  banyan_live live_room;
-  const banyan_live *live = NULL;
+  banyan_valid_rows valid_room;
+  const banyan_valid_rows *valid = NULL;
   banyan_op *gather = NULL, *op = NULL, *certificate = NULL;
   bny_attention *attention = NULL;
   char why_apart[BNY_ERROR_TEXT_BYTES];
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK)
-    status = key_of_both(comm, desc, combine, !keep, &live, &live_room, &key, why_apart, sizeof why_apart);
+    status = key_of_both(comm, desc, combine, !keep, &valid, &valid_room, &key, why_apart, sizeof why_apart);
   if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room);
   if (status == BANYAN_OK && !keep) status = check_first_run(comm, desc, &key, out);
   if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
@@ -286,9 +287,9 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status != BANYAN_OK) return status;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
   bool is_new = status == BANYAN_OK && !op->attention;
-  if (status == BANYAN_OK) status = bny_op_reserve_live(op, live);
+  if (status == BANYAN_OK) status = bny_op_reserve_valid(op, valid);
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
-  if (status == BANYAN_OK) status = certificate_of(comm, op, attention, live, &certificate);
+  if (status == BANYAN_OK) status = certificate_of(comm, op, attention, valid, &certificate);
   if (status != BANYAN_OK) {
     if (attention && op->attention != attention) bny_attention_free(attention);
     if (keep) bny_op_free(gather);
@@ -298,7 +299,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bny_box result = bny_op_result_box(comm, &key);
   bny_op_bind(op, &(bny_op_memory){.in = &attention->out,
                                    .out = bny_box_is_empty(&result) ? NULL : out,
-                                   .live = live,
+                                   .valid = valid,
                                    .tokens = key.tokens,
                                    .stream = attention->desc.stream,
                                    .attention = attention,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Checks that several calls share: of partials, of memory and of valid rows. */
 #include "api/api.h"
-#include "op/live.h"
+#include "op/valid.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -39,15 +39,15 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
   return status;
 }
 
-banyan_status bny_api_check_memory_live(banyan_comm *comm, const banyan_live *live) {
-  if (!comm->device.engine || !live) return BANYAN_OK;
+banyan_status bny_api_check_memory_valid(banyan_comm *comm, const banyan_valid_rows *valid) {
+  if (!comm->device.engine || !valid) return BANYAN_OK;
   const struct {
     const char *what;
     const void *pointer;
-  } all[] = {{"live.tokens", live->tokens},
-             {"live.seq_lens", live->batch > 0 ? live->seq_lens : NULL},
-             {"live.query_start_loc", live->query_start_loc},
-             {"live.token_mask", live->token_mask}};
+  } all[] = {{"valid.tokens", valid->tokens},
+             {"valid.seq_lens", valid->batch > 0 ? valid->seq_lens : NULL},
+             {"valid.query_start_loc", valid->query_start_loc},
+             {"valid.token_mask", valid->token_mask}};
   banyan_status status = BANYAN_OK;
   for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK; i++)
     if (all[i].pointer) status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
@@ -58,17 +58,17 @@ banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, co
   return bytes > 0 && !comm->device.proxy ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
 }
 
-banyan_status bny_api_read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
-                                bny_call *key) {
-  banyan_status status = bny_live_check(live, room, key->all_tokens);
+banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
+                                 bool blocking, bny_call *key) {
+  banyan_status status = bny_valid_check(valid, room, key->all_tokens);
   if (status != BANYAN_OK) return status;
   bool device = comm->device.engine && (!comm->device.proxy || key->collective == BNY_COMBINE);
-  key->counts_tokens = *live && (*live)->tokens;
+  key->counts_tokens = *valid && (*valid)->tokens;
   if (blocking && !device) {
-    status = bny_live_count(*live, key->all_tokens, &key->tokens);
-    if (status == BANYAN_OK && bny_live_selects(*live)) status = bny_live_read(*live, key->tokens, NULL);
+    status = bny_valid_count(*valid, key->all_tokens, &key->tokens);
+    if (status == BANYAN_OK && bny_valid_selects(*valid)) status = bny_valid_read(*valid, key->tokens, NULL);
   }
-  if (blocking && !key->counts_tokens) key->all_tokens = bny_live_class(key->tokens, key->all_heads);
+  if (blocking && !key->counts_tokens) key->all_tokens = bny_valid_class(key->tokens, key->all_heads);
   return status;
 }
 

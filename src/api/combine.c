@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "op/live.h"
+#include "op/valid.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -99,11 +99,11 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
                              const banyan_partial *out, banyan_op **keep) {
   banyan_combine_desc desc_room;
   banyan_partial in_room, out_room;
-  banyan_live live_room;
+  banyan_valid_rows valid_room;
   bny_call key;
   banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
-  const banyan_live *live = status == BANYAN_OK ? desc->live : NULL;
-  if (status == BANYAN_OK) status = bny_api_read_live(comm, &live, &live_room, !keep, &key);
+  const banyan_valid_rows *valid = status == BANYAN_OK ? desc->valid : NULL;
+  if (status == BANYAN_OK) status = bny_api_read_valid(comm, &valid, &valid_room, !keep, &key);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_op_result_box(comm, &key);
   status = bny_api_check_partial(&in, &in_room, &all, false);
@@ -111,7 +111,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   if (status == BANYAN_OK) status = check_apart(comm, &key, in, &all, out, &result);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
-  if (status == BANYAN_OK) status = bny_api_check_memory_live(comm, live);
+  if (status == BANYAN_OK) status = bny_api_check_memory_valid(comm, valid);
   if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_box_is_empty(&all))
     status = bny_op_check_scales("in", in, all.heads);
   if (status == BANYAN_OK && !keep && !comm->device.engine && !bny_box_is_empty(&result))
@@ -119,7 +119,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_op_memory memory = {.in = in,
                           .out = bny_box_is_empty(&result) ? NULL : out,
-                          .live = live,
+                          .valid = valid,
                           .tokens = key.tokens,
                           .stream = desc->stream};
   banyan_op *op;

@@ -238,22 +238,23 @@ static bool shares_stats(const bny_binding *binding) {
 }
 
 /* Returns all zeros for a run whose rows are all valid, so that kernels skip every check. */
-bny_device_live bny_device_live_of(const bny_binding *binding) {
-  const banyan_live *said = binding->live;
-  bny_device_live live = {.most = binding->tokens_most,
-                          .count = binding->tokens,
-                          .owners = binding->token_owners,
-                          .keeps_empty_rows = binding->keeps_empty_rows};
+bny_device_valid bny_device_valid_of(const bny_binding *binding) {
+  const banyan_valid_rows *said = binding->valid;
+  bny_device_valid valid = {.most = binding->tokens_most,
+                            .count = binding->tokens,
+                            .owners = binding->token_owners,
+                            .keeps_empty_rows = binding->keeps_empty_rows};
   if (said) {
-    live.tokens = said->tokens;
-    live.seq_lens = said->seq_lens;
-    live.query_start_loc = said->query_start_loc;
-    live.token_mask = said->token_mask;
-    live.batch = said->batch;
+    valid.tokens = said->tokens;
+    valid.seq_lens = said->seq_lens;
+    valid.query_start_loc = said->query_start_loc;
+    valid.token_mask = said->token_mask;
+    valid.batch = said->batch;
   }
-  bool all = !live.tokens && !live.seq_lens && !live.query_start_loc && !live.token_mask && live.count == live.most;
-  if (all) live.most = 0;
-  return live;
+  bool all =
+      !valid.tokens && !valid.seq_lens && !valid.query_start_loc && !valid.token_mask && valid.count == valid.most;
+  if (all) valid.most = 0;
+  return valid;
 }
 
 static void set_heads(const bny_binding *binding, bny_device_call *call) {
@@ -274,7 +275,7 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
       .out_bytes = (unsigned char *)binding->out_bytes,
       .in_byte0 = binding->in_byte0,
       .out_byte0 = binding->out_byte0,
-      .live = bny_device_live_of(binding),
+      .valid = bny_device_valid_of(binding),
   };
   if (run->heads) {
     set_heads(binding, &call);

@@ -41,7 +41,7 @@ banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_reque
                                     bny_device_combine *combine);
 
 /* Returns the valid rows of a run in the form that kernels take. */
-bny_device_live bny_device_live_of(const bny_binding *binding);
+bny_device_valid bny_device_valid_of(const bny_binding *binding);
 
 /* Starts a run. Hot: allocates nothing, waits for nothing, may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);

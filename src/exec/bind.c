@@ -10,8 +10,8 @@
 
 static bny_wire_view view_of(const bny_run *run, const bny_slot *slot, const char *outbox, const bny_slice *slice) {
   const bny_plan *plan = run->plan;
-  bny_slice held = bny_slice_live(&run->live, &slot->slice);
-  int32_t token0 = bny_slice_live_token(&run->live, slice->token0);
+  bny_slice held = bny_slice_valid(&run->valid, &slot->slice);
+  int32_t token0 = bny_slice_valid_token(&run->valid, slice->token0);
   int64_t row = (int64_t)(token0 - held.token0) * held.heads + slice->head0 - held.head0;
   char *at = (char *)(uintptr_t)outbox + slot->offset;
   if (plan->collective == BNY_ALLGATHER_HEADS)
@@ -170,10 +170,10 @@ static void list_peers(bny_run *run) {
   }
 }
 
-static size_t live_bytes(const bny_run *run, const bny_slot *slot) {
+static size_t valid_bytes(const bny_run *run, const bny_slot *slot) {
   const bny_plan *plan = run->plan;
-  if (!bny_collective_has_rows(plan->collective) || run->live.count == run->live.most) return slot->bytes;
-  bny_slice held = bny_slice_live(&run->live, &slot->slice);
+  if (!bny_collective_has_rows(plan->collective) || run->valid.count == run->valid.most) return slot->bytes;
+  bny_slice held = bny_slice_valid(&run->valid, &slot->slice);
   int64_t rows = bny_slice_rows(&held);
   if (plan->collective == BNY_ALLGATHER_HEADS) return (size_t)rows * plan->row_bytes;
   return rows == 0 ? 0 : bny_wire_layout_make(plan->wire, rows, plan->value_dim).bytes;
@@ -184,11 +184,11 @@ static void bind_steps(bny_run *run) {
   const bny_plan *plan = run->plan;
   bool rows = bny_collective_has_rows(plan->collective);
   uint64_t input_bytes = 0;
-  for (int32_t i = 0; i < plan->nslots; i++) run->slot_bytes[i] = live_bytes(run, &plan->slots[i]);
-  for (int32_t i = 0; i < plan->nmessages; i++) run->message_bytes[i] = live_bytes(run, &plan->messages[i].what);
+  for (int32_t i = 0; i < plan->nslots; i++) run->slot_bytes[i] = valid_bytes(run, &plan->slots[i]);
+  for (int32_t i = 0; i < plan->nmessages; i++) run->message_bytes[i] = valid_bytes(run, &plan->messages[i].what);
   for (int32_t i = 0; i < plan->nsteps; i++) {
     const bny_step *step = &plan->steps[i];
-    bny_slice slice = rows ? bny_slice_live(&run->live, &step->slice) : step->slice;
+    bny_slice slice = rows ? bny_slice_valid(&run->valid, &step->slice) : step->slice;
     run->boxes[i] = (bny_box){slice.tokens, slice.heads, plan->value_dim};
     run->token0[i] = slice.token0;
     if (step->kind == BNY_STEP_COPY) input_bytes += run->slot_bytes[step->slot];
@@ -200,25 +200,25 @@ static void bind_steps(bny_run *run) {
 }
 
 /* Returns the first token of the part, and whether all of its tokens exist. */
-static int32_t first_token(const bny_run *run, const bny_live_tokens *live, bool *full) {
-  int32_t token0 = run->binding->token0, first = bny_slice_live_token(live, token0);
-  *full = bny_slice_live_token(live, token0 + run->binding->tokens_planned) - first == run->binding->tokens_planned;
+static int32_t first_token(const bny_run *run, const bny_valid_tokens *valid, bool *full) {
+  int32_t token0 = run->binding->token0, first = bny_slice_valid_token(valid, token0);
+  *full = bny_slice_valid_token(valid, token0 + run->binding->tokens_planned) - first == run->binding->tokens_planned;
   return first;
 }
 
 void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t head_shift) {
-  bny_live_tokens live = run->live;
+  bny_valid_tokens valid = run->valid;
   bool full, was_full;
-  live.shift = token_shift;
-  live.count = tokens;
+  valid.shift = token_shift;
+  valid.count = tokens;
   if (tokens != run->call_tokens) bny_notice_set_tokens(&run->call, tokens);
   run->call_tokens = tokens;
   run->head_move = head_shift;
-  run->token_move = first_token(run, &live, &full) - first_token(run, &run->live, &was_full);
+  run->token_move = first_token(run, &valid, &full) - first_token(run, &run->valid, &was_full);
   if (full && was_full) return;
   run->token_move = 0;
-  if (live.count == run->live.count && live.shift == run->live.shift) return;
-  run->live = live;
+  if (valid.count == run->valid.count && valid.shift == run->valid.shift) return;
+  run->valid = valid;
   bind_steps(run);
 }
 
@@ -228,7 +228,7 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notic
   if (!made) return fail_memory(plan);
   *made = (bny_run){.exec = exec, .plan = plan, .call = *call, .binding = binding, .next = plan->nsteps};
   size_t steps = (size_t)plan->nsteps + 1, sources = (size_t)plan->nsources + 1;
-  made->live = (bny_live_tokens){binding->tokens_most, binding->tokens_most, binding->token_owners, 0};
+  made->valid = (bny_valid_tokens){binding->tokens_most, binding->tokens_most, binding->token_owners, 0};
   made->call_tokens = binding->tokens_most;
   made->boxes = calloc(steps, sizeof *made->boxes);
   made->token0 = calloc(steps, sizeof *made->token0);

@@ -137,11 +137,11 @@ typedef struct bny_binding {
   int32_t in_token0, in_head0;    /* the row at which `in` or `mine` begins */
   int32_t out_token0, out_head0;  /* the row at which `out` begins */
   int32_t tokens_most;            /* an upper bound for every run of the call */
-  int32_t token_owners;           /* see bny_live_tokens */
+  int32_t token_owners;           /* see bny_valid_tokens */
   int32_t token0, tokens_planned; /* the box's tokens in the plan's request */
-  const uint8_t *live_tokens;     /* [tokens of the call]: rows of a token with 0 are not read, and empty; NULL: none */
-  const banyan_live *live;        /* the valid rows of a run on a device; NULL: as all zeros */
-  int32_t tokens;                 /* for a run on a device, unless `live` leads to their number */
+  const uint8_t *valid_tokens;    /* [tokens of the call]: rows of a token with 0 are not read, and empty; NULL: none */
+  const banyan_valid_rows *valid; /* the valid rows of a run on a device; NULL: as all zeros */
+  int32_t tokens;                 /* for a run on a device, unless `valid` leads to their number */
   bool keeps_empty_rows;          /* empty rows of the result are not written */
   const char *in_bytes;           /* other collectives: address of byte in_byte0 */
   char *out_bytes;                /* and of byte out_byte0 */

@@ -3,7 +3,7 @@ libbanyan_core_la_SOURCES += \
   %D%/bind.c \
   %D%/notice.c %D%/notice.h \
   %D%/exec.c %D%/exec.h \
-  %D%/live.c %D%/live.h \
+  %D%/valid.c %D%/valid.h \
   %D%/metrics.c \
   %D%/probe.h \
   %D%/record.c %D%/record.h \

@@ -2,7 +2,7 @@
  * Runs a bound plan: takes its steps, waits for peers, and resumes where an earlier call stopped. */
 #include <string.h>
 
-#include "exec/live.h"
+#include "exec/valid.h"
 #include "exec/run.h"
 #include "exec/store.h"
 #include "base/hash.h"
@@ -279,10 +279,10 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
   if (is_timed) timer = bny_store_begin(&run->exec->store, bytes);
   to.stream = timer.stream;
   to.saturated = &run->report.saturated;
-  const uint8_t *live = binding->live_tokens ? binding->live_tokens + token0 : NULL;
+  const uint8_t *valid = binding->valid_tokens ? binding->valid_tokens + token0 : NULL;
   const bny_kernels *kernels = run->exec->kernels;
   int32_t token = token0 - binding->in_token0, head = head0 - binding->in_head0; /* in the caller's memory */
-  int64_t bad = live              ? bny_live_encode(kernels, box, binding->in, token, head, plan->wire, live, &to)
+  int64_t bad = valid             ? bny_valid_encode(kernels, box, binding->in, token, head, plan->wire, valid, &to)
                 : box->tokens > 0 ? kernels->encode(box, binding->in, token, head, plan->wire, &to)
                                   : -1;
   if (is_timed) bny_store_end(&run->exec->store, &timer);
@@ -316,13 +316,13 @@ static void deliver(bny_run *run, int32_t index, int half) {
   if (plan->collective == BNY_COMBINE) {
     const bny_box *box = &run->boxes[index];
     const bny_binding *binding = run->binding;
-    const bny_live_merge merge = {run->exec->kernels, plan->wire,  step->count, moved_sources(run, step, half),
-                                  plan->round_nodes,  binding->out};
+    const bny_valid_merge merge = {run->exec->kernels, plan->wire,  step->count, moved_sources(run, step, half),
+                                   plan->round_nodes,  binding->out};
     int32_t token0 = token_of(run, index), head0 = head_of(run, index);
     int32_t token = token0 - binding->out_token0, head = head0 - binding->out_head0; /* in the caller's memory */
     int64_t row = -1;
     if (binding->keeps_empty_rows)
-      row = bny_live_finish(&merge, box, token, head);
+      row = bny_valid_finish(&merge, box, token, head);
     else if (box->tokens > 0)
       row = merge.kernels->merge_finish(box, merge.wire, merge.count, merge.sources, merge.round_nodes, merge.out,
                                         token, head);

@@ -27,7 +27,7 @@ struct bny_run {
   const bny_plan *plan;
   bny_notice call;
   const bny_binding *binding;
-  bny_live_tokens live;          /* the addresses and sizes below are those of such a run */
+  bny_valid_tokens valid;        /* the addresses and sizes below are those of such a run */
   int32_t call_tokens;           /* tokens of the current run */
   int32_t token_move, head_move; /* from the rows of these to those of the run under way */
   size_t *slot_bytes;            /* [nslots] */

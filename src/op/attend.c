@@ -179,9 +179,9 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
   return true;
 }
 
-void bny_attention_live(bny_attention *attention, const banyan_live *live) {
-  attention->decode.call.tokens = live->tokens;
-  attention->decode.call.token_mask = live->token_mask;
+void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *valid) {
+  attention->decode.call.tokens = valid->tokens;
+  attention->decode.call.token_mask = valid->token_mask;
 }
 
 /* The description of a run of so many tokens. */

@@ -48,7 +48,7 @@ banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
 
 /* Has each run on a device read there how many tokens it has, and which of them a mask leaves out. */
-void bny_attention_live(bny_attention *attention, const banyan_live *live);
+void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *valid);
 
 /* Returns the rows in wire form, which a combine takes as they are. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);

@@ -46,7 +46,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op
 /* Structs that lead to what may change until the next call are not remembered. */
 void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banyan_partial *in,
                      const banyan_partial *out) {
-  if (!desc->live && !desc->algorithm && !in->values_scale && !out->values_scale && !op->on_device)
+  if (!desc->valid && !desc->algorithm && !in->values_scale && !out->values_scale && !op->on_device)
     op->given = (bny_op_given){*desc, *in, *out};
 }
 
@@ -75,7 +75,7 @@ banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op
     bny_op_dump(comm, key, memory, status);
     return status;
   }
-  status = bny_op_reserve_live(found, memory->live);
+  status = bny_op_reserve_valid(found, memory->valid);
   if (status != BANYAN_OK) {
     if (keep) bny_op_free(found);
     return bny_op_reject(comm, status, false);

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "op/live.h"
+#include "op/valid.h"
 #include "op/operation.h"
 
 static void print_partial(FILE *file, const char *name, const banyan_partial *p) {
@@ -66,10 +66,11 @@ void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memo
   char path[1024], why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_box box = {memory->tokens, key->all_heads, key->value_dim};
-  if (memory->live && memory->live->tokens) bny_live_count(memory->live, key->all_tokens, &box.tokens);
+  if (memory->valid && memory->valid->tokens) bny_valid_count(memory->valid, key->all_tokens, &box.tokens);
   uint8_t *mask = malloc((size_t)box.tokens + 1);
   if (mask) memset(mask, 1, (size_t)box.tokens + 1);
-  bool read = mask && (!bny_live_selects(memory->live) || bny_live_read(memory->live, box.tokens, mask) == BANYAN_OK);
+  bool read =
+      mask && (!bny_valid_selects(memory->valid) || bny_valid_read(memory->valid, box.tokens, mask) == BANYAN_OK);
   int fd =
       read && bny_log_path(comm->dump, comm->rank, path, sizeof path) ? bny_file_open(path, 0, BNY_FILE_REGULAR) : -1;
   FILE *file = fd >= 0 && ftruncate(fd, 0) == 0 ? fdopen(fd, "w") : NULL;

@@ -3,7 +3,7 @@ libbanyan_core_la_SOURCES += \
   %D%/attend.c %D%/attend.h \
   %D%/cache.c \
   %D%/dump.c \
-  %D%/live.c %D%/live.h \
+  %D%/valid.c %D%/valid.h \
   %D%/make.c \
   %D%/operation.h \
   %D%/overlap.c \

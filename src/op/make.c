@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "op/live.h"
+#include "op/valid.h"
 #include "decode/decode.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -38,7 +38,7 @@ static void free_op(banyan_op *op) {
   bny_attention_free(op->attention);
   free(op->within);
   free(op->counts);
-  free(op->live_tokens);
+  free(op->valid_tokens);
   free(op);
 }
 
@@ -220,17 +220,17 @@ banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention,
   return status;
 }
 
-banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live) {
-  if (op->on_device || !bny_live_selects(live) || op->live_tokens || op->key.all_tokens == 0) return BANYAN_OK;
-  op->live_tokens = malloc((size_t)op->key.all_tokens);
-  return op->live_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the valid rows of an operation");
+banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid) {
+  if (op->on_device || !bny_valid_selects(valid) || op->valid_tokens || op->key.all_tokens == 0) return BANYAN_OK;
+  op->valid_tokens = malloc((size_t)op->key.all_tokens);
+  return op->valid_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the valid rows of an operation");
 }
 
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->memory = *memory;
   if (memory->in) op->in = *memory->in;
   if (memory->out) op->out = *memory->out;
-  op->live = memory->live ? *memory->live : (banyan_live){0};
+  op->valid = memory->valid ? *memory->valid : (banyan_valid_rows){0};
   op->tokens = memory->tokens;
   op->stream = memory->stream ? memory->stream : op->comm->stream;
   op->given.desc.size = 0;
@@ -241,7 +241,7 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->gather = memory->gather;
   if (op->certificate != memory->certificate) bny_op_free(op->certificate);
   op->certificate = memory->certificate;
-  if (op->attention) bny_attention_live(op->attention, &op->live);
+  if (op->attention) bny_attention_set_valid(op->attention, &op->valid);
   if (!op->within || !op->attention) return;
   const bny_decode *decode = &op->attention->decode;
   banyan_partial rows = bny_attention_rows(&op->attention->desc);

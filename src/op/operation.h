@@ -17,8 +17,8 @@ typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   bny_strided mine, all;          /* all-gather of heads */
   bool in_place;                  /* `mine` is its own place in `all` */
-  const banyan_live *live;        /* the valid rows; copied. NULL: all rows */
-  int32_t tokens;                 /* tokens of each run, unless `live` sets them */
+  const banyan_valid_rows *valid; /* the valid rows; copied. NULL: all rows */
+  int32_t tokens;                 /* tokens of each run, unless `valid` sets them */
   const void *in_bytes;           /* the others */
   void *out_bytes;
   void *stream;             /* on a device */
@@ -66,11 +66,11 @@ struct banyan_op {
   bool on_device; /* kernels run it */
   bny_call key;
   size_t *counts;       /* owned copy of key.counts */
-  bny_op_memory memory; /* the runs to come; `in`, `out` and `live` are the copies below */
+  bny_op_memory memory; /* the runs to come; `in`, `out` and `valid` are the copies below */
   banyan_partial in, out;
-  banyan_live live;     /* all zeros: all rows are valid */
-  uint8_t *live_tokens; /* [key.all_tokens] of the run under way, or NULL; owned */
-  int32_t tokens;       /* tokens of the current run */
+  banyan_valid_rows valid; /* all zeros: all rows are valid */
+  uint8_t *valid_tokens;   /* [key.all_tokens] of the run under way, or NULL; owned */
+  int32_t tokens;          /* tokens of the current run */
   void *stream;
   int64_t tag;                /* the caller's, for the run under way */
   bny_attention *attention;   /* goes before the parts; owned */
@@ -133,8 +133,8 @@ size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes);
 /* Checks the scales of `heads` heads in memory of the host. */
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads);
 
-/* Makes room to note which rows of a run live, once for an operation. */
-banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live);
+/* Makes room to note which rows of a run are valid, once for an operation. */
+banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid);
 
 /* Local. Makes an operation of attention alone, which becomes the operation's. */
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op);

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "op/live.h"
+#include "op/valid.h"
 #include "op/operation.h"
 #include "base/status.h"
 
@@ -13,7 +13,7 @@ static void dump(const banyan_op *op, banyan_status status) {
   bny_op_memory memory = op->memory;
   memory.in = memory.in ? &op->in : NULL;
   memory.out = memory.out ? &op->out : NULL;
-  memory.live = op->live.size ? &op->live : NULL;
+  memory.valid = op->valid.size ? &op->valid : NULL;
   memory.tokens = op->tokens;
   bny_op_dump(op->comm, &op->key, &memory, status);
 }
@@ -38,8 +38,8 @@ static bool bind_part(banyan_op *op) {
   bny_op_kind *kind = part.kind;
   kind->binding = bny_op_binding(op, &part);
   if (bny_collective_has_rows(op->key.collective)) {
-    bny_live_tokens live = {op->key.all_tokens, op->tokens, kind->place.token_owners, 0};
-    bny_slice rows = bny_slice_live(&live, &(bny_slice){.token0 = part.token0, .tokens = part.tokens});
+    bny_valid_tokens valid = {op->key.all_tokens, op->tokens, kind->place.token_owners, 0};
+    bny_slice rows = bny_slice_valid(&valid, &(bny_slice){.token0 = part.token0, .tokens = part.tokens});
     if (op->current > 0 && rows.tokens == 0 && part.tokens > 0) {
       op->current = bny_op_part_after(op, op->current);
       return false;
@@ -191,14 +191,14 @@ static banyan_status reject_start(banyan_op *op, const char *why) {
 }
 
 /* Reads which rows of this run are valid. */
-static banyan_status read_live(banyan_op *op) {
+static banyan_status read_valid(banyan_op *op) {
   banyan_status status = BANYAN_OK;
-  if (op->live.tokens) {
-    status = bny_live_count(&op->live, op->key.all_tokens, &op->tokens);
+  if (op->valid.tokens) {
+    status = bny_valid_count(&op->valid, op->key.all_tokens, &op->tokens);
     op->bound = false;
   }
-  if (status != BANYAN_OK || !bny_live_selects(&op->live)) return status;
-  return bny_live_read(&op->live, op->tokens, op->live_tokens);
+  if (status != BANYAN_OK || !bny_valid_selects(&op->valid)) return status;
+  return bny_valid_read(&op->valid, op->tokens, op->valid_tokens);
 }
 
 /* Looks for what may be wrong with attention before others wait for this rank. */
@@ -207,7 +207,7 @@ static banyan_status prepare_gather(banyan_op *op) {
   rewind_parts(op->gather);
   op->gather->ready = op->gather->nparts;
   banyan_status status = bny_attention_check(op->attention, op->tokens);
-  return status == BANYAN_OK ? read_live(op->gather) : status;
+  return status == BANYAN_OK ? read_valid(op->gather) : status;
 }
 
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads) {
@@ -231,9 +231,9 @@ static banyan_status check_scales(const banyan_op *op) {
 
 /* Checks what this run reads of the caller's memory, and computes its rows. */
 static banyan_status prepare(banyan_op *op, bool scales_are_checked) {
-  banyan_status status = op->live.size ? read_live(op) : BANYAN_OK;
+  banyan_status status = op->valid.size ? read_valid(op) : BANYAN_OK;
   op->certifying = false;
-  if (status == BANYAN_OK && op->certificate && op->certificate->live.size) status = read_live(op->certificate);
+  if (status == BANYAN_OK && op->certificate && op->certificate->valid.size) status = read_valid(op->certificate);
   if (status == BANYAN_OK && !scales_are_checked) status = check_scales(op);
   if (status != BANYAN_OK || !op->attention) return status;
   if (op->gather) return prepare_gather(op);

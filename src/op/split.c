@@ -2,7 +2,7 @@
  * Cuts a call that is larger than the arena into parts, and binds each part to its memory. */
 #include <stdlib.h>
 
-#include "op/live.h"
+#include "op/valid.h"
 #include "op/operation.h"
 #include "base/status.h"
 
@@ -273,10 +273,10 @@ banyan_status bny_op_cut_parts(banyan_op *op, size_t limit) {
 bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   const bny_op_memory *memory = &op->memory;
   bny_binding binding = part->kind->place;
-  binding.live_tokens = bny_live_selects(&op->live) ? op->live_tokens : NULL;
-  binding.live = &op->live;
+  binding.valid_tokens = bny_valid_selects(&op->valid) ? op->valid_tokens : NULL;
+  binding.valid = &op->valid;
   binding.tokens = op->tokens;
-  binding.keeps_empty_rows = op->live.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
+  binding.keeps_empty_rows = op->valid.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
   binding.mine = memory->mine;
   binding.all = memory->all;
   binding.in_place = memory->in_place;

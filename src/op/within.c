@@ -20,7 +20,7 @@ void bny_op_fill_within(const banyan_op *op, const banyan_partial *rows, const b
   bny_op_part first = bny_op_part_of(op, 0);
   bny_binding binding = bny_op_binding(op, &first);
   combine->call.in = *rows;
-  combine->call.live = bny_device_live_of(&binding);
+  combine->call.valid = bny_device_valid_of(&binding);
   combine->call.out = out ? *out : (banyan_partial){0};
   combine->mergers = (uint32_t)(mergers > 1 ? mergers : 1);
 }

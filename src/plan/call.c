@@ -18,7 +18,7 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"combine within a kernel", yes_names, false, AT(within_kernel)},
     {"tokens", NULL, true, AT(tokens)}, /* before all_tokens, so that a difference names what callers gave */
     {"tokens", NULL, false, AT(all_tokens)},
-    {"live.tokens", yes_names, false, AT(counts_tokens)},
+    {"valid.tokens", yes_names, false, AT(counts_tokens)},
     {"heads", NULL, false, AT(all_heads)},
     {"value_dim", NULL, false, AT(value_dim)},
     {"dim", NULL, false, AT(dim)},

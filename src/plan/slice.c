@@ -138,21 +138,21 @@ bny_slice bny_slice_owned(const bny_request *request, int32_t rank) {
   return bny_slice_owned_range(request, rank, rank + 1);
 }
 
-int32_t bny_slice_live_token(const bny_live_tokens *live, int32_t token) {
-  token += live->shift;
-  if (live->count == live->most) return token;
-  if (live->owners == 1 || token >= live->most) return token < live->count ? token : live->count;
-  int32_t owner = bny_levels_part_of(live->most, live->owners, token), first, size, begin, number;
-  bny_slice_split(live->most, live->owners, owner, &first, &size);
-  bny_slice_split(live->count, live->owners, owner, &begin, &number);
+int32_t bny_slice_valid_token(const bny_valid_tokens *valid, int32_t token) {
+  token += valid->shift;
+  if (valid->count == valid->most) return token;
+  if (valid->owners == 1 || token >= valid->most) return token < valid->count ? token : valid->count;
+  int32_t owner = bny_levels_part_of(valid->most, valid->owners, token), first, size, begin, number;
+  bny_slice_split(valid->most, valid->owners, owner, &first, &size);
+  bny_slice_split(valid->count, valid->owners, owner, &begin, &number);
   int32_t within = token - first;
   return begin + (within < number ? within : number);
 }
 
-bny_slice bny_slice_live(const bny_live_tokens *live, const bny_slice *slice) {
+bny_slice bny_slice_valid(const bny_valid_tokens *valid, const bny_slice *slice) {
   bny_slice moved = *slice;
-  moved.token0 = bny_slice_live_token(live, slice->token0);
-  moved.tokens = bny_slice_live_token(live, slice->token0 + slice->tokens) - moved.token0;
+  moved.token0 = bny_slice_valid_token(valid, slice->token0);
+  moved.tokens = bny_slice_valid_token(valid, slice->token0 + slice->tokens) - moved.token0;
   return moved;
 }
 

@@ -32,12 +32,12 @@ bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int3
  * tokens get equal parts of the count (`owners` is 1 unless tokens are scattered), and tokens past the end of a part
  * vanish. The map is monotonic, so boxes that were disjoint or nested remain so. A plan that serves several parts of a
  * call is made for the first of them, and `shift` is the distance to the part. */
-typedef struct bny_live_tokens {
+typedef struct bny_valid_tokens {
   int32_t most, count, owners, shift;
-} bny_live_tokens;
+} bny_valid_tokens;
 
-int32_t bny_slice_live_token(const bny_live_tokens *live, int32_t token);
-bny_slice bny_slice_live(const bny_live_tokens *live, const bny_slice *slice);
+int32_t bny_slice_valid_token(const bny_valid_tokens *valid, int32_t token);
+bny_slice bny_slice_valid(const bny_valid_tokens *valid, const bny_slice *slice);
 
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice);
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b);

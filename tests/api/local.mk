@@ -17,8 +17,8 @@ unit_tests += \
   %D%/test_energy \
   %D%/test_exact_attention \
   %D%/test_heads \
-  %D%/test_live \
-  %D%/test_live_calls \
+  %D%/test_valid \
+  %D%/test_valid_calls \
   %D%/test_mismatch \
   %D%/test_oracle \
   %D%/test_overlap \

@@ -201,9 +201,9 @@ static void attend_to_nothing(world_rank *self) {
   attend_call call;
   banyan_op *op = NULL;
   attend_call_of(self->argument, self, &call);
-  for (int has_live = 0; has_live < 2; has_live++) {
+  for (int has_valid = 0; has_valid < 2; has_valid++) {
     call.desc.batch = call.combine.tokens = 0;
-    call.combine.live = has_live ? &call.live : NULL;
+    call.combine.valid = has_valid ? &call.valid : NULL;
     if (!world_put(self) || !call_once(self, self->argument, &call) ||
         !world_ok(self, banyan_attention_combine_init(self->comm, &call.desc, &call.combine, NULL, &op), "init"))
       break;
@@ -231,12 +231,12 @@ static void rejects(world_rank *self) {
   struct {
     const char *says;
     int32_t tokens;
-  } cases[] = {{"combine.live.seq_lens must be NULL", CAPACITY},
-               {"live.tokens leads to 41", CAPACITY + 1},
+  } cases[] = {{"combine.valid.seq_lens must be NULL", CAPACITY},
+               {"valid.tokens leads to 41", CAPACITY + 1},
                {"queries.query_start_loc[6] is 6: starts must not be negative or", 5}};
   for (int i = 0; i < 3; i++) {
-    call.live.batch = i == 0 ? CAPACITY : 0;
-    call.live.seq_lens = i == 0 ? rank->lengths : NULL;
+    call.valid.batch = i == 0 ? CAPACITY : 0;
+    call.valid.seq_lens = i == 0 ? rank->lengths : NULL;
     call.queries.query_start_loc = of->loc;
     call.desc.queries = i == 2 ? &call.queries : NULL;
     *rank->tokens = cases[i].tokens;

@@ -159,9 +159,9 @@ static bool attend_together(world_rank *self, call *call, world_random *random, 
   own_rows(call, call->shape.batch, self->rank, self->nranks, most, head);
   result_make(&out, random, most[1] ? most[1] : 1, head[1] ? head[1] : 1, call->shape.value_dim);
   own_rows(call, call->tokens, self->rank, self->nranks, token, head);
-  banyan_live live = {.size = sizeof live, .tokens = &call->tokens};
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &call->tokens};
   banyan_combine_desc combine = call->combine;
-  combine.live = &live;
+  combine.valid = &valid;
   const problem_shard *shard = &call->shards[self->rank];
   bool has_rows = combine.scatter != BANYAN_SCATTER_ROOT || self->rank == combine.root;
   if (!by_operation)

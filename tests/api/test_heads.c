@@ -29,12 +29,12 @@ static bool check(world_rank *self, const heads_problem *of, int run, const memo
 /* Each run of the call has its own number of tokens, the same on all ranks. Without tokens there need be no memory. */
 static bool call_often(world_rank *self, heads_problem *problem, world_random *random, const memory *at) {
   int32_t most = problem->desc.tokens;
-  banyan_live live = world_live(self, (banyan_live){.size = sizeof live, .tokens = at->tokens});
+  banyan_valid_rows valid = world_valid(self, (banyan_valid_rows){.size = sizeof valid, .tokens = at->tokens});
   bool good = true;
   for (int run = 0; run < (self->on->is_device ? RUNS_ON_DEVICES : RUNS) && good; run++) {
     bool counts = run % 2;
     int32_t tokens = *at->tokens = !counts ? most : random_one_in(random, 4) ? 0 : random_below(random, most + 1);
-    problem->desc.live = counts ? &live : NULL;
+    problem->desc.valid = counts ? &valid : NULL;
     heads_fill(problem, tokens, run, at->mine, at->all);
     bool none = !tokens && !self->on->is_device;
     good = world_put(self) &&
@@ -65,9 +65,9 @@ static bool sent_is_right(world_rank *self, const heads_problem *problem, const 
 
 /* One operation serves every number of tokens; on devices it is captured in a graph. */
 static bool start_often(world_rank *self, heads_problem *problem, world_random *random, const memory *at) {
-  banyan_live live = world_live(self, (banyan_live){.size = sizeof live, .tokens = at->tokens});
+  banyan_valid_rows valid = world_valid(self, (banyan_valid_rows){.size = sizeof valid, .tokens = at->tokens});
   banyan_op *op = NULL;
-  problem->desc.live = &live;
+  problem->desc.valid = &valid;
   *at->tokens = problem->desc.tokens;
   bool good =
       world_put(self) && world_ok(self,
@@ -75,7 +75,7 @@ static bool start_often(world_rank *self, heads_problem *problem, world_random *
                                                               world_at(self, heads_mine(problem, at->mine, at->all)),
                                                               world_at(self, heads_all(problem, at->all)), &op),
                                   "init");
-  live = (banyan_live){0}; /* it has been read */
+  valid = (banyan_valid_rows){0}; /* it has been read */
   good = good && world_record(self, &op, 1);
   for (int run = 0; run < (self->on->is_device ? RUNS_ON_DEVICES : RUNS) && good; run++) {
     *at->tokens = run == 0 ? problem->desc.tokens : run == 1 ? 0 : random_below(random, problem->desc.tokens + 1);
@@ -146,8 +146,8 @@ enum { TOKENS = 3, HEADS = 4, DIM = 8 };
 
 static uint16_t own[TOKENS * HEADS * DIM], whole[2 * TOKENS * HEADS * DIM];
 static const int32_t too_few[] = {3}, negative[] = {-1}, some_tokens[] = {4}, no_tokens[] = {-2};
-static const banyan_live four = {.size = sizeof four, .tokens = some_tokens},
-                         minus = {.size = sizeof minus, .tokens = no_tokens};
+static const banyan_valid_rows four = {.size = sizeof four, .tokens = some_tokens},
+                               minus = {.size = sizeof minus, .tokens = no_tokens};
 
 #define CASES                                                                                                 \
   CASE(tokens, "tokens -1, heads 4", call->desc.tokens = -1)                                                  \
@@ -160,8 +160,8 @@ static const banyan_live four = {.size = sizeof four, .tokens = some_tokens},
   CASE(size, "desc.size is 8", call->desc.size = 8)                                                           \
   CASE(few, "desc.counts add up to 3 heads, and desc.heads is 4", call->desc.counts = too_few)                \
   CASE(less, "desc.counts[0] is -1", call->desc.counts = negative)                                            \
-  CASE(live, "live.tokens leads to 4; desc.tokens allows 0 to 3", call->desc.live = &four)                    \
-  CASE(lives, "live.tokens leads to -2", call->desc.live = &minus)                                            \
+  CASE(valid, "valid.tokens leads to 4; desc.tokens allows 0 to 3", call->desc.valid = &four)                 \
+  CASE(lives, "valid.tokens leads to -2", call->desc.valid = &minus)                                          \
   CASE(null, "mine is NULL", call->mine = NULL)                                                               \
   CASE(nulls, "all is NULL", call->all = NULL)                                                                \
   CASE(odd, "mine is not aligned", call->mine = (const char *)own + 1)                                        \
@@ -229,11 +229,11 @@ static void disagree(world_rank *self) {
   static const int32_t usual[] = {2, 1, 1}, odd[] = {1, 2, 1};
   bool differs = self->rank == 1;
   int32_t tokens = TOKENS;
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
   uint16_t mine[TOKENS * HEADS * DIM] = {0}, all[TOKENS * HEADS * DIM];
   banyan_heads_desc desc = good_call().desc;
   desc.counts = seen->kind == 1 && differs ? odd : usual;
-  desc.live = &live;
+  desc.valid = &valid;
   banyan_status status;
   if (seen->kind != 0) {
     if (seen->kind == 2 && differs) desc.dtype = BANYAN_BF16;

@@ -181,14 +181,14 @@ static void repeat_calls(world_rank *self) {
   banyan_partial in[SETS], out[SETS], at[2];
   char algorithm[16];
   int32_t tokens;
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
   for (int i = 0; i < SETS; i++) describe(&sets[i], &in[i], &out[i]);
   for (int round = 0; round < 600; round++) {
     int other = random_below(&same, 4); /* 0: a plain call, as in half of the rounds at least */
     banyan_combine_desc desc = desc_of(1 + random_below(&same, TOKENS), other == 1 ? algorithm : NULL);
     snprintf(algorithm, sizeof algorithm, "%s", algorithms[random_below(&same, 5)]);
     tokens = random_below(&same, desc.tokens + 1);
-    if (other == 2) desc.live = &live;
+    if (other == 2) desc.valid = &valid;
     if (random_one_in(&same, 8) && !world_ok(self, banyan_barrier(self->comm), "barrier")) break;
     int i = random_one_in(&own, 2) ? 0 : random_below(&own, SETS), k = random_one_in(&own, 2) ? i : (i + 1) % SETS;
     fill(&sets[i], self->rank, round);

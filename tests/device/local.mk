@@ -7,8 +7,8 @@ unit_tests += \
   %D%/test_device_bytes \
   %D%/test_device_combine \
   %D%/test_device_arenas \
-  %D%/test_device_live \
-  %D%/test_device_live_stops \
+  %D%/test_device_valid \
+  %D%/test_device_valid_stops \
   %D%/test_device_nodes \
   %D%/test_device_nodes_fail \
   %D%/test_device_nodes_sends \

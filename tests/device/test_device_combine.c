@@ -75,12 +75,12 @@ static void combine_all(world_rank *self) {
 static void call_twice(world_rank *self) {
   const combine_task *task = self->argument;
   char left[256];
-  int live = FAKE_CUDA(fake_cuda_live)(left, sizeof left);
+  int valid = FAKE_CUDA(fake_cuda_live)(left, sizeof left);
   if (!world_meet(self)) return;
   for (int32_t i = 0; i < task->nattempts; i++)
     if (!world_ok(self, start(self, &task->attempts[i], NULL), "combine") || !world_finish(self)) return;
   /* Nor does the first make or free anything: the driver might wait for kernels meanwhile. */
-  world_check(self, FAKE_CUDA(fake_cuda_live)(left, sizeof left) == live, "%d objects before, now %s", live, left);
+  world_check(self, FAKE_CUDA(fake_cuda_live)(left, sizeof left) == valid, "%d objects before, now %s", valid, left);
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
   if (!world_meet(self)) return;
   for (int32_t i = 0; i < task->nattempts; i++)

@@ -31,14 +31,14 @@ typedef struct memory {
   uint8_t mask[MOST];
 } memory;
 
-/* A problem, the same on all ranks. It says which arrays of banyan_live are given. */
+/* A problem, the same on all ranks. It says which arrays of banyan_valid_rows are given. */
 typedef struct problem {
   int32_t nranks, heads, dim;
   banyan_scatter scatter;
   banyan_dtype wire;
   bool has_tokens, has_lengths, has_starts, has_mask, keeps, one_device;
   bool numerators; /* with m and d in base 2; else normalised, with lse in base e */
-  bool has_live;
+  bool has_valid;
   banyan_dtype out_dtype;
   uint64_t seed;
 } problem;
@@ -83,22 +83,22 @@ static problem problem_of(int index) {
                   .keeps = random_one_in(&random, 3),
                   .one_device = random_one_in(&random, 3),
                   .numerators = random_one_in(&random, 2),
-                  .has_live = !random_one_in(&random, 4),
+                  .has_valid = !random_one_in(&random, 4),
                   .out_dtype = wires[random_below(&random, 3)],
                   .seed = world_seed() * 500 + (uint64_t)index};
   if (made.scatter == BANYAN_SCATTER_HEADS) made.heads = made.nranks + made.heads % 2;
   return made;
 }
 
-static banyan_live live_of(const problem *problem, const memory *memory) {
+static banyan_valid_rows valid_of(const problem *problem, const memory *memory) {
   const bool sequences = problem->has_lengths || problem->has_starts;
-  return (banyan_live){.size = sizeof(banyan_live),
-                       .tokens = problem->has_tokens ? &memory->tokens : NULL,
-                       .batch = sequences ? MOST : 0,
-                       .seq_lens = problem->has_lengths ? memory->lengths : NULL,
-                       .query_start_loc = problem->has_starts ? memory->starts : NULL,
-                       .token_mask = problem->has_mask ? memory->mask : NULL,
-                       .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
+  return (banyan_valid_rows){.size = sizeof(banyan_valid_rows),
+                             .tokens = problem->has_tokens ? &memory->tokens : NULL,
+                             .batch = sequences ? MOST : 0,
+                             .seq_lens = problem->has_lengths ? memory->lengths : NULL,
+                             .query_start_loc = problem->has_starts ? memory->starts : NULL,
+                             .token_mask = problem->has_mask ? memory->mask : NULL,
+                             .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
 }
 
 /* The kernels of the test: any image stands for them on emulated devices. */
@@ -124,7 +124,7 @@ typedef struct rig {
   bny_device *device;
   bny_device_module *module;
   bny_device_kernel kernel;
-  banyan_live live;
+  banyan_valid_rows valid;
   banyan_combine_desc desc;
   banyan_partial in, apart, within;
   banyan_op *launched, *inside;
@@ -151,7 +151,7 @@ static bool make(world_rank *self, rig *rig) {
   rig->in = world_partial(self, rig->in);
   rig->apart = world_partial(self, rig->apart);
   rig->within = world_partial(self, rig->within);
-  rig->live = world_live(self, live_of(problem, memory));
+  rig->valid = world_valid(self, valid_of(problem, memory));
   if (!world_ok(self, bny_device_open_named(self->device, getenv("BANYAN_CUDA_LIBRARY"), &rig->device), "open") ||
       !world_ok(self, rig->device->ops->module_load(rig->device, kernels, bytes, &rig->module), "image") ||
       !world_put(self))
@@ -164,12 +164,12 @@ static bool make(world_rank *self, rig *rig) {
                                     .scatter = problem->scatter,
                                     .algorithm = "oneshot",
                                     .stream = self->stream,
-                                    .live = problem->has_live ? &rig->live : NULL};
+                                    .valid = problem->has_valid ? &rig->valid : NULL};
   bool good =
       world_ok(self, rig->device->ops->kernel_find(rig->module, "user_kernel", &rig->kernel), "kernel") &&
       world_ok(self, banyan_combine_init(self->comm, &rig->desc, &rig->in, &rig->apart, &rig->launched), "init") &&
       world_ok(self, banyan_device_combine_init(self->comm, &rig->desc, &rig->inside), "device init");
-  rig->live = (banyan_live){0}; /* it has been read */
+  rig->valid = (banyan_valid_rows){0}; /* it has been read */
   return good;
 }
 

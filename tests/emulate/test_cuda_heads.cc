@@ -67,9 +67,9 @@ bny_device_call call_of(trial *made, int32_t rank) {
   call.out.values = heads_all(&problem, at.all.data());
   call.out.values_token_stride = problem.all.token_stride;
   call.out.values_head_stride = problem.all.head_stride;
-  call.live.most = made->counts_tokens ? problem.desc.tokens : 0;
-  call.live.tokens = &made->tokens;
-  call.live.owners = 1;
+  call.valid.most = made->counts_tokens ? problem.desc.tokens : 0;
+  call.valid.tokens = &made->tokens;
+  call.valid.owners = 1;
   return call;
 }
 

@@ -18,7 +18,7 @@ BNY_KERNEL user_kernel(BNY_PARAMETER(user_kernel_rows, rows), BNY_PARAMETER(bany
     uint32_t row = (i + rows.turn) % count;
     int32_t token = (int32_t)(row / rows.heads);
     if ((rows.how & USER_KERNEL_ASKS) && token >= banyan_device_tokens(&run)) continue;
-    const bool lives = banyan_device_lives(&run, token);
+    const bool lives = banyan_device_is_valid(&run, token);
     bny_warp_sync();
     for (uint32_t c = bny_lane(); c < rows.value_dim; c += BNY_WARP_LANES)
       values[c] = lives ? rows.values[row * rows.value_dim + c] : NAN;

@@ -223,14 +223,14 @@ static bool run_large(world_rank *self, bool persistent) {
   if (!in || !out || !lse || !out_lse) return world_check(self, false, "no addresses for %d tokens", call->tokens);
   const float given = (float)(self->rank + 1);
   for (size_t i = 0; i < values; i++) memcpy(&in[i], (const char *)&given + 2, 2);
-  banyan_live live = BANYAN_LIVE_INIT;
-  live.tokens = &call->valid;
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  valid.tokens = &call->valid;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
   desc.tokens = call->tokens;
   desc.heads = call->heads;
   desc.value_dim = call->value_dim;
   desc.scatter = call->scatter;
-  desc.live = &live;
+  desc.valid = &valid;
   int32_t first, heads = call->heads, tokens = call->valid;
   if (call->scatter == BANYAN_SCATTER_HEADS) banyan_split(heads, self->nranks, self->rank, &first, &heads);
   if (call->scatter == BANYAN_SCATTER_TOKENS) banyan_split(tokens, self->nranks, self->rank, &first, &tokens);

@@ -179,9 +179,9 @@ static void fail_at_rank_1(world_rank *self) {
   uint16_t values[TOKENS * STRIDE];
   float lse[TOKENS * ROWS], merged[TOKENS * ROWS * DIM];
   const uint8_t mask[TOKENS] = {1, 1, 0};
-  banyan_live live = {.size = sizeof live, .token_mask = mask};
+  banyan_valid_rows valid = {.size = sizeof valid, .token_mask = mask};
   banyan_partial in, out;
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = ROWS, .value_dim = DIM, .live = &live};
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = ROWS, .value_dim = DIM, .valid = &valid};
   if (differs && self->rank == 1) desc.heads = ROWS - 1;
   banyan_partial_init(&in, values, BANYAN_BF16, lse, BANYAN_F32, ROWS, DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, ROWS, DIM);

@@ -170,7 +170,7 @@ typedef struct decode {
   int32_t lens[2], loc[3], start[2], table[2 * PAGES], tokens;
   banyan_attention_desc desc;
   banyan_queries queries;
-  banyan_live live;
+  banyan_valid_rows valid;
   banyan_combine_desc combine;
   banyan_partial to;
 } decode;
@@ -185,9 +185,9 @@ static void decode_make(decode *made, int32_t dim) {
   for (int i = 0; i < 2 * PAGES; i++) made->table[i] = i % PAGES;
   made->queries = (banyan_queries){
       .size = sizeof made->queries, .tokens = 2, .query_start_loc = made->loc, .query_start = made->start};
-  made->live = (banyan_live){.size = sizeof made->live, .tokens = &made->tokens};
+  made->valid = (banyan_valid_rows){.size = sizeof made->valid, .tokens = &made->tokens};
   made->combine = (banyan_combine_desc){
-      .size = sizeof made->combine, .tokens = 2, .heads = HEADS, .value_dim = dim, .live = &made->live};
+      .size = sizeof made->combine, .tokens = 2, .heads = HEADS, .value_dim = dim, .valid = &made->valid};
   banyan_partial_init(&made->to, made->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, dim);
   made->desc = (banyan_attention_desc){.size = sizeof made->desc,
                                        .batch = 2,
@@ -222,7 +222,7 @@ static const char *spoil(decode *call, int argument) {
   case 2: return call->loc[1] = 3, "query_start_loc[1] is 3";
   case 3: return call->k_scale = 0, "k_scale[0]";
   case 4: return call->start[0] = -7, "query_start[0] is -7";
-  case 5: return call->tokens = 3, "live.tokens leads to 3";
+  case 5: return call->tokens = 3, "valid.tokens leads to 3";
   case 6: return call->tokens = 1, "query_start_loc[2] is 2";
   case 7: return call->desc.k = NULL, "k is NULL";
   case 8: return call->desc.heads = 0, "heads is 0";

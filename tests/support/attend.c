@@ -286,7 +286,7 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
   const problem_shape *shape = &from->shape;
   attend_call made = {.desc = rank->shard.desc, .combine = from->combine};
   banyan_attention_desc *desc = &made.desc;
-  const bool has_live = from->has_tokens || from->has_mask;
+  const bool has_valid = from->has_tokens || from->has_mask;
   desc->q = world_at(self, from->q);
   desc->k = world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.k : rank->k8);
   desc->v = shape->latent ? desc->k : world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.v : rank->v8);
@@ -319,11 +319,11 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
                                     .dim = shape->head_dim,
                                     .dtype = shape->dtype,
                                     .counts = rank->counts};
-  made.live =
-      world_live(self, (banyan_live){.size = sizeof made.live,
-                                     .tokens = from->has_tokens ? rank->tokens : NULL,
-                                     .token_mask = from->has_mask ? rank->mask : NULL,
-                                     .empty_rows = from->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN});
+  made.valid = world_valid(
+      self, (banyan_valid_rows){.size = sizeof made.valid,
+                                .tokens = from->has_tokens ? rank->tokens : NULL,
+                                .token_mask = from->has_mask ? rank->mask : NULL,
+                                .empty_rows = from->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN});
   made.combine.tokens = from->rows;
   made.combine.heads = shape->heads;
   made.combine.value_dim = shape->value_dim;
@@ -342,7 +342,7 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
     banyan_page_bounds_update(desc, NULL);
   }
   if (from->several || from->causal) desc->queries = &to->queries;
-  if (has_live) made.combine.live = &to->live;
+  if (has_valid) made.combine.valid = &to->valid;
   if (from->gathers) {
     desc->gather = &to->gather;
     desc->q = world_at(self, rank->gathered);

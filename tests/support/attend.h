@@ -51,7 +51,7 @@ typedef struct attend_call {
   banyan_combine_desc combine;
   banyan_queries queries;
   banyan_heads_desc gather;
-  banyan_live live;
+  banyan_valid_rows valid;
   banyan_partial out;
   bool has_result;
 } attend_call;

@@ -19,7 +19,7 @@ typedef struct heads_layout {
 } heads_layout;
 
 typedef struct heads_problem {
-  banyan_heads_desc desc; /* without `live` and `stream` */
+  banyan_heads_desc desc; /* without `valid` and `stream` */
   int32_t counts[WORLD_RANKS_MAX];
   int32_t rank, nranks;
   int32_t first, number; /* heads of this rank */

@@ -357,12 +357,12 @@ banyan_partial world_partial(const world_rank *self, banyan_partial partial) {
   return partial;
 }
 
-banyan_live world_live(const world_rank *self, banyan_live live) {
-  live.tokens = world_at(self, live.tokens);
-  live.seq_lens = world_at(self, live.seq_lens);
-  live.query_start_loc = world_at(self, live.query_start_loc);
-  live.token_mask = world_at(self, live.token_mask);
-  return live;
+banyan_valid_rows world_valid(const world_rank *self, banyan_valid_rows valid) {
+  valid.tokens = world_at(self, valid.tokens);
+  valid.seq_lens = world_at(self, valid.seq_lens);
+  valid.query_start_loc = world_at(self, valid.query_start_loc);
+  valid.token_mask = world_at(self, valid.token_mask);
+  return valid;
 }
 
 bool world_put(world_rank *self) { return !self->on->put || self->on->put(self); }

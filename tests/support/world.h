@@ -107,7 +107,7 @@ void *world_take(size_t bytes);
 /* The address at which a call of this rank finds memory from world_take(). NULL and other memory stay. */
 void *world_at(const world_rank *self, const void *memory);
 banyan_partial world_partial(const world_rank *self, banyan_partial partial);
-banyan_live world_live(const world_rank *self, banyan_live live);
+banyan_valid_rows world_valid(const world_rank *self, banyan_valid_rows valid);
 
 /* For backends: the memory taken so far; the nodes of ranks. */
 unsigned char *world_taken(size_t *bytes);

@@ -78,8 +78,8 @@ if compile threads "$top/examples/threads.c"; then
   prints threads "100 steps: attention is 100.5, lse 1.38629" "$work/threads"
 fi
 
-if compile live "$top/examples/live.c"; then
-  prints live "all rows are right" bash -c 'both "$0"' "$work/live"
+if compile valid_rows "$top/examples/valid.c"; then
+  prints valid_rows "all rows are right" bash -c 'both "$0"' "$work/valid_rows"
 fi
 
 if compile prefill "$top/examples/prefill.c"; then

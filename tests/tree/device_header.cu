@@ -13,7 +13,7 @@ __global__ void attention(const float *m, const float *d, const float *n, int he
   banyan_device_begin(&run, combine);
   for (int r = first; r < rows; r += warps) {
     if (r / heads >= banyan_device_tokens(&run)) break;
-    if (banyan_device_lives(&run, r / heads))
+    if (banyan_device_is_valid(&run, r / heads))
       for (int i = threadIdx.x % 32; i < value_dim; i += 32) row[i] = n[(size_t)r * value_dim + i];
     banyan_device_push(&run, r / heads, r % heads, m[r], d[r], row);
   }

@@ -113,10 +113,10 @@ bool perf_replay(const char *pattern, const tool_world *world, bool *same, tool_
   if (ok && r.nranks != world->nranks)
     ok = tool_error_set(error, "--replay: the combine was one of %d ranks; here are %d", r.nranks, world->nranks);
   if (!tool_world_agree(world, ok, error)) return false;
-  banyan_live live = BANYAN_LIVE_INIT;
-  live.token_mask = r.mask;
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  valid.token_mask = r.mask;
   for (int32_t t = 0; t < r.desc.tokens; t++)
-    if (!r.mask[t]) r.desc.live = &live;
+    if (!r.mask[t]) r.desc.valid = &valid;
   if (!r.has_out) r.out.lse = NULL;
   banyan_status status = banyan_combine(world->comm, &r.desc, &r.in, r.out.values_dtype != 0 ? &r.out : NULL);
   *same = (int32_t)status == r.status;

@@ -13,10 +13,10 @@ static banyan_status decode(banyan_comm *comm) {
   banyan_partial in, out;
   banyan_partial_init(&in, o, BANYAN_F32, lse, BANYAN_F32, HEADS, HEAD_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, HEAD_DIM);
-  banyan_live live = BANYAN_LIVE_INIT;
-  live.tokens = &tokens, live.batch = TOKENS, live.seq_lens = seq_lens; /* one token per sequence */
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  valid.tokens = &tokens, valid.batch = TOKENS, valid.seq_lens = seq_lens; /* one token per sequence */
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
-  desc.tokens = TOKENS, desc.heads = HEADS, desc.value_dim = HEAD_DIM, desc.live = &live;
+  desc.tokens = TOKENS, desc.heads = HEADS, desc.value_dim = HEAD_DIM, desc.valid = &valid;
   banyan_op *op = NULL;
   banyan_status status = banyan_combine_init(comm, &desc, &in, &out, &op);
   for (int step = 0; step < STEPS && status == BANYAN_OK; step++) {

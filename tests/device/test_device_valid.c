@@ -48,7 +48,7 @@ static void set(const problem *problem, int32_t rank, int32_t *tokens, int32_t *
 }
 
 typedef struct rig {
-  banyan_live live;
+  banyan_valid_rows valid;
   banyan_combine_desc desc;
   banyan_heads_desc heads;
   banyan_partial in, out;
@@ -92,11 +92,11 @@ static banyan_status begin(world_rank *self, problem *problem, rig *rig) {
   for (int32_t i = 0; i < MOST; i++) memory->lengths[i] = 7;
   for (int32_t i = 0; self->rank == problem->odd && problem->has_nan && i < ROWS; i++) memory->in_lse[i] = NAN;
   const bool has_starts = problem->decreases || problem->passes;
-  rig->live = (banyan_live){.size = sizeof rig->live,
-                            .tokens = &memory->tokens,
-                            .batch = has_starts ? MOST : 0,
-                            .seq_lens = has_starts ? memory->lengths : NULL,
-                            .query_start_loc = has_starts ? memory->starts : NULL};
+  rig->valid = (banyan_valid_rows){.size = sizeof rig->valid,
+                                   .tokens = &memory->tokens,
+                                   .batch = has_starts ? MOST : 0,
+                                   .seq_lens = has_starts ? memory->lengths : NULL,
+                                   .query_start_loc = has_starts ? memory->starts : NULL};
   banyan_partial_init(&rig->in, memory->in, BANYAN_F32, memory->in_lse, BANYAN_F32, HEADS, DIM);
   banyan_partial_init(&rig->out, memory->out, BANYAN_F32, memory->out_lse, BANYAN_F32, HEADS, DIM);
   rig->desc = (banyan_combine_desc){.size = sizeof rig->desc,
@@ -105,14 +105,14 @@ static banyan_status begin(world_rank *self, problem *problem, rig *rig) {
                                     .value_dim = DIM,
                                     .algorithm = problem->algorithm,
                                     .stream = self->stream,
-                                    .live = &rig->live};
+                                    .valid = &rig->valid};
   rig->heads = (banyan_heads_desc){.size = sizeof rig->heads,
                                    .tokens = MOST,
                                    .heads = self->nranks,
                                    .dim = DIM,
                                    .dtype = BANYAN_F32,
                                    .stream = self->stream,
-                                   .live = &rig->live};
+                                   .valid = &rig->valid};
   if (problem->kind == WITHIN) return begin_within(self, rig, memory);
   if (problem->kind == ATTENTION) return begin_attention(self, problem, rig);
   if (problem->kind == GATHER) return banyan_allgather_heads(self->comm, &rig->heads, memory->in, memory->out);
@@ -197,5 +197,5 @@ TEST_LOOP(wrong_starts_end_the_run, 8 * KINDS) {
       2 + _i / 4 % 2);
 }
 
-int main(void) { return world_main(suite_of("device live", 120)); }
+int main(void) { return world_main(suite_of("device valid rows", 120)); }
 #endif

@@ -3,94 +3,94 @@
  * How kernels find the valid rows of a run, in device memory at the time of the run. Programs and oneshots are made for
  * `most` tokens, which fix all places in inboxes. A run of fewer tokens leaves out tokens on all ranks alike: with one
  * owner those from the count on, else those at the end of each owner's range. */
-#ifndef BNY_CUDA_LIVE_H
-#define BNY_CUDA_LIVE_H
+#ifndef BNY_CUDA_VALID_H
+#define BNY_CUDA_VALID_H
 
 #include "cuda/worker.h"
 
-/* The number of tokens of a run. Valid only if `call.live.most` is not 0. */
-struct bny_live_run {
+/* The number of tokens of a run. Valid only if `call.valid.most` is not 0. */
+struct bny_valid_run {
   int32_t count;
 };
 
-BNY_DEVICE int32_t bny_live_clamp(int32_t value, int32_t most) { return value < 0 ? 0 : value < most ? value : most; }
+BNY_DEVICE int32_t bny_valid_clamp(int32_t value, int32_t most) { return value < 0 ? 0 : value < most ? value : most; }
 
 /* Called by all lanes after the kernels before this one. */
-BNY_DEVICE bny_live_run bny_live_begin(const bny_device_live &live) {
-  if (live.most == 0) return {0};
-  return {bny_live_clamp(live.tokens ? *live.tokens : live.count, live.most)};
+BNY_DEVICE bny_valid_run bny_valid_begin(const bny_device_valid &valid) {
+  if (valid.most == 0) return {0};
+  return {bny_valid_clamp(valid.tokens ? *valid.tokens : valid.count, valid.most)};
 }
 
 /* The first thing of part `index` of `count` things dealt to `parts` owners, as banyan_split() does. */
-BNY_DEVICE int32_t bny_live_first(int32_t count, int32_t parts, int32_t index) {
+BNY_DEVICE int32_t bny_valid_first(int32_t count, int32_t parts, int32_t index) {
   int32_t larger = count % parts;
   return index * (count / parts) + (index < larger ? index : larger);
 }
 
 /* The owner of one of `count` things. */
-BNY_DEVICE int32_t bny_live_owner(int32_t count, int32_t parts, int32_t thing) {
+BNY_DEVICE int32_t bny_valid_owner(int32_t count, int32_t parts, int32_t thing) {
   int32_t each = count / parts, larger = count % parts;
   return thing < larger * (each + 1) ? thing / (each + 1) : larger + (thing - larger * (each + 1)) / each;
 }
 
-/* Returns the run's token for a token of the plan; -1: it has none. Only if live.most is not 0. */
-BNY_DEVICE int32_t bny_live_token(const bny_device_live &live, bny_live_run run, int32_t token) {
-  if (live.owners == 1 || run.count == live.most) return token < run.count ? token : -1;
-  int32_t owner = bny_live_owner(live.most, live.owners, token);
-  int32_t first = bny_live_first(run.count, live.owners, owner);
-  int32_t found = first + (token - bny_live_first(live.most, live.owners, owner));
-  return found < bny_live_first(run.count, live.owners, owner + 1) ? found : -1;
+/* Returns the run's token for a token of the plan; -1: it has none. Only if valid.most is not 0. */
+BNY_DEVICE int32_t bny_valid_token(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
+  if (valid.owners == 1 || run.count == valid.most) return token < run.count ? token : -1;
+  int32_t owner = bny_valid_owner(valid.most, valid.owners, token);
+  int32_t first = bny_valid_first(run.count, valid.owners, owner);
+  int32_t found = first + (token - bny_valid_first(valid.most, valid.owners, owner));
+  return found < bny_valid_first(run.count, valid.owners, owner + 1) ? found : -1;
 }
 
-/* Returns the plan's token for a token of the run; -1: the run has no such token. Only if live.most is not 0. */
-BNY_DEVICE int32_t bny_live_place(const bny_device_live &live, bny_live_run run, int32_t token) {
+/* Returns the plan's token for a token of the run; -1: the run has no such token. Only if valid.most is not 0. */
+BNY_DEVICE int32_t bny_valid_place(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
   if ((uint32_t)token >= (uint32_t)run.count) return -1;
-  if (live.owners == 1 || run.count == live.most) return token;
-  int32_t owner = bny_live_owner(run.count, live.owners, token);
-  return bny_live_first(live.most, live.owners, owner) + (token - bny_live_first(run.count, live.owners, owner));
+  if (valid.owners == 1 || run.count == valid.most) return token;
+  int32_t owner = bny_valid_owner(run.count, valid.owners, token);
+  return bny_valid_first(valid.most, valid.owners, owner) + (token - bny_valid_first(run.count, valid.owners, owner));
 }
 
 /* Called by all lanes. Returns the number of the sequence that has a token; -1: none has it. Lanes look side by side,
  * so that 31 sequences take one trip to memory, and 1,000 two. */
-BNY_DEVICE int32_t bny_live_sequence(const bny_device_live &live, int32_t token) {
-  if (!live.query_start_loc) return token < live.batch ? token : -1;
-  int32_t low = 0, end = live.batch + 1; /* the number of starts up to the token is in [low, end] */
+BNY_DEVICE int32_t bny_valid_sequence(const bny_device_valid &valid, int32_t token) {
+  if (!valid.query_start_loc) return token < valid.batch ? token : -1;
+  int32_t low = 0, end = valid.batch + 1; /* the number of starts up to the token is in [low, end] */
   BNY_ROLLED while (low < end) {
     int32_t step = (end - low + BNY_WARP_LANES - 1) / BNY_WARP_LANES, at = low + ((int32_t)bny_lane() + 1) * step - 1;
-    uint32_t after = bny_warp_ballot(!(at < end && live.query_start_loc[at < end ? at : low] <= token));
+    uint32_t after = bny_warp_ballot(!(at < end && valid.query_start_loc[at < end ? at : low] <= token));
     int32_t before = after ? bny_lowest_bit(after) : BNY_WARP_LANES;
     low += before * step;
     if (low + step - 1 < end) end = low + step - 1;
   }
-  return low - 1 < live.batch ? low - 1 : -1;
+  return low - 1 < valid.batch ? low - 1 : -1;
 }
 
 /* Called by all lanes, with a token of the run. Returns whether its rows are read. */
-BNY_DEVICE bool bny_live_reads(const bny_device_live &live, int32_t token) {
-  if (live.token_mask && live.token_mask[token] == 0) return false;
-  if (!live.seq_lens && !live.query_start_loc) return true;
-  int32_t sequence = bny_live_sequence(live, token);
-  return sequence >= 0 && (!live.seq_lens || live.seq_lens[sequence] > 0);
+BNY_DEVICE bool bny_valid_reads(const bny_device_valid &valid, int32_t token) {
+  if (valid.token_mask && valid.token_mask[token] == 0) return false;
+  if (!valid.seq_lens && !valid.query_start_loc) return true;
+  int32_t sequence = bny_valid_sequence(valid, token);
+  return sequence >= 0 && (!valid.seq_lens || valid.seq_lens[sequence] > 0);
 }
 
 /* A token of a kernel that pushes rows one by one. */
-struct bny_live_row {
+struct bny_valid_row {
   int32_t place; /* the plan's token; -1: the run has no such token */
   bool reads;    /* its rows are valid on this rank */
 };
 
 /* Called by all lanes. Kernels skip it if all rows are valid. */
-BNY_DEVICE_COLD bny_live_row bny_live_row_of(const bny_device_live &live, int32_t count, int32_t token) {
-  int32_t place = bny_live_place(live, {count}, token);
-  return {place, place >= 0 && bny_live_reads(live, token)};
+BNY_DEVICE_COLD bny_valid_row bny_valid_row_of(const bny_device_valid &valid, int32_t count, int32_t token) {
+  int32_t place = bny_valid_place(valid, {count}, token);
+  return {place, place >= 0 && bny_valid_reads(valid, token)};
 }
 
 /* ---- what may be wrong ------------------------------------------------------------------------------------------- */
 
 /* Called by one warp. Reports the first start that is negative, is less than the one before it, or passes the run's
  * tokens. The run ends on all ranks. */
-BNY_DEVICE_COLD void bny_live_check_starts(const bny_device_group *group, const int32_t *starts, int32_t batch,
-                                           int32_t tokens) {
+BNY_DEVICE_COLD void bny_valid_check_starts(const bny_device_group *group, const int32_t *starts, int32_t batch,
+                                            int32_t tokens) {
   BNY_ROLLED for (int32_t first = 0; first <= batch; first += BNY_WARP_LANES) {
     const int32_t at = first + (int32_t)bny_lane(), last = at < batch ? at : batch;
     const int32_t start = starts[last], before = last > 0 ? starts[last - 1] : 0;
@@ -107,24 +107,24 @@ BNY_DEVICE_COLD void bny_live_check_starts(const bny_device_group *group, const 
 }
 
 /* Called by the warp that has announced a run. */
-BNY_DEVICE void bny_live_check(const bny_device_group *group, const bny_device_live &live, bny_live_run run) {
-  if (live.query_start_loc) bny_live_check_starts(group, live.query_start_loc, live.batch, run.count);
+BNY_DEVICE void bny_valid_check(const bny_device_group *group, const bny_device_valid &valid, bny_valid_run run) {
+  if (valid.query_start_loc) bny_valid_check_starts(group, valid.query_start_loc, valid.batch, run.count);
 }
 
 /* `bad` is set in lanes that found bad data in row `row` of the caller's partial. Wrong starts are reported first: they
  * may select a row that the caller has not filled. */
-BNY_DEVICE_COLD void bny_live_report_bad(const bny_device_group *group, const bny_device_live *live, int32_t count,
-                                         bool bad, uint32_t row) {
-  if (live->most) bny_live_check(group, *live, {count});
+BNY_DEVICE_COLD void bny_valid_report_bad(const bny_device_group *group, const bny_device_valid *valid, int32_t count,
+                                          bool bad, uint32_t row) {
+  if (valid->most) bny_valid_check(group, *valid, {count});
   const uint32_t detail = row & (BNY_DEVICE_DETAIL_RESULT - 1);
   if (bad) bny_worker_report(group, bny_device_fault_pack(BANYAN_ERR_DATA, group->rank, group->rank, detail));
 }
 
 /* Called by all lanes. */
-BNY_DEVICE void bny_live_report_data(bny_worker *self, const bny_device_live &live, bny_live_run run, bool bad,
-                                     uint32_t row) {
+BNY_DEVICE void bny_valid_report_data(bny_worker *self, const bny_device_valid &valid, bny_valid_run run, bool bad,
+                                      uint32_t row) {
   if (!bny_warp_any(bad)) return;
-  bny_live_report_bad(self->group, &live, run.count, bad, row);
+  bny_valid_report_bad(self->group, &valid, run.count, bad, row);
   self->failed = true;
 }
 
@@ -132,7 +132,7 @@ BNY_DEVICE void bny_live_report_data(bny_worker *self, const bny_device_live &li
 
 /* Called by all lanes of the warp that announces the run, before it does. Sends the number of tokens to peers, and
  * compares the numbers of the run before, in case no rank had to wait in it. */
-BNY_DEVICE_COLD void bny_live_announce(const bny_device_group *group, uint64_t epoch, int32_t count) {
+BNY_DEVICE_COLD void bny_valid_announce(const bny_device_group *group, uint64_t epoch, int32_t count) {
   uint64_t word = bny_worker_tokens_pack(epoch, count);
   if (bny_lane() == 0) bny_worker_compare_tokens(group, epoch - 1);
   bny_warp_sync();

@@ -40,9 +40,9 @@ static void describe(memory *memory, banyan_partial *in, banyan_partial *out) {
   banyan_partial_init(out, memory->out, BANYAN_F32, memory->out_lse, BANYAN_F32, HEADS, VALUE_DIM);
 }
 
-static banyan_combine_desc desc_of(int32_t tokens, const banyan_live *live) {
+static banyan_combine_desc desc_of(int32_t tokens, const banyan_valid_rows *valid) {
   return (banyan_combine_desc){
-      .size = sizeof(banyan_combine_desc), .tokens = tokens, .heads = HEADS, .value_dim = VALUE_DIM, .live = live};
+      .size = sizeof(banyan_combine_desc), .tokens = tokens, .heads = HEADS, .value_dim = VALUE_DIM, .valid = valid};
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
@@ -79,8 +79,8 @@ static void count_bytes(world_rank *self) {
   banyan_partial in, out;
   int32_t tokens = 0;
   uint64_t sent[2] = {0};
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
-  banyan_combine_desc desc = desc_of(MOST, &live);
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
+  banyan_combine_desc desc = desc_of(MOST, &valid);
   banyan_op *op = NULL;
   describe(memory, &in, &out);
   desc.algorithm = self->argument;
@@ -114,14 +114,14 @@ typedef struct invalid {
 } invalid;
 
 static const invalid invalids[] = {
-    {"live.tokens leads to 9; desc.tokens allows 0 to 8", .tokens = 9},
-    {"live.tokens leads to -1", .tokens = -1},
-    {"live.seq_lens[2] is -5", .tokens = 8, .batch = 3, .lengths = {1, 1, -5}},
-    {"live.query_start_loc[2] is 1, less than the 3 before it", .tokens = 8, .batch = 2, .lengths = {1, 1},
+    {"valid.tokens leads to 9; desc.tokens allows 0 to 8", .tokens = 9},
+    {"valid.tokens leads to -1", .tokens = -1},
+    {"valid.seq_lens[2] is -5", .tokens = 8, .batch = 3, .lengths = {1, 1, -5}},
+    {"valid.query_start_loc[2] is 1, less than the 3 before it", .tokens = 8, .batch = 2, .lengths = {1, 1},
      .starts = {0, 3, 1}, .has_starts = true},
-    {"live.query_start_loc[2] is 9; this run has 8 tokens", .tokens = 8, .batch = 2, .lengths = {1, 1},
+    {"valid.query_start_loc[2] is 9; this run has 8 tokens", .tokens = 8, .batch = 2, .lengths = {1, 1},
      .starts = {0, 3, 9}, .has_starts = true},
-    {"live.query_start_loc[0] is -1", .tokens = 8, .batch = 1, .lengths = {1}, .starts = {-1, 3}, .has_starts = true},
+    {"valid.query_start_loc[0] is -1", .tokens = 8, .batch = 1, .lengths = {1}, .starts = {-1, 3}, .has_starts = true},
 };
 enum { INVALIDS = sizeof invalids / sizeof invalids[0] };
 
@@ -130,13 +130,13 @@ static void give_invalid(world_rank *self) {
   const invalid *wrong = self->argument;
   memory *memory = calloc(1, sizeof *memory);
   banyan_partial in, out;
-  banyan_live live = {.size = sizeof live,
-                      .tokens = &wrong->tokens,
-                      .batch = wrong->batch,
-                      .seq_lens = wrong->batch ? wrong->lengths : NULL,
-                      .query_start_loc = wrong->has_starts ? wrong->starts : NULL};
+  banyan_valid_rows valid = {.size = sizeof valid,
+                             .tokens = &wrong->tokens,
+                             .batch = wrong->batch,
+                             .seq_lens = wrong->batch ? wrong->lengths : NULL,
+                             .query_start_loc = wrong->has_starts ? wrong->starts : NULL};
   describe(memory, &in, &out);
-  banyan_combine_desc odd = desc_of(8, &live), usual = desc_of(8, NULL);
+  banyan_combine_desc odd = desc_of(8, &valid), usual = desc_of(8, NULL);
   for (int32_t i = 0; self->rank == 1 && i < 8 * HEADS; i++) memory->in_lse[i] = NAN;
   banyan_status status = banyan_combine(self->comm, self->rank == 1 ? &odd : &usual, &in, &out);
   const char *text = banyan_last_error();
@@ -146,8 +146,8 @@ static void give_invalid(world_rank *self) {
   world_ok(self, banyan_combine(self->comm, &usual, &in, &out), "a first call leaves the communicator usable");
   banyan_op *op = NULL;
   const int32_t good_tokens = 8;
-  banyan_live good = {.size = sizeof good, .tokens = &good_tokens};
-  if (self->rank != 1) odd.live = &good;
+  banyan_valid_rows good = {.size = sizeof good, .tokens = &good_tokens};
+  if (self->rank != 1) odd.valid = &good;
   if (world_ok(self, banyan_combine_init(self->comm, &odd, &in, &out, &op), "init")) {
     status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
@@ -170,19 +170,21 @@ static void misuse(world_rank *self) {
   banyan_partial in, out;
   describe(&memory, &in, &out);
   const struct {
-    banyan_live live;
+    banyan_valid_rows valid;
     const char *text;
   } cases[] = {
-      {{.size = 4}, "live.size"},
-      {{.size = sizeof(banyan_live), .batch = -1}, "live.batch is -1"},
-      {{.size = sizeof(banyan_live), .batch = 3}, "live.batch is 3, but seq_lens and query_start_loc are both NULL"},
-      {{.size = sizeof(banyan_live), .batch = 1, .seq_lens = lengths, .empty_rows = (banyan_empty_rows)2},
-       "live.empty_rows is 2"},
-      {{.size = sizeof(banyan_live), .seq_lens = lengths}, "live.batch is 0, but live.seq_lens is given"},
-      {{.size = sizeof(banyan_live), .query_start_loc = lengths}, "live.batch is 0, but live.query_start_loc is given"},
+      {{.size = 4}, "valid.size"},
+      {{.size = sizeof(banyan_valid_rows), .batch = -1}, "valid.batch is -1"},
+      {{.size = sizeof(banyan_valid_rows), .batch = 3},
+       "valid.batch is 3, but seq_lens and query_start_loc are both NULL"},
+      {{.size = sizeof(banyan_valid_rows), .batch = 1, .seq_lens = lengths, .empty_rows = (banyan_empty_rows)2},
+       "valid.empty_rows is 2"},
+      {{.size = sizeof(banyan_valid_rows), .seq_lens = lengths}, "valid.batch is 0, but valid.seq_lens is given"},
+      {{.size = sizeof(banyan_valid_rows), .query_start_loc = lengths},
+       "valid.batch is 0, but valid.query_start_loc is given"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    banyan_combine_desc desc = desc_of(4, &cases[i].live);
+    banyan_combine_desc desc = desc_of(4, &cases[i].valid);
     banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
     world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), cases[i].text), "%s: %s",
                 cases[i].text, banyan_last_error());
@@ -202,12 +204,12 @@ static void disagree(world_rank *self) {
   banyan_partial in, out;
   describe(memory, &in, &out);
   int32_t tokens = self->rank == 1 ? 5 : how == NEW_CLASSES ? 3 : 7;
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
   banyan_combine_desc desc = desc_of(tokens, NULL), known = desc_of(6, NULL);
   banyan_op *op = NULL;
   banyan_status status = BANYAN_OK;
   if (how == PERSISTENT) {
-    desc = desc_of(8, &live);
+    desc = desc_of(8, &valid);
     status = banyan_combine_init(self->comm, &desc, &in, &out, &op);
   } else if (how == KNOWN_CLASS) {
     status = banyan_combine(self->comm, &known, &in, &out);
@@ -237,8 +239,8 @@ static void disagree_and_go_on(world_rank *self) {
   banyan_partial in, out;
   describe(memory, &in, &out);
   int32_t other = to_root ? 5 : 0, tokens = self->rank == 1 ? other : 7;
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
-  banyan_combine_desc desc = desc_of(8, &live);
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
+  banyan_combine_desc desc = desc_of(8, &valid);
   desc.scatter = to_root ? BANYAN_SCATTER_ROOT : BANYAN_SCATTER_NONE;
   banyan_op *op = NULL;
   if (world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) {
@@ -285,10 +287,10 @@ static void read_no_dead_rows(world_rank *self) {
   banyan_partial_init(&in, pages, BANYAN_F32, pages + page, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&out, result, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
   in.values_token_stride = in.stats_token_stride = (int64_t)(2 * page / sizeof(float));
-  banyan_live live = {.size = sizeof live, .tokens = &tokens, .batch = LIVE, .seq_lens = lengths};
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens, .batch = LIVE, .seq_lens = lengths};
   for (int i = 0; i < 4; i++) {
-    live.query_start_loc = i % 2 ? starts : NULL;
-    banyan_combine_desc desc = desc_of(TOKENS, &live);
+    valid.query_start_loc = i % 2 ? starts : NULL;
+    banyan_combine_desc desc = desc_of(TOKENS, &valid);
     desc.wire = wires[i / 2];
     if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine")) break;
     for (int32_t t = 0; t < tokens; t++) {
@@ -311,8 +313,8 @@ static void call_while_stopped(world_rank *self) {
   memory *memory = calloc(1, sizeof *memory);
   banyan_partial in, out;
   int32_t tokens = 0;
-  banyan_live live = {.size = sizeof live, .tokens = &tokens};
-  banyan_combine_desc desc = desc_of(16, &live);
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
+  banyan_combine_desc desc = desc_of(16, &valid);
   banyan_op *op = NULL;
   describe(memory, &in, &out);
   desc.scatter = BANYAN_SCATTER_TOKENS;
@@ -355,4 +357,4 @@ TEST(a_rank_is_stopped_and_goes_on) {
   world_unshare(nranks, sizeof *nranks);
 }
 
-int main(void) { return world_main(suite_of("live calls", 180)); }
+int main(void) { return world_main(suite_of("valid rows calls", 180)); }

@@ -96,21 +96,21 @@ static bool holds(rig *rig, const slot *slot, uint64_t call) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-static banyan_combine_desc desc_of(const rig *rig, const banyan_live *live) {
+static banyan_combine_desc desc_of(const rig *rig, const banyan_valid_rows *valid) {
   return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
                                .tokens = MOST,
                                .heads = 1,
                                .value_dim = DIM,
                                .stream = rig->stream,
-                               .live = live};
+                               .valid = valid};
 }
 
-static banyan_live live_of(const slot *slot, bool has_lengths) {
-  return (banyan_live){.size = sizeof(banyan_live),
-                       .tokens = &slot->tokens,
-                       .batch = has_lengths ? MOST : 0,
-                       .seq_lens = has_lengths ? slot->lengths : NULL,
-                       .token_mask = slot->mask};
+static banyan_valid_rows valid_of(const slot *slot, bool has_lengths) {
+  return (banyan_valid_rows){.size = sizeof(banyan_valid_rows),
+                             .tokens = &slot->tokens,
+                             .batch = has_lengths ? MOST : 0,
+                             .seq_lens = has_lengths ? slot->lengths : NULL,
+                             .token_mask = slot->mask};
 }
 
 static banyan_attention_desc attention_of(const rig *rig, const slot *slot) {
@@ -141,8 +141,8 @@ static void describe(slot *slot, banyan_partial *in, banyan_partial *out) {
 }
 
 static bool make_ops(rig *rig, slot *slot) {
-  banyan_live live = live_of(slot, true), tokens = live_of(slot, false);
-  banyan_combine_desc desc = desc_of(rig, &live), after = desc_of(rig, &tokens);
+  banyan_valid_rows valid = valid_of(slot, true), tokens = valid_of(slot, false);
+  banyan_combine_desc desc = desc_of(rig, &valid), after = desc_of(rig, &tokens);
   banyan_attention_desc attention = attention_of(rig, slot);
   banyan_partial in, out;
   describe(slot, &in, &out);
@@ -208,13 +208,13 @@ static bool launch(rig *rig, slot *slot) {
 static bool start(rig *rig, slot *slot) {
   if (slot->kind == WITHIN) return launch(rig, slot);
   if (slot->kind != BLOCKING) return world_ok(rig->world, banyan_start(slot->ops[slot->kind]), "start");
-  banyan_live live = live_of(slot, true);
-  live.tokens = NULL;
-  banyan_combine_desc desc = desc_of(rig, &live);
+  banyan_valid_rows valid = valid_of(slot, true);
+  valid.tokens = NULL;
+  banyan_combine_desc desc = desc_of(rig, &valid);
   desc.tokens = slot->tokens;
   banyan_partial in, out;
   describe(slot, &in, &out);
-  live.batch = slot->tokens;
+  valid.batch = slot->tokens;
   return world_ok(rig->world, banyan_combine(rig->world->comm, &desc, &in, &out), "combine");
 }
 
@@ -284,5 +284,5 @@ TEST(also_between_nodes) {
 }
 #endif
 
-int main(void) { return world_main(suite_of("device live stops", WORLD_GUARD_S + (int)(calls() / 10))); }
+int main(void) { return world_main(suite_of("device valid rows stops", WORLD_GUARD_S + (int)(calls() / 10))); }
 #endif

@@ -18,18 +18,18 @@ def run(body, ranks=2):
     return banyan.run(body, ranks=ranks, start="thread", timeout=60)
 
 
-def live_partials(rank, live):
+def valid_partials(rank, valid):
     """Partials whose masked rows are NaN: reading one would be seen."""
     o, lse = partials(rank, SHAPE, empty=False)
-    o[~live], lse[~live] = np.nan, np.nan
+    o[~valid], lse[~valid] = np.nan, np.nan
     return o, lse
 
 
-def reference(lives):
+def reference(valids):
     parts = []
-    for rank, live in enumerate(lives):
+    for rank, valid in enumerate(valids):
         o, lse = partials(rank, SHAPE, empty=False)
-        lse[~live] = -np.inf
+        lse[~valid] = -np.inf
         parts.append((o, lse))
     return merged(parts)
 
@@ -38,11 +38,11 @@ def test_sequences():
     """Three sequences of 3, 1 and 1 tokens, and a token of padding. Rank 0 has no keys of the first, rank 1 of the
     others."""
     starts, lens = np.array([0, 3, 4, 5], np.int32), np.array([[0, 7, 2], [5, 0, 0]], np.int32)
-    lives = [np.array(row, bool) for row in ([0, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0])]
-    want = reference(lives)
+    valids = [np.array(row, bool) for row in ([0, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0])]
+    want = reference(valids)
 
     def body(comm):
-        given = live_partials(comm.rank, lives[comm.rank])
+        given = valid_partials(comm.rank, valids[comm.rank])
         called = comm.combine(*given, seq_lens=lens[comm.rank], query_start_loc=starts)
         op = comm.combine_init(*given, seq_lens=lens[comm.rank], query_start_loc=starts)
         assert all((a == b).all() for a, b in zip(op(), called))
@@ -60,7 +60,7 @@ def test_token_mask_and_rows_that_are_kept(dtype):
     want = reference([mask.astype(bool) for mask in masks])
 
     def body(comm):
-        given = live_partials(comm.rank, masks[comm.rank].astype(bool))
+        given = valid_partials(comm.rank, masks[comm.rank].astype(bool))
         out = np.full(SHAPE, 7, np.float32), np.full(SHAPE[:2], 7, np.float32)
         comm.combine(*given, token_mask=masks[comm.rank], empty_rows="kept", out=out)
         return out

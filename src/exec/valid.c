@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Encodes and finishes boxes in which some rows are masked, one range of valid rows after another. */
-#include "exec/live.h"
+#include "exec/valid.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,13 +27,13 @@ static void write_empty(const bny_box *box, bny_wire wire, const bny_wire_view *
   }
 }
 
-int64_t bny_live_encode(const bny_kernels *kernels, const bny_box *box, const banyan_partial *in, int32_t token0,
-                        int32_t head0, bny_wire wire, const uint8_t *live, const bny_wire_view *to) {
+int64_t bny_valid_encode(const bny_kernels *kernels, const bny_box *box, const banyan_partial *in, int32_t token0,
+                         int32_t head0, bny_wire wire, const uint8_t *valid, const bny_wire_view *to) {
   for (int32_t first = 0, end; first < box->tokens; first = end) {
-    for (end = first + 1; end < box->tokens && !live[end] == !live[first];) end++;
+    for (end = first + 1; end < box->tokens && !valid[end] == !valid[first];) end++;
     bny_box part = {end - first, box->heads, box->value_dim};
     bny_wire_view there = view_at(to, wire, box->value_dim, first, 0);
-    if (!live[first]) {
+    if (!valid[first]) {
       write_empty(&part, wire, &there);
       continue;
     }
@@ -46,7 +46,7 @@ int64_t bny_live_encode(const bny_kernels *kernels, const bny_box *box, const ba
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* A merge of rows that are not all empty has d > 0. */
-static bool is_empty(const bny_live_merge *merge, int32_t token, int32_t head) {
+static bool is_empty(const bny_valid_merge *merge, int32_t token, int32_t head) {
   for (int i = 0; i < merge->count; i++) {
     const bny_wire_view *source = &merge->sources[i];
     if (source->d[token * source->token_stride + head] != 0) return false;
@@ -55,7 +55,7 @@ static bool is_empty(const bny_live_merge *merge, int32_t token, int32_t head) {
 }
 
 /* Returns how many rows from `head` on are alike: empty or not, as *empty says. */
-static int32_t count_alike(const bny_live_merge *merge, const bny_box *box, int32_t token, int32_t head, bool *empty) {
+static int32_t count_alike(const bny_valid_merge *merge, const bny_box *box, int32_t token, int32_t head, bool *empty) {
   int32_t end = head + 1;
   *empty = is_empty(merge, token, head);
   while (end < box->heads && is_empty(merge, token, end) == *empty) end++;
@@ -63,14 +63,14 @@ static int32_t count_alike(const bny_live_merge *merge, const bny_box *box, int3
 }
 
 /* Returns how many tokens from `token` on have no empty row; 0 if it has one. */
-static int32_t count_full(const bny_live_merge *merge, const bny_box *box, int32_t token) {
+static int32_t count_full(const bny_valid_merge *merge, const bny_box *box, int32_t token) {
   int32_t end = token;
   bool empty = false;
   while (end < box->tokens && count_alike(merge, box, end, 0, &empty) == box->heads && !empty) end++;
   return end - token;
 }
 
-static int64_t finish_at(const bny_live_merge *merge, const bny_box *part, int32_t token, int32_t head, int32_t token0,
+static int64_t finish_at(const bny_valid_merge *merge, const bny_box *part, int32_t token, int32_t head, int32_t token0,
                          int32_t head0) {
   bny_wire_view sources[BNY_MERGE_SOURCES_MAX];
   for (int i = 0; i < merge->count; i++)
@@ -79,7 +79,7 @@ static int64_t finish_at(const bny_live_merge *merge, const bny_box *part, int32
                                       token0 + token, head0 + head);
 }
 
-int64_t bny_live_finish(const bny_live_merge *merge, const bny_box *box, int32_t token0, int32_t head0) {
+int64_t bny_valid_finish(const bny_valid_merge *merge, const bny_box *box, int32_t token0, int32_t head0) {
   int64_t unfit = -1;
   for (int32_t token = 0; token < box->tokens;) {
     int32_t full = count_full(merge, box, token), heads = box->heads;

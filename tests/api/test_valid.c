@@ -86,15 +86,15 @@ static void poison(const sheet *sheet, world_random *random, int32_t token, int3
   if (sheet->partial.sum) store_sum(sheet, token, head, random_one_in(random, 2) ? (double)NAN : -1);
 }
 
-static void *merge_live(const problem *problem, const liveness *of, int32_t nranks) {
-  sheet live[RANKS_MAX];
+static void *merge_valid(const problem *problem, const liveness *of, int32_t nranks) {
+  sheet valid[RANKS_MAX];
   for (int32_t r = 0; r < nranks; r++) {
-    live[r] = sheet_copy(&problem->pristine[r]);
-    for (int32_t t = 0; t < live[r].tokens; t++)
-      for (int32_t h = 0; h < live[r].heads; h++)
-        if (!lives(of, r, t)) store_lse(&live[r], t, h, -(double)INFINITY);
+    valid[r] = sheet_copy(&problem->pristine[r]);
+    for (int32_t t = 0; t < valid[r].tokens; t++)
+      for (int32_t h = 0; h < valid[r].heads; h++)
+        if (!lives(of, r, t)) store_lse(&valid[r], t, h, -(double)INFINITY);
   }
-  return sheet_merge(live, nranks);
+  return sheet_merge(valid, nranks);
 }
 
 /* Finds the rows of a rank's result. */
@@ -136,7 +136,7 @@ static void problem_make(problem *problem, world_random *random, int32_t nranks,
   }
   for (int run = 0; run < RUNS; run++) {
     problem->runs[run] = liveness_random(random, nranks, tokens);
-    problem->reference[run] = merge_live(problem, &problem->runs[run], nranks);
+    problem->reference[run] = merge_valid(problem, &problem->runs[run], nranks);
     for (int32_t r = 0; r < nranks; r++) {
       problem->seen[run][r] = sheet_copy(&problem->out[r]);
       problem->seen_blocking[run][r] = sheet_copy(&problem->out[r]);
@@ -163,23 +163,23 @@ static void prepare(const problem *problem, const liveness *of, int32_t rank, wo
 
 /* Arguments of a call, at the addresses of the backend. */
 typedef struct arguments {
-  banyan_live live;
+  banyan_valid_rows valid;
   banyan_combine_desc desc;
   banyan_partial in, out;
 } arguments;
 
 static void describe_call(const world_rank *self, const problem *problem, const liveness *of, arguments *made) {
   const bound *bound = problem->bound[self->rank];
-  made->live = world_live(
-      self, (banyan_live){.size = sizeof(banyan_live),
-                          .tokens = &bound->tokens,
-                          .batch = of->batch,
-                          .seq_lens = of->has_lengths ? bound->lengths : NULL,
-                          .query_start_loc = of->has_starts ? bound->starts : NULL,
-                          .token_mask = of->has_mask ? bound->mask : NULL,
-                          .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN});
+  made->valid = world_valid(
+      self, (banyan_valid_rows){.size = sizeof(banyan_valid_rows),
+                                .tokens = &bound->tokens,
+                                .batch = of->batch,
+                                .seq_lens = of->has_lengths ? bound->lengths : NULL,
+                                .query_start_loc = of->has_starts ? bound->starts : NULL,
+                                .token_mask = of->has_mask ? bound->mask : NULL,
+                                .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN});
   made->desc = problem->desc;
-  made->desc.live = &made->live;
+  made->desc.valid = &made->valid;
   made->desc.stream = self->stream;
   made->in = world_partial(self, problem->in[self->rank].partial);
   made->out = world_partial(self, problem->out[self->rank].partial);
@@ -206,7 +206,7 @@ static bool run_persistent(world_rank *self, const problem *problem, int run, wo
   describe_call(self, problem, of, &call);
   bool good =
       world_put(self) && world_ok(self, banyan_combine_init(self->comm, &call.desc, &call.in, &call.out, &op), "init");
-  call.live = (banyan_live){0}; /* it has been read */
+  call.valid = (banyan_valid_rows){0}; /* it has been read */
   good = good && world_record(self, &op, 1);
   bool selects = of->has_lengths || of->has_starts || of->has_mask;
   int32_t more = selects && of->tokens < problem->desc.tokens ? problem->desc.tokens : of->tokens;
@@ -227,7 +227,7 @@ static bool run_blocking(world_rank *self, const problem *problem, int run, worl
   prepare(problem, of, self->rank, random);
   describe_call(self, problem, of, &call);
   if (run % 2) { /* planned for a class of tokens */
-    call.live.tokens = NULL;
+    call.valid.tokens = NULL;
     call.desc.tokens = of->tokens;
   }
   bool good = world_put(self) &&
@@ -343,9 +343,9 @@ TEST_EVERYWHERE(valid_rows_are_merged, 18) {
   perform((world_setup){.on = on, .one_device = _i % 3 == 2}, world_ranks(on, 1 + _i % RANKS_MAX), (uint64_t)_i);
 }
 
-TEST_LOOP(parts_merge_what_lives, 3) { perform((world_setup){.arena_bytes = 64 << 10}, 2 + _i, 100 + (uint64_t)_i); }
+TEST_LOOP(parts_merge_what_is_valid, 3) { perform((world_setup){.arena_bytes = 64 << 10}, 2 + _i, 100 + (uint64_t)_i); }
 
-TEST_LOOP(levels_merge_what_lives, 3) {
+TEST_LOOP(levels_merge_what_is_valid, 3) {
   static const char *const levels[] = {"2", "4", "2,4"};
   setenv("BANYAN_LEVELS", levels[_i % 3], 1);
   perform((world_setup){.nranks = 0}, 8, 300 + (uint64_t)_i);
@@ -353,5 +353,5 @@ TEST_LOOP(levels_merge_what_lives, 3) {
 
 int main(void) {
   sheet_eight_bits = true;
-  return world_main(suite_of("live", 120));
+  return world_main(suite_of("valid rows", 120));
 }
