@@ -4,7 +4,7 @@ dist_example_DATA = \
   %D%/constitution.txt \
   %D%/cuda_graph.c \
   %D%/environment.c \
-  %D%/valid.c \
+  %D%/valid_rows.c \
   %D%/generate.py \
   %D%/generate_transformers.py \
   %D%/mpi.c \

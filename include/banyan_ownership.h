@@ -41,17 +41,17 @@ typedef struct banyan_ownership {
 #define BANYAN_OWNERSHIP_INIT {sizeof(banyan_ownership), (banyan_ownership_kind)0, 0, 0, 0, NULL}
 /* clang-format on */
 
-/* Writes the rank that owns token `token` (from 0) and its place among the rank's keys (from 0). */
+/* Writes the rank that owns token `token` (from 0) and its position among the rank's keys (from 0). */
 banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64_t token, int32_t *rank,
-                                        int64_t *place);
+                                        int64_t *position);
 
-/* The same for `count` tokens: writes owner and place of tokens[i] to ranks[i] and places[i]. Neighbours in a block
- * cost one look-up. The text of an error names the first token that is wrong; those before it are written. */
+/* The same for `count` tokens: writes owner and position of tokens[i] to ranks[i] and positions[i]. Neighbours in a
+ * block cost one look-up. The text of an error names the first token that is wrong; those before it are written. */
 banyan_status banyan_ownership_of_tokens(const banyan_ownership *ownership, int64_t count, const int64_t *tokens,
-                                         int32_t *ranks, int64_t *places);
+                                         int32_t *ranks, int64_t *positions);
 
-/* Writes the token at `place` among the keys of `rank`: the inverse of banyan_ownership_of_token(). */
-banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t place, int64_t *token);
+/* Writes the token at `position` among the keys of `rank`: the inverse of banyan_ownership_of_token(). */
+banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t position, int64_t *token);
 
 /* Writes the number of keys that `rank` has of a sequence of `length` tokens: an entry of its seq_lens. */
 banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t rank, int64_t length, int64_t *keys);

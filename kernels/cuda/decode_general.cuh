@@ -47,19 +47,19 @@ BNY_DEVICE int32_t bny_general_position(const bny_decode_general &general, int32
 /* Returns the keys of a sequence in this shard. *wrong is set if the length is impossible; it is then cut. */
 BNY_DEVICE uint32_t bny_general_length(const bny_decode_call &call, uint32_t sequence, bool *wrong) {
   const bny_decode_general &general = call.general;
-  int64_t told, most = call.keys_max;
+  int64_t given, most = call.keys_max;
   if (general.page_indptr) {
     const int64_t pages = (int64_t)general.page_indptr[sequence + 1] - general.page_indptr[sequence];
     const int64_t room = pages > 0 ? pages * general.page_keys : 0;
     if (room < most) most = room;
-    told = !general.last_page_len ? call.seq_lens[sequence]
-           : pages > 0            ? room - general.page_keys + general.last_page_len[sequence]
-                                  : 0;
+    given = !general.last_page_len ? call.seq_lens[sequence]
+            : pages > 0            ? room - general.page_keys + general.last_page_len[sequence]
+                                   : 0;
   } else {
-    told = call.seq_lens[sequence];
+    given = call.seq_lens[sequence];
   }
-  const int32_t keys = bny_general_clamp(told, 0, (int32_t)most);
-  *wrong = told != keys;
+  const int32_t keys = bny_general_clamp(given, 0, (int32_t)most);
+  *wrong = given != keys;
   return (uint32_t)keys;
 }
 
@@ -176,14 +176,14 @@ BNY_DEVICE bny_general_walk bny_general_walk_begin(const bny_decode_call &call, 
   bny_general_walk walk = {};
   const uint32_t run_tokens = bny_decode_run_tokens(call, call.general.tokens);
   const uint32_t sequences = bny_general_sequences(call, run_tokens);
-  const bool tells = bny_block() == 0 && bny_warp() == 0;
+  const bool reports = bny_block() == 0 && bny_warp() == 0;
   uint32_t total = 0;
   walk.team = bny_block() / bny_cluster_blocks();
-  if (tells && call.general.query_start_loc && group->nranks > 0)
+  if (reports && call.general.query_start_loc && group->nranks > 0)
     bny_valid_check_starts(group, call.general.query_start_loc, call.batch, (int32_t)run_tokens);
   BNY_ROLLED for (uint32_t first = 0; first < sequences; first += BNY_WARP_LANES) {
     const bny_general_span span = bny_general_span_of<tile_rows>(call, run_tokens, first + bny_lane());
-    if (tells) bny_decode_tell_wrong(group, first, span.wrong);
+    if (reports) bny_decode_report_wrong(group, first, span.wrong);
     total += span.units;
   }
   for (int mask = 16; mask > 0; mask /= 2) total += bny_shuffle_xor(total, mask);
@@ -434,17 +434,17 @@ template <class Element> BNY_DEVICE void bny_general_convert(unsigned char *to, 
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Does what bny_decode_tell_lost() does, for lists of pages. */
-BNY_DEVICE_COLD void bny_general_tell_lost(const bny_decode_call &call, const bny_device_group *group,
-                                           uint32_t sequence, uint32_t first, uint32_t keys) {
+/* Does what bny_decode_report_lost() does, for lists of pages. */
+BNY_DEVICE_COLD void bny_general_report_lost(const bny_decode_call &call, const bny_device_group *group,
+                                             uint32_t sequence, uint32_t first, uint32_t keys) {
   if (group->nranks == 0) return;
-  bny_decode_tell_pages(call, group, sequence, bny_general_pages(call, sequence),
-                        bny_general_page_of(call.general, first), bny_general_page_of(call.general, keys - 1) + 1);
+  bny_decode_report_pages(call, group, sequence, bny_general_pages(call, sequence),
+                          bny_general_page_of(call.general, first), bny_general_page_of(call.general, keys - 1) + 1);
 }
 
 BNY_DEVICE void bny_decode_item_lost(const bny_decode_call &call, const bny_device_group *group,
                                      const bny_general_item &item) {
-  bny_general_tell_lost(call, group, item.sequence, item.first_key, item.keys);
+  bny_general_report_lost(call, group, item.sequence, item.first_key, item.keys);
 }
 
 /* Adds a logit without a value to a row. */

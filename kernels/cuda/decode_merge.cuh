@@ -65,35 +65,35 @@ BNY_DEVICE void bny_store_floats(float *to, const float *from) {
 
 /* A row in all blocks of the cluster; or rows row, row + 1 ... of this block; or a row in the splits of CTA groups
  * team, team + step, team + 2 step ... */
-enum bny_decode_place { BNY_DECODE_CLUSTER, BNY_DECODE_BLOCK, BNY_DECODE_PIECES };
+enum bny_decode_origin { BNY_DECODE_CLUSTER, BNY_DECODE_BLOCK, BNY_DECODE_PIECES };
 
 template <int dim, int rows> struct bny_decode_sources {
-  bny_decode_place place;
+  bny_decode_origin origin;
   bny_block_partial block;
   float *scratch;
   uint32_t first_team, team, step;
   uint32_t row;
 
   BNY_DEVICE bny_decode_source at(const bny_decode_sources &self, uint32_t index) {
-    if (self.place == BNY_DECODE_PIECES) {
+    if (self.origin == BNY_DECODE_PIECES) {
       uint32_t slot = bny_decode_slot(self.team + index * self.step, self.first_team);
       float *base = self.scratch + slot * bny_decode_slot_floats(rows, dim);
       return {base + self.row, base + rows + self.row, base + 2 * rows + self.row * dim};
     }
     const bny_block_partial &block = self.block;
-    uint32_t row = self.place == BNY_DECODE_BLOCK ? self.row + index : self.row;
+    uint32_t row = self.origin == BNY_DECODE_BLOCK ? self.row + index : self.row;
     bny_decode_source own = {block.m + row, block.d + row, block.n + row * block.pitch};
-    if (self.place == BNY_DECODE_BLOCK) return own;
+    if (self.origin == BNY_DECODE_BLOCK) return own;
     return {bny_cluster_address(own.m, index), bny_cluster_address(own.d, index), bny_cluster_address(own.n, index)};
   }
   /* stride(): floats between the values of neighbouring sources, except in a cluster. gap(): the same after source
    * `index`. The split where an item begins is in its CTA group's second slot, others in the first. */
   BNY_DEVICE uint32_t stride(const bny_decode_sources &self) {
-    if (self.place == BNY_DECODE_BLOCK) return (uint32_t)self.block.pitch;
+    if (self.origin == BNY_DECODE_BLOCK) return (uint32_t)self.block.pitch;
     return 2 * self.step * (uint32_t)bny_decode_slot_floats(rows, dim);
   }
   BNY_DEVICE uint32_t gap(const bny_decode_sources &self, uint32_t index) {
-    const bool begins = self.place == BNY_DECODE_PIECES && self.team + index * self.step == self.first_team;
+    const bool begins = self.origin == BNY_DECODE_PIECES && self.team + index * self.step == self.first_team;
     return stride(self) - (begins ? (uint32_t)bny_decode_slot_floats(rows, dim) : 0);
   }
 };
@@ -127,7 +127,7 @@ BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Source
                                       uint32_t count) {
   using shape = bny_decode_row<dim>;
   float *one = Sources::at(sources, first).n;
-  if (sources.place == BNY_DECODE_CLUSTER) {
+  if (sources.origin == BNY_DECODE_CLUSTER) {
     float *own = sources.block.n + sources.row * sources.block.pitch;
     BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
       bny_decode_row_load<dim>(batch->n[i], bny_cluster_address(own, first + i < count ? first + i : first),
@@ -218,7 +218,7 @@ BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_dec
   const uint32_t leaders = (pieces + fan_in - 1) / fan_in, leader = (team - piece.first_team) / fan_in * fan_in;
   uint32_t *counters = call.counters + bny_cluster_rank() * 3 * call.division.teams;
   bny_decode_sources<dim, rows> &sources = round->sources;
-  sources.place = BNY_DECODE_PIECES;
+  sources.origin = BNY_DECODE_PIECES;
   if (first) {
     round->count = pieces - leader < fan_in ? pieces - leader : fan_in;
     round->finishes = leaders == 1;
@@ -269,17 +269,17 @@ BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const Item &it
       sources.step *= split;
       sources_type to = round.sources;
       to.row = sources.row;
-      if (round.sources.place == BNY_DECODE_CLUSTER) { /* the split of this CTA group */
-        to.place = BNY_DECODE_PIECES;
+      if (round.sources.origin == BNY_DECODE_CLUSTER) { /* the split of this CTA group */
+        to.origin = BNY_DECODE_PIECES;
         to.team = team;
       }
       if (pass == 1 && parts > 1) {
-        sources.place = BNY_DECODE_BLOCK;
+        sources.origin = BNY_DECODE_BLOCK;
         sources.row = slot * parts;
         count = parts;
       }
       if (pass == 0) {
-        to.place = BNY_DECODE_BLOCK;
+        to.origin = BNY_DECODE_BLOCK;
         to.row = slot * parts + part;
       }
       bny_decode_fold(&row, sources, count);

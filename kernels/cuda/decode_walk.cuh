@@ -30,8 +30,8 @@ BNY_DEVICE uint32_t bny_decode_divide(uint32_t value, uint32_t by) { return by =
 /* Returns how many of `most` tokens the run has, after the kernels before this one. It is read again where it is
  * needed, to save a register while keys are attended to. */
 BNY_DEVICE uint32_t bny_decode_run_tokens(const bny_decode_call &call, int32_t most) {
-  const int32_t told = call.tokens ? *call.tokens : most;
-  return (uint32_t)(told < 0 ? 0 : told < most ? told : most);
+  const int32_t given = call.tokens ? *call.tokens : most;
+  return (uint32_t)(given < 0 ? 0 : given < most ? given : most);
 }
 
 BNY_DEVICE bool bny_decode_attends(const bny_decode_call &call, uint32_t token) {
@@ -40,9 +40,9 @@ BNY_DEVICE bool bny_decode_attends(const bny_decode_call &call, uint32_t token) 
 
 /* Returns the keys of a sequence of one token. *wrong: its length is negative or exceeds keys_max, and is cut. */
 BNY_DEVICE uint32_t bny_decode_keys_seen(const bny_decode_call &call, uint32_t sequence, bool *wrong) {
-  const int32_t told = call.seq_lens[sequence], most = told < call.keys_max ? told : call.keys_max;
+  const int32_t given = call.seq_lens[sequence], most = given < call.keys_max ? given : call.keys_max;
   const uint32_t keys = most > 0 ? (uint32_t)most : 0;
-  *wrong = (uint32_t)told != keys;
+  *wrong = (uint32_t)given != keys;
   return bny_decode_attends(call, sequence) ? keys : 0;
 }
 
@@ -71,7 +71,7 @@ BNY_DEVICE uint32_t bny_warp_scan(uint32_t value, uint32_t lanes) {
 }
 
 /* Called by one warp of the grid. Reports the first wrong length, if the group has ranks. */
-BNY_DEVICE void bny_decode_tell_wrong(const bny_device_group *group, uint32_t first, bool wrong) {
+BNY_DEVICE void bny_decode_report_wrong(const bny_device_group *group, uint32_t first, bool wrong) {
   const uint32_t all = bny_warp_ballot(wrong);
   if (all == 0 || group->nranks == 0) return;
   const uint32_t sequence = first + (uint32_t)bny_lowest_bit(all);
@@ -83,14 +83,14 @@ BNY_DEVICE void bny_decode_tell_wrong(const bny_device_group *group, uint32_t fi
 /* Returns the units of all sequences; `lengths` holds the first 32. */
 BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, uint32_t batch, const bny_device_group *group,
                                      const bny_decode_lengths &lengths, uint32_t scan, uint32_t lanes) {
-  const bool tells = bny_block() == 0 && bny_warp() == 0;
+  const bool reports = bny_block() == 0 && bny_warp() == 0;
   uint32_t rest = 0;
-  if (tells) bny_decode_tell_wrong(group, 0, lengths.wrong);
+  if (reports) bny_decode_report_wrong(group, 0, lengths.wrong);
   if (batch <= BNY_WARP_LANES) return bny_shuffle(scan, (int)lanes - 1);
   for (uint32_t first = BNY_WARP_LANES; first < batch; first += BNY_WARP_LANES) {
     bny_decode_lengths more = bny_decode_lengths_of(call, batch, first);
     rest += more.units;
-    if (tells) bny_decode_tell_wrong(group, first, more.wrong);
+    if (reports) bny_decode_report_wrong(group, first, more.wrong);
   }
   for (int mask = 16; mask > 0; mask /= 2) rest += bny_shuffle_xor(rest, mask);
   return rest + bny_shuffle(scan, 31);
@@ -178,32 +178,33 @@ BNY_DEVICE void bny_decode_walk_teams(const bny_decode_walk &walk, bny_decode_it
 }
 
 /* Reports the first page of a sequence, from `begin` to before `count`, that does not exist. */
-BNY_DEVICE void bny_decode_tell_pages(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
-                                      const int32_t *table, uint32_t begin, uint32_t count) {
+BNY_DEVICE void bny_decode_report_pages(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
+                                        const int32_t *table, uint32_t begin, uint32_t count) {
   uint64_t place = 0;
   BNY_ROLLED for (uint32_t first = begin; first < count && place == 0; first += BNY_WARP_LANES) {
     const uint32_t mine = first + bny_lane(), id = mine < count ? (uint32_t)table[mine] : 0;
     const uint32_t found = bny_warp_ballot(id >= call.pages);
-    if (found != 0) place = bny_shuffle(bny_device_place_pack(mine, (int32_t)id), bny_lowest_bit(found));
+    if (found != 0) place = bny_shuffle(bny_device_position_pack(mine, (int32_t)id), bny_lowest_bit(found));
   }
   const uint32_t detail = (sequence + 1) | BNY_DEVICE_DETAIL_PAGE;
   if (bny_lane() == 0)
-    bny_worker_report_place(group, bny_device_fault_pack(BANYAN_ERR_ARGUMENT, group->rank, group->rank, detail), place);
+    bny_worker_report_position(group, bny_device_fault_pack(BANYAN_ERR_ARGUMENT, group->rank, group->rank, detail),
+                               place);
   bny_warp_sync();
 }
 
 /* Called by a warp that has lost keys of an item. Reports the first page of the sequence that does not exist, if the
  * group has ranks. It takes no registers while keys are attended to. */
-BNY_DEVICE_COLD void bny_decode_tell_lost(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
-                                          uint32_t keys) {
+BNY_DEVICE_COLD void bny_decode_report_lost(const bny_decode_call &call, const bny_device_group *group,
+                                            uint32_t sequence, uint32_t keys) {
   if (group->nranks == 0) return;
-  bny_decode_tell_pages(call, group, sequence, call.page_table + sequence * call.page_table_stride, 0,
-                        ((keys - 1) >> call.page_shift) + 1);
+  bny_decode_report_pages(call, group, sequence, call.page_table + sequence * call.page_table_stride, 0,
+                          ((keys - 1) >> call.page_shift) + 1);
 }
 
 BNY_DEVICE void bny_decode_item_lost(const bny_decode_call &call, const bny_device_group *group,
                                      const bny_decode_item &item) {
-  bny_decode_tell_lost(call, group, item.sequence, item.keys);
+  bny_decode_report_lost(call, group, item.sequence, item.keys);
 }
 
 BNY_DEVICE bny_decode_keys bny_decode_keys_of_item(const bny_decode_call &call, const bny_decode_item &item) {

@@ -241,7 +241,7 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   const int first_row = (int)bny_warp() % 4 * 16, first_column = (int)bny_warp() / 4 * 256;
   bny_fragment_put(whole.n + first_row * whole.pitch + first_column, whole.pitch, partial);
   if (first_column == 0) bny_fragment_put_stats(whole.m + first_row, whole.d + first_row, partial);
-  if (lost && bny_warp() == 0) bny_decode_tell_lost(call, epilogue.group(), item.sequence, item.keys);
+  if (lost && bny_warp() == 0) bny_decode_report_lost(call, epilogue.group(), item.sequence, item.keys);
   bny_decode_finish<BNY_WIDE_VALUES, BNY_WIDE_ROWS>(call, item, walk.team, whole, epilogue);
 }
 

@@ -121,7 +121,7 @@ BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_valid_
       taken.value[i] = wanted ? value : 0.0f;
     }
     bny_packet made = bny_unit_import(taken, work, import, packet, what.shape.wire);
-    bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, valid.place, head, packet, packet < work.packets, made);
+    bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, valid.position, head, packet, packet < work.packets, made);
   }
   bny_worker_fence_alias(*self->group);
 }
@@ -133,7 +133,7 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
   bny_fused_join(run);
   bny_valid_row valid = {token, true};
   if (run->combine->call.valid.most) valid = bny_valid_row_of(run->combine->call.valid, run->valid.count, token);
-  if (valid.place < 0) return;
+  if (valid.position < 0) return;
   if (run->combine->what.shape.wire == BNY_WIRE_F32)
     bny_fused_push_row<32>(run, token, valid, head, stat, sum, values);
   else
@@ -192,7 +192,7 @@ template <int width, class What> BNY_DEVICE void bny_fused_merge_of(bny_fused_ru
 BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {
   bny_fused_join(run);
   const bny_device_valid &valid = run->combine->call.valid;
-  if (valid.most) token = bny_valid_place(valid, run->valid, token);
+  if (valid.most) token = bny_valid_position(valid, run->valid, token);
   if (token < 0) return;
   bny_fused_merge_row row = {token, head};
   if (bny_fused_is_wide(*run->combine))

@@ -14,34 +14,34 @@ BNY_DEVICE const bny_program_step *bny_program_steps(const bny_program *program)
   return (const bny_program_step *)(program + 1);
 }
 
-BNY_DEVICE const bny_program_place *bny_program_places(const bny_program *program) {
-  return (const bny_program_place *)(bny_program_steps(program) + program->nsteps);
+BNY_DEVICE const bny_program_endpoint *bny_program_endpoints(const bny_program *program) {
+  return (const bny_program_endpoint *)(bny_program_steps(program) + program->nsteps);
 }
 
 struct bny_program_view {
   const bny_worker *self;
   const bny_program *program;
-  const bny_program_place *places; /* the first */
+  const bny_program_endpoint *endpoints; /* the first */
   int32_t count_, token, head, chunk;
 
-  BNY_DEVICE_METHOD int64_t number_in(const bny_program_place &place, int32_t t, int32_t h) const {
-    return ((int64_t)(t - place.token0) * place.heads + h - place.head0) * program->shape.chunks + chunk;
+  BNY_DEVICE_METHOD int64_t number_in(const bny_program_endpoint &endpoint, int32_t t, int32_t h) const {
+    return ((int64_t)(t - endpoint.token0) * endpoint.heads + h - endpoint.head0) * program->shape.chunks + chunk;
   }
 };
 
 /* The sources of the current row. A message from another node has one signal. */
 struct bny_program_sources : bny_program_view {
   BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
-    const bny_program_place &place = places[s];
-    return bny_worker_inbox(*self, self->group->rank, program->protocol) + place.offset +
-           number_in(place, token, head) * (int64_t)program->shape.unit_bytes;
+    const bny_program_endpoint &endpoint = endpoints[s];
+    return bny_worker_inbox(*self, self->group->rank, program->protocol) + endpoint.offset +
+           number_in(endpoint, token, head) * (int64_t)program->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD const uint64_t *signal(int s) const {
-    if (bny_is_remote(places[s])) return (const uint64_t *)places[s].signals[self->epoch & 1];
-    return bny_worker_signals(*self, self->group->rank) + places[s].signal + number_in(places[s], token, head);
+    if (bny_is_remote(endpoints[s])) return (const uint64_t *)endpoints[s].signals[self->epoch & 1];
+    return bny_worker_signals(*self, self->group->rank) + endpoints[s].signal + number_in(endpoints[s], token, head);
   }
-  BNY_DEVICE_METHOD int32_t peer(int s) const { return places[s].peer; }
-  BNY_DEVICE_METHOD int32_t slot(int s) const { return places[s].slot; }
+  BNY_DEVICE_METHOD int32_t peer(int s) const { return endpoints[s].peer; }
+  BNY_DEVICE_METHOD int32_t slot(int s) const { return endpoints[s].slot; }
 };
 
 /* The same with the bits of a value, by which messages from other nodes differ. */
@@ -58,27 +58,27 @@ template <int protocol, int bits>
 BNY_DEVICE void bny_merge_poll(const bny_program_sources_of<bits> &typed, int s, const unsigned char *unit, int packet,
                                bool wanted, bny_quad *raw) {
   const bny_program_sources &sources = *typed.all;
-  if (protocol != BNY_PROTOCOL_SIMPLE || !wanted || !bny_is_remote(sources.places[s])) {
+  if (protocol != BNY_PROTOCOL_SIMPLE || !wanted || !bny_is_remote(sources.endpoints[s])) {
     bny_packet_poll<protocol>(unit, packet, wanted, raw);
     return;
   }
-  const bny_program_place &place = sources.places[s];
+  const bny_program_endpoint &endpoint = sources.endpoints[s];
   const bny_unit_shape &shape = sources.program->shape;
-  int64_t row = sources.number_in(place, sources.token, sources.head) / shape.chunks;
-  *raw = bny_remote_load(bny_remote_unit_make<bits>(place, shape, sources.self->epoch, row, sources.chunk), packet);
+  int64_t row = sources.number_in(endpoint, sources.token, sources.head) / shape.chunks;
+  *raw = bny_remote_load(bny_remote_unit_make<bits>(endpoint, shape, sources.self->epoch, row, sources.chunk), packet);
 }
 
 struct bny_program_destinations : bny_program_view {
   BNY_DEVICE_METHOD int count() const { return count_; }
   BNY_DEVICE_METHOD bool alike() const { return false; }
-  BNY_DEVICE_METHOD int64_t number(int d, int32_t t, int32_t h) const { return number_in(places[d], t, h); }
+  BNY_DEVICE_METHOD int64_t number(int d, int32_t t, int32_t h) const { return number_in(endpoints[d], t, h); }
   BNY_DEVICE_METHOD unsigned char *unit(int d, int64_t number) const {
-    return bny_worker_inbox(*self, places[d].peer, program->protocol) + places[d].offset +
+    return bny_worker_inbox(*self, endpoints[d].peer, program->protocol) + endpoints[d].offset +
            number * (int64_t)program->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD uint64_t *signal(int d, int64_t number) const {
-    if (bny_is_remote(places[d])) return (uint64_t *)places[d].signals[self->epoch & 1] + number;
-    return bny_worker_signals(*self, places[d].peer) + places[d].signal + number;
+    if (bny_is_remote(endpoints[d])) return (uint64_t *)endpoints[d].signals[self->epoch & 1] + number;
+    return bny_worker_signals(*self, endpoints[d].peer) + endpoints[d].signal + number;
   }
 };
 
@@ -123,7 +123,7 @@ BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &ro
   const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a node */
   BNY_ROLLED for (int d = local; d < end; d++) {
     int64_t row = run->to.number(d, rows.token, rows.head) / shape.chunks;
-    bny_remote_store(bny_remote_unit_make<bits>(run->to.places[d], shape, run->self.epoch, row, run->work.chunk),
+    bny_remote_store(bny_remote_unit_make<bits>(run->to.endpoints[d], shape, run->self.epoch, row, run->work.chunk),
                      packet, value);
   }
 }
@@ -146,7 +146,7 @@ BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &ro
   }
 }
 
-/* Sends merged values to the places of the step, or to the caller. */
+/* Sends merged values to the endpoints of the step, or to the caller. */
 template <int protocol, int bits>
 BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &rows, int packet, float m, float d,
                                   const bny_lane_values<protocol, bits> &values) {
@@ -191,12 +191,12 @@ template <int protocol, int bits> BNY_DEVICE void bny_interpret_merge(bny_interp
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void bny_interpret_set_step(bny_interpreter *run, int32_t index) {
-  const bny_program_place *places = bny_program_places(run->program);
+  const bny_program_endpoint *endpoints = bny_program_endpoints(run->program);
   run->step = bny_program_steps(run->program) + index;
-  bny_program_view view = {&run->self, run->program,   places + run->step->sources, run->step->nsources, 0,
+  bny_program_view view = {&run->self, run->program,   endpoints + run->step->sources, run->step->nsources, 0,
                            0,          run->work.chunk};
   *(bny_program_view *)&run->sources = view;
-  view.places = places + run->step->destinations;
+  view.endpoints = endpoints + run->step->destinations;
   view.count_ = run->step->ndestinations;
   *(bny_program_view *)&run->to = view;
   run->pending = {0, 0, 0};

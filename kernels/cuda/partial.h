@@ -239,7 +239,7 @@ BNY_DEVICE_COLD bny_export_odd bny_export_odd_make(bny_export_rules rules, float
 BNY_DEVICE_COLD void bny_export_report(const bny_device_group *group, int32_t token, int32_t head) {
   if (group->nranks == 0) return;
   const uint64_t fault = bny_device_fault_pack(BANYAN_ERR_DATA, group->rank, group->rank, BNY_DEVICE_DETAIL_RESULT);
-  bny_worker_report_result(group, fault, bny_device_place_pack((uint32_t)token, head));
+  bny_worker_report_result(group, fault, bny_device_position_pack((uint32_t)token, head));
 }
 
 /* Exports m and d. Returns the factor of numerators. */

@@ -65,7 +65,7 @@ enum { BNY_DEVICE_DETAIL_PAGE = 1 << 23, BNY_DEVICE_DETAIL_START = 1 << 22, BNY_
 
 /* Words that the host shares with the device, see bny_arena_head. PLACE: where this rank's fault lies, if it has a
  * place. */
-enum { BNY_DEVICE_WORD_ABORT, BNY_DEVICE_WORD_FAULT, BNY_DEVICE_WORD_PLACE, BNY_DEVICE_WORDS };
+enum { BNY_DEVICE_WORD_ABORT, BNY_DEVICE_WORD_FAULT, BNY_DEVICE_WORD_POSITION, BNY_DEVICE_WORDS };
 
 /* Tickets of a run as a power of two, so that any warp's ticket identifies the run. */
 enum { BNY_TICKET_BITS = 20 };
@@ -157,7 +157,7 @@ typedef struct bny_unit_shape {
  *
  * Data for or from other nodes lies in host memory, as the message that nodes send to each other: m of all rows, d of
  * all rows, numerators. */
-typedef struct bny_program_place {
+typedef struct bny_program_endpoint {
   uint64_t offset; /* in the half of the inbox */
   uint32_t signal; /* SIMPLE: the signal of the first unit */
   int32_t peer;    /* source: the sender. Destination: the owner of the inbox. Other nodes: this rank */
@@ -166,7 +166,7 @@ typedef struct bny_program_place {
   uint64_t message[2]; /* address for each half; 0: the place is in an inbox */
   uint64_t signals[2]; /* signals of its units, or the one word that signals the message's arrival */
   uint32_t d, n;       /* byte offsets in the message */
-} bny_program_place;
+} bny_program_endpoint;
 
 typedef enum bny_program_kind {
   BNY_PROGRAM_COPY,   /* the caller's input -> destinations */
@@ -194,7 +194,7 @@ typedef struct bny_program {
   uint64_t proxy_words; /* the same for signals of units and words of messages */
   int32_t protocol;     /* bny_protocol */
   int32_t round_nodes;
-  int32_t nsteps, nplaces;
+  int32_t nsteps, nendpoints;
   bny_unit_shape shape;
   int32_t pad;
 } bny_program;
@@ -268,7 +268,7 @@ BNY_PROGRAM_INLINE bny_device_fault bny_device_fault_unpack(uint64_t word) {
 }
 
 /* Packs a wrong entry of a page table and its index; never 0. */
-BNY_PROGRAM_INLINE uint64_t bny_device_place_pack(uint32_t place, int32_t id) {
+BNY_PROGRAM_INLINE uint64_t bny_device_position_pack(uint32_t place, int32_t id) {
   return ((uint64_t)place + 1) << 32 | (uint32_t)id;
 }
 

@@ -11,7 +11,7 @@
 #include "cuda/packets.h"
 #include "cuda/partial.h"
 
-BNY_DEVICE bool bny_is_remote(const bny_program_place &place) { return place.message[0] != 0; }
+BNY_DEVICE bool bny_is_remote(const bny_program_endpoint &endpoint) { return endpoint.message[0] != 0; }
 
 template <int bits> struct bny_remote_unit {
   uint32_t *m, *d;
@@ -22,15 +22,15 @@ template <int bits> struct bny_remote_unit {
 };
 
 template <int bits>
-BNY_DEVICE bny_remote_unit<bits> bny_remote_unit_make(const bny_program_place &place, const bny_unit_shape &shape,
+BNY_DEVICE bny_remote_unit<bits> bny_remote_unit_make(const bny_program_endpoint &endpoint, const bny_unit_shape &shape,
                                                       uint64_t epoch, int64_t row, int32_t chunk) {
-  unsigned char *message = (unsigned char *)place.message[epoch & 1];
+  unsigned char *message = (unsigned char *)endpoint.message[epoch & 1];
   int32_t column0 = chunk * shape.chunk_columns, left = shape.value_dim - column0;
   int32_t columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
   constexpr int element = bits / 8;
   int64_t row_bytes = bits == 8 ? bny_wire_blocks_bytes(shape.value_dim) : (int64_t)shape.value_dim * element;
-  unsigned char *values = message + place.n + row * row_bytes;
-  return {(uint32_t *)message + row,  (uint32_t *)(message + place.d) + row,
+  unsigned char *values = message + endpoint.n + row * row_bytes;
+  return {(uint32_t *)message + row,  (uint32_t *)(message + endpoint.d) + row,
           values + column0 * element, values + shape.value_dim + column0 / BNY_SCALE_BLOCK,
           columns * element,          chunk == 0};
 }
@@ -46,12 +46,12 @@ BNY_DEVICE int32_t bny_remote_bytes(const bny_remote_unit<bits> &unit, int packe
   int32_t first = 16 * (packet - 1), left = unit.bytes - first;
   *at = unit.values + first;
   if (bits == 8) {
-    int round = packet / BNY_WARP_LANES, place = packet % BNY_WARP_LANES;
+    int round = packet / BNY_WARP_LANES, endpoint = packet % BNY_WARP_LANES;
     const int columns = bny_protocol_round_columns(BNY_PROTOCOL_SIMPLE);
-    first = round * columns + 16 * (place - 2);
+    first = round * columns + 16 * (endpoint - 2);
     left = unit.bytes - first;
     *at = unit.values + first;
-    if (place == bny_block_lane<BNY_PROTOCOL_SIMPLE>()) {
+    if (endpoint == bny_block_lane<BNY_PROTOCOL_SIMPLE>()) {
       constexpr int blocks = bny_block_count<BNY_PROTOCOL_SIMPLE>();
       left = (unit.bytes - round * columns + BNY_SCALE_BLOCK - 1) / BNY_SCALE_BLOCK;
       if (left > blocks) left = blocks;

@@ -43,7 +43,7 @@ BNY_DEVICE int32_t bny_valid_token(const bny_device_valid &valid, bny_valid_run 
 }
 
 /* Returns the plan's token for a token of the run; -1: the run has no such token. Only if valid.most is not 0. */
-BNY_DEVICE int32_t bny_valid_place(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
+BNY_DEVICE int32_t bny_valid_position(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
   if ((uint32_t)token >= (uint32_t)run.count) return -1;
   if (valid.owners == 1 || run.count == valid.most) return token;
   int32_t owner = bny_valid_owner(run.count, valid.owners, token);
@@ -75,14 +75,14 @@ BNY_DEVICE bool bny_valid_reads(const bny_device_valid &valid, int32_t token) {
 
 /* A token of a kernel that pushes rows one by one. */
 struct bny_valid_row {
-  int32_t place; /* the plan's token; -1: the run has no such token */
-  bool reads;    /* its rows are valid on this rank */
+  int32_t position; /* the plan's token; -1: the run has no such token */
+  bool reads;       /* its rows are valid on this rank */
 };
 
 /* Called by all lanes. Kernels skip it if all rows are valid. */
 BNY_DEVICE_COLD bny_valid_row bny_valid_row_of(const bny_device_valid &valid, int32_t count, int32_t token) {
-  int32_t place = bny_valid_place(valid, {count}, token);
-  return {place, place >= 0 && bny_valid_reads(valid, token)};
+  int32_t position = bny_valid_position(valid, {count}, token);
+  return {position, position >= 0 && bny_valid_reads(valid, token)};
 }
 
 /* ---- what may be wrong ------------------------------------------------------------------------------------------- */
@@ -98,9 +98,9 @@ BNY_DEVICE_COLD void bny_valid_check_starts(const bny_device_group *group, const
     if (wrong == 0) continue;
     const uint32_t detail = (uint32_t)last & (BNY_DEVICE_DETAIL_START - 1);
     if ((int)bny_lane() == bny_lowest_bit(wrong))
-      bny_worker_report_place(
+      bny_worker_report_position(
           group, bny_device_fault_pack(BANYAN_ERR_ARGUMENT, group->rank, group->rank, detail | BNY_DEVICE_DETAIL_START),
-          bny_device_place_pack((uint32_t)(start < before ? before : tokens), start));
+          bny_device_position_pack((uint32_t)(start < before ? before : tokens), start));
     bny_warp_sync();
     return;
   }

@@ -51,7 +51,7 @@ struct bny_worker {
   uint64_t since;         /* when the warp first had to wait in this run; 0: not yet */
   uint32_t polls;         /* polls without success */
   bool failed;            /* the same in all lanes: nothing more is read, written or waited for */
-  bool told;              /* the warp has checked for faults, and may have set the head's `waiting` */
+  bool checked;           /* the warp has checked for faults, and may have set the head's `waiting` */
 };
 
 BNY_DEVICE bny_arena_head *bny_worker_head(const bny_device_group &group, int32_t rank) {
@@ -73,11 +73,11 @@ BNY_DEVICE void bny_worker_fence_alias(const bny_device_group &group) {
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 /* Called by one lane. Keeps this rank's first fault, and reports it to the host. Returns false if there was one. */
-BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t fault, uint64_t place) {
+BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t fault, uint64_t position) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return false;
-  if (head->words && place) {
-    bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_PLACE], place);
+  if (head->words && position) {
+    bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_POSITION], position);
     bny_fence_sys();
   }
   if (head->words) bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_FAULT], fault);
@@ -85,8 +85,8 @@ BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t f
 }
 
 /* The same, and ends the runs of this rank and all peers. */
-BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t place) {
-  if (!bny_worker_report_host(group, fault, place)) return;
+BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t position) {
+  if (!bny_worker_report_host(group, fault, position)) return;
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++) {
     bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
   }
@@ -97,15 +97,15 @@ BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t f
   bny_worker_report_first(group, fault, 0);
 }
 
-/* The same with the fault's place, which only this rank's host receives. */
-BNY_DEVICE_COLD void bny_worker_report_place(const bny_device_group *group, uint64_t fault, uint64_t place) {
-  bny_worker_report_first(group, fault, place);
+/* The same with the fault's position, which only this rank's host receives. */
+BNY_DEVICE_COLD void bny_worker_report_position(const bny_device_group *group, uint64_t fault, uint64_t position) {
+  bny_worker_report_first(group, fault, position);
 }
 
 /* The same for a fault of one row of this rank's result. It ends no run, because all other rows must be right on all
  * ranks: warps that have not sent their rows yet go on. The hosts inform each other. */
-BNY_DEVICE_COLD void bny_worker_report_result(const bny_device_group *group, uint64_t fault, uint64_t place) {
-  bny_worker_report_host(group, fault, place);
+BNY_DEVICE_COLD void bny_worker_report_result(const bny_device_group *group, uint64_t fault, uint64_t position) {
+  bny_worker_report_host(group, fault, position);
 }
 
 /* Ranks, a bit for each. */
@@ -154,7 +154,8 @@ BNY_DEVICE_COLD uint64_t bny_worker_compare_tokens(const bny_device_group *group
     uint64_t theirs = bny_load_relaxed_sys_64(&words[rank]);
     if (theirs == own || theirs >> 32 != own >> 32) continue;
     uint64_t fault = bny_device_fault_pack(BANYAN_ERR_MISMATCH, rank, group->rank, (uint32_t)own - 1);
-    bny_worker_report_place(group, fault, bny_device_place_pack((uint32_t)theirs - 1, (int32_t)(uint32_t)own - 1));
+    bny_worker_report_position(group, fault,
+                               bny_device_position_pack((uint32_t)theirs - 1, (int32_t)(uint32_t)own - 1));
     return fault;
   }
   return 0;
@@ -171,9 +172,9 @@ BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, ui
   if (fault == 0 && far && head->words) fault = bny_load_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_ABORT]);
   /* Each check sets the bit again, as other warps may have cleared it. */
   if (fault == 0 && timeout != 0 && waited > timeout / 8) {
-    uint64_t *word = &head->waiting[peer / 64], told = bny_load_relaxed_sys_64(word), bit = (uint64_t)1 << peer % 64;
-    if (!(told & bit)) bny_store_relaxed_sys_64(word, told | bit);
-    if (!(told & bit) && group->proxy) bny_store_relaxed_sys_64(&group->proxy->waiting[peer / 64], told | bit);
+    uint64_t *word = &head->waiting[peer / 64], before = bny_load_relaxed_sys_64(word), bit = (uint64_t)1 << peer % 64;
+    if (!(before & bit)) bny_store_relaxed_sys_64(word, before | bit);
+    if (!(before & bit) && group->proxy) bny_store_relaxed_sys_64(&group->proxy->waiting[peer / 64], before | bit);
   }
   if (fault == 0) fault = bny_worker_compare_tokens(group, epoch);
   if (fault == 0 && timeout != 0 && waited > timeout)
@@ -198,7 +199,7 @@ BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
   slot = bny_shuffle(slot, leader);
   uint64_t now = bny_shuffle(bny_clock_ns(), 0);
   if (self->since == 0) self->since = now;
-  self->told = true;
+  self->checked = true;
   uint64_t fault = 0;
   bool far = self->polls % (BNY_WORKER_POLLS * BNY_WORKER_FAR_LOOKS) == 0;
   if (bny_lane() == 0) fault = bny_worker_find_fault(self->group, self->epoch, now - self->since, far, peer, slot);
@@ -208,11 +209,12 @@ BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
 /* The wait is over. Clears `waiting`; other warps that still wait report again. */
 BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
   bny_worker_fence_alias(*self->group);
-  if (self->told && !self->failed && bny_lane() < 2 && bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0) {
+  if (self->checked && !self->failed && bny_lane() < 2 &&
+      bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0) {
     bny_store_relaxed_sys_64(&self->head->waiting[bny_lane()], 0);
     if (self->group->proxy) bny_store_relaxed_sys_64(&self->group->proxy->waiting[bny_lane()], 0);
   }
-  self->told = false;
+  self->checked = false;
 }
 
 /* ---- begin ------------------------------------------------------------------------------------------------------- */
@@ -222,7 +224,7 @@ BNY_DEVICE void bny_worker_set(bny_worker *self, const bny_device_group &group) 
   self->head = bny_worker_head(group, group.rank);
   self->since = 0;
   self->polls = 0;
-  self->told = false;
+  self->checked = false;
   self->ticket = self->fault = 0;
 }
 

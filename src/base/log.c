@@ -66,7 +66,7 @@ static void print_subsystem(const char *source, char *line, size_t bytes, size_t
 
 bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
   size_t length = 0;
-  bool told_apart = false;
+  bool is_distinct = false;
   path[0] = 0;
   for (const char *at = pattern; *at; at++) {
     bool ends = at[0] != '%' || !at[1];
@@ -75,7 +75,7 @@ bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
       continue;
     }
     at++;
-    told_apart |= *at == 'r' || *at == 'p';
+    is_distinct |= *at == 'r' || *at == 'p';
     if (*at == 'r')
       bny_append(path, bytes, &length, "%d", rank);
     else if (*at == 'p')
@@ -85,7 +85,7 @@ bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
     else
       bny_append(path, bytes, &length, "%%%c", *at);
   }
-  if (!told_apart) bny_append(path, bytes, &length, ".%d", rank);
+  if (!is_distinct) bny_append(path, bytes, &length, ".%d", rank);
   return length < bytes;
 }
 

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "op.h"
 #include "base/options.h"
-#include "place/price.h"
+#include "locality/price.h"
 #include "base/status.h"
 
 /* 73 years: sums with the clock do not overflow. */
@@ -25,34 +25,34 @@ static int32_t slots_of(int32_t nranks) { return 64 + 16 * nranks; }
 
 /* Small arenas are raised to what every algorithm needs for a row, which grows with the number of ranks. The default is
  * never raised. */
-static void raise_arena(bny_placement *place, int32_t nranks) {
+static void raise_arena(bny_node_map *map, int32_t nranks) {
   const size_t most = (size_t)16 << 20, page = 4096;
-  if (place->arena_bytes >= most) return;
-  bny_link_cost memory = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, place->ranks_per_core);
+  if (map->arena_bytes >= most) return;
+  bny_link_cost memory = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, map->ranks_per_core);
   size_t least = 2 * bny_algorithm_least_outbox(nranks, slots_of(nranks), &memory);
   least = (least + page - 1) / page * page;
   if (least > most) least = most;
-  if (place->arena_bytes < least) place->arena_bytes = least;
-  if (place->device_arena_bytes < place->arena_bytes) place->device_arena_bytes = place->arena_bytes;
+  if (map->arena_bytes < least) map->arena_bytes = least;
+  if (map->device_arena_bytes < map->arena_bytes) map->device_arena_bytes = map->arena_bytes;
 }
 
 banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
-                               const bny_placement *place, bny_transport **transport) {
+                               const bny_node_map *map, bny_transport **transport) {
   bny_arena_config config = {
-      .half_bytes = place->arena_bytes / 2,
+      .half_bytes = map->arena_bytes / 2,
       .slots_max = slots_of(exchange->bootstrap->nranks),
   };
   bny_net_config net = {.arena = config,
-                        .node_of = place->node_of,
-                        .one_process = place->one_process,
+                        .node_of = map->node_of,
+                        .one_process = map->one_process,
                         .put = settings->options.ucx_put,
                         .interface = settings->options.interface,
                         .devices = settings->options.net_devices,
-                        .reached = place->reached,
-                        .shared = place->shared,
-                        .nearest = comm->place.nic_name};
-  if (place->nnodes > 1) return bny_net_connect(exchange, &net, transport);
-  if (place->one_process) return bny_loop_connect(exchange, &config, transport);
+                        .reached = map->reached,
+                        .shared = map->shared,
+                        .nearest = comm->locality.nic_name};
+  if (map->nnodes > 1) return bny_net_connect(exchange, &net, transport);
+  if (map->one_process) return bny_loop_connect(exchange, &config, transport);
   return bny_shm_connect(exchange, &config, transport);
 }
 
@@ -105,32 +105,31 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
   };
 }
 
-bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings,
-                                     const bny_placement *place) {
+bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map) {
   return (bny_exec_config){
       .oversubscribed = comm->ranks_per_core > 1,
       .on_quota = comm->quota_cpus > 0,
       .timeout_ns = settings->timeout_ns,
-      .cache_bytes = place->cache_bytes,
+      .cache_bytes = map->cache_bytes,
       .record = record_of(comm, &settings->options),
   };
 }
 
 static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                 const bny_placement *place, const bny_place *places) {
+                                 const bny_node_map *map, const bny_locality *localities) {
   const bny_options *options = &settings->options;
-  comm->arena_bytes = place->arena_bytes;
-  comm->cores = place->cores;
-  comm->quota_cpus = place->quota_cpus;
-  comm->own_cpus = place->own_cpus;
+  comm->arena_bytes = map->arena_bytes;
+  comm->cores = map->cores;
+  comm->quota_cpus = map->quota_cpus;
+  comm->own_cpus = map->own_cpus;
   comm->threads_said = settings->threads;
-  comm->threads = settings->threads ? settings->threads : place->threads;
-  comm->nnodes = place->nnodes;
-  comm->ranks_per_core = place->ranks_per_core;
+  comm->threads = settings->threads ? settings->threads : map->threads;
+  comm->nnodes = map->nnodes;
+  comm->ranks_per_core = map->ranks_per_core;
   comm->part_bytes = (size_t)options->part_kib << 10;
   comm->slices = (int32_t)options->slices;
-  banyan_status status = bny_comm_connect(comm, settings, exchange, place, &comm->transport);
-  if (status == BANYAN_OK) status = bny_comm_set_levels(comm, settings, place, places);
+  banyan_status status = bny_comm_connect(comm, settings, exchange, map, &comm->transport);
+  if (status == BANYAN_OK) status = bny_comm_set_levels(comm, settings, map, localities);
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
   if (!kernels)
@@ -138,7 +137,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
                     "BANYAN_KERNELS is \"%s\", which this processor or this build does not have; "
                     "banyan-info devices lists those it has",
                     options->kernels);
-  bny_exec_config config = bny_comm_exec_config(comm, settings, place);
+  bny_exec_config config = bny_comm_exec_config(comm, settings, map);
   config.kernels = kernels;
   status = bny_exec_make(comm->transport, &config, &comm->exec);
   return status == BANYAN_OK ? make_agreement(comm) : status;
@@ -163,34 +162,34 @@ void bny_comm_free(banyan_comm *comm) {
 }
 
 /* Ranks that are not in this communicator use the machine as well. */
-static void keep_share(const banyan_comm *beside, bny_placement *place) {
-  place->own_cpus = beside->own_cpus;
-  place->threads = beside->threads;
-  place->quota_cpus = beside->quota_cpus;
-  place->ranks_per_core = beside->ranks_per_core;
+static void keep_share(const banyan_comm *beside, bny_node_map *map) {
+  map->own_cpus = beside->own_cpus;
+  map->threads = beside->threads;
+  map->quota_cpus = beside->quota_cpus;
+  map->ranks_per_core = beside->ranks_per_core;
 }
 
 static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                           const bny_facts *all, bny_place *places) {
-  bny_placement place = {0};
-  banyan_status status = bny_placement_find(all, comm->rank, comm->nranks, &place);
-  if (status == BANYAN_OK && settings->beside) keep_share(settings->beside, &place);
-  if (status == BANYAN_OK) raise_arena(&place, comm->nranks);
-  if (place.nnodes > 1) bny_comm_find_nic(comm, settings);
+                           const bny_facts *all, bny_locality *localities) {
+  bny_node_map map = {0};
+  banyan_status status = bny_node_map_find(all, comm->rank, comm->nranks, &map);
+  if (status == BANYAN_OK && settings->beside) keep_share(settings->beside, &map);
+  if (status == BANYAN_OK) raise_arena(&map, comm->nranks);
+  if (map.nnodes > 1) bny_comm_find_nic(comm, settings);
   char why[BNY_ERROR_TEXT_BYTES]; /* the exchange, in which a rank that has failed takes part as well, clears it */
   snprintf(why, sizeof why, "%s", banyan_last_error());
-  banyan_status gathered = bny_exchange_all(exchange, &comm->place, places, sizeof comm->place);
+  banyan_status gathered = bny_exchange_all(exchange, &comm->locality, localities, sizeof comm->locality);
   status = status == BANYAN_OK ? gathered : bny_fail(status, "%s", why);
-  if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &place, places);
+  if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &map, localities);
   status = bny_comm_confirm(exchange, status);
-  if (status == BANYAN_OK && (place.nnodes > 1 || settings->device)) {
+  if (status == BANYAN_OK && (map.nnodes > 1 || settings->device)) {
     status = connect_barrier(comm);
-    if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &place);
+    if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &map);
     /* Only some ranks may notice a rank that is lost here. The barrier has had a deadline of its own. */
     bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns};
     status = bny_comm_confirm_connected(comm, &last, status);
   }
-  bny_placement_free(&place);
+  bny_node_map_free(&map);
   return status;
 }
 
@@ -268,11 +267,11 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
 static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings,
                               banyan_status own_status) {
   bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
-  bny_place *places = calloc((size_t)bootstrap->nranks, sizeof *places);
+  bny_locality *localities = calloc((size_t)bootstrap->nranks, sizeof *localities);
   if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
   if (settings->options.dump) comm->dump = strdup(settings->options.dump);
-  if (!all || !places || (settings->algorithm && !comm->algorithm) || (settings->options.dump && !comm->dump)) {
-    free(places);
+  if (!all || !localities || (settings->algorithm && !comm->algorithm) || (settings->options.dump && !comm->dump)) {
+    free(localities);
     free(all);
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
                     bootstrap->nranks);
@@ -281,8 +280,8 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
   bny_facts_gather(bootstrap, settings, own_status, &own);
   banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
-  if (status == BANYAN_OK) status = build(comm, &exchange, settings, all, places);
-  free(places);
+  if (status == BANYAN_OK) status = build(comm, &exchange, settings, all, localities);
+  free(localities);
   free(all);
   return status;
 }
@@ -305,7 +304,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   made->tag = BANYAN_TAG_NONE;
   made->first_timeout_ns = settings.first_timeout_ns;
   made->arena_said = settings.arena_said;
-  if (own_status == BANYAN_OK) own_status = bny_comm_find_place(made, &settings);
+  if (own_status == BANYAN_OK) own_status = bny_comm_find_locality(made, &settings);
   banyan_status status = assemble(made, bootstrap, &settings, own_status);
   if (status != BANYAN_OK) {
     bny_comm_free(made);

@@ -10,7 +10,7 @@
 #include "device/run.h"
 #include "exec/exec.h"
 #include "comm/facts.h"
-#include "place/place.h"
+#include "locality/locality.h"
 #include "plan/plan.h"
 #include "transport/transport.h"
 
@@ -25,14 +25,14 @@ struct banyan_comm {
   void *stream;           /* the device's stream for calls that name none */
   int64_t tag;            /* the caller's, for operations that start from now on */
   bny_link_cost cost;
-  bny_levels *levels;     /* NULL: all links are alike */
-  bny_place place;        /* locality of this rank */
-  int64_t place_ns;       /* the time to find it */
-  bny_place_notes *notes; /* what became of each kind of level; NULL: BANYAN_LEVELS says the levels */
-  char *dump;             /* BANYAN_DUMP; owned */
-  char *algorithm;        /* for combines that name none; owned; NULL: by predicted cost */
-  size_t part_bytes;      /* larger messages are sent in parts */
-  int32_t slices;         /* BANYAN_SLICES: slices of attention */
+  bny_levels *levels;        /* NULL: all links are alike */
+  bny_locality locality;     /* locality of this rank */
+  int64_t locality_ns;       /* the time to find it */
+  bny_locality_notes *notes; /* what became of each kind of level; NULL: BANYAN_LEVELS says the levels */
+  char *dump;                /* BANYAN_DUMP; owned */
+  char *algorithm;           /* for combines that name none; owned; NULL: by predicted cost */
+  size_t part_bytes;         /* larger messages are sent in parts */
+  int32_t slices;            /* BANYAN_SLICES: slices of attention */
   int32_t nnodes;
   int32_t threads;          /* threads that attention on the host may use */
   int32_t threads_said;     /* by the program or the environment; 0: none was */
@@ -72,18 +72,18 @@ banyan_status bny_comm_confirm_connected(banyan_comm *comm, const bny_exchange *
 
 /* Connects all ranks once more, collectively; and returns how such a transport is run. The caller sets `kernels`. */
 banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
-                               const bny_placement *place, bny_transport **transport);
-bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place);
+                               const bny_node_map *map, bny_transport **transport);
+bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map);
 
-/* levels.c: this rank's place, which is local; and the levels that follow from the places of all ranks. */
-banyan_status bny_comm_find_place(banyan_comm *comm, const bny_settings *settings);
+/* comm_levels.c: this rank's place, which is local; and the levels that follow from the localities of all ranks. */
+banyan_status bny_comm_find_locality(banyan_comm *comm, const bny_settings *settings);
 void bny_comm_find_nic(banyan_comm *comm, const bny_settings *settings);
-banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_placement *placement,
-                                  const bny_place *places);
+banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
+                                  const bny_locality *localities);
 void bny_comm_describe_levels(const banyan_comm *comm, char *text, size_t bytes, size_t *length);
 void bny_comm_log_levels(const banyan_comm *comm);
 
-/* proxy.c: how devices of several nodes are combined. All of these are collective. */
+/* comm_proxy.c: how devices of several nodes are combined. All of these are collective. */
 typedef enum bny_way {
   BNY_WAY_ANY,     /* not said */
   BNY_WAY_FABRIC,  /* the nodes are in one NVLink domain: their devices share memory */
@@ -95,7 +95,7 @@ typedef enum bny_way {
 banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                  bny_way *way);
 banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                  const bny_placement *place, bny_way way, bool strict);
+                                  const bny_node_map *map, bny_way way, bool strict);
 
 /* group.c: an exchange of the ranks of each group among themselves, by way of all ranks. Other groups may do more or
  * fewer rounds. All end together, in bny_group_exchange_end(). */
@@ -116,9 +116,9 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *g
 /* To be called after a failure as well. Returns the failure of the exchange of all ranks. */
 banyan_status bny_group_exchange_end(bny_group_exchange *group);
 
-/* device.c. Joining is collective. */
+/* comm_device.c. Joining is collective. */
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place);
+                                   const bny_node_map *map);
 void bny_comm_leave_device(banyan_comm *comm);
 void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread */
 

@@ -253,7 +253,7 @@ static double quota_share(const bny_facts *own, const uint64_t *groups, size_t c
 /* A part of a CPU makes no thread: a group that uses up its quota stops, and all ranks wait for it. Ranks with less
  * than a CPU each take turns. */
 static void machine_add(const bny_facts *const *mates, int32_t nmates, const bny_facts *own, uint64_t *groups,
-                        bny_placement *found) {
+                        bny_node_map *found) {
   int32_t cores = cores_of(mates, nmates);
   size_t count = groups_of(mates, nmates, groups);
   found->ranks_per_core = fmax(found->ranks_per_core, (double)nmates / cores);
@@ -275,7 +275,7 @@ static bool has_address(const bny_facts *facts, uint64_t address) {
 }
 
 /* Nodes of one network namespace, as in tests, have the same interfaces. */
-static void find_shared(const bny_facts *all, int32_t nranks, const bny_facts *own, bny_placement *found) {
+static void find_shared(const bny_facts *all, int32_t nranks, const bny_facts *own, bny_node_map *found) {
   uint64_t shared[BNY_FACTS_ADDRESSES];
   int32_t count = 0;
   for (int i = 0; i < BNY_FACTS_ADDRESSES && own->addresses[i]; i++) {
@@ -289,7 +289,7 @@ static void find_shared(const bny_facts *all, int32_t nranks, const bny_facts *o
 }
 
 /* Most ranks of a large job reach rank 0 by another rank of their node. */
-static void find_reached(const bny_facts *all, int32_t nranks, const bny_facts *own, bny_placement *found) {
+static void find_reached(const bny_facts *all, int32_t nranks, const bny_facts *own, bny_node_map *found) {
   memcpy(found->reached, own->reached, sizeof found->reached);
   for (int32_t r = 0; r < nranks && !found->reached[0]; r++)
     if (bny_facts_same_machine(&all[r], own) && all[r].network_namespace == own->network_namespace)
@@ -312,7 +312,7 @@ static banyan_status compare_users(const bny_facts *all, int32_t nranks, const i
 }
 
 /* Nodes are numbered in the order of their first ranks. */
-static void number_nodes(const int32_t *first_of, int32_t nranks, bny_placement *found) {
+static void number_nodes(const int32_t *first_of, int32_t nranks, bny_node_map *found) {
   for (int32_t i = 0; i < nranks; i++) {
     found->node_of[i] = first_of[i] == i ? found->nnodes++ : found->node_of[first_of[i]];
     if (found->process_of[i] != found->process_of[first_of[i]]) found->one_process = false;
@@ -327,7 +327,7 @@ typedef struct search {
 } search;
 
 static banyan_status placement_fill(const bny_facts *all, int32_t rank, int32_t nranks, search *at,
-                                    bny_placement *found) {
+                                    bny_node_map *found) {
   firsts_find(all, nranks, by_process, same_process, at->sorted, found->process_of);
   firsts_find(all, nranks, by_node, same_node, at->sorted, at->first_of);
   number_nodes(at->first_of, nranks, found);
@@ -348,8 +348,8 @@ static banyan_status placement_fill(const bny_facts *all, int32_t rank, int32_t 
   return BANYAN_OK;
 }
 
-banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement) {
-  bny_placement found = {
+banyan_status bny_node_map_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_node_map *map) {
+  bny_node_map found = {
       .one_process = true, .arena_bytes = all[0].arena_bytes, .device_arena_bytes = all[0].device_arena_bytes};
   size_t count = (size_t)nranks;
   search at = {.sorted = calloc(count, sizeof *at.sorted),
@@ -360,19 +360,19 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
   bool memory = at.sorted && at.first_of && at.groups && found.node_of && found.process_of;
   banyan_status status =
       memory ? placement_fill(all, rank, nranks, &at, &found)
-             : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the places of %d ranks", rank, nranks);
+             : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the localities of %d ranks", rank, nranks);
   free(at.sorted);
   free(at.first_of);
   free(at.groups);
   if (status != BANYAN_OK) {
-    bny_placement_free(&found);
+    bny_node_map_free(&found);
     return status;
   }
-  *placement = found;
+  *map = found;
   return BANYAN_OK;
 }
 
-void bny_placement_free(bny_placement *placement) {
-  free(placement->node_of);
-  free(placement->process_of);
+void bny_node_map_free(bny_node_map *map) {
+  free(map->node_of);
+  free(map->process_of);
 }

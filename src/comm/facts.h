@@ -79,7 +79,7 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
 bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b);
 
 /* Which ranks are on one node, and how many share its cores. */
-typedef struct bny_placement {
+typedef struct bny_node_map {
   int32_t *node_of;    /* by rank: numbers of nodes, in the order of their first ranks */
   int32_t *process_of; /* by rank: the first rank that is in the same process */
   int32_t nnodes;
@@ -93,9 +93,9 @@ typedef struct bny_placement {
   uint64_t cache_bytes;                     /* the most */
   char reached[BNY_INTERFACE_BYTES];        /* the interface by which a rank of this node reached rank 0; "": unknown */
   char shared[256]; /* interfaces of this node whose addresses another node has as well: "docker0,virbr0" */
-} bny_placement;
+} bny_node_map;
 
-banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);
-void bny_placement_free(bny_placement *placement);
+banyan_status bny_node_map_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_node_map *map);
+void bny_node_map_free(bny_node_map *map);
 
 #endif

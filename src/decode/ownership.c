@@ -99,12 +99,12 @@ bny_span bny_ownership_span(const bny_shares *s, int32_t rank) {
   return span_at(s, before, weight_of(s->rule.weights, rank) / s->divisor);
 }
 
-banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *place) {
+banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *position) {
   int64_t before = 0;
   if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
     bny_deal deal = deal_of(s);
     banyan_status status = bny_deal_owner(&deal, block % s->total, rank, &before);
-    if (status == BANYAN_OK) *place = (block / s->total * bny_deal_weight(&deal, *rank) + before) * s->rule.block;
+    if (status == BANYAN_OK) *position = (block / s->total * bny_deal_weight(&deal, *rank) + before) * s->rule.block;
     return status;
   }
   for (int32_t r = 0; r < s->rule.nranks; r++) {
@@ -113,14 +113,14 @@ banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *r
     before += weight;
     if (block >= mine.end) continue;
     *rank = r;
-    *place = (block - mine.first) * s->rule.block;
+    *position = (block - mine.first) * s->rule.block;
     break;
   }
   return BANYAN_OK;
 }
 
 static banyan_status owners_of(const char *where, const banyan_ownership *ownership, int64_t count,
-                               const int64_t *tokens, int32_t *ranks, int64_t *places) {
+                               const int64_t *tokens, int32_t *ranks, int64_t *positions) {
   bny_shares s;
   banyan_status status = bny_ownership_read(where, ownership, &s);
   int64_t known = -1, first = 0;
@@ -132,35 +132,35 @@ static banyan_status owners_of(const char *where, const banyan_ownership *owners
     if (status != BANYAN_OK) break;
     known = block;
     ranks[i] = rank;
-    places[i] = first + tokens[i] % s.rule.block;
+    positions[i] = first + tokens[i] % s.rule.block;
   }
   return status;
 }
 
 banyan_status banyan_ownership_of_token(const banyan_ownership *ownership, int64_t token, int32_t *rank,
-                                        int64_t *place) {
+                                        int64_t *position) {
   static const char where[] = "banyan_ownership_of_token";
-  if (ownership && (!rank || !place))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank and place must not be NULL", where);
-  return owners_of(where, ownership, 1, &token, rank, place);
+  if (ownership && (!rank || !position))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank and position must not be NULL", where);
+  return owners_of(where, ownership, 1, &token, rank, position);
 }
 
 banyan_status banyan_ownership_of_tokens(const banyan_ownership *ownership, int64_t count, const int64_t *tokens,
-                                         int32_t *ranks, int64_t *places) {
+                                         int32_t *ranks, int64_t *positions) {
   static const char where[] = "banyan_ownership_of_tokens";
   if (count < 0) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: count is %" PRId64 ", negative", where, count);
-  if (count > 0 && (!tokens || !ranks || !places))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: tokens, ranks and places must not be NULL", where);
-  return owners_of(where, ownership, count, tokens, ranks, places);
+  if (count > 0 && (!tokens || !ranks || !positions))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: tokens, ranks and positions must not be NULL", where);
+  return owners_of(where, ownership, count, tokens, ranks, positions);
 }
 
-/* Writes the token at `place`; -1: the rank owns no such key, by its weight. */
-static banyan_status token_at(const bny_shares *s, int32_t rank, int64_t place, int64_t *token) {
-  int64_t block = place / s->rule.block, step = 0;
+/* Writes the token at `position`; -1: the rank owns no such key, by its weight. */
+static banyan_status token_at(const bny_shares *s, int32_t rank, int64_t position, int64_t *token) {
+  int64_t block = position / s->rule.block, step = 0;
   *token = -1;
   if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) {
     bny_span mine = bny_ownership_span(s, rank);
-    if (block < mine.end - mine.first) *token = mine.first * s->rule.block + place;
+    if (block < mine.end - mine.first) *token = mine.first * s->rule.block + position;
     if (*token >= s->rule.tokens) *token = -1;
     return BANYAN_OK;
   }
@@ -168,24 +168,25 @@ static banyan_status token_at(const bny_shares *s, int32_t rank, int64_t place, 
   int64_t weight = bny_deal_weight(&deal, rank);
   if (weight == 0 || block / weight > tokens_limit / s->total) return BANYAN_OK;
   banyan_status status = bny_deal_step(&deal, rank, block % weight, &step);
-  if (status == BANYAN_OK) *token = (block / weight * s->total + step) * s->rule.block + place % s->rule.block;
+  if (status == BANYAN_OK) *token = (block / weight * s->total + step) * s->rule.block + position % s->rule.block;
   return status;
 }
 
-banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t place, int64_t *token) {
+banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t position,
+                                     int64_t *token) {
   static const char where[] = "banyan_ownership_token";
   bny_shares s;
   banyan_status status = bny_ownership_read(where, ownership, &s);
   if (status == BANYAN_OK && !token) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: token is NULL", where);
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
-  if (status == BANYAN_OK) status = bny_ownership_check_length(where, "place", &s, place, tokens_limit);
+  if (status == BANYAN_OK) status = bny_ownership_check_length(where, "position", &s, position, tokens_limit);
   if (status != BANYAN_OK) return status;
   int64_t at;
-  status = token_at(&s, rank, place, &at);
+  status = token_at(&s, rank, position, &at);
   if (status != BANYAN_OK) return status;
   if (at < 0 || at > tokens_limit)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: place is %" PRId64 ", but rank %" PRId32 " has not so many keys", where,
-                    place, rank);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: position is %" PRId64 ", but rank %" PRId32 " has not so many keys",
+                    where, position, rank);
   *token = at;
   return BANYAN_OK;
 }

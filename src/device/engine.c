@@ -229,21 +229,21 @@ enum { WORKPLACE_BYTES = 1 << 16 };
 
 banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t bytes, void **address) {
   bny_device *device = engine->device;
-  for (const bny_engine_workplace *at = engine->workplaces; at; at = at->next) {
+  for (const bny_engine_workspace *at = engine->workspaces; at; at = at->next) {
     if (at->use != use || at->bytes < bytes) continue;
     *address = at->address;
     return BANYAN_OK;
   }
-  bny_engine_workplace *made = malloc(sizeof *made);
+  bny_engine_workspace *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for kernels to work in");
   bytes = bytes > WORKPLACE_BYTES ? bytes : WORKPLACE_BYTES;
-  *made = (bny_engine_workplace){.bytes = bytes, .use = use, .next = engine->workplaces};
+  *made = (bny_engine_workspace){.bytes = bytes, .use = use, .next = engine->workspaces};
   banyan_status status = device->ops->local_make(device, bytes, &made->address);
   if (status != BANYAN_OK) {
     free(made);
     return status;
   }
-  engine->workplaces = made;
+  engine->workspaces = made;
   if (use == BNY_USE_COUNTERS) status = device->ops->zero(device, made->address, bytes, engine->stream);
   if (use == BNY_USE_COUNTERS && status == BANYAN_OK)
     status = bny_device_wait(device, engine->stream, bny_deadline_now() + load_timeout_ns);
@@ -278,8 +278,8 @@ bny_device_fault bny_engine_fault(const bny_engine *engine) {
   return bny_device_fault_unpack(word);
 }
 
-bool bny_engine_fault_place(const bny_engine *engine, uint32_t *place, int32_t *id) {
-  uint64_t word = atomic_load_explicit(&engine->words.host[BNY_DEVICE_WORD_PLACE], memory_order_acquire);
+bool bny_engine_fault_position(const bny_engine *engine, uint32_t *place, int32_t *id) {
+  uint64_t word = atomic_load_explicit(&engine->words.host[BNY_DEVICE_WORD_POSITION], memory_order_acquire);
   if (word == 0) return false;
   *place = (uint32_t)(word >> 32) - 1;
   *id = (int32_t)(uint32_t)word;
@@ -327,14 +327,14 @@ void bny_engine_clear(bny_engine *engine) {
     if (!engine->stuck) device->ops->local_free(device, at->address);
     free(at);
   }
-  for (bny_engine_workplace *at = engine->workplaces, *next; at; at = next) {
+  for (bny_engine_workspace *at = engine->workspaces, *next; at; at = next) {
     next = at->next;
     if (!engine->stuck) device->ops->local_free(device, at->address);
     free(at);
   }
   engine->programs = NULL;
   engine->rooms = NULL;
-  engine->workplaces = NULL;
+  engine->workspaces = NULL;
 }
 
 void bny_engine_free(bny_engine *engine) {

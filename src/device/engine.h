@@ -40,12 +40,12 @@ typedef enum bny_engine_use {
   BNY_USE_ROWS      /* from a kernel to the next */
 } bny_engine_use;
 
-typedef struct bny_engine_workplace {
+typedef struct bny_engine_workspace {
   void *address;
   size_t bytes;
   bny_engine_use use;
-  struct bny_engine_workplace *next;
-} bny_engine_workplace;
+  struct bny_engine_workspace *next;
+} bny_engine_workspace;
 
 /* The numbers of kernels: combines and programs that kernels/cuda/kernels.def lists, and those of
  * decode_kernels.def. */
@@ -101,7 +101,7 @@ typedef struct bny_engine {
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
   bny_decode_copy decode_copy;
   bool one_term; /* weights have one term */
-  bny_engine_workplace *workplaces;
+  bny_engine_workspace *workspaces;
   bny_engine_known known[BNY_ENGINE_KNOWN];
   int32_t known_next;
 } bny_engine;
@@ -166,7 +166,7 @@ banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *laun
 bny_device_fault bny_engine_fault(const bny_engine *engine);
 
 /* After a wrong page of this rank's kernels: returns its place in the table of its sequence, and its id. */
-bool bny_engine_fault_place(const bny_engine *engine, uint32_t *place, int32_t *id);
+bool bny_engine_fault_position(const bny_engine *engine, uint32_t *place, int32_t *id);
 
 /* Ends what runs and will run, on the devices of all ranks. Any thread, does not wait. */
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit);

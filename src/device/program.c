@@ -14,11 +14,11 @@ enum { OTHER_NODES = -1 };
 
 /* Where a message lies in the inbox of its receiver, or an own slot in the own inbox. For what goes to other nodes: its
  * signals. */
-typedef struct inbox_place {
+typedef struct inbox_endpoint {
   int32_t sender, receiver, slot;
   uint64_t offset;
   uint32_t signal;
-} inbox_place;
+} inbox_endpoint;
 
 /* The part of all inboxes that concerns one rank. */
 typedef struct draft {
@@ -26,14 +26,14 @@ typedef struct draft {
   int32_t rank;
   int32_t protocol;
   bny_unit_shape shape;
-  bny_plan *plan;      /* the rank's plan; owned */
-  inbox_place *places; /* where it sends to or receives; owned */
-  size_t nplaces, places_room;
+  bny_plan *plan;            /* the rank's plan; owned */
+  inbox_endpoint *endpoints; /* where it sends to or receives; owned */
+  size_t nendpoints, endpoints_room;
   uint64_t inbox_bytes, signals, proxy_words; /* the needs of the rank that needs most */
   const size_t *piece_offsets;                /* see bny_device_settings */
   const bny_device_nodes *nodes;              /* likewise */
   bny_program_step *steps;                    /* owned */
-  bny_program_place *used;                    /* places of the program; owned */
+  bny_program_endpoint *used;                 /* endpoints of the program; owned */
   int32_t nsteps, steps_room, nused;
 } draft;
 
@@ -62,16 +62,16 @@ static bool reads_slot(const bny_plan *plan, int32_t slot) {
   return false;
 }
 
-static banyan_status keep_place(draft *draft, const inbox_place *place) {
-  if (place->sender != draft->rank && place->receiver != draft->rank) return BANYAN_OK;
-  if (draft->nplaces == draft->places_room) {
-    size_t room = 2 * draft->places_room + 64;
-    inbox_place *grown = realloc(draft->places, room * sizeof *grown);
+static banyan_status keep_endpoint(draft *draft, const inbox_endpoint *endpoint) {
+  if (endpoint->sender != draft->rank && endpoint->receiver != draft->rank) return BANYAN_OK;
+  if (draft->nendpoints == draft->endpoints_room) {
+    size_t room = 2 * draft->endpoints_room + 64;
+    inbox_endpoint *grown = realloc(draft->endpoints, room * sizeof *grown);
     if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
-    draft->places = grown;
-    draft->places_room = room;
+    draft->endpoints = grown;
+    draft->endpoints_room = room;
   }
-  draft->places[draft->nplaces++] = *place;
+  draft->endpoints[draft->nendpoints++] = *endpoint;
   return BANYAN_OK;
 }
 
@@ -105,8 +105,9 @@ static banyan_status deal_remote(draft *draft, const bny_plan *plan) {
   if (words > draft->proxy_words) draft->proxy_words = words;
   banyan_status status = BANYAN_OK;
   for (int32_t slot = 0; slot < plan->nslots && status == BANYAN_OK; slot++) {
-    inbox_place place = {.sender = plan->rank, .receiver = OTHER_NODES, .slot = slot, .signal = units[slot].first};
-    if (units[slot].count) status = keep_place(draft, &place);
+    inbox_endpoint endpoint = {
+        .sender = plan->rank, .receiver = OTHER_NODES, .slot = slot, .signal = units[slot].first};
+    if (units[slot].count) status = keep_endpoint(draft, &endpoint);
   }
   free(units);
   return status;
@@ -116,18 +117,18 @@ static banyan_status deal_remote(draft *draft, const bny_plan *plan) {
  * again. */
 static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
   uint64_t offset = 0, units = 0;
-  int32_t nplaces = plan->nmessages + plan->nslots;
-  for (int32_t i = 0; i < nplaces; i++) {
+  int32_t nendpoints = plan->nmessages + plan->nslots;
+  for (int32_t i = 0; i < nendpoints; i++) {
     int32_t own = i - plan->nmessages;
     bool is_message = own < 0;
     if (is_message ? !is_same_node(draft->nodes, plan->rank, plan->messages[i].peer) : !reads_slot(plan, own)) continue;
     const bny_slice *slice = is_message ? &plan->messages[i].what.slice : &plan->slots[own].slice;
-    inbox_place place = {.sender = is_message ? plan->messages[i].peer : plan->rank,
-                         .receiver = plan->rank,
-                         .slot = is_message ? plan->messages[i].slot : own,
-                         .offset = offset,
-                         .signal = (uint32_t)units};
-    banyan_status status = keep_place(draft, &place);
+    inbox_endpoint endpoint = {.sender = is_message ? plan->messages[i].peer : plan->rank,
+                               .receiver = plan->rank,
+                               .slot = is_message ? plan->messages[i].slot : own,
+                               .offset = offset,
+                               .signal = (uint32_t)units};
+    banyan_status status = keep_endpoint(draft, &endpoint);
     if (status != BANYAN_OK) return status;
     bny_unit_box box = box_of(draft, slice);
     units += bny_unit_box_units(&draft->shape, &box);
@@ -156,41 +157,41 @@ static banyan_status deal_inboxes(draft *draft) {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Sets the place of a message in host memory: the half of its sender, and the message's offset there. */
-static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_place *place) {
+/* Sets the endpoint of a message in host memory: the half of its sender, and the message's offset there. */
+static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_endpoint *endpoint) {
   const bny_device_nodes *nodes = draft->nodes;
   bny_wire_layout layout =
       bny_wire_layout_make(draft->request->call.wire, bny_slice_rows(&what->slice), draft->request->call.value_dim);
   for (int half = 0; half < 2; half++)
-    place->message[half] = nodes->messages[sender][half] + nodes->shift + what->offset;
-  place->d = (uint32_t)layout.d;
-  place->n = (uint32_t)layout.n;
-  place->peer = number_in_group(nodes, draft->rank);
+    endpoint->message[half] = nodes->messages[sender][half] + nodes->shift + what->offset;
+  endpoint->d = (uint32_t)layout.d;
+  endpoint->n = (uint32_t)layout.n;
+  endpoint->peer = number_in_group(nodes, draft->rank);
 }
 
 static void add_arrival(draft *draft, int32_t index) {
   const bny_message *message = &draft->plan->messages[index];
   bny_unit_box box = box_of(draft, &message->what.slice);
-  bny_program_place place = {.slot = message->slot, .token0 = box.token0, .head0 = box.head0, .heads = box.heads};
-  set_message(draft, message->peer, &message->what, &place);
+  bny_program_endpoint endpoint = {.slot = message->slot, .token0 = box.token0, .head0 = box.head0, .heads = box.heads};
+  set_message(draft, message->peer, &message->what, &endpoint);
   for (int half = 0; half < 2; half++)
-    place.signals[half] = draft->nodes->arrivals[half] + (uint64_t)index * sizeof(uint64_t);
-  draft->used[draft->nused++] = place;
+    endpoint.signals[half] = draft->nodes->arrivals[half] + (uint64_t)index * sizeof(uint64_t);
+  draft->used[draft->nused++] = endpoint;
 }
 
 static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, int32_t slot, int32_t peer,
                                const bny_slice *slice) {
-  for (size_t i = 0; i < draft->nplaces; i++) {
-    const inbox_place *place = &draft->places[i];
-    if (place->sender != sender || place->receiver != receiver || place->slot != slot) continue;
+  for (size_t i = 0; i < draft->nendpoints; i++) {
+    const inbox_endpoint *endpoint = &draft->endpoints[i];
+    if (endpoint->sender != sender || endpoint->receiver != receiver || endpoint->slot != slot) continue;
     bny_unit_box box = box_of(draft, slice);
-    draft->used[draft->nused++] = (bny_program_place){.offset = place->offset,
-                                                      .signal = place->signal,
-                                                      .peer = number_in_group(draft->nodes, peer),
-                                                      .slot = slot,
-                                                      .token0 = box.token0,
-                                                      .head0 = box.head0,
-                                                      .heads = box.heads};
+    draft->used[draft->nused++] = (bny_program_endpoint){.offset = endpoint->offset,
+                                                         .signal = endpoint->signal,
+                                                         .peer = number_in_group(draft->nodes, peer),
+                                                         .slot = slot,
+                                                         .token0 = box.token0,
+                                                         .head0 = box.head0,
+                                                         .heads = box.heads};
     return BANYAN_OK;
   }
   return bny_fail(BANYAN_ERR_STATE, "plans of ranks %d and %d disagree on slot %d: this is a bug of banyan", sender,
@@ -222,21 +223,21 @@ static banyan_status add_sources(draft *draft, const bny_step *step, bny_program
   return status;
 }
 
-/* One place serves all ranks of other nodes. */
+/* One endpoint serves all ranks of other nodes. */
 static banyan_status add_departure(draft *draft, int32_t slot, bny_program_step *made) {
   const bny_slot *what = &draft->plan->slots[slot];
   banyan_status status = use_place(draft, draft->rank, OTHER_NODES, slot, draft->rank, &what->slice);
   if (status != BANYAN_OK) return status;
-  bny_program_place *place = &draft->used[draft->nused - 1];
-  set_message(draft, draft->rank, what, place);
+  bny_program_endpoint *endpoint = &draft->used[draft->nused - 1];
+  set_message(draft, draft->rank, what, endpoint);
   for (int half = 0; half < 2; half++)
-    place->signals[half] = draft->nodes->signals[half] + place->signal * sizeof(uint64_t);
+    endpoint->signals[half] = draft->nodes->signals[half] + endpoint->signal * sizeof(uint64_t);
   made->nremote = 1;
   return BANYAN_OK;
 }
 
-/* Lists the ranks that are sent the slot, and this rank if it reads it again. Sending early is safe, because the place
- * is reserved. */
+/* Lists the ranks that are sent the slot, and this rank if it reads it again. Sending early is safe, because the
+ * endpoint is reserved. */
 static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_step *made) {
   const bny_plan *plan = draft->plan;
   const bny_slice *slice = &plan->slots[slot].slice;
@@ -316,8 +317,8 @@ static banyan_status add_step(draft *draft, const bny_step *step) {
 static banyan_status add_steps(draft *draft) {
   const bny_plan *plan = draft->plan;
   /* A slot is written by one step. So every peer is a destination once, and every slot is read again at most once. */
-  size_t places = (size_t)plan->nsources + (size_t)plan->nmessages + (size_t)plan->npeers + (size_t)plan->nslots;
-  draft->used = calloc(places + 1, sizeof *draft->used);
+  size_t endpoints = (size_t)plan->nsources + (size_t)plan->nmessages + (size_t)plan->npeers + (size_t)plan->nslots;
+  draft->used = calloc(endpoints + 1, sizeof *draft->used);
   if (!draft->used) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
   for (int32_t i = 0; i < plan->nsteps; i++) {
     banyan_status status = add_step(draft, &plan->steps[i]);
@@ -327,10 +328,10 @@ static banyan_status add_steps(draft *draft) {
 }
 
 static banyan_status write_down(const draft *draft, bny_program **program) {
-  size_t steps = (size_t)draft->nsteps * sizeof *draft->steps, places = (size_t)draft->nused * sizeof *draft->used;
-  bny_program *made = calloc(1, sizeof *made + steps + places);
+  size_t steps = (size_t)draft->nsteps * sizeof *draft->steps, endpoints = (size_t)draft->nused * sizeof *draft->used;
+  bny_program *made = calloc(1, sizeof *made + steps + endpoints);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
-  *made = (bny_program){.bytes = sizeof *made + steps + places,
+  *made = (bny_program){.bytes = sizeof *made + steps + endpoints,
                         .label = draft->nodes ? draft->nodes->label : 0,
                         .inbox_bytes = draft->inbox_bytes,
                         .proxy_words = draft->proxy_words,
@@ -338,11 +339,11 @@ static banyan_status write_down(const draft *draft, bny_program **program) {
                         .protocol = draft->protocol,
                         .round_nodes = draft->plan->round_nodes,
                         .nsteps = draft->nsteps,
-                        .nplaces = draft->nused,
+                        .nendpoints = draft->nused,
                         .shape = draft->shape};
   char *at = (char *)(made + 1);
   if (steps) memcpy(at, draft->steps, steps);
-  if (places) memcpy(at + steps, draft->used, places);
+  if (endpoints) memcpy(at + steps, draft->used, endpoints);
   *program = made;
   return BANYAN_OK;
 }
@@ -362,7 +363,7 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
   if (status == BANYAN_OK) status = add_steps(&draft);
   if (status == BANYAN_OK) status = write_down(&draft, program);
   bny_plan_free(draft.plan);
-  free(draft.places);
+  free(draft.endpoints);
   free(draft.steps);
   free(draft.used);
   return status;

@@ -92,7 +92,7 @@ static bool is_made(void *context, int32_t slot) {
   return segment->made == units->count;
 }
 
-static void tell(void *context, int32_t message) {
+static void notify(void *context, int32_t message) {
   const bny_proxy *proxy = ((bny_proxy_segment *)context)->proxy;
   uint64_t epoch = proxy->exec->epoch;
   size_t first = words_offset(proxy, ARRIVALS, (int)(epoch & 1));
@@ -120,7 +120,7 @@ static int32_t suspect(void *context) {
   return proxy->transport->rank;
 }
 
-static const bny_proxy_ops proxy_ops = {.is_made = is_made, .tell = tell, .look = look, .suspect = suspect};
+static const bny_proxy_ops proxy_ops = {.is_made = is_made, .notify = notify, .look = look, .suspect = suspect};
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 

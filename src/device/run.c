@@ -301,7 +301,7 @@ banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine,
   uint32_t token;
   int32_t head;
   char where[64] = "a row";
-  if (rank == exec->transport->rank && bny_engine_fault_place(engine, &token, &head))
+  if (rank == exec->transport->rank && bny_engine_fault_position(engine, &token, &head))
     snprintf(where, sizeof where, "token %" PRIu32 ", head %" PRId32, token, head);
   return bny_exec_fail_result(exec, rank, where);
 }

@@ -56,7 +56,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
       .line = transport->ops->line(transport, transport->rank),
       .call = transport->ops->call(transport, transport->rank),
       .known_done = known_done,
-      .told = known_done + nranks,
+      .sent_to = known_done + nranks,
       .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
       .owed = {.ranks = readers + 2 * nranks},
       .progress = transport->ops->progress,

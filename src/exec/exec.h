@@ -49,11 +49,11 @@ typedef struct bny_exec {
   uint32_t history;     /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
-  bny_readers owed; /* the last run received from these: the next run acknowledges it to them */
-  uint64_t *told;   /* [nranks]: the last epoch that sends to the peer, which acknowledges earlier runs */
-  uint32_t spins;   /* polls before the first yield */
-  int64_t yield_ns; /* yields before the first sleep */
-  int64_t sleep_ns; /* the longest sleep before the next look */
+  bny_readers owed;  /* the last run received from these: the next run acknowledges it to them */
+  uint64_t *sent_to; /* [nranks]: the last epoch that sends to the peer, which acknowledges earlier runs */
+  uint32_t spins;    /* polls before the first yield */
+  int64_t yield_ns;  /* yields before the first sleep */
+  int64_t sleep_ns;  /* the longest sleep before the next look */
   int64_t timeout_ns;
   size_t round_bytes; /* the range over both halves through which small runs rotate; 0 where messages are copied, which
                        * is fastest in warm memory */
@@ -120,7 +120,7 @@ typedef struct bny_proxy_ops {
   /* Returns true if kernels have made the slot or, with -1, have ended the run. Hot. */
   bool (*is_made)(void *context, int32_t slot);
   /* Informs kernels that a message has arrived. Hot. */
-  void (*tell)(void *context, int32_t message);
+  void (*notify)(void *context, int32_t message);
   /* Returns what went wrong with kernels. Called while the run waits. */
   banyan_status (*look)(void *context);
   /* Returns the rank that delays the kernels; this one if no other is known. */

@@ -59,9 +59,9 @@ static void acknowledge(const bny_run *run) {
   bny_exec *exec = run->exec;
   bny_readers *owed = &exec->owed;
   int32_t count = 0;
-  for (int32_t i = 0; i < run->nreaders; i++) exec->told[run->readers[i]] = exec->epoch;
+  for (int32_t i = 0; i < run->nreaders; i++) exec->sent_to[run->readers[i]] = exec->epoch;
   for (int32_t i = 0; i < owed->count; i++)
-    if (exec->told[owed->ranks[i]] != exec->epoch) owed->ranks[count++] = owed->ranks[i];
+    if (exec->sent_to[owed->ranks[i]] != exec->epoch) owed->ranks[count++] = owed->ranks[i];
   if (count) exec->transport->ops->acknowledge(exec->transport, owed->ranks, count);
   owed->count = 0;
 }
@@ -431,7 +431,7 @@ static banyan_status take_proxy_steps(bny_run *run, bool block, bool *done) {
     } else {
       status = wait_message(run, step, &run->steps[exec->epoch & 1][run->next], block, &met);
       if (status != BANYAN_OK || !met) return status;
-      run->binding->proxy->tell(run->binding->proxy_context, step->message);
+      run->binding->proxy->notify(run->binding->proxy_context, step->message);
     }
   }
   *done = true;

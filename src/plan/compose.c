@@ -117,8 +117,8 @@ int32_t bny_compose_stand_in(const bny_levels *levels, int32_t level, int32_t gr
 }
 
 void bny_compose_lanes_of(const bny_levels *levels, int32_t owner, int32_t lanes[BNY_LEVELS_MAX]) {
-  int32_t island = levels->levels[0].group_of[owner], place = levels->levels[0].place[owner];
-  lanes[0] = place % levels->lanes;
+  int32_t island = levels->levels[0].group_of[owner], index = levels->levels[0].index[owner];
+  lanes[0] = index % levels->lanes;
   if (levels->carrier[owner]) {
     int32_t carrier = 0;
     while (levels->carriers[levels->carrier_first[island] + carrier] != owner) carrier++;
@@ -127,7 +127,7 @@ void bny_compose_lanes_of(const bny_levels *levels, int32_t owner, int32_t lanes
   int32_t group = island;
   for (int32_t k = 1; k < levels->nlevels; k++) {
     const bny_level *level = &levels->levels[k];
-    int32_t at = level->place[group];
+    int32_t at = level->index[group];
     group = level->group_of[group];
     lanes[k] = bny_compose_lanes(level->most, level->first[group + 1] - level->first[group], at).first;
   }

@@ -15,7 +15,7 @@ void bny_levels_free(bny_levels *levels) {
     free(levels->levels[k].group_of);
     free(levels->levels[k].first);
     free(levels->levels[k].members);
-    free(levels->levels[k].place);
+    free(levels->levels[k].index);
     free(levels->levels[k].shapes);
   }
   free(levels->nested);
@@ -84,8 +84,8 @@ static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) 
   level->group_of = malloc((size_t)count * sizeof *level->group_of);
   level->first = malloc(((size_t)count + 1) * sizeof *level->first);
   level->members = malloc((size_t)count * sizeof *level->members);
-  level->place = malloc((size_t)count * sizeof *level->place);
-  bool good = sorted && firsts && level->group_of && level->first && level->members && level->place;
+  level->index = malloc((size_t)count * sizeof *level->index);
+  bool good = sorted && firsts && level->group_of && level->first && level->members && level->index;
   for (int32_t i = 0; good && i < count; i++) sorted[i] = (numbered){numbers[i], i};
   if (good) qsort(sorted, (size_t)count, sizeof *sorted, by_number);
   level->ngroups = 0;
@@ -98,7 +98,7 @@ static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) 
   for (int32_t g = 0; good && g < level->ngroups; g++) {
     level->first[g] = filled;
     for (int32_t i = firsts[g].number; i < count && sorted[i].number == sorted[firsts[g].number].number; i++) {
-      level->place[sorted[i].member] = filled - level->first[g];
+      level->index[sorted[i].member] = filled - level->first[g];
       level->members[filled++] = sorted[i].member;
       level->group_of[sorted[i].member] = g;
     }
@@ -136,7 +136,7 @@ static banyan_status level_add(bny_levels *levels, const bny_level_facts *facts,
     free(level->group_of);
     free(level->first);
     free(level->members);
-    free(level->place);
+    free(level->index);
     *level = (bny_level){.ngroups = 0};
     levels->nlevels--;
   }
@@ -173,7 +173,7 @@ static banyan_status nest(bny_levels *levels) {
         levels->nested[filled++] = level->members[i];
     count = filled;
   }
-  for (int32_t place = 0; place < levels->nranks; place++) levels->number[levels->nested[place]] = place;
+  for (int32_t index = 0; index < levels->nranks; index++) levels->number[levels->nested[index]] = index;
   return BANYAN_OK;
 }
 

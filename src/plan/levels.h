@@ -38,7 +38,7 @@ typedef struct bny_level {
   int32_t *group_of; /* by member: rank at level 0, group of the level below otherwise */
   int32_t *first;    /* by group, ngroups + 1 of them: range of members[] */
   int32_t *members;  /* ascending within a group */
-  int32_t *place;    /* by member: its index in its group */
+  int32_t *index;    /* by member: its index in its group */
   int32_t most;      /* members of the largest group */
   int32_t nshapes;
   struct bny_group_shape *shapes; /* the distinct shapes of its groups */

@@ -176,7 +176,7 @@ static socklen_t abstract_address(const ticket *ticket, struct sockaddr_un *addr
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + sizeof ticket->name);
 }
 
-static banyan_status listen_as_first(ticket *told, int *listener) {
+static banyan_status listen_as_first(ticket *tickets, int *listener) {
   ticket made = {.name = "banyan-"};
   unsigned char noise[8];
   struct sockaddr_un address;
@@ -194,7 +194,7 @@ static banyan_status listen_as_first(ticket *told, int *listener) {
     return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot listen on a Unix socket");
   }
   *listener = fd;
-  *told = made;
+  *tickets = made;
   return BANYAN_OK;
 }
 
@@ -298,22 +298,22 @@ static banyan_status connect_all(const bny_exchange *exchange, const ticket *tic
 banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *passing) {
   int32_t rank = exchange->bootstrap->rank, nranks = exchange->bootstrap->nranks;
   int listener = -1;
-  ticket own = {.name = ""}, *told = calloc((size_t)nranks, sizeof *told);
+  ticket own = {.name = ""}, *tickets = calloc((size_t)nranks, sizeof *tickets);
   *passing = (bny_fd_passing){.rank = rank, .nranks = nranks, .sockets = malloc((size_t)nranks * sizeof(int))};
   banyan_status status = BANYAN_OK;
-  if (!told || !passing->sockets)
+  if (!tickets || !passing->sockets)
     status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet %d ranks", rank, nranks);
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) passing->sockets[i] = -1;
   banyan_status listens = status == BANYAN_OK && rank == 0 ? listen_as_first(&own, &listener) : BANYAN_OK;
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
-  if (status == BANYAN_OK) status = bny_exchange_all(exchange, &own, told, sizeof own);
+  if (status == BANYAN_OK) status = bny_exchange_all(exchange, &own, tickets, sizeof own);
   if (status == BANYAN_OK) {
     if (listens != BANYAN_OK) bny_fail(listens, "%s", why);
-    status = connect_all(exchange, &told[0], listener, listens, passing);
+    status = connect_all(exchange, &tickets[0], listener, listens, passing);
   }
   if (listener >= 0) close(listener);
-  free(told);
+  free(tickets);
   if (status != BANYAN_OK) bny_fd_passing_close(passing);
   int64_t now_ns = bny_deadline_now();
   passing->deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 2;

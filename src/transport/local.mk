@@ -17,5 +17,5 @@ libbanyan_core_la_SOURCES += \
   %D%/ucx/peer.c \
   %D%/ucx/put.c \
   %D%/ucx/start.c \
-  %D%/ucx/tell.c \
+  %D%/ucx/report.c \
   %D%/ucx/ucx.c %D%/ucx/ucx.h

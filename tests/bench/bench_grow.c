@@ -96,7 +96,7 @@ static int run_threads(int32_t nranks) {
     ranks[r].nranks = nranks;
     ranks[r].is_thread = true;
     must(banyan_threads_bootstrap(group, r, &ranks[r].bootstrap), "bootstrap");
-    if (pthread_create(&ranks[r].thread, &small, valid, &ranks[r]) != 0) exit(EXIT_FAILURE);
+    if (pthread_create(&ranks[r].thread, &small, live, &ranks[r]) != 0) exit(EXIT_FAILURE);
   }
   for (int32_t r = 0; r < nranks; r++) pthread_join(ranks[r].thread, NULL);
   banyan_threads_destroy(group);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "place/price.h"
+#include "locality/price.h"
 #include "tests/support/suite.h"
 #include "tests/support/sheet.h"
 #include "tests/topo/topo_sysfs.h"

@@ -29,10 +29,10 @@ static bny_facts facts_of(int32_t rank, const char *host) {
 }
 
 static int32_t nodes_of(const bny_facts *all) {
-  bny_placement found;
-  ck_assert_int_eq(bny_placement_find(all, 0, RANKS, &found), BANYAN_OK);
+  bny_node_map found;
+  ck_assert_int_eq(bny_node_map_find(all, 0, RANKS, &found), BANYAN_OK);
   int32_t nnodes = found.nnodes;
-  bny_placement_free(&found);
+  bny_node_map_free(&found);
   return nnodes;
 }
 
@@ -100,7 +100,7 @@ TEST_LOOP(equal_ranks_are_found, 40) {
   enum { MANY = 60 };
   world_random random = {world_seed() + (uint64_t)_i};
   bny_facts *all = calloc(MANY, sizeof *all);
-  bny_placement found;
+  bny_node_map found;
   int32_t nnodes = 0, kinds = 1 + random_below(&random, 4);
   bool one_process = true;
   for (int32_t r = 0; r < MANY; r++) {
@@ -110,7 +110,7 @@ TEST_LOOP(equal_ranks_are_found, 40) {
     all[r].pid = random_below(&random, kinds);
     all[r].process = (uint64_t)random_below(&random, 2);
   }
-  ck_assert_int_eq(bny_placement_find(all, 0, MANY, &found), BANYAN_OK);
+  ck_assert_int_eq(bny_node_map_find(all, 0, MANY, &found), BANYAN_OK);
   for (int32_t r = 0; r < MANY; r++) {
     int32_t node = 0, process = 0;
     while (memcmp(all[node].boot_id, all[r].boot_id, 40) != 0 || all[node].node[0] != all[r].node[0] ||
@@ -123,7 +123,7 @@ TEST_LOOP(equal_ranks_are_found, 40) {
   }
   ck_assert_int_eq(found.nnodes, nnodes);
   ck_assert_int_eq(found.one_process, one_process);
-  bny_placement_free(&found);
+  bny_node_map_free(&found);
   free(all);
 }
 
@@ -187,24 +187,24 @@ TEST_LOOP(cores_are_divided, (int)(sizeof divisions / sizeof divisions[0])) {
   bind_ranks(to, all);
   for (int32_t rank = 0; rank < to->nranks; rank++) {
     char text[256];
-    bny_placement found;
-    ck_assert_int_eq(bny_placement_find(all, rank, to->nranks, &found), BANYAN_OK);
+    bny_node_map found;
+    ck_assert_int_eq(bny_node_map_find(all, rank, to->nranks, &found), BANYAN_OK);
     write_share(&found.own_cpus, text, sizeof text);
     ck_assert_msg(strcmp(text, to->expected[rank]) == 0, "rank %d has cores %s, not %s", rank, text,
                   to->expected[rank]);
-    bny_placement_free(&found);
+    bny_node_map_free(&found);
   }
 }
 
 /* Another machine's cores have the same numbers. */
 TEST(cores_of_another_machine_are_not_shared) {
   bny_facts all[RANKS];
-  bny_placement found;
+  bny_node_map found;
   bind_ranks(&divisions[0], all);
   all[1].boot_id[3] ^= 1;
-  ck_assert_int_eq(bny_placement_find(all, 1, 2, &found), BANYAN_OK);
+  ck_assert_int_eq(bny_node_map_find(all, 1, 2, &found), BANYAN_OK);
   ck_assert_int_eq(found.own_cpus.count, 8);
-  bny_placement_free(&found);
+  bny_node_map_free(&found);
 }
 
 /* ---- CPU quotas -------------------------------------------------------------------------------------------------- */
@@ -312,13 +312,13 @@ TEST_LOOP(quotas_are_shared_by_the_ranks_of_a_group, (int)(sizeof quota_shares /
       all[rank].quotas[k++].group = (uint64_t)group;
   }
   for (int32_t rank = 0; rank < quota_shares[_i].nranks; rank++) {
-    bny_placement found;
-    ck_assert_int_eq(bny_placement_find(all, rank, quota_shares[_i].nranks, &found), BANYAN_OK);
+    bny_node_map found;
+    ck_assert_int_eq(bny_node_map_find(all, rank, quota_shares[_i].nranks, &found), BANYAN_OK);
     ck_assert_int_eq(found.threads, quota_shares[_i].threads[rank]);
     ck_assert_int_eq(found.quota_cpus > 0, found.threads < found.own_cpus.count);
     ck_assert_msg(fabs(found.ranks_per_core - quota_shares[_i].ranks_per_core) < 1e-9, "%g ranks per core",
                   found.ranks_per_core);
-    bny_placement_free(&found);
+    bny_node_map_free(&found);
   }
 }
 

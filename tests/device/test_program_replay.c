@@ -24,8 +24,8 @@ typedef struct replay {
 
 static const bny_program_step *steps_of(const bny_program *program) { return (const bny_program_step *)(program + 1); }
 
-static const bny_program_place *places_of(const bny_program *program) {
-  return (const bny_program_place *)(steps_of(program) + program->nsteps);
+static const bny_program_endpoint *places_of(const bny_program *program) {
+  return (const bny_program_endpoint *)(steps_of(program) + program->nsteps);
 }
 
 static void *room(int32_t count, size_t size) {
@@ -97,7 +97,7 @@ static void add_slots(const bny_request *request, replay *to) {
 }
 
 /* Waits for a message at its first use. */
-static bny_source add_source(replay *all, replay *to, const bny_program_place *place) {
+static bny_source add_source(replay *all, replay *to, const bny_program_endpoint *place) {
   bny_plan *plan = &to->plan;
   if (place->peer == plan->rank) return (bny_source){.slot = slot_numbered(to, place->slot), .message = -1};
   int32_t slot = slot_numbered(&all[place->peer], place->slot), i = 0;
@@ -114,7 +114,7 @@ static void add_send(replay *to, const bny_program_step *step, int32_t slot) {
   bny_plan *plan = &to->plan;
   int32_t first = plan->npeers;
   for (int32_t i = 0; i < step->ndestinations; i++) {
-    const bny_program_place *place = &places_of(to->program)[step->destinations + i];
+    const bny_program_endpoint *place = &places_of(to->program)[step->destinations + i];
     ck_assert_int_eq(place->slot, to->slot_of[slot]);
     if (place->peer != plan->rank) plan->peers[plan->npeers++] = place->peer;
   }
@@ -157,7 +157,7 @@ static void check_inbox(const replay *all, int32_t nranks, int32_t receiver) {
       const bny_program_step *step = &steps_of(from->program)[i];
       if (step->kind == BNY_PROGRAM_DELIVER) continue;
       for (int32_t d = 0; d < step->ndestinations; d++) {
-        const bny_program_place *to = &places_of(from->program)[step->destinations + d];
+        const bny_program_endpoint *to = &places_of(from->program)[step->destinations + d];
         if (to->peer != receiver) continue;
         region mine = {.begin = to->offset};
         uint64_t units = (uint64_t)step->tokens * (uint64_t)step->heads * (uint64_t)from->program->shape.chunks;
@@ -168,8 +168,8 @@ static void check_inbox(const replay *all, int32_t nranks, int32_t receiver) {
                         "messages overlap in the inbox of rank %d", receiver);
         ck_assert_int_lt(count, (int)(sizeof taken / sizeof taken[0]));
         taken[count++] = mine;
-        for (int32_t j = 0; j < all[receiver].program->nplaces; j++) {
-          const bny_program_place *at = &places_of(all[receiver].program)[j];
+        for (int32_t j = 0; j < all[receiver].program->nendpoints; j++) {
+          const bny_program_endpoint *at = &places_of(all[receiver].program)[j];
           bool is_source = false;
           for (int32_t s = 0; s < all[receiver].program->nsteps; s++) {
             const bny_program_step *reader = &steps_of(all[receiver].program)[s];
@@ -213,7 +213,7 @@ static banyan_status replay_programs(const bny_request *request, const bny_devic
     if (!named.algorithm) named.algorithm = from->algorithm;
     status = bny_device_program_make(&named, rank, settings, &program);
     if (status != BANYAN_OK) break;
-    int32_t size = program->nsteps + program->nplaces;
+    int32_t size = program->nsteps + program->nendpoints;
     all[rank] = (replay){plan_for(request, from, rank, size), program, room(size, sizeof(int32_t))};
     add_slots(request, &all[rank]);
   }
@@ -270,7 +270,8 @@ static banyan_status replay_direct(const bny_request *request, const bny_device_
     bool owns = false;
     for (int32_t i = 0; i < plan->nslots; i++) owns = owns || all[rank].slot_of[i] == rank;
     for (int32_t peer = 0; peer < request->nranks && owns; peer++)
-      plan->sources[plan->nsources++] = add_source(all, &all[rank], &(bny_program_place){.peer = peer, .slot = rank});
+      plan->sources[plan->nsources++] =
+          add_source(all, &all[rank], &(bny_program_endpoint){.peer = peer, .slot = rank});
     if (owns)
       add_step(plan, (bny_step){.kind = BNY_STEP_DELIVER,
                                 .count = plan->nsources,

@@ -87,7 +87,7 @@ typedef struct words {
   uint64_t signal;
 } words;
 
-static words find_words(const job *job, const bny_program_place *place, int32_t token, int32_t head, uint64_t epoch,
+static words find_words(const job *job, const bny_program_endpoint *place, int32_t token, int32_t head, uint64_t epoch,
                         bool reads) {
   const bny_unit_shape *shape = &job->program->shape;
   int half = (int)(epoch & 1);
@@ -106,7 +106,7 @@ static words find_words(const job *job, const bny_program_place *place, int32_t 
   return (words){unit, unit + 1, unit + 4, signals + step};
 }
 
-static bool gather_row(const job *job, const bny_program_step *step, const bny_program_place *places, int32_t token,
+static bool gather_row(const job *job, const bny_program_step *step, const bny_program_endpoint *places, int32_t token,
                        int32_t head, uint64_t epoch, row *row) {
   if (step->kind == BNY_PROGRAM_COPY) move_row(job, token, head, row, true);
   for (int32_t i = 0; i < step->nsources; i++) {
@@ -118,7 +118,7 @@ static bool gather_row(const job *job, const bny_program_step *step, const bny_p
   return true;
 }
 
-static bool run_step(const job *job, const bny_program_step *step, const bny_program_place *places, uint64_t epoch) {
+static bool run_step(const job *job, const bny_program_step *step, const bny_program_endpoint *places, uint64_t epoch) {
   for (int32_t i = 0; i < step->tokens * step->heads; i++) {
     int32_t token = step->token0 + i / step->heads, head = step->head0 + i % step->heads;
     row row = {0};
@@ -152,7 +152,7 @@ static void run_job(const job *job) {
   uint64_t epoch = atomic_load(tickets) + 1;
   const bny_program *program = job->program;
   const bny_program_step *steps = (const bny_program_step *)(const void *)(program + 1);
-  const bny_program_place *places = (const bny_program_place *)(const void *)(steps + program->nsteps);
+  const bny_program_endpoint *places = (const bny_program_endpoint *)(const void *)(steps + program->nsteps);
   atomic_store(tickets, epoch);
   if (!begin_run(job, epoch)) return;
   for (int32_t i = 0; i < program->nsteps; i++)

@@ -231,7 +231,7 @@ inline std::string decode_fault_check(const decode_case &what, const decode_memo
   const uint32_t detail = (uint32_t)(what.wrong_sequence + 1) | BNY_DEVICE_DETAIL_PAGE;
   const int32_t id = decode_wrong_page(what.wrong_way, (int)memory.call.pages);
   if (fault.status != BANYAN_ERR_ARGUMENT || fault.detail != detail) return "the page is not reported";
-  const bool same = memory.words[BNY_DEVICE_WORD_PLACE] == bny_device_place_pack((uint32_t)what.wrong_place, id);
+  const bool same = memory.words[BNY_DEVICE_WORD_POSITION] == bny_device_position_pack((uint32_t)what.wrong_place, id);
   return same ? "" : "another place is reported";
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "place/place.h"
+#include "locality/locality.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
@@ -58,17 +58,17 @@ static bny_topo *load_either(const char *what) {
   return strchr(what, ' ') == NULL && strchr(what, '.') != NULL ? load_own(what) : load(what);
 }
 
-static banyan_status topology_levels(const bny_topo *topo, const bny_topo_levels *derived, bny_place_notes *notes,
+static banyan_status topology_levels(const bny_topo *topo, const bny_topo_levels *derived, bny_locality_notes *notes,
                                      bny_levels **levels) {
-  bny_place *places = calloc((size_t)derived->nranks + 1, sizeof *places);
-  ck_assert_ptr_nonnull(places);
-  bny_place_of_all(topo, derived, &bny_prices_default, places);
-  banyan_status status = bny_place_levels(places, derived->nranks, NULL, notes, levels);
-  free(places);
+  bny_locality *localities = calloc((size_t)derived->nranks + 1, sizeof *localities);
+  ck_assert_ptr_nonnull(localities);
+  bny_locality_of_all(topo, derived, &bny_prices_default, localities);
+  banyan_status status = bny_locality_levels(localities, derived->nranks, NULL, notes, levels);
+  free(localities);
   return status;
 }
 
-static bny_levels *levels_of(const char *what, bny_place_notes *notes) {
+static bny_levels *levels_of(const char *what, bny_locality_notes *notes) {
   bny_topo *topo = load_either(what);
   bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels = NULL;
@@ -77,7 +77,8 @@ static bny_levels *levels_of(const char *what, bny_place_notes *notes) {
   return levels;
 }
 
-/* Ranks that are set to one place of the file may share a node, as processes that share a GPU do, and nothing more. */
+/* Ranks that are set to one locality of the file may share a node, as processes that share a GPU do, and nothing more.
+ * */
 TEST(ranks_of_two_nodes_in_one_place) {
   static const struct {
     int32_t topo_ranks[4], node_of[4];
@@ -90,14 +91,14 @@ TEST(ranks_of_two_nodes_in_one_place) {
   bny_topo *topo = load("host nvswitch gpu:4@sm90");
   bny_topo_levels *derived = topo_derive(topo);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    bny_place places[4];
+    bny_locality localities[4];
     bny_levels *levels = NULL;
     for (int32_t r = 0; r < 4; r++) {
-      bny_place_of(topo, derived, r, &bny_prices_default, &places[r]);
-      places[r].topo_rank = cases[i].topo_ranks[r];
+      bny_locality_of(topo, derived, r, &bny_prices_default, &localities[r]);
+      localities[r].topo_rank = cases[i].topo_ranks[r];
     }
-    bny_place_world world = {.node_of = cases[i].node_of};
-    ck_assert_msg(bny_place_levels(places, 4, &world, NULL, &levels) == cases[i].status, "case %zu", i);
+    bny_locality_world world = {.node_of = cases[i].node_of};
+    ck_assert_msg(bny_locality_levels(localities, 4, &world, NULL, &levels) == cases[i].status, "case %zu", i);
     if (!levels) ck_assert_msg(strstr(banyan_last_error(), "which are on different nodes"), "%s", banyan_last_error());
     bny_levels_free(levels);
   }
@@ -107,26 +108,26 @@ TEST(ranks_of_two_nodes_in_one_place) {
  * the other machine is. */
 TEST(unknown_is_no_better_than_known) {
   bny_topo *topos[2] = {load("host gpu:2"), load("host nvswitch gpu:2@sm90")};
-  bny_place places[4];
+  bny_locality localities[4];
   double alone = 0;
   for (int32_t order = 0; order < 2; order++) {
-    bny_place_notes notes;
+    bny_locality_notes notes;
     bny_levels *levels = NULL;
     for (int32_t m = 0; m < 2; m++) {
       bny_topo_levels *derived = topo_derive(topos[m]);
-      bny_place both[2];
-      bny_place_of_all(topos[m], derived, &bny_prices_default, both);
-      for (int32_t r = 0; r < 2; r++) places[2 * (m ^ order) + r] = both[r];
+      bny_locality both[2];
+      bny_locality_of_all(topos[m], derived, &bny_prices_default, both);
+      for (int32_t r = 0; r < 2; r++) localities[2 * (m ^ order) + r] = both[r];
       if (m == 0 && order == 0) {
-        ck_assert_int_eq(bny_place_levels(both, 2, NULL, &notes, &levels), BANYAN_OK);
+        ck_assert_int_eq(bny_locality_levels(both, 2, NULL, &notes, &levels), BANYAN_OK);
         alone = 1 / levels->levels[levels->nlevels - 1].link.beta_ns_per_byte;
         bny_levels_free(levels);
       }
     }
     int32_t node_of[4] = {0, 0, 1, 1};
-    bny_place_world world = {.node_of = node_of};
-    ck_assert_int_eq(bny_place_levels(places, 4, &world, &notes, &levels), BANYAN_OK);
-    const bny_place_note *host = bny_place_note_of(&notes, "host");
+    bny_locality_world world = {.node_of = node_of};
+    ck_assert_int_eq(bny_locality_levels(localities, 4, &world, &notes, &levels), BANYAN_OK);
+    const bny_locality_note *host = bny_locality_note_of(&notes, "host");
     ck_assert_msg(host != NULL && host->kept && host->gbytes_per_s <= alone * 1.001, "%g GB/s, alone %g",
                   host ? host->gbytes_per_s : 0, alone);
     ck_assert_str_eq(host->speed_source, "assumed");
@@ -136,14 +137,14 @@ TEST(unknown_is_no_better_than_known) {
 
 TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
-  bny_place_notes notes;
+  bny_locality_notes notes;
   bny_levels *levels = levels_of(one->what, &notes);
   ck_assert_msg(levels->nranks == one->nranks, "%s: %d ranks", one->what, levels->nranks);
   ck_assert_msg(levels->lanes == one->lanes, "%s: %d lanes", one->what, levels->lanes);
   for (int32_t k = 0; k < levels->nlevels; k++) {
     char text[128];
     const bny_level *level = &levels->levels[k];
-    const bny_place_note *note = bny_place_note_of(&notes, level->name);
+    const bny_locality_note *note = bny_locality_note_of(&notes, level->name);
     ck_assert_msg(note != NULL, "%s: no note of %s", one->what, level->name);
     snprintf(text, sizeof text, "%s %dx%d %s %.0f %.0f", level->name, level->ngroups, level->most,
              bny_prices_default.rows[note->link].name, level->link.alpha_ns, 1 / level->link.beta_ns_per_byte);
@@ -160,7 +161,7 @@ TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0]))
 /* Every level that is derived is kept or has a reason. */
 TEST_LOOP(every_level_has_a_note, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
-  bny_place_notes notes;
+  bny_locality_notes notes;
   bny_topo *topo = load_either(one->what);
   bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels;
@@ -235,13 +236,13 @@ TEST(latency_of_the_topology) {
       .kind = BNY_TOPO_LINK_NVLINK, .from = a, .to = b, .count = 4, .gbytes_per_s = 100, .latency_us = 2.5};
   bny_topo_add_link(topo, &link);
   bny_topo_levels *derived = topo_derive(topo);
-  bny_place_notes notes;
+  bny_locality_notes notes;
   bny_levels *levels = NULL;
   ck_assert_int_eq(topology_levels(topo, derived, &notes, &levels), BANYAN_OK);
   double alpha = bny_prices_default.rows[BNY_LINK_NVLINK].software_ns + 2500;
   ck_assert(fabs(levels->levels[0].link.alpha_ns - alpha) < 1e-9);
   ck_assert(fabs(levels->levels[0].link.beta_ns_per_byte - 0.01) < 1e-12);
-  ck_assert(bny_place_note_of(&notes, "island")->latency_known);
+  ck_assert(bny_locality_note_of(&notes, "island")->latency_known);
   bny_levels_free(levels);
 }
 

@@ -78,7 +78,7 @@ if compile threads "$top/examples/threads.c"; then
   prints threads "100 steps: attention is 100.5, lse 1.38629" "$work/threads"
 fi
 
-if compile valid_rows "$top/examples/valid.c"; then
+if compile valid_rows "$top/examples/valid_rows.c"; then
   prints valid_rows "all rows are right" bash -c 'both "$0"' "$work/valid_rows"
 fi
 

@@ -11,7 +11,7 @@
 
 #include "base/hash.h"
 #include "banyan.h"
-#include "place/price.h"
+#include "locality/price.h"
 #include "tests/support/suite.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tools/topo/measure/measure.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The library does what the tools show. For every dump and for synthetic machines, ranks get their places from the
+ * The library does what the tools show. For every dump and for synthetic machines, ranks get their localities from the
  * file; levels, algorithm and counted bytes of their communicator are compared with the answer that the tools' code
  * gives. hwloc's variables and BANYAN_TOPO change a real communicator, and ranks that disagree make one plan. */
 #include <check.h>
@@ -15,7 +15,7 @@
 
 #include "op/operation.h"
 #include "comm/comm.h"
-#include "place/place.h"
+#include "locality/locality.h"
 #include "plan/slice.h"
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
@@ -37,7 +37,7 @@ typedef struct report {
   uint64_t bytes_sent, plan_hash, levels_hash;
   int32_t nlevels, sizes[BNY_LEVELS_MAX];
   int64_t level_bytes[BNY_LEVELS_MAX]; /* sent, by level */
-  int64_t place_ns;
+  int64_t locality_ns;
   double worst;
   banyan_status status;
   char text[512];
@@ -84,7 +84,7 @@ static bool combine(banyan_comm *comm, int32_t tokens, int32_t heads, report *re
   report->levels_hash = comm->levels ? comm->levels->hash : 0;
   report->nlevels = comm->levels ? comm->levels->nlevels : 1;
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++) report->sizes[k] = comm->levels->levels[k].most;
-  report->place_ns = comm->place_ns;
+  report->locality_ns = comm->locality_ns;
   if (status == BANYAN_OK) count_by_level(comm, op->kinds[0].plan, report->level_bytes);
   banyan_op_free(op);
   free(o);
@@ -150,16 +150,17 @@ static int compared, several_levels, whole_models;
 static void compare(const char *what, const bny_topo *topo) {
   bny_topo_levels *derived = topo_derive(topo);
   int32_t chosen[RANKS_MAX], count = choose(derived, chosen);
-  bny_place places[RANKS_MAX];
+  bny_locality localities[RANKS_MAX];
   report *reports = calloc(RANKS_MAX, sizeof *reports);
   char list[RANKS_MAX * 8] = "";
   ck_assert_int_gt(count, 0);
   for (int32_t i = 0; i < count; i++) {
-    bny_place_of(topo, derived, chosen[i], &bny_prices_default, &places[i]);
+    bny_locality_of(topo, derived, chosen[i], &bny_prices_default, &localities[i]);
     snprintf(list + strlen(list), sizeof list - strlen(list), i ? ",%d" : "%d", chosen[i]);
   }
   plan_ranks ranks = {.nranks = count};
-  ck_assert_msg(bny_place_levels(places, count, NULL, NULL, &ranks.levels) == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_msg(bny_locality_levels(localities, count, NULL, NULL, &ranks.levels) == BANYAN_OK, "%s",
+                banyan_last_error());
   setenv("BANYAN_TOPO", what, 1);
   setenv("BANYAN_TOPO_RANK", count > 1 ? list : "0", 1);
   world_setup setup = {.nranks = count, .argument = reports};
@@ -181,7 +182,7 @@ static void compare(const char *what, const bny_topo *topo) {
                   reports[r].nlevels, ranks.levels->nlevels);
     ck_assert_msg(ranks.levels->nlevels == 1 || reports[r].levels_hash == ranks.levels->hash, "%s: other levels", what);
     ck_assert(reports[r].plan_hash == reports[0].plan_hash);
-    if (reports[r].place_ns > slowest_place_ns) slowest_place_ns = reports[r].place_ns;
+    if (reports[r].locality_ns > slowest_place_ns) slowest_place_ns = reports[r].locality_ns;
   }
   plan_counts counts;
   ck_assert_msg(plan_counts_make(&ranks, &request, &counts, &error), "%s", error.text);
@@ -248,7 +249,7 @@ static void compare_file(const char *path, const char *name) {
 static void summary(const char *what) {
   printf(
       "%s: %d communicators compared, %d of them with several levels, %d with the tool's answer for the whole model; "
-      "a place took %.1f ms at most\n",
+      "a locality took %.1f ms at most\n",
       what, compared, several_levels, whole_models, (double)slowest_place_ns / 1e6);
   fflush(stdout);
 }
@@ -362,7 +363,7 @@ static void print_bound(const char *what, const bound_world *bound, int32_t nran
          bound->reports[0].nlevels == 1 ? "" : "s");
   for (int32_t k = 0; bound->reports[0].nlevels > 1 && k < bound->reports[0].nlevels; k++)
     printf(" %s %d", k ? "x" : "of", bound->reports[0].sizes[k]);
-  printf("; a place took %.2f ms on rank 0\n", (double)bound->reports[0].place_ns / 1e6);
+  printf("; a locality took %.2f ms on rank 0\n", (double)bound->reports[0].locality_ns / 1e6);
   fflush(stdout);
 }
 

@@ -74,7 +74,7 @@ static int send_foreign(world_rank *self) {
       {"a note with a payload", BNY_NET_NOTE, NOTE, 100, good},
       {"a note cut short", BNY_NET_NOTE, 3, 0, good},
       {"a note of no meaning", BNY_NET_NOTE, NOTE, 0, good},
-      {"news cut short", BNY_NET_TELL, 20, 0, good},
+      {"news cut short", BNY_NET_REPORT, 20, 0, good},
       {"rendezvous that is too long", BNY_NET_RENDEZVOUS, RENDEZVOUS, 60000, good},
       {"rendezvous cut short", BNY_NET_RENDEZVOUS, 5, 100, good},
       {"a sleeper for no slot", BNY_NET_NOTE, NOTE, 0, good},
@@ -123,7 +123,7 @@ TEST_LOOP(foreign_messages_are_ignored, 2) {
   WORLD_RUN(go_on_amid, .nranks = RANKS, .processes = true, .argument = sent);
   int lines = count_lines(path);
   unlink(path), close(file);
-  ck_assert_msg(lines == BNY_NET_REJECTIONS_TOLD + 1, "of %d messages %d lines tell", *sent, lines);
+  ck_assert_msg(lines == BNY_NET_REJECTIONS_REPORTED + 1, "of %d messages %d lines tell", *sent, lines);
   world_unshare(sent, sizeof *sent);
 }
 

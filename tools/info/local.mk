@@ -3,7 +3,7 @@ banyan_info_SOURCES = \
   %D%/build.c \
   %D%/cuda.c %D%/cuda.h \
   %D%/devices.c \
-  %D%/levels.c \
+  %D%/info_levels.c \
   %D%/live.c \
   %D%/main.c \
   %D%/options.c \

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "place/price.h"
+#include "locality/price.h"
 #include "topo/probe/probe.h"
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
@@ -27,12 +27,12 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
   if (made.nranks > PLAN_RANKS_MAX)
     return tool_error_set(error, "%.200s: %d ranks; plans are made for up to %d", title, made.nranks, PLAN_RANKS_MAX);
   snprintf(made.title, sizeof made.title, "%s", title);
-  bny_place *places = calloc((size_t)made.nranks + 1, sizeof *places);
-  if (places == NULL) return tool_error_set(error, "%.200s: out of memory", title);
-  bny_place_of_all(topo, derived, &prices, places);
-  banyan_status status = bny_place_levels(places, made.nranks, NULL, &made.notes, &made.levels);
-  made.places = places;
-  if (status != BANYAN_OK) return free(places), tool_error_banyan(error, status, title);
+  bny_locality *localities = calloc((size_t)made.nranks + 1, sizeof *localities);
+  if (localities == NULL) return tool_error_set(error, "%.200s: out of memory", title);
+  bny_locality_of_all(topo, derived, &prices, localities);
+  banyan_status status = bny_locality_levels(localities, made.nranks, NULL, &made.notes, &made.levels);
+  made.localities = localities;
+  if (status != BANYAN_OK) return free(localities), tool_error_banyan(error, status, title);
   *ranks = made;
   return true;
 }
@@ -81,13 +81,13 @@ bool plan_ranks_plain(int32_t nranks, int32_t cores, const char *sizes, plan_ran
 
 void plan_ranks_release(plan_ranks *ranks) {
   bny_levels_free(ranks->levels);
-  free(ranks->places);
+  free(ranks->localities);
   ranks->levels = NULL;
-  ranks->places = NULL;
+  ranks->localities = NULL;
 }
 
 const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
-  const bny_place_note *note = bny_place_note_of(&ranks->notes, ranks->levels->levels[level].name);
+  const bny_locality_note *note = bny_locality_note_of(&ranks->notes, ranks->levels->levels[level].name);
   if (note != NULL) return bny_prices_default.rows[note->link].name;
   return level == 0 ? bny_prices_default.rows[BNY_LINK_MEMORY].name : "-";
 }

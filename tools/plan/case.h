@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "plan/plan.h"
-#include "place/place.h"
+#include "locality/locality.h"
 #include "tools/common/util.h"
 
 enum { PLAN_RANKS_MAX = 16384, PLAN_TEXT_BYTES = 256 };
@@ -17,8 +17,8 @@ typedef struct plan_ranks {
   char title[PLAN_TEXT_BYTES];
   int32_t nranks;
   bny_levels *levels;
-  bny_place_notes notes; /* none without a topology */
-  bny_place *places;     /* by rank; NULL without a topology */
+  bny_locality_notes notes; /* none without a topology */
+  bny_locality *localities; /* by rank; NULL without a topology */
 } plan_ranks;
 
 /* Ranks come from a topology, from a file or description, from this machine, or from numbers alone. `here`: the

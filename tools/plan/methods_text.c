@@ -92,14 +92,14 @@ void plan_levels_print(const plan_ranks *ranks, FILE *stream) {
           "further", "GB/s");
   for (int32_t k = 0; k < ranks->levels->nlevels; k++) {
     const bny_level *level = &ranks->levels->levels[k];
-    const bny_place_note *note = bny_place_note_of(&ranks->notes, level->name);
+    const bny_locality_note *note = bny_locality_note_of(&ranks->notes, level->name);
     const char *latency = note == NULL ? "" : note->latency_known ? "known" : "assumed";
     fprintf(stream, "%-10s %7d %8d  %-9s %9.4g %-8s %9.4g %9.4g %s\n", level->name, level->ngroups, level->most,
             plan_ranks_link(ranks, k), level->link.alpha_ns / 1e3, latency, bny_link_message_ns(&level->link) / 1e3,
             1 / level->link.beta_ns_per_byte, note == NULL ? "" : note->speed_source);
   }
   for (int32_t i = 0; i < ranks->notes.count; i++) {
-    const bny_place_note *note = &ranks->notes.notes[i];
+    const bny_locality_note *note = &ranks->notes.notes[i];
     if (!note->kept) fprintf(stream, "%-10s       -  %s\n", note->name, note->text);
   }
   if (ranks->notes.work[0] != '\0') fprintf(stream, "%s\n", ranks->notes.work);
@@ -109,7 +109,7 @@ json_t *plan_levels_json(const plan_ranks *ranks) {
   json_t *array = json_array();
   for (int32_t k = 0; k < ranks->levels->nlevels; k++) {
     const bny_level *level = &ranks->levels->levels[k];
-    const bny_place_note *note = bny_place_note_of(&ranks->notes, level->name);
+    const bny_locality_note *note = bny_locality_note_of(&ranks->notes, level->name);
     json_t *o =
         json_pack("{s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:f}", "name", level->name, "groups", level->ngroups,
                   "members_most", level->most, "links", plan_ranks_link(ranks, k), "alpha_us",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The links of a machine or cluster as the simulator takes them, from the places of ranks and their levels. A rank has
- * links of its own to the NVLink switch and to its PCIe switch. Ranks share their package's link to others, their NIC,
- * and what leads from their leaf switch to spines and from there to the core. A speed that no source knows is that of
- * the class; between switches it is then as wide as the NICs below. */
+ * The links of a machine or cluster as the simulator takes them, from the localities of ranks and their levels. A rank
+ * has links of its own to the NVLink switch and to its PCIe switch. Ranks share their package's link to others, their
+ * NIC, and what leads from their leaf switch to spines and from there to the core. A speed that no source knows is that
+ * of the class; between switches it is then as wide as the NICs below. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,37 +49,37 @@ static int by_key(const void *a_void, const void *b_void) {
 }
 
 /* The rank of the same node whose NIC a rank uses that has none of its own: the next one. Ranks of a node adjoin. */
-static const bny_place *carrier_of(const bny_place *places, int32_t nranks, int32_t rank) {
-  uint64_t node = places[rank].node;
-  for (int32_t r = rank; r < nranks && places[r].node == node; r++)
-    if (places[r].nic) return &places[r];
-  for (int32_t r = rank; r >= 0 && places[r].node == node; r--)
-    if (places[r].nic) return &places[r];
-  return &places[rank];
+static const bny_locality *carrier_of(const bny_locality *localities, int32_t nranks, int32_t rank) {
+  uint64_t node = localities[rank].node;
+  for (int32_t r = rank; r < nranks && localities[r].node == node; r++)
+    if (localities[r].nic) return &localities[r];
+  for (int32_t r = rank; r >= 0 && localities[r].node == node; r--)
+    if (localities[r].nic) return &localities[r];
+  return &localities[rank];
 }
 
 /* The keys of a kind's links by rank; 0: the rank has none. A node without a known NIC has one. */
-static void keys_fill(const bny_place *places, int32_t nranks, sim_kind kind, keyed *keys) {
+static void keys_fill(const bny_locality *localities, int32_t nranks, sim_kind kind, keyed *keys) {
   for (int32_t r = 0; r < nranks; r++) {
-    const bny_place *place = kind >= SIM_NIC ? carrier_of(places, nranks, r) : &places[r];
+    const bny_locality *locality = kind >= SIM_NIC ? carrier_of(localities, nranks, r) : &localities[r];
     uint64_t key = 0, within = 0;
     switch (kind) {
-    case SIM_PACKAGES: within = place->levels[BNY_PLACE_PACKAGE].key; break;
-    case SIM_NIC: within = place->nic ? place->nic : 1; break;
-    case SIM_LEAF: key = place->levels[BNY_PLACE_LEAF].key; break;
-    case SIM_SPINE: key = place->levels[BNY_PLACE_SPINE].key; break;
+    case SIM_PACKAGES: within = locality->levels[BNY_LOCALITY_PACKAGE].key; break;
+    case SIM_NIC: within = locality->nic ? locality->nic : 1; break;
+    case SIM_LEAF: key = locality->levels[BNY_LOCALITY_LEAF].key; break;
+    case SIM_SPINE: key = locality->levels[BNY_LOCALITY_SPINE].key; break;
     default: key = bny_hash_of((uint64_t)r + 1); break;
     }
-    keys[r] = (keyed){within ? bny_hash_add(bny_hash_of(within), place->node) | 1 : key, r};
+    keys[r] = (keyed){within ? bny_hash_add(bny_hash_of(within), locality->node) | 1 : key, r};
   }
 }
 
-static double nic_speed(const bny_place *place, bny_link_class class) {
-  return place->nic_gbytes_per_s > 0 ? place->nic_gbytes_per_s : bny_prices_default.rows[class].gbytes_per_s;
+static double nic_speed(const bny_locality *locality, bny_link_class class) {
+  return locality->nic_gbytes_per_s > 0 ? locality->nic_gbytes_per_s : bny_prices_default.rows[class].gbytes_per_s;
 }
 
-/* The speed of the link that `count` ranks share, of which `place` is the first. `nics`: the sum of their NICs. */
-static double speed_of(const sim_platform *p, const bny_place *place, sim_kind kind, int32_t count, double nics) {
+/* The speed of the link that `count` ranks share, of which `locality` is the first. `nics`: the sum of their NICs. */
+static double speed_of(const sim_platform *p, const bny_locality *locality, sim_kind kind, int32_t count, double nics) {
   const bny_prices *prices = &bny_prices_default;
   double known = 0;
   switch (kind) {
@@ -89,15 +89,15 @@ static double speed_of(const sim_platform *p, const bny_place *place, sim_kind k
         known = 1 / p->levels->levels[k].link.beta_ns_per_byte;
     return known;
   case SIM_PCIE:
-    known = place->levels[BNY_PLACE_SWITCH].link.gbytes_per_s; /* unknown: no narrower than the NIC */
+    known = locality->levels[BNY_LOCALITY_SWITCH].link.gbytes_per_s; /* unknown: no narrower than the NIC */
     if (known <= 0) known = prices->rows[BNY_LINK_PCIE].gbytes_per_s;
-    return known > place->nic_gbytes_per_s ? known : place->nic_gbytes_per_s;
+    return known > locality->nic_gbytes_per_s ? known : locality->nic_gbytes_per_s;
   case SIM_PACKAGES:
-    known = place->levels[BNY_PLACE_HOST].link.gbytes_per_s;
+    known = locality->levels[BNY_LOCALITY_HOST].link.gbytes_per_s;
     return known > 0 ? known : prices->rows[BNY_LINK_PCIE_SYS].gbytes_per_s;
   case SIM_NIC: return nics;
-  case SIM_LEAF: known = place->levels[BNY_PLACE_SPINE].link.gbytes_per_s; break;
-  case SIM_SPINE: known = place->levels[BNY_PLACE_CORE].link.gbytes_per_s; break;
+  case SIM_LEAF: known = locality->levels[BNY_LOCALITY_SPINE].link.gbytes_per_s; break;
+  case SIM_SPINE: known = locality->levels[BNY_LOCALITY_CORE].link.gbytes_per_s; break;
   case SIM_XGMI:
   case SIM_KINDS: break;
   }
@@ -135,7 +135,7 @@ static bool xgmi_make(sim_platform *p, int32_t *group) {
 
 /* One link for each distinct key. Ranks of numbers alone have a NIC each. */
 static bool kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, keyed *keys) {
-  const bny_place *places = ranks->places;
+  const bny_locality *localities = ranks->localities;
   int32_t nranks = ranks->nranks;
   bny_link_class network = BNY_LINK_NETWORK_CPU;
   p->group[kind] = malloc((size_t)nranks * sizeof *p->group[kind]);
@@ -143,22 +143,22 @@ static bool kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, k
   for (int32_t r = 0; r < nranks; r++) p->group[kind][r] = -1;
   for (int32_t k = 0; k < p->levels->nlevels; k++)
     if (p->classes[k] > BNY_LINK_PCIE_SYS) network = (bny_link_class)p->classes[k];
-  if (!class_is_used(p, kind) || (places == NULL && kind != SIM_NIC)) return true;
+  if (!class_is_used(p, kind) || (localities == NULL && kind != SIM_NIC)) return true;
   if (kind == SIM_XGMI) return p->classes[0] != BNY_LINK_XGMI || xgmi_make(p, p->group[kind]);
-  if (places != NULL) keys_fill(places, nranks, kind, keys);
-  for (int32_t r = 0; r < nranks && places == NULL; r++) keys[r] = (keyed){(uint64_t)r + 1, r};
+  if (localities != NULL) keys_fill(localities, nranks, kind, keys);
+  for (int32_t r = 0; r < nranks && localities == NULL; r++) keys[r] = (keyed){(uint64_t)r + 1, r};
   qsort(keys, (size_t)nranks, sizeof *keys, by_key);
   for (int32_t i = 0, next; i < nranks; i = next) {
     double nics = 0;
     for (next = i; next < nranks && keys[next].key == keys[i].key; next++) {
       /* A NIC that several ranks share counts once: each brings its part. */
-      double one = places != NULL ? nic_speed(&places[keys[next].rank], network)
-                                  : 1 / p->levels->levels[p->levels->nlevels - 1].link.beta_ns_per_byte;
+      double one = localities != NULL ? nic_speed(&localities[keys[next].rank], network)
+                                      : 1 / p->levels->levels[p->levels->nlevels - 1].link.beta_ns_per_byte;
       nics = kind == SIM_NIC ? one : nics + one;
     }
     if (keys[i].key == 0) continue;
-    const bny_place *place = places != NULL ? &places[keys[i].rank] : NULL;
-    int32_t link = link_add(p, kind, keys[i].rank, speed_of(p, place, kind, next - i, nics));
+    const bny_locality *locality = localities != NULL ? &localities[keys[i].rank] : NULL;
+    int32_t link = link_add(p, kind, keys[i].rank, speed_of(p, locality, kind, next - i, nics));
     if (link < 0) return false;
     for (int32_t k = i; k < next; k++) p->group[kind][keys[k].rank] = link;
   }
@@ -194,7 +194,7 @@ static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *wa
   case BNY_LINK_C2C: hops(p, nvlink, from, to, way); break;
   case BNY_LINK_XGMI:
     if (p->group[SIM_XGMI][from] >= 0)
-      way->links[way->nlinks++] = p->group[SIM_XGMI][from] + 2 * p->levels->levels[0].place[to];
+      way->links[way->nlinks++] = p->group[SIM_XGMI][from] + 2 * p->levels->levels[0].index[to];
     break;
   case BNY_LINK_PCIE:
   case BNY_LINK_PCIE_SYS: hops(p, pcie, from, to, way); break;
@@ -211,7 +211,7 @@ bool sim_platform_make(const plan_ranks *ranks, sim_platform *platform) {
   sim_platform p = {.levels = ranks->levels, .latency_scale = 1, .memory_scale = 1, .route = route};
   keyed *keys = malloc((size_t)ranks->nranks * sizeof *keys);
   for (int32_t k = 0; k < p.levels->nlevels; k++) {
-    const bny_place_note *note = bny_place_note_of(&ranks->notes, p.levels->levels[k].name);
+    const bny_locality_note *note = bny_locality_note_of(&ranks->notes, p.levels->levels[k].name);
     p.classes[k] = (int32_t)(note != NULL ? note->link : k == 0 ? BNY_LINK_MEMORY : BNY_LINK_NETWORK_CPU);
   }
   bool ok = keys != NULL;

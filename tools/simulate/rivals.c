@@ -62,8 +62,8 @@ double sim_shard_bytes(const plan_shape *shape, const plan_keys *keys) {
 }
 
 double sim_memory_speed(const plan_ranks *ranks) {
-  const bny_place *place = ranks->places;
-  if (place != NULL && place->memory_gbytes_per_s > 0) return place->memory_gbytes_per_s;
+  const bny_locality *locality = ranks->localities;
+  if (locality != NULL && locality->memory_gbytes_per_s > 0) return locality->memory_gbytes_per_s;
   return bny_prices_default.rows[BNY_LINK_MEMORY].gbytes_per_s;
 }
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "tools/common/options.h"
-#include "place/price.h"
+#include "locality/price.h"
 #include "tools/topo/topo.h"
 #include "tools/topo/measure/measure.h"
 #include "topo/export/export.h"

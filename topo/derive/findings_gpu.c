@@ -108,8 +108,8 @@ void bny_topo_find_gpu_lost(bny_topo_finder *s) {
   for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_LOST, &at)) != NULL;)
     if (!bny_topo_bus_normalise(note->text, bus_id)) bny_topo_find(s, note->node, "%s", note->text);
   for (int32_t h = 0; h < d->nhosts; h++) {
-    bool told = bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_LOST, d->hosts[h]) && s->nfacts > 0;
-    if (ranks_of(d, h) > 0 && !told) host_lost(s, h, usual);
+    bool is_reported = bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_LOST, d->hosts[h]) && s->nfacts > 0;
+    if (ranks_of(d, h) > 0 && !is_reported) host_lost(s, h, usual);
   }
 }
 

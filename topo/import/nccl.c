@@ -264,7 +264,7 @@ static bool buses_once(bny_topo_nccl *r) {
 }
 
 /* A virtual machine's eth0 may be below each <cpu>: the second becomes "eth0#1". */
-static bool tell_nics_apart(bny_topo_nccl *r) {
+static bool distinguish_nics(bny_topo_nccl *r) {
   bny_topo_names nics = {0};
   for (int32_t n = 0; n < r->topo->nnodes; n++)
     if (r->topo->nodes[n].kind == BNY_TOPO_NIC)
@@ -303,7 +303,7 @@ static bool read_system(bny_topo_nccl *r) {
     if (!take_element(r, e)) return false;
   if (r->topo->nnodes == 0) return bny_topo_nccl_fail(r, 0, "holds no <cpu>");
   return once(r, &r->numas, "NUMA node") && buses_once(r) && once(r, &r->gpus, "the number of") && join_cpus(r) &&
-         bny_topo_nccl_links(r) && tell_nics_apart(r) && bny_topo_nccl_note_virtual(r);
+         bny_topo_nccl_links(r) && distinguish_nics(r) && bny_topo_nccl_note_virtual(r);
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {

@@ -147,8 +147,8 @@ static void gpu_join_cpu(const bny_nvml_machine *machine, const bny_nvml_gpu *gp
   if (numa < 0 || !bny_nvml_field_read(machine->nvml, gpu->device, BNY_NVML_FIELD_C2C_COUNT, 0, &count)) return;
   if (!(count >= 1 && count <= 64)) return;
   for (unsigned l = 0; l < (unsigned)count; l++) {
-    bool tells = bny_nvml_field_read(machine->nvml, gpu->device, BNY_NVML_FIELD_C2C_STATUS, l, &state);
-    if (tells && state == 0) continue;
+    bool reports = bny_nvml_field_read(machine->nvml, gpu->device, BNY_NVML_FIELD_C2C_STATUS, l, &state);
+    if (reports && state == 0) continue;
     up++;
     if (bny_nvml_field_read(machine->nvml, gpu->device, BNY_NVML_FIELD_C2C_SPEED, l, &megabytes) && megabytes > 0 &&
         megabytes < 1e6)
@@ -192,7 +192,7 @@ static int32_t gpus_open(bny_nvml_machine *machine, unsigned count, bny_nvml_ret
   return lost;
 }
 
-static void not_told(const bny_nvml *nvml, bny_topo_probe_report *report) {
+static void not_reported(const bny_nvml *nvml, bny_topo_probe_report *report) {
   const struct {
     bool there;
     const char *what;
@@ -254,7 +254,7 @@ static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe
   if (lost > 0)
     say(report, "; GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
         bny_nvml_error(machine->nvml, status));
-  not_told(machine->nvml, report);
+  not_reported(machine->nvml, report);
 }
 
 static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {

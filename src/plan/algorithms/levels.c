@@ -23,7 +23,7 @@ typedef struct part {
   bny_slice box;
   int32_t group;  /* its number at this level */
   int32_t count;  /* ranks: one for each member of the group, see rank_at() */
-  int32_t place;  /* index of this rank */
+  int32_t index;  /* index of this rank */
   int32_t toward; /* ROOT: index of the root or of the rank that represents it; -1: not in this part */
   bny_pieces pieces;
   int32_t *first; /* pieces.first */
@@ -42,10 +42,10 @@ static bny_slice piece_box(const part *part, int32_t piece) {
 
 static bool is_last(const bny_request *request, int32_t level) { return level == request->levels->nlevels - 1; }
 
-static int32_t rank_at(const bny_builder *builder, const void *context, int32_t place) {
+static int32_t rank_at(const bny_builder *builder, const void *context, int32_t index) {
   const part *at = context;
   const bny_levels *levels = builder->whole->levels;
-  int32_t member = levels->levels[at->level].members[levels->levels[at->level].first[at->group] + place];
+  int32_t member = levels->levels[at->level].members[levels->levels[at->level].first[at->group] + index];
   return at->level == 0 ? member : bny_compose_stand_in(levels, at->level - 1, member, at->lanes);
 }
 
@@ -75,10 +75,10 @@ static part *part_island(bny_builder *builder) {
   made->box = bny_slice_whole(request);
   made->group = island;
   made->count = level->first[island + 1] - level->first[island];
-  made->place = level->place[rank];
+  made->index = level->index[rank];
   made->toward = -1;
   if (request->call.scatter == BANYAN_SCATTER_ROOT && level->group_of[request->call.root] == island)
-    made->toward = level->place[request->call.root];
+    made->toward = level->index[request->call.root];
   pieces_find(builder, made);
   return made;
 }
@@ -96,10 +96,10 @@ static part *part_outside(bny_builder *builder, const part *inner, int32_t piece
   made->lanes[below] = piece;
   made->path = inner->path * (int64_t)(inner->pieces.count + 1) + piece + 1;
   made->count = level->first[group + 1] - level->first[group];
-  made->place = level->place[bny_levels_group(levels, below, builder->plan->rank)];
+  made->index = level->index[bny_levels_group(levels, below, builder->plan->rank)];
   if (request->call.scatter == BANYAN_SCATTER_ROOT) {
     int32_t root = bny_levels_group(levels, below, request->call.root);
-    if (level->group_of[root] == group) made->toward = level->place[root];
+    if (level->group_of[root] == group) made->toward = level->index[root];
   }
   if (!is_last(request, made->level)) pieces_find(builder, made);
   return builder->status == BANYAN_OK ? made : NULL;
@@ -117,14 +117,14 @@ static int32_t receivers(bny_builder *builder, const part *part, int32_t **peers
   int32_t count = 0;
   *peers = NULL;
   if (builder->whole->call.scatter == BANYAN_SCATTER_ROOT) {
-    if (part->toward < 0 || part->toward == part->place) return 0;
+    if (part->toward < 0 || part->toward == part->index) return 0;
     *peers = bny_builder_allocate(builder, 1, sizeof **peers);
     if (*peers) **peers = rank_at(builder, part, part->toward);
     return *peers ? 1 : 0;
   }
   int32_t *others = bny_builder_allocate(builder, part->count, sizeof *others);
   for (int32_t i = 1; others && i < part->count; i++)
-    others[count++] = rank_at(builder, part, bny_modulo((int64_t)part->place + i, part->count));
+    others[count++] = rank_at(builder, part, bny_modulo((int64_t)part->index + i, part->count));
   *peers = others;
   return count;
 }
@@ -160,7 +160,7 @@ static void give(bny_builder *builder, const part *part, const bny_slice *tile, 
       sources = &stored;
       count = 1;
     }
-    if (to_root && part->toward != part->place) return;
+    if (to_root && part->toward != part->index) return;
   }
   bny_builder_deliver(builder, tile, sources, count);
 }
@@ -173,9 +173,9 @@ typedef struct values {
   const part *of;
 } values;
 
-static int32_t rank_at_values(const bny_builder *builder, const void *context, int32_t place) {
+static int32_t rank_at_values(const bny_builder *builder, const void *context, int32_t index) {
   const values *kept = context;
-  return rank_at(builder, kept->of, place);
+  return rank_at(builder, kept->of, index);
 }
 
 /* Keeps the sources of this rank's pieces, merged over the part, for the next level. They come in one delivery. */
@@ -197,7 +197,7 @@ static values scatter_part(bny_builder *builder, const part *part, values input)
   request.pieces = &part->pieces;
   bny_frame frame = {.id = frame_id(part, FRAME_SCATTER),
                      .request = &request,
-                     .rank = part->place,
+                     .rank = part->index,
                      .input = input.sources,
                      .ninput = input.count,
                      .deliver = keep_values,
@@ -225,7 +225,7 @@ static void combine_last(bny_builder *builder, part *last, values input) {
   bny_request request = last_request(builder->whole, last);
   bny_frame frame = {.id = frame_id(last, FRAME_COMBINE),
                      .request = &request,
-                     .rank = last->place,
+                     .rank = last->index,
                      .input = input.sources,
                      .ninput = input.count,
                      .deliver = give_tile,
@@ -234,14 +234,14 @@ static void combine_last(bny_builder *builder, part *last, values input) {
   bny_builder_run(builder, &frame, bny_compose_choose(&request, builder->choices, NULL));
 }
 
-/* Receives the data that the rank at `place` has of `outside`, a piece of `part`, tile by tile. */
-static void take_tiles(bny_builder *builder, const part *part, int32_t place, const struct part *outside) {
+/* Receives the data that the rank at `index` has of `outside`, a piece of `part`, tile by tile. */
+static void take_tiles(bny_builder *builder, const part *part, int32_t index, const struct part *outside) {
   const bny_request *request = builder->whole;
   if (bny_slice_rows(&outside->box) == 0) return;
   if (!is_last(request, outside->level)) {
     for (int32_t piece = 0; piece < outside->pieces.count; piece++) {
       const struct part *further = part_outside(builder, outside, piece);
-      if (further) take_tiles(builder, part, place, further);
+      if (further) take_tiles(builder, part, index, further);
     }
     return;
   }
@@ -250,7 +250,7 @@ static void take_tiles(bny_builder *builder, const part *part, int32_t place, co
   const bny_slice *tiles =
       bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL), last.call.root, &count);
   for (int32_t i = 0; i < count; i++) {
-    int32_t message = bny_builder_receive_key(builder, rank_at(builder, part, place), tile_key(part, &tiles[i]));
+    int32_t message = bny_builder_receive_key(builder, rank_at(builder, part, index), tile_key(part, &tiles[i]));
     bny_builder_wait(builder, message);
     bny_source source = bny_source_message(message);
     give(builder, part->inner, &tiles[i], &source, 1);
@@ -259,12 +259,12 @@ static void take_tiles(bny_builder *builder, const part *part, int32_t place, co
 
 static void gather_part(bny_builder *builder, const part *part) {
   if (builder->slots_only && !part->inner) return; /* makes no slot */
-  if (builder->whole->call.scatter == BANYAN_SCATTER_ROOT && part->toward != part->place) return;
+  if (builder->whole->call.scatter == BANYAN_SCATTER_ROOT && part->toward != part->index) return;
   for (int32_t i = 1; i < part->count; i++) {
-    int32_t place = bny_modulo((int64_t)part->place - i, part->count);
-    for (int32_t piece = part->first[place]; piece < part->first[place + 1]; piece++) {
+    int32_t index = bny_modulo((int64_t)part->index - i, part->count);
+    for (int32_t piece = part->first[index]; piece < part->first[index + 1]; piece++) {
       const struct part *outside = part_outside(builder, part, piece);
-      if (outside) take_tiles(builder, part, place, outside);
+      if (outside) take_tiles(builder, part, index, outside);
     }
   }
 }
@@ -276,7 +276,7 @@ static void combine_part(bny_builder *builder, part *part, values input) {
     return;
   }
   values mine = scatter_part(builder, part, input);
-  for (int32_t piece = part->first[part->place]; piece < part->first[part->place + 1]; piece++) {
+  for (int32_t piece = part->first[part->index]; piece < part->first[part->index + 1]; piece++) {
     struct part *outside = part_outside(builder, part, piece);
     if (outside) combine_part(builder, outside, mine);
   }

@@ -68,9 +68,9 @@ typedef struct block {
   int32_t low, high, size;
 } block;
 
-static block block_of(const radix *radix, int32_t members, int32_t place, int32_t round) {
+static block block_of(const radix *radix, int32_t members, int32_t index, int32_t round) {
   int64_t size = (int64_t)1 << (round * radix->log2), outer = size << radix->log2;
-  int64_t low = place / outer * outer, high = low + outer;
+  int64_t low = index / outer * outer, high = low + outer;
   return (block){.low = (int32_t)low, .high = (int32_t)(high < members ? high : members), .size = (int32_t)size};
 }
 
@@ -117,7 +117,7 @@ static bny_source unit_store(bny_builder *builder, const unit *one) {
 
 /* A level as seen by this rank. */
 typedef struct view {
-  int32_t level, group, members, place; /* place: this rank's member */
+  int32_t level, group, members, index; /* index: this rank's member */
   radix radix;
 } view;
 
@@ -125,7 +125,7 @@ static view view_of(const bny_builder *builder, int32_t level, double bytes) {
   const bny_levels *levels = builder->request->levels;
   const bny_level *at = &levels->levels[level];
   int32_t member = level == 0 ? builder->rank : bny_levels_group(levels, level - 1, builder->rank);
-  view made = {.level = level, .group = at->group_of[member], .place = at->place[member]};
+  view made = {.level = level, .group = at->group_of[member], .index = at->index[member]};
   made.members = at->first[made.group + 1] - at->first[made.group];
   made.radix = radix_choose(builder->request, level, bytes);
   return made;
@@ -134,20 +134,20 @@ static view view_of(const bny_builder *builder, int32_t level, double bytes) {
 static int32_t goal_of(const bny_levels *levels, const view *view, const unit *one) {
   if (view->level > 0)
     return bny_levels_part_of(levels->levels[view->level].most, view->members, one->lanes[view->level]);
-  return levels->levels[0].place[bny_levels_carrier(levels, view->group, one->lanes[0])];
+  return levels->levels[0].index[bny_levels_carrier(levels, view->group, one->lanes[0])];
 }
 
-/* Returns the rank that represents the owner in the member at `place`. */
-static int32_t rank_at(const bny_levels *levels, const view *view, const unit *one, int32_t place) {
+/* Returns the rank that represents the owner in the member at `index`. */
+static int32_t rank_at(const bny_levels *levels, const view *view, const unit *one, int32_t index) {
   const bny_level *at = &levels->levels[view->level];
-  int32_t member = at->members[at->first[view->group] + place];
+  int32_t member = at->members[at->first[view->group] + index];
   return view->level == 0 ? member : bny_compose_stand_in(levels, view->level - 1, member, one->lanes);
 }
 
-/* Receives from the leaders of the other sub-blocks. Own sources keep their place in the order. */
+/* Receives from the leaders of the other sub-blocks. Own sources keep their index in the order. */
 static void unit_receive(bny_builder *builder, unit *one, const view *view, int32_t round) {
   const bny_levels *levels = builder->request->levels;
-  block all = block_of(&view->radix, view->members, view->place, round);
+  block all = block_of(&view->radix, view->members, view->index, round);
   int32_t goal = goal_of(levels, view, one), parts = (all.high - all.low + all.size - 1) / all.size;
   bool one_node = one->count == 0 || builder->request->call.order == BANYAN_ORDER_CANONICAL;
   bny_source stored, *own = one->sources;
@@ -160,7 +160,7 @@ static void unit_receive(bny_builder *builder, unit *one, const view *view, int3
   bny_source *sources = bny_builder_allocate(builder, parts - 1 + nown, sizeof *sources);
   for (int32_t low = all.low; sources && low < all.high; low += all.size) {
     int32_t high = low + all.size < all.high ? low + all.size : all.high;
-    if (view->place >= low && view->place < high) {
+    if (view->index >= low && view->index < high) {
       for (int64_t k = 0; k < nown; k++) sources[count++] = own[k];
       continue;
     }
@@ -176,11 +176,11 @@ static void unit_receive(bny_builder *builder, unit *one, const view *view, int3
 /* Runs one round for all units of this rank: it first sends everything, then waits. */
 static void round_run(bny_builder *builder, unit *units, int32_t count, const view *view, int32_t round) {
   const bny_levels *levels = builder->request->levels;
-  block all = block_of(&view->radix, view->members, view->place, round);
+  block all = block_of(&view->radix, view->members, view->index, round);
   for (int32_t i = 0; i < count; i++) {
     if (!units[i].here) continue;
     int32_t leader = leader_of(all.low, all.high, goal_of(levels, view, &units[i]));
-    units[i].here = leader == view->place;
+    units[i].here = leader == view->index;
     if (!units[i].here) unit_send(builder, &units[i], view->level, round, rank_at(levels, view, &units[i], leader));
   }
   for (int32_t i = 0; i < count; i++)
@@ -227,10 +227,10 @@ static void build(bny_builder *builder) {
 
 /* The owners of the lane of the first owner: no lane has more of them where the ranks of an island adjoin. */
 static double units_of_lane(const bny_levels *levels, bny_lane_range range) {
-  const int32_t *place = levels->levels[0].place;
+  const int32_t *index = levels->levels[0].index;
   int32_t units = 0;
   for (int32_t owner = range.first; owner < range.last; owner++)
-    units += place[owner] % levels->lanes == place[range.first] % levels->lanes;
+    units += index[owner] % levels->lanes == index[range.first] % levels->lanes;
   return units;
 }
 

@@ -97,25 +97,25 @@ static int32_t stand_in(const bny_tree_shape *shape, const int32_t *roots, int32
 
 typedef struct level_group {
   const int32_t *members; /* NULL: member i is i */
-  int32_t count, place;   /* number of members; index of the current one */
+  int32_t count, index;   /* number of members; index of the current one */
   int32_t root;           /* index of the group's leader */
   int32_t number;
 } level_group;
 
 static level_group group_of(const bny_tree_shape *shape, const int32_t *roots, int32_t level, int32_t member) {
-  if (is_flat(shape)) return (level_group){.count = shape->nranks, .place = member, .root = shape->root};
+  if (is_flat(shape)) return (level_group){.count = shape->nranks, .index = member, .root = shape->root};
   const bny_level *at = &shape->levels->levels[level];
   level_group group = {.number = at->group_of[member]};
   group.members = at->members + at->first[group.number];
   group.count = at->first[group.number + 1] - at->first[group.number];
-  group.place = at->place[member];
-  group.root = at->group_of[roots[level]] == group.number ? at->place[roots[level]] : 0;
+  group.index = at->index[member];
+  group.root = at->group_of[roots[level]] == group.number ? at->index[roots[level]] : 0;
   return group;
 }
 
 static int32_t rank_at(const bny_tree_shape *shape, const int32_t *roots, int32_t level, const level_group *group,
-                       int32_t place) {
-  return stand_in(shape, roots, level, group->members ? group->members[place] : place);
+                       int32_t index) {
+  return stand_in(shape, roots, level, group->members ? group->members[index] : index);
 }
 
 /* Adds the stages of a group's member and returns whether it leads the group. If not, it sets the parent. */
@@ -123,16 +123,16 @@ static bool climb(const bny_tree_shape *shape, const int32_t *roots, int32_t lev
                   bny_tree_node *node) {
   knomial tree = {.count = group->count, .root = group->root, .radix = shape->radix[level]};
   for (int64_t size = 1; size < tree.count; size *= tree.radix) {
-    int32_t leader = leader_of(&tree, group->place, size * tree.radix);
-    if (leader != group->place) {
+    int32_t leader = leader_of(&tree, group->index, size * tree.radix);
+    if (leader != group->index) {
       node->parent = rank_at(shape, roots, level, group, leader);
       return false;
     }
     bny_tree_stage stage = {.first = node->nchildren};
-    member_block whole = block_of(&tree, group->place, size * tree.radix);
+    member_block whole = block_of(&tree, group->index, size * tree.radix);
     for (int64_t low = whole.low; low < whole.high; low += size) {
       int32_t part = leader_of(&tree, low, size);
-      if (part == group->place)
+      if (part == group->index)
         stage.before = stage.count;
       else {
         if (node->children) node->children[node->nchildren] = rank_at(shape, roots, level, group, part);
@@ -236,19 +236,19 @@ static int32_t rounds_levels(const bny_tree_shape *shape, bny_tree_round *rounds
 /* ---- subtrees of consecutive ranks ------------------------------------------------------------------------------- */
 
 /* Ranks in the order of a shape: the root has number 0, and groups of every level are contiguous. */
-static int32_t place_of(const bny_tree_shape *shape, int32_t rank) {
+static int32_t position_of(const bny_tree_shape *shape, int32_t rank) {
   return shape->levels ? shape->levels->number[rank] : rank;
 }
 
 static int32_t number_of(const bny_tree_shape *shape, int32_t rank) {
-  int32_t number = place_of(shape, rank) - place_of(shape, shape->root);
+  int32_t number = position_of(shape, rank) - position_of(shape, shape->root);
   return number < 0 ? number + shape->nranks : number;
 }
 
 static int32_t numbered(const bny_tree_shape *shape, int32_t number) {
-  int32_t before_end = shape->nranks - place_of(shape, shape->root);
-  int32_t place = number < before_end ? shape->nranks - before_end + number : number - before_end;
-  return shape->levels ? shape->levels->nested[place] : place;
+  int32_t before_end = shape->nranks - position_of(shape, shape->root);
+  int32_t index = number < before_end ? shape->nranks - before_end + number : number - before_end;
+  return shape->levels ? shape->levels->nested[index] : index;
 }
 
 static const char *reject_canonical(const bny_request *request) {

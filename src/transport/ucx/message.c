@@ -119,8 +119,8 @@ void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish) {
   send_note(peer, BNY_NET_SLEEP, wish->tag, wish->slot);
 }
 
-void bny_net_send_tell(bny_net_packet *packet) {
-  post(packet, BNY_NET_TELL, sizeof packet->of.tell, NULL, 0, UCS_MEMORY_TYPE_HOST);
+void bny_net_send_report(bny_net_packet *packet) {
+  post(packet, BNY_NET_REPORT, sizeof packet->of.report, NULL, 0, UCS_MEMORY_TYPE_HOST);
 }
 
 void bny_net_send_rejection(bny_net_packet *packet) {
@@ -176,11 +176,12 @@ static bny_net_peer *sender_of(bny_net *net, uint64_t cookie, int32_t rank) {
 
 /* A peer that sends one such message can send millions: a few are logged, the others counted. */
 static ucs_status_t reject(bny_net *net, const char *what, size_t bytes) {
-  if (net->rejected++ < BNY_NET_REJECTIONS_TOLD)
+  if (net->rejected++ < BNY_NET_REJECTIONS_REPORTED)
     bny_log(BNY_LOG_WARN, "rank %d: a message that is no %s of this communicator (%zu bytes) is ignored%s",
             net->transport.rank, what, bytes,
-            net->rejected == BNY_NET_REJECTIONS_TOLD ? "; of more of them only their number will be told, at the end"
-                                                     : "");
+            net->rejected == BNY_NET_REJECTIONS_REPORTED
+                ? "; of more of them only their number will be received, at the end"
+                : "");
   return UCS_OK;
 }
 
@@ -249,32 +250,33 @@ static ucs_status_t receive_note(void *argument, const void *header, size_t head
   return UCS_OK;
 }
 
-static ucs_status_t receive_tell(void *argument, const void *header, size_t header_bytes, void *payload, size_t bytes,
-                                 const ucp_am_recv_param_t *param) {
+static ucs_status_t receive_report(void *argument, const void *header, size_t header_bytes, void *payload, size_t bytes,
+                                   const ucp_am_recv_param_t *param) {
   bny_net *net = argument;
-  bny_net_tell tell;
+  bny_net_report report;
   (void)payload, (void)param;
-  if (header_bytes != sizeof tell || bytes) return reject(net, "news", bytes);
-  memcpy(&tell, header, sizeof tell);
-  if (!sender_of(net, tell.cookie, tell.rank) || tell.of[0].rank != tell.rank) return reject(net, "news", header_bytes);
-  bny_net_hear(net, &tell);
+  if (header_bytes != sizeof report || bytes) return reject(net, "news", bytes);
+  memcpy(&report, header, sizeof report);
+  if (!sender_of(net, report.cookie, report.rank) || report.of[0].rank != report.rank)
+    return reject(net, "news", header_bytes);
+  bny_net_hear(net, &report);
   return UCS_OK;
 }
 
 static ucs_status_t receive_rejection(void *argument, const void *header, size_t header_bytes, void *payload,
                                       size_t bytes, const ucp_am_recv_param_t *param) {
   bny_net *net = argument;
-  bny_net_rejection told;
+  bny_net_rejection received;
   (void)payload, (void)param;
-  if (header_bytes != sizeof told || bytes) return reject(net, "rejection", bytes);
-  memcpy(&told, header, sizeof told);
-  if (!sender_of(net, told.cookie, told.rank) || told.rejection.rank < 0 ||
-      told.rejection.rank >= net->transport.nranks || told.rejection.first > told.rejection.last ||
-      told.rejection.first == 0)
+  if (header_bytes != sizeof received || bytes) return reject(net, "rejection", bytes);
+  memcpy(&received, header, sizeof received);
+  if (!sender_of(net, received.cookie, received.rank) || received.rejection.rank < 0 ||
+      received.rejection.rank >= net->transport.nranks || received.rejection.first > received.rejection.last ||
+      received.rejection.first == 0)
     return reject(net, "rejection", header_bytes);
-  raise_done(&net->lines[told.rank], told.done);
-  told.rejection.text[sizeof told.rejection.text - 1] = 0;
-  bny_net_hear_rejection(net, &told.rejection);
+  raise_done(&net->lines[received.rank], received.done);
+  received.rejection.text[sizeof received.rejection.text - 1] = 0;
+  bny_net_hear_rejection(net, &received.rejection);
   return UCS_OK;
 }
 
@@ -309,9 +311,9 @@ banyan_status bny_net_listen(bny_net *net) {
   static const struct {
     unsigned id;
     ucp_am_recv_callback_t receive;
-  } handlers[] = {{BNY_NET_DATA, receive_data},   {BNY_NET_NOTE, receive_note},
-                  {BNY_NET_TELL, receive_tell},   {BNY_NET_RENDEZVOUS, receive_rendezvous},
-                  {BNY_NET_OFFER, receive_offer}, {BNY_NET_REJECTION, receive_rejection}};
+  } handlers[] = {{BNY_NET_DATA, receive_data},     {BNY_NET_NOTE, receive_note},
+                  {BNY_NET_REPORT, receive_report}, {BNY_NET_RENDEZVOUS, receive_rendezvous},
+                  {BNY_NET_OFFER, receive_offer},   {BNY_NET_REJECTION, receive_rejection}};
   for (size_t i = 0; i < sizeof handlers / sizeof handlers[0]; i++) {
     ucp_am_handler_param_t param = {
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |

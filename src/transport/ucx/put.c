@@ -226,7 +226,7 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
   net->ucx.ucp_worker_progress(net->worker);
 }
 
-void bny_net_put_tell_sleep(bny_net *net) {
+void bny_net_put_report_sleep(bny_net *net) {
   bny_transport *transport = &net->transport;
   bny_rank_line *line = transport->ops->line(transport, transport->rank);
   uint64_t waiting = atomic_load_explicit(&line->waiting, memory_order_relaxed);
@@ -235,10 +235,10 @@ void bny_net_put_tell_sleep(bny_net *net) {
       .rank = (int32_t)(waiting >> 32) - 1,
       .slot = (int32_t)(uint32_t)waiting,
   };
-  const bny_net_wish *told = &net->told_sleep;
+  const bny_net_wish *known = &net->reported_sleep;
   if (wish.rank < 0 || wish.slot < 0 || net->place[wish.rank] >= 0 || !net->peers[wish.rank]) return;
-  if (told->tag == wish.tag && told->rank == wish.rank && told->slot == wish.slot) return;
-  net->told_sleep = wish;
+  if (known->tag == wish.tag && known->rank == wish.rank && known->slot == wish.slot) return;
+  net->reported_sleep = wish;
   bny_net_send_sleep(net->peers[wish.rank], &wish);
 }
 

@@ -195,7 +195,7 @@ static bool net_is_dead(bny_transport *transport, int32_t rank) {
 
 static void sleep_for_messages(bny_net *net, int64_t sleep_ns) {
   if (!bny_net_try(net)) return;
-  if (net->puts) bny_net_put_tell_sleep(net);
+  if (net->puts) bny_net_put_report_sleep(net);
   bool armed = bny_net_arm(net);
   bny_net_give(net);
   if (armed) bny_net_doze(net, sleep_ns);
@@ -230,7 +230,7 @@ static void net_close(bny_transport *transport) {
     bny_net_take(net);
     net->closes = true;
     bny_net_say_goodbye(net);
-    if (net->rejected > BNY_NET_REJECTIONS_TOLD)
+    if (net->rejected > BNY_NET_REJECTIONS_REPORTED)
       bny_log(BNY_LOG_WARN, "rank %d: %" PRIu64 " messages that were none of this communicator were ignored in all",
               net->transport.rank, net->rejected);
   }

@@ -27,7 +27,7 @@
 
 /* ---- messages, in the byte order of the nodes, which all share --------------------------------------------------- */
 
-enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_RENDEZVOUS, BNY_NET_OFFER, BNY_NET_REJECTION };
+enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_REPORT, BNY_NET_RENDEZVOUS, BNY_NET_OFFER, BNY_NET_REJECTION };
 
 /* Header of a piece of a slot. */
 typedef struct bny_net_data {
@@ -73,7 +73,7 @@ typedef struct bny_net_snapshot {
 enum { BNY_NET_SNAPSHOTS = 3 };
 
 /* The number of rejected messages that are logged one by one. */
-enum { BNY_NET_REJECTIONS_TOLD = 4 };
+enum { BNY_NET_REJECTIONS_REPORTED = 4 };
 
 typedef enum bny_net_occasion {
   BNY_NET_NEWS,    /* requested, or about a fault */
@@ -82,12 +82,12 @@ typedef enum bny_net_occasion {
   BNY_NET_ANSWER   /* to a GOODBYE */
 } bny_net_occasion;
 
-typedef struct bny_net_tell {
+typedef struct bny_net_report {
   uint64_t cookie, fault;
   int32_t rank;
   int32_t occasion;
   bny_net_snapshot of[BNY_NET_SNAPSHOTS]; /* the sender; for a fault also the culprit and the reporter */
-} bny_net_tell;
+} bny_net_report;
 
 /* Header of a bny_rendezvous's text. */
 typedef struct bny_net_rendezvous {
@@ -144,8 +144,8 @@ typedef struct bny_net_peer {
   bool takes_puts;         /* its endpoint supports puts; else it gets messages */
   bny_net_wish sleeps_for; /* puts: the slot of this rank that it sleeps for */
   int64_t asked_ns;        /* 0: no question is open */
-  int64_t told_ns;         /* time of its last report; 0: never */
-  uint64_t told_started;
+  int64_t reported_ns;     /* time of its last report; 0: never */
+  uint64_t reported_started;
   int32_t under_way; /* messages to it that UCX has not completed */
 } bny_net_peer;
 
@@ -157,7 +157,7 @@ typedef struct bny_net_packet {
   union {
     bny_net_data data;
     bny_net_note note;
-    bny_net_tell tell;
+    bny_net_report report;
     bny_net_rendezvous rendezvous;
     bny_net_offer offer;
     bny_net_rejection rejection;
@@ -195,7 +195,7 @@ struct bny_net {
   bool puts;                     /* agreed by all */
   bool closes;                   /* no other call may come */
   ucp_mem_h outbox_memory;       /* puts: this rank's registered outbox; NULL: registered at first use */
-  bny_net_wish told_sleep;       /* puts: the last sleep that was reported to a peer */
+  bny_net_wish reported_sleep;   /* puts: the last sleep that was reported to a peer */
   size_t piece_bytes;            /* longer messages are sent in pieces */
   atomic_flag busy;              /* a thread uses the worker */
   bny_net_packet *packets;       /* free ones */
@@ -256,7 +256,7 @@ bny_net_packet *bny_net_packet_take(bny_net_peer *peer);
 void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes);
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word);
 void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
-void bny_net_send_tell(bny_net_packet *packet);
+void bny_net_send_report(bny_net_packet *packet);
 void bny_net_send_rejection(bny_net_packet *packet);
 void bny_net_send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous);
 void bny_net_flush(bny_net_peer *peer);     /* sets peer->flushed later */
@@ -284,17 +284,17 @@ bool bny_net_put_is_ready(bny_net_peer *peer);
 /* Puts to those of the peers that take puts. */
 void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers);
 /* Notifies the peer that this rank waits for, once, before this rank sleeps. */
-void bny_net_put_tell_sleep(bny_net *net);
+void bny_net_put_report_sleep(bny_net *net);
 /* Records that a peer sleeps until a message of this rank arrives. */
 void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot);
 
-/* ---- tell.c: the caller holds the worker, except for the functions of bny_transport_ops -------------------------- */
+/* ---- report.c: the caller holds the worker, except for the functions of bny_transport_ops ------------------------ */
 
 void bny_net_say_hello(bny_net_peer *peer);
 /* Reports to all peers that this rank leaves, and waits a limited time until they have received its data. */
 void bny_net_say_goodbye(bny_net *net);
 /* Handles a received report. */
-void bny_net_hear(bny_net *net, const bny_net_tell *tell);
+void bny_net_hear(bny_net *net, const bny_net_report *report);
 /* Marks the peer to be answered after this round of progress. */
 static inline void bny_net_want_answer(bny_net_peer *peer) {
   if (!peer->wants_answer) peer->net->nwaiting++;

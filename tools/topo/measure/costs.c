@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measurements as the file that BANYAN_COSTS names; src/place/costs.h describes it. */
+ * Measurements as the file that BANYAN_COSTS names; src/locality/costs.h describes it. */
 #include "tools/topo/measure/measure.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "op.h"
-#include "place/price.h"
+#include "locality/price.h"
 #include "tools/common/json.h"
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ typedef enum topo_colour {
   TOPO_COLOUR_XGMI,
   TOPO_COLOUR_SYS,
   TOPO_COLOUR_NET,  /* between switches */
-  TOPO_COLOUR_SLOW, /* below its rating or its peers, rejected, or missing */
+  TOPO_COLOUR_SLOW, /* below its rating or its peers, refused, or missing */
   TOPO_COLOUR_RAIL, /* and the next TOPO_RAILS - 1 */
   TOPO_RAILS = 8,
   TOPO_COLOURS = TOPO_COLOUR_RAIL + TOPO_RAILS

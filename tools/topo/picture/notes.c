@@ -163,7 +163,7 @@ static void legend_lines(legend *l, int32_t count) {
       [TOPO_COLOUR_XGMI] = "xGMI links, wider for more of them",
       [TOPO_COLOUR_SYS] = "between CPUs",
       [TOPO_COLOUR_NET] = "between network switches",
-      [TOPO_COLOUR_SLOW] = "slower than its peers or its rating, rejected, or missing",
+      [TOPO_COLOUR_SLOW] = "slower than its peers or its rating, refused, or missing",
       [TOPO_COLOUR_RAIL] = "NIC to network, a colour for each switch or rail",
   };
   topo_layout *layout = l->work->layout;

@@ -24,7 +24,8 @@ static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
   if (rank < 0 || rank >= transport->nranks) return made;
   const bny_net_peer *peer = net->peers[rank];
   bny_rank_line *line = transport->ops->line(transport, rank);
-  if (net->place[rank] < 0 && (!peer || !peer->told_ns || peer->told_started != load(&line->started))) return made;
+  if (net->place[rank] < 0 && (!peer || !peer->reported_ns || peer->reported_started != load(&line->started)))
+    return made;
   made = (bny_net_snapshot){.rank = rank,
                             .started = load(&line->started),
                             .done = load(&line->done),
@@ -42,24 +43,24 @@ static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
   bny_net *net = peer->net;
   bny_net_packet *packet = is_there(peer) ? bny_net_packet_take(peer) : NULL;
   if (!packet) return NULL;
-  packet->of.tell = (bny_net_tell){.cookie = net->cookie,
-                                   .rank = net->transport.rank,
-                                   .occasion = (int32_t)occasion,
-                                   .fault = load(net->transport.ops->fault(&net->transport))};
-  packet->of.tell.of[0] = snapshot_of(net, net->transport.rank);
-  packet->of.tell.of[1].rank = packet->of.tell.of[2].rank = -1;
+  packet->of.report = (bny_net_report){.cookie = net->cookie,
+                                       .rank = net->transport.rank,
+                                       .occasion = (int32_t)occasion,
+                                       .fault = load(net->transport.ops->fault(&net->transport))};
+  packet->of.report.of[0] = snapshot_of(net, net->transport.rank);
+  packet->of.report.of[1].rank = packet->of.report.of[2].rank = -1;
   return packet;
 }
 
-static void tell_self(bny_net_peer *peer, bny_net_occasion occasion) {
+static void report_self(bny_net_peer *peer, bny_net_occasion occasion) {
   bny_net_packet *packet = prepare(peer, occasion);
-  if (packet) bny_net_send_tell(packet);
+  if (packet) bny_net_send_report(packet);
 }
 
 void bny_net_say_hello(bny_net_peer *peer) {
   if (!bny_net_can_send(peer)) return;
   peer->said_hello = true;
-  tell_self(peer, BNY_NET_HELLO);
+  report_self(peer, BNY_NET_HELLO);
   if (peer->net->puts) bny_net_put_offer(peer);
   bny_net_flush(peer);
 }
@@ -124,11 +125,11 @@ void bny_net_answer(bny_net *net) {
     net->nwaiting--;
     bny_net_connect_peer(net, peer->rank);
     if (bny_net_has_left(peer))
-      tell_self(peer, BNY_NET_ANSWER);
+      report_self(peer, BNY_NET_ANSWER);
     else if (!peer->said_hello)
       bny_net_say_hello(peer);
     else
-      tell_self(peer, BNY_NET_NEWS);
+      report_self(peer, BNY_NET_NEWS);
   }
 }
 
@@ -138,31 +139,31 @@ static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
   if (of->rank < 0 || of->rank >= net->transport.nranks || net->place[of->rank] >= 0) return;
   bny_net_peer *peer = bny_net_meet(net, of->rank);
   bny_rank_line *line = &net->lines[of->rank];
-  uint32_t told = (uint32_t)(of->started >> 32), known = (uint32_t)(load(&line->started) >> 32);
-  if (!peer || (int32_t)(told - known) < 0) return;
+  uint32_t theirs = (uint32_t)(of->started >> 32), known = (uint32_t)(load(&line->started) >> 32);
+  if (!peer || (int32_t)(theirs - known) < 0) return;
   bny_signal *call = net->calls + (size_t)of->rank * BNY_CALL_WORDS;
   for (int i = 0; i < BNY_CALL_WORDS; i++) atomic_store_explicit(&call[i], of->call[i], memory_order_relaxed);
   if (of->done > load(&line->done)) atomic_store_explicit(&line->done, of->done, memory_order_release);
   atomic_store_explicit(&line->started, of->started, memory_order_release);
-  peer->told_started = of->started;
-  if (!peer->told_ns) peer->told_ns = 1; /* a time long ago, because the rank itself did not report */
+  peer->reported_started = of->started;
+  if (!peer->reported_ns) peer->reported_ns = 1; /* a time long ago, because the rank itself did not report */
   if (!itself) return;
-  peer->told_ns = bny_clock_ns();
+  peer->reported_ns = bny_clock_ns();
   peer->asked_ns = 0;
   atomic_store_explicit(&line->suspect, of->suspect, memory_order_release);
   if (of->left) atomic_store_explicit(&line->left, 1, memory_order_release);
 }
 
-void bny_net_hear(bny_net *net, const bny_net_tell *tell) {
-  for (int i = 0; i < BNY_NET_SNAPSHOTS; i++) believe(net, &tell->of[i], i == 0);
-  bny_net_peer *peer = net->peers[tell->rank];
-  if (tell->occasion == BNY_NET_HELLO) peer->heard_hello = true;
-  if (tell->occasion == BNY_NET_ANSWER) peer->parted = true;
-  if (tell->occasion == BNY_NET_GOODBYE || (peer->heard_hello && !peer->said_hello)) bny_net_want_answer(peer);
+void bny_net_hear(bny_net *net, const bny_net_report *report) {
+  for (int i = 0; i < BNY_NET_SNAPSHOTS; i++) believe(net, &report->of[i], i == 0);
+  bny_net_peer *peer = net->peers[report->rank];
+  if (report->occasion == BNY_NET_HELLO) peer->heard_hello = true;
+  if (report->occasion == BNY_NET_ANSWER) peer->parted = true;
+  if (report->occasion == BNY_NET_GOODBYE || (peer->heard_hello && !peer->said_hello)) bny_net_want_answer(peer);
   bny_signal *fault = net->transport.ops->fault(&net->transport);
   uint64_t known = load(fault);
-  if (tell->fault && (!known || bny_fault_is_earlier(tell->fault, known)))
-    atomic_compare_exchange_strong(fault, &known, tell->fault);
+  if (report->fault && (!known || bny_fault_is_earlier(report->fault, known)))
+    atomic_compare_exchange_strong(fault, &known, report->fault);
 }
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
@@ -182,8 +183,8 @@ static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
 /* The last report counts for some time. No question is sent before a quarter of that has passed, or while one is open.
  * Over RDMA a dead peer may have taken the question; only a message that it does not take reveals its death. */
 static bool hears_of(bny_net *net, bny_net_peer *peer) {
-  int64_t now_ns = bny_clock_ns(), age_ns = peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
-  bool is_recent = is_recent_by(net, age_ns) && peer->told_started == load(&net->lines[peer->rank].started);
+  int64_t now_ns = bny_clock_ns(), age_ns = peer->reported_ns ? now_ns - peer->reported_ns : INT64_MAX;
+  bool is_recent = is_recent_by(net, age_ns) && peer->reported_started == load(&net->lines[peer->rank].started);
   bool is_open = peer->asked_ns && now_ns - peer->asked_ns < ASK_AGAIN_NS;
   if (!is_open && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
     peer->asked_ns = now_ns;
@@ -199,8 +200,8 @@ bool bny_net_ask(bny_transport *transport, int32_t rank) {
   bny_net_peer *peer = net->peers[rank];
   bool knows = peer && hears_of(net, peer);
   /* State from before a fault is still useful after it. */
-  if (!knows && peer && peer->told_ns && load(transport->ops->fault(transport)))
-    knows = peer->told_started == load(&net->lines[rank].started);
+  if (!knows && peer && peer->reported_ns && load(transport->ops->fault(transport)))
+    knows = peer->reported_started == load(&net->lines[rank].started);
   bny_net_give(net);
   return knows;
 }
@@ -212,9 +213,9 @@ uint64_t bny_net_pulse(bny_transport *transport, int32_t rank) {
   bny_net_take(net);
   bny_net_peer *peer = net->peers[rank];
   if (peer) hears_of(net, peer);
-  uint64_t told_ns = peer ? (uint64_t)peer->told_ns : 0;
+  uint64_t reported_ns = peer ? (uint64_t)peer->reported_ns : 0;
   bny_net_give(net);
-  return told_ns;
+  return reported_ns;
 }
 
 int32_t bny_net_most_silent(bny_net *net) {
@@ -223,7 +224,7 @@ int32_t bny_net_most_silent(bny_net *net) {
     bny_net_peer *peer = net->known[i];
     if (!bny_net_can_send(peer)) continue;
     hears_of(net, peer);
-    if (!found || peer->told_ns < found->told_ns) found = peer;
+    if (!found || peer->reported_ns < found->reported_ns) found = peer;
   }
   return found ? found->rank : net->nknown ? net->known[0]->rank : net->transport.rank;
 }
@@ -239,9 +240,9 @@ static void spread(bny_net *net, int64_t patience_ns) {
     bny_net_peer *peer = net->known[i];
     bny_net_packet *packet = is_there(peer) && !bny_net_has_left(peer) ? prepare(peer, BNY_NET_NEWS) : NULL;
     if (!packet) continue;
-    packet->of.tell.of[1] = snapshot_of(net, bny_fault_culprit(fault));
-    packet->of.tell.of[2] = snapshot_of(net, bny_fault_reporter(fault));
-    bny_net_send_tell(packet);
+    packet->of.report.of[1] = snapshot_of(net, bny_fault_culprit(fault));
+    packet->of.report.of[2] = snapshot_of(net, bny_fault_reporter(fault));
+    bny_net_send_report(packet);
   }
   net->spread = fault;
   if (patience_ns > 0) bny_net_drain(net, bny_clock_ns() + patience_ns);
@@ -266,7 +267,7 @@ static bool have_parted(const bny_net *net) {
 void bny_net_say_goodbye(bny_net *net) {
   spread(net, LAST_WORDS_NS);
   for (int32_t i = 0; i < net->nknown; i++)
-    if (bny_net_can_send(net->known[i])) tell_self(net->known[i], BNY_NET_GOODBYE);
+    if (bny_net_can_send(net->known[i])) report_self(net->known[i], BNY_NET_GOODBYE);
   int64_t begun_ns = bny_clock_ns();
   while (!have_parted(net)) {
     bool hurries = bny_interrupted() || load(net->transport.ops->fault(&net->transport)) != 0;
@@ -279,5 +280,5 @@ void bny_net_say_goodbye(bny_net *net) {
   bny_net_drain(net, bny_clock_ns() + LAST_WORDS_NS);
 }
 #else
-typedef int bny_net_tell_is_absent; /* a file must not be empty */
+typedef int bny_net_report_is_absent; /* a file must not be empty */
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads a file of measured costs (BANYAN_COSTS), and rejects one that was measured on another machine. */
-#include "place/price.h"
+#include "locality/price.h"
 
 #include "base/status.h"
 

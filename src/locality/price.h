@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Prices of links, and where they come from: a table, or a file of what was measured on this machine. */
-#ifndef BNY_PLACE_PRICE_H
-#define BNY_PLACE_PRICE_H
+#ifndef BNY_LOCALITY_PRICE_H
+#define BNY_LOCALITY_PRICE_H
 
 #include <stdbool.h>
 #include <stdint.h>

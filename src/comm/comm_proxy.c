@@ -65,11 +65,11 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
 
 /* Makes the executor of the proxy, which is connected beside the communicator's in the same way. */
 static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                               const bny_placement *place, bny_exec **exec) {
+                               const bny_node_map *map, bny_exec **exec) {
   bny_transport *transport = NULL;
-  banyan_status status = bny_comm_connect(comm, settings, exchange, place, &transport);
+  banyan_status status = bny_comm_connect(comm, settings, exchange, map, &transport);
   if (status != BANYAN_OK) return status;
-  bny_exec_config config = bny_comm_exec_config(comm, settings, place);
+  bny_exec_config config = bny_comm_exec_config(comm, settings, map);
   config.kernels = comm->exec->kernels;
   /* A rank has one trace, that of its communicator. */
   config.record.trace_file = NULL;
@@ -86,34 +86,33 @@ static int64_t timeout_of_kernels(int64_t timeout_ns) {
 
 /* Connects arenas that the devices of this node share. */
 static banyan_status connect_node(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                  const bny_placement *place, bool strict) {
+                                  const bny_node_map *map, bool strict) {
   bny_group_exchange group;
-  banyan_status status = bny_group_exchange_begin(exchange, place->node_of, &group);
+  banyan_status status = bny_group_exchange_begin(exchange, map->node_of, &group);
   if (status != BANYAN_OK) return status;
   size_t count = (size_t)group.bootstrap.nranks;
-  int32_t *places = calloc(2 * count, sizeof *places);
-  for (size_t i = 0; places && i < count; i++) places[count + i] = place->process_of[group.ranks[i]];
-  bny_arenas_config config = {
-      .bytes = comm->arena_bytes, .nodes = places, .processes = places + count, .strict = strict};
+  int32_t *maps = calloc(2 * count, sizeof *maps);
+  for (size_t i = 0; maps && i < count; i++) maps[count + i] = map->process_of[group.ranks[i]];
+  bny_arenas_config config = {.bytes = comm->arena_bytes, .nodes = maps, .processes = maps + count, .strict = strict};
   bny_engine *engine = comm->device.engine;
-  if (places)
+  if (maps)
     status = bny_engine_connect(engine, &group.exchange, &config, timeout_of_kernels(settings->timeout_ns));
   else
     status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %zu ranks", comm->rank, count);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_group_exchange_end(&group);
-  free(places);
+  free(maps);
   if (status != BANYAN_OK) return bny_fail(status, "among the ranks of the node of rank %d: %s", comm->rank, why);
   return bny_device_exec_make(engine, true, &comm->device);
 }
 
 banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                  const bny_placement *place, bny_way way, bool strict) {
+                                  const bny_node_map *map, bny_way way, bool strict) {
   bny_exec *exec = NULL;
-  banyan_status status = bny_comm_confirm(exchange, connect_node(comm, exchange, settings, place, strict));
+  banyan_status status = bny_comm_confirm(exchange, connect_node(comm, exchange, settings, map, strict));
   if (status != BANYAN_OK) return status;
-  status = make_exec(comm, exchange, settings, place, &exec);
+  status = make_exec(comm, exchange, settings, map, &exec);
   if (status == BANYAN_OK && way == BNY_WAY_DIRECT && !exec->transport->takes_cuda)
     status = bny_fail(
         BANYAN_ERR_UNSUPPORTED,
@@ -123,7 +122,7 @@ banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchang
   status = bny_comm_confirm(exchange, status);
   bny_proxy_config config = {.engine = comm->device.engine,
                              .exec = exec,
-                             .node_of = place->node_of,
+                             .node_of = map->node_of,
                              .words = comm->device.sizes.proxy_words,
                              .direct = way != BNY_WAY_STAGED};
   if (status == BANYAN_OK) {

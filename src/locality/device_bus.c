@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the PCI address of a device that is given by its number, through the CUDA driver. */
-#include "place/place.h"
+#include "locality/locality.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -31,14 +31,14 @@ static bool ordinal_of(const char *device, int *ordinal) {
   return !*end && number <= INT16_MAX;
 }
 
-bool bny_place_device_bus(const char *device, const char *path, char bus_id[BNY_TOPO_BUS_BYTES], char *why,
-                          size_t bytes) {
+bool bny_locality_device_bus(const char *device, const char *path, char bus_id[BNY_TOPO_BUS_BYTES], char *why,
+                             size_t bytes) {
   void *library = NULL;
   int version = 0, ordinal = 0, number = 0;
   char text[BNY_CUDA_LIBRARY_TEXT_BYTES] = "", name[32] = "";
   driver cuda;
   if (!ordinal_of(device, &ordinal)) {
-    snprintf(why, bytes, "the place of device %.20s is known by its number alone, as cuda:2", device);
+    snprintf(why, bytes, "the locality of device %.20s is known by its number alone, as cuda:2", device);
     return false;
   }
   if (!bny_cuda_library_open(path, &library, &version, text) ||

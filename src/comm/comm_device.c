@@ -37,7 +37,7 @@ static banyan_status join_arenas(banyan_comm *comm, const bny_exchange *exchange
 }
 
 static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                const bny_placement *place, const bny_arenas_config *config) {
+                                const bny_node_map *map, const bny_arenas_config *config) {
   bny_way way;
   banyan_status status = bny_comm_agree_way(comm, exchange, settings, &way);
   if (status != BANYAN_OK) return status;
@@ -49,20 +49,19 @@ static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange,
     bny_engine_disconnect(comm->device.engine);
   }
   if (way == BNY_WAY_FABRIC) way = BNY_WAY_STAGED;
-  return bny_comm_join_proxy(comm, exchange, settings, place, way, config->strict);
+  return bny_comm_join_proxy(comm, exchange, settings, map, way, config->strict);
 }
 
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place) {
-  bny_arenas_config arenas = {
-      .bytes = place->device_arena_bytes, .nodes = place->node_of, .processes = place->process_of};
+                                   const bny_node_map *map) {
+  bny_arenas_config arenas = {.bytes = map->device_arena_bytes, .nodes = map->node_of, .processes = map->process_of};
   bny_engine *engine = NULL;
   banyan_status status = bny_arenas_read_fallback(settings->options.device_fallback, &arenas.strict);
   if (status == BANYAN_OK) status = open_engine(settings, &engine);
   comm->device.engine = engine;
   status = bny_comm_confirm(exchange, status);
   if (status != BANYAN_OK) return status;
-  if (place->nnodes > 1) return join_nodes(comm, exchange, settings, place, &arenas);
+  if (map->nnodes > 1) return join_nodes(comm, exchange, settings, map, &arenas);
   return join_arenas(comm, exchange, settings, &arenas);
 }
 
@@ -75,11 +74,11 @@ void bny_comm_leave_device(banyan_comm *comm) {
 
 /* The rank whose kernel ran knows the entry of the table. */
 static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *fault) {
-  uint32_t sequence = (fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_PAGE) - 1, place;
+  uint32_t sequence = (fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_PAGE) - 1, position;
   int32_t id;
   char at[64] = "";
-  if (fault->culprit == comm->rank && bny_engine_fault_place(comm->device.engine, &place, &id))
-    snprintf(at, sizeof at, "[%" PRIu32 "] is %" PRId32, place, id);
+  if (fault->culprit == comm->rank && bny_engine_fault_position(comm->device.engine, &position, &id))
+    snprintf(at, sizeof at, "[%" PRIu32 "] is %" PRId32, position, id);
   return bny_exec_fail(
       comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
       "rank %d gave attention on its device a page that is negative or not below pages: page_table[%" PRIu32 "]%s",
@@ -91,7 +90,7 @@ static banyan_status take_wrong_start(banyan_comm *comm, const bny_device_fault 
   uint32_t sequence = fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_START, bound;
   int32_t start;
   char at[64] = "";
-  if (fault->culprit == comm->rank && bny_engine_fault_place(comm->device.engine, &bound, &start))
+  if (fault->culprit == comm->rank && bny_engine_fault_position(comm->device.engine, &bound, &start))
     snprintf(at, sizeof at,
              start < (int32_t)bound ? " is %" PRId32 ", less than %" PRIu32 : " is %" PRId32 " of %" PRIu32, start,
              bound);
@@ -106,7 +105,7 @@ static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault
   uint32_t theirs;
   int32_t own;
   char said[64] = "";
-  if (fault->reporter == comm->rank && bny_engine_fault_place(comm->device.engine, &theirs, &own))
+  if (fault->reporter == comm->rank && bny_engine_fault_position(comm->device.engine, &theirs, &own))
     snprintf(said, sizeof said, "tokens %" PRIu32 " there, %" PRId32 " here", theirs, own);
   else
     snprintf(said, sizeof said, "not the tokens %" PRIu32 " of rank %d", fault->detail, fault->reporter);

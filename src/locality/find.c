@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the locality of this process by probes of this machine or in a topology file. */
-#include "place/place.h"
+#include "locality/locality.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,17 +10,17 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "place/price.h"
+#include "locality/price.h"
 #include "topo/probe/binding.h"
 #include "topo/probe/probe.h"
 
-static void say(bny_place *place, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(bny_locality *locality, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static void say(bny_place *place, const char *format, ...) {
-  size_t used = strlen(place->source);
+static void say(bny_locality *locality, const char *format, ...) {
+  size_t used = strlen(locality->source);
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(place->source + used, sizeof place->source - used, format, arguments);
+  vsnprintf(locality->source + used, sizeof locality->source - used, format, arguments);
   va_end(arguments);
 }
 
@@ -43,18 +43,18 @@ static int32_t rank_at(const machine *m, int32_t node) {
 
 /* ---- this machine ------------------------------------------------------------------------------------------------ */
 
-static uint64_t key_of(bny_place_kind kind, int32_t number) {
+static uint64_t key_of(bny_locality_kind kind, int32_t number) {
   return number < 0 ? 0 : bny_hash_add(bny_hash_of((uint64_t)kind), (uint64_t)number);
 }
 
-static void place_bound(const bny_prices *prices, const bny_topo_binding *binding, bny_place *place) {
-  bny_place_unknown(prices, place);
-  place->levels[BNY_PLACE_CACHE].key = key_of(BNY_PLACE_CACHE, binding->cache);
-  place->levels[BNY_PLACE_NUMA].key = key_of(BNY_PLACE_NUMA, binding->numa);
-  place->levels[BNY_PLACE_PACKAGE].key = key_of(BNY_PLACE_PACKAGE, binding->package);
-  if (binding->npackages > 1) place->levels[BNY_PLACE_HOST].link = bny_place_link_of(prices, BNY_LINK_SOCKETS);
-  say(place, "%s", binding->source);
-  if (binding->package < 0 && binding->npackages > 1) say(place, "; bound to several packages");
+static void place_bound(const bny_prices *prices, const bny_topo_binding *binding, bny_locality *locality) {
+  bny_locality_unknown(prices, locality);
+  locality->levels[BNY_LOCALITY_CACHE].key = key_of(BNY_LOCALITY_CACHE, binding->cache);
+  locality->levels[BNY_LOCALITY_NUMA].key = key_of(BNY_LOCALITY_NUMA, binding->numa);
+  locality->levels[BNY_LOCALITY_PACKAGE].key = key_of(BNY_LOCALITY_PACKAGE, binding->package);
+  if (binding->npackages > 1) locality->levels[BNY_LOCALITY_HOST].link = bny_locality_link_of(prices, BNY_LINK_SOCKETS);
+  say(locality, "%s", binding->source);
+  if (binding->package < 0 && binding->npackages > 1) say(locality, "; bound to several packages");
 }
 
 static bool probe(machine *m, bool quick) {
@@ -66,42 +66,42 @@ static bool probe(machine *m, bool quick) {
 }
 
 /* A device that no probe knows leaves the rank where its processors are. */
-static bool place_device(const bny_prices *prices, const char *bus_id, bny_place *place) {
+static bool place_device(const bny_prices *prices, const char *bus_id, bny_locality *locality) {
   machine m = {.topo = NULL};
   int32_t node = probe(&m, false) ? bny_topo_find_bus(m.topo, bus_id) : -1;
   int32_t rank = node >= 0 ? rank_at(&m, node) : -1;
   if (rank >= 0) {
-    bny_place_of(m.topo, m.derived, rank, prices, place);
-    place->node = 0;
-    say(place, "probes, %s at %s", m.topo->nodes[node].name, bus_id);
+    bny_locality_of(m.topo, m.derived, rank, prices, locality);
+    locality->node = 0;
+    say(locality, "probes, %s at %s", m.topo->nodes[node].name, bus_id);
   }
   machine_free(&m);
   return rank >= 0;
 }
 
-void bny_place_find_nic(bny_place *place) {
+void bny_locality_find_nic(bny_locality *locality) {
   machine m = {.topo = NULL};
   bny_topo_binding binding;
   bny_topo_binding_find(NULL, &binding);
   bool found = probe(&m, true) && m.derived->rank_kind == BNY_TOPO_NUMA;
-  for (int32_t r = 0; found && r < m.derived->nranks && !place->nic; r++) {
-    bny_place there;
+  for (int32_t r = 0; found && r < m.derived->nranks && !locality->nic; r++) {
+    bny_locality there;
     if (m.topo->nodes[m.derived->ranks[r].node].index != binding.numa && m.derived->nranks > 1) continue;
-    bny_place_of(m.topo, m.derived, r, &bny_prices_default, &there);
-    place->nic = there.nic;
-    place->nic_gbytes_per_s = there.nic_gbytes_per_s;
-    place->nic_source = there.nic_source;
-    place->rail = there.rail;
-    memcpy(place->nic_name, there.nic_name, sizeof place->nic_name);
+    bny_locality_of(m.topo, m.derived, r, &bny_prices_default, &there);
+    locality->nic = there.nic;
+    locality->nic_gbytes_per_s = there.nic_gbytes_per_s;
+    locality->nic_source = there.nic_source;
+    locality->rail = there.rail;
+    memcpy(locality->nic_name, there.nic_name, sizeof locality->nic_name);
   }
-  if (!place->nic) say(place, "; no NIC is known");
+  if (!locality->nic) say(locality, "; no NIC is known");
   machine_free(&m);
 }
 
 /* ---- a file ------------------------------------------------------------------------------------------------------ */
 
 /* Reads this rank's number of "3" or "0,8,1". */
-static banyan_status told_rank(const bny_place_query *query, const machine *m, int32_t *rank) {
+static banyan_status explicit_rank(const bny_locality_query *query, const machine *m, int32_t *rank) {
   const char *text = query->topo_rank;
   bool is_list = strchr(text, ',') != NULL;
   for (int32_t skip = is_list ? query->rank : 0; skip > 0 && text; skip--) {
@@ -122,7 +122,7 @@ static banyan_status told_rank(const bny_place_query *query, const machine *m, i
 }
 
 /* The only host of the model, or that of this machine's name. */
-static banyan_status find_host(const bny_place_query *query, const machine *m, int32_t *host) {
+static banyan_status find_host(const bny_locality_query *query, const machine *m, int32_t *host) {
   char name[256] = "";
   int32_t count = bny_topo_count(m->topo, BNY_TOPO_HOST);
   if (gethostname(name, sizeof name - 1) != 0) name[0] = 0;
@@ -150,7 +150,8 @@ static int32_t find_bound(const machine *m, int32_t host, const bny_topo_binding
   return package;
 }
 
-static banyan_status place_by_bus(const bny_place_query *query, const machine *m, const char *bus_id, int32_t *rank) {
+static banyan_status place_by_bus(const bny_locality_query *query, const machine *m, const char *bus_id,
+                                  int32_t *rank) {
   int32_t node = bny_topo_find_bus(m->topo, bus_id);
   *rank = node >= 0 ? rank_at(m, node) : -1;
   if (*rank >= 0) return BANYAN_OK;
@@ -161,8 +162,8 @@ static banyan_status place_by_bus(const bny_place_query *query, const machine *m
 }
 
 /* `rank` is that of the file's devices, or -1: the rank is where its processors are. */
-static banyan_status place_in(const bny_place_query *query, const machine *m, const bny_prices *prices, int32_t rank,
-                              bny_place *place) {
+static banyan_status place_in(const bny_locality_query *query, const machine *m, const bny_prices *prices, int32_t rank,
+                              bny_locality *locality) {
   if (rank < 0) {
     bny_topo_binding binding;
     int32_t host;
@@ -171,19 +172,20 @@ static banyan_status place_in(const bny_place_query *query, const machine *m, co
     bny_topo_binding_find(NULL, &binding);
     int32_t node = find_bound(m, host, &binding);
     rank = rank_at(m, node);
-    if (rank < 0) bny_place_at(m->topo, m->derived, node, prices, place);
+    if (rank < 0) bny_locality_at(m->topo, m->derived, node, prices, locality);
     if (rank < 0)
-      say(place, "%.100s, %s by its binding (%.30s)", query->topo, m->topo->nodes[node].name, binding.source);
+      say(locality, "%.100s, %s by its binding (%.30s)", query->topo, m->topo->nodes[node].name, binding.source);
   }
   if (rank < 0) return BANYAN_OK;
-  bny_place_of(m->topo, m->derived, rank, prices, place);
+  bny_locality_of(m->topo, m->derived, rank, prices, locality);
   const bny_topo_rank *r = &m->derived->ranks[rank];
-  say(place, "%.100s, %s", query->topo, m->topo->nodes[r->node].name);
-  if (r->host >= 0 && r->host != r->node) say(place, " of %s", m->topo->nodes[r->host].name);
+  say(locality, "%.100s, %s", query->topo, m->topo->nodes[r->node].name);
+  if (r->host >= 0 && r->host != r->node) say(locality, " of %s", m->topo->nodes[r->host].name);
   return BANYAN_OK;
 }
 
-static banyan_status place_from_file(const bny_place_query *query, const bny_prices *prices, bny_place *place) {
+static banyan_status place_from_file(const bny_locality_query *query, const bny_prices *prices,
+                                     bny_locality *locality) {
   machine m = {.topo = NULL};
   bny_topo_error why = {.text = ""};
   char bus_id[BNY_TOPO_BUS_BYTES], unknown[128] = "";
@@ -196,42 +198,42 @@ static banyan_status place_from_file(const bny_place_query *query, const bny_pri
                 : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for BANYAN_TOPO %.100s", query->rank, query->topo);
   int32_t rank = -1;
   if (status == BANYAN_OK && query->topo_rank)
-    status = told_rank(query, &m, &rank);
+    status = explicit_rank(query, &m, &rank);
   else if (status == BANYAN_OK && query->device &&
-           bny_place_device_bus(query->device, query->cuda_library, bus_id, unknown, sizeof unknown))
+           bny_locality_device_bus(query->device, query->cuda_library, bus_id, unknown, sizeof unknown))
     status = place_by_bus(query, &m, bus_id, &rank);
-  if (status == BANYAN_OK) status = place_in(query, &m, prices, rank, place);
-  if (status == BANYAN_OK && query->topo_rank) place->topo_rank = rank;
-  if (status == BANYAN_OK && !query->topo_rank) place->node = 0;
-  if (status == BANYAN_OK && unknown[0]) say(place, "; %s", unknown);
+  if (status == BANYAN_OK) status = place_in(query, &m, prices, rank, locality);
+  if (status == BANYAN_OK && query->topo_rank) locality->topo_rank = rank;
+  if (status == BANYAN_OK && !query->topo_rank) locality->node = 0;
+  if (status == BANYAN_OK && unknown[0]) say(locality, "; %s", unknown);
   machine_free(&m);
   return status;
 }
 
 /* ---- this process ------------------------------------------------------------------------------------------------ */
 
-static banyan_status find_with(const bny_place_query *query, const bny_prices *prices, bny_place *place) {
-  bny_place_unknown(prices, place);
-  if (query->topo) return place_from_file(query, prices, place);
+static banyan_status find_with(const bny_locality_query *query, const bny_prices *prices, bny_locality *locality) {
+  bny_locality_unknown(prices, locality);
+  if (query->topo) return place_from_file(query, prices, locality);
   if (query->topo_rank)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_TOPO_RANK is set, and BANYAN_TOPO, which names the file, is not");
   char bus_id[BNY_TOPO_BUS_BYTES], unknown[128] = "";
   if (query->device) {
-    bool known = bny_place_device_bus(query->device, query->cuda_library, bus_id, unknown, sizeof unknown);
-    if (known && place_device(prices, bus_id, place)) return BANYAN_OK;
+    bool known = bny_locality_device_bus(query->device, query->cuda_library, bus_id, unknown, sizeof unknown);
+    if (known && place_device(prices, bus_id, locality)) return BANYAN_OK;
     if (known) snprintf(unknown, sizeof unknown, "no probe finds its device at %s", bus_id);
   }
   bny_topo_binding binding;
   bny_topo_binding_find(NULL, &binding);
-  place_bound(prices, &binding, place);
-  if (unknown[0]) say(place, "; %s", unknown);
+  place_bound(prices, &binding, locality);
+  if (unknown[0]) say(locality, "; %s", unknown);
   return BANYAN_OK;
 }
 
-banyan_status bny_place_find(const bny_place_query *query, bny_place *place) {
+banyan_status bny_locality_find(const bny_locality_query *query, bny_locality *locality) {
   bny_prices prices = bny_prices_default;
   banyan_status status = query->costs ? bny_costs_read(query->costs, &prices) : BANYAN_OK;
-  if (status == BANYAN_OK) status = find_with(query, &prices, place);
-  if (status == BANYAN_OK && query->costs) say(place, "; costs of %s", prices.source);
+  if (status == BANYAN_OK) status = find_with(query, &prices, locality);
+  if (status == BANYAN_OK && query->costs) say(locality, "; costs of %s", prices.source);
   return status;
 }

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/options.h"
-#include "place/place.h"
+#include "locality/locality.h"
 #include "tools/common/options.h"
 #include "tools/info/section.h"
 #include "tools/plan/methods.h"
@@ -22,9 +22,9 @@ static int nth_cpu(const cpu_set_t *allowed, int nth) {
   return -1;
 }
 
-static bool place_find(const cpu_set_t *allowed, int32_t rank, int32_t nranks, bny_place *place, double *took_ms,
+static bool place_find(const cpu_set_t *allowed, int32_t rank, int32_t nranks, bny_locality *locality, double *took_ms,
                        tool_error *error) {
-  bny_place_query query = {
+  bny_locality_query query = {
       .topo = bny_option_text("BANYAN_TOPO"), .topo_rank = bny_option_text("BANYAN_TOPO_RANK"), .rank = rank};
   int cpus = CPU_COUNT(allowed), cpu = nth_cpu(allowed, (int)((int64_t)rank * cpus / (nranks < cpus ? cpus : nranks)));
   cpu_set_t one;
@@ -32,19 +32,19 @@ static bool place_find(const cpu_set_t *allowed, int32_t rank, int32_t nranks, b
   CPU_SET(cpu, &one);
   int64_t begin = bny_clock_ns();
   bool bound = sched_setaffinity(0, sizeof one, &one) == 0;
-  banyan_status status = bny_place_find(&query, place);
+  banyan_status status = bny_locality_find(&query, locality);
   *took_ms = (double)(bny_clock_ns() - begin) / 1e6;
   sched_setaffinity(0, sizeof *allowed, allowed);
   if (!bound) return tool_error_set(error, "rank %d cannot be bound to processor %d", rank, cpu);
-  return status == BANYAN_OK || tool_error_banyan(error, status, "places");
+  return status == BANYAN_OK || tool_error_banyan(error, status, "localities");
 }
 
-static json_t *levels_of(const bny_place *places, int32_t nranks, int cpus, tool_error *error) {
+static json_t *levels_of(const bny_locality *localities, int32_t nranks, int cpus, tool_error *error) {
   plan_ranks ranks = {.nranks = nranks};
   int32_t *node_of = calloc((size_t)nranks, sizeof *node_of);
-  bny_place_world world = {.node_of = node_of, .ranks_per_core = (double)nranks / cpus};
+  bny_locality_world world = {.node_of = node_of, .ranks_per_core = (double)nranks / cpus};
   banyan_status status =
-      node_of ? bny_place_levels(places, nranks, &world, &ranks.notes, &ranks.levels) : BANYAN_ERR_MEMORY;
+      node_of ? bny_locality_levels(localities, nranks, &world, &ranks.notes, &ranks.levels) : BANYAN_ERR_MEMORY;
   free(node_of);
   if (status != BANYAN_OK) {
     tool_error_banyan(error, status, "levels");
@@ -52,7 +52,7 @@ static json_t *levels_of(const bny_place *places, int32_t nranks, int cpus, tool
   }
   json_t *left_out = json_array();
   for (int32_t i = 0; i < ranks.notes.count; i++) {
-    const bny_place_note *note = &ranks.notes.notes[i];
+    const bny_locality_note *note = &ranks.notes.notes[i];
     if (!note->kept) json_array_append_new(left_out, json_pack("{s:s, s:s}", "name", note->name, "why", note->text));
   }
   json_t *found =
@@ -71,19 +71,20 @@ static json_t *gather(const info_request *request, tool_error *error) {
     return NULL;
   }
   if (nranks > SHOWN_MAX) nranks = SHOWN_MAX;
-  bny_place *places = calloc((size_t)nranks, sizeof *places);
+  bny_locality *localities = calloc((size_t)nranks, sizeof *localities);
   json_t *list = json_array(), *found = NULL;
-  bool good = places != NULL || tool_error_set(error, "out of memory");
+  bool good = localities != NULL || tool_error_set(error, "out of memory");
   for (int32_t r = 0; r < nranks && good; r++) {
     double took_ms;
-    good = place_find(&allowed, r, nranks, &places[r], &took_ms, error);
-    json_t *one = json_pack("{s:i, s:s, s:f}", "rank", r, "source", good ? places[r].source : "", "found_ms", took_ms);
+    good = place_find(&allowed, r, nranks, &localities[r], &took_ms, error);
+    json_t *one =
+        json_pack("{s:i, s:s, s:f}", "rank", r, "source", good ? localities[r].source : "", "found_ms", took_ms);
     json_array_append_new(list, one);
   }
-  if (good) found = levels_of(places, nranks, cpus, error);
-  if (found) json_object_set(found, "places", list);
+  if (good) found = levels_of(localities, nranks, cpus, error);
+  if (found) json_object_set(found, "localities", list);
   json_decref(list);
-  free(places);
+  free(localities);
   return found;
 }
 
@@ -104,7 +105,7 @@ static void print_row(FILE *stream, const char *what, const char *name, const ch
 static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
-  json_array_foreach(json_object_get(facts, "places"), i, one) {
+  json_array_foreach(json_object_get(facts, "localities"), i, one) {
     char rank[16];
     snprintf(rank, sizeof rank, "%d", (int)json_integer_value(json_object_get(one, "rank")));
     print_row(stream, "rank", rank, "%s, found in %.1f ms", info_text(one, "source"),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Identifies this machine by its CPU model and its numbers of cores, NUMA nodes, GPUs and NICs. */
-#include "place/price.h"
+#include "locality/price.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The levels of a communicator, from the places of its ranks. */
+ * The levels of a communicator, from the localities of its ranks. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "place/place.h"
+#include "locality/locality.h"
 
 /* ---- work in progress -------------------------------------------------------------------------------------------- */
 
@@ -16,39 +16,39 @@ typedef struct taken {
   bny_link_cost link;
   bny_link_class class;
   int32_t *group_of; /* by rank */
-  bny_place_note *note;
+  bny_locality_note *note;
 } taken;
 
 /* The groups of one kind, and the links that join them. */
 typedef struct groups {
-  bny_place_kind kind;
+  bny_locality_kind kind;
   const int32_t *group_of; /* by rank, below nranks; -1: in none. NULL: no rank knows its group */
 } groups;
 
 typedef struct making {
-  const bny_place *all;
+  const bny_locality *all;
   int32_t nranks;
-  const bny_place_world *world;
-  bool told; /* all ranks have a BANYAN_TOPO_RANK */
-  bny_place_notes *notes;
-  taken taken[BNY_PLACE_KINDS + 1];
+  const bny_locality_world *world;
+  bool is_explicit; /* all ranks have a BANYAN_TOPO_RANK */
+  bny_locality_notes *notes;
+  taken taken[BNY_LOCALITY_KINDS + 1];
   int32_t ntaken;
   double merge_ns_per_byte;
-  int32_t *group_of[BNY_PLACE_KINDS];
+  int32_t *group_of[BNY_LOCALITY_KINDS];
   int32_t *nic_shared; /* by rank: ranks of the communicator that use its NIC */
   int32_t *scratch;    /* 2 nranks */
 } making;
 
-static bny_place_note *note_add(making *m, const char *name) {
-  bny_place_note *note = &m->notes->notes[m->notes->count++];
-  *note = (bny_place_note){.kept = true};
+static bny_locality_note *note_add(making *m, const char *name) {
+  bny_locality_note *note = &m->notes->notes[m->notes->count++];
+  *note = (bny_locality_note){.kept = true};
   snprintf(note->name, sizeof note->name, "%s", name);
   return note;
 }
 
-static void note_drop(bny_place_note *note, const char *why, ...) __attribute__((format(printf, 2, 3)));
+static void note_drop(bny_locality_note *note, const char *why, ...) __attribute__((format(printf, 2, 3)));
 
-static void note_drop(bny_place_note *note, const char *why, ...) {
+static void note_drop(bny_locality_note *note, const char *why, ...) {
   va_list arguments;
   va_start(arguments, why);
   note->kept = false;
@@ -83,7 +83,7 @@ static bool keys_number(keyed *keys, int32_t nranks, int32_t *numbers) {
 }
 
 static uint64_t node_of(const making *m, int32_t rank) {
-  if (m->told || !m->world->node_of) return m->all[rank].node;
+  if (m->is_explicit || !m->world->node_of) return m->all[rank].node;
   return bny_hash_of((uint64_t)m->world->node_of[rank]);
 }
 
@@ -93,12 +93,12 @@ static banyan_status groups_find(making *m) {
   m->scratch = malloc(2 * nranks * sizeof *m->scratch);
   m->nic_shared = calloc(nranks, sizeof *m->nic_shared);
   bool good = keys && m->scratch && m->nic_shared;
-  for (int kind = 0; kind < BNY_PLACE_KINDS && good; kind++) {
-    bool inside = kind <= BNY_PLACE_ISLAND;
+  for (int kind = 0; kind < BNY_LOCALITY_KINDS && good; kind++) {
+    bool inside = kind <= BNY_LOCALITY_ISLAND;
     m->group_of[kind] = malloc(nranks * sizeof **m->group_of);
     good = m->group_of[kind] != NULL;
     for (int32_t r = 0; r < m->nranks && good; r++) {
-      uint64_t key = kind == BNY_PLACE_HOST ? node_of(m, r) : m->all[r].levels[kind].key;
+      uint64_t key = kind == BNY_LOCALITY_HOST ? node_of(m, r) : m->all[r].levels[kind].key;
       keys[r] = (keyed){.key = key, .node = inside && key ? node_of(m, r) : 0, .rank = r};
     }
     if (good && !keys_number(keys, m->nranks, m->group_of[kind])) {
@@ -118,7 +118,7 @@ static banyan_status groups_find(making *m) {
 
 /* Ranks of two nodes with one BANYAN_TOPO_RANK would be merged into one place of the file. */
 static banyan_status topo_ranks_check(const making *m) {
-  if (!m->told || !m->world->node_of) return BANYAN_OK;
+  if (!m->is_explicit || !m->world->node_of) return BANYAN_OK;
   keyed *keys = malloc((size_t)m->nranks * sizeof *keys);
   banyan_status status =
       keys ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", m->nranks);
@@ -140,8 +140,8 @@ static banyan_status topo_ranks_check(const making *m) {
 /* ---- costs ------------------------------------------------------------------------------------------------------- */
 
 static void work_find(making *m) {
-  const bny_place *slowest = &m->all[0];
-  bny_place_notes *notes = m->notes;
+  const bny_locality *slowest = &m->all[0];
+  bny_locality_notes *notes = m->notes;
   for (int32_t r = 1; r < m->nranks; r++)
     if (m->all[r].merge_ns_per_byte > slowest->merge_ns_per_byte) slowest = &m->all[r];
   m->merge_ns_per_byte = slowest->merge_ns_per_byte;
@@ -157,25 +157,26 @@ static void work_find(making *m) {
 }
 
 /* Between nodes of a communicator that only TCP connects, links of the network are of that class. */
-static bny_place_link link_of(const making *m, bny_place_kind kind, int32_t rank) {
-  const bny_place *place = &m->all[rank];
-  bny_place_link link = place->levels[kind].link;
-  double share = m->nic_shared[rank] > 0 ? place->nic_gbytes_per_s / m->nic_shared[rank] : 0;
-  if (kind < BNY_PLACE_RAIL || link.source == BNY_TOPO_MEASURED) return link;
-  if (m->world->tcp && !m->told) {
-    link = place->tcp;
-    bool narrow = place->nic_gbytes_per_s > 0 && place->nic_gbytes_per_s < link.usual_gbytes_per_s;
-    if (narrow && link.gbytes_per_s <= 0) link.gbytes_per_s = place->nic_gbytes_per_s, link.source = place->nic_source;
+static bny_locality_link link_of(const making *m, bny_locality_kind kind, int32_t rank) {
+  const bny_locality *locality = &m->all[rank];
+  bny_locality_link link = locality->levels[kind].link;
+  double share = m->nic_shared[rank] > 0 ? locality->nic_gbytes_per_s / m->nic_shared[rank] : 0;
+  if (kind < BNY_LOCALITY_RAIL || link.source == BNY_TOPO_MEASURED) return link;
+  if (m->world->tcp && !m->is_explicit) {
+    link = locality->tcp;
+    bool narrow = locality->nic_gbytes_per_s > 0 && locality->nic_gbytes_per_s < link.usual_gbytes_per_s;
+    if (narrow && link.gbytes_per_s <= 0)
+      link.gbytes_per_s = locality->nic_gbytes_per_s, link.source = locality->nic_source;
   } else if (share > 0 && (link.gbytes_per_s <= 0 || share < link.gbytes_per_s)) {
     link.gbytes_per_s = share;
-    link.source = place->nic_source;
+    link.source = locality->nic_source;
   }
   return link;
 }
 
 /* Returns the price of the slowest member, over groups with more than one. */
-static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *note) {
-  bny_place_link slowest = {.gbytes_per_s = 0};
+static bny_link_cost cost_of(making *m, const groups *level, bny_locality_note *note) {
+  bny_locality_link slowest = {.gbytes_per_s = 0};
   int32_t *sizes = m->scratch;
   bool any = false;
   double least = 0;
@@ -186,7 +187,7 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
     for (int32_t r = 0; r < m->nranks; r++) {
       bool counts = pass == 1 || !level->group_of || (level->group_of[r] >= 0 && sizes[level->group_of[r]] > 1);
       if (!counts) continue;
-      bny_place_link link = link_of(m, level->kind, r);
+      bny_locality_link link = link_of(m, level->kind, r);
       /* An unknown speed counts as the default of its class, so it is never better than a known one. */
       double speed = link.gbytes_per_s > 0 ? link.gbytes_per_s : link.usual_gbytes_per_s;
       if (!any) slowest = link;
@@ -269,14 +270,14 @@ static bool cost_alike(const taken *a, const taken *b) {
 }
 
 /* Returns why a level is left out, in its note. */
-static bool level_rejected(making *m, const groups *level, bny_place_note *note) {
+static bool level_rejected(making *m, const groups *level, bny_locality_note *note) {
   const taken *last = m->ntaken > 0 ? &m->taken[m->ntaken - 1] : NULL;
   if (last && is_one_group(last->group_of, m->nranks))
     return note_drop(note, "all ranks are of one %s", last->name), true;
   if (all_alone(level->group_of, m->nranks)) return note_drop(note, "each rank is one of its own"), true;
-  if (level->kind == BNY_PLACE_CACHE && is_one_group(level->group_of, m->nranks))
+  if (level->kind == BNY_LOCALITY_CACHE && is_one_group(level->group_of, m->nranks))
     return note_drop(note, "it holds all ranks, so it tells no link from another"), true;
-  for (int32_t r = 0; r < m->nranks && level->kind <= BNY_PLACE_SWITCH; r++)
+  for (int32_t r = 0; r < m->nranks && level->kind <= BNY_LOCALITY_SWITCH; r++)
     if (level->group_of[r] < 0) return note_drop(note, "rank %d is bound to none, or does not know it", r), true;
   return false;
 }
@@ -284,7 +285,7 @@ static bool level_rejected(making *m, const groups *level, bny_place_note *note)
 /* Takes the level unless there is a reason not to. False: no memory. */
 static bool level_take(making *m, const groups *level, const char *name) {
   taken *last = m->ntaken > 0 ? &m->taken[m->ntaken - 1] : NULL;
-  bny_place_note *note = note_add(m, name);
+  bny_locality_note *note = note_add(m, name);
   if (level_rejected(m, level, note)) return true;
   int32_t *numbers = malloc((size_t)m->nranks * sizeof *numbers);
   if (!numbers) return false;
@@ -309,35 +310,35 @@ static bool level_take(making *m, const groups *level, const char *name) {
   return true;
 }
 
-static groups groups_of(const making *m, bny_place_kind kind) { return (groups){kind, m->group_of[kind]}; }
+static groups groups_of(const making *m, bny_locality_kind kind) { return (groups){kind, m->group_of[kind]}; }
 
 /* Adds a kind that all ranks know. If each rank is alone in it, an innermost kind is left out without a note. */
-static bool kind_take(making *m, bny_place_kind kind) {
+static bool kind_take(making *m, bny_locality_kind kind) {
   groups level = groups_of(m, kind);
-  bool quiet = kind == BNY_PLACE_CACHE || kind == BNY_PLACE_NUMA || kind == BNY_PLACE_SWITCH;
+  bool quiet = kind == BNY_LOCALITY_CACHE || kind == BNY_LOCALITY_NUMA || kind == BNY_LOCALITY_SWITCH;
   if (!level.group_of || (quiet && all_alone(level.group_of, m->nranks))) return true;
-  return level_take(m, &level, bny_place_kind_name(kind));
+  return level_take(m, &level, bny_locality_kind_name(kind));
 }
 
 /* ---- the order of levels ----------------------------------------------------------------------------------------- */
 
 /* PCI switch or package on one hand and island on the other stand either way round, or one says nothing. */
 static bool inner_take(making *m) {
-  static const bny_place_kind pci[] = {BNY_PLACE_SWITCH, BNY_PLACE_PACKAGE};
-  const int32_t *island = m->group_of[BNY_PLACE_ISLAND];
+  static const bny_locality_kind pci[] = {BNY_LOCALITY_SWITCH, BNY_LOCALITY_PACKAGE};
+  const int32_t *island = m->group_of[BNY_LOCALITY_ISLAND];
   bool outside[2] = {true, true};
-  if (!kind_take(m, BNY_PLACE_CACHE) || !kind_take(m, BNY_PLACE_NUMA)) return false;
+  if (!kind_take(m, BNY_LOCALITY_CACHE) || !kind_take(m, BNY_LOCALITY_NUMA)) return false;
   for (int i = 0; i < 2 && island; i++) {
     const int32_t *other = m->group_of[pci[i]];
     outside[i] = !other || nests(island, other, m->nranks, m->scratch);
-    if (outside[i] || (pci[i] == BNY_PLACE_SWITCH && all_alone(other, m->nranks))) continue;
+    if (outside[i] || (pci[i] == BNY_LOCALITY_SWITCH && all_alone(other, m->nranks))) continue;
     bool within = nests(other, island, m->nranks, m->scratch);
     const char *why = within && i == 0 ? "links of GPUs join the PCI switches of an island"
                       : within         ? "links of GPUs join the packages of an island"
                                        : "it cuts across islands";
-    note_drop(note_add(m, bny_place_kind_name(pci[i])), "%s", why);
+    note_drop(note_add(m, bny_locality_kind_name(pci[i])), "%s", why);
   }
-  if (island && !kind_take(m, BNY_PLACE_ISLAND)) return false;
+  if (island && !kind_take(m, BNY_LOCALITY_ISLAND)) return false;
   return (!outside[0] || kind_take(m, pci[0])) && (!outside[1] || kind_take(m, pci[1]));
 }
 
@@ -369,7 +370,7 @@ static bool pods_take(making *m, const int32_t *leaf_of) {
     if (number[root] < 0) number[root] = r;
     pod_of[r] = number[root];
   }
-  groups pods = {BNY_PLACE_LEAF, pod_of};
+  groups pods = {BNY_LOCALITY_LEAF, pod_of};
   good = good && level_take(m, &pods, "pod");
   free(roots);
   free(pod_of);
@@ -378,13 +379,13 @@ static bool pods_take(making *m, const int32_t *leaf_of) {
 }
 
 static bool leaf_take(making *m) {
-  groups leaf = groups_of(m, BNY_PLACE_LEAF);
+  groups leaf = groups_of(m, BNY_LOCALITY_LEAF);
   if (!leaf.group_of) return true;
   int32_t before = m->notes->count;
   if (!level_take(m, &leaf, "leaf")) return false;
-  bny_place_note *note = &m->notes->notes[before];
+  bny_locality_note *note = &m->notes->notes[before];
   bool open = m->ntaken > 0 && !is_one_group(m->taken[m->ntaken - 1].group_of, m->nranks);
-  if (note->kept || !m->group_of[BNY_PLACE_RAIL] || !open ||
+  if (note->kept || !m->group_of[BNY_LOCALITY_RAIL] || !open ||
       nests(m->taken[m->ntaken - 1].group_of, leaf.group_of, m->nranks, m->scratch))
     return true;
   note_drop(note, "each leaf switch carries a rail, so it cuts across hosts: see pod");
@@ -392,7 +393,7 @@ static bool leaf_take(making *m) {
 }
 
 static bool several_nodes(const making *m) {
-  const int32_t *node = m->group_of[BNY_PLACE_HOST];
+  const int32_t *node = m->group_of[BNY_LOCALITY_HOST];
   return node && !is_one_group(node, m->nranks);
 }
 
@@ -400,19 +401,19 @@ static bool levels_take(making *m) {
   if (m->world->flat_nodes)
     note_drop(note_add(m, "island"), "ranks of a node merge on their devices in one step, so no level is within it");
   bool good = m->world->flat_nodes || inner_take(m);
-  good = good && kind_take(m, BNY_PLACE_HOST) && kind_take(m, BNY_PLACE_DOMAIN);
-  if (good && m->group_of[BNY_PLACE_RAIL] && several_nodes(m))
+  good = good && kind_take(m, BNY_LOCALITY_HOST) && kind_take(m, BNY_LOCALITY_DOMAIN);
+  if (good && m->group_of[BNY_LOCALITY_RAIL] && several_nodes(m))
     note_drop(note_add(m, "rail"), "rails do not nest: carriers use them");
   good = good && leaf_take(m);
-  return good && kind_take(m, BNY_PLACE_SPINE) && kind_take(m, BNY_PLACE_CORE);
+  return good && kind_take(m, BNY_LOCALITY_SPINE) && kind_take(m, BNY_LOCALITY_CORE);
 }
 
 /* Adds the level that joins all ranks if no other does. One rank is a host by itself. */
 static bny_level_facts fabric_of(making *m) {
   bool alone = m->nranks == 1;
-  groups all = {alone ? BNY_PLACE_HOST : BNY_PLACE_RAIL, NULL};
+  groups all = {alone ? BNY_LOCALITY_HOST : BNY_LOCALITY_RAIL, NULL};
   bny_level_facts outer = {.name = alone ? "host" : "fabric"};
-  bny_place_note *note = NULL;
+  bny_locality_note *note = NULL;
   for (int32_t i = 0; i < m->notes->count && alone; i++)
     if (strcmp(m->notes->notes[i].name, outer.name) == 0) note = &m->notes->notes[i];
   if (!note) note = note_add(m, outer.name);
@@ -422,7 +423,7 @@ static bny_level_facts fabric_of(making *m) {
 }
 
 static banyan_status levels_make(making *m, bny_levels **levels) {
-  bny_level_facts facts[BNY_PLACE_KINDS + 1];
+  bny_level_facts facts[BNY_LOCALITY_KINDS + 1];
   bool *has_nic = malloc((size_t)m->nranks * sizeof *has_nic);
   if (!has_nic) return bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", m->nranks);
   for (int32_t r = 0; r < m->nranks; r++) has_nic[r] = m->all[r].nic != 0;
@@ -435,15 +436,18 @@ static banyan_status levels_make(making *m, bny_levels **levels) {
   return status;
 }
 
-banyan_status bny_place_levels(const bny_place *all, int32_t nranks, const bny_place_world *world,
-                               bny_place_notes *notes, bny_levels **levels) {
-  static const bny_place_world model = {.node_of = NULL};
-  bny_place_notes unwanted;
-  making m = {
-      .all = all, .nranks = nranks, .world = world ? world : &model, .told = true, .notes = notes ? notes : &unwanted};
+banyan_status bny_locality_levels(const bny_locality *all, int32_t nranks, const bny_locality_world *world,
+                                  bny_locality_notes *notes, bny_levels **levels) {
+  static const bny_locality_world model = {.node_of = NULL};
+  bny_locality_notes unwanted;
+  making m = {.all = all,
+              .nranks = nranks,
+              .world = world ? world : &model,
+              .is_explicit = true,
+              .notes = notes ? notes : &unwanted};
   if (nranks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "topology: nothing in it that a rank could be");
   memset(m.notes, 0, sizeof *m.notes);
-  for (int32_t r = 0; r < nranks; r++) m.told = m.told && all[r].topo_rank >= 0;
+  for (int32_t r = 0; r < nranks; r++) m.is_explicit = m.is_explicit && all[r].topo_rank >= 0;
   work_find(&m);
   banyan_status status = topo_ranks_check(&m);
   if (status == BANYAN_OK) status = groups_find(&m);
@@ -451,13 +455,13 @@ banyan_status bny_place_levels(const bny_place *all, int32_t nranks, const bny_p
     status = levels_take(&m) ? levels_make(&m, levels)
                              : bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", nranks);
   for (int32_t i = 0; i < m.ntaken; i++) free(m.taken[i].group_of);
-  for (int kind = 0; kind < BNY_PLACE_KINDS; kind++) free(m.group_of[kind]);
+  for (int kind = 0; kind < BNY_LOCALITY_KINDS; kind++) free(m.group_of[kind]);
   free(m.nic_shared);
   free(m.scratch);
   return status;
 }
 
-const bny_place_note *bny_place_note_of(const bny_place_notes *notes, const char *name) {
+const bny_locality_note *bny_locality_note_of(const bny_locality_notes *notes, const char *name) {
   for (int32_t i = 0; i < notes->count; i++)
     if (notes->notes[i].kept && strcmp(notes->notes[i].name, name) == 0) return &notes->notes[i];
   return NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The default cost of each class of link, and the memory speed of GPUs by compute capability. */
-#include "place/price.h"
+#include "locality/price.h"
 
 #include <stddef.h>
 

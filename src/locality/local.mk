@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 place_sources = \
-  %D%/device_bus.c %D%/place.h \
+  %D%/device_bus.c %D%/locality.h \
   %D%/find.c \
   %D%/of.c \
-  %D%/place_levels.c \
+  %D%/locality_levels.c \
   %D%/price.c %D%/price.h
 libbanyan_core_la_SOURCES += $(place_sources) \
   %D%/costs.c \
