@@ -210,8 +210,9 @@ typedef struct banyan_attention_desc {
 banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const int32_t *first);
 
 /* Computes attention over this rank's shard in host memory. Writes `out` as partials of [batch] tokens x [heads] rows,
- * in any convention, as input of banyan_combine(). Local, any thread. Without read_ahead_bytes it allocates nothing. It
- * uses only the calling thread, and up to 768 KiB of its stack; operations use the threads of their communicator. */
+ * in any convention, as input of banyan_combine(). Local, any thread. Without read_ahead_bytes and pruning it allocates
+ * nothing. It uses only the calling thread, and up to 768 KiB of its stack; operations use the threads of their
+ * communicator. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 
 /* Makes an operation that computes the same where the communicator's combines run. Local; not compared with other
