@@ -244,11 +244,11 @@ class Ownership:
     def moves_to(self, other: Ownership, length: int) -> List[Tuple[int, int, int, int]]:
         """The moves [(first, end, from, to)] that turn this layout into another, each token that moves once."""
     def of_token(self, token: int) -> Tuple[int, int]:
-        """(rank, place): the owner of a token, and its place among the owner's keys."""
+        """(rank, position): the owner of a token, and its position among the owner's keys."""
     def of_tokens(self, tokens: Any) -> Tuple[Any, Any]:
-        """(ranks, places): the same for an array or list of tokens, as arrays of numpy in int32 and int64."""
-    def token(self, rank: int, place: int) -> int:
-        """The token at a place of a rank."""
+        """(ranks, positions): the same for an array or list of tokens, as arrays of numpy in int32 and int64."""
+    def token(self, rank: int, position: int) -> int:
+        """The token at a position among the keys of a rank."""
     def keys(self, rank: int, length: int) -> int:
         """How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens."""
     def queries(self, rank: int, *, pattern: bool = False) -> Tuple[Any, ...]:

@@ -44,9 +44,9 @@ public:
 
   nb::tuple of_token(int64_t token) const {
     int32_t rank;
-    int64_t place;
-    check(banyan_ownership_of_token(&rule_, token, &rank, &place));
-    return nb::make_tuple(rank, place);
+    int64_t position;
+    check(banyan_ownership_of_token(&rule_, token, &rank, &position));
+    return nb::make_tuple(rank, position);
   }
   nb::tuple of_tokens(nb::handle tokens) const {
     nb::module_ numpy = nb::module_::import_("numpy");
@@ -62,9 +62,9 @@ public:
                                      static_cast<int32_t *>(to_ranks.data), static_cast<int64_t *>(to_places.data)));
     return nb::make_tuple(ranks, places);
   }
-  int64_t token(int32_t rank, int64_t place) const {
+  int64_t token(int32_t rank, int64_t position) const {
     int64_t token;
-    check(banyan_ownership_token(&rule_, rank, place, &token));
+    check(banyan_ownership_token(&rule_, rank, position, &token));
     return token;
   }
   int64_t keys(int32_t rank, int64_t length) const {
@@ -170,7 +170,7 @@ void define_ownership(nb::module_ &module) {
       .def("moves_to", &ownership::moves_to, nb::arg("other"), nb::arg("length"), doc::Ownership_moves_to)
       .def("of_token", &ownership::of_token, nb::arg("token"), doc::Ownership_of_token)
       .def("of_tokens", &ownership::of_tokens, nb::arg("tokens"), doc::Ownership_of_tokens)
-      .def("token", &ownership::token, nb::arg("rank"), nb::arg("place"), doc::Ownership_token)
+      .def("token", &ownership::token, nb::arg("rank"), nb::arg("position"), doc::Ownership_token)
       .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"), doc::Ownership_keys)
       .def("queries", &ownership::queries, nb::arg("rank"), nb::kw_only(), nb::arg("pattern") = false,
            doc::Ownership_queries);

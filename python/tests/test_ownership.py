@@ -139,7 +139,7 @@ def test_moves_of_many_sequences_go_to_all_ranks():
         ("token", lambda: banyan.Ownership("ranges", 2, tokens=5).of_token(5)),
         ("key_pattern", lambda: banyan.attention(ONES[0], ONES, ONES, key_pattern=[])),
         ("rank", lambda: banyan.Ownership("blocks", 2).keys(2, 5)),
-        ("place", lambda: banyan.Ownership("ranges", 2, tokens=5).token(0, 4)),
+        ("position", lambda: banyan.Ownership("ranges", 2, tokens=5).token(0, 4)),
         ("of_all", lambda: banyan.next_page(2, of_all=[1])),
         ("of_moved", lambda: banyan.page_moves([1, 2], of_moved=[1])),
         ("pages", lambda: banyan.page_moves([])),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where ranks are, and the levels that follow. */
-#ifndef BNY_LOCALITY_PLACE_H
-#define BNY_LOCALITY_PLACE_H
+#ifndef BNY_LOCALITY_LOCALITY_H
+#define BNY_LOCALITY_LOCALITY_H
 
 #include <stdbool.h>
 #include <stddef.h>

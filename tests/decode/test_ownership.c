@@ -513,7 +513,7 @@ TEST(wrong_rules_are_rejected_by_name) {
   rejected(banyan_ownership_of_tokens(&rule, 2, (int64_t[]){9, 10}, (int32_t[2]){0}, (int64_t[2]){0}), "token is 10");
   rejected(banyan_ownership_keys(&rule, 2, 3, &place), "rank is 2");
   rejected(banyan_ownership_keys(&rule, 0, 11, &place), "length is 11");
-  rejected(banyan_ownership_token(&rule, 1, 5, &place), "place is 5");
+  rejected(banyan_ownership_token(&rule, 1, 5, &place), "position is 5");
   rule.weights = negative;
   rejected(banyan_ownership_keys(&rule, 0, 1, &place), "weights[1] is -1");
   rule.weights = none;

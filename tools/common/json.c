@@ -72,7 +72,7 @@ json_t *tool_json_stamped(json_t *object) {
 bool tool_json_write(json_t *object, FILE *stream, tool_error *error) {
   json_t *all = tool_json_stamped(object);
   bool ok = all != NULL && json_dumpf(all, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0 &&
-            fputc('\n', stream) != EOF && fflush(stream) == 0;
+            fputc('\n', stream) != EOF && tool_flush(stream);
   json_decref(all);
   return ok || tool_error_stdout(error);
 }

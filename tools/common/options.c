@@ -269,7 +269,7 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
         printf("%s %s\n", program->name, banyan_version());
       else if (speaks)
         (code == CODE_MAN ? print_man : print_help)(program);
-      *exit_status = fflush(stdout) == 0 ? TOOL_EXIT_OK : TOOL_EXIT_USAGE;
+      *exit_status = tool_flush(stdout) ? TOOL_EXIT_OK : TOOL_EXIT_USAGE;
       return false;
     }
     ok = code == '?' || code == ':' ? reject(code, argv, &error)

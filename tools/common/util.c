@@ -29,6 +29,8 @@ bool tool_error_usage(tool_error *error, bool ok) {
   return ok;
 }
 
+bool tool_flush(FILE *stream) { return fflush(stream) == 0 && !ferror(stream); }
+
 bool tool_error_stdout(tool_error *error) {
   return tool_error_usage(error, tool_error_set(error, "cannot write to standard output"));
 }

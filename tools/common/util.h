@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "banyan.h"
 #include "base/hash.h"
@@ -31,6 +32,9 @@ bool tool_error_usage(tool_error *error, bool ok);
 
 /* "cannot write to standard output", an error of usage. */
 bool tool_error_stdout(tool_error *error);
+
+/* Flushes a stream. Returns false if anything that was printed to it is lost. */
+bool tool_flush(FILE *stream);
 
 /* Sets the library's failure: "WHAT: STATUS: the text of banyan_last_error()". Returns false. */
 bool tool_error_banyan(tool_error *error, banyan_status status, const char *what);

@@ -25,7 +25,7 @@ static bool write_text(const gpu_facts *facts, const decode_device_settings *set
   }
   printf("worst error          %10.1e of sum(p |v|) / d: %s\n", result->worst_error,
          result->verified ? "verified" : "WRONG");
-  return fflush(stdout) == 0 || tool_error_stdout(error);
+  return tool_flush(stdout) || tool_error_stdout(error);
 }
 
 static bool write_json(const gpu_facts *facts, const decode_device_settings *settings,

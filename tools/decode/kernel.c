@@ -201,7 +201,7 @@ static bool print_text(const decode_kernel_settings *settings, const decode_prob
          is_verified(result) ? "verified" : "NOT VERIFIED");
   if (result->local_share >= 0)
     printf("memory     %9.0f%%  of its pages are on the NUMA node where the threads run\n", 100 * result->local_share);
-  return fflush(stdout) == 0 || tool_error_stdout(error);
+  return tool_flush(stdout) || tool_error_stdout(error);
 }
 
 static json_t *torch_json(const kernel_result *result) {

@@ -216,7 +216,7 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
   *verified = report_verified(&report);
   if (world->rank == 0) {
     report_results(&report, a->json ? stderr : stdout);
-    return a->json ? report_json(&report, stdout, error) : fflush(stdout) == 0 || tool_error_stdout(error);
+    return a->json ? report_json(&report, stdout, error) : tool_flush(stdout) || tool_error_stdout(error);
   }
   return true;
 }

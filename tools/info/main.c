@@ -100,7 +100,7 @@ static int run(const arguments *a) {
     }
     json_object_set_new(all, sections[i]->name, facts);
   }
-  bool written = a->json ? tool_json_write(all, stdout, &error) : fflush(stdout) == 0 || tool_error_stdout(&error);
+  bool written = a->json ? tool_json_write(all, stdout, &error) : tool_flush(stdout) || tool_error_stdout(&error);
   if (!a->json) json_decref(all);
   return written ? exit_status : tool_options_fail(&program, &error);
 }

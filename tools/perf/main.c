@@ -87,7 +87,7 @@ static const tool_option options[] = {
      "an all-gather, and then heads are copied to their places.",
      TOOL_NAME_AT(protocol.against_mpi, rivals)},
     {"replay", "FILE",
-     "In place of a collective: run a combine again that has failed, with the inputs that its ranks have written to "
+     "Instead of a collective: run a combine again that has failed, with the inputs that its ranks have written to "
      "the files of BANYAN_DUMP=FILE, with as many ranks. The exit status is 0 if it fails as it did.",
      TOOL_TEXT_AT(replay)},
     {.help = "For combine alone"},
@@ -192,7 +192,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "latency of the collectives of banyan by size",
-    .usage = "combine|allgather|allgather-heads|shift|broadcast|barrier|--replay FILE [OPTION]...",
+    .usage = "combine|allgather|allgather-heads|shift|broadcast|barrier [OPTION]...",
     .about = "Measures a collective by size, as a persistent operation: new data in every iteration, the slowest rank "
              "counts, results are checked.\n\n" TOOL_WORLD_ABOUT,
     .failed = "results were wrong, or the work failed",
@@ -237,7 +237,7 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   if (stream == NULL) return true;
   perf_report_trailer(rows, a->size_count, &a->protocol, stream);
   return a->json ? perf_report_json(&perf, rows, a->size_count, &a->protocol, error)
-                 : fflush(stdout) == 0 || tool_error_stdout(error);
+                 : tool_flush(stdout) || tool_error_stdout(error);
 }
 
 static int work_on_device(const arguments *a) {

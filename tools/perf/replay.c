@@ -124,5 +124,5 @@ bool perf_replay(const char *pattern, const tool_world *world, bool *same, tool_
          r.desc.heads, r.desc.value_dim, banyan_status_string(status), status != BANYAN_OK ? ": " : "",
          status != BANYAN_OK ? banyan_last_error() : "", *same ? "" : "; it was ",
          *same ? "" : banyan_status_string((banyan_status)r.status));
-  return fflush(stdout) == 0 || tool_error_stdout(error);
+  return tool_flush(stdout) || tool_error_stdout(error);
 }

@@ -33,5 +33,5 @@ bool plan_view_compare(const plan_view *view, tool_error *error) {
     fprintf(view->stream, "Times are of communication and merging alone. In Ring Attention each rank attends to all "
                           "keys,\nand may hide some of their way behind that.\n");
   }
-  return fflush(view->stream) == 0 || tool_error_stdout(error);
+  return tool_flush(view->stream) || tool_error_stdout(error);
 }

@@ -95,7 +95,7 @@ static bool sizes_print(const plan_view *view, json_t *array, tool_error *error)
     if (next != NULL) fprintf(view->stream, "  %s, %.2f times", next->name, next->ns / best->ns);
     fputc('\n', view->stream);
   }
-  return fflush(view->stream) == 0 || tool_error_stdout(error);
+  return tool_flush(view->stream) || tool_error_stdout(error);
 }
 
 static bool cost_text(const plan_view *view, const plan_methods *methods, const plan_counts *counts,

@@ -217,7 +217,7 @@ static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
   case ACTION_PROVE: ok = plan_view_prove(&a->view, error); break;
   default: ok = plan_view_cost(&a->view, error); break;
   }
-  return fflush(stdout) == 0 ? ok : tool_error_stdout(error);
+  return tool_flush(stdout) ? ok : tool_error_stdout(error);
 }
 
 int main(int argc, char **argv) {

@@ -208,7 +208,7 @@ static bool report_text(const simulator *s, const sim_job *job, const char *algo
               plan_text_bytes(loads[kind].bytes, number), 100 * loads[kind].most,
               sim_link_name(loads[kind].busiest, name));
   fprintf(stream, "busiest of all: %s\n", busiest != NULL ? sim_link_name(busiest, name) : "none: ranks share memory");
-  if (s->view->shape->collective != BNY_COMBINE) return fflush(stream) == 0 || tool_error_stdout(error);
+  if (s->view->shape->collective != BNY_COMBINE) return tool_flush(stream) || tool_error_stdout(error);
   static const char *const names[] = {"three allreduces", "Ring Attention"};
   fprintf(stream, "\nwith the attention to %lld keys of each rank before it, %s:\n", (long long)s->view->keys->per_rank,
           plan_text_time(out->attention_ns, number));
@@ -221,7 +221,7 @@ static bool report_text(const simulator *s, const sim_job *job, const char *algo
       fprintf(stream, "  %-17s %11s, %.2f times\n", names[i], plan_text_time(ns, number),
               ns / (out->attention_ns + job->total_ns));
   }
-  return fflush(stream) == 0 || tool_error_stdout(error);
+  return tool_flush(stream) || tool_error_stdout(error);
 }
 
 static void finish(const sim_job *job, int64_t start, outcome *out) {
@@ -269,7 +269,7 @@ bool plan_view_goal(const plan_view *view, tool_error *error) {
     sim_case_release(&what);
   }
   simulator_release(&s);
-  return ok && (fflush(view->stream) == 0 || tool_error_stdout(error));
+  return ok && (tool_flush(view->stream) || tool_error_stdout(error));
 }
 
 /* ---- --regret ---------------------------------------------------------------------------------------------------- */

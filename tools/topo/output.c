@@ -131,7 +131,7 @@ free_name:
 
 bool topo_output(const char *path, const char *text, tool_error *error) {
   if (path == NULL || strcmp(path, "-") == 0)
-    return (fputs(text, stdout) != EOF && fflush(stdout) == 0) || cannot(error, "to standard output", errno);
+    return (fputs(text, stdout) != EOF && tool_flush(stdout)) || cannot(error, "to standard output", errno);
   struct stat about;
   bool there = stat(path, &about) == 0;
   if (there && S_ISDIR(about.st_mode)) return cannot(error, path, EISDIR);
