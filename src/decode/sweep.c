@@ -14,7 +14,10 @@
 #include "base/status.h"
 #include "decode/job.h"
 
-enum { LEAF_KEYS = 2048 }; /* a multiple of the blocks of kernels and of the exact order */
+enum {
+  LEAF_KEYS = 2048, /* a multiple of the blocks of kernels and of the exact order */
+  COLD = 20         /* MADV_COLD, which older C libraries lack */
+};
 _Static_assert(LEAF_KEYS % BNY_ATTENTION_BLOCK == 0 && LEAF_KEYS % BNY_DECODE_EXACT_KEYS == 0,
                "leaves are whole blocks");
 
@@ -201,7 +204,7 @@ void bny_sweep_run(bny_sweep *sweep, bny_pool *pool) {
   while (sweep->at.end > 0) {
     atomic_store(&sweep->next, 0);
     bny_pool_run(pool, run_leaf, sweep);
-    advise(job->desc, &sweep->at, MADV_COLD);
+    advise(job->desc, &sweep->at, COLD);
     sweep->ahead_bytes -= leaf_bytes(job->desc, &sweep->at);
     next_leaf(job->desc, &sweep->at);
   }
