@@ -66,7 +66,10 @@ void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memo
   char path[1024], why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_box box = {memory->tokens, key->all_heads, key->value_dim};
-  if (memory->valid && memory->valid->tokens) bny_valid_count(memory->valid, key->all_tokens, &box.tokens);
+  /* Those of an operation that could not be made need not be set yet. */
+  if (memory->valid && memory->valid->tokens &&
+      bny_valid_count(memory->valid, key->all_tokens, &box.tokens) != BANYAN_OK)
+    box.tokens = memory->tokens;
   uint8_t *mask = malloc((size_t)box.tokens + 1);
   if (mask) memset(mask, 1, (size_t)box.tokens + 1);
   bool read =

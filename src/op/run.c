@@ -9,11 +9,13 @@
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
+/* The arrays of op->valid may have changed since the start. */
 static void dump(const banyan_op *op, banyan_status status) {
   bny_op_memory memory = op->memory;
+  banyan_valid_rows mask = {.size = sizeof mask, .token_mask = op->valid_tokens};
   memory.in = memory.in ? &op->in : NULL;
   memory.out = memory.out ? &op->out : NULL;
-  memory.valid = op->valid.size ? &op->valid : NULL;
+  memory.valid = bny_valid_selects(&op->valid) ? &mask : NULL;
   memory.tokens = op->tokens;
   bny_op_dump(op->comm, &op->key, &memory, status);
 }
