@@ -124,14 +124,13 @@ banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const
   banyan_status status = bny_decode_attention_read(&desc, &room);
   if (status != BANYAN_OK) return status;
   banyan_attention_desc own = *desc;
-  own.q = own.k;
+  own.q = &own; /* no field of q is read */
   own.q_dtype = BANYAN_F32;
   own.q_batch_stride = own.q_head_stride = 0;
   own.rope = (banyan_q_rope){0};
   own.queries = NULL;
   if (!own.prune.bounds) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "prune.bounds is NULL");
-  if (own.batch > 0 && !own.k) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL");
-  if (own.k) status = bny_decode_attention_check(&own, true);
+  status = bny_decode_attention_check(&own, true);
   if (status != BANYAN_OK) return status;
   for (int32_t b = 0; b < own.batch; b++) {
     int32_t keys = bny_decode_keys(&own, b), from = first ? first[b] : 0;

@@ -215,6 +215,9 @@ static void check_bounds(world *w) {
   memset(w->bounds, 0x7b, bytes), memset(w->again, 0x7b, bytes);
   ck_assert_msg(banyan_page_bounds_update(&w->desc, NULL) == BANYAN_OK, "%s", banyan_last_error());
   d.prune.bounds = w->again, d.seq_lens = lens;
+  banyan_attention_desc empty = d;
+  empty.k = empty.v = NULL;
+  ck_assert_msg(banyan_page_bounds_update(&empty, NULL) == BANYAN_OK, "%s", banyan_last_error());
   for (bool more = true; more;) {
     more = false;
     for (int32_t b = 0; b < d.batch; b++) {
