@@ -207,7 +207,10 @@ static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_
   key.algorithm[0] = 0;
   banyan_status status = *certificate ? BANYAN_OK : bny_op_make(comm, &key, certificate);
   if (status == BANYAN_OK) status = bny_op_reserve_valid(*certificate, valid);
-  if (status != BANYAN_OK) return status;
+  if (status != BANYAN_OK) {
+    if (*certificate != op->certificate) bny_op_free(*certificate);
+    return status;
+  }
   bny_box result = bny_op_result_box(comm, &key);
   banyan_partial in = bny_attention_certificate(attention), out = bny_attention_certified(attention, result.heads);
   banyan_valid_rows all_written = valid ? *valid : (banyan_valid_rows){0};
