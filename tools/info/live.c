@@ -28,10 +28,11 @@ static bool read_twice(int file, bny_flight *flight, size_t bytes) {
   return memcmp(flight->magic, BNY_FLIGHT_FILE, sizeof BNY_FLIGHT_FILE) == 0;
 }
 
-/* Returns a copy of a flight recorder, or NULL: it is being made, or *error says why. */
+/* Returns a copy of a flight recorder, or NULL: it is being made, the process has closed it, or *error says why. */
 static bny_flight *read_recorder(const char *path, tool_error *error) {
   struct stat found;
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* the descriptor may be another by now */
+  if (file < 0 && errno == ENOENT) return NULL;
   if (file < 0) {
     tool_error_set(error, "%s: %s; it is for root and the user of that process", path, strerror(errno));
     return NULL;
