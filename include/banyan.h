@@ -559,9 +559,10 @@ banyan_status banyan_barrier(banyan_comm *comm);
 /* A persistent operation. The *_init calls are collective: they plan, compare plans over all ranks, and bind the memory
  * and the stream of the call. banyan_op_free() frees the operation.
  *
- * - Between start and wait nothing is allocated and no lock is taken, with two exceptions. The network's library may do
- *   so, and between nodes the first runs do. With several threads of attention on the host, start wakes sleeping
+ * - Between start and wait nothing is allocated and no lock is taken, with four exceptions. The network's library may
+ *   do so, and between nodes the first runs do. With several threads of attention on the host, start wakes sleeping
  *   threads with a lock and a system call, and allocates if a run needs more scratch memory than all runs before it.
+ *   Attention that prunes or reads ahead allocates memory for each run. BANYAN_TRACE and BANYAN_METRICS write files.
  * - On a device a run completes in the order of its stream: start enqueues it, and test and wait report it as done.
  * - Operations of one communicator run in the order in which they were started, which is the same on all ranks. Several
  *   may be started before the first wait. */
