@@ -77,7 +77,8 @@ banyan_partial bny_attention_certified(const bny_attention *attention, int32_t h
 
 void bny_attention_write_errors(const bny_attention *attention, int64_t rows) {
   for (int64_t i = 0; attention->desc.prune.error && i < rows; i++)
-    attention->desc.prune.error[i] = bny_prune_error_of(attention->certified + i * BNY_CERTIFICATE_VALUES);
+    attention->desc.prune.error[i] =
+        attention->certifies ? bny_prune_error_of(attention->certified + i * BNY_CERTIFICATE_VALUES) : 0;
 }
 
 /* Describes what comes after the attention; `why_apart` as for bny_attention_make_input(). */
@@ -200,6 +201,7 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
   banyan_queries room;
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
+  if (attention->combines) desc.prune.error = NULL; /* it has the rows of the result: bny_attention_write_errors() */
   return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out,
                                   attention->certifies ? &attention->certificate : NULL, attention->pool);
 }
@@ -249,6 +251,7 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   bny_certificate certificate = attention->certificate;
   int64_t row = (int64_t)first * desc.heads;
   desc.batch = count;
+  desc.prune.error = NULL; /* as above */
   if (desc.prune.read) desc.prune.read += row;
   if (desc.prune.bounds && !desc.pages.table)
     desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_prune_floats(&desc);

@@ -65,7 +65,8 @@ banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens
 /* The same for sequences [first, first + count) of the batch alone, on the host. */
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count);
 
-/* Returns this rank's certificate and room for the merged one, as partials; and writes desc.prune.error from that. */
+/* Returns this rank's certificate and room for the merged one, as partials; and writes desc.prune.error from that, or
+ * zeros where no page with mass is left out. */
 banyan_partial bny_attention_certificate(const bny_attention *attention);
 banyan_partial bny_attention_certified(const bny_attention *attention, int32_t heads);
 void bny_attention_write_errors(const bny_attention *attention, int64_t rows);

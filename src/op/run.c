@@ -115,13 +115,17 @@ static banyan_status progress_certificate(banyan_op *op, bool block, bool *done)
     op->certifying = true;
   }
   banyan_status status = progress_parts(certificate, block, done);
-  if (status != BANYAN_OK || !*done) return status;
+  if (status == BANYAN_OK && *done) op->certifying = false;
+  return status;
+}
+
+/* The run is complete. */
+static void write_errors(const banyan_op *op) {
+  if (!op->attention || !op->attention->desc.prune.error) return;
   bny_call key = op->key;
   key.tokens = op->tokens;
   bny_box result = bny_op_result_box(op->comm, &key);
   bny_attention_write_errors(op->attention, (int64_t)result.tokens * result.heads);
-  op->certifying = false;
-  return BANYAN_OK;
 }
 
 /* Called before and after the caller's own work, which may take longer than a deadline. */
@@ -144,6 +148,7 @@ banyan_status bny_op_progress(banyan_op *op, bool block) {
     if (status != BANYAN_OK) dump(first, status);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
+    write_errors(first);
     ops->first = first->next;
     if (!ops->first) ops->last = NULL;
     first->next = NULL;

@@ -248,6 +248,7 @@ void attend_draw(attend *made, int32_t r, int round) {
   memset(rank->lse, ATTEND_POISON, rank->lse_bytes);
   memset(rank->other_values, ATTEND_POISON, rank->values_bytes);
   memset(rank->other_lse, ATTEND_POISON, rank->lse_bytes);
+  if (rank->error) memset(rank->error, ATTEND_POISON, rank->lse_bytes);
 }
 
 void attend_spoil_pages(attend *made, int32_t r) {
@@ -335,7 +336,7 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
   if (from->epsilon > 0) {
     desc->prune = (banyan_prune){.bounds = rank->bounds,
                                  .codes = (int32_t)(from->seed % 2),
-                                 .epsilon = from->epsilon,
+                                 .epsilon = from->seed / 2 % 4 == 1 ? 0 : from->epsilon,
                                  .error = rank->error,
                                  .read = rank->read};
     if (!desc->pages.table) desc->prune.keys = 1 + (int32_t)(from->seed % 3), desc->prune.batch_pages = shape->keys_max;
@@ -538,7 +539,8 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
   }
   return world_check(self,
                      is_poison(rank->values + count * dim, rank->values_bytes - count * dim * 4) &&
-                         is_poison(rank->lse + count, rank->lse_bytes - count * 4),
+                         is_poison(rank->lse + count, rank->lse_bytes - count * 4) &&
+                         (!rank->error || is_poison(rank->error + count, rank->lse_bytes - count * 4)),
                      "round %d of %d tokens: rows past them were written: %s", round, *rank->tokens, attend_text(of));
 }
 
