@@ -4,6 +4,18 @@
 #include "base/hash.h"
 #include "base/status.h"
 
+/* Adds what runs before or after the operation, or NULL. */
+static void add(banyan_op_info *found, const banyan_op *other) {
+  if (!other) return;
+  banyan_op_info more = bny_op_query(other);
+  found->predicted_us += more.predicted_us;
+  found->bytes_sent += more.bytes_sent;
+  found->messages_sent += more.messages_sent;
+  found->bytes_between_nodes += more.bytes_between_nodes;
+  if (more.arena_bytes > found->arena_bytes) found->arena_bytes = more.arena_bytes;
+  found->plan_hash = bny_hash_add(found->plan_hash, more.plan_hash);
+}
+
 banyan_op_info bny_op_query(const banyan_op *op) {
   banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
   if (op->nparts > 0) {
@@ -32,14 +44,8 @@ banyan_op_info bny_op_query(const banyan_op *op) {
   found.messages_sent += op->report.messages_sent;
   found.bytes_between_nodes += op->report.bytes_between_nodes;
   if (!op->on_device) found.saturated = op->report.saturated;
-  if (!op->gather) return found;
-  banyan_op_info gather = bny_op_query(op->gather);
-  found.predicted_us += gather.predicted_us;
-  found.bytes_sent += gather.bytes_sent;
-  found.messages_sent += gather.messages_sent;
-  found.bytes_between_nodes += gather.bytes_between_nodes;
-  if (gather.arena_bytes > found.arena_bytes) found.arena_bytes = gather.arena_bytes;
-  found.plan_hash = bny_hash_add(found.plan_hash, gather.plan_hash);
+  add(&found, op->gather);
+  add(&found, op->certificate);
   return found;
 }
 
@@ -61,5 +67,7 @@ size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes) {
   if (op->slices > 1)
     bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);
   if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
+  room = bytes > length ? bytes - length : 0;
+  if (op->certificate) length += bny_op_describe(op->certificate, room ? text + length : NULL, room);
   return length;
 }

@@ -32,11 +32,22 @@ static bool is_named(world_rank *self, const attend *of, const banyan_op *op) {
                      attend_text(of));
 }
 
+/* The combine of a certificate is in the description, behind that of the rows. */
+static bool is_described(world_rank *self, const attend *of, const attend_call *call, const banyan_op *op) {
+  size_t bytes = banyan_op_describe(op, NULL, 0) + 1;
+  char *text = malloc(bytes);
+  if (text) banyan_op_describe(op, text, bytes);
+  const char *rows = text ? strstr(text, "combine of rank ") : NULL;
+  bool good = of->alone || (rows && !strstr(rows + 1, "combine of rank ") == !(call->desc.prune.epsilon > 0));
+  free(text);
+  return world_check(self, good || self->on->is_device, "not the combines of it: %s", attend_text(of));
+}
+
 static bool init(world_rank *self, const attend *of, const attend_call *call, banyan_op **op) {
   const banyan_partial *out = call->has_result ? &call->out : NULL;
   banyan_status status = of->alone ? banyan_attention_init(self->comm, &call->desc, &call->out, op)
                                    : banyan_attention_combine_init(self->comm, &call->desc, &call->combine, out, op);
-  return world_ok(self, status, attend_text(of)) && is_named(self, of, *op);
+  return world_ok(self, status, attend_text(of)) && is_named(self, of, *op) && is_described(self, of, call, *op);
 }
 
 static bool call_once(world_rank *self, const attend *of, const attend_call *call) {
