@@ -78,7 +78,7 @@ banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op
   status = bny_op_reserve_valid(found, memory->valid);
   if (status != BANYAN_OK) {
     if (keep) bny_op_free(found);
-    return bny_op_reject(comm, status, false);
+    return status;
   }
   bny_op_bind(found, memory);
   *op = found;

@@ -223,7 +223,9 @@ banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention,
 banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid) {
   if (op->on_device || !bny_valid_selects(valid) || op->valid_tokens || op->key.all_tokens == 0) return BANYAN_OK;
   op->valid_tokens = malloc((size_t)op->key.all_tokens);
-  return op->valid_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the valid rows of an operation");
+  if (op->valid_tokens) return BANYAN_OK;
+  banyan_status status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the valid rows of an operation");
+  return bny_op_reject(op->comm, status, false);
 }
 
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {

@@ -133,7 +133,7 @@ size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes);
 /* Checks the scales of `heads` heads in memory of the host. */
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads);
 
-/* Makes room to note which rows of a run are valid, once for an operation. */
+/* Makes room to note which rows of a run are valid, once for an operation. Without memory, peers learn of it. */
 banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid);
 
 /* Local. Makes an operation of attention alone, which becomes the operation's. */
