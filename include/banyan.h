@@ -82,9 +82,9 @@ typedef enum banyan_status {
  *   the same call, the communicator remains usable.
  * - A late rank learns the last eight rejections of a peer; rejections of consecutive calls count as one. A rank that
  *   is further behind waits until its deadline.
- * - On a device two rejections are not reported, so kernels of peers wait until their deadline: that of a blocking
- *   call, unless its planning fails, and that of a start. If its peers do not reject the same call, the rank should
- *   call banyan_comm_abort(), which ends their wait at once.
+ * - On a device two kinds of rejection are not reported: that of a start, and that of a blocking call unless planning
+ *   has failed. Kernels of peers then wait until their deadline. If its peers do not reject the same call, the rank
+ *   should call banyan_comm_abort(), which ends their wait at once.
  * - If a rank dies or has bad data, earlier operations still complete on each rank that has all it needs. */
 
 /* Returns "timeout" for BANYAN_ERR_TIMEOUT and so on; never NULL. Static. */
@@ -238,9 +238,9 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
  * what a bootstrap would. *sub is NULL on ranks without a color.
  *
  * - A new communicator has the settings of `comm`, its device and its share of a machine's cores. It is independent
- *   from then on: either may be destroyed, fail, shrink or be split first, and a failure of one is none of the other.
- *   BANYAN_LEVELS does not count for it.
- * - A failure of `comm` meanwhile, such as a rank that dies, is the failure of all ranks. If the ranks of one color
+ *   from then on: either may be destroyed, fail, shrink or be split first, and a failure of one does not affect the
+ *   other. BANYAN_LEVELS is ignored for it.
+ * - If `comm` fails meanwhile, for example because a rank dies, the call fails on all ranks. If the ranks of one color
  *   cannot make theirs, each of them gets the reason, and `comm` and the other colors remain usable. */
 banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, banyan_comm **sub);
 
@@ -271,9 +271,9 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
  * operations keep the stream that was set when they were made. Local, not compared. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
-/* Sets a number of the caller's for all operations that start from now on, such as a layer's: the flight recorder,
- * traces, probes and errors show it. Local, not compared; runs on devices do not have it. BANYAN_TAG_NONE, the initial
- * value, or any other below 0: none. NULL is allowed. */
+/* Sets the caller's tag, such as the number of a layer, for all operations that start from now on. The flight recorder,
+ * traces, probes and errors show it. Local, not compared; runs on devices have no tag. BANYAN_TAG_NONE, the initial
+ * value, or any other number below 0: none. A comm of NULL is allowed. */
 #define BANYAN_TAG_NONE (-1)
 void banyan_comm_set_tag(banyan_comm *comm, int64_t tag);
 
@@ -296,8 +296,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes);
  * BANYAN_FLIGHT is off. Not while another thread uses the communicator. */
 size_t banyan_comm_metrics(const banyan_comm *comm, char *text, size_t bytes);
 
-/* Loads the network library that connects ranks of several nodes. Describes it, and whether it moves memory of CUDA
- * devices; the text is cut to `bytes`. BANYAN_ERR_UNSUPPORTED if there is none, and banyan_last_error() says why. */
+/* Loads the network library that connects ranks of several nodes (UCX), and describes it and whether it moves memory of
+ * CUDA devices. The text is cut to `bytes`. BANYAN_ERR_UNSUPPORTED if it cannot be loaded; banyan_last_error() says
+ * why. */
 banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
@@ -413,20 +414,21 @@ typedef enum banyan_scatter {
  * - PLAN: as suits the algorithm chosen.
  * - CANONICAL: a fixed balanced tree over ranks, so that the bits do not depend on algorithm, transport, placement of
  *   ranks or batch either.
- * - EXACT: sums of integers on an absolute grid, which commute and associate (docs/numbers.md). The bits are those of
- *   the partials alone: ranks may be permuted. It differs from the exact sum by less than N 2^-42 of the row's largest
- *   value, with N partials, at most 2^20. Values and d are rounded once, at the end. It has a wire format of 17 bytes
- *   for each value and 40 for a row, so `wire` is 0. Within banyan_attention_combine() each 256 keys are a partial, so
- *   the bits do not depend on the number of ranks either: see there. Devices that share memory have it for combines of
- *   their own, by "oneshot" and f32 on the wire; their last bit may differ from the host's. */
+ * - EXACT: sums of integers on an absolute grid, which commute and associate (docs/numbers.md). The bits depend only on
+ *   the partials, so ranks may be permuted. A row differs from the exact sum by less than N 2^-42 of its largest value,
+ *   with N partials, at most 2^20. Values and d are rounded once, at the end. The wire format is its own, 17 bytes for
+ *   each value and 40 for a row: leave `wire` 0 or BANYAN_F32. Within banyan_attention_combine() each 256 keys are a
+ *   partial, so the bits do not depend on the number of ranks either. Devices that share memory support it for
+ *   banyan_combine() and its *_init, by "oneshot" with f32 on the wire; their last bit may differ from the host's. They
+ *   do not support it for attention or within a kernel. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL, BANYAN_ORDER_EXACT } banyan_order;
 
 /* Divides `count` things among `parts` (at least 1) owners and writes the range of owner `index`, [*first, *first +
  * *number). Sizes differ by at most one, the larger ones first; a range may be empty. Local. */
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* How to treat rows of the result for which no rank has keys and attention has no sink. WRITTEN: they become the
- * output's empty row. KEPT: their values and statistics stay as they were. */
+/* How to treat rows of the result for which no rank has keys and attention has no sink. WRITTEN: they are written as
+ * empty rows. KEPT: their values and statistics stay as they were. */
 typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROWS_KEPT } banyan_empty_rows;
 
 /* Selects the valid rows of a run. Use it when a kernel leaves statistics undefined for rows that it skips: masked rows
@@ -471,9 +473,8 @@ typedef struct banyan_valid_rows {
  * BANYAN_ERR_MISMATCH, whose text names the rank and the field. */
 typedef struct banyan_combine_desc {
   size_t size;
-  int32_t
-      tokens; /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed. With valid->tokens this is the upper bound:
-                   * its plan serves every number up to it */
+  int32_t tokens; /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed. With valid->tokens this is the upper
+                   * bound, and the plan serves every number up to it */
   int32_t heads;
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
   banyan_dtype wire; /* values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row, for which
@@ -486,8 +487,8 @@ typedef struct banyan_combine_desc {
   const char *algorithm; /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
                             * "recursive_halving"; see docs/algorithms.md. NULL: by predicted cost */
   void *stream;          /* a cudaStream_t of the communicator's device; NULL: that of banyan_comm_set_stream(). Not
-                            * compared. Ranks that share a device need a stream each: on a common one their kernels
-                           * would take turns, and wait for each other until the deadline */
+                          * compared. Ranks that share a device need a stream each: on a common one their kernels
+                          * would take turns, and wait for each other until the deadline */
   const banyan_valid_rows *valid; /* the valid rows; NULL: all of them */
 } banyan_combine_desc;
 
@@ -513,7 +514,7 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
                              const banyan_partial *out);
 
 /* Gathers the bytes of each rank on all ranks: `all` receives them in rank order. counts[r] is the number of bytes of
- * rank r, identical on all ranks. `mine` may be its own place in `all`; otherwise they must not overlap. */
+ * rank r, identical on all ranks. `mine` may be its own part of `all`; otherwise they must not overlap. */
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
 /* Describes a tensor [tokens][heads][dim] whose heads are divided among ranks, as Q is under tensor parallelism. Rank r
@@ -537,7 +538,7 @@ typedef struct banyan_heads_desc {
 #define BANYAN_HEADS_DESC_INIT {sizeof(banyan_heads_desc), 0, 0, 0, (banyan_dtype)0, NULL, 0, 0, 0, 0, NULL, NULL}
 /* clang-format on */
 
-/* Gathers the heads of each rank on all ranks: `all` receives [tokens][heads][dim]. `mine` may be its own place in
+/* Gathers the heads of each rank on all ranks: `all` receives [tokens][heads][dim]. `mine` may be its own part of
  * `all`, with the strides of `all`. Otherwise they must not overlap: they are separate memory, or have one token stride
  * and lie in different columns. Plans by classes of tokens, as banyan_combine() does. On a device it is one launch; if
  * devices of several nodes share no memory, it moves host memory, and `valid` is in host memory too. */
@@ -622,8 +623,8 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
  * banyan_device.cuh. Collective, once for each shape. desc->algorithm is NULL or "oneshot", and desc->stream is
  * ignored. With desc->valid one shape serves every number of tokens up to desc->tokens. A run is one launch of that
  * kernel on all ranks, in the common order of runs; banyan_start() rejects the operation. BANYAN_ERR_UNSUPPORTED: the
- * communicator has no device, more than 72 ranks, or arenas in host memory; or the order is canonical on a lossy
- * wire. */
+ * communicator has no device, more than 72 ranks, or arenas in host memory; the wire is E4M3; or the order is exact, or
+ * canonical on a lossy wire. */
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op);
 
 /* Writes `combine`, a banyan_device_combine of `bytes` bytes, which the kernel takes by value. Local, allocates

@@ -31,7 +31,7 @@ extern "C" {
  *   key_pattern[n % key_pattern_len] * key_block + t % key_block. Attention reads key_pattern, and never writes it.
  * - Causality. A query at position p sees keys at positions up to p. With a window it sees only those above p - window.
  * - Padding. With key_mask no query sees key t of sequence b of this shard if key_mask[b * key_mask_stride + t] is 0,
- *   and neither the key nor its value is read. Batches padded on any side thus need no copy. Hosts only.
+ *   and neither the key nor its value is read. Batches padded on any side thus need no copy. Host only.
  * - Trees of drafts. With tree_mask a query sees all keys before query_start, and from there on only keys whose bit is
  *   set: bit j is for position query_start + j. A sequence then has at most 64 query tokens. A window counts the depth
  *   of a draft in the tree, so siblings see the same keys: its position is query_start + the number of set bits below
@@ -105,17 +105,18 @@ typedef struct banyan_q_rope {
  *
  * bounds is the caller's memory, kept like the pages and written by banyan_page_bounds_update(). With wrong bounds
  * results are wrong. A page and KV head have F floats: two lengths, then elementwise maxima and minima of the keys, so
- * F is 2 + 2 head_dim. With `codes` they are codes of eight bits of each key instead, so F is 2 + K (2 + 2
- * ceil(head_dim / 8)) for pages of K keys: boxes of real keys are mostly too wide to leave out a page. For keys in
- * pages bounds is [pages][kv_heads][F]. Otherwise it is [batch][batch_pages][kv_heads][F], and a page is `keys` keys
- * in a row. All ranks prune, or none. */
+ * F is 2 + 2 head_dim. With `codes` they are eight-bit codes of each key instead, and F is 2 + K (2 + 2
+ * ceil(head_dim / 8)) for pages of K keys. Use codes: boxes of real keys are mostly too wide to leave out a page. For
+ * keys in pages bounds is [pages][kv_heads][F]. Otherwise it is [batch][batch_pages][kv_heads][F], and a page is `keys`
+ * consecutive keys. All ranks prune, or none. */
 typedef struct banyan_prune {
   float *bounds;       /* NULL: no pruning, and all other fields are 0 */
   int32_t keys;        /* keys of a page if pages.table is NULL; otherwise 0 */
-  int32_t codes;       /* 1: codes in place of boxes */
+  int32_t codes;       /* 1: codes instead of boxes */
   int32_t batch_pages; /* pages of each sequence in bounds if pages.table is NULL */
   float epsilon;       /* 0 to 1. 0: only what cannot change a bit of the result is not read */
-  int32_t top_pages; /* not certified: in place of epsilon, the rows of a KV head read only so many pages. 0: epsilon */
+  int32_t top_pages;   /* the rows of a KV head read so many pages, those of the largest bounds. epsilon is then 0,
+                        * and nothing limits `error`. 0: epsilon decides */
   float *error; /* one per row of the result, in its order: how far the row's values, as a vector, can be from those of
                  * all keys, beyond the error of attention itself. Written when the call is complete. NULL: unwanted */
   float *read;  /* [tokens][heads]: share of this rank's pages that the row's KV head read. NULL: unwanted */
@@ -187,8 +188,8 @@ typedef struct banyan_attention_desc {
    * part is attended to where it lies. A sequence has the keys of the first part, then those of the next one, and
    * seq_lens has their sum. A part has size, seq_lens, k, v, their strides, kv_dtype, kv_rows, pages, scales, key_first
    * and read_ahead_bytes; its other fields are not read. The description itself leaves these at 0, but for size and
-   * seq_lens. Bits depend on where keys are cut. In the exact order they do not, and parts begin at multiples of 256
-   * keys. Hosts only. */
+   * seq_lens. Bits depend on where keys are cut. In the exact order they do not, and parts must begin at multiples
+   * of 256 keys. Host only. */
   const struct banyan_attention_desc *parts; /* [part_count]; NULL: none */
   int64_t part_count;                        /* 1 to 8 */
   const int32_t *key_first; /* [batch]: where this part begins in the shard, to be checked. NULL: not checked */
