@@ -54,8 +54,8 @@ typedef enum bny_protocol {
 
 /* The first failure, in one word: 0 if there is none. detail: the slot that was waited for, or the row of bad data. For
  * a wrong length it is 1 + the sequence; for a wrong page it is that value and BNY_DEVICE_DETAIL_PAGE. For a wrong
- * start it is the sequence and BNY_DEVICE_DETAIL_START; the place is the bound that the start passes, and the start.
- * For a row that the caller's type cannot hold it is BNY_DEVICE_DETAIL_RESULT; the place is its token and head. */
+ * start it is the sequence and BNY_DEVICE_DETAIL_START; the position is the bound that the start passes, and the start.
+ * For a row that the caller's type cannot hold it is BNY_DEVICE_DETAIL_RESULT; the position is its token and head. */
 typedef struct bny_device_fault {
   int32_t status, culprit, reporter; /* ranks; -1: unknown */
   uint32_t detail;                   /* 24 bits */
@@ -63,8 +63,8 @@ typedef struct bny_device_fault {
 
 enum { BNY_DEVICE_DETAIL_PAGE = 1 << 23, BNY_DEVICE_DETAIL_START = 1 << 22, BNY_DEVICE_DETAIL_RESULT = 1 << 23 };
 
-/* Words that the host shares with the device, see bny_arena_head. PLACE: where this rank's fault lies, if it has a
- * place. */
+/* Words that the host shares with the device, see bny_arena_head. POSITION: where this rank's fault lies, if that is
+ * known. */
 enum { BNY_DEVICE_WORD_ABORT, BNY_DEVICE_WORD_FAULT, BNY_DEVICE_WORD_POSITION, BNY_DEVICE_WORDS };
 
 /* Tickets of a run as a power of two, so that any warp's ticket identifies the run. */

@@ -12,7 +12,7 @@ static banyan_status check_field(const char *field, int64_t given, const char *o
                   wanted);
 }
 
-/* The whole is q, so its strides are those of q, said or not. */
+/* The result is q, so its strides are those of q, explicit or not. */
 static banyan_status check_shape(const banyan_attention_desc *desc, const banyan_heads_desc *gather) {
   bool says_strides = gather->all_token_stride != 0 || gather->all_head_stride != 0;
   int32_t tokens = desc->queries ? desc->queries->tokens : desc->batch;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The flight recorder of a communicator: its last operations, its current wait, and its counters. It is always written:
- * a cache line, two counters and one reading of the processor's counter for each operation. The duration of an
- * operation is known if it is traced. Otherwise it was over when the next began.
+ * The flight recorder of a communicator: its last operations, its current wait, and its counters. It is written unless
+ * BANYAN_FLIGHT is off: a cache line, two counters and one reading of the processor's counter for each operation. The
+ * duration of an operation is known if it is traced. Otherwise the start of the next one is its upper bound.
  *
  * It lies in a memory file, which banyan-info --live reads through /proc, also while this process is stopped. So it
  * contains no pointers. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Runs parts of a piece of work on the threads of a rank. A gate admits threads to the work under way: it holds
  * whether work is open, its number, and how many threads are inside. The caller closes the gate when no part of the
- * work is left, and waits for those inside alone. */
+ * work is left, and waits only for those inside. */
 #include "base/pool.h"
 
 #include <pthread.h>

@@ -144,7 +144,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
 }
 
 void bny_comm_free(banyan_comm *comm) {
-  /* Peers learn that this rank leaves. The child of a fork does not tell them, because its parent may go on. */
+  /* Peers learn that this rank leaves. The child of a fork does not report it, because its parent may go on. */
   if (comm->transport && !bny_comm_is_inherited(comm))
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
   if (!bny_comm_is_inherited(comm)) bny_comm_leave_device(comm);

@@ -75,7 +75,7 @@ banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *sett
                                const bny_node_map *map, bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map);
 
-/* comm_levels.c: this rank's place, which is local; and the levels that follow from the localities of all ranks. */
+/* comm_levels.c: this rank's locality, found locally; and the levels that follow from those of all ranks. */
 banyan_status bny_comm_find_locality(banyan_comm *comm, const bny_settings *settings);
 void bny_comm_find_nic(banyan_comm *comm, const bny_settings *settings);
 banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
@@ -85,7 +85,7 @@ void bny_comm_log_levels(const banyan_comm *comm);
 
 /* comm_proxy.c: how devices of several nodes are combined. All of these are collective. */
 typedef enum bny_way {
-  BNY_WAY_ANY,     /* not said */
+  BNY_WAY_ANY,     /* not explicit */
   BNY_WAY_FABRIC,  /* the nodes are in one NVLink domain: their devices share memory */
   BNY_WAY_STAGED,  /* the devices of each node share memory; between nodes a proxy sends through host memory */
   BNY_WAY_DIRECT,  /* the same, but the network sends from device memory */

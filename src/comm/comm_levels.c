@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A communicator's levels: this rank's place, what follows from the localities of all ranks, and a report of both. */
+ * Finds this rank's locality and the levels that follow from the localities of all ranks, and reports both. */
 #include <stdlib.h>
 
 #include "base/clock.h"

@@ -26,7 +26,7 @@ static banyan_status read_way(const char *text, bny_way *way) {
                   text);
 }
 
-/* The facts that each rank tells the others. */
+/* The facts that each rank reports to the others. */
 typedef struct announcement {
   int32_t way;
   int32_t has_fabric;
@@ -63,7 +63,7 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
 
 /* ---- the proxy --------------------------------------------------------------------------------------------------- */
 
-/* Makes the executor of the proxy, which is connected beside the communicator's in the same way. */
+/* Makes the executor of the proxy, which is connected in the same way as the communicator's. */
 static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                const bny_node_map *map, bny_exec **exec) {
   bny_transport *transport = NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Each rank tells these facts to all others before anything is decided. The results are the same on every rank. */
+ * The facts that each rank reports to all others before anything is decided. What follows from them is the same on
+ * every rank. */
 #ifndef BNY_FACTS_H
 #define BNY_FACTS_H
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Deals blocks of keys to ranks in proportion to their weights. Three ways to deal a round. Runs in the order of
- * ranks, where that keeps every rank within a block of its share: so it is for equal weights. Between two ranks, the
- * first has the share rounded to the nearest. Otherwise by the quota method of Balinski and Young: a block goes to
- * the rank whose next block is due first, among those that are not ahead of their share. That method rounds every
- * share up or down at every step, and is run through up to the step asked. */
+ * Deals blocks of keys to ranks in proportion to their weights. There are three ways to deal a round. If the order of
+ * ranks keeps every rank within a block of its share, as with equal weights, that order is used. Between two ranks, the
+ * first gets its share rounded to the nearest. Otherwise it is the quota method of Balinski and Young: a block goes to
+ * the rank whose next block is due first, among those that are not ahead of their share. That method rounds every share
+ * up or down at every step, and is run from the start to the step in question. */
 #include "decode/deal.h"
 
 #include <stdbool.h>

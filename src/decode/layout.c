@@ -2,9 +2,9 @@
  *
  * Names of layouts, moves between two of them, and between tiers of memory.
  *
- * Rules with the same owner for each token have one form. BLOCKS: weights without a common divisor, and the length of a
- * block: the distances at which owners change have it as their greatest divisor, for if they had a larger one, all
- * weights would have a divisor. With one owner it is 1. RANGES: the ends of all ranges. */
+ * Rules that give each token the same owner have one form. BLOCKS: weights without a common divisor, and the length of
+ * a block. This length is the greatest common divisor of the distances at which owners change: a larger one would
+ * divide all weights. With one owner it is 1. RANGES: the ends of all ranges. */
 #include <inttypes.h>
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds the PCI address of a device that is given by its number, through the CUDA driver. */
+ * Finds the PCI address of a device from its number, through the CUDA driver. */
 #include "locality/locality.h"
 
 #include <dlfcn.h>

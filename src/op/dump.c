@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * BANYAN_DUMP: the shape and inputs of a combine that has failed over data or shape, for banyan-perf --replay. Lines of
- * text say what they are. Then come, without gaps, a byte for each token that says whether it is valid, the rows'
- * values, lse (or m), d, and scales of heads, as far as the caller has them. */
+ * BANYAN_DUMP: the shape and inputs of a combine that failed for bad data or a mismatch, for banyan-perf --replay.
+ * Lines of text describe the shape. Then follow, without gaps, a byte for each token that says whether it is valid, the
+ * rows' values, lse (or m), d, and scales of heads, as far as the caller has them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * of one are on the network, the next is attended to. It pays where a combine waits for the network and attention takes
  * long enough. Within a node ranks copy by themselves, so nothing would be hidden there.
  *
- * All ranks must cut alike. So they tell each other once for a shape how long attention will take, and count with the
+ * All ranks must cut alike. So they exchange once for each shape how long attention will take, and plan with the
  * longest time. */
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static double attention_ns(const bny_attention *attention, bool has_lengths) {
   return bytes / (keys_bytes_per_ns * threads);
 }
 
-/* Ranks tell this each other. */
+/* Ranks exchange this. */
 typedef struct outlook {
   double attention_ns;
   double is_tcp; /* 1: its network goes through the processor */

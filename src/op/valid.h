@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Callers say here which rows of a run are valid. */
+ * Checks and reads which rows of a run are valid. */
 #ifndef BNY_OP_VALID_H
 #define BNY_OP_VALID_H
 
@@ -11,14 +11,14 @@
  * library's form, in `room` if the caller's has another size; NULL is allowed. */
 banyan_status bny_valid_check(const banyan_valid_rows **valid, banyan_valid_rows *room, int32_t tokens);
 
-/* Returns true if some rows may not be valid. `valid` may be NULL. */
+/* Returns true if some rows may not valid. `valid` may be NULL. */
 bool bny_valid_selects(const banyan_valid_rows *valid);
 
 /* Reads the number of tokens of a run, at most `most`, which is also that of a caller who gives none. Hot. */
 banyan_status bny_valid_count(const banyan_valid_rows *valid, int32_t most, int32_t *tokens);
 
-/* Checks what pointers lead to, and writes which tokens are valid; `mask` is NULL or has room for `tokens` bytes.
- * Hot. */
+/* Checks what pointers lead to, and writes which tokens are valid; `mask` is NULL or has room for `tokens` bytes. Hot.
+ * */
 banyan_status bny_valid_read(const banyan_valid_rows *valid, int32_t tokens, uint8_t *mask);
 
 /* Returns the number of tokens that a plan for a blocking call is made for. */

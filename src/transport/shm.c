@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Processes of one node. The window is an unnamed memory file (memory_file.h), which has no name to guess or to leave
- * behind. Deaths are noticed through pidfds, or through sockets that
- * each rank holds. */
+ * Processes of one node. The window is an unnamed memory file (memory_file.h), so there is no name to guess or to leave
+ * behind. Deaths are noticed through pidfds, or through sockets that each rank holds. */
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/mman.h>

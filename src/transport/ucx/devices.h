@@ -37,7 +37,7 @@ typedef struct bny_net_device_choice {
 
 /* Chooses the devices of one rank from these facts alone.
  *
- * UCX_NET_DEVICES goes first, and nothing else counts beside it. BANYAN_NET_DEVICES as a list names the devices that
+ * UCX_NET_DEVICES goes first, and then nothing else counts. BANYAN_NET_DEVICES as a list names the devices that
  * the rank may use. After `^` it names those that it must not use: they are taken away from what it may use by default.
  * By default that is all adapters, and the interface of BANYAN_INTERFACE. Without both variables it is the interface
  * that reached rank 0, if it is up, because bridges of containers lead to no other node; or else all interfaces but

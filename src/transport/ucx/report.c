@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reports of ranks to each other besides messages: when one waits long, when something went wrong, and when one leaves.
- */
+ * Reports between ranks besides messages: when a rank waits long, when something went wrong, and when a rank leaves. */
 #ifdef HAVE_UCX
 #include <string.h>
 
