@@ -101,7 +101,8 @@ typedef struct banyan_q_rope {
 } banyan_q_rope;
 
 /* Pruning with a certificate: pages which together cannot hold more than epsilon of a row's softmax mass, over all
- * ranks, are not read. Devices and the exact order reject it with BANYAN_ERR_UNSUPPORTED. docs/certain.md explains it.
+ * ranks, are not read. With a device, the exact order, parts or read_ahead_bytes it is BANYAN_ERR_UNSUPPORTED.
+ * docs/certain.md explains it.
  *
  * bounds is the caller's memory, kept like the pages and written by banyan_page_bounds_update(). With wrong bounds
  * results are wrong. A page and KV head have F floats: two lengths, then elementwise maxima and minima of the keys, so
