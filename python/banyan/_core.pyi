@@ -37,9 +37,9 @@ Preset = Literal[
 def version() -> str:
     """The version of libbanyan that runs."""
 def network() -> str:
-    """What connects ranks of several nodes. Raises UnsupportedError where UCX cannot be loaded."""
+    """The network library that connects ranks of several nodes. Raises UnsupportedError if UCX cannot be loaded."""
 def split(count: int, parts: int, index: int) -> Tuple[int, int]:
-    """(first, number) of the part `index` of `count` things that are dealt to `parts` owners. Raises ArgumentError."""
+    """(first, number): the range of owner `index` of `count` things divided among `parts`. Raises ArgumentError."""
 def status_names() -> list:
     """The names of statuses, by number."""
 def jax_target() -> Any:
@@ -134,8 +134,8 @@ def attention(
     query_start_loc, query_start: int32 [batch + 1] and [batch], where the tokens of each sequence begin in q, and at
         which position of the whole sequence. A query sees keys up to its own position.
     key_start, key_block, key_stride, key_pattern: where this rank's keys are, from Ownership.queries().
-    window, tree_mask, key_mask: only the last so many keys; uint64 [tokens], which drafts a query sees; bool [batch,
-        keys], which keys count. Others are not read.
+    window, tree_mask, key_mask: how many of the last keys a query sees; uint64 [tokens], which drafts it sees; bool
+        [batch, keys], which keys count. Others are not read.
     k_scale, v_scale: of eight-bit keys and values, a number, f32 [kv_heads], or f32 of the shape of k without its last
         dimension.
     kv_rows="flashmla_fp8": rows of k are 656 bytes in uint8 with the values within, and v is None.
@@ -143,7 +143,7 @@ def attention(
     parts: on the host, keys in several memories, oldest first. Each is a dict of k, v, seq_lens, page_table,
         page_indptr, last_page_len, k_scale, v_scale and kv_rows as above, and read_ahead_bytes, if k and v are a mapped
         file: how much of it to read ahead. k and v of the call are then None, and seq_lens the sums, or None.
-    prune: pages that may be left out, see Prune. Not next to parts, nor in exact order.
+    prune: pages that may be left out, see Prune. Not together with parts, nor in exact order.
     keys_max: the largest length of a sequence, if known.
     out: a pair of arrays that receive the results, or one for o alone.
 
@@ -202,7 +202,7 @@ def next_page(
     of_sequence, of_all: how many pages each rank has, of the sequence and of all. weights: the share of each rank.
     """
 def tier_next(reads: Sequence[int], *, keep: int = 0) -> Optional[int]:
-    """The page that goes down when a memory is full; None: all stay.
+    """The page that leaves when a memory is full; None: all stay.
 
     reads: how often each page was read, in the order of their tokens. The last `keep` pages stay. Of the others the
     least read goes, the oldest of equals.
@@ -219,8 +219,8 @@ def page_moves(
 class Ownership:
     """A rule that says which rank owns which token of a sequence. It communicates nothing and holds no arrays.
 
-    kind: "ranges", each rank has one range of `tokens` in the order of ranks; or "blocks", blocks of `block` tokens go
-    round the ranks. weights: the share of each rank; None: all alike. Raises ArgumentError.
+    kind: "ranges", each rank has one range of `tokens` in the order of ranks; or "blocks", blocks of `block` tokens are
+    assigned round-robin. weights: the share of each rank; None: all alike. Raises ArgumentError.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Ownership:
     ) -> None: ...
     @property
     def nranks(self) -> int:
-        """Ranks that tokens are dealt to."""
+        """The number of ranks that own tokens."""
     @property
     def name(self) -> str:
         """Its name, such as "blocks:16/8ranks". Rules that give each token the same owner have the same name."""
@@ -242,7 +242,7 @@ class Ownership:
     def hash(self) -> int:
         """A hash of 64 bits, equal where names are equal."""
     def moves_to(self, other: Ownership, length: int) -> List[Tuple[int, int, int, int]]:
-        """The moves [(first, end, from, to)] that turn this layout into another, each token that moves once."""
+        """The moves [(first, end, from, to)] that turn this layout into another. A token moves at most once."""
     def of_token(self, token: int) -> Tuple[int, int]:
         """(rank, position): the owner of a token, and its position among the owner's keys."""
     def of_tokens(self, tokens: Any) -> Tuple[Any, Any]:
@@ -252,8 +252,8 @@ class Ownership:
     def keys(self, rank: int, length: int) -> int:
         """How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens."""
     def queries(self, rank: int, *, pattern: bool = False) -> Tuple[Any, ...]:
-        """(key_start, key_block, key_stride) of attention over the keys of a rank. pattern=True: with key_pattern as
-        well, a list or None. Weights that let blocks of a rank come round at uneven distances need it.
+        """(key_start, key_block, key_stride) of attention over the keys of a rank. pattern=True: also key_pattern, a
+        list or None. It is needed if weights place the blocks of a rank at uneven distances.
         """
 
 class Threads:
@@ -267,8 +267,9 @@ class Threads:
 class Operation:
     """A persistent operation: planned once, run as op(), or by start(), test() and wait().
 
-    All ranks start those of a communicator in the same order. It keeps its arrays alive, which stay the caller's and
-    may change between runs. A run raises what the call of the same name raises, and StateError out of order.
+    All ranks start the operations of a communicator in the same order. An operation keeps its arrays alive. They stay
+    the caller's and may change between runs. A run raises what the call of the same name raises, and StateError out of
+    order.
     """
 
     @property
@@ -282,7 +283,7 @@ class Operation:
     def __call__(self) -> Any:
         """Runs the operation, and returns `outputs`."""
     def start(self) -> None:
-        """Begins a run, and does what needs no waiting."""
+        """Begins a run, and does what it can without waiting."""
     def test(self) -> bool:
         """Makes progress. Returns whether the run is complete."""
     def wait(self) -> Any:
@@ -334,12 +335,12 @@ class Comm:
         """True if a failure has ended this communicator."""
     @property
     def failed_rank(self) -> int:
-        """The rank to blame for the failure, or -1."""
+        """The rank that caused the failure, or -1."""
     @property
     def error(self) -> str:
         """The failure's text, or ""."""
     def _reject(self, argument: str, text: str) -> NoReturn:
-        """Raises ArgumentError in place of a collective call, which peers learn."""
+        """Raises ArgumentError instead of making a collective call, and reports that to peers."""
     def _shrink(self) -> Tuple[Any, List[int]]: ...
     def _split(self, arg0: int, arg1: int, /) -> Optional[Any]: ...
     def close(self) -> None:
@@ -351,7 +352,7 @@ class Comm:
     def metrics(self) -> str:
         """This rank's counters as Prometheus text."""
     def set_tag(self, tag: int) -> None:
-        """A number, such as a layer's, that traces and errors show for operations that start from now on; -1: none."""
+        """Sets a tag, such as a layer's number, that errors and traces show for operations from now on; -1: none."""
     def combine(
         self,
         o: Given,
@@ -487,7 +488,7 @@ class Comm:
         keys_max: the largest length of a sequence on any rank, the same on all. Another number makes a new plan.
         gather: q has this rank's share of the heads, and is gathered first. True: all ranks have as many. A list: how
             many each rank has.
-        tokens: on the host, how many query tokens this call has, at most those of q.
+        tokens: how many query tokens this call has, at most those of q.
 
         Returns (o, lse) like combine(): o has the dtype of q, and lse is f32. out: a pair of arrays for them. Raises
         what combine() raises.
