@@ -15,8 +15,8 @@
  *   }
  *
  * The rules
- * - Grids and blocks have one dimension, and blocks consist of whole warps. Functions "of a warp" are called by all of
- *   its 32 lanes, with the same arguments. All warps begin; any of them may push.
+ * - Grids and blocks have one dimension, and blocks consist of whole warps. Where a warp calls a function, all of its 32
+ *   lanes call it with the same arguments. All warps begin; any of them may push.
  * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
  *   order. Coordinates are those of the whole call. banyan_op_device() says what a row means (normalised or not, lse or
  *   m and d, base, empty rows); values are f32 here.
@@ -76,7 +76,7 @@ BNY_DEVICE bool banyan_device_is_valid(const banyan_device_run *run, int32_t tok
 BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); }
 
 /* Waits until all ranks have pushed row (token, head), which this rank delivers, and merges it into the result; all
- * lanes of a warp call it. For kernels all of whose blocks run at once, which then need not leave merging to
+ * lanes of a warp call it. It is for kernels whose blocks all run at once, and which then need not leave merging to
  * banyan_device_end(). Merge all rows this way, and end with banyan_device_end_merged(). */
 BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
   bny_fused_merge(run, token, head);
