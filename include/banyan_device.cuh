@@ -15,8 +15,8 @@
  *   }
  *
  * The rules
- * - Grids and blocks have one dimension, and blocks consist of whole warps. Where a warp calls a function, all of its 32
- *   lanes call it with the same arguments. All warps begin; any of them may push.
+ * - Grids and blocks have one dimension, and blocks consist of whole warps. Where a warp calls a function, all of its
+ *   32 lanes call it with the same arguments. All warps begin; any of them may push.
  * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
  *   order. Coordinates are those of the whole call. banyan_op_device() says what a row means (normalised or not, lse or
  *   m and d, base, empty rows); values are f32 here.
