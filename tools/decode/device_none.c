@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * In place of decode_device.c where CUDA's headers are missing. */
+ * Used instead of device_decode.c where CUDA's headers are missing. */
 #include "tools/decode/decode.h"
 
 bool decode_device_built(void) { return false; }

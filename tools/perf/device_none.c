@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * In place of perf_device.c where CUDA's headers are missing. */
+ * Used instead of device_combine.c where CUDA's headers are missing. */
 #include "tools/perf/perf.h"
 
 bool perf_device_built(void) { return false; }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measurements as the file that BANYAN_COSTS names; src/locality/costs.h describes it. */
+ * Measurements as the file that BANYAN_COSTS names; src/locality/costs.c reads it. */
 #include "tools/topo/measure/measure.h"
 
 #include <stdlib.h>
