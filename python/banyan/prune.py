@@ -9,10 +9,11 @@ from typing import Any, Optional
 class Prune:
     """Pages which together cannot hold more than epsilon of a row's softmax mass are not read.
 
-    bounds: f32, [pages, kv_heads, Prune.floats(...)], or without a page table [batch, pages, kv_heads, ...] for pages of
-    page_keys keys. page_bounds_update() writes it. codes: eight bits for each element of each key, in place of boxes.
-    top_pages: not certified, so many pages are read in place of epsilon. error and read: f32 arrays that receive, for
-    each row, how far its values can be from those of all keys, and the share of this rank's pages that was read.
+    bounds: f32, [pages, kv_heads, Prune.floats(...)], or without a page table [batch, pages, kv_heads, ...] for pages
+    of page_keys keys. page_bounds_update() writes it. codes: eight bits for each element of each key instead of boxes.
+    top_pages: read this many pages, those of the largest bounds; epsilon is then 0. error and read: f32 arrays that
+    receive, for each row, how far its values can be from those of all keys, and the share of this rank's pages that was
+    read.
     """
 
     bounds: Any
