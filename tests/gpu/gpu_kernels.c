@@ -27,6 +27,7 @@ static bool say(const char *what, bool ok, const tool_error *error) {
 typedef struct combine_work {
   const char *algorithm; /* NULL: an all-gather of bytes */
   banyan_dtype wire;
+  banyan_order order;
   bool heads; /* an all-gather of heads */
   int32_t tokens, nranks;
   float *in[MANY], *out[MANY];
@@ -60,6 +61,7 @@ static bool combine(device_rank *self, void *opaque) {
                                 .heads = HEADS_OF_COMBINE,
                                 .value_dim = VALUE_DIM,
                                 .wire = work->wire,
+                                .order = work->order,
                                 .algorithm = work->algorithm,
                                 .stream = self->all->streams[self->rank]};
     status = banyan_combine(self->comm, &desc, &in, &out);
@@ -107,13 +109,19 @@ static bool run_combines(int32_t nranks, bool large, tool_error *error) {
     const char *algorithm, *name;
     banyan_dtype wire;
     bool heads;
-  } forms[] = {{"oneshot", "oneshot, f32", BANYAN_F32, false},   {"oneshot", "oneshot, bf16", BANYAN_BF16, false},
-               {"oneshot", "oneshot, e4m3", BANYAN_E4M3, false}, {"tree", "tree, f32", BANYAN_F32, false},
-               {"tree", "tree, bf16", BANYAN_BF16, false},       {"tree", "tree, e4m3", BANYAN_E4M3, false},
-               {NULL, "all-gather", BANYAN_F32, false},          {NULL, "all-gather of heads", BANYAN_F32, true}};
+    banyan_order order;
+  } forms[] = {{"oneshot", "oneshot, f32", BANYAN_F32, false, BANYAN_ORDER_PLAN},
+               {"oneshot", "oneshot, bf16", BANYAN_BF16, false, BANYAN_ORDER_PLAN},
+               {"oneshot", "oneshot, e4m3", BANYAN_E4M3, false, BANYAN_ORDER_PLAN},
+               {"oneshot", "oneshot, exact", BANYAN_F32, false, BANYAN_ORDER_EXACT},
+               {"tree", "tree, f32", BANYAN_F32, false, BANYAN_ORDER_PLAN},
+               {"tree", "tree, bf16", BANYAN_BF16, false, BANYAN_ORDER_PLAN},
+               {"tree", "tree, e4m3", BANYAN_E4M3, false, BANYAN_ORDER_PLAN},
+               {NULL, "all-gather", BANYAN_F32, false, BANYAN_ORDER_PLAN},
+               {NULL, "all-gather of heads", BANYAN_F32, true, BANYAN_ORDER_PLAN}};
   static const int32_t for_pair[] = {1, 40, TOKENS_MAX}, for_many[] = {1, 48};
   const int32_t *tokens = nranks == PAIR ? for_pair : for_many;
-  const size_t sizes = large ? 3 : 2, count = nranks == PAIR ? sizeof forms / sizeof forms[0] : 3;
+  const size_t sizes = large ? 3 : 2, count = nranks == PAIR ? sizeof forms / sizeof forms[0] : 4;
   device_ranks ranks;
   combine_work work = {.nranks = nranks};
   if (!device_ranks_open("cuda:0", nranks, timeout_ns, &ranks, error)) return false;
@@ -128,6 +136,7 @@ static bool run_combines(int32_t nranks, bool large, tool_error *error) {
     work.algorithm = forms[i / sizes].algorithm;
     work.wire = forms[i / sizes].wire;
     work.heads = forms[i / sizes].heads;
+    work.order = forms[i / sizes].order;
     work.tokens = tokens[i % sizes];
     snprintf(what, sizeof what, "%s, %d tokens, %d ranks", forms[i / sizes].name, work.tokens, nranks);
     ok = run_combine(&ranks, &work, host, error);
