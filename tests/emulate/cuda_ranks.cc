@@ -73,9 +73,9 @@ static std::function<void()> form_of(const char *name, std::vector<const void *>
 }
 
 void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call,
-                         uint32_t blocks, uint32_t threads) {
+                         uint32_t blocks, uint32_t threads, banyan_order order) {
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
-  std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire, BANYAN_ORDER_PLAN, nranks_);
+  std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire, order, nranks_);
 #define BNY_CUDA_ONESHOT(kernel, its_protocol, bits, wide) \
   if (name == #kernel)                                     \
     any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));

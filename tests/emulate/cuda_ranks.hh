@@ -28,7 +28,7 @@ public:
 
   /* Adds a launch to the rank's stream. Programs, oneshots and calls are copied. */
   void oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call,
-               uint32_t blocks, uint32_t threads);
+               uint32_t blocks, uint32_t threads, banyan_order order = BANYAN_ORDER_PLAN);
   void program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks,
                uint32_t threads);
   void any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);

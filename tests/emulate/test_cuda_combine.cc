@@ -158,7 +158,8 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour 
     uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, most));
     uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, most));
     if (made.oneshot) {
-      ranks->oneshot(rank, protocol, what, call, blocks, cuda_ranks_threads(what.shape, warps));
+      ranks->oneshot(rank, protocol, what, call, blocks, cuda_ranks_threads(what.shape, warps),
+                     made.request.call.order);
       continue;
     }
     bny_program *program = nullptr;
@@ -252,6 +253,26 @@ TEST_LOOP(direct_forms_of_many_ranks, getenv("EMULATE_PTX_BRIEF") ? 2 : 5) {
   const bool all = _i == 0 && getenv("EMULATE_PTX_BRIEF"); /* test_ptx.sh asks for every kernel */
   for (uint64_t i = 0; i < worlds || (all && i < 100 && !all_direct_ran()); i++)
     run_world(world_seed() * 3000 + i, ranks[_i], 2, DIRECT);
+}
+
+/* Bits of the exact order do not depend on the protocol, nor on who handles a row. */
+TEST(exact_kernels_agree) {
+  world_random random = {world_seed() * 77};
+  trial made = trial_of(&random, 3, DIRECT);
+  made.request.call.wire = BNY_WIRE_F32;
+  made.request.call.order = BANYAN_ORDER_EXACT;
+  for (int protocol = 0; protocol < BNY_PROTOCOL_COUNT; protocol++) {
+    trial one = made;
+    cuda_ranks ranks(3, world_seed());
+    one.settings.protocol = protocol;
+    for (size_t rank = 0; protocol > 0 && rank < 3; rank++) one.out[rank] = sheet_copy(&made.expected[rank]);
+    launch(&ranks, &random, one, ANY);
+    std::string why = ranks.run();
+    ck_assert_msg(why.empty(), "%s", why.c_str());
+    for (size_t rank = 0; rank < 3; rank++)
+      ck_assert_msg(memcmp(one.out[rank].memory, made.out[rank].memory, made.out[rank].bytes) == 0,
+                    "protocol %d, rank %zu: the bits differ", protocol, rank);
+  }
 }
 
 int main() {
