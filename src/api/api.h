@@ -32,8 +32,7 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
 banyan_status bny_api_reject_init(banyan_comm *comm);
 
 /* Completes the key by what `valid` says. A blocking call reads its tokens now, and is planned for a class of them.
- * What a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
- * to. */
+ * A persistent operation reads the arrays at each of its runs. On a device only kernels read them. */
 banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
                                  bool blocking, bny_call *key);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which process has started a rank, as far as /proc shows it. Ranks of one job on a node have one launcher. */
+ * Finds the process that has started a rank, as far as /proc shows it. Ranks of one job on a node have one launcher. */
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM

@@ -28,7 +28,7 @@ struct banyan_comm {
   bny_levels *levels;        /* NULL: all links are alike */
   bny_locality locality;     /* locality of this rank */
   int64_t locality_ns;       /* the time to find it */
-  bny_locality_notes *notes; /* what became of each kind of level; NULL: BANYAN_LEVELS says the levels */
+  bny_locality_notes *notes; /* a note for each kind of level; NULL: BANYAN_LEVELS sets the levels */
   char *dump;                /* BANYAN_DUMP; owned */
   char *algorithm;           /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;         /* larger messages are sent in parts */
@@ -103,12 +103,12 @@ typedef struct bny_group_exchange {
   bny_exchange exchange; /* for the code that connects this group's ranks */
   banyan_bootstrap bootstrap;
   const bny_exchange *all;
-  int32_t *ranks; /* the ranks of this group, in order */
-  uint64_t *said; /* [nranks of all]: bytes that each has in a round */
-  char *blocks;   /* [nranks of all] blocks of `room` bytes */
+  int32_t *ranks;  /* the ranks of this group, in order */
+  uint64_t *sizes; /* [nranks of all]: bytes of each rank in a round */
+  char *blocks;    /* [nranks of all] blocks of `room` bytes */
   size_t room;
   bool ended;           /* all ranks have ended, or one has failed */
-  banyan_status status; /* what the exchange of all ranks came to */
+  banyan_status status; /* the first failure of the exchange, on any rank */
 } bny_group_exchange;
 
 /* Local. The struct must not move until the exchange has ended. group_of: by rank. */

@@ -23,8 +23,8 @@ static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
 static banyan_status take_turn(bny_group_exchange *group, const void *mine, size_t bytes) {
   int32_t nranks = group->all->bootstrap->nranks;
   uint64_t own = bytes, most = 0;
-  banyan_status status = bny_exchange_all(group->all, &own, group->said, sizeof own);
-  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) most = group->said[i] > most ? group->said[i] : most;
+  banyan_status status = bny_exchange_all(group->all, &own, group->sizes, sizeof own);
+  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) most = group->sizes[i] > most ? group->sizes[i] : most;
   group->status = status;
   group->ended = status != BANYAN_OK || most == 0;
   if (group->ended) return status;
@@ -44,10 +44,10 @@ static int gather(void *context, const void *mine, void *all, size_t bytes, int6
   banyan_status status = take_turn(group, mine, bytes);
   if (status != BANYAN_OK) return (int)status;
   uint64_t most = 0;
-  for (int32_t i = 0; i < group->all->bootstrap->nranks; i++) most = group->said[i] > most ? group->said[i] : most;
+  for (int32_t i = 0; i < group->all->bootstrap->nranks; i++) most = group->sizes[i] > most ? group->sizes[i] : most;
   for (int32_t i = 0; i < group->bootstrap.nranks; i++) {
     int32_t rank = group->ranks[i];
-    if (group->said[rank] != bytes)
+    if (group->sizes[rank] != bytes)
       return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with the exchange of its group", rank);
     memcpy((char *)all + (size_t)i * bytes, group->blocks + (size_t)rank * most, bytes);
   }
@@ -59,9 +59,9 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *g
   size_t nranks = (size_t)bootstrap->nranks;
   *group = (bny_group_exchange){.all = all};
   group->ranks = calloc(nranks, sizeof *group->ranks);
-  group->said = calloc(nranks, sizeof *group->said);
-  if (!group->ranks || !group->said) {
-    free(group->ranks), free(group->said);
+  group->sizes = calloc(nranks, sizeof *group->sizes);
+  if (!group->ranks || !group->sizes) {
+    free(group->ranks), free(group->sizes);
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %zu ranks", bootstrap->rank,
                     nranks);
   }
@@ -78,7 +78,7 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *g
 banyan_status bny_group_exchange_end(bny_group_exchange *group) {
   while (!group->ended) take_turn(group, NULL, 0);
   free(group->ranks);
-  free(group->said);
+  free(group->sizes);
   free(group->blocks);
   return group->status;
 }

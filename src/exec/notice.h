@@ -26,7 +26,7 @@ void bny_notice_set_tokens(bny_notice *call, int32_t tokens);
 /* True while ranks compare. */
 bool bny_notice_is_comparison(const bny_notice *call);
 
-/* Which it is, as the flight recorder notes it. */
+/* Returns the kind of the call, as the flight recorder notes it. */
 uint8_t bny_notice_kind(const bny_notice *call);
 
 /* "combine", or "agree" while ranks compare; static. */

@@ -86,7 +86,7 @@ static bool prepare(gpu_rank *self, const task *task) {
   if (!world_check(self->world, reject && break_one, "the driver is not the shim")) return false;
   reject(better[task->kind]);
   if (self->world->rank == task->victim) break_one(task->owner - (task->owner > task->victim));
-  return world_meet(self->world); /* what is rejected holds for all threads */
+  return world_meet(self->world); /* a rejection holds for all threads */
 }
 
 static void expect_failure(gpu_rank *self, const task *task, banyan_status status) {

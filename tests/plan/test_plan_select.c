@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which algorithm is chosen, why, and what is rejected. */
+ * Tests the choice of an algorithm, its reason, and rejections. */
 #include <check.h>
 #include <string.h>
 
