@@ -39,14 +39,14 @@ static bny_exchange shortened(const bny_exchange *exchange, bool has_failed) {
 banyan_status bny_exchange_settle_round(const bny_exchange *exchange, banyan_status own, const char *what,
                                         bool *waits) {
   int32_t nranks = exchange->bootstrap->nranks;
-  report said = {.status = (int32_t)own, .waits = *waits}, *all = calloc((size_t)nranks, sizeof *all);
-  if (own != BANYAN_OK) snprintf(said.why, sizeof said.why, "%s", banyan_last_error());
+  report mine = {.status = (int32_t)own, .waits = *waits}, *all = calloc((size_t)nranks, sizeof *all);
+  if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
   if (!all)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet %d ranks", exchange->bootstrap->rank, nranks);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error()); /* the exchange sets texts of its own */
   bny_exchange bounded = shortened(exchange, own != BANYAN_OK);
-  banyan_status status = bny_exchange_all(&bounded, &said, all, sizeof said);
+  banyan_status status = bny_exchange_all(&bounded, &mine, all, sizeof mine);
   if (own != BANYAN_OK) status = bny_fail(own, "%s", why);
   *waits = false;
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {

@@ -35,7 +35,7 @@
 enum { BNY_BOOT_FANOUT = 64 };
 
 /* The time limit for a connection to authenticate itself. After the same time a silent peer is tried again. */
-#define BNY_BOOT_STRANGER_NS ((int64_t)5 * 1000 * 1000 * 1000)
+#define BNY_BOOT_UNAUTHENTICATED_NS ((int64_t)5 * 1000 * 1000 * 1000)
 
 /* ---- settings from the environment: tcp_settings.c --------------------------------------------------------------- */
 

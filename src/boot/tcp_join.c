@@ -124,11 +124,11 @@ static banyan_status obey(struct bny_boot_pending *pending) {
   if (parent->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_heard(parent);
   if (parent->in.kind != BNY_BOOT_VERDICT || parent->in.bytes != sizeof(struct bny_boot_answer))
     return bny_boot_fail_peer(pending->env, parent, BNY_BOOT_DONE, doing);
-  struct bny_boot_answer heard;
-  memcpy(&heard, parent->note, sizeof heard);
-  heard.reason[BNY_BOOT_REASON_BYTES - 1] = '\0';
-  uint64_t ticket = le64toh(heard.ticket);
-  return answer(pending, recall(pending, ticket), ticket, heard.reason);
+  struct bny_boot_answer received;
+  memcpy(&received, parent->note, sizeof received);
+  received.reason[BNY_BOOT_REASON_BYTES - 1] = '\0';
+  uint64_t ticket = le64toh(received.ticket);
+  return answer(pending, recall(pending, ticket), ticket, received.reason);
 }
 
 /* Handles a note of a child. */
@@ -211,7 +211,7 @@ static banyan_status wait_for_news(struct bny_boot_pending *pending) {
   for (int i = 0; i < pending->ncandidates; i++) {
     const struct bny_boot_candidate *candidate = &pending->candidates[i];
     pending->polls[n++] = (struct pollfd){.fd = candidate->fd, .events = POLLIN};
-    int64_t drop_ns = candidate->greeted_ns + BNY_BOOT_STRANGER_NS;
+    int64_t drop_ns = candidate->greeted_ns + BNY_BOOT_UNAUTHENTICATED_NS;
     if (candidate->state == BNY_BOOT_GREETED && drop_ns < limit_ns) limit_ns = drop_ns;
   }
   /* poll() writes nothing when it fails (EINTR); a timeout leaves all revents 0. */
@@ -226,7 +226,7 @@ static banyan_status read_candidates(struct bny_boot_pending *pending, const str
   for (int i = 0; i < pending->ncandidates && !status; i++) {
     struct bny_boot_candidate *candidate = &pending->candidates[i];
     if (polls[i].revents) status = bny_boot_pending_read(pending, candidate);
-    if (candidate->state == BNY_BOOT_GREETED && now_ns >= candidate->greeted_ns + BNY_BOOT_STRANGER_NS)
+    if (candidate->state == BNY_BOOT_GREETED && now_ns >= candidate->greeted_ns + BNY_BOOT_UNAUTHENTICATED_NS)
       candidate->state = BNY_BOOT_FINISHED;
   }
   if (!status) status = bny_boot_pending_reconsider(pending);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank to which others connect. A connection is pending until its peer authenticates itself. It then applies to join,
  * which rank 0 decides, and becomes a child. Pending connections are served side by side, and each has
- * BNY_BOOT_STRANGER_NS. Their number is limited; at the limit the oldest make room. A port scan, garbage or a silent
- * peer therefore delays no rank. */
+ * BNY_BOOT_UNAUTHENTICATED_NS. Their number is limited; at the limit the oldest make room. A port scan, garbage or a
+ * silent peer therefore delays no rank. */
 #ifndef BNY_BOOT_TCP_PENDING_H
 #define BNY_BOOT_TCP_PENDING_H
 

@@ -43,14 +43,14 @@ struct seeker {
 /* How long a peer may be silent. Where rank 0 has one of several ports, others may be of torchrun's stores, which never
  * greet, so the first rounds are short. */
 static int64_t greeting_limit(const struct seeker *seeker) {
-  int64_t patience_ns = BNY_BOOT_STRANGER_NS;
+  int64_t patience_ns = BNY_BOOT_UNAUTHENTICATED_NS;
   if (seeker->env->settings.nports > 0 && seeker->nrounds < 5) patience_ns = patience_ns >> 5 << seeker->nrounds;
   int64_t limit_ns = bny_deadline_now() + patience_ns;
   return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
 }
 
 static int64_t attempt_limit(const struct seeker *seeker) {
-  int64_t limit_ns = bny_deadline_now() + BNY_BOOT_STRANGER_NS;
+  int64_t limit_ns = bny_deadline_now() + BNY_BOOT_UNAUTHENTICATED_NS;
   return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
 }
 

@@ -122,7 +122,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->cores = map->cores;
   comm->quota_cpus = map->quota_cpus;
   comm->own_cpus = map->own_cpus;
-  comm->threads_said = settings->threads;
+  comm->explicit_threads = settings->threads;
   comm->threads = settings->threads ? settings->threads : map->threads;
   comm->nnodes = map->nnodes;
   comm->ranks_per_core = map->ranks_per_core;
@@ -162,18 +162,18 @@ void bny_comm_free(banyan_comm *comm) {
 }
 
 /* Ranks that are not in this communicator use the machine as well. */
-static void keep_share(const banyan_comm *beside, bny_node_map *map) {
-  map->own_cpus = beside->own_cpus;
-  map->threads = beside->threads;
-  map->quota_cpus = beside->quota_cpus;
-  map->ranks_per_core = beside->ranks_per_core;
+static void keep_share(const banyan_comm *parent, bny_node_map *map) {
+  map->own_cpus = parent->own_cpus;
+  map->threads = parent->threads;
+  map->quota_cpus = parent->quota_cpus;
+  map->ranks_per_core = parent->ranks_per_core;
 }
 
 static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                            const bny_facts *all, bny_locality *localities) {
   bny_node_map map = {0};
   banyan_status status = bny_node_map_find(all, comm->rank, comm->nranks, &map);
-  if (status == BANYAN_OK && settings->beside) keep_share(settings->beside, &map);
+  if (status == BANYAN_OK && settings->parent) keep_share(settings->parent, &map);
   if (status == BANYAN_OK) raise_arena(&map, comm->nranks);
   if (map.nnodes > 1) bny_comm_find_nic(comm, settings);
   char why[BNY_ERROR_TEXT_BYTES]; /* the exchange, in which a rank that has failed takes part as well, clears it */
@@ -228,8 +228,8 @@ static int64_t limit_timeout(int64_t timeout_ns) {
 static void set_timeouts(const banyan_comm_config *config, bny_settings *settings) {
   const bny_options *options = &settings->options;
   int64_t timeout_ns = config ? config->timeout_ns : 0, first_ns = config ? config->first_timeout_ns : 0;
-  bool said = timeout_ns || bny_option_text("BANYAN_TIMEOUT_MS");
-  if (!timeout_ns) timeout_ns = settings->device && !said ? device_timeout_ns : options->timeout_ms * 1000000;
+  bool is_explicit = timeout_ns || bny_option_text("BANYAN_TIMEOUT_MS");
+  if (!timeout_ns) timeout_ns = settings->device && !is_explicit ? device_timeout_ns : options->timeout_ms * 1000000;
   if (!first_ns) first_ns = options->first_timeout_ms * 1000000;
   if (!first_ns) first_ns = settings->device && timeout_ns < device_timeout_ns ? device_timeout_ns : timeout_ns;
   settings->timeout_ns = limit_timeout(timeout_ns);
@@ -252,8 +252,8 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
   set_timeouts(config, &read);
   read.threads = (int32_t)(config && config->threads ? config->threads : options->threads);
   read.arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options->arena_kib << 10;
-  read.arena_said = (config && config->arena_bytes) || bny_option_text("BANYAN_ARENA_KIB");
-  read.device_arena_bytes = read.arena_said ? read.arena_bytes : usual_device_arena_bytes;
+  read.arena_is_explicit = (config && config->arena_bytes) || bny_option_text("BANYAN_ARENA_KIB");
+  read.device_arena_bytes = read.arena_is_explicit ? read.arena_bytes : usual_device_arena_bytes;
   read.algorithm = options->algorithm ? options->algorithm : config ? config->algorithm : NULL;
   if (read.algorithm && read.algorithm[0]) {
     status = bny_algorithm_check_name(options->algorithm ? "BANYAN_ALGORITHM" : "config.algorithm", read.algorithm);
@@ -287,12 +287,12 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
 }
 
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
-                            const banyan_comm *beside, banyan_comm **comm) {
+                            const banyan_comm *parent, banyan_comm **comm) {
   bny_settings settings;
   bny_log_rank(bootstrap->rank);
   banyan_status own_status = read_settings(config, origin, &settings);
-  settings.beside = beside;
-  if (beside) settings.options.levels = NULL; /* they are those of all ranks */
+  settings.parent = parent;
+  if (parent) settings.options.levels = NULL; /* they are those of all ranks */
   banyan_comm *made = calloc(1, sizeof *made);
   if (!made)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
@@ -303,7 +303,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   made->process = bny_process();
   made->tag = BANYAN_TAG_NONE;
   made->first_timeout_ns = settings.first_timeout_ns;
-  made->arena_said = settings.arena_said;
+  made->arena_is_explicit = settings.arena_is_explicit;
   if (own_status == BANYAN_OK) own_status = bny_comm_find_locality(made, &settings);
   banyan_status status = assemble(made, bootstrap, &settings, own_status);
   if (status != BANYAN_OK) {
@@ -315,21 +315,21 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   return BANYAN_OK;
 }
 
-banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool beside,
+banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool keeps_share,
                                  banyan_comm **part) {
   banyan_comm_config config = {.size = sizeof config,
                                .timeout_ns = comm->exec->timeout_ns,
                                .first_timeout_ns = comm->first_timeout_ns,
-                               .arena_bytes = comm->arena_said ? comm->arena_bytes : 0,
+                               .arena_bytes = comm->arena_is_explicit ? comm->arena_bytes : 0,
                                .algorithm = comm->algorithm,
-                               .threads = comm->threads_said};
+                               .threads = comm->explicit_threads};
   char device[32];
   if (comm->device.engine) {
     const bny_device *own = comm->device.engine->device;
     snprintf(device, sizeof device, "%s:%d", own->ops->name, own->facts.ordinal);
     config.device = device;
   }
-  banyan_status status = bny_comm_make(bootstrap, &config, comm->origin, beside ? comm : NULL, part);
+  banyan_status status = bny_comm_make(bootstrap, &config, comm->origin, keeps_share ? comm : NULL, part);
   if (status == BANYAN_OK) (*part)->stream = comm->stream;
   return status;
 }

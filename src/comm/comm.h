@@ -35,14 +35,14 @@ struct banyan_comm {
   int32_t slices;            /* BANYAN_SLICES: slices of attention */
   int32_t nnodes;
   int32_t threads;          /* threads that attention on the host may use */
-  int32_t threads_said;     /* by the program or the environment; 0: none was */
+  int32_t explicit_threads; /* by the program or the environment; 0: none was */
   bny_pool_cpus own_cpus;   /* for these threads */
   bny_pool *pool;           /* made with the first attention; NULL: none, or one thread */
   double quota_cpus;        /* CPUs that a quota allows this rank, fewer than its cores; 0: no quota counts */
   int32_t cores;            /* cores of this machine that its ranks may use together */
   double ranks_per_core;    /* on the machine with the most: ranks take turns if it is above 1 */
   size_t arena_bytes;       /* per rank */
-  bool arena_said;          /* set by the program or the environment */
+  bool arena_is_explicit;   /* set by the program or the environment */
   bny_plan *barrier;        /* in which ranks compare their calls */
   int64_t first_timeout_ns; /* deadline of the first call of a shape */
   bny_binding nothing;
@@ -53,12 +53,13 @@ struct banyan_comm {
 };
 
 /* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked.
- * beside: its other ranks go on to use this machine, so the new one keeps its share of the cores; NULL: none. */
+ * parent: a communicator whose ranks go on to use this machine, so the new one keeps its share of the cores. NULL:
+ * none. */
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
-                            const banyan_comm *beside, banyan_comm **comm);
+                            const banyan_comm *parent, banyan_comm **comm);
 
-/* Makes one of some ranks of another, with its settings. beside: the others go on as well. */
-banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool beside,
+/* Makes one of some ranks of another, with its settings. keeps_share: the others go on as well. */
+banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool keeps_share,
                                  banyan_comm **part);
 void bny_comm_free(banyan_comm *comm);
 

@@ -104,13 +104,13 @@ static banyan_status take_wrong_start(banyan_comm *comm, const bny_device_fault 
 static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault *fault) {
   uint32_t theirs;
   int32_t own;
-  char said[64] = "";
+  char counts[64] = "";
   if (fault->reporter == comm->rank && bny_engine_fault_position(comm->device.engine, &theirs, &own))
-    snprintf(said, sizeof said, "tokens %" PRIu32 " there, %" PRId32 " here", theirs, own);
+    snprintf(counts, sizeof counts, "tokens %" PRIu32 " there, %" PRId32 " here", theirs, own);
   else
-    snprintf(said, sizeof said, "not the tokens %" PRIu32 " of rank %d", fault->detail, fault->reporter);
+    snprintf(counts, sizeof counts, "not the tokens %" PRIu32 " of rank %d", fault->detail, fault->reporter);
   return bny_exec_fail(comm->exec, BANYAN_ERR_MISMATCH, fault->culprit,
-                       "rank %d runs a combine on its device with another number: %s", fault->culprit, said);
+                       "rank %d runs a combine on its device with another number: %s", fault->culprit, counts);
 }
 
 /* A failure of kernels becomes one of the communicator, with a text that says what kernels cannot. */

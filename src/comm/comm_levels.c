@@ -39,10 +39,10 @@ static bool all_explicit(const bny_locality *localities, int32_t nranks) {
  * those of the outermost. */
 banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
                                   const bny_locality *localities) {
-  const char *said = settings->options.levels;
+  const char *explicit_levels = settings->options.levels;
   comm->cost = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, map->ranks_per_core);
-  if (said) {
-    banyan_status status = bny_levels_parse(comm->nranks, said, &comm->cost, &comm->levels);
+  if (explicit_levels) {
+    banyan_status status = bny_levels_parse(comm->nranks, explicit_levels, &comm->cost, &comm->levels);
     return status == BANYAN_OK ? status : bny_fail(status, "BANYAN_LEVELS: %s", banyan_last_error());
   }
   bool is_explicit = all_explicit(localities, comm->nranks);

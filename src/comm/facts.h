@@ -61,10 +61,10 @@ typedef struct bny_settings {
   int64_t timeout_ns, first_timeout_ns; /* for each call, and for the first of a shape */
   size_t arena_bytes, device_arena_bytes;
   int32_t threads;                /* for this rank; 0: one for each of its cores */
-  bool arena_said;                /* neither is the default */
+  bool arena_is_explicit;         /* neither is the default */
   const char *algorithm, *device; /* NULL: none */
   int32_t origin;                 /* the rank's number among those that the environment describes */
-  const banyan_comm *beside;      /* see bny_comm_make() */
+  const banyan_comm *parent;      /* see bny_comm_make() */
 } bny_settings;
 
 /* Gathers the facts of this rank. Invalid settings are a fact as well, so that no other rank waits for this one.

@@ -354,18 +354,18 @@ static banyan_status compare_verdicts(rendezvous *self, const verdict *own, bool
 
 /* All ranks post how they fared. OK: this rank has a communicator, as all others have. *again: a rank was lost. */
 static banyan_status conclude(rendezvous *self, banyan_status own, bool *again) {
-  verdict said = {.status = (int32_t)own};
+  verdict mine = {.status = (int32_t)own};
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", own == BANYAN_OK ? "" : banyan_last_error());
-  memcpy(said.why, why, sizeof said.why);
-  said.why[sizeof said.why - 1] = 0;
-  post(self, KIND_VERDICT, NULL, 0, &said, sizeof said);
+  memcpy(mine.why, why, sizeof mine.why);
+  mine.why[sizeof mine.why - 1] = 0;
+  post(self, KIND_VERDICT, NULL, 0, &mine, sizeof mine);
   banyan_status status = collect(self, self->next);
   bool done = is_done(self);
   if (status == BANYAN_OK && !done) {
     *again = memcmp(self->next, self->view, self->view_bytes) != 0;
     memcpy(self->view, self->next, self->view_bytes);
-    status = compare_verdicts(self, &said, again);
+    status = compare_verdicts(self, &mine, again);
     if (*again && own != BANYAN_OK && !is_loss(own)) {
       *again = false;
       return give_up(self, own, why);

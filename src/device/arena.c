@@ -73,12 +73,12 @@ typedef struct arenas_work {
 
 /* All ranks report their outcome. The first failure becomes that of all. */
 static banyan_status settle(arenas_work *work, banyan_status own) {
-  rank_report said = {.status = (int32_t)own};
-  if (own != BANYAN_OK) snprintf(said.why, sizeof said.why, "%s", banyan_last_error());
-  banyan_status status = bny_exchange_all(work->exchange, &said, work->reports, sizeof said);
+  rank_report mine = {.status = (int32_t)own};
+  if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
+  banyan_status status = bny_exchange_all(work->exchange, &mine, work->reports, sizeof mine);
   if (status != BANYAN_OK) {
     work->joint = false;
-    return own == BANYAN_OK ? status : bny_fail(own, "%s", said.why);
+    return own == BANYAN_OK ? status : bny_fail(own, "%s", mine.why);
   }
   for (int32_t i = 0; i < work->arenas->nranks; i++) {
     const rank_report *report = &work->reports[i];
@@ -409,14 +409,14 @@ static bool goes_by_descriptor(const bny_arenas *arenas) {
   return arenas->kind != BNY_MEMORY_FABRIC && arenas->nranks > 1;
 }
 
-static banyan_status make_own(arenas_work *work, offer *said, transfer *held) {
+static banyan_status make_own(arenas_work *work, offer *mine, transfer *held) {
   bny_arenas *arenas = work->arenas;
   const bny_device_ops *ops = arenas->device->ops;
   bny_device_memory **own = &arenas->memories[arenas->rank];
   banyan_status status = ops->memory_make(arenas->device, arenas->kind, arenas->bytes, own);
   if (status == BANYAN_OK) status = verify_clear(work);
-  if (status == BANYAN_OK) status = ops->memory_export(*own, &said->handle, &held->file);
-  if (status == BANYAN_OK) said->bytes = (*own)->bytes;
+  if (status == BANYAN_OK) status = ops->memory_export(*own, &mine->handle, &held->file);
+  if (status == BANYAN_OK) mine->bytes = (*own)->bytes;
   return status;
 }
 
@@ -459,11 +459,11 @@ static banyan_status import_all(arenas_work *work, transfer *held) {
 }
 
 static banyan_status run_steps(arenas_work *work, transfer *held) {
-  offer said;
-  memset(&said, 0, sizeof said);
-  banyan_status status = settle(work, make_own(work, &said, held));
+  offer mine;
+  memset(&mine, 0, sizeof mine);
+  banyan_status status = settle(work, make_own(work, &mine, held));
   if (status != BANYAN_OK) return status;
-  status = bny_exchange_all(work->exchange, &said, held->offers, sizeof said);
+  status = bny_exchange_all(work->exchange, &mine, held->offers, sizeof mine);
   if (status != BANYAN_OK) {
     work->joint = false;
     return status;

@@ -239,17 +239,17 @@ static bool shares_stats(const bny_binding *binding) {
 
 /* Returns all zeros for a run whose rows are all valid, so that kernels skip every check. */
 bny_device_valid bny_device_valid_of(const bny_binding *binding) {
-  const banyan_valid_rows *said = binding->valid;
+  const banyan_valid_rows *rows = binding->valid;
   bny_device_valid valid = {.most = binding->tokens_most,
                             .count = binding->tokens,
                             .owners = binding->token_owners,
                             .keeps_empty_rows = binding->keeps_empty_rows};
-  if (said) {
-    valid.tokens = said->tokens;
-    valid.seq_lens = said->seq_lens;
-    valid.query_start_loc = said->query_start_loc;
-    valid.token_mask = said->token_mask;
-    valid.batch = said->batch;
+  if (rows) {
+    valid.tokens = rows->tokens;
+    valid.seq_lens = rows->seq_lens;
+    valid.query_start_loc = rows->query_start_loc;
+    valid.token_mask = rows->token_mask;
+    valid.batch = rows->batch;
   }
   bool all =
       !valid.tokens && !valid.seq_lens && !valid.query_start_loc && !valid.token_mask && valid.count == valid.most;

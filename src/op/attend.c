@@ -114,7 +114,7 @@ static void keep(const banyan_comm *comm, bny_attention *attention, const banyan
 /* The threads come with the first attention. A number that nobody asked for may turn out smaller. */
 static banyan_status make_pool(banyan_comm *comm) {
   if (comm->pool || comm->threads == 1) return BANYAN_OK;
-  if (comm->threads_said) return bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
+  if (comm->explicit_threads) return bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
   banyan_status status = bny_pool_make_some(comm->threads, &comm->own_cpus, &comm->pool);
   if (status == BANYAN_OK) comm->threads = bny_pool_threads(comm->pool);
   return status;

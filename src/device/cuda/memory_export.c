@@ -30,13 +30,13 @@ static banyan_status export_virtual(bny_cuda_device *self, bny_cuda_memory *memo
 banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handle *handle, int *file) {
   bny_cuda_device *self = (bny_cuda_device *)memory->device;
   bny_cuda_memory *made = (bny_cuda_memory *)memory;
-  bny_device_handle said = {{0}};
+  bny_device_handle exported = {{0}};
   bny_cuda_scope scope;
   int fd = -1;
   banyan_status status = bny_cuda_enter_setup(self, &scope);
   if (status != BANYAN_OK) return status;
   if (memory->kind == BNY_MEMORY_FILE || memory->kind == BNY_MEMORY_FABRIC) {
-    status = export_virtual(self, made, &said, &fd);
+    status = export_virtual(self, made, &exported, &fd);
   } else if (memory->kind == BNY_MEMORY_IPC) {
     CUresult result = self->driver.cuIpcGetMemHandle(&made->exported->handle, made->exported->address);
     if (result != CUDA_SUCCESS)
@@ -48,7 +48,7 @@ banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handl
     fd = made->file;
     made->file = -1;
   }
-  *handle = said;
+  *handle = exported;
   *file = fd;
   return BANYAN_OK;
 }
