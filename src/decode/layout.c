@@ -27,6 +27,21 @@ static int64_t number_of(const bny_shares *s, int32_t rank, int64_t *before) {
   return end_of(s, s->blocks * *before / s->total);
 }
 
+/* Returns the length of a block of the form, or of all ranges. */
+static int64_t length_of(const bny_shares *s) {
+  if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) return s->rule.tokens;
+  return s->total > 1 ? s->rule.block : 1;
+}
+
+/* Returns true if both give each token the same owner. */
+static bool is_same(const bny_shares *a, const bny_shares *b) {
+  if (a->rule.kind != b->rule.kind || a->rule.nranks != b->rule.nranks || length_of(a) != length_of(b)) return false;
+  int64_t before_a = 0, before_b = 0;
+  for (int32_t r = 0; r < a->rule.nranks; r++)
+    if (number_of(a, r, &before_a) != number_of(b, r, &before_b)) return false;
+  return true;
+}
+
 /* Returns true if all ranks are alike, so that their numbers need not be listed. */
 static bool is_even(const bny_shares *s) {
   int64_t before = 0;
@@ -54,7 +69,7 @@ banyan_status banyan_ownership_name(const banyan_ownership *ownership, char *nam
   banyan_status status = bny_ownership_read(where, ownership, &s);
   if (status != BANYAN_OK) return status;
   bool blocks = s.rule.kind == BANYAN_OWNERSHIP_BLOCKS, even = is_even(&s);
-  int64_t first = !blocks ? s.rule.tokens : s.total > 1 ? s.rule.block : 1;
+  int64_t first = length_of(&s);
   char none[1];
   size_t length = 0, room = name ? bytes : 0;
   char *to = room > 0 ? name : none;
@@ -102,6 +117,7 @@ banyan_status banyan_ownership_moves(const banyan_ownership *from, const banyan_
   if (*count < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: count is %" PRId32 ", must be at least 1", where, *count);
   int32_t room = *count, made = 0, owner_a = 0, owner_b = 0;
   int64_t end_a = 0, end_b = 0;
+  if (is_same(&a, &b)) *next = length; /* otherwise a search for the first move has no end */
   while (*next < length) {
     if (end_a <= *next) status = run_of(&a, *next, &owner_a, &end_a);
     if (status == BANYAN_OK && end_b <= *next) status = run_of(&b, *next, &owner_b, &end_b);

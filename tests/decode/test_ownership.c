@@ -231,6 +231,18 @@ TEST_LOOP(moves_are_of_tokens_whose_owner_changes, 200) {
   rejected(banyan_ownership_moves(&rules[0], &rules[1], length, &(int64_t){-1}, moves, &lengths), "next is -1");
 }
 
+/* At once, although no token of so many moves. */
+TEST(equal_layouts_have_no_moves) {
+  const int64_t length = (int64_t)1 << 40;
+  int32_t weights[] = {2, 4}, count = 1;
+  int64_t next = 0;
+  banyan_token_move move;
+  banyan_ownership rules[] = {{sizeof rules[0], BANYAN_OWNERSHIP_BLOCKS, 2, 2, 0, weights},
+                              {sizeof rules[0], BANYAN_OWNERSHIP_BLOCKS, 2, 2, 0, (int32_t[]){1, 2}}};
+  good(banyan_ownership_moves(&rules[0], &rules[1], length, &next, &move, &count));
+  EXPECT(count == 0 && next == length);
+}
+
 TEST_LOOP(the_least_read_page_goes_down, 200) {
   state += (uint64_t)_i;
   uint64_t reads[60];
