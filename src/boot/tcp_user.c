@@ -81,6 +81,7 @@ enum bny_boot_issue bny_boot_issue_ask(struct banyan_env *env, int64_t limit_ns,
   char name[BNY_BOOT_ADDRESS_BYTES];
   enum bny_boot_issue outcome = BNY_BOOT_NOT_ISSUED;
   name_of(env->address, name);
+  bny_boot_issue_begin(env); /* the key of an earlier attempt may be another job's */
   int fd = bny_boot_socket_connect_text(&env->settings, name, limit_ns);
   if (fd < 0) return BNY_BOOT_NOT_ISSUED;
   if (bny_boot_socket_user(fd, user) && user->uid != geteuid())
