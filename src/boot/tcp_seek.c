@@ -165,6 +165,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   error = bny_boot_socket_receive(fd, &welcome, sizeof welcome, seeker->deadline_ns);
   if (error) {
     seeker->nrejections += seeker->at_rank_0 && error != ETIMEDOUT;
+    if (error == ETIMEDOUT && seeker->reason[0]) return false; /* as in note(): the reason before says more */
     note(seeker,
          error == ETIMEDOUT ? "no answer to the authentication of this rank"
                             : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the "
