@@ -59,7 +59,7 @@ static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
   if (error == ETIMEDOUT && seeker->reason[0] && bny_deadline_is_late(seeker->deadline_ns)) return;
   if (error == ECONNREFUSED && seeker->reason[0] && seeker->env->settings.nports > 0) return; /* most ports are free */
-  if (error == ECONNREFUSED && seeker->knows_other_job) return; /* its rank 0 has given up, and was the trouble */
+  if (seeker->knows_other_job && !seeker->met_other_job) return; /* its rank 0 was the trouble, also as it gives up */
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
 }
