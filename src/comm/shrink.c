@@ -34,6 +34,7 @@
 #include "base/status.h"
 
 enum { LOOK_NS = 20000, WATCH_NS = 1000000, WATCH_ALL_NS = 100000000, SETTLE_NS = 100000000, DEADLINES = 3 };
+enum { PAUSE_RANK_NS = 8000 }; /* the longest pause between looks grows by this with each rank */
 
 typedef enum kind { KIND_VIEW = 1, KIND_DATA, KIND_VERDICT, KIND_DONE } kind;
 
@@ -150,6 +151,7 @@ static bool is_done(const rendezvous *self) {
 /* Waits for the post of one rank. False: none will come, or none is needed. A rank that died may have posted before. */
 static bool await(rendezvous *self, int32_t rank) {
   int64_t patience_ns = self->kind == KIND_VIEW ? self->timeout_ns : self->timeout_ns / 2 * 3, pause_ns = LOOK_NS;
+  int64_t longest_ns = WATCH_NS / 2 + (int64_t)self->transport->nranks * PAUSE_RANK_NS;
   while (round_of(self, rank) < self->round) {
     if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
     int64_t now_ns = bny_clock_ns();
@@ -158,7 +160,7 @@ static bool await(rendezvous *self, int32_t rank) {
         bny_interrupted() || now_ns > self->deadline_ns || now_ns - self->signs[rank].seen_ns > patience_ns;
     if (is_silent || is_gone(self, rank) || is_done(self)) return round_of(self, rank) >= self->round;
     nanosleep(&(struct timespec){0, pause_ns}, NULL);
-    if (pause_ns < WATCH_NS / 2) pause_ns *= 2; /* many ranks on few cores must let the awaited one run */
+    if (pause_ns < longest_ns) pause_ns *= 2; /* wake-ups of many ranks must not take the awaited one's core */
   }
   return true;
 }
