@@ -53,7 +53,7 @@ static banyan_status make_subs(banyan_comm *comm, const banyan_bootstrap *bootst
   order_group(wishes, comm, color, &group);
   banyan_comm *made = NULL;
   char why[BNY_ERROR_TEXT_BYTES] = "";
-  if (color >= 0) status = bny_comm_make_part(comm, &group.bootstrap, true, &made);
+  if (color >= 0) status = bny_comm_make_part(comm, &group.bootstrap, color, &made);
   if (status != BANYAN_OK) snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_log_rank(comm->rank);
   banyan_status ended = bny_group_exchange_end(&group);
@@ -87,6 +87,7 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
                                   .context = comm,
                                   .allgather = gather_by_comm};
     for (size_t i = 0; i < nranks; i++) color_of[i] = wishes[i].color;
+    comm->splits++;
     status = make_subs(comm, &bootstrap, wishes, color_of, sub);
   }
   free(color_of);

@@ -129,6 +129,16 @@ static void print_kinds(const bny_flight *flight, const char *name, const char *
                  flight->rank, flight->nranks, bny_flight_name((uint8_t)k), values[k]);
 }
 
+/* A wait that goes on counts with its time up to now. */
+static bny_flight_waits waits_for(const bny_flight *flight, int32_t rank) {
+  bny_flight_waits waits = flight->waits[rank];
+  bool goes_on = (int32_t)(atomic_load_explicit(&flight->waiting, memory_order_relaxed) >> 32) == rank + 1;
+  int64_t took_ns =
+      goes_on ? bny_clock_ns() - atomic_load_explicit(&flight->waiting_ns, memory_order_relaxed) : INT64_MIN;
+  if (took_ns >= flight->threshold_ns) waits = (bny_flight_waits){waits.count + 1, waits.ns + (uint64_t)took_ns};
+  return waits;
+}
+
 size_t bny_flight_metrics(const bny_flight *flight, char *text, size_t bytes) {
   size_t length = 0;
   if (bytes) text[0] = 0;
@@ -138,14 +148,14 @@ size_t bny_flight_metrics(const bny_flight *flight, char *text, size_t bytes) {
               bytes, &length);
   print_head("waits_total", "counter", "Waits above the threshold, by the rank waited for.", text, bytes, &length);
   for (int32_t r = 0; r < flight->nranks; r++)
-    if (flight->waits[r].count)
+    if (waits_for(flight, r).count)
       bny_append(text, bytes, &length, "banyan_waits_total{rank=\"%d\",ranks=\"%d\",peer=\"%d\"} %" PRIu64 "\n",
-                 flight->rank, flight->nranks, r, flight->waits[r].count);
+                 flight->rank, flight->nranks, r, waits_for(flight, r).count);
   print_head("wait_seconds_total", "counter", "Time of these waits.", text, bytes, &length);
   for (int32_t r = 0; r < flight->nranks; r++)
-    if (flight->waits[r].count)
+    if (waits_for(flight, r).count)
       bny_append(text, bytes, &length, "banyan_wait_seconds_total{rank=\"%d\",ranks=\"%d\",peer=\"%d\"} %.6f\n",
-                 flight->rank, flight->nranks, r, (double)flight->waits[r].ns * 1e-9);
+                 flight->rank, flight->nranks, r, (double)waits_for(flight, r).ns * 1e-9);
   print_head("failed", "gauge", "1 once the communicator has failed.", text, bytes, &length);
   bny_append(text, bytes, &length, "banyan_failed{rank=\"%d\",ranks=\"%d\"} %d\n", flight->rank, flight->nranks,
              flight->status != 0);

@@ -100,6 +100,7 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
       .trace_file = options->trace,
       .trace_events = options->trace_events,
       .metrics_file = options->metrics,
+      .metrics_every_ns = options->metrics_every_ms * 1000000,
       .metrics_wait_ns = options->metrics_wait_us * 1000,
       .levels = comm->levels,
   };
@@ -315,7 +316,15 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   return BANYAN_OK;
 }
 
-banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool keeps_share,
+/* The ranks of several colors have the same numbers, and must not write one file. Without memory there is none. */
+static char *dump_of_part(const banyan_comm *comm, int32_t color) {
+  size_t bytes = strlen(comm->dump) + 32;
+  char *name = malloc(bytes);
+  if (name) snprintf(name, bytes, color >= 0 ? "%s.%d-%d" : "%s", comm->dump, comm->splits, color);
+  return name;
+}
+
+banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, int32_t color,
                                  banyan_comm **part) {
   banyan_comm_config config = {.size = sizeof config,
                                .timeout_ns = comm->exec->timeout_ns,
@@ -329,9 +338,14 @@ banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap
     snprintf(device, sizeof device, "%s:%d", own->ops->name, own->facts.ordinal);
     config.device = device;
   }
-  banyan_status status = bny_comm_make(bootstrap, &config, comm->origin, keeps_share ? comm : NULL, part);
-  if (status == BANYAN_OK) (*part)->stream = comm->stream;
-  return status;
+  banyan_status status = bny_comm_make(bootstrap, &config, comm->origin, color >= 0 ? comm : NULL, part);
+  if (status != BANYAN_OK) return status;
+  (*part)->stream = comm->stream;
+  if (comm->dump && (*part)->dump) {
+    free((*part)->dump);
+    (*part)->dump = dump_of_part(comm, color);
+  }
+  return BANYAN_OK;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */

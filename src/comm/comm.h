@@ -29,7 +29,8 @@ struct banyan_comm {
   bny_locality locality;     /* locality of this rank */
   int64_t locality_ns;       /* the time to find it */
   bny_locality_notes *notes; /* a note for each kind of level; NULL: BANYAN_LEVELS sets the levels */
-  char *dump;                /* BANYAN_DUMP; owned */
+  char *dump;                /* BANYAN_DUMP, and which split made this communicator; owned */
+  int32_t splits;            /* how often it was split */
   char *algorithm;           /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;         /* larger messages are sent in parts */
   int32_t slices;            /* BANYAN_SLICES: slices of attention */
@@ -58,8 +59,9 @@ struct banyan_comm {
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
                             const banyan_comm *parent, banyan_comm **comm);
 
-/* Makes one of some ranks of another, with its settings. keeps_share: the others go on as well. */
-banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, bool keeps_share,
+/* Makes one of some ranks of another, with its settings. color: that of a split, after which the others go on as well;
+ * BANYAN_COLOR_NONE: a shrink. */
+banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, int32_t color,
                                  banyan_comm **part);
 void bny_comm_free(banyan_comm *comm);
 

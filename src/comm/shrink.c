@@ -297,7 +297,7 @@ static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
     if (r == comm->rank) bootstrap.rank = bootstrap.nranks;
     bootstrap.nranks++;
   }
-  return bny_comm_make_part(comm, &bootstrap, false, shrunk);
+  return bny_comm_make_part(comm, &bootstrap, BANYAN_COLOR_NONE, shrunk);
 }
 
 static void list_members(const rendezvous *self, int32_t *members) {

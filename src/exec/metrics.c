@@ -13,17 +13,17 @@
 #include "base/status.h"
 #include "exec/record.h"
 
-enum { PATH_BYTES = 1024, EVERY_S = 10 };
+enum { PATH_BYTES = 1024 };
 
 typedef struct bny_metrics {
   char path[PATH_BYTES];
   int file;
   uint64_t process; /* its maker: a child of a fork leaves the file alone */
-  int64_t next_ns;
+  int64_t every_ns, next_ns;
   bool failed; /* reported once */
 } bny_metrics;
 
-banyan_status bny_metrics_open(const char *pattern, int32_t rank, bny_metrics **metrics) {
+banyan_status bny_metrics_open(const char *pattern, int32_t rank, int64_t every_ns, bny_metrics **metrics) {
   bny_metrics *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for metrics");
   banyan_status status = bny_log_claim("metrics", pattern, rank, made->path, sizeof made->path, &made->file);
@@ -32,7 +32,8 @@ banyan_status bny_metrics_open(const char *pattern, int32_t rank, bny_metrics **
     return status;
   }
   made->process = bny_process();
-  made->next_ns = bny_clock_ns() + EVERY_S * INT64_C(1000000000);
+  made->every_ns = every_ns;
+  made->next_ns = bny_clock_ns() + every_ns;
   *metrics = made;
   return BANYAN_OK;
 }
@@ -70,7 +71,7 @@ void bny_metrics_write(bny_metrics *metrics, const bny_flight *flight) {
 void bny_metrics_look(bny_metrics *metrics, const bny_flight *flight) {
   int64_t now_ns = bny_clock_ns();
   if (now_ns < metrics->next_ns) return;
-  metrics->next_ns = now_ns + EVERY_S * INT64_C(1000000000);
+  metrics->next_ns = now_ns + metrics->every_ns;
   bny_metrics_write(metrics, flight);
 }
 

@@ -58,7 +58,8 @@ banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the flight recorder", rank);
   }
   if (made.flight) made.flight->threshold_ns = config->metrics_wait_ns;
-  if (config->metrics_file && bny_metrics_open(config->metrics_file, rank, &made.metrics) != BANYAN_OK)
+  if (config->metrics_file &&
+      bny_metrics_open(config->metrics_file, rank, config->metrics_every_ns, &made.metrics) != BANYAN_OK)
     bny_log(BNY_LOG_WARN, "%s: there will be none", banyan_last_error());
   if (config->trace_file &&
       bny_trace_open(config->trace_file, rank, nranks, config->trace_events, &made.trace) != BANYAN_OK)

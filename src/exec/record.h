@@ -25,6 +25,7 @@ typedef struct bny_record_config {
   const char *trace_file;  /* NULL: no trace */
   int64_t trace_events;
   const char *metrics_file; /* NULL: none */
+  int64_t metrics_every_ns; /* how often it is replaced */
   int64_t metrics_wait_ns;  /* the shortest wait that is counted */
   const bny_levels *levels; /* names of phases; NULL: none. Must outlive the record */
 } bny_record_config;
@@ -104,7 +105,7 @@ static inline void bny_record_wait_end(bny_record *record, uint64_t begin, uint6
 void bny_record_fail(bny_record *record, uint64_t operation, banyan_status status, int32_t culprit, const char *reason);
 
 /* metrics.c: the file of BANYAN_METRICS, which is written from time to time, and by bny_metrics_close(). */
-banyan_status bny_metrics_open(const char *pattern, int32_t rank, struct bny_metrics **metrics);
+banyan_status bny_metrics_open(const char *pattern, int32_t rank, int64_t every_ns, struct bny_metrics **metrics);
 void bny_metrics_look(struct bny_metrics *metrics, const bny_flight *flight);
 void bny_metrics_write(struct bny_metrics *metrics, const bny_flight *flight);
 void bny_metrics_close(struct bny_metrics *metrics, const bny_flight *flight); /* NULL is allowed */

@@ -153,6 +153,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience
   }
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
     patience->looked_ns = now_ns;
+    if (exec->record.metrics) bny_metrics_look(exec->record.metrics, exec->record.flight);
     status = look_for_deaths(exec, peer, slot, ops->sleep(exec->transport, 0));
     if (status != BANYAN_OK) return status;
     if (ops->ask)

@@ -4,6 +4,7 @@
 #include <check.h>
 #include <inttypes.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,60 +171,93 @@ TEST(metrics_of_a_run_that_fails) {
   world_unshare(scenario, sizeof *scenario);
 }
 
+/* Rank 1 calls once rank 0, which waits for it, has written how long. */
+static void wait_until_written(world_rank *self) {
+  const char *name = "banyan_wait_seconds_total{rank=\"0\",ranks=\"2\",peer=\"1\"} ";
+  double waited_s = 0;
+  while (self->rank == 1 && waited_s < 0.05 && banyan_comm_status(self->comm) == BANYAN_OK) {
+    const char *at = strstr(directory_read("metrics.0"), name);
+    waited_s = at ? strtod(at + strlen(name), NULL) : 0;
+    sched_yield();
+  }
+  world_ok(self, banyan_barrier(self->comm), "barrier");
+}
+
+TEST(metrics_while_a_rank_waits) {
+  directory_set("BANYAN_METRICS", "metrics");
+  setenv("BANYAN_METRICS_EVERY_MS", "1", 1);
+  WORLD_RUN(wait_until_written, .nranks = 2, .processes = true);
+}
+
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
-/* All ranks fail: rank 1 has a NaN in a row, or other heads. The last token is masked. */
+typedef struct failing {
+  bool differs; /* in heads; otherwise a row is bad */
+  int32_t groups;
+} failing;
+
+/* All ranks of a group fail: rank 1 has a NaN in a row, or other heads. The last token is masked. */
 static void fail_at_rank_1(world_rank *self) {
   enum { TOKENS = 3, ROWS = 5, DIM = 7, STRIDE = ROWS * DIM + 3 };
-  bool differs = *(const bool *)self->argument;
+  const failing *how = self->argument;
+  int32_t group = self->rank / (self->nranks / how->groups);
+  banyan_comm *comm = self->comm;
+  if (how->groups > 1 && !world_ok(self, banyan_comm_split(self->comm, group, 0, &comm), "split")) return;
+  bool is_rank_1 = banyan_comm_rank(comm) == 1;
   uint16_t values[TOKENS * STRIDE];
   float lse[TOKENS * ROWS], merged[TOKENS * ROWS * DIM];
-  int32_t tokens = differs ? -1 : TOKENS; /* is not read before a run */
+  int32_t tokens = how->differs ? -1 : TOKENS; /* is not read before a run */
   uint8_t mask[TOKENS] = {1, 1, 0};
   banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens, .token_mask = mask};
   banyan_op *op = NULL;
   banyan_partial in, out;
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = ROWS, .value_dim = DIM, .valid = &valid};
-  if (differs && self->rank == 1) desc.heads = ROWS - 1;
+  banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = TOKENS, .heads = ROWS - group, .value_dim = DIM, .valid = &valid};
+  if (how->differs && is_rank_1) desc.heads--;
   banyan_partial_init(&in, values, BANYAN_BF16, lse, BANYAN_F32, ROWS, DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, ROWS, DIM);
   in.values_token_stride = STRIDE;
   for (int i = 0; i < TOKENS * STRIDE; i++) values[i] = 0x3f80;
   for (int i = 0; i < TOKENS * ROWS; i++) lse[i] = (float)i;
   lse[TOKENS * ROWS - 1] = NAN; /* the token is masked */
-  if (!differs && self->rank == 1) lse[ROWS + 2] = NAN;
-  banyan_status status = banyan_combine_init(self->comm, &desc, &in, &out, &op),
-                wanted = differs ? BANYAN_ERR_MISMATCH : BANYAN_ERR_DATA;
+  if (!how->differs && is_rank_1) lse[ROWS + 2] = NAN;
+  banyan_status status = banyan_combine_init(comm, &desc, &in, &out, &op),
+                wanted = how->differs ? BANYAN_ERR_MISMATCH : BANYAN_ERR_DATA;
   if (status == BANYAN_OK) status = banyan_start(op);
   tokens = -1, mask[0] = 0; /* the run has read them */
   if (status == BANYAN_OK) status = banyan_wait(op);
   banyan_op_free(op);
   world_check(self, status == wanted, "got %s: %s", banyan_status_string(status), banyan_last_error());
+  if (comm != self->comm) banyan_comm_destroy(comm);
 }
 
-TEST_LOOP(failed_inputs_run_again, 2) {
-  bool *differs = world_share(sizeof *differs);
+TEST_LOOP(failed_inputs_run_again, 4) {
+  failing *how = world_share(sizeof *how);
   const char *build = getenv("top_builddir");
-  char command[512];
-  *differs = _i;
-  directory_set("BANYAN_DUMP", "dump");
-  WORLD_RUN(fail_at_rank_1, .nranks = 3, .processes = true, .argument = differs);
+  char command[512], name[32], wanted[64];
+  *how = (failing){.differs = _i & 1, .groups = 1 + _i / 2};
+  directory_set("BANYAN_DUMP", how->groups > 1 ? "dump-%r-%r" : "dump");
+  WORLD_RUN(fail_at_rank_1, .nranks = 3 * how->groups, .processes = true, .argument = how);
   unsetenv("BANYAN_DUMP");
-  for (int32_t r = 0; r < 3; r++)
-    ck_assert_ptr_nonnull(strstr(read_file("dump", r), r == 1 && _i ? "\ncall 3 4 7 f32 none plan 0 -\n"
-                                                                    : "\ncall 3 5 7 f32 none plan 0 -\n"));
-  snprintf(command, sizeof command, "%s/banyan-perf", build ? build : ".");
-  if (access(command, X_OK) == 0) {
-    snprintf(command, sizeof command, "%s/banyan-perf --replay %s/dump >%s/said 2>&1", build ? build : ".", directory,
-             directory);
+  for (int32_t g = 0; g < how->groups; g++) {
+    for (int32_t r = 0; r < 3; r++) {
+      snprintf(name, sizeof name, how->groups > 1 ? "dump-%d-%d.1-%d" : "dump.%d", r, r, g);
+      snprintf(wanted, sizeof wanted, "\ncall 3 %d 7 f32 none plan 0 -\n", 5 - g - (r == 1 && how->differs));
+      ck_assert_msg(strstr(directory_read(name), wanted) != NULL, "%s", name);
+    }
+    snprintf(command, sizeof command, "%s/banyan-perf", build ? build : ".");
+    if (access(command, X_OK) != 0) continue;
+    snprintf(name, sizeof name, how->groups > 1 ? "dump-%%r-%%r.1-%d" : "dump", g);
+    snprintf(command, sizeof command, "%s/banyan-perf --replay %s/%s >%s/said 2>&1", build ? build : ".", directory,
+             name, directory);
     ck_assert_msg(system(command) == 0, "%s", directory_read("said"));
     const char *said = directory_read("said");
-    ck_assert_msg(strstr(said, _i ? "rank 1 of 3: 3 tokens x 4 heads of 7 values: mismatch"
-                                  : "rank 1 of 3: 3 tokens x 5 heads of 7 values: bad data"),
-                  "%s", said);
-    ck_assert_msg(_i || strstr(said, "token 1, head 2"), "%s", said);
+    snprintf(wanted, sizeof wanted, "rank 1 of 3: 3 tokens x %d heads of 7 values: %s", 5 - g - how->differs,
+             how->differs ? "mismatch" : "bad data");
+    ck_assert_msg(strstr(said, wanted) != NULL, "%s", said);
+    ck_assert_msg(how->differs || strstr(said, "token 1, head 2"), "%s", said);
   }
-  world_unshare(differs, sizeof *differs);
+  world_unshare(how, sizeof *how);
 }
 
 /* ---- the recorder alone ------------------------------------------------------------------------------------------ */

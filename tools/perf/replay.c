@@ -19,9 +19,19 @@ typedef struct replay {
 } replay;
 
 static void name_file(const char *pattern, int32_t rank, char path[PATH_BYTES]) {
-  const char *at = strstr(pattern, "%r");
-  int before = at != NULL ? (int)(at - pattern) : (int)strlen(pattern);
-  snprintf(path, PATH_BYTES, at != NULL ? "%.*s%d%s" : "%.*s.%d%s", before, pattern, rank, at != NULL ? at + 2 : "");
+  size_t length = 0;
+  bool has_rank = false;
+  for (const char *at = pattern; *at && length < PATH_BYTES - NAME_BYTES; at++) {
+    bool is_rank = at[0] == '%' && at[1] == 'r', is_percent = at[0] == '%' && at[1] == '%';
+    if (is_rank)
+      length += (size_t)snprintf(path + length, NAME_BYTES, "%d", rank);
+    else
+      path[length++] = *at;
+    at += is_rank || is_percent;
+    has_rank |= is_rank;
+  }
+  path[length] = 0;
+  if (!has_rank) snprintf(path + length, NAME_BYTES, ".%d", rank);
 }
 
 static bool read_partial(FILE *file, const char *name, banyan_partial *p, int *has_stats, int *scales) {
