@@ -58,6 +58,22 @@ MODELS = {
     "deepseek_v2": ("DeepseekV2Config", MLA),
     "deepseek_v3": ("DeepseekV3Config", MLA),
 }
+MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+FAMILIES = {
+    "qwen2": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 1}),
+    "qwen3_moe": ("Qwen3MoeConfig", {**MOE, "num_experts": 4}),
+    "glm4_moe": ("Glm4MoeConfig", {**MOE, "n_routed_experts": 4}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4}),
+    "phi3": ("Phi3Config", {"sliding_window": 48}),
+    "olmo3": ("Olmo3Config", {"sliding_window": 48}),
+    "cohere2": ("Cohere2Config", {"sliding_window": 48}),
+    "starcoder2": ("Starcoder2Config", {"sliding_window": 48}),
+    "exaone4": ("Exaone4Config", {"sliding_window": 48, "sliding_window_pattern": 4}),
+    "granite": ("GraniteConfig", {}),
+    "gpt_neox": ("GPTNeoXConfig", {}),
+    "gpt2": ("GPT2Config", {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 2048}),
+    "opt": ("OPTConfig", {"ffn_dim": 128, "word_embed_proj_dim": 64}),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +89,7 @@ def few_threads():
 
 def build(name):
     """A model of random weights whose logits differ much. Its class makes some constant, which hides faults."""
-    kind, words = MODELS[name]
+    kind, words = {**MODELS, **FAMILIES}[name]
     model = hf.AutoModelForCausalLM.from_config(getattr(hf, kind)(**{**BASE, **words}), dtype=torch.float32).eval()
     draw = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -133,6 +149,11 @@ def test_tokens_are_those_of_eager(name, length):
     want = generate(model, ids, mask)
     words = {"max_length": length + NEW, "block": 32}
     alike(sharded(model, nranks, lambda cache: generate(model, ids, mask, **cache.keyword), **words), want)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_other_families(name):
+    test_tokens_are_those_of_eager(name, 129)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_oss"])
