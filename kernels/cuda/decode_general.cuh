@@ -68,7 +68,7 @@ BNY_DEVICE uint32_t bny_general_length(const bny_decode_call &call, uint32_t seq
 /* Query tokens of a sequence, and the keys that some of them see. */
 struct bny_general_span {
   uint32_t first_token, tokens;
-  uint32_t first_key, keys; /* the first begins a granule; the latter is the end */
+  uint32_t first_key, keys; /* the first begins a key tile; the latter is the end */
   uint32_t tiles;           /* tiles of rows */
   uint32_t units;           /* units of all items */
   bool wrong;
@@ -106,7 +106,7 @@ BNY_DEVICE void bny_general_narrow(bny_general_span *span, const bny_decode_gene
   span->keys = bny_general_below(general, start, position + (general.tree_mask ? 64 : span->tokens), keys);
   if (general.window > 0)
     span->first_key = bny_general_below(general, start, position - general.window + 1, span->keys) /
-                      BNY_DECODE_GRANULE * BNY_DECODE_GRANULE;
+                      BNY_DECODE_TILE_KEYS * BNY_DECODE_TILE_KEYS;
 }
 
 template <int tile_rows>
@@ -133,14 +133,14 @@ BNY_DEVICE bny_general_span bny_general_span_of(const bny_decode_call &call, uin
       span.keys = 0;
   }
   span.tiles = (span.tokens * (uint32_t)call.group + tile_rows - 1) / tile_rows;
-  const uint32_t granules = bny_decode_granules((int32_t)(span.keys - span.first_key));
-  span.units = (granules + call.division.item_cost) * (uint32_t)call.kv_heads * span.tiles;
+  const uint32_t key_tiles = bny_decode_key_tiles((int32_t)(span.keys - span.first_key));
+  span.units = (key_tiles + call.division.item_cost) * (uint32_t)call.kv_heads * span.tiles;
   return span;
 }
 
 BNY_DEVICE void bny_general_walk_set(bny_general_walk *walk, const bny_general_span &span) {
   walk->keys = span.keys;
-  walk->granules = bny_decode_granules((int32_t)(span.keys - span.first_key));
+  walk->key_tiles = bny_decode_key_tiles((int32_t)(span.keys - span.first_key));
   walk->tiles = span.tiles;
   walk->first_key = span.first_key;
   walk->first_token = span.first_token;
@@ -166,7 +166,7 @@ BNY_DEVICE void bny_general_walk_seek(bny_general_walk *walk, const bny_decode_c
     walk->start += bny_shuffle(scan, BNY_WARP_LANES - 1);
   }
   bny_general_walk_set(walk, bny_general_span_of<tile_rows>(call, run_tokens, walk->sequence));
-  const uint32_t item_units = walk->granules + call.division.item_cost;
+  const uint32_t item_units = walk->key_tiles + call.division.item_cost;
   walk->index = (low - walk->start) / item_units;
   walk->start += walk->index * item_units;
 }
@@ -195,7 +195,7 @@ BNY_DEVICE bny_general_walk bny_general_walk_begin(const bny_decode_call &call, 
 }
 
 template <int tile_rows> BNY_DEVICE void bny_general_walk_next(bny_general_walk *walk, const bny_decode_call &call) {
-  walk->start += walk->granules + call.division.item_cost;
+  walk->start += walk->key_tiles + call.division.item_cost;
   if (++walk->index < (uint32_t)call.kv_heads * walk->tiles) return;
   walk->index = 0;
   const uint32_t run_tokens = bny_decode_run_tokens(call, call.general.tokens);
@@ -218,7 +218,7 @@ BNY_DEVICE bool bny_decode_walk_item(const bny_general_walk &walk, const bny_dec
   item->keys = walk.keys;
   item->first_key = walk.first_key;
   item->first_token = walk.first_token;
-  item->piece = bny_decode_piece_range(walk.start, walk.granules, walk.team, walk.team_units);
+  item->piece = bny_decode_piece_range(walk.start, walk.key_tiles, walk.team, walk.team_units);
   return true;
 }
 

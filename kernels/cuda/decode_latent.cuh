@@ -76,9 +76,9 @@ template <class Item>
 BNY_DEVICE bny_latent_range bny_latent_range_of(const Item &item, const bny_decode_keys &keys, uint32_t tile_keys) {
   const uint32_t begin = bny_decode_first_key(item);
   bny_latent_range range;
-  range.first = begin + item.piece.first * BNY_DECODE_GRANULE + bny_cluster_rank() * tile_keys;
+  range.first = begin + item.piece.first * BNY_DECODE_TILE_KEYS + bny_cluster_rank() * tile_keys;
   range.step = bny_cluster_blocks() * tile_keys;
-  range.end = begin + item.piece.end * BNY_DECODE_GRANULE;
+  range.end = begin + item.piece.end * BNY_DECODE_TILE_KEYS;
   if (range.end > keys.count) range.end = keys.count;
   range.count = range.first < range.end ? (range.end - range.first - 1) / range.step + 1 : 0;
   return range;

@@ -3,14 +3,14 @@
  * Data that the host and the decode kernels share: one call, and how its keys are divided among blocks. Plain data and
  * arithmetic, C and C++.
  *
- * Words. A *granule* is a tile of 16 keys, which a warp attends to at a time. An *item* is a sequence, a KV head and up
- * to 16 (MLA: 64) of the query heads that share it. A CTA group (`team`) is a cluster of blocks, or a single block. A
- * split (`piece`) is the part of one item that one CTA group computes.
+ * Words. A *key tile* has 16 keys, which a warp attends to at a time. An *item* is a sequence, a KV head and up to 16
+ * (MLA: 64) of the query heads that share it. A CTA group (`team`) is a cluster of blocks, or a single block. A split
+ * (`piece`) is the part of one item that one CTA group computes.
  *
- * Division. All items lie one after another on a line of *units*. A granule is one unit, and item_cost more units stand
- * for the work that an item takes at any length. Every CTA group gets an equal share of the line. Items are cut only
- * where a share ends, and all CTA groups end at about the same time for any lengths. They compute this from lengths in
- * device memory, so a grid of fixed size serves all lengths.
+ * Division. All items lie one after another on a line of *units*: one for each key tile, and item_cost for the work
+ * that an item takes at any length. Every CTA group gets an equal share of the line. Items are cut only where a share
+ * ends, and all CTA groups end at about the same time for any lengths. They compute this from lengths in device memory,
+ * so a grid of fixed size serves all lengths.
  *
  * A CTA group shares at most two items with others: the one at the beginning of its share and the one at the end.
  * Partials therefore need two slots of scratch memory per CTA group, for any batch. */
@@ -29,8 +29,8 @@
 #endif
 
 enum {
-  BNY_DECODE_GRANULE = 16, /* keys */
-  BNY_DECODE_WHOLE = 31    /* page_shift if a sequence is one page */
+  BNY_DECODE_TILE_KEYS = 16,
+  BNY_DECODE_WHOLE = 31 /* page_shift if a sequence is one page */
 };
 
 /* How work is divided: the same for all calls of a shape. */
@@ -107,14 +107,14 @@ typedef struct bny_decode_call {
 
 /* ---- arithmetic for host and kernels ----------------------------------------------------------------------------- */
 
-/* A split: granules first .. end - 1 of an item, which CTA groups first_team .. last_team share. */
+/* A split: key tiles first .. end - 1 of an item, which CTA groups first_team .. last_team share. */
 typedef struct bny_decode_piece {
   uint32_t first, end;
   uint32_t first_team, last_team;
 } bny_decode_piece;
 
-BNY_DECODE_INLINE uint32_t bny_decode_granules(int32_t keys) {
-  return ((uint32_t)(keys > 0 ? keys : 0) + BNY_DECODE_GRANULE - 1) / BNY_DECODE_GRANULE;
+BNY_DECODE_INLINE uint32_t bny_decode_key_tiles(int32_t keys) {
+  return ((uint32_t)(keys > 0 ? keys : 0) + BNY_DECODE_TILE_KEYS - 1) / BNY_DECODE_TILE_KEYS;
 }
 
 /* Sets how keys are divided by page_keys, exactly for keys below 2^31. */
@@ -132,36 +132,36 @@ BNY_DECODE_INLINE uint32_t bny_decode_team_units(const bny_decode_division *divi
   return share > division->team_units_min ? share : division->team_units_min;
 }
 
-/* Finds the granules of a split; the item begins at unit `start`. */
-BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_range(uint32_t start, uint32_t granules, uint32_t team,
+/* Finds the key tiles of a split; the item begins at unit `start`. */
+BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_range(uint32_t start, uint32_t key_tiles, uint32_t team,
                                                           uint32_t team_units) {
   uint32_t low = team * team_units, high = low + team_units;
   bny_decode_piece piece = {0, 0, 0, 0};
   piece.first = low > start ? low - start : 0;
   piece.end = high > start ? high - start : 0;
-  if (piece.first > granules) piece.first = granules;
-  if (piece.end > granules) piece.end = granules;
+  if (piece.first > key_tiles) piece.first = key_tiles;
+  if (piece.end > key_tiles) piece.end = key_tiles;
   return piece;
 }
 
 /* Finds the CTA groups that share the item, by two divisions, which copies need not wait for. */
-BNY_DECODE_INLINE void bny_decode_piece_teams(bny_decode_piece *piece, uint32_t start, uint32_t granules,
+BNY_DECODE_INLINE void bny_decode_piece_teams(bny_decode_piece *piece, uint32_t start, uint32_t key_tiles,
                                               uint32_t team_units) {
   piece->first_team = start / team_units;
-  piece->last_team = granules ? (start + granules - 1) / team_units : piece->first_team;
+  piece->last_team = key_tiles ? (start + key_tiles - 1) / team_units : piece->first_team;
 }
 
-BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_of(uint32_t start, uint32_t granules, uint32_t team,
+BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_of(uint32_t start, uint32_t key_tiles, uint32_t team,
                                                        uint32_t team_units) {
-  bny_decode_piece piece = bny_decode_piece_range(start, granules, team, team_units);
-  bny_decode_piece_teams(&piece, start, granules, team_units);
+  bny_decode_piece piece = bny_decode_piece_range(start, key_tiles, team, team_units);
+  bny_decode_piece_teams(&piece, start, key_tiles, team_units);
   return piece;
 }
 
 /* An item without keys belongs to the CTA group where it begins. */
-BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, uint32_t start, uint32_t granules,
+BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, uint32_t start, uint32_t key_tiles,
                                                uint32_t team, uint32_t team_units) {
-  return piece->first < piece->end || (granules == 0 && start / team_units == team);
+  return piece->first < piece->end || (key_tiles == 0 && start / team_units == team);
 }
 
 /* Slot in which a CTA group keeps its split of an item that begins in first_team. A CTA group begins at most one item

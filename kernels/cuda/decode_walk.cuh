@@ -17,7 +17,7 @@ enum : uint32_t { BNY_DECODE_END = ~0u };
 struct bny_decode_walk {
   uint32_t team, team_units;
   uint32_t sequence; /* current sequence; BNY_DECODE_END: there is none */
-  uint32_t keys, granules;
+  uint32_t keys, key_tiles;
   uint32_t index; /* number of the item in the sequence */
   uint32_t start; /* units before the item */
 };
@@ -57,7 +57,7 @@ BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call,
   if (sequence >= batch) return {0, 0, false};
   bny_decode_lengths lengths;
   lengths.keys = bny_decode_keys_seen(call, sequence, &lengths.wrong);
-  lengths.units = (bny_decode_granules((int32_t)lengths.keys) + call.division.item_cost) * bny_decode_items(call);
+  lengths.units = (bny_decode_key_tiles((int32_t)lengths.keys) + call.division.item_cost) * bny_decode_items(call);
   return lengths;
 }
 
@@ -115,9 +115,9 @@ BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_cal
     lengths = bny_decode_lengths_of(call, batch, first);
     scan = bny_warp_scan(lengths.units, BNY_WARP_LANES);
   }
-  walk->granules = bny_decode_granules((int32_t)walk->keys);
+  walk->key_tiles = bny_decode_key_tiles((int32_t)walk->keys);
   if (bny_decode_items(call) == 1) return;
-  const uint32_t item_units = walk->granules + call.division.item_cost;
+  const uint32_t item_units = walk->key_tiles + call.division.item_cost;
   walk->index = (low - walk->start) / item_units;
   walk->start += walk->index * item_units;
 }
@@ -139,7 +139,7 @@ BNY_DEVICE bny_decode_walk bny_decode_walk_begin(const bny_decode_call &call, co
 }
 
 BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_call &call) {
-  walk->start += walk->granules + call.division.item_cost;
+  walk->start += walk->key_tiles + call.division.item_cost;
   if (++walk->index < bny_decode_items(call)) return;
   walk->index = 0;
   if (++walk->sequence >= bny_decode_run_tokens(call, call.batch)) {
@@ -148,7 +148,7 @@ BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_cal
   }
   bool wrong;
   walk->keys = bny_decode_keys_seen(call, walk->sequence, &wrong);
-  walk->granules = bny_decode_granules((int32_t)walk->keys);
+  walk->key_tiles = bny_decode_key_tiles((int32_t)walk->keys);
 }
 
 /* Returns false at the end of the share. */
@@ -161,7 +161,7 @@ BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_deco
   uint32_t left = (uint32_t)call.group - item->tile * (uint32_t)tile_rows;
   item->rows = left < (uint32_t)tile_rows ? left : (uint32_t)tile_rows;
   item->keys = walk.keys;
-  item->piece = bny_decode_piece_range(walk.start, walk.granules, walk.team, walk.team_units);
+  item->piece = bny_decode_piece_range(walk.start, walk.key_tiles, walk.team, walk.team_units);
   return true;
 }
 
@@ -170,11 +170,11 @@ BNY_DEVICE uint32_t bny_decode_query_rows(const bny_decode_item &item) { return 
 
 /* Returns whether the CTA group has a part of the item. */
 BNY_DEVICE bool bny_decode_walk_has(const bny_decode_walk &walk, const bny_decode_item &item) {
-  return bny_decode_piece_is_mine(&item.piece, walk.start, walk.granules, walk.team, walk.team_units);
+  return bny_decode_piece_is_mine(&item.piece, walk.start, walk.key_tiles, walk.team, walk.team_units);
 }
 
 BNY_DEVICE void bny_decode_walk_teams(const bny_decode_walk &walk, bny_decode_item *item) {
-  bny_decode_piece_teams(&item->piece, walk.start, walk.granules, walk.team_units);
+  bny_decode_piece_teams(&item->piece, walk.start, walk.key_tiles, walk.team_units);
 }
 
 /* Reports the first page of a sequence, from `begin` to before `count`, that does not exist. */

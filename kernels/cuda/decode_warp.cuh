@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of 16 query heads over some granules of keys, by one warp alone: head_dim up to 256, values as long as
+ * Attention of 16 query heads over some key tiles, by one warp alone: head_dim up to 256, values as long as
  * keys.
  *
- * A warp has its own ring of tiles, which it fills itself: K of a granule, its V, K of the next granule and so on.
+ * A warp has its own ring of tiles, which it fills itself: K of a key tile, its V, K of the next key tile and so on.
  * While it computes with one tile, copies into all others are in flight. No warp waits for another before a split
  * ends. */
 #ifndef BNY_CUDA_DECODE_WARP_CUH
@@ -23,8 +23,8 @@ template <int dim_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct bny_
   enum : int {
     DIM = dim_,
     ROWS = 16,
-    CONVERTED_BYTES = kv_ == BNY_ROWS_e4m3 ? bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES : 0,
-    TILE_BYTES = kv_ == BNY_ROWS_e4m3 ? BNY_DECODE_GRANULE * dim_ : bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES,
+    CONVERTED_BYTES = kv_ == BNY_ROWS_e4m3 ? bny_tile<dim_, BNY_DECODE_TILE_KEYS>::BYTES : 0,
+    TILE_BYTES = kv_ == BNY_ROWS_e4m3 ? BNY_DECODE_TILE_KEYS * dim_ : bny_tile<dim_, BNY_DECODE_TILE_KEYS>::BYTES,
     QUERY_PITCH = 2 * dim_ + 16, /* bytes: puts rows in different banks */
     WARPS = BNY_DECODE_WARPS,
     /* blocks of an SM, limited by registers */
@@ -49,37 +49,37 @@ struct bny_ring {
 enum : uint32_t { BNY_LOST_ITEM = 1u << 31 };
 template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(const bny_ring &ring) {
   return (uint32_t *)(ring.tiles + (shape::converts ? shape::RING * shape::TILE_BYTES : 0) +
-                      bny_tile<shape::DIM, BNY_DECODE_GRANULE>::PITCH - 16);
+                      bny_tile<shape::DIM, BNY_DECODE_TILE_KEYS>::PITCH - 16);
 }
 
-/* The granules that a warp attends to: `count` of them from `first` on, at a distance of `step`. */
-struct bny_granules {
+/* The key tiles that a warp attends to: `count` of them from `first` on, at a distance of `step`. */
+struct bny_key_tiles {
   uint32_t first, step, count;
 };
 
 /* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
-/* Half h is K of granule h / 2 if h is even, else its V. Halves that do not exist are committed too. */
+/* Half h is K of key tile h / 2 if h is even, else its V. Halves that do not exist are committed too. */
 template <class shape, class Keys>
 BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
-                              const bny_granules &granules, uint32_t half) {
+                              const bny_key_tiles &key_tiles, uint32_t half) {
   uint32_t place = half % shape::RING, index = half / 2;
   unsigned char *tile = ring.tiles + place * shape::TILE_BYTES;
-  if (index < granules.count) {
+  if (index < key_tiles.count) {
     const bny_decode_cache &cache = half % 2 ? call.v : call.k;
-    uint32_t first = (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
+    uint32_t first = (key_tiles.first + index * key_tiles.step) * BNY_DECODE_TILE_KEYS;
     bool lost;
     if constexpr (shape::converts)
-      lost = bny_general_load<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, call, cache, keys, first, keys.count, 0,
-                                                                 bny_general_flat<shape::DIM>());
+      lost = bny_general_load<shape::DIM, BNY_DECODE_TILE_KEYS, 1>(tile, call, cache, keys, first, keys.count, 0,
+                                                                   bny_general_flat<shape::DIM>());
     else if constexpr (shape::general)
-      lost = bny_general_load<2 * shape::DIM, BNY_DECODE_GRANULE, 1>(
-          tile, call, cache, keys, first, keys.count, 0, bny_general_tiled<shape::DIM, BNY_DECODE_GRANULE>());
+      lost = bny_general_load<2 * shape::DIM, BNY_DECODE_TILE_KEYS, 1>(
+          tile, call, cache, keys, first, keys.count, 0, bny_general_tiled<shape::DIM, BNY_DECODE_TILE_KEYS>());
     else if constexpr (shape::bulk)
-      lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count,
-                                                                  ring.barriers + place);
+      lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_TILE_KEYS>(tile, cache, keys, first, keys.count,
+                                                                    ring.barriers + place);
     else
-      lost = bny_decode_load_async<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, cache, keys, first, keys.count, 0);
+      lost = bny_decode_load_async<shape::DIM, BNY_DECODE_TILE_KEYS, 1>(tile, cache, keys, first, keys.count, 0);
     if (lost && bny_lane() == 0) *bny_ring_lost<shape>(ring) |= 1u << place | BNY_LOST_ITEM;
   }
   if constexpr (!shape::bulk) bny_copy_async_commit();
@@ -104,7 +104,7 @@ template <class Element, class shape> BNY_DEVICE const unsigned char *bny_ring_t
     unsigned char *converted = ring->tiles + shape::RING * shape::TILE_BYTES;
     BNY_UNROLL for (int i = 0; i < shape::DIM / BNY_WARP_LANES; i++) {
       const int chunk = i * BNY_WARP_LANES + (int)bny_lane(), row = chunk / (shape::DIM / 16);
-      bny_general_convert<Element>(converted + bny_tile_row<shape::DIM, BNY_DECODE_GRANULE>((uint32_t)row) +
+      bny_general_convert<Element>(converted + bny_tile_row<shape::DIM, BNY_DECODE_TILE_KEYS>((uint32_t)row) +
                                        chunk % (shape::DIM / 16) * 32,
                                    tile + chunk * 16);
     }
@@ -117,9 +117,9 @@ template <class Element, class shape> BNY_DEVICE const unsigned char *bny_ring_t
 /* Called after the warp has read half `half`: starts copies into its tile. */
 template <class shape, class Keys>
 BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
-                              const bny_granules &granules, uint32_t half) {
+                              const bny_key_tiles &key_tiles, uint32_t half) {
   bny_warp_sync();
-  bny_ring_fill<shape>(ring, call, keys, granules, half + shape::RING);
+  bny_ring_fill<shape>(ring, call, keys, key_tiles, half + shape::RING);
 }
 
 /* Returns how many of `left` keys in the tile of half `half` exist: none, if they are lost. After bny_ring_wait(). */
@@ -134,7 +134,7 @@ template <class shape> BNY_DEVICE uint32_t bny_ring_left(const bny_ring &ring, u
   return left;
 }
 
-/* ---- one granule ------------------------------------------------------------------------------------------------- */
+/* ---- one key tile ------------------------------------------------------------------------------------------------ */
 
 /* Loads a fragment of A: all rows of the query, columns column .. column + 15. */
 template <class shape> BNY_DEVICE void bny_warp_load_query(uint32_t *a, const unsigned char *query, int column) {
@@ -150,7 +150,7 @@ BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4],
   BNY_UNROLL for (int column = 0; column < shape::DIM; column += 16) {
     uint32_t a[4], b[4];
     if constexpr (!shape::QUERY_KEPT) bny_warp_load_query<shape>(a, query, column);
-    bny_load_keys<shape::DIM, BNY_DECODE_GRANULE>(b, tile, 0, column);
+    bny_load_keys<shape::DIM, BNY_DECODE_TILE_KEYS>(b, tile, 0, column);
     const uint32_t *rows = shape::QUERY_KEPT ? kept[column / 16 * shape::QUERY_KEPT] : a;
     Element::multiply(logits->s[0], rows, b);
     Element::multiply(logits->s[1], rows, b + 2);
@@ -160,33 +160,33 @@ BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4],
 /* The ring must have been filled from half 0 on, and the query must be in shared memory. */
 template <class Element, class shape, class Keys>
 BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *ring, const bny_decode_call &call,
-                                const Keys &keys, const bny_granules &granules, const unsigned char *query,
+                                const Keys &keys, const bny_key_tiles &key_tiles, const unsigned char *query,
                                 const typename shape::kind::template rows<shape::ROWS> &rows) {
   uint32_t kept[shape::QUERY_KEPT ? shape::DIM / 16 : 1][4];
   if constexpr (shape::QUERY_KEPT) {
     BNY_UNROLL for (int i = 0; i < shape::DIM / 16; i++) bny_warp_load_query<shape>(kept[i], query, 16 * i);
   }
   bny_fragment_clear(partial);
-  for (uint32_t index = 0; index < granules.count; index++) {
+  for (uint32_t index = 0; index < key_tiles.count; index++) {
     bny_logits<2> logits;
     bny_weights<1> weights;
     const unsigned char *tile = bny_ring_tile<Element, shape>(ring, 2 * index);
     bny_warp_logits<Element, shape>(&logits, kept, query, tile);
-    uint32_t left = keys.count - (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
+    uint32_t left = keys.count - (key_tiles.first + index * key_tiles.step) * BNY_DECODE_TILE_KEYS;
     if constexpr (shape::general) bny_general_logits(&logits, rows, 0, keys.count - left);
     left = bny_ring_left<shape>(*ring, 2 * index, left);
-    if (left < BNY_DECODE_GRANULE) bny_logits_mask(&logits, left);
-    bny_ring_next<shape>(*ring, call, keys, granules, 2 * index);
+    if (left < BNY_DECODE_TILE_KEYS) bny_logits_mask(&logits, left);
+    bny_ring_next<shape>(*ring, call, keys, key_tiles, 2 * index);
     bny_fragment_softmax<Element>(partial, logits, shape::kind::scale(call, rows), &weights);
     tile = bny_ring_tile<Element, shape>(ring, 2 * index + 1);
     bny_fragment_values<Element, shape::DIM>(partial, weights, tile, 0);
-    bny_ring_next<shape>(*ring, call, keys, granules, 2 * index + 1);
+    bny_ring_next<shape>(*ring, call, keys, key_tiles, 2 * index + 1);
   }
   if constexpr (!shape::bulk) bny_copy_async_wait<0>();
   bny_fragment_end<Element>(partial);
 }
 
-/* ---- a block, whose warps take granules in turn ------------------------------------------------------------------ */
+/* ---- a block, whose warps take key tiles in turn ----------------------------------------------------------------- */
 
 /* Dynamic shared memory. The partial of a warp takes the place of its ring, which is empty by then. */
 template <class shape> struct bny_warp_memory {
@@ -263,14 +263,14 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::ki
   BNY_SHARED(typename shape::kind::item, kept_item);
   unsigned char *shared = bny_dynamic_shared();
   const auto keys = bny_decode_keys_of_item(call, item);
-  bny_granules granules;
-  granules.first = item.piece.first + bny_cluster_rank() * shape::WARPS + bny_warp();
-  granules.step = bny_cluster_blocks() * shape::WARPS;
-  granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
-  granules.first += bny_decode_first_key(item) / BNY_DECODE_GRANULE;
+  bny_key_tiles key_tiles;
+  key_tiles.first = item.piece.first + bny_cluster_rank() * shape::WARPS + bny_warp();
+  key_tiles.step = bny_cluster_blocks() * shape::WARPS;
+  key_tiles.count = key_tiles.first < item.piece.end ? (item.piece.end - key_tiles.first - 1) / key_tiles.step + 1 : 0;
+  key_tiles.first += bny_decode_first_key(item) / BNY_DECODE_TILE_KEYS;
   if (bny_lane() == 0) *bny_ring_lost<shape>(*ring) = 0;
   BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++) {
-    bny_ring_fill<shape>(*ring, call, keys, granules, half);
+    bny_ring_fill<shape>(*ring, call, keys, key_tiles, half);
   }
   bny_decode_walk_teams(*walk, &item);
   if (bny_thread() == 0) {
@@ -281,7 +281,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::ki
   bny_decode_load_query<shape>(shared + memory::QUERY, call, item);
   bny_block_sync();
   bny_fragment<shape::DIM> partial;
-  bny_warp_attend<Element, shape>(&partial, ring, call, keys, granules, shared + memory::QUERY, rows);
+  bny_warp_attend<Element, shape>(&partial, ring, call, keys, key_tiles, shared + memory::QUERY, rows);
   const int warp = (int)bny_warp();
   const bool lost = *bny_ring_lost<shape>(*ring) != 0;
   bny_warp_sync();

@@ -159,7 +159,7 @@ banyan_status bny_boot_fail_peer(const struct banyan_env *env, const struct bny_
                                  enum bny_boot_progress progress, const char *doing);
 
 /* Makes a received FAILURE frame this thread's error. */
-banyan_status bny_boot_fail_heard(const struct bny_boot_link *link);
+banyan_status bny_boot_fail_received(const struct bny_boot_link *link);
 
 /* Sends all queued data on the links of all children. Links that are lost or late are closed; *lost is the first of
  * them, or NULL. */

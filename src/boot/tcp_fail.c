@@ -101,7 +101,7 @@ banyan_status bny_boot_fail_peer(const struct banyan_env *env, const struct bny_
                   link->rank, settings->nranks, at);
 }
 
-banyan_status bny_boot_fail_heard(const struct bny_boot_link *link) {
+banyan_status bny_boot_fail_received(const struct bny_boot_link *link) {
   uint32_t reported = link->in.status;
   bool known = reported == BANYAN_ERR_TIMEOUT || reported == BANYAN_ERR_PEER || reported == BANYAN_ERR_SYSTEM ||
                reported == BANYAN_ERR_MEMORY;

@@ -97,7 +97,7 @@ static banyan_status hear_child(struct gathering *gathering, int32_t child) {
   enum bny_boot_progress progress = bny_boot_link_receive_header(link);
   if (progress == BNY_BOOT_DONE && link->in.kind == BNY_BOOT_FAILURE) {
     progress = bny_boot_link_receive_note(link);
-    if (progress == BNY_BOOT_DONE) return bny_boot_fail_heard(link);
+    if (progress == BNY_BOOT_DONE) return bny_boot_fail_received(link);
   } else if (progress == BNY_BOOT_DONE && link->in.kind == BNY_BOOT_JOIN) {
     progress = bny_boot_link_receive_note(link); /* from a surplus rank, sent before all were known to have joined */
   } else if (progress == BNY_BOOT_DONE) {
@@ -122,7 +122,7 @@ static banyan_status hear_parent(struct gathering *gathering, bool *complete) {
   enum bny_boot_progress progress = bny_boot_link_receive_header(parent);
   if (progress == BNY_BOOT_DONE && parent->in.kind == BNY_BOOT_FAILURE) {
     progress = bny_boot_link_receive_note(parent);
-    if (progress == BNY_BOOT_DONE) return bny_boot_fail_heard(parent);
+    if (progress == BNY_BOOT_DONE) return bny_boot_fail_received(parent);
   } else if (progress == BNY_BOOT_DONE) {
     if (parent->in.kind != BNY_BOOT_DATA) return bny_boot_fail_peer(env, parent, BNY_BOOT_DONE, doing);
     if (parent->in.bytes != (uint64_t)gathering->bytes * (uint64_t)env->settings.nranks)

@@ -121,7 +121,7 @@ static banyan_status obey(struct bny_boot_pending *pending) {
     pending->ready = true;
     return BANYAN_OK;
   }
-  if (parent->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_heard(parent);
+  if (parent->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_received(parent);
   if (parent->in.kind != BNY_BOOT_VERDICT || parent->in.bytes != sizeof(struct bny_boot_answer))
     return bny_boot_fail_peer(pending->env, parent, BNY_BOOT_DONE, doing);
   struct bny_boot_answer received;
@@ -134,7 +134,7 @@ static banyan_status obey(struct bny_boot_pending *pending) {
 /* Handles a note of a child. */
 static banyan_status serve(struct bny_boot_pending *pending, int32_t child) {
   const struct bny_boot_link *link = &pending->env->children[child];
-  if (link->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_heard(link);
+  if (link->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_received(link);
   if (link->in.kind != BNY_BOOT_JOIN || link->in.bytes != sizeof(struct bny_boot_join))
     return bny_boot_fail_peer(pending->env, link, BNY_BOOT_DONE, doing);
   struct bny_boot_join join;

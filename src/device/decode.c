@@ -38,7 +38,7 @@ static int32_t tokens_of(const banyan_attention_desc *desc) {
 static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value_dim) {
   return desc->k_token_stride == desc->head_dim &&
          desc->v_token_stride == (same_rows(desc) ? desc->head_dim : value_dim) &&
-         (!desc->pages.table || desc->pages.keys >= BNY_DECODE_GRANULE);
+         (!desc->pages.table || desc->pages.keys >= BNY_DECODE_TILE_KEYS);
 }
 
 static banyan_status check_types(const banyan_attention_desc *desc) {

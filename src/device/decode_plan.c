@@ -196,17 +196,17 @@ static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static int64_t granule_bytes(const bny_decode_kernel *kernel) {
+static int64_t key_tile_bytes(const bny_decode_kernel *kernel) {
   int64_t elements = kernel->head_dim + (kernel->values_in_keys ? 0 : kernel->value_dim);
-  if (kernel->kv == BNY_ROWS_flashmla) return (int64_t)BNY_DECODE_GRANULE * BNY_FLASHMLA_BYTES;
-  return BNY_DECODE_GRANULE * elements * (kernel->kv == BNY_ROWS_e4m3 ? 1 : 2);
+  if (kernel->kv == BNY_ROWS_flashmla) return (int64_t)BNY_DECODE_TILE_KEYS * BNY_FLASHMLA_BYTES;
+  return BNY_DECODE_TILE_KEYS * elements * (kernel->kv == BNY_ROWS_e4m3 ? 1 : 2);
 }
 
 /* A CTA group has as many blocks as there would be groups to an item without clusters, and as have enough to read. */
 static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machine *machine, int64_t items,
-                        int64_t blocks, int64_t granules) {
-  int64_t share = divide_up(SHARE_BYTES_MIN, granule_bytes(kernel));
-  int64_t splits = min64(blocks / max64(items, 1), granules / share);
+                        int64_t blocks, int64_t key_tiles) {
+  int64_t share = divide_up(SHARE_BYTES_MIN, key_tile_bytes(kernel));
+  int64_t splits = min64(blocks / max64(items, 1), key_tiles / share);
   int bits = 0;
   while (machine->clusters && 2 << bits <= CLUSTER_MAX && 2 << bits <= splits) bits++;
   return bits;
@@ -235,14 +235,14 @@ banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_
                                    const bny_decode_kernel *kernel, const bny_decode_residency *residency,
                                    bny_decode_plan *plan) {
   const int64_t row_tiles = divide_up(rows_of(request), kernel->rows), items = items_of(request, kernel, row_tiles);
-  const int64_t granules = bny_decode_granules(request->keys_max);
-  const int bits = cluster_bits(kernel, machine, items, (int64_t)machine->sm_count * residency->sm_blocks, granules);
+  const int64_t key_tiles = bny_decode_key_tiles(request->keys_max);
+  const int bits = cluster_bits(kernel, machine, items, (int64_t)machine->sm_count * residency->sm_blocks, key_tiles);
   const uint32_t cluster = 1u << bits;
   bny_decode_division division = {0};
-  division.item_cost = (uint32_t)divide_up((int64_t)ITEM_BYTES << bits, granule_bytes(kernel));
-  division.team_units_min = (uint32_t)divide_up((int64_t)SHARE_BYTES_MIN << bits, granule_bytes(kernel));
+  division.item_cost = (uint32_t)divide_up((int64_t)ITEM_BYTES << bits, key_tile_bytes(kernel));
+  division.team_units_min = (uint32_t)divide_up((int64_t)SHARE_BYTES_MIN << bits, key_tile_bytes(kernel));
   division.fan_in = choose_fan_in(kernel, rows_of(request), cluster);
-  const int64_t item_units = granules + division.item_cost;
+  const int64_t item_units = key_tiles + division.item_cost;
   if (items > INT32_MAX / item_units)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "%" PRId64 " items of %" PRId32 " keys are more than one call can count: split the batch",

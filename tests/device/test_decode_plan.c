@@ -207,11 +207,11 @@ TEST(kernels_are_rejected) {
 
 /* ---- division ---------------------------------------------------------------------------------------------------- */
 
-/* Every granule of every item is one team's; pieces are neighbours; slots are not shared; shares are equal. */
-static void check_division(const bny_decode_division *division, const uint32_t *granules, uint32_t items,
+/* Every key tile of every item is one team's; pieces are neighbours; slots are not shared; shares are equal. */
+static void check_division(const bny_decode_division *division, const uint32_t *key_tiles, uint32_t items,
                            const char *text) {
   uint64_t total = 0;
-  for (uint32_t i = 0; i < items; i++) total += granules[i] + division->item_cost;
+  for (uint32_t i = 0; i < items; i++) total += key_tiles[i] + division->item_cost;
   EXPECT_MSG(total < UINT32_MAX, "%s", text);
   const uint32_t team_units = bny_decode_team_units(division, (uint32_t)total);
   char *slot_taken = calloc(2 * (size_t)division->teams, 1);
@@ -219,9 +219,9 @@ static void check_division(const bny_decode_division *division, const uint32_t *
   for (uint32_t i = 0; i < items; i++) {
     uint32_t covered = 0, owners = 0, first_team = start / team_units;
     for (uint32_t team = first_team;
-         team < division->teams && (team == first_team || team * team_units < start + granules[i]); team++) {
-      bny_decode_piece piece = bny_decode_piece_of(start, granules[i], team, team_units);
-      if (!bny_decode_piece_is_mine(&piece, start, granules[i], team, team_units)) continue;
+         team < division->teams && (team == first_team || team * team_units < start + key_tiles[i]); team++) {
+      bny_decode_piece piece = bny_decode_piece_of(start, key_tiles[i], team, team_units);
+      if (!bny_decode_piece_is_mine(&piece, start, key_tiles[i], team, team_units)) continue;
       owners++;
       EXPECT_MSG(piece.first == covered, "%s: item %u: a gap before team %u", text, i, team);
       EXPECT_MSG(piece.first_team == first_team && team <= piece.last_team, "%s: item %u", text, i);
@@ -233,10 +233,10 @@ static void check_division(const bny_decode_division *division, const uint32_t *
                  team);
       slot_taken[slot] = 1;
     }
-    bny_decode_piece any = bny_decode_piece_of(start, granules[i], first_team, team_units);
-    EXPECT_MSG(covered == granules[i] && owners == any.last_team - any.first_team + 1,
-               "%s: item %u of %u granules: %u by %u", text, i, granules[i], covered, owners);
-    start += granules[i] + division->item_cost;
+    bny_decode_piece any = bny_decode_piece_of(start, key_tiles[i], first_team, team_units);
+    EXPECT_MSG(covered == key_tiles[i] && owners == any.last_team - any.first_team + 1,
+               "%s: item %u of %u key_tiles: %u by %u", text, i, key_tiles[i], covered, owners);
+    start += key_tiles[i] + division->item_cost;
   }
   for (uint32_t team = 0; team < division->teams; team++)
     EXPECT_MSG(done[team] <= team_units, "%s: team %u has too much", text, team);
@@ -246,16 +246,16 @@ static void check_division(const bny_decode_division *division, const uint32_t *
 
 TEST(all_is_done_once) {
   for (int round = 0; round < 2000; round++) {
-    uint32_t granules[64], items = (uint32_t)random_int(1, 64);
+    uint32_t key_tiles[64], items = (uint32_t)random_int(1, 64);
     int longest = random_int(0, 3) ? random_int(0, 100) : random_int(0, 5000);
     bny_decode_division division = {.teams = (uint32_t)random_int(1, 150),
                                     .team_units_min = (uint32_t)random_int(1, 40),
                                     .item_cost = (uint32_t)random_int(1, 12),
                                     .fan_in = 16};
-    for (uint32_t i = 0; i < items; i++) granules[i] = random_int(0, 4) ? (uint32_t)random_int(0, longest) : 0;
+    for (uint32_t i = 0; i < items; i++) key_tiles[i] = random_int(0, 4) ? (uint32_t)random_int(0, longest) : 0;
     char text[80];
     snprintf(text, sizeof text, "round %d: %u items, %u teams", round, items, division.teams);
-    check_division(&division, granules, items, text);
+    check_division(&division, key_tiles, items, text);
   }
 }
 
@@ -321,11 +321,11 @@ TEST(plans_divide) {
                                                   : latent_request(random_int(1, 12), group, keys);
     bny_decode_plan plan = plan_of(&request, random_int(0, 1) ? &h100 : &a100, random_int(1, 3));
     uint32_t items = (uint32_t)(request.batch * request.kv_heads * plan.row_tiles);
-    uint32_t *granules = malloc(items * sizeof *granules);
+    uint32_t *key_tiles = malloc(items * sizeof *key_tiles);
     bool full = random_int(0, 1);
-    for (uint32_t i = 0; i < items; i++) granules[i] = bny_decode_granules(full ? keys : random_int(0, keys));
-    check_division(&plan.division, granules, items, "a plan");
-    free(granules);
+    for (uint32_t i = 0; i < items; i++) key_tiles[i] = bny_decode_key_tiles(full ? keys : random_int(0, keys));
+    check_division(&plan.division, key_tiles, items, "a plan");
+    free(key_tiles);
   }
 }
 

@@ -363,7 +363,7 @@ inline double decode_lse_bound(const decode_reference &reference) { return 1e-5 
 
 /* Bound for values, relative to sum(p |v|) / d, with the errors of f32 sums and of weights in terms. An operation of
  * 16 keys and one term has 17 addends. Tensor cores that truncate the addends and then the sum lose at most 19 units of
- * 2^-24 in it, while the sum grows. Warps that take granules in turn see a quarter of the keys each. */
+ * 2^-24 in it, while the sum grows. Warps that take key tiles in turn see a quarter of the keys each. */
 inline double decode_bound(const decode_case &what, const decode_reference &reference, int keys) {
   const int own = what.shared_cache ? keys : keys / 4, operations = (own / 16 + 1) * (what.one_term ? 1 : 2);
   const double cut = bny_emulated_truncates() ? 0x1p-24 * 19 / 2 * operations : 0;
@@ -415,7 +415,7 @@ inline decode_error decode_run(const decode_case &what) {
     for (int head = 0; head < what.heads(); head++) {
       size_t row = (size_t)b * (size_t)what.heads() + (size_t)head;
       /* Keys next to those of a lost page may be lost with it. */
-      if (what.loses() && b == what.wrong_sequence && (what.shared_cache || what.page_keys < BNY_DECODE_GRANULE)) {
+      if (what.loses() && b == what.wrong_sequence && (what.shared_cache || what.page_keys < BNY_DECODE_TILE_KEYS)) {
         EXPECT_MSG(!std::isnan(stat_at(memory.lse, row)), "%s: row %zu is NaN", text, row);
         continue;
       }

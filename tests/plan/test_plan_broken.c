@@ -181,8 +181,8 @@ TEST(test_bytes_and_barrier) {
   shift.call.distance = 1;
   rejected(&gather, copy_the_bytes_of_another, "it copies what is not this rank's input");
   rejected(&shift, shift_to_itself, "it delivers what this rank does not own");
-  rejected(&five, skip_a_round, "leaves the barrier without having heard of rank");
-  rejected(&four, leave_early, "leaves the barrier without having heard of rank");
+  rejected(&five, skip_a_round, "leaves the barrier without knowing that rank");
+  rejected(&four, leave_early, "leaves the barrier without knowing that rank");
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */

@@ -25,10 +25,10 @@ static bool sum_up(const device_ranks *ranks, tool_error *error) {
   const device_rank *first = NULL;
   for (int32_t r = 0; r < ranks->nranks; r++) {
     const device_rank *rank = &ranks->ranks[r];
-    bool told = rank->comm != NULL && banyan_comm_status(rank->comm) == BANYAN_ERR_ABORTED;
-    if (!rank->ok && (first == NULL || !told)) {
+    bool is_abort = rank->comm != NULL && banyan_comm_status(rank->comm) == BANYAN_ERR_ABORTED;
+    if (!rank->ok && (first == NULL || !is_abort)) {
       first = rank;
-      if (!told) break;
+      if (!is_abort) break;
     }
   }
   return first == NULL || tool_error_set(error, "rank %d: %s", first->rank, first->error.text);

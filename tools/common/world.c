@@ -168,11 +168,11 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
 void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done,
                          int64_t all) {
   int64_t now = tool_now_ns();
-  if (progress->start_ns == 0) progress->start_ns = progress->said_ns = now;
-  if (world->rank == 0 && now - progress->said_ns > progress_ns) {
+  if (progress->start_ns == 0) progress->start_ns = progress->printed_ns = now;
+  if (world->rank == 0 && now - progress->printed_ns > progress_ns) {
     fprintf(stderr, "%s: %s: %lld %% after %lld s\n", world->program, what, (long long)(100 * done / all),
             (long long)((now - progress->start_ns) / 1000000000));
-    progress->said_ns = now;
+    progress->printed_ns = now;
   }
 }
 

@@ -55,7 +55,7 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error);
 
 /* On stderr from rank 0, once work goes on for a few seconds and then every few: how far it is. Begin with zeros. */
 typedef struct tool_progress {
-  int64_t start_ns, said_ns;
+  int64_t start_ns, printed_ns;
 } tool_progress;
 
 void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done, int64_t all);

@@ -31,7 +31,7 @@ typedef struct decode_problem {
   int32_t value_dim;      /* less than head_dim: values are the first elements of keys (MLA) */
   int32_t tokens;         /* keys of the longest sequence */
   int32_t *lengths;       /* [batch]: keys of each sequence */
-  int32_t granule;        /* ranks own whole multiples of so many keys; 0: any number */
+  int32_t split_keys;     /* ranks own whole multiples of so many keys; 0: any number */
   banyan_dtype dtype;     /* type of k and v in the cache */
   banyan_dtype q_dtype;   /* type of q: bf16 beside keys of eight bits, else the same */
   float scale;            /* scale of the logits */
@@ -40,9 +40,8 @@ typedef struct decode_problem {
   uint64_t seed;
 } decode_problem;
 
-/* A rank's part of one layer's cache: a range of tokens of each sequence, by banyan_split() of its granules. k and v
- * are [batch][kv_heads][capacity][head_dim] in one block of memory, of the same size on every rank. With MLA there is k
- * alone. */
+/* A rank's part of one layer's cache: a range of tokens of each sequence, by banyan_split() in units of split_keys. k
+ * and v are [batch][kv_heads][capacity][head_dim] in one block, of equal size on all ranks. MLA has k alone. */
 typedef struct decode_shard {
   void *block;
   size_t bytes; /* size of k and v together */

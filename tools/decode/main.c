@@ -200,7 +200,7 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
   bool ok = a->input != NULL ? decode_problem_open(a->input, a->dtype, problem, error)
                              : decode_problem_make(&a->shape, a->dtype, a->seed, problem, error);
   tool_error_usage(error, ok || a->input == NULL);
-  problem->granule = a->settings.order == BANYAN_ORDER_EXACT ? EXACT_KEYS : 0;
+  problem->split_keys = a->settings.order == BANYAN_ORDER_EXACT ? EXACT_KEYS : 0;
   if (!tool_world_agree(world, ok, error)) return false;
   decode_result results[METHODS_MAX];
   decode_report report = {.world = world,

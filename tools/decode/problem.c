@@ -262,11 +262,11 @@ bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q
 
 static void deal(const decode_problem *problem, int32_t length, int32_t rank, int32_t nranks, int32_t *first,
                  int32_t *number) {
-  int32_t granule = problem->granule > 0 ? problem->granule : 1;
-  int32_t pieces = length / granule + (length % granule != 0), piece, count;
+  int32_t split_keys = problem->split_keys > 0 ? problem->split_keys : 1;
+  int32_t pieces = length / split_keys + (length % split_keys != 0), piece, count;
   banyan_split(pieces, nranks, rank, &piece, &count);
-  *first = piece < pieces ? piece * granule : length;
-  *number = (piece + count < pieces ? (piece + count) * granule : length) - *first;
+  *first = piece < pieces ? piece * split_keys : length;
+  *number = (piece + count < pieces ? (piece + count) * split_keys : length) - *first;
 }
 
 void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, int32_t nranks, int32_t *lengths) {

@@ -17,8 +17,8 @@ typedef struct rank_state {
   bny_slice input, owned;
   int64_t rows;        /* delivered rows; bytes, where slices are bytes */
   int64_t ndeliveries; /* index of its next delivery */
-  uint64_t *heard;     /* barrier: bit r is set once this rank knows that rank r has begun */
-  uint64_t *said;      /* barrier: `heard` as of each slot's send */
+  uint64_t *known;     /* barrier: bit r is set once this rank knows that rank r has begun */
+  uint64_t *sent;      /* barrier: `known` as of each slot's send */
 } rank_state;
 
 typedef struct proof_state {
@@ -98,8 +98,8 @@ static banyan_status run_send(proof_state *proof, const bny_plan *plan, int32_t 
     bny_ready_wake(&proof->ready, proof->plans[peer], plan->rank, step->slot);
   }
   const rank_state *state = &proof->ranks[plan->rank];
-  for (int32_t word = 0; state->heard && word < proof->words; word++)
-    state->said[(size_t)step->slot * (size_t)proof->words + (size_t)word] = state->heard[word];
+  for (int32_t word = 0; state->known && word < proof->words; word++)
+    state->sent[(size_t)step->slot * (size_t)proof->words + (size_t)word] = state->known[word];
   return BANYAN_OK;
 }
 
@@ -116,8 +116,8 @@ static banyan_status run_wait(proof_state *proof, const bny_plan *plan, int32_t 
   arrival->taken = true;
   const rank_state *state = &proof->ranks[plan->rank], *sender = &proof->ranks[message->peer];
   state->arrived[index] = sender->slots[message->slot];
-  for (int32_t word = 0; state->heard && word < proof->words; word++)
-    state->heard[word] |= sender->said[(size_t)message->slot * (size_t)proof->words + (size_t)word];
+  for (int32_t word = 0; state->known && word < proof->words; word++)
+    state->known[word] |= sender->sent[(size_t)message->slot * (size_t)proof->words + (size_t)word];
   return BANYAN_OK;
 }
 
@@ -203,14 +203,14 @@ static banyan_status check_amounts(const proof_state *proof) {
 }
 
 /* A rank leaves a barrier only after all have entered. */
-static banyan_status check_heard(const proof_state *proof) {
+static banyan_status check_known(const proof_state *proof) {
   int32_t nranks = proof->request->nranks;
-  for (int32_t rank = 0; proof->ranks[0].heard && rank < nranks; rank++)
+  for (int32_t rank = 0; proof->ranks[0].known && rank < nranks; rank++)
     for (int32_t word = 0; word < proof->words; word++) {
       uint64_t all = nranks - 64 * word >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << (nranks - 64 * word)) - 1;
-      uint64_t missing = all & ~proof->ranks[rank].heard[word];
+      uint64_t missing = all & ~proof->ranks[rank].known[word];
       if (missing)
-        return bny_plan_fail(proof->plans[rank], -1, "it leaves the barrier without having heard of rank %d",
+        return bny_plan_fail(proof->plans[rank], -1, "it leaves the barrier without knowing that rank %d has entered",
                              64 * word + __builtin_ctzll(missing));
     }
   return BANYAN_OK;
@@ -259,10 +259,10 @@ static bool init_rank(proof_state *proof, const bny_plan *plan, rank_state *stat
   for (int32_t i = 0; i < plan->nslots; i++) state->slots[i] = BNY_EXPRESSION_NONE;
   for (int32_t i = 0; i < plan->nmessages; i++) state->arrived[i] = BNY_EXPRESSION_NONE;
   if (plan->collective != BNY_BARRIER) return true;
-  state->heard = calloc((size_t)proof->words, sizeof *state->heard);
-  state->said = calloc((size_t)(plan->nslots + 1) * (size_t)proof->words, sizeof *state->said);
-  if (!state->heard || !state->said) return false;
-  state->heard[plan->rank / 64] |= UINT64_C(1) << (plan->rank % 64);
+  state->known = calloc((size_t)proof->words, sizeof *state->known);
+  state->sent = calloc((size_t)(plan->nslots + 1) * (size_t)proof->words, sizeof *state->sent);
+  if (!state->known || !state->sent) return false;
+  state->known[plan->rank / 64] |= UINT64_C(1) << (plan->rank % 64);
   return true;
 }
 
@@ -290,8 +290,8 @@ static void fini(proof_state *proof) {
   for (int32_t rank = 0; proof->ranks && rank < proof->request->nranks; rank++) {
     free(proof->ranks[rank].slots);
     free(proof->ranks[rank].arrived);
-    free(proof->ranks[rank].heard);
-    free(proof->ranks[rank].said);
+    free(proof->ranks[rank].known);
+    free(proof->ranks[rank].sent);
   }
   free(proof->ranks);
   free(proof->deliveries);
@@ -308,7 +308,7 @@ banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *
   if (status == BANYAN_OK) status = run_all(&proof);
   if (status == BANYAN_OK) status = check_amounts(&proof);
   if (status == BANYAN_OK) status = bny_deliveries_check(request, plans, proof.deliveries, proof.ndeliveries);
-  if (status == BANYAN_OK) status = check_heard(&proof);
+  if (status == BANYAN_OK) status = check_known(&proof);
   if (status == BANYAN_OK) status = check_taken(&proof);
   fini(&proof);
   return status;

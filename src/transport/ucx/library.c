@@ -98,22 +98,22 @@ static _Thread_local struct {
   bool on, pushed;
   size_t length;
   char text[256];
-} heard;
+} captured;
 
-const char *bny_ucx_heard(void) { return heard.text; }
+const char *bny_ucx_captured_log(void) { return captured.text; }
 
 /* Keeps each text once, because UCX retries some operations. */
-static ucs_log_func_rc_t hear(const char *file, unsigned line, const char *function, ucs_log_level_t level,
-                              const ucs_log_component_config_t *component, const char *format, va_list arguments) {
-  char text[sizeof heard.text];
+static ucs_log_func_rc_t capture(const char *file, unsigned line, const char *function, ucs_log_level_t level,
+                                 const ucs_log_component_config_t *component, const char *format, va_list arguments) {
+  char text[sizeof captured.text];
   va_list own;
   (void)file, (void)line, (void)function, (void)component;
-  if (!heard.on || level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_CONTINUE;
+  if (!captured.on || level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_CONTINUE;
   va_copy(own, arguments);
   vsnprintf(text, sizeof text, format, own);
   va_end(own);
-  if (!strstr(heard.text, text))
-    bny_append(heard.text, sizeof heard.text, &heard.length, "%s%s", heard.length ? "; " : "", text);
+  if (!strstr(captured.text, text))
+    bny_append(captured.text, sizeof captured.text, &captured.length, "%s%s", captured.length ? "; " : "", text);
   return UCS_LOG_FUNC_RC_CONTINUE;
 }
 
@@ -123,20 +123,20 @@ static int change_handlers(struct dl_phdr_info *info, size_t bytes, void *data) 
   const bny_ucx *ucx = data;
   (void)info, (void)bytes;
   unsigned count = ucx->ucs_log_num_handlers();
-  if (heard.pushed)
+  if (captured.pushed)
     ucx->ucs_log_pop_handler();
   else
-    ucx->ucs_log_push_handler(hear);
-  heard.pushed = ucx->ucs_log_num_handlers() > count; /* the array holds a limited number */
-  return 1;                                           /* ends the iteration */
+    ucx->ucs_log_push_handler(capture);
+  captured.pushed = ucx->ucs_log_num_handlers() > count; /* the array holds a limited number */
+  return 1;                                              /* ends the iteration */
 }
 
-void bny_ucx_hear(const bny_ucx *ucx, bool on) {
+void bny_ucx_capture_log(const bny_ucx *ucx, bool on) {
   bny_ucx copy = *ucx;
-  heard.on = on;
-  heard.length = 0;
-  heard.text[0] = 0;
-  if (on != heard.pushed) dl_iterate_phdr(change_handlers, &copy);
+  captured.on = on;
+  captured.length = 0;
+  captured.text[0] = 0;
+  if (on != captured.pushed) dl_iterate_phdr(change_handlers, &copy);
 }
 
 banyan_status bny_ucx_load(bny_ucx *ucx) {

@@ -22,9 +22,9 @@ typedef struct bny_ucx {
  * or UCX_DEBUG_SIGNO, which ask for them. */
 banyan_status bny_ucx_load(bny_ucx *ucx);
 
-/* UCX logs why something fails, and returns a status without the reason. Between hear(true) and hear(false) this
- * thread's errors and warnings of UCX are kept, and heard() returns them, or "". UCX still prints them as usual. */
-void bny_ucx_hear(const bny_ucx *ucx, bool on);
-const char *bny_ucx_heard(void);
+/* UCX returns a status and logs the reason. Switches on or off whether this thread keeps UCX's errors and warnings,
+ * which bny_ucx_captured_log() returns, or "". UCX still prints them. */
+void bny_ucx_capture_log(const bny_ucx *ucx, bool on);
+const char *bny_ucx_captured_log(void);
 
 #endif

@@ -259,7 +259,7 @@ static ucs_status_t receive_report(void *argument, const void *header, size_t he
   memcpy(&report, header, sizeof report);
   if (!sender_of(net, report.cookie, report.rank) || report.of[0].rank != report.rank)
     return reject(net, "news", header_bytes);
-  bny_net_hear(net, &report);
+  bny_net_receive_report(net, &report);
   return UCS_OK;
 }
 
@@ -276,7 +276,7 @@ static ucs_status_t receive_rejection(void *argument, const void *header, size_t
     return reject(net, "rejection", header_bytes);
   raise_done(&net->lines[received.rank], received.done);
   received.rejection.text[sizeof received.rejection.text - 1] = 0;
-  bny_net_hear_rejection(net, &received.rejection);
+  bny_net_receive_rejection(net, &received.rejection);
   return UCS_OK;
 }
 

@@ -43,11 +43,11 @@ bool bny_net_has_left(const bny_net_peer *peer) {
 void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
   if (peer->dead || bny_net_has_left(peer)) return; /* a rank that has left may end */
   peer->dead = true;
-  const char *why = peer->net->ucx.ucs_status_string(status), *heard = bny_ucx_heard();
-  if (!peer->heard_hello)
+  const char *why = peer->net->ucx.ucs_status_string(status), *logged = bny_ucx_captured_log();
+  if (!peer->hello_received)
     snprintf(peer->trouble, sizeof peer->trouble,
              "UCX: %s%s%.180s%s; this rank uses %.60s: unless these reach all nodes, set BANYAN_INTERFACE", why,
-             *heard ? " (" : "", heard, *heard ? ")" : "", peer->net->transport.devices);
+             *logged ? " (" : "", logged, *logged ? ")" : "", peer->net->transport.devices);
   bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank, why);
 }
 
@@ -74,13 +74,13 @@ bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank) {
       .err_mode = UCP_ERR_HANDLING_MODE_PEER,
       .err_handler = {.cb = lose, .arg = peer},
   };
-  bny_ucx_hear(&net->ucx, true);
+  bny_ucx_capture_log(&net->ucx, true);
   ucs_status_t status = net->ucx.ucp_ep_create(net->worker, &params, &peer->endpoint);
   if (status != UCS_OK) {
     peer->endpoint = NULL;
     bny_net_lose(peer, status);
   }
-  bny_ucx_hear(&net->ucx, false);
+  bny_ucx_capture_log(&net->ucx, false);
   return peer;
 }
 
@@ -166,7 +166,7 @@ static bool is_connected(const bny_net *net, void *request) {
   (void)request;
   for (int32_t i = 0; i < net->nknown; i++)
     if (is_half_connected(net->known[i]) ||
-        (net->known[i]->expected && !net->known[i]->heard_hello && !net->known[i]->dead))
+        (net->known[i]->expected && !net->known[i]->hello_received && !net->known[i]->dead))
       return false;
   return true;
 }

@@ -9,7 +9,7 @@
 
 /* Three times: the least time for which a rank's report counts; when an open question is asked again; and the limit for
  * the last reports to go out. */
-enum { RECENT_NS = 100000000, ASK_AGAIN_NS = 1000000000, LAST_WORDS_NS = 5000000 };
+enum { RECENT_NS = 100000000, ASK_AGAIN_NS = 1000000000, FLUSH_NS = 5000000 };
 /* The time that a leaving rank waits for peers to get its data, the shorter time after a fault, and its polling
  * interval. */
 enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS = 1000000 };
@@ -56,16 +56,16 @@ static void report_self(bny_net_peer *peer, bny_net_occasion occasion) {
   if (packet) bny_net_send_report(packet);
 }
 
-void bny_net_say_hello(bny_net_peer *peer) {
+void bny_net_send_hello(bny_net_peer *peer) {
   if (!bny_net_can_send(peer)) return;
-  peer->said_hello = true;
+  peer->hello_sent = true;
   report_self(peer, BNY_NET_HELLO);
   if (peer->net->puts) bny_net_put_offer(peer);
   bny_net_flush(peer);
 }
 
 /* Sends it over all endpoints; a rank that did not know it forwards it. The caller holds the worker. */
-static void pass_on(bny_net *net, const bny_rejection *rejection) {
+static void forward_rejection(bny_net *net, const bny_rejection *rejection) {
   bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_packet *packet = bny_net_can_send(net->known[i]) ? bny_net_packet_take(net->known[i]) : NULL;
@@ -77,46 +77,46 @@ static void pass_on(bny_net *net, const bny_rejection *rejection) {
   net->unflushed = true;
 }
 
-void bny_net_pass_on(bny_transport *transport, const bny_rejection *rejection) {
+void bny_net_forward_rejection(bny_transport *transport, const bny_rejection *rejection) {
   bny_net *net = bny_net_of(transport);
   bny_net_take(net);
-  pass_on(net, rejection);
+  forward_rejection(net, rejection);
   bny_net_give(net);
 }
 
 /* Consecutive calls of a rank, which several ranks report, take one place. */
-static bool join_heard(bny_net *net, const bny_rejection *rejection) {
-  for (int32_t i = 0; i < net->nheard; i++) {
-    bny_rejection *heard = &net->heard[i];
-    if (heard->rank != rejection->rank || rejection->first < heard->first || rejection->first > heard->last + 1)
+static bool extend_rejection(bny_net *net, const bny_rejection *rejection) {
+  for (int32_t i = 0; i < net->nrejections; i++) {
+    bny_rejection *known = &net->rejections[i];
+    if (known->rank != rejection->rank || rejection->first < known->first || rejection->first > known->last + 1)
       continue;
-    if (rejection->last > heard->last) heard->last = rejection->last;
+    if (rejection->last > known->last) known->last = rejection->last;
     return true;
   }
   return false;
 }
 
-void bny_net_hear_rejection(bny_net *net, const bny_rejection *rejection) {
-  if (join_heard(net, rejection)) return;
-  if (net->nheard == BNY_REJECTIONS) return; /* a rank that lags so far runs into its deadline */
-  net->heard[net->nheard++] = *rejection;
+void bny_net_receive_rejection(bny_net *net, const bny_rejection *rejection) {
+  if (extend_rejection(net, rejection)) return;
+  if (net->nrejections == BNY_REJECTIONS) return; /* a rank that lags so far runs into its deadline */
+  net->rejections[net->nrejections++] = *rejection;
   net->nwaiting++;
 }
 
 /* This must not run inside a callback of UCX, because it sends. */
 static void take_rejections(bny_net *net) {
-  int32_t count = net->nheard;
-  net->nheard = 0;
+  int32_t count = net->nrejections;
+  net->nrejections = 0;
   net->nwaiting -= count;
   for (int32_t i = 0; i < count; i++) {
     bny_net_give(net); /* bny_rejection_add() takes the worker */
-    bny_rejection_add(&net->transport, &net->heard[i]);
+    bny_rejection_add(&net->transport, &net->rejections[i]);
     bny_net_take(net);
   }
 }
 
 void bny_net_answer(bny_net *net) {
-  if (net->nheard) take_rejections(net);
+  if (net->nrejections) take_rejections(net);
   for (int32_t i = 0; i < net->nknown && net->nwaiting > 0; i++) {
     bny_net_peer *peer = net->known[i];
     if (!peer->wants_answer) continue;
@@ -125,14 +125,14 @@ void bny_net_answer(bny_net *net) {
     bny_net_connect_peer(net, peer->rank);
     if (bny_net_has_left(peer))
       report_self(peer, BNY_NET_ANSWER);
-    else if (!peer->said_hello)
-      bny_net_say_hello(peer);
+    else if (!peer->hello_sent)
+      bny_net_send_hello(peer);
     else
       report_self(peer, BNY_NET_NEWS);
   }
 }
 
-/* ---- hearing ----------------------------------------------------------------------------------------------------- */
+/* ---- received reports -------------------------------------------------------------------------------------------- */
 
 static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
   if (of->rank < 0 || of->rank >= net->transport.nranks || net->place[of->rank] >= 0) return;
@@ -153,12 +153,12 @@ static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
   if (of->left) atomic_store_explicit(&line->left, 1, memory_order_release);
 }
 
-void bny_net_hear(bny_net *net, const bny_net_report *report) {
+void bny_net_receive_report(bny_net *net, const bny_net_report *report) {
   for (int i = 0; i < BNY_NET_SNAPSHOTS; i++) believe(net, &report->of[i], i == 0);
   bny_net_peer *peer = net->peers[report->rank];
-  if (report->occasion == BNY_NET_HELLO) peer->heard_hello = true;
+  if (report->occasion == BNY_NET_HELLO) peer->hello_received = true;
   if (report->occasion == BNY_NET_ANSWER) peer->parted = true;
-  if (report->occasion == BNY_NET_GOODBYE || (peer->heard_hello && !peer->said_hello)) bny_net_want_answer(peer);
+  if (report->occasion == BNY_NET_GOODBYE || (peer->hello_received && !peer->hello_sent)) bny_net_want_answer(peer);
   bny_signal *fault = net->transport.ops->fault(&net->transport);
   uint64_t known = load(fault);
   if (report->fault && (!known || bny_fault_is_earlier(report->fault, known)))
@@ -172,7 +172,7 @@ static bool is_recent_by(const bny_net *net, int64_t age_ns) {
 }
 
 /* A rank of this node need not be asked, because its polls are visible while it waits. */
-static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
+static bool is_polling(bny_net *net, int32_t rank, int64_t now_ns) {
   bny_net_watch *watch = &net->watches[net->place[rank]];
   uint64_t looks = load(&net->transport.ops->line(&net->transport, rank)->looks);
   if (looks != watch->looks || !watch->seen_ns) *watch = (bny_net_watch){looks, now_ns};
@@ -181,7 +181,7 @@ static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
 
 /* The last report counts for some time. No question is sent before a quarter of that has passed, or while one is open.
  * Over RDMA a dead peer may have taken the question; only a message that it does not take reveals its death. */
-static bool hears_of(bny_net *net, bny_net_peer *peer) {
+static bool is_known_alive(bny_net *net, bny_net_peer *peer) {
   int64_t now_ns = bny_clock_ns(), age_ns = peer->reported_ns ? now_ns - peer->reported_ns : INT64_MAX;
   bool is_recent = is_recent_by(net, age_ns) && peer->reported_started == load(&net->lines[peer->rank].started);
   bool is_open = peer->asked_ns && now_ns - peer->asked_ns < ASK_AGAIN_NS;
@@ -194,10 +194,10 @@ static bool hears_of(bny_net *net, bny_net_peer *peer) {
 
 bool bny_net_ask(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return looks_around(net, rank, bny_clock_ns());
+  if (net->place[rank] >= 0) return is_polling(net, rank, bny_clock_ns());
   bny_net_take(net);
   bny_net_peer *peer = net->peers[rank];
-  bool knows = peer && hears_of(net, peer);
+  bool knows = peer && is_known_alive(net, peer);
   /* State from before a fault is still useful after it. */
   if (!knows && peer && peer->reported_ns && load(transport->ops->fault(transport)))
     knows = peer->reported_started == load(&net->lines[rank].started);
@@ -211,7 +211,7 @@ uint64_t bny_net_pulse(bny_transport *transport, int32_t rank) {
   if (net->place[rank] >= 0) return net->local->ops->pulse(net->local, net->place[rank]);
   bny_net_take(net);
   bny_net_peer *peer = net->peers[rank];
-  if (peer) hears_of(net, peer);
+  if (peer) is_known_alive(net, peer);
   uint64_t reported_ns = peer ? (uint64_t)peer->reported_ns : 0;
   bny_net_give(net);
   return reported_ns;
@@ -222,7 +222,7 @@ int32_t bny_net_most_silent(bny_net *net) {
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_peer *peer = net->known[i];
     if (!bny_net_can_send(peer)) continue;
-    hears_of(net, peer);
+    is_known_alive(net, peer);
     if (!found || peer->reported_ns < found->reported_ns) found = peer;
   }
   return found ? found->rank : net->nknown ? net->known[0]->rank : net->transport.rank;
@@ -263,8 +263,8 @@ static bool have_parted(const bny_net *net) {
 
 /* Sends goodbyes. Closing a socket while its peer sends loses data in flight, so each rank waits for the others'
  * answers before it closes. */
-void bny_net_say_goodbye(bny_net *net) {
-  spread(net, LAST_WORDS_NS);
+void bny_net_send_goodbye(bny_net *net) {
+  spread(net, FLUSH_NS);
   for (int32_t i = 0; i < net->nknown; i++)
     if (bny_net_can_send(net->known[i])) report_self(net->known[i], BNY_NET_GOODBYE);
   int64_t begun_ns = bny_clock_ns();
@@ -276,7 +276,7 @@ void bny_net_say_goodbye(bny_net *net) {
     if (bny_net_arm(net)) bny_net_doze(net, PARTING_LOOK_NS);
   }
   bny_net_answer(net);
-  bny_net_drain(net, bny_clock_ns() + LAST_WORDS_NS);
+  bny_net_drain(net, bny_clock_ns() + FLUSH_NS);
 }
 #else
 typedef int bny_net_report_is_absent; /* a file must not be empty */

@@ -24,9 +24,9 @@ static const char *lacks(void) {
 }
 
 static banyan_status fail(const bny_net *net, ucs_status_t status, const char *what) {
-  const char *heard = bny_ucx_heard();
-  return bny_fail(BANYAN_ERR_SYSTEM, "UCX %s: %s%s%s%s%s", what, net->ucx.ucs_status_string(status), *heard ? " (" : "",
-                  heard, *heard ? ")" : "", lacks());
+  const char *logged = bny_ucx_captured_log();
+  return bny_fail(BANYAN_ERR_SYSTEM, "UCX %s: %s%s%s%s%s", what, net->ucx.ucs_status_string(status),
+                  *logged ? " (" : "", logged, *logged ? ")" : "", lacks());
 }
 
 /* ---- the network ------------------------------------------------------------------------------------------------- */
@@ -71,13 +71,13 @@ bool bny_net_takes_cuda(const bny_net *net) {
 }
 
 static banyan_status fail_without_network(void) {
-  const char *transports = getenv("UCX_TLS"), *devices = getenv("UCX_NET_DEVICES"), *heard = bny_ucx_heard();
+  const char *transports = getenv("UCX_TLS"), *devices = getenv("UCX_NET_DEVICES"), *logged = bny_ucx_captured_log();
   char set[192] = "";
   size_t length = 0;
   if (transports) bny_append(set, sizeof set, &length, "; UCX_TLS is \"%.60s\"", transports);
   if (devices) bny_append(set, sizeof set, &length, "; UCX_NET_DEVICES is \"%.60s\"", devices);
   return bny_fail(BANYAN_ERR_SYSTEM, "UCX has no transport here that leads to other nodes%s%s%s%s", set, lacks(),
-                  *heard ? "; UCX: " : "", heard);
+                  *logged ? "; UCX: " : "", logged);
 }
 
 /* ---- the devices ------------------------------------------------------------------------------------------------- */
@@ -214,7 +214,7 @@ banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_addr
                             size_t *address_bytes) {
   banyan_status status = bny_ucx_load(&net->ucx);
   if (status != BANYAN_OK) return status;
-  bny_ucx_hear(&net->ucx, true);
+  bny_ucx_capture_log(&net->ucx, true);
   status = try_thread();
   if (status == BANYAN_OK) status = choose_devices(net, config);
   if (status == BANYAN_OK) warn_of_rails();
@@ -224,7 +224,7 @@ banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_addr
     ucs_status_t got = net->ucx.ucp_worker_get_address(net->worker, address, address_bytes);
     if (got != UCS_OK) status = fail(net, got, "has no address");
   }
-  bny_ucx_hear(&net->ucx, false);
+  bny_ucx_capture_log(&net->ucx, false);
   return status;
 }
 
@@ -232,14 +232,14 @@ banyan_status bny_net_describe(char *text, size_t bytes) {
   bny_net net = {.place = NULL};
   banyan_status status = bny_ucx_load(&net.ucx);
   if (status != BANYAN_OK) return status;
-  bny_ucx_hear(&net.ucx, true);
+  bny_ucx_capture_log(&net.ucx, true);
   status = try_thread();
   bny_net_config config = {.devices = bny_option_text("BANYAN_NET_DEVICES"),
                            .interface = bny_option_text("BANYAN_INTERFACE")};
   if (status == BANYAN_OK) status = choose_devices(&net, &config);
   if (status == BANYAN_OK) status = make_context(&net, false, false);
   if (status == BANYAN_OK && bny_net_find_network(&net) == BNY_NETWORK_NONE) status = fail_without_network();
-  bny_ucx_hear(&net.ucx, false);
+  bny_ucx_capture_log(&net.ucx, false);
   if (status == BANYAN_OK)
     snprintf(text, bytes, "UCX %.40s, over %s, %s; %s memory of CUDA devices", net.ucx.ucp_get_version_string(),
              bny_net_find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP", net.transport.devices,

@@ -140,8 +140,8 @@ static bool net_reach(bny_transport *transport, int32_t rank) {
   bny_net_take(net);
   bny_net_peer *peer = transport->rank < rank ? bny_net_connect_peer(net, rank) : bny_net_meet(net, rank);
   if (peer && !peer->endpoint) peer->expected = true;
-  if (peer && peer->endpoint && !peer->said_hello) bny_net_say_hello(peer);
-  bool reached = peer && peer->heard_hello && peer->flushed && (!net->puts || bny_net_put_is_ready(peer));
+  if (peer && peer->endpoint && !peer->hello_sent) bny_net_send_hello(peer);
+  bool reached = peer && peer->hello_received && peer->flushed && (!net->puts || bny_net_put_is_ready(peer));
   bny_net_give(net);
   return reached;
 }
@@ -229,7 +229,7 @@ static void net_close(bny_transport *transport) {
   if (net->process == bny_process()) {
     bny_net_take(net);
     net->closes = true;
-    bny_net_say_goodbye(net);
+    bny_net_send_goodbye(net);
     if (net->rejected > BNY_NET_REJECTIONS_REPORTED)
       bny_log(BNY_LOG_WARN, "rank %d: %" PRIu64 " messages that were none of this communicator were ignored in all",
               net->transport.rank, net->rejected);
@@ -268,7 +268,7 @@ static const bny_transport_ops net_ops = {
     .settled = net_settled,
     .post = bny_net_post,
     .acknowledge = net_acknowledge,
-    .pass_on = bny_net_pass_on,
+    .pass_on = bny_net_forward_rejection,
     .ask = bny_net_ask,
     .spread = bny_net_spread,
 };

@@ -123,7 +123,7 @@ typedef struct bny_net_peer {
   bny_net *net;
   int32_t rank;
   ucp_ep_h endpoint; /* NULL: none yet */
-  bool said_hello, heard_hello;
+  bool hello_sent, hello_received;
   bool expected; /* it will connect to this rank, sooner or later */
   bool flushed;  /* the hello has gone out */
   bool flushing; /* the hello goes out: UCX is connecting */
@@ -203,8 +203,8 @@ struct bny_net {
   bool unflushed;                /* data was sent since the last flush */
   void *flush;                   /* the request of the current flush */
   int32_t nwaiting;              /* peers that want an answer, and received rejections */
-  int32_t nheard;                /* received rejections */
-  bny_rejection heard[BNY_REJECTIONS];
+  int32_t nrejections;           /* received, and not yet taken */
+  bny_rejection rejections[BNY_REJECTIONS];
   uint64_t spread;            /* the fault that peers have been sent; 0: none */
   uint64_t rejected;          /* messages that do not belong to this communicator */
   bny_rendezvous *rendezvous; /* by rank, for other nodes, [nranks][2]; NULL: none yet */
@@ -290,11 +290,11 @@ void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot);
 
 /* ---- report.c: the caller holds the worker, except for the functions of bny_transport_ops ------------------------ */
 
-void bny_net_say_hello(bny_net_peer *peer);
+void bny_net_send_hello(bny_net_peer *peer);
 /* Reports to all peers that this rank leaves, and waits a limited time until they have received its data. */
-void bny_net_say_goodbye(bny_net *net);
+void bny_net_send_goodbye(bny_net *net);
 /* Handles a received report. */
-void bny_net_hear(bny_net *net, const bny_net_report *report);
+void bny_net_receive_report(bny_net *net, const bny_net_report *report);
 /* Marks the peer to be answered after this round of progress. */
 static inline void bny_net_want_answer(bny_net_peer *peer) {
   if (!peer->wants_answer) peer->net->nwaiting++;
@@ -303,9 +303,9 @@ static inline void bny_net_want_answer(bny_net_peer *peer) {
 void bny_net_answer(bny_net *net);
 bool bny_net_ask(bny_transport *transport, int32_t rank);
 uint64_t bny_net_pulse(bny_transport *transport, int32_t rank);
-void bny_net_pass_on(bny_transport *transport, const bny_rejection *rejection);
+void bny_net_forward_rejection(bny_transport *transport, const bny_rejection *rejection);
 /* Stores a received rejection; it is forwarded after this round of progress. */
-void bny_net_hear_rejection(bny_net *net, const bny_rejection *rejection);
+void bny_net_receive_rejection(bny_net *net, const bny_rejection *rejection);
 /* Returns the peer that has been silent the longest; all are asked. */
 int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport, int64_t patience_ns);
