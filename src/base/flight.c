@@ -120,13 +120,14 @@ static void print_head(const char *name, const char *type, const char *help, cha
   bny_append(text, bytes, length, "# HELP banyan_%s %s\n# TYPE banyan_%s %s\n", name, help, name, type);
 }
 
-static void print_kinds(const bny_flight *flight, const char *name, const char *help, const uint64_t *values,
-                        char *text, size_t bytes, size_t *length) {
+static void print_kinds(const bny_flight *flight, const char *name, const char *help, size_t offset, char *text,
+                        size_t bytes, size_t *length) {
   print_head(name, "counter", help, text, bytes, length);
   for (int k = 0; k < BNY_FLIGHT_KINDS; k++)
-    if (flight->runs[k])
+    if (flight->counts[k].runs)
       bny_append(text, bytes, length, "banyan_%s{rank=\"%d\",ranks=\"%d\",collective=\"%s\"} %" PRIu64 "\n", name,
-                 flight->rank, flight->nranks, bny_flight_name((uint8_t)k), values[k]);
+                 flight->rank, flight->nranks, bny_flight_name((uint8_t)k),
+                 *(const uint64_t *)((const char *)&flight->counts[k] + offset));
 }
 
 /* A wait that goes on counts with its time up to now. */
@@ -142,10 +143,10 @@ static bny_flight_waits waits_for(const bny_flight *flight, int32_t rank) {
 size_t bny_flight_metrics(const bny_flight *flight, char *text, size_t bytes) {
   size_t length = 0;
   if (bytes) text[0] = 0;
-  print_kinds(flight, "operations_total", "Operations that this rank has finished.", flight->runs, text, bytes,
-              &length);
-  print_kinds(flight, "input_bytes_total", "Bytes that this rank contributed to them.", flight->input_bytes, text,
-              bytes, &length);
+  print_kinds(flight, "operations_total", "Operations that this rank has finished.", offsetof(bny_flight_count, runs),
+              text, bytes, &length);
+  print_kinds(flight, "input_bytes_total", "Bytes that this rank contributed to them.",
+              offsetof(bny_flight_count, input_bytes), text, bytes, &length);
   print_head("waits_total", "counter", "Waits above the threshold, by the rank waited for.", text, bytes, &length);
   for (int32_t r = 0; r < flight->nranks; r++)
     if (waits_for(flight, r).count)

@@ -35,6 +35,11 @@ typedef struct bny_flight_entry {
   bny_flight_note note;
 } bny_flight_entry;
 
+/* Sums over finished runs of a kind. */
+typedef struct bny_flight_count {
+  uint64_t runs, input_bytes;
+} bny_flight_count;
+
 /* Waits for one rank that took at least the threshold. */
 typedef struct bny_flight_waits {
   uint64_t count, ns;
@@ -49,12 +54,12 @@ typedef struct bny_flight {
   uint64_t tick0; /* creation time by both clocks */
   int64_t ns0;
   int64_t threshold_ns;              /* shorter waits are not counted */
-  _Alignas(64) _Atomic uint64_t run; /* number of the last operation begun */
-  _Atomic uint64_t waiting;          /* 0, or (peer + 1) << 32 | slot of a long wait, as in a rank's line */
-  _Atomic int64_t waiting_ns;        /* when it began, by the monotonic clock */
-  int32_t status, culprit;           /* a failure; status 0: none */
+  _Alignas(64) _Atomic uint64_t run; /* number of the last operation begun; on one line with the first counts */
+  bny_flight_count counts[BNY_FLIGHT_KINDS];
+  _Atomic uint64_t waiting;   /* 0, or (peer + 1) << 32 | slot of a long wait, as in a rank's line */
+  _Atomic int64_t waiting_ns; /* when it began, by the monotonic clock */
+  int32_t status, culprit;    /* a failure; status 0: none */
   char failure[512];
-  _Alignas(64) uint64_t runs[BNY_FLIGHT_KINDS], input_bytes[BNY_FLIGHT_KINDS]; /* sums over finished runs */
   bny_flight_entry entries[BNY_FLIGHT_ENTRIES];
   bny_flight_waits waits[]; /* by rank waited for */
 } bny_flight;
@@ -75,8 +80,8 @@ static inline void bny_flight_begin(bny_flight *flight, uint64_t operation, int6
 static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t operation, bool timed) {
   bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
   entry->end = timed ? bny_clock_ticks() : 1;
-  flight->runs[entry->note.kind]++;
-  flight->input_bytes[entry->note.kind] += entry->note.bytes;
+  flight->counts[entry->note.kind].runs++;
+  flight->counts[entry->note.kind].input_bytes += entry->note.bytes;
   return entry;
 }
 

@@ -23,7 +23,7 @@ static bool read_twice(int file, bny_flight *flight, size_t bytes) {
     if (pread(file, flight, bytes, 0) != (ssize_t)bytes ||
         pread(file, &again, sizeof again, 0) != (ssize_t)sizeof again)
       return false;
-    if (memcmp(&again.run, &flight->run, offsetof(bny_flight, runs) - offsetof(bny_flight, run)) == 0) break;
+    if (memcmp(&again.run, &flight->run, offsetof(bny_flight, entries) - offsetof(bny_flight, run)) == 0) break;
   }
   return memcmp(flight->magic, BNY_FLIGHT_FILE, sizeof BNY_FLIGHT_FILE) == 0;
 }
