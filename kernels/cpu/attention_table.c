@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of attention kernels, best first, and what all of them share. */
 #include "attention.h"
 
 #include <float.h>

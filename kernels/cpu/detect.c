@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Asks the processor and the kernel which instruction sets this process may use. */
 #include "detect.h"
 
 bool bny_cpu_any(void) { return true; }

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Stands between programs and the CUDA driver, and breaks what a test asks for. */
 #include "tests/gpu/cuda_shim.h"
 
 #include <pthread.h>

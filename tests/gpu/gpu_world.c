@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks of GPU tests, and how a case is skipped or fails. */
 #include "tests/gpu/gpu_world.h"
 
 #include <check.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Takes the steps of all ranks' plans over plain memory, without an executor. */
 #include "tests/plan/plan_replay.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Random attention problems over ranks: made, run on any backend, and compared with the oracle. */
 #include "tests/support/attend.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Random combines that a backend runs: shapes, settings and inputs. */
 #include "tests/support/combine_task.h"
 
 #include <check.h>

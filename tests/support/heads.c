@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Random gathers of heads: layouts, contents, and what must arrive. */
 #include "tests/support/heads.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Partials in double precision, and the errors that dtypes allow. */
 #include "tests/support/oracle.h"
 
 #include <float.h>

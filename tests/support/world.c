@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks of tests as threads or processes: they meet, share memory, and report the first failure. */
 #include "tests/support/world.h"
 #include "tests/support/generator.h"
 #include "tests/support/clock.h"

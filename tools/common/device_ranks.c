@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that are threads on one device: starts them, times their calls, and reports the first error. */
 #include "tools/common/device_ranks.h"
 
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Converts elements of any dtype from and to f32, and draws random ones. */
 #include "tools/common/float.h"
 
 #include <math.h>

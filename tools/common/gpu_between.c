@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * A kernel that runs between timed ones and takes their data out of the caches, as PTX text. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Starts local ranks as processes, binds them to cores, and ends them together. */
 #include "tools/common/launch.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Loads the module that calls MPI, so that the tools do not link it. */
 #include "tools/common/mpi.h"
 
 #include <dlfcn.h>

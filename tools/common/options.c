@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads a command line by a table of options, and prints help and man page from the same table. */
 #include "tools/common/options.h"
 
 #include <getopt.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Maps a safetensors file and checks its header. */
 #include "tools/common/safetensors.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Errors of the tools, their clock, and percentiles. */
 #include "tools/common/util.h"
 
 #include <ctype.h>

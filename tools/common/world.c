@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The ranks of a tool: launched here, by mpirun or by an environment; each has a communicator. */
 #include "tools/common/world.h"
 
 #include <math.h>

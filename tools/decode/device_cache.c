@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * KV caches on a device that repeat one random stretch, whose rows the host can compute again. */
 #include "tools/decode/decode.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Times attention and combine on a device, apart and fused, in captured graphs. */
 #include "tools/decode/decode.h"
 
 #include <math.h>

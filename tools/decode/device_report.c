@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints what was measured on a device, as text and as JSON. */
 #include "tools/decode/decode.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Times one rank's attention kernel beside the speed at which threads read the same memory. */
 #include "tools/decode/decode.h"
 
 #include <sched.h>

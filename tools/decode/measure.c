@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Times each method, and compares its results among ranks and with the reference. */
 #include "tools/decode/decode.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The methods that banyan-decode compares; the tree is the library's own combine. */
 #include "tools/decode/decode.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The cache to decode: from a file of tensors, or random, with its queries and shards. */
 #include "tools/decode/decode.h"
 
 #include <ctype.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Threads that read memory as fast as it goes: what attention is compared with. */
 #include "tools/decode/decode.h"
 
 #include <pthread.h>

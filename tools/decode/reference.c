@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention in double precision over the whole cache. */
 #include "tools/decode/decode.h"
 
 #include <math.h>

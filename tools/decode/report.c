@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints results as text and as JSON, and decides whether they are right. */
 #include "tools/decode/decode.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs torch's attention over the same keys in a Python process, for comparison. */
 #include "tools/decode/decode.h"
 
 #include <errno.h>

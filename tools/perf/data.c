@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Inputs that each rank can compute for every other, so results are checked without messages. */
 #include "tools/perf/perf.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Times combines of ranks on one device. */
 #include "tools/perf/perf.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints the rows that were measured on a device. */
 #include "tools/perf/perf.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Times one collective by turns with its rival, and checks results. */
 #include "tools/perf/perf.h"
 
 #include <stdio.h>

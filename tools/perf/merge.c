@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The merge that is timed with MPI: one loop over rows, without the library. */
 #include "tools/perf/perf.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints the table of sizes: settings, a row for each, and the summary. */
 #include "tools/perf/perf.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Times blocking calls whose number of tokens changes from call to call. */
 #include "tools/perf/perf.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The case to plan, from a topology, this machine, or plain numbers. */
 #include "tools/plan/case.h"
 
 #include <stdio.h>

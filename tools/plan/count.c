@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Counts rounds, messages and bytes of a plan by level. */
 #include "tools/plan/count.h"
 
 #include "plan/slice.h"

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Weighs all methods for a collective: predicted time, choice, and why the others are not chosen. */
 #include "tools/plan/methods.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * A hash table of messages: who has sent which slot to whom. */
 #include "tools/prove/prove.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Checks the form of plans before they are run symbolically: slots, ranges and messages. */
 #include "tools/prove/prove.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Numbers each expression of merges once, so that equal ones have equal numbers. */
 #include "tools/prove/prove.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Writes timelines for Perfetto and as SVG, and plans as GOAL. */
 #include "tools/simulate/output.h"
 
 #include <errno.h>

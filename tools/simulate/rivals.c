@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes the plans of all ranks: the library's, Ring Attention's, and three allreduces. */
 #include "tools/simulate/rivals.h"
 
 #include <stdlib.h>

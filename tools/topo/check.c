@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints findings for --check, and chooses the exit status. */
 #include "tools/topo/topo.h"
 
 #include <stdlib.h>

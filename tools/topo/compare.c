@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Compares two topologies node by node and link by link. */
 #include "tools/topo/topo.h"
 
 #include <math.h>

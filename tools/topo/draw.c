@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Writes text in colour, and keeps control characters of files out of the terminal. */
 #include "tools/topo/topo.h"
 
 #include <ctype.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prints what the library would choose on this machine, and why. */
 #include "tools/topo/topo.h"
 
 #include <jansson.h>

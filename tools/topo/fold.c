@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Groups nodes that look alike, so that a view has one line for all of them. */
 #include "tools/topo/topo.h"
 
 #include <stdlib.h>

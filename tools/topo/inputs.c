@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The list of inputs: files, folders, and standard input. */
 #include "tools/topo/topo.h"
 
 #include <dirent.h>

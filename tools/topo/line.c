@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Lines of a table whose least important words are dropped where the terminal is too narrow. */
 #include "tools/topo/topo.h"
 
 #include <stdlib.h>

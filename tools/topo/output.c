@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * The formats of output by name and by file name, and writing them. */
 #include "tools/topo/topo.h"
 
 #include <errno.h>

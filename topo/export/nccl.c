@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Writes a topology as NCCL reads it with NCCL_TOPO_FILE. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads and writes banyan's own format. */
 #include "topo/import/json.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Splits a one-line description into items, such as gpu:8@sm90. */
 #include "topo/import/synthetic.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads untrusted XML through libxml2 into a flat list of elements. */
 #include "topo/import/xml.h"
 
 #include <ctype.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Brings GUIDs of all notations into one form. */
 #include "topo/model/guid.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Adds nodes, links and notes to a model, and frees it. */
 #include "topo/model/model.h"
 
 #include <ctype.h>

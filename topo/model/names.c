@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * A sorted map from (scope, text) to a number. */
 #include "topo/model/names.h"
 
 #include <stdlib.h>

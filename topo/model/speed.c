@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Speeds of PCIe and NVLink by generation. */
 #include "topo/model/speed.h"
 
 #include <ctype.h>

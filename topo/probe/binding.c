@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds caches, NUMA node and package of the processors that a thread is bound to. */
 #include "topo/probe/binding.h"
 
 #include <sched.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads small files and directories of sysfs and procfs for the probes. */
 #include "topo/probe/util.h"
 
 #include <ctype.h>
