@@ -248,7 +248,7 @@ static inline bny_attention_task attention_page(const bny_attention_task *task, 
 /* q *= factor, a power of two. `count` is a multiple of 16. */
 static inline void attention_scale_query(double factor, int32_t count, float *q) {
   if (factor == 1) return;
-  if (factor < (double)FLT_MIN) {
+  if (factor < (double)FLT_MIN || factor > (double)FLT_MAX) {
     for (int32_t i = 0; i < count; i++) q[i] = (float)((double)q[i] * factor);
     return;
   }
@@ -637,14 +637,18 @@ static inline bool attention_is_wide(const bny_attention_task *task, banyan_dtyp
          attention_is_scaled(task);
 }
 
-/* Splits the factor of logits: a power of two that makes it at least 1 goes into the queries. */
+/* Splits the factor of logits: a power of two that makes it at least 1 goes into the queries, and so does what f32
+ * cannot hold. */
 static inline void attention_split_factor(const bny_attention_task *task, double factor, attention_work *work) {
-  const uint64_t exponent = UINT64_C(0x7ff) << 52, one = UINT64_C(0x3ff) << 52;
+  const uint64_t exponent = UINT64_C(0x7ff) << 52, one = UINT64_C(0x3ff) << 52, most = one + (UINT64_C(126) << 52);
   uint64_t bits;
   memcpy(&bits, &factor, sizeof bits);
   bits &= exponent;
   bool can_overflow = attention_is_wide(task, task->q_dtype) || attention_is_wide(task, task->kv_dtype);
-  if (bits == 0 || bits > one || (!can_overflow && fabs(factor) >= 0x1p-100)) bits = one;
+  if (bits > most)
+    bits -= most - one;
+  else if (bits == 0 || bits > one || (!can_overflow && fabs(factor) >= 0x1p-100))
+    bits = one;
   memcpy(&work->q_factor, &bits, sizeof bits);
   work->k_factor = (float)(factor / work->q_factor);
 }

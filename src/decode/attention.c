@@ -198,6 +198,12 @@ static void sum_segments(const bny_job *job, bny_row_task *rows, int32_t first, 
   run_keys(job, rows, &run, sums);
 }
 
+/* A sink in base 2, which m can hold. -inf: none. */
+static double sink_of(const bny_job *job, int32_t head) {
+  double sink = (double)job->desc->sinks[head] * log2_e;
+  return sink > -INFINITY ? fmax(fmin(sink, (double)FLT_MAX), -(double)FLT_MAX) : sink;
+}
+
 /* ---- the exact order --------------------------------------------------------------------------------------------- */
 
 /* A row whose logits have a NaN has this d_hi, which no sum reaches. */
@@ -258,7 +264,7 @@ static void write_exact(const bny_job *job, const bny_row_task *task, void *rows
   for (int32_t i = 0; i < task->task.heads; i++) {
     bny_exact_row *row = exact_row(job, rows, i);
     int32_t token = token_of(job, task, i), head = head_of(job, task, i);
-    double sink = job->desc->sinks ? fmin((double)job->desc->sinks[head] * log2_e, (double)FLT_MAX) : -INFINITY;
+    double sink = job->desc->sinks ? sink_of(job, head) : -INFINITY;
     bool is_nan = row->d_hi == nan_row;
     if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN)
       job->kernels->exact_clear(row, job->row_bytes);
@@ -283,10 +289,6 @@ static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d,
 static void remember_lost(bny_job *job, int64_t row) {
   int64_t known = atomic_load_explicit(&job->lost, memory_order_relaxed);
   while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
-}
-
-static double sink_of(const bny_job *job, int32_t head) {
-  return fmin((double)job->desc->sinks[head] * log2_e, (double)FLT_MAX);
 }
 
 /* Counts the sink of each row: a logit without a value. */

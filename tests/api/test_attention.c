@@ -402,12 +402,15 @@ TEST(values_without_weight) {
   problem_free(&p);
 }
 
-/* A cap, and a sink, that are the largest f32: one leaves logits as they are, the other leaves no weight to them. */
+/* A cap, and a sink, that are the largest f32: one leaves logits as they are, the other leaves no weight to them. The
+ * least sink has no weight beside keys, and is the lse of a row without keys. */
 TEST(largest_cap_and_sink) {
   random_state = 8;
   problem p;
   problem_make(&p, 1, 5, 1, 24, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){37}, 1);
   const float sinks[5] = {FLT_MAX, FLT_MAX, FLT_MAX, FLT_MAX, FLT_MAX};
+  const float least[5] = {-FLT_MAX, -FLT_MAX, -FLT_MAX, -FLT_MAX, -FLT_MAX};
+  const int32_t *lens = p.desc.seq_lens, none = 0;
   EACH_TABLE(table) {
     p.desc.soft_cap = FLT_MAX;
     result r = run(table, &p.desc);
@@ -420,6 +423,17 @@ TEST(largest_cap_and_sink) {
       ck_assert_msg(r.lse[h] > 1e38f && isfinite(r.lse[h]) && r.values[16 * h] == 0, "%s: %g, %g", table->name,
                     (double)r.lse[h], (double)r.values[16 * h]);
     result_free(&r);
+    p.desc.sinks = least;
+    r = run(table, &p.desc);
+    compare(table->name, &p.desc, &r, 0.1, 1e-6);
+    result_free(&r);
+    p.desc.seq_lens = &none;
+    r = run(table, &p.desc);
+    for (int32_t h = 0; h < 5; h++)
+      ck_assert_msg(r.lse[h] == -FLT_MAX && r.values[16 * h] == 0, "%s: %g, %g", table->name, (double)r.lse[h],
+                    (double)r.values[16 * h]);
+    result_free(&r);
+    p.desc.seq_lens = lens;
     p.desc.sinks = NULL;
   }
   problem_free(&p);

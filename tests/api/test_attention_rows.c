@@ -70,13 +70,15 @@ TEST_RANGE(every_code, BANYAN_E4M3, BANYAN_I8 + 1) {
   }
 }
 
-/* Equal keys, whose sums of values or of products pass floats on their way: the result is the value of each. */
+/* Equal keys, whose sums of values or of products, or whose scales in base 2, pass floats on their way: the result is
+ * the value of each. */
 TEST(large) {
   enum { DIM = 64, KEYS = 1300 };
   static const struct {
     float element, scale; /* elements of q, k and v: the logit is 64 element^2 scale */
     int32_t keys;
-  } cases[] = {{1e38f, 0, 4}, {3e38f, 0, KEYS}, {1e21f, 0x1p-149f, KEYS}, {1e38f, 0x1p-149f, 1}, {1e20f, 1e-38f, KEYS}};
+  } cases[] = {{1e38f, 0, 4},         {3e38f, 0, KEYS},      {1e21f, 0x1p-149f, KEYS},
+               {1e38f, 0x1p-149f, 1}, {1e20f, 1e-38f, KEYS}, {1e-37f, 3e38f, KEYS}};
   static float q[DIM], k[KEYS * DIM], v[KEYS * DIM];
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     banyan_attention_desc desc = {.size = sizeof desc,
