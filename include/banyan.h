@@ -125,8 +125,8 @@ banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, bany
 void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
 
 /* Makes a rank from a launcher's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them. Collective. Ends
- * within timeout_ns (0: 30 s), plus the time that the system takes for the last look-up of MASTER_ADDR, which is
- * repeated until then. Destroy it as soon as the communicator is made.
+ * within timeout_ns (0: 30 s). MASTER_ADDR is looked up until then; a thread ends later if the system's look-up does.
+ * Destroy it as soon as the communicator is made.
  *
  * - Under torchrun, whose own store listens on MASTER_PORT, rank 0 takes a free one of 16 ports that follow from the
  *   run's id and MASTER_PORT. BANYAN_PORT overrides them.

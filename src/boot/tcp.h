@@ -117,8 +117,9 @@ void bny_boot_issue_begin(struct banyan_env *env);
 banyan_status bny_boot_issue_listen(struct banyan_env *env, int64_t deadline_ns);
 bool bny_boot_issue(const struct banyan_env *env, int fd, struct bny_boot_user *user);
 
-/* Other ranks: ask rank 0, which is at env->address, for its key. */
-enum bny_boot_issue { BNY_BOOT_ISSUED, BNY_BOOT_NOT_ISSUED, BNY_BOOT_OTHER_USER };
+/* Other ranks: ask rank 0, which is at env->address, for its key. NOT_ASKED: the system did not let this rank, see
+ * errno. */
+enum bny_boot_issue { BNY_BOOT_ISSUED, BNY_BOOT_NOT_ISSUED, BNY_BOOT_NOT_ASKED, BNY_BOOT_OTHER_USER };
 enum bny_boot_issue bny_boot_issue_ask(struct banyan_env *env, int64_t limit_ns, struct bny_boot_user *user);
 
 /* ---- the launcher: tcp_launcher.c -------------------------------------------------------------------------------- */

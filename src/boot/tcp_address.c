@@ -5,11 +5,18 @@
 #ifdef HAVE_SODIUM
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/deadline.h"
 #include "base/interface.h"
+#include "base/thread.h"
 
 void bny_boot_address_text(const struct sockaddr *address, socklen_t bytes, char text[BNY_BOOT_ADDRESS_BYTES]) {
   char host[64], port[8];
@@ -94,18 +101,85 @@ static banyan_status check_reach(const struct bny_boot_settings *settings, const
       settings->host, text, settings->rank);
 }
 
-banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list) {
+/* A look-up of a name. The resolver may take long and cannot be stopped, so it has a thread, and the last of the two
+ * frees the memory. */
+struct look_up {
+  char host[256], port[8];
+  struct addrinfo *found;
+  int error;
+  int ends[2];    /* a pipe, whose second end is the thread's */
+  atomic_int use; /* how many still use this */
+};
+
+static void release(struct look_up *look_up) {
+  if (atomic_fetch_sub(&look_up->use, 1) > 1) return;
+  if (look_up->found) freeaddrinfo(look_up->found);
+  free(look_up);
+}
+
+/* Returns 0, an errno, or an error of getaddrinfo(), which is negative. */
+static int ask(const char *host, const char *port, struct addrinfo **found) {
+  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  int error = getaddrinfo(host, port, &hints, found);
+  /* This name means this node also where neither /etc/hosts nor the DNS has it. */
+  if (error && host && strcmp(host, "localhost") == 0) error = getaddrinfo(NULL, port, &hints, found);
+  return error == EAI_SYSTEM ? errno : error;
+}
+
+static void *run_look_up(void *argument) {
+  struct look_up *look_up = argument;
+  look_up->error = ask(look_up->host, look_up->port, &look_up->found);
+  if (write(look_up->ends[1], "", 1) != 1) errno = 0; /* the other has given up; this thread blocks SIGPIPE */
+  close(look_up->ends[1]);
+  release(look_up);
+  return NULL;
+}
+
+/* Looks a name up until the deadline, by a thread if there can be one. */
+static int look_up(const char *host, const char *port, int64_t deadline_ns, struct addrinfo **found) {
+  struct look_up *mine = calloc(1, sizeof *mine);
+  pthread_t thread;
+  if (!mine || pipe2(mine->ends, O_CLOEXEC) != 0) {
+    free(mine);
+    return ask(host, port, found);
+  }
+  snprintf(mine->host, sizeof mine->host, "%s", host);
+  snprintf(mine->port, sizeof mine->port, "%s", port);
+  atomic_init(&mine->use, 2);
+  int error = ETIMEDOUT;
+  if (bny_thread_start(&thread, run_look_up, mine) == 0) {
+    pthread_detach(thread);
+    if (bny_boot_socket_wait(mine->ends[0], POLLIN, deadline_ns)) {
+      error = mine->error;
+      *found = mine->found;
+      mine->found = NULL;
+    }
+  } else {
+    close(mine->ends[1]);
+    release(mine);
+    error = ask(host, port, found);
+  }
+  close(mine->ends[0]);
+  release(mine);
+  return error;
+}
+
+banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, int64_t deadline_ns,
+                                       struct addrinfo **list) {
   char port[8];
   bool is_loopback;
   struct addrinfo *found;
-  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
   snprintf(port, sizeof port, "%d", settings->port);
+  bool is_digits = is_number(settings->host, &is_loopback);
   /* On one node any loopback address will do, which needs no DNS. */
-  is_number(settings->host, &is_loopback);
-  int error = getaddrinfo(settings->is_one_node && !is_loopback ? NULL : settings->host, port, &hints, &found);
+  int error;
+  if (is_digits || settings->is_one_node)
+    error = ask(settings->is_one_node && !is_loopback ? NULL : settings->host, port, &found);
+  else
+    error = look_up(settings->host, port, deadline_ns, &found);
   if (error)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: MASTER_ADDR is \"%s\", which has no address: %s",
-                    settings->host, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+                    settings->host, error > 0 ? strerror(error) : gai_strerror(error));
   for (const struct addrinfo *each = found; each; each = each->ai_next) {
     banyan_status status =
         bny_boot_address_check(settings, "MASTER_ADDR", settings->host, each->ai_addr, each->ai_addrlen);

@@ -22,9 +22,10 @@ bool bny_boot_address_is_loopback(const struct sockaddr *address);
 banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
                                      const struct sockaddr *address, socklen_t bytes);
 
-/* Resolves the settings' host and checks all its addresses; freeaddrinfo() frees them. BANYAN_ERR_BOOTSTRAP: it has no
- * address, yet. */
-banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list);
+/* Resolves the settings' host by the deadline and checks all its addresses; freeaddrinfo() frees them.
+ * BANYAN_ERR_BOOTSTRAP: it has no address, yet. */
+banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, int64_t deadline_ns,
+                                       struct addrinfo **list);
 
 /* Returns whether the host is a name, whose addresses may change. */
 bool bny_boot_address_is_name(const struct bny_boot_settings *settings);
@@ -68,6 +69,9 @@ int bny_boot_socket_configure(int fd);
 /* Gets the process at the other end of a local socket; and also returns whether it runs as this user or root. */
 bool bny_boot_socket_user(int fd, struct bny_boot_user *user);
 bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user);
+
+/* Returns whether any of these poll() events occurred by limit_ns. */
+bool bny_boot_socket_wait(int fd, short events, int64_t limit_ns);
 
 /* Receives exactly `bytes`; returns 0, or errno: ETIMEDOUT, ECONNRESET when the peer has closed. */
 int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns);

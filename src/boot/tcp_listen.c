@@ -112,7 +112,7 @@ static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, 
   struct addrinfo *resolved, one;
   struct sockaddr_storage found;
   enum bny_boot_holder holder = BNY_BOOT_UNKNOWN;
-  banyan_status status = bny_boot_address_resolve(settings, &resolved);
+  banyan_status status = bny_boot_address_resolve(settings, deadline_ns, &resolved);
   *again = status == BANYAN_ERR_BOOTSTRAP;
   *is_taken = false;
   if (status) return status;

@@ -110,7 +110,11 @@ banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int list
   int fd = accept4(env->listen_fds[listener], (struct sockaddr *)&address, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
     int error = errno;
-    if (drop_oldest(pending)) return BANYAN_OK;
+    if (drop_oldest(pending)) {
+      snprintf(pending->rejection, sizeof pending->rejection,
+               "a connection, to accept another one (raise ulimit -n): %s", strerror(error));
+      return BANYAN_OK;
+    }
     return bny_fail_errno(BANYAN_ERR_SYSTEM, error,
                           "banyan_env_create: rank %d of %d cannot accept another rank on %s "
                           "(raise ulimit -n)",

@@ -122,7 +122,8 @@ static bool get_key(struct seeker *seeker) {
     note(seeker, "rank 0 there was started by another process than this rank; " BNY_BOOT_LAUNCHER_HINT, 0);
     return false;
   }
-  if (outcome != BNY_BOOT_OTHER_USER) return true;
+  if (outcome == BNY_BOOT_NOT_ASKED) note(seeker, "cannot ask it for its key", errno);
+  if (outcome != BNY_BOOT_OTHER_USER) return outcome != BNY_BOOT_NOT_ASKED;
   snprintf(
       reason, sizeof reason,
       "it is a process of user %ld, and this rank of user %ld: without a secret all ranks must be of one user (set "
@@ -139,8 +140,10 @@ static bool authenticate(struct seeker *seeker, int fd) {
   const struct bny_boot_settings *settings = &env->settings;
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
-  int error = bny_boot_socket_receive(fd, &challenge, sizeof challenge, greeting_limit(seeker));
-  if (error || !bny_boot_challenge_check(&challenge)) {
+  int error = bny_boot_socket_receive(fd, challenge.magic, sizeof challenge.magic, greeting_limit(seeker));
+  bool is_banyan = !error && bny_boot_challenge_check(&challenge);
+  if (is_banyan) error = bny_boot_socket_receive(fd, challenge.nonce, sizeof challenge.nonce, greeting_limit(seeker));
+  if (error || !is_banyan) {
     note(seeker,
          error ? "connected, but no greeting came (has rank 0 come to banyan_env_create?)"
                : "whoever listens there is not banyan's rank 0",
@@ -169,7 +172,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
     note(seeker,
          error == ETIMEDOUT ? "no answer to the authentication of this rank"
                             : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the "
-                              "same on all ranks?",
+                              "same on all ranks, and may rank 0 open enough descriptors (ulimit -n)?",
          0);
     return false;
   }
@@ -231,7 +234,7 @@ static bool try_ports(struct seeker *seeker, const struct sockaddr *address, soc
 static void look_up(struct seeker *seeker) {
   struct addrinfo *list;
   if (seeker->list && bny_deadline_now() < seeker->looked_up_ns + look_up_interval_ns) return;
-  banyan_status status = bny_boot_address_resolve(&seeker->env->settings, &list);
+  banyan_status status = bny_boot_address_resolve(&seeker->env->settings, seeker->deadline_ns, &list);
   seeker->looked_up_ns = bny_deadline_now();
   if (!status) {
     if (seeker->list) freeaddrinfo(seeker->list);

@@ -189,6 +189,11 @@ static banyan_status read_address(struct bny_boot_settings *settings) {
     return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR is \"%.64s...\": longer than %zu characters",
                     host, sizeof settings->host - 1);
   if (host) strcpy(settings->host, host);
+  size_t length = strlen(settings->host);
+  if (settings->host[0] == '[' && settings->host[length - 1] == ']') { /* as URLs have IPv6 addresses */
+    settings->host[length - 1] = '\0';
+    memmove(settings->host, settings->host + 1, length - 1);
+  }
   banyan_status status = read_port(settings);
   if (!status) status = read_interface(settings);
   if (status) return status;

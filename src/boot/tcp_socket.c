@@ -40,8 +40,7 @@ bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user) {
   return bny_boot_socket_user(fd, user) && (user->uid == geteuid() || user->uid == 0);
 }
 
-/* Returns whether any of `events` occurred on fd by limit_ns. */
-static bool wait_events(int fd, short events, int64_t limit_ns) {
+bool bny_boot_socket_wait(int fd, short events, int64_t limit_ns) {
   struct pollfd wait = {.fd = fd, .events = events};
   int ready;
   do ready = poll(&wait, 1, bny_deadline_poll_ms(limit_ns));
@@ -59,7 +58,7 @@ int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns)
       return ECONNRESET;
     else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
       return errno;
-    else if (!wait_events(fd, POLLIN, limit_ns))
+    else if (!bny_boot_socket_wait(fd, POLLIN, limit_ns))
       return ETIMEDOUT;
   }
   return 0;
@@ -112,7 +111,8 @@ int bny_boot_socket_connect(const struct bny_boot_settings *settings, const stru
     error = errno;
     if (error == EINPROGRESS || error == EINTR) {
       error = ETIMEDOUT;
-      if (wait_events(fd, POLLOUT, limit_ns) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0)
+      if (bny_boot_socket_wait(fd, POLLOUT, limit_ns) &&
+          getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0)
         error = errno;
     }
   }

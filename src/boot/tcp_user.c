@@ -83,7 +83,7 @@ enum bny_boot_issue bny_boot_issue_ask(struct banyan_env *env, int64_t limit_ns,
   name_of(env->address, name);
   bny_boot_issue_begin(env); /* the key of an earlier attempt may be another job's */
   int fd = bny_boot_socket_connect_text(&env->settings, name, limit_ns);
-  if (fd < 0) return BNY_BOOT_NOT_ISSUED;
+  if (fd < 0) return errno == ECONNREFUSED ? BNY_BOOT_NOT_ISSUED : BNY_BOOT_NOT_ASKED;
   if (bny_boot_socket_user(fd, user) && user->uid != geteuid())
     outcome = BNY_BOOT_OTHER_USER;
   else if (bny_boot_socket_receive(fd, env->issued_key, sizeof env->issued_key, limit_ns) == 0)

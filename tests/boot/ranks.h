@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ struct part {
   const char *extra[3][2]; /* more environment */
   const char *job;         /* BANYAN_JOB; NULL: none */
   bool forks;              /* children, between two rounds of gathers */
+  int files;               /* how many more may be open; 0: no limit */
   uid_t user;              /* to become first; 0: stays */
   const char *map;         /* the users of a namespace to enter first; NULL: stays */
 };
@@ -159,6 +161,11 @@ static inline void play(const struct part *part, struct outcome *outcome) {
     outcome->create = BANYAN_ERR_ABORTED;
     strcpy(outcome->text, "user namespaces cannot be made here");
     return;
+  }
+  if (part->files) {
+    int first = dup(listen_fd);
+    close(first);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)(first + part->files), (rlim_t)(first + part->files)});
   }
   sleep_s(part->wait_s);
   double before = now_s();
