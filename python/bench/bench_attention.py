@@ -4,8 +4,8 @@
 
     chrt -r 1 taskset -c 1 python python/bench/bench_attention.py [--keys N] [--threads N] [--rounds N] [--json] ...
 
-Each row is a run of banyan-decode --kernel-only --against torch, which takes turns within it. torch is that of the Python
-that runs this. The last column has banyan through its Python package, on arrays of numpy, where it is installed (f32 and
+Rounds of banyan-decode --kernel-only and of torch's scaled_dot_product_attention take turns: with enable_gqa (on repeated
+KV heads before torch 2.5), and with the query heads of a KV head folded into the queries. The last column has banyan through its Python package, on arrays of numpy, where it is installed (f32 and
 f16): what a call from Python adds.
 """
 
@@ -25,14 +25,55 @@ COLUMNS = {
 }
 
 
-def run(arguments, dtype, against):
+def run(arguments, dtype):
     command = [arguments.decode, "--kernel-only", "--json", "--dtype", dtype, "--tokens", str(arguments.keys)]
     for name in "batch", "heads", "kv_heads", "head_dim", "threads":
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    path = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
-    command += ["--repeat", str(arguments.rounds), *against]
-    done = subprocess.run(command, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, check=True, text=True)
-    return json.loads(done.stdout)
+    return json.loads(subprocess.run([*command, "--repeat", "1"], stdout=subprocess.PIPE, check=True, text=True).stdout)
+
+
+def torch_forms(arguments, dtype):
+    """Both forms of torch, which must agree, over random values of the shape; none where there is no torch."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages, as the tools ask for
+    try:
+        import torch
+    except ImportError:
+        return {}
+    attend = torch.nn.functional.scaled_dot_product_attention
+    torch.set_num_threads(arguments.threads)
+    kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}.get(dtype)
+    if kind is None:
+        return {}
+    group = arguments.heads // arguments.kv_heads
+    q = torch.randn(arguments.batch, arguments.heads, 1, arguments.head_dim, dtype=kind)
+    k = torch.randn(arguments.batch, arguments.kv_heads, arguments.keys, arguments.head_dim, dtype=kind)
+    v = k[..., :512] if arguments.head_dim == 576 else torch.randn_like(k)
+    folded_q = q.view(arguments.batch, arguments.kv_heads, group, arguments.head_dim)
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5):
+        plain = lambda: attend(q, k, v, enable_gqa=True)  # noqa: E731
+    else:
+        plain = lambda: attend(q, *(x.repeat_interleave(group, 1) for x in (k, v)))  # noqa: E731
+    folded = lambda: attend(folded_q, k, v).reshape(arguments.batch, arguments.heads, 1, -1)  # noqa: E731
+    if (plain() - folded()).abs().max() > 0.02 * v.abs().max():
+        raise SystemExit("both forms of torch differ")
+    return {"us": plain, "folded_us": folded}
+
+
+def take_turns(arguments, dtype):
+    """The medians of a row, and those of torch in it, or None."""
+    forms, rounds, times = torch_forms(arguments, dtype), [], {}
+    for _ in range(arguments.rounds):
+        rounds.append(run(arguments, dtype))
+        for name, form in forms.items():
+            since = time.perf_counter()
+            form()
+            times.setdefault(name, []).append(1e6 * (time.perf_counter() - since))
+    row = rounds[0]
+    for name in "attention_us", "read_us", "kv_gbps", "read_gbps":
+        row[name] = statistics.median(one[name] for one in rounds)
+    torch = {name: statistics.median(values) for name, values in times.items()}
+    speeds = {name.replace("us", "kv_gbps"): row["kv_bytes"] / us * 1e-3 for name, us in torch.items()}
+    return {**row, "torch": {**torch, **speeds} or None}
 
 
 def from_python(arguments, dtype):
@@ -81,16 +122,9 @@ def main():
     parser.add_argument("--dtypes", default="f32,f16,bf16")
     parser.add_argument("--json", action="store_true", help="print one object with the whole of each row")
     arguments = parser.parse_args()
-    try:
-        import torch  # noqa: F401
-
-        against = ["--against", "torch"]
-    except ImportError:
-        print("there is no torch, so banyan stands alone", file=sys.stderr)
-        against = []
     rows = {}
     for dtype in arguments.dtypes.split(","):
-        rows[dtype] = run(arguments, dtype, against if dtype in ("f32", "f16", "bf16") else [])
+        rows[dtype] = take_turns(arguments, dtype)
         rows[dtype]["from_python_us"] = from_python(arguments, dtype)
     if arguments.json:
         json.dump(rows, sys.stdout, indent=2)

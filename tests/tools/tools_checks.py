@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks banyan-decode and banyan-perf from outside: options, output, exit status, methods, bad files, launchers."""
-import importlib.util
 import itertools
 import json
 import os
@@ -201,7 +200,6 @@ class Decode(Tools):
             self.assertGreater(found[key], 0, key)
         for key in "kv_bytes", "read_bytes", "threads", "batch", "tokens", "keys", "heads", "kv_heads", "head_dim", "repeat":
             self.assertIs(type(found[key]), int, key)
-        self.assertEqual(found["torch"] is not None, "--against" in options)
         for speed, size, time in ("kv_gbps", "kv_bytes", "attention_us"), ("read_gbps", "read_bytes", "read_us"):
             self.assertAlmostEqual(found[speed] / (found[size] / found[time] * 1e-3), 1, 6)
         self.assertAlmostEqual(found["ratio"] / (found["kv_gbps"] / found["read_gbps"]), 1, 6)
@@ -243,28 +241,7 @@ class Decode(Tools):
                 "--parts", "1", "--head-dim", "576", "--heads", "8", "--kv-heads", "1", "--dtype", "e4m3"):
             found = self.kernel_only("--kernel-only", "--tokens", "3000", "--repeat", "1", *options)
             self.assertEqual(found["tokens"], 3000)
-        for options in ("--parts", "5"), ("--kernel-only", "--parts", "5", "--against", "torch"):
-            self.assertIn("--parts goes with", self.expect(run(DECODE, *options), 2).stderr)
-
-    @unittest.skipUnless(importlib.util.find_spec("torch"), "there is no torch here")
-    def test_local_attention_stands_beside_torch(self):
-        for options in ("--dtype", "bf16"), ("--head-dim", "576", "--heads", "8", "--kv-heads", "1"):
-            found = self.kernel_only("--kernel-only", "--tokens", "300", "--repeat", "2", "--against", "torch", *options)
-            for time, speed in ("us", "kv_gbps"), ("folded_us", "folded_kv_gbps"):
-                self.assertAlmostEqual(found["torch"][speed] / (found["kv_bytes"] / found["torch"][time] * 1e-3), 1, 6)
-
-    def test_local_attention_without_torch(self):
-        """A python3 that has none says so; the options that it does not take are rejected."""
-        fake = self.directory / "python3"
-        fake.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
-        fake.chmod(0o755)
-        environment = dict(ENVIRONMENT, PATH=f"{self.directory}:{ENVIRONMENT['PATH']}")
-        done = self.expect(run(DECODE, "--kernel-only", "--tokens", "50", "--against", "torch", env=environment), 1)
-        for words in "no torch here", "--against torch: python3 ended":
-            self.assertIn(words, done.stderr)
-        for options in ("--against", "torch"), ("--kernel-only", "--ragged", "--against", "torch"), (
-                "--kernel-only", "--dtype", "int8", "--against", "torch"):
-            self.assertIn("--against torch goes with", self.expect(run(DECODE, *options), 2).stderr)
+        self.assertIn("--parts goes with", self.expect(run(DECODE, "--parts", "5"), 2).stderr)
 
     def test_bytes_and_memory_are_those_of_the_formulae(self):
         """They match banyan's layout to the byte, and the paper's where lines of 64 bytes hold whole rows."""

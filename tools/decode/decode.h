@@ -343,32 +343,13 @@ double decode_readers_run_us(decode_readers *readers);
 /* Ends the threads, at any time between runs. NULL is allowed. */
 void decode_readers_end(decode_readers *readers);
 
-/* PyTorch's attention on the host beside banyan's: scaled_dot_product_attention over random values of the same shape,
- * in a process of python3. */
-
-typedef struct decode_torch decode_torch;
-
-/* Starts the process, and waits until it is ready to run. NULL with the error set, also where python3 has no torch. */
-decode_torch *decode_torch_start(const decode_problem *problem, int32_t threads, tool_error *error);
-
-/* Runs it once in each form: as it is called (with enable_gqa, or on copies of the KV heads where torch has no such
- * thing), and with the query heads of a KV head folded into the queries. */
-bool decode_torch_run_us(decode_torch *torch, double *as_is_us, double *folded_us, tool_error *error);
-
-/* "2.15.0", and how it is called. */
-const char *decode_torch_version(const decode_torch *torch);
-
-/* Ends the process. NULL is allowed. */
-void decode_torch_end(decode_torch *torch);
-
 /* Local attention alone, on the host: how fast the threads of one rank read the keys and values that they attend to,
- * beside a loop of as many threads that only reads the same memory, and beside torch. */
+ * beside a loop of as many threads that only reads the same memory. */
 
 typedef struct decode_kernel_settings {
   int32_t threads; /* 0: one for each core of this process */
   int32_t repeat;
   int64_t timeout_ns;
-  bool against_torch;
   int32_t recent; /* keys in memory, where the others are in a mapped file; 0: all */
 } decode_kernel_settings;
 

@@ -16,11 +16,10 @@
 
 typedef struct kernel_result {
   int32_t threads;
-  int64_t keys;        /* visible keys of all sequences */
-  uint64_t kv_bytes;   /* size of these keys and their values */
-  uint64_t read_bytes; /* size of the cache, whose sequences all have room for the longest */
-  double attention_us, read_us, torch_us, torch_folded_us; /* medians; of torch 0: not run */
-  char torch[64];                                          /* its version */
+  int64_t keys;                 /* visible keys of all sequences */
+  uint64_t kv_bytes;            /* size of these keys and their values */
+  uint64_t read_bytes;          /* size of the cache, whose sequences all have room for the longest */
+  double attention_us, read_us; /* medians */
   double max_abs_error, max_rel_error;
   double local_share; /* share of the cache's pages on the NUMA node where all threads run; -1: not known */
 } kernel_result;
@@ -38,19 +37,16 @@ static bool read_keys(const decode_parts *parts, decode_readers *readers, double
   return true;
 }
 
-/* Attention, the loop and torch take turns, so that what else the machine does meets all of them. parts: NULL, or where
- * keys are. */
-static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *readers, decode_torch *torch,
-                    int32_t repeat, kernel_result *result, tool_error *error) {
-  double *attention = calloc(4 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
-  double *as_is = read + repeat, *folded = as_is + repeat;
+/* Attention and the loop take turns, so that what else the machine does meets both. parts: NULL, or where keys are. */
+static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *readers, int32_t repeat,
+                    kernel_result *result, tool_error *error) {
+  double *attention = calloc(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
   if (attention == NULL) return tool_error_set(error, "no memory for %d times", repeat);
   banyan_status status = BANYAN_OK;
   bool answered = true;
   for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* the first is not counted */
     int32_t at = round < 0 ? 0 : round;
-    answered = torch == NULL || decode_torch_run_us(torch, &as_is[at], &folded[at], error);
-    answered = answered && read_keys(parts, readers, &read[at], error);
+    answered = read_keys(parts, readers, &read[at], error);
     int64_t since = tool_now_ns();
     status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
@@ -58,8 +54,6 @@ static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *re
   }
   result->attention_us = tool_percentile(attention, (size_t)repeat, 50);
   result->read_us = tool_percentile(read, (size_t)repeat, 50);
-  result->torch_us = tool_percentile(as_is, (size_t)repeat, 50);
-  result->torch_folded_us = tool_percentile(folded, (size_t)repeat, 50);
   free(attention);
   if (!answered) return false;
   return status == BANYAN_OK || tool_error_banyan(error, status, "attention");
@@ -96,12 +90,7 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "attention");
   if (ok) {
     decode_readers *readers = decode_readers_start(result->threads, shard->block, shard->bytes, error);
-    ok = readers != NULL;
-    decode_torch *torch = ok && settings->against_torch ? decode_torch_start(problem, result->threads, error) : NULL;
-    if (torch != NULL) snprintf(result->torch, sizeof result->torch, "%s", decode_torch_version(torch));
-    ok = ok && (torch != NULL || !settings->against_torch) &&
-         measure(op, parts, readers, torch, settings->repeat, result, error);
-    decode_torch_end(torch);
+    ok = readers != NULL && measure(op, parts, readers, settings->repeat, result, error);
     decode_readers_end(readers);
   }
   banyan_op_free(op);
@@ -191,12 +180,6 @@ static bool print_text(const decode_kernel_settings *settings, const decode_prob
          gflops(problem, result));
   printf("read loop  %10.1f us  %7.2f GB/s of %s\n", result->read_us, read,
          settings->recent > 0 ? "the file of all keys, in its order" : "the same memory, by as many threads");
-  if (result->torch_us > 0) {
-    printf("torch      %10.1f us  %7.2f GB/s, version %s\n", result->torch_us,
-           gbytes_per_s(result->kv_bytes, result->torch_us), result->torch);
-    printf("torch      %10.1f us  %7.2f GB/s, the group folded into the queries\n", result->torch_folded_us,
-           gbytes_per_s(result->kv_bytes, result->torch_folded_us));
-  }
   printf("ratio      %10.3f\n", kv / read);
   printf("error      %10.1e  of the worst row, %s\n", result->max_rel_error,
          is_verified(result) ? "verified" : "NOT VERIFIED");
@@ -205,27 +188,18 @@ static bool print_text(const decode_kernel_settings *settings, const decode_prob
   return tool_flush(stdout) || tool_error_stdout(error);
 }
 
-static json_t *torch_json(const kernel_result *result) {
-  if (result->torch_us <= 0) return json_null();
-  json_t *o = json_pack("{s:s, s:o, s:o, s:o, s:o}", "version", result->torch, "us", tool_json_real(result->torch_us),
-                        "kv_gbps", tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_us)), "folded_us",
-                        tool_json_real(result->torch_folded_us), "folded_kv_gbps",
-                        tool_json_real(gbytes_per_s(result->kv_bytes, result->torch_folded_us)));
-  return o;
-}
-
 static bool print_json(const decode_kernel_settings *settings, const decode_problem *problem,
                        const kernel_result *result, tool_error *error) {
   double kv = gbytes_per_s(result->kv_bytes, result->attention_us),
          read = gbytes_per_s(result->read_bytes, result->read_us);
   json_t *o = json_pack(
-      "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, s:s, "
+      "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, s:s, "
       "s:i}",
       "kv_gbps", tool_json_real(kv), "read_gbps", tool_json_real(read), "ratio", tool_json_real(kv / read), "gflops",
       tool_json_real(gflops(problem, result)), "attention_us", tool_json_real(result->attention_us), "read_us",
-      tool_json_real(result->read_us), "kv_bytes", (json_int_t)result->kv_bytes, "torch", torch_json(result),
-      "read_bytes", (json_int_t)result->read_bytes, "max_abs_error", tool_json_real(result->max_abs_error),
-      "max_rel_error", tool_json_real(result->max_rel_error), "verified", is_verified(result), "local_pages",
+      tool_json_real(result->read_us), "kv_bytes", (json_int_t)result->kv_bytes, "read_bytes",
+      (json_int_t)result->read_bytes, "max_abs_error", tool_json_real(result->max_abs_error), "max_rel_error",
+      tool_json_real(result->max_rel_error), "verified", is_verified(result), "local_pages",
       result->local_share < 0 ? json_null() : tool_json_real(result->local_share), "threads", result->threads, "batch",
       problem->batch, "tokens", problem->tokens, "keys", (json_int_t)result->keys, "heads", problem->heads, "kv_heads",
       problem->kv_heads, "head_dim", problem->head_dim, "value_dim", problem->value_dim, "dtype",

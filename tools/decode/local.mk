@@ -12,8 +12,7 @@ banyan_decode_SOURCES = \
   %D%/readers.c \
   %D%/reference.c \
   %D%/report.c \
-  %D%/ring.c \
-  %D%/torch.c
+  %D%/ring.c
 banyan_decode_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_decode_SOURCES += \

@@ -31,16 +31,13 @@ typedef struct arguments {
   const char *device;          /* NULL: ranks are on the host */
   bool kernel_only;
   int32_t threads; /* threads of --kernel-only; 0: one for each core */
-  bool against_torch;
-  int32_t recent; /* keys of --kernel-only in memory; 0: all */
+  int32_t recent;  /* keys of --kernel-only in memory; 0: all */
 } arguments;
 
 static const decode_method *const all_methods[METHODS_MAX] = {
     &decode_method_tree, &decode_method_ring, &decode_method_allreduce3, &decode_method_fused, &decode_method_overlap};
 static const bny_name method_names[] = {{"tree", 1},  {"ring", 2},     {"allreduce3", 4}, {"all", 7},
                                         {"fused", 8}, {"overlap", 24}, {NULL, 0}};
-
-static const bny_name rivals[] = {{"torch", 1}, {NULL, 0}};
 
 static const tool_option options[] = {
     {"ranks", "N",
@@ -96,10 +93,6 @@ static const tool_option options[] = {
      "see OUTPUT in the man page. Keys and values may be e4m3 and int8 too, with queries of bf16 and scales of 1. With "
      "--head-dim 576 (MLA) the values are the first 512 columns of the keys.",
      TOOL_FLAG_AT(kernel_only)},
-    {"against", NULL,
-     "Run PyTorch's scaled_dot_product_attention in turn, on random values of the same shape and with as many threads, "
-     "in a process of python3: as it is called, and with the query heads of a KV head folded into the queries.",
-     TOOL_NAME_AT(against_torch, rivals)},
     {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
      TOOL_INT_AT(threads, 1, 1024)},
     {"parts", "T",
@@ -133,8 +126,6 @@ static bool complete_for_kernel(const arguments *a, tool_error *error) {
     return tool_error_set(error, "--kernel-only is one rank on the host, with random values: it takes none of --input, "
                                  "--ranks, --method, --algorithm, --scatter, --order, --epsilon and --device");
   }
-  if (a->against_torch && (a->shape.ragged || (a->dtype != 0 && tool_dtype_bytes(a->dtype) == 1)))
-    return tool_error_set(error, "--against torch goes without --ragged and caches of eight bits");
   return true;
 }
 
@@ -169,9 +160,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     return tool_error_set(error,
                           "--threads goes with --kernel-only; fused and overlap take BANYAN_THREADS, and the other "
                           "methods attend by one thread in each rank");
-  if (a->recent > 0 && (!a->kernel_only || a->against_torch))
-    return tool_error_set(error, "--parts goes with --kernel-only, and without --against");
-  if (a->against_torch && !a->kernel_only) return tool_error_set(error, "--against torch goes with --kernel-only");
+  if (a->recent > 0 && !a->kernel_only) return tool_error_set(error, "--parts goes with --kernel-only");
   if (a->kernel_only) return complete_for_kernel(a, error);
   if (a->dtype != 0 && tool_dtype_bytes(a->dtype) == 1)
     return tool_error_set(error, "--dtype %s goes with --kernel-only", tool_dtype_name(a->dtype));
@@ -237,11 +226,8 @@ static int work_on_device(const arguments *a) {
 }
 
 static int work_on_kernel(const arguments *a) {
-  decode_kernel_settings settings = {.threads = a->threads,
-                                     .repeat = a->repeat,
-                                     .timeout_ns = a->world.timeout_ns,
-                                     .against_torch = a->against_torch,
-                                     .recent = a->recent};
+  decode_kernel_settings settings = {
+      .threads = a->threads, .repeat = a->repeat, .timeout_ns = a->world.timeout_ns, .recent = a->recent};
   tool_error error = {.text = ""};
   decode_problem problem = {.layers = 0};
   bool verified = false;
