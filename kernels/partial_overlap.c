@@ -42,7 +42,6 @@ static array array_of(const place *at, const bny_box *box) {
                  row};
 }
 
-/* The arrays of a partial. */
 typedef struct arrays {
   place at[ARRAYS];
   array of[ARRAYS];

@@ -176,7 +176,6 @@ static int64_t exact_encode(const bny_box *box, const banyan_partial *in, int32_
   return -1;
 }
 
-/* Returns whether the sum of a row's sources is empty. */
 static bool exact_merge_row(int count, const bny_wire_view *sources, int32_t token, int32_t head, int32_t value_dim,
                             size_t row_bytes, void *to) {
   bool empty = true;

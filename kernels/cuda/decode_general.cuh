@@ -90,7 +90,6 @@ BNY_DEVICE uint32_t bny_general_sequences(const bny_decode_call &call, uint32_t 
   return call.general.query_start_loc ? (uint32_t)call.batch + 2 : run_tokens;
 }
 
-/* Returns whether some token of a span is attended to. */
 BNY_DEVICE bool bny_general_attends(const bny_decode_call &call, const bny_general_span &span) {
   uint32_t token = 0;
   BNY_ROLLED while (token < span.tokens && !bny_decode_attends(call, span.first_token + token)) token++;

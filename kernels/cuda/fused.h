@@ -201,7 +201,6 @@ BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head)
     bny_fused_merge_of<0>(run, row);
 }
 
-/* Returns the run's number of tokens. */
 BNY_DEVICE int32_t bny_fused_tokens(const bny_fused_run &run) {
   return run.combine->call.valid.most ? run.valid.count : run.combine->what.shape.tokens;
 }

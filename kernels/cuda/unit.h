@@ -36,7 +36,6 @@ template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(co
   return work;
 }
 
-/* Waits for the warps of the row's other chunks. */
 BNY_DEVICE void bny_unit_row_sync(const bny_unit_shape &shape) {
   int row = (int)bny_warp() >> bny_lowest_bit((uint32_t)shape.chunks);
   if (shape.chunks > 1) bny_named_sync(1 + row, shape.chunks * BNY_WARP_LANES);

@@ -253,7 +253,6 @@ BNY_DEVICE void bny_worker_open(bny_worker *self, const bny_device_group &group)
   self->fault = bny_load_relaxed_sys_64(&self->head->abort);
 }
 
-/* Sets the number of the run, from the ticket. */
 BNY_DEVICE void bny_worker_number(bny_worker *self) {
   self->epoch = (bny_shuffle(self->ticket, 0) >> BNY_TICKET_BITS) + 1;
   self->failed = bny_shuffle(self->fault, 0) != 0;

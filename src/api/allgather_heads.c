@@ -25,7 +25,6 @@ static banyan_status check_shape(const banyan_heads_desc *desc) {
   return BANYAN_OK;
 }
 
-/* Fills in the heads of each rank. */
 static banyan_status read_counts(banyan_comm *comm, const banyan_heads_desc *desc) {
   int64_t total = 0;
   if (!comm->head_counts) comm->head_counts = calloc((size_t)comm->nranks, sizeof *comm->head_counts);

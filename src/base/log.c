@@ -19,7 +19,6 @@ static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 enum { PATH_BYTES = 1024 };
 
-/* The log settings of a thread. */
 static _Thread_local struct {
   int32_t rank;
   bool known; /* the rest is set */

@@ -131,7 +131,6 @@ static banyan_status obey(struct bny_boot_pending *pending) {
   return answer(pending, recall(pending, ticket), ticket, received.reason);
 }
 
-/* Handles a note of a child. */
 static banyan_status serve(struct bny_boot_pending *pending, int32_t child) {
   const struct bny_boot_link *link = &pending->env->children[child];
   if (link->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_received(link);

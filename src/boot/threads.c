@@ -83,7 +83,6 @@ static banyan_status arrive(struct banyan_threads *group, struct thread_rank *se
   return BANYAN_OK;
 }
 
-/* The moment of the next look at the deadline. */
 static struct timespec next_look(int64_t deadline_ns) {
   int64_t look_ns = bny_clock_ns() + bny_deadline_poll_ms(deadline_ns) * INT64_C(1000000);
   return (struct timespec){look_ns / 1000000000, look_ns % 1000000000};

@@ -249,7 +249,6 @@ static banyan_status agree_on_view(rendezvous *self) {
 
 /* ---- a bootstrap of message -------------------------------------------------------------------------------------- */
 
-/* Gathers one part. */
 static banyan_status gather_part(rendezvous *self, const data_head *head, const char *mine, char *all,
                                  size_t part_bytes) {
   post(self, KIND_DATA, head, sizeof *head, mine + head->first, part_bytes);

@@ -339,7 +339,6 @@ static banyan_status check_parts(const banyan_attention_desc *desc, bool on_host
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* Converts the list of parts. */
 static banyan_status read_parts(const banyan_attention_desc *desc, bny_attention_room *room) {
   if (desc->part_count < 1 || desc->part_count > BNY_DECODE_PARTS_MAX) return check_list(desc);
   for (int64_t i = 0; i < desc->part_count; i++) {

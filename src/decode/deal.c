@@ -12,7 +12,6 @@
 
 #include "base/status.h"
 
-/* Returns the blocks of the ranks before. */
 static int64_t first_of(const bny_deal *deal, int32_t rank) {
   int64_t first = 0;
   for (int32_t r = 0; deal->weights && r < rank; r++) first += bny_deal_weight(deal, r);

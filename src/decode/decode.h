@@ -17,7 +17,6 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
                                        const banyan_attention_desc *desc, const banyan_partial *out,
                                        const bny_certificate *certificate, bny_pool *pool);
 
-/* Returns the bytes of a key and its value, of one KV head. */
 uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc);
 
 /* Returns the bytes of keys and values that attention reads, each counted once. seq_lens may be read. */

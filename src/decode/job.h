@@ -60,19 +60,15 @@ typedef struct bny_key_run {
   int32_t part, first, end;
 } bny_key_run;
 
-/* Returns the row blocks of a KV head of a sequence. */
 int32_t bny_job_chunks(const bny_job *job, int32_t sequence);
 
 /* Sets the rows of a row block, and no keys. */
 void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows);
 
-/* Adds keys to the sums of a row block. */
 void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums);
 
-/* Writes a row block from its sums. */
 void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums);
 
-/* Returns the kept sums of a row block. */
 static inline void *bny_job_kept(const bny_job *job, const bny_row_block *block) {
   int64_t number = job->kept_first[block->sequence] + block->kv_head * bny_job_chunks(job, block->sequence);
   return job->kept + (size_t)(number + block->chunk) * job->sums_bytes;

@@ -53,7 +53,6 @@ static bool is_even(const bny_shares *s) {
   return true;
 }
 
-/* Appends the numbers to the text and to the hash. */
 static void list(const bny_shares *s, char *name, size_t bytes, size_t *length, uint64_t *hash) {
   int64_t before = 0;
   for (int32_t r = 0; r < s->rule.nranks; r++) {

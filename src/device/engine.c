@@ -85,7 +85,6 @@ static banyan_status load_kernels(bny_engine *engine) {
   return status;
 }
 
-/* Loads the decode kernels that are built for the device. */
 static banyan_status load_decode_kernels(bny_engine *engine) {
   const bny_device_facts *facts = &engine->device->facts;
   banyan_status status = BANYAN_OK;

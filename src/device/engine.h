@@ -26,7 +26,6 @@ typedef struct bny_engine_program {
   struct bny_engine_program *next;
 } bny_engine_program;
 
-/* Device memory for programs. */
 typedef struct bny_engine_room {
   unsigned char *address;
   size_t bytes, used;

@@ -60,7 +60,6 @@ banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, 
                                       const banyan_partial *out, int32_t mergers, bny_device_combine *combine,
                                       bny_arena_sizes *needs);
 
-/* Returns what a program needs. */
 bny_arena_sizes bny_device_program_needs(const bny_program *program);
 
 bny_arena_shape bny_arena_shape_make(const bny_arena_sizes *sizes);

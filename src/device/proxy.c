@@ -38,7 +38,6 @@ static size_t words_offset(const bny_proxy *proxy, word_use use, int half) {
   return sizeof(bny_proxy_words) / sizeof(uint64_t) + ((size_t)use * 2 + (size_t)half) * proxy->room;
 }
 
-/* Returns a word of the bny_proxy_words. */
 static _Atomic uint64_t *word_at(const bny_proxy *proxy, size_t offset) {
   return &proxy->words.host[offset / sizeof(uint64_t)];
 }

@@ -56,7 +56,6 @@ int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings 
 
 static uint64_t round_up(uint64_t bytes, uint64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
-/* Bits of a value on the wire. */
 static int32_t bits_of(int32_t wire) { return 8 * (int32_t)bny_wire_formats[wire].element_bytes; }
 
 static void set_unit_bytes(bny_unit_shape *shape, int32_t protocol, int32_t packets) {

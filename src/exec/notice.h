@@ -23,7 +23,6 @@ bny_notice bny_notice_make(const bny_request *request, const bny_plan *plan, bny
 /* Changes the call to that of a run with so many tokens. Hot. */
 void bny_notice_set_tokens(bny_notice *call, int32_t tokens);
 
-/* True while ranks compare. */
 bool bny_notice_is_comparison(const bny_notice *call);
 
 /* Returns the kind of the call, as the flight recorder notes it. */

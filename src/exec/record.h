@@ -70,7 +70,6 @@ static inline void bny_record_step(bny_record *record, bny_run_record *run, uint
 /* Returns 0 if the duration of a wait is not recorded. */
 static inline uint64_t bny_record_wait_begin(const bny_record *record) { return record->trace ? bny_clock_ticks() : 0; }
 
-/* The run begins. */
 static inline void bny_record_begin(bny_record *record, bny_run_record *run, uint64_t operation) {
   if (record->flight) bny_flight_begin(record->flight, operation, record->tag, &run->note);
   run->phase = -1;
@@ -110,7 +109,6 @@ void bny_metrics_look(struct bny_metrics *metrics, const bny_flight *flight);
 void bny_metrics_write(struct bny_metrics *metrics, const bny_flight *flight);
 void bny_metrics_close(struct bny_metrics *metrics, const bny_flight *flight); /* NULL is allowed */
 
-/* The run has come to its end. */
 static inline void bny_record_end(bny_record *record, bny_run_record *run, uint64_t operation) {
   BNY_PROBE_4(end, record->rank, operation, run->name, record->tag);
   if (!record->flight) return;

@@ -34,7 +34,6 @@ typedef enum bny_locality_kind {
   BNY_LOCALITY_KINDS
 } bny_locality_kind;
 
-/* The price of a message at one level, by what one rank knows. */
 typedef struct bny_locality_link {
   double alpha_ns, message_ns;
   double gbytes_per_s;       /* known; 0: not known */

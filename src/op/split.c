@@ -182,7 +182,6 @@ static void cut_bytes(banyan_op *op, size_t limit) {
 
 /* ---- what a kind of part is -------------------------------------------------------------------------------------- */
 
-/* Finds this rank's heads. */
 static void set_heads(const banyan_op *op, bny_binding *binding) {
   for (int32_t i = 0; i < op->comm->rank; i++) binding->in_head0 += (int32_t)op->counts[i];
   binding->in_heads = (int32_t)op->counts[op->comm->rank];

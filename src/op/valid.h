@@ -11,7 +11,7 @@
  * library's form, in `room` if the caller's has another size; NULL is allowed. */
 banyan_status bny_valid_check(const banyan_valid_rows **valid, banyan_valid_rows *room, int32_t tokens);
 
-/* Returns true if some rows may not valid. `valid` may be NULL. */
+/* Returns true if some rows may not be valid. `valid` may be NULL. */
 bool bny_valid_selects(const banyan_valid_rows *valid);
 
 /* Reads the number of tokens of a run, at most `most`, which is also that of a caller who gives none. Hot. */

@@ -245,7 +245,6 @@ void bny_builder_wait(bny_builder *builder, int32_t message) {
   step_add(builder, &(bny_step){.kind = BNY_STEP_WAIT, .slot = -1, .message = message});
 }
 
-/* Adds a step and its sources. */
 static void step_add_sources(bny_builder *builder, bny_step *step, const bny_source *sources, int64_t count) {
   bny_plan *plan = builder->plan;
   if (builder->slots_only || builder->status != BANYAN_OK) return;

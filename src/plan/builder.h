@@ -50,7 +50,6 @@ typedef struct bny_estimate {
   int32_t pieces;                     /* pieces in which a tree sends the box */
 } bny_estimate;
 
-/* One row of algorithms.def. */
 typedef struct bny_algorithm {
   const char *name;    /* name that callers use */
   bool direct;         /* its combines have BNY_FORM_DIRECT where kernels serve that */

@@ -104,7 +104,6 @@ typedef struct bny_step {
   bny_slice slice;      /* COPY, MERGE, DELIVER: within the slice of every source */
 } bny_step;
 
-/* Which form of kernels runs a plan on devices. */
 typedef enum bny_plan_form {
   BNY_FORM_STEPS, /* step by step, as a program */
   BNY_FORM_DIRECT /* without steps: each rank's rows go straight to their owners, who merge them in the order of

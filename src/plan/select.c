@@ -151,7 +151,6 @@ int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candi
   return count;
 }
 
-/* Lists the algorithms that can serve it, each name once. */
 static void list_names(const bny_request *request, char *text, size_t bytes) {
   size_t length = 0;
   const char *last = "";

@@ -110,7 +110,6 @@ bool device_time_start(banyan_op *op, tool_error *error) {
   return status == BANYAN_OK || tool_error_banyan(error, status, "banyan_start");
 }
 
-/* All runs of a rank. */
 static bool capture(device_ranks *ranks, int32_t rank, const device_timing *timing, gpu_graph **graph,
                     tool_error *error) {
   tool_error later = {.text = ""};

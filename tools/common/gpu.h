@@ -95,7 +95,6 @@ enum { GPU_BETWEEN_INSTRUCTIONS = 1 << 14 }; /* each has 16 bytes */
 bool gpu_between_make(gpu *device, int32_t parts, gpu_between **between, tool_error *error);
 void gpu_between_free(gpu_between *between); /* NULL is allowed */
 
-/* Puts a part on a stream. */
 bool gpu_between_put(const gpu_between *between, int32_t part, void *stream, tool_error *error);
 
 /* Returns the kernel as PTX, which the caller frees; NULL without memory. */

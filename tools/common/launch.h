@@ -26,7 +26,6 @@ bool bny_launch_env_present(void);
 /* Returns true if mpirun, srun or another MPI launcher started this process. */
 bool bny_launch_under_mpi(void);
 
-/* Returns the number of cores that this process may use. */
 int bny_launch_cores(void);
 
 /* Keeps this process on one CPU: number `index` of those allowed, one of each core first, or the next one that no other

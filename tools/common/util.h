@@ -12,7 +12,6 @@
 #include "base/hash.h"
 #include "base/names.h"
 
-/* The exit status of every tool. */
 typedef enum tool_exit { TOOL_EXIT_OK, TOOL_EXIT_FAILED, TOOL_EXIT_USAGE, TOOL_EXIT_FAULTS } tool_exit;
 
 #define TOOL_USAGE_TEXT "the command line is wrong, or what it names cannot be read or written"

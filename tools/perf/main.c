@@ -200,7 +200,6 @@ static const tool_program program = {
     .options = options,
     .complete = complete_arguments};
 
-/* Tokens and heads of a partial of this many rows. */
 static void shape_rows(const arguments *a, perf_case *perf) {
   int64_t rows = (int64_t)(perf->bytes / ((size_t)(perf->head_dim + 2) * sizeof(float)));
   bool divides = a->heads > 0 && rows % a->heads == 0;

@@ -88,7 +88,6 @@ static void combine_none(bny_builder *builder) {
   }
 }
 
-/* Sends the whole box to the root, in one slot. */
 static void combine_root(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice whole = bny_slice_whole(request);
@@ -120,7 +119,6 @@ static void combine_by_owner(bny_builder *builder) {
   if (slots[builder->rank] >= 0) merge_all(builder, &owned, slots[builder->rank]);
 }
 
-/* Sends every rank's input to all others, unless it is empty. */
 static void gather(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice mine = bny_slice_input(request, builder->rank);
@@ -142,7 +140,6 @@ static void gather(bny_builder *builder) {
   }
 }
 
-/* Sends the root's bytes to every other rank. */
 static void broadcast(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice whole = bny_slice_whole(request);

@@ -101,7 +101,6 @@ static banyan_status reject(const choosing *c, const char *option, const char *f
   return bny_fail(BANYAN_ERR_ARGUMENT, "%s%s", text, c->ndevices ? "" : " none in /sys");
 }
 
-/* Parses the option, and marks the devices that it names. */
 static banyan_status mark_named(const choosing *c, const char *option, bool *named) {
   const char *at = option + (*option == '^');
   for (at += *at == '='; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) { /* NCCL's sign of exact names */

@@ -48,7 +48,6 @@ enum {
 
 static size_t outbox_bytes(const bny_net *net) { return 2 * net->transport.half_bytes; }
 
-/* The bytes of an outbox's halves and the signals after them. */
 static size_t region_bytes(const bny_net *net) {
   return outbox_bytes(net) + 2 * (size_t)net->transport.slots_max * sizeof(bny_signal);
 }

@@ -231,7 +231,6 @@ void bny_net_give(bny_net *net);
 bny_net_peer *bny_net_meet(bny_net *net, int32_t rank);
 /* Does the same with an endpoint; NULL: no memory. A failure to connect is logged. */
 bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank);
-/* Makes the memory for its messages. */
 banyan_status bny_net_mirror(bny_net_peer *peer);
 /* Returns false if it is known to take no more messages. */
 bool bny_net_can_send(const bny_net_peer *peer);
