@@ -148,6 +148,19 @@ TEST(partitions_of_nccl) {
   ck_assert_int_eq(bny_topo_path_between(t, g1, named(t, BNY_TOPO_NIC, "mlx5_2")), BNY_TOPO_PATH_PHB);
 }
 
+/* As ROCm lists them: two devices of two functions, each linked to the three others. */
+TEST(partitions_of_rocm) {
+  machine m = corpus("nccl/functions.xml");
+  int32_t first = named(m.topo, BNY_TOPO_GPU, "GPU0"), second = named(m.topo, BNY_TOPO_GPU, "GPU1");
+  ck_assert_int_eq(bny_topo_device(m.topo, second), first);
+  ck_assert_int_eq(bny_topo_find_bus(m.topo, "0000:0c:00.1"), second);
+  ck_assert_int_eq(links_of_kind(m.topo, BNY_TOPO_LINK_XGMI), 1);
+  ck_assert_double_eq_tol(speed_of(m, BNY_TOPO_LEVEL_ISLAND), 24, 1e-6); /* half of a link's 48 GB/s */
+  ck_assert_int_eq(m.topo->nnotes, 0);
+  m = derive(import(exported(bny_topo_export_nccl, m.topo), "nccl-xml"));
+  ck_assert_int_eq(bny_topo_find_bus(m.topo, "0000:0c:00.1"), named(m.topo, BNY_TOPO_GPU, "GPU1"));
+}
+
 TEST(partitions_of_hwloc) {
   machine m = corpus("hwloc/partitions.xml");
   ck_assert_int_eq(m.levels->nranks, 6);

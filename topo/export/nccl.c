@@ -179,7 +179,7 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
   indent(w, depth);
   fprintf(w->out, "</gpu>\n");
   for (int32_t part = w->first[n]; written && part >= 0; part = w->next[part])
-    written = node_at(w, part)->kind != BNY_TOPO_GPU || write_gpu(w, part, depth);
+    written = node_at(w, part)->kind != BNY_TOPO_GPU || w->bus_ids[part][0] != '\0' || write_gpu(w, part, depth);
   return written;
 }
 
@@ -286,6 +286,9 @@ static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
   }
   indent(w, depth);
   fprintf(w->out, "</pci>\n");
+  for (int32_t part = node->kind == BNY_TOPO_GPU ? w->first[n] : -1; good && part >= 0; part = w->next[part])
+    good = node_at(w, part)->kind != BNY_TOPO_GPU || w->bus_ids[part][0] == '\0' ||
+           write_device(w, part, bridge, depth); /* a partition that is a function of the device */
   return good;
 }
 

@@ -257,9 +257,10 @@ static bool buses_once(bny_topo_nccl *r) {
   }
   r->buses.count = kept;
   bool noted = repeated == 0 || bny_topo_add_note(r->topo, example,
-                                                  "bus ids stand at several devices of the file, %s first: %d devices "
-                                                  "are taken without one, and nothing can be looked up by it",
-                                                  r->topo->nodes[example].bus_id, (int)repeated);
+                                                  "bus ids stand at several devices of the file, %s first: %d device%s "
+                                                  "without one, where nothing can be looked up by it",
+                                                  r->topo->nodes[example].bus_id, (int)repeated,
+                                                  repeated == 1 ? " is taken" : "s are taken");
   return (noted && !r->buses.out_of_memory) || bny_topo_fail(r->error, 0, "out of memory");
 }
 

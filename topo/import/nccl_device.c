@@ -189,6 +189,18 @@ static void describe_nic(bny_topo_nccl *r, int32_t nic, bny_topo_node *node, cha
   }
 }
 
+/* Returns the GPU of which a <pci> is a partition: ROCm lists partitions as functions of one device. -1: none. */
+static int32_t whole_of(const bny_topo_nccl *r, int32_t pci, int32_t parent, const char *bus_id) {
+  bool amd = hex_of(r, pci, "vendor") == 0x1002;
+  for (int32_t e = bny_topo_xml_first(r->xml, parent); amd && e >= 0 && e < pci; e = bny_topo_xml_next(r->xml, e)) {
+    const bny_topo_node *node = r->node_of[e] < 0 ? NULL : &r->topo->nodes[r->node_of[e]];
+    if (node != NULL && node->kind == BNY_TOPO_GPU && node->bus_id != NULL &&
+        strncmp(node->bus_id, bus_id, strlen(bus_id) - 1) == 0)
+      return bny_topo_device(r->topo, r->node_of[e]);
+  }
+  return -1;
+}
+
 bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
   char bus_id[BNY_TOPO_BUS_BYTES], name[48];
   const char *bus = bny_topo_nccl_text(r, pci, "busid");
@@ -197,7 +209,7 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci),
                          "<pci busid=\"%.40s\">: not a bus id such as 0000:1b:00.0", bus);
   }
-  int32_t within;
+  int32_t within, whole = -1;
   if (!bridge_of(r, pci, parent, &within)) return false;
   bny_topo_node node = {.kind = kind_of(r, pci),
                         .parent = within,
@@ -216,11 +228,14 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
   if (node.kind == BNY_TOPO_GPU) {
     if (!describe_gpu(r, pci, bny_topo_xml_child(r->xml, pci, "gpu"), &node, name)) return false;
     node.name = name;
+    whole = whole_of(r, pci, parent, bus_id);
+    node.parent = whole < 0 ? within : whole;
   } else if (node.kind == BNY_TOPO_NIC) {
     describe_nic(r, bny_topo_xml_child(r->xml, pci, "nic"), &node, name);
     node.name = name;
   }
-  if (!bny_topo_nccl_add(r, pci, &node, bny_topo_nccl_pci_attributes) || !join_upwards(r, pci)) return false;
+  if (!bny_topo_nccl_add(r, pci, &node, bny_topo_nccl_pci_attributes) || (whole < 0 && !join_upwards(r, pci)))
+    return false;
   const bny_topo_node *added = &r->topo->nodes[r->node_of[pci]];
   bny_topo_names_add(&r->buses, host, added->bus_id, pci);
   if (added->kind == BNY_TOPO_PCI && bny_topo_nccl_text(r, pci, "class") == NULL &&

@@ -104,6 +104,7 @@ static bool find_target(reading *r, found_link *found) {
   int32_t element = bny_topo_names_find(r->buses, host, bus_id);
   if (element >= 0) {
     found->link.to = r->node_of[element];
+    found->merged = bny_topo_device(r->topo, found->link.to) != found->link.to; /* the device has it too */
     return true;
   }
   if (class == NULL || strncmp(class, "0x0680", 6) != 0) return note_lost(r, found, host, bus_id);
@@ -118,6 +119,8 @@ static bool is_link(const bny_topo_xml *xml, int32_t element) {
 
 /* Returns whether an earlier partition of the same device has links, which all partitions share. */
 static bool is_repeated(reading *r, int32_t gpu) {
+  int32_t node = r->node_of[bny_topo_xml_parent(r->xml, gpu)]; /* a partition that is a function of its device */
+  if (bny_topo_device(r->topo, node) != node) return true;
   if (r->looked_at != gpu) {
     r->looked_at = gpu;
     r->repeated = false;
