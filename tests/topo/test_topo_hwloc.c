@@ -33,6 +33,20 @@ TEST(hwloc_v1) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
 }
 
+/* Memory without CPUs, such as HBM, is no place of a rank. */
+TEST(memory_without_cpus) {
+  bny_topo *t = import(
+      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"Package\" os_index=\"0\">\n"
+      "<object type=\"Group\"><object type=\"NUMANode\" os_index=\"0\" cpuset=\"0xf\"/>"
+      "<object type=\"NUMANode\" os_index=\"8\" cpuset=\"0xf\" subtype=\"HBM\"/></object>\n"
+      "<object type=\"Group\"><object type=\"MemCache\"><object type=\"NUMANode\" os_index=\"1\" cpuset=\"0xf0\"/>"
+      "</object><object type=\"NUMANode\" os_index=\"9\" cpuset=\"0x0\"/></object>\n"
+      "<object type=\"NUMANode\" os_index=\"2\" cpuset=\"0xf00\"/></object></object></topology>",
+      "hwloc-xml");
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_NUMA), 3);
+  for (int i = 0; i < 3; i++) named(t, BNY_TOPO_NUMA, numbered("node", i));
+}
+
 /* A link that its ends have with different values, or one end alone, and an unidentifiable device, are noted. */
 TEST(nothing_in_silence) {
   static const struct {

@@ -141,11 +141,28 @@ static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
   return package;
 }
 
+/* Returns the NUMA node whose CPUs another one has: memory without CPUs, such as HBM, CXL memory and that of GPUs, stands
+ * behind it with the same cpuset or none. -1: it has CPUs of its own. */
+static int32_t numa_with_cpus(const bny_topo_hwloc *h, int32_t numa) {
+  int32_t above = bny_topo_xml_parent(h->xml, numa);
+  while (above > 0 && strcmp(type_of(h, above), "MemCache") == 0) above = bny_topo_xml_parent(h->xml, above);
+  int32_t first = numa_beside(h, above);
+  const char *own = bny_topo_xml_attribute(h->xml, numa, "cpuset"),
+             *set = first < 0 ? NULL : bny_topo_xml_attribute(h->xml, first, "cpuset");
+  return first >= 0 && first < numa && own != NULL && set != NULL && (strcmp(own, set) == 0 || strcmp(own, "0x0") == 0)
+             ? first
+             : -1;
+}
+
 /* In version 1 a NUMA node holds objects, and their devices belong to it. If it holds exactly one package, the package
  * becomes its parent. */
 static bool take_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
-  int32_t within = h->cpu_in[parent];
+  int32_t within = h->cpu_in[parent], with_cpus = numa_with_cpus(h, numa);
   if (h->node_of[numa] >= 0) return true; /* already added for its parent */
+  if (with_cpus >= 0) {
+    h->node_of[numa] = h->node_of[with_cpus];
+    return true;
+  }
   int32_t package = only_package(h, numa);
   if (package >= 0) {
     if (!add_package(h, package, within)) return false;
