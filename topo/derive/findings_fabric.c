@@ -232,7 +232,9 @@ void bny_topo_find_nic_uncabled(bny_topo_finder *s) {
   char text[BNY_TOPO_LABEL_BYTES];
   for (int32_t r = 0; r < d->levels->nranks; r++) {
     const bny_topo_rank *rank = &d->levels->ranks[r];
-    if (rank->nic < 0 || d->leaf[rank->nic] >= 0 || d->nic[rank->nic].down > 0) continue;
+    if (rank->nic < 0 || d->leaf[rank->nic] >= 0 || d->nic[rank->nic].down > 0 ||
+        bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_ONE_SIDED, rank->nic)) /* cabled, and found as that */
+      continue;
     if (fabric && rank->nic != rank->node)
       bny_topo_find(s, rank->nic, "it serves %s and is on no switch", bny_topo_find_label(d, rank->node, text));
     else if (fabric || (d->levels->rank_kind == BNY_TOPO_NIC && !is_linked(d, rank->nic)))

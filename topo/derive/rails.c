@@ -199,8 +199,7 @@ static int vote_order(const void *a, const void *b) {
 
 /* Finds the rail that each leaf switch carries, into rail_of_leaf by node; -1: none. It is the rail of at least three
  * quarters of the switch's hosts, if there are more than two, and at most one rail per host on average. */
-static void leaves_vote(const bny_topo_derivation *d, vote *votes, int32_t nvotes, int32_t *rail_of_leaf) {
-  (void)d;
+static void leaves_vote(const vote *votes, int32_t nvotes, int32_t *rail_of_leaf) {
   for (int32_t i = 0; i < nvotes;) {
     int32_t leaf = votes[i].leaf, all = 0, best = -1, most = 0;
     while (i < nvotes && votes[i].leaf == leaf) {
@@ -216,11 +215,29 @@ static void leaves_vote(const bny_topo_derivation *d, vote *votes, int32_t nvote
   }
 }
 
+/* Returns whether the leaf switches of a host's NICs carry rails in the order of the NICs. Where one is gone, those
+ * behind it have lower rails than their switches, and no cable is crossed. */
+static bool in_order(const bny_topo_derivation *d, int32_t host, const int32_t *rail_of_leaf, int32_t *carried) {
+  int32_t rails = 0, last = -1;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+    if (rank->rail < 0) continue;
+    rails = rank->rail >= rails ? rank->rail + 1 : rails;
+    carried[rank->rail] = d->leaf[rank->nic] >= 0 ? rail_of_leaf[d->leaf[rank->nic]] : -1;
+  }
+  for (int32_t r = 0; r < rails; r++) {
+    if (carried[r] < 0) continue;
+    if (carried[r] < r || carried[r] <= last) return false;
+    last = carried[r];
+  }
+  return true;
+}
+
 /* Handles a host whose NICs are cabled to the leaf switches of other rails. It takes the rails of the switches, if its
  * NICs then have different rails. d->crossed keeps the original mismatch for the findings. */
 static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail_of_leaf, int32_t *nic_of_rail) {
   bny_topo_rank *ranks = d->levels->ranks;
-  bool crossed = false, clash = false;
+  bool crossed = false, clash = false, ordered = in_order(d, host, rail_of_leaf, nic_of_rail);
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     int32_t rank = d->by_host[i], leaf = ranks[rank].nic >= 0 ? d->leaf[ranks[rank].nic] : -1;
     int32_t carried = leaf >= 0 ? rail_of_leaf[leaf] : -1;
@@ -238,8 +255,11 @@ static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail
         clash = clash || nic_of_rail[rail] != rank->nic;
     }
   }
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && crossed && !clash; i++)
-    if (d->crossed[d->by_host[i]] >= 0) ranks[d->by_host[i]].rail = d->crossed[d->by_host[i]];
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && crossed; i++) {
+    int32_t rank = d->by_host[i];
+    if (!clash && d->crossed[rank] >= 0) ranks[rank].rail = d->crossed[rank];
+    if (ordered) d->crossed[rank] = -1;
+  }
 }
 
 /* The longest path in a group that crosses hosts is the network. Speeds are shares of NICs. */
@@ -282,7 +302,7 @@ bool bny_topo_derive_rails(bny_topo_derivation *d) {
   }
   if (good && nvotes > 0) {
     qsort(votes, (size_t)nvotes, sizeof *votes, vote_order);
-    leaves_vote(d, votes, nvotes, rail_of_leaf);
+    leaves_vote(votes, nvotes, rail_of_leaf);
   }
   for (int32_t h = 0; h < d->nhosts && good; h++) {
     if (nvotes > 0) host_cross(d, h, rail_of_leaf, nic_of_rail);

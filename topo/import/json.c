@@ -9,7 +9,7 @@
 static bool recognises(const char *text, size_t bytes) {
   size_t at = 0;
   while (at < bytes && (text[at] == ' ' || text[at] == '\t' || text[at] == '\r' || text[at] == '\n')) at++;
-  return at < bytes && text[at] == '{';
+  return at < bytes && text[at] == '{' && memmem(text, bytes, "\"nodes\"", 7) != NULL;
 }
 
 #ifndef HAVE_JANSSON

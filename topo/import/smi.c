@@ -51,21 +51,24 @@ static bool number_below(const reading *r, int32_t gpu, const char *group, const
   return true;
 }
 
-/* The rated generation counts, because an idle GPU lowers its own. The current width counts, because a width below the
- * rated one is a fault. */
+/* The rated generation counts, because an idle GPU lowers its own, unless it is in P0, the state of work. The current
+ * width counts, because a width below the rated one is a fault. */
 static bool join_pci(reading *r, int32_t gpu, int32_t node) {
-  int generation, width, rated_width;
-  if (!number_below(r, gpu, "pcie_gen", "max_link_gen", BNY_TOPO_PCI_GENERATIONS, &generation) ||
+  int rated, current, width, rated_width;
+  const char *state = child_text(r, gpu, "performance_state");
+  if (!number_below(r, gpu, "pcie_gen", "max_link_gen", BNY_TOPO_PCI_GENERATIONS, &rated) ||
+      !number_below(r, gpu, "pcie_gen", "current_link_gen", BNY_TOPO_PCI_GENERATIONS, &current) ||
       !number_below(r, gpu, "link_widths", "current_link_width", 64, &width) ||
       !number_below(r, gpu, "link_widths", "max_link_width", 64, &rated_width))
     return false;
   int lanes = width == 0 ? rated_width : width;
+  int generation = current > 0 && state != NULL && strcmp(state, "P0") == 0 ? current : rated;
   bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
                         .from = node,
                         .to = r->host,
                         .count = lanes,
                         .gbytes_per_s = bny_topo_speed_pci(generation, lanes),
-                        .rated_gbytes_per_s = bny_topo_speed_pci(generation, rated_width),
+                        .rated_gbytes_per_s = bny_topo_speed_pci(rated, rated_width),
                         .source = BNY_TOPO_FILE};
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }

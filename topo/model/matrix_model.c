@@ -270,21 +270,43 @@ static void difference_note(const builder *b, const bny_topo_matrix_difference *
     bny_topo_add_sign(b->topo, BNY_TOPO_NOTE_DIFFERS, b->nodes[less], text);
 }
 
-/* Notes where the halves differ, and where two devices were united through a third more closely than their own cell
- * has it. */
+/* Notes a GPU whose NUMA node is not that of most GPUs with the same CPUs. */
+static void numa_note(const builder *b, int i) {
+  const bny_topo_matrix_device *device = &b->matrix->devices[i];
+  int same = 0, differ = 0, other = -1;
+  for (int j = 0; j < b->matrix->ndevices && device->numa >= 0 && device->cpus.bytes > 0; j++) {
+    const bny_topo_matrix_device *peer = &b->matrix->devices[j];
+    if (j == i || peer->numa < 0 || !bny_topo_span_same(peer->cpus, device->cpus)) continue;
+    *(peer->numa == device->numa ? &same : &differ) += 1;
+    if (peer->numa != device->numa) other = j;
+  }
+  if (differ > same)
+    bny_topo_add_note(b->topo, b->nodes[i], "it is on NUMA node %d, and %.40s on %d, though both have the same CPUs",
+                      device->numa, name_at(b, other), b->matrix->devices[other].numa);
+}
+
+/* Notes where the halves differ, where two columns do, and where two devices were united through a third more closely
+ * than their own cell has it: the first two for all. */
 static void notes_add(const builder *b) {
   const bny_topo_matrix *matrix = b->matrix;
+  int32_t odd = 0, first[2] = {0, 0};
   for (int d = 0; d < matrix->ndifferences; d++) difference_note(b, &matrix->differences[d]);
+  for (int i = 0; i < matrix->ndevices; i++) numa_note(b, i);
   for (int i = 0; i < matrix->ndevices; i++) {
     for (int j = 0; j < i; j++) {
       const bny_topo_matrix_cell *cell = &matrix->cells[i][j];
       int step = 0;
       while (step < STEPS && b->groups->group[step][i] != b->groups->group[step][j]) step++;
       if (!cell_says(cell) || step == step_of(cell->path) || cell->differs) continue;
-      bny_topo_add_note(b->topo, b->nodes[i], "it is %s to %.40s, but both are nearer than that to a third device",
-                        bny_topo_path_name(cell->path), name_at(b, j));
+      if (odd++ == 0) first[0] = i, first[1] = j;
     }
   }
+  char more[64] = "";
+  if (odd > 1) snprintf(more, sizeof more, ", and so it is for %d more pair%s", odd - 1, odd == 2 ? "" : "s");
+  if (odd > 0)
+    bny_topo_add_note(b->topo, b->nodes[first[0]],
+                      "it is %s to %.40s, but both are nearer than that to a third device%s",
+                      bny_topo_path_name(matrix->cells[first[0]][first[1]].path), name_at(b, first[1]), more);
 }
 
 bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error) {
