@@ -38,8 +38,7 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/probe/probes.def \
   %D%/probe/rdma.c \
   %D%/probe/sysfs.c \
-  %D%/probe/util.c \
-  %D%/probe/verbs.c %D%/probe/verbs.h
+  %D%/probe/util.c
 libbanyan_topo_model_la_SOURCES += \
   %D%/derive/derive.h \
   %D%/derive/fabric.c \
@@ -53,8 +52,8 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/derive/near.c \
   %D%/derive/nic.c \
   %D%/derive/rails.c
-libbanyan_topo_model_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS) $(VERBS_CFLAGS)
-libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS) $(VERBS_LIBS)
+libbanyan_topo_model_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS)
+libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS)
 
 # The tools link this as well, which writes models.
 noinst_LTLIBRARIES += libbanyan_topo.la

@@ -18,7 +18,6 @@ class Banyan(AutotoolsPackage, CudaPackage):
     variant("ucx", default=True, description="ranks on several nodes")
     variant("tools", default=True, description="banyan-decode, banyan-perf, banyan-plan, banyan-topo and banyan-info")
     variant("topology", default=True, description="BANYAN_TOPO reads XML and JSON, and hwloc's variables count")
-    variant("verbs", default=False, description="RDMA devices of topologies")
 
     depends_on("c", type="build")
     depends_on("cxx", type="build")
@@ -31,14 +30,13 @@ class Banyan(AutotoolsPackage, CudaPackage):
     depends_on("jansson@2.11:", when="+topology")
     depends_on("libxml2@2.9:", when="+topology")
     depends_on("hwloc@2.1:", when="+topology")
-    depends_on("rdma-core", when="+verbs")
     depends_on("cuda@12.4:", when="+cuda")
     depends_on("check", type="test")
     conflicts("platform=darwin", msg="banyan is for Linux")
 
     def configure_args(self):
         args = ["--with-sodium"]
-        args += self.with_or_without("mpi") + self.with_or_without("ucx") + self.with_or_without("verbs")
+        args += self.with_or_without("mpi") + self.with_or_without("ucx")
         for package in ("libxml2", "hwloc"):
             args += self.with_or_without(package, variant="topology")
         args.append("--with-jansson" if self.spec.satisfies("+tools") or self.spec.satisfies("+topology") else "--without-jansson")

@@ -9,8 +9,8 @@ unit_tests += \
   %D%/test_topo_nccl \
   %D%/test_topo_nvml \
   %D%/test_topo_probe \
+  %D%/test_topo_rdma \
   %D%/test_topo_text \
-  %D%/test_topo_verbs \
   %D%/test_topo_view \
   %D%/test_topo_xml
 if JANSSON
@@ -32,8 +32,8 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_nccl_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_nvml_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_probe_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_rdma_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_text_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_verbs_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_library_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS)
 %C%_test_topo_library_LDADD = $(JANSSON_LIBS) libbanyan_methods.la libbanyan_options.la libbanyan_topo.la $(LDADD)

@@ -37,9 +37,6 @@ static const struct {
 } advices[] = {
     {"hwloc", "install hwloc with its headers (Debian, Ubuntu: libhwloc-dev) and build banyan again"},
     {"nvml", "where there are NVIDIA GPUs, install their driver; in a container, start it with --gpus all"},
-    {"verbs",
-     "install libibverbs with its headers (Debian, Ubuntu: libibverbs-dev) and build banyan again; in a container, "
-     "pass /dev/infiniband"},
     {"sysfs", "let /sys be seen from here: it is read, never written"},
 };
 

@@ -1,93 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Adds RDMA devices to the model: each is the NIC of its PCI function, with ports, GUIDs, states and speeds. */
-#include <errno.h>
-#include <inttypes.h>
+ * Adds the RDMA devices of sysfs to the model: each is the NIC of its PCI function, with ports, GUIDs, states and
+ * speeds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/probe/util.h"
-#include "topo/probe/verbs.h"
+#include "topo/model/guid.h"
 #include "topo/model/speed.h"
+#include "topo/probe/util.h"
 
-enum { MOST_DEVICES = 4096, MOST_PORTS = 32, SKU_BYTES = 96, WORDS_BYTES = 96 };
+enum { MOST_DEVICES = 4096, MOST_PORTS = 32, BOARD_BYTES = 128, WORDS_BYTES = 96 };
+
+/* States of a port by number, as sysfs writes them: "4: ACTIVE". */
+enum { STATE_DOWN = 1, STATE_ACTIVE = 4, STATES = 6 };
 
 /* Data of a port until all are known. */
 typedef struct port_record {
   int32_t link;
   bool down;
-  double gbytes_per_s; /* trained speed; 0 unknown */
-  char sku[SKU_BYTES]; /* exact hardware variant */
+  double gbytes_per_s;     /* trained speed; 0 unknown */
+  char board[BOARD_BYTES]; /* exact hardware variant */
 } port_record;
 
 typedef struct taking {
-  const bny_topo_verbs *verbs;
-  void *devices;
   const char *sysfs;
   bny_topo *topo;
   int32_t *nics; /* by device: its node; -1 none */
   port_record *ports;
   int32_t nports, capacity;
-  int32_t found, active, parts, rejected;                                   /* devices, ports, devices, devices */
-  char down[BNY_TOPO_PROBE_NAME + 16], rejection[BNY_TOPO_PROBE_NAME + 64]; /* first inactive port, rejected device */
+  int32_t found, active, parts;        /* devices, ports, devices */
+  char down[BNY_TOPO_PROBE_NAME + 16]; /* first inactive port */
 } taking;
-
-/* ---- numbers ----------------------------------------------------------------------------------------------------- */
-
-static const struct {
-  int32_t code;
-  double megabits;
-  const char *name;
-} lanes[] = {{1, 2500, "SDR"},   {2, 5000, "DDR"},   {4, 10000, "QDR"},    {8, 10000, "FDR10"}, {16, 14000, "FDR"},
-             {32, 25000, "EDR"}, {64, 50000, "HDR"}, {128, 100000, "NDR"}, {256, 200000, "XDR"}};
-static const struct { int32_t code, lanes; } widths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
-
-static int lane_of(int32_t speed) {
-  for (int i = 0; i < (int)(sizeof lanes / sizeof lanes[0]); i++)
-    if (lanes[i].code == speed) return i;
-  return -1;
-}
-
-static int32_t width_of(int32_t code) {
-  for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
-    if (widths[i].code == code) return widths[i].lanes;
-  return 0;
-}
-
-/* libibverbs has eight bits for the speed of a lane and reports faster ones as NDR. sysfs then has the rate ("800
- * Gb/sec (4X XDR)"). The ports of a bond carry their sum. */
-static double megabits_of(const taking *t, const char *name, const char *bus_id, int32_t port,
-                          const bny_topo_verbs_port *facts) {
-  enum { NDR = 128 };
-  char text[64];
-  int lane = lane_of(facts->speed);
-  double megabits = lane < 0 ? 0 : lanes[lane].megabits * width_of(facts->width);
-  if ((lane < 0 || facts->speed == NDR) &&
-      bny_topo_probe_line(text, sizeof text, "%s/class/infiniband/%s/ports/%d/rate", t->sysfs, name, (int)port)) {
-    double said = strtod(text, NULL) * 1000;
-    megabits = said > megabits && said < 1e7 ? said : megabits;
-  }
-  if (facts->link_layer == BNY_TOPO_VERBS_ETHERNET && bus_id[0] != '\0') {
-    double bond = bny_topo_probe_bond_megabits(t->sysfs, bus_id);
-    megabits = bond > megabits ? bond : megabits;
-  }
-  return megabits;
-}
-
-/* Writes "InfiniBand 4x NDR, lid 23" or "Ethernet, down", which the model stores as the port's kind. */
-static void word_port(const bny_topo_verbs_port *facts, char text[WORDS_BYTES]) {
-  static const char *const states[] = {", state unknown", ", down", ", initialising", ", armed", "", ", in trouble"};
-  bool ethernet = facts->link_layer == BNY_TOPO_VERBS_ETHERNET;
-  bool infiniband = facts->link_layer == BNY_TOPO_VERBS_INFINIBAND || facts->lid > 0;
-  const char *layer = ethernet ? "Ethernet (RDMA)" : infiniband ? "InfiniBand" : "RDMA";
-  const char *state = states[facts->state >= 1 && facts->state <= 5 ? facts->state : 0];
-  int lane = ethernet || facts->state == BNY_TOPO_VERBS_DOWN ? -1 : lane_of(facts->speed);
-  char rate[24] = "", lid[24] = "";
-  if (lane >= 0 && width_of(facts->width) > 0)
-    snprintf(rate, sizeof rate, " %dx %s", (int)width_of(facts->width), lanes[lane].name);
-  if (facts->lid > 0) snprintf(lid, sizeof lid, ", lid %d", (int)facts->lid);
-  snprintf(text, WORDS_BYTES, "%s%s%s%s", layer, rate, lid, state);
-}
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
@@ -130,58 +73,81 @@ static int32_t place_port(const taking *t, int32_t nic, int32_t port) {
   return bny_topo_add_node(t->topo, &node);
 }
 
-static void set_guid(const taking *t, int32_t node, uint64_t guid) {
-  char text[24];
-  if (guid != 0) {
-    snprintf(text, sizeof text, "%016" PRIx64, guid);
-    bny_topo_set_string(t->topo, &t->topo->nodes[node].guid, text);
-  }
+/* Sets a node's GUID to that of a file: "946d:ae03:0000:0030", or the end of a GID. */
+static void set_guid(const taking *t, int32_t node, const char *name, const char *file) {
+  char text[64], guid[BNY_TOPO_GUID_BYTES];
+  if (bny_topo_probe_line(text, sizeof text, "%s/class/infiniband/%s/%s", t->sysfs, name, file) &&
+      bny_topo_guid_normalise(text, strlen(text), guid))
+    bny_topo_set_string(t->topo, &t->topo->nodes[node].guid, guid);
 }
 
 /* ---- ports and devices ------------------------------------------------------------------------------------------- */
 
-static bool record_port(taking *t, const port_record *record) {
-  bool room = bny_topo_grow(&t->ports, t->nports, &t->capacity, sizeof *t->ports);
-  if (room) t->ports[t->nports++] = *record;
-  t->topo->out_of_memory = t->topo->out_of_memory || !room;
-  return room;
+/* Returns the Mb/s of a rate, "400 Gb/sec (4X NDR)"; 0 unknown. The ports of a bond carry their sum. */
+static double megabits_of(const taking *t, const char *rate, bool ethernet, const char *bus_id) {
+  double megabits = strtod(rate, NULL) * 1000;
+  double bond = ethernet && bus_id[0] != '\0' ? bny_topo_probe_bond_megabits(t->sysfs, bus_id) : 0;
+  megabits = megabits > 0 && megabits < 1e7 ? megabits : 0;
+  return bond > megabits ? bond : megabits;
+}
+
+/* Writes "InfiniBand 4x NDR, lid 23" or "Ethernet (RDMA), down", which the model stores as the port's kind. */
+static void word_port(const char *layer, const char *rate, int state, int lid, char text[WORDS_BYTES]) {
+  static const char *const states[STATES] = {", state unknown", ", down", ", initialising",
+                                             ", armed",         "",       ", in trouble"};
+  bool ethernet = strcmp(layer, "Ethernet") == 0, infiniband = strcmp(layer, "InfiniBand") == 0 || lid > 0;
+  char name[8], trained[24] = "", id[24] = "";
+  int lanes;
+  const char *about = strchr(rate, '(');
+  if (!ethernet && state != STATE_DOWN && about != NULL && sscanf(about, "(%2dX %7[A-Z0-9])", &lanes, name) == 2)
+    snprintf(trained, sizeof trained, " %dx %s", lanes, name);
+  if (lid > 0) snprintf(id, sizeof id, ", lid %d", lid);
+  snprintf(text, WORDS_BYTES, "%s%s%s%s",
+           ethernet     ? "Ethernet (RDMA)"
+           : infiniband ? "InfiniBand"
+                        : "RDMA",
+           trained, id, states[state]);
+}
+
+/* Reads a file of a port into text[64]. */
+static const char *port_line(const taking *t, const char *name, int32_t port, const char *file, char text[64]) {
+  bny_topo_probe_line(text, 64, "%s/class/infiniband/%s/ports/%d/%s", t->sysfs, name, (int)port, file);
+  return text;
 }
 
 /* An inactive port has speed 0. Its rating is the speed that it trained to before a subnet manager started. */
-static void take_port(taking *t, int32_t device, int32_t port, const char *bus_id, const char *sku) {
-  const char *name = t->verbs->name(t->devices, device);
-  bny_topo_verbs_port facts = {0};
-  if (t->verbs->port(t->devices, device, port, &facts) != 0) return;
-  int32_t node = place_port(t, t->nics[device], port);
+static void take_port(taking *t, int32_t nic, const char *name, int32_t port, const char *bus_id, const char *board) {
+  char layer[64], rate[64], number[64], words[WORDS_BYTES], gid[48];
+  int32_t node = place_port(t, nic, port);
   int32_t up = node < 0 ? -1 : bny_topo_probe_upwards(t->topo, node, BNY_TOPO_LINK_NET);
-  if (up < 0) return;
-  char words[WORDS_BYTES];
-  word_port(&facts, words);
+  if (up < 0 || !bny_topo_grow(&t->ports, t->nports, &t->capacity, sizeof *t->ports)) {
+    t->topo->out_of_memory = true;
+    return;
+  }
+  int state = atoi(port_line(t, name, port, "state", number));
+  int lid = (int)strtol(port_line(t, name, port, "lid", number), NULL, 0);
+  state = state > 0 && state < STATES ? state : 0;
+  port_line(t, name, port, "link_layer", layer);
+  word_port(layer, port_line(t, name, port, "rate", rate), state, lid, words);
   bny_topo_set_string(t->topo, &t->topo->nodes[node].model, words);
-  set_guid(t, node, facts.guid);
-  bool active = facts.state >= BNY_TOPO_VERBS_ACTIVE;
-  double speed = bny_topo_speed_net(megabits_of(t, name, bus_id, port, &facts));
-  port_record record = {.link = up,
-                        .down = facts.state <= BNY_TOPO_VERBS_DOWN,
-                        .gbytes_per_s = facts.state <= BNY_TOPO_VERBS_DOWN ? 0 : speed};
-  snprintf(record.sku, sizeof record.sku, "%s", sku);
+  snprintf(gid, sizeof gid, "ports/%d/gids/0", (int)port);
+  set_guid(t, node, name, gid);
+  double speed = bny_topo_speed_net(megabits_of(t, rate, strcmp(layer, "Ethernet") == 0, bus_id));
+  bool active = state >= STATE_ACTIVE;
+  port_record *record = &t->ports[t->nports++];
+  *record = (port_record){.link = up, .down = state <= STATE_DOWN, .gbytes_per_s = state <= STATE_DOWN ? 0 : speed};
+  snprintf(record->board, sizeof record->board, "%s", board);
   bny_topo_link *link = &t->topo->links[up];
   link->count = 1;
   link->gbytes_per_s = active ? speed : 0;
-  link->rated_gbytes_per_s = record.gbytes_per_s;
+  link->rated_gbytes_per_s = record->gbytes_per_s;
   link->source = BNY_TOPO_PROBED;
   t->active += active;
   if (!active && t->down[0] == '\0') snprintf(t->down, sizeof t->down, "%.40s port %d", name, (int)port);
-  record_port(t, &record);
 }
 
-static void take_device(taking *t, int32_t device) {
-  const char *name = t->verbs->name(t->devices, device);
-  char bus_id[BNY_TOPO_BUS_BYTES], sku[SKU_BYTES], board[64];
-  /* The name becomes part of paths. */
-  if (name == NULL || name[0] == '\0' || name[0] == '.' || strlen(name) >= BNY_TOPO_PROBE_NAME ||
-      strchr(name, '/') != NULL)
-    return;
+static void take_device(taking *t, const char *name, int32_t device) {
+  char bus_id[BNY_TOPO_BUS_BYTES], kind[48], id[64], board[BOARD_BYTES];
   if (bus_of_device(t, name, bus_id) && bny_topo_probe_pci_part(t->sysfs, bus_id)) {
     t->parts++;
     return;
@@ -197,21 +163,15 @@ static void take_device(taking *t, int32_t device) {
   t->nics[device] = nic;
   t->found++;
   bny_topo_set_string(t->topo, &t->topo->nodes[nic].name, name);
-  if (t->topo->nodes[nic].model == NULL &&
-      bny_topo_probe_line(board, sizeof board, "%s/class/infiniband/%s/hca_type", t->sysfs, name) && board[0] != '\0')
-    bny_topo_set_string(t->topo, &t->topo->nodes[nic].model, board);
-  bny_topo_verbs_device facts = {0};
-  int failed = t->verbs->device(t->devices, device, &facts);
-  if (failed != 0) {
-    if (t->rejected++ == 0)
-      snprintf(t->rejection, sizeof t->rejection, "%.30s cannot be opened: %.60s", name, strerror(failed));
-    return;
-  }
-  set_guid(t, nic, facts.guid);
-  bny_topo_probe_line(board, sizeof board, "%s/class/infiniband/%s/board_id", t->sysfs, name);
-  snprintf(sku, sizeof sku, "%x:%x:%s", (unsigned)facts.vendor, (unsigned)facts.part, board);
-  for (int32_t port = 1; port <= facts.ports && port <= MOST_PORTS; port++) take_port(t, device, port, bus_id, sku);
-  t->verbs->release(t->devices);
+  bool known = bny_topo_probe_line(kind, sizeof kind, "%s/class/infiniband/%s/hca_type", t->sysfs, name);
+  if (t->topo->nodes[nic].model == NULL && known && kind[0] != '\0')
+    bny_topo_set_string(t->topo, &t->topo->nodes[nic].model, kind);
+  set_guid(t, nic, name, "node_guid");
+  bny_topo_probe_line(id, sizeof id, "%s/class/infiniband/%s/board_id", t->sysfs, name);
+  snprintf(board, sizeof board, "%s:%s", kind, id);
+  for (int32_t port = 1; port <= MOST_PORTS; port++)
+    if (bny_topo_probe_exists("%s/class/infiniband/%s/ports/%d", t->sysfs, name, (int)port))
+      take_port(t, nic, name, port, bus_id, board);
 }
 
 /* Rates a port that is down by others of the same hardware. */
@@ -219,58 +179,43 @@ static void rate_down(const taking *t) {
   for (int32_t p = 0; p < t->nports; p++) {
     for (int32_t other = 0; t->ports[p].down && other < t->nports; other++) {
       double *rated = &t->topo->links[t->ports[p].link].rated_gbytes_per_s;
-      if (strcmp(t->ports[p].sku, t->ports[other].sku) == 0 && t->ports[other].gbytes_per_s > *rated)
+      if (strcmp(t->ports[p].board, t->ports[other].board) == 0 && t->ports[other].gbytes_per_s > *rated)
         *rated = t->ports[other].gbytes_per_s;
     }
   }
 }
 
 static void describe(const taking *t, bny_topo_probe_report *report) {
-  bny_topo_outcome outcome = t->found == 0             ? BNY_TOPO_PROBE_NOTHING
-                             : t->rejected == t->found ? BNY_TOPO_PROBE_FAILED
-                                                       : BNY_TOPO_PROBE_FOUND;
-  bny_topo_probe_say(report, outcome, "%s", "");
+  bny_topo_probe_say(report, t->found == 0 ? BNY_TOPO_PROBE_NOTHING : BNY_TOPO_PROBE_FOUND, "%s", "");
   bny_topo_probe_count(report, t->found, "RDMA device", "RDMA devices");
   bny_topo_probe_count(report, t->nports, "port", "ports");
   int inactive = t->nports - t->active;
   if (inactive > 0)
     bny_topo_probe_more(report, ", %d not active (%s%s)", inactive, t->down, inactive > 1 ? " first" : "");
   if (t->parts > 0) bny_topo_probe_more(report, ", %d more share them", (int)t->parts);
-  if (t->rejected > 0) bny_topo_probe_more(report, "; %s", t->rejection);
 }
 
-void bny_topo_verbs_take(const bny_topo_verbs *verbs, const char *sysfs, bny_topo *topo,
-                         bny_topo_probe_report *report) {
-  bny_topo_probe_list in_kernel = bny_topo_probe_names("%s/class/infiniband", sysfs);
-  free(in_kernel.names);
-  if (in_kernel.count == 0) {
-    bny_topo_probe_say(report, BNY_TOPO_PROBE_NOTHING, "no RDMA device: nothing in %.100s/class/infiniband", sysfs);
-    return;
-  }
-  taking t = {.verbs = verbs, .sysfs = sysfs, .topo = topo};
-  int32_t count = 0;
-  t.devices = verbs->open(&count);
-  if (t.devices == NULL) {
-    bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "libibverbs does not list devices: %s", strerror(errno));
-    return;
-  }
-  count = count < MOST_DEVICES ? count : MOST_DEVICES;
+static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
+  taking t = {.sysfs = options->sysfs == NULL ? "/sys" : options->sysfs, .topo = topo};
+  bny_topo_probe_list devices = bny_topo_probe_names("%s/class/infiniband", t.sysfs);
+  int32_t count = devices.count < MOST_DEVICES ? devices.count : MOST_DEVICES;
   t.nics = malloc(((size_t)count + 1) * sizeof *t.nics);
-  if (t.nics == NULL || bny_topo_probe_host(topo, NULL) < 0) {
+  if (count == 0) {
+    bny_topo_probe_say(report, BNY_TOPO_PROBE_NOTHING, "no RDMA device: nothing in %.100s/class/infiniband", t.sysfs);
+  } else if (t.nics == NULL || bny_topo_probe_host(topo, NULL) < 0) {
     topo->out_of_memory = true;
     bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "out of memory");
-  } else if (count == 0) {
-    bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "libibverbs has no driver for the kernel's %d RDMA devices",
-                       (int)in_kernel.count);
   } else {
     for (int32_t device = 0; device < count; device++) {
       t.nics[device] = -1;
-      take_device(&t, device);
+      take_device(&t, devices.names[device], device);
     }
     rate_down(&t);
     describe(&t, report);
   }
+  free(devices.names);
   free(t.ports);
   free(t.nics);
-  verbs->close(t.devices);
 }
+
+const bny_topo_probe bny_topo_probe_rdma = {.name = "rdma", .run = run};
