@@ -156,7 +156,7 @@ static const struct {
   const char *text, *why;
 } bad[] = {
     {"{", "JSON"},
-    {"{}", "wants \"nodes\""},
+    {"{}", "not a format that is known"},
     {"{\"nodes\": 3}", "wants \"nodes\""},
     {"{\"nodes\": []}", "wants \"nodes\""},
     {"{\"nodes\": [3]}", "nodes[0].id"},

@@ -189,10 +189,12 @@ static void describe_nic(bny_topo_nccl *r, int32_t nic, bny_topo_node *node, cha
   }
 }
 
-/* Returns the GPU of which a <pci> is a partition: ROCm lists partitions as functions of one device. -1: none. */
+/* Returns the GPU of which a <pci> is a partition: ROCm lists partitions as functions of one accelerator. -1: none. The
+ * second function of a display adapter is no partition. */
 static int32_t whole_of(const bny_topo_nccl *r, int32_t pci, int32_t parent, const char *bus_id) {
-  bool amd = hex_of(r, pci, "vendor") == 0x1002;
-  for (int32_t e = bny_topo_xml_first(r->xml, parent); amd && e >= 0 && e < pci; e = bny_topo_xml_next(r->xml, e)) {
+  bool accelerator = hex_of(r, pci, "vendor") == 0x1002 && class_starts(bny_topo_nccl_text(r, pci, "class"), "0x12");
+  for (int32_t e = bny_topo_xml_first(r->xml, parent); accelerator && e >= 0 && e < pci;
+       e = bny_topo_xml_next(r->xml, e)) {
     const bny_topo_node *node = r->node_of[e] < 0 ? NULL : &r->topo->nodes[r->node_of[e]];
     if (node != NULL && node->kind == BNY_TOPO_GPU && node->bus_id != NULL &&
         strncmp(node->bus_id, bus_id, strlen(bus_id) - 1) == 0)
