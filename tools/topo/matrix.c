@@ -83,31 +83,12 @@ static void put_right(FILE *out, const topo_view *view, topo_ink ink, const char
   topo_put(out, view, ink, cut.text);
 }
 
-/* Returns the NVLinks between two GPUs: direct ones, or the lesser of both counts to switches. */
-static int32_t links_between(const bny_topo *topo, int32_t a, int32_t b, bool *xgmi) {
-  int32_t own = 0, to_switch[2] = {0, 0};
-  a = bny_topo_device(topo, a);
-  b = bny_topo_device(topo, b);
-  for (int side = 0; side < 2; side++) {
-    int32_t from = side == 0 ? a : b, to = side == 0 ? b : a;
-    for (int32_t l = bny_topo_first_link(topo, from); l >= 0; l = bny_topo_next_link(topo, from, l)) {
-      const bny_topo_link *link = &topo->links[l];
-      int32_t other = bny_topo_other_end(topo, from, l);
-      bool counts = link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
-      *xgmi = *xgmi || link->kind == BNY_TOPO_LINK_XGMI;
-      own += counts && side == 0 && other == to ? link->count : 0;
-      to_switch[side] += counts && topo->nodes[other].kind == BNY_TOPO_SWITCH ? link->count : 0;
-    }
-  }
-  return own > 0 ? own : to_switch[0] < to_switch[1] ? to_switch[0] : to_switch[1];
-}
-
 static void put_cell(matrix *m, FILE *out, int32_t from, int32_t to, bool serving) {
   const bny_topo *topo = m->view->topo;
   bny_topo_path path = bny_topo_path_routed(topo, from, to);
   topo_string text = {.text = ""};
   bool xgmi = false;
-  int32_t links = path == BNY_TOPO_PATH_NVL ? links_between(topo, from, to, &xgmi) : 0;
+  int32_t links = path == BNY_TOPO_PATH_NVL ? bny_topo_links_between(topo, from, to, &xgmi) : 0;
   m->seen[path] = true;
   if (path == BNY_TOPO_PATH_SELF) {
     topo_append(&text, "%s", m->view->utf8 ? "·" : "-");

@@ -277,14 +277,6 @@ const char *bny_topo_members_word(const bny_topo_derivation *d) {
   return d->levels->rank_kind == BNY_TOPO_GPU ? "GPU" : "rank";
 }
 
-bool bny_topo_is_rdma(const char *nic) {
-  static const char *const starts[] = {"mlx",  "ib",  "bnxt_re", "roce", "irdma", "efa",
-                                       "rdma", "hfi", "ionic_",  "cxi",  "hsn"};
-  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
-    if (strncmp(nic, starts[i], strlen(starts[i])) == 0) return true;
-  return false;
-}
-
 bool bny_topo_same_stem(const char *a, const char *b) {
   size_t letters = strcspn(a, "0123456789");
   return letters == strcspn(b, "0123456789") && strncmp(a, b, letters) == 0;

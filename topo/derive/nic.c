@@ -24,12 +24,16 @@ static bool starts(const char *text, const char *const *prefixes) {
   return false;
 }
 
+bool bny_topo_is_rdma(const char *nic) {
+  static const char *const names[] = {"mlx",   "hfi",  "opa",     "cxi",   "hsi",  "hsn",  "rdma",  "efa",
+                                      "ib",    "roce", "bnxt_re", "irdma", "mana", "qedr", "erdma", "hns",
+                                      "ionic", "bxi",  "usnic",   "rxe",   "siw",  NULL};
+  return starts(nic, names);
+}
+
 /* A NIC counts as Ethernet if its name is that of a network interface, or its class is, and nothing shows that it does
  * RDMA: a port, the name of an RDMA device, or the vendor of a network that has no Ethernet. */
 static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
-  static const char *const rdma[] = {"mlx",   "hfi",  "opa",     "cxi",   "hsi",  "hsn",  "rdma",  "efa",
-                                     "ib",    "roce", "bnxt_re", "irdma", "mana", "qedr", "erdma", "hns",
-                                     "ionic", "bxi",  "usnic",   "rxe",   "siw",  NULL};
   static const char *const wireless[] = {"wl", "ath", "iwl", NULL}, *const words[] = {"Wi-Fi", "WiFi", "Wireless",
                                                                                       "WLAN"};
   static const char *const interfaces[] = {"eth", "en", "em", "p1p", "p2p", "bond", "team", "vlan", NULL};
@@ -42,7 +46,7 @@ static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
     if (strstr(node->model, words[i]) != NULL) return NIC_WIRELESS;
   if (starts(name, wireless)) return NIC_WIRELESS;
   if (node->model != NULL && strstr(node->model, "Virtual Function") != NULL) return NIC_VIRTUAL;
-  if (class == CLASS_INFINIBAND || hex_of(node, "vendor") == VENDOR_CRAY || starts(name, rdma)) return NIC_FABRIC;
+  if (class == CLASS_INFINIBAND || hex_of(node, "vendor") == VENDOR_CRAY || bny_topo_is_rdma(name)) return NIC_FABRIC;
   if (starts(name, interfaces) || (!port && class >> 8 == 0x02)) return NIC_ETHERNET;
   return NIC_FABRIC;
 }

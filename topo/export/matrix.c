@@ -12,20 +12,6 @@ typedef struct writing {
   int32_t *devices, gpus, count; /* devices of a host: GPUs by number, then NICs */
 } writing;
 
-/* Returns the NVLinks between two GPUs: direct ones, or the lesser of both counts to switches. */
-static int32_t nvlinks_between(const bny_topo *topo, int32_t a, int32_t b) {
-  int32_t ends[2] = {bny_topo_device(topo, a), bny_topo_device(topo, b)}, direct = 0, to_switch[2] = {0, 0};
-  for (int side = 0; side < 2; side++) {
-    for (int32_t l = bny_topo_first_link(topo, ends[side]); l >= 0; l = bny_topo_next_link(topo, ends[side], l)) {
-      int32_t other = bny_topo_other_end(topo, ends[side], l), count = topo->links[l].count;
-      if (topo->links[l].kind != BNY_TOPO_LINK_NVLINK) continue;
-      direct += side == 0 && other == ends[1] ? count : 0;
-      to_switch[side] += topo->nodes[other].kind == BNY_TOPO_SWITCH ? count : 0;
-    }
-  }
-  return direct > 0 ? direct : to_switch[0] < to_switch[1] ? to_switch[0] : to_switch[1];
-}
-
 static void write_name(const writing *w, int32_t i) {
   if (i < w->gpus)
     fprintf(w->out, "GPU%d", i);
@@ -35,10 +21,11 @@ static void write_name(const writing *w, int32_t i) {
 
 static void write_cell(const writing *w, int32_t i, int32_t j) {
   bny_topo_path path = bny_topo_path_between(w->topo, w->devices[i], w->devices[j]);
-  int32_t links = path == BNY_TOPO_PATH_NVL ? nvlinks_between(w->topo, w->devices[i], w->devices[j]) : 0;
+  bool xgmi = false;
+  int32_t links = path == BNY_TOPO_PATH_NVL ? bny_topo_links_between(w->topo, w->devices[i], w->devices[j], &xgmi) : 0;
   if (path == BNY_TOPO_PATH_SELF)
     fputs("\t X ", w->out);
-  else if (links > 0)
+  else if (links > 0 && !xgmi)
     fprintf(w->out, "\tNV%d", links);
   else
     fprintf(w->out, "\t%s",

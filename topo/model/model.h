@@ -191,6 +191,10 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
 /* Returns the path type between two GPUs or NICs, from containment and links, as nvidia-smi topo -m names it. */
 bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
 
+/* Returns the NVLinks or xGMI links between the devices of two GPUs: direct ones, or the lesser of both counts to
+ * switches. Sets *xgmi if a GPU has xGMI links. */
+int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool *xgmi);
+
 /* Returns the same, or NVB, P2C or PXN where NCCL would take such a route, or PHB where GPUDirect RDMA is off. Visits
  * the GPUs of the host. */
 bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b);
