@@ -59,8 +59,6 @@ libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS)
 noinst_LTLIBRARIES += libbanyan_topo.la
 libbanyan_topo_la_SOURCES = \
   %D%/export/export.h \
-  %D%/export/hwloc.c \
   %D%/export/matrix.c \
-  %D%/export/nccl.c \
-  %D%/export/synthetic.c
+  %D%/export/nccl.c
 libbanyan_topo_la_LIBADD = libbanyan_topo_model.la

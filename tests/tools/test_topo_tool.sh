@@ -93,29 +93,10 @@ for file in *.txt *.xml; do
   run 0 --diff "$file" "$work/once.json"
   says '^no differences$'
 done
-run 0 --from dgx-h100.txt --format synthetic
-description=$(cat "$work/out")
-run 0 --from "$description"
-says '32 GPUs, 32 NICs'
 run 0 --from dgx-h100.txt --format xml
 says '<gpu '
-run 0 --from "host package:2 numa:4 gpu" --format hwloc
-says '^Package:2 NUMANode:4 PU:1$'
-if "$program" | grep -q '^  hwloc *found'; then
-  export HWLOC_SYNTHETIC
-  HWLOC_SYNTHETIC=$(cat "$work/out")
-  run 0
-  says '2 CPU packages, 8 NUMA nodes$'
-  unset HWLOC_SYNTHETIC
-fi
-run 0 --from "host numa:2 gpu" --format hwloc
-says '^NUMANode:2 PU:1$'
-run 2 --from "host:2 package:2" --format hwloc
-says 'hwloc describes one host, and here are 2$' err
-run 2 --from "host gpu" --format hwloc
-says 'neither packages nor NUMA nodes' err
 run 2 --from "host gpu:2 nic:1" --format pdf
-says '^banyan-topo: --format pdf: not one of text, json, svg, dot, xml' err
+says '^banyan-topo: --format pdf: not one of text, json, svg, xml' err
 
 # ---- levels, check, diff ---------------------------------------------------------------------------------------------
 run 0 --from dgx-h100.txt --check
@@ -269,14 +250,16 @@ done
 # ---- plans for this machine use what was measured; those for others do not ---------------------------------------------
 if [ -e "$work/costs.json" ]; then
   export BANYAN_COSTS=$work/costs.json
-  run 0 --explain 16K
+  tool banyan-plan
+  run 0 --bytes 16K
   merging=$(sed -n 's/.*"merge_ns_per_byte": \([0-9.]\{4\}\).*/\1/p' "$work/costs.json")
   says "merging: $merging"
   sed 's/"packages": [0-9]*/"packages": 77/' "$work/costs.json" >"$work/other.json"
   export BANYAN_COSTS=$work/other.json
-  run 2 --explain 16K
+  run 2 --bytes 16K
   says 'measured on another machine: packages is 77 there' err
-  run 0 --from dgx-h100.txt --explain 16K
+  run 0 --from dgx-h100.txt --bytes 16K
+  tool banyan-topo
   unset BANYAN_COSTS
 fi
 
@@ -318,19 +301,6 @@ fi
 printf '{"nodes": [{"id": "h", "kind": "host", "name": "a\\u001b[31mb\\u0007"}]}' >"$work/escape.json"
 run 0 --from "$work/escape.json"
 grep -q $'[\x07\x1b]' "$work/out" && fail "a name steers the terminal"
-
-# ---- what would be chosen --------------------------------------------------------------------------------------------
-run 0 --explain 256K --from 'leaf:2@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
-says '^island +4 +4 +nvlink'
-says 'chosen: least predicted'
-says 'times the time'
-says 'cannot: '
-run 0 --explain 64K --from one-gpu.txt --json
-says '"choice": '
-run 2 --explain 0 --from one-gpu.txt
-says 'not a size' err
-run 2 --explain 1K --levels --from one-gpu.txt
-says 'one at a time' err
 
 # ---- dumps of real machines ------------------------------------------------------------------------------------------
 visited=0

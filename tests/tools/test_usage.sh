@@ -61,7 +61,6 @@ plan --ranks 4 --print
 plan --ranks 4 --prove
 topo --from $topo/one-gpu.txt
 topo --from $topo/one-gpu.txt --check
-topo --from $topo/one-gpu.txt --explain 1K
 topo --diff $topo/one-gpu.txt $topo/one-gpu.txt
 info build
 END
@@ -146,7 +145,6 @@ plan --from $topo/dgx-h100.txt --prove
 plan --from $topo/fabric-two-rails.txt --collective broadcast
 topo --from $topo/dgx-h100.txt
 topo --from $topo/mi300x.xml
-topo --from $topo/spine-leaf.txt --explain 1M
 topo --diff $topo/spine-leaf.txt $topo/spine-leaf.txt
 END
 

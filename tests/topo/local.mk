@@ -51,4 +51,4 @@ fake_nvml_sources = %D%/fake_nvml.c
 %C%_fake_nvml_old_la_CPPFLAGS = $(AM_CPPFLAGS) -DFAKE_NVML_OLD
 %C%_fake_nvml_old_la_LDFLAGS = $(module_flags)
 
-EXTRA_DIST += %D%/fuzz %D%/fuzz_libhwloc.c %D%/fuzz_topo.c
+EXTRA_DIST += %D%/fuzz %D%/fuzz_topo.c

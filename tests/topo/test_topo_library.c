@@ -128,7 +128,7 @@ static uint64_t bytes_of(const bny_request *request, int32_t rank, const char **
   return bytes;
 }
 
-/* The whole of a small model as banyan-plan and banyan-topo --explain show it. */
+/* The whole of a small model as banyan-plan shows it. */
 static void compare_with_tool(const char *what, const bny_topo *topo, const bny_topo_levels *derived,
                               const report *reports) {
   plan_ranks ranks;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Importers of text: nvidia-smi topo -m, ibnetdiscover, synthetic descriptions and their export. */
+ * Importers of text: nvidia-smi topo -m, ibnetdiscover and synthetic descriptions. */
 #include <check.h>
 #include <math.h>
 
@@ -468,55 +468,6 @@ TEST(descriptions_rejected) {
       "gpu gpu gpu "
       "gpu gpu gpu",
       1, "more than");
-}
-
-/* The text of a model, taken again, gives the same text, and a model of the same levels and paths (which export
- * checks). */
-TEST(export_comes_back) {
-  static const char *const texts[] = {
-      "host",
-      "host:3 gpu",
-      "fabric:2 host:8 nvswitch gpu:8 nic:8@400g",
-      "spine:2 leaf:4@rails host:4 xgmi package:2 numa:4 bridge pci gpu@gfx942 nic@2x200g",
-      "nvswitch host:18 package:2 numa gpu:2@sm100@c2c225GB nic:2@400g",
-      "leaf:2 nvswitch:2 host:2 gpu:2@sm100 nic:2@400g",
-      "host package:2 numa bridge:2 pci@gen5x16 pci:2@gen5x16 gpu@sm90@gen5x16 nic@400g@gen5x16",
-      "host package:2 numa nvlink@4 bridge:2 pci@gen4x16 gpu:2@sm80@gen4x16 nic@200g@gen4x16",
-      "host nic@25g nvlink:2@4@23.5GB gpu:4",
-      "host package:2 numa:2",
-  };
-  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-    bny_topo_error error = {0};
-    bny_topo *topo = load(texts[i]);
-    char *text = exported(bny_topo_export_synthetic, topo);
-    bny_topo *again = load(text);
-    char *text_again = topo_text(bny_topo_export_synthetic(again, &error));
-    ck_assert_msg(text_again && strcmp(text, text_again) == 0, "%s, then %s", text,
-                  text_again ? text_again : error.text);
-    ck_assert_int_eq(topo->nnodes, again->nnodes);
-    ck_assert_int_eq(topo->nlinks, again->nlinks);
-    for (int kind = 0; kind < BNY_TOPO_LINK_KINDS; kind++) {
-      double sums[2] = {0, 0};
-      for (int32_t l = 0; l < topo->nlinks; l++) {
-        sums[0] += topo->links[l].kind == (bny_topo_link_kind)kind ? topo->links[l].gbytes_per_s : 0;
-        sums[1] += again->links[l].kind == (bny_topo_link_kind)kind ? again->links[l].gbytes_per_s : 0;
-      }
-      ck_assert_double_eq_tol(sums[0], sums[1], 1e-6 * (1 + sums[0]));
-    }
-  }
-}
-
-TEST(export_rejects_what_is_uneven) {
-  bny_topo_error error = {0};
-  bny_topo *topo = load("host:2 numa:2 gpu:2 nic");
-  int32_t host = bny_topo_ancestor(topo, topo->nnodes - 1, BNY_TOPO_HOST);
-  put(topo, BNY_TOPO_GPU, host, "GPU9", NULL);
-  ck_assert_ptr_null(topo_text(bny_topo_export_synthetic(topo, &error)));
-  ck_assert_msg(strstr(error.text, "host1 is unlike the first") != NULL, "%s", error.text);
-
-  topo = load("host nvlink@2 gpu:4@sm80");
-  topo->links[0].count = 1;
-  ck_assert_ptr_null(topo_text(bny_topo_export_synthetic(topo, &error)));
 }
 
 /* ---- anything ---------------------------------------------------------------------------------------------------- */

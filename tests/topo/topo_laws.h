@@ -14,7 +14,6 @@
 #include "topo/import/json.h"
 #include "topo/derive/levels.h"
 #include "topo/model/model.h"
-#include "topo/import/synthetic.h"
 #include "topo/import/xml.h"
 
 enum { LAWS_DEVICES = 24, LAWS_NODES = 4000 };
@@ -45,7 +44,7 @@ static inline const char *law_of_json(const bny_topo *topo) {
   return broken;
 }
 
-/* GPUs, then NICs, LAWS_DEVICES at most: a description may turn their order about. Returns how many. */
+/* GPUs, then NICs, LAWS_DEVICES at most. Returns how many. */
 static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVICES]) {
   int32_t count = 0;
   for (int pass = 0; pass < 2; pass++) {
@@ -82,28 +81,6 @@ static inline const char *law_of_nccl(const bny_topo *topo) {
     broken = "its NCCL XML has another number of GPUs or NICs";
   else if (again != NULL)
     broken = law_of_counts(topo, again);
-  bny_topo_free(again);
-  free(text);
-  return broken;
-}
-
-/* A description, where there is one, gives the same devices and paths. */
-static inline const char *law_of_synthetic(const bny_topo *topo) {
-  bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_synthetic(topo, &error);
-  if (text == NULL) return law_of_reason(&error);
-  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
-  const char *broken = again == NULL ? "its description is rejected" : NULL;
-  int32_t ours[LAWS_DEVICES], theirs[LAWS_DEVICES];
-  if (again != NULL) {
-    int32_t count = devices_of(topo, ours);
-    if (count != devices_of(again, theirs)) broken = "its description has another number of devices";
-    for (int32_t a = 0; a < count && broken == NULL; a++) {
-      for (int32_t b = 0; b < a && broken == NULL; b++)
-        if (bny_topo_path_between(topo, ours[a], ours[b]) != bny_topo_path_between(again, theirs[a], theirs[b]))
-          broken = "its description has other paths";
-    }
-  }
   bny_topo_free(again);
   free(text);
   return broken;
@@ -161,8 +138,7 @@ static inline const char *law_of_import(const char *text, size_t bytes) {
   const char *broken = !bny_topo_check(topo, &error) ? "taken, and does not pass the check"
                        : name == NULL                ? "no name"
                                                      : NULL;
-  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_synthetic,
-                                                   law_of_levels};
+  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_levels};
   for (size_t i = 0; i < sizeof laws / sizeof laws[0] && topo->nnodes <= LAWS_NODES && broken == NULL; i++)
     broken = laws[i](topo);
   bny_topo_free(topo);

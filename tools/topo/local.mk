@@ -3,7 +3,6 @@ banyan_topo_SOURCES = \
   %D%/check.c %D%/topo.h \
   %D%/compare.c \
   %D%/diff.c \
-  %D%/explain.c \
   %D%/findings.c \
   %D%/inputs.c \
   %D%/json.c %D%/json.h \
@@ -17,14 +16,13 @@ banyan_topo_SOURCES = \
   %D%/tree.c \
   %D%/measure/json.c
 banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-banyan_topo_LDADD = libbanyan_picture.la libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
+banyan_topo_LDADD = libbanyan_picture.la libbanyan_options.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
 
 # Pictures are a library of their own for their test.
 noinst_LTLIBRARIES += libbanyan_picture.la
 libbanyan_picture_la_SOURCES = \
   %D%/draw.c \
   %D%/fold.c \
-  %D%/picture/dot.c \
   %D%/picture/hosts.c \
   %D%/picture/layout.c %D%/picture/layout.h \
   %D%/picture/net.c \

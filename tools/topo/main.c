@@ -23,7 +23,7 @@
 enum { COLUMNS_DEFAULT = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 400 };
 
 /* The requested task. */
-typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF, TASK_MEASURE, TASK_EXPLAIN } task;
+typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF, TASK_MEASURE } task;
 
 typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
 
@@ -49,7 +49,6 @@ typedef struct arguments {
   const char *measure_only; /* the first option given that goes with --measure; NULL: none */
   topo_measure_options measure;
   const char *save_costs; /* NULL: not requested */
-  size_t explain_bytes;
   const char *check_only; /* the first option given that goes with --check; NULL: none */
   const char *profile, *save_profile, *mute;
 } arguments;
@@ -96,9 +95,8 @@ static const tool_option options[] = {
      "The option may be left out: FILE alone is the same.",
      .kind = TOOL_CALL, .check = parse_from},
     {"format", "FORMAT",
-     "text, the picture and the default; json; svg, a picture in one file; dot, for Graphviz; xml, of "
-     "NCCL, for NCCL_TOPO_FILE; synthetic, a description; hwloc, one of hwloc's, for HWLOC_SYNTHETIC; or matrix. See "
-     "FORMATS in the man page.",
+     "text, the picture and the default; json; svg, a picture in one file; xml, of NCCL, for NCCL_TOPO_FILE; or "
+     "matrix. See FORMATS in the man page.",
      .kind = TOOL_CALL, .check = parse_format},
     {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
     {"raw", NULL, "The matrix of paths as nvidia-smi topo -m prints it, also of other machines: --format matrix.",
@@ -125,11 +123,6 @@ static const tool_option options[] = {
      "Latency and bandwidth between the CPUs of this machine, beside what plans expect, and which pairs "
      "are slow: see MEASURING in the man page.",
      TOOL_VALUE_AT(task, TASK_MEASURE)},
-    {"explain", "BYTES",
-     "How partials of that size, with K, M or G (1024 based), would be combined here: the levels, each "
-     "algorithm with its predicted time and its bytes by level, and why it was chosen or not. Rows are 32 heads of 128 "
-     "values in f32, and every rank receives the result. banyan-plan has the rest.",
-     TOOL_BYTES_AT(explain_bytes, 1 << 30)},
     {.help = "With --check"},
     {"profile", "FILE",
      "Compare with this machine in good health as well: what it lacks or has slower is a fault. Any file that --from "
@@ -152,9 +145,6 @@ static const tool_option options[] = {
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   int rest = argc - optind;
-  if (a->explain_bytes > 0 && a->task != TASK_SHOW)
-    return tool_error_set(error, "--explain and another of --levels, --check, --diff, --measure: one at a time");
-  a->task = a->explain_bytes > 0 ? TASK_EXPLAIN : a->task;
   if (a->task == TASK_DIFF) {
     if (rest != 2 || a->from[0] != NULL)
       return tool_error_set(error, "--diff wants two files or descriptions: " PROGRAM " --diff FIRST SECOND");
@@ -191,7 +181,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
-    .usage = "[FILE|DESCRIPTION|-] [--levels|--check|--explain BYTES] [OPTION]...\n"
+    .usage = "[FILE|DESCRIPTION|-] [--levels|--check] [OPTION]...\n"
              "--check [FILE|FOLDER]... [--profile FILE] [--save-profile FILE] [--mute ID[,ID]]\n"
              "--diff FIRST SECOND [--json] [-o FILE]\n"
              "--measure [--ranks N] [--seconds S] [--save-costs FILE] [--json] [-o FILE]",
@@ -366,7 +356,6 @@ static char *work(const arguments *a, machine machines[2], int *exit_status, too
   case TASK_LEVELS: return json ? topo_view_json(&machines[0].view, error) : topo_view_levels(&machines[0].view, error);
   case TASK_CHECK: return check(a, machines, exit_status, error);
   case TASK_MEASURE: return show_measured(&machines[0], a->save_costs, json, exit_status, error);
-  case TASK_EXPLAIN: return topo_explain(&machines[0].view, a->explain_bytes, json, error);
   case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status, error);
   default: return topo_format_find(a->format)->view(&machines[0].view, error);
   }

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "topo/export/export.h"
-#include "topo/import/synthetic.h"
 
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
@@ -25,38 +24,14 @@ static char *view_xml(const topo_view *view, tool_error *error) {
   return rejected(bny_topo_export_nccl(view->topo, &why), &why, "this cannot be said in NCCL's XML", error);
 }
 
-/* Appends the newline. */
-static char *lined(char *line, tool_error *error) {
-  size_t length = line == NULL ? 0 : strlen(line);
-  char *text = line == NULL ? NULL : realloc(line, length + 2);
-  if (text != NULL) {
-    memcpy(text + length, "\n", 2);
-  } else if (line != NULL) {
-    free(line);
-    tool_error_set(error, "out of memory");
-  }
-  return text;
-}
-
-static char *view_synthetic(const topo_view *view, tool_error *error) {
-  bny_topo_error why = {.text = ""};
-  return lined(rejected(bny_topo_export_synthetic(view->topo, &why), &why, "no description fits", error), error);
-}
-
 static char *view_matrix(const topo_view *view, tool_error *error) {
   bny_topo_error why = {.text = ""};
   return rejected(bny_topo_export_matrix(view->topo, &why), &why, "no matrix can be made of it", error);
 }
 
-static char *view_hwloc(const topo_view *view, tool_error *error) {
-  bny_topo_error why = {.text = ""};
-  return lined(rejected(bny_topo_export_hwloc(view->topo, &why), &why, "no description of hwloc's fits", error), error);
-}
-
 static const topo_format formats[] = {
     {"text", ".txt", topo_view_tree}, {"json", ".json", topo_view_json}, {"svg", ".svg", topo_view_svg},
-    {"dot", ".dot", topo_view_dot},   {"xml", ".xml", view_xml},         {"synthetic", NULL, view_synthetic},
-    {"hwloc", NULL, view_hwloc},      {"matrix", NULL, view_matrix},
+    {"xml", ".xml", view_xml},        {"matrix", NULL, view_matrix},
 };
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };

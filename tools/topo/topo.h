@@ -34,7 +34,6 @@ char *topo_view_tree(const topo_view *view, tool_error *error);   /* tree.c: the
 char *topo_view_levels(const topo_view *view, tool_error *error); /* level_table.c: --levels */
 char *topo_view_json(const topo_view *view, tool_error *error);   /* json.c: model, levels, findings, probes */
 char *topo_view_svg(const topo_view *view, tool_error *error);    /* picture/svg.c */
-char *topo_view_dot(const topo_view *view, tool_error *error);    /* picture/dot.c */
 
 /* Drawing for the text views of banyan-topo: short strings, colours, names in ranges. */
 
@@ -272,12 +271,6 @@ typedef struct topo_comparison {
 /* Passes each change to `take`. Returns false and *error without memory. */
 bool topo_compare(const topo_comparison *comparison, tool_error *error);
 
-/* banyan-topo --explain BYTES: the algorithm chosen for partials of that size on this topology, and the reason. */
-
-/* Returns text for the caller to free, or NULL and *error. It is for a combine of f32 rows of 128 values in 32 heads,
- * on all ranks. */
-char *topo_explain(const topo_view *view, size_t bytes, bool json, tool_error *error);
-
 /* The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
 
 typedef struct topo_inputs {
@@ -293,8 +286,8 @@ void topo_inputs_free(topo_inputs *inputs);
 
 /* Output formats of banyan-topo, one row each, and where the output goes. */
 
-#define TOPO_FORMATS "text, json, svg, dot, xml, synthetic, hwloc, matrix"
-#define TOPO_SUFFIXES ".txt, .json, .svg, .dot, .xml"
+#define TOPO_FORMATS "text, json, svg, xml, matrix"
+#define TOPO_SUFFIXES ".txt, .json, .svg, .xml"
 typedef struct topo_format {
   const char *name, *suffix; /* suffix of such files; NULL: none */
   char *(*view)(const topo_view *view, tool_error *error);

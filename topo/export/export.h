@@ -12,10 +12,6 @@
  * result. */
 char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error);
 
-/* hwloc's synthetic description, for HWLOC_SYNTHETIC and lstopo -i: "Package:2 NUMANode:4 PU:1". It holds only packages
- * and NUMA nodes of one host, which must be regular: the model has no cores, and hwloc's text has no devices. */
-char *bny_topo_export_hwloc(const bny_topo *topo, bny_topo_error *error);
-
 /* The matrix of `nvidia-smi topo -m`, one for each host with GPUs: GPUs by number, then NICs with a legend. CPUs are
  * left out, because the model has none. Links of AMD's are XGMI. */
 char *bny_topo_export_matrix(const bny_topo *topo, bny_topo_error *error);

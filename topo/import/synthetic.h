@@ -43,11 +43,6 @@
  * both are marked as assumed. Outermost fabric containers with a count are joined by one switch above. Hosts are named
  * host0, host1 .., GPUs GPU0 .. and NICs NIC0 .. in each; PCI devices get bus ids in the order of the text. */
 
-/* Returns a description of the model as a string to free(). Returns NULL and *error if the model is too irregular.
- * Importing the text gives the same nodes and paths between devices, except that the NVSwitches of a domain become one.
- * Names, models and measurements are lost. */
-char *bny_topo_export_synthetic(const bny_topo *topo, bny_topo_error *error);
-
 /* Returns whether the text starts like a description. */
 bool bny_topo_is_synthetic(const char *text, size_t bytes);
 
