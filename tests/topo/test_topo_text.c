@@ -258,6 +258,7 @@ TEST(matrices_say_affinity) {
   } cases[] = {
       {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-31,64-95\t3\n", "\t0-31,64-95\t3\t"},
       {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t\t\n", "\t\t\t"},
+      {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-71\t0,2-17\n", "\t0-71\t0\t"},
       {"<system version=\"1\"><cpu numaid=\"1\" affinity=\"0000000f,00000000,ffff0001\" arch=\"x86_64\" "
        "vendor=\"AuthenticAMD\" familyid=\"23\" modelid=\"49\"><pci busid=\"0000:01:00.0\" class=\"0x030000\" "
        "link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"><gpu dev=\"0\" sm=\"90\" rank=\"0\" gdr=\"1\"/></pci></cpu>"
