@@ -288,6 +288,8 @@ run 2 --measure --seconds nan
 says 'not a number' err
 run 2 --colour red
 says 'not one of auto, always, never' err
+run 2 "Package:2 Core:4 PU:2"
+says 'No such file or directory, and no description' err
 run 2 --from "host gpu:0"
 says '^banyan-topo: ' err
 printf '{"nodes": [\n {"id": 1,, }' >"$work/bad.json"

@@ -444,7 +444,7 @@ TEST(descriptions_rejected) {
   rejected("gpu:", 1, "one count");
   rejected("gpu:2:3", 1, "one count");
   rejected("gpu:99999999999999999999", 1, "one count");
-  rejected("gpu@400g", 1, "this cannot be said of gpu");
+  rejected("gpu@h100", 1, "this cannot be said of gpu, which takes sm90 or gfx942, gen5x16, c2c");
   rejected("nic@400", 1, "this cannot be said of nic");
   rejected("nic@400g@2x100g", 1, "two of this kind cannot be said of nic");
   rejected("nic@0g", 1, "cannot be said");

@@ -198,6 +198,9 @@ static bny_topo *load(const char *path, bool waits, const char **importer_name, 
   free(text);
   if (topo == NULL) {
     name_place(path, &why);
+    if (missing && strchr(path, ':') != NULL && strchr(path, '/') == NULL)
+      snprintf(why.text + strlen(why.text), sizeof why.text - strlen(why.text),
+               ", and no description, which begins with leaf, host, gpu or the like");
     *error = why;
   }
   return topo;

@@ -2,6 +2,7 @@
  * Splits a one-line description into items, such as gpu:8@sm90. */
 #include "topo/import/synthetic.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,6 +123,24 @@ static bny_topo_span part_take(bny_topo_span *rest) {
   return part;
 }
 
+/* Writes what an item takes: "sm90 or gfx942, gen5x16, c2c". */
+static void attributes_name(int allowed, char text[128]) {
+  static const struct {
+    int what;
+    const char *words;
+  } takes[] = {{LINKS, "a number of links"},
+               {SPEED, "a speed such as 400g or 50GB"},
+               {PORTS, "2x200g"},
+               {COMPUTE, "sm90 or gfx942"},
+               {PCI, "gen5x16"},
+               {C2C, "c2c"},
+               {RAILS, "rails"}};
+  size_t used = (size_t)snprintf(text, 128, "%s", allowed ? "" : "nothing");
+  for (size_t i = 0; i < sizeof takes / sizeof takes[0]; i++)
+    if (allowed & takes[i].what)
+      used += (size_t)snprintf(text + used, 128 - used, "%s%s", used > 0 ? ", " : "", takes[i].words);
+}
+
 static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_topo_error *error) {
   bny_topo_span rest = word, name = part_take(&rest);
   int which;
@@ -147,10 +166,13 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
     int what = attribute_read(part, item);
     int allowed = names[which].attributes;
     bool speed_twice = (what & (SPEED | PORTS)) && (said & (SPEED | PORTS));
-    if (what == 0 || !(what & allowed) || (what & said) || speed_twice)
-      return bny_topo_fail(error, line, "\"%.*s\": %s cannot be said of %s%s", bny_topo_span_shown(word), word.text,
-                           what & said || speed_twice ? "two of this kind" : "this", names[which].name,
-                           what == LINKS && allowed & SPEED ? "; a speed has its unit, such as 400g or 50GB" : "");
+    if (what == 0 || !(what & allowed) || (what & said) || speed_twice) {
+      char takes[128];
+      attributes_name(allowed, takes);
+      return bny_topo_fail(error, line, "\"%.*s\": %s cannot be said of %s, which takes %s", bny_topo_span_shown(word),
+                           word.text, what & said || speed_twice ? "two of this kind" : "this", names[which].name,
+                           takes);
+    }
     said |= what;
   }
   return true;
