@@ -10,7 +10,7 @@ banyan_plan_SOURCES = \
 banyan_plan_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 banyan_plan_LDADD = libbanyan_simulate.la libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_prove.la libbanyan_core.la $(JANSSON_LIBS)
 
-# banyan-plan, banyan-info and banyan-topo --explain share these.
+# banyan-plan and banyan-info share these.
 if JANSSON
 noinst_LTLIBRARIES += libbanyan_methods.la
 endif

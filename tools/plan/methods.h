@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The methods for a collective, side by side: what each is predicted to cost, which is chosen, and why the others are
- * not. Shared by banyan-plan --cost and --compare and by banyan-topo --explain. */
+ * not. Shared by banyan-plan --cost, --compare and banyan-info. */
 #ifndef BNY_TOOLS_PLAN_METHODS_H
 #define BNY_TOOLS_PLAN_METHODS_H
 

@@ -141,8 +141,8 @@ static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
   return package;
 }
 
-/* Returns the NUMA node whose CPUs another one has: memory without CPUs, such as HBM, CXL memory and that of GPUs, stands
- * behind it with the same cpuset or none. -1: it has CPUs of its own. */
+/* Returns the NUMA node whose CPUs another one has: memory without CPUs, such as HBM, CXL memory and that of GPUs,
+ * stands behind it with the same cpuset or none. -1: it has CPUs of its own. */
 static int32_t numa_with_cpus(const bny_topo_hwloc *h, int32_t numa) {
   int32_t above = bny_topo_xml_parent(h->xml, numa);
   while (above > 0 && strcmp(type_of(h, above), "MemCache") == 0) above = bny_topo_xml_parent(h->xml, above);

@@ -117,7 +117,7 @@ static void tail_read(bny_topo_matrix_device *device, int ntails, bny_topo_span 
   int numa = cpus_first ? 1 : 0;
   if (cpus_first) device->cpus = words[0];
   if (ntails >= 2 && numa < count) {
-    bny_topo_span first = words[numa]; /* of "0,2-17": the nodes behind it are memory without CPUs */
+    bny_topo_span first = words[numa]; /* the nodes behind it, as in "0,2-17", are memory without CPUs */
     for (first.bytes = 0; first.bytes < words[numa].bytes && strchr(",-", first.text[first.bytes]) == NULL;)
       first.bytes++;
     bny_topo_span_number(first, 4095, &device->numa);

@@ -189,10 +189,11 @@ static void describe_nic(bny_topo_nccl *r, int32_t nic, bny_topo_node *node, cha
   }
 }
 
-/* Returns the GPU of which a <pci> is a partition: ROCm lists partitions as functions of one accelerator. -1: none. The
- * second function of a display adapter is no partition. */
-static int32_t whole_of(const bny_topo_nccl *r, int32_t pci, int32_t parent, const char *bus_id) {
-  bool accelerator = hex_of(r, pci, "vendor") == 0x1002 && class_starts(bny_topo_nccl_text(r, pci, "class"), "0x12");
+/* Returns the GPU of which a <pci> is a partition: ROCm lists partitions as functions of one accelerator of gfx9. -1:
+ * none. The second function of a display adapter is no partition. */
+static int32_t whole_of(const bny_topo_nccl *r, int32_t pci, int32_t parent, const char *bus_id, int32_t compute) {
+  enum { GFX9 = 900 };
+  bool accelerator = hex_of(r, pci, "vendor") == 0x1002 && compute >= GFX9;
   for (int32_t e = bny_topo_xml_first(r->xml, parent); accelerator && e >= 0 && e < pci;
        e = bny_topo_xml_next(r->xml, e)) {
     const bny_topo_node *node = r->node_of[e] < 0 ? NULL : &r->topo->nodes[r->node_of[e]];
@@ -230,7 +231,7 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
   if (node.kind == BNY_TOPO_GPU) {
     if (!describe_gpu(r, pci, bny_topo_xml_child(r->xml, pci, "gpu"), &node, name)) return false;
     node.name = name;
-    whole = whole_of(r, pci, parent, bus_id);
+    whole = whole_of(r, pci, parent, bus_id, node.compute);
     node.parent = whole < 0 ? within : whole;
   } else if (node.kind == BNY_TOPO_NIC) {
     describe_nic(r, bny_topo_xml_child(r->xml, pci, "nic"), &node, name);
