@@ -270,17 +270,21 @@ static void difference_note(const builder *b, const bny_topo_matrix_difference *
     bny_topo_add_sign(b->topo, BNY_TOPO_NOTE_DIFFERS, b->nodes[less], text);
 }
 
-/* Notes a GPU whose NUMA node is not that of most GPUs with the same CPUs. */
+/* Notes a GPU whose NUMA node is not that of most GPUs with the same CPUs, where others have other CPUs: in a container
+ * all GPUs may have the CPUs that it was given. */
 static void numa_note(const builder *b, int i) {
   const bny_topo_matrix_device *device = &b->matrix->devices[i];
   int same = 0, differ = 0, other = -1;
+  bool several = false;
   for (int j = 0; j < b->matrix->ndevices && device->numa >= 0 && device->cpus.bytes > 0; j++) {
     const bny_topo_matrix_device *peer = &b->matrix->devices[j];
-    if (j == i || peer->numa < 0 || !bny_topo_span_same(peer->cpus, device->cpus)) continue;
+    bool shared = bny_topo_span_same(peer->cpus, device->cpus);
+    several = several || (peer->cpus.bytes > 0 && !shared);
+    if (j == i || peer->numa < 0 || !shared) continue;
     *(peer->numa == device->numa ? &same : &differ) += 1;
     if (peer->numa != device->numa) other = j;
   }
-  if (differ > same)
+  if (several && differ > same)
     bny_topo_add_note(b->topo, b->nodes[i], "it is on NUMA node %d, and %.40s on %d, though both have the same CPUs",
                       device->numa, name_at(b, other), b->matrix->devices[other].numa);
 }
