@@ -61,7 +61,8 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
   if (write && read_only_) reject(name, "the array is read-only, and receives a result");
   if (dtype.lanes > 1) reject(name, "its elements are vectors, and not numbers");
   check_device(wanted);
-  if (!data && count() > 0) reject(name, "the array has no memory: it was freed, or is one without data");
+  if (!data && count() > 0)
+    reject(name, "the array has no memory of its own: it was freed, or wraps another, as a DTensor its to_local()");
 }
 
 // By the buffer protocol, which numpy, bytearray and arrays of JAX on a CPU have. False: by other means.

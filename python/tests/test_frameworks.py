@@ -58,6 +58,9 @@ def test_torch_rejections(lone):
         lone.combine(o.clone().requires_grad_(), lse)
     with pytest.raises(banyan.ArgumentError, match="o: float64"):
         lone.combine(o.double(), lse)
+    wrapper = type("Wrapper", (torch.Tensor,), {"__torch_dispatch__": None})
+    with pytest.raises(banyan.ArgumentError, match="o: .*wraps another"):
+        lone.combine(torch.Tensor._make_wrapper_subclass(wrapper, SHAPE), lse)
     with pytest.raises(banyan.ArgumentError, match="o: "):
         lone.combine(o.to("meta"), lse)
     freed = torch.zeros(SHAPE)
