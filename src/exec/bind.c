@@ -287,23 +287,6 @@ void bny_run_relabel(bny_run *run, const bny_notice *call) {
   bny_record_relabel(&run->record, call);
 }
 
-size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
-  const bny_plan *plan = run->plan;
-  size_t length = 0;
-  bny_append(text, bytes, &length, "operation %llu: ", (unsigned long long)run->exec->epoch);
-  if (run->exec->record.tag >= 0) bny_append(text, bytes, &length, "tag %lld, ", (long long)run->exec->record.tag);
-  bny_append(text, bytes, &length, "%s, %llu bytes by %s", run->record.name, (unsigned long long)run->record.note.bytes,
-             run->record.algorithm);
-  if (run->next >= plan->nsteps) return length;
-  bny_append(text, bytes, &length, ", step %d of %d", run->next + 1, plan->nsteps);
-  const bny_step *step = &plan->steps[run->next];
-  if (!run->ready)
-    bny_append(text, bytes, &length, ", at its beginning");
-  else if (step->kind == BNY_STEP_WAIT)
-    bny_append(text, bytes, &length, ", waiting for rank %d", plan->messages[step->message].peer);
-  return length;
-}
-
 uint64_t bny_run_arena_bytes(const bny_run *run) {
   return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
 }

@@ -168,9 +168,6 @@ void bny_run_relabel(bny_run *run, const bny_notice *call);
  * `of` may belong to another executor with the same ranks. Returns at once if ranks share memory. */
 banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 
-/* Writes, as snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
-size_t bny_run_place(const bny_run *run, char *text, size_t bytes);
-
 /* Sets which part of a call the next runs are, where slices are boxes of rows: of `tokens` in the whole call, and so
  * many tokens and heads behind the part that the plan was made for. No owner's first row may lie between the two. At
  * first it is that part, of all tokens. Allocates nothing; free where all tokens of both parts are there. */

@@ -3,11 +3,11 @@ libbanyan_core_la_SOURCES += \
   %D%/bind.c \
   %D%/notice.c %D%/notice.h \
   %D%/exec.c %D%/exec.h \
+  %D%/failure.c \
   %D%/valid.c %D%/valid.h \
   %D%/metrics.c \
   %D%/probe.h \
   %D%/record.c %D%/record.h \
-  %D%/reject.c \
   %D%/run.c %D%/run.h \
   %D%/store.h \
   %D%/strided.c %D%/strided.h \
