@@ -64,6 +64,9 @@ extern const bny_algorithm *const bny_algorithms[]; /* ends with NULL */
 /* Predicted time in nanoseconds, from the request's link costs. */
 double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate);
 
+/* Divides the bytes that a rank sends among the levels of links. */
+void bny_estimate_spread(const bny_request *request, bny_estimate *estimate);
+
 /* One algorithm in a selection. */
 typedef struct bny_candidate {
   const bny_algorithm *algorithm;

@@ -3,6 +3,7 @@ plan_sources = \
   %D%/builder.c %D%/builder.h \
   %D%/call.c %D%/call.h \
   %D%/compose.c %D%/compose.h \
+  %D%/estimate.c \
   %D%/forest.c %D%/forest.h \
   %D%/hash.c \
   %D%/levels.c %D%/levels.h \
