@@ -122,7 +122,7 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
   case BANYAN_ERR_TIMEOUT:
     return bny_exec_fail(exec, status, culprit, "rank %d did not come in time to a run on devices (noticed by rank %d)",
                          culprit, fault->reporter);
-  case BANYAN_ERR_DATA: return bny_device_run_fail_data(exec, comm->device.engine, fault, culprit);
+  case BANYAN_ERR_DATA: return bny_engine_fail_data(exec, comm->device.engine, fault, culprit);
   case BANYAN_ERR_ARGUMENT:
     if (fault->detail == 0) break;
     if (fault->detail & BNY_DEVICE_DETAIL_PAGE) return take_wrong_page(comm, fault);

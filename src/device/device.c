@@ -17,17 +17,6 @@ static const struct {
     {"cuda", bny_cuda_open},
 };
 
-const char *bny_memory_kind_name(bny_memory_kind kind) {
-  switch (kind) {
-  case BNY_MEMORY_FILE: return "memory files";
-  case BNY_MEMORY_FABRIC: return "fabric handles";
-  case BNY_MEMORY_IPC: return "IPC handles";
-  case BNY_MEMORY_HOST: return "host memory";
-  case BNY_MEMORY_KINDS: break;
-  }
-  return "memory of no kind";
-}
-
 banyan_status bny_device_open(const char *vendor, const bny_device_choice *choice, bny_device **device) {
   for (size_t i = 0; i < sizeof vendors / sizeof vendors[0]; i++)
     if (strcmp(vendors[i].name, vendor) == 0) return vendors[i].open(choice, device);

@@ -35,8 +35,16 @@ typedef enum bny_memory_kind {
   BNY_MEMORY_KINDS
 } bny_memory_kind;
 
-/* "memory files", "fabric handles", "IPC handles", "host memory". */
-const char *bny_memory_kind_name(bny_memory_kind kind);
+static inline const char *bny_memory_kind_name(bny_memory_kind kind) {
+  switch (kind) {
+  case BNY_MEMORY_FILE: return "memory files";
+  case BNY_MEMORY_FABRIC: return "fabric handles";
+  case BNY_MEMORY_IPC: return "IPC handles";
+  case BNY_MEMORY_HOST: return "host memory";
+  case BNY_MEMORY_KINDS: break;
+  }
+  return "memory of no kind";
+}
 
 typedef struct bny_device_facts {
   char name[BNY_DEVICE_NAME_BYTES];

@@ -14,6 +14,7 @@
 #include "cuda/program.h"
 #include "device/decode_plan.h"
 #include "device/arena.h"
+#include "exec/exec.h"
 
 typedef struct bny_engine_kernel {
   bny_device_kernel kernel;
@@ -166,6 +167,11 @@ bny_device_fault bny_engine_fault(const bny_engine *engine);
 
 /* After a wrong page of this rank's kernels: returns its place in the table of its sequence, and its id. */
 bool bny_engine_fault_position(const bny_engine *engine, uint32_t *place, int32_t *id);
+
+/* Turns a fault of kernels with BANYAN_ERR_DATA into the failure of an executor, in which the culprit is `rank`:
+ * statistics that it gave, or a row of its result that its type cannot hold. */
+banyan_status bny_engine_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
+                                   int32_t rank);
 
 /* Ends what runs and will run, on the devices of all ranks. Any thread, does not wait. */
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit);

@@ -17,6 +17,7 @@ noinst_LTLIBRARIES += libbanyan_cuda.la
 libbanyan_core_la_LIBADD += libbanyan_cuda.la
 endif
 libbanyan_cuda_la_SOURCES = \
+  %D%/cuda/context.c \
   %D%/cuda/cuda.c %D%/cuda/cuda.h \
   %D%/cuda/driver.c %D%/cuda/driver.h \
   %D%/cuda/entry.h \

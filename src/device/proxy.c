@@ -61,7 +61,7 @@ static banyan_status fail_by_device(bny_proxy *proxy, const bny_device_fault *fa
   int32_t rank = bny_proxy_rank(proxy, fault->culprit);
   banyan_status status = (banyan_status)fault->status;
   if (rank < 0) rank = proxy->transport->rank;
-  if (status == BANYAN_ERR_DATA) return bny_device_run_fail_data(proxy->exec, proxy->engine, fault, rank);
+  if (status == BANYAN_ERR_DATA) return bny_engine_fail_data(proxy->exec, proxy->engine, fault, rank);
   return bny_exec_fail(proxy->exec, status, rank, "a run on the device of rank %d failed (%s)", rank,
                        banyan_status_string(status));
 }

@@ -2,8 +2,6 @@
  * Makes a run on a device from a request, and launches it. */
 #include "device/run.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -292,16 +290,4 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
       .call = &call,
   };
   return bny_engine_start(run->exec->engine, &launch, stream);
-}
-
-banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
-                                       int32_t rank) {
-  if (!(fault->detail & BNY_DEVICE_DETAIL_RESULT))
-    return bny_exec_fail(exec, BANYAN_ERR_DATA, rank, "rank %d " BNY_EXEC_NO_ROW ", in row %u", rank, fault->detail);
-  uint32_t token;
-  int32_t head;
-  char where[64] = "a row";
-  if (rank == exec->transport->rank && bny_engine_fault_position(engine, &token, &head))
-    snprintf(where, sizeof where, "token %" PRIu32 ", head %" PRId32, token, head);
-  return bny_exec_fail_result(exec, rank, where);
 }

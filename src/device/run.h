@@ -46,9 +46,4 @@ bny_device_valid bny_device_valid_of(const bny_binding *binding);
 /* Starts a run. Hot: allocates nothing, waits for nothing, may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
 
-/* Turns a fault of kernels with BANYAN_ERR_DATA into the failure of an executor, in which the culprit is `rank`:
- * statistics that it gave, or a row of its result that its type cannot hold. */
-banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
-                                       int32_t rank);
-
 #endif

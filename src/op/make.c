@@ -169,16 +169,6 @@ static banyan_status make_local(banyan_comm *comm, const bny_call *key, banyan_o
   return status;
 }
 
-banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans) {
-  if (!comm || comm->nranks == 1 || (comm->device.engine && !plans)) return status;
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", banyan_last_error());
-  banyan_status before = bny_comm_check(comm);
-  if (before == BANYAN_OK && comm->ops && comm->ops->last) before = bny_op_progress(comm->ops->last, true);
-  if (before == BANYAN_OK) bny_exec_reject(comm->exec, status, why);
-  return bny_fail(status, "%s", why);
-}
-
 banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   banyan_status status = bny_comm_check(comm);
   if (status != BANYAN_OK) return status;

@@ -217,7 +217,4 @@ banyan_status bny_op_progress(banyan_op *op, bool block);
 /* Does what can be done without waiting, before the caller's own work goes on. */
 banyan_status bny_op_advance(banyan_op *op);
 
-/* Runs attention slice by slice, and the combine of each as far as it goes meanwhile. */
-banyan_status bny_op_attend_slices(banyan_op *op);
-
 #endif

@@ -149,38 +149,3 @@ banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
   op->sequences = (int32_t)fmin(ceil(look_ns / (own.attention_ns + 1) * attention->desc.batch), INT32_MAX);
   return bny_op_plan_again(op);
 }
-
-/* ---- running ----------------------------------------------------------------------------------------------------- */
-
-/* The sequences that are attended to before the network is looked after again. While it waits for nothing, they are all
- * of the slice. */
-static int32_t count_sequences(const banyan_op *op, int32_t left) {
-  bool is_waited_for = op->current < op->ready || op->comm->ops->first != op;
-  return is_waited_for && left > op->sequences ? op->sequences : left;
-}
-
-static banyan_status attend_slice(banyan_op *op, int32_t first, int32_t end) {
-  banyan_status status = BANYAN_OK;
-  while (first < end && status == BANYAN_OK) {
-    int32_t count = count_sequences(op, end - first);
-    status = bny_attention_start_slice(op->attention, first, count);
-    first += count;
-    if (status == BANYAN_OK && first < end) status = bny_op_advance(op);
-  }
-  return status;
-}
-
-banyan_status bny_op_attend_slices(banyan_op *op) {
-  int32_t batch = op->attention->desc.batch < op->tokens ? op->attention->desc.batch : op->tokens;
-  banyan_status status = BANYAN_OK;
-  while (op->ready < op->nparts && status == BANYAN_OK) {
-    bny_op_part part = bny_op_part_of(op, op->ready);
-    if (part.token0 >= batch) break;
-    int32_t end = part.tokens < batch - part.token0 ? part.token0 + part.tokens : batch;
-    status = attend_slice(op, part.token0, end);
-    op->ready += op->inner.parts;
-    if (status == BANYAN_OK && op->ready < op->nparts) status = bny_op_advance(op);
-  }
-  op->ready = op->nparts;
-  return status;
-}

@@ -164,6 +164,16 @@ banyan_status bny_op_advance(banyan_op *op) {
   return status;
 }
 
+banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans) {
+  if (!comm || comm->nranks == 1 || (comm->device.engine && !plans)) return status;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  banyan_status before = bny_comm_check(comm);
+  if (before == BANYAN_OK && comm->ops && comm->ops->last) before = bny_op_progress(comm->ops->last, true);
+  if (before == BANYAN_OK) bny_exec_reject(comm->exec, status, why);
+  return bny_fail(status, "%s", why);
+}
+
 /* Returns what a complete run reports to its caller. */
 static banyan_status verdict(const banyan_op *op) {
   if (!op->report.lost || op->running) return BANYAN_OK;
@@ -248,6 +258,39 @@ static banyan_status prepare(banyan_op *op, bool scales_are_checked) {
                         : bny_attention_start(op->attention, NULL, op->tokens);
 }
 
+/* The sequences that are attended to before the network is looked after again. While it waits for nothing, they are all
+ * of the slice. */
+static int32_t count_sequences(const banyan_op *op, int32_t left) {
+  bool is_waited_for = op->current < op->ready || op->comm->ops->first != op;
+  return is_waited_for && left > op->sequences ? op->sequences : left;
+}
+
+static banyan_status attend_slice(banyan_op *op, int32_t first, int32_t end) {
+  banyan_status status = BANYAN_OK;
+  while (first < end && status == BANYAN_OK) {
+    int32_t count = count_sequences(op, end - first);
+    status = bny_attention_start_slice(op->attention, first, count);
+    first += count;
+    if (status == BANYAN_OK && first < end) status = bny_op_advance(op);
+  }
+  return status;
+}
+
+static banyan_status attend_slices(banyan_op *op) {
+  int32_t batch = op->attention->desc.batch < op->tokens ? op->attention->desc.batch : op->tokens;
+  banyan_status status = BANYAN_OK;
+  while (op->ready < op->nparts && status == BANYAN_OK) {
+    bny_op_part part = bny_op_part_of(op, op->ready);
+    if (part.token0 >= batch) break;
+    int32_t end = part.tokens < batch - part.token0 ? part.token0 + part.tokens : batch;
+    status = attend_slice(op, part.token0, end);
+    op->ready += op->inner.parts;
+    if (status == BANYAN_OK && op->ready < op->nparts) status = bny_op_advance(op);
+  }
+  op->ready = op->nparts;
+  return status;
+}
+
 /* Appends the operation to the queue; one on a device is put on its stream. */
 static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   banyan_comm *comm = op->comm;
@@ -275,7 +318,7 @@ static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   else
     ops->first = op;
   ops->last = op;
-  if (sliced) status = bny_op_attend_slices(op);
+  if (sliced) status = attend_slices(op);
   return status == BANYAN_OK ? status : bny_op_reject(comm, give_up(comm, status), false);
 }
 
