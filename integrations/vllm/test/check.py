@@ -34,7 +34,7 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 
 PROMPTS = (300, 37, 129, 5)  # tokens of each
-NEW = 16
+NEW, SPEED_NEW = 16, 32
 DEFAULTS = dict(max_num_batched_tokens=128, block_size=32, kv_cache_memory_bytes=8 << 20, enable_prefix_caching=False)
 
 
@@ -229,22 +229,39 @@ class Comparison:
         return f"{far:.1e}", more, ", ".join(notes)
 
 
-def speed(path, tp, dcp, plugin, lengths, new):
-    """Requests per second of ranks that have a processor each: the best of three runs."""
-    words = dict(max_model_len=4096, max_num_batched_tokens=512, kv_cache_memory_bytes=64 << 20)
+# How many prompts, and the tokens of each. And what is compared: tensor parallel ranks, DCP ranks.
+LOADS = (16, 64), (4, 1900)
+SPEEDS = {"banyan-vllm": (2, 2), "stock vLLM with 2 tensor parallel ranks": (2, 1), "with 1": (1, 1)}
+
+
+def speed(path, tp, dcp):
+    """Requests per second for each of LOADS, of ranks that share the processors."""
+    words = dict(max_model_len=4096, max_num_batched_tokens=512, kv_cache_memory_bytes=128 << 20)
 
     def work(rank):
-        cpus = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
-        llm = engine(path, tp, dcp, words)
-        took = []
-        for _ in range(4):
-            began = time.monotonic()
-            llm.generate(prompts(lengths), greedy(new), use_tqdm=False)
-            took.append(time.monotonic() - began)
-        return len(lengths) / min(took[1:])
+        import torch
 
-    return ranks(tp, work, plugin)[0]
+        cpus = sorted(os.sched_getaffinity(0))
+        mine = cpus[rank::tp] or [cpus[rank % len(cpus)]]
+        os.sched_setaffinity(0, mine)
+        torch.set_num_threads(len(mine))
+        llm, rates = engine(path, tp, dcp, words), []
+        for count, length in LOADS:
+            llm.generate(prompts([length]), greedy(2), use_tqdm=False)
+            began = time.monotonic()
+            llm.generate(prompts([length] * count), greedy(SPEED_NEW), use_tqdm=False)
+            rates.append(count / (time.monotonic() - began))
+        return rates
+
+    rates = ranks(tp, work, dcp > 1)[0]
+    assert not isinstance(rates, str), rates
+    return rates
+
+
+def speeds(path, rounds=3):
+    """The median of several rounds for each of LOADS and SPEEDS, which take turns, as the machine may be shared."""
+    made = [[speed(path, *which) for which in SPEEDS.values()] for _ in range(rounds)]
+    return [[sorted(each)[rounds // 2] for each in zip(*of_load)] for of_load in zip(*(zip(*one) for one in made))]
 
 
 def serve(path):
@@ -374,11 +391,6 @@ def main():
         assert made["tokens"] == wanted["tokens"], "other tokens"
         return f"{furthest(made, wanted):.1e}", f"{made['capacity']:,}", "banyan between them by UCX over TCP"
 
-    def rates(lengths):
-        made = [speed(path, 2, *each, lengths, 32) for each in ((1, False), (2, True))]
-        assert not any(isinstance(rate, str) for rate in made), made
-        return "", "", f"{made[1]:.2f} requests/s; stock vLLM without context parallelism: {made[0]:.2f}"
-
     for name, (_, tp, dcp, _) in CASES.items():
         if not args.only or re.search(args.only, name):
             count = f"{tp}, {dcp} by context" if dcp not in (1, tp) else tp
@@ -390,9 +402,10 @@ def main():
     if args.nodes:
         report("Llama, two nodes", 2, on_nodes)
     if args.speed:
-        for count, length in ((16, 64), (8, 1900)):
-            what = f"{count} prompts of {length:,} tokens, 32 new ones each"
-            report(what, 2, lambda count=count, length=length: rates([length] * count))
+        for (count, length), rates in zip(LOADS, speeds(models.save(args.models, "llama-deep"))):
+            note = ", ".join(f"{name}: {rate:.2f}" for name, rate in zip(SPEEDS, rates))
+            what = f"{count} prompts of {length:,} tokens, {SPEED_NEW} new ones each"
+            report(what, 2, lambda note=note: ("", "", f"requests/s of {note}"))
     if args.table:
         with open(args.table, "w") as file:
             file.write("\n".join(lines) + "\n")
