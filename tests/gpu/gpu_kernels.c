@@ -2,7 +2,8 @@
  * A tiny combine or decode by each kernel, for compute-sanitizer: `gpu_kernels [--large]`, one line for each. Decodes
  * are those of one rank. Combines are those of two, and of nine for the kernels of more than eight ranks, whose kernels
  * wait for each other; tools that run one kernel after another end at the deadline, which is reported and is no
- * failure. --large: also combines that go by signals, of 4 MiB and more. */
+ * failure. --large: also combines that go by signals, of 4 MiB and more. --small: combines of one rank, and of two, by
+ * every algorithm, and nothing else. --hold: see hold(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,9 @@
 
 enum { PAIR = 2, MANY = 9, KEYS = 40, VALUE_DIM = 128, TOKENS_MAX = 1152, HEADS_OF_COMBINE = 16 };
 
-static const int64_t timeout_ns = (int64_t)60 * 1000000000; /* sanitizers and emulators are slow */
+typedef enum extent { SMALL, USUAL, LARGE } extent;
+
+static int64_t timeout_ns = (int64_t)60 * 1000000000; /* sanitizers and emulators are slow */
 
 static bool say(const char *what, bool ok, const tool_error *error) {
   printf("gpu_kernels: %s: %s\n", what, ok ? "right" : error->text);
@@ -103,25 +106,30 @@ static bool run_combine(device_ranks *ranks, combine_work *work, float *host, to
          check_combine(ranks, work, host, error);
 }
 
+typedef struct form {
+  const char *algorithm, *name;
+  banyan_dtype wire;
+  bool heads;
+  banyan_order order;
+} form;
+
 /* Sizes below, between and above those where protocols change. */
-static bool run_combines(int32_t nranks, bool large, tool_error *error) {
-  static const struct {
-    const char *algorithm, *name;
-    banyan_dtype wire;
-    bool heads;
-    banyan_order order;
-  } forms[] = {{"oneshot", "oneshot, f32", BANYAN_F32, false, BANYAN_ORDER_PLAN},
-               {"oneshot", "oneshot, bf16", BANYAN_BF16, false, BANYAN_ORDER_PLAN},
-               {"oneshot", "oneshot, e4m3", BANYAN_E4M3, false, BANYAN_ORDER_PLAN},
-               {"oneshot", "oneshot, exact", BANYAN_F32, false, BANYAN_ORDER_EXACT},
-               {"tree", "tree, f32", BANYAN_F32, false, BANYAN_ORDER_PLAN},
-               {"tree", "tree, bf16", BANYAN_BF16, false, BANYAN_ORDER_PLAN},
-               {"tree", "tree, e4m3", BANYAN_E4M3, false, BANYAN_ORDER_PLAN},
-               {NULL, "all-gather", BANYAN_F32, false, BANYAN_ORDER_PLAN},
-               {NULL, "all-gather of heads", BANYAN_F32, true, BANYAN_ORDER_PLAN}};
+static bool run_combines(int32_t nranks, extent extent, tool_error *error) {
+  static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
+  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16, BANYAN_E4M3};
+  static const form forms[] = {{"oneshot", "oneshot, f32", BANYAN_F32, false, BANYAN_ORDER_PLAN},
+                               {"oneshot", "oneshot, bf16", BANYAN_BF16, false, BANYAN_ORDER_PLAN},
+                               {"oneshot", "oneshot, e4m3", BANYAN_E4M3, false, BANYAN_ORDER_PLAN},
+                               {"oneshot", "oneshot, exact", BANYAN_F32, false, BANYAN_ORDER_EXACT},
+                               {"tree", "tree, f32", BANYAN_F32, false, BANYAN_ORDER_PLAN},
+                               {"tree", "tree, bf16", BANYAN_BF16, false, BANYAN_ORDER_PLAN},
+                               {"tree", "tree, e4m3", BANYAN_E4M3, false, BANYAN_ORDER_PLAN},
+                               {NULL, "all-gather", BANYAN_F32, false, BANYAN_ORDER_PLAN},
+                               {NULL, "all-gather of heads", BANYAN_F32, true, BANYAN_ORDER_PLAN}};
   static const int32_t for_pair[] = {1, 40, TOKENS_MAX}, for_many[] = {1, 48};
-  const int32_t *tokens = nranks == PAIR ? for_pair : for_many;
-  const size_t sizes = large ? 3 : 2, count = nranks == PAIR ? sizeof forms / sizeof forms[0] : 4;
+  const int32_t *tokens = nranks == MANY ? for_many : for_pair;
+  const size_t sizes = (size_t)extent + 1;
+  const size_t count = extent == SMALL ? 15 : nranks == PAIR ? sizeof forms / sizeof forms[0] : 4;
   device_ranks ranks;
   combine_work work = {.nranks = nranks};
   if (!device_ranks_open("cuda:0", nranks, timeout_ns, &ranks, error)) return false;
@@ -133,12 +141,15 @@ static bool run_combines(int32_t nranks, bool large, tool_error *error) {
          gpu_take(ranks.device, bytes, (void **)(void *)&work.out[r], error);
   for (size_t i = 0; ok && !alone && i < count * sizes; i++) {
     char what[80];
-    work.algorithm = forms[i / sizes].algorithm;
-    work.wire = forms[i / sizes].wire;
-    work.heads = forms[i / sizes].heads;
-    work.order = forms[i / sizes].order;
+    const form form =
+        extent == SMALL ? (struct form){.algorithm = algorithms[i / 3], .name = algorithms[i / 3], .wire = wires[i % 3]}
+                        : forms[i / sizes];
+    work.algorithm = form.algorithm;
+    work.wire = form.wire;
+    work.heads = form.heads;
+    work.order = form.order;
     work.tokens = tokens[i % sizes];
-    snprintf(what, sizeof what, "%s, %d tokens, %d ranks", forms[i / sizes].name, work.tokens, nranks);
+    snprintf(what, sizeof what, "%s, %d tokens, %d ranks", form.name, work.tokens, nranks);
     ok = run_combine(&ranks, &work, host, error);
     alone = !ok && banyan_comm_status(ranks.ranks[0].comm) == BANYAN_ERR_TIMEOUT;
     if (alone) tool_error_set(error, "kernels do not run side by side here");
@@ -310,22 +321,50 @@ static bool run_decodes(const char *copy, tool_error *error) {
   return ok;
 }
 
+/* Contexts on all devices until stdin ends: other programs need not wait for the driver to start. Not where the device
+ * takes one process alone. Prints what the first device is, as JSON. */
+static int hold(gpu *first, int32_t devices) {
+  const gpu_facts *facts = gpu_facts_of(first);
+  printf("{\"name\": \"%s\", \"compute\": \"%d.%d\", \"cuda\": \"%d.%d\", \"sms\": %d}\n", facts->name,
+         facts->compute / 10, facts->compute % 10, facts->cuda_version / 1000, facts->cuda_version % 1000 / 10,
+         facts->sms);
+  fflush(stdout);
+  for (int32_t i = 1; i < devices; i++) {
+    tool_error error = {.text = ""};
+    gpu *other = NULL;
+    gpu_open(i, &other, &error); /* until this process ends */
+  }
+  while (!facts->one_process && getchar() != EOF) {
+  }
+  gpu_close(first);
+  return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv) {
   tool_error error = {.text = ""};
-  const bool large = argc > 1 && strcmp(argv[1], "--large") == 0;
+  const char *option = argc > 1 ? argv[1] : "";
+  const bool small = strcmp(option, "--small") == 0;
+  const int32_t devices = gpu_count(&error);
   gpu *first = NULL;
-  if (gpu_count(&error) == 0) {
+  if (devices == 0) {
     printf("gpu_kernels: %s\n", error.text);
     return 77;
   }
   bool ok = gpu_open(0, &first, &error);
+  if (ok && strcmp(option, "--hold") == 0) return hold(first, devices);
+  if (small) timeout_ns = (int64_t)20 * 1000000000;
   const int32_t compute = ok ? gpu_facts_of(first)->compute : 0;
   /* Bulk copies are of 9.0 and later; the others are not built for 10.0. AUTO is what has warpgroups. */
-  ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
+  if (!small)
+    ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
   unsetenv("BANYAN_DEVICE_COPY");
-  ok = ok && run_decodes(NULL, &error);
+  ok = ok && (small || run_decodes(NULL, &error));
   unsetenv("BANYAN_EXPERIMENTAL");
-  ok = ok && run_combines(PAIR, large, &error) && run_combines(MANY, false, &error);
+  if (small)
+    ok = ok && run_combines(1, SMALL, &error) && run_combines(PAIR, SMALL, &error);
+  else
+    ok = ok && run_combines(PAIR, strcmp(option, "--large") ? USUAL : LARGE, &error) &&
+         run_combines(MANY, USUAL, &error);
   if (!ok) printf("gpu_kernels: %s\n", error.text);
   gpu_close(first);
   return ok ? EXIT_SUCCESS : EXIT_FAILURE;

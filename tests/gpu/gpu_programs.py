@@ -157,11 +157,11 @@ def run_cases(step, options, seconds, keep):
 
 
 def run_small(step, options, seconds, keep):
-    """The smallest program, as it is: with kernels that are loaded at once, and as drivers load them unless told otherwise."""
+    """The smallest combines: with kernels that are loaded at once, and as drivers load them unless told otherwise."""
     until = time.monotonic() + seconds
     for mode in ("LAZY",) if options.quick else ("EAGER", "LAZY"):
         began = time.monotonic()
-        status, out, err = run([os.path.join(options.tests, step.program)], max(1, until - began), CUDA_MODULE_LOADING=mode)
+        status, out, err = run([os.path.join(options.tests, step.program), "--small"], max(1, until - began), CUDA_MODULE_LOADING=mode)
         text = tail(out if status == 0 else out + err) or "exit status %s" % status
         keep({"tests": [one_test(step.program, mode.lower(), "pass" if status == 0 else "fail", text, time.monotonic() - began)]})
 

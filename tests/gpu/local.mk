@@ -4,11 +4,8 @@ test_scripts += %D%/test_gpu_bundle.sh
 gpu_tests += \
   %D%/gpu_calibrate \
   %D%/gpu_kernels \
-  %D%/gpu_small \
   %D%/test_gpu_graph \
   %D%/test_gpu_mappings
-%C%_gpu_small_SOURCES = %D%/gpu_small.c
-%C%_gpu_small_LDADD = $(gpu_tests_libs)
 %C%_test_gpu_graph_SOURCES = %D%/test_gpu_graph.c
 %C%_test_gpu_graph_LDADD = $(gpu_tests_libs)
 %C%_test_gpu_mappings_SOURCES = %D%/test_gpu_mappings.c
