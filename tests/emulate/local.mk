@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests of device kernels on the host, in C++.
 cuda_tests += \
-  %D%/test_cuda_bytes \
   %D%/test_cuda_combine \
   %D%/test_cuda_decode \
-  %D%/test_cuda_faults \
-  %D%/test_cuda_heads
-%C%_test_cuda_bytes_SOURCES = %D%/test_cuda_bytes.cc
-%C%_test_cuda_bytes_LDADD = libbanyan_emulate.la $(LDADD)
-%C%_test_cuda_heads_SOURCES = %D%/test_cuda_heads.cc
-%C%_test_cuda_heads_LDADD = libbanyan_emulate.la $(LDADD)
+  %D%/test_cuda_faults
 %C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
 %C%_test_cuda_combine_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_decode_SOURCES = %D%/test_cuda_decode.cc

@@ -42,8 +42,8 @@ check_file() {
   export EMULATE_PTX EMULATE_PTX_NOTES ${EMULATE_PTX_BRIEF:+EMULATE_PTX_BRIEF}
   : >"$EMULATE_PTX_NOTES"
   (run emulate/test_cuda_combine; [ -n "$2" ] && run emulate/test_cuda_decode kernels) &
-  run emulate/test_cuda_bytes
-  run emulate/test_cuda_heads
+  run api/test_bytes "emulated device"
+  run api/test_heads "emulated device"
   run_kernels "$3"
   [ -n "$2" ] || run emulate/test_cuda_decode kernels
   if [ -n "$2" ] || [ -n "${EMULATE_PTX_ALL:-}" ]; then run emulate/test_cuda_faults; fi

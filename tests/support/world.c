@@ -194,7 +194,7 @@ static void live(job *job) {
   if (good && !self->setup->bare)
     good = world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create");
   if (good) job->body(self);
-  if (self->on->is_device) world_meet(self); /* the arenas of all are in use until the last has ended */
+  if (self->on->is_device && self->comm) world_meet(self); /* the arenas of all are in use until the last has ended */
   banyan_comm_destroy(self->comm);
   self->comm = NULL;
   if (self->on->close) self->on->close(self);
@@ -265,7 +265,7 @@ void world_run(const world_setup *wanted, world_body body) {
   if (setup.on->begin) setup.on->begin(&setup);
   world *world = world_share(sizeof *world);
   world->nranks = setup.nranks;
-  if (setup.on->processes)
+  if (setup.on->processes || setup.processes)
     run_processes(world, &setup, body);
   else
     run_threads(world, &setup, body);

@@ -71,7 +71,7 @@ struct world_rank {
 struct world_setup {
   int32_t nranks;
   const world_backend *on; /* NULL: processes or threads */
-  bool processes;          /* otherwise threads */
+  bool processes;          /* otherwise as the backend has it, or threads */
   bool bare;               /* the body makes its communicator itself */
   bool deaths;             /* ranks may die of signals */
   int64_t timeout_ns;      /* 0: WORLD_GUARD_NS */
@@ -80,6 +80,7 @@ struct world_setup {
   bool one_device;   /* emulated: all ranks share it, else each has its own */
   const char *words; /* more words for FAKE_CUDA; NULL: none */
   const char *nodes; /* the node of each rank, "a,a,b"; NULL: as the backend has it */
+  const char *way;   /* BANYAN_DEVICE_NODES of emulated nodes; "": unset; NULL: staged */
   int32_t comms;     /* communicators that are in use at once on a GPU; 0: 1 */
   void *argument;    /* processes may write there only to memory from world_share() */
   /* Processes: the parent calls it while they run; it may send them signals. */
@@ -109,8 +110,9 @@ void *world_at(const world_rank *self, const void *memory);
 banyan_partial world_partial(const world_rank *self, banyan_partial partial);
 banyan_valid_rows world_valid(const world_rank *self, banyan_valid_rows valid);
 
-/* For backends: the memory taken so far; the nodes of ranks. */
+/* For backends: the memory taken so far; the nodes of ranks; that no object of the fake driver is left. */
 unsigned char *world_taken(size_t *bytes);
+void world_check_left(void);
 const char *world_nodes_of(const world_setup *setup);
 
 /* Devices take what memory holds now; and all that this rank's calls have begun ends, after which memory has it. False:
@@ -131,6 +133,9 @@ bool world_is_here(const world_backend *on);
 int32_t world_ranks(const world_backend *on, int32_t nranks);
 /* Little of each test, for emulated GPUs. */
 bool world_is_quick(void);
+/* Emulated devices: calls go by one of all protocols and algorithms from now on, whatever their sizes. All ranks give
+ * the same number. */
+void world_vary(world_rank *self, int32_t number);
 /* GPUs: the rank's, and how many there are. */
 struct gpu *world_gpu_of(const world_rank *self);
 int32_t world_gpus(void);

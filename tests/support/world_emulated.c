@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/comm.h"
+
 #include "tests/device/device_util.h"
 
 struct world_device {
@@ -35,7 +37,7 @@ static void begin(const world_setup *setup) {
   fake_cuda_set_image("emulated", 8);
 }
 
-static void end(void) {
+void world_check_left(void) {
   char left[256];
   ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
 }
@@ -75,13 +77,26 @@ static bool replay(world_rank *self) {
   return finish(self);
 }
 
+/* Algorithms follow predicted cost, so calls of any size get each of them where latency, or bandwidth, is all. */
+void world_vary(world_rank *self, int32_t number) {
+  static const bny_link_cost costs[] = {{.alpha_ns = 1000, .beta_ns_per_byte = 0.004},
+                                        {.alpha_ns = 1e9, .beta_ns_per_byte = 1e-9},
+                                        {.alpha_ns = 1e-3, .beta_ns_per_byte = 10}};
+  bny_device_exec *exec = &self->comm->device;
+  if (self->on != &world_emulated) return;
+  const int32_t protocol = number % (BNY_PROTOCOL_COUNT + 1);
+  exec->settings.protocol = bny_unit_protocol_serves(protocol, &exec->settings) ? protocol : BNY_PROTOCOL_COUNT;
+  exec->cost = costs[number / (BNY_PROTOCOL_COUNT + 1) % 3];
+  exec->cost.ranks_per_core = 1;
+}
+
 const world_backend world_emulated = {.name = "emulated device",
                                       .is_device = true,
                                       .every = 3,
                                       .ranks_max = 9,
                                       .is_here = is_here,
                                       .begin = begin,
-                                      .end = end,
+                                      .end = world_check_left,
                                       .open = open_device,
                                       .close = close_device,
                                       .finish = finish,

@@ -180,7 +180,8 @@ static void begin_nodes(const world_setup *setup) {
            setup->nranks, (unsigned long long)world_seed());
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  setenv("BANYAN_DEVICE_NODES", "staged", 0);
+  setenv("BANYAN_DEVICE_NODES", setup->way ? setup->way : "staged", 1);
+  if (setup->way && !*setup->way) unsetenv("BANYAN_DEVICE_NODES");
   world_be_nodes(world_nodes_of(setup));
   fake_cuda_set_image("emulated", 8);
 }
@@ -227,5 +228,6 @@ const world_backend world_staged = {.name = "emulated nodes",
                                     .ranks_max = 5,
                                     .is_here = has_nodes,
                                     .begin = begin_nodes,
+                                    .end = world_check_left,
                                     .open = open_own,
                                     DEVICE};
