@@ -15,17 +15,23 @@ int main(void) {
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-static void combine_and_leave(device_nodes_rank *self, const device_nodes_task *task) {
+static void combine_only(world_rank *self) {
+  const combine_task *of = self->argument;
   bool good = true;
-  for (int32_t i = 0; i < task->of->nattempts && good; i++)
+  for (int32_t i = 0; i < of->nattempts && good; i++)
     for (int run = 0; run < COMBINE_RUNS && good; run++)
-      good = world_ok(self->world, device_nodes_start(self, &task->of->attempts[i], run), "combine");
-  if (good && device_nodes_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+      good = world_ok(self, device_nodes_start(self, &of->attempts[i], run), "combine");
+  if (good && device_nodes_finish(self)) world_ok(self, banyan_comm_status(self->comm), "status");
 }
 
-static void combine_all(device_nodes_rank *self, const device_nodes_task *task) {
-  combine_and_leave(self, task);
-  world_meet(self->world);
+static void combine_all(world_rank *self) {
+  combine_only(self);
+  world_meet(self);
+}
+
+static void combine_and_leave(world_rank *self) {
+  combine_only(self);
+  device_nodes_leave(self);
 }
 
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
@@ -34,19 +40,17 @@ enum { WIRES = sizeof wires / sizeof wires[0] };
 /* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the
  * same. */
 TEST(whoever_has_sent_may_leave) {
-  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 38);
   combine_group group = combine_group_make(of, 1, 4, 16);
   combine_task_add(of, &group, (banyan_combine_desc){.scatter = BANYAN_SCATTER_ROOT, .wire = BANYAN_F32, .root = 2},
                    true);
-  device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_and_leave, .arena_bytes = 1 << 20});
+  device_nodes_run(of, combine_and_leave, (world_setup){.on = NULL});
   combine_task_check(of);
   combine_task_free(of);
 }
 
 /* Partials that come to the plan through the device have the bits that the host makes of them itself. */
 TEST(bits_are_those_of_the_host) {
-  device_nodes_begin(4, "");
   combine_task *device = combine_task_new(4, 34), *host = combine_task_new(4, 34);
   combine_group groups[2][WIRES];
   for (int w = 0; w < WIRES; w++) {
@@ -55,8 +59,8 @@ TEST(bits_are_those_of_the_host) {
     combine_task_add_some(device, &groups[0][w], wires[w], 15);
     combine_task_add_some(host, &groups[1][w], wires[w], 15);
   }
-  device_nodes_run(4, (device_nodes_task){.of = device, .body = combine_all, .arena_bytes = 1 << 20});
-  device_nodes_run(4, (device_nodes_task){.of = host, .body = combine_all, .arena_bytes = 1 << 20, .on_host = true});
+  device_nodes_run(device, combine_all, (world_setup){.on = NULL});
+  device_nodes_run(host, combine_all, (world_setup){.on = &world_threads});
   ck_assert_int_eq(device->nattempts, host->nattempts);
   for (int32_t i = 0; i < device->nattempts; i++)
     for (int32_t r = 0; r < 4; r++) {
@@ -80,51 +84,53 @@ typedef struct crossing {
       said[PLACES_OF_RUNS][COMBINE_ATTEMPTS_MAX][RANKS_MAX];
 } crossing;
 
+static crossing counts;
+
 /* The proxy has ended as many runs as were started. */
-static bool await_proxy(device_nodes_rank *self, uint64_t epoch) {
-  bny_transport *transport = self->world->comm->device.proxy->transport;
+static bool await_proxy(world_rank *self, uint64_t epoch) {
+  bny_transport *transport = self->comm->device.proxy->transport;
   const bny_rank_line *line = transport->ops->line(transport, transport->rank);
   double until = world_now_s() + WORLD_GUARD_S;
   while (atomic_load_explicit(&line->done, memory_order_acquire) < epoch && world_now_s() < until) world_sleep_ms(0.1);
-  return world_check(self->world, atomic_load(&line->done) == epoch, "a run of the proxy does not end");
+  return world_check(self, atomic_load(&line->done) == epoch, "a run of the proxy does not end");
 }
 
-static void count_crossing(device_nodes_rank *self, const device_nodes_task *task) {
-  crossing *counts = task->argument;
-  banyan_comm *comm = self->world->comm;
-  int32_t rank = self->world->rank;
-  int where = task->on_host ? ON_HOST : ON_DEVICE;
-  const bny_transport *transport = task->on_host ? comm->transport : comm->device.proxy->transport;
-  for (int32_t i = 0; i < task->of->nattempts; i++) {
-    combine_attempt *attempt = &task->of->attempts[i];
+static void count_crossing(world_rank *self) {
+  combine_task *of = self->argument;
+  banyan_comm *comm = self->comm;
+  int32_t rank = self->rank;
+  const bool on_host = !self->on->is_device;
+  int where = on_host ? ON_HOST : ON_DEVICE;
+  const bny_transport *transport = on_host ? comm->transport : comm->device.proxy->transport;
+  for (int32_t i = 0; i < of->nattempts; i++) {
+    combine_attempt *attempt = &of->attempts[i];
     const sheet *out = &attempt->out[COMBINE_FIRST][rank];
     banyan_combine_desc desc = attempt->desc;
     banyan_partial in = combine_attempt_input(attempt, rank);
     banyan_op *op = NULL;
     banyan_op_info info = {.size = sizeof info};
-    desc.stream = task->on_host ? NULL : self->stream;
-    if (!world_ok(self->world,
-                  banyan_combine_init(comm, &desc, &in, out->tokens && out->heads ? &out->partial : NULL, &op), "init"))
+    desc.stream = self->stream;
+    if (!world_ok(self, banyan_combine_init(comm, &desc, &in, out->tokens && out->heads ? &out->partial : NULL, &op),
+                  "init"))
       return;
     uint64_t before = transport->bytes_between_nodes;
-    bool good = world_ok(self->world, banyan_start(op), "start");
-    if (task->on_host)
-      good = good && world_ok(self->world, banyan_wait(op), "wait");
+    bool good = world_ok(self, banyan_start(op), "start");
+    if (on_host)
+      good = good && world_ok(self, banyan_wait(op), "wait");
     else
       good = good && device_nodes_finish(self) && await_proxy(self, (uint64_t)i + 1);
-    if (!good || !world_ok(self->world, banyan_op_query(op, &info), "query")) return;
-    counts->given[where][i][rank] = transport->bytes_between_nodes - before;
-    counts->said[where][i][rank] = info.bytes_between_nodes;
+    if (!good || !world_ok(self, banyan_op_query(op, &info), "query")) return;
+    counts.given[where][i][rank] = transport->bytes_between_nodes - before;
+    counts.said[where][i][rank] = info.bytes_between_nodes;
     banyan_op_free(op);
   }
-  world_meet(self->world);
+  world_meet(self);
 }
 
 /* Exactly what the plan has ranks of other nodes be sent crosses, and no more than on the host; merging within nodes
  * first sends less than sending everything to everybody. */
 TEST(as_much_crosses_as_plans_say) {
   static const char *const names[] = {"oneshot", "levels", "ring", NULL};
-  static crossing counts;
   combine_task *places[PLACES_OF_RUNS];
   combine_group groups[PLACES_OF_RUNS];
   for (int where = ON_DEVICE; where < PLACES_OF_RUNS; where++) {
@@ -138,12 +144,8 @@ TEST(as_much_crosses_as_plans_say) {
                                                .wire = a == 1 ? BANYAN_BF16 : BANYAN_F32,
                                                .root = 3},
                          true);
-    device_nodes_begin_on("a,a,b,b", "");
-    device_nodes_run(4, (device_nodes_task){.of = of,
-                                            .body = count_crossing,
-                                            .argument = &counts,
-                                            .on_host = where == ON_HOST,
-                                            .arena_bytes = 1 << 20});
+    device_nodes_run(of, count_crossing,
+                     (world_setup){.on = where == ON_HOST ? &world_threads : NULL, .nodes = "a,a,b,b"});
   }
   uint64_t all[sizeof names / sizeof names[0]] = {0};
   for (int32_t i = 0; i < places[0]->nattempts; i++)
@@ -167,197 +169,158 @@ enum { MIXED_RUNS = 200 };
 
 /* Shapes in any order, many runs on the stream at once, roots that run ahead; and nothing is asked of the driver but
  * launches. */
-static void mix(device_nodes_rank *self, const device_nodes_task *task) {
+static void mix(world_rank *self) {
+  combine_task *of = self->argument;
   world_random random = {77};
   bool good = true;
-  combine_all(self, task);
+  combine_all(self);
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
-  if (!world_meet(self->world)) return;
+  if (!world_meet(self)) return;
   for (int i = 0; i < MIXED_RUNS && good; i++) {
-    combine_attempt *attempt = &task->of->attempts[random_below(&random, task->of->nattempts)];
-    good = world_ok(self->world, device_nodes_start(self, attempt, COMBINE_FIRST), "combine");
+    combine_attempt *attempt = &of->attempts[random_below(&random, of->nattempts)];
+    good = world_ok(self, device_nodes_start(self, attempt, COMBINE_FIRST), "combine");
   }
   uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
-  world_check(self->world, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
-  world_meet(self->world);
-  if (good && device_nodes_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
-  world_meet(self->world);
+  world_check(self, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
+  world_meet(self);
+  if (good && device_nodes_finish(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+  world_meet(self);
 }
 
 TEST(runs_follow_each_other) {
-  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 35);
   combine_group group = combine_group_make(of, 2, 6, 24);
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
     combine_task_add(of, &group,
                      (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2}, true);
-  device_nodes_run(3, (device_nodes_task){.of = of, .body = mix, .arena_bytes = 1 << 20});
+  device_nodes_run(of, mix, (world_setup){.on = NULL});
   combine_task_check(of);
   combine_task_free(of);
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-/* Finds a function of the fake driver. A missing one ends the test. */
-static void *driver_function(const char *name) {
-  int (*find)(const char *, void **, int, uint64_t, void *) =
-      (int (*)(const char *, void **, int, uint64_t, void *))fake_cuda_function("cuGetProcAddress_v2");
-  void *found = NULL;
-  int outcome = 0;
-  if (find(name, &found, 12000, 0, &outcome) != 0 || !found) fprintf(stderr, "no %s\n", name), abort();
-  return found;
-}
-
-typedef int stream_function(void *stream, int mode);
-typedef int stream_graph_function(void *stream, void **graph);
-typedef int graph_launch_function(void *graph, void *stream);
-typedef int graph_instantiate_function(void **made, void *graph, unsigned long long flags);
-typedef int graph_function(void *graph);
-
-/* Captures what is put on the stream meanwhile. NULL, after a failure was noted: none. */
-static void *capture(device_nodes_rank *self, const device_nodes_task *task, int run) {
-  void *graph = NULL, *made = NULL;
-  int result = ((stream_function *)driver_function("cuStreamBeginCapture"))(self->stream, 0);
-  bool good = world_check(self->world, result == 0, "capture: %d", result);
-  for (int32_t i = 0; i < task->of->nattempts && good; i++)
-    good = world_ok(self->world, device_nodes_start(self, &task->of->attempts[i], run), "combine");
-  result = ((stream_graph_function *)driver_function("cuStreamEndCapture"))(self->stream, &graph);
-  if (result == 0)
-    result = ((graph_instantiate_function *)driver_function("cuGraphInstantiateWithFlags"))(&made, graph, 0);
-  if (graph) ((graph_function *)driver_function("cuGraphDestroy"))(graph);
-  return world_check(self->world, good && result == 0, "capture: %d", result) ? made : NULL;
-}
-
 /* Several shapes in one graph, which is replayed with plain calls in between; operations that it has captured are
  * freed, as other shapes take their places. */
-static void replay(device_nodes_rank *self, const device_nodes_task *task) {
+static void replay(world_rank *self) {
   enum { REPLAYS = 6, OTHER_SHAPES = BNY_BLOCKING_OPS + 1 };
-  combine_all(self, task);
-  FAKE_CUDA(fake_cuda_set_device)(self->device->facts.ordinal);
-  void *graph = capture(self, task, COMBINE_AGAIN);
-  if (!graph) return;
-  bool good = true;
+  const combine_task *of = self->argument;
+  gpu *device = world_gpu_of(self);
+  gpu_graph *graph = NULL;
+  tool_error error = {.text = ""};
+  combine_all(self);
+  bool good = world_check(self, gpu_capture_begin(device, self->stream, &error), "%s", error.text);
+  for (int32_t i = 0; i < of->nattempts && good; i++)
+    good = world_ok(self, device_nodes_start(self, &of->attempts[i], COMBINE_AGAIN), "combine");
+  if (!world_check(self, gpu_capture_end(device, self->stream, &graph, &error) && good, "capture: %s", error.text))
+    return;
   float values[OTHER_SHAPES] = {0}, lse[OTHER_SHAPES] = {0};
   for (int32_t heads = 1; heads < OTHER_SHAPES && good; heads++) {
     banyan_partial own;
     banyan_combine_desc desc = {
         .size = sizeof desc, .tokens = 1, .heads = heads, .value_dim = 1, .stream = self->stream};
     banyan_partial_init(&own, values, BANYAN_F32, lse, BANYAN_F32, heads, 1);
-    good = world_ok(self->world, banyan_combine(self->world->comm, &desc, &own, &own), "another shape");
+    good = world_ok(self, banyan_combine(self->comm, &desc, &own, &own), "another shape");
   }
   for (int i = 0; i < REPLAYS && good; i++) {
-    int result = ((graph_launch_function *)driver_function("cuGraphLaunch"))(graph, self->stream);
-    good = world_check(self->world, result == 0, "launch: %d", result) &&
-           world_ok(self->world, device_nodes_start(self, &task->of->attempts[i % task->of->nattempts], COMBINE_OWN),
-                    "combine");
+    good = world_check(self, gpu_graph_launch(graph, self->stream, &error), "%s", error.text) &&
+           world_ok(self, device_nodes_start(self, &of->attempts[i % of->nattempts], COMBINE_OWN), "combine");
   }
-  if (good && device_nodes_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
-  ((graph_function *)driver_function("cuGraphExecDestroy"))(graph);
-  FAKE_CUDA(fake_cuda_set_device)(-1);
-  world_meet(self->world);
+  if (good && device_nodes_finish(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+  gpu_graph_free(graph);
 }
 
 TEST(graphs) {
-  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 37);
   combine_group group = combine_group_make(of, 2, 6, 24);
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
     combine_task_add(of, &group,
                      (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2}, true);
-  device_nodes_run(3, (device_nodes_task){.of = of, .body = replay, .arena_bytes = 1 << 20});
+  device_nodes_run(of, replay, (world_setup){.on = NULL});
   combine_task_check(of);
   combine_task_free(of);
 }
 
 /* Other collectives go on beside runs on devices; an operation may be freed while the device still has it to do. */
-static void use_both(device_nodes_rank *self, const device_nodes_task *task) {
-  banyan_comm *comm = self->world->comm;
-  combine_attempt *attempt = &task->of->attempts[0];
-  int32_t rank = self->world->rank;
+static void use_both(world_rank *self) {
+  const combine_task *of = self->argument;
+  banyan_comm *comm = self->comm;
+  const combine_attempt *attempt = &of->attempts[0];
+  int32_t rank = self->rank;
   banyan_combine_desc desc = attempt->desc;
   banyan_partial in = combine_attempt_input(attempt, rank);
   size_t counts[RANKS_MAX];
   unsigned char mine[1000], all[RANKS_MAX * sizeof mine];
   banyan_op *op = NULL;
   desc.stream = self->stream;
-  for (int32_t i = 0; i < self->world->nranks; i++) counts[i] = sizeof mine;
+  for (int32_t i = 0; i < self->nranks; i++) counts[i] = sizeof mine;
   memset(mine, rank, sizeof mine);
   for (int run = 0; run < COMBINE_RUNS; run++) {
-    if (!world_ok(self->world, banyan_combine_init(comm, &desc, &in, &attempt->out[run][rank].partial, &op), "init") ||
-        !world_ok(self->world, banyan_start(op), "start"))
+    if (!world_ok(self, banyan_combine_init(comm, &desc, &in, &attempt->out[run][rank].partial, &op), "init") ||
+        !world_ok(self, banyan_start(op), "start"))
       return;
     banyan_op_free(op);
-    if (!world_ok(self->world, banyan_allgather(comm, mine, all, counts), "gather")) return;
-    for (int32_t i = 0; i < self->world->nranks; i++)
-      world_check(self->world, all[i * (int32_t)sizeof mine + 7] == i, "a gather beside devices");
+    if (!world_ok(self, banyan_allgather(comm, mine, all, counts), "gather")) return;
+    for (int32_t i = 0; i < self->nranks; i++)
+      world_check(self, all[i * (int32_t)sizeof mine + 7] == i, "a gather beside devices");
   }
   char text[512];
   banyan_comm_describe(comm, text, sizeof text);
-  world_check(self->world, strstr(text, "staged in host memory between nodes") != NULL, "%s", text);
+  world_check(self, strstr(text, "staged in host memory between nodes") != NULL, "%s", text);
   device_nodes_finish(self);
-  world_ok(self->world, banyan_comm_status(comm), "status");
-  world_meet(self->world);
+  world_ok(self, banyan_comm_status(comm), "status");
+  world_meet(self);
 }
 
 TEST(host_collectives_go_on) {
-  device_nodes_begin(4, "");
   combine_task *of = combine_task_new(4, 36);
   combine_group group = combine_group_make(of, 2, 6, 24);
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-  device_nodes_run(4, (device_nodes_task){.of = of, .body = use_both, .arena_bytes = 1 << 20});
+  device_nodes_run(of, use_both, (world_setup){.on = NULL});
   combine_task_check(of);
   combine_task_free(of);
 }
 
 /* ---- ways -------------------------------------------------------------------------------------------------------- */
 
-static void describe(device_nodes_rank *self, const device_nodes_task *task) {
+static const char *says;
+
+static void describe(world_rank *self) {
   char text[512];
-  banyan_comm_describe(self->world->comm, text, sizeof text);
-  world_check(self->world, strstr(text, task->argument) != NULL, "%s", text);
-  combine_all(self, task);
+  banyan_comm_describe(self->comm, text, sizeof text);
+  world_check(self, strstr(text, says) != NULL, "%s", text);
+  combine_all(self);
 }
 
 /* By default devices of one NVLink domain share memory, and others do not try. */
 TEST(ways_are_chosen) {
   static const struct {
     const char *words, *way, *says;
-  } cases[] = {{"", NULL, "arenas go by fabric handles"},
-               {"no-fabric:1,", NULL, "staged in host memory between nodes"},
-               {"import-fails,", NULL, "staged in host memory between nodes"},
+  } cases[] = {{"", "", "arenas go by fabric handles"},
+               {"no-fabric:1,", "", "staged in host memory between nodes"},
+               {"import-fails,", "", "staged in host memory between nodes"},
                {"", "fabric", "arenas go by fabric handles"},
                {"", "emulated", "sent from device memory"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    device_nodes_begin(3, cases[i].words);
-    if (cases[i].way)
-      setenv("BANYAN_DEVICE_NODES", cases[i].way, 1);
-    else
-      unsetenv("BANYAN_DEVICE_NODES");
     setenv("BANYAN_LOG", "error", 1); /* leaves out the warning that fabric fails */
     combine_task *of = combine_task_new(3, 42);
     combine_group group = combine_group_make(of, 1, 4, 16);
     combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-    device_nodes_run(
-        3, (device_nodes_task){
-               .of = of, .body = describe, .argument = (void *)(uintptr_t)cases[i].says, .arena_bytes = 1 << 20});
+    says = cases[i].says;
+    device_nodes_run(of, describe, (world_setup){.words = cases[i].words, .way = cases[i].way});
     combine_task_check(of);
     combine_task_free(of);
   }
 }
 
-static void reject(world_rank *world) {
-  const device_nodes_task *task = world->argument;
-  banyan_status status = device_nodes_create(world, task, 0, &world->comm);
-  world_check(world, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_NODES is \"abacus\""),
+static void reject(world_rank *self) {
+  banyan_comm_config config = world_config(self);
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_NODES is \"abacus\""),
               "status %d: %s", status, banyan_last_error());
 }
 
-TEST(unknown_ways_are_errors) {
-  device_nodes_begin(2, "");
-  setenv("BANYAN_DEVICE_NODES", "abacus", 1);
-  device_nodes_task task = {.arena_bytes = 1 << 20};
-  WORLD_RUN(reject, .nranks = 2, .bare = true, .argument = &task);
-}
+TEST(unknown_ways_are_errors) { WORLD_RUN(reject, .nranks = 2, .on = &world_staged, .way = "abacus", .bare = true); }
 
 int main(void) {
   if (!world_has_network()) return 77;

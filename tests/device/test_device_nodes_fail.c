@@ -25,12 +25,12 @@ typedef struct failure_case {
 } failure_case;
 
 /* The stream ends, and what failed is known. */
-static void expect(device_nodes_rank *self, const failure_case *expected, double seconds) {
-  banyan_comm *comm = self->world->comm;
+static void expect(world_rank *self, const failure_case *expected, double seconds) {
+  banyan_comm *comm = self->comm;
   double until = world_now_s() + seconds;
   if (!device_nodes_finish(self)) return;
   while (banyan_comm_status(comm) == BANYAN_OK && world_now_s() < until) world_sleep_ms(1);
-  world_check(self->world,
+  world_check(self,
               banyan_comm_status(comm) == expected->status && banyan_comm_failed_rank(comm) == expected->culprit &&
                   strstr(banyan_comm_error(comm), expected->says),
               "status %d, rank %d, \"%s\"", banyan_comm_status(comm), banyan_comm_failed_rank(comm),
@@ -38,42 +38,42 @@ static void expect(device_nodes_rank *self, const failure_case *expected, double
 }
 
 /* Rank 1 does not come any more. */
-static void leave_one_out(device_nodes_rank *self, const device_nodes_task *task) {
+static void leave_one_out(world_rank *self) {
   static const failure_case late = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
-  combine_attempt *attempt = &task->of->attempts[0];
-  if (!world_ok(self->world, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self->world))
+  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
+  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
+      !world_meet(self))
     return;
   double began = world_now_s();
-  if (self->world->rank != 1) {
-    if (!world_ok(self->world, device_nodes_start(self, attempt, 1), "combine")) return;
+  if (self->rank != 1) {
+    if (!world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
     expect(self, &late, 1);
-    double took = world_now_s() - began, timeout = (double)task->timeout_ns * 1e-9;
-    world_check(self->world, world_is_sanitized() || took < 1.25 * timeout + 0.2, "%.2f s for a deadline of %.2f s",
-                took, timeout);
-    world_check(self->world, device_nodes_start(self, attempt, 1) == BANYAN_ERR_TIMEOUT, "later calls do not fail");
+    double took = world_now_s() - began, timeout = (double)self->setup->timeout_ns * 1e-9;
+    world_check(self, world_is_sanitized() || took < 1.25 * timeout + 0.2, "%.2f s for a deadline of %.2f s", took,
+                timeout);
+    world_check(self, device_nodes_start(self, attempt, 1) == BANYAN_ERR_TIMEOUT, "later calls do not fail");
   }
-  world_meet(self->world);
+  world_meet(self);
   static const failure_case told = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
-  if (self->world->rank == 1) expect(self, &told, 5);
-  world_meet(self->world);
+  if (self->rank == 1) expect(self, &told, 5);
+  world_meet(self);
 }
 
-static void abort_one(device_nodes_rank *self, const device_nodes_task *task) {
+static void abort_one(world_rank *self) {
   static const failure_case aborted = {BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()"};
-  combine_attempt *attempt = &task->of->attempts[0];
-  if (!world_ok(self->world, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self->world))
+  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
+  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
+      !world_meet(self))
     return;
   double began = world_now_s();
-  if (self->world->rank != 2 && !world_ok(self->world, device_nodes_start(self, attempt, 1), "combine")) return;
-  if (self->world->rank == 2) world_sleep_ms(20), banyan_comm_abort(self->world->comm, "enough");
+  if (self->rank != 2 && !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
+  if (self->rank == 2) world_sleep_ms(20), banyan_comm_abort(self->comm, "enough");
   expect(self, &aborted, 5);
-  world_check(self->world, world_now_s() - began < 5, "an abort took %.1f s", world_now_s() - began);
-  world_meet(self->world);
+  world_check(self, world_now_s() - began < 5, "an abort took %.1f s", world_now_s() - began);
+  world_meet(self);
 }
 
-static void give_nan(device_nodes_rank *self, const device_nodes_task *task) {
+static void give_nan(world_rank *self) {
   static const failure_case bad = {BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row"};
   static float values[4 * 8], lse[4] = {1, 2, NAN, 4};
   float out_values[4 * 8], out_lse[4];
@@ -81,60 +81,57 @@ static void give_nan(device_nodes_rank *self, const device_nodes_task *task) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 4, .value_dim = 8, .stream = self->stream};
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 4, 8);
   banyan_partial_init(&out, out_values, BANYAN_F32, out_lse, BANYAN_F32, 4, 8);
-  if (self->world->rank != 1) in.empty |= BANYAN_EMPTY_NAN;
+  if (self->rank != 1) in.empty |= BANYAN_EMPTY_NAN;
   /* A rank may still be planning when another's device has found it. */
-  banyan_status status = banyan_combine(self->world->comm, &desc, &in, &out);
-  world_check(self->world, status == BANYAN_OK || status == BANYAN_ERR_DATA, "combine: %s", banyan_last_error());
-  (void)task;
+  banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
+  world_check(self, status == BANYAN_OK || status == BANYAN_ERR_DATA, "combine: %s", banyan_last_error());
   expect(self, &bad, 5);
-  world_meet(self->world);
+  world_meet(self);
 }
 
 /* The thread that is a device's peer is gone: the device ends by itself, and the other ranks by their deadline. */
-static void lose_a_proxy(device_nodes_rank *self, const device_nodes_task *task) {
+static void lose_a_proxy(world_rank *self) {
   static const failure_case lost = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
-  combine_attempt *attempt = &task->of->attempts[0];
-  if (!world_ok(self->world, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self->world))
+  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
+  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
+      !world_meet(self))
     return;
-  if (self->world->rank == 1) {
-    bny_proxy *proxy = self->world->comm->device.proxy;
+  if (self->rank == 1) {
+    bny_proxy *proxy = self->comm->device.proxy;
     atomic_store(&proxy->quits, true);
     pthread_join(proxy->thread, NULL);
     proxy->has_thread = false;
   }
-  if (!world_meet(self->world) || !world_ok(self->world, device_nodes_start(self, attempt, 1), "combine")) return;
+  if (!world_meet(self) || !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
   expect(self, &lost, 5);
-  world_meet(self->world);
+  world_meet(self);
 }
 
 /* A rank that gives up destroys its communicator without waiting for its stream. Its kernel still polls what is freed
  * then. */
-static void abort_and_leave(device_nodes_rank *self, const device_nodes_task *task) {
-  combine_attempt *attempt = &task->of->attempts[0];
-  if (!world_ok(self->world, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self->world))
+static void abort_and_leave(world_rank *self) {
+  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
+  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
+      !world_meet(self))
     return;
-  bool comes = self->world->rank != 1;
-  if (comes && !world_ok(self->world, device_nodes_start(self, attempt, 1), "combine")) return;
-  if (world_meet(self->world) && comes) banyan_comm_abort(self->world->comm, "enough");
+  bool comes = self->rank != 1;
+  if (comes && !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
+  if (world_meet(self) && comes) banyan_comm_abort(self->comm, "enough");
+  device_nodes_leave(self);
 }
 
 static const struct {
-  void (*body)(device_nodes_rank *self, const device_nodes_task *task);
+  world_body body;
   int64_t timeout_ns;
 } failures[] = {
     {leave_one_out, SECOND_NS}, {abort_one, 0}, {give_nan, 0}, {lose_a_proxy, SECOND_NS}, {abort_and_leave, 0}};
 
 TEST_LOOP(failures_are_named, (int)(sizeof failures / sizeof failures[0])) {
-  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 40);
   combine_group group = combine_group_make(of, 1, 4, 16);
   /* All wait for all, and know whom they miss. */
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32, .algorithm = "oneshot"}, true);
-  device_nodes_run(
-      3, (device_nodes_task){
-             .of = of, .body = failures[_i].body, .timeout_ns = failures[_i].timeout_ns, .arena_bytes = 1 << 20});
+  device_nodes_run(of, failures[_i].body, (world_setup){.timeout_ns = failures[_i].timeout_ns});
   combine_task_free(of);
 }
 
@@ -143,36 +140,36 @@ TEST_LOOP(failures_are_named, (int)(sizeof failures / sizeof failures[0])) {
 enum { READY, DEAD };
 
 /* Rank 2 is killed while the others' devices wait for it. They go on without it. */
-static void survive(device_nodes_rank *self, const device_nodes_task *task) {
+static void survive(world_rank *self) {
   static const failure_case died = {BANYAN_ERR_PEER, 2, "rank 2 died"};
-  world_rank *world = self->world;
-  combine_attempt *attempt = &task->of->attempts[0];
-  if (!world_ok(world, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(world))
+  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
+  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
+      !world_meet(self))
     return;
-  if (world->rank == 2) {
-    world_signal(world->world, READY);
+  if (self->rank == 2) {
+    world_signal(self->world, READY);
     for (;;) pause();
   }
-  if (!world_ok(world, device_nodes_start(self, attempt, 1), "combine")) return;
+  if (!world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
   double began = world_now_s();
   expect(self, &died, 5);
-  world_check(world, world_is_sanitized() || world_now_s() - began < 2, "a death took %.1f s", world_now_s() - began);
+  world_check(self, world_is_sanitized() || world_now_s() - began < 2, "a death took %.1f s", world_now_s() - began);
   banyan_comm *rest = NULL;
   int32_t members[RANKS_MAX];
-  if (!world_ok(world, banyan_comm_shrink(world->comm, members, &rest), "shrink")) return;
-  banyan_comm_destroy(world->comm);
-  world->comm = rest;
-  float value = (float)world->rank, lse = 0, mean = -1;
+  if (!world_ok(self, banyan_comm_shrink(self->comm, members, &rest), "shrink")) return;
+  banyan_comm_destroy(self->comm);
+  self->comm = rest;
+  float value = (float)self->rank, lse = 0, mean = -1;
   banyan_partial in, out;
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = 1, .stream = self->stream};
   banyan_partial_init(&in, &value, BANYAN_F32, &lse, BANYAN_F32, 1, 1);
   banyan_partial_init(&out, &mean, BANYAN_F32, NULL, BANYAN_F32, 1, 1);
-  if (!world_ok(world, banyan_combine(rest, &desc, &in, &out), "combine of those who are left") ||
+  if (!world_ok(self, banyan_combine(rest, &desc, &in, &out), "combine of those who are left") ||
       !device_nodes_finish(self))
     return;
-  world_check(world, mean == 4.0f / 3, "%g", (double)mean);
-  world_ok(world, banyan_barrier(rest), "barrier");
+  world_check(self, mean == 4.0f / 3, "%g", (double)mean);
+  world_ok(self, banyan_barrier(rest), "barrier");
+  device_nodes_leave(self);
 }
 
 static void kill_one(world *world, const pid_t *pids, void *argument) {
@@ -183,12 +180,10 @@ static void kill_one(world *world, const pid_t *pids, void *argument) {
 }
 
 TEST(the_dead_are_named_and_left_behind) {
-  device_nodes_begin(4, "");
   combine_task *of = combine_task_new(4, 41);
   combine_group group = combine_group_make(of, 1, 4, 16);
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-  device_nodes_run(4, (device_nodes_task){
-                          .of = of, .body = survive, .processes = true, .conduct = kill_one, .arena_bytes = 1 << 20});
+  device_nodes_run(of, survive, (world_setup){.processes = true, .deaths = true, .conduct = kill_one});
   combine_task_free(of);
 }
 

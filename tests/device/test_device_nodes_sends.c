@@ -39,46 +39,40 @@ static ucs_status_ptr_t send_noted(ucp_ep_h endpoint, unsigned id, const void *h
   return seen.send(endpoint, id, header, header_bytes, payload, count, &made);
 }
 
-typedef struct way {
+static const struct way {
   const char *nodes;
   bool cuda; /* as if the way were direct */
-} way;
+} ways[] = {{"staged", false}, {"emulated", true}}, *way;
 
-static void combine_noted(device_nodes_rank *self, const device_nodes_task *task) {
-  const way *way = task->argument;
-  bny_transport *transport = self->world->comm->device.proxy->transport;
+static void combine_noted(world_rank *self) {
+  bny_transport *transport = self->comm->device.proxy->transport;
   bny_net *net = bny_net_of(transport);
-  combine_attempt *attempt = &task->of->attempts[0];
-  if (self->world->rank == 0) { /* nothing is under way */
+  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
+  if (self->rank == 0) { /* nothing is under way */
     seen.send = net->ucx.ucp_am_send_nbx;
-    seen.device = self->device->facts.ordinal;
+    seen.device = gpu_facts_of(world_gpu_of(self))->ordinal;
     bny_net_take(net);
     net->ucx.ucp_am_send_nbx = send_noted;
     bny_net_give(net);
     transport->sends_cuda = way->cuda;
   }
-  if (!world_meet(self->world)) return;
-  world_rank *world = self->world;
-  bool good = world_ok(world, device_nodes_start(self, attempt, COMBINE_FIRST), "combine") && device_nodes_finish(self);
-  world_meet(world); /* all that was sent has come */
-  if (!good || world->rank != 0) return;
+  if (!world_meet(self)) return;
+  bool good = world_ok(self, device_nodes_start(self, attempt, COMBINE_FIRST), "combine") && device_nodes_finish(self);
+  world_meet(self); /* all that was sent has come */
+  if (!good || self->rank != 0) return;
   int unknown = atomic_load(&seen.unknown), cuda = atomic_load(&seen.cuda), host = atomic_load(&seen.host);
-  world_check(world, unknown == 0, "%d sends of memory that UCX asks the driver about", unknown);
-  world_check(world, (way->cuda ? cuda : host) > 0, "nothing was sent");
-  world_check(world, way->cuda || cuda == 0, "memory of the host is said to be a device's");
-  world_check(world, atomic_load(&seen.elsewhere) == 0, "a device's memory is sent by a thread that knows no device");
+  world_check(self, unknown == 0, "%d sends of memory that UCX asks the driver about", unknown);
+  world_check(self, (way->cuda ? cuda : host) > 0, "nothing was sent");
+  world_check(self, way->cuda || cuda == 0, "memory of the host is said to be a device's");
+  world_check(self, atomic_load(&seen.elsewhere) == 0, "a device's memory is sent by a thread that knows no device");
 }
 
 TEST_LOOP(memory_is_said_to_be_what_it_is, 2) {
-  static const way ways[] = {{"staged", false}, {"emulated", true}};
-  const way *way = &ways[_i];
-  device_nodes_begin(2, "");
-  setenv("BANYAN_DEVICE_NODES", way->nodes, 1);
+  way = &ways[_i];
   combine_task *of = combine_task_new(2, 51);
   combine_group group = combine_group_make(of, 1, 4, 16);
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-  device_nodes_run(2, (device_nodes_task){
-                          .of = of, .body = combine_noted, .argument = (void *)(uintptr_t)way, .arena_bytes = 1 << 20});
+  device_nodes_run(of, combine_noted, (world_setup){.way = way->nodes});
   combine_task_free(of);
 }
 
