@@ -12,11 +12,6 @@
 #include "merge_math.h"
 #include "tests/support/world.h"
 
-/* Tests of many problems on the host free each. */
-#ifndef PROBLEM_TAKE
-#define PROBLEM_TAKE(bytes) world_take(bytes)
-#endif
-
 enum { PROBLEM_BATCH_MAX = 40, PROBLEM_DIM_MAX = 576 };
 
 /* The data that the shards of one problem have in common. */
@@ -58,7 +53,7 @@ static inline problem_shape problem_shape_random(world_random *random) {
 
 static inline uint16_t *problem_queries(world_random *random, const problem_shape *shape) {
   size_t count = (size_t)(shape->batch * shape->heads * shape->head_dim);
-  uint16_t *made = PROBLEM_TAKE(2 * count);
+  uint16_t *made = world_take(2 * count);
   for (size_t i = 0; i < count; i++) made[i] = problem_bits(shape->dtype, 2 * random_unit(random));
   return made;
 }
@@ -67,7 +62,7 @@ static inline uint16_t *problem_queries(world_random *random, const problem_shap
 static inline uint16_t *problem_cache(world_random *random, const problem_shape *shape, const problem_shard *shard,
                                       int32_t dim, int32_t page_keys, int32_t row_pages, bool one_sign) {
   size_t count = (size_t)(shape->batch * row_pages * shape->kv_heads * page_keys) * (size_t)dim;
-  uint16_t *made = PROBLEM_TAKE(2 * count);
+  uint16_t *made = world_take(2 * count);
   memset(made, 0xff, 2 * count);
   for (int32_t b = 0; b < shape->batch; b++)
     for (int32_t t = 0; t < shard->lengths[b]; t++)
@@ -89,7 +84,7 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
   int32_t row_pages = (shape->keys_max + page_keys - 1) / page_keys, pages = shape->batch * row_pages;
   for (int32_t b = 0; b < shape->batch; b++)
     shard->lengths[b] = random_one_in(random, 5) ? 0 : 1 + random_below(random, shape->keys_max);
-  shard->pages = PROBLEM_TAKE((size_t)pages * sizeof *shard->pages);
+  shard->pages = world_take((size_t)pages * sizeof *shard->pages);
   for (int32_t i = 0; i < pages; i++) shard->pages[i] = i;
   for (int32_t i = pages - 1; shape->page_keys && i > 0; i--) {
     int32_t other = random_below(random, i + 1), held = shard->pages[i];
@@ -138,49 +133,6 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
 typedef struct problem_row {
   double max, sum, values[PROBLEM_DIM_MAX], weight[PROBLEM_DIM_MAX];
 } problem_row;
-
-static inline const uint16_t *problem_key(const problem_shard *shard, const void *base, int64_t page_stride,
-                                          int64_t head_stride, int64_t token_stride, int32_t b, int32_t kv_head,
-                                          int32_t t) {
-  const banyan_attention_desc *desc = &shard->desc;
-  int64_t page = desc->pages.table ? desc->pages.table[b * desc->pages.table_stride + t / desc->pages.keys] : b;
-  int64_t within = desc->pages.table ? t % desc->pages.keys : t;
-  return (const uint16_t *)base + page * page_stride + kv_head * head_stride + within * token_stride;
-}
-
-static inline double problem_logit(const problem_shard *shard, int32_t b, int32_t head, int32_t t) {
-  const banyan_attention_desc *desc = &shard->desc;
-  const uint16_t *q = (const uint16_t *)desc->q + b * desc->q_batch_stride + head * desc->q_head_stride;
-  const uint16_t *k = problem_key(shard, desc->k, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride, b,
-                                  head / (desc->heads / desc->kv_heads), t);
-  double dot = 0;
-  for (int32_t i = 0; i < desc->head_dim; i++)
-    dot += problem_value(desc->q_dtype, q[i]) * problem_value(desc->kv_dtype, k[i]);
-  return dot / sqrt((double)desc->head_dim);
-}
-
-/* Over all shards. */
-static inline void problem_row_make(const problem_shard *shards, int32_t count, int32_t b, int32_t head,
-                                    problem_row *row) {
-  memset(row, 0, sizeof *row);
-  row->max = -INFINITY;
-  for (int32_t s = 0; s < count; s++)
-    for (int32_t t = 0; t < shards[s].lengths[b]; t++) row->max = fmax(row->max, problem_logit(&shards[s], b, head, t));
-  for (int32_t s = 0; s < count; s++) {
-    const banyan_attention_desc *desc = &shards[s].desc;
-    for (int32_t t = 0; t < shards[s].lengths[b]; t++) {
-      double p = exp(problem_logit(&shards[s], b, head, t) - row->max);
-      const uint16_t *v = problem_key(&shards[s], desc->v, desc->v_batch_stride, desc->v_head_stride,
-                                      desc->v_token_stride, b, head / (desc->heads / desc->kv_heads), t);
-      row->sum += p;
-      for (int32_t i = 0; i < desc->value_dim; i++) {
-        double value = problem_value(desc->kv_dtype, v[i]);
-        row->values[i] += p * value;
-        row->weight[i] += p * fabs(value);
-      }
-    }
-  }
-}
 
 /* How far a normalised row with lse in base e is from the reference, in units of `bound` of its weight; above 1 is
  * wrong. */

@@ -6,8 +6,6 @@ unit_tests += \
   %D%/test_arguments \
   %D%/test_attend \
   %D%/test_attention \
-  %D%/test_attention_f8 \
-  %D%/test_attention_gather \
   %D%/test_attention_rejected \
   %D%/test_attention_rows \
   %D%/test_attention_threads \

@@ -67,9 +67,8 @@ static bool do_apart(world_rank *self, const attend *of, banyan_op **ops) {
   between.values_kind = BANYAN_VALUES_NUMERATOR;
   between.stats_kind = BANYAN_STATS_MAX_SUM;
   between.base = BANYAN_BASE_2;
-  between.sum = rows + rank->values_bytes + rank->lse_bytes;
-  call.out.values = world_at(self, rank->other_values);
-  call.out.lse = world_at(self, rank->other_lse);
+  between.sum = rows + rank->values_bytes + rank->lse_bytes / 2;
+  attend_be_twin(of, self, &call);
   if (self->rank != 0) call.desc.sinks = NULL; /* over ranks they count on rank 0 */
   return world_ok(self, banyan_attention_init(self->comm, &call.desc, &between, &ops[0]), "attention") &&
          world_ok(self,
@@ -143,6 +142,11 @@ static attend *make(const world_backend *on, int32_t nranks, int number) {
   made->alone = number % 7 == 6;
   made->gathers = number % 7 == 5 && on != &world_staged; /* a gather needs devices that share memory */
   if (made->alone) made->blocking = false;
+  if (!on->is_device && number % 3 == 1) { /* results of eight bits */
+    made->out_dtype = number % 2 ? BANYAN_E4M3 : BANYAN_E5M2;
+    made->form = ATTEND_PLAIN;
+    made->combine.wire = BANYAN_F32;
+  }
   if (!on->is_device && number % 3 == 0) made->epsilon = powf(10, -(float)(number % 5));
   if (made->alone && nranks > 1) made->sinks = NULL;
   if ((on == &world_gpu || on == &world_gpu_processes) && !world_is_quick() && number % 2)
@@ -161,6 +165,35 @@ TEST_EVERYWHERE(random_problems, 63) {
   if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "24576", 1);
   WORLD_RUN(run_many, .nranks = nranks, .on = on, .argument = &many, .one_device = _i % 4 == 1,
             .words = on == &world_emulated ? words[_i / 3 % 3] : NULL);
+}
+
+/* Operations that gather q are started before the first is waited for, and a call comes between. */
+static void queue(world_rank *self) {
+  const many *many = self->argument;
+  banyan_op *ops[PROBLEMS] = {NULL};
+  attend_call calls[PROBLEMS], twin;
+  bool good = true;
+  for (int i = 0; i < many->count && good; i++) {
+    good = draw(self, many->problems[i], 0);
+    attend_call_of(many->problems[i], self, &calls[i]);
+    attend_twin_of(many->problems[i], self, &twin);
+    good = good && init(self, many->problems[i], &calls[i], &ops[i]) && call_once(self, many->problems[i], &twin);
+  }
+  for (int i = 0; i < many->count && good; i++) good = world_ok(self, banyan_start(ops[i]), "start");
+  good = good && world_ok(self, banyan_barrier(self->comm), "barrier");
+  for (int i = many->count - 1; i >= 0 && good; i--)
+    good = world_ok(self, banyan_wait(ops[i]), "wait") && attend_twin_agrees(self, many->problems[i], 0);
+  for (int i = 0; i < many->count; i++) banyan_op_free(ops[i]);
+}
+
+TEST(operations_in_a_queue) {
+  many many = {.count = 3};
+  for (int i = 0; i < many.count; i++) {
+    many.problems[i] = attend_make_plain(4, 170 + (uint64_t)i, NULL);
+    many.problems[i]->gathers = true;
+    attend_fill(many.problems[i]);
+  }
+  WORLD_RUN(queue, .nranks = 4, .argument = &many);
 }
 
 /* ---- capacities -------------------------------------------------------------------------------------------------- */
@@ -259,5 +292,49 @@ static void rejects(world_rank *self) {
 }
 
 TEST(wrong_numbers_are_rejected) { WORLD_RUN(rejects, .nranks = 1, .argument = make_plain(1, CAPACITY)); }
+
+/* A gather of q that does not fit the call. */
+#define CASES                                                                                          \
+  CASE("desc.gather has tokens 7, and batch is ", call.gather.tokens = 7)                              \
+  CASE("desc.gather has heads 1000, and heads is ", call.gather.heads = 1000)                          \
+  CASE("desc.gather has dim 65, and head_dim is ", call.gather.dim = 65)                               \
+  CASE("desc.gather has dtype 1, and q_dtype is ", call.gather.dtype = BANYAN_F32)                     \
+  CASE("desc.gather has all_token_stride 3, and q_batch_stride is ", call.gather.all_token_stride = 3) \
+  CASE("desc.gather.size is 7", call.gather.size = 7)                                                  \
+  CASE("desc.gather.stream", call.gather.stream = &call)                                               \
+  CASE("mine is NULL", call.desc.q_mine = NULL)                                                        \
+  CASE("desc.counts[0] is -1", of->ranks[0].counts[0] = -1)
+
+static void gather_wrongly(world_rank *self) {
+  attend *of = self->argument;
+  const int32_t count = of->ranks[0].counts[0];
+  attend_call call, good;
+  banyan_op *op = NULL;
+  draw(self, of, 0);
+  attend_call_of(of, self, &call);
+  good = call;
+#define CASE(named, ...)                                                                                           \
+  __VA_ARGS__;                                                                                                     \
+  world_check(self,                                                                                                \
+              banyan_attention_combine(self->comm, &call.desc, &call.combine, &call.out) == BANYAN_ERR_ARGUMENT && \
+                  strstr(banyan_last_error(), named),                                                              \
+              "the text does not name %s: %s", named, banyan_last_error());                                        \
+  of->ranks[0].counts[0] = count;                                                                                  \
+  call = good;
+  CASES
+#undef CASE
+  world_check(self, banyan_attention(&call.desc, &call.out) == BANYAN_ERR_ARGUMENT, "a gather without ranks");
+  world_check(self, strstr(banyan_last_error(), "desc.gather") != NULL, "%s", banyan_last_error());
+  world_check(self, banyan_attention_init(self->comm, &call.desc, &call.out, &op) == BANYAN_ERR_ARGUMENT, "alone");
+  world_check(self, strstr(banyan_last_error(), "desc.gather") != NULL, "%s", banyan_last_error());
+  call_once(self, of, &call);
+}
+
+TEST(wrong_gathers_are_named) {
+  attend *of = attend_make_plain(1, 9, NULL);
+  of->gathers = true;
+  attend_fill(of);
+  WORLD_RUN(gather_wrongly, .nranks = 1, .argument = of);
+}
 
 int main(void) { return world_main(suite_of("attend", 240)); }

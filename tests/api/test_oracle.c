@@ -17,8 +17,16 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-enum { RANKS_MAX = 9, TOKENS_MAX = 4, HEADS_MAX = 9, ROWS_MAX = TOKENS_MAX * HEADS_MAX, CASES = 2000, GAP = 3 };
-enum { VALUES_MAX = ROWS_MAX * (ORACLE_DIM_MAX + GAP), STATS_MAX = 2 * ROWS_MAX };
+enum {
+  DIM_MAX = 40,
+  RANKS_MAX = 9,
+  TOKENS_MAX = 4,
+  HEADS_MAX = 9,
+  ROWS_MAX = TOKENS_MAX * HEADS_MAX,
+  CASES = 2000,
+  GAP = 3
+};
+enum { VALUES_MAX = ROWS_MAX * (DIM_MAX + GAP), STATS_MAX = 2 * ROWS_MAX };
 
 /* A partial of a rank with its memory: room for f32 of any layout. */
 typedef struct sheet {
@@ -71,7 +79,7 @@ static plan plan_of(uint64_t seed, int64_t number, int32_t nranks) {
   banyan_combine_desc *desc = &made.desc;
   desc->tokens = random_one_in(&random, 20) ? 0 : 1 + random_below(&random, TOKENS_MAX);
   desc->heads = 1 + random_below(&random, HEADS_MAX);
-  desc->value_dim = random_one_in(&random, 12) ? 0 : 1 + random_below(&random, ORACLE_DIM_MAX);
+  desc->value_dim = random_one_in(&random, 12) ? 0 : 1 + random_below(&random, DIM_MAX);
   desc->wire = dtypes[random_below(&random, WIRES)];
   desc->scatter = random_one_in(&random, 2) ? BANYAN_SCATTER_NONE : (banyan_scatter)random_below(&random, 4);
   desc->root = desc->scatter == BANYAN_SCATTER_ROOT ? random_below(&random, nranks) : 0;

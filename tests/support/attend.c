@@ -6,6 +6,7 @@
 
 #include "f8.h"
 #include "flashmla.h"
+#include "tests/support/oracle.h"
 #include "tests/support/sheet.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -17,7 +18,10 @@ attend *attend_make(int32_t nranks, uint64_t seed) {
   static const char *const algorithms[] = {NULL, "oneshot", "ring", "twoshot", "tree"};
   world_random random = {world_seed() * 700 + seed};
   attend *made = world_take(sizeof *made);
-  *made = (attend){.nranks = nranks, .shape = problem_shape_random(&random), .seed = random_next(&random) >> 20};
+  *made = (attend){.nranks = nranks,
+                   .shape = problem_shape_random(&random),
+                   .seed = random_next(&random) >> 20,
+                   .out_dtype = BANYAN_F32};
   problem_shape *shape = &made->shape;
   if (random_one_in(&random, 4)) { /* many sequences */
     shape->batch = 20 + random_below(&random, 18);
@@ -131,12 +135,15 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   rank->tokens = take_numbers(1);
   rank->mask = world_take((size_t)made->rows);
   rank->values_bytes = rows_of(made) * (size_t)shape->value_dim * sizeof(float);
-  rank->lse_bytes = rows_of(made) * sizeof(float);
+  rank->lse_bytes = 2 * rows_of(made) * sizeof(float);
   rank->values = world_take(rank->values_bytes);
   rank->lse = world_take(rank->lse_bytes);
   rank->other_values = world_take(rank->values_bytes);
   rank->other_lse = world_take(rank->lse_bytes);
-  rank->rows = world_take(rank->values_bytes + 2 * rank->lse_bytes);
+  rank->rows = world_take(rank->values_bytes + rank->lse_bytes);
+  rank->out_scales = world_take(2 * (size_t)shape->heads * sizeof(float));
+  world_random own = {made->seed + (uint64_t)r};
+  for (int32_t h = 0; h < 2 * shape->heads; h++) rank->out_scales[h] = (float)exp2(2 * random_unit(&own) - 3);
   if (made->epsilon > 0) {
     size_t all = shape->page_keys ? (size_t)pages : (size_t)(shape->batch * shape->keys_max);
     size_t codes = (size_t)((shape->page_keys ? shape->page_keys : 3) * (2 + (shape->head_dim + 7) / 8 * 2));
@@ -145,7 +152,7 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
     rank->error = world_take(rank->lse_bytes);
     rank->read = world_take(rank->lse_bytes);
   }
-  rank->gathered = made->gathers ? world_take(2 * rows_of(made) * (size_t)shape->head_dim) : NULL;
+  rank->gathered = made->gathers ? world_take(2 * rows_of(made) * (size_t)(shape->head_dim + 8)) : NULL;
   if (made->gathers) rank->mine = world_take(2 * rows_of(made) * (size_t)shape->head_dim);
 }
 
@@ -283,6 +290,25 @@ static void set_pages(const attend *from, const attend_rank *rank, const world_r
   desc->seq_lens = NULL;
 }
 
+/* The result in the rank's own addresses. */
+static banyan_partial out_of(const attend *of, int32_t rank, int32_t heads) {
+  const attend_rank *own = &of->ranks[rank];
+  banyan_partial made;
+  banyan_partial_init(&made, own->values, of->out_dtype, own->lse, BANYAN_F32, heads, of->shape.value_dim);
+  if (of->out_dtype == BANYAN_F32) return made;
+  world_random random = {of->seed * 40 + (uint64_t)rank};
+  made.values_head_stride += random_below(&random, 4);
+  made.values_token_stride = heads * made.values_head_stride;
+  made.values_scale = random_one_in(&random, 3) ? NULL : own->out_scales;
+  made.values_scale_stride = random_below(&random, 3);
+  made.base = random_one_in(&random, 2) ? BANYAN_BASE_2 : BANYAN_BASE_E;
+  if (random_one_in(&random, 2)) return made;
+  made.stats_kind = BANYAN_STATS_MAX_SUM;
+  made.sum = own->lse + rows_of(of);
+  if (random_one_in(&random, 2)) made.values_kind = BANYAN_VALUES_NUMERATOR;
+  return made;
+}
+
 void attend_call_of(const attend *from, const world_rank *self, attend_call *to) {
   const attend_rank *rank = &from->ranks[self->rank];
   const problem_shape *shape = &from->shape;
@@ -332,8 +358,7 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
   made.combine.stream = self->stream;
   const sheet_part part = part_of(from, self->rank, from->rows);
   made.has_result = part.tokens && part.heads;
-  banyan_partial_init(&made.out, world_at(self, rank->values), BANYAN_F32, world_at(self, rank->lse), BANYAN_F32,
-                      part.heads, shape->value_dim);
+  made.out = world_partial(self, out_of(from, self->rank, part.heads));
   if (from->epsilon > 0) {
     desc->prune = (banyan_prune){.bounds = rank->bounds,
                                  .codes = (int32_t)(from->seed % 2),
@@ -349,6 +374,7 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
     desc->gather = &to->gather;
     desc->q = world_at(self, rank->gathered);
     desc->q_mine = world_at(self, rank->mine);
+    if (self->rank % 2) desc->q_head_stride += 8, desc->q_batch_stride += 8 * shape->heads;
   }
   *to = made;
 }
@@ -358,14 +384,20 @@ bool attend_has_twin(const attend *of) {
          (of->has_tokens && !of->has_mask && !of->lists && !of->keeps && of->combine.order == BANYAN_ORDER_CANONICAL);
 }
 
+void attend_be_twin(const attend *from, const world_rank *self, attend_call *call) {
+  const attend_rank *rank = &from->ranks[self->rank];
+  call->out.values = world_at(self, rank->other_values);
+  call->out.lse = world_at(self, rank->other_lse);
+  if (call->out.sum) call->out.sum = world_at(self, rank->other_lse + rows_of(from));
+}
+
 void attend_twin_of(const attend *from, const world_rank *self, attend_call *made) {
   const attend_rank *rank = &from->ranks[self->rank];
   attend whole = *from;
   whole.gathers = whole.has_tokens = false;
   attend_call_of(&whole, self, made);
   const sheet_part part = part_of(from, self->rank, *rank->tokens);
-  made->out.values = world_at(self, rank->other_values);
-  made->out.lse = world_at(self, rank->other_lse);
+  attend_be_twin(from, self, made);
   if (from->gathers) return;
   made->queries.tokens = made->combine.tokens = *rank->tokens;
   if (!from->several) made->desc.batch = *rank->tokens;
@@ -380,10 +412,10 @@ const char *attend_text(const attend *of) {
   snprintf(
       text, sizeof text,
       "%d ranks, %d sequences, %d rows x %d/%d x %d/%d, dtype %d, pages of %d, %d keys, scatter %d, wire %d, order %d, "
-      "form %d, epsilon %g, by %s%s%s%s%s%s%s%s%s%s%s, window %d, block %d, rope %d, cap %g",
+      "form %d, results of type %d, epsilon %g, by %s%s%s%s%s%s%s%s%s%s%s, window %d, block %d, rope %d, cap %g",
       of->nranks, shape->batch, of->rows, shape->heads, shape->kv_heads, shape->head_dim, shape->value_dim,
       shape->dtype, shape->page_keys, shape->keys_max, of->combine.scatter, of->combine.wire, of->combine.order,
-      of->form, (double)of->epsilon, of->combine.algorithm ? of->combine.algorithm : "any",
+      of->form, (int)of->out_dtype, (double)of->epsilon, of->combine.algorithm ? of->combine.algorithm : "any",
       of->several ? ", several" : "", of->causal ? ", causal" : "", of->tree ? ", tree" : "",
       of->lists ? ", lists" : "", of->by_last ? ", by last pages" : "", of->has_tokens ? ", tokens" : "",
       of->has_mask ? ", mask" : "", of->keeps ? ", keeps" : "", of->sinks ? ", sinks" : "",
@@ -455,8 +487,7 @@ static bool takes_part(const attend *of, int32_t r, int32_t self, int32_t token)
   return (!of->alone || r == self) && (!of->has_mask || of->ranks[r].mask[token]);
 }
 
-/* Rank `self` alone counts if ranks attend alone. A sink counts on rank 0. */
-static void reference_of(const attend *of, int32_t self, int32_t token, int32_t head, problem_row *row) {
+void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, problem_row *row) {
   const int32_t b = sequence_of(of, token);
   memset(row, 0, sizeof *row);
   row->max = -INFINITY;
@@ -497,6 +528,34 @@ static double bound_of(const attend *of) {
   return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost + (of->form != ATTEND_PLAIN ? 2e-3 : 0);
 }
 
+/* A row of eight bits, by the oracle. */
+static const char *compare_coded(const attend *of, const banyan_partial *out, int32_t token, int32_t head,
+                                 const problem_row *reference) {
+  oracle_row row = {.is_empty = reference->sum == 0, .m = reference->max * BNY_LOG2_E, .d = reference->sum};
+  for (int32_t i = 0; i < of->shape.value_dim && !row.is_empty; i++) {
+    row.o[i] = reference->values[i] / reference->sum;
+    row.mean[i] = reference->weight[i] / reference->sum;
+  }
+  return oracle_compare(out, token, head, of->shape.value_dim, BANYAN_F32, 0, &row);
+}
+
+/* Bytes beside the rows of `count` tokens are as they were. */
+static bool rest_is_poison(const attend *of, const attend_rank *rank, const banyan_partial *out, sheet_part part) {
+  const size_t element = of->out_dtype == BANYAN_F32 ? 4 : 1, rows = (size_t)(part.tokens * part.heads);
+  unsigned char *left = malloc(rank->values_bytes + 1);
+  memcpy(left, rank->values, rank->values_bytes);
+  for (int32_t t = 0; t < part.tokens; t++)
+    for (int32_t h = 0; h < part.heads; h++)
+      memset(left + (size_t)(t * out->values_token_stride + h * out->values_head_stride) * element, ATTEND_POISON,
+             (size_t)of->shape.value_dim * element);
+  const size_t sums = out->sum ? rows : 0, half = rank->lse_bytes / 2;
+  bool good = is_poison(left, rank->values_bytes) && is_poison(rank->lse + rows, half - rows * 4) &&
+              is_poison(rank->lse + half / 4 + sums, half - sums * 4) &&
+              (!rank->error || is_poison(rank->error + rows, rank->lse_bytes - rows * 4));
+  free(left);
+  return good;
+}
+
 /* The certificate holds, and no more than epsilon of the mass is missing. Attention's own error, for logits of up to
  * some 100, comes on top. */
 static bool is_certified(const attend *of, const problem_row *row, const float *values, float lse, float error) {
@@ -515,13 +574,24 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
   const attend_rank *rank = &of->ranks[self->rank];
   const sheet_part part = part_of(of, self->rank, *rank->tokens);
   const size_t dim = (size_t)of->shape.value_dim, count = (size_t)(part.tokens * part.heads);
+  const banyan_partial out = out_of(of, self->rank, part.heads);
   for (size_t i = 0; i < count; i++) {
     const int32_t token = part.token0 + (int32_t)i / part.heads, head = part.head0 + (int32_t)i % part.heads;
     problem_row reference;
-    reference_of(of, self->rank, token, head, &reference);
+    attend_reference(of, self->rank, token, head, &reference);
     if (reference.sum == 0 && of->keeps && !of->alone && (of->has_tokens || of->has_mask)) {
-      if (!world_check(self, is_poison(rank->values + i * dim, dim * 4) && is_poison(rank->lse + i, 4),
-                       "round %d: the empty row of token %d was not kept: %s", round, token, attend_text(of)))
+      const size_t element = of->out_dtype == BANYAN_F32 ? 4 : 1;
+      const int64_t at = (token - part.token0) * out.values_token_stride + (head - part.head0) * out.values_head_stride;
+      if (!world_check(
+              self, is_poison((char *)out.values + at * (int64_t)element, dim * element) && is_poison(rank->lse + i, 4),
+              "round %d: the empty row of token %d was not kept: %s", round, token, attend_text(of)))
+        return false;
+      continue;
+    }
+    if (of->out_dtype != BANYAN_F32) {
+      const char *wrong = compare_coded(of, &out, token - part.token0, head - part.head0, &reference);
+      if (!world_check(self, !wrong, "round %d, token %d, head %d: %s: %s", round, token, head, wrong ? wrong : "",
+                       attend_text(of)))
         return false;
       continue;
     }
@@ -538,11 +608,9 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
                      *rank->tokens, token, head, error, attend_text(of)))
       return false;
   }
-  return world_check(self,
-                     is_poison(rank->values + count * dim, rank->values_bytes - count * dim * 4) &&
-                         is_poison(rank->lse + count, rank->lse_bytes - count * 4) &&
-                         (!rank->error || is_poison(rank->error + count, rank->lse_bytes - count * 4)),
-                     "round %d of %d tokens: rows past them were written: %s", round, *rank->tokens, attend_text(of));
+  return world_check(self, rest_is_poison(of, rank, &out, part),
+                     "round %d of %d tokens: bytes beside its rows were written: %s", round, *rank->tokens,
+                     attend_text(of));
 }
 
 bool attend_twin_agrees(world_rank *self, const attend *of, int round) {

@@ -24,8 +24,9 @@ typedef struct attend_rank {
   uint16_t *mine, *gathered;                      /* its heads of q, and room for all */
   float *values, *lse, *other_values, *other_lse; /* results, and those of the twin */
   float *rows;                                    /* values, m and d between attention and a combine apart */
-  size_t values_bytes, lse_bytes;
-  float *bounds, *error, *read; /* for pruning, or NULL */
+  size_t values_bytes, lse_bytes;                 /* lse: with room for sums behind it */
+  float *out_scales;                              /* scales of results of eight bits */
+  float *bounds, *error, *read;                   /* for pruning, or NULL */
 } attend_rank;
 
 typedef struct attend {
@@ -36,7 +37,8 @@ typedef struct attend {
   int32_t block, window, rope_dim;
   float cap, epsilon; /* epsilon above 0: pages are left out */
   attend_form form;
-  float *scales; /* for keys, and behind them for values */
+  banyan_dtype out_dtype; /* BANYAN_F32, or of eight bits in a convention by the seed, with gaps between rows */
+  float *scales;          /* for keys, and behind them for values */
   uint16_t *q, *rope;
   float *sinks; /* NULL: none */
   int32_t *loc, *start;
@@ -76,6 +78,11 @@ void attend_spoil_pages(attend *made, int32_t rank);
 void attend_call_of(const attend *from, const world_rank *self, attend_call *made);
 bool attend_has_twin(const attend *of);
 void attend_twin_of(const attend *from, const world_rank *self, attend_call *made);
+/* The call's result goes to the twin's memory. */
+void attend_be_twin(const attend *from, const world_rank *self, attend_call *call);
+
+/* The row in double precision. Rank `self` alone counts if ranks attend alone. A sink counts on rank 0. */
+void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, problem_row *row);
 
 /* Return true if this rank's result, or that of the twin, is right. Otherwise they note a failure. */
 bool attend_holds(world_rank *self, const attend *of, int round);

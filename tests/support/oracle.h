@@ -10,7 +10,7 @@
 
 #include "banyan.h"
 
-enum { ORACLE_DIM_MAX = 40 };
+enum { ORACLE_DIM_MAX = 576 };
 
 /* A row of weight d 2^m with normalised values. m and d are separate, because -1e30 + log2 d would be just m. */
 typedef struct oracle_row {
