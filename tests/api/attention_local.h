@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "banyan.h"
-#include "f8.h"
 #include "tests/support/generator.h"
+#include "tests/support/oracle.h"
 
 static uint64_t random_state;
 
@@ -30,73 +30,27 @@ static inline double random_normal(void) {
   return sum - 6;
 }
 
-static inline size_t element_bytes(banyan_dtype dtype) {
-  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
-}
+static inline size_t element_bytes(banyan_dtype dtype) { return oracle_bytes(dtype); }
 
 /* I8 holds sixteenths: problem_make() sets scales that are about as large. */
-static inline uint8_t code_of(banyan_dtype dtype, double value) {
-  if (dtype == BANYAN_I8) return (uint8_t)(int8_t)fmin(fmax(rint(16 * value), -128), 127);
-  return dtype == BANYAN_E4M3 ? bny_e4m3_of_float((float)value) : bny_e5m2_of_float((float)value);
-}
-
-static inline double value_of_code(banyan_dtype dtype, uint8_t code) {
-  if (dtype == BANYAN_I8) return (double)(int8_t)code;
-  int mantissa_bits = dtype == BANYAN_E4M3 ? 3 : 2, bias = dtype == BANYAN_E4M3 ? 7 : 15;
-  int exponent = (code & 0x7f) >> mantissa_bits, mantissa = code & ((1 << mantissa_bits) - 1);
-  if (exponent > 0) mantissa += 1 << mantissa_bits;
-  double size = ldexp(mantissa, (exponent > 0 ? exponent : 1) - bias - mantissa_bits);
-  return code & 0x80 ? -size : size;
-}
-
 static inline void store(void *base, int64_t index, banyan_dtype dtype, double value) {
-  float single = (float)value;
-  uint32_t bits;
-  memcpy(&bits, &single, sizeof bits);
-  if (dtype == BANYAN_F32) {
-    memcpy((char *)base + index * 4, &single, 4);
-    return;
-  }
-  if (element_bytes(dtype) == 1) {
-    ((uint8_t *)base)[index] = code_of(dtype, value);
-    return;
-  }
-  uint16_t half = (uint16_t)(bits >> 16);
-  if (dtype == BANYAN_F16) {
-    /* Truncated; multiples of 2^-24 below 2^-14. */
-    double size = fabs(value);
-    int exponent;
-    frexp(size, &exponent);
-    if (size < 0x1p-14)
-      half = (uint16_t)(size * 0x1p24);
-    else if (size >= 65504)
-      half = 0x7bff;
-    else
-      half = (uint16_t)(((exponent + 14) << 10) + ((int)ldexp(size, 11 - exponent) & 0x3ff));
-    half = (uint16_t)(half | (value < 0 ? 0x8000 : 0));
-  }
-  memcpy((char *)base + index * 2, &half, 2);
+  if (dtype == BANYAN_I8)
+    ((int8_t *)base)[index] = (int8_t)fmin(fmax(rint(16 * value), -128), 127);
+  else
+    oracle_store(base, dtype, index, value);
 }
 
 static inline double load(const void *base, int64_t index, banyan_dtype dtype) {
-  if (dtype == BANYAN_F32) {
-    float single;
-    memcpy(&single, (const char *)base + index * 4, 4);
-    return (double)single;
-  }
-  if (element_bytes(dtype) == 1) return value_of_code(dtype, ((const uint8_t *)base)[index]);
-  uint16_t half;
-  memcpy(&half, (const char *)base + index * 2, 2);
-  if (dtype == BANYAN_BF16) {
-    uint32_t bits = (uint32_t)half << 16;
-    float single;
-    memcpy(&single, &bits, 4);
-    return (double)single;
-  }
-  int exponent = half >> 10 & 31, mantissa = half & 0x3ff;
-  double size = exponent == 0 ? ldexp(mantissa, -24) : ldexp(mantissa + 1024, exponent - 25);
-  return half & 0x8000 ? -size : size;
+  return dtype == BANYAN_I8 ? (double)((const int8_t *)base)[index] : oracle_load(base, dtype, index);
 }
+
+static inline uint8_t code_of(banyan_dtype dtype, double value) {
+  uint8_t code;
+  store(&code, 0, dtype, value);
+  return code;
+}
+
+static inline double value_of_code(banyan_dtype dtype, uint8_t code) { return load(&code, 0, dtype); }
 
 /* Memory that ends where the next page may not be touched: reading past a row's end is a crash. */
 typedef struct guarded {

@@ -5,6 +5,7 @@
 #include <float.h>
 
 #include "attention.h"
+#include "f8.h"
 #include "tests/api/attention_local.h"
 #include "decode/decode.h"
 #include "tests/support/lone.h"

@@ -11,6 +11,7 @@
 #include "banyan.h"
 #include "f8.h"
 #include "op.h"
+#include "tests/support/oracle.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -24,28 +25,13 @@ static void *take(size_t bytes) {
   return memory;
 }
 
-static float read_as(const void *memory, banyan_dtype dtype, int64_t i) {
-  return dtype == BANYAN_F32   ? ((const float *)memory)[i]
-         : dtype == BANYAN_F16 ? bny_float_of_f16(((const uint16_t *)memory)[i])
-                               : bny_float_of_bf16(((const uint16_t *)memory)[i]);
-}
+static float read_as(const void *memory, banyan_dtype dtype, int64_t i) { return (float)oracle_load(memory, dtype, i); }
 
 /* Element e of a row in wire form. */
 static float read_wire(const void *n, bny_wire wire, int value_dim, int64_t row, int e) {
   const uint8_t *at = (const uint8_t *)n + (size_t)row * bny_wire_row_bytes(wire, value_dim);
   if (wire == BNY_WIRE_E4M3) return bny_float_of_e4m3(at[e]) * bny_scale_of_byte(at[value_dim + e / BNY_SCALE_BLOCK]);
   return read_as(at, bny_wire_formats[wire].dtype, e);
-}
-
-static void write_as(void *memory, banyan_dtype dtype, int64_t i, double value) {
-  if (dtype == BANYAN_F32)
-    ((float *)memory)[i] = (float)value;
-  else
-    ((uint16_t *)memory)[i] = dtype == BANYAN_F16 ? bny_f16_of_float((float)value) : bny_bf16_of_float((float)value);
-}
-
-static double unit_of(banyan_dtype dtype) {
-  return dtype == BANYAN_F32 ? 0x1p-24 : dtype == BANYAN_F16 ? 0x1p-11 : 0x1p-8;
 }
 
 /* ---- rows in a convention ---------------------------------------------------------------------------------------- */
@@ -110,22 +96,22 @@ static void partial_write(const banyan_partial *p, truth *rows, double empty_val
       int r = t * rows->box.heads + h;
       int64_t stat = stat_at(p, t, h);
       if (rows->empty[r]) {
-        write_as(p->lse, p->stats_dtype, stat, empty_value);
+        oracle_store(p->lse, p->stats_dtype, stat, empty_value);
         continue; /* d and values stay NaN: they must not be read */
       }
       double d = 1;
       if (p->stats_kind == BANYAN_STATS_LSE) {
-        write_as(p->lse, p->stats_dtype, stat, rows->lse[r] * unit);
+        oracle_store(p->lse, p->stats_dtype, stat, rows->lse[r] * unit);
         rows->lse[r] = (double)read_as(p->lse, p->stats_dtype, stat) / unit;
       } else {
-        write_as(p->sum, p->stats_dtype, stat, exp(random_real(0, 6)));
+        oracle_store(p->sum, p->stats_dtype, stat, exp(random_real(0, 6)));
         d = (double)read_as(p->sum, p->stats_dtype, stat);
-        write_as(p->lse, p->stats_dtype, stat, (rows->lse[r] - log(d)) * unit);
+        oracle_store(p->lse, p->stats_dtype, stat, (rows->lse[r] - log(d)) * unit);
         rows->lse[r] = (double)read_as(p->lse, p->stats_dtype, stat) / unit + log(d);
       }
       double scale = p->values_kind == BANYAN_VALUES_NUMERATOR ? d : 1;
       for (int i = 0; i < rows->box.value_dim; i++) {
-        write_as(p->values, p->values_dtype, value_at(p, t, h) + i, rows->o[r][i] * scale);
+        oracle_store(p->values, p->values_dtype, value_at(p, t, h) + i, rows->o[r][i] * scale);
         rows->o[r][i] = (double)read_as(p->values, p->values_dtype, value_at(p, t, h) + i) / scale;
       }
     }
@@ -135,7 +121,7 @@ static void partial_write(const banyan_partial *p, truth *rows, double empty_val
 /* p, read in its own convention, is the truth. */
 static void partial_verify(const banyan_partial *p, const truth *rows, double empty_value, double wire_bound) {
   const double unit = p->base == BANYAN_BASE_E ? 1.0 : BNY_LOG2_E;
-  const double stat_unit = unit_of(p->stats_dtype), bound = 4e-7 + wire_bound + 1.5 * unit_of(p->values_dtype);
+  const double stat_unit = oracle_unit(p->stats_dtype), bound = 4e-7 + wire_bound + 1.5 * oracle_unit(p->values_dtype);
   for (int t = 0; t < rows->box.tokens; t++) {
     for (int h = 0; h < rows->box.heads; h++) {
       int r = t * rows->box.heads + h;
@@ -222,9 +208,9 @@ static void pair_test(const bny_kernels *kernels, int from, int to, bny_wire wir
   ck_assert_int_eq(kernels->encode(&rows.box, &in, 0, 0, wire, &view), -1);
   kernels->merge_finish(&rows.box, wire, 1, &view, false, &out, 0, 0);
   if (out.empty == BANYAN_EMPTY_BELOW) {
-    write_as(&empty_out, BANYAN_F32, 0, 0);
+    oracle_store(&empty_out, BANYAN_F32, 0, 0);
     char rounded[4];
-    write_as(rounded, out.stats_dtype, 0, -49994);
+    oracle_store(rounded, out.stats_dtype, 0, -49994);
     empty_out = (double)read_as(rounded, out.stats_dtype, 0);
   }
   partial_verify(&out, &rows, empty_out, bny_wire_formats[wire].error_bound);
@@ -262,10 +248,10 @@ TEST(native_form_is_a_copy) {
     }
     for (int t = 0; t < box.tokens; t++) {
       for (int h = 0; h < box.heads; h++) {
-        write_as(in.lse, BANYAN_F32, stat_at(&in, t, h), random_int(-20000, 20000));
-        write_as(in.sum, BANYAN_F32, stat_at(&in, t, h), random_real(0.5, 1e6));
+        oracle_store(in.lse, BANYAN_F32, stat_at(&in, t, h), random_int(-20000, 20000));
+        oracle_store(in.sum, BANYAN_F32, stat_at(&in, t, h), random_real(0.5, 1e6));
         for (int e = 0; e < box.value_dim; e++)
-          write_as(in.values, BANYAN_F32, value_at(&in, t, h) + e, random_real(-1e6, 1e6));
+          oracle_store(in.values, BANYAN_F32, value_at(&in, t, h) + e, random_real(-1e6, 1e6));
       }
     }
     const bny_kernels *kernels = bny_kernels_find(NULL);
@@ -342,12 +328,12 @@ static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
   static const double sums[] = {1, 3, 0.5, 0x1p-40, 0x1p60, 1e-40, 0};
   double stat = whole ? (double)random_int(-9, 9) : stats[random_int(0, (int)LENGTH(stats) - 1)];
   if (p->stats_dtype == BANYAN_F16 && fabs(stat) > 6e4 && stat > -INFINITY) stat = 60000;
-  write_as(p->lse, p->stats_dtype, stat_at(p, t, h), stat == 0 && random_int(0, 1) ? -0.0 : stat);
+  oracle_store(p->lse, p->stats_dtype, stat_at(p, t, h), stat == 0 && random_int(0, 1) ? -0.0 : stat);
   if (p->sum != NULL)
-    write_as(p->sum, p->stats_dtype, stat_at(p, t, h),
-             p->stats_dtype == BANYAN_F16 ? 1.5
-                                          : sums[whole ? random_int(0, 2) : random_int(0, (int)LENGTH(sums) - 1)]);
-  for (int e = 0; e < 3; e++) write_as(p->values, p->values_dtype, value_at(p, t, h) + e, random_real(-2, 2));
+    oracle_store(p->sum, p->stats_dtype, stat_at(p, t, h),
+                 p->stats_dtype == BANYAN_F16 ? 1.5
+                                              : sums[whole ? random_int(0, 2) : random_int(0, (int)LENGTH(sums) - 1)]);
+  for (int e = 0; e < 3; e++) oracle_store(p->values, p->values_dtype, value_at(p, t, h) + e, random_real(-2, 2));
 }
 
 /* A row's wire form is a function of the row: the same bits alone, and in a block with rows of any kind. */
@@ -397,7 +383,7 @@ static double weight_of(const banyan_partial *p, int t, int h) {
 /* How far a weight may be off: the last places of d (few where it is subnormal) and of t in double; of an lse, its
  * own. */
 static double weight_slack(const banyan_partial *p, int t, int h, double weight) {
-  double slack = 1e-6 + 0x1p-45 * fabs(weight), unit = unit_of(p->stats_dtype);
+  double slack = 1e-6 + 0x1p-45 * fabs(weight), unit = oracle_unit(p->stats_dtype);
   if (p->sum == NULL) return slack + 1.01 * unit * fabs(weight);
   double d = (double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h));
   double step = p->stats_dtype == BANYAN_F16 ? 0x1p-24 : p->stats_dtype == BANYAN_BF16 ? 0x1p-133 : 0x1p-149;
@@ -409,7 +395,7 @@ static double weight_slack(const banyan_partial *p, int t, int h, double weight)
 static bool is_holdable(const banyan_partial *p, double weight) {
   double stat = fabs(weight) * (p->base == BANYAN_BASE_E ? BNY_LN_2 : 1),
          octaves = p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1;
-  double spacing = ldexp(unit_of(p->stats_dtype), ilogb(fmax(stat, 1)) + 1) * octaves;
+  double spacing = ldexp(oracle_unit(p->stats_dtype), ilogb(fmax(stat, 1)) + 1) * octaves;
   bool is_f16 = p->stats_dtype == BANYAN_F16, numerators = p->values_kind == BANYAN_VALUES_NUMERATOR;
   double room = is_f16 ? 24 : 240;
   if (numerators) room = p->values_dtype == BANYAN_F16 ? 13 : is_f16 ? 24 : 120;
@@ -424,7 +410,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   bool says = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, 0, 0) == 0;
   double weight = (double)m + log2((double)d), got = weight_of(out, 0, 0), slack = weight_slack(out, 0, 0, weight);
   bool huge = fabsf(m) >= 0x1p24f;
-  if (huge) slack += 1.1 * (unit_of(out->stats_dtype) + 0x1p-24) * fabs(weight);
+  if (huge) slack += 1.1 * (oracle_unit(out->stats_dtype) + 0x1p-24) * fabs(weight);
   if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight))
     got = weight; /* base e reaches further: all beyond is one
                    * number */
@@ -438,7 +424,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   if (says) return;
   /* The values are the row's, and what came out is taken in again as the same row. */
   double scale = out->values_kind == BANYAN_VALUES_NUMERATOR ? (double)read_as(out->sum, out->stats_dtype, 0) : 1;
-  double bound = 2 * unit_of(out->values_dtype) + (out->values_kind == BANYAN_VALUES_NUMERATOR ? slack : 0);
+  double bound = 2 * oracle_unit(out->values_dtype) + (out->values_kind == BANYAN_VALUES_NUMERATOR ? slack : 0);
   EXPECT_MSG(fabs((double)read_as(out->values, out->values_dtype, 0) / scale - 1) <= bound,
              "%s: m %a, d %a: value %g of %g", kernels->name, (double)m, (double)d,
              (double)read_as(out->values, out->values_dtype, 0), scale);
@@ -490,9 +476,9 @@ TEST(masked_rows_come_back_as_they_were) {
       double mask = masks[random_int(0, (int)LENGTH(masks) - 1)];
       if (i / 18 % 2 != 0) mask = -exp2(random_real(0, 127.99));
       if (row.stats_dtype == BANYAN_F16) mask = fmax(mask, -65504);
-      write_as(row.lse, row.stats_dtype, 0, mask);
-      if (row.stats_dtype == BANYAN_BF16 && mask < -3.38e38) write_as(row.lse, BANYAN_BF16, 0, -0x1.fep127);
-      if (row.sum != NULL) write_as(row.sum, row.stats_dtype, 0, random_int(1, 9));
+      oracle_store(row.lse, row.stats_dtype, 0, mask);
+      if (row.stats_dtype == BANYAN_BF16 && mask < -3.38e38) oracle_store(row.lse, BANYAN_BF16, 0, -0x1.fep127);
+      if (row.sum != NULL) oracle_store(row.sum, row.stats_dtype, 0, random_int(1, 9));
       bny_box box = {1, 1, 2};
       for (int k = 0; k < 2; k++) { /* in, out, and in again */
         bny_wire_view view = {.m = &m[k], .d = &d[k], .n = n[k], .token_stride = 1};
@@ -503,8 +489,8 @@ TEST(masked_rows_come_back_as_they_were) {
       }
       bool exact = fabsf(m[0]) >= 0x1p24f;
       double before = (double)m[0] + log2((double)d[0]), after = (double)m[1] + log2((double)d[1]);
-      double slack =
-          row.sum == NULL ? (exact ? 0 : 2 * unit_of(row.stats_dtype) * fabs(before)) : 3 * unit_of(row.stats_dtype);
+      double slack = row.sum == NULL ? (exact ? 0 : 2 * oracle_unit(row.stats_dtype) * fabs(before))
+                                     : 3 * oracle_unit(row.stats_dtype);
       EXPECT_MSG((!exact || m[0] == m[1]) && fabs(before - after) <= slack + 1e-6,
                  "%s: mask %g, dtype %d, convention %d: m %a, d %a, then m %a, d %a", kernels->name, mask,
                  (int)row.stats_dtype, i % 6, (double)m[0], (double)d[0], (double)m[1], (double)d[1]);
@@ -560,10 +546,10 @@ TEST(empty_rows_and_bad_data) {
         int bad_t = random_int(0, 2), bad_h = random_int(0, 6);
         for (int k = 0; k < 21; k++) {
           bool here = k / 7 == bad_t && k % 7 == bad_h;
-          write_as(in.lse, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->stat : 1);
-          if (with_sum) write_as(in.sum, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->sum : 2);
+          oracle_store(in.lse, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->stat : 1);
+          if (with_sum) oracle_store(in.sum, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->sum : 2);
           for (int e = 0; e < 5 && !(here && now->empty_row); e++)
-            write_as(in.values, BANYAN_F32, value_at(&in, k / 7, k % 7) + e, 1);
+            oracle_store(in.values, BANYAN_F32, value_at(&in, k / 7, k % 7) + e, 1);
         }
         ck_assert_ptr_null(bny_partial_check(&in, &box, false));
         bny_wire_view view = message_take((bny_wire)wire, &box);

@@ -20,6 +20,10 @@ static int lowest_exponent(banyan_dtype dtype) {
 }
 static bool has_eight_bits(banyan_dtype dtype) { return dtype == BANYAN_E4M3 || dtype == BANYAN_E5M2; }
 
+size_t oracle_bytes(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
+}
+
 double oracle_unit(banyan_dtype dtype) { return ldexp(1, -places(dtype) - 1); }
 double oracle_step(banyan_dtype dtype) { return ldexp(1, lowest_exponent(dtype) - places(dtype)); }
 double oracle_largest(banyan_dtype dtype) {

@@ -6,6 +6,7 @@
 #define BNY_TESTS_ORACLE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "banyan.h"
@@ -24,6 +25,7 @@ typedef struct oracle_row {
 /* Load and store single elements; stores round to nearest. */
 double oracle_load(const void *elements, banyan_dtype dtype, int64_t index);
 void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double value);
+size_t oracle_bytes(banyan_dtype dtype);
 double oracle_unit(banyan_dtype dtype);    /* relative rounding error */
 double oracle_step(banyan_dtype dtype);    /* distance of its smallest numbers */
 double oracle_largest(banyan_dtype dtype); /* its largest finite number */

@@ -102,12 +102,6 @@ void *sheet_merge(const sheet *sheets, int32_t nranks) {
 
 /* ---- bounds ------------------------------------------------------------------------------------------------------ */
 
-/* Relative error of one rounding to nearest. */
-static double rounding(banyan_dtype dtype) {
-  if (element_bytes(dtype) == 1) return dtype == BANYAN_E4M3 ? 0x1p-4 : 0x1p-3;
-  return dtype == BANYAN_F32 ? 0x1p-24 : dtype == BANYAN_F16 ? 0x1p-11 : 0x1p-8;
-}
-
 /* Half the distance of the numbers next to zero, with room for the scaling by a sum and by a sheet's scales. */
 static double underflow(banyan_dtype dtype) {
   if (element_bytes(dtype) == 1) return dtype == BANYAN_E4M3 ? 0x1p-8 : 0x1p-15;
@@ -119,14 +113,14 @@ static double merging(const sheet_bounds *bounds) { return (bounds->nranks + 4) 
 
 static double value_bound(const sheet *out, const sheet_row *row, double sum, const sheet_bounds *bounds) {
   const banyan_partial *partial = &out->partial;
-  double relative = merging(bounds) + rounding(partial->values_dtype);
+  double relative = merging(bounds) + oracle_unit(partial->values_dtype);
   double absolute = underflow(partial->values_dtype) + 0x1p-140 * bounds->nranks;
   if (bounds->wire != BANYAN_F32) {
-    relative += bounds->rounds * rounding(bounds->wire) * 1.01;
+    relative += bounds->rounds * oracle_unit(bounds->wire) * 1.01;
     absolute += bounds->rounds * underflow(bounds->wire) * 2 * row->coarse;
   }
   if (partial->values_kind == BANYAN_VALUES_NUMERATOR) {
-    relative += rounding(partial->stats_dtype);
+    relative += oracle_unit(partial->stats_dtype);
     absolute += underflow(partial->values_dtype) / sum;
   }
   /* A merge may leave out ranks whose weight is such a small part. */
@@ -136,7 +130,7 @@ static double value_bound(const sheet *out, const sheet_row *row, double sum, co
 static double lse_bound(const sheet *out, const sheet_row *row, const sheet_bounds *bounds) {
   const banyan_partial *partial = &out->partial;
   double stored = partial->stats_kind == BANYAN_STATS_LSE ? fabs(row->lse) : 1.0; /* the rounded number: lse, or d */
-  return merging(bounds) + fabs(row->lse) * 0x1p-23 + 1.01 * rounding(partial->stats_dtype) * stored +
+  return merging(bounds) + fabs(row->lse) * 0x1p-23 + 1.01 * oracle_unit(partial->stats_dtype) * stored +
          underflow(partial->stats_dtype);
 }
 
