@@ -1,23 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
+# Tests over the fake driver, and over its kernels, are not built where configure found nothing to build these with.
 unit_tests += \
   %D%/test_decode_plan \
   %D%/test_device \
-  %D%/test_device_attention \
   %D%/test_device_attention_fail \
+  %D%/test_device_numbers \
+  %D%/test_device_rejected \
+  %D%/test_program_replay
+driver_tests = \
+  %D%/test_device_arenas \
+  %D%/test_device_reach
+emulated_tests = \
+  %D%/test_device_attention \
   %D%/test_device_bytes \
   %D%/test_device_combine \
-  %D%/test_device_arenas \
+  %D%/test_device_user \
   %D%/test_device_valid \
-  %D%/test_device_valid_stops \
+  %D%/test_device_valid_stops
+node_tests = \
   %D%/test_device_nodes \
   %D%/test_device_nodes_fail \
   %D%/test_device_nodes_sends \
-  %D%/test_device_numbers \
-  %D%/test_device_reach \
-  %D%/test_device_rejected \
-  %D%/test_device_user \
-  %D%/test_program_replay \
   %D%/test_proxy
+if CUDA
+unit_tests += $(driver_tests)
+if CXX17
+unit_tests += $(emulated_tests)
+if UCX
+unit_tests += $(node_tests)
+endif
+endif
+endif
 libbanyan_tests_la_SOURCES += \
   %D%/device_nodes.h \
   %D%/device_util.h

@@ -31,13 +31,6 @@ typedef struct task {
   bool silence; /* a bootstrap may say that it failed, instead of why */
 } task;
 
-#ifndef HAVE_CUDA
-int main(void) {
-  puts("built without CUDA");
-  return 77;
-}
-#else
-
 static int count_files(void) {
   DIR *directory = opendir("/proc/self/fd");
   int count = 0;
@@ -418,4 +411,3 @@ TEST(busy_devices_are_not_waited_for) {
 }
 
 int main(void) { return world_main(suite_of("device_share", 60)); }
-#endif

@@ -8,13 +8,6 @@
 #include "tests/support/attend.h"
 #include "tests/support/suite.h"
 
-#if !defined HAVE_CUDA || !defined HAVE_CXX17
-int main(void) {
-  puts("built without CUDA, or without a compiler of C++17");
-  return 77;
-}
-#else
-
 enum { PROBLEMS = 5 };
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -194,4 +187,3 @@ TEST(rejections_of_one_rank) {
 }
 
 int main(void) { return world_main(suite_of("device_attention", 60)); }
-#endif

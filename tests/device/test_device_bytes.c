@@ -9,13 +9,6 @@
 
 enum { RANKS = 3, BYTES = 500 };
 
-#if !defined HAVE_CUDA || !defined HAVE_CXX17
-int main(void) {
-  puts("built without CUDA, or without a compiler of C++17");
-  return 77;
-}
-#else
-
 typedef enum kind { GATHER, SHIFT, BROADCAST, BARRIER, KINDS } kind;
 
 static banyan_status call(world_rank *self, kind kind) {
@@ -72,4 +65,3 @@ static void differ(world_rank *self) {
 TEST(ranks_in_other_calls_are_reported) { WORLD_RUN(differ, .nranks = RANKS, .on = &world_emulated); }
 
 int main(void) { return world_main(suite_of("device_bytes", 60)); }
-#endif

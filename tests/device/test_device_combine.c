@@ -10,13 +10,6 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-#if !defined HAVE_CUDA || !defined HAVE_CXX17
-int main(void) {
-  puts("built without CUDA, or without a compiler of C++17");
-  return 77;
-}
-#else
-
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
 /* ---- attempts ---------------------------------------------------------------------------------------------------- */
@@ -397,4 +390,3 @@ TEST_LOOP(opposite_orders_do_not_starve, 2) {
 }
 
 int main(void) { return world_main(suite_of("device_combine", 60)); }
-#endif

@@ -9,13 +9,6 @@
 #include "device/proxy.h"
 #include "tests/support/suite.h"
 
-#if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
-int main(void) {
-  puts("built without CUDA, without UCX, or without a compiler of C++17");
-  return 77;
-}
-#else
-
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 typedef struct failure_case {
@@ -191,4 +184,3 @@ int main(void) {
   if (!world_has_network()) return 77;
   return world_main(suite_of("device_nodes_fail", 60));
 }
-#endif

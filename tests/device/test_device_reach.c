@@ -6,13 +6,6 @@
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
 
-#ifndef HAVE_CUDA
-int main(void) {
-  puts("built without CUDA");
-  return 77;
-}
-#else
-
 enum { HEADS = 2, DIM = 64, BYTES = 4096 };
 
 /* Memory that a rank may have: of its device, of another device, pinned, plain. */
@@ -173,4 +166,3 @@ static void use_plain(world_rank *self) {
 TEST(plain_memory_that_is_reached) { WORLD_RUN(use_plain, .nranks = 1, .on = &world_emulated, .words = ""); }
 
 int main(void) { return world_main(suite_of("device_reach", 30)); }
-#endif

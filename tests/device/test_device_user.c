@@ -14,13 +14,6 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-#if !defined HAVE_CUDA || !defined HAVE_CXX17
-int main(void) {
-  puts("built without CUDA, or without a compiler of C++17");
-  return 77;
-}
-#else
-
 enum { RANKS_MAX = 9, MOST = 10, HEADS_MAX = 10, DIM_MAX = 70, ROUNDS = 5, ROWS = MOST * HEADS_MAX };
 
 /* Rows that a rank gives, and gets in both ways. */
@@ -331,4 +324,3 @@ TEST(arenas_in_host_memory) {
 }
 
 int main(void) { return world_main(suite_of("device_user", 120)); }
-#endif

@@ -13,13 +13,6 @@
 
 enum { RANKS_MAX = 5, MOST = 12, HEADS = 3, DIM = 64, ROWS = MOST * HEADS };
 
-#if !defined HAVE_CUDA || !defined HAVE_CXX17
-int main(void) {
-  puts("built without CUDA, or without a compiler of C++17");
-  return 77;
-}
-#else
-
 typedef enum kind { COMBINE, WITHIN, GATHER, ATTENTION, KINDS } kind;
 static const char *const kind_names[] = {"combine", "within a kernel", "gather", "attention"};
 
@@ -198,4 +191,3 @@ TEST_LOOP(wrong_starts_end_the_run, 8 * KINDS) {
 }
 
 int main(void) { return world_main(suite_of("device valid rows", 120)); }
-#endif

@@ -13,13 +13,6 @@
 #include "tests/support/suite.h"
 #include "tests/support/world.h"
 
-#if !defined HAVE_CUDA || !defined HAVE_CXX17
-int main(void) {
-  puts("built without CUDA, or without a compiler of C++17");
-  return 77;
-}
-#else
-
 enum { CALLS = 300, CALLS_SLOWLY = 48, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };
 
 /* Runs that are put on the stream one after another have memory of their own. A rank gives values of its number + 1, in
@@ -285,4 +278,3 @@ TEST(also_between_nodes) {
 #endif
 
 int main(void) { return world_main(suite_of("device valid rows stops", WORLD_GUARD_S + (int)(calls() / 10))); }
-#endif

@@ -11,13 +11,6 @@
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
 
-#if !defined HAVE_CUDA || !defined HAVE_UCX
-int main(void) {
-  puts("built without CUDA or without UCX");
-  return 77;
-}
-#else
-
 enum { RANKS = 3, QUEUE = 1024, HEADS_MAX = 12, VALUE_DIM = 5 };
 
 /* ---- a device ---------------------------------------------------------------------------------------------------- */
@@ -319,4 +312,3 @@ int main(void) {
   if (!world_has_network()) return 77;
   return world_main(suite_of("proxy", 60));
 }
-#endif
