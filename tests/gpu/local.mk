@@ -29,19 +29,15 @@ tests/gpu/calibrate.fatbin: $(calibrate_kernels) $(srcdir)/%D%/calibrate.h $(src
 %C%_gpu_kernels_SOURCES = %D%/gpu_kernels.c
 %C%_gpu_kernels_LDADD = $(gpu_tests_libs)
 
-gpu_tests_libs = libbanyan_gpu_tests.la libbanyan_gpu.la libbanyan_launch.la $(LDADD)
-libbanyan_gpu_tests_la_SOURCES = \
-  %D%/gpu_world.c %D%/gpu_world.h
+gpu_tests_libs = libbanyan_gpu.la libbanyan_launch.la $(LDADD)
+libbanyan_tests_la_SOURCES += %D%/gpu_world.h
 if CUDA
 if CHECK
-check_LTLIBRARIES += libbanyan_gpu_tests.la
 check_PROGRAMS += $(gpu_tests)
 else
-EXTRA_LTLIBRARIES += libbanyan_gpu_tests.la
 EXTRA_PROGRAMS += $(gpu_tests)
 endif
 else
-EXTRA_LTLIBRARIES += libbanyan_gpu_tests.la
 EXTRA_PROGRAMS += $(gpu_tests)
 endif
 tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emulate/user_kernel.cuh $(srcdir)/tests/emulate/user_kernel.h \

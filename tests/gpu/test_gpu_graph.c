@@ -57,14 +57,14 @@ typedef struct gpu_sheet {
   void *memory;
 } gpu_sheet;
 
-static bool gpu_sheet_write(gpu_rank *self, const gpu_sheet *to, const sheet *from) {
+static bool gpu_sheet_write(world_rank *self, const gpu_sheet *to, const sheet *from) {
   tool_error error = {.text = ""};
-  return gpu_ok(self, gpu_write(self->device, to->memory, from->memory, from->bytes, &error), &error);
+  return gpu_ok(self, gpu_write(world_gpu_of(self), to->memory, from->memory, from->bytes, &error), &error);
 }
 
-static bool gpu_sheet_read(gpu_rank *self, sheet *to, const gpu_sheet *from) {
+static bool gpu_sheet_read(world_rank *self, sheet *to, const gpu_sheet *from) {
   tool_error error = {.text = ""};
-  return gpu_ok(self, gpu_read(self->device, to->memory, from->memory, to->bytes, &error), &error);
+  return gpu_ok(self, gpu_read(world_gpu_of(self), to->memory, from->memory, to->bytes, &error), &error);
 }
 
 static void *moved(const gpu_sheet *sheet, const void *memory, const void *pointer) {
@@ -72,18 +72,18 @@ static void *moved(const gpu_sheet *sheet, const void *memory, const void *point
 }
 
 /* Like the sheet of the host, and holding what it holds. */
-static bool gpu_sheet_make(gpu_rank *self, const sheet *from, gpu_sheet *made) {
+static bool gpu_sheet_make(world_rank *self, const sheet *from, gpu_sheet *made) {
   tool_error error = {.text = ""};
   *made = (gpu_sheet){.partial = from->partial};
-  if (!gpu_ok(self, gpu_take(self->device, from->bytes, &made->memory, &error), &error)) return false;
+  if (!gpu_ok(self, gpu_take(world_gpu_of(self), from->bytes, &made->memory, &error), &error)) return false;
   made->partial.values = moved(made, from->memory, from->partial.values);
   made->partial.lse = moved(made, from->memory, from->partial.lse);
   made->partial.sum = moved(made, from->memory, from->partial.sum);
   return gpu_sheet_write(self, made, from);
 }
 
-static void gpu_sheet_free(gpu_rank *self, gpu_sheet *sheet) {
-  gpu_give(self->device, sheet->memory);
+static void gpu_sheet_free(world_rank *self, gpu_sheet *sheet) {
+  gpu_give(world_gpu_of(self), sheet->memory);
   sheet->memory = NULL;
 }
 
@@ -96,67 +96,74 @@ typedef struct line {
   gpu_graph *graph;
 } line;
 
-static bool line_combine(gpu_rank *self, const task *task, const line *line) {
+static banyan_status comm_make(world_rank *self, int64_t timeout_ns, banyan_comm **comm) {
+  banyan_comm_config config = world_config(self);
+  config.arena_bytes = 4 << 20;
+  if (timeout_ns) config.timeout_ns = timeout_ns;
+  return banyan_comm_create(&self->bootstrap, &config, comm);
+}
+
+static bool line_combine(world_rank *self, const task *task, const line *line) {
   banyan_combine_desc desc = {.size = sizeof desc,
                               .tokens = TOKENS,
                               .heads = HEADS,
                               .value_dim = VALUE_DIM,
                               .algorithm = task->algorithm,
                               .stream = line->stream};
-  return world_ok(self->world, banyan_combine(line->comm, &desc, &line->in.partial, &line->out.partial), "combine");
+  return world_ok(self, banyan_combine(line->comm, &desc, &line->in.partial, &line->out.partial), "combine");
 }
 
-static bool line_wait(gpu_rank *self, const line *line) {
+static bool line_wait(world_rank *self, const line *line) {
   tool_error error = {.text = ""};
-  return gpu_ok(self, gpu_wait(self->device, line->stream, 120, &error), &error) &&
-         world_ok(self->world, banyan_comm_status(line->comm), banyan_comm_error(line->comm));
+  return gpu_ok(self, gpu_wait(world_gpu_of(self), line->stream, 120, &error), &error) &&
+         world_ok(self, banyan_comm_status(line->comm), banyan_comm_error(line->comm));
 }
 
-static bool line_expect(gpu_rank *self, task *task, const line *line, bool fill) {
-  int32_t rank = self->world->rank;
+static bool line_expect(world_rank *self, task *task, const line *line, bool fill) {
+  int32_t rank = self->rank;
   for (int i = 0; i < INPUTS; i++) {
     sheet *expected = &task->expected[i][rank];
     if (!gpu_sheet_write(self, &line->in, &task->in[i][rank]) || !line_combine(self, task, line) ||
         !line_wait(self, line))
       return false;
     if (!gpu_sheet_read(self, fill ? expected : &task->got[rank], &line->out)) return false;
-    if (!world_check(self->world, fill || memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
+    if (!world_check(self, fill || memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
                      "another communicator gives other bits"))
       return false;
   }
   return true;
 }
 
-static bool line_capture(gpu_rank *self, const task *task, line *line) {
+static bool line_capture(world_rank *self, const task *task, line *line) {
   tool_error error = {.text = ""};
-  bool ok = gpu_ok(self, gpu_capture_begin(self->device, line->stream, &error), &error);
+  bool ok = gpu_ok(self, gpu_capture_begin(world_gpu_of(self), line->stream, &error), &error);
   for (int i = 0; i < RUNS_IN_GRAPH && ok; i++) ok = line_combine(self, task, line);
-  return ok && gpu_ok(self, gpu_capture_end(self->device, line->stream, &line->graph, &error), &error);
+  return ok && gpu_ok(self, gpu_capture_end(world_gpu_of(self), line->stream, &line->graph, &error), &error);
 }
 
 /* The communicator exists. Memory is there on all ranks before the first of them launches anything, see gpu_take(). */
-static bool line_make(gpu_rank *self, task *task, line *line, bool first) {
+static bool line_make(world_rank *self, task *task, line *line, bool first) {
   tool_error error = {.text = ""};
-  int32_t rank = self->world->rank;
-  return gpu_ok(self, gpu_stream_make(self->device, &line->stream, &error), &error) &&
+  int32_t rank = self->rank;
+  return gpu_ok(self, gpu_stream_make(world_gpu_of(self), &line->stream, &error), &error) &&
          gpu_sheet_make(self, &task->in[0][rank], &line->in) && gpu_sheet_make(self, &task->got[rank], &line->out) &&
-         world_meet(self->world) && line_expect(self, task, line, first) && world_meet(self->world) &&
-         line_capture(self, task, line) && world_meet(self->world);
+         world_meet(self) && line_expect(self, task, line, first) && world_meet(self) &&
+         line_capture(self, task, line) && world_meet(self);
 }
 
-static void line_free(gpu_rank *self, line *line) {
+static void line_free(world_rank *self, line *line) {
   gpu_graph_free(line->graph);
   gpu_sheet_free(self, &line->in);
   gpu_sheet_free(self, &line->out);
-  if (line->stream) gpu_stream_free(self->device, line->stream);
+  if (line->stream) gpu_stream_free(world_gpu_of(self), line->stream);
 }
 
 /* ---- replays ----------------------------------------------------------------------------------------------------- */
 
 /* From one look to the next the input is the same. */
-static bool replay(gpu_rank *self, task *task, line *lines) {
+static bool replay(world_rank *self, task *task, line *lines) {
   tool_error error = {.text = ""};
-  int32_t rank = self->world->rank;
+  int32_t rank = self->rank;
   for (int32_t done = 0; done < task->replays; done += task->replays_between_looks) {
     int which = done / task->replays_between_looks % INPUTS;
     for (int c = 0; c < task->comms; c++)
@@ -167,7 +174,7 @@ static bool replay(gpu_rank *self, task *task, line *lines) {
     for (int c = 0; c < task->comms; c++) {
       const sheet *expected = &task->expected[which][rank];
       if (!line_wait(self, &lines[c]) || !gpu_sheet_read(self, &task->got[rank], &lines[c].out)) return false;
-      if (!world_check(self->world, memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
+      if (!world_check(self, memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
                        "after %d replays, communicator %d: other bits than a plain call gave", done, c))
         return false;
     }
@@ -175,31 +182,25 @@ static bool replay(gpu_rank *self, task *task, line *lines) {
   return true;
 }
 
-static void replay_all(gpu_rank *self, void *argument) {
-  task *task = argument;
-  gpu_setup setup = {.arena_bytes = 4 << 20};
+static void replay_all(world_rank *self) {
+  task *task = self->argument;
   line lines[COMMS_MAX];
   memset(lines, 0, sizeof lines);
   bool ok = true;
   for (int c = 0; c < task->comms && ok; c++)
-    ok = world_ok(self->world, gpu_comm_make(self, &setup, &lines[c].comm), "create") &&
-         line_make(self, task, &lines[c], c == 0);
-  ok = ok && world_meet(self->world) && replay(self, task, lines);
-  world_meet(self->world);
+    ok = world_ok(self, comm_make(self, 0, &lines[c].comm), "create") && line_make(self, task, &lines[c], c == 0);
+  ok = ok && world_meet(self) && replay(self, task, lines);
+  world_meet(self);
   for (int c = 0; c < task->comms; c++) {
     line_free(self, &lines[c]);
     banyan_comm_destroy(lines[c].comm);
   }
 }
 
-static void run_replays(task *task, gpu_setup setup) {
+static void run_replays(task *task, bool one_device) {
   fill_task(task, (uint64_t)task->nranks);
-  setup.nranks = task->nranks;
-  setup.comms = task->comms;
-  setup.bare = true;
-  setup.argument = task;
-  setup.body = replay_all;
-  gpu_run(&setup);
+  WORLD_RUN(replay_all, .on = &world_gpu, .nranks = task->nranks, .comms = task->comms, .one_device = one_device,
+            .bare = true, .argument = task);
   check_expected(task);
 }
 
@@ -215,7 +216,7 @@ START_TEST(one_stream) {
     gpu_skip("one_stream", _i, "--quick");
     return;
   }
-  run_replays(&task, (gpu_setup){.nranks = 0});
+  run_replays(&task, true);
 }
 END_TEST
 
@@ -227,7 +228,7 @@ START_TEST(several_streams) {
     gpu_skip("several_streams", _i, "--quick");
     return;
   }
-  run_replays(&task, (gpu_setup){.nranks = 0});
+  run_replays(&task, true);
 }
 END_TEST
 
@@ -241,7 +242,7 @@ START_TEST(several_devices) {
     return;
   }
   if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
-  run_replays(&task, (gpu_setup){.spread = true});
+  run_replays(&task, false);
 }
 END_TEST
 
@@ -256,43 +257,40 @@ typedef struct ending {
 } ending;
 
 /* The device does other work, and a new communicator combines as before. */
-static bool is_usable(gpu_rank *self, task *task) {
-  gpu_setup setup = {.arena_bytes = 4 << 20};
+static bool is_usable(world_rank *self, task *task) {
   line line;
   memset(&line, 0, sizeof line);
-  bool ok = world_ok(self->world, gpu_comm_make(self, &setup, &line.comm), "create anew") &&
-            line_make(self, task, &line, false);
-  ok = world_meet(self->world) && ok;
+  bool ok = world_ok(self, comm_make(self, 0, &line.comm), "create anew") && line_make(self, task, &line, false);
+  ok = world_meet(self) && ok;
   line_free(self, &line);
   banyan_comm_destroy(line.comm);
   return ok;
 }
 
 /* Checks what the failed communicator reports of a run for which rank 1 never came. */
-static bool has_ended_well(gpu_rank *self, const ending *ending, const line *line, double took_s) {
-  world_rank *world = self->world;
+static bool has_ended_well(world_rank *self, const ending *ending, const line *line, double took_s) {
   banyan_status status = banyan_comm_status(line->comm);
   banyan_status wanted = ending->how == BY_DEADLINE ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_ABORTED;
-  if (!world_check(world, status == wanted, "the run ended with %s: %s", banyan_status_string(status),
+  if (!world_check(self, status == wanted, "the run ended with %s: %s", banyan_status_string(status),
                    banyan_comm_error(line->comm)))
     return false;
   if (ending->how == BY_DEADLINE)
-    return world_check(world, banyan_comm_failed_rank(line->comm) == 1, "rank %d is blamed: %s",
+    return world_check(self, banyan_comm_failed_rank(line->comm) == 1, "rank %d is blamed: %s",
                        banyan_comm_failed_rank(line->comm), banyan_comm_error(line->comm));
-  return world_check(world, took_s < 20, "an abort took %.1f s", took_s);
+  return world_check(self, took_s < 20, "an abort took %.1f s", took_s);
 }
 
 /* All but rank 1 replay; rank 1 does not, or ends what they wait for. */
-static bool end_replay(gpu_rank *self, const ending *ending, line *line) {
+static bool end_replay(world_rank *self, const ending *ending, line *line) {
   tool_error error = {.text = ""};
   double began = world_now_s();
-  if (self->world->rank != 1) {
+  if (self->rank != 1) {
     bool ok = gpu_ok(self, gpu_graph_launch(line->graph, line->stream, &error), &error);
-    if (ending->how == BY_ABORT && self->world->rank == 0) {
+    if (ending->how == BY_ABORT && self->rank == 0) {
       world_sleep_ms(50);
       banyan_comm_abort(line->comm, "a test");
     }
-    ok = ok && gpu_ok(self, gpu_wait(self->device, line->stream, 60, &error), &error);
+    ok = ok && gpu_ok(self, gpu_wait(world_gpu_of(self), line->stream, 60, &error), &error);
     return ok && has_ended_well(self, ending, line, world_now_s() - began);
   }
   if (ending->how == BY_PEERS_ABORT) {
@@ -302,16 +300,15 @@ static bool end_replay(gpu_rank *self, const ending *ending, line *line) {
   return true;
 }
 
-static void end_and_go_on(gpu_rank *self, void *argument) {
-  ending *ending = argument;
-  gpu_setup setup = {.arena_bytes = 4 << 20, .timeout_ns = ending->timeout_ns};
+static void end_and_go_on(world_rank *self) {
+  ending *ending = self->argument;
   line line;
   memset(&line, 0, sizeof line);
-  bool ok = world_ok(self->world, gpu_comm_make(self, &setup, &line.comm), "create") &&
+  bool ok = world_ok(self, comm_make(self, ending->timeout_ns, &line.comm), "create") &&
             line_make(self, &ending->task, &line, true);
-  ok = world_meet(self->world) && ok && end_replay(self, ending, &line);
-  ok = world_meet(self->world) && ok && is_usable(self, &ending->task);
-  world_meet(self->world);
+  ok = world_meet(self) && ok && end_replay(self, ending, &line);
+  ok = world_meet(self) && ok && is_usable(self, &ending->task);
+  world_meet(self);
   line_free(self, &line);
   banyan_comm_destroy(line.comm);
 }
@@ -327,9 +324,8 @@ START_TEST(ends) {
     return;
   }
   fill_task(&ending.task, 77);
-  gpu_setup setup = {
-      .nranks = ending.task.nranks, .comms = 2, .bare = true, .argument = &ending, .body = end_and_go_on};
-  gpu_run(&setup);
+  WORLD_RUN(end_and_go_on, .on = &world_gpu, .nranks = ending.task.nranks, .comms = 2, .one_device = true, .bare = true,
+            .argument = &ending);
   check_expected(&ending.task);
 }
 END_TEST

@@ -34,84 +34,86 @@ static void *shim_function(const char *name) {
 /* ---- a combine whose result is known ----------------------------------------------------------------------------- */
 
 /* Rank r holds values r + 1 of equal weight, so that the result is their mean. */
-static bool fill(gpu_rank *self, float *memory) {
+static bool fill(world_rank *self, float *memory) {
   float host[FLOATS];
   tool_error error = {.text = ""};
-  for (int i = 0; i < FLOATS; i++) host[i] = i < ROWS * VALUE_DIM ? (float)(self->world->rank + 1) : 0;
-  return gpu_ok(self, gpu_write(self->device, memory, host, sizeof host, &error), &error);
+  for (int i = 0; i < FLOATS; i++) host[i] = i < ROWS * VALUE_DIM ? (float)(self->rank + 1) : 0;
+  return gpu_ok(self, gpu_write(world_gpu_of(self), memory, host, sizeof host, &error), &error);
 }
 
-static bool combine(gpu_rank *self, banyan_comm *comm, float *from, float *to) {
+static bool combine(world_rank *self, banyan_comm *comm, float *from, float *to) {
   banyan_partial in, out;
   banyan_partial_init(&in, from, BANYAN_F32, from + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&out, to, BANYAN_F32, to + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_combine_desc desc = {
       .size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM, .stream = self->stream};
-  return world_ok(self->world, banyan_combine(comm, &desc, &in, &out), "combine") && gpu_finish(self) &&
-         world_ok(self->world, banyan_comm_status(comm), banyan_comm_error(comm));
+  tool_error error = {.text = ""};
+  return world_ok(self, banyan_combine(comm, &desc, &in, &out), "combine") &&
+         gpu_ok(self, gpu_wait(world_gpu_of(self), self->stream, 60, &error), &error) &&
+         world_ok(self, banyan_comm_status(comm), banyan_comm_error(comm));
 }
 
-static bool is_mean(gpu_rank *self, const float *memory) {
-  float host[FLOATS], wanted = (float)(self->world->nranks + 1) / 2;
+static bool is_mean(world_rank *self, const float *memory) {
+  float host[FLOATS], wanted = (float)(self->nranks + 1) / 2;
   tool_error error = {.text = ""};
-  bool ok = gpu_ok(self, gpu_read(self->device, host, memory, sizeof host, &error), &error);
+  bool ok = gpu_ok(self, gpu_read(world_gpu_of(self), host, memory, sizeof host, &error), &error);
   for (int i = 0; ok && i < ROWS * VALUE_DIM; i++)
-    ok = world_check(self->world, host[i] == wanted, "value %d is %g, not %g", i, (double)host[i], (double)wanted);
+    ok = world_check(self, host[i] == wanted, "value %d is %g, not %g", i, (double)host[i], (double)wanted);
   return ok;
 }
 
 /* Memory is taken and given back while no rank's kernels run, see gpu_take(). */
-static bool comm_is_right(gpu_rank *self, banyan_comm *comm) {
+static bool comm_is_right(world_rank *self, banyan_comm *comm) {
   void *memory[2] = {NULL};
   tool_error error = {.text = ""};
-  bool ok = gpu_ok(self, gpu_stream_make(self->device, &self->stream, &error), &error);
+  bool ok = true;
   for (int i = 0; i < 2 && ok; i++)
-    ok = gpu_ok(self, gpu_take(self->device, FLOATS * sizeof(float), &memory[i], &error), &error);
-  ok = ok && fill(self, memory[0]) && world_meet(self->world);
+    ok = gpu_ok(self, gpu_take(world_gpu_of(self), FLOATS * sizeof(float), &memory[i], &error), &error);
+  ok = ok && fill(self, memory[0]) && world_meet(self);
   for (int i = 0; i < 2 && ok; i++) ok = combine(self, comm, memory[0], memory[1]) && is_mean(self, memory[1]);
-  ok = world_meet(self->world) && ok;
-  for (int i = 0; i < 2; i++) gpu_give(self->device, memory[i]);
+  ok = world_meet(self) && ok;
+  for (int i = 0; i < 2; i++) gpu_give(world_gpu_of(self), memory[i]);
   return ok;
 }
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
-static bool prepare(gpu_rank *self, const task *task) {
+static bool prepare(world_rank *self, const task *task) {
   static const unsigned better[] = {0, CUDA_SHIM_FILES, CUDA_SHIM_FILES | CUDA_SHIM_FABRIC,
                                     CUDA_SHIM_FILES | CUDA_SHIM_FABRIC | CUDA_SHIM_IPC};
   cuda_shim_reject_function *reject;
   cuda_shim_break_function *break_one;
   *(void **)(void *)&reject = shim_function("cuda_shim_reject");
   *(void **)(void *)&break_one = shim_function("cuda_shim_break");
-  if (!world_check(self->world, reject && break_one, "the driver is not the shim")) return false;
+  if (!world_check(self, reject && break_one, "the driver is not the shim")) return false;
   reject(better[task->kind]);
-  if (self->world->rank == task->victim) break_one(task->owner - (task->owner > task->victim));
-  return world_meet(self->world); /* a rejection holds for all threads */
+  if (self->rank == task->victim) break_one(task->owner - (task->owner > task->victim));
+  return world_meet(self); /* a rejection holds for all threads */
 }
 
-static void expect_failure(gpu_rank *self, const task *task, banyan_status status) {
+static void expect_failure(world_rank *self, const task *task, banyan_status status) {
   char victim[16], owner[16];
   const char *text = banyan_last_error();
   snprintf(victim, sizeof victim, "rank %d", task->victim);
   snprintf(owner, sizeof owner, "rank %d", task->owner);
-  world_check(self->world, status != BANYAN_OK && strstr(text, victim) && strstr(text, owner),
+  world_check(self, status != BANYAN_OK && strstr(text, victim) && strstr(text, owner),
               "%s and %s are not named: %s: %s", victim, owner, banyan_status_string(status), text);
 }
 
-static void share(gpu_rank *self, void *argument) {
-  const task *task = argument;
-  const gpu_setup setup = {.arena_bytes = 1 << 20};
+static void share(world_rank *self) {
+  const task *task = self->argument;
+  const banyan_comm_config config = world_config(self);
   banyan_comm *comm = NULL;
   if (!prepare(self, task)) return;
-  banyan_status status = gpu_comm_make(self, &setup, &comm);
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &comm);
   if (task->victim >= 0 && strcmp(task->fallback, "error") == 0) {
     expect_failure(self, task, status);
     /* The device is as good as before, and so is a mapping that nobody breaks. */
-    if (!world_meet(self->world)) return;
-    status = gpu_comm_make(self, &setup, &comm);
+    if (!world_meet(self)) return;
+    status = banyan_comm_create(&self->bootstrap, &config, &comm);
   }
-  bool ok = world_ok(self->world, status, "banyan_comm_create") && comm_is_right(self, comm);
-  if (ok) task->found[self->world->rank] = (int32_t)comm->device.engine->arenas->kind;
+  bool ok = world_ok(self, status, "banyan_comm_create") && comm_is_right(self, comm);
+  if (ok) task->found[self->rank] = (int32_t)comm->device.engine->arenas->kind;
   banyan_comm_destroy(comm);
 }
 
@@ -120,8 +122,8 @@ static void run_task(task *task, int32_t nranks, bool processes) {
   task->found = world_share(bytes);
   for (int32_t r = 0; r < RANKS_MAX; r++) task->found[r] = -1;
   setenv("BANYAN_DEVICE_FALLBACK", task->fallback, 1);
-  gpu_setup setup = {.nranks = nranks, .processes = processes, .bare = true, .argument = task, .body = share};
-  gpu_run(&setup);
+  WORLD_RUN(share, .on = processes ? &world_gpu_processes : &world_gpu, .nranks = nranks, .one_device = true,
+            .bare = true, .arena_bytes = 1 << 20, .argument = task);
   for (int32_t r = 1; r < nranks; r++) ck_assert_int_eq(task->found[r], task->found[0]);
 }
 
