@@ -95,7 +95,7 @@ static void gather_all(world_rank *self) {
     heads_problem problem;
     heads_make(&problem, random_next(&random), self->rank, self->nranks,
                self->on->is_device ? TOKENS_MOST / 4 : TOKENS_MOST);
-    if (salt % 3 < 2) world_vary(self, (int32_t)salt + 1 + 3 * shape);
+    if (salt % 3 < 2) world_vary(self, (int32_t)salt + 1 + (1 + (int32_t)salt / 2) * shape);
     problem.desc.stream = self->stream;
     memory at = {world_take(problem.mine.bytes), world_take(problem.all.bytes), world_take(sizeof(int32_t))};
     good = call_often(self, &problem, &random, &at) && start_often(self, &problem, &random, &at);
