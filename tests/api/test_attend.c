@@ -146,6 +146,8 @@ static attend *make(const world_backend *on, int32_t nranks, int number) {
     made->out_dtype = number % 2 ? BANYAN_E4M3 : BANYAN_E5M2;
     made->form = ATTEND_PLAIN;
     made->combine.wire = BANYAN_F32;
+    if (!made->shape.latent) made->shape.head_dim = made->shape.value_dim = 1 + number % 40; /* odd ones, too */
+    if (made->rope_dim >= made->shape.head_dim) made->rope_dim = 0;
   }
   if (!on->is_device && number % 3 == 0) made->epsilon = powf(10, -(float)(number % 5));
   if (made->alone && nranks > 1) made->sinks = NULL;
