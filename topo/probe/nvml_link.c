@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "topo/model/speed.h"
+#include "topo/probe/util.h"
 
 static const unsigned hidden_bus = 0xff; /* virtual machines report a switch as ffffffff:ff:ff */
 
@@ -84,14 +85,10 @@ static void fabric_read(bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
 
 /* Derives the type from the PCI class if the driver is too old to report it: 0x0680 is a bridge other than PCI. */
 static unsigned type_by_class(const bny_nvml_machine *machine, const char *bus_id) {
-  char path[4096], text[16] = "";
-  snprintf(path, sizeof path, "%s/bus/pci/devices/%s/class", machine->sysfs, bus_id);
-  FILE *file = fopen(path, "re");
-  if (!file) return BNY_NVML_REMOTE_UNKNOWN;
-  bool read = fgets(text, sizeof text, file) != NULL;
-  fclose(file);
-  if (read && strncmp(text, "0x068001", 8) == 0) return BNY_NVML_REMOTE_CPU;
-  return read && strncmp(text, "0x0680", 6) == 0 ? BNY_NVML_REMOTE_SWITCH : BNY_NVML_REMOTE_UNKNOWN;
+  int64_t class = bny_topo_probe_number(0, 0xffffff, 0, "%s/bus/pci/devices/%s/class", machine->sysfs, bus_id);
+  return class == 0x068001      ? BNY_NVML_REMOTE_CPU
+         : class >> 8 == 0x0680 ? BNY_NVML_REMOTE_SWITCH
+                                : BNY_NVML_REMOTE_UNKNOWN;
 }
 
 /* Returns the node at the other end of a link; -1 if it is unknown or not visible. */

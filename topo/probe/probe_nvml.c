@@ -2,40 +2,24 @@
  *
  * Probes NVIDIA's management library: GPUs, their PCI links, NVLinks and fabric. GPUs already in the model are found by
  * bus id. A GPU that does not answer is reported and skipped; the others are probed. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "topo/probe/probe.h"
 #include "topo/probe/nvml.h"
+#include "topo/probe/util.h"
 #include "topo/model/speed.h"
 
 enum { MOST_GPUS = 256, NUMA_WORDS = 16, WORD_BITS = 8 * sizeof(unsigned long), MOST_LANES = 32 };
-
-static void say(bny_topo_probe_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(bny_topo_probe_report *report, const char *format, ...) {
-  size_t used = strlen(report->text);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(report->text + used, sizeof report->text - used, format, arguments);
-  va_end(arguments);
-}
 
 static const char *plural(int32_t count) { return count == 1 ? "" : "s"; }
 
 /* ---- the place of a GPU ------------------------------------------------------------------------------------------ */
 
 static int32_t host_of_machine(bny_topo *topo) {
-  for (int32_t n = 0; n < topo->nnodes; n++)
-    if (topo->nodes[n].kind == BNY_TOPO_HOST) return n;
   char name[256] = "";
-  if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') snprintf(name, sizeof name, "host0");
-  bny_topo_node host = {
-      .kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = name, .compute = -1, .source = BNY_TOPO_PROBED};
-  return bny_topo_add_node(topo, &host);
+  return bny_topo_probe_host(topo, gethostname(name, sizeof name - 1) == 0 ? name : NULL);
 }
 
 /* Returns the NUMA node that NVML reports, if it is a single one in the model; otherwise the host. */
@@ -116,13 +100,6 @@ static int number_of(bny_nvml_return (*ask)(bny_nvml_device, unsigned *), bny_nv
   return ask && ask(device, &value) == BNY_NVML_SUCCESS && value <= most ? (int)value : 0;
 }
 
-static bny_topo_link *link_to(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to) {
-  for (int32_t l = bny_topo_first_link(topo, from); l >= 0; l = bny_topo_next_link(topo, from, l))
-    if (topo->links[l].kind == kind && bny_topo_other_end(topo, from, l) == to) return &topo->links[l];
-  int32_t added = bny_topo_add_link(topo, &(bny_topo_link){.kind = kind, .from = from, .to = to});
-  return added < 0 ? NULL : &topo->links[added];
-}
-
 /* The rated generation counts, because an idle GPU lowers its own. A width below the rated one is a fault. */
 static void gpu_join_pci(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
   const bny_nvml *nvml = machine->nvml;
@@ -132,8 +109,9 @@ static void gpu_join_pci(const bny_nvml_machine *machine, const bny_nvml_gpu *gp
   if (generation == 0) generation = number_of(nvml->generation, gpu->device, BNY_TOPO_PCI_GENERATIONS);
   if (lanes == 0) lanes = rated_lanes;
   if (generation == 0 || lanes == 0) return;
-  bny_topo_link *link = link_to(machine->topo, BNY_TOPO_LINK_PCI, gpu->node, machine->topo->nodes[gpu->node].parent);
-  if (!link) return;
+  int32_t up = bny_topo_probe_upwards(machine->topo, gpu->node, BNY_TOPO_LINK_PCI);
+  if (up < 0) return;
+  bny_topo_link *link = &machine->topo->links[up];
   link->count = lanes;
   link->gbytes_per_s = bny_topo_speed_pci(generation, lanes);
   link->rated_gbytes_per_s = bny_topo_speed_pci(generation, rated_lanes);
@@ -154,12 +132,14 @@ static void gpu_join_cpu(const bny_nvml_machine *machine, const bny_nvml_gpu *gp
         megabytes < 1e6)
       sum += megabytes;
   }
-  bny_topo_link *link = up > 0 ? link_to(machine->topo, BNY_TOPO_LINK_C2C, gpu->node, numa) : NULL;
-  if (!link) return;
-  link->count = up;
-  link->gbytes_per_s = sum / 1000;
-  link->rated_gbytes_per_s = sum / 1000 * (count / up);
-  link->source = BNY_TOPO_PROBED;
+  if (up == 0) return;
+  bny_topo_add_link(machine->topo, &(bny_topo_link){.kind = BNY_TOPO_LINK_C2C,
+                                                    .from = gpu->node,
+                                                    .to = numa,
+                                                    .count = up,
+                                                    .gbytes_per_s = sum / 1000,
+                                                    .rated_gbytes_per_s = sum / 1000 * (count / up),
+                                                    .source = BNY_TOPO_PROBED});
 }
 
 /* ---- all GPUs ---------------------------------------------------------------------------------------------------- */
@@ -203,20 +183,21 @@ static void not_reported(const bny_nvml *nvml, bny_topo_probe_report *report) {
   const char *before = "; this driver does not tell of ";
   for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
     if (facts[i].there) continue;
-    say(report, "%s%s", before, facts[i].what);
+    bny_topo_probe_more(report, "%s%s", before, facts[i].what);
     before = ", ";
   }
 }
 
 static void report_found(const bny_nvml_machine *machine, bny_topo_probe_report *report) {
-  say(report, "%d GPU%s", machine->ngpus, plural(machine->ngpus));
-  if (machine->links > 0) say(report, ", %d NVLink%s", machine->links, plural(machine->links));
-  if (machine->nswitches > 0) say(report, " by %d NVSwitch%s", machine->nswitches, machine->nswitches == 1 ? "" : "es");
+  bny_topo_probe_more(report, "%d GPU%s", machine->ngpus, plural(machine->ngpus));
+  if (machine->links > 0) bny_topo_probe_more(report, ", %d NVLink%s", machine->links, plural(machine->links));
+  if (machine->nswitches > 0)
+    bny_topo_probe_more(report, " by %d NVSwitch%s", machine->nswitches, machine->nswitches == 1 ? "" : "es");
   if (machine->gpus[0].domain >= 0)
-    say(report, " in NVLink domain %.60s", machine->topo->nodes[machine->gpus[0].domain].guid);
-  if (machine->links_down > 0) say(report, ", %d down", machine->links_down);
-  if (machine->links_refused > 0) say(report, ", %d without peer access", machine->links_refused);
-  if (machine->links_unseen > 0) say(report, ", %d lead out of sight", machine->links_unseen);
+    bny_topo_probe_more(report, " in NVLink domain %.60s", machine->topo->nodes[machine->gpus[0].domain].guid);
+  if (machine->links_down > 0) bny_topo_probe_more(report, ", %d down", machine->links_down);
+  if (machine->links_refused > 0) bny_topo_probe_more(report, ", %d without peer access", machine->links_refused);
+  if (machine->links_unseen > 0) bny_topo_probe_more(report, ", %d lead out of sight", machine->links_unseen);
 }
 
 static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe_report *report) {
@@ -225,8 +206,8 @@ static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe
   int32_t lost = gpus_open(machine, count, &status, &number);
   if (machine->ngpus == 0) {
     report->outcome = BNY_TOPO_PROBE_FAILED;
-    say(report, "none of %u GPU%s answers: %.80s", count, plural((int32_t)count),
-        bny_nvml_error(machine->nvml, status));
+    bny_topo_probe_more(report, "none of %u GPU%s answers: %.80s", count, plural((int32_t)count),
+                        bny_nvml_error(machine->nvml, status));
     return;
   }
   machine->host = host_of_machine(machine->topo);
@@ -247,13 +228,13 @@ static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe
   if (!machine->topo->out_of_memory) bny_nvml_links(machine);
   report->outcome = machine->topo->out_of_memory ? BNY_TOPO_PROBE_FAILED : BNY_TOPO_PROBE_FOUND;
   if (machine->topo->out_of_memory) {
-    say(report, "out of memory");
+    bny_topo_probe_more(report, "out of memory");
     return;
   }
   report_found(machine, report);
   if (lost > 0)
-    say(report, "; GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
-        bny_nvml_error(machine->nvml, status));
+    bny_topo_probe_more(report, "; GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
+                        bny_nvml_error(machine->nvml, status));
   not_reported(machine->nvml, report);
 }
 
@@ -276,11 +257,12 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
   } else {
     report->outcome = status == BNY_NVML_SUCCESS && count == 0 ? BNY_TOPO_PROBE_NOTHING : BNY_TOPO_PROBE_FAILED;
     if (status != BNY_NVML_SUCCESS)
-      say(report, "nvmlDeviceGetCount_v2: %.120s", bny_nvml_error(&nvml, status));
+      bny_topo_probe_more(report, "nvmlDeviceGetCount_v2: %.120s", bny_nvml_error(&nvml, status));
     else if (count == 0)
-      say(report, "the driver has no GPU");
+      bny_topo_probe_more(report, "the driver has no GPU");
     else
-      say(report, count > MOST_GPUS ? "%u GPUs, which no machine has" : "out of memory for %u GPUs", count);
+      bny_topo_probe_more(report, count > MOST_GPUS ? "%u GPUs, which no machine has" : "out of memory for %u GPUs",
+                          count);
   }
   free(machine.gpus);
   bny_nvml_close(&nvml);
