@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads the first line of a file without its newline, as far as it fits. Returns false and "" if there is none. */
+/* Reads the first line of a regular file without blanks around it, as far as it fits. Returns false and "" if there is
+ * no such file, or it cannot be read. Never waits. */
 bool bny_sysfs_line(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Returns the number at the beginning of a file, decimal or 0x..; -1 if there is none. */

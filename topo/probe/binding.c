@@ -21,8 +21,8 @@ static int32_t cache_of(const char *sysfs, int cpu) {
     char shared[64];
     if (level == 0) break;
     if (level <= highest ||
-        !bny_topo_probe_line(shared, sizeof shared, "%s/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", sysfs,
-                             cpu, index))
+        !bny_sysfs_line(shared, sizeof shared, "%s/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", sysfs, cpu,
+                        index))
       continue;
     highest = level;
     first = (int32_t)strtol(shared, NULL, 10);

@@ -98,7 +98,7 @@ static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_
   static const char *const files[] = {"class", "vendor", "device"};
   char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "", value[32];
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-    if (bny_topo_probe_line(value, sizeof value, "%s/bus/pci/devices/%s/%s", sysfs, bus_id, files[i]))
+    if (bny_sysfs_line(value, sizeof value, "%s/bus/pci/devices/%s/%s", sysfs, bus_id, files[i]))
       bny_topo_attribute_put(attributes, files[i], value);
   int64_t vendor = bny_topo_probe_number(0, 0xffff, -1, "%s/bus/pci/devices/%s/vendor", sysfs, bus_id);
   bny_topo_node node = {.kind = kind,
@@ -132,7 +132,7 @@ int32_t bny_topo_probe_pci_device(const char *sysfs, bny_topo *topo, const char 
 
 static int generation_in(const char *directory, const char *file) {
   char text[64];
-  bool there = bny_topo_probe_line(text, sizeof text, "%s/%s", directory, file);
+  bool there = bny_sysfs_line(text, sizeof text, "%s/%s", directory, file);
   int generation = there ? bny_topo_speed_pci_generation(text) : 0;
   return generation > 0 ? generation : 0;
 }
@@ -207,7 +207,7 @@ static int slaves_of(const char *sysfs, const char *bus_id, slave slaves[MOST_SL
   char interface[BNY_TOPO_PROBE_NAME], line[512];
   int count = 0;
   if (!first_name(sysfs, bus_id, "net", interface) ||
-      !bny_topo_probe_line(line, sizeof line, "%s/class/net/%s/master/bonding/slaves", sysfs, interface))
+      !bny_sysfs_line(line, sizeof line, "%s/class/net/%s/master/bonding/slaves", sysfs, interface))
     return 0;
   size_t card = strcspn(bus_id, "."); /* the part before the function */
   char *rest = line;

@@ -39,7 +39,7 @@ static bool bus_of_device(const taking *t, const char *name, char bus_id[BNY_TOP
   char interface[BNY_TOPO_PROBE_NAME];
   bus_id[0] = '\0';
   return bny_topo_probe_bus_of(bus_id, "%s/class/infiniband/%s/device", t->sysfs, name) ||
-         (bny_topo_probe_line(interface, sizeof interface, "%s/class/infiniband/%s/parent", t->sysfs, name) &&
+         (bny_sysfs_line(interface, sizeof interface, "%s/class/infiniband/%s/parent", t->sysfs, name) &&
           interface[0] != '\0' && strchr(interface, '/') == NULL &&
           bny_topo_probe_bus_of(bus_id, "%s/class/net/%s/device", t->sysfs, interface));
 }
@@ -76,7 +76,7 @@ static int32_t place_port(const taking *t, int32_t nic, int32_t port) {
 /* Sets a node's GUID to that of a file: "946d:ae03:0000:0030", or the end of a GID. */
 static void set_guid(const taking *t, int32_t node, const char *name, const char *file) {
   char text[64], guid[BNY_TOPO_GUID_BYTES];
-  if (bny_topo_probe_line(text, sizeof text, "%s/class/infiniband/%s/%s", t->sysfs, name, file) &&
+  if (bny_sysfs_line(text, sizeof text, "%s/class/infiniband/%s/%s", t->sysfs, name, file) &&
       bny_topo_guid_normalise(text, strlen(text), guid))
     bny_topo_set_string(t->topo, &t->topo->nodes[node].guid, guid);
 }
@@ -111,7 +111,7 @@ static void word_port(const char *layer, const char *rate, int state, int lid, c
 
 /* Reads a file of a port into text[64]. */
 static const char *port_line(const taking *t, const char *name, int32_t port, const char *file, char text[64]) {
-  bny_topo_probe_line(text, 64, "%s/class/infiniband/%s/ports/%d/%s", t->sysfs, name, (int)port, file);
+  bny_sysfs_line(text, 64, "%s/class/infiniband/%s/ports/%d/%s", t->sysfs, name, (int)port, file);
   return text;
 }
 
@@ -163,11 +163,11 @@ static void take_device(taking *t, const char *name, int32_t device) {
   t->nics[device] = nic;
   t->found++;
   bny_topo_set_string(t->topo, &t->topo->nodes[nic].name, name);
-  bool known = bny_topo_probe_line(kind, sizeof kind, "%s/class/infiniband/%s/hca_type", t->sysfs, name);
+  bool known = bny_sysfs_line(kind, sizeof kind, "%s/class/infiniband/%s/hca_type", t->sysfs, name);
   if (t->topo->nodes[nic].model == NULL && known && kind[0] != '\0')
     bny_topo_set_string(t->topo, &t->topo->nodes[nic].model, kind);
   set_guid(t, nic, name, "node_guid");
-  bny_topo_probe_line(id, sizeof id, "%s/class/infiniband/%s/board_id", t->sysfs, name);
+  bny_sysfs_line(id, sizeof id, "%s/class/infiniband/%s/board_id", t->sysfs, name);
   snprintf(board, sizeof board, "%s:%s", kind, id);
   for (int32_t port = 1; port <= MOST_PORTS; port++)
     if (bny_topo_probe_exists("%s/class/infiniband/%s/ports/%d", t->sysfs, name, (int)port))

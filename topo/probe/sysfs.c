@@ -89,11 +89,11 @@ static void take_numas(const looking *w) {
     char cpus[4096];
     int32_t package;
     if (sscanf(list.names[i], "node%6d%n", &number, &used) != 1 || list.names[i][used] != '\0' || number < 0 ||
-        !bny_topo_probe_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpulist", w->sysfs, list.names[i]) ||
+        !bny_sysfs_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpulist", w->sysfs, list.names[i]) ||
         !package_of_list(w, cpus, &package))
       continue;
     char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
-    if (bny_topo_probe_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpumap", w->sysfs, list.names[i]))
+    if (bny_sysfs_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpumap", w->sysfs, list.names[i]))
       bny_topo_attribute_put(attributes, "affinity", cpus);
     bny_topo_node node = {.kind = BNY_TOPO_NUMA,
                           .parent = package < 0 ? w->host : package_numbered(w, package),

@@ -2,15 +2,12 @@
  * Reads small files and directories of sysfs and procfs for the probes. */
 #include "topo/probe/util.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST_NAMES = 65536 };
@@ -22,46 +19,13 @@ static bool word_path(char path[BNY_TOPO_PROBE_PATH], const char *format, va_lis
   return length > 0 && length < BNY_TOPO_PROBE_PATH;
 }
 
-/* One read is enough, because sysfs returns a value at once. O_NONBLOCK prevents waiting if the path is a pipe. */
-static bool read_line(const char *path, char *text, size_t bytes) {
-  struct stat about;
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  if (file < 0) return false;
-  ssize_t got = -1;
-  if (fstat(file, &about) == 0 && S_ISREG(about.st_mode)) do {
-      got = read(file, text, bytes - 1);
-    } while (got < 0 && errno == EINTR);
-  close(file);
-  if (got < 0) {
-    text[0] = '\0';
-    return false;
-  }
-  text[got] = '\0';
-  size_t length = strcspn(text, "\n"), first = 0;
-  while (length > 0 && isspace((unsigned char)text[length - 1])) length--;
-  while (first < length && isspace((unsigned char)text[first])) first++;
-  memmove(text, text + first, length - first);
-  text[length - first] = '\0';
-  return true;
-}
-
-bool bny_topo_probe_line(char *text, size_t bytes, const char *format, ...) {
-  char path[BNY_TOPO_PROBE_PATH];
-  va_list arguments;
-  va_start(arguments, format);
-  bool worded = word_path(path, format, arguments);
-  va_end(arguments);
-  text[0] = '\0';
-  return worded && read_line(path, text, bytes);
-}
-
 int64_t bny_topo_probe_number(int64_t least, int64_t most, int64_t otherwise, const char *format, ...) {
   char path[BNY_TOPO_PROBE_PATH], text[32], *end;
   va_list arguments;
   va_start(arguments, format);
   bool worded = word_path(path, format, arguments);
   va_end(arguments);
-  if (!worded || !read_line(path, text, sizeof text) || text[0] == '\0') return otherwise;
+  if (!worded || !bny_sysfs_line(text, sizeof text, "%s", path) || text[0] == '\0') return otherwise;
   bool hexadecimal = strncmp(text, "0x", 2) == 0;
   errno = 0;
   long long number = strtoll(text, &end, hexadecimal ? 16 : 10);

@@ -3,18 +3,15 @@
 #ifndef BNY_TOPO_PROBE_UTIL_H
 #define BNY_TOPO_PROBE_UTIL_H
 
+#include "base/sysfs.h"
 #include "topo/probe/probe.h"
 
-/* Helpers for probes: reading files of one line, and texts of reports. Files of sysfs may hold anything, be absent or
- * unreadable; none of that is an error here. */
+/* Helpers for probes: reading files of sysfs, and texts of reports. */
 
 enum { BNY_TOPO_PROBE_PATH = 4096, BNY_TOPO_PROBE_NAME = 64 };
 
-/* Reads the first line of a regular file without surrounding blanks, at most bytes - 1 of it. Returns false and "" if
- * the file is absent or unreadable. `format` gives the path. */
-bool bny_topo_probe_line(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
-
-/* Reads such a line as a number, decimal or 0x...; returns `otherwise` if it is none in [least, most]. */
+/* Reads the first line of a file (bny_sysfs_line()) as a number, decimal or 0x...; returns `otherwise` if it is none in
+ * [least, most]. */
 int64_t bny_topo_probe_number(int64_t least, int64_t most, int64_t otherwise, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
