@@ -32,6 +32,14 @@ static int open_existing(const char *path, int flags, bny_file_kind kind) {
   return -1;
 }
 
+int bny_file_above_stderr(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+  close(fd);
+  errno = error;
+  return copy;
+}
+
 int bny_file_open(const char *path, int flags, bny_file_kind kind) {
   flags |= O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW;
   int fd = -1;
@@ -42,7 +50,7 @@ int bny_file_open(const char *path, int flags, bny_file_kind kind) {
     fd = open(path, flags | O_CREAT | O_EXCL, 0600);
     if (fd < 0 && errno != EEXIST) break;
   }
-  return fd;
+  return bny_file_above_stderr(fd);
 }
 
 FILE *bny_file_read(const char *path) {

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/deadline.h"
+#include "base/file.h"
 #include "base/interface.h"
 #include "base/thread.h"
 
@@ -143,6 +144,7 @@ static int look_up(const char *host, const char *port, int64_t deadline_ns, stru
     free(mine);
     return ask(host, port, found);
   }
+  for (int i = 0; i < 2; i++) mine->ends[i] = bny_file_above_stderr(mine->ends[i]);
   snprintf(mine->host, sizeof mine->host, "%s", host);
   snprintf(mine->port, sizeof mine->port, "%s", port);
   atomic_init(&mine->use, 2);

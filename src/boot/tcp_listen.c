@@ -14,6 +14,7 @@
 
 #include "boot/common.h"
 #include "base/deadline.h"
+#include "base/file.h"
 #include "base/log.h"
 
 /* The kernel may release a connection late, which keeps the port of a run that has just ended busy. */
@@ -25,7 +26,7 @@ static const int64_t holder_interval_ns = 250000000;
 /* Returns a socket that listens at an address, or -1 and errno. */
 static int listen_at(const struct sockaddr *address, socklen_t bytes) {
   int on = 1;
-  int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = bny_file_above_stderr(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return -1;
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, address, bytes) == 0 &&
       listen(fd, SOMAXCONN) == 0)
@@ -56,7 +57,7 @@ static banyan_status use_inherited(const struct bny_boot_settings *settings, int
   banyan_status status =
       bny_boot_address_check(settings, "BANYAN_LISTEN_FD", text, (struct sockaddr *)&name, name_bytes);
   if (status) return status;
-  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   if (copy < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_LISTEN_FD %d", fd);
   bny_boot_address_text((struct sockaddr *)&name, name_bytes, address);
   *listen_fd = copy;

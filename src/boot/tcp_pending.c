@@ -14,6 +14,7 @@
 
 #include "boot/tcp_address.h"
 #include "base/deadline.h"
+#include "base/file.h"
 #include "base/log.h"
 
 enum { FORGED_LOGGED_AT_MOST = 3 };
@@ -107,7 +108,8 @@ banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int list
   socklen_t bytes = sizeof address;
   const struct banyan_env *env = pending->env;
   memset(&address, 0, sizeof address);
-  int fd = accept4(env->listen_fds[listener], (struct sockaddr *)&address, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  int fd = bny_file_above_stderr(
+      accept4(env->listen_fds[listener], (struct sockaddr *)&address, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
     int error = errno;
     if (drop_oldest(pending)) {

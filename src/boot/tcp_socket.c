@@ -15,6 +15,7 @@
 
 #include "boot/common.h"
 #include "base/deadline.h"
+#include "base/file.h"
 
 int bny_boot_socket_configure(int fd) {
   int on = 1, domain = 0;
@@ -103,7 +104,7 @@ int bny_boot_socket_connect(const struct bny_boot_settings *settings, const stru
                             int64_t limit_ns) {
   int error = 0;
   socklen_t error_bytes = sizeof error;
-  int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = bny_file_above_stderr(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return -1;
   if (bny_boot_socket_configure(fd) != 0) error = errno;
   if (!error) error = choose_source(settings, fd, address);

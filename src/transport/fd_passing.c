@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/deadline.h"
+#include "base/file.h"
 #include "base/status.h"
 
 enum { NAME_BYTES = 24, SECRET_BYTES = 16, FDS_PER_PARCEL = 128 };
@@ -133,6 +134,7 @@ static banyan_status receive_parcel(int socket_fd, int32_t peer, int *fds, int c
   if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
     there = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     memcpy(received, CMSG_DATA(header), (size_t)there * sizeof(int));
+    for (int i = 0; i < there; i++) received[i] = bny_file_above_stderr(received[i]);
   }
   for (int i = 0; i < count; i++) wanted += parcel.present[i] != 0;
   if (parcel.status == BANYAN_OK && there == wanted) {
@@ -185,7 +187,7 @@ static banyan_status listen_as_first(ticket *tickets, int *listener) {
     return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot read random numbers");
   size_t length = strlen(made.name);
   for (size_t i = 0; i < sizeof noise; i++) bny_append(made.name, sizeof made.name, &length, "%02x", noise[i]);
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = bny_file_above_stderr(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
   socklen_t address_bytes = abstract_address(&made, &address);
   if (bind(fd, (struct sockaddr *)&address, address_bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
@@ -211,7 +213,7 @@ static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *
   socklen_t address_bytes = abstract_address(ticket, &address);
   greeting hello = {.rank = passing->rank};
   memcpy(hello.secret, ticket->secret, sizeof hello.secret);
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = bny_file_above_stderr(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
   int error = connect(fd, (struct sockaddr *)&address, address_bytes) == 0 ? 0 : errno;
   bool is_other = !error && !is_same_user(fd); /* or rank 0 has ended and another process has taken its name */
@@ -250,7 +252,7 @@ static int32_t rank_of(int socket_fd, const ticket *ticket, const bny_fd_passing
 /* Accepts waiting connections. `patient`: waits for a greeting that may still come. */
 static banyan_status admit(int listener, const ticket *ticket, bny_fd_passing *passing, bool patient) {
   for (;;) {
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = bny_file_above_stderr(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return BANYAN_OK;
     if (fd < 0)
@@ -334,7 +336,7 @@ enum { SO_PEERPIDFD = 77 }; /* in kernels since 6.5, missing in this C library *
 #endif
 
 /* glibc has this function only since 2.36. */
-static int open_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
+static int open_pidfd(pid_t pid) { return bny_file_above_stderr((int)syscall(SYS_pidfd_open, pid, 0)); }
 
 /* Returns a pidfd of a peer in any pid namespace if the kernel can, else of one visible from here. The peer holds its
  * connection open, so its number has not been reused. -1: there is none. */
@@ -342,7 +344,7 @@ static int pidfd_of(int socket_fd) {
   int fd = -1;
   struct ucred peer;
   socklen_t bytes = sizeof fd;
-  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0) return fd;
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0) return bny_file_above_stderr(fd);
   bytes = sizeof peer;
   if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.pid <= 0) return -1;
   return open_pidfd(peer.pid);
@@ -356,12 +358,12 @@ static banyan_status find_deaths(bny_fd_passing *passing, int *deaths, int *held
   if (deaths[0] < 0) {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
       return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 cannot make a pair of sockets");
-    deaths[0] = pair[0];
-    *held = pair[1];
+    deaths[0] = bny_file_above_stderr(pair[0]);
+    *held = bny_file_above_stderr(pair[1]);
   }
   for (int32_t i = 1; i < passing->nranks; i++) {
     deaths[i] = pidfd_of(passing->sockets[i]);
-    if (deaths[i] < 0) deaths[i] = fcntl(passing->sockets[i], F_DUPFD_CLOEXEC, 0);
+    if (deaths[i] < 0) deaths[i] = fcntl(passing->sockets[i], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (deaths[i] < 0)
       return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 can open no more descriptors (ulimit -n)");
   }

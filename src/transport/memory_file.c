@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/status.h"
 
 #ifdef MFD_NOEXEC_SEAL
@@ -30,6 +31,7 @@ static int make_unnamed(const char *folder, size_t bytes) {
     fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0) unlink(path);
   }
+  fd = bny_file_above_stderr(fd);
   int error = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
   if (!error) return fd;
   if (fd >= 0) close(fd);
@@ -68,6 +70,7 @@ banyan_status bny_memory_file_make(size_t bytes, int *file) {
   int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS)) return make_without_memfd(bytes, errno, file);
+  fd = bny_file_above_stderr(fd);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a memory file");
   if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)bytes) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

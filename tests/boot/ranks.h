@@ -37,6 +37,7 @@ struct part {
   const char *extra[3][2]; /* more environment */
   const char *job;         /* BANYAN_JOB; NULL: none */
   bool forks;              /* children, between two rounds of gathers */
+  bool closes;             /* stdin, stdout and stderr first */
   int files;               /* how many more may be open; 0: no limit */
   uid_t user;              /* to become first; 0: stays */
   const char *map;         /* the users of a namespace to enter first; NULL: stays */
@@ -162,6 +163,7 @@ static inline void play(const struct part *part, struct outcome *outcome) {
     strcpy(outcome->text, "user namespaces cannot be made here");
     return;
   }
+  for (int fd = 0; part->closes && fd <= STDERR_FILENO; fd++) close(fd);
   if (part->files) {
     int first = dup(listen_fd);
     close(first);
@@ -173,6 +175,7 @@ static inline void play(const struct part *part, struct outcome *outcome) {
   outcome->create_s = now_s() - before;
   if (!outcome->create) {
     outcome->wrong += bootstrap.rank != part->rank || bootstrap.nranks != part->nranks;
+    for (int fd = 0; part->closes && fd <= STDERR_FILENO; fd++) outcome->wrong += fcntl(fd, F_GETFD) >= 0;
     sleep_s(part->pause_s);
     before = now_s();
     outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);

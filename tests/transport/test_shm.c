@@ -2,6 +2,7 @@
  * Ranks that are processes: that nothing of their shared memory is left behind. */
 #include <check.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,14 +36,18 @@ static int count_mappings(void) {
   return count;
 }
 
+/* Nothing that the program writes to a closed stdout must go to a peer or into shared memory. */
 static void come_and_go(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 10000000000, .arena_bytes = 256 << 10};
+  for (int fd = 0; fd <= STDERR_FILENO; fd++) close(fd);
   int files = count_entries("/proc/self/fd", "");
   unsigned char bytes[777] = {0};
   for (int round = 0; round < 20; round++) {
     if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
     if (round == 0 && !world_check(self, self->nranks == 1 || count_mappings() > 0, "the test sees no shared memory"))
       return;
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+      world_check(self, fcntl(fd, F_GETFD) < 0, "the library keeps something open as %d", fd);
     if (!world_ok(self, banyan_barrier(self->comm), "barrier") ||
         !world_ok(self, banyan_broadcast(self->comm, bytes, sizeof bytes, 0), "broadcast"))
       return;
