@@ -44,10 +44,7 @@ static void leave_one_out(world_rank *self) {
   if (!world_ok(self, call(self, kind), "call") || !world_finish(self)) return;
   if (self->rank != 1 && !world_ok(self, call(self, kind), "call")) return;
   if (!world_finish(self)) return;
-  double deadline = world_now_s() + WORLD_GUARD_S;
-  while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
-  world_check(self, banyan_comm_status(self->comm) == BANYAN_ERR_TIMEOUT && banyan_comm_failed_rank(self->comm) == 1,
-              "status %d, rank %d", banyan_comm_status(self->comm), banyan_comm_failed_rank(self->comm));
+  world_fails(self, BANYAN_ERR_TIMEOUT, 1, "");
 }
 
 TEST_LOOP(who_does_not_come_is_named, 2) {

@@ -143,13 +143,7 @@ TEST(ranks_of_one_device_leave_room) {
 
 /* All ranks come to know of it, and of whom, by asking. */
 static void check_failure(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
-  double deadline = world_now_s() + WORLD_GUARD_S;
-  while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
-  world_check(self,
-              banyan_comm_status(self->comm) == status && banyan_comm_failed_rank(self->comm) == culprit &&
-                  strstr(banyan_comm_error(self->comm), says),
-              "status %d, rank %d, \"%s\"", banyan_comm_status(self->comm), banyan_comm_failed_rank(self->comm),
-              banyan_comm_error(self->comm));
+  world_fails(self, status, culprit, says);
   world_check(self, start(self, &((const combine_task *)self->argument)->attempts[0], NULL) == status,
               "later calls do not fail");
 }

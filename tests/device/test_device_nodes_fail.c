@@ -11,28 +11,13 @@
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-typedef struct failure_case {
-  banyan_status status;
-  int32_t culprit;
-  const char *says;
-} failure_case;
-
 /* The stream ends, and what failed is known. */
-static void expect(world_rank *self, const failure_case *expected, double seconds) {
-  banyan_comm *comm = self->comm;
-  double until = world_now_s() + seconds;
-  if (!device_nodes_finish(self)) return;
-  while (banyan_comm_status(comm) == BANYAN_OK && world_now_s() < until) world_sleep_ms(1);
-  world_check(self,
-              banyan_comm_status(comm) == expected->status && banyan_comm_failed_rank(comm) == expected->culprit &&
-                  strstr(banyan_comm_error(comm), expected->says),
-              "status %d, rank %d, \"%s\"", banyan_comm_status(comm), banyan_comm_failed_rank(comm),
-              banyan_comm_error(comm));
+static void expect(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
+  if (device_nodes_finish(self)) world_fails(self, status, culprit, says);
 }
 
 /* Rank 1 does not come any more. */
 static void leave_one_out(world_rank *self) {
-  static const failure_case late = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
   const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
   if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
       !world_meet(self))
@@ -40,20 +25,18 @@ static void leave_one_out(world_rank *self) {
   double began = world_now_s();
   if (self->rank != 1) {
     if (!world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
-    expect(self, &late, 1);
+    expect(self, BANYAN_ERR_TIMEOUT, 1, "rank 1");
     double took = world_now_s() - began, timeout = (double)self->setup->timeout_ns * 1e-9;
     world_check(self, world_is_sanitized() || took < 1.25 * timeout + 0.2, "%.2f s for a deadline of %.2f s", took,
                 timeout);
     world_check(self, device_nodes_start(self, attempt, 1) == BANYAN_ERR_TIMEOUT, "later calls do not fail");
   }
   world_meet(self);
-  static const failure_case told = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
-  if (self->rank == 1) expect(self, &told, 5);
+  if (self->rank == 1) expect(self, BANYAN_ERR_TIMEOUT, 1, "rank 1");
   world_meet(self);
 }
 
 static void abort_one(world_rank *self) {
-  static const failure_case aborted = {BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()"};
   const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
   if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
       !world_meet(self))
@@ -61,13 +44,12 @@ static void abort_one(world_rank *self) {
   double began = world_now_s();
   if (self->rank != 2 && !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
   if (self->rank == 2) world_sleep_ms(20), banyan_comm_abort(self->comm, "enough");
-  expect(self, &aborted, 5);
+  expect(self, BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()");
   world_check(self, world_now_s() - began < 5, "an abort took %.1f s", world_now_s() - began);
   world_meet(self);
 }
 
 static void give_nan(world_rank *self) {
-  static const failure_case bad = {BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row"};
   static float values[4 * 8], lse[4] = {1, 2, NAN, 4};
   float out_values[4 * 8], out_lse[4];
   banyan_partial in, out;
@@ -78,13 +60,12 @@ static void give_nan(world_rank *self) {
   /* A rank may still be planning when another's device has found it. */
   banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
   world_check(self, status == BANYAN_OK || status == BANYAN_ERR_DATA, "combine: %s", banyan_last_error());
-  expect(self, &bad, 5);
+  expect(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row");
   world_meet(self);
 }
 
 /* The thread that is a device's peer is gone: the device ends by itself, and the other ranks by their deadline. */
 static void lose_a_proxy(world_rank *self) {
-  static const failure_case lost = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
   const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
   if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
       !world_meet(self))
@@ -96,7 +77,7 @@ static void lose_a_proxy(world_rank *self) {
     proxy->has_thread = false;
   }
   if (!world_meet(self) || !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
-  expect(self, &lost, 5);
+  expect(self, BANYAN_ERR_TIMEOUT, 1, "rank 1");
   world_meet(self);
 }
 
@@ -134,7 +115,6 @@ enum { READY, DEAD };
 
 /* Rank 2 is killed while the others' devices wait for it. They go on without it. */
 static void survive(world_rank *self) {
-  static const failure_case died = {BANYAN_ERR_PEER, 2, "rank 2 died"};
   const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
   if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
       !world_meet(self))
@@ -145,7 +125,7 @@ static void survive(world_rank *self) {
   }
   if (!world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
   double began = world_now_s();
-  expect(self, &died, 5);
+  expect(self, BANYAN_ERR_PEER, 2, "rank 2 died");
   world_check(self, world_is_sanitized() || world_now_s() - began < 2, "a death took %.1f s", world_now_s() - began);
   banyan_comm *rest = NULL;
   int32_t members[RANKS_MAX];

@@ -43,15 +43,6 @@ static void make_nan_task(nan_task *made, int32_t head_dim) {
   made->of->ranks[1].shard.k[0] = problem_bits(BANYAN_BF16, NAN);
 }
 
-static void fails_on_all(world_rank *self, const char *says) {
-  double deadline = world_now_s() + WORLD_GUARD_S;
-  while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
-  const char *text = banyan_comm_error(self->comm);
-  int32_t failed = banyan_comm_failed_rank(self->comm);
-  bool right = banyan_comm_status(self->comm) == BANYAN_ERR_DATA && failed == 1 && strstr(text, says);
-  world_check(self, right, "rank %d: %s", failed, text);
-}
-
 static void attend_to_nan(world_rank *self) {
   nan_task *task = self->argument;
   banyan_op *op = NULL;
@@ -67,7 +58,7 @@ static void attend_to_nan(world_rank *self) {
     if (task->is_empty || task->way == ALONE)
       world_ok(self, banyan_comm_status(self->comm), "status");
     else
-      fails_on_all(self, "rank 1 gave statistics of no row");
+      world_fails(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row");
   }
   world_meet(self);
   banyan_op_free(op);
@@ -143,8 +134,9 @@ static void lose_a_row(world_rank *self) {
     out.sum = task->has_sum ? task->sum : NULL;
   }
   if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !world_finish(self)) return;
-  fails_on_all(self, self->rank == 1 ? "rank 1 cannot hold the statistics of token 1, head 2 of its result"
-                                     : "rank 1 cannot hold the statistics of a row of its result");
+  world_fails(self, BANYAN_ERR_DATA, 1,
+              self->rank == 1 ? "rank 1 cannot hold the statistics of token 1, head 2 of its result"
+                              : "rank 1 cannot hold the statistics of a row of its result");
   world_check(self, banyan_combine(self->comm, &desc, &in, &out) == BANYAN_ERR_DATA, "later calls do not fail");
   world_meet(self);
 }

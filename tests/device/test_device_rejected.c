@@ -63,11 +63,7 @@ static void reject_a_run(world_rank *self) {
   if (!world_meet(self)) return;
   if (self->rank == 1) banyan_comm_abort(self->comm, "rejected");
   if (!world_finish(self)) return;
-  double deadline = world_now_s() + AT_ONCE_S;
-  while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
-  banyan_status ended = banyan_comm_status(self->comm);
-  world_check(self, ended == BANYAN_ERR_ABORTED && banyan_comm_failed_rank(self->comm) == 1, "%s: %s",
-              banyan_status_string(ended), banyan_comm_error(self->comm));
+  world_fails(self, BANYAN_ERR_ABORTED, 1, "");
   world_meet(self);
 }
 

@@ -117,6 +117,16 @@ bool world_ok(world_rank *self, banyan_status status, const char *what) {
   return world_check(self, false, "%s: %s: %s", what, banyan_status_string(status), banyan_last_error());
 }
 
+bool world_fails(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
+  double deadline = world_now_s() + WORLD_GUARD_S;
+  while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
+  const banyan_status found = banyan_comm_status(self->comm);
+  const int32_t failed = banyan_comm_failed_rank(self->comm);
+  const char *text = banyan_comm_error(self->comm);
+  return world_check(self, found == status && failed == culprit && strstr(text, says), "status %d, rank %d, \"%s\"",
+                     (int)found, failed, text);
+}
+
 /* ---- barrier ----------------------------------------------------------------------------------------------------- */
 
 static bool meet(world *world, double seconds) {

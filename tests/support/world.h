@@ -146,6 +146,10 @@ bool world_check(world_rank *self, bool ok, const char *format, ...) __attribute
 /* The same for a status that should be BANYAN_OK, with the library's error text. */
 bool world_ok(world_rank *self, banyan_status status, const char *what);
 
+/* Waits until the communicator has failed, and notes a failure unless it was by `status`, for `culprit`, with a text
+ * that contains `says`. */
+bool world_fails(world_rank *self, banyan_status status, int32_t culprit, const char *says);
+
 /* The test's own barrier of all ranks. Returns false if it took longer than WORLD_GUARD_S or a rank has failed. */
 bool world_meet(world_rank *self);
 
