@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A record of a rank's operations and their times, for chrome://tracing and Perfetto. It is a JSON array of events, one
- * file for each communicator of a rank, enabled by BANYAN_TRACE. Events are stores to preallocated memory. They are
- * written when that is full, between operations, and when the communicator is destroyed.
- *
- * Until then, times are ticks (clock.h). In the file they are microseconds since midnight (UTC) of the day when the
- * communicator was made. Files of several nodes can thus be laid side by side, as well as their clocks agree.
- *
- * Local attention has no communicator. Each thread keeps its own spans, and the thread's next operation on a traced
- * communicator takes them. */
+ * A record of a rank's operations and their times, for chrome://tracing and Perfetto (docs/observability.md): stores to
+ * preallocated memory. Until they are written, times are ticks (clock.h). Local attention has no communicator: each
+ * thread keeps its own spans, and its next operation on a traced communicator takes them. */
 #ifndef BNY_TRACE_H
 #define BNY_TRACE_H
 

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The device side of a communicator: arenas that all ranks share, kernels, programs in the device's memory, and
- * launches.
+ * launches, which are hot calls (device.h). Kernels report later how a launch went, in words of host memory.
  *
- * A launch is ordered on the caller's stream, returns at once, allocates nothing and waits for nothing, so that it may
- * be captured in a graph and replayed. Kernels report later how it went, in words of host memory.
- *
- * Once runs have begun nothing is loaded or freed, and allocations are rare. While a kernel waits for that of another
- * rank of the process, a driver that waits for the kernel with its locks held keeps the other from being launched. */
+ * Once runs have begun nothing is loaded or freed: a driver may wait for a running kernel with its locks held, while
+ * that kernel waits for another rank's. */
 #ifndef BNY_DEVICE_ENGINE_H
 #define BNY_DEVICE_ENGINE_H
 

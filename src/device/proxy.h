@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combines of devices on several nodes.
- *
- * Kernels run the plan of the whole communicator: they copy, merge and deliver, and push to ranks of their own node as
- * usual. What a plan sends to ranks of other nodes they write into host memory (or into such memory of the device), in
- * the form of messages between nodes. They read messages of other nodes where these arrive. The *proxy*, a thread of
- * each rank, exchanges messages between nodes over the host's transport. It merges nothing.
- *
- * Kernels and proxy signal each other by words in host memory (bny_proxy_words, kernels/cuda/program.h). Both count the
- * runs alike, and the kernel names the plan that it runs, so that a launch can be captured and replayed.
- *
- * The proxy has a transport and an executor of its own, which no other code runs anything on. Its runs come in the
- * order of the stream, those of the communicator in the order of calls, and neither may depend on the other. It polls,
- * then yields, then sleeps for a millisecond at most. */
+ * Combines of devices on several nodes (docs/design.md#devices-of-several-nodes): kernels run the plan, and a thread of
+ * each rank, the *proxy*, exchanges messages between nodes over the host's transport. Kernels and proxy signal each
+ * other by words in host memory (bny_proxy_words, kernels/cuda/program.h). Both count the runs alike, and the kernel
+ * names the plan that it runs, so a launch can be captured and replayed. The proxy has a transport and an executor of
+ * its own: its runs come in the order of the stream, those of the communicator in the order of calls. */
 #ifndef BNY_DEVICE_PROXY_H
 #define BNY_DEVICE_PROXY_H
 

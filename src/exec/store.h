@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How to write a message that a peer will read: with plain stores, or with stores that bypass the caches.
- *
- * A plain store to a line that a peer has read must first take it back. Between cores that share a cache that costs 4
- * to 7 ns a line, and the peer then finds the line in a close cache: plain wins. Between cores that share none it costs
- * 25 ns a line, and streaming to memory wins by more than twice. Which holds depends on where the ranks run, and in a
- * virtual machine this changes at run time. So it is measured all along, on the writer's side. Both ways are timed from
- * time to time, and streaming is used while plain stores cost more than the peer's longer way to memory. Each rank
- * chooses for itself: the bits are the same. */
+ * How to write a message that a peer will read: with plain stores, or with stores that bypass the caches. Between cores
+ * that share a cache plain stores win (4 to 7 ns a line); between others streaming wins by more than twice (25 ns a
+ * line). In a virtual machine this changes at run time, so both ways are timed from time to time on the writer's side.
+ * Each rank chooses for itself: the bits are the same. */
 #ifndef BNY_EXEC_STORE_H
 #define BNY_EXEC_STORE_H
 

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A plan is plain data: what one rank does in one run of one collective. It is a pure function of a request, which
- * holds only facts that are identical on every rank. The same plan is executed (exec/), printed (print.c), hashed
- * (hash.c), proved and costed (tools/prove/). No user pointer appears in it.
+ * holds only facts that are identical on every rank. No user pointer appears in it.
  *
  * Memory model. Each rank owns an outbox. A *slot* is a message: a range of the owner's outbox that holds the wire form
- * of one slice (a box of rows), or a range of bytes. A run writes each slot exactly once, by COPY or MERGE. SEND makes
- * a slot visible to peers, and a peer WAITs for it before it reads it. Several steps may send a slot, to different
- * peers. A slot that is never sent is private scratch. The slots of a barrier hold nothing and are sent without having
- * been written.
- *
- * COPY and MERGE write all of their slot: step->slice is the slot's slice. Later steps may read a box within it. Runs
- * use the two halves of an arena in turn, so a run never overwrites data that a slower peer still reads (exec/ has the
- * rule).
+ * of one slice (a box of rows), or a range of bytes. A run writes each slot exactly once and wholly, by COPY or MERGE.
+ * SEND makes a slot visible to peers, and a peer WAITs for it before it reads it. Several steps may send a slot. A slot
+ * that is never sent is private scratch, and the slots of a barrier hold nothing.
  *
  * Every value that is merged or delivered is read from a slot, never from the input directly. It has then been through
- * the wire format, and all ranks see the same bits.
- */
+ * the wire format, and all ranks see the same bits. */
 #ifndef BNY_PLAN_H
 #define BNY_PLAN_H
 

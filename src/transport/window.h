@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The memory that the ranks of one node share, and the transport functions that consist of loads and stores in it.
- * `loop` and `shm` differ in the origin of the memory and in how a death is noticed.
- *
- * A slot lives in its owner's outbox and peers read it there. It is written once, however many peers receive it. No
- * rank ever writes into another's memory, so a rank in the wrong call cannot spoil another's data.
- */
+ * `loop` and `shm` differ in the origin of the memory and in how a death is noticed. */
 #ifndef BNY_TRANSPORT_WINDOW_H
 #define BNY_TRANSPORT_WINDOW_H
 

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * levels: merges inside islands first. In an island every carrier gets one piece of the box from all members (scatter).
- * The carriers of a piece, one of each island, combine it over the next level. Each sends the result to its island
- * (all-gather). "Combine over the next level" is the same scheme again; on the last level it is a flat algorithm. An
- * island of w carriers thus sends S / w per carrier and exchange, over NICs of their own. Scatter and last level are
- * flat algorithms in frames, the cheapest for size and level. A result is forwarded as soon as it is complete.
- *
- * Islands may differ in size: a carrier takes several pieces where others have more carriers, and pieces may be empty.
- * A group of one forwards its input. ROOT: the last level and each all-gather send to the group, then to the member,
+ * levels (docs/algorithms.md#levels): scatter, the same scheme over the next level, all-gather. Scatter and last level
+ * are flat algorithms in frames, the cheapest for size and level. A result is forwarded as soon as it is complete. A
+ * group of one forwards its input. ROOT: the last level and each all-gather send to the group, then to the member,
  * where the root is. */
 #include "plan/compose.h"
 

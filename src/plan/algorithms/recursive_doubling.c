@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * recursive doubling: after level k every rank has the merge of its aligned block of 2^(k+1) ranks. At a level it takes
- * its sibling block's merge from one rank of that block and sends its own to one. In ceil(log2 p) rounds each rank
- * sends about S log2 p bytes. It suits small payloads if messages between distant ranks are costly.
- *
- * Any number of ranks works: the last block may be short. Each of its ranks then serves several of the full sibling
- * block, and a block without a sibling skips the level. Blocks are the nodes of the canonical tree, so both orders are
- * the same.
- *
- * All-gather: Bruck's form (see spread.h). */
+ * recursive doubling (docs/algorithms.md). Where the last block is short, each of its ranks serves several of the full
+ * sibling block, and a block without a sibling skips the level. Blocks are the nodes of the canonical tree, so both
+ * orders are the same. All-gather: Bruck's form (spread.h). */
 #include "plan/spread.h"
 
 static const char *reject(const bny_request *request) {

@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * recursive halving: a reduce-scatter in log2 p rounds. In each round a rank and its partner split the current box.
- * Each sends the other's half, with all contributions merged so far, and keeps its own. The pieces are then spread
- * (Bruck) or collected at the root, or the ranks own them already. Each rank sends about 2 (p-1)/p S bytes in 2 log2 p
- * rounds.
+ * recursive halving (docs/algorithms.md). Beyond a power of two, the odd ones of the first 2 e ranks send their partial
+ * to the even rank before them. This leaves 2^q *virtual* ranks: virtual v represents ranks [real(v), real(v + 1)),
+ * real(v) = v + min(v, e), and its first does the work.
  *
- * If p is not a power of two: q = floor(log2 p), e = p - 2^q. The odd ones of the first 2 e ranks send their partial to
- * the even rank before them and take no part in the halving. This leaves 2^q *virtual* ranks: virtual v represents
- * ranks [real(v), real(v + 1)), real(v) = v + min(v, e), and its first does the work.
- *
- * Near or far: partners differ in one bit of v. Nearest first, contributions are always an aligned block of v. This
- * suits the canonical order and sends the large halves to neighbours, but position pos of the halved box ends at the
- * virtual rank with pos's bits reversed. Furthest first, position v ends at virtual rank v, its owner under HEADS and
- * TOKENS. These use far in plan order; all else uses near. A position's holder sends it to its owners if it is not one.
- */
+ * Near or far: partners differ in one bit of v. Nearest first, contributions are always an aligned block of v, as the
+ * canonical order needs, but position pos of the halved box ends at the virtual rank with pos's bits reversed. Furthest
+ * first, position v ends at virtual rank v, its owner under HEADS and TOKENS: these use far in plan order. */
 #include "plan/forest.h"
 #include "plan/spread.h"
 

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tree: every rank merges its children's data and sends the result to its parent (up). The root's result travels back
- * the same way (down), or the root sends each owner its slice (HEADS, TOKENS). Most ranks send about 2 S bytes. A shape
- * (tree_shape.h) says which rank is whose child. The shape with the least predicted time is taken from those that a
- * strategy offers. A large box travels in pieces: while a rank merges one, its parent merges the piece before.
- *
- * Order of a rank's slots: for each piece its copy and the result of each merge stage, except the root's last stage;
- * then for each piece the result on its way down, if this rank forwards it; then, on the root, the owners' slices. A
- * peer's slots therefore follow from its number of stages. */
+ * tree (docs/algorithms.md): shapes are in tree_shape.h, and the one with the least predicted time is taken. Order of a
+ * rank's slots: for each piece its copy and the result of each merge stage, except the root's last stage; then for each
+ * piece the result on its way down, if this rank forwards it; then, on the root, the owners' slices. A peer's slots
+ * therefore follow from its number of stages. */
 #include "plan/owners.h"
 #include "plan/algorithms/tree_shape.h"
 

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * knomial: aligned blocks of k, k^2, k^3 .. ranks. A block's leader is the root if the block holds it, else its first
- * rank. It merges the data of the leaders of the block's parts. k is a power of two, so blocks are nodes of the
- * canonical tree.
- *
- * levels: the same within each group of each level: first islands, then the leaders of a node's islands, and so on. k
- * is chosen for each level by its link. Any grouping will do.
- *
- * balanced: each rank has k subtrees of equal size; k is the least for its depth.
- *
- * chain: each rank has one child.
- *
- * The last two number ranks from the root on. With levels, the groups of each level follow one another. */
+ * The shapes of trees: one row for each strategy of docs/algorithms.md. In knomial and levels k is a power of two, so
+ * blocks are nodes of the canonical tree. balanced and chain number ranks from the root on, and with levels the groups
+ * of each level follow one another. */
 #include "plan/algorithms/tree_shape.h"
 
 static int32_t between(const bny_tree_shape *shape, int32_t a, int32_t b) {

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * twoshot: the box is cut into one piece for each rank. Every rank sends each owner its piece; the owner merges it
- * (reduce-scatter) and sends the result to all or to the root (all-gather). It takes two rounds, and each rank sends 2
- * (p-1)/p S bytes instead of (p-1) S. With HEADS and TOKENS there is only the first round, and the plan is that of
- * oneshot.
- *
- * Slots: one for each piece that is not empty, the same on all ranks; then the result. A peer's entries are therefore
- * known by formula: piece slots equal the own ones, and results have the same index and offset everywhere. */
+ * twoshot (docs/algorithms.md). Slots: one for each piece that is not empty, the same on all ranks; then the result. A
+ * peer's entries are therefore known by formula. */
 #include "plan/owners.h"
 #include "plan/spread.h"
 

@@ -35,15 +35,7 @@ typedef struct bny_net_device_choice {
   char why[96]; /* "BANYAN_NET_DEVICES" */
 } bny_net_device_choice;
 
-/* Chooses the devices of one rank from these facts alone.
- *
- * UCX_NET_DEVICES goes first, and then nothing else counts. BANYAN_NET_DEVICES as a list names the devices that
- * the rank may use. After `^` it names those that it must not use: they are taken away from what it may use by default.
- * By default that is all adapters, and the interface of BANYAN_INTERFACE. Without both variables it is the interface
- * that reached rank 0, if it is up, because bridges of containers lead to no other node; or else all interfaces but
- * those whose address another node has as well. If adapters near the rank are among these, it uses no other adapter.
- * Interfaces are not chosen by nearness, because the kernel routes TCP and ranks may not reach each other over every
- * interface. */
+/* Chooses the devices of one rank from these facts alone, by the rules of docs/design.md#networks. */
 banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const bny_net_device *devices,
                                      int32_t ndevices, bny_net_device_choice *choice);
 

@@ -71,12 +71,9 @@ static bool is_loaded(const char *name) {
   return library != NULL;
 }
 
-/* Keeps libucm from patching functions. On its first use, which is when UCX is loaded, libucm writes jumps over the
- * beginnings of mmap(), munmap() and others. It then moves the end of the heap there and back to test them. It assumes
- * that nothing else runs in the program yet. Here other threads run, and one that allocates in that moment can lose its
- * memory. With memory events off, libucm does neither, and it does not check again. Others in this process that ask for
- * such events later get them.
- * Threads may run this at once: the first of them uses libucm while the events are off. */
+/* Keeps libucm from patching mmap() and others on its first use, when UCX is loaded: a thread that allocates in that
+ * moment can lose its memory. With memory events off libucm does not, and does not check again. Others who ask for
+ * events later get them. Threads may run this at once: the first of them uses libucm while the events are off. */
 static void use_libucm_without_hooks(void) {
   if (user_sets_memory_events() || is_loaded("libucs.so.0")) return; /* libucm is already in use */
   /* libucm needs functions of libucs, which comes with UCX */

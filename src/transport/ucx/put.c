@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The second way to send: one-sided puts into mirrors, which then lie in memory registered with UCX. The sender puts
- * the payload, a fence and the signal; the receiver takes no part and polls its own memory. All other data travels as
- * before.
+ * The second way to send: one-sided puts into mirrors in memory that is registered with UCX. The sender puts the
+ * payload, a fence and the signal; the receiver polls its own memory. All other data travels as before.
  *
- * This holds if hardware carries out puts. Over TCP the receiver's UCX does, and answers. The sender's call lasts until
- * the answer, so a receiver that has left its call and computes keeps the sender waiting, up to its deadline, and UCX
- * 1.13 ends the process if the connection breaks meanwhile. Puts are therefore used over RDMA, and elsewhere only for
- * tests whose ranks stay in calls.
- *
- * The fence gives the order, not the connection. An adapter may write with relaxed ordering, and UCX then sends the
- * first put after a fence in strict order. Its newer protocols (the default from 1.16 on) also choose a path by size.
+ * Puts are for RDMA. Over TCP the receiver's UCX carries them out, so a receiver that has left its call keeps the
+ * sender waiting, and UCX 1.13 ends the process if the connection breaks meanwhile. The fence gives the order, not the
+ * connection: an adapter may write with relaxed ordering.
  *
  * A put wakes no rank. A rank that is about to sleep informs the rank that it waits for. That rank sends a note after
  * its put, or at once if it has put already. */

@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The transport `net` for several nodes: declarations for its files.
- *
- * Ranks of one node have a window (shm or loop) among themselves. For a rank of another node there is a *mirror*: local
- * memory that is laid out like that rank's outbox and signals. A message travels as one active message, or several if
- * it is long. The receiver copies it into the mirror and then sets the signal. Plans and exec/ see addresses and
- * signals alike.
- *
- * Active messages are used instead of puts. Over TCP, UCX implements a put as an active message with a reply, and a
- * signal after it must wait for the reply. See docs/design.md for figures.
- *
- * All else (waits, current calls, faults, leaving) travels on the slow path only, when a waiting rank asks or something
- * went wrong. Acknowledgements go only to peers that get no other message.
+ * The transport `net` for several nodes: declarations for its files. docs/design.md#networks has the design: mirrors,
+ * active messages and puts, waits and leaving.
  *
  * There is one worker per communicator. Any thread may abort, so a flag guards the worker; it is free except in that
  * case. Callbacks run inside progress and hold it. */
