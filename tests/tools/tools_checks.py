@@ -408,16 +408,6 @@ class Perf(Tools):
             self.assertEqual(rows[0]["iterations"], int(iterations))
             self.assertEqual(rows[0]["bytes_between_nodes"], 0)
 
-    def test_tokens_random(self):
-        for scatter in "none", "tokens":
-            found = json.loads(self.expect(run(PERF, "combine", "--ranks", "2", "--tokens-random", "--batch", "20",
-                                               "--heads", "3", "--scatter", scatter, "--iterations", "20",
-                                               "--json"), 0).stdout)
-            row = found["rows"][0]
-            self.assertEqual((row["tokens_max"], row["errors"]), (20, 0))
-            self.assertGreater(row["ratio"], 0)
-            self.assertLessEqual(row["plans"], 6 + 2)  # classes of 1 to 32 tokens, a barrier, and what ranks tell
-
     def test_combine_forms(self):
         for scatter, wire, order in itertools.product(("none", "root", "heads", "tokens"), ("f32", "f16", "bf16"),
                                                       ("plan", "canonical")):

@@ -8,8 +8,7 @@ banyan_perf_SOURCES = \
   %D%/mpi.c \
   %D%/mpi_heads.c \
   %D%/replay.c \
-  %D%/report.c \
-  %D%/tokens.c
+  %D%/report.c
 banyan_perf_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_perf_SOURCES += \

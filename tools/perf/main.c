@@ -12,7 +12,7 @@
 
 #define PROGRAM "banyan-perf"
 
-enum { SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8, DEFAULT_TOKENS = 512 };
+enum { SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8 };
 
 /* The share of one rank in allgather-heads: four heads of 128 values of bf16. */
 enum { SHARE_HEADS = 4, SHARE_TOKEN_BYTES = SHARE_HEADS * 128 * 2 };
@@ -25,7 +25,7 @@ typedef struct arguments {
   size_t sizes[SIZES_MAX];
   int size_count;
   const char *device; /* NULL: ranks are on the host */
-  bool json, unchecked, between, tokens_random;
+  bool json, unchecked, between;
   const char *replay;       /* the pattern of files; NULL: none */
   const char *combine_only; /* the first option given that only combine has; NULL: none */
 } arguments;
@@ -104,10 +104,6 @@ static const tool_option options[] = {
      TOOL_TEXT_AT(perf.algorithm), COMBINE_ONLY},
     {"wire", NULL, "The format of values on their way between ranks; default f32.", TOOL_NAME_AT(perf.wire, tool_wires),
      COMBINE_ONLY},
-    {"tokens-random", NULL,
-     "Blocking calls of a random number of tokens, from 1 to that of --batch (default 512): the time of a call whose "
-     "number differs from that of the call before, and of one with the same number.",
-     TOOL_FLAG_AT(tokens_random), COMBINE_ONLY},
     {"device", "cuda[:N]",
      "On a GPU, in graphs. Ranks are threads, 8 unless --ranks says otherwise, all on that device. "
      "Beside the combine, a copy of the partial is measured, and three reductions in its place.",
@@ -145,11 +141,6 @@ static bool complete_sizes(arguments *a, tool_error *error) {
   if (a->device != NULL && !complete_for_device(a, error)) return false;
   if (a->between && a->device == NULL)
     return tool_error_set(error, "--between needs --device: on the host nothing stands between runs");
-  if (a->tokens_random && (a->device != NULL || a->protocol.against_mpi || a->protocol.in_a_row || a->size_count > 0))
-    return tool_error_set(error, "--tokens-random goes without --device, --against, --in-a-row and --sizes");
-  if (a->tokens_random && a->batch == 0) a->batch = DEFAULT_TOKENS;
-  if (a->tokens_random && a->batch < 3)
-    return tool_error_set(error, "--tokens-random needs --batch 3 at least: fewer tokens do not change");
   if (a->size_count > 0 && a->batch > 0) return tool_error_set(error, "--sizes and --batch both say the size");
   if (a->perf.collective == BNY_BARRIER) {
     a->sizes[0] = 0;
@@ -214,12 +205,6 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   perf.world = world;
   if (a->replay != NULL) return perf_replay(a->replay, world, correct, error);
   FILE *stream = world->rank != 0 ? NULL : a->json ? stderr : stdout;
-  if (a->tokens_random) {
-    perf.bytes = a->sizes[0];
-    perf.tokens = a->batch;
-    perf.heads = a->heads;
-    return perf_tokens_work(&perf, &a->protocol, a->json, stream, correct, error);
-  }
   if (!perf_report_header(&perf, &a->protocol, stream, error)) return false;
   *correct = true;
   for (int i = 0; i < a->size_count; i++) {

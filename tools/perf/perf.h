@@ -115,14 +115,6 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
 bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
                       tool_error *error);
 
-/* The cost of another number of tokens: blocking combines whose number changes from call to call, beside combines of
- * the same number over and over. */
-
-/* Measures numbers from 1 to perf->tokens, and prints a table to `stream` or, for JSON, an object to standard output;
- * both on rank 0 alone. *correct: all results that were checked. */
-bool perf_tokens_work(const perf_case *perf, const perf_protocol *protocol, bool json, FILE *stream, bool *correct,
-                      tool_error *error);
-
 /* Merging partials as a careful user of MPI would write it: factors once per row, vectorised loops, the division folded
  * into the factors. With the vectors of the processor at hand, so that banyan is compared with good code. */
 
