@@ -246,7 +246,7 @@ static ucs_status_t receive_note(void *argument, const void *header, size_t head
     return reject(net, "note", header_bytes);
   raise_done(&net->lines[note.rank], note.done);
   if (note.word == BNY_NET_ASK) bny_net_want_answer(peer);
-  if (note.word == BNY_NET_SLEEP) bny_net_put_hear_sleep(peer, note.tag, note.slot);
+  if (note.word == BNY_NET_SLEEP) bny_net_put_note_sleep(peer, note.tag, note.slot);
   return UCS_OK;
 }
 

@@ -237,7 +237,7 @@ void bny_net_put_report_sleep(bny_net *net) {
 }
 
 /* The slot may have been put while the note was on its way. In that case this rank's own signal is set. */
-void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot) {
+void bny_net_put_note_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot) {
   bny_transport *transport = &peer->net->transport;
   const bny_signal *own = transport->ops->signal(transport, transport->rank, slot, (int)(tag >> 32 & 1));
   peer->sleeps_for = (bny_net_wish){.tag = tag, .slot = slot};

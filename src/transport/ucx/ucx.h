@@ -275,7 +275,7 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
 /* Notifies the peer that this rank waits for, once, before this rank sleeps. */
 void bny_net_put_report_sleep(bny_net *net);
 /* Records that a peer sleeps until a message of this rank arrives. */
-void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot);
+void bny_net_put_note_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot);
 
 /* ---- report.c: the caller holds the worker, except for the functions of bny_transport_ops ------------------------ */
 
