@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predicted time. Every algorithm states its cost (bny_estimate), the same on every rank. This model converts it to
- * time:
- *
- *   rounds (alpha + switch) + (messages turns - rounds) message + bytes max(beta turns, shared) + work gamma turns
- *
- * Here turns is ranks_per_core if that is more than 1, and only then a switch (turns * switch_ns) is paid. The messages
- * of a round beyond its first cost message_ns each. They travel at the same time, but each is a signal to read, and
- * ranks that take turns read theirs one after another. Over a network the sender posts them one by one instead.
- * `shared` is the cost of a link that the ranks of an island share, times the number of these ranks.
- *
- * If the request has levels, the pattern of the algorithm divides rounds and bytes among them, and each level has its
- * own alpha and beta. A link then carries a message once for each receiver. The bytes are therefore those that a rank
- * sends, if these are more than a rank receives. */
+ * Predicted time, by the formula of docs/algorithms.md (how one is chosen). Where ranks take turns on a core, the
+ * messages of a round are read one rank after another; over a network the sender posts them one by one instead. If the
+ * request has levels, the pattern of the algorithm divides rounds and bytes among them. A link then carries a message
+ * once for each receiver, so bytes are those that a rank sends, if these are more than it receives. */
 #include <math.h>
 
 #include "plan/builder.h"
