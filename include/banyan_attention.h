@@ -261,8 +261,8 @@ banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_atte
                                             banyan_op **op);
 
 /* Does the same in one call, as banyan_combine() does; memory may differ from call to call. The first call of a shape
- * (all but pointers and strides) plans and allocates, and so does one with another keys_max. So set keys_max to the
- * largest length that a sequence will have, not to its current one. */
+ * (all but pointers and strides) plans and allocates, and so does one with another keys_max on a device. So set
+ * keys_max to the largest length that a sequence will have, not to its current one. */
 banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,
                                        const banyan_combine_desc *combine, const banyan_partial *out);
 

@@ -161,14 +161,17 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
                                  banyan_valid_rows *valid_room, bny_call *key, char *why, size_t bytes) {
   bny_call made;
   banyan_combine_desc room;
+  bool runs_here = blocking && !comm->device.engine;
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
-  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
+  *valid = status == BANYAN_OK ? combine->valid : NULL;
+  if (status == BANYAN_OK) status = bny_api_read_valid(comm, valid, valid_room, runs_here, &made);
+  if (status == BANYAN_OK && runs_here)
+    status = bny_attention_check_desc(comm, desc, made.tokens, made.order == BANYAN_ORDER_EXACT);
+  else if (status == BANYAN_OK)
+    status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
   if (status == BANYAN_OK && comm->device.engine && made.order == BANYAN_ORDER_EXACT)
     status = bny_fail(BANYAN_ERR_UNSUPPORTED, "attention on devices has no BANYAN_ORDER_EXACT");
-  *valid = status == BANYAN_OK ? combine->valid : NULL;
-  if (status == BANYAN_OK)
-    status = bny_api_read_valid(comm, valid, valid_room, blocking && !comm->device.engine, &made);
   if (status == BANYAN_OK) status = check_valid(*valid);
   if (status == BANYAN_OK) status = bny_api_check_memory_valid(comm, *valid);
   if (status != BANYAN_OK) return status;
@@ -245,24 +248,13 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_atten
 }
 
 static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_call *key,
-                                const banyan_partial **out, banyan_partial *room) {
+                                const banyan_partial **out, banyan_partial *room, bool blocking) {
   bny_box result = bny_op_result_box(comm, key);
   banyan_status status = bny_api_check_partial(out, room, &result, true);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, *out, &result, true);
-  return status;
-}
-
-/* Checks what the first run of a shape reads on the host, before a rank has sent anything for it. */
-static banyan_status check_first_run(const banyan_comm *comm, const banyan_attention_desc *desc, const bny_call *key,
-                                     const banyan_partial *out) {
-  if (comm->device.engine) return BANYAN_OK;
-  bny_box result = bny_op_result_box(comm, key);
-  banyan_status status = BANYAN_OK;
-  if (!bny_op_is_known(comm, key))
-    status = bny_attention_check_desc(comm, desc, key->tokens, key->order == BANYAN_ORDER_EXACT);
-  if (status != BANYAN_OK || bny_box_is_empty(&result)) return status;
-  return bny_op_check_scales("out", out, result.heads);
+  if (status != BANYAN_OK || !blocking || comm->device.engine || bny_box_is_empty(&result)) return status;
+  return bny_op_check_scales("out", *out, result.heads);
 }
 
 /* keep: gives the caller a persistent operation. All operations are made before the first one runs. */
@@ -282,8 +274,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK)
     status = key_of_both(comm, desc, combine, !keep, &valid, &valid_room, &key, why_apart, sizeof why_apart);
-  if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room);
-  if (status == BANYAN_OK && !keep) status = check_first_run(comm, desc, &key, out);
+  if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room, !keep);
   if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (desc->gather) status = gather_of(comm, &heads, keep != NULL, &gather);

@@ -553,29 +553,21 @@ static void run_alone(bny_job *job) {
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out,
                                        const bny_certificate *certificate, bny_pool *pool) {
-  banyan_status status = bny_decode_attention_check(desc, true);
-  bool is_exact = out->values_dtype == BNY_EXACT_ROWS;
-  if (status == BANYAN_OK)
-    status = is_exact ? bny_decode_check_blocks(desc) : bny_decode_attention_check_out(desc, out);
-  int32_t head = status == BANYAN_OK ? bny_partial_scale_check(out, desc->heads) : -1;
-  if (head >= 0)
-    status =
-        bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: out.values_scale of head %d must be finite and above 0", head);
-  if (status != BANYAN_OK || bny_decode_tokens(desc) == 0) return status;
+  if (bny_decode_tokens(desc) == 0) return BANYAN_OK;
   uint64_t since = bny_trace_span_begin();
   bny_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
   job.value_dim = bny_decode_value_dim(desc);
-  job.is_exact = is_exact;
+  job.is_exact = out->values_dtype == BNY_EXACT_ROWS;
   job.prunes = bny_prune_is_wanted(desc);
   job.certificate = certificate;
   job.row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job.value_dim);
   size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job.value_dim));
   job.sums_bytes =
-      aligned(is_exact ? ROWS_MAX * job.row_bytes : offsetof(bny_attention_sums, n) + rows * sizeof(double));
+      aligned(job.is_exact ? ROWS_MAX * job.row_bytes : offsetof(bny_attention_sums, n) + rows * sizeof(double));
   job.group = desc->heads / desc->kv_heads;
   job.scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
   bny_sweep sweep;
-  status = bny_sweep_begin(&job, &sweep);
+  banyan_status status = bny_sweep_begin(&job, &sweep);
   if (status != BANYAN_OK) return status;
   bny_pool *mine = bny_pool_take(pool);
   if (mine && share_out(&job, mine))
@@ -603,6 +595,9 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
   if (status == BANYAN_OK) status = bny_decode_attention_reject_gather(desc);
+  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, true);
+  if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  if (status == BANYAN_OK) status = bny_decode_attention_check_scale(desc, out);
   if (status != BANYAN_OK) return status;
   return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out, NULL, NULL);
 }

@@ -392,6 +392,9 @@ banyan_status bny_decode_attention_reject_gather(const banyan_attention_desc *de
 
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
+  if (status == BANYAN_OK && !desc->parts && (desc->part_count != 0 || desc->key_first))
+    status = bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is set and parts is NULL",
+                      desc->key_first ? "key_first" : "part_count");
   if (status == BANYAN_OK && desc->parts) status = check_list(desc);
   if (status == BANYAN_OK) status = reject_prune(desc);
   if (status != BANYAN_OK) return status;
@@ -405,4 +408,10 @@ banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, 
   if (bny_partial_overlaps_itself(out, &box, names))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out.%s overlaps out.%s: give each its own memory", names[1], names[0]);
   return BANYAN_OK;
+}
+
+banyan_status bny_decode_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out) {
+  int32_t head = bny_decode_tokens(desc) > 0 ? bny_partial_scale_check(out, desc->heads) : -1;
+  if (head < 0) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out.values_scale of head %d must be finite and above 0", head);
 }

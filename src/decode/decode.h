@@ -10,9 +10,10 @@
 #include "decode/prune.h"
 #include "op.h"
 
-/* Runs banyan_attention() with the kernels given: `attention` computes, `kernels` writes in the caller's convention.
- * certificate: where rows of what was left out go, for a combine; NULL: errors go to desc->prune.error. The threads of
- * `pool` take part; NULL: the calling thread alone. The bits are the same in either case. */
+/* Runs banyan_attention() with the kernels given, for a description and an output that were checked: `attention`
+ * computes, `kernels` writes in the caller's convention. certificate: where rows of what was left out go, for a
+ * combine; NULL: errors go to desc->prune.error. The threads of `pool` take part; NULL: the calling thread alone. The
+ * bits are the same in either case. */
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out,
                                        const bny_certificate *certificate, bny_pool *pool);
@@ -50,5 +51,6 @@ banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool
 banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */
 banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc); /* checks its arrays on the host */
 banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out);
+banyan_status bny_decode_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out);
 
 #endif

@@ -2,9 +2,12 @@
  * Binds local attention to memory and starts it, whole or in slices, on the host or on the device. */
 #include "op/attend.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "decode/decode.h"
 #include "decode/queries.h"
@@ -23,7 +26,8 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
   return rows;
 }
 
-/* Values, m and d follow one another. There is a row at least, so that m and d never are the same memory. */
+/* Values, m and d follow one another. There is a row at least, so that m and d never are the same memory. On the host
+ * only rows that runs have take memory, whatever their upper bound. */
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
   size_t row_bytes =
@@ -34,8 +38,11 @@ static banyan_status make_rows(bny_attention *attention) {
     banyan_status status = bny_engine_memory(attention->engine, BNY_USE_ROWS, bytes, &memory);
     if (status != BANYAN_OK) return status;
   } else {
-    memory = attention->rows = malloc(bytes);
-    if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %zu rows of attention", rows);
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+      return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %zu rows of attention: %s", rows, strerror(errno));
+    attention->rows = memory;
+    attention->rows_bytes = bytes;
   }
   attention->out = bny_attention_rows(&attention->desc);
   if (attention->is_exact) attention->out.values_dtype = BNY_EXACT_ROWS;
@@ -214,7 +221,9 @@ static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens) {
   banyan_queries room;
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
-  return check(&desc, attention->is_exact);
+  banyan_status status = check(&desc, attention->is_exact);
+  if (status != BANYAN_OK || attention->combines) return status;
+  return bny_decode_attention_check_scale(&desc, &attention->out);
 }
 
 banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
@@ -279,7 +288,7 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
 
 void bny_attention_free(bny_attention *attention) {
   if (!attention) return;
-  free(attention->rows);
+  if (attention->rows) munmap(attention->rows, attention->rows_bytes);
   free(attention->certified);
   free(attention);
 }

@@ -24,9 +24,10 @@ typedef struct bny_attention {
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;
-  bny_pool *pool;                      /* the communicator's; NULL: one thread */
-  bny_decode decode;                   /* on a device */
-  void *rows;                          /* owned: host memory for rows that a combine reads */
+  bny_pool *pool;    /* the communicator's; NULL: one thread */
+  bny_decode decode; /* on a device */
+  void *rows;        /* owned: host memory for rows that a combine reads */
+  size_t rows_bytes;
   bool certifies;                      /* pages with mass may be left out, and a combine takes the rows */
   bny_certificate certificate;         /* [tokens_max][heads]: this rank's */
   float *certified;                    /* owned: values and lse of the merged certificate, and behind them this one */
@@ -53,14 +54,15 @@ void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *
 /* Returns the rows in wire form, which a combine takes as they are. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 
-/* combine: that of an operation made `within` a kernel, or NULL. tokens: those of this run, on the host. On a device
- * this is hot and may be captured. */
-banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
-
-/* Check a run of so many tokens on the host: of attention that was made, or of one whose rows a combine takes. */
+/* Check a run of so many tokens on the host: of attention that was made, or of one whose rows a combine takes. A run
+ * that starts was checked. */
 banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
                                        bool is_exact);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
+
+/* combine: that of an operation made `within` a kernel, or NULL. tokens: those of this run, on the host. On a device
+ * this is hot and may be captured. */
+banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
 
 /* The same for sequences [first, first + count) of the batch alone, on the host. */
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count);

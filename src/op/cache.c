@@ -23,12 +23,6 @@ static void move_to_front(bny_ops *ops, int at, banyan_op *op) {
   ops->blocking[0] = op;
 }
 
-bool bny_op_is_known(const banyan_comm *comm, const bny_call *key) {
-  bool is_known;
-  find(comm, key, &is_known);
-  return is_known;
-}
-
 banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   bool is_known;
   int at = find(comm, key, &is_known);

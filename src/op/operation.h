@@ -116,7 +116,7 @@ banyan_status bny_op_start(banyan_op *op);
 /* Goes on with the run; `block`: to its end. Sets *done, unless that is NULL, if nothing fails before the end. */
 banyan_status bny_op_finish(banyan_op *op, bool block, int *done);
 
-/* Does both, for a blocking call whose scales have been checked. */
+/* Does both, for a blocking call whose scales and attention have been checked. */
 banyan_status bny_op_run(banyan_op *op);
 
 /* Finds the operation of a blocking call, or makes one to `keep`, and binds it. */
@@ -156,9 +156,6 @@ banyan_status bny_op_check_within(banyan_comm *comm, const bny_call *key);
  * on the device. */
 void bny_op_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
                    bny_device_combine *combine);
-
-/* Returns true if a blocking call of this key was planned, on all ranks. */
-bool bny_op_is_known(const banyan_comm *comm, const bny_call *key);
 
 /* Finds the operation behind a blocking call by its key, or makes it. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op);

@@ -218,13 +218,11 @@ static banyan_status read_valid(banyan_op *op) {
   return bny_valid_read(&op->valid, op->tokens, op->valid_tokens);
 }
 
-/* Looks for what may be wrong with attention before others wait for this rank. */
 static banyan_status prepare_gather(banyan_op *op) {
   op->gathered = false;
   rewind_parts(op->gather);
   op->gather->ready = op->gather->nparts;
-  banyan_status status = bny_attention_check(op->attention, op->tokens);
-  return status == BANYAN_OK ? read_valid(op->gather) : status;
+  return read_valid(op->gather);
 }
 
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads) {
@@ -246,16 +244,16 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
-/* Checks what this run reads of the caller's memory, and computes its rows. */
-static banyan_status prepare(banyan_op *op, bool scales_are_checked) {
+/* Checks what this run reads of the caller's memory, before others wait for this rank, and computes its rows. */
+static banyan_status prepare(banyan_op *op, bool is_checked) {
   banyan_status status = op->valid.size ? read_valid(op) : BANYAN_OK;
   op->certifying = false;
   if (status == BANYAN_OK && op->certificate && op->certificate->valid.size) status = read_valid(op->certificate);
-  if (status == BANYAN_OK && !scales_are_checked) status = check_scales(op);
+  if (status == BANYAN_OK && !is_checked) status = check_scales(op);
+  if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);
   if (status != BANYAN_OK || !op->attention) return status;
   if (op->gather) return prepare_gather(op);
-  return op->slices > 1 ? bny_attention_check(op->attention, op->tokens)
-                        : bny_attention_start(op->attention, NULL, op->tokens);
+  return op->slices > 1 ? BANYAN_OK : bny_attention_start(op->attention, NULL, op->tokens);
 }
 
 /* The sequences that are attended to before the network is looked after again. While it waits for nothing, they are all
@@ -292,7 +290,7 @@ static banyan_status attend_slices(banyan_op *op) {
 }
 
 /* Appends the operation to the queue; one on a device is put on its stream. */
-static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
+static banyan_status enqueue(banyan_op *op, bool is_checked) {
   banyan_comm *comm = op->comm;
   bny_ops *ops = comm->ops;
   if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
@@ -306,8 +304,12 @@ static banyan_status enqueue(banyan_op *op, bool scales_are_checked) {
   if (op->gather) op->gather->tag = comm->tag;
   if (op->certificate) op->certificate->tag = comm->tag;
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
-  if (op->attention && op->nparts == 0) return bny_attention_start(op->attention, NULL, INT32_MAX);
-  banyan_status status = prepare(op, scales_are_checked);
+  banyan_status status = BANYAN_OK;
+  if (op->attention && op->nparts == 0) {
+    status = bny_attention_check(op->attention, INT32_MAX);
+    return status == BANYAN_OK ? bny_attention_start(op->attention, NULL, INT32_MAX) : status;
+  }
+  status = prepare(op, is_checked);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, false);
   bool sliced = op->attention && op->slices > 1;
   op->running = true;

@@ -242,6 +242,22 @@ TEST_EVERYWHERE(classes_share_plans, 3) {
   WORLD_RUN(call_often, .nranks = of->nranks, .on = on, .argument = of);
 }
 
+/* Rows take memory when runs have them, whatever their upper bound. */
+static void call_with_bound(world_rank *self) {
+  attend *of = self->argument;
+  attend_call call;
+  for (int round = 0; round < 3 && draw(self, of, round); round++) {
+    attend_call_of(of, self, &call);
+    call.desc.batch = call.combine.tokens = 1 << 28;
+    if (!world_put(self) || !call_once(self, of, &call) || !world_finish(self)) return;
+  }
+}
+
+TEST_LOOP(bounds_take_no_memory, 2) {
+  attend *of = make_plain(1 + _i, CAPACITY);
+  WORLD_RUN(call_with_bound, .nranks = of->nranks, .argument = of);
+}
+
 /* No sequences: nothing to do, and no end of it missing. */
 static void attend_to_nothing(world_rank *self) {
   attend_call call;
