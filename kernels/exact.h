@@ -67,15 +67,35 @@ BNY_HD static inline double bny_exact_floor(double x) {
   return whole - (bny_times_double(whole, BNY_EXACT_BITS) > x ? 1.0 : 0.0);
 }
 
-/* Where x 2^m lies on the grid: x scale is in units of 2^(42 top). `largest` is |x| or more. From |m| = 2^50 on, m
- * itself names a grid, because other values of m are 2^20 and more away. */
+/* From |m| = 2^50 on, each f32 m has a grid of its own, because other values of m are 2^26 and more away. Grids have
+ * numbers beyond those of other m, in the order of m, so far apart that places of two never meet. */
+enum { BNY_EXACT_FAR_STEP = 16 };
+#define BNY_EXACT_FAR 0x1p46 /* the number for m = 2^50 */
+#define BNY_EXACT_FAR_BITS 0x58800000u
+
+BNY_HD static inline double bny_exact_far_base(double m) {
+  double number = (double)(bny_bits_of_float((float)(m < 0 ? -m : m)) - BNY_EXACT_FAR_BITS);
+  double base = BNY_EXACT_FAR + bny_times_double(number, BNY_EXACT_FAR_STEP);
+  return m < 0 ? -base : base;
+}
+
+BNY_HD static inline int bny_exact_is_far(double top) { return top >= 0x1p45 || top <= -0x1p45; }
+
+/* The m of the grid that a far top belongs to. */
+BNY_HD static inline double bny_exact_far_m(double top) {
+  double number = bny_exact_round(((top < 0 ? -top : top) - BNY_EXACT_FAR) / BNY_EXACT_FAR_STEP);
+  double m = (double)bny_float_of_bits(BNY_EXACT_FAR_BITS + (uint32_t)number);
+  return top < 0 ? -m : m;
+}
+
+/* Where x 2^m lies on the grid: x scale is in units of 2^(42 top). `largest` is |x| or more. */
 typedef struct bny_exact_place {
   double top, scale;
 } bny_exact_place;
 
 BNY_HD static inline bny_exact_place bny_exact_at(double m, double largest) {
   int is_far = m >= 0x1p50 || m <= -0x1p50;
-  double base = is_far ? m : bny_exact_floor(m);
+  double base = is_far ? bny_exact_far_base(m) : bny_exact_floor(m);
   double rest = is_far ? 0.0 : m - bny_times_double(base, BNY_EXACT_BITS);
   double above = bny_exact_floor(rest + bny_exact_exponent(largest));
   bny_exact_place place = {base + above, bny_exact_power(rest - bny_times_double(above, BNY_EXACT_BITS))};
@@ -90,10 +110,16 @@ BNY_HD static inline int bny_exact_meet(double row_top, double top) {
   return row_top == top ? 0 : step == 1.0 ? 1 : step == -1.0 ? -1 : row_top > top ? 2 : -2;
 }
 
-/* The m of a sum with this top, whose d is (0.5, 1] times 2^-whole of the sum of its digits. */
+/* The d of a sum is that of its digits times 2^-whole: (0.5, 1], unless an m in f32 has no room for its size. */
+BNY_HD static inline double bny_exact_whole(double top, double sum) {
+  double unit = bny_times_double(top - 1, BNY_EXACT_BITS);
+  if (!bny_exact_is_far(top)) return (double)(float)(unit + bny_exact_exponent(sum) + 1) - unit;
+  return bny_times_double(bny_exact_far_base(bny_exact_far_m(top)) - top + 1, BNY_EXACT_BITS);
+}
+
+/* The m of such a sum. */
 BNY_HD static inline double bny_exact_m(double top, double whole) {
-  int is_far = top >= 0x1p49 || top <= -0x1p49;
-  return is_far ? top : bny_times_double(top - 1, BNY_EXACT_BITS) + whole;
+  return bny_exact_is_far(top) ? bny_exact_far_m(top) : bny_times_double(top - 1, BNY_EXACT_BITS) + whole;
 }
 
 /* A sum of digits as a number, in units of 2^(42 (top - 1)). */

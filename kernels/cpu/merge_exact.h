@@ -239,7 +239,7 @@ static int64_t exact_finish_row(int count, bny_exact_row *const *rows, int32_t v
   double top = -(double)BNY_INFINITY_F;
   int64_t hi = 0, lo = 0;
   for (int s = 0; s < count; s++) exact_sum(&top, &hi, &lo, rows[s]->top_d, &rows[s]->d_hi, &rows[s]->d_lo, 1);
-  double sum = count ? bny_exact_value(hi, lo) : 0, whole = count ? bny_exact_exponent(sum) + 1 : 0;
+  double sum = count ? bny_exact_value(hi, lo) : 0, whole = count ? bny_exact_whole(top, sum) : 0;
   float m = count ? (float)bny_exact_m(top, whole) : -BNY_INFINITY_F;
   float d = (float)(sum * bny_exact_power(-whole)), value_m = normalised && count ? 0 : m;
   float value_d = normalised && count ? 1 : d, n[EXACT_COLUMNS];

@@ -72,7 +72,7 @@ BNY_DEVICE bny_exact_total bny_exact_total_of(const bny_exact_sum &d) {
   bny_exact_total total = {d.top, 0.0, 0.0, -BNY_INFINITY_F, 0.0f};
   if (!(d.top > -(double)BNY_INFINITY_F)) return total;
   total.sum = bny_exact_value(d.hi, d.lo);
-  total.whole = bny_exact_exponent(total.sum) + 1;
+  total.whole = bny_exact_whole(d.top, total.sum);
   total.m = (float)bny_exact_m(d.top, total.whole);
   total.d = (float)bny_times_double(total.sum, bny_exact_power(-total.whole));
   return total;

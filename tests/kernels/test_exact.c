@@ -241,6 +241,29 @@ TEST(infinities_and_nan_reach_the_result) {
   }
 }
 
+/* Where m has no room for the size of d, d has it, and contributions below and above 1 are weighed alike. */
+TEST(weights_of_far_maxima) {
+  static const double far[] = {1e12, 1e15, 1e16, 1e30, (double)FLT_MAX};
+  for (int i = 0; i < 10; i++) {
+    exact_row row;
+    const float m = (float)(far[i / 2] * (i % 2 ? 1 : -1));
+    float values[COLUMNS], out_m, sum, none = 0, one = 1;
+    kernels->exact_clear(&row, sizeof row);
+    deposit(&row, (double)m, 0.75, (double[]){0.75, 0.25, 0.5});
+    deposit(&row, (double)nextafterf(m, -FLT_MAX * 2), m == -FLT_MAX ? 0 : 1e3, (double[]){0, 0, 0});
+    deposit(&row, (double)m, 1.5, (double[]){4.5, 0.25, 0});
+    bny_wire_view view = {&none, &one, &row, 1, false, NULL};
+    banyan_partial out;
+    banyan_partial_init(&out, values, BANYAN_F32, &out_m, BANYAN_F32, 1, COLUMNS);
+    out.values_kind = BANYAN_VALUES_NUMERATOR, out.stats_kind = BANYAN_STATS_MAX_SUM, out.base = BANYAN_BASE_2;
+    out.sum = &sum;
+    kernels->merge_finish(&(bny_box){1, 1, COLUMNS}, BNY_WIRE_EXACT, 1, &view, false, &out, 0, 0);
+    ck_assert_msg(out_m == m && sum == 2.25f && values[0] == 5.25f && values[1] == 0.5f && values[2] == 0.5f,
+                  "m %g: %g, %g, %g, %g, %g", (double)m, (double)out_m, (double)sum, (double)values[0],
+                  (double)values[1], (double)values[2]);
+  }
+}
+
 int main(void) {
   kernels = bny_kernels_find(NULL);
   return suite_main(suite_of("exact", 120));
