@@ -121,6 +121,8 @@ typedef struct banyan_prune {
   float *error; /* one per row of the result, in its order: how far the row's values, as a vector, can be from those of
                  * all keys, beyond the error of attention itself. Written when the call is complete. NULL: unwanted */
   float *read;  /* [tokens][heads]: share of this rank's pages that the row's KV head read. NULL: unwanted */
+  uint64_t *page_reads; /* one per page, [pages] or [batch][batch_pages]: each run adds how often it read the page, such
+                         * as once per KV head and query. banyan_tier_next() takes them. NULL: unwanted */
 } banyan_prune;
 
 /* Queries of sequences against this rank's keys and values: softmax over scale * q.k with grouped heads. Query head h
@@ -204,7 +206,7 @@ typedef struct banyan_attention_desc {
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, 0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
    0, 0, 0, NULL, NULL, (banyan_kv_rows)0, {NULL, 0, NULL, NULL, 0, 0}, {NULL, NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, \
-   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, 0, NULL, NULL}, NULL, 0, NULL, 0}
+   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL}, NULL, 0, NULL, 0}
 /* clang-format on */
 
 /* Brings desc->prune.bounds up to date for keys first[b] and later of each sequence; NULL: for all keys. A page that

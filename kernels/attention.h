@@ -107,6 +107,30 @@ void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, 
 /* Rounds to f32 wire form: m[heads], NaN where a logit is (d is 1 then); d[heads]; n[heads][value_dim]. */
 void bny_attention_finish(const bny_attention_task *task, const bny_attention_sums *sums, float *m, float *d, float *n);
 
+/* Keys by codes of eight bits, in groups of eight: [dim][8 keys], and the last group of a page [dim][its keys]. */
+enum { BNY_CODE_LANES = 8, BNY_CODE_KEYS = 64 };
+
+/* Queries times the factor of logits, log2, and at least their lengths. */
+typedef struct bny_code_query {
+  int32_t rows, dim;
+  float cap; /* 0: none */
+  float length[BNY_ATTENTION_HEADS_MAX];
+  float q[BNY_ATTENTION_HEADS_MAX / 4][BNY_ATTENTION_HEAD_DIM_MAX][4]; /* four rows beside each other */
+} bny_code_query;
+
+/* The logit of a key is at most scale * (row * codes) + lost * length + slack, then capped, then plus error. */
+typedef struct bny_code_keys {
+  const float *scales, *losts;
+  const int8_t *codes;
+  const char *next;                       /* the codes that are read after these */
+  int32_t row_bytes;                      /* a group of eight keys has eight times so many */
+  int32_t count;                          /* 1 to BNY_CODE_KEYS */
+  int32_t width;                          /* keys that the page has from here on, which may be more */
+  uint64_t seen[BNY_ATTENTION_HEADS_MAX]; /* by row: bits of keys */
+  float slack[BNY_ATTENTION_HEADS_MAX];   /* the error is in it without a cap */
+  float error[BNY_ATTENTION_HEADS_MAX];
+} bny_code_keys;
+
 typedef struct bny_attention_kernels {
   const char *name;
   const char *merges; /* name of the table of op.h that goes with it */
@@ -121,9 +145,9 @@ typedef struct bny_attention_kernels {
    * added up, so the error is at most (count / 8 + 4) 2^-24 of the sum of magnitudes. */
   void (*dots)(const float *rows, int32_t stride, int32_t rows_count, const float *box, int32_t count, float *dots);
 
-  /* The same of codes; `count` is a multiple of 8. */
-  void (*code_dots)(const float *rows, int32_t stride, int32_t rows_count, const int8_t *codes, int32_t count,
-                    float *dots);
+  /* masses[r]: at least the sum, over the keys that row r sees, of 2^(logit - tops[r]), by less than 2 %; INFINITY if
+   * something is not finite. tops[r] is kept if it serves, else set to another whole number; -INFINITY at first. */
+  void (*code_masses)(const bny_code_query *query, const bny_code_keys *keys, float *tops, float *masses);
 } bny_attention_kernels;
 
 extern const bny_attention_kernels bny_attention_portable;

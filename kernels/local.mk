@@ -12,6 +12,7 @@ libbanyan_core_la_SOURCES += \
   %D%/partial_check.c \
   %D%/partial_overlap.c \
   %D%/cpu/attention_avx512.h \
+  %D%/cpu/attention_bounds.h \
   %D%/cpu/attention_bytes.h \
   %D%/cpu/attention_exp2.h \
   %D%/cpu/attention_inline.h \

@@ -62,6 +62,7 @@ typedef struct matrix_work {
 #define ATTENTION_MATRIX_ONLY
 #include "attention_loop.h"
 #include "attention_avx512.h"
+#include "attention_bounds.h"
 #include "attention_bytes.h"
 
 /* A barrier for the compiler, which does not know that tile instructions read and write memory. */
@@ -760,4 +761,4 @@ static void run(const bny_attention_task *task, int32_t first, int32_t last, bny
 }
 
 const bny_attention_kernels bny_attention_amx = {"amx", "avx512",       bny_cpu_has_amx,
-                                                 run,   attention_dots, attention_code_dots};
+                                                 run,   attention_dots, attention_code_masses};

@@ -111,6 +111,7 @@ INLINE vec vec_exp2(vec x) {
 }
 
 #include "attention_narrow.h"
+#include "attention_bounds.h"
 
 const bny_attention_kernels bny_attention_avx2 = {"avx2",        "avx2",         bny_cpu_has_avx2,
-                                                  attention_run, attention_dots, attention_code_dots};
+                                                  attention_run, attention_dots, attention_code_masses};

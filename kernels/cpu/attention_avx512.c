@@ -102,11 +102,12 @@ INLINE vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
 INLINE bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
 
 #include "attention_wide.h"
+#include "attention_bounds.h"
 
 #ifdef ATTENTION_AVX512_BF16
 const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512",       bny_cpu_has_avx512_bf16,
-                                                         attention_run, attention_dots, attention_code_dots};
+                                                         attention_run, attention_dots, attention_code_masses};
 #else
 const bny_attention_kernels bny_attention_avx512 = {"avx512",      "avx512",       bny_cpu_has_avx512,
-                                                    attention_run, attention_dots, attention_code_dots};
+                                                    attention_run, attention_dots, attention_code_masses};
 #endif

@@ -560,42 +560,6 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
   }
 }
 
-static inline float attention_lanes_sum(attention_floats sum) {
-  return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-
-static void attention_dots(const float *rows, int32_t stride, int32_t rows_count, const float *box, int32_t count,
-                           float *dots) {
-  for (int32_t r = 0; r < rows_count; r++, rows += stride) {
-    attention_floats sum = {0};
-    float rest = 0;
-    int32_t i = 0;
-    for (; i + 8 <= count; i += 8) sum += *(const attention_floats *)(rows + i) * *(const attention_floats *)(box + i);
-    for (; i < count; i++) rest += rows[i] * box[i];
-    dots[r] = attention_lanes_sum(sum) + rest;
-  }
-}
-
-/* Four rows at a time share what is converted; the last may be given twice. */
-static void attention_code_dots(const float *rows, int32_t stride, int32_t rows_count, const int8_t *codes,
-                                int32_t count, float *dots) {
-  typedef int8_t attention_codes __attribute__((vector_size(8), aligned(1), may_alias));
-  typedef float attention_whole __attribute__((vector_size(32)));
-  for (int32_t r = 0; r < rows_count; r += 4) {
-    attention_floats sums[4] = {{0}, {0}, {0}, {0}};
-    const float *row[4];
-    for (int32_t i = 0; i < 4; i++) row[i] = rows + (int64_t)(r + i < rows_count ? r + i : r) * stride;
-    for (int32_t i = 0; i < count; i += 8) {
-      attention_floats x = __builtin_convertvector(*(const attention_codes *)(codes + i), attention_whole);
-      sums[0] += *(const attention_floats *)(row[0] + i) * x;
-      sums[1] += *(const attention_floats *)(row[1] + i) * x;
-      sums[2] += *(const attention_floats *)(row[2] + i) * x;
-      sums[3] += *(const attention_floats *)(row[3] + i) * x;
-    }
-    for (int32_t i = 0; i < 4 && r + i < rows_count; i++) dots[r + i] = attention_lanes_sum(sums[i]);
-  }
-}
-
 /* One copy of the loop for each form. */
 #define ATTENTION_OVER(name, dtype)                                                                       \
   static __attribute__((noinline)) void name(const bny_attention_task *task, int32_t first, int32_t last, \

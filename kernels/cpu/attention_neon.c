@@ -90,6 +90,7 @@ INLINE vec vec_exp2(vec x) {
 }
 
 #include "attention_wide.h"
+#include "attention_bounds.h"
 
 const bny_attention_kernels bny_attention_neon = {"neon",        "portable",     bny_cpu_any,
-                                                  attention_run, attention_dots, attention_code_dots};
+                                                  attention_run, attention_dots, attention_code_masses};

@@ -3,6 +3,7 @@
  * Attention in plain C, laid out so that a compiler can use the machine's vectors. */
 #define ATTENTION_FORMS ATTENTION_TYPES
 
+#include "attention_bounds.h"
 #include "attention_plain.h"
 #include "detect.h"
 #include "f8.h"
@@ -108,4 +109,4 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
 }
 
 const bny_attention_kernels bny_attention_portable = {"portable",    "portable",     bny_cpu_any,
-                                                      attention_run, attention_dots, attention_code_dots};
+                                                      attention_run, attention_dots, attention_code_masses};

@@ -13,7 +13,8 @@ class Prune:
     of page_keys keys. page_bounds_update() writes it. codes: eight bits for each element of each key instead of boxes.
     top_pages: read this many pages, those of the largest bounds; epsilon is then 0. error and read: f32 arrays that
     receive, for each row, how far its values can be from those of all keys, and the share of this rank's pages that was
-    read.
+    read. page_reads: a uint64 array, one per page, to which each run adds how often it read the page: tier_next() takes
+    it.
     """
 
     bounds: Any
@@ -23,6 +24,7 @@ class Prune:
     top_pages: int = 0
     error: Optional[Any] = None
     read: Optional[Any] = None
+    page_reads: Optional[Any] = None
 
     @staticmethod
     def floats(head_dim: int, page_keys: int, codes: bool = False) -> int:

@@ -224,6 +224,12 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
     one.from->want_contiguous();
     *one.place = static_cast<float *>(one.from->data);
   }
+  if (nb::object word = words.prune.attr("page_reads"); !word.is_none()) {
+    page_reads.open("prune.page_reads", word, true, device, stream);
+    if (page_reads.dtype_name() != "uint64") reject("prune.page_reads", page_reads.dtype_name() + ": it is uint64");
+    page_reads.want_contiguous();
+    desc.prune.page_reads = static_cast<uint64_t *>(page_reads.data);
+  }
   desc.prune.epsilon = real("prune.epsilon", words.prune.attr("epsilon"));
   desc.prune.top_pages = read_int32("prune.top_pages", words.prune.attr("top_pages"));
   desc.prune.codes = nb::cast<bool>(words.prune.attr("codes"));
@@ -238,6 +244,8 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
     bounds.want_shape(paged ? 2 : 3, 2 + (desc.prune.codes ? of_page * (2 + (dim + 7) / 8 * 2) : 2 * dim),
                       "that of Prune.floats()");
     if (!paged) desc.prune.keys = keys, desc.prune.batch_pages = small(bounds, 1);
+    if (page_reads.data && page_reads.count() < bounds.shape[0] * (paged ? 1 : bounds.shape[1]))
+      reject("prune.page_reads", "it has fewer elements than pages");
   }
   for (array *one : {&error, &pages_read})
     if (one->data && one->count() < int64_t{rows()} * desc.heads) reject(one->name, "it has fewer elements than rows");

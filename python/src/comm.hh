@@ -174,7 +174,7 @@ struct attention_words {
 
 struct attention_call {
   array q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask, sinks, k_scale,
-      v_scale, page_indptr, last_page_len, q_rope, bounds, error, pages_read;
+      v_scale, page_indptr, last_page_len, q_rope, bounds, error, pages_read, page_reads;
   heads_call gather; // q is the whole of it
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   banyan_queries queries = BANYAN_QUERIES_INIT;

@@ -329,6 +329,7 @@ def test_pages_are_left_out_with_a_certificate(codes):
     bounds = np.zeros((1, 120, KV_HEADS, banyan.Prune.floats(DIM, 8, codes)), np.float32)
     prune = banyan.Prune(bounds, 1e-3, page_keys=8, codes=codes)
     prune.error, prune.read = np.ones((1, HEADS), np.float32), np.ones((1, HEADS), np.float32)
+    prune.page_reads = np.zeros(120, np.uint64)
     for first, last in ((0, 500), (500, 960)):
         lens = np.array([last], np.int32)
         banyan.page_bounds_update(q, k, v, seq_lens=lens, prune=prune, first=np.array([first], np.int32))
@@ -336,6 +337,7 @@ def test_pages_are_left_out_with_a_certificate(codes):
     for o, _ in (banyan.attention(q, k, v, prune=prune), banyan.run(attend, 1, args=(q, k, v, prune))[0]):
         assert (np.linalg.norm(o - want, axis=-1) <= prune.error + 1e-4).all()
     assert (prune.read < 0.7).all() and (prune.error < 1).all()
+    assert prune.page_reads.sum() == round(prune.read[0, :: HEADS // KV_HEADS].sum() * 120)
     prune.epsilon = 0
     assert (banyan.attention(q, k, v, prune=prune)[0] == want).all()
     with pytest.raises(banyan.ArgumentError, match=r"prune.bounds.*Prune.floats"):

@@ -217,7 +217,7 @@ void bny_pool_free(bny_pool *pool) {
 int32_t bny_pool_threads(const bny_pool *pool) { return pool ? pool->threads : 1; }
 
 bny_pool *bny_pool_take(bny_pool *pool) {
-  if (!pool || pool->threads == 1 || pool->process != bny_process()) return NULL;
+  if (!pool || pool->process != bny_process()) return NULL;
   return atomic_flag_test_and_set_explicit(&pool->busy, memory_order_acquire) ? NULL : pool;
 }
 

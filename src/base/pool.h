@@ -34,7 +34,7 @@ void bny_pool_free(bny_pool *pool); /* NULL is allowed */
 int32_t bny_pool_threads(const bny_pool *pool); /* NULL: 1 */
 
 /* Reserves the pool for this caller until bny_pool_give(). Returns NULL if the caller is to work alone: the pool is
- * NULL or has one thread, another caller has it, or this is the child of a fork, which has no threads. */
+ * NULL, another caller has it, or this is the child of a fork, which has no threads. */
 bny_pool *bny_pool_take(bny_pool *pool);
 void bny_pool_give(bny_pool *pool); /* NULL is allowed */
 

@@ -19,7 +19,7 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "decode/job.h"
-#include "decode/prune.h"
+#include "decode/pruning.h"
 #include "exact.h"
 
 static const double log2_e = 1.4426950408889634074;
@@ -41,7 +41,7 @@ static int32_t divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
 /* Returns how many keys a segment of a sequence has: whole blocks. Segments are of one part of the keys, so several
  * parts have up to one more each. Keys that are read ahead have none. */
-static int32_t segment_keys(const bny_job *job, int32_t sequence) {
+int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
   int32_t keys = 0, parts = 0;
   for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
     const banyan_attention_desc *part = bny_decode_part(job->desc, i);
@@ -57,14 +57,14 @@ static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t pa
   return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : divide_up(bny_decode_keys(desc, sequence), keys);
 }
 
-static int32_t segments_of(const bny_job *job, int32_t sequence) {
-  int32_t keys = segment_keys(job, sequence), count = 0;
+int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
+  int32_t keys = bny_job_segment_keys(job, sequence), count = 0;
   for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) count += segments_of_part(job, sequence, i, keys);
   return count > 0 ? count : 1;
 }
 
 static bny_key_run segment_at(const bny_job *job, int32_t sequence, int32_t index) {
-  int32_t keys = segment_keys(job, sequence);
+  int32_t keys = bny_job_segment_keys(job, sequence);
   for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
     int32_t count = segments_of_part(job, sequence, i, keys);
     if (index < count) {
@@ -134,8 +134,7 @@ static void set_sights(const bny_job *job, bny_row_task *rows, int32_t first) {
     rows->part_sights[i] = bny_decode_part_sight(rows->sights[i], first, rows->task.keys);
 }
 
-/* Sets the keys to those of a part. */
-static void set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
+void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
   const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
   bny_attention_task *task = &rows->task;
   int32_t b = rows->block.sequence, kv_head = rows->block.kv_head, first = 0;
@@ -171,25 +170,17 @@ static void set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
 }
 
 static void run_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, bny_attention_sums *sums) {
-  set_part(job, rows, run->part);
+  bny_job_set_part(job, rows, run->part);
   job->attention->run(&rows->task, run->first, run->end, sums);
 }
 
-/* The left half of a tree over `count` leaves: the largest power of two below. */
-static int32_t left_half(int32_t count) {
-  int32_t half = 1;
-  while (half * 2 < count) half *= 2;
-  return half;
-}
-
-/* Sums the keys of `count` segments from `first` on, as a subtree, but for those of bits in `skipped`. */
-static void sum_segments(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
-                         bny_attention_sums *sums) {
+void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
+                 bny_attention_sums *sums) {
   if (count > 1) {
     bny_attention_sums right;
-    int32_t half = left_half(count);
-    sum_segments(job, rows, first, half, skipped, sums);
-    sum_segments(job, rows, first + half, count - half, skipped, &right);
+    int32_t half = bny_job_left_half(count);
+    bny_job_sum(job, rows, first, half, skipped, sums);
+    bny_job_sum(job, rows, first + half, count - half, skipped, &right);
     bny_attention_merge(&rows->task, sums, &right);
     return;
   }
@@ -198,9 +189,8 @@ static void sum_segments(const bny_job *job, bny_row_task *rows, int32_t first, 
   run_keys(job, rows, &run, sums);
 }
 
-/* A sink in base 2, which m can hold. -inf: none. */
-static double sink_of(const bny_job *job, int32_t head) {
-  double sink = (double)job->desc->sinks[head] * log2_e;
+double bny_job_sink(const bny_job *job, const bny_row_task *rows, int32_t index) {
+  double sink = (double)job->desc->sinks[head_of(job, rows, index)] * log2_e;
   return sink > -INFINITY ? fmax(fmin(sink, (double)FLT_MAX), -(double)FLT_MAX) : sink;
 }
 
@@ -264,7 +254,7 @@ static void write_exact(const bny_job *job, const bny_row_task *task, void *rows
   for (int32_t i = 0; i < task->task.heads; i++) {
     bny_exact_row *row = exact_row(job, rows, i);
     int32_t token = token_of(job, task, i), head = head_of(job, task, i);
-    double sink = job->desc->sinks ? sink_of(job, head) : -INFINITY;
+    double sink = job->desc->sinks ? bny_job_sink(job, task, i) : -INFINITY;
     bool is_nan = row->d_hi == nan_row;
     if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN)
       job->kernels->exact_clear(row, job->row_bytes);
@@ -295,7 +285,7 @@ static void remember_lost(bny_job *job, int64_t row) {
 static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attention_sums *sums) {
   int32_t stride = bny_attention_padded(job->value_dim);
   for (int32_t i = 0; i < rows->task.heads; i++) {
-    double sink = sink_of(job, head_of(job, rows, i));
+    double sink = bny_job_sink(job, rows, i);
     if (sink > sums->m[i]) {
       double top = ceil(sink), factor = bny_attention_rescale(sums->m[i], top);
       for (int32_t j = 0; j < stride; j++) sums->n[i * stride + j] *= factor;
@@ -317,8 +307,7 @@ static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, 
     prune->error[row] = (float)bny_prune_error(pruned, index, m, d, n, job->value_dim);
 }
 
-/* pruned: what was left out; NULL: the call prunes nothing. */
-static void write_rows(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums) {
+void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums) {
   const bny_attention_task *task = &rows->task;
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
   if (job->desc->sinks) add_sinks(job, rows, sums);
@@ -365,7 +354,7 @@ void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) {
   if (job->is_exact)
     write_exact(job, rows, sums);
   else
-    write_rows(job, rows, NULL, sums);
+    bny_job_write_pruned(job, rows, NULL, sums);
 }
 
 /* The rows are complete, but for keys that are read ahead. */
@@ -378,27 +367,14 @@ static void deliver(bny_job *job, const bny_row_task *rows, void *sums) {
 
 static __attribute__((noinline)) void run_exact_block(bny_job *job, bny_row_task *rows) {
   _Alignas(LINE_BYTES) char exact[ROWS_MAX * EXACT_ROW_BYTES_MAX];
-  sum_exact(job, rows, 0, segments_of(job, rows->block.sequence), exact);
+  sum_exact(job, rows, 0, bny_job_segments(job, rows->block.sequence), exact);
   deliver(job, rows, exact);
 }
 
 static __attribute__((noinline)) void run_block(bny_job *job, bny_row_task *rows) {
   bny_attention_sums sums;
-  sum_segments(job, rows, 0, segments_of(job, rows->block.sequence), 0, &sums);
+  bny_job_sum(job, rows, 0, bny_job_segments(job, rows->block.sequence), 0, &sums);
   deliver(job, rows, &sums);
-}
-
-static __attribute__((noinline)) void run_pruned_block(bny_job *job, bny_row_task *rows) {
-  bny_attention_sums sums;
-  bny_pruned pruned;
-  double sinks[ROWS_MAX];
-  int32_t b = rows->block.sequence;
-  set_part(job, rows, 0);
-  for (int32_t i = 0; job->desc->sinks && i < rows->task.heads; i++) sinks[i] = sink_of(job, head_of(job, rows, i));
-  if (!bny_prune_sum(job->attention, job->desc, b, rows->block.kv_head, &rows->task, job->desc->sinks ? sinks : NULL,
-                     segment_keys(job, b), &sums, &pruned))
-    sum_segments(job, rows, 0, segments_of(job, b), pruned.segments, &sums);
-  write_rows(job, rows, &pruned, &sums);
 }
 
 /* Each order has a frame of its own, so that the other's does not count against the stack. */
@@ -407,8 +383,6 @@ static void run_row_block(bny_job *job, const bny_row_block *block) {
   bny_job_set_rows(job, block, &rows);
   if (job->is_exact)
     run_exact_block(job, &rows);
-  else if (job->prunes)
-    run_pruned_block(job, &rows);
   else
     run_block(job, &rows);
 }
@@ -430,19 +404,18 @@ void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static int32_t parts_of(const bny_job *job, int32_t sequence) {
-  return divide_up(segments_of(job, sequence), job->part_segments);
+  return divide_up(bny_job_segments(job, sequence), job->part_segments);
 }
 
 static bny_attention_sums *sums_of(const bny_job *job, int32_t part) {
   return (bny_attention_sums *)(void *)(job->sums + (size_t)part * job->sums_bytes);
 }
 
-/* Merges the sums of `count` parts into the first, as the upper levels of the tree. */
-static void merge_parts(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
+void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
   if (count < 2) return;
-  int32_t half = left_half(count);
-  merge_parts(job, task, first, half);
-  merge_parts(job, task, first + half, count - half);
+  int32_t half = bny_job_left_half(count);
+  bny_job_merge(job, task, first, half);
+  bny_job_merge(job, task, first + half, count - half);
   if (job->is_exact)
     add_exact(job, task->heads, sums_of(job, first), sums_of(job, first + half));
   else
@@ -472,13 +445,13 @@ static void run_part(bny_job *job, int32_t part) {
   bny_row_task rows;
   bny_job_set_rows(job, &block, &rows);
   int32_t first = index * job->part_segments;
-  int32_t count = smaller(segments_of(job, b) - first, job->part_segments);
+  int32_t count = smaller(bny_job_segments(job, b) - first, job->part_segments);
   if (job->is_exact)
     sum_exact(job, &rows, first, count, sums_of(job, part));
   else
-    sum_segments(job, &rows, first, count, 0, sums_of(job, part));
+    bny_job_sum(job, &rows, first, count, 0, sums_of(job, part));
   if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
-  merge_parts(job, &rows.task, part - index, parts);
+  bny_job_merge(job, &rows.task, part - index, parts);
   deliver(job, &rows, sums_of(job, part - index));
 }
 
@@ -494,14 +467,14 @@ static void run_parts(void *context, int32_t place) {
   }
 }
 
-/* Parts are halved until there are enough of them for all threads. Which pages are left out depends on all keys. */
+/* Parts are halved until there are enough of them for all threads. */
 static int64_t choose_parts(bny_job *job) {
   int64_t count;
   for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
     count = 0;
     for (int32_t b = 0; b < job->desc->batch; b++)
       count += (int64_t)parts_of(job, b) * bny_job_chunks(job, b) * job->desc->kv_heads;
-    if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1 || job->prunes) return count;
+    if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1) return count;
   }
 }
 
@@ -570,12 +543,15 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
   banyan_status status = bny_sweep_begin(&job, &sweep);
   if (status != BANYAN_OK) return status;
   bny_pool *mine = bny_pool_take(pool);
-  if (mine && share_out(&job, mine))
+  if (job.prunes)
+    status = bny_prune_run(&job, mine);
+  else if (bny_pool_threads(mine) > 1 && share_out(&job, mine))
     bny_pool_run(mine, run_parts, &job);
   else
     run_alone(&job);
   bny_sweep_run(&sweep, mine);
   bny_pool_give(mine);
+  if (status != BANYAN_OK) return status;
   write_padding(&job, 0, bny_decode_first(desc));
   write_padding(&job, bny_decode_padding(desc), bny_decode_tokens(desc));
   int64_t lost = atomic_load(&job.lost);

@@ -16,18 +16,19 @@
 void bny_bounds_read(const void *from, banyan_dtype dtype, int32_t count, float scale, float *to) {
   const uint8_t *bytes = from;
   uint16_t half;
-  for (int32_t i = 0; i < count; i++) {
-    memcpy(&half, bytes + (bny_dtype_bytes(dtype) == 2 ? 2 * (size_t)i : 0), 2 * (bny_dtype_bytes(dtype) == 2));
-    switch (dtype) {
-    case BANYAN_F16: to[i] = bny_float_of_f16(half); break;
-    case BANYAN_BF16: to[i] = bny_float_of_bf16(half); break;
-    case BANYAN_E4M3: to[i] = bny_float_of_e4m3(bytes[i]); break;
-    case BANYAN_E5M2: to[i] = bny_float_of_e5m2(bytes[i]); break;
-    case BANYAN_I8: to[i] = (float)(int8_t)bytes[i]; break;
-    default: memcpy(&to[i], bytes + sizeof(float) * (size_t)i, sizeof(float)); break;
-    }
-    to[i] *= scale;
+#define EACH(value) \
+  for (int32_t i = 0; i < count; i++) to[i] = (value)*scale
+#define HALF (memcpy(&half, bytes + 2 * (size_t)i, sizeof half), half)
+  switch (dtype) {
+  case BANYAN_F16: EACH(bny_float_of_f16(HALF)); break;
+  case BANYAN_BF16: EACH(bny_float_of_bf16(HALF)); break;
+  case BANYAN_E4M3: EACH(bny_float_of_e4m3(bytes[i])); break;
+  case BANYAN_E5M2: EACH(bny_float_of_e5m2(bytes[i])); break;
+  case BANYAN_I8: EACH((float)(int8_t)bytes[i]); break;
+  default: EACH((memcpy(&to[i], bytes + sizeof(float) * (size_t)i, sizeof(float)), to[i])); break;
   }
+#undef HALF
+#undef EACH
 }
 
 /* A row of FlashMLA's: 512 elements in groups with a scale each, then those of the rope. */
@@ -62,22 +63,28 @@ static float reach_of(const float *box, int32_t dim) {
   return length_above(corner, dim);
 }
 
-/* Writes the codes of a key. Returns its length, or that of its codes if they are longer. */
-static float encode(float *row, int32_t dim, const float *k) {
-  float most = 0, lost[BNY_ATTENTION_HEAD_DIM_MAX], length = length_above(k, dim);
-  int8_t *codes = (int8_t *)(row + 2);
-  memset(row, 0, (size_t)bny_bounds_row(dim) * sizeof *row);
-  row[1] = length;
+/* Writes the codes of key `index` of a page. Returns its length, or that of its codes if they are longer. */
+static float encode(float *body, int32_t keys, int32_t index, int32_t dim, const float *k) {
+  float most = 0, lost[BNY_ATTENTION_HEAD_DIM_MAX], length = length_above(k, dim), scale = 0;
+  int32_t first = index / BNY_CODE_LANES * BNY_CODE_LANES;
+  int32_t lanes = keys - first < BNY_CODE_LANES ? keys - first : BNY_CODE_LANES;
+  int8_t *codes =
+      (int8_t *)(body + 2 * (int64_t)keys) + (int64_t)first * bny_bounds_codes(dim) + index % BNY_CODE_LANES;
+  body[index] = 0;
+  body[keys + index] = length;
+  for (int32_t i = 0; i < dim; i++) codes[i * lanes] = 0;
   if (!(length < 0x1p100f)) return INFINITY;
-  for (int32_t i = 0; i < dim; i++) most = fmaxf(most, fabsf(k[i]));
+  for (int32_t i = 0; i < dim; i++) most = fabsf(k[i]) > most ? fabsf(k[i]) : most;
   if (!(most > 0x1p-100f)) return length;
-  row[0] = most / 127;
+  body[index] = scale = most / 127;
+  float inverse = 127 / most;
   for (int32_t i = 0; i < dim; i++) {
-    codes[i] = (int8_t)lrintf(k[i] / row[0]);
-    lost[i] = nextafterf(fabsf(k[i] - row[0] * (float)codes[i]), INFINITY);
+    int32_t code = (int32_t)(k[i] * inverse + (k[i] < 0 ? -0.5f : 0.5f));
+    lost[i] = fabsf(k[i] - scale * (float)code) * (1 + 0x1p-22f);
+    codes[i * lanes] = (int8_t)code;
   }
-  row[1] = length_above(lost, dim) + most * 0x1p-18f;
-  return (length + row[1]) * (1 + 0x1p-20f);
+  body[keys + index] = length_above(lost, dim) + most * 0x1p-18f;
+  return (length + body[keys + index]) * (1 + 0x1p-20f);
 }
 
 /* Keys [first, end) of a sequence, which are of one page. */
@@ -89,7 +96,7 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t he
   float *bounds = bny_bounds_at(desc, b, page, head), *body = bounds + BNY_BOUNDS_HEAD, length = 0,
         k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
   size_t element = bny_dtype_bytes(desc->kv_dtype);
-  if (first % keys == 0) bounds[BNY_BOUNDS_REACH] = bounds[BNY_BOUNDS_VALUE] = 0;
+  if (first % keys == 0) memset(bounds, 0, (size_t)bny_prune_floats(desc) * sizeof *bounds);
   for (int32_t i = 0; first % keys == 0 && !desc->prune.codes && i < dim; i++)
     body[i] = -INFINITY, body[dim + i] = INFINITY;
   for (int32_t t = first; t < end; t++) {
@@ -110,7 +117,7 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t he
       read_flashmla(k_row, k);
     }
     if (desc->prune.codes)
-      length = fmaxf(length, encode(body + (int64_t)(t % keys) * bny_bounds_row(dim), dim, k));
+      length = fmaxf(length, encode(body, keys, t % keys, dim, k));
     else
       widen(body, dim, k);
     bounds[BNY_BOUNDS_VALUE] = fmaxf(bounds[BNY_BOUNDS_VALUE], length_above(is_plain ? v : k, values));

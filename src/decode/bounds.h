@@ -12,13 +12,11 @@ static inline int32_t bny_bounds_keys(const banyan_attention_desc *desc) {
 }
 
 /* The bounds of a page and KV head: BNY_BOUNDS_REACH, the largest length that a product with a query meets;
- * BNY_BOUNDS_VALUE, the length of the longest value; then maxima and minima, or a row of codes for each key: its scale,
- * the length of what codes lose of it, and the codes, padded with zeros. */
+ * BNY_BOUNDS_VALUE, the length of the longest value; then maxima and minima, or codes: the scale of each key, the
+ * length of what codes lose of each key, and the codes as in bny_code_keys, with room for a multiple of 8 elements. */
 enum { BNY_BOUNDS_REACH, BNY_BOUNDS_VALUE, BNY_BOUNDS_HEAD };
 
 static inline int32_t bny_bounds_codes(int32_t head_dim) { return (head_dim + 7) / 8 * 8; }
-
-static inline int32_t bny_bounds_row(int32_t head_dim) { return 2 + bny_bounds_codes(head_dim) / 4; }
 
 /* Returns the bounds of page `page` of a sequence. */
 static inline float *bny_bounds_at(const banyan_attention_desc *desc, int32_t sequence, int32_t page, int32_t kv_head) {

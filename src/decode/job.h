@@ -65,6 +65,33 @@ int32_t bny_job_chunks(const bny_job *job, int32_t sequence);
 /* Sets the rows of a row block, and no keys. */
 void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows);
 
+/* Sets the keys to those of a part, unless they are already. */
+void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part);
+
+/* Returns how many keys a segment of a sequence has, and how many segments there are. */
+int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence);
+int32_t bny_job_segments(const bny_job *job, int32_t sequence);
+
+/* Returns the left half of a tree over `count` leaves: the largest power of two below. */
+static inline int32_t bny_job_left_half(int32_t count) {
+  int32_t half = 1;
+  while (half * 2 < count) half *= 2;
+  return half;
+}
+
+/* Sums the keys of `count` segments from `first` on, as a subtree, but for those of bits in `skipped`. */
+void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
+                 bny_attention_sums *sums);
+
+/* Merges the sums of `count` parts into the first, as the upper levels of the tree. */
+void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count);
+
+/* Returns the sink of a row, log2, which m can hold. -inf: none. */
+double bny_job_sink(const bny_job *job, const bny_row_task *rows, int32_t index);
+
+/* Writes a row block; pruned: what was left out, NULL: the call prunes nothing. */
+void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums);
+
 void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums);
 
 void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums);

@@ -9,6 +9,8 @@ libbanyan_core_la_SOURCES += \
   %D%/layout.c \
   %D%/ownership.c %D%/ownership.h \
   %D%/prune.c %D%/prune.h \
+  %D%/prune_run.c %D%/pruning.h \
   %D%/queries.c %D%/queries.h \
   %D%/queries_check.c \
-  %D%/sweep.c
+  %D%/sweep.c \
+  %D%/weigh.c

@@ -3,16 +3,11 @@
 #include "decode/prune.h"
 
 #include <float.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "decode/bounds.h"
-#include "decode/decode.h"
-#include "decode/queries.h"
+#include "decode/pruning.h"
 #include "merge_math.h"
-#include "base/status.h"
 
 enum {
   ROWS = BNY_ATTENTION_HEADS_MAX,
@@ -20,194 +15,52 @@ enum {
   LEAST_KEYS = 128, /* keys that are read at a time, at least */
   ZERO_BITS = 1002  /* epsilon 0: bny_attention_rescale() makes 0 of what is so far below */
 };
-static const double log2_e = 1.4426950408889634074;
-static const double longest_value = 0x1p100; /* products with it neither overflow nor outlast ZERO_BITS */
-
-/* A row block, and what is known of its pages. */
-typedef struct block {
-  const bny_attention_kernels *kernels;
-  const banyan_attention_desc *desc;
-  const bny_attention_task *task;
-  int32_t sequence, kv_head, pages, page_keys;
-  double factor;    /* from products to logits, log2 */
-  double top[ROWS]; /* by row: the largest bound of a page's mass, log2 */
-  float *weights;   /* [pages][rows]: bounds of masses relative to `top`; INFINITY: must be read */
-  int32_t *order;   /* pages by falling score */
-  int32_t *list;    /* pages of the keys that are read next */
-  uint8_t *chosen;  /* [pages] */
-  uint8_t *mask;    /* room for the mask of keys that are read next */
-  int32_t forced;   /* pages that must be read: the first of `order` */
-} block;
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
-static const float *bounds_of(const block *b, int32_t page) {
-  return bny_bounds_at(b->desc, b->sequence, page, b->kv_head);
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+/* mass * 2^(from - to), which does not vanish. Whole numbers, from <= to. */
+static float weight_of(float mass, float from, float to) {
+  float exponent = from - to;
+  if (!(exponent > -126)) return FLT_MIN;
+  float weight = mass * bny_float_of_bits((uint32_t)((int32_t)exponent + 127) << 23);
+  return weight > FLT_MIN ? weight : FLT_MIN;
 }
 
-/* ---- bounds of pages --------------------------------------------------------------------------------------------- */
-
-/* Queries with the sign of the scale, padded with zeros; for boxes the positive elements, which meet maxima, and then
- * the negative ones, which meet minima. */
-typedef struct query_rows {
-  float row[ROWS][2 * BNY_ATTENTION_HEAD_DIM_MAX];
-  double length[ROWS];
-} query_rows;
-
-static void read_queries(const bny_attention_task *task, bool split, query_rows *to) {
-  int32_t dim = task->head_dim, plain = dim - task->rope_dim;
-  float q[BNY_ATTENTION_HEAD_DIM_MAX], sign = task->scale_log2 * task->k_scale < 0 ? -1 : 1;
-  for (int32_t h = 0; h < task->heads; h++) {
-    double sum = 0;
-    bny_bounds_read(task->q[h], task->q_dtype, plain, 1, q);
-    if (task->rope_dim > 0) bny_bounds_read(task->q_rope[h], task->q_dtype, task->rope_dim, 1, q + plain);
-    for (int32_t i = 0; i < dim; i++) {
-      float x = sign * q[i];
-      to->row[h][i] = split && x < 0 ? 0 : x; /* NaN stays */
-      to->row[h][dim + i] = split && x < 0 ? x : 0;
-      sum += (double)x * (double)x;
-    }
-    to->length[h] = sqrt(sum) * (1 + 0x1p-40);
-  }
-}
-
-/* How many keys of a page a row sees. */
-static int32_t count_seen(const bny_attention_task *task, int32_t h, int32_t first, int32_t end) {
-  int32_t low = task->sights ? larger(task->sights[h].first, first) : first, masked = 0;
-  int32_t high = task->sights ? smaller(task->sights[h].end, end) : end;
-  for (int32_t t = low; task->key_mask && t < high; t++) masked += !task->key_mask[t];
-  return larger(high - low, 0) - masked;
-}
-
-/* Drafts of a tree keep their places only next to each other, so their pages are read. */
-static bool has_drafts(const bny_attention_task *task, int32_t first, int32_t end) {
-  for (int32_t h = 0; task->sights && h < task->heads; h++)
-    if (task->sights[h].tree_bits && task->sights[h].tree_first < end && task->sights[h].tree_first > first - 64)
-      return true;
-  return false;
-}
-
-/* Bounds a logit, log2, from a bound `x` of the product times its factor. `most` bounds the sum of magnitudes of that:
- * the errors of the product here, and of attention's logits, *error, come on top. */
-static inline double bound_logit(const bny_attention_task *task, double x, double most, double *error) {
-  double cap = (double)task->soft_cap, dim = task->head_dim, t = x + most * (dim / 4 + 16) * 0x1p-24 + 0x1p-120;
-  if (!(fabs(x) < 0x1p200) || !(most < 0x1p100)) return (double)INFINITY;
-  if (cap > 0) t = cap * tanh(t / cap);
-  *error = 0x1p-24 * (640 * log2_e + (dim + 8) * most + 8 * cap);
-  return t + *error;
-}
-
-/* Returns at least 2^x for x <= 0: a chord of it, which is at most 6.2 % above. Nothing vanishes. */
-static float power_above(double x) {
-  if (!(x > -126)) return FLT_MIN;
-  int32_t whole = (int32_t)x;
-  whole -= x < whole;
-  return (float)((1 + (x - whole)) * (1 + 0x1p-22)) * bny_float_of_bits((uint32_t)(whole + 127) << 23);
-}
-
-/* Bounds the mass of a page for each row by its box, log2. */
-static void bound_by_box(const block *b, const query_rows *queries, int32_t page, const float *bounds, double *masses,
-                         double *errors) {
-  const bny_attention_task *task = b->task;
-  int32_t first = page * b->page_keys, end = smaller(task->keys - first, b->page_keys) + first;
-  float dots[ROWS];
-  b->kernels->dots(queries->row[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, task->heads, bounds + BNY_BOUNDS_HEAD,
-                   2 * task->head_dim, dots);
-  for (int32_t h = 0; h < task->heads; h++) {
-    int32_t keys = count_seen(task, h, first, end);
-    masses[h] = -(double)INFINITY;
-    if (keys > 0)
-      masses[h] = bound_logit(task, b->factor * (double)dots[h],
-                              b->factor * queries->length[h] * (double)bounds[BNY_BOUNDS_REACH], &errors[h]) +
-                  (keys == 1 ? 0 : log2((double)keys));
-  }
-}
-
-/* The same by the codes of its keys, each of which has its own bound. */
-static void bound_by_codes(const block *b, const query_rows *queries, int32_t page, const float *bounds, double *masses,
-                           double *errors) {
-  const bny_attention_task *task = b->task;
-  int32_t first = page * b->page_keys, end = smaller(task->keys - first, b->page_keys) + first;
-  bool is_hidden = task->sights || task->key_mask;
-  double sums[ROWS] = {0}, lost[ROWS], none = -(double)INFINITY;
-  float dots[ROWS];
-  for (int32_t h = 0; h < task->heads; h++) masses[h] = none, lost[h] = b->factor * queries->length[h];
-  for (int32_t t = first; t < end; t++) {
-    const float *row = bounds + BNY_BOUNDS_HEAD + (int64_t)(t - first) * bny_bounds_row(task->head_dim);
-    double scale = b->factor * (double)row[0];
-    b->kernels->code_dots(queries->row[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, task->heads, (const int8_t *)(row + 2),
-                          bny_bounds_codes(task->head_dim), dots);
-    for (int32_t h = 0; h < task->heads; h++) {
-      if (is_hidden && count_seen(task, h, t, t + 1) == 0) continue;
-      double x = bound_logit(task, scale * (double)dots[h] + lost[h] * (double)row[1],
-                             lost[h] * (double)bounds[BNY_BOUNDS_REACH], &errors[h]);
-      /* The sum is relative to the largest bound so far. */
-      if (x > masses[h]) {
-        sums[h] = 1 + (sums[h] > 0 ? sums[h] * (double)power_above(masses[h] - x) : 0);
-        masses[h] = x;
-      } else {
-        sums[h] += (double)power_above(x - masses[h]);
-      }
-    }
-  }
-  for (int32_t h = 0; h < task->heads; h++)
-    if (sums[h] > 1 && masses[h] < (double)INFINITY) masses[h] += log2(sums[h]) + 0x1p-30;
-}
-
-/* Fills weights, with bounds at first, and top. */
-static void weigh_pages(block *b, bny_pruned *pruned) {
-  const bny_attention_task *task = b->task;
-  query_rows queries;
-  double masses[ROWS], errors[ROWS] = {0};
-  int32_t heads = task->heads;
-  memset(&queries, 0, sizeof queries);
-  read_queries(task, !b->desc->prune.codes, &queries);
-  b->factor = fabs(task->scale_log2 * task->k_scale);
-  for (int32_t h = 0; h < heads; h++) b->top[h] = -INFINITY;
+/* Makes masses relative to the row's top, which are weights, and sorts pages by the largest one that they have for a
+ * row. `total`: the sum of the weights by row, without pages that must be read. */
+static void sort_pages(bny_prune_block *b, double *total) {
+  int32_t start[BINS + 1] = {0}, heads = b->rows.task.heads;
+  float top[ROWS], *scores = (float *)(void *)b->list;
+  for (int32_t h = 0; h < heads; h++) top[h] = -INFINITY, total[h] = 0;
+  for (int32_t i = 0, h = 0; i < b->pages * heads; i++, h = h + 1 == heads ? 0 : h + 1)
+    if (b->tops[i] > top[h] && b->masses[i] < INFINITY) top[h] = b->tops[i];
   for (int32_t page = 0; page < b->pages; page++) {
-    const float *bounds = bounds_of(b, page);
-    int32_t first = page * b->page_keys, end = smaller(task->keys - first, b->page_keys) + first;
-    float *to = b->weights + (int64_t)page * heads;
-    bool forced = !((double)bounds[BNY_BOUNDS_VALUE] * task->v_scale < longest_value) || has_drafts(task, first, end);
-    (b->desc->prune.codes ? bound_by_codes : bound_by_box)(b, &queries, page, bounds, masses, errors);
+    float *masses = b->masses + (int64_t)page * heads, *tops = b->tops + (int64_t)page * heads, score = 0;
     for (int32_t h = 0; h < heads; h++) {
-      double bound = forced ? (double)INFINITY : masses[h];
-      to[h] = (float)bound;
-      if ((double)to[h] < bound) to[h] = nextafterf(to[h], INFINITY);
-      if (to[h] < INFINITY) b->top[h] = fmax(b->top[h], (double)to[h]);
-      pruned->error[h] = fmax(pruned->error[h], errors[h]);
-    }
-  }
-}
-
-/* Makes weights of the bounds, and sorts pages by the largest weight that they have for a row. */
-static void sort_pages(block *b) {
-  int32_t start[BINS + 1] = {0}, heads = b->task->heads;
-  for (int pass = 0; pass < 2; pass++) {
-    for (int32_t page = 0; page < b->pages; page++) {
-      float *weights = b->weights + (int64_t)page * heads, score = 0;
-      for (int32_t h = 0; h < heads; h++) {
-        if (pass == 0 && weights[h] < INFINITY)
-          weights[h] = weights[h] == -INFINITY ? 0 : power_above((double)weights[h] - b->top[h]);
-        score = weights[h] > score ? weights[h] : score;
+      if (masses[h] > 0 && masses[h] < INFINITY) {
+        masses[h] = weight_of(masses[h], tops[h], top[h]);
+        total[h] += (double)masses[h];
       }
-      uint32_t bin = BINS - 1 - (bny_bits_of_float(score) >> 20);
-      if (pass == 0)
-        start[bin + 1]++;
-      else
-        b->order[start[bin]++] = page;
-      if (pass == 0 && score == INFINITY) b->forced++;
+      score = masses[h] > score ? masses[h] : score;
     }
-    for (int32_t i = 0; pass == 0 && i < BINS; i++) start[i + 1] += start[i];
+    b->forced += score == INFINITY;
+    scores[page] = score;
+    start[BINS - (bny_bits_of_float(score) >> 20)]++;
   }
+  for (int32_t i = 0; i < BINS; i++) start[i + 1] += start[i];
+  for (int32_t page = 0; page < b->pages; page++)
+    b->order[start[BINS - 1 - (bny_bits_of_float(scores[page]) >> 20)]++] = page;
+  for (int32_t h = 0; h < heads; h++) b->top[h] = (double)top[h];
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* Returns how many keys of the `count` pages of the list are below `key`. */
-static int32_t listed_below(const block *b, int32_t count, int32_t key) {
+static int32_t listed_below(const bny_prune_block *b, int32_t count, int32_t key) {
   int32_t page = key / b->page_keys, low = 0, high = count;
   while (low < high) {
     int32_t middle = low + (high - low) / 2;
@@ -219,170 +72,190 @@ static int32_t listed_below(const block *b, int32_t count, int32_t key) {
   return low * b->page_keys + (low < count && b->list[low] == page ? key % b->page_keys : 0);
 }
 
-/* Sums pages [from, to) of the order, as a sequence of their own in which they follow one another. */
-static void read_pages(block *b, int32_t from, int32_t to, bny_attention_sums *sums) {
-  const bny_attention_task *task = b->task;
-  bny_attention_task some = *task;
-  bny_attention_sight sights[ROWS];
-  int32_t count = 0;
+/* Has the next `count` pages of the order read next, as a sequence of their own in which they follow one another. */
+static void list_pages(bny_prune_block *b, int32_t count) {
+  const bny_attention_task *task = &b->rows.task;
+  bny_attention_task *some = &b->some;
+  int32_t listed = 0;
+  b->stage = BNY_PRUNE_READ;
+  b->count = count;
   memset(b->chosen, 0, (size_t)b->pages);
-  for (int32_t i = from; i < to; i++) b->chosen[b->order[i]] = 1;
-  for (int32_t page = 0; page < b->pages; page++)
-    if (b->chosen[page]) b->list[count++] = page;
-  some.keys = listed_below(b, count, task->keys);
+  for (int32_t i = b->done; i < b->done + count; i++) b->chosen[b->order[i]] = 1;
+  for (int32_t page = 0; page < b->pages; page++) {
+    b->list[listed] = page;
+    listed += b->chosen[page];
+  }
+  *some = *task;
+  some->keys = listed_below(b, listed, task->keys);
   for (int32_t h = 0; task->sights && h < task->heads; h++) {
     const bny_attention_sight *sight = &task->sights[h];
-    sights[h] = (bny_attention_sight){.first = listed_below(b, count, sight->first),
-                                      .end = smaller(listed_below(b, count, sight->end), some.keys),
-                                      .tree_bits = from == 0 ? sight->tree_bits : 0};
-    sights[h].first = smaller(sights[h].first, sights[h].end);
-    sights[h].tree_first = larger(smaller(listed_below(b, count, sight->tree_first), some.keys), sights[h].end);
+    bny_attention_sight *to = &b->sights[h];
+    *to = (bny_attention_sight){.first = listed_below(b, listed, sight->first),
+                                .end = smaller(listed_below(b, listed, sight->end), some->keys),
+                                .tree_bits = b->done == 0 ? sight->tree_bits : 0};
+    to->first = smaller(to->first, to->end);
+    to->tree_first = larger(smaller(listed_below(b, listed, sight->tree_first), some->keys), to->end);
   }
-  if (task->sights) some.sights = sights;
-  for (int32_t i = 0; task->key_mask && i < count; i++) {
+  if (task->sights) some->sights = b->sights;
+  for (int32_t i = 0; task->key_mask && i < listed; i++) {
     int32_t first = b->list[i] * b->page_keys;
     memcpy(b->mask + (int64_t)i * b->page_keys, task->key_mask + first,
            (size_t)smaller(b->page_keys, task->keys - first));
   }
-  if (task->key_mask) some.key_mask = b->mask;
-  some.pages = b->list;
-  some.page_keys = b->page_keys;
+  if (task->key_mask) some->key_mask = b->mask;
+  some->pages = b->list;
+  some->page_keys = b->page_keys;
   if (!task->pages) {
-    some.k_page_stride = b->page_keys * task->k_token_stride;
-    some.v_page_stride = b->page_keys * task->v_token_stride;
-    some.scale_page_stride = b->page_keys * task->scale_token_stride;
+    some->k_page_stride = b->page_keys * task->k_token_stride;
+    some->v_page_stride = b->page_keys * task->v_token_stride;
+    some->scale_page_stride = b->page_keys * task->scale_token_stride;
   }
-  for (int32_t i = 0; task->pages && i < count; i++) b->list[i] = task->pages[b->list[i]];
-  b->kernels->run(&some, 0, some.keys, sums);
+  for (int32_t i = 0; task->pages && i < listed; i++) b->list[i] = task->pages[b->list[i]];
 }
 
 /* The mass that a row has read, its sink included, log2. */
-static double mass_of(const bny_attention_sums *sums, int32_t h, const double *sinks) {
-  double mass = sums->d[h] > 0 ? sums->m[h] + log2(sums->d[h]) : -INFINITY, sink = sinks ? sinks[h] : -INFINITY;
-  double top = fmax(mass, sink);
+static double mass_of(const bny_prune_block *b, int32_t h) {
+  const bny_attention_sums *sums = b->sums;
+  double mass = sums->d[h] > 0 ? sums->m[h] + log2(sums->d[h]) : -INFINITY, sink = b->sinks[h], top = fmax(mass, sink);
   return isinf(top) ? top : top + log2(exp2(mass - top) + exp2(sink - top)) - 0x1p-40;
 }
 
 /* Moves *end down over pages that may be left out: `rest` has what those behind it weigh, by row. */
-static void leave_out(const block *b, const double *budget, int32_t done, double *rest, int32_t *end) {
-  int32_t heads = b->task->heads;
-  for (; *end > larger(done, b->forced); --*end) {
-    const float *weights = b->weights + (int64_t)b->order[*end - 1] * heads;
+static void leave_out(const bny_prune_block *b, const double *budget, double *rest, int32_t *end) {
+  int32_t heads = b->rows.task.heads;
+  for (; *end > larger(b->done, b->forced); --*end) {
+    const float *weights = b->masses + (int64_t)b->order[*end - 1] * heads;
     for (int32_t h = 0; h < heads; h++)
       if (!(rest[h] + (double)weights[h] <= budget[h])) return;
     for (int32_t h = 0; h < heads; h++) rest[h] += (double)weights[h];
   }
 }
 
-/* Reads pages by falling weight until the rest cannot hold more than epsilon. Returns how many were read. */
-static int32_t read_by_weight(block *b, const double *sinks, const bny_pruned *pruned, bny_attention_sums *sums) {
-  double rest[ROWS] = {0}, budget[ROWS], epsilon = (double)b->desc->prune.epsilon * (1 - 0x1p-20);
-  int32_t end = b->pages, done = 0, least = larger(LEAST_KEYS / b->page_keys, 1);
-  bny_attention_sums more;
-  read_pages(b, 0, 0, sums);
-  for (;;) {
-    for (int32_t h = 0; h < b->task->heads; h++)
-      budget[h] = epsilon * exp2(mass_of(sums, h, sinks) - pruned->error[h] - b->top[h]);
-    for (int32_t h = 0; h < b->task->heads; h++)
-      if (b->top[h] == -INFINITY) budget[h] = 0;
-    leave_out(b, budget, done, rest, &end);
-    if (end == done) return done;
-    /* Each page that is read only adds to the mass, so as many as are needed now are the most that ever will be. */
-    int32_t count = done == 0 ? larger(least, b->forced) : larger(least, (end - done) / 2);
-    count = smaller(count, end - done);
-    read_pages(b, done, done + count, &more);
-    bny_attention_merge(b->task, sums, &more);
-    done += count;
-  }
+/* Returns how many pages are needed if masses are no less than what codes say: they are only a few percent less. */
+static int32_t guess(const bny_prune_block *b, const double *total) {
+  double epsilon = (double)b->desc->prune.epsilon, budget[ROWS], rest[ROWS] = {0};
+  int32_t end = b->pages;
+  for (int32_t h = 0; h < b->rows.task.heads; h++)
+    budget[h] = b->top[h] == -INFINITY ? 0 : epsilon / (1 + epsilon) * (total[h] + exp2(b->sinks[h] - b->top[h]));
+  leave_out(b, budget, rest, &end);
+  return end;
 }
 
 /* ---- what was left out ------------------------------------------------------------------------------------------- */
 
-static void note_rest(const block *b, int32_t done, bny_pruned *pruned) {
+static void count_read(const bny_prune_block *b, int32_t page) {
+  uint64_t *counts = b->desc->prune.page_reads;
+  if (!counts) return;
+  int64_t at = b->rows.task.pages ? b->rows.task.pages[page]
+                                  : (int64_t)b->rows.block.sequence * b->desc->prune.batch_pages + page;
+  __atomic_fetch_add(&counts[at], 1, __ATOMIC_RELAXED);
+}
+
+static void note_rest(bny_prune_block *b) {
+  bny_pruned *pruned = &b->pruned;
   double mass[ROWS] = {0}, moment[ROWS] = {0};
-  int32_t heads = b->task->heads;
-  for (int32_t i = done; i < b->pages; i++) {
-    const float *weights = b->weights + (int64_t)b->order[i] * heads;
-    double length = (double)bounds_of(b, b->order[i])[BNY_BOUNDS_VALUE] * b->task->v_scale;
+  int32_t heads = b->rows.task.heads;
+  for (int32_t i = 0; i < b->done; i++) count_read(b, b->order[i]);
+  for (int32_t i = b->done; i < b->pages; i++) {
+    const float *weights = b->masses + (int64_t)b->order[i] * heads;
+    double length = (double)b->values[b->order[i]];
     for (int32_t h = 0; h < heads; h++) mass[h] += (double)weights[h], moment[h] += (double)weights[h] * length;
   }
   for (int32_t h = 0; h < heads; h++) {
     pruned->mass[h] = mass[h] > 0 ? log2(mass[h]) + b->top[h] + 0x1p-30 : -INFINITY;
     pruned->moment[h] = moment[h] > 0 ? log2(moment[h]) + b->top[h] + 0x1p-30 : -INFINITY;
   }
+  pruned->read = (float)b->done / (float)b->pages;
+  b->stage = BNY_PRUNE_DONE;
 }
 
-/* Finds segments that are so far below a key of the row that their sums become 0 when they are merged with it. */
-static void find_zeros(block *b, int32_t segment_keys, const bny_attention_sums *some, bny_pruned *pruned) {
-  int32_t heads = b->task->heads, kept = b->pages;
-  uint64_t needed = 0;
-  int32_t segments = (b->task->keys - 1) / segment_keys + 1;
-  for (int32_t page = 0; page < b->pages; page++) {
-    const float *bounds = b->weights + (int64_t)page * heads;
-    bool is_zero = true;
-    for (int32_t h = 0; h < heads; h++)
-      is_zero = is_zero && (bounds[h] == -INFINITY || (double)bounds[h] < some->m[h] - ZERO_BITS);
-    if (is_zero) continue;
-    int32_t first = page * b->page_keys, last = smaller(b->task->keys - first, b->page_keys) + first - 1;
-    for (int32_t s = first / segment_keys; s <= last / segment_keys; s++) needed |= UINT64_C(1) << s;
-  }
-  pruned->segments = ~needed & (segments < 64 ? (UINT64_C(1) << segments) - 1 : UINT64_MAX);
-  for (int32_t page = 0; page < b->pages && pruned->segments; page++) {
-    int32_t first = page * b->page_keys, last = smaller(b->task->keys - first, b->page_keys) + first - 1;
-    bool is_read = false;
-    for (int32_t s = first / segment_keys; s <= last / segment_keys; s++)
-      is_read = is_read || !(pruned->segments >> s & 1);
-    kept -= !is_read;
-  }
-  pruned->read = (float)kept / (float)b->pages;
+/* Has more pages read, until the rest cannot hold more than epsilon. `guessed`: at least so many. */
+static void read_more(bny_prune_block *b, int32_t guessed) {
+  double budget[ROWS], epsilon = (double)b->desc->prune.epsilon * (1 - 0x1p-20);
+  for (int32_t h = 0; h < b->rows.task.heads; h++)
+    budget[h] = b->top[h] == -INFINITY ? 0 : epsilon * exp2(mass_of(b, h) - b->pruned.error[h] - b->top[h]);
+  leave_out(b, budget, b->rest, &b->end);
+  /* Each page that is read only adds to the mass, so as many as are needed now are the most that ever will be. */
+  int32_t left = b->end - b->done, least = larger(LEAST_KEYS / b->page_keys, 1);
+  int32_t count = b->done == 0 ? larger(b->forced, guessed) : larger(left / 2, b->done / 8);
+  if (left > 0)
+    list_pages(b, smaller(larger(least, count), left));
+  else
+    note_rest(b);
 }
 
-/* With epsilon 0: reads the page of the largest bound of each row, to know a key that counts. */
-static void prune_zeros(block *b, int32_t segment_keys, bny_attention_sums *some, bny_pruned *pruned) {
-  int32_t best[ROWS] = {0}, heads = b->task->heads, count = 0;
-  for (int32_t page = 0; page < b->pages; page++)
+/* ---- epsilon 0 --------------------------------------------------------------------------------------------------- */
+
+/* At least log2 of a page's mass for a row, by less than 1. */
+static double bound_of(const bny_prune_block *b, int64_t at) {
+  float mass = b->masses[at];
+  if (mass == 0 || mass == INFINITY) return mass == 0 ? -(double)INFINITY : (double)INFINITY;
+  return (double)b->tops[at] + (int32_t)(bny_bits_of_float(mass) >> 23) - 126;
+}
+
+/* Has the page of the largest bound of each row read, to know a key that counts. */
+static void read_best(bny_prune_block *b) {
+  int32_t best[ROWS] = {0}, heads = b->rows.task.heads, count = 0;
+  for (int32_t page = 1; page < b->pages; page++)
     for (int32_t h = 0; h < heads; h++)
-      if (b->weights[(int64_t)page * heads + h] > b->weights[(int64_t)best[h] * heads + h]) best[h] = page;
+      if (bound_of(b, (int64_t)page * heads + h) > bound_of(b, (int64_t)best[h] * heads + h)) best[h] = page;
   memset(b->chosen, 0, (size_t)b->pages);
   for (int32_t h = 0; h < heads; h++)
     if (!b->chosen[best[h]]) b->chosen[best[h]] = 1, b->order[count++] = best[h];
-  read_pages(b, 0, count, some);
-  find_zeros(b, segment_keys, some, pruned);
+  list_pages(b, count);
 }
 
-bool bny_prune_sum(const bny_attention_kernels *kernels, const banyan_attention_desc *desc, int32_t sequence,
-                   int32_t kv_head, const bny_attention_task *task, const double *sinks, int32_t segment_keys,
-                   bny_attention_sums *sums, bny_pruned *pruned) {
-  *pruned = (bny_pruned){.read = task->keys > 0};
-  for (int32_t h = 0; h < task->heads; h++) pruned->mass[h] = pruned->moment[h] = -INFINITY;
-  block b = {.kernels = kernels, .desc = desc, .task = task, .sequence = sequence, .kv_head = kv_head};
-  b.page_keys = bny_bounds_keys(desc);
-  if (task->keys == 0) return false;
-  b.pages = (task->keys - 1) / b.page_keys + 1;
-  size_t pages = (size_t)b.pages;
-  b.weights = malloc(pages * ((size_t)task->heads * sizeof *b.weights + 2 * sizeof *b.order + 1) +
-                     (task->key_mask ? pages * (size_t)b.page_keys : 0));
-  if (!b.weights) return false;
-  b.order = (int32_t *)(void *)(b.weights + pages * (size_t)task->heads);
-  b.list = b.order + pages;
-  b.chosen = (uint8_t *)(b.list + pages);
-  b.mask = b.chosen + pages;
-  bool is_lossy = bny_prune_is_lossy(desc);
-  weigh_pages(&b, pruned);
-  if (!is_lossy) {
-    prune_zeros(&b, segment_keys, sums, pruned);
-  } else {
-    sort_pages(&b);
-    int32_t done = smaller(larger(desc->prune.top_pages, b.forced), b.pages);
-    if (desc->prune.top_pages > 0)
-      read_pages(&b, 0, done, sums);
-    else
-      done = read_by_weight(&b, sinks, pruned, sums);
-    note_rest(&b, done, pruned);
-    pruned->read = (float)done / (float)b.pages;
+/* Finds segments that are so far below a key of the row that their sums become 0 when they are merged with it. */
+static void find_zeros(bny_prune_block *b, int32_t segment_keys) {
+  const bny_attention_task *task = &b->rows.task;
+  int32_t heads = task->heads, kept = 0, segments = (task->keys - 1) / segment_keys + 1;
+  uint64_t needed = 0;
+  for (int pass = 0; pass < 2; pass++)
+    for (int32_t page = 0; page < b->pages; page++) {
+      int32_t first = page * b->page_keys, last = smaller(task->keys - first, b->page_keys) + first - 1;
+      uint64_t own = UINT64_MAX >> (63 - (last / segment_keys - first / segment_keys)) << first / segment_keys;
+      bool counts = false;
+      for (int32_t h = 0; pass == 0 && h < heads; h++)
+        counts = counts || !(bound_of(b, (int64_t)page * heads + h) < b->sums->m[h] - ZERO_BITS);
+      if (counts) needed |= own;
+      if (pass == 0 || !(needed & own)) continue;
+      kept++;
+      count_read(b, page);
+    }
+  b->pruned.segments = ~needed & (segments < 64 ? (UINT64_C(1) << segments) - 1 : UINT64_MAX);
+  b->pruned.read = (float)kept / (float)b->pages;
+  b->stage = BNY_PRUNE_SEGMENTS;
+}
+
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
+
+void bny_prune_choose(bny_prune_block *b) {
+  double total[ROWS];
+  int32_t heads = b->rows.task.heads, top_pages = b->desc->prune.top_pages;
+  for (int32_t h = 0; h < heads; h++) b->pruned.error[h] = (double)bny_float_of_bits(b->errors[h]);
+  if (!bny_prune_is_lossy(b->desc)) {
+    read_best(b);
+    return;
   }
-  free(b.weights);
-  return is_lossy;
+  sort_pages(b, total);
+  b->end = b->pages;
+  b->kernels->run(&b->rows.task, 0, 0, b->sums);
+  if (top_pages > 0)
+    list_pages(b, smaller(larger(top_pages, b->forced), b->pages));
+  else
+    read_more(b, b->desc->prune.codes ? guess(b, total) : 0);
+}
+
+void bny_prune_go_on(bny_prune_block *b, int32_t segment_keys) {
+  if (!bny_prune_is_lossy(b->desc)) {
+    find_zeros(b, segment_keys);
+    return;
+  }
+  b->done += b->count;
+  if (b->desc->prune.top_pages > 0)
+    note_rest(b);
+  else
+    read_more(b, 0);
 }
 
 /* ---- the certificate --------------------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 
 #include "attention.h"
 #include "banyan.h"
+#include "base/pool.h"
 
 /* The values of a row of the certificate, each relative to 2^m: bounds of the mass that was left out, of the length of
  * the row's numerator, and of the mass that was left out times the lengths of its values. */
@@ -48,11 +49,8 @@ static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
 /* Checks desc->prune on the host; `longest`: the most keys of a sequence. */
 banyan_status bny_prune_check(const banyan_attention_desc *desc, int32_t longest);
 
-/* Sums the pages of a row block that may matter. sinks: of each row, log2; NULL: none. Returns false if all of it is
- * still to be summed but for pruned->segments, which are of `segment_keys` keys: with epsilon 0, and without memory. */
-bool bny_prune_sum(const bny_attention_kernels *kernels, const banyan_attention_desc *desc, int32_t sequence,
-                   int32_t kv_head, const bny_attention_task *task, const double *sinks, int32_t segment_keys,
-                   bny_attention_sums *sums, bny_pruned *pruned);
+/* Makes room in the pool for every run of an operation, whatever the lengths are in it. */
+banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *pool);
 
 /* Returns how far row `index` of a block, (m, d, n), can be from that of all keys; or writes what a combine needs. */
 double bny_prune_error(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim);

@@ -118,9 +118,10 @@ static void keep(const banyan_comm *comm, bny_attention *attention, const banyan
   if (!desc->stream) attention->desc.stream = comm->stream;
 }
 
-/* The threads come with the first attention. A number that nobody asked for may turn out smaller. */
-static banyan_status make_pool(banyan_comm *comm) {
-  if (comm->pool || comm->threads == 1) return BANYAN_OK;
+/* The threads come with the first attention. A number that nobody asked for may turn out smaller. One thread needs a
+ * pool only for the memory of pruning. */
+static banyan_status make_pool(banyan_comm *comm, bool prunes) {
+  if (comm->pool || (comm->threads == 1 && !prunes)) return BANYAN_OK;
   if (comm->explicit_threads) return bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
   banyan_status status = bny_pool_make_some(comm->threads, &comm->own_cpus, &comm->pool);
   if (status == BANYAN_OK) comm->threads = bny_pool_threads(comm->pool);
@@ -140,8 +141,9 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   keep(comm, made, desc, !out);
   made->tokens_max = tokens_max;
   made->is_exact = is_exact;
-  banyan_status status = made->engine ? BANYAN_OK : make_pool(comm);
+  banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, bny_prune_is_wanted(desc));
   made->pool = comm->pool;
+  if (status == BANYAN_OK && bny_prune_is_wanted(desc)) status = bny_prune_reserve(desc, made->pool);
   if (status != BANYAN_OK) {
     bny_attention_free(made);
     return status;
@@ -262,6 +264,7 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   desc.batch = count;
   desc.prune.error = NULL; /* as above */
   if (desc.prune.read) desc.prune.read += row;
+  if (desc.prune.page_reads && !desc.pages.table) desc.prune.page_reads += (int64_t)first * desc.prune.batch_pages;
   if (desc.prune.bounds && !desc.pages.table)
     desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_prune_floats(&desc);
   if (attention->certifies)

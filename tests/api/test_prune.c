@@ -25,6 +25,7 @@ typedef struct world {
   float k[BATCH * KEYS * KV * DIM], v[BATCH * KEYS * KV * DIM];                              /* room for any type */
   float bounds[BATCH * KEYS * KV * (2 * DIM + 2)], again[BATCH * KEYS * KV * (2 * DIM + 2)]; /* codes need less */
   float error[BATCH * TOKENS * HEADS], read[BATCH * TOKENS * HEADS];
+  uint64_t page_reads[BATCH * KEYS];
   float out[BATCH * TOKENS * HEADS * DIM], lse[BATCH * TOKENS * HEADS];
 } world;
 
@@ -122,7 +123,8 @@ static void draw(world *w) {
   for (int32_t i = 0; i < BATCH * pages; i++) w->table[i] = (i * 5 + 2) % (BATCH * pages);
   if ((BATCH * pages) % 5 == 0)
     for (int32_t i = 0; i < BATCH * pages; i++) w->table[i] = BATCH * pages - 1 - i;
-  d->prune = (banyan_prune){.bounds = w->bounds, .error = w->error, .read = w->read};
+  d->prune = (banyan_prune){.bounds = w->bounds, .error = w->error, .read = w->read, .page_reads = w->page_reads};
+  memset(w->page_reads, 0, sizeof w->page_reads);
   w->desc.prune.codes = random_range(0, 1);
   if (paged)
     d->pages = (banyan_pages){.table = w->table, .table_stride = pages, .keys = w->page_keys};
@@ -207,6 +209,22 @@ static void attend(world *w, const bny_attention_kernels *kernels, bny_pool *poo
                 "%s", banyan_last_error());
 }
 
+/* Each KV head reads the share of its pages that its rows say, and each read of a page is counted. */
+static void check_page_reads(const world *w, const char *text) {
+  const banyan_attention_desc *d = &w->desc;
+  int32_t group = d->heads / d->kv_heads;
+  double wanted = 0, counted = 0;
+  for (int32_t b = 0; b < d->batch; b++) {
+    int32_t token = d->queries ? w->loc[b] : b, rows = group * (d->queries ? w->loc[b + 1] - w->loc[b] : 1);
+    int32_t pages = (w->lens[b] + w->page_keys - 1) / w->page_keys;
+    for (int32_t h = 0; h < d->kv_heads; h++)
+      for (int32_t row = 0; row < rows; row += BNY_ATTENTION_HEADS_MAX)
+        wanted += pages * (double)w->read[(token + row / group) * d->heads + h * group + row % group];
+  }
+  for (int32_t i = 0; i < BATCH * KEYS; i++) counted += (double)w->page_reads[i];
+  ck_assert_msg(fabs(wanted - counted) < 0.01, "%s: %g pages read, %g counted", text, wanted, counted);
+}
+
 /* Bounds of appends, in any portions, are those of all keys, and those are minima and maxima. */
 static void check_bounds(world *w) {
   banyan_attention_desc d = w->desc;
@@ -264,6 +282,7 @@ TEST_RANDOM(certificates_hold, 100) {
     char text[200];
     snprintf(text, sizeof text, "case %d of %d (%s, dtype %d, codes %d, epsilon %g, top %d)", c, _i, table->name,
              w.desc.kv_dtype, w.desc.prune.codes, (double)w.desc.prune.epsilon, w.desc.prune.top_pages);
+    check_page_reads(&w, text);
     for (int32_t b = 0; b < w.desc.batch; b++)
       for (int32_t token = w.desc.queries ? w.loc[b] : b; token < (w.desc.queries ? w.loc[b + 1] : b + 1); token++)
         for (int32_t head = 0; head < w.desc.heads; head++) {

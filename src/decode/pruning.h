@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A row block whose pages are weighed, chosen and read, as the threads that do so share it. */
+#ifndef BNY_DECODE_PRUNING_H
+#define BNY_DECODE_PRUNING_H
+
+#include "decode/job.h"
+
+/* The next stage. SEGMENTS: all keys are summed but for pruned.segments. */
+typedef enum bny_prune_stage { BNY_PRUNE_WEIGH, BNY_PRUNE_READ, BNY_PRUNE_SEGMENTS, BNY_PRUNE_DONE } bny_prune_stage;
+
+/* Pages are weighed so many at a time, so that masses do not depend on threads. */
+enum { BNY_PRUNE_CHUNK = 64 };
+
+typedef struct bny_prune_block {
+  bny_row_task rows;
+  const banyan_attention_desc *desc;
+  const bny_attention_kernels *kernels;
+  bny_pruned pruned;
+  double sinks[BNY_ATTENTION_HEADS_MAX]; /* log2 */
+  int32_t pages, page_keys;
+  _Atomic uint32_t errors[BNY_ATTENTION_HEADS_MAX]; /* bits of floats: the largest error of attention's logits */
+
+  /* By page, [pages][rows] or [pages]. Masses are relative to 2^tops, later to the row's `top`. INFINITY: the page must
+   * be read. */
+  float *masses, *tops, *values;
+  int32_t *order; /* pages by falling score */
+  int32_t *list;  /* pages that are read next */
+  uint8_t *chosen, *mask;
+  double top[BNY_ATTENTION_HEADS_MAX], rest[BNY_ATTENTION_HEADS_MAX];
+  int32_t forced, done, count, end; /* pages in `order`: must be read, were read, are read next, may be read */
+
+  bny_attention_task some; /* the list as a sequence of its own */
+  bny_attention_sight sights[BNY_ATTENTION_HEADS_MAX];
+  bny_attention_sums *sums; /* what was read so far */
+
+  bny_prune_stage stage;
+  int32_t segment_keys, segments, part_segments; /* for the list, or for all keys */
+  int32_t first_part, parts;                     /* the number of its first part in job->sums, and its parts */
+  _Atomic int32_t next, left;
+} bny_prune_block;
+
+/* Bounds the masses of pages [first, end); `first` is a multiple of BNY_PRUNE_CHUNK. */
+void bny_prune_weigh(bny_prune_block *block, int32_t first, int32_t end);
+
+/* All pages are weighed: chooses the first to be read. */
+void bny_prune_choose(bny_prune_block *block);
+
+/* The list was read: chooses the next stage. segment_keys: those of a segment of all keys. */
+void bny_prune_go_on(bny_prune_block *block, int32_t segment_keys);
+
+/* Weighs, reads and writes all rows of a job. pool: reserved; NULL: this caller works alone, in memory of the call. */
+banyan_status bny_prune_run(bny_job *job, bny_pool *pool);
+
+#endif

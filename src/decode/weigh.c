@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bounds the masses of pages. A bound is a product in f32, and a slack that is added once: it covers the roundings of
+ * the product here, in any rounding mode, and those of attention's logits. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "decode/bounds.h"
+#include "decode/pruning.h"
+#include "merge_math.h"
+
+enum { ROWS = BNY_ATTENTION_HEADS_MAX };
+static const double log2_e = 1.4426950408889634074;
+static const double longest_value = 0x1p100; /* products with it neither overflow nor outlast those that count as 0 */
+static const float few = 0x1p-20f;           /* covers numbers that are too small for floats */
+
+/* For boxes a row has the positive elements, which meet maxima, and then the negative ones, which meet minima. */
+typedef struct queries {
+  bny_code_query codes;
+  float boxes[ROWS][2 * BNY_ATTENTION_HEAD_DIM_MAX];
+  float per_reach[ROWS];              /* slack of a product by the reach of its page */
+  float error, error_per_reach[ROWS]; /* what attention's logits can be off */
+} queries;
+
+static void read_queries(const bny_attention_task *task, bool codes, queries *to) {
+  int32_t dim = task->head_dim, plain = dim - task->rope_dim;
+  double factor = task->scale_log2 * task->k_scale;
+  float q[BNY_ATTENTION_HEAD_DIM_MAX];
+  to->codes.rows = task->heads, to->codes.dim = dim, to->codes.cap = task->soft_cap;
+  to->error = (float)(0x1p-24 * (640 * log2_e + 10 * (double)task->soft_cap)) + few;
+  for (int32_t h = 0; codes && h < (task->heads + 3) / 4; h++)
+    memset(to->codes.q[h], 0, (size_t)dim * sizeof *to->codes.q[h]);
+  for (int32_t h = 0; h < task->heads; h++) {
+    double sum = 0;
+    bny_bounds_read(task->q[h], task->q_dtype, plain, 1, q);
+    if (task->rope_dim > 0) bny_bounds_read(task->q_rope[h], task->q_dtype, task->rope_dim, 1, q + plain);
+    for (int32_t i = 0; i < dim; i++) {
+      float x = (float)(factor * (double)q[i]);
+      sum += (double)q[i] * (double)q[i];
+      if (codes) {
+        to->codes.q[h / 4][i][h % 4] = x;
+        continue;
+      }
+      to->boxes[h][i] = x < 0 ? 0 : x; /* NaN stays */
+      to->boxes[h][dim + i] = x < 0 ? x : 0;
+    }
+    float length = to->codes.length[h] = (float)(fabs(factor) * sqrt(sum) * (1 + 0x1p-20));
+    to->per_reach[h] = length * (float)(dim + 24) * 0x1p-23f;
+    to->error_per_reach[h] = length * (float)(dim + 9) * 0x1p-24f;
+  }
+}
+
+/* Bits of the keys [first, first + count) that a row sees, at most 64 of them; masked: bits of those that none sees. */
+static uint64_t seen_by(const bny_attention_task *task, int32_t h, int32_t first, int32_t count, uint64_t masked) {
+  int64_t low = 0, high = count;
+  if (task->sights) {
+    low = (int64_t)task->sights[h].first - first, high = (int64_t)task->sights[h].end - first;
+    low = low < 0 ? 0 : low, high = high > count ? count : high;
+  }
+  if (high <= low) return 0;
+  return (UINT64_MAX >> (64 - (high - low)) << low) & ~masked;
+}
+
+static uint64_t masked_of(const bny_attention_task *task, int32_t first, int32_t count) {
+  uint64_t masked = 0;
+  for (int32_t i = 0; task->key_mask && i < count; i++) masked |= (uint64_t)!task->key_mask[first + i] << i;
+  return masked;
+}
+
+/* Drafts of a tree keep their places only next to each other, so their pages are read. */
+static bool has_drafts(const bny_attention_task *task, int32_t first, int32_t end) {
+  for (int32_t h = 0; task->sights && h < task->heads; h++)
+    if (task->sights[h].tree_bits && task->sights[h].tree_first < end && task->sights[h].tree_first > first - 64)
+      return true;
+  return false;
+}
+
+static float power_of(float exponent) {
+  if (!(exponent > -126)) return FLT_MIN;
+  return bny_float_of_bits((uint32_t)((int32_t)exponent + 127) << 23);
+}
+
+/* Adds a mass to one that may be relative to another top. */
+static void add(float top, float mass, float *to_top, float *to_mass) {
+  if (mass == 0) return;
+  if (*to_mass == 0 || mass == INFINITY) {
+    *to_top = top, *to_mass = mass;
+  } else if (top >= *to_top) {
+    *to_mass = (mass + fmaxf(*to_mass * power_of(*to_top - top), FLT_MIN)) * (1 + FLT_EPSILON);
+    *to_top = top;
+  } else {
+    *to_mass = (*to_mass + fmaxf(mass * power_of(top - *to_top), FLT_MIN)) * (1 + FLT_EPSILON);
+  }
+}
+
+/* Keys [first, first + count) of the sequence, which are those of the page from `from` on, to masses. next: the bounds
+ * of the page after it. */
+static void weigh_codes(const bny_prune_block *b, bny_code_keys *keys, const queries *queries, const float *bounds,
+                        const float *next, int32_t from, int32_t first, int32_t count, float *refs, float *tops,
+                        float *masses) {
+  const bny_attention_task *task = &b->rows.task;
+  const float *body = bounds + BNY_BOUNDS_HEAD;
+  uint64_t masked = masked_of(task, first, count), any = 0;
+  float more[ROWS];
+  keys->scales = body + from, keys->losts = body + b->page_keys + from;
+  keys->row_bytes = bny_bounds_codes(task->head_dim);
+  keys->codes = (const int8_t *)(body + 2 * (int64_t)b->page_keys) + (int64_t)from * keys->row_bytes;
+  keys->next = (const char *)next + (keys->codes - (const int8_t *)bounds);
+  keys->count = count, keys->width = b->page_keys - from;
+  for (int32_t h = 0; h < task->heads; h++) any |= keys->seen[h] = seen_by(task, h, first, count, masked);
+  if (any == 0) return;
+  b->kernels->code_masses(&queries->codes, keys, refs, more);
+  for (int32_t h = 0; h < task->heads; h++) add(refs[h], more[h], &tops[h], &masses[h]);
+}
+
+/* The same for a box and `count` keys. */
+static void weigh_box(const bny_prune_block *b, const bny_code_keys *keys, const queries *queries, const float *bounds,
+                      int32_t first, int32_t count, float *tops, float *masses) {
+  const bny_attention_task *task = &b->rows.task;
+  float dots[ROWS], cap = task->soft_cap;
+  b->kernels->dots(queries->boxes[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, task->heads, bounds + BNY_BOUNDS_HEAD,
+                   2 * task->head_dim, dots);
+  for (int32_t h = 0; h < task->heads; h++) {
+    int32_t seen = 0;
+    for (int32_t at = 0; at < count; at += 64) {
+      int32_t some = count - at < 64 ? count - at : 64;
+      seen += __builtin_popcountll(seen_by(task, h, first + at, some, masked_of(task, first + at, some)));
+    }
+    if (seen == 0) continue;
+    float x = dots[h] + keys->slack[h];
+    if (cap > 0) x = (float)((double)cap * tanh((double)(x / cap))) + keys->error[h];
+    tops[h] = ceilf(x), masses[h] = fabsf(x) < 0x1p100f ? (float)seen * (1 + FLT_EPSILON) : INFINITY;
+  }
+}
+
+/* The largest of all threads, by the bits of floats that are not negative. */
+static void note_errors(bny_prune_block *b, const float *errors) {
+  for (int32_t h = 0; h < b->rows.task.heads; h++) {
+    uint32_t bits = bny_bits_of_float(errors[h]), known = atomic_load_explicit(&b->errors[h], memory_order_relaxed);
+    while (known < bits && !atomic_compare_exchange_weak_explicit(&b->errors[h], &known, bits, memory_order_relaxed,
+                                                                  memory_order_relaxed))
+      continue;
+  }
+}
+
+static const float *bounds_of(const bny_prune_block *b, int32_t page) {
+  return bny_bounds_at(b->desc, b->rows.block.sequence, page, b->rows.block.kv_head);
+}
+
+static void weigh_page(const bny_prune_block *b, int32_t page, const queries *queries, float *refs, float *errors) {
+  const bny_attention_task *task = &b->rows.task;
+  const float *bounds = bounds_of(b, page), *next = bounds_of(b, page + 1 < b->pages ? page + 1 : page);
+  int32_t first = page * b->page_keys, heads = task->heads;
+  int32_t count = task->keys - first < b->page_keys ? task->keys - first : b->page_keys;
+  float *tops = b->tops + (int64_t)page * heads, *masses = b->masses + (int64_t)page * heads;
+  float reach = bounds[BNY_BOUNDS_REACH];
+  double length = (double)bounds[BNY_BOUNDS_VALUE] * task->v_scale;
+  bool forced = !(length < longest_value) || has_drafts(task, first, first + count);
+  bny_code_keys keys;
+  for (int32_t i = 0; i < 4; i++) __builtin_prefetch(next + 16 * i, 0, 3);
+  for (int32_t h = 0; h < heads; h++) {
+    keys.error[h] = queries->error + queries->error_per_reach[h] * reach;
+    keys.slack[h] = queries->per_reach[h] * reach + few + (task->soft_cap > 0 ? 0 : keys.error[h]);
+    tops[h] = -INFINITY, masses[h] = 0;
+  }
+  for (int32_t from = 0; b->desc->prune.codes && from < count; from += BNY_CODE_KEYS)
+    weigh_codes(b, &keys, queries, bounds, next, from, first + from,
+                count - from < BNY_CODE_KEYS ? count - from : BNY_CODE_KEYS, refs, tops, masses);
+  if (!b->desc->prune.codes) weigh_box(b, &keys, queries, bounds, first, count, tops, masses);
+  for (int32_t h = 0; h < heads; h++) {
+    if (masses[h] > 0 && masses[h] < INFINITY && keys.error[h] > errors[h]) errors[h] = keys.error[h];
+    if (forced) masses[h] = INFINITY;
+  }
+  b->values[page] = (float)(length * (1 + 0x1p-22));
+}
+
+void bny_prune_weigh(bny_prune_block *b, int32_t first, int32_t end) {
+  queries queries;
+  float refs[ROWS], errors[ROWS] = {0};
+  read_queries(&b->rows.task, b->desc->prune.codes, &queries);
+  for (int32_t page = first; page < end; page++) {
+    for (int32_t h = 0; page % BNY_PRUNE_CHUNK == 0 && h < ROWS; h++) refs[h] = -INFINITY;
+    weigh_page(b, page, &queries, refs, errors);
+  }
+  note_errors(b, errors);
+}
