@@ -198,7 +198,8 @@ typedef struct banyan_attention_desc {
   const int32_t *key_first; /* [batch]: where this part begins in the shard, to be checked. NULL: not checked */
 
   /* If k and v are a mapped file: how much of it to read ahead. Such keys are read once and in order, by all rows of
-   * the call together, after all other parts. The call allocates memory for these rows. 0: keys are in memory. */
+   * the call together, after all other parts. The call allocates memory for these rows. Keys that cannot be read, such
+   * as those of a file that was cut off, are BANYAN_ERR_SYSTEM from Linux 5.14 on. 0: keys are in memory. */
   int64_t read_ahead_bytes;
 } banyan_attention_desc;
 

@@ -549,7 +549,7 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
     bny_pool_run(mine, run_parts, &job);
   else
     run_alone(&job);
-  bny_sweep_run(&sweep, mine);
+  if (!job.prunes) status = bny_sweep_run(&sweep, mine);
   bny_pool_give(mine);
   if (status != BANYAN_OK) return status;
   write_padding(&job, 0, bny_decode_first(desc));

@@ -119,6 +119,6 @@ typedef struct bny_sweep {
 banyan_status bny_sweep_begin(bny_job *job, bny_sweep *sweep);
 
 /* Attends to the keys that are read ahead, after all others, and writes the rows. Frees what the beginning took. */
-void bny_sweep_run(bny_sweep *sweep, bny_pool *pool);
+banyan_status bny_sweep_run(bny_sweep *sweep, bny_pool *pool);
 
 #endif

@@ -6,8 +6,11 @@
  *
  * The kernel reads what MADV_WILLNEED names while threads attend to what came before. MADV_COLD lets it drop first what
  * is behind, where memory is short. Neither changes what the memory holds. */
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,8 +18,9 @@
 #include "decode/job.h"
 
 enum {
-  LEAF_KEYS = 2048, /* a multiple of the blocks of kernels and of the exact order */
-  COLD = 20         /* MADV_COLD, which older C libraries lack */
+  LEAF_KEYS = 2048,  /* a multiple of the blocks of kernels and of the exact order */
+  COLD = 20,         /* MADV_COLD and MADV_POPULATE_READ, which older C libraries lack */
+  POPULATE_READ = 22 /* fails where a load would end the process: behind the end of a file, or if a device fails */
 };
 _Static_assert(LEAF_KEYS % BNY_ATTENTION_BLOCK == 0 && LEAF_KEYS % BNY_DECODE_EXACT_KEYS == 0,
                "leaves are whole blocks");
@@ -71,13 +75,14 @@ static void next_leaf(const banyan_attention_desc *desc, bny_leaf *at) {
 /* Memory that follows on is advised together. */
 typedef struct stretch {
   uintptr_t first, end;
-  int advice;
+  int advice, error;
   uintptr_t page;
 } stretch;
 
 static void flush(stretch *s) {
   uintptr_t first = s->first / s->page * s->page;
-  if (s->end > s->first) madvise((void *)first, s->end - first, s->advice); /* where it fails, reading is slower */
+  bool failed = s->end > s->first && madvise((void *)first, s->end - first, s->advice) != 0;
+  if (failed && errno != EINVAL) s->error = errno; /* EINVAL: the system does not know the advice */
   s->first = s->end = 0;
 }
 
@@ -94,7 +99,7 @@ typedef struct tensor {
   int64_t batch_stride, head_stride, token_stride, row_bytes;
 } tensor;
 
-static void advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf, const tensor *t, int advice) {
+static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf, const tensor *t, int advice) {
   const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
   const int32_t *pages = bny_decode_pages(part, leaf->sequence);
   int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype);
@@ -112,9 +117,11 @@ static void advise_tensor(const banyan_attention_desc *desc, const bny_leaf *lea
     }
   }
   flush(&s);
+  return s.error;
 }
 
-static void advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int advice) {
+/* Returns 0, or the errno for which memory did not take the advice; then reading is slower, but for POPULATE_READ. */
+static int advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int advice) {
   const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
   int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype);
   bool is_plain = part->kv_rows == BANYAN_KV_ROWS_PLAIN;
@@ -122,8 +129,9 @@ static void advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int 
               is_plain ? desc->head_dim * bytes : BNY_FLASHMLA_BYTES};
   tensor v = {part->v, part->v_batch_stride, part->v_head_stride, part->v_token_stride,
               bny_decode_value_dim(desc) * bytes};
-  advise_tensor(desc, leaf, &k, advice);
-  if (is_plain && part->v != part->k) advise_tensor(desc, leaf, &v, advice);
+  int error = advise_tensor(desc, leaf, &k, advice);
+  if (error == 0 && is_plain && part->v != part->k) error = advise_tensor(desc, leaf, &v, advice);
+  return error;
 }
 
 static int64_t leaf_bytes(const banyan_attention_desc *desc, const bny_leaf *leaf) {
@@ -198,17 +206,33 @@ static void write_all(bny_job *job) {
       }
 }
 
-void bny_sweep_run(bny_sweep *sweep, bny_pool *pool) {
+/* Has the keys of the leaf in memory, or says why they cannot be read: a load would end the process. */
+static banyan_status load(const bny_sweep *sweep) {
+  const banyan_attention_desc *desc = sweep->job->desc;
+  const bny_leaf *leaf = &sweep->at;
+  int error = advise(desc, leaf, POPULATE_READ);
+  if (error == 0) return BANYAN_OK;
+  char part[32] = "";
+  if (desc->parts) snprintf(part, sizeof part, " of parts[%" PRId32 "]", leaf->part);
+  return bny_fail(BANYAN_ERR_SYSTEM,
+                  "banyan_attention: keys %" PRId64 " to %" PRId32 " of sequence %" PRId32
+                  "%s cannot be read (%s): is their file as long as its mapping, and its device well?",
+                  leaf->first, leaf->end - 1, leaf->sequence, part, strerror(error));
+}
+
+banyan_status bny_sweep_run(bny_sweep *sweep, bny_pool *pool) {
   bny_job *job = sweep->job;
-  if (!job->kept) return;
-  while (sweep->at.end > 0) {
+  banyan_status status = BANYAN_OK;
+  if (!job->kept) return BANYAN_OK;
+  while (sweep->at.end > 0 && (status = load(sweep)) == BANYAN_OK) {
     atomic_store(&sweep->next, 0);
     bny_pool_run(pool, run_leaf, sweep);
     advise(job->desc, &sweep->at, COLD);
     sweep->ahead_bytes -= leaf_bytes(job->desc, &sweep->at);
     next_leaf(job->desc, &sweep->at);
   }
-  write_all(job);
+  if (status == BANYAN_OK) write_all(job);
   free(job->kept_first);
   free(job->kept);
+  return status;
 }

@@ -213,6 +213,37 @@ static size_t resident_bytes(void *map, size_t bytes) {
   return resident * 4096;
 }
 
+/* A load behind the end of a file ends the process. */
+TEST(a_file_that_was_cut_off_is_an_error) {
+  static const float q[HEADS * DIM];
+  const int32_t keys[2] = {CHUNK, 1}, sum = CHUNK + 1;
+  const size_t bytes = (size_t)CHUNK * KEY * 2;
+  char path[] = "parts.XXXXXX";
+  int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  ck_assert_int_eq(unlink(path), 0);
+  ck_assert_int_eq(ftruncate(file, (off_t)bytes), 0);
+  void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+  ck_assert_ptr_ne(map, MAP_FAILED);
+  static const uint16_t recent[KEY];
+  banyan_attention_desc desc = file_desc(q, NULL, &sum),
+                        parts[2] = {file_desc(NULL, map, &keys[0]), file_desc(NULL, recent, &keys[1])};
+  desc.kv_dtype = (banyan_dtype)0, desc.parts = parts, desc.part_count = 2;
+  parts[0].read_ahead_bytes = 1 << 20;
+  banyan_partial out;
+  result r = result_make(&desc, &out);
+  good(banyan_attention(&desc, &out));
+  ck_assert_int_eq(ftruncate(file, (off_t)bytes * 3 / 4), 0);
+  if (madvise(map, 4096, 22) == 0) { /* MADV_POPULATE_READ, which older systems lack */
+    ck_assert_int_eq(banyan_attention(&desc, &out), BANYAN_ERR_SYSTEM);
+    ck_assert_msg(strstr(banyan_last_error(), "keys 2048 to 4095 of sequence 0 of parts[0] cannot be read"), "%s",
+                  banyan_last_error());
+  }
+  result_free(&r);
+  munmap(map, bytes);
+  close(file);
+}
+
 TEST(a_file_larger_than_memory) {
   static float q[HEADS * DIM];
   static double o[HEADS][DIM], lse[HEADS];
