@@ -4,12 +4,15 @@
 what the certificate says of that, and the time: the table of docs/certain.md.
 
     python python/bench/bench_prune.py --tokens 2000 8000
+    python python/bench/bench_prune.py --peaked --tokens 8192 32768 131072
 
 Queries are those of the last token, in all layers of the model of examples/generate.py. Its text is
 examples/constitution.txt, LICENSE and README.md. --cache keeps keys in a folder, since 8,000 tokens take minutes.
+--peaked: random keys instead, of which one run of 64 in 64 has logits about 11 above those of the others.
 """
 
 import argparse
+import itertools
 import pathlib
 import sys
 import time
@@ -44,12 +47,40 @@ def compute(comm, tokens, file):
     np.savez(file, q=np.array(queries), k=session.k[:, 0], v=session.v[:, 0])
 
 
+def peaked(tokens, dim, group, dtype, kv_heads=2):
+    """One layer of random keys. The heads of a KV head attend to the same keys: those along the axis of its queries."""
+    draw = np.random.default_rng(tokens + dim + group)
+    axis, q = draw.standard_normal((kv_heads, 1, dim)), draw.standard_normal((kv_heads, group, dim))
+    k, v = (draw.standard_normal((1, kv_heads, tokens, dim), np.float32) for _ in range(2))
+    hot = np.repeat(draw.permutation(tokens // 64) < tokens // 4096, 64)
+    k[0][:, hot] += (12 / dim**0.5 * axis).astype(np.float32)
+    q = (0.9 * axis + 0.4 * q).reshape(1, kv_heads * group, dim).astype(np.float32)
+    return q, k.astype(dtype), v.astype(dtype)
+
+
+def measure_peaked(options):
+    """Prints one row per shape: attention to all keys, and to pages of 16 by codes."""
+    head = "tokens | head_dim | group | type | all, us | pruned, us | ratio | pages read | error | certified"
+    print(f"| {head} |\n" + "|---" * 10 + "|")
+    for tokens, dim, group, dtype in itertools.product(options.tokens, (64, 128), (4, 8), (np.float32, np.float16)):
+        one = peaked(tokens, dim, group, dtype)
+        whole = measure(*one, options.repeat)
+        pruned = measure(*one, options.repeat, page_keys=16, codes=True, epsilon=1e-2)
+        print(
+            f"| {tokens:,} | {dim} | {group} | {np.dtype(dtype).name} | {whole['us']:.0f} | {pruned['us']:.0f} | "
+            f"{whole['us'] / pruned['us']:.1f} | {pruned['read']:.3f} | {pruned['error']:.1e} | {pruned['bound']:.1e} |",
+            flush=True,
+        )
+
+
 def exact(q, k, v):
     """In double precision."""
-    group = len(q) // len(k)
-    logits = np.einsum("hd,htd->ht", q.astype(float), np.repeat(k, group, 0).astype(float)) / q.shape[-1] ** 0.5
-    weights = np.exp(logits - logits.max(1, keepdims=True))
-    return np.einsum("ht,htd->hd", weights, np.repeat(v, group, 0).astype(float)) / weights.sum(1)[:, None]
+    rows, group = [], len(q) // len(k)
+    for head, row in enumerate(q.astype(float)):
+        logits = k[head // group].astype(float) @ row / q.shape[-1] ** 0.5
+        weights = np.exp(logits - logits.max())
+        rows.append(weights @ v[head // group].astype(float) / weights.sum())
+    return np.array(rows)
 
 
 def measure(q, k, v, repeat, page_keys=0, codes=False, **how):
@@ -91,7 +122,11 @@ def main():
     parser.add_argument("--tokens", type=int, nargs="+", default=[2000, 8000])
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("."))
     parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--peaked", action="store_true")
     options = parser.parse_args()
+    if options.peaked:
+        measure_peaked(options)
+        return
     print("| tokens | bounds | epsilon | pages read | error | worst | certified | us |\n" + "|---" * 8 + "|")
     for tokens in options.tokens:
         file = options.cache / f"prune_keys_{tokens}.npz"

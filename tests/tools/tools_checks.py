@@ -269,6 +269,33 @@ class Decode(Tools):
         for result in found["results"]:
             self.assertEqual((result["slices"], result["local_us"], result["combine_us"]), (1, None, None))
 
+    def test_epsilon(self):
+        shape = ("--ranks", "2", "--method", "overlap", "--tokens", "3000", "--heads", "4", "--kv-heads", "2",
+                 "--head-dim", "64", "--repeat", "2")
+        before = 1.1
+        for epsilon in "1e-6", "1e-2", "0.3":
+            found = self.decoded(run(DECODE, *shape, "--epsilon", epsilon, "--json"), 2)
+            for result in found["results"]:
+                read, certified = result["pages_read"], result["certified_error"]
+                self.assertLess(read, before, epsilon)
+                self.assertLessEqual(result["max_rel_error"], certified + result["rel_error_bound"])
+                self.assertLess(certified, 200 * float(epsilon))
+            before = read
+        self.assertLess(before, 0.9)
+        self.assertNotIn("pages_read", json.loads(run(DECODE, *shape, "--json").stdout)["results"][0])
+        done = self.expect(run(DECODE, *shape, "--epsilon", "0.3"), 0)
+        self.assertRegex(done.stdout, r"overlap read up to [0-9.]+ % of the pages .*; rows are certified within")
+        self.assertRegex(done.stdout, "verified: worst relative error beyond the certificate")
+
+    def test_wrong_epsilon(self):
+        for value in "0", "-1", "1.01", "nan", "inf", "1e-2x", "", "x":
+            done = self.expect(run(DECODE, "--method", "fused", "--epsilon", value, *SMALL), 2)
+            self.assertIn("--epsilon: ", done.stderr, value)
+            self.assertEqual(done.stdout, "")
+        for options in ("--method", "tree"), ("--method", "fused", "--order", "exact"), ("--kernel-only",):
+            done = self.expect(run(DECODE, *options, "--epsilon", "0.1", *SMALL), 2)
+            self.assertIn("--epsilon", done.stderr, options)
+
     def test_for_people(self):
         done = self.expect(run(DECODE, "--ranks", "2", *SMALL), 0)
         last = done.stdout.rstrip().splitlines()[-1]
