@@ -48,7 +48,8 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/derive/findings_nics.c \
   %D%/derive/findings_nvlink.c \
   %D%/derive/findings_pci.c \
-  %D%/derive/derive.c %D%/derive/levels.h \
+  %D%/derive/derive.c \
+  %D%/derive/levels.c %D%/derive/levels.h \
   %D%/derive/near.c \
   %D%/derive/nic.c \
   %D%/derive/rails.c

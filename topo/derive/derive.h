@@ -65,7 +65,6 @@ bool bny_topo_derive_near(bny_topo_derivation *d);   /* package, island, host, d
 bool bny_topo_derive_nics(bny_topo_derivation *d);   /* the NIC of each rank, and rail numbers */
 bool bny_topo_derive_fabric(bny_topo_derivation *d); /* leaf, spine, core */
 bool bny_topo_derive_rails(bny_topo_derivation *d);
-bool bny_topo_derive_findings(bny_topo_derivation *d);
 
 /* Returns the speed of a network link; 0 unknown. A port faster than 1000 GB/s is a mistake in the file, such as kb/s
  * for Mb/s, and counts as unknown. Trunks between switches may be that fast. */
@@ -103,6 +102,9 @@ typedef struct bny_topo_finder {
 
 /* Adds a fact about a node; -1: the whole model. The text follows the node's label and a colon. */
 void bny_topo_find(bny_topo_finder *s, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Makes findings of the facts, and releases them. Returns false without memory. */
+bool bny_topo_find_end(bny_topo_finder *s);
 
 /* Writes "host3 GPU2", or "GPU2" if there is only one host. A port is labelled by its NIC. Returns `text`. */
 const char *bny_topo_find_label(const bny_topo_derivation *d, int32_t node, char text[BNY_TOPO_LABEL_BYTES]);

@@ -17,12 +17,6 @@ const bny_topo_finding_kind bny_topo_finding_kinds[] = {
 #undef BNY_TOPO_FINDING
 #undef BNY_TOPO_FINDING_OF_TOOL
 
-#define BNY_TOPO_FINDING(id, severity, function, meaning, advice) bny_topo_find_##function,
-#define BNY_TOPO_FINDING_OF_TOOL(id, severity, meaning, advice) NULL,
-static void (*const functions[])(bny_topo_finder *s) = {
-#include "topo/derive/findings.def"
-};
-
 const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id) {
   const bny_topo_finding_kind *kind = bny_topo_finding_kinds;
   while (kind->id && strcmp(kind->id, id) != 0) kind++;
@@ -224,8 +218,7 @@ static void labels_of(const bny_topo_derivation *d, const bny_topo_fact *fact, c
              bny_topo_plural(fact->count - named));
 }
 
-/* Makes findings of the facts, and releases them. */
-static bool find_end(bny_topo_finder *s) {
+bool bny_topo_find_end(bny_topo_finder *s) {
   const bny_topo_finding_kind *kind = s->kind;
   char text[TEXT_BYTES], labels[TEXT_BYTES / 2];
   bool good = !s->no_memory;
@@ -239,17 +232,6 @@ static bool find_end(bny_topo_finder *s) {
   if (s->more > 0) {
     snprintf(text, sizeof text, "and %d more like these: %s", s->more, kind->meaning);
     good = put(s->d->levels, kind, NULL, 0, text) && good;
-  }
-  return good;
-}
-
-bool bny_topo_derive_findings(bny_topo_derivation *d) {
-  bool good = true;
-  for (size_t i = 0; good && i < sizeof functions / sizeof functions[0]; i++) {
-    bny_topo_finder s = {.d = d, .kind = &bny_topo_finding_kinds[i]};
-    if (!functions[i]) continue;
-    functions[i](&s);
-    good = find_end(&s);
   }
   return good;
 }

@@ -25,14 +25,6 @@ static bool is_numa(const char *type) { return strcmp(type, "NUMANode") == 0 || 
 
 static bool is_package(const char *type) { return strcmp(type, "Package") == 0 || strcmp(type, "Socket") == 0; }
 
-const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const char *name) {
-  for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
-    const char *key = bny_topo_xml_is(h->xml, e, "info") ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
-    if (key != NULL && strcmp(key, name) == 0) return bny_topo_xml_attribute(h->xml, e, "value");
-  }
-  return NULL;
-}
-
 static bool fail_at(const bny_topo_hwloc *h, int32_t element, const char *what) {
   return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "<object type=\"%.30s\">: %s", type_of(h, element),
                        what);

@@ -3,8 +3,8 @@
 #include "topo/probe/binding.h"
 
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "topo/probe/util.h"
@@ -73,15 +73,6 @@ static void look(const char *sysfs, const unsigned char *cpus, bny_topo_binding 
   bool known = binding->npackages > 0;
   snprintf(binding->source, sizeof binding->source, "sysfs%s",
            known ? "" : ", which does not say where processors are");
-}
-
-const char *bny_topo_hwloc_variable(void) {
-  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    const char *value = getenv(variables[i]);
-    if (value && *value) return variables[i];
-  }
-  return NULL;
 }
 
 void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding) {

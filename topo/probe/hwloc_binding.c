@@ -2,8 +2,18 @@
  * A binding as hwloc places it. Only caches, packages and NUMA nodes are loaded, which takes about 4 ms where a full
  * load with devices takes tens. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "topo/probe/binding.h"
+
+const char *bny_topo_hwloc_variable(void) {
+  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const char *value = getenv(variables[i]);
+    if (value && *value) return variables[i];
+  }
+  return NULL;
+}
 
 #ifdef HAVE_HWLOC
 #include <hwloc.h>
