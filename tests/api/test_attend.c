@@ -102,7 +102,12 @@ static bool run_twin(world_rank *self, attend *of, int round) {
   bool good = world_put(self);
   if (good && apart) good = do_apart(self, of, ops);
   if (!apart) attend_twin_of(of, self, &call);
-  if (good && !apart) good = call_once(self, of, &call);
+  if (good && !apart && of->gathers &&
+      !of->blocking) /* a blocking call plans for more tokens, and a ring in other parts */
+    good = init(self, of, &call, &ops[0]) && world_ok(self, banyan_start(ops[0]), "start") &&
+           world_ok(self, banyan_wait(ops[0]), "wait");
+  else if (good && !apart)
+    good = call_once(self, of, &call);
   good = good && world_finish(self) && attend_twin_agrees(self, of, round);
   for (int i = 0; i < 2; i++) banyan_op_free(ops[i]);
   return good;

@@ -560,13 +560,15 @@ static bool rest_is_poison(const attend *of, const attend_rank *rank, const bany
  * some 100, comes on top. */
 static bool is_certified(const attend *of, const problem_row *row, const float *values, float lse, float error) {
   const double own = bound_of(of) + 1e-3, exact = row->max + log(row->sum);
+  /* Values below 2^-14 have an absolute precision on a wire of f16. */
+  const double least = !of->alone && of->combine.wire == BANYAN_F16 ? 0x1p-24 * sqrt(of->shape.value_dim) : 1e-9;
   double off = 0, weight = 0;
   if (row->sum == 0) return lse == -INFINITY && error == 0;
   for (int32_t i = 0; i < of->shape.value_dim; i++) {
     off += pow((double)values[i] - row->values[i] / row->sum, 2);
     weight += pow(row->weight[i] / row->sum, 2);
   }
-  return sqrt(off) <= (double)error + 2 * own * sqrt(weight) + 1e-9 && (double)lse <= exact + own &&
+  return sqrt(off) <= (double)error + 2 * own * sqrt(weight) + least && (double)lse <= exact + own &&
          (double)lse >= exact - log1p((double)of->epsilon) - own;
 }
 
