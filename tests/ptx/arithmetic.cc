@@ -231,6 +231,7 @@ const row conversion_rows[] = {
                                                         ONE("cvt.rn.f16.f32", u16, f32, bny_f16_of_float(a))
                                                             ONE("cvt.rn.bf16.f32", u16, f32, bny_bf16_of_float(a))
     ONE("cvt.rn.f64.s64", f64, s64, static_cast<f64>(a)) ONE("cvt.rzi.s64.f64", s64, f64, whole<s64>(std::trunc(a)))
+        ONE("cvt.rzi.u32.f64", u32, f64, whole<u32>(std::trunc(a)))
     ONE("cvt.rn.f16x2.e4m3x2", u32, u16, half_of_e4m3(a & 0xff) | half_of_e4m3(a >> 8) << 16)
     /* The first operand is the upper half. */
     TWO("cvt.rn.f16x2.f32", u32, f32, f32, static_cast<u32>(bny_f16_of_float(a)) << 16 | bny_f16_of_float(b))
