@@ -108,8 +108,9 @@ struct look_up {
   char host[256], port[8];
   struct addrinfo *found;
   int error;
-  int ends[2];    /* a pipe, whose second end is the thread's */
-  atomic_int use; /* how many still use this */
+  atomic_bool done; /* found and error are set */
+  int ends[2];      /* a pipe, whose second end is the thread's */
+  atomic_int use;   /* how many still use this */
 };
 
 static void release(struct look_up *look_up) {
@@ -130,6 +131,7 @@ static int ask(const char *host, const char *port, struct addrinfo **found) {
 static void *run_look_up(void *argument) {
   struct look_up *look_up = argument;
   look_up->error = ask(look_up->host, look_up->port, &look_up->found);
+  atomic_store_explicit(&look_up->done, true, memory_order_release);
   if (write(look_up->ends[1], "", 1) != 1) errno = 0; /* the other has given up; this thread blocks SIGPIPE */
   close(look_up->ends[1]);
   release(look_up);
@@ -147,11 +149,13 @@ static int look_up(const char *host, const char *port, int64_t deadline_ns, stru
   for (int i = 0; i < 2; i++) mine->ends[i] = bny_file_above_stderr(mine->ends[i]);
   snprintf(mine->host, sizeof mine->host, "%s", host);
   snprintf(mine->port, sizeof mine->port, "%s", port);
+  atomic_init(&mine->done, false);
   atomic_init(&mine->use, 2);
   int error = ETIMEDOUT;
   if (bny_thread_start(&thread, run_look_up, mine) == 0) {
     pthread_detach(thread);
-    if (bny_boot_socket_wait(mine->ends[0], POLLIN, deadline_ns)) {
+    bool answered = bny_boot_socket_wait(mine->ends[0], POLLIN, deadline_ns);
+    if (answered && atomic_load_explicit(&mine->done, memory_order_acquire)) {
       error = mine->error;
       *found = mine->found;
       mine->found = NULL;
