@@ -142,11 +142,14 @@ static void *run_look_up(void *argument) {
 static int look_up(const char *host, const char *port, int64_t deadline_ns, struct addrinfo **found) {
   struct look_up *mine = calloc(1, sizeof *mine);
   pthread_t thread;
-  if (!mine || pipe2(mine->ends, O_CLOEXEC) != 0) {
+  bool has_pipe = mine && pipe2(mine->ends, O_CLOEXEC) == 0;
+  for (int i = 0; has_pipe && i < 2; i++) mine->ends[i] = bny_file_above_stderr(mine->ends[i]);
+  if (!has_pipe || mine->ends[0] < 0 || mine->ends[1] < 0) {
+    for (int i = 0; has_pipe && i < 2; i++)
+      if (mine->ends[i] >= 0) close(mine->ends[i]);
     free(mine);
     return ask(host, port, found);
   }
-  for (int i = 0; i < 2; i++) mine->ends[i] = bny_file_above_stderr(mine->ends[i]);
   snprintf(mine->host, sizeof mine->host, "%s", host);
   snprintf(mine->port, sizeof mine->port, "%s", port);
   atomic_init(&mine->done, false);
