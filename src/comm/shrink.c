@@ -152,6 +152,7 @@ static bool is_done(const rendezvous *self) {
 static bool await(rendezvous *self, int32_t rank) {
   int64_t patience_ns = self->kind == KIND_VIEW ? self->timeout_ns : self->timeout_ns / 2 * 3, pause_ns = LOOK_NS;
   int64_t longest_ns = WATCH_NS / 2 + (int64_t)self->transport->nranks * PAUSE_RANK_NS;
+  if (longest_ns > self->timeout_ns / 32) longest_ns = self->timeout_ns / 32; /* a pause may be twice as long */
   while (round_of(self, rank) < self->round) {
     if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
     int64_t now_ns = bny_clock_ns();
