@@ -32,7 +32,7 @@ typedef struct bny_prune_block {
 
   bny_attention_task some; /* the list as a sequence of its own */
   bny_attention_sight sights[BNY_ATTENTION_HEADS_MAX];
-  bny_attention_sums *sums; /* what was read so far */
+  bny_attention_sums *sums; /* these are the sums of all pages that were read */
 
   bny_prune_stage stage;
   int32_t segment_keys, segments, part_segments; /* for the list, or for all keys */

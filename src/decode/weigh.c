@@ -20,7 +20,7 @@ typedef struct queries {
   bny_code_query codes;
   float boxes[ROWS][2 * BNY_ATTENTION_HEAD_DIM_MAX];
   float per_reach[ROWS];              /* slack of a product by the reach of its page */
-  float error, error_per_reach[ROWS]; /* what attention's logits can be off */
+  float error, error_per_reach[ROWS]; /* attention's logits are off by at most this, plus so much per reach */
 } queries;
 
 static void read_queries(const bny_attention_task *task, bool codes, queries *to) {

@@ -16,12 +16,18 @@ static void expect(world_rank *self, banyan_status status, int32_t culprit, cons
   if (device_nodes_finish(self)) world_fails(self, status, culprit, says);
 }
 
+/* Completes a first run. Returns NULL if that fails. */
+static const combine_attempt *run_first(world_rank *self) {
+  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
+  bool good =
+      world_ok(self, device_nodes_start(self, attempt, 0), "combine") && device_nodes_finish(self) && world_meet(self);
+  return good ? attempt : NULL;
+}
+
 /* Rank 1 does not come any more. */
 static void leave_one_out(world_rank *self) {
-  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
-  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self))
-    return;
+  const combine_attempt *attempt = run_first(self);
+  if (!attempt) return;
   double began = world_now_s();
   if (self->rank != 1) {
     if (!world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
@@ -37,10 +43,8 @@ static void leave_one_out(world_rank *self) {
 }
 
 static void abort_one(world_rank *self) {
-  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
-  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self))
-    return;
+  const combine_attempt *attempt = run_first(self);
+  if (!attempt) return;
   double began = world_now_s();
   if (self->rank != 2 && !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
   if (self->rank == 2) world_sleep_ms(20), banyan_comm_abort(self->comm, "enough");
@@ -66,10 +70,8 @@ static void give_nan(world_rank *self) {
 
 /* The thread that is a device's peer is gone: the device ends by itself, and the other ranks by their deadline. */
 static void lose_a_proxy(world_rank *self) {
-  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
-  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self))
-    return;
+  const combine_attempt *attempt = run_first(self);
+  if (!attempt) return;
   if (self->rank == 1) {
     bny_proxy *proxy = self->comm->device.proxy;
     atomic_store(&proxy->quits, true);
@@ -84,10 +86,8 @@ static void lose_a_proxy(world_rank *self) {
 /* A rank that gives up destroys its communicator without waiting for its stream. Its kernel still polls what is freed
  * then. */
 static void abort_and_leave(world_rank *self) {
-  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
-  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self))
-    return;
+  const combine_attempt *attempt = run_first(self);
+  if (!attempt) return;
   bool comes = self->rank != 1;
   if (comes && !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
   if (world_meet(self) && comes) banyan_comm_abort(self->comm, "enough");
@@ -115,10 +115,8 @@ enum { READY, DEAD };
 
 /* Rank 2 is killed while the others' devices wait for it. They go on without it. */
 static void survive(world_rank *self) {
-  const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
-  if (!world_ok(self, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||
-      !world_meet(self))
-    return;
+  const combine_attempt *attempt = run_first(self);
+  if (!attempt) return;
   if (self->rank == 2) {
     world_signal(self->world, READY);
     for (;;) pause();
