@@ -58,13 +58,13 @@ def unstarred(comment):
 
 
 def fields(code):
-    """(declaration, comment) of a struct's fields, or of an enum's values."""
+    """(declaration, comment) of a struct's fields, or of an enum's values. A comment stands above its field or behind it."""
     body = re.search(r"\b(struct|enum)[^{;]*\{(.*)\}", code, re.S)
     if not body:
         return []
-    declaration = r"([^;/]+);[ \t]*" if body.group(1) == "struct" else r"(BANYAN_\w+(?: = \w+)?),?[ \t]*"
-    found = re.findall(declaration + r"(?:/\*(.*?)\*/)?", body.group(2), re.S)
-    return [(" ".join(name.split()), " ".join(unstarred(note).split())) for name, note in found]
+    declaration = r"([^;/]+);" if body.group(1) == "struct" else r"(BANYAN_\w+(?: = \w+)?),?"
+    found = re.findall(r"(?:/\*((?:(?!\*/).)*)\*/\n\s*)?" + declaration + r"(?:[ \t]*/\*(.*?)\*/)?", body.group(2), re.S)
+    return [(" ".join(name.split()), " ".join(unstarred(above or behind).split())) for above, name, behind in found]
 
 
 def entries(path):
