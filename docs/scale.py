@@ -297,6 +297,12 @@ def growth():
             rows.append((kind, n, *("%.4f" % one[name] for name in ("create", "first", "noticed", "shrink", "again")),
                          "%.0f" % (one["peak_memory_bytes"] / 2 ** 20)))
     table(("ranks are", "ranks", "create s", "first combine s", "death noticed s", "shrink s", "first combine s", "memory MiB"), rows)
+    alone = [min((run("tests/bench/bench_grow", "simulated", n) for _ in range(3)), key=lambda one: one["create"])
+             for n in [2 ** k for k in range(9, 15)]]
+    print("\nRank 0 alone, with a simulated bootstrap:\n")
+    table(("ranks", "create s", "create us for each rank", "MiB gathered", "memory MiB"),
+          [(one["ranks"], "%.4f" % one["create"], "%.1f" % (1e6 * one["create"] / one["ranks"]),
+            "%.1f" % (one["bytes_from_each"] * one["ranks"] / 2 ** 20), "%.0f" % (one["peak_memory_bytes"] / 2 ** 20)) for one in alone])
     for kind, values in made.items():
         (a, create_a, shrink_a), (b, create_b, shrink_b) = values[4], values[8]
         print("\n%s, exponents from %d to %d ranks on %d cores: create %.2f, shrink %.2f." % (
@@ -307,6 +313,7 @@ def growth():
         for kind, values in made.items():
             axes.loglog([v[0] for v in values], [v[1] for v in values], marker=".", label="create, %s" % kind)
             axes.loglog([v[0] for v in values], [v[2] for v in values], marker=".", label="shrink, %s" % kind)
+        axes.loglog([one["ranks"] for one in alone], [one["create"] for one in alone], marker="x", label="create, one rank alone")
         axes.loglog(ranks, [s[0] for s in seconds], marker="o", label="plan all, exponent %.2f" % powers[0])
         axes.loglog(ranks, [s[1] for s in seconds], marker="o", label="prove, exponent %.2f" % powers[1])
         axes.set_xlabel("ranks")

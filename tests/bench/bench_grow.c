@@ -3,10 +3,12 @@
  * Measures how a communicator grows: making it, its first combine, and, after its last rank has died, making the one of
  * the ranks that are left, with its first combine.
  *
- *     bench_grow threads|processes RANKS
+ *     bench_grow threads|processes|simulated RANKS
  *
  * Prints a JSON object: the seconds of rank 0, and its process's peak of memory. Threads are all ranks in one process.
- * A rank that is a thread dies by leaving; a process exits. */
+ * A rank that is a thread dies by leaving; a process exits. With "simulated" rank 0 is alone, and a bootstrap plays the
+ * others, eight on each node: only what rank 0 does itself to make its communicator is measured, up to the point where
+ * it would first hear from a peer. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,10 +19,12 @@
 #include <unistd.h>
 
 #include "banyan.h"
+#include "boot/exchange.h"
+#include "comm/facts.h"
 #include "tools/common/launch.h"
 #include "tools/common/util.h"
 
-enum { HEADS = 32, VALUE_DIM = 128, RANKS_MOST = 4096 };
+enum { HEADS = 32, VALUE_DIM = 128, RANKS_MOST = 16384 };
 
 static const int64_t timeout_ns = INT64_C(300000000000);
 
@@ -104,14 +108,73 @@ static int run_threads(int32_t nranks) {
   return EXIT_SUCCESS;
 }
 
+/* ---- a simulated bootstrap --------------------------------------------------------------------------------------- */
+
+typedef struct simulated {
+  int32_t nranks;
+  int reports, last; /* reports of success so far, and the one after which ranks would connect; 0: unknown */
+  int64_t bytes, end_ns;
+} simulated;
+
+/* Answers with what rank 0 gives, so that the other ranks are like it, on nodes of eight. */
+static int answer_all(void *context, const void *mine, void *all, size_t bytes, int64_t timeout) {
+  simulated *self = context;
+  int32_t status;
+  (void)timeout;
+  for (int32_t r = 0; r < self->nranks; r++) {
+    void *theirs = (char *)all + (size_t)r * bytes;
+    memcpy(theirs, mine, bytes);
+    if (bytes != sizeof(bny_facts) || r == 0) continue;
+    bny_facts *facts = theirs;
+    facts->rank = r;
+    facts->pid += r;
+    snprintf(facts->node, sizeof facts->node, "node%d", (r + 7) / 8);
+  }
+  self->bytes += (int64_t)bytes;
+  memcpy(&status, mine, sizeof status);
+  if (bytes != BNY_REPORT_BYTES || status != BANYAN_OK) return 0;
+  self->end_ns = tool_now_ns();
+  return ++self->reports == self->last;
+}
+
+/* Returns the seconds until ranks would connect. */
+static double create_simulated(simulated *self, int64_t deadline_ns) {
+  banyan_bootstrap bootstrap = BANYAN_BOOTSTRAP_INIT;
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = deadline_ns, .threads = 1};
+  banyan_comm *comm;
+  bootstrap.nranks = self->nranks;
+  bootstrap.context = self;
+  bootstrap.allgather = answer_all;
+  int64_t begin_ns = tool_now_ns();
+  if (banyan_comm_create(&bootstrap, &config, &comm) == BANYAN_OK) exit(EXIT_FAILURE); /* there are no peers */
+  if (self->reports == 0) must(BANYAN_ERR_STATE, banyan_last_error());
+  return (double)(self->end_ns - begin_ns) / 1e9;
+}
+
+static int run_simulated(int32_t nranks) {
+  simulated two = {.nranks = 2}, all = {.nranks = nranks};
+  struct rusage usage;
+  setenv("BANYAN_LOG", "error", 0); /* reports to peers reach rank 0 itself, which warns */
+  setenv("UCX_TLS", "tcp", 0);
+  create_simulated(&two, 200000000);
+  all.last = two.reports;
+  double create = create_simulated(&all, timeout_ns);
+  getrusage(RUSAGE_SELF, &usage);
+  printf("{\"ranks\": %d, \"create\": %.6f, \"bytes_from_each\": %lld, \"peak_memory_bytes\": %lld}\n", nranks, create,
+         (long long)all.bytes, (long long)usage.ru_maxrss * 1024);
+  return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv) {
   int64_t nranks = 0;
-  bool threads = argc == 3 && strcmp(argv[1], "threads") == 0;
-  if (argc != 3 || !(threads || strcmp(argv[1], "processes") == 0) ||
+  bool threads = argc == 3 && strcmp(argv[1], "threads") == 0,
+       simulates = argc == 3 && strcmp(argv[1], "simulated") == 0;
+  if (argc != 3 || !(threads || simulates || strcmp(argv[1], "processes") == 0) ||
       !tool_parse_int(argv[2], 2, RANKS_MOST, &nranks)) {
-    fprintf(stderr, "usage: bench_grow threads|processes RANKS, of 2 to %d\n", RANKS_MOST);
+    fprintf(stderr, "usage: bench_grow threads|processes|simulated RANKS, of 2 to %d\n", RANKS_MOST);
     return 2;
   }
+  if (simulates) return run_simulated((int32_t)nranks);
   if (threads) return run_threads((int32_t)nranks);
   if (!bny_launch_is_rank()) return bny_launch_local((int)nranks, argv, BNY_LAUNCH_FREE);
   static rank self;
