@@ -64,13 +64,14 @@ def paper():
 
 def certain():
     """Lines of the share of pages that pruning reads, over epsilon."""
-    heading, rows = next(table for table in tables("certain.md") if table[0][:2] == ["tokens", "bounds"])
+    _, rows = next(table for table in tables("certain.md") if table[0][:2] == ["tokens", "epsilon"])
     figure, axes = pyplot.subplots(figsize=(7.2, 3))
-    for bounds, colour in (("codes", "#0072b2"), ("boxes", "#d55e00")):
+    for bounds, column, colour in (("codes", 4, "#0072b2"), ("boxes", 2, "#d55e00")):
         for tokens, line in (("2,000", "o--"), ("8,000", "o-")):
-            own = [row for row in rows if row[:2] == [tokens, bounds] and row[2][0].isdigit()]
-            axes.plot(range(len(own)), [float(row[3]) for row in own], line, color=colour, label="%s, %s tokens" % (bounds, tokens))
-            axes.set_xticks(range(len(own)), [row[2] for row in own])
+            own = [row for row in rows if row[0] == tokens and row[1][0].isdigit()]
+            axes.plot(range(len(own)), [float(row[column]) for row in own], line, color=colour,
+                      label="%s, %s tokens" % (bounds, tokens))
+            axes.set_xticks(range(len(own)), [row[1] for row in own])
     axes.set(xlabel="epsilon", ylabel="share of pages read", ylim=(0, 1.05))
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

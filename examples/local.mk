@@ -7,6 +7,7 @@ dist_example_DATA = \
   %D%/valid_rows.c \
   %D%/generate.py \
   %D%/generate_transformers.py \
+  %D%/kubernetes.yaml \
   %D%/mpi.c \
   %D%/ownership.c \
   %D%/prefill.c \
