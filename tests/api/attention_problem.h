@@ -4,10 +4,6 @@
 #ifndef BNY_TESTS_ATTENTION_PROBLEM_H
 #define BNY_TESTS_ATTENTION_PROBLEM_H
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "banyan.h"
 #include "merge_math.h"
 #include "tests/support/world.h"

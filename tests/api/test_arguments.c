@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Every rule of banyan.h on arguments: BANYAN_ERR_ARGUMENT (or STATE), a text that names the field, nothing written to
  * out-parameters, and a communicator that remains usable. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/lone.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };

@@ -2,12 +2,7 @@
  * Attention over the shards of ranks, with and without a combine of its rows, on every backend: random problems, by
  * operations that run again and again, captured in graphs on devices, and by blocking calls, against a reference in
  * double precision. Between nodes it is in slices. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "tests/support/attend.h"
-#include "tests/support/suite.h"
 
 enum { PROBLEMS = 5, ROUNDS = 4 };
 

@@ -2,8 +2,6 @@
  *
  * Local attention by every kernel table against a reference in double precision from the same stored keys and values.
  */
-#include <float.h>
-
 #include "attention.h"
 #include "f8.h"
 #include "tests/api/attention_local.h"

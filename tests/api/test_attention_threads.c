@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/stat.h>
 
 #include "attention.h"

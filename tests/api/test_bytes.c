@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gather, shift, broadcast and barrier on every backend: odd sizes, zero sizes, sizes beyond the arena, by blocking
  * calls and by operations that run again and again. */
-#include <check.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS_MAX = 17, MOVES_MAX = 64, GUARD = 32, PATTERN = 0x5a, ROUNDS = 4 };

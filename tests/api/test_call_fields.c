@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Each field of a call is compared wherever calls are: as shapes, in the words that ranks compare, in the text that
  * names a difference, and in the hash of a request. The rows of plan/link_cost.def are in that hash too. */
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "op/operation.h"
 #include "tests/support/suite.h"
 

@@ -2,12 +2,7 @@
  * Every call of banyan.h with NULLs and wrong arguments, from the table of calls.def: an error whose text names the
  * argument, nothing written to out-parameters, and a communicator that remains usable. tests/tree/check-symbols
  * compares the table with the header. */
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/support/lone.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Combines on every backend: each algorithm, scatter, wire and order, 1 to 17 ranks, each rank with a convention of its
  * own, against a merge in double precision, and bit for bit among ranks and runs. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/combine_task.h"
 #include "tests/support/sheet_element.h"
-#include "tests/support/suite.h"
 
 enum { WIRES = 4, SMALLEST_ARENA = 64 << 10 };
 static const banyan_dtype wires[WIRES] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};

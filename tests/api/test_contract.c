@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Promises of the header beside the plain path: impossible sizes, calls that agree in their first part only, planning
  * while operations are under way, unlimited deadlines, failures learnt by asking, and children of ranks. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { LONG = 400000, SHORT = 300000, RANKS = 3, LATE_MS = 40 };
 

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From a caller's descriptor to wire form and back: every pair of conventions, empty rows, bad data. */
-#include <check.h>
-#include <float.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "banyan.h"
 #include "f8.h"
 #include "op.h"

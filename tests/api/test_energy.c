@@ -6,14 +6,7 @@
  *
  * at source = 0 is softmax(q.k) v. F comes from the library's own statistics, as attention of the longer query
  * [q, source] over the longer keys [k, v] at scale 1; the right side is the library's attention output. */
-#include <check.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "banyan.h"
 #include "tests/support/generator.h"

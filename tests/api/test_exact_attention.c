@@ -2,18 +2,11 @@
  *
  * The exact order: attention has the same bits for every number of ranks, ownership, batch, chunk of queries, page
  * size, number of threads and algorithm. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "attention.h"
 #include "f8.h"
 #include "merge_math.h"
 #include "op.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum {

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * All-gathers of heads over random shapes, layouts and numbers of tokens, by blocking calls and by operations, on every
  * backend. Plans by classes, the bytes sent, and ranks that disagree. */
-#include <check.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/support/heads.h"
 #include "tests/support/lone.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { SHAPES = 12, SHAPES_ON_DEVICES = 2, RUNS = 6, RUNS_ON_DEVICES = 4, TOKENS_MOST = 40 };

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that are in different calls: an error on every rank, never a hang, that names a rank and the field. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { TOKENS = 4, HEADS = 6, VALUE_DIM = 16, BYTES = 4096 };
 

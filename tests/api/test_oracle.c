@@ -6,15 +6,7 @@
  *
  * ORACLE_CASES: how many, 2000 if it is not set. TEST_SEED: other ones. A failure names the case; ORACLE_CASE runs that
  * one alone, with all that it prints the same. */
-#include <check.h>
-#include <float.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/oracle.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum {

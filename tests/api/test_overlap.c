@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention and combine in slices between nodes: bits are those of one slice, and the operation says what it does. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/directory.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { BATCH = 16, HEADS = 32, DIM = 128, KEYS = 5, ROWS = BATCH * HEADS, LONG = 2000, RUNS = 5 };

@@ -2,14 +2,7 @@
  * Operations in long sequences: planned once and started often, several under way at once, polled, and blocking calls
  * of more shapes than are kept; with ranks that are late now and then, so that memory that is reused too early would
  * show. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { TOKENS = 2, HEADS = 5, VALUE_DIM = 24, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Each preset against memory that the test lays out by itself as that kernel does, and attention over the keys of all
  * ranks in double precision. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS = 3, TOKENS = 3, HEADS = 4, DIM = 5, KEYS = 2, ROWS = TOKENS * HEADS };

@@ -2,10 +2,6 @@
  *
  * Pruning with a certificate, on one rank: random and adversarial keys against all keys in double precision, for all
  * types, with windows, trees, masks, sinks, caps, scales and pages. Ranks are in test_attend.c. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-
 #include "attention.h"
 #include "base/pool.h"
 #include "decode/decode.h"

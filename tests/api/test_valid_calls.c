@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The cost and rejections of calls with changing numbers of tokens: plans by classes, invalid contents, ranks that
  * disagree, memory that must not be read, and a rank that is stopped and goes on. */
-#include <check.h>
-#include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { MOST = 512, HEADS = 2, VALUE_DIM = 4, ROW = HEADS * VALUE_DIM };

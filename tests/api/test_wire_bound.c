@@ -6,14 +6,7 @@
  * partial sums there, so that all roundings go one way. A quarter of the rows is small: values around the least normal
  * number of the type, beside a d that is no power of two. Prints the largest error found of each algorithm, as a part
  * of its bound. TEST_SEED: other rows. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/oracle.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS_MAX = 16, ROWS = 64, TRIES = 16, COLUMNS = ROWS * TRIES, STEPS = 4, ALGORITHMS = 9 };

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Files that the environment names, in a folder that others can write: links and files of others are rejected, whoever
  * writes. And what cannot be written is an error, and not the end of the process. */
-#include <check.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "exec/record.h"
 #include "base/file.h"
@@ -18,7 +12,6 @@
 #include "base/trace.h"
 #include "transport/memory_file.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { NOBODY = 65534, PATH_BYTES = 128 };
 

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lines of the log: which are said, who speaks, where they go, and that lines of several ranks stay whole. */
-#include <check.h>
-#include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "base/log.h"

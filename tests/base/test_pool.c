@@ -2,7 +2,6 @@
  *
  * The threads of a rank: work is complete whoever comes, callers exclude one another, and a fork works alone. Threads
  * have the stack that attention needs, take the signals of their own faults, and compute as the caller does. */
-#include <errno.h>
 #include <fenv.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -10,12 +9,9 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/float_control.h"
 #include "base/pool.h"

@@ -2,13 +2,6 @@
  *
  * Programs and libraries of different versions: structs that are shorter and longer than this library's, through every
  * call that takes one. */
-#include <check.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/lone.h"
 #include "base/sized.h"
 #include "tests/support/suite.h"

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Traces: they parse, events nest, every rank has its own, and what the library did is in them by name. */
-#include <check.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #ifdef HAVE_JANSSON
 #include <jansson.h>

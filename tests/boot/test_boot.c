@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bootstrap of ranks that are threads. */
-#include <check.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "tests/support/suite.h"

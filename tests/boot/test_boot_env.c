@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The errors of banyan_env_create() for wrong environment variables. */
-#include <check.h>
 #include <netinet/in.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "boot/tcp.h"

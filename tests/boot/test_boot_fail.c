@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The last words of a rank whose bootstrap fails: they reach its parent and its children even if these have not read
  * for a while, and hold it up for a bounded time if these never do. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "boot/tcp.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 #ifdef HAVE_SODIUM
 #include <fcntl.h>

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bootstrap over TCP: which processes are ranks of one job, by its id, launcher, user and secret. */
-#include <check.h>
 #include <endian.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "boot/tcp.h"

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bootstrap over TCP, by real processes on the loopback interface. */
-#include <check.h>
 #include <dlfcn.h>
 #include <endian.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "boot/tcp.h"

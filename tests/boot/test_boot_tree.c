@@ -2,18 +2,12 @@
  * The tree of the TCP bootstrap: many ranks, as threads of one process, on made-up nodes. Each is a rank like any
  * other, with connections of its own; only what the environment would say is given to it. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <dirent.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "boot/tcp.h"

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Measured costs (BANYAN_COSTS) change the plans of a communicator, and never those of one rank alone: ranks may have
  * different files, or only one of them may have any. */
-#include <check.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "locality/price.h"
-#include "tests/support/suite.h"
 #include "tests/support/sheet.h"
 #include "tests/topo/topo_sysfs.h"
 

@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The facts that ranks exchange before anything is decided: which of them share a node, where the kernel says so and
  * where it does not, and settings that are wrong on one of them. */
-#include <check.h>
-#include <math.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "comm/facts.h"
 #include "plan/plan.h"
 #include "base/status.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 #include "tests/topo/topo_sysfs.h"
 
 enum { RANKS = 4, SKIPPED = 77 };

@@ -2,16 +2,10 @@
  * A rank that runs out of memory while a communicator is made, at each of the library's own allocations in turn. It
  * fails at once, with a text that names it. Ranks are threads of this program, of one node and of
  * several; malloc of this program fails where it is called by the library, which is linked into it. */
-#include <check.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/placed.h"
-#include "tests/support/suite.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
 #define CAN_FAIL 1

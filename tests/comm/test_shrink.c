@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From a communicator that has failed to one of the ranks that are left: who is in it, that it computes, and what
  * becomes of those who are not. */
-#include <check.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { HEADS = 4, VALUE_DIM = 16, FLAG_STOPPED = 1, FLAG_DONE = 2 };
 

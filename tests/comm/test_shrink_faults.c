@@ -2,18 +2,12 @@
  * A rank stops or dies at a system call inside banyan_comm_shrink(), at any of them: all healthy ranks end in the same
  * communicator. The rank's system calls are trapped by seccomp, counted, and made by the handler of the trap. Trials
  * at random calls, by TEST_SEED; with TEST_FAULTS=all one at every call of each rank, which takes long. */
-#include <check.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "injector.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { RANKS = 4, FIRST_DEAD = 3, AT_ONCE = 4, TEXT_BYTES = 400 };
 

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators of some ranks of another: who is in them and in which order, that they compute, and that what becomes
  * of one is nothing to the others. */
-#include <check.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { HEADS = 4, VALUE_DIM = 16, VALUES = HEADS * VALUE_DIM };
 

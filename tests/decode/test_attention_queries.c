@@ -3,17 +3,10 @@
  * Attention of several queries: positions, windows, trees, masks of keys, caps, sinks, lists of pages, and queries in
  * two parts, against double precision. The same over shards, where the combine of all ranks is attention to the whole
  * sequence. */
-#include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "attention.h"
 #include "decode/decode.h"
 #include "op.h"
 #include "tests/api/attention_local.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { BATCH_MAX = 3, TOKENS_MAX = 200, LENGTH_MAX = 300, RANKS_MAX = 9, DIM_MAX = 128, WEIGHT_MOST = 5 };

@@ -2,9 +2,6 @@
  *
  * The owner of each key: rules against a table that is made token by token, pages over traces of sequences that grow,
  * end and are preempted, and moves against the least that any balanced shares need. */
-#include <stdbool.h>
-#include <string.h>
-
 #include "banyan.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"

@@ -4,7 +4,6 @@
  * that is larger than the memory that the process may have. tests/api/test_exact_attention.c cuts keys into parts under
  * all that attention has, and compares bits. */
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/resource.h>
 
 #include "merge_math.h"

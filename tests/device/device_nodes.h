@@ -4,8 +4,6 @@
 #ifndef BNY_TESTS_DEVICE_NODES_H
 #define BNY_TESTS_DEVICE_NODES_H
 
-#include <check.h>
-
 #include "tests/device/device_util.h"
 #include "tests/support/combine_task.h"
 #include "tools/common/gpu.h"

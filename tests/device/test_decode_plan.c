@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans of decode calls, and the division of work that kernels make of them: pure arithmetic. */
-#include <check.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cuda/program.h"
 #include "device/decode_plan.h"

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A CUDA device over the fake driver: how it is chosen and rejected, its memory, streams and kernels, that the thread's
  * context stays as it was, and that nothing of it is left. */
-#include <check.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "device/cuda/entry.h"
@@ -12,7 +10,6 @@
 #endif
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 /* Opening fails, and the text says so. */
 static void rejects(const bny_device_choice *choice, banyan_status wanted, const char *says) {

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Arenas shared by the devices of a group, over the fake driver: ranks as threads and as processes, each kind of
  * memory, what is agreed where devices differ, broken mappings, silent ranks, and that nothing is left. */
-#include <check.h>
 #include <dirent.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "device/arena.h"
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { BYTES = 1 << 16, RANKS_MAX = 5, MS = 1000000 };
 

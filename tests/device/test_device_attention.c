@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention on devices, beside its results, over the fake driver: which shapes are combined within its kernel,
  * how many blocks it takes, what it asks of the driver, and how one rank's rejection reaches all. */
-#include <check.h>
-#include <stdio.h>
-
 #include "tests/device/device_util.h"
 #include "tests/support/attend.h"
-#include "tests/support/suite.h"
 
 enum { PROBLEMS = 5 };
 

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention that goes wrong, on emulated devices and on the host: lengths and pages that are not there, and what is
  * rejected. */
-#include <check.h>
-#include <stdio.h>
-
 #include "tests/support/attend.h"
-#include "tests/support/suite.h"
 
 enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
 

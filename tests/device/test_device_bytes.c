@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gather, shift, broadcast and barrier on devices, beside their results: what they ask of the driver, and how they
  * fail. Over the fake driver. */
-#include <check.h>
-
 #include "tests/device/device_util.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS = 3, BYTES = 500 };

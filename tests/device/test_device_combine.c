@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Combines on devices, beside their results: what they ask of the driver, how many blocks they take, and how they fail.
  * Over the fake driver. */
-#include <check.h>
-#include <math.h>
-
 #include "comm/comm.h"
 #include "tests/device/device_util.h"
 #include "tests/support/combine_task.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};

@@ -4,7 +4,6 @@
 #include "op/operation.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy.h"
-#include "tests/support/suite.h"
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Combines on devices of several nodes that fail: who is named, how soon, and what goes on afterwards. */
-#include <math.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy.h"
-#include "tests/support/suite.h"
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 

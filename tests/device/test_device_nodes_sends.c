@@ -7,7 +7,6 @@
 #include "device/proxy.h"
 
 #include "transport/ucx/ucx.h"
-#include "tests/support/suite.h"
 
 /* Sends since the last look. */
 static struct {

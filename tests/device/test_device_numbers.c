@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Numbers that are not ordinary on devices of the fake driver: rows of NaN, rows of a result that the caller's type
  * cannot hold, values that the wire cannot hold. */
-#include <check.h>
-#include <math.h>
-
 #include "tests/support/attend.h"
-#include "tests/support/suite.h"
 
 /* ---- logits of NaN ----------------------------------------------------------------------------------------------- */
 

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Callers' memory that a device does not reach is named before anything is launched; what it reaches is accepted. */
-#include <check.h>
-
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { HEADS = 2, DIM = 64, BYTES = 4096 };
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Calls on devices of the fake driver that one rank rejects: how its peers learn of it. */
-#include <check.h>
-
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { HEADS = 2, VALUE_DIM = 8, AT_ONCE_S = 60, WRONG_CALLS = 4 };

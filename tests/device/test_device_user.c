@@ -2,16 +2,9 @@
  * Combines within a kernel of a user's, which may read the number of tokens, and which rows are valid, when they run. A
  * graph is captured once and replayed with changing numbers. It has the bits of a combine that is launched, and nothing
  * else is written. Over the fake driver, with emulated devices. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cuda/program.h"
 #include "tests/device/device_util.h"
 #include "tests/emulate/user_kernel.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS_MAX = 9, MOST = 10, HEADS_MAX = 10, DIM_MAX = 70, ROUNDS = 5, ROWS = MOST * HEADS_MAX };

@@ -2,14 +2,10 @@
  * Runs on devices whose numbers of tokens differ among ranks, or whose starts are wrong: kernels read both, and no rank
  * waits for long. Combines, combines within a kernel of a user's, gathers of heads, and attention with a combine, by
  * each algorithm, over the fake driver. */
-#include <check.h>
-#include <math.h>
-
 #include "cuda/program.h"
 #include "tests/device/device_util.h"
 #include "tests/emulate/user_kernel.h"
 #include "tests/support/attend.h"
-#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 5, MOST = 12, HEADS = 3, DIM = 64, ROWS = MOST * HEADS };
 

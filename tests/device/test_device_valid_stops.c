@@ -2,15 +2,12 @@
  * Many runs on devices with changing numbers of tokens, while one rank after the other is stopped for a moment and goes
  * on: combines that are launched, combines within a kernel of a user's, and attention with its combine. Ranks are
  * processes, each with emulated devices of the fake driver. TEST_CALLS says how many runs there are. */
-#include <check.h>
-#include <math.h>
 #include <signal.h>
 
 #include "cuda/program.h"
 #include "merge_math.h"
 #include "tests/device/device_util.h"
 #include "tests/emulate/user_kernel.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { CALLS = 300, CALLS_SLOWLY = 48, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };

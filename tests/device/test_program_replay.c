@@ -2,10 +2,6 @@
  * Devices run exactly what was planned. Programs of all ranks, and the direct form that has no program, are read back
  * into plans of steps, which the prover must accept. Inboxes are compared as well: a sender writes where its receiver
  * reads, and no two messages overlap. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "device/program.h"
 #include "plan/builder.h"
 #include "plan/slice.h"

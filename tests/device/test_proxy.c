@@ -2,14 +2,11 @@
  * The host's side of combines on devices of several nodes, under threads that really run at the same time, and under
  * the thread sanitizer, which cannot follow emulated kernels: here a device is a thread that does in plain C what the
  * interpreter's kernel does with a program. */
-#include <check.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include "cuda/program.h"
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { RANKS = 3, QUEUE = 1024, HEADS_MAX = 12, VALUE_DIM = 5 };
 

@@ -18,7 +18,6 @@ extern "C" {
 #include "tests/plan/plan_replay.h"
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
-#include "tests/support/suite.h"
 #include "base/status.h"
 }
 

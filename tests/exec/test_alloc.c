@@ -2,17 +2,11 @@
  * Nothing is allocated between start and wait of a persistent operation, nor by a blocking call of a shape that was
  * called before: malloc and mmap of this program count the calls of threads that ask for it. They count bytes as well:
  * what an operation takes does not grow with the call. */
-#include <check.h>
-#include <errno.h>
 #include <malloc.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 static _Thread_local volatile bool counting;
 static _Thread_local volatile int allocations;

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bad data of one rank ends the run that it belongs to, and all later ones. Runs before it, which have all that they
  * need, are completed. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/support/placed.h"
-#include "tests/support/suite.h"
 
 enum { RANKS = 3, HEADS = 4, VALUE_DIM = 8, ROOT = 2, FLAG_STARTED = 1, FLAG_FAILED = 2 };
 

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that die, stop, leave, abort or give nonsense: an error on every survivor in time, that names the rank. */
-#include <check.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/support/placed.h"
-#include "tests/support/suite.h"
 
 enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
 

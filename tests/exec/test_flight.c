@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The flight recorder: an error says in which operation and at which step this rank is and whom it waits for, and lists
  * the operations before it. */
-#include <check.h>
 #include <inttypes.h>
-#include <math.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "exec/record.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 #include "tests/support/directory.h"
 
 enum { HEADS = 8, VALUE_DIM = 32, TEXT_BYTES = 1 << 16, TAG = 7 };

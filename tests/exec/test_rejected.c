@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A call that one rank rejects: its peers get the text at once. Where ranks compare their calls the
  * communicator remains usable on all ranks; in a run of a known shape it ends. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/placed.h"
-#include "tests/support/suite.h"
 
 enum { HEADS = 4, VALUE_DIM = 8, BYTES = 64, AT_ONCE_S = 10 }; /* the deadline is ten times that */
 

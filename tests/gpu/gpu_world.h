@@ -4,9 +4,6 @@
 #ifndef BNY_TESTS_GPU_WORLD_H
 #define BNY_TESTS_GPU_WORLD_H
 
-#include <check.h>
-#include <stdio.h>
-
 #include "tests/support/world.h"
 #include "tools/common/gpu.h"
 

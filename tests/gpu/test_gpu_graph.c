@@ -2,10 +2,6 @@
  * Combines captured in graphs on a GPU: replayed ten thousand times with changing input, from one stream and from
  * several with a communicator each; and ended by a deadline or an abort, after which the device is as usable as
  * before. */
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/gpu/gpu_world.h"
 #include "tests/support/sheet.h"
 

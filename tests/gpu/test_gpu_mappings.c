@@ -2,13 +2,8 @@
  * Arenas on a GPU: shared in each way that it has, in turn, and with a mapping that shows other memory than it should.
  * The library must find that out before it trusts the mapping, and name the pair, or go on in another way. A shim
  * before the driver takes ways away and breaks mappings, so that all of this holds of real drivers too. */
-#include <check.h>
 #include <dlfcn.h>
 #include <libgen.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "comm/comm.h"
 #include "tests/gpu/cuda_shim.h"

@@ -3,10 +3,6 @@
  * of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers), "more" (as
  * well messages that are sent in parts, and one that comes to a rank that sleeps), and the seconds that ranks have to
  * meet. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "comm/comm.h"
 #include "tests/support/sheet.h"
 #include "tests/support/world.h"
@@ -25,13 +21,13 @@ enum {
 
 static int32_t rank, nranks;
 
-static void fail(const char *what, const char *why) {
+static void end_by(const char *what, const char *why) {
   fprintf(stderr, "rank %d of %d: %s: %s\n", rank, nranks, what, why);
   exit(1);
 }
 
 static void need(banyan_status status, const char *what) {
-  if (status) fail(what, banyan_last_error());
+  if (status) end_by(what, banyan_last_error());
 }
 
 /* ---- bootstrap --------------------------------------------------------------------------------------------------- */
@@ -41,7 +37,7 @@ static void gather(const banyan_bootstrap *bootstrap, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) mine[i] = (unsigned char)((size_t)rank * 31 + i);
   need((banyan_status)bootstrap->allgather(bootstrap->context, mine, all, bytes, 30000000000), "allgather");
   for (size_t i = 0; i < (size_t)nranks * bytes; i++)
-    if (all[i] != (unsigned char)(i / bytes * 31 + i % bytes)) fail("allgather", "wrong bytes");
+    if (all[i] != (unsigned char)(i / bytes * 31 + i % bytes)) end_by("allgather", "wrong bytes");
   free(all);
   free(mine);
 }
@@ -68,8 +64,8 @@ static void combine(banyan_comm *comm, const group *of, const banyan_combine_des
   need(banyan_combine(comm, desc, &of->in[rank].partial, part.tokens && part.heads ? &out.partial : NULL),
        describe(desc));
   if (!sheet_matches(&out, of->reference, desc->heads, part.token0, part.head0, &bounds, why, sizeof why))
-    fail(describe(desc), why);
-  if (!sheet_gaps_are_untouched(&out)) fail(describe(desc), "wrote beside its rows");
+    end_by(describe(desc), why);
+  if (!sheet_gaps_are_untouched(&out)) end_by(describe(desc), "wrote beside its rows");
 }
 
 /* Every scatter, wire and order, by the first so many of the algorithms. Returns how many. */
@@ -143,7 +139,7 @@ int main(int argc, char **argv) {
     if (rank == 0) printf("%d ranks have met\n", nranks);
     return 0;
   }
-  if (nranks > WORLD_RANKS_MAX) fail("world", "too many ranks");
+  if (nranks > WORLD_RANKS_MAX) end_by("world", "too many ranks");
   need(banyan_comm_create(&bootstrap, NULL, &comm), "communicator");
   banyan_env_destroy(env);
   for (int i = 0; i < SHAPES; i++)

@@ -2,11 +2,6 @@
  *
  * Rows of the exact order: sums commute and associate bit for bit, are as exact as exact.h says, and hold 2^20
  * contributions. They come out alike from all tables of kernels, in all conventions. */
-#include <check.h>
-#include <float.h>
-#include <math.h>
-#include <string.h>
-
 #include "exact.h"
 #include "op.h"
 #include "tests/support/random.h"

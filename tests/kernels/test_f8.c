@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Eight-bit floats against their definition: every code, and every point where rounding turns. */
-#include <check.h>
-#include <float.h>
-#include <math.h>
-
 #include "f8.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"

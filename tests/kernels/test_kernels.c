@@ -2,12 +2,6 @@
  *
  * Merges of every kernel table: against a reference in double precision, bit by bit against the formula of op.h and
  * against one another, over random shapes, layouts, wires and numbers of sources. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The scalar algebra: 16-bit values, elementary functions, statistics of a caller to wire form. */
-#include <check.h>
-#include <float.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "banyan.h"
 #include "merge_math.h"
 #include "tests/support/random.h"

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Descriptors of a caller's partials: what is rejected and why, and what is not. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans of every algorithm: proved for 1 to 64 ranks and random shapes, bytes sent against the formulae of
  * docs/algorithms.md, bounds of memory, text, hash. */
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "plan/builder.h"
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The prover rejects broken plans, and says what is wrong. */
-#include <check.h>
-#include <string.h>
-
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"
 

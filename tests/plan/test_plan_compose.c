@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans over levels: proved for random levels (uneven, scattered over nodes, without NICs), bounds of memory, bytes
  * between islands against the formula. */
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "plan/builder.h"
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Topologies as facts for plans: which levels are kept, what their links cost, who carries. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "locality/locality.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tests the choice of an algorithm, its reason, and rejections. */
-#include <check.h>
-#include <string.h>
-
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"
 

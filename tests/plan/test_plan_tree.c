@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tree shapes: parents and children agree, and all ranks are reached; plans of every strategy proved and held to their
  * estimates over random levels (uneven, anywhere, deep); pieces; what is chosen. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "plan/algorithms/tree_shape.h"
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"

@@ -3,7 +3,6 @@
  * Warpgroup matrix operations as ptx/matrix.cc executes them: layouts of shared memory and registers, and errors. The
  * kernels are PTX that is written here. PTX_MATRIX_SHOW in the environment prints it, so that ptxas can check it. */
 #include "tests/ptx/ptx.hh" /* before Check, which has a macro of the same name */
-
 #include <check.h>
 
 #include <cmath>
@@ -17,7 +16,6 @@
 
 extern "C" {
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 }
 
 namespace {

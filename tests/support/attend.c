@@ -2,8 +2,6 @@
  * Random attention problems over ranks: made, run on any backend, and compared with the oracle. */
 #include "tests/support/attend.h"
 
-#include <stdio.h>
-
 #include "f8.h"
 #include "flashmla.h"
 #include "tests/support/oracle.h"

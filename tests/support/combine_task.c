@@ -2,11 +2,6 @@
  * Random combines that a backend runs: shapes, settings and inputs. */
 #include "tests/support/combine_task.h"
 
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "op.h"
 #include "tests/support/sheet_element.h"
 

@@ -2,10 +2,6 @@
  * Random gathers of heads: layouts, contents, and what must arrive. */
 #include "tests/support/heads.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { PATTERN = 0x5A, MARGIN = 48 };
 
 static unsigned char byte_of(int32_t token, int32_t head, size_t index, int run) {

@@ -5,10 +5,6 @@
 #ifndef BNY_TESTS_HEADS_H
 #define BNY_TESTS_HEADS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "tests/support/world.h"
 
 /* A tensor [tokens][heads][dim] somewhere in `bytes` of memory. Strides are in bytes. */

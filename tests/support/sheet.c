@@ -2,11 +2,6 @@
  * Memory of partials in random conventions. */
 #include "tests/support/sheet.h"
 
-#include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/sheet_element.h"
 
 enum { GUARD_BYTES = 64 };

@@ -2,11 +2,6 @@
  * The merge of sheets in double precision, and comparisons with the result.
  *   L = natural log of a row's weight;  o = its normalised values;  W = sum_r exp(L_r - max L)
  *   merged: o = sum_r exp(L_r - max L) o_r / W;  lse = max L + ln W */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 

@@ -3,10 +3,6 @@
 #ifndef BNY_TESTS_SHEET_ELEMENT_H
 #define BNY_TESTS_SHEET_ELEMENT_H
 
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
 #include "tests/support/oracle.h"
 #include "tests/support/sheet.h"
 

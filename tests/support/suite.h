@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests of a program register themselves, and the end of its main() is here. */
+ * Tests of a program register themselves, and the end of its main() is here. What nearly all of them use of the C
+ * library is included here alone. */
 #ifndef BNY_TESTS_SUITE_H
 #define BNY_TESTS_SUITE_H
 
 #include <check.h>
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/sanitized.h"
 

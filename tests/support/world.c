@@ -6,20 +6,14 @@
 #include "tests/support/placed.h"
 #include "tests/support/sanitized.h"
 
-#include <check.h>
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { GATHER_BYTES_MAX = 4096, FLAGS = 64 };
 

@@ -15,12 +15,10 @@
 #ifndef BNY_TESTS_WORLD_H
 #define BNY_TESTS_WORLD_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 #include "banyan.h"
+#include "tests/support/suite.h"
 
 enum { WORLD_RANKS_MAX = 32 };
 
@@ -207,8 +205,7 @@ void world_skip(const char *test, const char *why);
   static void test_(const world_backend *on, int _i)
 
 /* Runs a suite whose tests are forked; returns the exit status of the program. */
-struct Suite;
-int world_main(struct Suite *suite);
+int world_main(Suite *suite);
 
 /* Returns true under ASan or TSan, where memory and time differ. */
 bool world_is_sanitized(void);

@@ -3,10 +3,6 @@
  * decides, once all ranks have come to world_finish(). Memory of these devices is memory of the machine. */
 #include "tests/support/world.h"
 
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "comm/comm.h"
 
 #include "tests/device/device_util.h"

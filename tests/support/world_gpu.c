@@ -4,11 +4,7 @@
  * one that uses a GPU cannot use it, so a device is first used in ranks. */
 #include "tests/support/world.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/device/device_util.h"
 #include "tests/support/placed.h"

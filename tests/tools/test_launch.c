@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The local launcher: this program starts copies of itself, which find each other. */
-#include <check.h>
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tools/common/launch.h"
 #include "banyan.h"

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Files of measured costs: what banyan-topo writes is read as it was; files of other machines, of other versions and
  * broken ones are rejected with a reason, and change nothing. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/hash.h"
 #include "banyan.h"

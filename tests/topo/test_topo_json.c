@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Our own format: what is written and read again is the same model, to the last bit; and what is rejected. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "topo/import/json.h"
 #include "topo/model/model.h"
 #include "tests/topo/topo_util.h"

@@ -2,8 +2,6 @@
  *
  * Levels, rails and findings. What is derived from each file of tests/topologies is held against a golden
  * beside it, NAME.levels; BANYAN_UPDATE_GOLDENS=1 writes them anew, for reading. */
-#include <check.h>
-#include <math.h>
 #include <stdarg.h>
 #include <time.h>
 

@@ -2,22 +2,15 @@
  * The library does what the tools show. For every dump and for synthetic machines, ranks get their localities from the
  * file; levels, algorithm and counted bytes of their communicator are compared with the answer that the tools' code
  * gives. hwloc's variables and BANYAN_TOPO change a real communicator, and ranks that disagree make one plan. */
-#include <check.h>
 #include <jansson.h>
-#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "op/operation.h"
 #include "comm/comm.h"
 #include "locality/locality.h"
 #include "plan/slice.h"
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 #include "tests/topo/topo_util.h"
 #include "tools/plan/count.h"

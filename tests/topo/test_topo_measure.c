@@ -2,16 +2,12 @@
  *
  * banyan-topo --measure: what is judged, on numbers made up; and short real measurements, undisturbed, with one CPU,
  * and with ranks that die, stop or are interrupted. */
-#include <check.h>
-#include <errno.h>
-#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tools/topo/measure/measure.h"
 #include "tests/topo/topo_sysfs.h"

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The model: what it keeps, what it rejects, path types, speeds, and the choice of an importer. */
-#include <check.h>
 #include <fcntl.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "topo/model/model.h"
 #include "topo/model/names.h"

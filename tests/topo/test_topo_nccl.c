@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * NCCL's format, in and out, and AMD's. */
-#include <math.h>
-
 #include "topo/derive/levels.h"
 #include "topo/export/export.h"
 #include "topo/model/guid.h"

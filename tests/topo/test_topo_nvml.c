@@ -2,10 +2,7 @@
  *
  * The NVML probe against fake_nvml.c, which answers as machines do that are named: the model, what is derived from it,
  * and that the library is shut down and closed whatever it answered. */
-#include <check.h>
 #include <dlfcn.h>
-#include <math.h>
-#include <unistd.h>
 
 #include "topo/derive/levels.h"
 #include "topo/probe/nvml.h"

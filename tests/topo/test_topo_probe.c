@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Probes: hwloc and sysfs, on made-up machines and on this one. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "topo/derive/levels.h"
 #include "topo/probe/probe.h"
 #include "topo/probe/util.h"

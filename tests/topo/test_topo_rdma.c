@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * RDMA devices in a made-up sysfs. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "topo/probe/probe.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"

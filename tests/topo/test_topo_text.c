@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Importers of text: nvidia-smi topo -m, ibnetdiscover and synthetic descriptions. */
-#include <check.h>
-#include <math.h>
-
 #include "topo/derive/levels.h"
 #include "topo/export/export.h"
 #include "topo/import/synthetic.h"

@@ -4,8 +4,6 @@
  * findings are there. Each GPU and NIC of a host that is drawn is there once. What is written is sound XML or a sound
  * graph, whatever names a model holds. Two SVGs are held against goldens in tests/topologies; BANYAN_UPDATE_GOLDENS=1
  * writes them anew. */
-#include <check.h>
-#include <math.h>
 #ifdef HAVE_LIBXML2
 #include <libxml/parser.h>
 #endif

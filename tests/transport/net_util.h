@@ -3,9 +3,6 @@
 #ifndef BNY_TESTS_NET_UTIL_H
 #define BNY_TESTS_NET_UTIL_H
 
-#include <stdbool.h>
-#include <stdio.h>
-
 #include "tests/support/world.h"
 #include "transport/ucx/library.h"
 

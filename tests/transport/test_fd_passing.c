@@ -3,27 +3,19 @@
  * each names the rank that is to blame. The ranks meet over TCP; a fault happens between two exchanges of the
  * bootstrap. */
 #include <arpa/inet.h>
-#include <check.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { RANKS = 4, TEXT_BYTES = 600 };
 

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are connected by UCX over TCP on the
  * loopback interface: results are those of one node, bit for bit, and nothing is left behind. */
-#include <check.h>
 #include <dirent.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 

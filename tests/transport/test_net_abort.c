@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Between nodes: aborting waits for no peer, be it stopped and its socket full; and the child of a fork takes nothing
  * of what its parent's connections bring. */
-#include <check.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include "tests/transport/net_util.h"

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The network devices of a node, from a made-up /sys, and which of them a rank uses. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 #include "tests/topo/topo_sysfs.h"
 #include "transport/ucx/devices.h"

@@ -2,14 +2,9 @@
  * A rank that stops while it connects to another node: whoever expects it gives up at the deadline and leaves,
  * alive, at whatever moment the other stopped. With UCX before 1.14, which cannot end while it answers, the worker
  * may stay. */
-#include <check.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include "tests/transport/net_util.h"

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The effects of loading UCX on the process: libc stays as it is, unless the user or another library wants memory
  * events, and those who ask for them later get them. */
-#include <check.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/world.h"
 

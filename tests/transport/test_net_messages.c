@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages from outside that are wrong. Those that are none of this communicator's are ignored, and a few of them told
  * of; one of its own that is too long, or to a place that is none, is an error that names its sender. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "comm/comm.h"
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include <unistd.h>

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * UCX that cannot do its work: wrong settings, no /sys, no /proc, no thread. Every rank hears the reason, and no rank
  * is said to have died. And the ports that it opens, and where. */
-#include <check.h>
 #include <grp.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/world.h"
-#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include "net_util.h"

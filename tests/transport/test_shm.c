@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that are processes: that nothing of their shared memory is left behind. */
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 static const int32_t nranks_of[] = {1, 2, 3, 5};
