@@ -41,6 +41,8 @@ double sim_work_ns(const sim_job *job, const sim_stage *stage, const bny_plan *p
     return step->kind == BNY_STEP_DELIVER ? (double)step->slice.bytes / job->attention_bytes_per_ns : 0;
   double gamma = job->platform->levels->levels[0].link.gamma_ns_per_byte / job->platform->memory_scale;
   if (step->kind == BNY_STEP_COPY) return bytes * gamma * job->turns;
+  bool finishes = step->kind == BNY_STEP_DELIVER && stage->request->call.collective == BNY_COMBINE;
+  if (finishes) ns = bytes * gamma * job->turns;
   for (int32_t i = 0; i < step->count; i++) {
     sim_route way = {.read_ns_per_byte = 0};
     int32_t message = plan->sources[step->first + i].message;
