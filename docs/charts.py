@@ -25,7 +25,8 @@ def tables(page):
 
 def combine():
     """Bars of one combine by size, next to the forms of Open MPI."""
-    heading, rows = next(table for table in tables("performance.md") if table[0][:2] == ["bytes", "banyan"])
+    heading, rows = next(table for table in tables("performance.md") if table[0][:2] == ["cores", "bytes"])
+    heading, rows = heading[1:], [row[1:] for row in rows if row[0] == "share a cache"]
     figure, axes = pyplot.subplots(figsize=(7.2, 3))
     series = heading[1:5]
     for i, name in enumerate(series):

@@ -7,7 +7,6 @@ nobase_dist_doc_DATA += \
   %D%/comparison.md \
   %D%/design.md \
   %D%/devices-predicted.md \
-  %D%/energy.md \
   %D%/examples/waits.bt \
   %D%/gpu-results/README.md \
   %D%/integration.md \

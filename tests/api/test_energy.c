@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The energy view of attention (docs/energy.md), checked by numbers: the gradient of
+ * The energy view of attention (docs/numbers.md), checked by numbers: the gradient of
  *
  *     F(source) = log sum_i exp(q.k_i + source.v_i)
  *
