@@ -162,7 +162,7 @@ void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
  * BANYAN_ERR_STATE, and banyan_comm_abort() does nothing. */
 typedef struct banyan_comm banyan_comm;
 
-/* The settings of a communicator. Environment variables override a default, but never an explicit value. */
+/* The settings of a communicator. The variable in parentheses sets the default of a field. */
 typedef struct banyan_comm_config {
   size_t size;
 
@@ -179,7 +179,7 @@ typedef struct banyan_comm_config {
   size_t arena_bytes;
 
   /* The algorithm of combines whose desc has none, see banyan_combine_desc. NULL: the one with the lowest predicted
-   * cost (BANYAN_ALGORITHM). */
+   * cost. BANYAN_ALGORITHM takes precedence over this field. */
   const char *algorithm;
 
   /* Where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA device. "cuda:2": on device

@@ -86,9 +86,9 @@ if compile prefill "$top/examples/prefill.c"; then
   prints prefill "all queries saw the keys up to their own" bash -c 'both "$0"' "$work/prefill"
 fi
 
-# docs/integration.md shows the output.
+# The example's first comment shows the output.
 if compile ownership "$top/examples/ownership.c"; then
-  prints ownership "$(sed -n '/^    rank 0 has 14 of 26 keys/,/^$/{s/^    //p}' "$top/docs/integration.md" | LC_ALL=C sort)" "$work/ownership"
+  prints ownership "$(sed -n '/^ \*   /{s/^ \*   //;s, \*/$,,;p}' "$top/examples/ownership.c" | LC_ALL=C sort)" "$work/ownership"
 fi
 
 if compile tiers "$top/examples/tiers.c" -lm; then
