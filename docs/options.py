@@ -45,32 +45,27 @@ def main():
         sys.exit("options.py: a row of options.def was not understood")
     print("""# Options
 
-banyan's settings are environment variables. They are read when a communicator is made, and those of the log also before a
-thread's first line. `banyan-info options` prints the same list, with the value of each variable here and where it comes
-from. docs/options.py makes this page of `src/base/options.def`.
-
-A value that is out of its range is an error that names the variable. A name that begins with `BANYAN_` and is not in the
-list gets a warning in the log.
+banyan's settings are environment variables, and some are also fields of `banyan_comm_config`. Variables are read when a
+communicator is made, and those of the log also before a thread's first line. `banyan-info options` prints the same
+list, with the value of each variable and where it comes from. A value out of its range is an error that names the
+variable. An unknown name that begins with `BANYAN_` gets a warning. docs/options.py makes this page.
 
 | variable | default | range | what it is |
 |---|---|---|---|""")
+    first = {name: "; the field `%s` takes precedence" % field if program == "true" else "; overrides the field `%s`" % field
+             for name, field, program in fields}
     for name, standard, span, about in found:
-        print("| `%s` | %s | %s | %s |" % (name, standard, span, about.replace("|", "\\|")))
+        print("| `%s` | %s | %s | %s |" % (name, standard, span, about.replace("|", "\\|") + first.get(name, "")))
     print("""
 ## Experimental values
 
-These values have never run on the hardware that they are for. They are rejected unless `BANYAN_EXPERIMENTAL=1` is set.
-`banyan-info options` marks them too. Nothing of the defaults is among them, which does not mean that a GPU has run
-those: [results on GPUs](gpu-results/README.md) says what has.
+These values have never run on their hardware. They are rejected unless `BANYAN_EXPERIMENTAL=1` is set. No default is
+among them, but [results on GPUs](gpu-results/README.md) says which defaults a GPU has run.
 
 | variable | value | why it is experimental |
 |---|---|---|""")
     for name, pattern, why in untried:
         print("| `%s` | %s | %s |" % (name, "a path, with a `/`" if pattern == "*[/]*" else "`%s`" % pattern, why))
-    print("\n## Options and fields of a program\n\nA program may say the same in its `banyan_comm_config`.\n")
-    print("| variable | field | taken where both are given |\n|---|---|---|")
-    for name, field, program in fields:
-        print("| `%s` | `%s` | the %s |" % (name, field, "field" if program == "true" else "variable"))
 
 
 main()
