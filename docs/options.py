@@ -52,10 +52,10 @@ variable. An unknown name that begins with `BANYAN_` gets a warning. docs/option
 
 | variable | default | range | what it is |
 |---|---|---|---|""")
-    first = {name: "; the field `%s` takes precedence" % field if program == "true" else "; overrides the field `%s`" % field
-             for name, field, program in fields}
+    shared = {name: ("; the field `%s` takes precedence" if program == "true" else "; overrides the field `%s`") % field
+              for name, field, program in fields}
     for name, standard, span, about in found:
-        print("| `%s` | %s | %s | %s |" % (name, standard, span, about.replace("|", "\\|") + first.get(name, "")))
+        print("| `%s` | %s | %s | %s |" % (name, standard, span, about.replace("|", "\\|") + shared.get(name, "")))
     print("""
 ## Experimental values
 
