@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds the owner of each key of a sequence, by rule and page by page. All calls are local, so no ranks are needed. Prints
+ * Finds the owner of each key of a sequence, by rule and page by page. All calls are local, so it needs no ranks.
  *   rank 0 has 14 of 26 keys, the first is token 0
  *   rank 1 has 8 of 26 keys, the first is token 4
  *   rank 2 has 4 of 26 keys, the first is token 12
