@@ -32,7 +32,7 @@ static bool fail_at(const bny_topo_hwloc *h, int32_t element, const char *what) 
 
 static bool add_node(bny_topo_hwloc *h, int32_t element, const bny_topo_node *node) {
   h->node_of[element] = bny_topo_add_node(h->topo, node);
-  return h->node_of[element] >= 0 || fail_at(h, element, "out of memory");
+  return h->node_of[element] >= 0;
 }
 
 static bool index_of(const bny_topo_hwloc *h, int32_t element, int64_t *index) {
@@ -45,16 +45,10 @@ static bool index_of(const bny_topo_hwloc *h, int32_t element, int64_t *index) {
 static bool take_machine(bny_topo_hwloc *h, int32_t machine) {
   const char *name = bny_topo_hwloc_info(h, machine, "HostName"), *top = bny_topo_hwloc_info(h, 0, "HostName"),
              *model = bny_topo_hwloc_info(h, machine, "DMIProductName");
-  bny_topo_node node = {.kind = BNY_TOPO_HOST,
-                        .parent = -1,
-                        .index = 0,
-                        .name = (char *)(name != NULL && *name != '\0' ? name
-                                         : top != NULL && *top != '\0' ? top
-                                                                       : "host0"),
-                        .model = (char *)(model != NULL ? model : bny_topo_hwloc_info(h, machine, "PlatformModel")),
-                        .vendor = (char *)bny_topo_hwloc_info(h, machine, "DMISysVendor"),
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  name = name != NULL && *name != '\0' ? name : top != NULL && *top != '\0' ? top : "host0";
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_HOST, -1, 0, name, BNY_TOPO_FILE);
+  node.model = model != NULL ? model : bny_topo_hwloc_info(h, machine, "PlatformModel");
+  node.vendor = bny_topo_hwloc_info(h, machine, "DMISysVendor");
   if (!add_node(h, machine, &node)) return false;
   h->cpu_in[machine] = h->io_in[machine] = h->node_of[machine];
   return true;
@@ -67,14 +61,8 @@ static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "package%d", known ? (int)index : h->packages);
   h->packages++;
-  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
-                        .parent = parent,
-                        .index = known ? (int32_t)index : -1,
-                        .name = name,
-                        .model = (char *)bny_topo_hwloc_info(h, package, "CPUModel"),
-                        .vendor = (char *)bny_topo_hwloc_info(h, package, "CPUVendor"),
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PACKAGE, parent, known ? (int32_t)index : -1, name, BNY_TOPO_FILE);
+  node.model = bny_topo_hwloc_info(h, package, "CPUModel"), node.vendor = bny_topo_hwloc_info(h, package, "CPUVendor");
   return add_node(h, package, &node);
 }
 
@@ -100,13 +88,8 @@ static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "node%d", known ? (int)index : h->numas);
   h->numas++;
-  bny_topo_node node = {.kind = BNY_TOPO_NUMA,
-                        .parent = parent,
-                        .index = known ? (int32_t)index : -1,
-                        .name = name,
-                        .attributes = attributes[0] ? attributes : NULL,
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_NUMA, parent, known ? (int32_t)index : -1, name, BNY_TOPO_FILE);
+  node.attributes = attributes[0] ? attributes : NULL;
   return add_node(h, numa, &node);
 }
 
@@ -194,13 +177,8 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
   h->io_in[bridge] = within;
   if (is_host_bridge(h, bridge)) {
     const char *range = bny_topo_xml_attribute(h->xml, bridge, "bridge_pci");
-    bny_topo_node node = {.kind = BNY_TOPO_PCI,
-                          .parent = within,
-                          .index = -1,
-                          .name = range == NULL ? "?" : (char *)range,
-                          .compute = -1,
-                          .host_bridge = true,
-                          .source = BNY_TOPO_FILE};
+    bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, within, -1, range == NULL ? "?" : range, BNY_TOPO_FILE);
+    node.host_bridge = true;
     return add_node(h, bridge, &node);
   }
   const char *bus = bny_topo_xml_attribute(h->xml, bridge, "pci_busid");
@@ -211,15 +189,9 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
     h->node_of[bridge] = within;
     return true;
   }
-  bny_topo_node node = {.kind = BNY_TOPO_PCI,
-                        .parent = within,
-                        .index = -1,
-                        .name = bus_id,
-                        .bus_id = bus_id,
-                        .model = (char *)bny_topo_hwloc_info(h, bridge, "PCIDevice"),
-                        .vendor = (char *)bny_topo_hwloc_info(h, bridge, "PCIVendor"),
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, within, -1, bus_id, BNY_TOPO_FILE);
+  node.bus_id = bus_id, node.model = bny_topo_hwloc_info(h, bridge, "PCIDevice");
+  node.vendor = bny_topo_hwloc_info(h, bridge, "PCIVendor");
   return add_node(h, bridge, &node) && bny_topo_hwloc_join_upwards(h, bridge);
 }
 
@@ -286,7 +258,7 @@ static bool buses_once(bny_topo_hwloc *h) {
       bny_topo_names_add(&buses, 0, bus_id, e);
   }
   const bny_topo_name *twice = bny_topo_names_sort(&buses);
-  bool good = !buses.out_of_memory || bny_topo_fail(h->error, 0, "out of memory");
+  bool good = !buses.out_of_memory;
   if (good && twice != NULL)
     good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "pci_busid %s stands twice", twice->key);
   bny_topo_names_free(&buses);
@@ -320,9 +292,7 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   h.wanted = calloc(count, 1);
   h.upwards = calloc(count, 1);
   bool taken = false;
-  if (h.node_of == NULL || h.cpu_in == NULL || h.io_in == NULL || h.wanted == NULL || h.upwards == NULL) {
-    bny_topo_fail(error, 0, "out of memory");
-  } else {
+  if (h.node_of != NULL && h.cpu_in != NULL && h.io_in != NULL && h.wanted != NULL && h.upwards != NULL) {
     for (size_t e = 0; e < count; e++) h.node_of[e] = h.cpu_in[e] = h.io_in[e] = -1;
     taken = read_topology(&h);
   }

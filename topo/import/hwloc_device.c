@@ -58,8 +58,7 @@ bool bny_topo_hwloc_note_left_out(bny_topo_hwloc *h, int32_t pci) {
   const char *bus = bny_topo_xml_attribute(h->xml, pci, "pci_busid");
   return type_of(h, pci).class != 0 ||
          bny_topo_add_note(h->topo, -1, "PCI device %.30s has no class, so it is left out",
-                           bus ? bus : "without bus id") ||
-         bny_topo_fail(h->error, 0, "out of memory");
+                           bus ? bus : "without bus id");
 }
 
 bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci) {
@@ -91,12 +90,8 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
                          speed);
   }
   int32_t node = h->node_of[element];
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
-                        .from = node,
-                        .to = h->topo->nodes[node].parent,
-                        .gbytes_per_s = raw > 0 ? bny_topo_speed_pci_raw(raw) : 0,
-                        .source = BNY_TOPO_FILE};
-  return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
+  return bny_topo_join(h->topo, BNY_TOPO_LINK_PCI, node, h->topo->nodes[node].parent, 0,
+                       raw > 0 ? bny_topo_speed_pci_raw(raw) : 0, BNY_TOPO_FILE) >= 0;
 }
 
 static bool guid_of(const char *text, char guid[BNY_TOPO_GUID_BYTES]) {
@@ -107,21 +102,16 @@ static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
   char guid[BNY_TOPO_GUID_BYTES], key[32], name[12];
   if (guid_of(bny_topo_hwloc_info(h, openfabrics, "NodeGUID"), guid) &&
       !bny_topo_set_string(h->topo, &h->topo->nodes[nic].guid, guid))
-    return bny_topo_fail(h->error, 0, "out of memory");
+    return false;
   for (int port = 1; port <= MOST_PORTS; port++) {
     snprintf(key, sizeof key, "Port%dState", port);
     if (bny_topo_hwloc_info(h, openfabrics, key) == NULL) continue;
     snprintf(key, sizeof key, "Port%dGID0", port);
     snprintf(name, sizeof name, "%d", port);
     bool has_guid = guid_of(bny_topo_hwloc_info(h, openfabrics, key), guid);
-    bny_topo_node node = {.kind = BNY_TOPO_PORT,
-                          .parent = nic,
-                          .index = port,
-                          .name = name,
-                          .guid = has_guid ? guid : NULL,
-                          .compute = -1,
-                          .source = BNY_TOPO_FILE};
-    if (bny_topo_add_node(h->topo, &node) < 0) return bny_topo_fail(h->error, 0, "out of memory");
+    bny_topo_node node = bny_topo_node_of(BNY_TOPO_PORT, nic, port, name, BNY_TOPO_FILE);
+    node.guid = has_guid ? guid : NULL;
+    if (bny_topo_add_node(h->topo, &node) < 0) return false;
   }
   return true;
 }
@@ -148,7 +138,7 @@ static bool add_partitions(bny_topo_hwloc *h, int32_t pci, const bny_topo_node *
     if (part && parts > 1) {
       snprintf(name, sizeof name, "%.30s.%d", gpu->bus_id, (int)parts - 1);
       h->node_of[e] = bny_topo_add_node(h->topo, &node);
-      if (h->node_of[e] < 0) return bny_topo_fail(h->error, 0, "out of memory");
+      if (h->node_of[e] < 0) return false;
     }
   }
   return true;
@@ -179,18 +169,11 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
   char attributes[BNY_TOPO_ATTRIBUTES_BYTES];
   snprintf(attributes, sizeof attributes, "class=0x%04x00 vendor=0x%04x device=0x%04x", type.class, type.vendor,
            type.device);
-  bny_topo_node node = {.kind = kind,
-                        .parent = parent,
-                        .index = -1,
-                        .name = name == NULL ? bus_id : (char *)name,
-                        .model = (char *)model,
-                        .vendor = (char *)bny_topo_hwloc_info(h, pci, "PCIVendor"),
-                        .bus_id = bus_id,
-                        .attributes = attributes,
-                        .compute = kind == BNY_TOPO_GPU ? bny_topo_compute_of(NULL, model) : -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(kind, parent, -1, name == NULL ? bus_id : name, BNY_TOPO_FILE);
+  node.model = model, node.vendor = bny_topo_hwloc_info(h, pci, "PCIVendor"), node.bus_id = bus_id;
+  node.attributes = attributes, node.compute = kind == BNY_TOPO_GPU ? bny_topo_compute_of(NULL, model) : -1;
   h->node_of[pci] = bny_topo_add_node(h->topo, &node);
-  if (h->node_of[pci] < 0) return bny_topo_fail(h->error, 0, "out of memory");
+  if (h->node_of[pci] < 0) return false;
   return bny_topo_hwloc_join_upwards(h, pci) && (kind != BNY_TOPO_GPU || add_partitions(h, pci, &node)) &&
          (openfabrics < 0 || add_ports(h, openfabrics, h->node_of[pci]));
 }
@@ -244,5 +227,5 @@ bool bny_topo_hwloc_number_gpus(bny_topo_hwloc *h) {
     }
   }
   free(numbers);
-  return good || bny_topo_fail(h->error, 0, "out of memory");
+  return good;
 }

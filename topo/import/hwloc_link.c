@@ -47,7 +47,7 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
     if (number != NULL) bny_topo_names_add(objects, 0, number, e);
   }
   const bny_topo_name *twice = bny_topo_names_sort(objects);
-  if (objects->out_of_memory) return bny_topo_fail(h->error, 0, "out of memory");
+  if (objects->out_of_memory) return false;
   return twice == NULL ||
          bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice", twice->key);
 }
@@ -66,23 +66,12 @@ static bool add_nvlink(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabyte
   int32_t compute = gpu->compute < 0 && gpu->model != NULL ? BNY_TOPO_COMPUTE_NEWEST : gpu->compute;
   int64_t one = compute >= 60 && compute < 70 ? 20000 : 25000;
   int64_t count = megabytes_per_s >= one ? megabytes_per_s / one : 1;
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
-                        .from = a,
-                        .to = b,
-                        .count = (int32_t)count,
-                        .source = BNY_TOPO_FILE,
-                        .gbytes_per_s = (double)count * bny_topo_speed_nvlink(compute)};
-  return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
+  return bny_topo_join(h->topo, BNY_TOPO_LINK_NVLINK, a, b, (int32_t)count,
+                       (double)count * bny_topo_speed_nvlink(compute), BNY_TOPO_FILE) >= 0;
 }
 
 static bool add_xgmi(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabytes_per_s) {
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_XGMI,
-                        .from = a,
-                        .to = b,
-                        .count = 1,
-                        .source = BNY_TOPO_FILE,
-                        .gbytes_per_s = (double)megabytes_per_s / 1000};
-  return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
+  return bny_topo_join(h->topo, BNY_TOPO_LINK_XGMI, a, b, 1, (double)megabytes_per_s / 1000, BNY_TOPO_FILE) >= 0;
 }
 
 /* Reads "OSDev:802", or "802" if all are of one type. */
@@ -138,8 +127,7 @@ static bool note_ends(bny_topo_hwloc *h, int32_t a, int64_t there, int32_t b, in
            name, (long long)more);
   bool one_sided = less == 0 && h->topo->nodes[high].kind == BNY_TOPO_GPU && low != high;
   return bny_topo_add_sign(h->topo, one_sided ? BNY_TOPO_NOTE_ONE_SIDED : BNY_TOPO_NOTE_DIFFERS, low,
-                           one_sided ? name : text) ||
-         bny_topo_fail(h->error, 0, "out of memory");
+                           one_sided ? name : text);
 }
 
 /* A link appears in both directions, and once for each two partitions of devices, which share it.
@@ -151,7 +139,6 @@ static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names 
   int32_t *nodes = malloc((n + 1) * sizeof *nodes);
   int64_t *values = malloc((n * n + 1) * sizeof *values);
   bool good = nodes != NULL && values != NULL;
-  if (!good) bny_topo_fail(h->error, 0, "out of memory");
   good = good && read_ends(h, matrix, objects, nodes, count) && read_values(h, matrix, values, count * count);
   for (size_t a = 0; good && a < n; a++) {
     for (size_t b = a + 1; good && b < n; b++) {
@@ -221,13 +208,7 @@ bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) {
   for (int32_t n = 0; n < h->topo->nnodes && count < NUMAS_JOINED; n++) {
     if (h->topo->nodes[n].kind != BNY_TOPO_NUMA) continue;
     for (int32_t before = 0; before < count; before++) {
-      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS,
-                            .from = numas[before],
-                            .to = n,
-                            .count = 1,
-                            .gbytes_per_s = speed,
-                            .source = BNY_TOPO_ASSUMED};
-      if (bny_topo_add_link(h->topo, &link) < 0) return bny_topo_fail(h->error, 0, "out of memory");
+      if (bny_topo_join(h->topo, BNY_TOPO_LINK_SYS, numas[before], n, 1, speed, BNY_TOPO_ASSUMED) < 0) return false;
     }
     numas[count++] = n;
   }

@@ -131,8 +131,7 @@ static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_
     return bny_topo_fail(error, line_number, "a description of %zu bytes", node.description.bytes);
   node.left_out = !is_switch && aggregates(node.description);
   if (fab->nentries == NODES_MAX) return bny_topo_fail(error, line_number, "more than %d nodes", NODES_MAX);
-  if (!bny_topo_grow(&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries))
-    return bny_topo_fail(error, line_number, "no memory");
+  if (!bny_topo_grow(&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries)) return false;
   fab->entries[fab->nentries++] = node;
   return true;
 }
@@ -157,8 +156,7 @@ static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_top
   }
   one.faster_gbytes_per_s = one.gbytes_per_s;
   if (fab->ncables == CABLES_MAX) return bny_topo_fail(error, line_number, "more than %d lines of ports", CABLES_MAX);
-  if (!bny_topo_grow(&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables))
-    return bny_topo_fail(error, line_number, "no memory");
+  if (!bny_topo_grow(&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables)) return false;
   fab->cables[fab->ncables++] = one;
   return true;
 }
@@ -213,7 +211,7 @@ static int host_order(const void *a, const void *b, void *context) {
 /* Builds the index of nodes by id, and resolves the ids that cables name. */
 static bool cables_resolve(fabric *fab, bny_topo_error *error) {
   fab->by_id = malloc((size_t)fab->nentries * sizeof *fab->by_id);
-  if (!fab->by_id) return bny_topo_fail(error, 0, "no memory");
+  if (!fab->by_id) return false;
   for (int32_t i = 0; i < fab->nentries; i++) fab->by_id[i] = i;
   qsort_r(fab->by_id, (size_t)fab->nentries, sizeof *fab->by_id, id_order, fab->entries);
   for (int32_t i = 1; i < fab->nentries; i++) {
@@ -238,16 +236,15 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
     if (fab->nlost == fab->ncables / LOST_PART)
       return bny_topo_fail(error, one->line, "a link to \"%.*s\", which the file does not list: is it cut off?",
                            bny_topo_span_shown(one->peer), one->peer.text);
-    if (!bny_topo_grow(&fab->lost, fab->nlost, &fab->lost_capacity, sizeof *fab->lost))
-      return bny_topo_fail(error, one->line, "no memory");
+    if (!bny_topo_grow(&fab->lost, fab->nlost, &fab->lost_capacity, sizeof *fab->lost)) return false;
     fab->lost[fab->nlost++] = *one;
   }
   return true;
 }
 
-static bool hosts_group(fabric *fab, bny_topo_error *error) {
+static bool hosts_group(fabric *fab) {
   fab->by_host = malloc((size_t)fab->nentries * sizeof *fab->by_host);
-  if (!fab->by_host) return bny_topo_fail(error, 0, "no memory");
+  if (!fab->by_host) return false;
   for (int32_t i = 0; i < fab->nentries; i++)
     if (!fab->entries[i].is_switch && !fab->entries[i].left_out) fab->by_host[fab->nadapters++] = i;
   qsort_r(fab->by_host, (size_t)fab->nadapters, sizeof *fab->by_host, host_order, fab->entries);
@@ -265,16 +262,12 @@ static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_
   char *guid_text = guid.bytes ? bny_topo_span_copy(guid) : NULL, whole[BNY_TOPO_GUID_BYTES];
   bool normal = guid_text && bny_topo_guid_normalise(guid.text, guid.bytes, whole); /* ports lack their leading zeros */
   int32_t node = -1;
+  bny_topo_node made = bny_topo_node_of(kind, parent, -1, name_text, BNY_TOPO_FILE);
+  made.guid = normal ? whole : guid_text;
   if (!name_text || (guid.bytes && !guid_text))
     topo->out_of_memory = true;
   else
-    node = bny_topo_add_node(topo, &(bny_topo_node){.kind = kind,
-                                                    .parent = parent,
-                                                    .index = -1,
-                                                    .name = name_text,
-                                                    .guid = normal ? whole : guid_text,
-                                                    .compute = -1,
-                                                    .source = BNY_TOPO_FILE});
+    node = bny_topo_add_node(topo, &made);
   free(name_text);
   free(guid_text);
   return node;
@@ -285,9 +278,9 @@ static bny_topo_span guid_of(const entry *node) { /* "S-0123": the part after th
 }
 
 /* Adds switches first, then every host with its adapters, in the order of the file. */
-static bool nodes_add(fabric *fab, bny_topo *topo, bny_topo_error *error) {
+static bool nodes_add(fabric *fab, bny_topo *topo) {
   int32_t *hosts = malloc(((size_t)fab->nadapters + 1) * sizeof *hosts); /* by group */
-  if (!hosts) return bny_topo_fail(error, 0, "no memory");
+  if (!hosts) return false;
   for (int32_t i = 0; i < fab->nentries; i++) {
     entry *node = &fab->entries[i];
     if (node->is_switch) node->node = node_add(topo, BNY_TOPO_SWITCH, -1, node->description, guid_of(node));
@@ -312,7 +305,7 @@ static bool nodes_add(fabric *fab, bny_topo *topo, bny_topo_error *error) {
     node->node = node_add(topo, BNY_TOPO_NIC, hosts[node->group], name.bytes ? name : guid_of(node), guid_of(node));
   }
   free(hosts);
-  return !topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
+  return !topo->out_of_memory;
 }
 
 static int number_order(int32_t a, int32_t b) { return (a > b) - (a < b); }
@@ -374,7 +367,7 @@ static int use_order(const void *a, const void *b) {
 static bool ports_check(const fabric *fab, bny_topo_error *error) {
   size_t count = 2 * (size_t)fab->ncables;
   socket_use *uses = malloc((count + 1) * sizeof *uses);
-  if (!uses) return bny_topo_fail(error, 0, "no memory");
+  if (!uses) return false;
   for (size_t i = 0; i < count; i++) {
     const cable *one = &fab->cables[i / 2];
     uses[i] = (socket_use){one->ends[i % 2].entry, one->ends[i % 2].port, one->line};
@@ -400,7 +393,7 @@ static int32_t port_add(bny_topo *topo, const entry *adapter, int32_t number, bn
 }
 
 /* Links between the same two switches become one link with a count. Each adapter port has its own link. */
-static bool links_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) {
+static bool links_add(const fabric *fab, bny_topo *topo) {
   for (int32_t i = 0; i < fab->ncables; i++) {
     const cable *one = &fab->cables[i], *before = i ? &fab->cables[i - 1] : NULL;
     bool trunk = fab->entries[one->ends[0].entry].is_switch && fab->entries[one->ends[1].entry].is_switch;
@@ -414,19 +407,15 @@ static bool links_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) 
       const entry *node = &fab->entries[one->ends[end].entry];
       nodes[end] = node->is_switch ? node->node : port_add(topo, node, one->ends[end].port, one->ends[end].guid);
     }
-    if (topo->out_of_memory || bny_topo_add_link(topo, &(bny_topo_link){.kind = BNY_TOPO_LINK_NET,
-                                                                        .from = nodes[0],
-                                                                        .to = nodes[1],
-                                                                        .count = 1,
-                                                                        .gbytes_per_s = one->gbytes_per_s,
-                                                                        .source = BNY_TOPO_FILE}) < 0)
-      return bny_topo_fail(error, one->line, "no memory");
+    if (topo->out_of_memory ||
+        bny_topo_join(topo, BNY_TOPO_LINK_NET, nodes[0], nodes[1], 1, one->gbytes_per_s, BNY_TOPO_FILE) < 0)
+      return false;
   }
   return true;
 }
 
 /* Notes cables that one end alone lists. A file that lists most of them so has a form of its own. */
-static bool notes_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) {
+static bool notes_add(const fabric *fab, bny_topo *topo) {
   int32_t one_sided = 0;
   char text[256];
   for (int32_t i = 0; i < fab->ncables; i++) one_sided += fab->cables[i].lister >= 0;
@@ -458,16 +447,15 @@ static bool notes_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) 
   }
   if (fab->loop > 0)
     bny_topo_add_note(topo, -1, "cables between two ports of one node are left out: line %d is the first", fab->loop);
-  return !topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
+  return !topo->out_of_memory;
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
   fabric fab = {0};
-  bool good = lines_read(&fab, text, bytes, error) && cables_resolve(&fab, error) && hosts_group(&fab, error);
+  bool good = lines_read(&fab, text, bytes, error) && cables_resolve(&fab, error) && hosts_group(&fab);
   if (good) {
     cables_unite(&fab);
-    good = ports_check(&fab, error) && nodes_add(&fab, topo, error) && links_add(&fab, topo, error) &&
-           notes_add(&fab, topo, error);
+    good = ports_check(&fab, error) && nodes_add(&fab, topo) && links_add(&fab, topo) && notes_add(&fab, topo);
   }
   fabric_free(&fab);
   return good;

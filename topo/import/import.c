@@ -100,8 +100,7 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
     bny_topo_fail(error, 0, "out of memory");
     return NULL;
   }
-  /* A failing importer gives the reason, except lack of memory, which the check reports. */
-  bny_topo_error why = {.text = "rejected"};
+  bny_topo_error why = {.text = "out of memory"};
   bool taken = importer->parse(text, bytes, topo, &why) && bny_topo_check(topo, &why);
   if (taken && topo->nnodes == 0) taken = bny_topo_fail(&why, 0, "nothing is left of it that is known");
   if (!taken) {

@@ -278,13 +278,10 @@ static bool take_node(reading *r, const json_t *object) {
   char bus_id[BNY_TOPO_BUS_BYTES];
   if (strings[3] != NULL && !bny_topo_bus_normalise(strings[3], bus_id))
     return fail_at(r, "bus_id", "not a bus id such as 0000:1b:00.0");
-  node.name = (char *)strings[0];
-  node.model = (char *)strings[1];
-  node.vendor = (char *)strings[2];
+  node.name = strings[0], node.model = strings[1], node.vendor = strings[2];
   node.bus_id = strings[3] == NULL ? NULL : bus_id;
-  node.guid = (char *)strings[4];
-  node.attributes = (char *)strings[5];
-  return bny_topo_add_node(r->topo, &node) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+  node.guid = strings[4], node.attributes = strings[5];
+  return bny_topo_add_node(r->topo, &node) >= 0;
 }
 
 static bool take_link(reading *r, const json_t *object) {
@@ -298,7 +295,7 @@ static bool take_link(reading *r, const json_t *object) {
     return false;
   link.kind = kind == NULL ? BNY_TOPO_LINK_KINDS : bny_topo_link_parse(kind);
   if (link.kind == BNY_TOPO_LINK_KINDS) return fail_at(r, "kind", "wants pci, nvlink, xgmi, c2c, sys or net");
-  return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+  return bny_topo_add_link(r->topo, &link) >= 0;
 }
 
 static bool take_note(reading *r, const json_t *object) {
@@ -312,7 +309,7 @@ static bool take_note(reading *r, const json_t *object) {
     return fail_at(r, text == NULL ? "text" : "kind",
                    text == NULL ? "wants a string" : "wants input, lost, fabric, one-sided, differs or errors");
   }
-  return bny_topo_add_sign(r->topo, known, node, text) || bny_topo_fail(r->error, 0, "out of memory");
+  return bny_topo_add_sign(r->topo, known, node, text);
 }
 
 /* Collects and sorts the ids of all nodes. A node's number is its index in the list. */
@@ -325,11 +322,11 @@ static bool read_ids(reading *r, const json_t *nodes) {
     const char *text = json_is_integer(id) ? number : json_string_value(id);
     if (text == NULL || *text == '\0') return fail_at(r, "id", "wants a string or a whole number");
     r->texts[r->at] = strdup(text);
-    if (r->texts[r->at] == NULL) return bny_topo_fail(r->error, 0, "out of memory");
+    if (r->texts[r->at] == NULL) return false;
     bny_topo_names_add(&r->ids, 0, r->texts[r->at], (int32_t)r->at);
   }
   const bny_topo_name *twice = bny_topo_names_sort(&r->ids);
-  if (r->ids.out_of_memory) return bny_topo_fail(r->error, 0, "out of memory");
+  if (r->ids.out_of_memory) return false;
   return twice == NULL || bny_topo_fail(r->error, 0, "nodes[%d].id: \"%.60s\" is also that of nodes[%d]",
                                         (int)twice->value, twice->key, (int)twice[-1].value);
 }
@@ -344,7 +341,7 @@ static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
     return bny_topo_fail(error, 0, "wants \"nodes\", a list that is not empty, and \"links\", a list");
   r->list = "nodes";
   r->texts = calloc(json_array_size(nodes), sizeof(char *));
-  bool good = r->texts == NULL ? bny_topo_fail(error, 0, "out of memory") : read_ids(r, nodes);
+  bool good = r->texts != NULL && read_ids(r, nodes);
   for (r->at = 0; good && r->at < json_array_size(nodes); r->at++) good = take_node(r, json_array_get(nodes, r->at));
   r->list = "links";
   if (good && links != NULL) {

@@ -166,10 +166,10 @@ static void legend_read(bny_topo_matrix *matrix, bny_topo_span line) {
   if (device < matrix->ndevices && matrix->devices[device].gpu < 0) matrix->devices[device].system_name = name;
 }
 
-static bool difference_add(bny_topo_matrix *matrix, int a, int b, bny_topo_error *error) {
+static bool difference_add(bny_topo_matrix *matrix, int a, int b) {
   if (!bny_topo_grow(&matrix->differences, matrix->ndifferences, &matrix->differences_capacity,
                      sizeof *matrix->differences))
-    return bny_topo_fail(error, 0, "no memory");
+    return false;
   matrix->differences[matrix->ndifferences++] =
       (bny_topo_matrix_difference){a, b, matrix->cells[a][b], matrix->cells[b][a]};
   return true;
@@ -190,7 +190,7 @@ static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
       bool of_gpus = matrix->devices[i].gpu >= 0 && matrix->devices[j].gpu >= 0;
       bool odd = !of_gpus && (lower->links || upper->links);
       bool differ = lower->known && upper->known && (lower->path != upper->path || lower->links != upper->links);
-      if ((odd || differ) && !difference_add(matrix, i, j, error)) return false;
+      if ((odd || differ) && !difference_add(matrix, i, j)) return false;
       if (odd && lower->links) *lower = (bny_topo_matrix_cell){.known = false};
       if (odd && upper->links) *upper = (bny_topo_matrix_cell){.known = false};
       lower->differs = upper->differs = differ;
@@ -272,8 +272,8 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   if (!more) return bny_topo_fail(error, 0, "rows of paths without a header of devices");
   while (good && more) {
     bny_topo_matrix *matrix = calloc(1, sizeof *matrix);
-    if (!matrix) return bny_topo_fail(error, 0, "no memory");
-    good = matrix_read(matrix, &reader, &line, &more, topo, error) && bny_topo_matrix_model(matrix, topo, error);
+    if (!matrix) return false;
+    good = matrix_read(matrix, &reader, &line, &more, topo, error) && bny_topo_matrix_model(matrix, topo);
     free(matrix->differences);
     free(matrix);
   }

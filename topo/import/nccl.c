@@ -54,7 +54,7 @@ bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *n
   }
   whole.attributes = kept[0] == '\0' ? NULL : kept;
   r->node_of[element] = bny_topo_add_node(r->topo, &whole);
-  return r->node_of[element] >= 0 || bny_topo_nccl_fail(r, element, "out of memory");
+  return r->node_of[element] >= 0;
 }
 
 /* ---- <cpu> ------------------------------------------------------------------------------------------------------- */
@@ -72,16 +72,11 @@ static bool host_of(bny_topo_nccl *r, int32_t cpu, int32_t *host) {
   char name[32];
   snprintf(name, sizeof name, "host%d", r->hosts.count);
   const char *named = bny_topo_nccl_text(r, cpu, "host");
-  bny_topo_node node = {.kind = BNY_TOPO_HOST,
-                        .parent = -1,
-                        .index = r->hosts.count,
-                        .name = named == NULL ? name : (char *)named,
-                        .guid = (char *)hash,
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_HOST, -1, r->hosts.count, named == NULL ? name : named, BNY_TOPO_FILE);
+  node.guid = hash;
   *host = bny_topo_add_node(r->topo, &node);
   bny_topo_names_add(&r->hosts, 0, hash == NULL ? "" : hash, *host);
-  return (*host >= 0 && !r->hosts.out_of_memory) || bny_topo_nccl_fail(r, cpu, "out of memory");
+  return *host >= 0 && !r->hosts.out_of_memory;
 }
 
 static bool family_of(const bny_topo_nccl *r, int32_t cpu, int64_t *family, int64_t *model) {
@@ -98,15 +93,10 @@ static bool package_of(bny_topo_nccl *r, int32_t cpu, int32_t host, int32_t *pac
     if (node->kind == BNY_TOPO_PACKAGE && node->parent == host) break;
   }
   if (*package > host && strcmp(r->topo->nodes[*package].name, name) == 0) return true;
-  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
-                        .parent = host,
-                        .index = -1,
-                        .name = (char *)name,
-                        .vendor = (char *)bny_topo_nccl_text(r, cpu, "vendor"),
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PACKAGE, host, -1, name, BNY_TOPO_FILE);
+  node.vendor = bny_topo_nccl_text(r, cpu, "vendor");
   *package = bny_topo_add_node(r->topo, &node);
-  return *package >= 0 || bny_topo_nccl_fail(r, cpu, "out of memory");
+  return *package >= 0;
 }
 
 static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
@@ -132,14 +122,8 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
     snprintf(about, sizeof about, "%.20s family %d model %d", arch == NULL ? "?" : arch, (int)family, (int)model);
   else if (arch != NULL)
     snprintf(about, sizeof about, "%.20s", arch);
-  bny_topo_node node = {.kind = BNY_TOPO_NUMA,
-                        .parent = host,
-                        .index = (int32_t)numa,
-                        .name = name,
-                        .model = about[0] == '\0' ? NULL : about,
-                        .vendor = (char *)bny_topo_nccl_text(r, cpu, "vendor"),
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_NUMA, host, (int32_t)numa, name, BNY_TOPO_FILE);
+  node.model = about[0] == '\0' ? NULL : about, node.vendor = bny_topo_nccl_text(r, cpu, "vendor");
   if (!bny_topo_nccl_add(r, cpu, &node, bny_topo_nccl_cpu_attributes)) return false;
   bny_topo_names_add(&r->numas, bny_topo_ancestor(r->topo, host, BNY_TOPO_HOST), r->topo->nodes[r->node_of[cpu]].name,
                      cpu);
@@ -149,7 +133,7 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
 /* Links every pair of NUMA nodes at the speed of the slower, as NCCL assumes too. */
 static bool join_cpus(bny_topo_nccl *r) {
   int32_t *cpus = malloc(((size_t)r->ncpus + 1) * sizeof *cpus), count = 0;
-  if (cpus == NULL) return bny_topo_fail(r->error, 0, "out of memory");
+  if (cpus == NULL) return false;
   for (int32_t e = 0; e < bny_topo_xml_count(r->xml); e++)
     if (r->node_of[e] >= 0 && r->topo->nodes[r->node_of[e]].kind == BNY_TOPO_NUMA) cpus[count++] = e;
   bool joined = true;
@@ -165,13 +149,8 @@ static bool join_cpus(bny_topo_nccl *r) {
         speeds[i] = bny_topo_speed_cpu(bny_topo_nccl_text(r, cpu, "arch"), bny_topo_nccl_text(r, cpu, "vendor"),
                                        (int32_t)family, (int32_t)model);
       }
-      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS,
-                            .from = from,
-                            .to = to,
-                            .count = 1,
-                            .source = BNY_TOPO_ASSUMED,
-                            .gbytes_per_s = speeds[0] < speeds[1] ? speeds[0] : speeds[1]};
-      joined = joined && (bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_nccl_fail(r, cpus[b], "out of memory"));
+      joined = joined && (bny_topo_join(r->topo, BNY_TOPO_LINK_SYS, from, to, 1,
+                                        speeds[0] < speeds[1] ? speeds[0] : speeds[1], BNY_TOPO_ASSUMED) >= 0);
     }
   }
   free(cpus);
@@ -193,8 +172,7 @@ static bool note_unknown(bny_topo_nccl *r, int32_t element, const char *name) {
   snprintf(text, sizeof text, "<%.40s> is no known element, and is left out with its content: line", name);
   for (int32_t n = 0; n < r->topo->nnotes; n++)
     if (strncmp(r->topo->notes[n].text, text, strlen(text)) == 0) return true;
-  return bny_topo_add_note(r->topo, -1, "%s %d", text, bny_topo_xml_line(r->xml, element)) ||
-         bny_topo_nccl_fail(r, element, "out of memory");
+  return bny_topo_add_note(r->topo, -1, "%s %d", text, bny_topo_xml_line(r->xml, element));
 }
 
 static bool take_element(bny_topo_nccl *r, int32_t element) {
@@ -222,7 +200,7 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
 
 static bool once(bny_topo_nccl *r, bny_topo_names *names, const char *what) {
   const bny_topo_name *twice = bny_topo_names_sort(names);
-  if (names->out_of_memory) return bny_topo_fail(r->error, 0, "out of memory");
+  if (names->out_of_memory) return false;
   return twice == NULL || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value),
                                         "%s %.60s stands twice in one host", what, twice->key);
 }
@@ -248,8 +226,7 @@ static bool buses_once(bny_topo_nccl *r) {
     bny_topo_name owning = names[owner];
     for (int32_t i = first; i < end; i++) {
       bny_topo_node *node = &r->topo->nodes[r->node_of[names[i].value]];
-      if (i != owner && !bny_topo_set_string(r->topo, &node->bus_id, NULL))
-        return bny_topo_fail(r->error, 0, "out of memory");
+      if (i != owner && !bny_topo_set_string(r->topo, &node->bus_id, NULL)) return false;
       example = i != owner && example < 0 ? r->node_of[owning.value] : example;
       repeated += i != owner;
     }
@@ -261,7 +238,7 @@ static bool buses_once(bny_topo_nccl *r) {
                                                   "without one, where nothing can be looked up by it",
                                                   r->topo->nodes[example].bus_id, (int)repeated,
                                                   repeated == 1 ? " is taken" : "s are taken");
-  return (noted && !r->buses.out_of_memory) || bny_topo_fail(r->error, 0, "out of memory");
+  return noted && !r->buses.out_of_memory;
 }
 
 /* A virtual machine's eth0 may be below each <cpu>: the second becomes "eth0#1". */
@@ -285,7 +262,7 @@ static bool distinguish_nics(bny_topo_nccl *r) {
     done = bny_topo_set_string(r->topo, &node->name, name);
   }
   bny_topo_names_free(&nics);
-  return done || bny_topo_fail(r->error, 0, "out of memory");
+  return done;
 }
 
 static bool read_system(bny_topo_nccl *r) {
@@ -318,7 +295,7 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
                   "machine; give what NCCL_TOPO_DUMP_FILE writes");
   } else {
     r.node_of = malloc((size_t)bny_topo_xml_count(xml) * sizeof *r.node_of);
-    taken = r.node_of == NULL ? bny_topo_fail(error, 0, "out of memory") : read_system(&r);
+    taken = r.node_of != NULL && read_system(&r);
   }
   free(r.node_of);
   bny_topo_names_free(&r.hosts);

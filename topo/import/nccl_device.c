@@ -11,10 +11,6 @@
 enum { MOST_LANES = 64, MOST_PARTITIONS = 64 };
 static const double most_megabits_per_s = 8e9;
 
-static bool add_link(bny_topo_nccl *r, int32_t element, const bny_topo_link *link) {
-  return bny_topo_add_link(r->topo, link) >= 0 || bny_topo_nccl_fail(r, element, "out of memory");
-}
-
 /* Returns the node below which a device of this <cpu> stands: its host bridge if that is known. */
 static bool bridge_of(bny_topo_nccl *r, int32_t device, int32_t parent, int32_t *bridge) {
   const char *name = bny_topo_xml_is(r->xml, parent, "cpu") ? bny_topo_nccl_text(r, device, "host_bridge") : NULL;
@@ -28,15 +24,10 @@ static bool bridge_of(bny_topo_nccl *r, int32_t device, int32_t parent, int32_t 
   }
   if (r->nbridges == BNY_TOPO_NCCL_BRIDGES)
     return bny_topo_nccl_fail(r, device, "more than 64 host bridges of one <cpu>");
-  bny_topo_node node = {.kind = BNY_TOPO_PCI,
-                        .parent = *bridge,
-                        .index = -1,
-                        .name = (char *)name,
-                        .compute = -1,
-                        .host_bridge = true,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, *bridge, -1, name, BNY_TOPO_FILE);
+  node.host_bridge = true;
   *bridge = r->bridges[r->nbridges++] = bny_topo_add_node(r->topo, &node);
-  return *bridge >= 0 || bny_topo_nccl_fail(r, device, "out of memory");
+  return *bridge >= 0;
 }
 
 /* ---- <pci> ------------------------------------------------------------------------------------------------------- */
@@ -52,14 +43,9 @@ static bool join_upwards(bny_topo_nccl *r, int32_t pci) {
   }
   if (!bny_topo_nccl_number(r, pci, "link_width", 0, MOST_LANES, &lanes)) return false;
   int32_t node = r->node_of[pci];
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
-                        .from = node,
-                        .to = r->topo->nodes[node].parent,
-                        .count = (int32_t)lanes,
-                        .gbytes_per_s =
-                            bny_topo_speed_pci(generation == 0 ? 3 : generation, lanes == 0 ? 16 : (int)lanes),
-                        .source = generation == 0 || lanes == 0 ? BNY_TOPO_ASSUMED : BNY_TOPO_FILE};
-  return add_link(r, pci, &link);
+  double gbytes_per_s = bny_topo_speed_pci(generation == 0 ? 3 : generation, lanes == 0 ? 16 : (int)lanes);
+  return bny_topo_join(r->topo, BNY_TOPO_LINK_PCI, node, r->topo->nodes[node].parent, (int32_t)lanes, gbytes_per_s,
+                       generation == 0 || lanes == 0 ? BNY_TOPO_ASSUMED : BNY_TOPO_FILE) >= 0;
 }
 
 static bool class_starts(const char *class, const char *prefix) {
@@ -130,7 +116,7 @@ static bool describe_gpu(bny_topo_nccl *r, int32_t pci, int32_t gpu, bny_topo_no
       return false;
     if (gcn != NULL) compute = gfx_number(gcn);
     node->compute = (int32_t)compute;
-    node->vendor = (char *)vendor_name(bny_topo_nccl_text(r, pci, "vendor"), gcn != NULL, gcn == NULL);
+    node->vendor = vendor_name(bny_topo_nccl_text(r, pci, "vendor"), gcn != NULL, gcn == NULL);
   } else if (!r->has_gpus) {
     number = r->numbered_gpus++;
   }
@@ -214,15 +200,9 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
   }
   int32_t within, whole = -1;
   if (!bridge_of(r, pci, parent, &within)) return false;
-  bny_topo_node node = {.kind = kind_of(r, pci),
-                        .parent = within,
-                        .index = -1,
-                        .name = bus_id,
-                        .model = (char *)bny_topo_nccl_text(r, pci, "device"),
-                        .vendor = (char *)vendor_name(bny_topo_nccl_text(r, pci, "vendor"), false, false),
-                        .bus_id = bus_id,
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(kind_of(r, pci), within, -1, bus_id, BNY_TOPO_FILE);
+  node.model = bny_topo_nccl_text(r, pci, "device");
+  node.vendor = vendor_name(bny_topo_nccl_text(r, pci, "vendor"), false, false), node.bus_id = bus_id;
   int32_t host = bny_topo_ancestor(r->topo, node.parent, BNY_TOPO_HOST);
   if (node.kind == BNY_TOPO_PCI && part_of_parent(r, pci)) {
     r->node_of[pci] = node.parent;
@@ -244,7 +224,7 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
   if (added->kind == BNY_TOPO_PCI && bny_topo_nccl_text(r, pci, "class") == NULL &&
       bny_topo_xml_child(r->xml, pci, "pci") < 0 &&
       !bny_topo_add_note(r->topo, r->node_of[pci], "a PCI device without a class, so what it is is not known"))
-    return bny_topo_nccl_fail(r, pci, "out of memory");
+    return false;
   if (added->kind == BNY_TOPO_GPU) bny_topo_names_add(&r->gpus, host, added->name, pci);
   return true;
 }
@@ -261,7 +241,7 @@ bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
   for (int32_t e = first; e != gpu; e = bny_topo_xml_next(r->xml, e)) part += bny_topo_xml_is(r->xml, e, "gpu");
   if (part > MOST_PARTITIONS) return bny_topo_nccl_fail(r, gpu, "more than 64 of one <pci>");
   char name[48];
-  bny_topo_node node = {.kind = BNY_TOPO_GPU, .parent = whole, .name = name, .compute = -1, .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_GPU, whole, 0, name, BNY_TOPO_FILE);
   if (!describe_gpu(r, parent, gpu, &node, name)) return false;
   /* Partitions may have numbers of their own, or share one. */
   if (bny_topo_nccl_text(r, gpu, "name") == NULL && (node.index < 0 || node.index == r->topo->nodes[whole].index)) {
@@ -278,9 +258,7 @@ bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
 /* Notes a NIC of which every <net> says net="0". */
 static bool note_portless(bny_topo_nccl *r, int32_t nic, int32_t node) {
   return first_net(r, nic, false) < 0 || first_net(r, nic, true) >= 0 ||
-         bny_topo_add_note(r->topo, node,
-                           "each <net> of it says net=\"0\", so it has no port that NCCL sends through") ||
-         bny_topo_nccl_fail(r, nic, "out of memory");
+         bny_topo_add_note(r->topo, node, "each <net> of it says net=\"0\", so it has no port that NCCL sends through");
 }
 
 bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
@@ -296,8 +274,7 @@ bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
   }
   int32_t within;
   if (!bridge_of(r, nic, parent, &within)) return false;
-  bny_topo_node node = {
-      .kind = BNY_TOPO_NIC, .parent = within, .index = -1, .name = name, .compute = -1, .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_NIC, within, -1, name, BNY_TOPO_FILE);
   describe_nic(r, nic, &node, name);
   return bny_topo_nccl_add(r, nic, &node, (const char *const[]){NULL}) && note_portless(r, nic, r->node_of[nic]);
 }
@@ -326,23 +303,15 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
   snprintf(unnamed, sizeof unnamed, "port%d", (int)port);
   /* This guid is the card's (system image), from its first function and port, not the port's own. */
   const char *said = bny_topo_nccl_text(r, net, "guid");
-  bny_topo_node node = {.kind = BNY_TOPO_PORT,
-                        .parent = nic,
-                        .index = (int32_t)port,
-                        .name = name == NULL ? unnamed : (char *)name,
-                        .compute = -1,
-                        .guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : (char *)said,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node =
+      bny_topo_node_of(BNY_TOPO_PORT, nic, (int32_t)port, name == NULL ? unnamed : name, BNY_TOPO_FILE);
+  node.guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : said;
   if (!bny_topo_nccl_add(r, net, &node, bny_topo_nccl_net_attributes)) return false;
   if (number >= 0 && r->topo->nodes[nic].index < 0) r->topo->nodes[nic].index = (int32_t)number;
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_NET,
-                        .from = r->node_of[net],
-                        .to = nic,
-                        .count = 1,
-                        .source = BNY_TOPO_FILE,
-                        .gbytes_per_s = megabits > 0 ? bny_topo_speed_net(megabits) : 0,
-                        .latency_us = microseconds};
-  return add_link(r, net, &link);
+  int32_t link = bny_topo_join(r->topo, BNY_TOPO_LINK_NET, r->node_of[net], nic, 1,
+                               megabits > 0 ? bny_topo_speed_net(megabits) : 0, BNY_TOPO_FILE);
+  if (link >= 0) r->topo->links[link].latency_us = microseconds;
+  return link >= 0;
 }
 
 bool bny_topo_nccl_note_virtual(bny_topo_nccl *r) {
@@ -360,5 +329,5 @@ bool bny_topo_nccl_note_virtual(bny_topo_nccl *r) {
       "%d network interfaces of the file are virtual, %.40s first: they lead nowhere of their own and are no NICs; "
       "NCCL_SOCKET_IFNAME would leave them out",
       (int)count, bny_topo_nccl_text(r, first, "name"));
-  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_VIRTUAL, -1, text) || bny_topo_fail(r->error, 0, "out of memory");
+  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_VIRTUAL, -1, text);
 }

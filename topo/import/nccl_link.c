@@ -43,10 +43,7 @@ static bool fail_link(const reading *r, int32_t element, const char *what) {
 }
 
 static found_link *next_link(reading *r) {
-  if (!bny_topo_grow(&r->links, r->count, &r->capacity, sizeof *r->links)) {
-    bny_topo_fail(r->error, 0, "out of memory");
-    return NULL;
-  }
+  if (!bny_topo_grow(&r->links, r->count, &r->capacity, sizeof *r->links)) return NULL;
   r->links[r->count] = (found_link){0};
   return &r->links[r->count++];
 }
@@ -64,13 +61,8 @@ static bool take_c2c(reading *r, int32_t element, int32_t gpu) {
   if (!bny_topo_xml_integer(r->xml, element, "count", 1, MOST_IN_ONE, &count, r->error) ||
       !bny_topo_xml_integer(r->xml, element, "bw", 0, 100000000, &megabytes, r->error))
     return false;
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_C2C,
-                        .from = gpu,
-                        .to = numa,
-                        .count = (int32_t)count,
-                        .source = BNY_TOPO_FILE,
-                        .gbytes_per_s = (double)megabytes * (double)count / 1000};
-  return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+  return bny_topo_join(r->topo, BNY_TOPO_LINK_C2C, gpu, numa, (int32_t)count, (double)megabytes * (double)count / 1000,
+                       BNY_TOPO_FILE) >= 0;
 }
 
 /* A link may lead to a GPU that the file does not have: it is lost, or hidden from the process that wrote the file. */
@@ -81,8 +73,7 @@ static bool note_lost(reading *r, found_link *found, int32_t host, const char *b
     const bny_topo_note *note = &r->topo->notes[m];
     known = note->kind == BNY_TOPO_NOTE_LOST && note->node == host && strcmp(note->text, bus_id) == 0;
   }
-  return known || bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, host, bus_id) ||
-         bny_topo_fail(r->error, 0, "out of memory");
+  return known || bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, host, bus_id);
 }
 
 /* The target is on the GPU's own host. Sets link->to, or ->target if it is a switch without an element. */
@@ -175,24 +166,16 @@ static bool add_switches(reading *r) {
       number = same_host ? number + 1 : 0;
       snprintf(name, sizeof name, "nvswitch%d", (int)number);
       bool is_hidden = strcmp(here->key, hidden) == 0;
-      bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
-                            .parent = here->scope,
-                            .index = number,
-                            .name = name,
-                            .model = !is_hidden        ? NULL
-                                     : here->scope < 0 ? "NVLink domain"
-                                                       : "hidden by the virtual machine",
-                            .vendor = "NVIDIA",
-                            .bus_id = is_hidden ? NULL : (char *)here->key,
-                            .compute = -1,
-                            .source = BNY_TOPO_FILE};
+      bny_topo_node node = bny_topo_node_of(BNY_TOPO_SWITCH, here->scope, number, name, BNY_TOPO_FILE);
+      node.model = !is_hidden ? NULL : here->scope < 0 ? "NVLink domain" : "hidden by the virtual machine";
+      node.vendor = "NVIDIA", node.bus_id = is_hidden ? NULL : here->key;
       last = bny_topo_add_node(r->topo, &node);
       added = last >= 0;
     }
     r->links[here->value].link.to = last;
   }
   bny_topo_names_free(&switches);
-  return added || bny_topo_fail(r->error, 0, "out of memory");
+  return added;
 }
 
 static int by_pair(const void *a_void, const void *b_void) {
@@ -213,8 +196,7 @@ static bool note_one_sided(const reading *r, const found_link *found, size_t lis
   char text[80];
   if (listed > 1 || r->topo->nodes[link->to].kind != BNY_TOPO_GPU || link->from == link->to) return true;
   snprintf(text, sizeof text, "%.60s", r->topo->nodes[link->from].name);
-  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_ONE_SIDED, link->to, text) ||
-         bny_topo_fail(r->error, 0, "out of memory");
+  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_ONE_SIDED, link->to, text);
 }
 
 /* Notes the GPU that lists fewer links to another than that one to it. */
@@ -223,14 +205,13 @@ static bool note_fewer(const reading *r, const found_link *low, const found_link
   snprintf(text, sizeof text, "it lists %d link%s to %.60s, which lists %d to it: the lower number counts",
            (int)low->link.count, low->link.count == 1 ? "" : "s", r->topo->nodes[high->link.from].name,
            (int)high->link.count);
-  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_DIFFERS, low->link.from, text) ||
-         bny_topo_fail(r->error, 0, "out of memory");
+  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_DIFFERS, low->link.from, text);
 }
 
 /* Both ends list a link. The smaller count holds, because down at one end is down. */
 static bool merge_ends(reading *r) {
   found_link **sorted = malloc(((size_t)r->count + 1) * sizeof(found_link *));
-  if (sorted == NULL) return bny_topo_fail(r->error, 0, "out of memory");
+  if (sorted == NULL) return false;
   size_t count = 0;
   for (int32_t i = 0; i < r->count; i++) {
     sorted[count] = &r->links[i];
@@ -292,13 +273,8 @@ static bool mend_switched(reading *r) {
     int32_t host = bny_topo_ancestor(r->topo, n, BNY_TOPO_HOST), limit = bny_topo_nvlinks_most(gpu->compute);
     /* A generation that is newer than these may have more. */
     if (gpu->kind != BNY_TOPO_GPU || gpu->compute >= 130 || sum[n] <= limit || middle[host] > 0) continue;
-    bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
-                          .parent = host,
-                          .index = 0,
-                          .name = "nvswitch0",
-                          .vendor = "NVIDIA",
-                          .compute = -1,
-                          .source = BNY_TOPO_ASSUMED};
+    bny_topo_node node = bny_topo_node_of(BNY_TOPO_SWITCH, host, 0, "nvswitch0", BNY_TOPO_ASSUMED);
+    node.vendor = "NVIDIA";
     middle[host] = bny_topo_add_node(r->topo, &node);
     good =
         middle[host] > 0 &&
@@ -316,18 +292,14 @@ static bool mend_switched(reading *r) {
   for (int32_t n = 0; good && n < gpus; n++) {
     int32_t host = most[n] > 0 ? bny_topo_ancestor(r->topo, n, BNY_TOPO_HOST) : -1;
     int32_t limit = bny_topo_nvlinks_most(r->topo->nodes[n].compute), count = most[n] < limit ? most[n] : limit;
-    bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
-                          .from = n,
-                          .to = host < 0 ? -1 : middle[host],
-                          .count = count,
-                          .gbytes_per_s = count * bny_topo_speed_nvlink(r->topo->nodes[n].compute),
-                          .source = BNY_TOPO_ASSUMED};
-    good = host < 0 || middle[host] == 0 || bny_topo_add_link(r->topo, &link) >= 0;
+    good = host < 0 || middle[host] == 0 ||
+           bny_topo_join(r->topo, BNY_TOPO_LINK_NVLINK, n, host < 0 ? -1 : middle[host], count,
+                         count * bny_topo_speed_nvlink(r->topo->nodes[n].compute), BNY_TOPO_ASSUMED) >= 0;
   }
   free(sum);
   free(most);
   free(middle);
-  return good || bny_topo_fail(r->error, 0, "out of memory");
+  return good;
 }
 
 /* Returns whether a <pci> lists a <pcilink> to a bus id. */
@@ -355,12 +327,11 @@ static bool take_pcilink(reading *r, int32_t element, int32_t pci) {
         bny_topo_add_note(r->topo, pci, "its PCI link to %s is left out, because no other PCI switch is there", bus_id);
   else if (own->bus_id != NULL && !lists_pcilink(r, there, own->bus_id))
     good = bny_topo_add_note(r->topo, to, "it does not list the PCI link that %s lists to it", own->bus_id);
-  if (!good) return bny_topo_fail(r->error, 0, "out of memory");
+  if (!good) return false;
   if (!joins) return true;
   for (int32_t l = bny_topo_first_link(r->topo, pci); l >= 0; l = bny_topo_next_link(r->topo, pci, l))
     if (bny_topo_other_end(r->topo, pci, l) == to) return true; /* the other end lists it too */
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI, .from = pci, .to = to, .source = BNY_TOPO_FILE};
-  return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+  return bny_topo_join(r->topo, BNY_TOPO_LINK_PCI, pci, to, 0, 0, BNY_TOPO_FILE) >= 0;
 }
 
 bool bny_topo_nccl_links(const bny_topo_nccl *nccl) {
@@ -383,8 +354,7 @@ bool bny_topo_nccl_links(const bny_topo_nccl *nccl) {
   }
   good = good && add_switches(&r) && merge_ends(&r) && mend_switched(&r);
   for (int32_t i = 0; good && i < r.count; i++) {
-    good = r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 ||
-           bny_topo_fail(nccl->error, 0, "out of memory");
+    good = r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0;
   }
   free(r.links);
   return good;

@@ -63,14 +63,10 @@ static bool join_pci(reading *r, int32_t gpu, int32_t node) {
     return false;
   int lanes = width == 0 ? rated_width : width;
   int generation = current > 0 && state != NULL && strcmp(state, "P0") == 0 ? current : rated;
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
-                        .from = node,
-                        .to = r->host,
-                        .count = lanes,
-                        .gbytes_per_s = bny_topo_speed_pci(generation, lanes),
-                        .rated_gbytes_per_s = bny_topo_speed_pci(rated, rated_width),
-                        .source = BNY_TOPO_FILE};
-  return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+  int32_t link = bny_topo_join(r->topo, BNY_TOPO_LINK_PCI, node, r->host, lanes, bny_topo_speed_pci(generation, lanes),
+                               BNY_TOPO_FILE);
+  if (link >= 0) r->topo->links[link].rated_gbytes_per_s = bny_topo_speed_pci(rated, rated_width);
+  return link >= 0;
 }
 
 /* Returns the switch of an NVLink domain (cluster and clique). It is inside the host, unless the cluster has a
@@ -85,15 +81,8 @@ static int32_t domain_of(reading *r, const char *cluster, const char *clique) {
   bool local = strspn(cluster, "0-") == strlen(cluster);
   char name[32];
   snprintf(name, sizeof name, "nvlink%d", r->domains.count);
-  bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
-                        .parent = local ? r->host : -1,
-                        .index = r->domains.count,
-                        .name = name,
-                        .model = "NVLink domain",
-                        .vendor = "NVIDIA",
-                        .guid = guid,
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_SWITCH, local ? r->host : -1, r->domains.count, name, BNY_TOPO_FILE);
+  node.model = "NVLink domain", node.vendor = "NVIDIA", node.guid = guid;
   int32_t added = bny_topo_add_node(r->topo, &node);
   if (added >= 0) bny_topo_names_add(&r->domains, 0, r->topo->nodes[added].guid, added);
   return r->domains.out_of_memory ? -1 : added;
@@ -116,13 +105,8 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
   int32_t compute = r->topo->nodes[node].compute;
   compute = compute < 0 && child_text(r, gpu, "product_architecture") != NULL ? BNY_TOPO_COMPUTE_NEWEST : compute;
   int32_t count = bny_topo_nvlinks_most(compute);
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
-                        .from = node,
-                        .to = to,
-                        .count = count,
-                        .source = BNY_TOPO_ASSUMED,
-                        .gbytes_per_s = count * bny_topo_speed_nvlink(compute)};
-  return (to >= 0 && bny_topo_add_link(r->topo, &link) >= 0) || bny_topo_fail(r->error, 0, "out of memory");
+  return (to >= 0 && bny_topo_join(r->topo, BNY_TOPO_LINK_NVLINK, node, to, count,
+                                   count * bny_topo_speed_nvlink(compute), BNY_TOPO_ASSUMED) >= 0);
 }
 
 /* ---- health ------------------------------------------------------------------------------------------------------ */
@@ -243,35 +227,27 @@ static bool take_gpu(reading *r, int32_t gpu) {
   if (r->gpus == MOST_GPUS) return bny_topo_fail(r->error, line, "more than %d GPUs", MOST_GPUS);
   snprintf(name, sizeof name, "GPU%d", r->gpus);
   const char *product = child_text(r, gpu, "product_name");
-  bny_topo_node node = {.kind = BNY_TOPO_GPU,
-                        .parent = r->host,
-                        .index = r->gpus++,
-                        .name = name,
-                        .model = (char *)product,
-                        .vendor = "NVIDIA",
-                        .bus_id = bus_id,
-                        .guid = (char *)child_text(r, gpu, "uuid"),
-                        .compute = bny_topo_compute_of(child_text(r, gpu, "product_architecture"), product),
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_GPU, r->host, r->gpus++, name, BNY_TOPO_FILE);
+  node.model = product, node.vendor = "NVIDIA", node.bus_id = bus_id, node.guid = child_text(r, gpu, "uuid");
+  node.compute = bny_topo_compute_of(child_text(r, gpu, "product_architecture"), product);
   int32_t added = bny_topo_add_node(r->topo, &node);
-  if (added < 0) return bny_topo_fail(r->error, 0, "out of memory");
+  if (added < 0) return false;
   bny_topo_names_add(&r->buses, 0, r->topo->nodes[added].bus_id, gpu);
-  if (!note_health(r, gpu, added)) return bny_topo_fail(r->error, 0, "out of memory");
+  if (!note_health(r, gpu, added)) return false;
   return join_pci(r, gpu, added) && join_fabric(r, gpu, added);
 }
 
 static bool read_log(reading *r) {
-  bny_topo_node host = {
-      .kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = "host0", .compute = -1, .source = BNY_TOPO_FILE};
+  bny_topo_node host = bny_topo_node_of(BNY_TOPO_HOST, -1, 0, "host0", BNY_TOPO_FILE);
   r->host = bny_topo_add_node(r->topo, &host);
-  if (r->host < 0) return bny_topo_fail(r->error, 0, "out of memory");
+  if (r->host < 0) return false;
   for (int32_t e = bny_topo_xml_first(r->xml, 0); e >= 0; e = bny_topo_xml_next(r->xml, e))
     if (bny_topo_xml_is(r->xml, e, "gpu") && !take_gpu(r, e)) return false;
   const bny_topo_name *twice = bny_topo_names_sort(&r->buses);
-  if (r->buses.out_of_memory) return bny_topo_fail(r->error, 0, "out of memory");
+  if (r->buses.out_of_memory) return false;
   if (twice != NULL)
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value), "bus id %s stands twice", twice->key);
-  if (!note_unlike(r)) return bny_topo_fail(r->error, 0, "out of memory");
+  if (!note_unlike(r)) return false;
   int32_t place = 0;
   const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);
   /* The file has fewer GPUs with -i. */
@@ -279,8 +255,7 @@ static bool read_log(reading *r) {
   if (count > r->gpus && r->gpus > 1) { /* a single one was asked for by -i */
     char text[64];
     snprintf(text, sizeof text, "%ld GPUs attached, %d listed", count, r->gpus);
-    if (!bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, r->host, text))
-      return bny_topo_fail(r->error, 0, "out of memory");
+    if (!bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, r->host, text)) return false;
   }
   if (count < r->gpus) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<attached_gpus>%.20s, but it lists %d", attached,

@@ -37,6 +37,6 @@ typedef struct bny_topo_matrix {
 
 /* Adds a host with nodes and links whose paths match the matrix. What no machine can have becomes a note, and the
  * nearer path is taken. Returns false and *error without memory. */
-bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error);
+bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo);
 
 #endif

@@ -85,13 +85,9 @@ typedef struct builder {
 
 static int32_t container_add(builder *b, bny_topo_kind kind, int32_t parent, const char *name, int32_t index,
                              bool bridge) {
-  return bny_topo_add_node(b->topo, &(bny_topo_node){.kind = kind,
-                                                     .parent = parent,
-                                                     .index = index,
-                                                     .name = (char *)name,
-                                                     .compute = -1,
-                                                     .host_bridge = bridge,
-                                                     .source = BNY_TOPO_FILE});
+  bny_topo_node node = bny_topo_node_of(kind, parent, index, name, BNY_TOPO_FILE);
+  node.host_bridge = bridge;
+  return bny_topo_add_node(b->topo, &node);
 }
 
 static int32_t pci_add(builder *b, int32_t parent, bool bridge) {
@@ -112,15 +108,12 @@ static int32_t device_add(builder *b, int which, int32_t parent) {
   bool fits = device->cpus.bytes > 0 && device->cpus.bytes < sizeof cpus;
   snprintf(cpus, sizeof cpus, "%.*s", fits ? (int)device->cpus.bytes : 0, fits ? device->cpus.text : "");
   bny_topo_attribute_put(attributes, "cpus", cpus);
-  int32_t node = bny_topo_add_node(b->topo, &(bny_topo_node){.kind = device->gpu >= 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC,
-                                                             .parent = parent,
-                                                             .index = device->gpu,
-                                                             .name = name,
-                                                             .compute = -1,
-                                                             .attributes = attributes[0] ? attributes : NULL,
-                                                             .source = BNY_TOPO_FILE});
+  bny_topo_node node =
+      bny_topo_node_of(device->gpu >= 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC, parent, device->gpu, name, BNY_TOPO_FILE);
+  if (attributes[0]) node.attributes = attributes;
+  int32_t added = bny_topo_add_node(b->topo, &node);
   free(name);
-  return node;
+  return added;
 }
 
 static int group_size(const builder *b, int step, int leader) {
@@ -176,11 +169,11 @@ static int32_t numa_add(builder *b, int leader, int32_t *packages) {
   return container_add(b, BNY_TOPO_NUMA, parent, name, numa, false);
 }
 
-static bool nodes_add(builder *b, bny_topo_error *error) {
+static bool nodes_add(builder *b) {
   const bny_topo_matrix *matrix = b->matrix;
   enum { NUMAS = 4096 };
   int32_t *packages = malloc(NUMAS * sizeof *packages);
-  if (!packages) return bny_topo_fail(error, 0, "no memory");
+  if (!packages) return false;
   for (int i = 0; i < NUMAS; i++) packages[i] = -1;
   char name[32];
   int32_t number = bny_topo_count(b->topo, BNY_TOPO_HOST);
@@ -194,15 +187,13 @@ static bool nodes_add(builder *b, bny_topo_error *error) {
         bridge_fill(b, i, pci_add(b, numa, true));
   }
   free(packages);
-  return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
+  return !b->topo->out_of_memory;
 }
 
 /* ---- NVLinks ----------------------------------------------------------------------------------------------------- */
 
 static void link_add(builder *b, int32_t from, int32_t to, int32_t count) {
-  bny_topo_add_link(
-      b->topo,
-      &(bny_topo_link){.kind = BNY_TOPO_LINK_NVLINK, .from = from, .to = to, .count = count, .source = BNY_TOPO_FILE});
+  bny_topo_join(b->topo, BNY_TOPO_LINK_NVLINK, from, to, count, 0, BNY_TOPO_FILE);
 }
 
 /* Returns whether a row has more links than a GPU can have. Every cell then counts the links to a switch. */
@@ -217,7 +208,7 @@ static bool is_switched(const bny_topo_matrix *matrix, int device, int32_t *most
   return sum > bny_topo_nvlinks_most(-1);
 }
 
-static bool nvlinks_add(builder *b, bny_topo_error *error) {
+static bool nvlinks_add(builder *b) {
   const bny_topo_matrix *matrix = b->matrix;
   int count = matrix->ndevices, island[BNY_TOPO_MATRIX_MAX];
   bool switched[BNY_TOPO_MATRIX_MAX] = {false};
@@ -240,7 +231,7 @@ static bool nvlinks_add(builder *b, bny_topo_error *error) {
     for (int j = 0; j < i && !switched[island[i]]; j++)
       if (matrix->cells[i][j].links) link_add(b, b->nodes[i], b->nodes[j], matrix->cells[i][j].links);
   }
-  return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
+  return !b->topo->out_of_memory;
 }
 
 /* ---- notes ------------------------------------------------------------------------------------------------------- */
@@ -313,17 +304,15 @@ static void notes_add(const builder *b) {
                       bny_topo_path_name(matrix->cells[first[0]][first[1]].path), name_at(b, first[1]), more);
 }
 
-bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error) {
+bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo) {
   grouping *groups = calloc(1, sizeof *groups);
   builder *b = malloc(sizeof *b);
   bool good = groups && b;
   if (good) {
     *b = (builder){.matrix = matrix, .groups = groups, .topo = topo};
     devices_group(matrix, groups);
-    good = nodes_add(b, error) && nvlinks_add(b, error);
+    good = nodes_add(b) && nvlinks_add(b);
     if (good) notes_add(b);
-  } else {
-    bny_topo_fail(error, 0, "no memory");
   }
   free(groups);
   free(b);

@@ -37,18 +37,22 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
 
 bny_topo *bny_topo_new(void) { return calloc(1, sizeof(bny_topo)); }
 
+enum { STRINGS = 6 };
+
+static const char **string_of(bny_topo_node *node, int which) {
+  const char **strings[STRINGS] = {&node->name,   &node->model, &node->vendor,
+                                   &node->bus_id, &node->guid,  &node->attributes};
+  return strings[which];
+}
+
+static void free_strings(bny_topo_node *node) {
+  for (int i = 0; i < STRINGS; i++) free((char *)*string_of(node, i));
+}
+
 void bny_topo_free(bny_topo *topo) {
   if (topo == NULL) return;
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    bny_topo_node *node = &topo->nodes[n];
-    free(node->name);
-    free(node->model);
-    free(node->vendor);
-    free(node->bus_id);
-    free(node->guid);
-    free(node->attributes);
-  }
-  for (int32_t n = 0; n < topo->nnotes; n++) free(topo->notes[n].text);
+  for (int32_t n = 0; n < topo->nnodes; n++) free_strings(&topo->nodes[n]);
+  for (int32_t n = 0; n < topo->nnotes; n++) free((char *)topo->notes[n].text);
   free(topo->nodes);
   free(topo->links);
   free(topo->notes);
@@ -94,7 +98,7 @@ static char *clean_copy(const char *text) {
   return shrunk == NULL ? copy : shrunk;
 }
 
-bool bny_topo_set_string(bny_topo *topo, char **field, const char *value) {
+bool bny_topo_set_string(bny_topo *topo, const char **field, const char *value) {
   char *copy = NULL;
   if (value != NULL) {
     copy = clean_copy(value);
@@ -103,7 +107,7 @@ bool bny_topo_set_string(bny_topo *topo, char **field, const char *value) {
       return false;
     }
   }
-  free(*field);
+  free((char *)*field);
   *field = copy;
   return true;
 }
@@ -138,23 +142,22 @@ static void count_numa(bny_topo *topo, int32_t numa) {
   }
 }
 
+bny_topo_node bny_topo_node_of(bny_topo_kind kind, int32_t parent, int32_t index, const char *name,
+                               bny_topo_source source) {
+  return (bny_topo_node){.kind = kind, .parent = parent, .index = index, .name = name, .compute = -1, .source = source};
+}
+
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
   if (!grow(topo, &topo->nodes, topo->nnodes, &topo->nodes_capacity, sizeof *topo->nodes)) return -1;
-  bny_topo_node copy = *node;
+  bny_topo_node copy = *node, given = *node;
+  if (given.name == NULL) given.name = "";
   copy.name = copy.model = copy.vendor = copy.bus_id = copy.guid = copy.attributes = NULL;
   copy.first_link = -1;
   copy.numas = 0;
-  bool set =
-      bny_topo_set_string(topo, &copy.name, node->name == NULL ? "" : node->name) &&
-      bny_topo_set_string(topo, &copy.model, node->model) && bny_topo_set_string(topo, &copy.vendor, node->vendor) &&
-      bny_topo_set_string(topo, &copy.bus_id, node->bus_id) && bny_topo_set_string(topo, &copy.guid, node->guid) &&
-      bny_topo_set_string(topo, &copy.attributes, node->attributes);
+  bool set = true;
+  for (int i = 0; i < STRINGS && set; i++) set = bny_topo_set_string(topo, string_of(&copy, i), *string_of(&given, i));
   if (!set) {
-    free(copy.name);
-    free(copy.model);
-    free(copy.vendor);
-    free(copy.bus_id);
-    free(copy.guid);
+    free_strings(&copy);
     return -1;
   }
   topo->nodes[topo->nnodes++] = copy;
@@ -228,6 +231,12 @@ int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link) {
     topo->nodes[link->to].first_link = added;
   }
   return added;
+}
+
+int32_t bny_topo_join(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to, int32_t count,
+                      double gbytes_per_s, bny_topo_source source) {
+  bny_topo_link link = {kind, from, to, count, gbytes_per_s, .source = source};
+  return bny_topo_add_link(topo, &link);
 }
 
 int32_t bny_topo_first_link(const bny_topo *topo, int32_t node) { return topo->nodes[node].first_link; }

@@ -66,16 +66,16 @@ typedef enum bny_topo_source {
 
 typedef struct bny_topo_node {
   bny_topo_kind kind;
-  int32_t parent;   /* node index, -1 at the top */
-  int32_t index;    /* the system's own number: GPU ordinal, NUMA node, package; -1 unknown */
-  char *name;       /* "mlx5_0", "GPU0", "node1": never NULL; unique within its host for GPUs and NICs */
-  char *model;      /* "NVIDIA H100 80GB HBM3", "EPYC"; NULL unknown */
-  char *vendor;     /* NULL unknown */
-  char *bus_id;     /* "0000:1b:00.0" in lower case; NULL unknown */
-  char *guid;       /* ports, NICs, switches; NULL unknown */
-  char *attributes; /* more facts of its source, as "class=0x020700 gdr=1": see bny_topo_attribute(); NULL none */
-  int32_t compute;  /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
-  bool host_bridge; /* PCI: a root complex, not a switch */
+  int32_t parent;         /* node index, -1 at the top */
+  int32_t index;          /* the system's own number: GPU ordinal, NUMA node, package; -1 unknown */
+  const char *name;       /* "mlx5_0", "GPU0", "node1": never NULL; unique within its host for GPUs and NICs */
+  const char *model;      /* "NVIDIA H100 80GB HBM3", "EPYC"; NULL unknown */
+  const char *vendor;     /* NULL unknown */
+  const char *bus_id;     /* "0000:1b:00.0" in lower case; NULL unknown */
+  const char *guid;       /* ports, NICs, switches; NULL unknown */
+  const char *attributes; /* more facts of its source, as "class=0x020700 gdr=1": see bny_topo_attribute(); NULL none */
+  int32_t compute;        /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
+  bool host_bridge;       /* PCI: a root complex, not a switch */
   bny_topo_source source;
   int32_t first_link; /* internal: see bny_topo_first_link */
   int32_t numas;      /* internal: NUMA nodes below, at most 64 levels deep */
@@ -113,8 +113,8 @@ typedef enum bny_topo_note_kind {
 /* The words of a source about health. They become a finding. */
 typedef struct bny_topo_note {
   bny_topo_note_kind kind;
-  int32_t node; /* -1: the whole model, of kinds INPUT and VIRTUAL */
-  char *text;   /* one line without a full stop */
+  int32_t node;     /* -1: the whole model, of kinds INPUT and VIRTUAL */
+  const char *text; /* one line without a full stop */
 } bny_topo_note;
 
 typedef struct bny_topo {
@@ -139,17 +139,25 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) __a
 bny_topo *bny_topo_new(void); /* NULL without memory */
 void bny_topo_free(bny_topo *topo);
 
+/* Returns a node of which nothing else is known. */
+bny_topo_node bny_topo_node_of(bny_topo_kind kind, int32_t parent, int32_t index, const char *name,
+                               bny_topo_source source);
+
 /* Both copy their argument and return its index, or -1 (and set out_of_memory). Strings are cut to 255 bytes without
  * trailing blanks; invalid UTF-8 and control characters become '?'. Unset numbers must be -1 or 0 as stated above. */
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node);
 int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
+
+/* Adds a link without rating and latency. */
+int32_t bny_topo_join(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to, int32_t count,
+                      double gbytes_per_s, bny_topo_source source);
 
 /* Makes room for one more item in the array that the pointer at `array` points to. False without memory; then all is
  * as it was. */
 bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes);
 
 /* Replaces a string of an existing node (NULL clears it). */
-bool bny_topo_set_string(bny_topo *topo, char **field, const char *value);
+bool bny_topo_set_string(bny_topo *topo, const char **field, const char *value);
 
 /* Both add a note, the first one of kind INPUT. They return false without memory. */
 bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -217,7 +225,7 @@ typedef struct bny_topo_importer {
   /* Returns whether the text looks like this format. Examines the content alone and never fails. */
   bool (*recognises)(const char *text, size_t bytes);
   /* Fills an empty model. `text` is not NUL-terminated and may hold anything. Returns false and *error if it is
-   * rejected. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6 nodes. */
+   * rejected, or without *error for lack of memory. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6 nodes. */
   bool (*parse)(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error);
 } bny_topo_importer;
 

@@ -19,16 +19,8 @@ typedef enum access { ACCESS_UNKNOWN, ACCESS_GIVEN, ACCESS_REJECTED } access_sta
 
 static int32_t switch_add(bny_nvml_machine *machine, int32_t parent, const char *name, const char *model,
                           const char *bus_id, const char *guid) {
-  bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
-                        .parent = parent,
-                        .index = machine->nswitches,
-                        .name = (char *)name,
-                        .model = (char *)model,
-                        .vendor = "NVIDIA",
-                        .bus_id = (char *)bus_id,
-                        .guid = (char *)guid,
-                        .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_SWITCH, parent, machine->nswitches, name, BNY_TOPO_PROBED);
+  node.model = model, node.vendor = "NVIDIA", node.bus_id = bus_id, node.guid = guid;
   return bny_topo_add_node(machine->topo, &node);
 }
 

@@ -83,13 +83,8 @@ static int32_t host_bridge(const char *sysfs, bny_topo *topo, const char *bus_id
         (strcmp(node->name, ours) == 0 || strncmp(node->name, theirs, strlen(theirs)) == 0))
       return n;
   }
-  bny_topo_node node = {.kind = BNY_TOPO_PCI,
-                        .parent = top_of(sysfs, topo, bus_id),
-                        .index = -1,
-                        .name = ours,
-                        .compute = -1,
-                        .host_bridge = true,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, top_of(sysfs, topo, bus_id), -1, ours, BNY_TOPO_PROBED);
+  node.host_bridge = true;
   return bny_topo_add_node(topo, &node);
 }
 
@@ -101,15 +96,9 @@ static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_
     if (bny_sysfs_line(value, sizeof value, "%s/bus/pci/devices/%s/%s", sysfs, bus_id, files[i]))
       bny_topo_attribute_put(attributes, files[i], value);
   int64_t vendor = bny_topo_probe_number(0, 0xffff, -1, "%s/bus/pci/devices/%s/vendor", sysfs, bus_id);
-  bny_topo_node node = {.kind = kind,
-                        .parent = parent,
-                        .index = -1,
-                        .name = (char *)name,
-                        .bus_id = (char *)bus_id,
-                        .vendor = (char *)bny_topo_vendor_name(vendor),
-                        .attributes = attributes[0] == '\0' ? NULL : attributes,
-                        .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node node = bny_topo_node_of(kind, parent, -1, name, BNY_TOPO_PROBED);
+  node.bus_id = bus_id, node.vendor = bny_topo_vendor_name(vendor);
+  node.attributes = attributes[0] == '\0' ? NULL : attributes;
   int32_t added = bny_topo_add_node(topo, &node);
   return added < 0 || bny_topo_probe_upwards(topo, added, BNY_TOPO_LINK_PCI) < 0 ? -1 : added;
 }

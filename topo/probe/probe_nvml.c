@@ -46,13 +46,8 @@ static int32_t gpu_add(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu,
   do {
     snprintf(name, sizeof name, "GPU%u", number++);
   } while (bny_topo_find_name(machine->topo, BNY_TOPO_GPU, name) >= 0);
-  bny_topo_node node = {.kind = BNY_TOPO_GPU,
-                        .parent = parent,
-                        .index = (int32_t)gpu->number,
-                        .name = name,
-                        .bus_id = with_bus ? (char *)gpu->bus_id : NULL,
-                        .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_GPU, parent, (int32_t)gpu->number, name, BNY_TOPO_PROBED);
+  node.bus_id = with_bus ? gpu->bus_id : NULL;
   return bny_topo_add_node(machine->topo, &node);
 }
 

@@ -52,12 +52,7 @@ static int32_t place_nic(const taking *t, const char *name, const char *bus_id) 
     return nic;
   }
   int32_t known = bny_topo_find_name(t->topo, BNY_TOPO_NIC, name);
-  bny_topo_node node = {.kind = BNY_TOPO_NIC,
-                        .parent = bny_topo_probe_host(t->topo, NULL),
-                        .index = -1,
-                        .name = (char *)name,
-                        .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_NIC, bny_topo_probe_host(t->topo, NULL), -1, name, BNY_TOPO_PROBED);
   return known >= 0 ? known : bny_topo_add_node(t->topo, &node);
 }
 
@@ -68,8 +63,7 @@ static int32_t place_port(const taking *t, int32_t nic, int32_t port) {
   }
   char name[16];
   snprintf(name, sizeof name, "%d", (int)port);
-  bny_topo_node node = {
-      .kind = BNY_TOPO_PORT, .parent = nic, .index = port, .name = name, .compute = -1, .source = BNY_TOPO_PROBED};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PORT, nic, port, name, BNY_TOPO_PROBED);
   return bny_topo_add_node(t->topo, &node);
 }
 

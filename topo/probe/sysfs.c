@@ -55,12 +55,7 @@ static int32_t package_numbered(const looking *w, int32_t number) {
   snprintf(name, sizeof name, "package%d", (int)number);
   int32_t known = bny_topo_find_name(w->topo, BNY_TOPO_PACKAGE, name);
   if (known >= 0) return known;
-  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
-                        .parent = w->host,
-                        .index = number,
-                        .name = name,
-                        .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PACKAGE, w->host, number, name, BNY_TOPO_PROBED);
   return bny_topo_add_node(w->topo, &node);
 }
 
@@ -69,13 +64,7 @@ static void join_numas(const looking *w, const int32_t *numas, int32_t count) {
   double speed = bny_topo_speed_cpu(uname(&about) == 0 ? about.machine : NULL, NULL, -1, -1);
   for (int32_t a = 0; a < count; a++) {
     for (int32_t b = a + 1; b < count; b++) {
-      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS,
-                            .from = numas[a],
-                            .to = numas[b],
-                            .count = 1,
-                            .gbytes_per_s = speed,
-                            .source = BNY_TOPO_ASSUMED};
-      bny_topo_add_link(w->topo, &link);
+      bny_topo_join(w->topo, BNY_TOPO_LINK_SYS, numas[a], numas[b], 1, speed, BNY_TOPO_ASSUMED);
     }
   }
 }
@@ -95,13 +84,9 @@ static void take_numas(const looking *w) {
     char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
     if (bny_sysfs_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpumap", w->sysfs, list.names[i]))
       bny_topo_attribute_put(attributes, "affinity", cpus);
-    bny_topo_node node = {.kind = BNY_TOPO_NUMA,
-                          .parent = package < 0 ? w->host : package_numbered(w, package),
-                          .index = number,
-                          .name = list.names[i],
-                          .attributes = attributes[0] ? attributes : NULL,
-                          .compute = -1,
-                          .source = BNY_TOPO_PROBED};
+    bny_topo_node node = bny_topo_node_of(BNY_TOPO_NUMA, package < 0 ? w->host : package_numbered(w, package), number,
+                                          list.names[i], BNY_TOPO_PROBED);
+    node.attributes = attributes[0] ? attributes : NULL;
     int32_t added = bny_topo_add_node(w->topo, &node);
     if (added < 0) break;
     if (count < NUMAS_JOINED) joined[count] = added;
@@ -196,13 +181,8 @@ static void take_ethernet(const looking *w, int32_t nic) {
     return;
   int64_t megabits = bny_topo_probe_number(1, MOST_MEGABITS, 0, "%s/class/net/%s/speed", w->sysfs, name);
   if (megabits == 0) return;
-  bny_topo_node port = {.kind = BNY_TOPO_PORT,
-                        .parent = nic,
-                        .index = 1,
-                        .name = "1",
-                        .model = "Ethernet",
-                        .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node port = bny_topo_node_of(BNY_TOPO_PORT, nic, 1, "1", BNY_TOPO_PROBED);
+  port.model = "Ethernet";
   int32_t added = bny_topo_add_node(w->topo, &port);
   int32_t link = added < 0 ? -1 : bny_topo_probe_upwards(w->topo, added, BNY_TOPO_LINK_NET);
   if (link >= 0) {

@@ -92,12 +92,8 @@ bool bny_topo_probe_bus_of(char bus_id[BNY_TOPO_BUS_BYTES], const char *format, 
 int32_t bny_topo_probe_host(bny_topo *topo, const char *name) {
   for (int32_t n = 0; n < topo->nnodes; n++)
     if (topo->nodes[n].kind == BNY_TOPO_HOST) return n;
-  bny_topo_node host = {.kind = BNY_TOPO_HOST,
-                        .parent = -1,
-                        .index = 0,
-                        .compute = -1,
-                        .source = BNY_TOPO_PROBED,
-                        .name = name == NULL || *name == '\0' ? "host0" : (char *)name};
+  bny_topo_node host =
+      bny_topo_node_of(BNY_TOPO_HOST, -1, 0, name == NULL || *name == '\0' ? "host0" : name, BNY_TOPO_PROBED);
   return bny_topo_add_node(topo, &host);
 }
 
@@ -105,8 +101,7 @@ int32_t bny_topo_probe_upwards(bny_topo *topo, int32_t node, bny_topo_link_kind 
   int32_t parent = topo->nodes[node].parent;
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
     if (topo->links[l].kind == kind && bny_topo_other_end(topo, node, l) == parent) return l;
-  bny_topo_link link = {.kind = kind, .from = node, .to = parent, .source = BNY_TOPO_PROBED};
-  return bny_topo_add_link(topo, &link);
+  return bny_topo_join(topo, kind, node, parent, 0, 0, BNY_TOPO_PROBED);
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
