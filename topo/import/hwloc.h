@@ -4,7 +4,6 @@
 #define BNY_TOPO_IMPORT_HWLOC_H
 
 #include "topo/model/model.h"
-#include "topo/model/names.h"
 #include "topo/import/xml.h"
 
 typedef struct bny_topo_hwloc {

@@ -41,8 +41,6 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
 
 #include <jansson.h>
 
-#include "topo/model/names.h"
-
 enum { DEPTH = 64, MOST_VALUES = 8000000, STRING_BYTES = 255 };
 
 /* ---- export ------------------------------------------------------------------------------------------------------ */

@@ -4,7 +4,6 @@
 #define BNY_TOPO_IMPORT_NCCL_H
 
 #include "topo/model/model.h"
-#include "topo/model/names.h"
 #include "topo/import/xml.h"
 
 enum { BNY_TOPO_NCCL_BRIDGES = 64 };

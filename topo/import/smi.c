@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "topo/model/model.h"
-#include "topo/model/names.h"
 #include "topo/model/speed.h"
 #include "topo/import/xml.h"
 

@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/model/names.h"
-
-enum { STRING_BYTES = 255, DEPTH = 64, MOST = 4000000 };
+enum { STRING_BYTES = 255, DEPTH = 64 };
 static const double absurd_gbytes_per_s = 1e6;
 
 static const char *const kind_names[BNY_TOPO_KINDS] = {"host", "package", "numa", "pci",
@@ -112,19 +110,7 @@ bool bny_topo_set_string(bny_topo *topo, const char **field, const char *value) 
   return true;
 }
 
-bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes) {
-  if (count < *capacity) return true;
-  int32_t wanted = *capacity < 16 ? 16 : 2 * *capacity;
-  void *items;
-  memcpy(&items, array, sizeof items);
-  items = count >= MOST ? NULL : realloc(items, (size_t)wanted * item_bytes);
-  if (items == NULL) return false;
-  memcpy(array, &items, sizeof items);
-  *capacity = wanted;
-  return true;
-}
-
-/* The same for an array of a model. */
+/* bny_topo_grow() for an array of a model. */
 static bool grow(bny_topo *topo, void *array, int32_t count, int32_t *capacity, size_t item_bytes) {
   bool room = bny_topo_grow(array, count, capacity, item_bytes);
   topo->out_of_memory = topo->out_of_memory || !room;
@@ -358,7 +344,8 @@ static bool check_unique(const bny_topo *topo, const int32_t *hosts, bny_topo_er
 }
 
 bool bny_topo_check(const bny_topo *topo, bny_topo_error *error) {
-  if (topo->out_of_memory) return bny_topo_fail(error, 0, "out of memory, or more than %d nodes or links", MOST);
+  if (topo->out_of_memory)
+    return bny_topo_fail(error, 0, "out of memory, or more than %d nodes or links", BNY_TOPO_MOST);
   size_t nodes = (size_t)topo->nnodes + 1;
   unsigned char *depths = malloc(nodes);
   int32_t *hosts = malloc(nodes * sizeof *hosts);

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "topo/model/names.h"
+
 typedef enum bny_topo_kind {
   BNY_TOPO_HOST,
   BNY_TOPO_PACKAGE,
@@ -151,10 +153,6 @@ int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
 /* Adds a link without rating and latency. */
 int32_t bny_topo_join(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to, int32_t count,
                       double gbytes_per_s, bny_topo_source source);
-
-/* Makes room for one more item in the array that the pointer at `array` points to. False without memory; then all is
- * as it was. */
-bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes);
 
 /* Replaces a string of an existing node (NULL clears it). */
 bool bny_topo_set_string(bny_topo *topo, const char **field, const char *value);

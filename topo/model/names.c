@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A sorted map from (scope, text) to a number. */
+ * Arrays that grow, and a sorted map from (scope, text) to a number. */
 #include "topo/model/names.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/model/model.h"
+bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes) {
+  if (count < *capacity) return true;
+  int32_t wanted = *capacity < 16 ? 16 : 2 * *capacity;
+  void *items;
+  memcpy(&items, array, sizeof items);
+  items = count >= BNY_TOPO_MOST ? NULL : realloc(items, (size_t)wanted * item_bytes);
+  if (items == NULL) return false;
+  memcpy(array, &items, sizeof items);
+  *capacity = wanted;
+  return true;
+}
 
 void bny_topo_names_add(bny_topo_names *names, int32_t scope, const char *key, int32_t value) {
   if (bny_topo_grow(&names->entries, names->count, &names->capacity, sizeof *names->entries))

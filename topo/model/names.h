@@ -5,7 +5,13 @@
 #define BNY_TOPO_NAMES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+/* Makes room for one more item in the array that the pointer at `array` points to. False without memory, or if it has
+ * BNY_TOPO_MOST items; then all is as it was. */
+enum { BNY_TOPO_MOST = 4000000 };
+bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes);
 
 typedef struct bny_topo_name {
   const char *key;

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/model/names.h"
 #include "topo/model/speed.h"
 
 enum { MOST_BRIDGES = 24, MOST_MEGABITS = 10000000 };

@@ -9,7 +9,6 @@
 #include <sys/utsname.h>
 
 #include "topo/probe/util.h"
-#include "topo/model/names.h"
 #include "topo/model/speed.h"
 
 enum { MOST_CPUS = 1 << 20, MOST_NUMAS = 1024, NUMAS_JOINED = 64, MOST_MEGABITS = 10000000 };
