@@ -353,9 +353,8 @@ bool bny_topo_nccl_links(const bny_topo_nccl *nccl) {
     }
   }
   good = good && add_switches(&r) && merge_ends(&r) && mend_switched(&r);
-  for (int32_t i = 0; good && i < r.count; i++) {
+  for (int32_t i = 0; good && i < r.count; i++)
     good = r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0;
-  }
   free(r.links);
   return good;
 }

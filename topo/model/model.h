@@ -223,7 +223,8 @@ typedef struct bny_topo_importer {
   /* Returns whether the text looks like this format. Examines the content alone and never fails. */
   bool (*recognises)(const char *text, size_t bytes);
   /* Fills an empty model. `text` is not NUL-terminated and may hold anything. Returns false and *error if it is
-   * rejected, or without *error for lack of memory. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6 nodes. */
+   * rejected, or without *error for lack of memory. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6
+   * nodes. */
   bool (*parse)(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error);
 } bny_topo_importer;
 

@@ -61,11 +61,9 @@ static int32_t package_numbered(const looking *w, int32_t number) {
 static void join_numas(const looking *w, const int32_t *numas, int32_t count) {
   struct utsname about;
   double speed = bny_topo_speed_cpu(uname(&about) == 0 ? about.machine : NULL, NULL, -1, -1);
-  for (int32_t a = 0; a < count; a++) {
-    for (int32_t b = a + 1; b < count; b++) {
+  for (int32_t a = 0; a < count; a++)
+    for (int32_t b = a + 1; b < count; b++)
       bny_topo_join(w->topo, BNY_TOPO_LINK_SYS, numas[a], numas[b], 1, speed, BNY_TOPO_ASSUMED);
-    }
-  }
 }
 
 /* Memory-only nodes are skipped, because they hold no devices. */
