@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import zlib
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ from transformers.masking_utils import causal_mask_function
 
 from . import _core
 from .communicator import Communicator
-from .errors import UnsupportedError
+from .errors import MismatchError, UnsupportedError
 
 # Keywords that models pass through, and that change nothing about attention.
 _WITHOUT_EFFECT = {
@@ -109,8 +110,12 @@ def mask(
         return attention_mask
     end = kv_offset + kv_length
     if attention_mask is not None:
-        attention_mask = torch.nn.functional.pad(attention_mask.bool(), (0, max(0, end - attention_mask.shape[1])))
-        attention_mask = None if bool(attention_mask[:, :end].all()) else attention_mask
+        if attention_mask.shape[1] < end:
+            raise UnsupportedError(
+                f"attention_mask: it has {attention_mask.shape[1]} tokens, and the keys are {end}. It and the input_ids "
+                "of generate() have all tokens so far; reset() empties a cache. Static caches are not served"
+            )
+        attention_mask = None if bool(attention_mask[:, :end].all()) else attention_mask.bool()
     return Mask(batch_size, q_length, int(q_offset), (kv_offset, end), local_size, attention_mask)
 
 
@@ -145,6 +150,8 @@ def attention(
             f"layer {getattr(module, 'layer_idx', '')} attends to {key.shape[2]} keys, and the cache has {here} for "
             f"layer {index}: layers that share keys or change their number are not served"
         )
+    if layer is not None and others.get("use_cache") is False:
+        raise UnsupportedError("use_cache: it is False, and a ShardedCache is given: leave one of them out")
     batch, heads, count, _ = query.shape
     words = {
         **attention_mask.words,
@@ -154,6 +161,7 @@ def attention(
     }
     rows = query.transpose(1, 2).reshape(batch * count, heads, -1)
     if layer is not None:
+        layer.cache.agree()
         words.update(layer.cache.shard(batch, layer.here, attention_mask))
         out, _ = layer.cache.comm.attention_combine(rows, key, value, **words)
     else:
@@ -264,8 +272,8 @@ class ShardedCache(Cache):
     communication; windows="sharded" shards them as well. prefill="local": each rank attends to the whole first chunk by
     itself, without communication, and keeps its share of the keys.
 
-    All ranks call the model with the same tokens. Sampling needs a common seed: torch.manual_seed(). If a rank fails,
-    the others get PeerError, and recover() goes on with them.
+    All ranks make it with the same words (else MismatchError), and call the model with the same tokens. Sampling needs
+    a common seed: torch.manual_seed(). If a rank fails, the others get PeerError, and recover() goes on with them.
     """
 
     def __init__(
@@ -280,15 +288,24 @@ class ShardedCache(Cache):
         windows: Literal["local", "sharded"] = "local",
         prefill: Literal["local", "sharded"] = "sharded",
     ) -> None:
+        for name, given, method in (("config", config, "get_text_config"), ("comm", comm, "attention_combine")):
+            if not hasattr(given, method):
+                wanted = "model.config" if name == "config" else "a banyan.Communicator"
+                raise TypeError(f"{name}: it is {wanted}, and not a {type(given).__name__}")
         for name, word in (("windows", windows), ("prefill", prefill)):
             if word not in ("local", "sharded"):
                 raise ValueError(f'{name}: {word!r}: it is "local" or "sharded"')
-        if max_length < 1 or block < 1:
-            raise ValueError(f"max_length, block: {max_length} and {block}: at least 1")
+        for name, number in (("max_length", max_length), ("block", block)):
+            if not hasattr(number, "__index__") or not 1 <= number < 1 << 31:
+                raise ValueError(f"{name}: {number!r}: it is an integer from 1 to 2^31 - 1")
         self.comm, self.max_length, self.block, self.prefill = comm, max_length, block, prefill
         rule = _core.Ownership(
             kind, comm.nranks, block=block, tokens=max_length if kind == "ranges" else 0, weights=weights
         )
+        self._words: dict[str, Any] | None = {
+            **{"max_length": int(max_length), "block": int(block), "kind": kind},
+            **{"weights": weights is not None and list(weights), "windows": windows, "prefill": prefill},
+        }
         # Words of attention_combine() that say where keys are.
         start, key_block, key_stride, key_pattern = rule.queries(comm.rank, pattern=True)
         self._positions = {"key_block": key_block, "key_stride": key_stride, "key_pattern": key_pattern}
@@ -326,6 +343,18 @@ class ShardedCache(Cache):
         self.capacity = len(self._mine)
         self._keys_max = int(np.bincount(owners).max())
         self._known: dict[Any, Any] = {}
+
+    def agree(self) -> None:
+        """Raises MismatchError on all ranks if one has made its cache with other words. Collective the first time."""
+        if self._words is None:
+            return
+        mine = np.array([zlib.crc32(repr(word).encode()) for word in self._words.values()])
+        every = self.comm.allgather(mine)
+        for name, numbers in zip(self._words, every.T):
+            for rank in np.flatnonzero(numbers != numbers[0]):
+                text = f"{name}: rank {rank} has made its ShardedCache with another one than rank 0"
+                raise MismatchError(text, int(rank))
+        self._words = None
 
     def keys_of(self, length: int) -> int:
         """How many keys of a sequence of `length` tokens this rank has in a layer."""

@@ -251,7 +251,7 @@ def test_what_the_attention_does_not_serve():
         model(input_ids=ids, attention_mask=torch.zeros(2, 1, 20, 20))
     with rejected("of packed sequences, chunks"):
         model(input_ids=ids[:1], position_ids=torch.arange(10).repeat(1, 2), use_cache=False)
-    with rejected("or a static cache"):
+    with rejected("Static caches"):
         generate(model, ids, mask, cache_implementation="static")
     layer, query = model.model.layers[0].self_attn, torch.zeros(1, 4, 3, 16)
     for words in ({"position_bias": query}, {"indices": query}, {"dropout": 0.1}, {"output_attentions": True}):
@@ -287,9 +287,10 @@ def test_what_the_cache_does_not_serve(lone):
     ):
         with rejected(text):
             ShardedCache(getattr(hf, kind)(**words), lone, 100)
-    for words in ({"windows": "both"}, {"prefill": None}, {"block": 0}):
-        with rejected(next(iter(words)), ValueError):
-            ShardedCache(model.config, lone, 100, **words)
+    wrong = {"windows": "both", "prefill": None, "block": 0, "max_length": "9", "config": model, "comm": None}
+    for name, word in wrong.items():
+        with rejected(f"^{name}: ", (TypeError, ValueError)):
+            ShardedCache(**{"config": model.config, "comm": lone, "max_length": 100, name: word})
     cache, one = ShardedCache(model.config, lone, 20 + NEW - 1), ids[:, :1]
     generate(model, ids, mask, **cache.keyword)
     assert (cache.keys_here, cache.get_seq_length()) == (25, 25)
@@ -297,6 +298,11 @@ def test_what_the_cache_does_not_serve(lone):
         model(input_ids=one, **cache.keyword)
     with rejected("drops no tokens"):
         cache.crop(-1)
+    with rejected("it has 20 tokens, and the keys are"):  # what the cache has is not in the prompt
+        generate(model, ids, mask, **cache.keyword)
+    cache.reset()
+    with rejected("use_cache: it is False"):
+        generate(model, ids, mask, use_cache=False, **cache.keyword)
     cache.reset()
     with rejected("the cache has 2 sequences, and here are 1", ValueError):
         model(input_ids=one, **cache.keyword)
@@ -318,6 +324,30 @@ def test_keys_that_are_not_those_of_the_cache(lone):
             hf.AttentionInterface()["banyan"](layer, query, key[:, :, :kept], value[:, :, :kept], seen)
     with rejected("attends to 4 keys, and the cache has 5"):  # without a ShardedCache
         hf.AttentionInterface()["banyan"](layer, query, states[:, :, 1:], states[:, :, 1:], seen)
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("max_length", (90, 80)),
+        ("block", (16, 32)),
+        ("kind", ("ranges", "blocks")),
+        ("weights", ([1, 2], [2, 1])),
+        ("windows", ("local", "sharded")),
+        ("prefill", ("local", "sharded")),
+    ],
+)
+def test_ranks_whose_caches_are_made_by_other_words(name, words):
+    """Each rank would attend to keys that another has too, or to none: no error, and wrong tokens."""
+    model, (ids, mask) = build("gemma2"), prompts(2, 60)
+    model.set_attn_implementation("banyan")
+
+    def body(comm):
+        cache = ShardedCache(model.config, comm, **{"max_length": 90, name: words[comm.rank]})
+        with torch.inference_mode(), rejected(f"^{name}: rank 1 has", banyan.MismatchError):
+            generate(model, ids, mask, **cache.keyword)
+
+    banyan.run(body, 2, start="thread", timeout=60)
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
