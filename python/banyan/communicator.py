@@ -25,6 +25,8 @@ class Communicator(_core.Comm):
     One thread at a time may use a communicator. abort() alone may be called from any.
     """
 
+    __slots__ = ()  # an attribute that is not there cannot be set, such as .tag in place of set_tag()
+
     def __init__(
         self,
         allgather: Callable[[bytes, float], bytes | Sequence[bytes]],

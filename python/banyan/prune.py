@@ -26,6 +26,11 @@ class Prune:
     read: Optional[Any] = None
     page_reads: Optional[Any] = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self.__dataclass_fields__:
+            raise AttributeError(f"a Prune has no {name}, but {', '.join(self.__dataclass_fields__)}")
+        object.__setattr__(self, name, value)
+
     @staticmethod
     def floats(head_dim: int, page_keys: int, codes: bool = False) -> int:
         """The bounds of a page and KV head, in floats."""

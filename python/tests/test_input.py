@@ -83,6 +83,10 @@ def test_objects_say_what_they_are(lone):
     assert repr(op).startswith("<banyan.Operation, ")
     op.free()
     assert repr(op) == "<banyan.Operation, freed>"
+    for each in (lone, op, rule, banyan.Threads(2), banyan.Prune(None)):
+        for name in ("tag", "deadline"):  # set_tag() is a call
+            with pytest.raises(AttributeError):
+                setattr(each, name, 7)
 
 
 def test_memory_without_strides(lone):
