@@ -2,6 +2,7 @@
 """python -m banyan info: what this copy is, and what it finds."""
 
 import importlib
+import os
 import platform
 import sys
 
@@ -38,7 +39,11 @@ def main():
     if sys.argv[1:] != ["info"]:
         print("usage: python -m banyan info", file=sys.stderr)
         return 2
-    info()
+    try:
+        info()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at its end
     return 0
 
 

@@ -403,6 +403,11 @@ def test_from_mpi():
 def test_info():
     done = subprocess.run([sys.executable, "-m", "banyan", "info"], stdout=subprocess.PIPE, text=True, timeout=120)
     assert done.returncode == 0 and f"libbanyan {banyan.version()}" in done.stdout and "one rank" in done.stdout
+    end, start = os.pipe()
+    os.close(end)  # as that of `info | head -0`
+    done = subprocess.run([sys.executable, "-m", "banyan", "info"], stdout=start, stderr=subprocess.PIPE, timeout=120)
+    os.close(start)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_two_ranks_of_torch():
