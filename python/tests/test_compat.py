@@ -59,6 +59,10 @@ def test_vllm(ranks, kind):
             close(base_2[0], out)
             close(base_2[1], out_lse.double() * E_2, 1e-5 if out_lse.dtype == torch.float32 else 2e-2)
             results.append((out, out_lse.float()))
+        if ranks > 1:  # other shapes and strides that vLLM's kernels take
+            turned = o.transpose(1, 2).contiguous().transpose(1, 2)
+            for more in ((o[:, None], lse[None]), (o, lse[..., None]), (turned, lse.T.contiguous().T)):
+                assert torch.equal(vllm.cp_lse_ag_out_rs(*more, comm), results[0][0])
         every, every_lse = vllm.cp_lse_ag_out_ar(o, lse, comm, return_lse=True)
         assert every_lse.dtype == kind
         close(every, want[0])
@@ -125,6 +129,13 @@ def test_vllm_merge_attn_states(context, kind):
     close(output[:rows].float(), want[:rows], 2e-5 if kind == torch.float32 else 1e-2)
     close(output_lse.T[:rows], want_lse[:rows])
     assert torch.equal(output[rows:], suffix[rows:]) and torch.equal(output_lse[:, rows:], lse[1][:, rows:])
+    # Inputs may have more rows than the output, and the output may be one of them.
+    for same in range(2):
+        wide = [torch.cat([part, torch.full_like(part[:2], math.nan)]) for part in (prefix, suffix)]
+        wide_lse = [torch.cat([part, part[:, :2]], 1) for part in lse]
+        again, again_lse = wide[same][:T], wide_lse[same][:, :T]
+        vllm.merge_attn_states(again, wide[0], wide_lse[0], wide[1], wide_lse[1], again_lse, context)
+        assert torch.equal(again, output) and torch.equal(again_lse, output_lse)
     with pytest.raises(ValueError, match="output_scale"):
         vllm.merge_attn_states(output, prefix, lse[0], suffix, lse[1], output_scale=torch.ones(1))
 
@@ -334,10 +345,11 @@ def test_local_merges():
     assert not out.isnan().any()
 
 
+@pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("keys", [1, 31])
-def test_tree_attn_decode(keys):
+def test_tree_attn_decode(keys, queries):
     draw = torch.Generator().manual_seed(1)
-    q, k, v = (torch.randn(2, 4, n, D, generator=draw) for n in (1, keys, keys))
+    q, k, v = (torch.randn(2, 4, n, D, generator=draw) for n in (queries, keys, keys))
     want = ((q * D**-0.5) @ k.transpose(2, 3)).softmax(-1) @ v
     for out in run(lambda comm: compat.tree_attn_decode(q, k, v, group=comm), 3):
         torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)

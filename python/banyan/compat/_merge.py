@@ -44,9 +44,14 @@ def base(is_lse_base_on_e):
     return "e" if is_lse_base_on_e else "2"
 
 
+def contiguous_rows(rows):
+    """`rows`, copied where the last dimension has strides, as an engine's kernels take it too."""
+    return rows if rows.stride(-1) == 1 or rows.shape[-1] < 2 else rows.contiguous()
+
+
 def combine(out, lse, group, base, scatter, return_lse=False, heads_first=False):
     """out [B, H, D] and lse [B, H] of all ranks -> out in its type, and lse in f32 if asked."""
-    comm = communicator(group)
+    comm, out = communicator(group), contiguous_rows(out)
     given = lse if lse.dtype in (torch.float32, torch.float16) else lse.float()
     heads = split(out.shape[1], comm.nranks, comm.rank)[1] if scatter == "heads" else out.shape[1]
     shape = (heads, out.shape[0], out.shape[2]) if heads_first else (out.shape[0], heads, out.shape[2])
@@ -68,7 +73,7 @@ def combine_entries(rows, lse, group, base=None, sums=None):
     if lse.shape != rows.shape[:-1]:
         comm._reject("partial_lse", f"it is {tuple(lse.shape)} for partials {tuple(rows.shape)}")
     rows, lse = (tensor.reshape(-1, cp, *tensor.shape[len(lead) + 1 :]).transpose(0, 1) for tensor in (rows, lse))
-    merged = rows.new_empty((1, rows.shape[1], dim))
+    rows, merged = contiguous_rows(rows), rows.new_empty((1, rows.shape[1], dim))
     if sums is None:
         comm.combine(rows, lse.float(), base=base, empty=EMPTY, scatter="tokens", out=(merged, None))
     else:

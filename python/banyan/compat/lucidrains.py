@@ -9,7 +9,7 @@ from ._merge import communicator
 
 @torch.no_grad()
 def tree_attn_decode(q, k=None, v=None, eps=1e-8, shard_kv_seq=True, use_triton=None, *, group=None):
-    """q [b, h, 1, d], k and v [b, h, n, d] -> [b, h, 1, dv]: attention over the keys of all ranks.
+    """q [b, h, 1, d], k and v [b, h, n, d] -> [b, h, 1, dv]: attention over the keys of all ranks. q may have more rows.
 
     shard_kv_seq: all ranks have all keys, and each takes its part of them. Otherwise k and v are this rank's, or None.
     eps and use_triton change nothing here.
@@ -24,12 +24,12 @@ def tree_attn_decode(q, k=None, v=None, eps=1e-8, shard_kv_seq=True, use_triton=
         k, v = k[..., first : first + number, :], v[..., first : first + number, :]
     if k is None:
         # Rows without keys. The values of a row are as long as those of q, as in the function that this stands for.
-        batch, heads, _, dim = q.shape
-        k = v = q.new_zeros((batch, heads, 0, dim))
-    q, dtype = q[:, :, 0], q.dtype
+        k = v = q[:, :, :0]
+    heads, dtype = q.shape[1:3], q.dtype
+    rows = q.flatten(1, 2)  # several queries of a head are heads of their own, which share its keys
     numbers = (torch.float32, torch.float16, torch.bfloat16)
     if dtype not in numbers:
-        q, k, v = q.float(), k.float(), v.float()
-    out = q.new_empty((*q.shape[:2], v.shape[-1]))
-    comm.attention_combine(q, k, v, out=(out, None))
-    return out.unsqueeze(2).to(dtype)
+        rows, k, v = rows.float(), k.float(), v.float()
+    out = rows.new_empty((*rows.shape[:2], v.shape[-1]))
+    comm.attention_combine(rows, k, v, out=(out, None))
+    return out.unflatten(1, heads).to(dtype)

@@ -32,8 +32,8 @@ def _reduce(out, lse, group, ctx, return_lse, is_lse_base_on_e, seq_lens, query_
         return (out, lse) if return_lse else out
     if out.dim() == 4 and out.shape[1] == 1:
         out = out.squeeze(1)
-    if lse.dim() == 3 and lse.shape[-1] == 1:
-        lse = lse.squeeze(-1)
+    if lse.dim() == 3 and 1 in (lse.shape[-1], lse.shape[0]):
+        lse = lse.squeeze(-1 if lse.shape[-1] == 1 else 0)
     comm = communicator(group)
     lse = _masked(comm, lse, seq_lens, query_start_loc)
     merged = combine(out, lse, comm, base(is_lse_base_on_e), scatter, return_lse)
@@ -118,14 +118,15 @@ def merge_attn_states(
     is_wide = output.dtype in (torch.float32, torch.float16, torch.bfloat16)
     if is_wide != (output_scale is None):
         raise ValueError(f"output_scale is {'not used' if is_wide else 'needed'} for an output of {output.dtype}")
-    ends = slice(prefill_tokens_with_context)  # the prefix; None is all rows
-    merged, merged_lse = suffix_output.float(), suffix_lse.transpose(0, 1).float()
-    if output.shape[0] and prefill_tokens_with_context != 0:
+    rows = output.shape[0]  # inputs may have more
+    ends = slice(rows if prefill_tokens_with_context is None else min(prefill_tokens_with_context, rows))
+    merged, merged_lse = suffix_output[:rows].float(), suffix_lse[:, :rows].transpose(0, 1).float()
+    if ends.stop:
         parts = torch.stack([prefix_output[ends], suffix_output[ends]])
         lse = torch.stack([prefix_lse[:, ends], suffix_lse[:, ends]]).transpose(1, 2)
-        rows, rows_lse = merge(parts, lse)
-        merged = torch.cat([rows, merged[len(rows) :]])
-        merged_lse = torch.cat([rows_lse, merged_lse[len(rows) :]])
+        first, first_lse = merge(parts, lse)
+        merged = torch.cat([first, merged[ends.stop :]])
+        merged_lse = torch.cat([first_lse, merged_lse[ends.stop :]])
     if output_scale is not None:
         limits = torch.finfo(output.dtype)
         merged = (merged / output_scale).clamp(limits.min, limits.max)
