@@ -44,15 +44,14 @@ def combine():
 
 def paper():
     """Lines of latency over keys, by method: a panel for each number of ranks."""
-    heading, rows = next(table for table in tables("performance.md") if table[0][:2] == ["ranks", "keys"])
+    heading, rows = next(table for table in tables("performance.md") if table[0][:2] == ["keys", "one combine"])
     figure, panels = pyplot.subplots(1, 3, figsize=(9.6, 3.4), sharey=True)
-    for axes, ranks in zip(panels, ("2", "4", "8")):
-        own = [row for row in rows if row[0] == ranks]
-        for name, colour in zip(heading[2:5], ("#0072b2", "#d55e00", "#009e73")):
-            times = [float(row[heading.index(name)].replace(",", "")) for row in own]
-            axes.plot(range(len(own)), times, "o-", label=name, color=colour, markersize=4)
+    for panel, (axes, ranks) in enumerate(zip(panels, ("2", "4", "8"))):
+        for name, colour in zip(heading[1:4], ("#0072b2", "#d55e00", "#009e73")):
+            times = [float(row[heading.index(name)].split(" / ")[panel].replace(",", "")) for row in rows]
+            axes.plot(range(len(rows)), times, "o-", label=name, color=colour, markersize=4)
         axes.set_yscale("log")
-        axes.set_xticks(range(len(own)), [row[1] for row in own], fontsize=8)
+        axes.set_xticks(range(len(rows)), [row[0] for row in rows], fontsize=8)
         axes.set_title("%s ranks" % ranks, fontsize=11)
         axes.set_xlabel("keys")
         axes.grid(axis="y", color="#dddddd")

@@ -5,7 +5,7 @@ one machine, with what each sends and holds beside the paper's formulae.
 
 usage: tests/tools/paper.py [--decode PROGRAM] [--ranks 2,4,8] [--keys 8192,32768,...] [--repeat N] [--rounds N]
 
-Prints the table of docs/performance.md; times are medians over rounds. docs/charts.py draws them.
+Prints the figures of the table in docs/performance.md; times are medians over rounds. docs/charts.py draws them.
 tests/tools/tools_checks.py compares small sizes with exact(), the bytes of banyan's own layout, and with paper(), which
 leaves out padding."""
 import argparse
