@@ -197,12 +197,14 @@ static banyan_status gather_of(banyan_comm *comm, const bny_api_heads *call, boo
   return BANYAN_OK;
 }
 
-/* Makes the operation that combines the certificate, if there is one, and binds it. */
-static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_attention *attention,
-                                    const banyan_valid_rows *valid, banyan_op **certificate) {
+/* Makes the operation that combines the certificate, if there is one, and binds it. `rows`: the key of this call, whose
+ * tokens may be others than those of op->key. */
+static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_call *rows,
+                                    const bny_attention *attention, const banyan_valid_rows *valid,
+                                    banyan_op **certificate) {
   *certificate = op->certificate;
   if (!attention->certifies) return BANYAN_OK;
-  bny_call key = op->key;
+  bny_call key = *rows;
   key.value_dim = BNY_CERTIFICATE_VALUES;
   key.wire = BNY_WIRE_F32;
   key.order = BANYAN_ORDER_PLAN;
@@ -283,7 +285,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bool is_new = status == BANYAN_OK && !op->attention;
   if (status == BANYAN_OK) status = bny_op_reserve_valid(op, valid);
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
-  if (status == BANYAN_OK) status = certificate_of(comm, op, attention, valid, &certificate);
+  if (status == BANYAN_OK) status = certificate_of(comm, op, &key, attention, valid, &certificate);
   if (status != BANYAN_OK) {
     if (attention && op->attention != attention) bny_attention_free(attention);
     if (keep) bny_op_free(gather);

@@ -268,7 +268,7 @@ double bny_prune_error(const bny_pruned *pruned, int32_t index, float m, float d
   if (!(d > 0)) return INFINITY;
   for (int32_t i = 0; i < value_dim; i++) sum += (double)n[i] * (double)n[i];
   double error = exp2(pruned->mass[index] - kept) * (sqrt(sum) / (double)d) + exp2(pruned->moment[index] - kept);
-  return error * (1 + 0x1p-20);
+  return error >= 0 ? error * (1 + 0x1p-20) : (double)INFINITY; /* NaN: a mass of infinity next to a row of 0 */
 }
 
 void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim,

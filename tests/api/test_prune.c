@@ -95,7 +95,7 @@ static void draw(world *w) {
   d->heads = d->kv_heads * random_range(1, HEADS / d->kv_heads);
   d->head_dim = random_range(9, DIM), d->value_dim = random_range(1, DIM);
   d->q_dtype = BANYAN_F32, d->kv_dtype = dtypes[random_range(0, 5)];
-  d->scale = random_range(0, 5) ? 0 : (float)random_normal();
+  d->scale = random_range(0, 5) ? 0 : (float)random_normal() * (random_range(0, 3) ? 1 : 300);
   d->soft_cap = random_range(0, 4) ? 0 : 20;
   d->q = w->q, d->q_batch_stride = HEADS * DIM, d->q_head_stride = DIM;
   for (int32_t i = 0; i < BATCH * TOKENS * HEADS * DIM; i++) w->q[i] = (float)random_normal();
