@@ -268,7 +268,6 @@ static void save_and_read(const topo_measured *measured, bny_prices *prices) {
   snprintf(path, sizeof path, "%s/costs.json", t.root);
   *prices = bny_prices_default;
   ck_assert_msg(bny_costs_read(path, prices) == BANYAN_OK, "%s", banyan_last_error());
-  free(text);
 }
 
 static void check_price(const bny_prices *prices, bny_link_class class, double alpha, double more, double beta) {

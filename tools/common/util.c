@@ -59,6 +59,59 @@ double tool_percentile(double *values, size_t count, double percent) {
   return values[index < count ? index : count - 1];
 }
 
+/* ---- memory that nobody frees ------------------------------------------------------------------------------------ */
+
+static struct {
+  void **blocks;
+  size_t count, capacity;
+} pool;
+
+_Noreturn void tool_no_memory(void) {
+  fprintf(stderr, "%s: out of memory\n", program_invocation_short_name);
+  exit(TOOL_EXIT_USAGE);
+}
+
+static void *keep(void *block) {
+  if (block != NULL && pool.count == pool.capacity) {
+    pool.capacity = pool.capacity == 0 ? 64 : 2 * pool.capacity;
+    pool.blocks = realloc(pool.blocks, pool.capacity * sizeof *pool.blocks);
+  }
+  if (block == NULL || pool.blocks == NULL) tool_no_memory();
+  return pool.blocks[pool.count++] = block;
+}
+
+void *tool_new(size_t count, size_t size) { return keep(calloc(count + 1, size)); }
+
+void *tool_more(void *items, int32_t count, size_t size) {
+  if (count != 0 && (count < 16 || (count & (count - 1)) != 0)) return items;
+  void *more = tool_new(count == 0 ? 16 : 2 * (size_t)count, size);
+  return count == 0 ? more : memcpy(more, items, (size_t)count * size);
+}
+
+char *tool_format(const char *format, ...) {
+  char *text = NULL;
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vasprintf(&text, format, arguments);
+  va_end(arguments);
+  return keep(length < 0 ? NULL : text);
+}
+
+FILE *tool_page_begin(tool_page *page) {
+  *page = (tool_page){.text = NULL};
+  page->stream = open_memstream(&page->text, &page->bytes);
+  if (page->stream == NULL) tool_no_memory();
+  return page->stream;
+}
+
+char *tool_page_end(tool_page *page) { return keep(fclose(page->stream) == 0 ? page->text : NULL); }
+
+size_t tool_mark(void) { return pool.count; }
+
+void tool_release(size_t mark) {
+  while (pool.count > mark) free(pool.blocks[--pool.count]);
+}
+
 enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 2 * HUGE_PAGE };
 
 void *tool_allocate(size_t bytes) {

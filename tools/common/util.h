@@ -38,6 +38,31 @@ bool tool_flush(FILE *stream);
 /* Sets the library's failure: "WHAT: STATUS: the text of banyan_last_error()". Returns false. */
 bool tool_error_banyan(tool_error *error, banyan_status status, const char *what);
 
+/* ---- memory that nobody frees: of one thread, until tool_release(), or until the program ends -------------------- */
+
+/* Zeroed. Without memory the program ends, with an error on standard error. */
+void *tool_new(size_t count, size_t size);
+_Noreturn void tool_no_memory(void);
+
+/* Returns items[count] with room for one more, of an array that only this call makes and grows. */
+void *tool_more(void *items, int32_t count, size_t size);
+
+char *tool_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A text that is written to a stream. It must stay where it is in between. */
+typedef struct tool_page {
+  char *text;
+  size_t bytes;
+  FILE *stream;
+} tool_page;
+
+FILE *tool_page_begin(tool_page *page);
+char *tool_page_end(tool_page *page);
+
+/* Frees all memory since the mark. */
+size_t tool_mark(void);
+void tool_release(size_t mark);
+
 int64_t tool_now_ns(void); /* CLOCK_MONOTONIC */
 
 /* Sorts values and returns the smallest one that at least `percent` of all do not exceed; 0 if there is none. */

@@ -2,7 +2,6 @@
  * Prints findings for --check, and chooses the exit status. */
 #include "tools/topo/topo.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "topo/import/json.h"
@@ -27,35 +26,29 @@ bool topo_check_mute(bny_topo_levels *levels, const char *ids, tool_error *error
   return true;
 }
 
-bool topo_check_probes(const topo_view *view, bny_topo_levels *levels, tool_error *error) {
+void topo_check_probes(const topo_view *view, bny_topo_levels *levels) {
   for (int32_t i = 0; i < view->nreports; i++) {
     topo_string text = {.text = ""};
     if (view->reports[i].outcome == BNY_TOPO_PROBE_FAILED) {
       topo_append(&text, "the probe %s failed: %s", view->reports[i].name, view->reports[i].text);
-      if (!bny_topo_finding_add(levels, view->topo, "probe-failed", -1, text.text))
-        return tool_error_set(error, "out of memory");
+      if (!bny_topo_finding_add(levels, view->topo, "probe-failed", -1, text.text)) tool_no_memory();
     }
   }
-  return true;
 }
 
-static char *check_json(const topo_view *view, const char *status, tool_error *error) {
+static char *check_json(const topo_view *view, const char *status) {
   json_t *model = bny_topo_json(view->topo);
-  json_t *findings = model == NULL ? NULL
-                                   : topo_json_findings(view->levels, json_object_get(model, "nodes"),
-                                                        view->all ? BNY_TOPO_INFO : BNY_TOPO_WARNING);
-  json_t *root = findings == NULL ? NULL
-                                  : json_pack("{s:s, s:s, s:i, s:i, s:i, s:O, s:o}", "status", status, "source",
-                                              view->title, "hosts", (int)bny_topo_count(view->topo, BNY_TOPO_HOST),
-                                              "gpus", (int)bny_topo_count(view->topo, BNY_TOPO_GPU), "nics",
-                                              (int)bny_topo_count(view->topo, BNY_TOPO_NIC), "findings", findings,
-                                              "probes", topo_json_probes(view));
-  json_decref(findings);
+  json_t *findings =
+      topo_json_findings(view->levels, json_object_get(model, "nodes"), view->all ? BNY_TOPO_INFO : BNY_TOPO_WARNING);
+  json_t *root = json_pack(
+      "{s:s, s:s, s:i, s:i, s:i, s:o, s:o}", "status", status, "source", view->title, "hosts",
+      (int)bny_topo_count(view->topo, BNY_TOPO_HOST), "gpus", (int)bny_topo_count(view->topo, BNY_TOPO_GPU), "nics",
+      (int)bny_topo_count(view->topo, BNY_TOPO_NIC), "findings", findings, "probes", topo_json_probes(view));
   json_decref(model);
-  return topo_json_text(root, error);
+  return topo_json_text(root);
 }
 
-char *topo_check(const topo_view *view, bool json, int *status, tool_error *error) {
+char *topo_check(const topo_view *view, bool json, int *status) {
   static const struct {
     int status;
     const char *word;
@@ -65,14 +58,9 @@ char *topo_check(const topo_view *view, bool json, int *status, tool_error *erro
   const bny_topo_levels *levels = view->levels;
   bny_topo_severity worst = levels->nfindings == 0 ? BNY_TOPO_INFO : levels->findings[0].severity;
   *status = results[worst].status;
-  if (json) return check_json(view, results[worst].word, error);
-  char *text = NULL;
-  size_t bytes;
-  FILE *out = open_memstream(&text, &bytes);
-  if (out == NULL) {
-    tool_error_set(error, "out of memory");
-    return NULL;
-  }
+  if (json) return check_json(view, results[worst].word);
+  tool_page page;
+  FILE *out = tool_page_begin(&page);
   for (int32_t f = 0; f < levels->nfindings; f++) {
     const bny_topo_finding *finding = &levels->findings[f];
     if (finding->severity == BNY_TOPO_INFO && !view->all) break;
@@ -82,5 +70,5 @@ char *topo_check(const topo_view *view, bool json, int *status, tool_error *erro
     topo_put(out, view, TOPO_INK_PLAIN, finding->text);
     fputc('\n', out);
   }
-  return topo_finish(out, &text, error);
+  return tool_page_end(&page);
 }

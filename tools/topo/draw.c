@@ -91,15 +91,6 @@ void topo_put_heading(FILE *out, const topo_view *view, const char *text) {
   fputc('\n', out);
 }
 
-char *topo_finish(FILE *out, char **text, tool_error *error) {
-  if (fclose(out) != 0) {
-    tool_error_set(error, "out of memory");
-    free(*text);
-    *text = NULL;
-  }
-  return *text;
-}
-
 /* ---- strings ----------------------------------------------------------------------------------------------------- */
 
 int32_t topo_width(const char *text) {
@@ -288,22 +279,16 @@ static bool parts_add(topo_string *texts, const char **rest, int32_t count, bool
 }
 
 topo_string *topo_names_shortened(const char *const *names, int32_t count) {
-  const char **rest = calloc((size_t)count + 1, sizeof *rest);
-  topo_string *texts = calloc((size_t)count + 1, sizeof *texts);
+  const char **rest = tool_new((size_t)count, sizeof *rest);
+  topo_string *texts = tool_new((size_t)count, sizeof *texts);
   bool left = false;
-  if (rest != NULL && texts != NULL) {
-    memcpy(rest, names, (size_t)count * sizeof *rest);
-    while (count > 1 && parts_add(texts, rest, count, &left)) {
-    }
-    for (int32_t i = 0; i < count; i++) {
-      part_add(&texts[i], left, rest[i], strlen(rest[i]));
-      part_add(&texts[i], false, "", 0);
-      if (texts[i].text[0] == '\0') topo_append(&texts[i], "%s", names[i]);
-    }
-    free(rest);
-    return texts;
+  memcpy(rest, names, (size_t)count * sizeof *rest);
+  while (count > 1 && parts_add(texts, rest, count, &left)) {
   }
-  free(rest);
-  free(texts);
-  return NULL;
+  for (int32_t i = 0; i < count; i++) {
+    part_add(&texts[i], left, rest[i], strlen(rest[i]));
+    part_add(&texts[i], false, "", 0);
+    if (texts[i].text[0] == '\0') topo_append(&texts[i], "%s", names[i]);
+  }
+  return texts;
 }

@@ -124,16 +124,15 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
 /* ---- visible nodes ----------------------------------------------------------------------------------------------- */
 
 /* Children come after parents, so a pass from the last node knows a node's children. */
-static bool find_shown(topo_fold *fold) {
+static void find_shown(topo_fold *fold) {
   const bny_topo *topo = fold->topo;
-  int32_t *below = calloc((size_t)topo->nnodes + 1, sizeof *below); /* shown directly below, if this one is hidden */
-  int32_t *numas = calloc((size_t)topo->nnodes + 1, sizeof *numas);
-  bool good = below != NULL && numas != NULL;
-  for (int32_t n = 0; good && n < topo->nnodes; n++) {
+  int32_t *below = tool_new((size_t)topo->nnodes, sizeof *below); /* shown directly below, if this one is hidden */
+  int32_t *numas = tool_new((size_t)topo->nnodes, sizeof *numas);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
     int32_t parent = topo->nodes[n].parent;
     numas[parent < 0 ? topo->nnodes : parent] += topo->nodes[n].kind == BNY_TOPO_NUMA;
   }
-  for (int32_t n = topo->nnodes - 1; good && n >= 0; n--) {
+  for (int32_t n = topo->nnodes - 1; n >= 0; n--) {
     const bny_topo_node *node = &topo->nodes[n];
     bool only = node->kind == BNY_TOPO_NUMA && node->parent >= 0 && numas[node->parent] == 1 &&
                 topo->nodes[node->parent].kind == BNY_TOPO_PACKAGE;
@@ -142,9 +141,6 @@ static bool find_shown(topo_fold *fold) {
     bool elsewhere = node->kind == BNY_TOPO_PORT || node->kind == BNY_TOPO_SWITCH;
     if (!elsewhere && node->parent >= 0) below[node->parent] += fold->shown[n] ? 1 : below[n];
   }
-  free(below);
-  free(numas);
-  return good;
 }
 
 static void find_places(topo_fold *fold) {
@@ -181,10 +177,10 @@ static void find_places(topo_fold *fold) {
 
 /* Switches with ports are of the first tier, and each further tier is linked to the one below. Switches above hosts
  * that have neither ports nor NVLinks are of the first tier as well. */
-static bool find_tiers(topo_fold *fold) {
+static void find_tiers(topo_fold *fold) {
   const bny_topo *topo = fold->topo;
-  int32_t *queue = calloc((size_t)topo->nnodes + 1, sizeof *queue), head = 0, tail = 0;
-  for (int pass = 0; queue != NULL && pass < 2; pass++) {
+  int32_t *queue = tool_new((size_t)topo->nnodes, sizeof *queue), head = 0, tail = 0;
+  for (int pass = 0; pass < 2; pass++) {
     for (int32_t n = 0; n < topo->nnodes; n++) {
       topo_facts facts = {.links = -1};
       if (topo->nodes[n].kind == BNY_TOPO_SWITCH && fold->host[n] < 0 && fold->tier[n] == 0)
@@ -206,21 +202,17 @@ static bool find_tiers(topo_fold *fold) {
       }
     }
   }
-  free(queue);
-  return queue != NULL;
 }
 
-static bool find_short_names(topo_fold *fold) {
+static void find_short_names(topo_fold *fold) {
   const bny_topo *topo = fold->topo;
-  const char **names = calloc((size_t)topo->nnodes + 1, sizeof *names);
+  const char **names = tool_new((size_t)topo->nnodes, sizeof *names);
   int32_t count = 0;
-  for (int32_t n = 0; names != NULL && n < topo->nnodes; n++) {
+  for (int32_t n = 0; n < topo->nnodes; n++) {
     fold->short_name[n] = fold->tier[n] == 1 ? count : -1;
     if (fold->tier[n] == 1) names[count++] = topo->nodes[n].name;
   }
-  if (names != NULL) fold->short_names = topo_names_shortened(names, count);
-  free(names);
-  return fold->short_names != NULL;
+  fold->short_names = topo_names_shortened(names, count);
 }
 
 /* ---- equal looks ------------------------------------------------------------------------------------------------- */
@@ -251,58 +243,29 @@ static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
   return hash;
 }
 
-static bool find_looks(topo_fold *fold) {
-  uint64_t *below = calloc((size_t)fold->topo->nnodes + 1, sizeof *below); /* a sum, so that order does not matter */
-  for (int32_t n = fold->topo->nnodes - 1; below != NULL && n >= 0; n--) {
+static void find_looks(topo_fold *fold) {
+  uint64_t *below = tool_new((size_t)fold->topo->nnodes, sizeof *below); /* a sum, so that order does not matter */
+  for (int32_t n = fold->topo->nnodes - 1; n >= 0; n--) {
     fold->look[n] = look_of(fold, n, below[n]);
     if (fold->shown[n] && fold->above[n] >= 0) below[fold->above[n]] += bny_hash_of(fold->look[n]);
   }
-  free(below);
-  return below != NULL;
 }
 
-bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels *levels, tool_error *error) {
-  size_t n = (size_t)topo->nnodes + 1;
-  *fold = (topo_fold){.topo = topo, .levels = levels};
-  fold->shown = calloc(n, sizeof *fold->shown);
-  fold->host = calloc(n, sizeof *fold->host);
-  fold->above = calloc(n, sizeof *fold->above);
-  fold->child = calloc(n, sizeof *fold->child);
-  fold->next = calloc(n, sizeof *fold->next);
-  fold->port = calloc(n, sizeof *fold->port);
-  fold->rank = calloc(n, sizeof *fold->rank);
-  fold->tier = calloc(n, sizeof *fold->tier);
-  fold->short_name = calloc(n, sizeof *fold->short_name);
-  fold->severity = calloc(n, sizeof *fold->severity);
-  fold->look = calloc(n, sizeof *fold->look);
-  bool good = fold->shown != NULL && fold->host != NULL && fold->above != NULL && fold->child != NULL &&
-              fold->next != NULL && fold->port != NULL && fold->rank != NULL && fold->tier != NULL &&
-              fold->short_name != NULL && fold->severity != NULL && fold->look != NULL && find_shown(fold);
-  if (good) {
-    find_places(fold);
-    good = find_tiers(fold) && find_short_names(fold) && find_looks(fold);
-  }
-  if (!good) {
-    topo_fold_free(fold);
-    return tool_error_set(error, "out of memory");
-  }
-  return true;
-}
-
-void topo_fold_free(topo_fold *fold) {
-  free(fold->shown);
-  free(fold->host);
-  free(fold->above);
-  free(fold->child);
-  free(fold->next);
-  free(fold->port);
-  free(fold->rank);
-  free(fold->tier);
-  free(fold->short_names);
-  free(fold->short_name);
-  free(fold->severity);
-  free(fold->look);
-  *fold = (topo_fold){0};
+topo_fold topo_fold_make(const bny_topo *topo, const bny_topo_levels *levels) {
+  size_t n = (size_t)topo->nnodes;
+  topo_fold fold = {.topo = topo, .levels = levels};
+  int32_t **const numbers[] = {&fold.host, &fold.above, &fold.child, &fold.next,
+                               &fold.port, &fold.rank,  &fold.tier,  &fold.short_name};
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) *numbers[i] = tool_new(n, sizeof **numbers[i]);
+  fold.shown = tool_new(n, sizeof *fold.shown);
+  fold.severity = tool_new(n, sizeof *fold.severity);
+  fold.look = tool_new(n, sizeof *fold.look);
+  find_shown(&fold);
+  find_places(&fold);
+  find_tiers(&fold);
+  find_short_names(&fold);
+  find_looks(&fold);
+  return fold;
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
@@ -323,8 +286,7 @@ static int by_group(const void *a, const void *b) {
 }
 
 int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, int32_t least, int32_t *ends) {
-  placed *all = calloc((size_t)count + 1, sizeof *all);
-  if (all == NULL) return -1;
+  placed *all = tool_new((size_t)count, sizeof *all);
   for (int32_t i = 0; i < count; i++) all[i] = (placed){.look = fold->look[nodes[i]], .node = nodes[i], .place = i};
   qsort(all, (size_t)count, sizeof *all, by_look);
   for (int32_t i = 0, next; i < count; i = next) {
@@ -338,6 +300,5 @@ int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, i
     nodes[i] = all[i].node;
     if (i + 1 == count || all[i + 1].group != all[i].group) ends[groups++] = i + 1;
   }
-  free(all);
   return groups;
 }

@@ -11,13 +11,9 @@
 
 enum { MOST = 100000 };
 
-/* Takes `name`. */
-static bool add(topo_inputs *inputs, char *name, tool_error *error) {
-  bool room = bny_topo_grow(&inputs->names, inputs->count, &inputs->capacity, sizeof *inputs->names);
-  if (name == NULL || !room || inputs->count == MOST) {
-    free(name);
-    return tool_error_set(error, inputs->count == MOST ? "more than %d files" : "out of memory", MOST);
-  }
+static bool add(topo_inputs *inputs, const char *name, tool_error *error) {
+  if (inputs->count == MOST) return tool_error_set(error, "more than %d files", MOST);
+  inputs->names = tool_more(inputs->names, inputs->count, sizeof *inputs->names);
   inputs->names[inputs->count++] = name;
   return true;
 }
@@ -30,14 +26,10 @@ static bool add_folder(topo_inputs *inputs, const char *folder, tool_error *erro
   if (directory == NULL) return tool_error_set(error, "%.300s: %s", folder, strerror(errno));
   bool good = true;
   for (struct dirent *entry; good && (entry = readdir(directory)) != NULL;) {
-    char *path = NULL;
     struct stat about;
     if (entry->d_name[0] == '.') continue;
-    if (asprintf(&path, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", entry->d_name) < 0) path = NULL;
-    if (path != NULL && (stat(path, &about) != 0 || !S_ISREG(about.st_mode)))
-      free(path);
-    else
-      good = add(inputs, path, error);
+    const char *path = tool_format("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", entry->d_name);
+    if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) good = add(inputs, path, error);
   }
   closedir(directory);
   if (good && inputs->count == first) good = tool_error_set(error, "%.300s: a folder without files", folder);
@@ -48,10 +40,5 @@ static bool add_folder(topo_inputs *inputs, const char *folder, tool_error *erro
 bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error) {
   struct stat about;
   if (stat(name, &about) == 0 && S_ISDIR(about.st_mode)) return add_folder(inputs, name, error);
-  return add(inputs, strdup(name), error);
-}
-
-void topo_inputs_free(topo_inputs *inputs) {
-  for (int32_t i = 0; i < inputs->count; i++) free(inputs->names[i]);
-  free(inputs->names);
+  return add(inputs, name, error);
 }

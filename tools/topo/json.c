@@ -17,16 +17,12 @@
 #include "tools/topo/json.h"
 #include "tools/topo/measure/measure.h"
 
-/* Returns a list of what `make` returns for each number below `count`; NULL if any of it is NULL. */
+/* Returns a list of what `make` returns for each number below `count`. */
 static json_t *list_of(int32_t count, json_t *(*make)(const void *all, int32_t i, const json_t *nodes), const void *all,
                        const json_t *nodes) {
   json_t *list = json_array();
-  for (int32_t i = 0; list != NULL && i < count; i++) {
-    if (json_array_append_new(list, make(all, i, nodes)) != 0) {
-      json_decref(list);
-      return NULL;
-    }
-  }
+  for (int32_t i = 0; i < count; i++)
+    if (json_array_append_new(list, make(all, i, nodes)) != 0) tool_no_memory();
   return list;
 }
 
@@ -68,11 +64,9 @@ static json_t *rank_out(const void *all, int32_t r, const json_t *nodes) {
   json_t *nic = json_pack("{s:O, s:s, s:i, s:o*, s:o*}", "nic", id_of(nodes, rank->nic), "nic_path",
                           bny_topo_path_name(rank->nic_path), "nic_shared", rank->nic_shared, "nic_gbytes_per_s",
                           known(rank->nic_gbytes_per_s), "rail", rank->rail < 0 ? NULL : json_integer(rank->rail));
-  bool good = json_object_update(object, nic) == 0;
+  if (json_object_update(object, nic) != 0) tool_no_memory();
   json_decref(nic);
-  if (good) return object;
-  json_decref(object);
-  return NULL;
+  return object;
 }
 
 static json_t *node_out(const void *all, int32_t n, const json_t *nodes) {
@@ -102,15 +96,17 @@ static json_t *probe_out(const void *all, int32_t i, const json_t *nodes) {
 
 json_t *topo_json_probes(const topo_view *view) { return list_of(view->nreports, probe_out, view->reports, NULL); }
 
-char *topo_json_text(json_t *json, tool_error *error) {
+char *topo_json_text(json_t *json) {
   json_t *all = tool_json_stamped(json);
   char *text = all == NULL ? NULL : bny_topo_json_text(all);
+  if (text == NULL) tool_no_memory();
+  char *kept = tool_format("%s", text);
   json_decref(all);
-  if (text == NULL) tool_error_set(error, "out of memory");
-  return text;
+  free(text);
+  return kept;
 }
 
-char *topo_view_json(const topo_view *view, tool_error *error) {
+char *topo_view_json(const topo_view *view) {
   const bny_topo_levels *levels = view->levels;
   json_t *root = bny_topo_json(view->topo), *nodes = json_object_get(root, "nodes");
   json_t *derived =
@@ -118,11 +114,7 @@ char *topo_view_json(const topo_view *view, tool_error *error) {
                 "ranks", list_of(levels->nranks, rank_out, levels->ranks, nodes), "findings",
                 topo_json_findings(levels, nodes, BNY_TOPO_INFO), "probes", topo_json_probes(view), "measured",
                 view->measured == NULL ? NULL : topo_measured_json(view->measured, view->topo));
-  bool good = json_object_update(root, derived) == 0;
+  if (json_object_update(root, derived) != 0) tool_no_memory();
   json_decref(derived);
-  if (!good) {
-    json_decref(root);
-    root = NULL;
-  }
-  return topo_json_text(root, error);
+  return topo_json_text(root);
 }

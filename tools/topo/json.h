@@ -7,13 +7,11 @@
 
 #include "tools/topo/topo.h"
 
-/* Returns a new reference to [{"id", "severity", "node", "nodes", "text"}]; NULL without memory. `nodes` are those of
- * bny_topo_json(). */
+/* Returns a new reference to [{"id", "severity", "node", "nodes", "text"}]. `nodes` are those of bny_topo_json(). */
 json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, bny_topo_severity least);
 
 json_t *topo_json_probes(const topo_view *view); /* [{"name", "outcome", "text"}] */
 
-/* Takes the reference and returns text for the caller to free; NULL and *error without memory, or if json is NULL. */
-char *topo_json_text(json_t *json, tool_error *error);
+char *topo_json_text(json_t *json); /* takes the reference; NULL means that there was no memory */
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Levels: one line each in the picture, and the table of --levels. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/topo.h"
@@ -184,13 +183,13 @@ static void put_table(FILE *out, const topo_view *view, const row *rows, int32_t
   }
 }
 
-/* Equal groups share a row, unless --all is given; NULL without memory. */
+/* Equal groups share a row, unless --all is given. */
 static row *make_rows(const topo_view *view, int32_t *nrows) {
   int32_t capacity = 0;
   for (int32_t i = 0; i < view->levels->nlevels; i++) capacity += view->levels->levels[i].ngroups;
-  row *rows = malloc(((size_t)capacity + 1) * sizeof *rows);
+  row *rows = tool_new((size_t)capacity, sizeof *rows);
   *nrows = 0;
-  for (int32_t i = 0; rows != NULL && i < view->levels->nlevels; i++) {
+  for (int32_t i = 0; i < view->levels->nlevels; i++) {
     const bny_topo_level *level = &view->levels->levels[i];
     int32_t start = *nrows;
     for (int32_t g = 0; g < level->ngroups; g++) {
@@ -232,19 +231,12 @@ static void put_ranks(FILE *out, const topo_view *view) {
   fputs("\n\n", out);
 }
 
-char *topo_view_levels(const topo_view *view, tool_error *error) {
-  char *text = NULL;
-  size_t bytes;
+char *topo_view_levels(const topo_view *view) {
+  tool_page page;
   int32_t nrows;
   row *rows = make_rows(view, &nrows);
-  FILE *out = rows == NULL ? NULL : open_memstream(&text, &bytes);
-  if (out == NULL) {
-    free(rows);
-    tool_error_set(error, "out of memory");
-    return NULL;
-  }
+  FILE *out = tool_page_begin(&page);
   put_ranks(out, view);
   put_table(out, view, rows, nrows);
-  free(rows);
-  return topo_finish(out, &text, error);
+  return tool_page_end(&page);
 }

@@ -2,30 +2,14 @@
  * Lines of a table whose least important words are dropped where the terminal is too narrow. */
 #include "tools/topo/topo.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 topo_line *topo_lines_add(topo_lines *lines) {
-  if (!bny_topo_grow(&lines->lines, lines->count, &lines->capacity, sizeof *lines->lines)) return NULL;
-  topo_line *line = calloc(1, sizeof *line);
-  if (line != NULL) lines->lines[lines->count++] = line;
-  return line;
-}
-
-void topo_lines_free(topo_lines *lines) {
-  for (int32_t i = 0; i < lines->count; i++) {
-    for (int32_t w = 0; w < lines->lines[i]->nwords; w++) free(lines->lines[i]->words[w].text);
-    free(lines->lines[i]);
-  }
-  free(lines->lines);
-  *lines = (topo_lines){0};
+  lines->lines = tool_more(lines->lines, lines->count, sizeof *lines->lines);
+  return lines->lines[lines->count++] = tool_new(1, sizeof(topo_line));
 }
 
 void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text) {
-  if (text[0] != '\0' && line->nwords < TOPO_LINE_WORDS) {
-    char *copy = strdup(text);
-    if (copy != NULL) line->words[line->nwords++] = (topo_line_word){.ink = ink, .rank = rank, .text = copy};
-  }
+  if (text[0] != '\0' && line->nwords < TOPO_LINE_WORDS)
+    line->words[line->nwords++] = (topo_line_word){.ink = ink, .rank = rank, .text = tool_format("%s", text)};
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */

@@ -254,7 +254,7 @@ static bool load(const arguments *a, const char *from, machine *m, tool_error *e
     topo_measured_apply(m->measured, m->topo);
   }
   m->levels = bny_topo_derive(m->topo);
-  if (m->levels == NULL) return tool_error_set(error, "out of memory");
+  if (m->levels == NULL) tool_no_memory();
   set_title(m, from);
   m->view = (topo_view){.topo = m->topo,
                         .levels = m->levels,
@@ -267,42 +267,33 @@ static bool load(const arguments *a, const char *from, machine *m, tool_error *e
 }
 
 static void unload(machine *m) {
-  topo_measured_free(m->measured);
   bny_topo_levels_free(m->levels);
   bny_topo_free(m->topo);
 }
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------- */
 
-static bool save_costs(const machine *m, const char *path, tool_error *error) {
-  char *text = topo_measured_costs(m->measured, error);
-  bool saved = text != NULL && topo_output(path, text, error);
-  free(text);
-  return saved;
-}
-
 static char *show_measured(const machine *m, const char *costs, bool json, int *exit_status, tool_error *error) {
   for (int32_t f = 0; f < m->measured->nfindings; f++)
     *exit_status = m->measured->findings[f].warning ? TOOL_EXIT_FAILED : *exit_status;
-  if (costs != NULL && !save_costs(m, costs, error)) return NULL;
-  return json ? topo_view_json(&m->view, error)
-              : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns, error);
+  char *saved = costs == NULL ? NULL : topo_measured_costs(m->measured, error);
+  if (costs != NULL && (saved == NULL || !topo_output(costs, saved, error))) return NULL;
+  return json ? topo_view_json(&m->view) : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns);
 }
 
 static char *check(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
   const topo_view *view = &machines[0].view;
   bny_topo_levels *levels = machines[0].levels;
-  bool good = topo_check_probes(view, levels, error) &&
-              (a->profile == NULL || topo_check_profile(&machines[1].view, view, levels, error)) &&
-              (a->mute == NULL || topo_check_mute(levels, a->mute, error));
-  char *text = good ? topo_check(view, strcmp(a->format, "json") == 0, exit_status, error) : NULL;
-  if (text == NULL || a->save_profile == NULL) return text;
+  topo_check_probes(view, levels);
+  if (a->profile != NULL) topo_check_profile(&machines[1].view, view, levels);
+  if (a->mute != NULL && !topo_check_mute(levels, a->mute, error)) return NULL;
+  char *text = topo_check(view, strcmp(a->format, "json") == 0, exit_status);
+  if (a->save_profile == NULL) return text;
   bny_topo_error why = {.text = ""};
   char *json = *exit_status == TOOL_EXIT_FAULTS ? NULL : bny_topo_export_json(view->topo, &why);
   if (*exit_status == TOOL_EXIT_FAULTS) {
     fprintf(stderr, PROGRAM ": no profile was saved: mend the faults first, or leave them out with --mute\n");
   } else if (json == NULL || !topo_output(a->save_profile, json, error)) {
-    free(text);
     text = NULL;
   }
   free(json);
@@ -314,6 +305,7 @@ static bool check_one(const arguments *a, const char *name, machine machines[2],
                       tool_error *error) {
   tool_error why = {.text = ""};
   int exit_status = TOOL_EXIT_OK;
+  size_t mark = tool_mark();
   machines[0] = (machine){.topo = NULL};
   bool loaded = load(a, name, &machines[0], &why);
   machines[0].view.titled = true;
@@ -326,38 +318,34 @@ static bool check_one(const arguments *a, const char *name, machine machines[2],
   *worst = exit_status > *worst ? exit_status : *worst; /* in this order */
   if (text != NULL) fprintf(out, "%s%s", strcmp(a->format, "json") != 0 ? "" : *first ? "[\n" : ",\n", text);
   *first = *first && text == NULL;
-  free(text);
+  tool_release(mark);
   return true;
 }
 
 /* Checks several inputs. JSON is an array. */
 static char *check_all(const arguments *a, const topo_inputs *inputs, machine machines[2], int *exit_status,
                        tool_error *error) {
-  char *text = NULL;
-  size_t bytes;
+  tool_page page;
   bool good = true, first = true, json = strcmp(a->format, "json") == 0;
-  FILE *out = open_memstream(&text, &bytes);
+  FILE *out = tool_page_begin(&page);
   *exit_status = TOOL_EXIT_OK;
-  for (int32_t i = 0; out != NULL && good && i < inputs->count; i++)
+  for (int32_t i = 0; good && i < inputs->count; i++)
     good = check_one(a, inputs->names[i], machines, out, exit_status, &first, error);
-  if (out != NULL && json) fputs(first ? "[]\n" : "]\n", out);
-  good = out != NULL && fclose(out) == 0 && good;
-  if (good) return text;
-  if (error->text[0] == '\0') tool_error_set(error, "out of memory");
-  free(text);
-  return NULL;
+  if (json) fputs(first ? "[]\n" : "]\n", out);
+  char *text = tool_page_end(&page);
+  return good ? text : NULL;
 }
 
-/* Returns the text to write, for the caller to free; NULL and *error. */
+/* Returns the text to write; NULL and *error. */
 static char *work(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
   bool json = strcmp(a->format, "json") == 0;
   *exit_status = TOOL_EXIT_OK;
   switch (a->task) {
-  case TASK_LEVELS: return json ? topo_view_json(&machines[0].view, error) : topo_view_levels(&machines[0].view, error);
+  case TASK_LEVELS: return (json ? topo_view_json : topo_view_levels)(&machines[0].view);
   case TASK_CHECK: return check(a, machines, exit_status, error);
   case TASK_MEASURE: return show_measured(&machines[0], a->save_costs, json, exit_status, error);
-  case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status, error);
-  default: return topo_format_find(a->format)->view(&machines[0].view, error);
+  case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status);
+  default: return topo_format_text(topo_format_find(a->format), &machines[0].view, error);
   }
 }
 
@@ -380,9 +368,8 @@ int main(int argc, char **argv) {
                : several ? check_all(&a, &inputs, machines, &exit_status, &error)
                          : work(&a, machines, &exit_status, &error);
   ok = text != NULL && topo_output(a.output, text, &error);
-  free(text);
   unload(&machines[0]);
   unload(&machines[1]);
-  topo_inputs_free(&inputs);
+  tool_release(0);
   return tool_error_usage(&error, ok) ? exit_status : tool_options_fail(&program, &error);
 }

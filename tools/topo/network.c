@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Connections between hosts: NVSwitches across hosts, and the network's switches by tier. */
-#include <stdlib.h>
-
 #include "tools/topo/topo.h"
 
 enum { TIERS = 4, ALIKE = 2, GROUPS_MOST = 12 }; /* all tiers above the fourth are drawn as one */
@@ -60,38 +58,32 @@ static void describe(const topo_fold *fold, const int32_t *group, int32_t count,
   }
 }
 
-static bool draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nodes, int32_t count, int32_t *ends,
+static void draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nodes, int32_t count, int32_t *ends,
                       topo_lines *lines) {
   int32_t groups = topo_fold_groups(fold, nodes, count, view->all ? INT32_MAX : ALIKE, ends);
-  bool good = groups >= 0;
-  for (int32_t g = 0, start = 0; good && g < groups; start = ends[g++]) {
+  for (int32_t g = 0, start = 0; g < groups; start = ends[g++]) {
     topo_line *line = topo_lines_add(lines);
-    good = line != NULL;
-    if (good && g == GROUPS_MOST && !view->all) {
+    if (g == GROUPS_MOST && !view->all) {
       topo_append(&line->label, "and %d switches more, none like these", (int)(count - start));
-      return true;
+      return;
     }
-    if (good) {
-      line->ink = TOPO_INK_SWITCH;
-      for (int32_t i = start; i < ends[g]; i++)
-        line->severity = fold->severity[nodes[i]] > line->severity ? fold->severity[nodes[i]] : line->severity;
-      topo_append_names(&line->label, fold->topo, &nodes[start], ends[g] - start, 34);
-      describe(fold, &nodes[start], ends[g] - start, line);
-    }
+    line->ink = TOPO_INK_SWITCH;
+    for (int32_t i = start; i < ends[g]; i++)
+      line->severity = fold->severity[nodes[i]] > line->severity ? fold->severity[nodes[i]] : line->severity;
+    topo_append_names(&line->label, fold->topo, &nodes[start], ends[g] - start, 34);
+    describe(fold, &nodes[start], ends[g] - start, line);
   }
-  return good;
 }
 
-bool topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines, tool_error *error) {
+void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines) {
   int32_t total = fold->topo->nnodes, count = 0, highest = 0;
-  int32_t *nodes = calloc((size_t)total + 1, sizeof *nodes), *ends = calloc((size_t)total + 1, sizeof *ends);
-  bool good = nodes != NULL && ends != NULL;
-  for (int32_t n = 0; good && n < total; n++) {
+  int32_t *nodes = tool_new((size_t)total, sizeof *nodes), *ends = tool_new((size_t)total, sizeof *ends);
+  for (int32_t n = 0; n < total; n++) {
     highest = fold->tier[n] > highest ? fold->tier[n] : highest;
     count += is_above_hosts(fold, n);
   }
-  good = good && (count == 0 || topo_lines_add(lines) != NULL);
-  for (int32_t t = highest > TIERS ? TIERS : highest; good && count > 0 && t >= 0; t--) {
+  if (count > 0) topo_lines_add(lines);
+  for (int32_t t = highest > TIERS ? TIERS : highest; count > 0 && t >= 0; t--) {
     int32_t here = 0;
     for (int faulty = 1; faulty >= 0; faulty--) { /* first, so that they are never among those that are not listed */
       for (int32_t n = 0; n < total; n++) {
@@ -99,9 +91,6 @@ bool topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines 
         if (is_here && (fold->severity[n] > BNY_TOPO_INFO) == faulty) nodes[here++] = n;
       }
     }
-    good = draw_tier(fold, view, nodes, here, ends, lines);
+    draw_tier(fold, view, nodes, here, ends, lines);
   }
-  free(nodes);
-  free(ends);
-  return good || tool_error_set(error, "out of memory");
 }

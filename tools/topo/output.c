@@ -14,24 +14,12 @@
 
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
-static char *rejected(char *text, const bny_topo_error *why, const char *what, tool_error *error) {
-  if (text == NULL) tool_error_set(error, "%s: %s", what, why->text);
-  return text;
-}
-
-static char *view_xml(const topo_view *view, tool_error *error) {
-  bny_topo_error why = {.text = ""};
-  return rejected(bny_topo_export_nccl(view->topo, &why), &why, "this cannot be said in NCCL's XML", error);
-}
-
-static char *view_matrix(const topo_view *view, tool_error *error) {
-  bny_topo_error why = {.text = ""};
-  return rejected(bny_topo_export_matrix(view->topo, &why), &why, "no matrix can be made of it", error);
-}
-
 static const topo_format formats[] = {
-    {"text", ".txt", topo_view_tree}, {"json", ".json", topo_view_json}, {"svg", ".svg", topo_view_svg},
-    {"xml", ".xml", view_xml},        {"matrix", NULL, view_matrix},
+    {"text", ".txt", .view = topo_view_tree},
+    {"json", ".json", .view = topo_view_json},
+    {"svg", ".svg", .view = topo_view_svg},
+    {"xml", ".xml", .export = bny_topo_export_nccl, .cannot = "this cannot be said in NCCL's XML"},
+    {"matrix", NULL, .export = bny_topo_export_matrix, .cannot = "no matrix can be made of it"},
 };
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
@@ -40,6 +28,15 @@ const topo_format *topo_format_find(const char *name) {
   for (int f = 0; f < FORMATS; f++)
     if (strcmp(formats[f].name, name) == 0) return &formats[f];
   return NULL;
+}
+
+char *topo_format_text(const topo_format *format, const topo_view *view, tool_error *error) {
+  if (format->view != NULL) return format->view(view);
+  bny_topo_error why = {.text = ""};
+  char *text = format->export(view->topo, &why), *kept = text == NULL ? NULL : tool_format("%s", text);
+  if (text == NULL) tool_error_set(error, "%s: %s", format->cannot, why.text);
+  free(text);
+  return kept;
 }
 
 const char *topo_format_of_path(const char *path) {
@@ -78,30 +75,18 @@ static bool write_through(const char *path, const char *text, tool_error *error)
 
 /* Writes a temporary file in the same directory and renames it. `mode` is that of the replaced file. */
 static bool replace(const char *path, mode_t mode, const char *text, tool_error *error) {
-  size_t length = strlen(path);
-  char *temporary = malloc(length + sizeof ".XXXXXX");
-  if (temporary == NULL) return tool_error_set(error, "out of memory");
-  memcpy(temporary, path, length);
-  memcpy(temporary + length, ".XXXXXX", sizeof ".XXXXXX");
+  char *temporary = tool_format("%s.XXXXXX", path);
   int reason, file = mkostemp(temporary, O_CLOEXEC);
-  if (file < 0) {
-    reason = errno;
-    goto free_name;
-  }
+  if (file < 0) return cannot(error, path, errno);
   bool good = write_all(file, text, strlen(text)) && fchmod(file, mode) == 0 && fsync(file) == 0;
   reason = good ? 0 : errno;
   if (close(file) != 0 && good) {
     good = false;
     reason = errno;
   }
-  if (good && rename(temporary, path) == 0) {
-    free(temporary);
-    return true;
-  }
+  if (good && rename(temporary, path) == 0) return true;
   reason = good ? errno : reason;
   unlink(temporary);
-free_name:
-  free(temporary);
   return cannot(error, path, reason);
 }
 

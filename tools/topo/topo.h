@@ -29,11 +29,10 @@ typedef struct topo_view {
   const struct topo_measured *measured; /* with --measure; otherwise NULL */
 } topo_view;
 
-/* Each returns text for the caller to free, or NULL and *error. */
-char *topo_view_tree(const topo_view *view, tool_error *error);   /* tree.c: the picture in a terminal */
-char *topo_view_levels(const topo_view *view, tool_error *error); /* level_table.c: --levels */
-char *topo_view_json(const topo_view *view, tool_error *error);   /* json.c: model, levels, findings, probes */
-char *topo_view_svg(const topo_view *view, tool_error *error);    /* picture/svg.c */
+char *topo_view_tree(const topo_view *view);   /* tree.c: the picture in a terminal */
+char *topo_view_levels(const topo_view *view); /* level_table.c: --levels */
+char *topo_view_json(const topo_view *view);   /* json.c: model, levels, findings, probes */
+char *topo_view_svg(const topo_view *view);    /* picture/svg.c */
 
 /* Drawing for the text views of banyan-topo: short strings, colours, names in ranges. */
 
@@ -88,8 +87,8 @@ void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t 
 void topo_append_names_short(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
                              int32_t columns);
 
-/* Returns the names without the parts that are the same in all of them, for the caller to free: "B09-P1-LEAF-02" and
- * "A09-P1-LEAF-01" become "B09…02" and "A09…01". Returns NULL without memory. */
+/* Returns the names without the parts that are the same in all of them: "B09-P1-LEAF-02" and
+ * "A09-P1-LEAF-01" become "B09…02" and "A09…01". */
 topo_string *topo_names_shortened(const char *const *names, int32_t count);
 
 /* Appends ascending numbers as "0-7, 16-23" or "0-56 by 8". */
@@ -113,9 +112,6 @@ const char *topo_level_name(const topo_view *view, const bny_topo_level *level);
 /* Writes the title of a part of the picture. */
 void topo_put_heading(FILE *out, const topo_view *view, const char *text);
 
-/* Closes a memory stream. Returns the text for the caller to free, or NULL and *error. */
-char *topo_finish(FILE *out, char **text, tool_error *error);
-
 /* Write parts of the picture, each after an empty line and a heading; nothing if a part is empty. */
 void topo_put_levels(FILE *out, const topo_view *view);
 void topo_put_findings(FILE *out, const topo_view *view);
@@ -123,7 +119,7 @@ void topo_put_probes(FILE *out, const topo_view *view);
 
 /* The nodes of a model that get a line in the picture, and which of them look alike. */
 
-/* Arrays are indexed by node. Hidden are ports, host bridges, PCI switches with less than two children, and the only
+/* Hidden are ports, host bridges, PCI switches with less than two children, and the only
  * NUMA node of a package; their children belong to the next shown node above. Switches inside a host belong to the
  * host. */
 typedef struct topo_fold {
@@ -142,8 +138,7 @@ typedef struct topo_fold {
   uint64_t *look;           /* equal for nodes that look alike with everything below; names do not count */
 } topo_fold;
 
-bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels *levels, tool_error *error);
-void topo_fold_free(topo_fold *fold);
+topo_fold topo_fold_make(const bny_topo *topo, const bny_topo_levels *levels);
 
 /* Speeds are 0 if unknown. */
 typedef struct topo_facts {
@@ -169,7 +164,7 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node);
 
 /* Divides a list of nodes into groups that look alike. Reorders `nodes` so that groups are contiguous and in the order
  * of their first nodes, and keeps the order within a group. Writes the end of each group to `ends`, which has room for
- * `count`. A group of less than `least` is split into single nodes. Returns the number of groups, -1 without memory. */
+ * `count`. A group of less than `least` is split into single nodes. Returns the number of groups. */
 int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, int32_t least, int32_t *ends);
 
 /* Lines of the tree: a name with its branch, a speed, and further words if they fit. All lines are collected before the
@@ -202,20 +197,17 @@ typedef struct topo_line {
 
 typedef struct topo_lines {
   topo_line **lines;
-  int32_t count, capacity;
-  bool out_of_memory;
+  int32_t count;
 } topo_lines;
 
-/* Adds an empty line, which is a gap. Returns NULL without memory. */
-topo_line *topo_lines_add(topo_lines *lines);
+topo_line *topo_lines_add(topo_lines *lines); /* an empty line, which is a gap */
 void topo_lines_put(const topo_lines *lines, const topo_view *view, FILE *out);
-void topo_lines_free(topo_lines *lines);
 
 /* Adds a word; empty text is ignored. */
 void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text);
 
 /* Draws what is above hosts (network.c): network switches by tier, and switches of NVLink domains. */
-bool topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines, tool_error *error);
+void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines);
 
 /* Writes the paths between the devices of a host (matrix.c). */
 void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, int32_t host);
@@ -226,20 +218,20 @@ void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, in
 bool topo_check_mute(bny_topo_levels *levels, const char *ids, tool_error *error);
 
 /* Adds a finding for each probe of this machine that failed. */
-bool topo_check_probes(const topo_view *view, bny_topo_levels *levels, tool_error *error);
+void topo_check_probes(const topo_view *view, bny_topo_levels *levels);
 
 /* Returns lines of "SEVERITY: ID: TEXT", or an empty text. Infos are left out, unless the view has `all`. JSON is
  * {"status", "source", "hosts", "gpus", "nics", "findings", "probes"} with status "healthy", "note" or "fault". *status
- * receives the exit status. The caller frees it; NULL and *error. */
-char *topo_check(const topo_view *view, bool json, int *status, tool_error *error);
+ * receives the exit status. */
+char *topo_check(const topo_view *view, bool json, int *status);
 
 /* Adds what the machine lacks of a profile, which is a machine in good health. A profile of one host is the measure of
  * every host. */
-bool topo_check_profile(const topo_view *profile, const topo_view *machine, bny_topo_levels *levels, tool_error *error);
+void topo_check_profile(const topo_view *profile, const topo_view *machine, bny_topo_levels *levels);
 
 /* Returns one line per difference: "- " only in the first, "+ " only in the second, "~ " changed. JSON is {"first",
  * "second", "same", "differences": [{"change": "missing|added|changed", "what", "text"}]}. */
-char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status, tool_error *error);
+char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status);
 
 /* Compares two models as users see them. Devices are the same if they share a bus id, or else a name, in hosts of the
  * same name; if each model has one host, these are the same. PCI switches count only by the speed of devices below. */
@@ -264,37 +256,37 @@ typedef struct topo_comparison {
   int32_t only; /* a host of the second model, to which the only host of the first is compared; -1: all is compared */
   const char *arrow; /* between what was and what is */
   bool together;     /* nodes of one kind and host that one model alone has are one change */
-  bool (*take)(void *context, const topo_change *change); /* false ends the comparison */
+  void (*take)(void *context, const topo_change *change);
   void *context;
 } topo_comparison;
 
-/* Passes each change to `take`. Returns false and *error without memory. */
-bool topo_compare(const topo_comparison *comparison, tool_error *error);
+void topo_compare(const topo_comparison *comparison); /* passes each change to `take` */
 
 /* The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
 
 typedef struct topo_inputs {
-  char **names; /* a name that the caller gave, or FOLDER/FILE */
-  int32_t count, capacity;
+  const char **names; /* a name that the caller gave, or FOLDER/FILE */
+  int32_t count;
 } topo_inputs;
 
 /* Adds an input. A folder stands for its files in the order of their names, without hidden ones and folders in it.
- * Returns false and *error without memory, or if a folder cannot be read or has no file. */
+ * Returns false and *error if a folder cannot be read or has no file. */
 bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error);
-
-void topo_inputs_free(topo_inputs *inputs);
 
 /* Output formats of banyan-topo, one row each, and where the output goes. */
 
 #define TOPO_FORMATS "text, json, svg, xml, matrix"
 #define TOPO_SUFFIXES ".txt, .json, .svg, .xml"
 typedef struct topo_format {
-  const char *name, *suffix; /* suffix of such files; NULL: none */
-  char *(*view)(const topo_view *view, tool_error *error);
+  const char *name, *suffix;                                    /* suffix of such files; NULL: none */
+  char *(*view)(const topo_view *view);                         /* this or the next */
+  char *(*export)(const bny_topo *topo, bny_topo_error *error); /* text to be freed; NULL and *error */
+  const char *cannot;
 } topo_format;
 
-const topo_format *topo_format_find(const char *name); /* NULL: unknown */
-const char *topo_format_of_path(const char *path);     /* format by suffix; NULL: unknown */
+const topo_format *topo_format_find(const char *name);                                       /* NULL: unknown */
+char *topo_format_text(const topo_format *format, const topo_view *view, tool_error *error); /* NULL and *error */
+const char *topo_format_of_path(const char *path); /* format by suffix; NULL: unknown */
 
 /* Writes to standard output if path is NULL or "-". A file is written beside `path` and renamed, so it is complete or
  * unchanged. Pipes and devices are written directly. */

@@ -17,11 +17,8 @@ typedef struct drawing {
   const topo_view *view;
   topo_fold fold;
   topo_lines lines;
-  tool_error *error;
   bool gpus_alike; /* GPUs of the current host share a model, which the host's line names */
 } drawing;
-
-static bool no_memory(drawing *d) { return tool_error_set(d->error, "out of memory"); }
 
 /* ---- contents of a line ------------------------------------------------------------------------------------------ */
 
@@ -75,11 +72,10 @@ static void say_links(const topo_facts *facts, topo_line *line) {
 }
 
 /* Adds the NICs that serve these ranks, and their rails: "-> mlx5_0..mlx5_3, rails 0-3". */
-static bool say_service(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
+static void say_service(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
   const bny_topo_levels *levels = d->fold.levels;
-  if (d->fold.topo->nodes[nodes[0]].kind != BNY_TOPO_GPU) return true;
-  int32_t *nics = calloc((size_t)count * 2 + 1, sizeof *nics), *rails = nics + count, served = 0;
-  if (nics == NULL) return no_memory(d);
+  if (d->fold.topo->nodes[nodes[0]].kind != BNY_TOPO_GPU) return;
+  int32_t *nics = tool_new((size_t)count * 2, sizeof *nics), *rails = nics + count, served = 0;
   const bny_topo_rank *first = NULL;
   for (int32_t i = 0; i < count; i++) {
     int32_t r = d->fold.rank[nodes[i]];
@@ -101,11 +97,9 @@ static bool say_service(drawing *d, const int32_t *nodes, int32_t count, topo_li
     topo_line_say(line, first->nic_path >= BNY_TOPO_PATH_SYS ? TOPO_INK_WORST : TOPO_INK_NIC, TOPO_LINE_SERVICE,
                   text.text);
   }
-  free(nics);
-  return true;
 }
 
-static bool say_network(drawing *d, const int32_t *nodes, int32_t count, const topo_facts *facts, topo_line *line) {
+static void say_network(drawing *d, const int32_t *nodes, int32_t count, const topo_facts *facts, topo_line *line) {
   topo_string text = {.text = ""};
   if (facts->net > 0) {
     topo_append(&text, "network ");
@@ -119,8 +113,7 @@ static bool say_network(drawing *d, const int32_t *nodes, int32_t count, const t
     topo_line_say(line, TOPO_INK_WORST, TOPO_LINE_LINKS, down.text);
   }
   if (facts->leaf >= 0) {
-    int32_t *leaves = calloc((size_t)count, sizeof *leaves), found = 0;
-    if (leaves == NULL) return no_memory(d);
+    int32_t *leaves = tool_new((size_t)count, sizeof *leaves), found = 0;
     for (int32_t i = 0; i < count; i++) {
       int32_t leaf = topo_fold_facts(&d->fold, nodes[i]).leaf;
       if (leaf >= 0 && (found == 0 || leaves[found - 1] != leaf)) leaves[found++] = leaf;
@@ -134,9 +127,7 @@ static bool say_network(drawing *d, const int32_t *nodes, int32_t count, const t
       topo_append_names_short(&on, d->fold.topo, leaves, found, 30);
     }
     topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_SERVICE, on.text);
-    free(leaves);
   }
-  return true;
 }
 
 /* Adds the GPUs that a switch joins, in a host or above. */
@@ -202,12 +193,11 @@ static void say_host(drawing *d, int32_t host, topo_line *line) {
   say_between(d, host, line);
 }
 
-static bool describe(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
+static void describe(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
   const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
   topo_facts facts = topo_fold_facts(&d->fold, nodes[0]);
   topo_append_speed(&line->speed, facts.up, facts.up_assumed);
   line->speed_ink = TOPO_INK_SPEED;
-  bool good = true;
   for (int32_t i = 0; i < count; i++) {
     int8_t severity = d->fold.severity[nodes[i]];
     line->severity = severity > line->severity ? severity : line->severity;
@@ -216,68 +206,59 @@ static bool describe(drawing *d, const int32_t *nodes, int32_t count, topo_line 
   case BNY_TOPO_GPU:
     if (!d->gpus_alike) say_model(node, line);
     say_links(&facts, line);
-    good = say_service(d, nodes, count, line);
+    say_service(d, nodes, count, line);
     break;
-  case BNY_TOPO_NIC: say_model(node, line), good = say_network(d, nodes, count, &facts, line); break;
+  case BNY_TOPO_NIC: say_model(node, line), say_network(d, nodes, count, &facts, line); break;
   case BNY_TOPO_SWITCH: line->speed.text[0] = '\0', say_switch(&facts, count, line); break;
   case BNY_TOPO_HOST: say_host(d, nodes[0], line); break;
   default: say_model(node, line); break;
   }
   if (count == 1 && node->bus_id != NULL && node->kind != BNY_TOPO_PCI)
     topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_BUS, node->bus_id);
-  return good;
 }
 
 /* ---- the tree ---------------------------------------------------------------------------------------------------- */
 
-/* Lists the children of all these nodes. Returns NULL without memory; *total receives their number. */
+/* Lists the children of all these nodes; *total receives their number. */
 static int32_t *children_of(drawing *d, const int32_t *nodes, int32_t count, int32_t *total) {
   int32_t all = 0;
   for (int32_t i = 0; i < count; i++)
     for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) all++;
-  int32_t *children = malloc(((size_t)all + 1) * sizeof *children);
+  int32_t *children = tool_new((size_t)all, sizeof *children);
   *total = 0;
-  for (int32_t i = 0; children != NULL && i < count; i++)
+  for (int32_t i = 0; i < count; i++)
     for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) children[(*total)++] = c;
   return children;
 }
 
-static bool draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth);
+static void draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth);
 
-static bool draw_group(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, bool last, int depth) {
+static void draw_group(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, bool last, int depth) {
   const char *branch = d->view->utf8 ? (last ? "└─ " : "├─ ") : last ? "`- " : "|- ";
   const char *stem = last ? "   " : d->view->utf8 ? "│  " : "|  ";
   topo_string below = {.text = ""};
   topo_line *line = topo_lines_add(&d->lines);
-  if (line == NULL) return no_memory(d);
   topo_append(&line->prefix, "%s%s", prefix, branch);
   label_of(d, nodes, count, &line->label);
   line->ink = topo_ink_of_kind(d->fold.topo->nodes[nodes[0]].kind);
   topo_append(&below, "%s%s", prefix, stem);
-  return describe(d, nodes, count, line) && draw_below(d, below.text, nodes, count, depth + 1);
+  describe(d, nodes, count, line);
+  draw_below(d, below.text, nodes, count, depth + 1);
 }
 
-static bool draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth) {
+static void draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth) {
   int32_t total, *children = children_of(d, nodes, count, &total);
-  int32_t *ends = calloc((size_t)(children == NULL ? 0 : total) + 1, sizeof *ends);
+  int32_t *ends = tool_new((size_t)total, sizeof *ends);
   int32_t least = d->view->all ? INT32_MAX : count > 1 ? 1 : ALIKE;
-  int32_t groups = children == NULL || ends == NULL ? -1 : topo_fold_groups(&d->fold, children, total, least, ends);
-  bool good = groups >= 0 || no_memory(d);
-  for (int32_t g = 0, start = 0; good && g < groups && depth < DEPTH; start = ends[g++])
-    good = draw_group(d, prefix, &children[start], ends[g] - start, g + 1 == groups, depth);
-  free(children);
-  free(ends);
-  return good;
+  int32_t groups = topo_fold_groups(&d->fold, children, total, least, ends);
+  for (int32_t g = 0, start = 0; g < groups && depth < DEPTH; start = ends[g++])
+    draw_group(d, prefix, &children[start], ends[g] - start, g + 1 == groups, depth);
 }
 
 /* ---- hosts ------------------------------------------------------------------------------------------------------- */
 
 static topo_line *host_line(drawing *d, const int32_t *hosts, int32_t count, bool drawn) {
   topo_line *line = topo_lines_add(&d->lines);
-  if (line == NULL) {
-    no_memory(d);
-    return NULL;
-  }
   line->ink = TOPO_INK_HOST;
   name_devices(d, hosts, drawn ? 1 : count, &line->label);
   if (drawn && count > 1) {
@@ -289,19 +270,18 @@ static topo_line *host_line(drawing *d, const int32_t *hosts, int32_t count, boo
   return line;
 }
 
-static bool draw_host(drawing *d, const int32_t *hosts, int32_t count) {
-  topo_line *gap = topo_lines_add(&d->lines), *line = gap == NULL ? NULL : host_line(d, hosts, count, true);
-  if (line == NULL) return no_memory(d);
-  bool good = describe(d, hosts, 1, line);
+static void draw_host(drawing *d, const int32_t *hosts, int32_t count) {
+  topo_lines_add(&d->lines);
+  topo_line *line = host_line(d, hosts, count, true);
+  describe(d, hosts, 1, line);
   for (int32_t i = 1; i < count; i++)
     line->severity = d->fold.severity[hosts[i]] > line->severity ? d->fold.severity[hosts[i]] : line->severity;
-  return good && draw_below(d, "", hosts, 1, 1);
+  draw_below(d, "", hosts, 1, 1);
 }
 
 /* Names hosts that are not drawn, with their numbers of devices. */
-static bool name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
+static void name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
   topo_line *line = host_line(d, hosts, count, false);
-  if (line == NULL) return false;
   int32_t kinds[BNY_TOPO_KINDS] = {0};
   for (int32_t n = hosts[0]; n < d->fold.topo->nnodes; n++)
     kinds[d->fold.topo->nodes[n].kind] += d->fold.host[n] == hosts[0];
@@ -310,7 +290,6 @@ static bool name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
   topo_append(&text, ", ");
   topo_append_count(&text, kinds[BNY_TOPO_NIC], BNY_TOPO_NIC);
   topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS, text.text);
-  return true;
 }
 
 typedef struct host_group {
@@ -343,56 +322,44 @@ static void order_groups(const drawing *d, const int32_t *hosts, host_group *gro
   if (ngroups > 1) qsort(groups + 1, (size_t)ngroups - 1, sizeof *groups, by_severity);
 }
 
-static bool draw_groups(drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups, int32_t *first) {
-  bool good = true;
+static void draw_groups(drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups, int32_t *first) {
   int32_t drawn = d->view->all ? ngroups : HOSTS_DRAWN, left = 0;
   order_groups(d, hosts, groups, ngroups);
   *first = ngroups > 0 ? hosts[groups[0].start] : -1;
-  for (int32_t g = 0; good && g < ngroups; g++) {
+  for (int32_t g = 0; g < ngroups; g++) {
     const int32_t *group = &hosts[groups[g].start];
-    if (g == drawn) good = topo_lines_add(&d->lines) != NULL || no_memory(d);
+    if (g == drawn) topo_lines_add(&d->lines);
     if (g < drawn)
-      good = good && draw_host(d, group, groups[g].count);
+      draw_host(d, group, groups[g].count);
     else if (g < drawn + HOSTS_NAMED)
-      good = good && name_hosts(d, group, groups[g].count);
+      name_hosts(d, group, groups[g].count);
     else
       left += groups[g].count;
   }
-  topo_line *line = good && left > 0 ? topo_lines_add(&d->lines) : NULL;
-  if (line != NULL) topo_append(&line->label, "and %d hosts more, none like these; --all draws them", (int)left);
-  return good;
+  if (left > 0)
+    topo_append(&topo_lines_add(&d->lines)->label, "and %d hosts more, none like these; --all draws them", (int)left);
 }
 
 /* Draws hosts, and other nodes at the top. *first receives the first host drawn; -1. */
-static bool draw_hosts(drawing *d, int32_t *first) {
+static void draw_hosts(drawing *d, int32_t *first) {
   const bny_topo *topo = d->fold.topo;
-  int32_t *tops = calloc((size_t)topo->nnodes + 1, sizeof *tops),
-          *ends = calloc((size_t)topo->nnodes + 1, sizeof *ends);
-  host_group *groups = NULL;
-  int32_t nhosts = 0, nothers = 0, ngroups = 0;
-  bool good = tops != NULL && ends != NULL;
-  for (int32_t n = 0; good && n < topo->nnodes; n++)
+  int32_t *tops = tool_new((size_t)topo->nnodes, sizeof *tops), *ends = tool_new((size_t)topo->nnodes, sizeof *ends);
+  int32_t nhosts = 0, nothers = 0;
+  for (int32_t n = 0; n < topo->nnodes; n++)
     if (topo->nodes[n].kind == BNY_TOPO_HOST && d->fold.above[n] < 0) tops[nhosts++] = n;
-  if (good) {
-    ngroups = topo_fold_groups(&d->fold, tops, nhosts, d->view->all ? INT32_MAX : HOSTS_ALIKE, ends);
-    groups = ngroups < 0 ? NULL : calloc((size_t)ngroups + 1, sizeof *groups);
-  }
-  good = groups != NULL || no_memory(d);
-  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++])
+  int32_t ngroups = topo_fold_groups(&d->fold, tops, nhosts, d->view->all ? INT32_MAX : HOSTS_ALIKE, ends);
+  host_group *groups = tool_new((size_t)ngroups, sizeof *groups);
+  for (int32_t g = 0, start = 0; g < ngroups; start = ends[g++])
     groups[g] = (host_group){.start = start, .count = ends[g] - start};
-  good = good && draw_groups(d, tops, groups, ngroups, first);
-  for (int32_t n = 0; good && n < topo->nnodes; n++) {
+  draw_groups(d, tops, groups, ngroups, first);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
     bool other = d->fold.shown[n] && d->fold.above[n] < 0 && topo->nodes[n].kind != BNY_TOPO_HOST &&
                  topo->nodes[n].kind != BNY_TOPO_SWITCH;
     if (other) tops[nothers++] = n;
   }
-  ngroups = good ? topo_fold_groups(&d->fold, tops, nothers, d->view->all ? INT32_MAX : ALIKE, ends) : 0;
-  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++])
-    good = draw_group(d, "", &tops[start], ends[g] - start, g + 1 == ngroups, 1);
-  free(groups);
-  free(tops);
-  free(ends);
-  return good;
+  ngroups = topo_fold_groups(&d->fold, tops, nothers, d->view->all ? INT32_MAX : ALIKE, ends);
+  for (int32_t g = 0, start = 0; g < ngroups; start = ends[g++])
+    draw_group(d, "", &tops[start], ends[g] - start, g + 1 == ngroups, 1);
 }
 
 /* ---- the whole picture ------------------------------------------------------------------------------------------- */
@@ -418,32 +385,22 @@ static void put_title(FILE *out, const topo_view *view) {
   fputc('\n', out);
 }
 
-char *topo_view_tree(const topo_view *view, tool_error *error) {
-  char *text = NULL;
-  size_t bytes;
+char *topo_view_tree(const topo_view *view) {
+  tool_page page;
   int32_t first = -1;
-  drawing d = {.view = view, .error = error};
-  if (!topo_fold_make(&d.fold, view->topo, view->levels, error)) return NULL;
-  FILE *out = NULL;
-  bool good = topo_network_draw(&d.fold, view, &d.lines, error) && draw_hosts(&d, &first);
-  if (good) {
-    out = open_memstream(&text, &bytes);
-    good = out != NULL || no_memory(&d);
+  drawing d = {.view = view, .fold = topo_fold_make(view->topo, view->levels)};
+  topo_network_draw(&d.fold, view, &d.lines);
+  draw_hosts(&d, &first);
+  FILE *out = tool_page_begin(&page);
+  put_title(out, view);
+  topo_lines_put(&d.lines, view, out);
+  if (fflush(out) == 0 && strchr(page.text, '~') != NULL) {
+    topo_put(out, view, TOPO_INK_DIM, "~ assumed: what hardware of that kind does; not read from this machine or file");
+    fputc('\n', out);
   }
-  if (good) {
-    put_title(out, view);
-    topo_lines_put(&d.lines, view, out);
-    if (fflush(out) == 0 && strchr(text, '~') != NULL) {
-      topo_put(out, view, TOPO_INK_DIM,
-               "~ assumed: what hardware of that kind does; not read from this machine or file");
-      fputc('\n', out);
-    }
-    topo_put_matrix(out, view, &d.fold, first);
-    topo_put_levels(out, view);
-    topo_put_findings(out, view);
-    topo_put_probes(out, view);
-  }
-  topo_lines_free(&d.lines);
-  topo_fold_free(&d.fold);
-  return good ? topo_finish(out, &text, error) : NULL;
+  topo_put_matrix(out, view, &d.fold, first);
+  topo_put_levels(out, view);
+  topo_put_findings(out, view);
+  topo_put_probes(out, view);
+  return tool_page_end(&page);
 }

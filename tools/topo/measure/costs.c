@@ -67,7 +67,7 @@ static json_t *machine_json(const bny_machine *machine) {
                    machine->numa_nodes, "cores", machine->cores, "gpus", machine->gpus, "nics", machine->nics);
 }
 
-static char *text_of(json_t *links, tool_error *error) {
+static char *text_of(json_t *links) {
   bny_machine machine;
   double merge_ns = merge_ns_per_byte();
   bny_machine_find("", &machine);
@@ -75,9 +75,11 @@ static char *text_of(json_t *links, tool_error *error) {
                                              machine_json(&machine), "merge_ns_per_byte",
                                              merge_ns > 0 ? json_real(merge_ns) : NULL, "links", links));
   char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+  if (text == NULL) tool_no_memory();
+  char *kept = tool_format("%s", text);
   json_decref(root);
-  if (text == NULL) tool_error_set(error, "out of memory");
-  return text;
+  free(text);
+  return kept;
 }
 
 char *topo_measured_costs(const topo_measured *measured, tool_error *error) {
@@ -89,7 +91,7 @@ char *topo_measured_costs(const topo_measured *measured, tool_error *error) {
     if (near >= (int)classes[i].narrowest)
       json_array_append_new(links, link_json(measured, classes[i].class, (topo_near)near));
   }
-  if (json_array_size(links) > 0) return text_of(links, error);
+  if (json_array_size(links) > 0) return text_of(links);
   json_decref(links);
   tool_error_set(error, "--save-costs: no pair of CPUs was measured, so there are no costs to save");
   return NULL;

@@ -79,12 +79,11 @@ bool topo_places(const char *sysfs, topo_place **places, int32_t *nplaces, tool_
   cpu_set_t *set = allowed_cpus(&ncpus, &bytes);
   if (set == NULL) return tool_error_set(error, "the CPUs that may be used cannot be found out: %s", strerror(errno));
   int32_t count = CPU_COUNT_S(bytes, set);
-  topo_place *found = malloc(((size_t)count + 1) * sizeof *found);
+  topo_place *found = tool_new((size_t)count, sizeof *found);
   int32_t n = 0;
-  for (int32_t cpu = 0; found != NULL && cpu < ncpus && n < count; cpu++)
+  for (int32_t cpu = 0; cpu < ncpus && n < count; cpu++)
     if (CPU_ISSET_S(cpu, bytes, set)) found[n++] = place_of(sysfs == NULL ? "/sys" : sysfs, cpu);
   CPU_FREE(set);
-  if (found == NULL) return tool_error_set(error, "out of memory");
   *places = found;
   *nplaces = n;
   return true;
@@ -137,12 +136,11 @@ static topo_measured_pair take_one(choice *c, const topo_measured_rank *ranks, t
   return pair;
 }
 
-static bool lists_fill(choice *c, const topo_measured_rank *ranks, int32_t nranks) {
+static void lists_fill(choice *c, const topo_measured_rank *ranks, int32_t nranks) {
   for (int32_t a = 0; a < nranks; a++)
     for (int32_t b = a + 1; b < nranks; b++) c->counts[pair_of(ranks, a, b).near]++;
   for (int near = 0; near < TOPO_NEARS; near++) {
-    c->lists[near] = malloc(((size_t)c->counts[near] * 2 + 1) * sizeof *c->lists[near]);
-    if (c->lists[near] == NULL) return false;
+    c->lists[near] = tool_new((size_t)c->counts[near] * 2, sizeof *c->lists[near]);
     c->counts[near] = 0;
   }
   for (int32_t a = 0; a < nranks; a++) {
@@ -153,27 +151,17 @@ static bool lists_fill(choice *c, const topo_measured_rank *ranks, int32_t nrank
       c->lists[near][2 * i + 1] = b;
     }
   }
-  return true;
 }
 
-bool topo_pairs_choose(const topo_measured_rank *ranks, int32_t nranks, int32_t most, topo_measured_pair **pairs,
-                       int32_t *npairs) {
-  choice c = {.used = calloc((size_t)nranks + 1, sizeof *c.used), .random = UINT64_C(0x62616e79616e)};
+topo_measured_pair *topo_pairs_choose(const topo_measured_rank *ranks, int32_t nranks, int32_t most, int32_t *npairs) {
+  choice c = {.used = tool_new((size_t)nranks, sizeof *c.used), .random = UINT64_C(0x62616e79616e)};
   int64_t all = (int64_t)nranks * (nranks - 1) / 2;
-  int32_t count = all < most ? (int32_t)all : most, n = 0;
-  topo_measured_pair *chosen = malloc(((size_t)count + 1) * sizeof *chosen);
-  bool good = c.used != NULL && chosen != NULL && lists_fill(&c, ranks, nranks);
-  while (good && n < count) {
-    for (int near = 0; near < TOPO_NEARS && n < count; near++)
-      if (c.counts[near] > 0) chosen[n++] = take_one(&c, ranks, (topo_near)near);
+  int32_t count = all < most ? (int32_t)all : most;
+  topo_measured_pair *chosen = tool_new((size_t)count, sizeof *chosen);
+  lists_fill(&c, ranks, nranks);
+  for (*npairs = 0; *npairs < count;) {
+    for (int near = 0; near < TOPO_NEARS && *npairs < count; near++)
+      if (c.counts[near] > 0) chosen[(*npairs)++] = take_one(&c, ranks, (topo_near)near);
   }
-  for (int near = 0; near < TOPO_NEARS; near++) free(c.lists[near]);
-  free(c.used);
-  if (!good) {
-    free(chosen);
-    return false;
-  }
-  *pairs = chosen;
-  *npairs = n;
-  return true;
+  return chosen;
 }

@@ -61,26 +61,17 @@ static json_t *finding_json(const topo_measured_finding *finding, const topo_mea
 json_t *topo_measured_json(const topo_measured *measured, const bny_topo *topo) {
   json_t *ranks = json_array(), *pairs = json_array(), *kinds = json_array(), *links = json_array(),
          *found = json_array();
-  bool good = true;
-  for (int32_t r = 0; r < measured->nranks; r++)
-    good = good && json_array_append_new(ranks, rank_json(&measured->ranks[r])) == 0;
+  for (int32_t r = 0; r < measured->nranks; r++) json_array_append_new(ranks, rank_json(&measured->ranks[r]));
   for (int32_t p = 0; p < measured->npairs; p++)
-    good = good && json_array_append_new(pairs, pair_json(&measured->pairs[p], measured->ranks)) == 0;
+    json_array_append_new(pairs, pair_json(&measured->pairs[p], measured->ranks));
   for (int near = 0; near < TOPO_NEARS; near++)
-    if (measured->kinds[near].npairs > 0)
-      good = good && json_array_append_new(kinds, kind_json(measured, (topo_near)near)) == 0;
-  for (int32_t l = 0; l < measured->nlinks; l++)
-    good = good && json_array_append_new(links, link_json(&measured->links[l], topo)) == 0;
+    if (measured->kinds[near].npairs > 0) json_array_append_new(kinds, kind_json(measured, (topo_near)near));
+  for (int32_t l = 0; l < measured->nlinks; l++) json_array_append_new(links, link_json(&measured->links[l], topo));
   for (int32_t f = 0; f < measured->nfindings; f++)
-    good = good && json_array_append_new(found, finding_json(&measured->findings[f], measured->ranks)) == 0;
-  json_t *all = json_pack("{s:f, s:i, s:I, s:b, s:f, s:f, s:s, s:o, s:o, s:o, s:o, s:o}", "seconds", measured->seconds,
-                          "sweeps", measured->nsweeps, "pairs_possible", (json_int_t)measured->npairs_possible,
-                          "virtual_machine", measured->virtual_machine, "slow_latency_factor", topo_slow_latency,
-                          "slow_bandwidth_factor", topo_slow_bandwidth, "gpus", "not measured: this build has no CUDA",
-                          "ranks", ranks, "pairs", pairs, "kinds", kinds, "links", links, "findings", found);
-  if (!good) {
-    json_decref(all);
-    return NULL;
-  }
-  return all;
+    json_array_append_new(found, finding_json(&measured->findings[f], measured->ranks));
+  return json_pack("{s:f, s:i, s:I, s:b, s:f, s:f, s:s, s:o, s:o, s:o, s:o, s:o}", "seconds", measured->seconds,
+                   "sweeps", measured->nsweeps, "pairs_possible", (json_int_t)measured->npairs_possible,
+                   "virtual_machine", measured->virtual_machine, "slow_latency_factor", topo_slow_latency,
+                   "slow_bandwidth_factor", topo_slow_bandwidth, "gpus", "not measured: this build has no CUDA",
+                   "ranks", ranks, "pairs", pairs, "kinds", kinds, "links", links, "findings", found);
 }

@@ -96,24 +96,18 @@ static rank_verdict rank_judge(const topo_measured *measured, int32_t rank, topo
   return verdict;
 }
 
-static bool add_finding(topo_measured *measured, topo_measured_finding finding, const char *format, ...)
+static void add_finding(topo_measured *measured, topo_measured_finding finding, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static bool add_finding(topo_measured *measured, topo_measured_finding finding, const char *format, ...) {
-  size_t count = (size_t)measured->nfindings + 1;
-  topo_measured_finding *findings = realloc(measured->findings, count * sizeof *findings);
-  finding.text = malloc(FINDING_BYTES);
-  measured->findings = findings == NULL ? measured->findings : findings;
-  if (findings == NULL || finding.text == NULL) {
-    free(finding.text);
-    return false;
-  }
+static void add_finding(topo_measured *measured, topo_measured_finding finding, const char *format, ...) {
+  char text[FINDING_BYTES];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(finding.text, FINDING_BYTES, format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  findings[measured->nfindings++] = finding;
-  return true;
+  finding.text = tool_format("%s", text);
+  measured->findings = tool_more(measured->findings, measured->nfindings, sizeof finding);
+  measured->findings[measured->nfindings++] = finding;
 }
 
 static const char *metric_words(topo_metric metric) {
@@ -132,8 +126,8 @@ static void factor_words(char text[64], topo_metric metric, double worse) {
            metric_words(metric));
 }
 
-/* Marks and reports the worst rank that is slow with every other, if *found; false without memory. */
-static bool worst_rank(topo_measured *measured, double *values, bool *found) {
+/* Marks and reports the worst rank that is slow with every other. Returns false if there is none. */
+static bool worst_rank(topo_measured *measured, double *values) {
   rank_verdict worst = {.worse = 0};
   int32_t rank = -1;
   for (int32_t r = 0; r < measured->nranks; r++) {
@@ -145,30 +139,28 @@ static bool worst_rank(topo_measured *measured, double *values, bool *found) {
       }
     }
   }
-  *found = rank >= 0;
-  if (!*found) return true;
+  if (rank < 0) return false;
   measured->ranks[rank].slow = true;
   char factor[64];
   factor_words(factor, worst.metric, worst.worse);
   topo_measured_finding finding = {.warning = true, .a = rank, .b = -1, .factor = worst.worse};
-  return add_finding(
+  add_finding(
       measured, finding,
       "CPU %d: %s of other CPUs, with every one of the %d that it was measured with: what slows it is its own; "
       "look for a program or interrupts on it (top, /proc/interrupts), a lower clock (cpupower frequency-info)%s",
       measured->ranks[rank].place.cpu, factor, worst.npairs,
       measured->virtual_machine ? ", and at how the host places this virtual CPU" : "");
-}
-
-static bool slow_ranks_find(topo_measured *measured, double *values) {
-  bool found = true;
-  /* At most half of the ranks can be slower than the rest. */
-  for (int32_t slow = 0; found && 2 * (slow + 1) < measured->nranks; slow++)
-    if (!worst_rank(measured, values, &found)) return false;
   return true;
 }
 
+static void slow_ranks_find(topo_measured *measured, double *values) {
+  /* At most half of the ranks can be slower than the rest. */
+  for (int32_t slow = 0; 2 * (slow + 1) < measured->nranks && worst_rank(measured, values); slow++) {
+  }
+}
+
 /* Judges a rank's copying of its own memory against the median of all ranks. A rank is reported only once. */
-static bool locals_judge(topo_measured *measured, double *values) {
+static void locals_judge(topo_measured *measured, double *values) {
   for (int large = 0; large < 2; large++) {
     size_t count = 0;
     for (int32_t r = 0; r < measured->nranks; r++) {
@@ -182,16 +174,14 @@ static bool locals_judge(topo_measured *measured, double *values) {
       if (rank->nblocks < TOPO_JUDGED_BLOCKS || rank->slow || value >= topo_slow_bandwidth * expected) continue;
       rank->slow = true;
       topo_measured_finding finding = {.warning = true, .a = r, .b = -1, .factor = expected / value};
-      if (!add_finding(
-              measured, finding,
-              "CPU %d copies %s of its own at %.3g GB/s, others at %.3g; look for a program on it (top), a lower clock "
-              "(cpupower frequency-info), and free memory and fitted channels of its NUMA node (numastat -m, "
-              "dmidecode)",
-              rank->place.cpu, large ? "16 MiB" : "1 MiB", value, expected))
-        return false;
+      add_finding(
+          measured, finding,
+          "CPU %d copies %s of its own at %.3g GB/s, others at %.3g; look for a program on it (top), a lower clock "
+          "(cpupower frequency-info), and free memory and fitted channels of its NUMA node (numastat -m, "
+          "dmidecode)",
+          rank->place.cpu, large ? "16 MiB" : "1 MiB", value, expected);
     }
   }
-  return true;
 }
 
 /* ---- kinds and pairs --------------------------------------------------------------------------------------------- */
@@ -245,22 +235,21 @@ static const char *advice(const topo_measured *measured, const topo_measured_pai
                "(dmidecode -t memory)";
 }
 
-static bool pair_find(topo_measured *measured, int32_t index, topo_metric metric) {
+static void pair_find(topo_measured *measured, int32_t index, topo_metric metric) {
   const topo_measured_pair *pair = &measured->pairs[index];
   double expected = measured->kinds[pair->near].expected[metric], value = pair->value[metric][0];
   if (directions(metric) == 2 && pair->value[metric][1] < value) value = pair->value[metric][1];
   char factor[64];
   factor_words(factor, metric, pair->worse[metric]);
   topo_measured_finding finding = {.warning = true, .a = pair->a, .b = pair->b, .factor = pair->worse[metric]};
-  return add_finding(measured, finding, "CPU %d and CPU %d: %s of other pairs %s (%.3g %s, expected %.3g); %s",
-                     measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu, factor,
-                     topo_near_words(pair->near), is_time(metric) ? round(value) : value,
-                     is_time(metric) ? "ns" : "GB/s", is_time(metric) ? round(expected) : expected,
-                     advice(measured, pair, metric));
+  add_finding(measured, finding, "CPU %d and CPU %d: %s of other pairs %s (%.3g %s, expected %.3g); %s",
+              measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu, factor,
+              topo_near_words(pair->near), is_time(metric) ? round(value) : value, is_time(metric) ? "ns" : "GB/s",
+              is_time(metric) ? round(expected) : expected, advice(measured, pair, metric));
 }
 
 /* Reports each slow pair once, by its worst metric. */
-static bool pairs_judge(topo_measured *measured) {
+static void pairs_judge(topo_measured *measured) {
   for (int32_t p = 0; p < measured->npairs; p++) {
     topo_measured_pair *pair = &measured->pairs[p];
     const topo_measured_kind *kind = &measured->kinds[pair->near];
@@ -275,15 +264,13 @@ static bool pairs_judge(topo_measured *measured) {
       }
     }
     bool named = measured->ranks[pair->a].slow || measured->ranks[pair->b].slow;
-    if (pair->slow && !named && pair->nblocks >= TOPO_JUDGED_BLOCKS && !pair_find(measured, p, (topo_metric)worst))
-      return false;
+    if (pair->slow && !named && pair->nblocks >= TOPO_JUDGED_BLOCKS) pair_find(measured, p, (topo_metric)worst);
   }
-  return true;
 }
 
 /* ---- links, and changes ------------------------------------------------------------------------------------------ */
 
-static bool links_judge(topo_measured *measured, const bny_topo *topo) {
+static void links_judge(topo_measured *measured, const bny_topo *topo) {
   for (int32_t l = 0; l < measured->nlinks; l++) {
     const topo_measured_link *link = &measured->links[l];
     double value = fmin(link->value[0], link->value[1]);
@@ -291,14 +278,12 @@ static bool links_judge(topo_measured *measured, const bny_topo *topo) {
     /* A few CPUs may not fill a link, and an assumed speed may be wrong. */
     bool warning = link->nreaders >= 8 && link->expected_source != BNY_TOPO_ASSUMED;
     topo_measured_finding finding = {.warning = warning, .a = -1, .b = -1, .factor = link->expected / value};
-    if (!add_finding(
-            measured, finding, "%s and %s: %d CPU%s read %.3g GB/s from each other's memory at once, where %.3g %s%s",
-            topo->nodes[link->from].name, topo->nodes[link->to].name, link->nreaders, link->nreaders == 1 ? "" : "s",
-            value, link->expected, link->expected_source == BNY_TOPO_ASSUMED ? "are assumed" : "are expected",
-            link->nreaders < 8 ? "; more CPUs may get more" : ""))
-      return false;
+    add_finding(
+        measured, finding, "%s and %s: %d CPU%s read %.3g GB/s from each other's memory at once, where %.3g %s%s",
+        topo->nodes[link->from].name, topo->nodes[link->to].name, link->nreaders, link->nreaders == 1 ? "" : "s", value,
+        link->expected, link->expected_source == BNY_TOPO_ASSUMED ? "are assumed" : "are expected",
+        link->nreaders < 8 ? "; more CPUs may get more" : "");
   }
-  return true;
 }
 
 double topo_measured_against_plan(const topo_measured *measured, topo_near near) {
@@ -315,24 +300,22 @@ double topo_measured_against_plan(const topo_measured *measured, topo_near near)
 
 /* Compares a kind with the plan. The limit is higher where pairs cannot be compared with one another, because the plan
  * is for machines in general. Elsewhere it is a note that the whole kind is slower. */
-static bool plan_judge(topo_measured *measured) {
+static void plan_judge(topo_measured *measured) {
   for (int near = 0; near < TOPO_NEARS; near++) {
     const topo_measured_kind *kind = &measured->kinds[near];
     double worse = topo_measured_against_plan(measured, (topo_near)near);
     if (worse <= topo_slow_latency) continue;
     topo_measured_finding finding = {
         .warning = !kind->judged && worse > slow_against_plan, .a = -1, .b = -1, .factor = worse};
-    if (!add_finding(measured, finding,
-                     "pairs %s: %.1f times the time that plans assume (%.0f ns and %.3g GB/s, where they take %.0f ns "
-                     "and %.3g GB/s); predicted times are too short here by as much",
-                     topo_near_words((topo_near)near), worse, kind->alpha, 1 / kind->beta,
-                     measured->planned[near].alpha_ns, 1 / measured->planned[near].beta_ns_per_byte))
-      return false;
+    add_finding(measured, finding,
+                "pairs %s: %.1f times the time that plans assume (%.0f ns and %.3g GB/s, where they take %.0f ns "
+                "and %.3g GB/s); predicted times are too short here by as much",
+                topo_near_words((topo_near)near), worse, kind->alpha, 1 / kind->beta, measured->planned[near].alpha_ns,
+                1 / measured->planned[near].beta_ns_per_byte);
   }
-  return true;
 }
 
-static bool unsteady_find(topo_measured *measured) {
+static void unsteady_find(topo_measured *measured) {
   int32_t count = 0, worst = -1;
   double worst_factor = topo_slow_latency;
   for (int32_t p = 0; p < measured->npairs; p++) {
@@ -344,21 +327,20 @@ static bool unsteady_find(topo_measured *measured) {
       worst = p;
     }
   }
-  if (worst < 0) return true;
+  if (worst < 0) return;
   const topo_measured_pair *pair = &measured->pairs[worst];
   topo_measured_finding finding = {.warning = false, .a = pair->a, .b = pair->b, .factor = worst_factor};
-  return add_finding(
-      measured, finding,
-      "%d of %d pairs changed while they were measured, CPU %d and CPU %d most: a line took %.0f ns in some "
-      "blocks and %.0f ns in others; %s",
-      count, measured->npairs, measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu, pair->line_low,
-      pair->line_high,
-      measured->virtual_machine ? "other programs, or the host moves the virtual CPUs between cores"
-                                : "other programs ran, or the clock changed");
+  add_finding(measured, finding,
+              "%d of %d pairs changed while they were measured, CPU %d and CPU %d most: a line took %.0f ns in some "
+              "blocks and %.0f ns in others; %s",
+              count, measured->npairs, measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu,
+              pair->line_low, pair->line_high,
+              measured->virtual_machine ? "other programs, or the host moves the virtual CPUs between cores"
+                                        : "other programs ran, or the clock changed");
 }
 
 /* Reports CPUs that other programs used, which explains their worst figures. */
-static bool disturbed_find(topo_measured *measured) {
+static void disturbed_find(topo_measured *measured) {
   int32_t worst = -1, count = 0;
   double share = 0.1;
   for (int32_t r = 0; r < measured->nranks; r++) {
@@ -370,9 +352,9 @@ static bool disturbed_find(topo_measured *measured) {
       worst = r;
     }
   }
-  if (worst < 0) return true;
+  if (worst < 0) return;
   topo_measured_finding finding = {.warning = false, .a = worst, .b = -1, .factor = 1 + share};
-  return add_finding(
+  add_finding(
       measured, finding,
       "other programs ran on %d of %d CPUs meanwhile, most on CPU %d, which lost %.0f %% of its samples; such samples "
       "are left out as long as others remain",
@@ -385,20 +367,19 @@ static int compare_findings(const void *a, const void *b) {
   return (x->factor < y->factor) - (x->factor > y->factor);
 }
 
-bool topo_measured_judge(topo_measured *measured, const bny_topo *topo) {
-  size_t room = 4 * (size_t)measured->npairs + (size_t)measured->nranks + 1;
-  double *values = malloc(room * sizeof *values);
+void topo_measured_judge(topo_measured *measured, const bny_topo *topo) {
+  double *values = tool_new((size_t)measured->npairs * 4 + (size_t)measured->nranks, sizeof *values);
   for (int32_t r = 0; r < measured->nranks; r++) measured->ranks[r].slow = false;
-  bool good = values != NULL && slow_ranks_find(measured, values);
-  if (good) {
-    kinds_fill(measured, values);
-    good = locals_judge(measured, values) && pairs_judge(measured) && links_judge(measured, topo) &&
-           plan_judge(measured) && unsteady_find(measured) && disturbed_find(measured);
-  }
-  if (good && measured->nfindings > 1)
+  slow_ranks_find(measured, values);
+  kinds_fill(measured, values);
+  locals_judge(measured, values);
+  pairs_judge(measured);
+  links_judge(measured, topo);
+  plan_judge(measured);
+  unsteady_find(measured);
+  disturbed_find(measured);
+  if (measured->nfindings > 1)
     qsort(measured->findings, (size_t)measured->nfindings, sizeof *measured->findings, compare_findings);
-  free(values);
-  return good;
 }
 
 /* Minimises the sum of ((alpha + bytes beta - time) / time)^2: the normal equations of a line with w = 1 / time^2. */

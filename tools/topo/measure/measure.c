@@ -2,7 +2,6 @@
  * Chooses blocks to measure, their order and duration, and evaluates the results. */
 #include "tools/topo/measure/measure.h"
 
-#include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
@@ -60,7 +59,7 @@ static bool rank_is_in(const topo_measured *measured, int32_t rank, const bny_to
 
 /* Finds links with ranks at both ends. A link has as many readers as its smaller end has ranks, each with its own
  * writer. */
-static bool links_find(session *s, const bny_topo *topo) {
+static void links_find(session *s, const bny_topo *topo) {
   topo_measured *measured = s->measured;
   for (int32_t l = 0; topo != NULL && l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
@@ -71,54 +70,43 @@ static bool links_find(session *s, const bny_topo *topo) {
           ends[end][counts[end]++] = r;
     }
     if (counts[0] == 0 || counts[1] == 0 || link->from == link->to) continue;
-    size_t count = (size_t)measured->nlinks + 1;
-    topo_measured_link *links = realloc(measured->links, count * sizeof *links);
-    measured->links = links == NULL ? measured->links : links;
-    int32_t(*readers)[2][READERS_MOST] = realloc(s->readers, count * sizeof *readers);
-    s->readers = readers == NULL ? s->readers : readers;
-    if (links == NULL || readers == NULL) return false;
-    memcpy(readers[measured->nlinks], ends, sizeof ends);
-    links[measured->nlinks++] = (topo_measured_link){.link = l,
-                                                     .from = link->from,
-                                                     .to = link->to,
-                                                     .nreaders = counts[0] < counts[1] ? counts[0] : counts[1],
-                                                     .expected = link->gbytes_per_s,
-                                                     .expected_source = link->source};
+    measured->links = tool_more(measured->links, measured->nlinks, sizeof *measured->links);
+    s->readers = tool_more(s->readers, measured->nlinks, sizeof *s->readers);
+    memcpy(s->readers[measured->nlinks], ends, sizeof ends);
+    measured->links[measured->nlinks++] =
+        (topo_measured_link){.link = l,
+                             .from = link->from,
+                             .to = link->to,
+                             .nreaders = counts[0] < counts[1] ? counts[0] : counts[1],
+                             .expected = link->gbytes_per_s,
+                             .expected_source = link->source};
   }
-  return true;
 }
 
 static bool ranks_find(topo_measured *measured, const topo_measure_options *options, tool_error *error) {
   topo_place *places;
   if (!topo_places(options->sysfs, &places, &measured->nallowed, error)) return false;
   int32_t nranks = options->ranks == 0 ? measured->nallowed : options->ranks;
-  bool good = true;
   if (nranks < 1 || nranks > measured->nallowed) {
-    good = tool_error_set(error,
+    return tool_error_set(error,
                           "%d ranks cannot be measured on %d CPU%s: each needs one of its own, or its times would be "
                           "those of taking turns",
                           nranks, measured->nallowed, measured->nallowed == 1 ? "" : "s");
   }
   nranks = nranks > TOPO_RANKS_MAX ? TOPO_RANKS_MAX : nranks;
-  measured->ranks = good ? calloc((size_t)nranks + 1, sizeof *measured->ranks) : NULL;
-  if (good && measured->ranks == NULL) good = tool_error_set(error, "out of memory");
-  for (int32_t r = 0; good && r < nranks; r++) measured->ranks[r].place = places[r];
+  measured->ranks = tool_new((size_t)nranks, sizeof *measured->ranks);
+  for (int32_t r = 0; r < nranks; r++) measured->ranks[r].place = places[r];
   measured->nranks = nranks;
   measured->npairs_possible = (int64_t)nranks * (nranks - 1) / 2;
-  free(places);
-  return good;
+  return true;
 }
 
-static bool items_make(session *s) {
+static void items_make(session *s) {
   const topo_measured *measured = s->measured;
   size_t most = (size_t)measured->npairs + (size_t)measured->nranks + (size_t)measured->nlinks;
-  bool *used = calloc((size_t)measured->nranks + 1, sizeof *used);
-  s->items = calloc(most + 1, sizeof *s->items);
-  s->order = calloc(most + 1, sizeof *s->order);
-  if (used == NULL || s->items == NULL || s->order == NULL) {
-    free(used);
-    return false;
-  }
+  bool *used = tool_new((size_t)measured->nranks, sizeof *used);
+  s->items = tool_new(most, sizeof *s->items);
+  s->order = tool_new(most, sizeof *s->order);
   for (int32_t p = 0; p < measured->npairs; p++) {
     used[measured->pairs[p].a] = used[measured->pairs[p].b] = true;
     s->items[s->nitems++] = (topo_item){.kind = ITEM_PAIR, .index = p};
@@ -126,14 +114,10 @@ static bool items_make(session *s) {
   for (int32_t r = 0; r < measured->nranks; r++)
     if (used[r] || measured->nranks == 1) s->items[s->nitems++] = (topo_item){.kind = ITEM_LOCAL, .index = r};
   for (int32_t l = 0; l < measured->nlinks; l++) s->items[s->nitems++] = (topo_item){.kind = ITEM_LINK, .index = l};
-  free(used);
-  bool good = true;
   for (int32_t i = 0; i < s->nitems; i++) {
     s->order[i] = i;
-    s->items[i].values = calloc(VALUES, sizeof *s->items[i].values);
-    good = good && s->items[i].values != NULL;
+    s->items[i].values = tool_new(VALUES, sizeof *s->items[i].values);
   }
-  return good;
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
@@ -279,9 +263,9 @@ static void sum_up_pair(topo_measured_pair *pair, const topo_item *item) {
 /* Returns the median over pairs with one rank at each end. */
 static double line_across(const session *s, int32_t link) {
   const topo_measured *measured = s->measured;
-  double *lines = malloc(((size_t)measured->npairs + 1) * sizeof *lines);
+  double *lines = tool_new((size_t)measured->npairs, sizeof *lines);
   size_t count = 0;
-  for (int32_t p = 0; lines != NULL && p < measured->npairs; p++) {
+  for (int32_t p = 0; p < measured->npairs; p++) {
     const topo_measured_pair *pair = &measured->pairs[p];
     bool at[2][2] = {{false, false}, {false, false}};
     for (int end = 0; end < 2; end++) {
@@ -293,9 +277,7 @@ static double line_across(const session *s, int32_t link) {
     if (pair->nblocks > 0 && ((at[0][0] && at[1][1]) || (at[0][1] && at[1][0])))
       lines[count++] = pair->value[TOPO_LINE][0];
   }
-  double middle = lines == NULL ? 0 : tool_percentile(lines, count, 50);
-  free(lines);
-  return middle;
+  return tool_percentile(lines, count, 50);
 }
 
 static void sum_up(session *s) {
@@ -319,21 +301,14 @@ static void sum_up(session *s) {
 
 /* ---- the whole measurement --------------------------------------------------------------------------------------- */
 
-static void session_end(session *s) {
-  for (int32_t i = 0; i < s->nitems; i++) free(s->items[i].values);
-  free(s->items);
-  free(s->order);
-  free(s->readers);
-}
-
 static bool session_run(session *s, const bny_topo *topo, double seconds, tool_error *error) {
   topo_measured *measured = s->measured;
   double fit = seconds * 1000 / (SWEEPS_LEAST * PAIR_MS);
   int32_t most = fit > PAIRS_MOST ? PAIRS_MOST : fit < PAIRS_LEAST ? PAIRS_LEAST : (int32_t)fit;
   most = measured->nranks <= TOPO_ALL_PAIRS ? INT32_MAX : most;
-  if (!topo_pairs_choose(measured->ranks, measured->nranks, most, &measured->pairs, &measured->npairs) ||
-      !links_find(s, topo) || !items_make(s))
-    return tool_error_set(error, "out of memory");
+  measured->pairs = topo_pairs_choose(measured->ranks, measured->nranks, most, &measured->npairs);
+  links_find(s, topo);
+  items_make(s);
   if (!topo_ranks_start(&s->ranks, measured->ranks, measured->nranks, error)) return false;
   int64_t begin = tool_now_ns();
   bool good = measure_all(s, seconds, error);
@@ -344,33 +319,15 @@ static bool session_run(session *s, const bny_topo *topo, double seconds, tool_e
 }
 
 topo_measured *topo_measure(const topo_measure_options *options, const bny_topo *topo, tool_error *error) {
-  topo_measured *measured = calloc(1, sizeof *measured);
+  topo_measured *measured = tool_new(1, sizeof *measured);
   session s = {.measured = measured};
-  if (measured == NULL) {
-    tool_error_set(error, "out of memory");
-    return NULL;
-  }
   measured->virtual_machine = is_virtual();
   memcpy(measured->planned, options->planned, sizeof measured->planned);
-  bool good = ranks_find(measured, options, error) &&
-              session_run(&s, topo, options->seconds > 0 ? options->seconds : SECONDS, error);
-  if (good && !topo_measured_judge(measured, topo)) good = tool_error_set(error, "out of memory");
-  session_end(&s);
-  if (!good) {
-    topo_measured_free(measured);
+  if (!ranks_find(measured, options, error) ||
+      !session_run(&s, topo, options->seconds > 0 ? options->seconds : SECONDS, error))
     return NULL;
-  }
+  topo_measured_judge(measured, topo);
   return measured;
-}
-
-void topo_measured_free(topo_measured *measured) {
-  if (measured == NULL) return;
-  for (int32_t f = 0; f < measured->nfindings; f++) free(measured->findings[f].text);
-  free(measured->findings);
-  free(measured->links);
-  free(measured->pairs);
-  free(measured->ranks);
-  free(measured);
 }
 
 void topo_measured_apply(const topo_measured *measured, bny_topo *topo) {

@@ -107,7 +107,7 @@ typedef struct topo_measured_finding {
   bool warning;  /* otherwise a note */
   int32_t a, b;  /* ranks: a pair, or one rank and -1; both -1: a link, or the machine */
   double factor; /* how many times worse */
-  char *text;
+  const char *text;
 } topo_measured_finding;
 
 typedef struct topo_measured {
@@ -136,23 +136,19 @@ typedef struct topo_measure_options {
 } topo_measure_options;
 
 /* Measures and judges. `topo` is a model of this machine, whose SYS links are measured too; it may be NULL. Returns
- * NULL and *error if ranks die or do not answer, if there are more ranks than CPUs, or without memory. Call it while
- * the program has one thread. It cleans up however it ends, also by a signal. */
+ * NULL and *error if ranks die or do not answer, or if there are more ranks than CPUs. Call it while the program has
+ * one thread. It cleans up however it ends, also by a signal. */
 topo_measured *topo_measure(const topo_measure_options *options, const bny_topo *topo, tool_error *error);
-void topo_measured_free(topo_measured *measured);
 
 /* Writes measured speeds into the model that topo_measure() received, with source "measured". */
 void topo_measured_apply(const topo_measured *measured, bny_topo *topo);
 
-/* Returns text for the caller to free; NULL and *error. */
-char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bool colour, int32_t columns,
-                         tool_error *error);
+char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bool colour, int32_t columns);
 
 struct json_t;
-struct json_t *topo_measured_json(const topo_measured *measured,
-                                  const bny_topo *topo); /* a new reference; NULL without memory */
+struct json_t *topo_measured_json(const topo_measured *measured, const bny_topo *topo); /* a new reference */
 
-/* Returns the text of a file for BANYAN_COSTS, of this machine, for the caller to free; NULL and *error. */
+/* Returns the text of a file for BANYAN_COSTS, of this machine; NULL and *error if nothing was measured. */
 char *topo_measured_costs(const topo_measured *measured, tool_error *error);
 
 const char *topo_near_name(topo_near near);  /* "core" .. "system" */
@@ -168,21 +164,19 @@ double topo_measured_against_plan(const topo_measured *measured, topo_near near)
 enum { TOPO_JUDGED_PAIRS = 3, TOPO_JUDGED_BLOCKS = 3 };
 
 /* Fills kinds, findings and other judgements from the values of ranks, pairs and links alone. `topo` has the names of
- * link ends and may be NULL without links. Returns false without memory. */
-bool topo_measured_judge(topo_measured *measured, const bny_topo *topo);
+ * link ends and may be NULL without links. */
+void topo_measured_judge(topo_measured *measured, const bny_topo *topo);
 
 /* Fits alpha and beta by least squares of relative errors over times[i] of bytes[i]. Returns false if the points do not
  * determine them. */
 bool topo_measure_fit(const double *bytes, const double *times, int32_t count, double *alpha, double *beta);
 
-/* Lists the places of the CPUs allowed to this process, ascending, for the caller to free. Returns false and *error. */
+/* Lists the places of the CPUs allowed to this process, ascending. Returns false and *error. */
 bool topo_places(const char *sysfs, topo_place **places, int32_t *nplaces, tool_error *error);
 topo_near topo_near_between(const topo_place *a, const topo_place *b);
 
-/* Chooses the pairs to measure: all, or at most `most` with equal numbers of each kind and even use of ranks. The
- * caller frees them. */
-bool topo_pairs_choose(const topo_measured_rank *ranks, int32_t nranks, int32_t most, topo_measured_pair **pairs,
-                       int32_t *npairs);
+/* Chooses the pairs to measure: all, or at most `most` with equal numbers of each kind and even use of ranks. */
+topo_measured_pair *topo_pairs_choose(const topo_measured_rank *ranks, int32_t nranks, int32_t most, int32_t *npairs);
 
 /* The processes of banyan-topo --measure: one pinned to each CPU, asleep until it gets an order. They share only memory
  * that was mapped before the fork, so nothing remains when they end. */

@@ -8,7 +8,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -215,30 +214,23 @@ static bool start_all(topo_ranks *ranks, tool_error *error) {
 bool topo_ranks_start(topo_ranks *ranks, const topo_measured_rank *places, int32_t nranks, tool_error *error) {
   *ranks = (topo_ranks){.nranks = nranks, .ranks = places, .patience_ns = patience_ns};
   signals_hold(ranks);
-  ranks->pids = calloc((size_t)nranks + 1, sizeof *ranks->pids);
-  ranks->node_of = calloc((size_t)nranks + 1, sizeof *ranks->node_of);
-  ranks->touched = calloc((size_t)nranks + 1, sizeof *ranks->touched);
-  bool good = (ranks->pids != NULL && ranks->node_of != NULL && ranks->touched != NULL) ||
-              tool_error_set(error, "out of memory");
-  if (good) {
-    nodes_count(ranks);
-    good = memory_map(ranks, error) && start_all(ranks, error);
-  }
+  ranks->pids = tool_new((size_t)nranks, sizeof *ranks->pids);
+  ranks->node_of = tool_new((size_t)nranks, sizeof *ranks->node_of);
+  ranks->touched = tool_new((size_t)nranks, sizeof *ranks->touched);
+  nodes_count(ranks);
+  bool good = memory_map(ranks, error) && start_all(ranks, error);
   if (!good) topo_ranks_stop(ranks);
   return good;
 }
 
 void topo_ranks_stop(topo_ranks *ranks) {
-  for (int32_t r = 0; ranks->pids != NULL && r < ranks->nranks; r++)
+  for (int32_t r = 0; r < ranks->nranks; r++)
     if (ranks->pids[r] > 0) kill(ranks->pids[r], SIGKILL);
-  for (int32_t r = 0; ranks->pids != NULL && r < ranks->nranks; r++) {
+  for (int32_t r = 0; r < ranks->nranks; r++) {
     if (ranks->pids[r] > 0)
       while (waitpid(ranks->pids[r], NULL, 0) < 0 && errno == EINTR) continue;
   }
   if (ranks->memory != NULL) munmap(ranks->memory, ranks->memory_bytes);
-  free(ranks->pids);
-  free(ranks->node_of);
-  free(ranks->touched);
   if (ranks->nranks > 0) sigprocmask(SIG_SETMASK, &ranks->mask_before, NULL); /* delivers a signal that waited */
   *ranks = (topo_ranks){0};
 }

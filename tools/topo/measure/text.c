@@ -2,7 +2,6 @@
  * Measurements as text. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/measure/measure.h"
@@ -253,19 +252,9 @@ static void findings(const page *p) {
   if (warnings == 0 && judged) paragraph(p, "slow", "\033[32m", "none");
 }
 
-char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bool colour, int32_t columns,
-                         tool_error *error) {
-  char *text = NULL;
-  size_t bytes;
-  page p = {.measured = measured,
-            .topo = topo,
-            .colour = colour,
-            .columns = columns,
-            .stream = open_memstream(&text, &bytes)};
-  if (p.stream == NULL) {
-    tool_error_set(error, "out of memory");
-    return NULL;
-  }
+char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bool colour, int32_t columns) {
+  tool_page all;
+  page p = {measured, topo, colour, columns, tool_page_begin(&all)};
   headline(&p);
   if (measured->nranks == 1) {
     paragraph(&p, "pairs", "", "one CPU alone may be used: there is nothing to measure between ranks");
@@ -280,10 +269,5 @@ char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bo
   links(&p);
   findings(&p);
   paragraph(&p, "GPUs", "", "pairs of GPUs are not measured: this build has no CUDA");
-  if (fclose(p.stream) != 0) {
-    free(text);
-    tool_error_set(error, "out of memory");
-    return NULL;
-  }
-  return text;
+  return tool_page_end(&all);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The choice of hosts to draw, what stands around their contents, and the order of drawing. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/picture/work.h"
@@ -114,9 +113,7 @@ static void choose(choice *c, int32_t host, int32_t at_least) {
 /* Chooses up to three hosts that are on different switches. */
 static void choose_elsewhere(topo_work *work, choice *c) {
   const bny_topo *topo = work->topo;
-  int32_t *leaf = malloc(((size_t)topo->nnodes + 1) * sizeof *leaf); /* by host: the switch of its first NIC; -1 */
-  work->layout->out_of_memory = work->layout->out_of_memory || leaf == NULL;
-  if (leaf == NULL) return;
+  int32_t *leaf = tool_new((size_t)topo->nnodes, sizeof *leaf); /* by host: the switch of its first NIC; -1 */
   memset(leaf, 0xff, ((size_t)topo->nnodes + 1) * sizeof *leaf);
   for (int32_t n = 0; n < topo->nnodes; n++) {
     int32_t host = topo->nodes[n].kind == BNY_TOPO_NIC ? work->spots[n].host : topo->nnodes;
@@ -128,7 +125,6 @@ static void choose_elsewhere(topo_work *work, choice *c) {
       seen = is_host(work, m) && work->spots[m].drawn && leaf[m] == leaf[n];
     if (!seen && is_host(work, n)) choose(c, n, 2);
   }
-  free(leaf);
 }
 
 /* Chooses hosts at fault, then one of each class, then those on other switches, then the first, as far as they fit. */
@@ -141,7 +137,6 @@ static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
     if (n < topo->nnodes && is_host(work, n)) hosts[count++] = n;
   }
   int32_t classes = topo_fold_groups(&work->fold, hosts, count, 2, ends);
-  if (classes < 0) work->layout->out_of_memory = true;
   for (int32_t i = 0; i < work->levels->nfindings; i++) {
     const bny_topo_finding *finding = &work->levels->findings[i];
     int32_t host = finding->node < 0 ? -1 : work->spots[finding->node].host;
@@ -180,7 +175,7 @@ static const char *host_line(const topo_work *work, int32_t host, bny_topo_kind 
   if (all.pcie && all.facts.own > 0) topo_append(&each, ", PCIe %s GB/s", topo_figure_of(all.facts.own).text);
   if (all.pcie && all.facts.c2c) topo_append_c2c(&each, &all.facts, ", ");
   if (all.count > 1 && each.text[0]) topo_append(&text, ", each");
-  return topo_layout_string(work->layout, "%s%s", text.text, each.text + (all.count > 1 && each.text[0]));
+  return tool_format("%s%s", text.text, each.text + (all.count > 1 && each.text[0]));
 }
 
 /* Draws the links between the CPUs of a host as one line below them, because each reaches each over it. */
@@ -208,10 +203,9 @@ static void draw_between(topo_work *work, int32_t host) {
     links++;
   }
   if (links == 0) return;
-  const char *text = topo_layout_string(work->layout, "between CPUs%s%s%s%s%s", most > 0 ? ": " : "",
-                                        most > 0 && least < most ? topo_figure_of(least).text : "",
-                                        most > 0 && least < most ? " to " : "",
-                                        most > 0 ? topo_figure_of(most).text : "", most > 0 ? " GB/s" : "");
+  const char *text = tool_format(
+      "between CPUs%s%s%s%s%s", most > 0 ? ": " : "", most > 0 && least < most ? topo_figure_of(least).text : "",
+      most > 0 && least < most ? " to " : "", most > 0 ? topo_figure_of(most).text : "", most > 0 ? " GB/s" : "");
   topo_look look = {.width = 2.5, .colour = TOPO_COLOUR_SYS, .dashed = assumed};
   bool drawn = row && right > left;
   for (int32_t n = work->spots[host].first; drawn && n >= 0; n = work->spots[n].next) {
@@ -221,7 +215,7 @@ static void draw_between(topo_work *work, int32_t host) {
   }
   if (drawn) topo_put_line(work, left, y + 12, right, y + 12, look);
   topo_text(work, work->spots[host].x + work->spots[host].width / 2, y + 26, TOPO_SMALL, false, TOPO_COLOUR_DIM,
-            TOPO_ANCHOR_MIDDLE, topo_text_fit(work->layout, text, TOPO_SMALL, false, work->spots[host].width));
+            TOPO_ANCHOR_MIDDLE, topo_text_fit(text, TOPO_SMALL, false, work->spots[host].width));
 }
 
 /* Writes what is known of a host below its name. Returns the number of lines. */
@@ -229,7 +223,7 @@ static int32_t draw_foot(topo_work *work, int32_t host, bool draw) {
   topo_string model = {.text = ""};
   if (host < work->topo->nnodes) topo_append_model(&model, &work->topo->nodes[host]);
   const char *lines[] = {host_line(work, host, BNY_TOPO_GPU), host_line(work, host, BNY_TOPO_NIC),
-                         topo_layout_string(work->layout, "%s", model.text)};
+                         tool_format("%s", model.text)};
   int32_t count = 0;
   for (int32_t i = 0; i < 3; i++) {
     if (!*lines[i]) continue;
@@ -237,7 +231,7 @@ static int32_t draw_foot(topo_work *work, int32_t host, bool draw) {
     if (!draw) continue;
     topo_text(work, topo_spot_middle(work, host), work->bottom - work->foot + 18 + 13 * count, TOPO_SMALL, false,
               TOPO_COLOUR_DIM, TOPO_ANCHOR_MIDDLE,
-              topo_text_fit(work->layout, lines[i], TOPO_SMALL, false, work->spots[host].width + HOST_PAD));
+              topo_text_fit(lines[i], TOPO_SMALL, false, work->spots[host].width + HOST_PAD));
   }
   return count;
 }
@@ -261,7 +255,7 @@ static void draw_host_names(topo_work *work) {
     names[i] = topo_host_name(work, work->drawn[i]);
     room = fmin(room, work->spots[work->drawn[i]].width + HOST_PAD);
   }
-  topo_text_fit_names(work->layout, names, work->ndrawn, 12, true, room);
+  topo_text_fit_names(names, work->ndrawn, 12, true, room);
   for (int32_t i = 0; i < work->ndrawn; i++)
     topo_text(work, topo_spot_middle(work, work->drawn[i]), work->bottom - work->foot + 18, 12, true, TOPO_COLOUR_TEXT,
               TOPO_ANCHOR_MIDDLE, names[i]);
@@ -288,19 +282,19 @@ static void draw_more(topo_work *work) {
       continue;
     }
     topo_text(work, x, y, 11, true, TOPO_COLOUR_TEXT, TOPO_ANCHOR_START,
-              topo_layout_string(work->layout, "\xc3\x97 %s more", topo_count_of(count).text));
+              tool_format("\xc3\x97 %s more", topo_count_of(count).text));
     topo_string names = {.text = ""};
     if (like >= 0) topo_append(&names, "like %.60s: ", topo_host_name(work, like));
     /* A line has room for some 22 characters. */
     topo_append_names(&names, work->topo, hosts, count, (int32_t)fmin(22 * floor((end - 28 - y) / 11.5), 240));
-    const char *rest = topo_layout_string(work->layout, "%s", names.text), *line;
-    for (y += 13; y < end - 14 && (line = topo_text_wrap(work->layout, &rest, TOPO_SMALL, room)); y += 11.5)
+    const char *rest = tool_format("%s", names.text), *line;
+    for (y += 13; y < end - 14 && (line = topo_text_wrap(&rest, TOPO_SMALL, room)); y += 11.5)
       topo_text(work, x, y, TOPO_SMALL, false, TOPO_COLOUR_DIM, TOPO_ANCHOR_START, line);
     y += 14;
   }
   if (left > 0)
     topo_text(work, x, end - 4, TOPO_SMALL, true, TOPO_COLOUR_TEXT, TOPO_ANCHOR_START,
-              topo_layout_string(work->layout, "and %s others", topo_count_of(left).text));
+              tool_format("and %s others", topo_count_of(left).text));
 }
 
 /* ---- the whole picture ------------------------------------------------------------------------------------------- */
@@ -334,55 +328,34 @@ static void lay_out(topo_work *work) {
   place_hosts(work);
   double height = 0, top = topo_draw_title(work);
   topo_nvlinks *nvlinks = topo_nvlinks_plan(work);
-  topo_net *net = nvlinks ? topo_net_plan(work, &height) : NULL;
-  if (net) {
-    work->frame = top + height + work->domain;
-    work->bottom = top + height;
-    if (work->ndrawn > 0) move_down(work);
-    for (int32_t i = 0; i < work->ndrawn; i++) draw_host(work, work->drawn[i]);
-    draw_host_names(work);
-    if (work->more_x > 0) draw_more(work);
-    topo_net_draw(work, net, top); /* before NVLinks, whose texts avoid its lines */
-    topo_nvlinks_draw(work, nvlinks);
-    topo_draw_notes(work, work->bottom + 16);
-  } else {
-    layout->out_of_memory = true;
-  }
-  topo_net_free(net);
-  topo_nvlinks_free(nvlinks);
+  topo_net *net = topo_net_plan(work, &height);
+  work->frame = top + height + work->domain;
+  work->bottom = top + height;
+  if (work->ndrawn > 0) move_down(work);
+  for (int32_t i = 0; i < work->ndrawn; i++) draw_host(work, work->drawn[i]);
+  draw_host_names(work);
+  if (work->more_x > 0) draw_more(work);
+  topo_net_draw(work, net, top); /* before NVLinks, whose texts avoid its lines */
+  topo_nvlinks_draw(work, nvlinks);
+  topo_draw_notes(work, work->bottom + 16);
   for (int32_t i = 0; i < layout->nboxes; i++)
     layout->width = fmax(layout->width, layout->boxes[i].x + layout->boxes[i].width + PAGE_MARGIN);
 }
 
-topo_layout *topo_layout_new(const topo_view *view, tool_error *error) {
-  size_t nodes = (size_t)view->topo->nnodes + 1;
-  topo_layout *layout = calloc(1, sizeof *layout);
+topo_layout *topo_layout_new(const topo_view *view) {
+  size_t nodes = (size_t)view->topo->nnodes;
+  topo_layout *layout = tool_new(1, sizeof *layout);
   topo_work work = {.view = view, .topo = view->topo, .levels = view->levels, .layout = layout, .more_box = -1};
-  work.spots = calloc(nodes, sizeof *work.spots);
-  work.host_set = calloc(nodes, sizeof *work.host_set);
-  work.rail = calloc(nodes, sizeof *work.rail);
-  work.faulty = calloc(nodes, sizeof *work.faulty);
-  work.scratch = calloc(nodes, sizeof *work.scratch);
-  int32_t *hosts = calloc(nodes, sizeof *hosts);
-  bool good = layout && work.spots && work.host_set && work.rail && work.faulty && work.scratch && hosts &&
-              topo_fold_make(&work.fold, view->topo, view->levels, error);
-  if (good) {
-    topo_spots_make(&work);
-    find_facts(&work);
-    topo_spots_measure(&work);
-    choose_hosts(&work, hosts, work.scratch);
-    lay_out(&work);
-    topo_fold_free(&work.fold);
-  }
-  free(work.spots);
-  free(work.host_set);
-  free(work.rail);
-  free(work.faulty);
-  free(work.scratch);
-  free(work.crossings);
-  free(hosts);
-  if (good && !layout->out_of_memory) return layout;
-  topo_layout_free(layout);
-  tool_error_set(error, "no memory for the picture");
-  return NULL;
+  work.spots = tool_new(nodes, sizeof *work.spots);
+  work.host_set = tool_new(nodes, sizeof *work.host_set);
+  work.rail = tool_new(nodes, sizeof *work.rail);
+  work.faulty = tool_new(nodes, sizeof *work.faulty);
+  work.scratch = tool_new(nodes, sizeof *work.scratch);
+  work.fold = topo_fold_make(view->topo, view->levels);
+  topo_spots_make(&work);
+  find_facts(&work);
+  topo_spots_measure(&work);
+  choose_hosts(&work, tool_new(nodes, sizeof(int32_t)), work.scratch);
+  lay_out(&work);
+  return layout;
 }

@@ -1,43 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The lists of a picture and its strings. */
+ * The lists of a picture, and figures in its texts. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/picture/work.h"
 
-/* ---- lists ------------------------------------------------------------------------------------------------------- */
-
-/* Makes room for one more item. A list grows when its count is zero or a power of two from 64 on. Returns false without
- * memory. */
-static bool grow(topo_layout *layout, void **items, int32_t count, size_t size) {
-  if (count != 0 && (count < 64 || (count & (count - 1)) != 0)) return true;
-  void *bigger = realloc(*items, (count == 0 ? 64 : 2 * (size_t)count) * size);
-  if (!bigger) layout->out_of_memory = true;
-  *items = bigger ? bigger : *items;
-  return bigger != NULL;
-}
-
 int32_t topo_layout_box(topo_layout *layout, topo_box box) {
-  if (!grow(layout, (void **)&layout->boxes, layout->nboxes, sizeof box)) return -1;
+  layout->boxes = tool_more(layout->boxes, layout->nboxes, sizeof box);
   layout->boxes[layout->nboxes] = box;
   return layout->nboxes++;
 }
 
 void topo_layout_line(topo_layout *layout, topo_stroke line) {
-  if (grow(layout, (void **)&layout->lines, layout->nlines, sizeof line)) layout->lines[layout->nlines++] = line;
+  layout->lines = tool_more(layout->lines, layout->nlines, sizeof line);
+  layout->lines[layout->nlines++] = line;
 }
 
 void topo_layout_label(topo_layout *layout, topo_label label) {
-  if (!*label.text || !grow(layout, (void **)&layout->labels, layout->nlabels, sizeof label)) return;
+  if (!*label.text) return;
   label.width = topo_text_width(label.text, label.size, label.bold);
+  layout->labels = tool_more(layout->labels, layout->nlabels, sizeof label);
   layout->labels[layout->nlabels++] = label;
 }
 
 void topo_layout_badge(topo_layout *layout, topo_badge badge) {
-  if (grow(layout, (void **)&layout->badges, layout->nbadges, sizeof badge)) layout->badges[layout->nbadges++] = badge;
+  layout->badges = tool_more(layout->badges, layout->nbadges, sizeof badge);
+  layout->badges[layout->nbadges++] = badge;
 }
 
 int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x, double y, double width, double height,
@@ -57,34 +46,6 @@ void topo_text(topo_work *work, double x, double y, double size, bool bold, topo
   topo_layout_label(
       work->layout,
       (topo_label){.x = x, .y = y, .size = size, .bold = bold, .colour = colour, .anchor = anchor, .text = text});
-}
-
-/* ---- strings ----------------------------------------------------------------------------------------------------- */
-
-typedef struct text_owned {
-  struct text_owned *next;
-  char *text;
-} text_owned;
-
-const char *topo_layout_own(topo_layout *layout, char *text) {
-  text_owned *owned = text ? malloc(sizeof *owned) : NULL;
-  if (!owned) {
-    free(text);
-    layout->out_of_memory = true;
-    return "";
-  }
-  *owned = (text_owned){.next = layout->strings, .text = text};
-  layout->strings = owned;
-  return text;
-}
-
-const char *topo_layout_string(topo_layout *layout, const char *format, ...) {
-  char *text = NULL;
-  va_list arguments;
-  va_start(arguments, format);
-  if (vasprintf(&text, format, arguments) < 0) text = NULL;
-  va_end(arguments);
-  return topo_layout_own(layout, text);
 }
 
 topo_figure topo_figure_of(double value) {
@@ -112,18 +73,4 @@ topo_figure topo_count_of(int64_t count) {
     figure.text[used++] = digits[i];
   }
   return figure;
-}
-
-void topo_layout_free(topo_layout *layout) {
-  if (!layout) return;
-  for (text_owned *owned = layout->strings, *next; owned; owned = next) {
-    next = owned->next;
-    free(owned->text);
-    free(owned);
-  }
-  free(layout->boxes);
-  free(layout->lines);
-  free(layout->labels);
-  free(layout->badges);
-  free(layout);
 }

@@ -88,33 +88,25 @@ typedef struct topo_layout {
   topo_badge *badges;
   int32_t nboxes, nlines, nlabels, nbadges;
   const char *title, *summary;
-  void *strings;      /* owned */
-  bool out_of_memory; /* sticky */
 } topo_layout;
 
-/* Returns NULL and *error without memory. */
-topo_layout *topo_layout_new(const topo_view *view, tool_error *error);
-void topo_layout_free(topo_layout *layout);
+topo_layout *topo_layout_new(const topo_view *view);
 
 /* ---- for the files that fill a layout ---------------------------------------------------------------------------- */
 
-int32_t topo_layout_box(topo_layout *layout, topo_box box); /* returns its index; -1 without memory */
+int32_t topo_layout_box(topo_layout *layout, topo_box box); /* returns its index */
 void topo_layout_line(topo_layout *layout, topo_stroke line);
 void topo_layout_label(topo_layout *layout, topo_label label); /* sets its width; drops empty texts */
 void topo_layout_badge(topo_layout *layout, topo_badge badge);
 
-/* Returns a string that lives as long as the layout; "" without memory. */
-const char *topo_layout_string(topo_layout *layout, const char *format, ...) __attribute__((format(printf, 2, 3)));
-const char *topo_layout_own(topo_layout *layout, char *text); /* takes ownership; NULL means no memory */
-
 double topo_text_width(const char *text, double size, bool bold);
 /* Returns the text, shortened with an ellipsis if needed. */
-const char *topo_text_fit(topo_layout *layout, const char *text, double size, bool bold, double width);
+const char *topo_text_fit(const char *text, double size, bool bold, double width);
 /* Shortens names so that they fit and no two different ones become the same: what all begin with is cut first, then the
  * middle. The results replace `names`. */
-void topo_text_fit_names(topo_layout *layout, const char **names, int32_t count, double size, bool bold, double width);
+void topo_text_fit_names(const char **names, int32_t count, double size, bool bold, double width);
 /* Takes the first line of at most that width off *text, if possible at a blank or hyphen. Returns NULL after the
  * last. */
-const char *topo_text_wrap(topo_layout *layout, const char **text, double size, double width);
+const char *topo_text_wrap(const char **text, double size, double width);
 
 #endif

@@ -170,15 +170,14 @@ static int by_wanted(const void *a, const void *b) {
 
 /* Says what a hub is. Ports are counted where hosts are hidden, because its line then does not show them. */
 static void hub_say(topo_work *work, topo_net *net, hub *own) {
-  topo_layout *layout = work->layout;
   own->facts[0] = own->facts[1] = "";
   if (own->hidden > 0) {
-    own->name = topo_layout_string(layout, "\xc3\x97 %s more", topo_count_of(own->hidden).text);
+    own->name = tool_format("\xc3\x97 %s more", topo_count_of(own->hidden).text);
     own->facts[0] = work->rails_only ? "rails" : "switches";
     return;
   }
   if (own->node < 0) {
-    own->name = topo_layout_string(layout, "rail %d", own->rail);
+    own->name = tool_format("rail %d", own->rail);
     own->facts[0] = "switch not known";
     return;
   }
@@ -191,9 +190,8 @@ static void hub_say(topo_work *work, topo_net *net, hub *own) {
   }
   if (rail >= 0) topo_append(&facts, ", rail %d", rail);
   if (own->ports > 0 && own->more) topo_append(&facts, ", %d port%s", own->ports, own->ports == 1 ? "" : "s");
-  if (facts.text[0]) own->facts[0] = topo_layout_string(layout, "%s", facts.text + 2);
-  if (own->up > 0)
-    own->facts[facts.text[0] != '\0'] = topo_layout_string(layout, "%s GB/s up", topo_figure_of(own->up).text);
+  if (facts.text[0]) own->facts[0] = tool_format("%s", facts.text + 2);
+  if (own->up > 0) own->facts[facts.text[0] != '\0'] = tool_format("%s GB/s up", topo_figure_of(own->up).text);
   if (*own->facts[1]) net->hub_height = 46;
 }
 
@@ -215,11 +213,10 @@ static void place_tier(topo_work *work, topo_net *net, int32_t tier) {
     for (int f = 0; f < 2; f++) widest = fmax(widest, topo_text_width(here[i]->facts[f], TOPO_SMALL, false));
   }
   double width = fmin(fmax(widest + 14, 48), count > 8 ? 110 : 170);
-  topo_text_fit_names(work->layout, names, whole, 10, true, width - 8);
+  topo_text_fit_names(names, whole, 10, true, width - 8);
   for (int32_t i = 0; i < count; i++) {
     here[i]->name = names[i];
-    for (int f = 0; f < 2; f++)
-      here[i]->facts[f] = topo_text_fit(work->layout, here[i]->facts[f], TOPO_SMALL, false, width - 8);
+    for (int f = 0; f < 2; f++) here[i]->facts[f] = topo_text_fit(here[i]->facts[f], TOPO_SMALL, false, width - 8);
     here[i]->width = width;
     if (tier == 1) here[i]->colour = (topo_colour)(TOPO_COLOUR_RAIL + i % TOPO_RAILS);
     total += width + HUB_GAP;
@@ -359,13 +356,9 @@ static void find_channel(topo_work *work, topo_net *net) {
 }
 
 topo_net *topo_net_plan(topo_work *work, double *height) {
-  topo_net *net = calloc(1, sizeof *net);
-  if (net) net->hub_of = malloc(((size_t)work->topo->nnodes + 1) * sizeof *net->hub_of);
-  if (net) net->taps = calloc(2 * (size_t)work->topo->nlinks + (size_t)work->topo->nnodes + 1, sizeof *net->taps);
-  if (!net || !net->hub_of || !net->taps) {
-    topo_net_free(net);
-    return NULL;
-  }
+  topo_net *net = tool_new(1, sizeof *net);
+  net->hub_of = tool_new((size_t)work->topo->nnodes, sizeof *net->hub_of);
+  net->taps = tool_new(2 * (size_t)work->topo->nlinks + (size_t)work->topo->nnodes, sizeof *net->taps);
   memset(net->hub_of, 0xff, ((size_t)work->topo->nnodes + 1) * sizeof *net->hub_of);
   for (int32_t n = 0; n < work->topo->nnodes; n++)
     net->tiers = is_net_switch(work, n) && tier_of(work, n) > net->tiers ? tier_of(work, n) : net->tiers;
@@ -381,13 +374,6 @@ topo_net *topo_net_plan(topo_work *work, double *height) {
   for (int32_t tier = 1; tier <= net->tiers; tier++)
     *height += net->hub_height + (tier < net->tiers ? net->between[tier] : 0);
   return net;
-}
-
-void topo_net_free(topo_net *net) {
-  if (!net) return;
-  free(net->hub_of);
-  free(net->taps);
-  free(net);
 }
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
@@ -489,11 +475,7 @@ static void draw_taps(topo_work *work, topo_net *net, double base) {
 
 void topo_net_draw(topo_work *work, topo_net *net, double top) {
   double y = top;
-  work->crossings = calloc((size_t)net->ntaps + 2, sizeof *work->crossings);
-  if (!work->crossings) {
-    work->layout->out_of_memory = true;
-    return;
-  }
+  work->crossings = tool_new((size_t)net->ntaps + 1, sizeof *work->crossings);
   for (int32_t tier = net->tiers; tier >= 1; tier--) {
     for (int32_t h = 0; h < net->nhubs; h++) {
       if (net->hubs[h].tier != tier) continue;

@@ -2,7 +2,6 @@
  * Texts around the picture: title, findings with badges, legend. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/picture/work.h"
@@ -45,7 +44,7 @@ static const char *summary_of(const topo_work *work) {
   put_count(&text, switches, "network switch", "network switches");
   put_count(&text, groups_of_many(work, BNY_TOPO_LEVEL_DOMAIN), "NVLink domain", "NVLink domains");
   put_count(&text, groups_of_many(work, BNY_TOPO_LEVEL_RAIL), "rail", "rails");
-  return topo_layout_string(work->layout, "%s", text.text);
+  return tool_format("%s", text.text);
 }
 
 /* Writes a text in lines from y on. Returns the base line of the last. */
@@ -53,7 +52,7 @@ static double put_wrapped(topo_work *work, double x, double y, double size, topo
                           double room) {
   const char *line;
   double step = size * 1.4, last = y;
-  while ((line = topo_text_wrap(work->layout, &text, size, room))) {
+  while ((line = topo_text_wrap(&text, size, room))) {
     topo_text(work, x, y, size, false, colour, TOPO_ANCHOR_START, line);
     last = y;
     y += step;
@@ -69,7 +68,7 @@ double topo_draw_title(topo_work *work) {
   layout->summary = summary_of(work);
   double room = text_room(work);
   topo_text(work, PAGE_MARGIN, PAGE_MARGIN + 14, 15, true, TOPO_COLOUR_TEXT, TOPO_ANCHOR_START,
-            topo_text_fit(layout, layout->title, 15, true, room));
+            topo_text_fit(layout->title, 15, true, room));
   return put_wrapped(work, PAGE_MARGIN, PAGE_MARGIN + 30, 10, TOPO_COLOUR_DIM, layout->summary, room) + 20;
 }
 
@@ -97,11 +96,10 @@ static void put_badge(topo_work *work, const topo_box *box, int32_t to_right, in
 static double draw_findings(topo_work *work, double y) {
   const bny_topo_levels *levels = work->levels;
   topo_layout *layout = work->layout;
-  int32_t *taken = calloc((size_t)layout->nboxes + 1, sizeof *taken), nboxes = layout->nboxes;
-  if (!taken) layout->out_of_memory = true;
-  if (taken && levels->nfindings > 0)
+  int32_t *taken = tool_new((size_t)layout->nboxes, sizeof *taken), nboxes = layout->nboxes;
+  if (levels->nfindings > 0)
     topo_text(work, PAGE_MARGIN, y + 12, 11, true, TOPO_COLOUR_TEXT, TOPO_ANCHOR_START, "Findings"), y += 20;
-  for (int32_t i = 0; taken && i < levels->nfindings; i++) {
+  for (int32_t i = 0; i < levels->nfindings; i++) {
     const bny_topo_finding *finding = &levels->findings[i];
     int32_t box = box_near(work, finding->node);
     if (box >= 0 && box < nboxes) put_badge(work, &layout->boxes[box], taken[box]++, i + 1, finding->severity);
@@ -114,11 +112,10 @@ static double draw_findings(topo_work *work, double y) {
   }
   if (levels->nfindings > FINDINGS_MOST)
     y = put_wrapped(work, PAGE_MARGIN + 22, y + 11.5, 9.5, TOPO_COLOUR_TEXT,
-                    topo_layout_string(layout, "and %s more: banyan-topo --check lists all",
-                                       topo_count_of(levels->nfindings - FINDINGS_MOST).text),
+                    tool_format("and %s more: banyan-topo --check lists all",
+                                topo_count_of(levels->nfindings - FINDINGS_MOST).text),
                     text_room(work) - 24) +
         8;
-  free(taken);
   return levels->nfindings > 0 ? y + 6 : y;
 }
 
@@ -137,7 +134,7 @@ static double legend_item(legend *l, const char *text) {
     l->y += 18;
   }
   topo_text(l->work, x + 32, l->y + 11, TOPO_SMALL, false, TOPO_COLOUR_TEXT, TOPO_ANCHOR_START,
-            topo_text_fit(l->work->layout, text, TOPO_SMALL, false, l->room - 32));
+            topo_text_fit(text, TOPO_SMALL, false, l->room - 32));
   l->x = x + width + 18;
   return x;
 }

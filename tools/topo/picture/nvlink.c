@@ -41,7 +41,7 @@ typedef struct bar {
 
 struct topo_nvlinks {
   joint *joints;
-  int32_t njoints, capacity;
+  int32_t njoints;
   bar *bars;
   int32_t nbars;
   int32_t *bar_of; /* by node: the bar of a switch; -1 */
@@ -58,13 +58,9 @@ static bool drawn_gpu(const topo_work *work, int32_t node) {
 
 /* ---- finding ----------------------------------------------------------------------------------------------------- */
 
-static joint *joint_add(topo_work *work, topo_nvlinks *v, joint own) {
-  if (!bny_topo_grow(&v->joints, v->njoints, &v->capacity, sizeof *v->joints)) {
-    work->layout->out_of_memory = true;
-    return NULL;
-  }
-  v->joints[v->njoints] = own;
-  return &v->joints[v->njoints++];
+static void joint_add(topo_nvlinks *v, joint own) {
+  v->joints = tool_more(v->joints, v->njoints, sizeof own);
+  v->joints[v->njoints++] = own;
 }
 
 /* Puts switches that join the same GPUs into one bar. */
@@ -113,19 +109,18 @@ static void find_joints(topo_work *work, topo_nvlinks *v) {
     if (bars[0] >= 0) b = a, a = link->to, bars[1] = bars[0];
     if (!drawn_gpu(work, a) || (bars[1] < 0 && !drawn_gpu(work, b))) continue;
     bool turned = bars[1] < 0 && b < a;
-    joint_add(work, v,
-              (joint){.a = turned ? b : a,
-                      .b = bars[1] >= 0 ? bars[1]
-                           : turned     ? a
-                                        : b,
-                      .bar = bars[1] >= 0,
-                      .xgmi = link->kind == BNY_TOPO_LINK_XGMI,
-                      .assumed = link->source == BNY_TOPO_ASSUMED,
-                      .rejected = bny_topo_link_dead(link),
-                      .count = link->count,
-                      .link = l,
-                      .gbytes_per_s = link->gbytes_per_s,
-                      .rated = link->rated_gbytes_per_s});
+    joint_add(v, (joint){.a = turned ? b : a,
+                         .b = bars[1] >= 0 ? bars[1]
+                              : turned     ? a
+                                           : b,
+                         .bar = bars[1] >= 0,
+                         .xgmi = link->kind == BNY_TOPO_LINK_XGMI,
+                         .assumed = link->source == BNY_TOPO_ASSUMED,
+                         .rejected = bny_topo_link_dead(link),
+                         .count = link->count,
+                         .link = l,
+                         .gbytes_per_s = link->gbytes_per_s,
+                         .rated = link->rated_gbytes_per_s});
   }
   if (v->njoints > 0) qsort(v->joints, (size_t)v->njoints, sizeof *v->joints, by_ends);
   int32_t kept = 0;
@@ -194,22 +189,18 @@ static void find_mesh(topo_work *work, topo_nvlinks *v, int32_t host) {
     joint up = pair;
     up.a = gpus[g], up.b = v->nbars, up.bar = true;
     up.count *= degrees[g], up.gbytes_per_s *= degrees[g], up.rated *= degrees[g];
-    joint_add(work, v, up);
+    joint_add(v, up);
     for (int32_t h = g + 1; h < ngpus; h++)
-      if (!linked[g][h]) joint_add(work, v, (joint){.a = gpus[g], .b = gpus[h], .missing = true, .xgmi = pair.xgmi});
+      if (!linked[g][h]) joint_add(v, (joint){.a = gpus[g], .b = gpus[h], .missing = true, .xgmi = pair.xgmi});
   }
   v->nbars++;
 }
 
 topo_nvlinks *topo_nvlinks_plan(topo_work *work) {
   size_t nodes = (size_t)work->topo->nnodes + 1;
-  topo_nvlinks *v = calloc(1, sizeof *v);
-  if (v) v->bars = calloc(nodes + HOSTS_MOST, sizeof *v->bars);
-  if (v) v->bar_of = calloc(nodes, sizeof *v->bar_of);
-  if (!v || !v->bars || !v->bar_of) {
-    topo_nvlinks_free(v);
-    return NULL;
-  }
+  topo_nvlinks *v = tool_new(1, sizeof *v);
+  v->bars = tool_new(nodes + HOSTS_MOST, sizeof *v->bars);
+  v->bar_of = tool_new(nodes, sizeof *v->bar_of);
   find_bars(work, v);
   find_joints(work, v);
   for (int32_t i = 0; i < work->ndrawn; i++) find_mesh(work, v, work->drawn[i]);
@@ -250,31 +241,23 @@ topo_nvlinks *topo_nvlinks_plan(topo_work *work) {
   return v;
 }
 
-void topo_nvlinks_free(topo_nvlinks *v) {
-  if (!v) return;
-  free(v->joints);
-  free(v->bars);
-  free(v->bar_of);
-  free(v);
-}
-
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 static topo_colour colour_of(const joint *own) {
   return own->rejected || own->missing ? TOPO_COLOUR_SLOW : own->xgmi ? TOPO_COLOUR_XGMI : TOPO_COLOUR_NVLINK;
 }
 
-static const char *joint_text(topo_work *work, const joint *own, const char *for_each) {
+static const char *joint_text(const joint *own, const char *for_each) {
   if (own->missing) return "no link";
-  return topo_layout_string(work->layout, "%d %s%s%s%s%s%s%s", own->count, own->xgmi ? "xGMI link" : "NVLink",
-                            own->count == 1 ? "" : "s", for_each, own->gbytes_per_s > 0 ? ", " : "",
-                            own->gbytes_per_s > 0 ? topo_figure_of(own->gbytes_per_s).text : "",
-                            own->gbytes_per_s > 0 ? " GB/s" : "", own->rejected ? ", rejected" : "");
+  return tool_format("%d %s%s%s%s%s%s%s", own->count, own->xgmi ? "xGMI link" : "NVLink", own->count == 1 ? "" : "s",
+                     for_each, own->gbytes_per_s > 0 ? ", " : "",
+                     own->gbytes_per_s > 0 ? topo_figure_of(own->gbytes_per_s).text : "",
+                     own->gbytes_per_s > 0 ? " GB/s" : "", own->rejected ? ", rejected" : "");
 }
 
 static const char *joint_tip(topo_work *work, const joint *own, const char *to) {
-  return topo_layout_string(work->layout, "%s to %s: %s%s", work->topo->nodes[own->a].name, to,
-                            joint_text(work, own, ""), own->assumed ? ", assumed" : "");
+  return tool_format("%s to %s: %s%s", work->topo->nodes[own->a].name, to, joint_text(own, ""),
+                     own->assumed ? ", assumed" : "");
 }
 
 /* Writes a text where no line from a NIC crosses the bar, the longest of these that fits. */
@@ -297,24 +280,21 @@ static void bar_text(topo_work *work, const bar *own, const char *const *texts, 
 static void draw_bar(topo_work *work, topo_nvlinks *v, bar *own) {
   double base = own->host >= 0 ? work->frame + work->sky - BAR_LOWEST : work->frame;
   own->y = base - BAR_HEIGHT - (BAR_HEIGHT + BAR_GAP) * own->extent.lane - (own->host >= 0 ? 0 : BAR_LOWEST);
-  topo_layout *layout = work->layout;
   bool mesh = own->node<0, more = own->gpus> own->drawn && work->more_x > 0;
   if (more) own->extent.right = work->more_x + MORE_WIDTH;
   joint all = {.count = own->most, .gbytes_per_s = own->most_speed};
   for (int32_t i = 0; i < v->njoints; i++)
     if (v->joints[i].bar && &v->bars[v->joints[i].b] == own) all.xgmi = v->joints[i].xgmi;
-  const char *each =
-      mesh ? topo_layout_string(layout, "each pair of %d: %s", own->gpus, joint_text(work, &own->pair, ""))
-           : joint_text(work, &all, " for each GPU");
+  const char *each = mesh ? tool_format("each pair of %d: %s", own->gpus, joint_text(&own->pair, ""))
+                          : joint_text(&all, " for each GPU");
   const char *name = mesh                ? "full mesh, no switch"
-                     : own->host < 0     ? topo_layout_string(layout, "NVLink domain of %d GPUs", own->gpus)
-                     : own->switches > 1 ? topo_layout_string(layout, "%d NVSwitches", own->switches)
+                     : own->host < 0     ? tool_format("NVLink domain of %d GPUs", own->gpus)
+                     : own->switches > 1 ? tool_format("%d NVSwitches", own->switches)
                                          : "NVSwitch";
-  const char *trunks = own->trunks > 0 ? topo_layout_string(layout, ", %d links to other switches", own->trunks) : "";
-  const char *texts[] = {topo_layout_string(layout, "%s: %s%s", name, each, trunks),
-                         topo_layout_string(layout, "%s: %s", name, each), name,
+  const char *trunks = own->trunks > 0 ? tool_format(", %d links to other switches", own->trunks) : "";
+  const char *texts[] = {tool_format("%s: %s%s", name, each, trunks), tool_format("%s: %s", name, each), name,
                          mesh            ? "mesh"
-                         : own->host < 0 ? topo_layout_string(layout, "NVLink, %d GPUs", own->gpus)
+                         : own->host < 0 ? tool_format("NVLink, %d GPUs", own->gpus)
                                          : "NVSwitch",
                          mesh ? "mesh" : "NVLink"};
   topo_put_box(work, TOPO_BOX_BAR, own->node, own->extent.left, own->y, own->extent.right - own->extent.left,
@@ -342,7 +322,7 @@ static void draw_upward(topo_work *work, topo_nvlinks *v, const joint *own) {
                             .colour = slow ? TOPO_COLOUR_SLOW : colour_of(own),
                             .tip = joint_tip(work, own, to->node < 0 ? "the others" : "NVSwitch")});
   topo_text(work, x + 6, work->frame + work->sky - 8, TOPO_SMALL, slow, slow ? TOPO_COLOUR_SLOW : TOPO_COLOUR_DIM,
-            TOPO_ANCHOR_START, topo_layout_string(work->layout, own->rejected ? "%d rejected" : "%d", own->count));
+            TOPO_ANCHOR_START, tool_format(own->rejected ? "%d rejected" : "%d", own->count));
 }
 
 /* Returns where an arc leaves a GPU: arcs are spread so that those to near GPUs are inside those to far ones. */
@@ -381,17 +361,16 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
                                                .colour = colour_of(own),
                                                .tip = joint_tip(work, own, work->topo->nodes[own->b].name)});
   if (!labelled && !own->missing && !own->rejected) return;
-  topo_layout_label(work->layout,
-                    (topo_label){.x = middle,
-                                 .y = peak + 3,
-                                 .size = TOPO_SMALL,
-                                 .bold = true,
-                                 .backed = true,
-                                 .anchor = TOPO_ANCHOR_MIDDLE,
-                                 .colour = colour_of(own),
-                                 .text = own->missing    ? "no link"
-                                         : own->rejected ? "rejected"
-                                                         : topo_layout_string(work->layout, "%d", own->count)});
+  topo_layout_label(work->layout, (topo_label){.x = middle,
+                                               .y = peak + 3,
+                                               .size = TOPO_SMALL,
+                                               .bold = true,
+                                               .backed = true,
+                                               .anchor = TOPO_ANCHOR_MIDDLE,
+                                               .colour = colour_of(own),
+                                               .text = own->missing    ? "no link"
+                                                       : own->rejected ? "rejected"
+                                                                       : tool_format("%d", own->count)});
 }
 
 /* Marks GPUs without links in hosts where others have them. */

@@ -2,7 +2,6 @@
  * The inside of hosts: nested boxes. Devices stand in columns, a GPU above its NICs, and the lines of the NICs rise at
  * the right of their column. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/picture/work.h"
@@ -35,7 +34,7 @@ static void find_boxes(topo_work *work) {
   }
 }
 
-bool topo_spots_make(topo_work *work) {
+void topo_spots_make(topo_work *work) {
   const bny_topo *topo = work->topo;
   topo_spot *spots = work->spots;
   find_boxes(work);
@@ -60,7 +59,6 @@ bool topo_spots_make(topo_work *work) {
     work->nhosts +=
         spots[n].holds && (n == topo->nnodes || topo->nodes[n].kind == BNY_TOPO_HOST) && spots[n].first >= 0;
   work->detailed = work->nhosts <= 1;
-  return !work->layout->out_of_memory;
 }
 
 /* ---- texts of devices -------------------------------------------------------------------------------------------- */
@@ -307,22 +305,16 @@ static void measure_box(topo_work *work, int32_t box, columns *c) {
 }
 
 void topo_spots_measure(topo_work *work) {
-  size_t nodes = (size_t)work->topo->nnodes + 2;
-  columns c = {.of = work->scratch, .order = malloc(nodes * sizeof *c.order)};
-  c.stack = malloc(nodes * sizeof *c.stack);
-  c.taps = malloc(nodes * sizeof *c.taps);
+  size_t nodes = (size_t)work->topo->nnodes + 1;
+  columns c = {.of = work->scratch, .order = tool_new(nodes, sizeof *c.order)};
+  c.stack = tool_new(nodes, sizeof *c.stack);
+  c.taps = tool_new(nodes, sizeof *c.taps);
   measure_units(work);
-  if (!c.order || !c.stack || !c.taps)
-    work->layout->out_of_memory = true;
-  else
-    for (int32_t n = work->topo->nnodes; n >= 0; n--) {
-      /* Nodes without a host may come after their box, which is the last spot; all others come after their parents. */
-      int32_t box = n == 0 ? work->topo->nnodes : n - 1;
-      if (work->spots[box].holds) measure_box(work, box, &c);
-    }
-  free(c.order);
-  free(c.stack);
-  free(c.taps);
+  for (int32_t n = work->topo->nnodes; n >= 0; n--) {
+    /* Nodes without a host may come after their box, which is the last spot; all others come after their parents. */
+    int32_t box = n == 0 ? work->topo->nnodes : n - 1;
+    if (work->spots[box].holds) measure_box(work, box, &c);
+  }
 }
 
 void topo_spots_place(topo_work *work) {
@@ -349,13 +341,13 @@ static void draw_unit(topo_work *work, int32_t node) {
                            (topo_look){.tip = topo_tip_node(work, node)});
   double y = spot->y + (spot->height - unit_height(text.count)) / 2 + 15;
   for (int32_t i = 0; i < text.count; i++) {
-    const char *line = topo_layout_string(work->layout, "%s", text.lines[i].text);
-    if (i == 0) topo_text_fit_names(work->layout, &line, 1, line_size(i), true, spot->width - 6);
+    const char *line = tool_format("%s", text.lines[i].text);
+    if (i == 0) topo_text_fit_names(&line, 1, line_size(i), true, spot->width - 6);
     topo_text(work, topo_spot_middle(work, node), y, line_size(i), i == 0 || text.wrong[i],
               text.wrong[i] ? TOPO_COLOUR_SLOW
               : i == 0      ? TOPO_COLOUR_TEXT
                             : TOPO_COLOUR_DIM,
-              TOPO_ANCHOR_MIDDLE, topo_text_fit(work->layout, line, line_size(i), text.wrong[i], spot->width - 6));
+              TOPO_ANCHOR_MIDDLE, topo_text_fit(line, line_size(i), text.wrong[i], spot->width - 6));
     y += i == 0 ? 12.5 : 11.5;
   }
 }
@@ -372,11 +364,11 @@ static void draw_box(topo_work *work, int32_t node) {
   name_box(work, node, &texts[0], &texts[1]);
   int32_t lines = texts[1].text[0] ? 2 : 1;
   for (int32_t i = 0; i < lines; i++) {
-    const char *line = topo_layout_string(work->layout, "%s", texts[i].text);
+    const char *line = tool_format("%s", texts[i].text);
     bool bold = i == 0 && area;
     topo_text(work, x, top + foot / 2 + 3.2 + 11.5 * (i - (lines - 1) / 2.0), TOPO_SMALL, bold,
               i == 0 ? TOPO_COLOUR_TEXT : TOPO_COLOUR_DIM, TOPO_ANCHOR_MIDDLE,
-              topo_text_fit(work->layout, line, TOPO_SMALL, bold, spot->width - 6));
+              topo_text_fit(line, TOPO_SMALL, bold, spot->width - 6));
   }
 }
 

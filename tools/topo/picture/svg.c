@@ -181,20 +181,12 @@ static void put_layout(FILE *out, const topo_layout *layout) {
   for (int32_t i = 0; i < layout->nbadges; i++) put_badge(out, &layout->badges[i]);
 }
 
-char *topo_view_svg(const topo_view *view, tool_error *error) {
-  topo_layout *layout = topo_layout_new(view, error);
-  if (!layout) return NULL;
-  char *text = NULL;
-  size_t bytes;
-  FILE *out = open_memstream(&text, &bytes);
-  if (out) {
-    put_head(out, layout, view);
-    put_layout(out, layout);
-    fputs("</svg>\n", out);
-    text = topo_finish(out, &text, error);
-  } else {
-    tool_error_set(error, "no memory for the picture");
-  }
-  topo_layout_free(layout);
-  return text;
+char *topo_view_svg(const topo_view *view) {
+  topo_layout *layout = topo_layout_new(view);
+  tool_page page;
+  FILE *out = tool_page_begin(&page);
+  put_head(out, layout, view);
+  put_layout(out, layout);
+  fputs("</svg>\n", out);
+  return tool_page_end(&page);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Texts of a picture: their widths, and shortening to fit. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/picture/work.h"
@@ -63,49 +62,45 @@ static size_t bytes_within(const char *text, double size, bool bold, double room
   return bytes;
 }
 
-const char *topo_text_fit(topo_layout *layout, const char *text, double size, bool bold, double width) {
+const char *topo_text_fit(const char *text, double size, bool bold, double width) {
   if (topo_text_width(text, size, bold) <= width) return text;
   double left = width - topo_text_width(ELLIPSIS, size, bold);
   if (left <= 0) return "";
   size_t bytes = bytes_within(text, size, bold, left);
   while (bytes > 0 && text[bytes - 1] == ' ') bytes--;
-  return bytes == 0 ? "" : topo_layout_string(layout, "%.*s" ELLIPSIS, (int)bytes, text);
+  return bytes == 0 ? "" : tool_format("%.*s" ELLIPSIS, (int)bytes, text);
 }
 
 /* Cuts the middle out of a name, because ends distinguish names. */
-static const char *fit_middle(topo_layout *layout, const char *text, double size, bool bold, double width) {
+static const char *fit_middle(const char *text, double size, bool bold, double width) {
   if (topo_text_width(text, size, bold) <= width) return text;
   double left = width - topo_text_width(ELLIPSIS, size, bold), ignored;
   if (left <= 0) return "";
   size_t head = bytes_within(text, size, bold, left / 2), from = 0;
   while (topo_text_width(text + from, size, bold) > left / 2) from += character(text + from, bold, &ignored);
-  return topo_layout_string(layout, "%.*s" ELLIPSIS "%s", (int)head, text, text + from);
+  return tool_format("%.*s" ELLIPSIS "%s", (int)head, text, text + from);
 }
 
-void topo_text_fit_names(topo_layout *layout, const char **names, int32_t count, double size, bool bold, double width) {
+void topo_text_fit_names(const char **names, int32_t count, double size, bool bold, double width) {
   bool fits = true;
   for (int32_t i = 0; i < count; i++) fits = fits && topo_text_width(names[i], size, bold) <= width;
   if (fits) return;
-  const char **whole = calloc((size_t)count + 1, sizeof *whole);
-  layout->out_of_memory = layout->out_of_memory || !whole;
-  if (whole) memcpy(whole, names, (size_t)count * sizeof *whole);
+  const char **whole = tool_new((size_t)count, sizeof *whole);
+  memcpy(whole, names, (size_t)count * sizeof *whole);
   topo_string *parts = topo_names_shortened(names, count);
-  layout->out_of_memory = layout->out_of_memory || !parts;
-  for (int32_t i = 0; whole && parts && i < count; i++) {
-    const char *own = topo_layout_string(layout, "%s", parts[i].text);
-    names[i] = fit_middle(layout, own, size, bold, width);
+  for (int32_t i = 0; i < count; i++) {
+    const char *own = tool_format("%s", parts[i].text);
+    names[i] = fit_middle(own, size, bold, width);
     /* A number before a name tells it from an earlier one that looks the same. */
     for (int32_t j = 0; j < i; j++) {
       if (strcmp(names[j], names[i]) != 0 || strcmp(whole[j], whole[i]) == 0) continue;
-      names[i] = fit_middle(layout, topo_layout_string(layout, "%d" ELLIPSIS "%s", i, own), size, bold, width);
+      names[i] = fit_middle(tool_format("%d" ELLIPSIS "%s", i, own), size, bold, width);
       break;
     }
   }
-  free(whole);
-  free(parts);
 }
 
-const char *topo_text_wrap(topo_layout *layout, const char **text, double size, double width) {
+const char *topo_text_wrap(const char **text, double size, double width) {
   const char *start = *text;
   while (*start == ' ') start++;
   if (!*start) return NULL;
@@ -119,5 +114,5 @@ const char *topo_text_wrap(topo_layout *layout, const char **text, double size, 
   }
   *text = start + cut;
   while (cut > 0 && start[cut - 1] == ' ') cut--;
-  return topo_layout_string(layout, "%.*s", (int)cut, start);
+  return tool_format("%.*s", (int)cut, start);
 }

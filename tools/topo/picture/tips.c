@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tips: all known facts about a node or link, in lines, which a picture shows under the pointer. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tools/topo/picture/work.h"
 
@@ -27,18 +25,16 @@ static void put_speed(FILE *out, const bny_topo_link *link) {
 
 const char *topo_tip_link(const topo_work *work, int32_t l) {
   const bny_topo_link *link = &work->topo->links[l];
-  char *text = NULL, from[256], to[256];
-  size_t bytes;
-  FILE *out = open_memstream(&text, &bytes);
-  if (!out) return topo_layout_own(work->layout, NULL);
+  char from[256], to[256];
+  tool_page page;
+  FILE *out = tool_page_begin(&page);
   fprintf(out, "%s to %s: %s", path_of(work, link->from, from), path_of(work, link->to, to),
           bny_topo_link_name(link->kind));
   if (link->count > 0)
     fprintf(out, ", %d %s%s", link->count, link->kind == BNY_TOPO_LINK_PCI ? "lane" : "link",
             link->count == 1 ? "" : "s");
   put_speed(out, link);
-  fclose(out);
-  return topo_layout_own(work->layout, text);
+  return tool_page_end(&page);
 }
 
 static void put_string(FILE *out, const char *what, const char *value) {
@@ -58,10 +54,9 @@ static void put_rank(FILE *out, const topo_work *work, int32_t node) {
 const char *topo_tip_node(const topo_work *work, int32_t node) {
   const bny_topo_node *own = &work->topo->nodes[node];
   topo_facts facts = topo_fold_facts(&work->fold, node);
-  char *text = NULL, name[256];
-  size_t bytes;
-  FILE *out = open_memstream(&text, &bytes);
-  if (!out) return topo_layout_own(work->layout, NULL);
+  char name[256];
+  tool_page page;
+  FILE *out = tool_page_begin(&page);
   fprintf(out, "%s %s", own->host_bridge ? "host bridge" : bny_topo_kind_name(own->kind), path_of(work, node, name));
   if (own->index >= 0) fprintf(out, "\nnumber: %d", own->index);
   put_string(out, "model", own->model);
@@ -78,6 +73,5 @@ const char *topo_tip_node(const topo_work *work, int32_t node) {
   if (own->kind == BNY_TOPO_NIC && work->rail[node] >= 0) fprintf(out, "\nrail %d", work->rail[node]);
   if (work->fold.rank[node] >= 0) put_rank(out, work, node);
   fprintf(out, "\nsource: %s", bny_topo_source_name(own->source));
-  fclose(out);
-  return topo_layout_own(work->layout, text);
+  return tool_page_end(&page);
 }

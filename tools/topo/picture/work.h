@@ -77,7 +77,7 @@ typedef struct topo_work {
 } topo_work;
 
 /* spots.c: nested boxes and their sizes. */
-bool topo_spots_make(topo_work *work);
+void topo_spots_make(topo_work *work);
 void topo_spots_measure(topo_work *work);
 void topo_spots_place(topo_work *work); /* when the hosts are placed */
 void topo_spots_draw(topo_work *work, int32_t host);
@@ -86,15 +86,13 @@ double topo_spot_middle(const topo_work *work, int32_t node);
 
 /* nvlink.c: plan() finds the links and sets work->sky and domain; draw() takes what plan() returned. */
 typedef struct topo_nvlinks topo_nvlinks;
-topo_nvlinks *topo_nvlinks_plan(topo_work *work); /* NULL without memory */
+topo_nvlinks *topo_nvlinks_plan(topo_work *work);
 void topo_nvlinks_draw(topo_work *work, topo_nvlinks *links);
-void topo_nvlinks_free(topo_nvlinks *links);
 
 /* net.c: network switches. plan() finds them and returns the height of the network; draw() takes its top. */
 typedef struct topo_net topo_net;
-topo_net *topo_net_plan(topo_work *work, double *height); /* NULL without memory */
+topo_net *topo_net_plan(topo_work *work, double *height);
 void topo_net_draw(topo_work *work, topo_net *net, double top);
-void topo_net_free(topo_net *net);
 
 /* notes.c: title, findings with their badges, legend. */
 double topo_draw_title(topo_work *work);
