@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * All-gathers of bytes. */
+/* SPDX-License-Identifier: Apache-2.0 The public calls that gather bytes. */
 #include "api/api.h"
 #include "base/status.h"
 

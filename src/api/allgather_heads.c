@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The public calls that gather heads into place. */
+/* SPDX-License-Identifier: Apache-2.0 The public calls that gather the heads of all ranks into one tensor. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +43,7 @@ static banyan_status read_counts(banyan_comm *comm, const banyan_heads_desc *des
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Rows of a tensor in memory: a box of a layout. */
+/* The rows of a tensor in memory. */
 typedef struct tensor {
   bny_strided rows;
   int32_t tokens, heads;
@@ -55,7 +54,7 @@ static bool is_empty(const tensor *of) { return of->tokens == 0 || of->heads == 
 
 static int64_t magnitude(int64_t value) { return value < 0 ? -value : value; }
 
-/* Where the heads of one token begin, and how far they reach. */
+/* The first byte of a token's heads, and the number of bytes that they span. */
 static const char *first_byte(const tensor *of) {
   return of->rows.at + (of->rows.head_stride < 0 ? of->rows.head_stride * (of->heads - 1) : 0);
 }
@@ -64,7 +63,7 @@ static int64_t token_extent(const tensor *of) {
   return magnitude(of->rows.head_stride) * (of->heads - 1) + of->row_bytes;
 }
 
-/* Tensors whose memory is apart, or lies in different columns of one matrix, do not overlap. */
+/* Returns whether two tensors overlap. Tensors in separate memory, or in different columns of one matrix, do not. */
 static bool overlap(const tensor *a, const tensor *b) {
   int64_t stride = magnitude(a->rows.token_stride), a_bytes = token_extent(a), b_bytes = token_extent(b);
   intptr_t a_begin = (intptr_t)first_byte(a), b_begin = (intptr_t)first_byte(b);
@@ -88,8 +87,8 @@ static banyan_status check_tensor(const tensor *of, const char *name, const bany
   return BANYAN_OK;
 }
 
-/* Describes `tokens` x `heads` rows. The caller's strides are in elements; both 0 stand for a contiguous tensor. The
- * stride of a dimension of one, which leads nowhere, becomes 0. */
+/* Describes `tokens` x `heads` rows. The caller's strides are in elements; if both are 0 the tensor is contiguous. The
+ * stride of a dimension of size one is not used and becomes 0. */
 static banyan_status make_tensor(const void *at, const char *name, int64_t token_stride, int64_t head_stride,
                                  int32_t tokens, int32_t heads, const banyan_heads_desc *desc, tensor *made) {
   bool contiguous = token_stride == 0 && head_stride == 0;

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Checks that several of the public calls share. */
+/* SPDX-License-Identifier: Apache-2.0 Checks that several public calls share. */
 #ifndef BNY_API_H
 #define BNY_API_H
 
@@ -16,14 +15,14 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
                                            bool is_output);
 banyan_status bny_api_check_memory_valid(banyan_comm *comm, const banyan_valid_rows *valid); /* NULL is allowed */
 
-/* Converts *partial likewise and checks it. NULL is allowed where there are no rows; then nothing is checked. */
+/* Converts *partial in the same way and checks it. If there are no rows, NULL is allowed and nothing is checked. */
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
                                     bool is_output);
 
-/* Collectives of bytes: between nodes they move host memory, which no device need reach. */
+/* For collectives of bytes: between nodes they move host memory, which no device need reach. */
 banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes);
 
-/* No machine has more. A larger number is an error of the caller, whose memory nobody may touch for it. */
+/* No machine has more memory. A larger number is the caller's error, and must not cause an access. */
 static const size_t bny_api_bytes_max = (size_t)1 << 44;
 banyan_status bny_api_check_bytes(size_t bytes);
 bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes);
@@ -31,19 +30,19 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);
 
-/* Completes the key by what `valid` says. A blocking call reads its tokens now, and is planned for a class of them.
- * A persistent operation reads the arrays at each of its runs. On a device only kernels read them. */
+/* Adds the valid rows to the key. A blocking call reads the arrays of `valid` now, and is planned for a class of
+ * tokens. A persistent operation reads them at each run. On a device only kernels read them. */
 banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
                                  bool blocking, bny_call *key);
 
-/* A call that gathers heads. Its key refers to memory of the communicator, up to the next such call. */
+/* A call that gathers heads. Its key refers to memory of the communicator that is valid until the next such call. */
 typedef struct bny_api_heads {
   bny_call key;
   bny_op_memory memory; /* refers to `valid` */
   banyan_valid_rows valid;
 } bny_api_heads;
 
-/* Reads desc->gather, which is given, and checks it against q. */
+/* Reads desc->gather, which is not NULL, and checks it against q. */
 banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
                                        bny_api_heads *call);
 

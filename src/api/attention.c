@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The public calls of attention as an operation, and of combines within kernels. */
+/* SPDX-License-Identifier: Apache-2.0 The public calls that make attention an operation, and those for combines within
+ * kernels. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static void set_within(bny_call *key) {
   strcpy(key->algorithm, "oneshot");
 }
 
-/* *valid then is NULL or leads to `room`. */
+/* *valid then is NULL or points to `room`. */
 static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_call *key,
                                 const banyan_valid_rows **valid, banyan_valid_rows *valid_room) {
   banyan_combine_desc room;
@@ -140,7 +140,7 @@ static banyan_status check_both(const banyan_attention_desc *desc, const banyan_
   return BANYAN_OK;
 }
 
-/* Returns why rows are not combined within the kernel of attention; "" on the host. */
+/* Explains why rows are not combined within the kernel of attention; "" on the host. */
 static void explain_apart(const banyan_comm *comm, const bny_call *key, char *why, size_t bytes) {
   const char *reason = may_be_oneshot(key->algorithm) ? banyan_last_error() : "the algorithm asked for is another";
   why[0] = 0;
@@ -154,8 +154,9 @@ static banyan_status check_valid(const banyan_valid_rows *valid) {
                   valid->seq_lens ? "seq_lens" : "query_start_loc");
 }
 
-/* Completes the key of a combine of attention's rows: within its kernel if that is possible; otherwise *why says why
- * not. On the host a blocking call is planned for a class of tokens, or for those that `valid` allows. */
+/* Completes the key of a combine of attention's rows. The combine runs within attention's kernel if that is possible;
+ * otherwise *why explains why not. On the host a blocking call is planned for a class of tokens, or for those that
+ * `valid` allows. */
 static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
                                  const banyan_combine_desc *combine, bool blocking, const banyan_valid_rows **valid,
                                  banyan_valid_rows *valid_room, bny_call *key, char *why, size_t bytes) {
@@ -227,8 +228,8 @@ static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_
   return BANYAN_OK;
 }
 
-/* Gives the operation its attention. A rank's device and memory decide whether it serves a shape. An operation that has
- * no attention yet is new on all ranks. */
+/* Attaches attention to the operation. The device and memory of a rank decide whether it supports a shape. An operation
+ * without attention is new on all ranks. */
 static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_call *key,
                             const char *why_apart, bny_attention **made) {
   bny_attention *attention = op->attention;

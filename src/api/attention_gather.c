@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Attention whose q is gathered first, from the shares of all ranks. */
+/* SPDX-License-Identifier: Apache-2.0 Attention that first gathers q from the shares of all ranks. */
 #include <inttypes.h>
 
 #include "api/api.h"

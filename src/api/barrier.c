@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Barriers. */
+/* SPDX-License-Identifier: Apache-2.0 The public calls of the barrier. */
 #include "api/api.h"
 #include "base/status.h"
 

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Combines: the merge of partials of all ranks. */
+/* SPDX-License-Identifier: Apache-2.0 The public calls that merge the partials of all ranks. */
 #include "api/api.h"
 
 #include <string.h>
@@ -39,7 +38,7 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   return BANYAN_OK;
 }
 
-/* On devices the rank that wants a row adds the partials of all ranks, which "oneshot" brings there. */
+/* On devices the rank that needs a row adds the partials of all ranks, which "oneshot" sends there. */
 static banyan_status check_exact_device(const banyan_comm *comm, const char *algorithm) {
   if (algorithm && algorithm[0] && strcmp(algorithm, "oneshot") != 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
@@ -81,7 +80,7 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
   return BANYAN_OK;
 }
 
-/* Checks that the result overwrites no row of the input but its own. */
+/* Checks that the result overwrites no row of the input except its own. */
 static banyan_status check_apart(const banyan_comm *comm, const bny_call *key, const banyan_partial *in,
                                  const bny_box *all, const banyan_partial *out, const bny_box *result) {
   int32_t token0 = 0, head0 = 0, number;

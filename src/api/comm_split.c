@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "op/operation.h"
 
-/* A rank's arguments, for all others. */
+/* The arguments of one rank, as all ranks receive them. */
 typedef struct wish {
   int32_t color, key, rank;
 } wish;
@@ -33,7 +33,7 @@ static void order_group(const wish *sorted, const banyan_comm *comm, int32_t col
   }
 }
 
-/* A rank that cannot go on with the exchange of all ranks ends the communicator, because the others wait for it. */
+/* If a rank cannot continue the exchange of all ranks, it ends the communicator, because the others wait for it. */
 static banyan_status end_exchange(banyan_comm *comm, banyan_status status) {
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());

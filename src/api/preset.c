@@ -1,12 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Partials as known kernels and engines keep them. */
+/* SPDX-License-Identifier: Apache-2.0 Describes partials in the conventions of known kernels and engines. */
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "banyan.h"
 #include "base/status.h"
 
-/* The differences to what banyan_partial_init() describes. */
+/* How a convention differs from banyan_partial_init(). */
 typedef struct convention {
   bool by_head; /* statistics are [heads][tokens] */
   bool pairs;   /* max and sum are stored as pairs */

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Shifts: each rank sends to the one `distance` behind it. */
+/* SPDX-License-Identifier: Apache-2.0 The public calls of the shift: each rank sends to rank + distance. */
 #include "api/api.h"
 #include "base/status.h"
 

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Makes, questions, aborts and destroys communicators. */
+/* SPDX-License-Identifier: Apache-2.0 Makes, aborts and destroys communicators, and answers questions about them. */
 #include "comm/comm.h"
 
 #include <stdio.h>
@@ -14,16 +13,16 @@
 #include "locality/price.h"
 #include "base/status.h"
 
-/* 73 years: sums with the clock do not overflow. */
+/* Upper bound for timeouts (73 years), so that now + timeout cannot overflow. */
 static const int64_t longest_timeout_ns = INT64_MAX / 4;
 
-/* For the case that not even options can be read. */
+/* Used if not even the options can be read. */
 static const int64_t usual_timeout_ns = (int64_t)30 * 1000000000;
 
-/* The ring in canonical order needs the most slots. */
+/* Slots of an outbox. The ring in canonical order needs the most. */
 static int32_t slots_of(int32_t nranks) { return 64 + 16 * nranks; }
 
-/* Small arenas are raised to what every algorithm needs for a row, which grows with the number of ranks. The default is
+/* Raises a small arena to what every algorithm needs for one row, which grows with the number of ranks. The default is
  * never raised. */
 static void raise_arena(bny_node_map *map, int32_t nranks) {
   const size_t most = (size_t)16 << 20, page = 4096;
@@ -70,7 +69,7 @@ banyan_status bny_comm_agree_end(banyan_comm *comm) {
   return bny_run_progress(comm->agree, true, &report);
 }
 
-/* Makes the barrier in which ranks compare their calls. Between nodes the first one connects them. */
+/* Makes the barrier in which ranks compare their calls. Between nodes its first run connects them. */
 static banyan_status make_agreement(banyan_comm *comm) {
   bny_request request = {
       .call.collective = BNY_BARRIER,
@@ -145,7 +144,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
 }
 
 void bny_comm_free(banyan_comm *comm) {
-  /* Peers learn that this rank leaves. The child of a fork does not report it, because its parent may go on. */
+  /* Peers learn that this rank leaves. The child of a fork does not report that, because its parent may continue. */
   if (comm->transport && !bny_comm_is_inherited(comm))
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
   if (!bny_comm_is_inherited(comm)) bny_comm_leave_device(comm);
@@ -162,7 +161,7 @@ void bny_comm_free(banyan_comm *comm) {
   free(comm);
 }
 
-/* Ranks that are not in this communicator use the machine as well. */
+/* Ranks outside this communicator use the machine too. */
 static void keep_share(const banyan_comm *parent, bny_node_map *map) {
   map->own_cpus = parent->own_cpus;
   map->threads = parent->threads;
@@ -177,7 +176,7 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status == BANYAN_OK && settings->parent) keep_share(settings->parent, &map);
   if (status == BANYAN_OK) raise_arena(&map, comm->nranks);
   if (map.nnodes > 1) bny_comm_find_nic(comm, settings);
-  char why[BNY_ERROR_TEXT_BYTES]; /* the exchange, in which a rank that has failed takes part as well, clears it */
+  char why[BNY_ERROR_TEXT_BYTES]; /* a failed rank also takes part in the exchange, which clears the text */
   snprintf(why, sizeof why, "%s", banyan_last_error());
   banyan_status gathered = bny_exchange_all(exchange, &comm->locality, localities, sizeof comm->locality);
   status = status == BANYAN_OK ? gathered : bny_fail(status, "%s", why);
@@ -186,7 +185,7 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status == BANYAN_OK && (map.nnodes > 1 || settings->device)) {
     status = connect_barrier(comm);
     if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &map);
-    /* Only some ranks may notice a rank that is lost here. The barrier has had a deadline of its own. */
+    /* Only some ranks may notice a rank that is lost here. The barrier had its own deadline. */
     bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns};
     status = bny_comm_confirm_connected(comm, &last, status);
   }
@@ -224,7 +223,7 @@ static int64_t limit_timeout(int64_t timeout_ns) {
   return timeout_ns < longest_timeout_ns ? timeout_ns : longest_timeout_ns;
 }
 
-/* The program's settings come first, then the environment. The peer of a device may be compiling kernels for
+/* The program's settings take precedence over the environment. The peer of a device may be compiling kernels for
  * minutes. */
 static void set_timeouts(const banyan_comm_config *config, bny_settings *settings) {
   const bny_options *options = &settings->options;
@@ -316,7 +315,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   return BANYAN_OK;
 }
 
-/* The ranks of several colors have the same numbers, and must not write one file. Without memory there is none. */
+/* Ranks of several colors have the same numbers and must not write one file. Returns NULL without memory. */
 static char *dump_of_part(const banyan_comm *comm, int32_t color) {
   size_t bytes = strlen(comm->dump) + 32;
   char *name = malloc(bytes);
@@ -381,7 +380,7 @@ banyan_status bny_comm_reject_child(const banyan_comm *comm) {
   return bny_fail(of_child.status, "rank %d: %s", comm->rank, of_child.text);
 }
 
-/* Returns the failure after a look at what peers have reported. */
+/* Returns the failure of this communicator. Looks first at what peers have reported. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
   if (bny_comm_is_inherited(comm)) return &of_child;
   if (comm->exec->progress) comm->exec->progress(comm->transport);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of a communicator. Facts are gathered from all ranks, all choose the same transport from them, and arenas
- * are made. From then on operations run in order. */
+ * The life of a communicator. It gathers facts from all ranks, all ranks choose the same transport from them, and
+ * arenas are made. Then operations run in order. */
 #ifndef BNY_COMM_H
 #define BNY_COMM_H
 
@@ -25,25 +25,25 @@ struct banyan_comm {
   void *stream;           /* the device's stream for calls that name none */
   int64_t tag;            /* the caller's, for operations that start from now on */
   bny_link_cost cost;
-  bny_levels *levels;        /* NULL: all links are alike */
+  bny_levels *levels;        /* NULL: all links cost the same */
   bny_locality locality;     /* locality of this rank */
   int64_t locality_ns;       /* the time to find it */
   bny_locality_notes *notes; /* a note for each kind of level; NULL: BANYAN_LEVELS sets the levels */
   char *dump;                /* BANYAN_DUMP, and which split made this communicator; owned */
   int32_t splits;            /* how often it was split */
-  char *algorithm;           /* for combines that name none; owned; NULL: by predicted cost */
+  char *algorithm;           /* for combines that name no algorithm; owned; NULL: by predicted cost */
   size_t part_bytes;         /* larger messages are sent in parts */
   int32_t slices;            /* BANYAN_SLICES: slices of attention */
   int32_t nnodes;
   int32_t threads;          /* threads that attention on the host may use */
-  int32_t explicit_threads; /* by the program or the environment; 0: none was */
+  int32_t explicit_threads; /* by the program or the environment; 0: not explicit */
   bny_pool_cpus own_cpus;   /* for these threads */
   bny_pool *pool;           /* made with the first attention; NULL: none, or one thread */
-  double quota_cpus;        /* CPUs that a quota allows this rank, fewer than its cores; 0: no quota counts */
+  double quota_cpus;        /* CPUs that a quota allows this rank, if fewer than its cores; 0: no quota applies */
   int32_t cores;            /* cores of this machine that its ranks may use together */
-  double ranks_per_core;    /* on the machine with the most: ranks take turns if it is above 1 */
+  double ranks_per_core;    /* on the node with the most; above 1, ranks take turns */
   size_t arena_bytes;       /* per rank */
-  bool arena_is_explicit;   /* set by the program or the environment */
+  bool arena_is_explicit;   /* the barrier in which ranks compare their calls */
   bny_plan *barrier;        /* in which ranks compare their calls */
   int64_t first_timeout_ns; /* deadline of the first call of a shape */
   bny_binding nothing;
@@ -54,31 +54,31 @@ struct banyan_comm {
 };
 
 /* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked.
- * parent: a communicator whose ranks go on to use this machine, so the new one keeps its share of the cores. NULL:
+ * parent: a communicator whose ranks continue to use this machine, so the new one keeps its share of the cores. NULL:
  * none. */
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
                             const banyan_comm *parent, banyan_comm **comm);
 
-/* Makes one of some ranks of another, with its settings. color: that of a split, after which the others go on as well;
- * BANYAN_COLOR_NONE: a shrink. */
+/* Makes a communicator from some ranks of another, with its settings. color: the color of a split, after which the
+ * other communicator continues; BANYAN_COLOR_NONE: a shrink. */
 banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, int32_t color,
                                  banyan_comm **part);
 void bny_comm_free(banyan_comm *comm);
 
-/* Every rank learns whether every rank is ready, so that none goes on with a group that will never be complete. Returns
- * this rank's own failure, with its text, or that of the first rank that has one. */
+/* Every rank learns whether all ranks are ready, so that none continues with a group that will never be complete.
+ * Returns this rank's own failure, with its text, or that of the first rank that has one. */
 banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
 
-/* The same for ranks that are connected: what a rank has sent goes out meanwhile, and peers of other nodes that still
- * wait for it learn of its failure. */
+/* Does the same for connected ranks. Meanwhile a rank's messages are sent, and peers of other nodes that still wait for
+ * it learn of its failure. */
 banyan_status bny_comm_confirm_connected(banyan_comm *comm, const bny_exchange *exchange, banyan_status own);
 
-/* Connects all ranks once more, collectively; and returns how such a transport is run. The caller sets `kernels`. */
+/* Connects all ranks once more, and returns how such a transport is run. Collective. The caller sets `kernels`. */
 banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
                                const bny_node_map *map, bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map);
 
-/* comm_levels.c: this rank's locality, found locally; and the levels that follow from those of all ranks. */
+/* comm_levels.c: finds this rank's locality (local), and derives the levels from the localities of all ranks. */
 banyan_status bny_comm_find_locality(banyan_comm *comm, const bny_settings *settings);
 void bny_comm_find_nic(banyan_comm *comm, const bny_settings *settings);
 banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
@@ -86,7 +86,7 @@ banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *setting
 void bny_comm_describe_levels(const banyan_comm *comm, char *text, size_t bytes, size_t *length);
 void bny_comm_log_levels(const banyan_comm *comm);
 
-/* comm_proxy.c: how devices of several nodes are combined. All of these are collective. */
+/* comm_proxy.c: how devices of several nodes are combined. All calls are collective. */
 typedef enum bny_way {
   BNY_WAY_ANY,     /* not explicit */
   BNY_WAY_FABRIC,  /* the nodes are in one NVLink domain: their devices share memory */
@@ -100,8 +100,8 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
 banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                   const bny_node_map *map, bny_way way, bool strict);
 
-/* group.c: an exchange of the ranks of each group among themselves, by way of all ranks. Other groups may do more or
- * fewer rounds. All end together, in bny_group_exchange_end(). */
+/* group.c: an exchange among the ranks of each group, which uses all ranks. Groups may do different numbers of rounds.
+ * All end together, in bny_group_exchange_end(). */
 typedef struct bny_group_exchange {
   bny_exchange exchange; /* for the code that connects this group's ranks */
   banyan_bootstrap bootstrap;
@@ -114,9 +114,9 @@ typedef struct bny_group_exchange {
   banyan_status status; /* the first failure of the exchange, on any rank */
 } bny_group_exchange;
 
-/* Local. The struct must not move until the exchange has ended. group_of: by rank. */
+/* Local. The struct must not move until the exchange has ended. group_of: the group of each rank. */
 banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group);
-/* To be called after a failure as well. Returns the failure of the exchange of all ranks. */
+/* Call it after a failure too. Returns the failure of the exchange of all ranks. */
 banyan_status bny_group_exchange_end(bny_group_exchange *group);
 
 /* comm_device.c. Joining is collective. */
@@ -127,13 +127,13 @@ void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread
 
 /* Returns true in the child of a fork, which has a copy of its parent's communicator. Hot. */
 static inline bool bny_comm_is_inherited(const banyan_comm *comm) { return comm->process != bny_process(); }
-/* Returns BANYAN_ERR_STATE, which calls on such a copy get. */
+/* Returns BANYAN_ERR_STATE, the status of calls on such a copy. */
 banyan_status bny_comm_reject_child(const banyan_comm *comm);
 
-/* Returns the failure that is known here, of host and device. If there is one, it ends what runs on the device. */
+/* Returns the failure that this rank knows, on host and device. A failure also ends what runs on the device. */
 banyan_status bny_comm_check(banyan_comm *comm);
 
-/* The comparison of calls: BANYAN_ERR_MISMATCH on all ranks, if one of them is in another call. */
+/* Compares calls: BANYAN_ERR_MISMATCH on all ranks if one of them is in another call. */
 void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *call);
 banyan_status bny_comm_agree_end(banyan_comm *comm);
 

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A communicator's device. It is opened, its memory is shared with the other ranks, and failures of its kernels are
- * reported. */
+/* SPDX-License-Identifier: Apache-2.0 Opens the device of a communicator, shares its memory with other ranks, and
+ * reports failures of its kernels. */
 #include "comm/comm.h"
 
 #include <inttypes.h>
@@ -72,7 +71,7 @@ void bny_comm_leave_device(banyan_comm *comm) {
   comm->device.engine = NULL;
 }
 
-/* The rank whose kernel ran knows the entry of the table. */
+/* The rank whose kernel ran knows the wrong entry of the page table. */
 static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *fault) {
   uint32_t sequence = (fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_PAGE) - 1, position;
   int32_t id;
@@ -85,7 +84,7 @@ static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *
       fault->culprit, sequence, at);
 }
 
-/* The rank whose kernel ran knows the start, and the bound that it passes. */
+/* The rank whose kernel ran knows the wrong start, and the bound that it passes. */
 static banyan_status take_wrong_start(banyan_comm *comm, const bny_device_fault *fault) {
   uint32_t sequence = fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_START, bound;
   int32_t start;
@@ -100,7 +99,7 @@ static banyan_status take_wrong_start(banyan_comm *comm, const bny_device_fault 
                        fault->culprit, sequence, at);
 }
 
-/* The rank that noticed knows both numbers, and the others its own. */
+/* The rank that noticed the difference knows both numbers; the others know their own. */
 static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault *fault) {
   uint32_t theirs;
   int32_t own;
@@ -113,7 +112,7 @@ static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault
                        "rank %d runs a combine on its device with another number: %s", fault->culprit, counts);
 }
 
-/* A failure of kernels becomes one of the communicator, with a text that says what kernels cannot. */
+/* Turns a failure of kernels into one of the communicator. The text adds what kernels do not know. */
 static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_exec *exec = comm->exec;
   banyan_status status = (banyan_status)fault->status;
@@ -139,7 +138,8 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
                        banyan_status_string(status));
 }
 
-/* Kernels know only the ranks of this node. One that waits for itself waits for its proxy, a thread of its process. */
+/* Kernels know only the ranks of this node. A kernel that waits for its own rank waits for its proxy, a thread of its
+ * process. */
 static banyan_status take_proxy_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_device_fault own = *fault;
   own.culprit = bny_proxy_rank(comm->device.proxy, fault->culprit);
@@ -164,15 +164,15 @@ static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
-/* Kernels know more than another rank's host can say: the numbers of tokens, which sequence is wrong, and which row of
- * this rank was bad. */
+/* Kernels know more than the host of another rank: the numbers of tokens, the wrong sequence, and the bad row of this
+ * rank. */
 static bool kernels_know_more(const banyan_comm *comm, banyan_status status, int32_t culprit) {
   return status == BANYAN_ERR_MISMATCH || status == BANYAN_ERR_ARGUMENT ||
          (status == BANYAN_ERR_DATA && culprit == comm->rank);
 }
 
-/* Returns the fault of the device. If another rank's host has reported what kernels know better, it waits a moment for
- * their report. */
+/* Returns the fault of the device. If another rank's host has reported one, waits a moment for the kernels, which know
+ * more. */
 static bny_device_fault await_fault(const banyan_comm *comm, uint64_t of_hosts) {
   enum { PATIENCE_NS = 50000000, LOOK_NS = 100000 };
   bny_device_fault fault = bny_engine_fault(comm->device.engine);
@@ -185,7 +185,7 @@ static bny_device_fault await_fault(const banyan_comm *comm, uint64_t of_hosts) 
   return fault;
 }
 
-/* A fault that kernels found comes before what the other ranks' hosts say of it. */
+/* A fault that kernels found takes precedence over reports of other hosts. */
 static void check_kernels(banyan_comm *comm, uint64_t of_hosts) {
   bny_device_fault fault = await_fault(comm, of_hosts);
   int32_t culprit =
@@ -197,7 +197,7 @@ static void check_kernels(banyan_comm *comm, uint64_t of_hosts) {
     take_fault(comm, &fault);
 }
 
-/* Hosts that have reported nothing by now are well until the next look: kernels are looked at in between. */
+/* Hosts that have reported nothing count as healthy until the next look, which comes after a look at kernels. */
 static banyan_status check_hosts(banyan_comm *comm) {
   bny_exec *exec = comm->exec;
   if (comm->device.engine && exec->failure.status == BANYAN_OK) {

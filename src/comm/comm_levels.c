@@ -35,8 +35,8 @@ static bool all_explicit(const bny_locality *localities, int32_t nranks) {
   return true;
 }
 
-/* A single level is not kept, because all links then cost the same. Between several levels, costs outside of them are
- * those of the outermost. */
+/* A single level is dropped, because all links then cost the same. With several levels, other costs are those of the
+ * outermost level. */
 banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
                                   const bny_locality *localities) {
   const char *explicit_levels = settings->options.levels;

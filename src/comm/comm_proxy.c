@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Devices of several nodes. All ranks agree how they are combined; if by a proxy, it is made here. */
+/* SPDX-License-Identifier: Apache-2.0 Devices of several nodes: all ranks agree how to combine them, and make a proxy
+ * if they need one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, 
   return status;
 }
 
-/* A kernel waits longer than the proxy, which has the deadline of the communicator and knows which rank to name. */
+/* Returns a longer time than the proxy's. The proxy has the communicator's deadline, and knows which rank to name. */
 static int64_t timeout_of_kernels(int64_t timeout_ns) {
   enum { LEAST_NS = 50000000 };
   return timeout_ns + (timeout_ns / 16 > LEAST_NS ? timeout_ns / 16 : LEAST_NS);

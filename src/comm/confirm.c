@@ -19,7 +19,7 @@ typedef struct courier {
 
 enum { ROUND_NS = 500000, SPREAD_NS = 1000000000 };
 
-/* Connections come about, messages go out and faults are passed on only while a rank makes progress. */
+/* Connections are made, messages are sent and faults are forwarded only while a rank makes progress. */
 static void *carry(void *argument) {
   courier *courier = argument;
   bny_transport *transport = courier->transport;
@@ -38,7 +38,7 @@ banyan_status bny_comm_confirm_connected(banyan_comm *comm, const bny_exchange *
   snprintf(why, sizeof why, "%s", banyan_last_error());
   courier courier = {.transport = transport};
   pthread_t thread;
-  /* A failure outside of the barrier, which peers do not know yet. */
+  /* A failure outside the barrier, which peers do not know yet. */
   if (own != BANYAN_OK) bny_exec_stop(comm->exec, own, comm->rank);
   int error = bny_thread_start(&thread, carry, &courier);
   if (error && own == BANYAN_OK) {

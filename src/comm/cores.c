@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Divides the cores of a machine among its ranks. The division is a bipartite matching. In each round every rank gets
- * one core more, if need be along a path: it takes one from a rank, which takes another one in its place. Cores that
- * the same ranks may use are then dealt out anew, so that each of these ranks has neighbouring ones. */
+/* SPDX-License-Identifier: Apache-2.0 Divides the cores of a machine among its ranks by bipartite matching. In each
+ * round every rank gets one more core. If necessary a rank takes one from another, which takes a replacement, and so on
+ * along a path. Cores that the same ranks may use are then dealt out again, so that each of these ranks has
+ * neighbouring cores. */
 #include "comm/cores.h"
 
 #include <stdlib.h>
@@ -24,13 +24,13 @@ static bool may_use(const division *all, int32_t mate, int32_t core) {
   return all->mates[mate]->cpus[core / 8] >> core % 8 & 1;
 }
 
-/* Returns the next core that this one may use; none: ncores or more. */
+/* Returns the next core that this rank may use, or ncores or more if there is none. */
 static int32_t next_core(const division *all, int32_t mate, int32_t core) {
   while (core < all->ncores && !may_use(all, mate, core)) core += all->mates[mate]->cpus[core / 8] ? 1 : 8 - core % 8;
   return core;
 }
 
-/* Gives one core more, and nobody fewer. */
+/* Gives a rank one more core, without a loss for any other. */
 static bool give_one(division *all, int32_t mate) {
   for (int32_t core = next_core(all, mate, 0); core < all->ncores; core = next_core(all, mate, core + 1)) {
     if (all->owner[core] >= 0) continue;
@@ -68,7 +68,7 @@ static bool are_alike(const division *all, int32_t a, int32_t b) {
   return true;
 }
 
-/* Sorts the owners of the cores that are like this one. */
+/* Sorts the owners of all cores that the same ranks may use. */
 static void sort_alike(division *all, int32_t first) {
   int32_t count = 0;
   for (int32_t core = first; core < all->ncores; core++) {

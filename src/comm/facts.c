@@ -26,7 +26,7 @@ static uint64_t namespace_of(const char *path) {
   return stat(path, &file) == 0 ? (uint64_t)file.st_ino : 0;
 }
 
-/* Returns false if there is none to read. */
+/* Returns false if the kernel provides none. */
 static bool read_boot_id(char *text, size_t bytes) {
   enum { BOOT_ID_LENGTH = 36 };
   FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -35,9 +35,9 @@ static bool read_boot_id(char *text, size_t bytes) {
   return got;
 }
 
-/* Returns a hash of the random bytes that the kernel gives each program it executes. It distinguishes processes where
- * namespaces and numbers do not: without /proc, or on two machines that were started from one snapshot. The hash loses
- * half of the bits, so it does not reveal these bytes, which have a secret use. */
+/* Returns a hash of the random bytes that the kernel gives each program that it executes. It distinguishes processes
+ * whose namespaces and numbers are equal: without /proc, or on two machines started from one snapshot. The hash has
+ * half of the bits and does not reveal these bytes, which have a secret use. */
 static uint64_t process_number(void) {
   const void *random = (const void *)getauxval(AT_RANDOM);
   uint64_t words[2] = {0};
@@ -45,8 +45,8 @@ static uint64_t process_number(void) {
   return bny_hash_add(bny_hash_of(words[0]), words[1]);
 }
 
-/* Two nodes must never count as one. Where the kernel does not say which node it is, as without /proc, each process
- * counts as a node of its own. That is slower, and right. */
+/* Two nodes must never count as one. If the kernel does not identify the node, as without /proc, each process counts as
+ * its own node. That is slower, but correct. */
 static void find_machine(bny_facts *own) {
   own->network_namespace = namespace_of("/proc/self/ns/net");
   own->pid_namespace = namespace_of("/proc/self/ns/pid");
@@ -161,8 +161,8 @@ bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b) {
   return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
 }
 
-/* Shared memory needs one kernel, and passing its descriptor needs one network namespace. Names of machines do not
- * help: they repeat from container to container. */
+/* Shared memory needs one kernel, and passing its descriptor needs one network namespace. Machine names do not identify
+ * a node, because containers repeat them. */
 static bool same_node(const bny_facts *a, const bny_facts *b) {
   return bny_facts_same_machine(a, b) && a->network_namespace == b->network_namespace &&
          memcmp(a->node, b->node, sizeof a->node) == 0;
@@ -193,7 +193,7 @@ static int by_process(const void *a_void, const void *b_void) {
   return found ? found : (a > b) - (a < b);
 }
 
-/* Sorts all ranks; first_of[]: by rank, the first one that is the same. */
+/* Sorts all ranks. first_of[rank] becomes the first rank that equals it. */
 static void firsts_find(const bny_facts *all, int32_t nranks, int (*by)(const void *, const void *),
                         bool (*same)(const bny_facts *, const bny_facts *), const bny_facts **sorted,
                         int32_t *first_of) {
@@ -239,7 +239,7 @@ static size_t entries_until(const uint64_t *groups, size_t count, uint64_t group
   return low;
 }
 
-/* Returns the CPUs of a rank if the ranks of each group share its quota alike; INFINITY without quotas. */
+/* Returns the CPUs of a rank if the ranks of each group share its quota evenly; INFINITY without quotas. */
 static double quota_share(const bny_facts *own, const uint64_t *groups, size_t count) {
   double least = INFINITY;
   for (int q = 0; q < BNY_QUOTAS && own->quotas[q].group; q++) {
@@ -250,8 +250,8 @@ static double quota_share(const bny_facts *own, const uint64_t *groups, size_t c
   return least;
 }
 
-/* A part of a CPU makes no thread: a group that uses up its quota stops, and all ranks wait for it. Ranks with less
- * than a CPU each take turns. */
+/* Fractions of a CPU are dropped: a group that uses up its quota stops, and all ranks wait for it. Ranks with less than
+ * one CPU each take turns. */
 static void machine_add(const bny_facts *const *mates, int32_t nmates, const bny_facts *own, uint64_t *groups,
                         bny_node_map *found) {
   int32_t cores = cores_of(mates, nmates);

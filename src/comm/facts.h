@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The facts that each rank reports to all others before anything is decided. What follows from them is the same on
- * every rank. */
+ * The facts that each rank reports to all others before anything is decided. All ranks derive the same conclusions from
+ * them. */
 #ifndef BNY_FACTS_H
 #define BNY_FACTS_H
 
@@ -67,8 +67,8 @@ typedef struct bny_settings {
   const banyan_comm *parent;      /* see bny_comm_make() */
 } bny_settings;
 
-/* Gathers the facts of this rank. Invalid settings are a fact as well, so that no other rank waits for this one.
- * `own_status` is what is known of them so far, with its text the thread's last error. */
+/* Gathers the facts of this rank. Invalid settings are a fact too, so that no other rank waits for this one.
+ * `own_status` is the status of these settings, with its text as the thread's last error. */
 void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
                       bny_facts *facts);
 
@@ -76,10 +76,10 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
  * rank. */
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);
 
-/* Returns whether two ranks run on one kernel, whatever their containers. */
+/* Returns whether two ranks run on one kernel, in any containers. */
 bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b);
 
-/* Which ranks are on one node, and how many share its cores. */
+/* Which ranks share a node, and how many share its cores. */
 typedef struct bny_node_map {
   int32_t *node_of;    /* by rank: numbers of nodes, in the order of their first ranks */
   int32_t *process_of; /* by rank: the first rank that is in the same process */

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * An exchange among the ranks of each group, by way of all ranks. Ranks of another group may have other data, or have
- * ended. So every round begins with the size that each rank has, and a round in which all sizes are 0 is the last. */
+/* SPDX-License-Identifier: Apache-2.0 An exchange among the ranks of each group, which uses all ranks. Ranks of another
+ * group may have other data, or have ended. Every round therefore begins with each rank's size, and a round in which
+ * all sizes are 0 is the last. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a communicator that has failed to one of the ranks that are left. They have no bootstrap any more, and no rank
- * knows which others are left. What still works is rendezvous messages (transport.h), in rounds.
+ * Makes a communicator of the survivors of one that has failed. They have no bootstrap any more, and no rank knows
+ * which others survive. Rendezvous messages (transport.h) still work, and are exchanged in rounds.
  *
- * Agreement. In each round a rank posts its view, the set of ranks that it considers left, and waits for the posts of
- * those ranks. When all of them have posted the same view it is agreed. Otherwise the next view is the intersection of
+ * Agreement. In each round a rank posts its view, the set of ranks that it considers alive, and waits for the posts of
+ * those ranks. If all of them have posted the same view, it is agreed. Otherwise the next view is the intersection of
  * all views of this round, without the ranks whose post is missing: they are dead, or out of time. A message is visible
  * to every rank or to none, so views only shrink, and this ends. All ranks agree in the same round, except those that
  * ran out of time.
  *
- * Then the communicator is made as any other, by a bootstrap whose allgather is rounds of these messages. If a rank
- * dies or stops meanwhile, its post is missing on all ranks, which return to views in the same next round. Between
- * nodes some ranks may have its last post and others not: these post a view where the former post data. The former see
- * that and return to views, too.
+ * Then a communicator is made as usual, by a bootstrap whose allgather is rounds of these messages. If a rank dies or
+ * stops meanwhile, its post is missing on all ranks, which return to views in the same next round. Between nodes some
+ * ranks may have its last post and others may not. The others then post a view where these post data. A rank that sees
+ * both returns to views, too.
  *
- * Liveness. A rank that waits increments its pulse. So a rank that waits without success is not taken for a silent one
- * itself, however long it waits: only silence for a deadline of a call excludes a rank. A rank that makes its
- * communicator may be silent for that long while it waits there, so it is given half as much again.
+ * Liveness. A waiting rank increments its pulse. A rank that waits for a long time is therefore not taken for a silent
+ * one: only silence for the deadline of a call excludes a rank. A rank that makes its communicator may be silent for
+ * that long while it waits there, so it gets half as much again.
  *
- * Last round. All ranks post how they fared. A rank that has read success from all of them has a communicator, and says
- * so in one more message. That message replaces the last post of a rank that stopped, for those whom it has not
- * reached. So all healthy ranks have the communicator, or none has. */
+ * Last round. All ranks post their result. A rank that has read success from all of them has a communicator, and
+ * reports that in one more message. For ranks that a stopped rank has not reached, that message replaces its last post.
+ * So all healthy ranks have the communicator, or none has. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ enum { PAUSE_RANK_NS = 8000 }; /* the longest pause between looks grows by this 
 
 typedef enum kind { KIND_VIEW = 1, KIND_DATA, KIND_VERDICT, KIND_DONE } kind;
 
-/* The outcome of a rank, for all others. */
+/* The result of one rank, for all others. */
 typedef struct verdict {
   int32_t status;
   char why[BNY_REPORT_BYTES - sizeof(int32_t)];
@@ -50,7 +50,7 @@ typedef struct sign {
   int64_t seen_ns;
 } sign;
 
-/* Stands before the data of a round: which part of which allgather it is. */
+/* Precedes the data of a round: which part of which allgather it is. */
 typedef struct data_head {
   uint64_t bytes, first;
 } data_head;
@@ -90,7 +90,7 @@ static uint64_t round_in(const rendezvous *self, int32_t rank, int half) {
                               memory_order_acquire);
 }
 
-/* A view also goes to ranks that have taken part and are no longer in it, so that they learn this. */
+/* A view also goes to ranks that were in an earlier view, so that they learn that they are excluded. */
 static bool is_addressed(const rendezvous *self, kind kind, int32_t rank) {
   if (rank == self->transport->rank) return false;
   if (has(self->view, rank)) return true;
@@ -119,9 +119,9 @@ static void look_at(rendezvous *self, int32_t rank, int64_t now_ns) {
   if (pulse != self->signs[rank].pulse) self->signs[rank] = (sign){pulse, now_ns};
 }
 
-/* From time to time this rank increments its pulse and looks at that of the awaited rank; more rarely at all of them,
- * because all ranks looking at all take the cores from those that are awaited. Time in which it did not run itself
- * counts against nobody. */
+/* Increments this rank's pulse from time to time, and looks at that of the awaited rank. It looks at all pulses less
+ * often, because all ranks looking at all take the cores from the awaited ones. Time in which this rank did not run
+ * itself does not count. */
 static void watch(rendezvous *self, int32_t awaited, int64_t now_ns) {
   bny_transport *transport = self->transport;
   if (now_ns - self->watched_ns < WATCH_NS) return;
@@ -138,7 +138,7 @@ static void watch(rendezvous *self, int32_t awaited, int64_t now_ns) {
     if (has(self->view, r) && r != transport->rank) look_at(self, r, now_ns);
 }
 
-/* In the last round: returns whether a rank has a communicator already. */
+/* Returns whether, in the last round, some rank has a communicator already. */
 static bool is_done(const rendezvous *self) {
   int half = (int)((self->round + 1) & 1);
   for (int32_t r = 0; self->kind == KIND_VERDICT && r < self->transport->nranks; r++)
@@ -148,7 +148,8 @@ static bool is_done(const rendezvous *self) {
   return false;
 }
 
-/* Waits for the post of one rank. False: none will come, or none is needed. A rank that died may have posted before. */
+/* Waits for the post of one rank. Returns false if none will come, or none is needed. A rank that died may have posted
+ * before. */
 static bool await(rendezvous *self, int32_t rank) {
   int64_t patience_ns = self->kind == KIND_VIEW ? self->timeout_ns : self->timeout_ns / 2 * 3, pause_ns = LOOK_NS;
   int64_t longest_ns = WATCH_NS / 2 + (int64_t)self->transport->nranks * PAUSE_RANK_NS;
@@ -180,7 +181,7 @@ static void strike_missing(rendezvous *self, unsigned char *present, int32_t ran
   if (!gone) self->deadline_ns += self->timeout_ns / 2 * 3;
 }
 
-/* The others learn that this rank goes on with none of them. */
+/* Reports to the others that this rank joins none of them. */
 static banyan_status fail_interrupted(rendezvous *self) {
   strike(self->view, self->transport->rank);
   post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
@@ -188,8 +189,8 @@ static banyan_status fail_interrupted(rendezvous *self) {
                   self->transport->rank);
 }
 
-/* Waits for all ranks of the view. *present: those whose post is there. If a peer is two rounds ahead, or in a view
- * without this rank, the others have excluded it. Returns early if is_done(). */
+/* Waits for all ranks of the view. *present: the ranks whose post has arrived. If a peer is two rounds ahead, or in a
+ * view without this rank, the others have excluded this rank. Returns early if is_done(). */
 static banyan_status collect(rendezvous *self, unsigned char *present) {
   int64_t begun_ns = bny_clock_ns();
   self->watched_ns = self->all_watched_ns = begun_ns;
@@ -305,8 +306,8 @@ static void list_members(const rendezvous *self, int32_t *members) {
     if (has(self->view, r)) *members++ = r;
 }
 
-/* Excludes the rank that caused the failure of the communicator, though it may live; but not for a wrong call, nor for
- * one that it rejected. */
+/* Excludes the rank that caused the failure of the communicator, even if it is alive. A wrong or rejected call is no
+ * reason to exclude it. */
 static void strike_culprit(rendezvous *self) {
   const bny_failure *failure = &self->comm->exec->failure;
   if (bny_fault_is_of_rejection(atomic_load_explicit(self->comm->exec->fault, memory_order_acquire))) return;
@@ -325,12 +326,12 @@ static void settle(const rendezvous *self) {
 
 /* ---- the last round ---------------------------------------------------------------------------------------------- */
 
-/* The statuses with which a rank that dies or stops makes others fail. */
+/* The statuses that a dying or stopping rank causes on others. */
 static bool is_loss(banyan_status status) {
   return status == BANYAN_ERR_PEER || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_BOOTSTRAP;
 }
 
-/* Tells the others not to wait for this rank, which failed where they had not finished. */
+/* Reports to the others that this rank has failed, so that those that have not finished do not wait for it. */
 static banyan_status give_up(rendezvous *self, banyan_status own, const char *why) {
   strike(self->view, self->transport->rank);
   post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
@@ -354,7 +355,7 @@ static banyan_status compare_verdicts(rendezvous *self, const verdict *own, bool
   return status;
 }
 
-/* All ranks post how they fared. OK: this rank has a communicator, as all others have. *again: a rank was lost. */
+/* All ranks post their result. OK: this rank and all others have a communicator. *again: a rank was lost. */
 static banyan_status conclude(rendezvous *self, banyan_status own, bool *again) {
   verdict mine = {.status = (int32_t)own};
   char why[BNY_ERROR_TEXT_BYTES];

@@ -26,8 +26,8 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
   return rows;
 }
 
-/* Values, m and d follow one another. There is a row at least, so that m and d never are the same memory. On the host
- * only rows that runs have take memory, whatever their upper bound. */
+/* Values, m and d follow one another in memory. There is at least one row, so m and d are never the same address. On
+ * the host only rows of actual runs touch memory, for any upper bound. */
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
   size_t row_bytes =
@@ -88,7 +88,7 @@ void bny_attention_write_errors(const bny_attention *attention, int64_t rows) {
         attention->certifies ? bny_prune_error_of(attention->certified + i * BNY_CERTIFICATE_VALUES) : 0;
 }
 
-/* Describes what comes after the attention; `why_apart` as for bny_attention_make_input(). */
+/* Describes what follows the attention; `why_apart` as for bny_attention_make_input(). */
 static void describe(bny_attention *attention, const char *why_apart, bool alone) {
   char then[BNY_ERROR_TEXT_BYTES] = "";
   if (!alone)
@@ -104,7 +104,8 @@ static void describe(bny_attention *attention, const char *why_apart, bool alone
            plan->kernel->name, plan->blocks, plan->division.teams, then);
 }
 
-/* Keeps what the caller gave. A sink counts once over all ranks: `combines` and not the first leave it out. */
+/* Copies the caller's description. A sink counts once over all ranks, so all ranks but the first leave it out if
+ * `combines`. */
 static void keep(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc, bool combines) {
   attention->desc = *desc;
   attention->combines = combines;
@@ -118,7 +119,7 @@ static void keep(const banyan_comm *comm, bny_attention *attention, const banyan
   if (!desc->stream) attention->desc.stream = comm->stream;
 }
 
-/* The threads come with the first attention. A number that nobody asked for may turn out smaller. One thread needs a
+/* Starts the threads with the first attention. If their number is not explicit, fewer may start. One thread needs a
  * pool only for the memory of pruning. */
 static banyan_status make_pool(banyan_comm *comm, bool prunes) {
   if (comm->pool || (comm->threads == 1 && !prunes)) return BANYAN_OK;
@@ -194,7 +195,7 @@ void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *
   attention->decode.call.token_mask = valid->token_mask;
 }
 
-/* The description of a run of so many tokens. */
+/* Returns the description of a run of `tokens` tokens. */
 static banyan_attention_desc of_tokens(const banyan_attention_desc *given, int32_t tokens, banyan_queries *room) {
   banyan_attention_desc desc = *given;
   if (bny_decode_tokens(&desc) <= tokens) return desc;

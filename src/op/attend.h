@@ -38,24 +38,24 @@ typedef struct bny_attention {
 banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention);
 
-/* Makes attention whose rows a combine takes, in the exact order or in f32. `why_apart` NULL: the same kernel combines
- * them. Otherwise they go to memory of the library, made->out, with room for tokens_max, which the combine reads, and
- * the text says why ("": nothing to say). */
+/* Makes attention whose rows a combine reads, in the exact order or in f32. If `why_apart` is NULL, the same kernel
+ * combines them. Otherwise they go to library memory, made->out, with room for tokens_max, and the text says why ("":
+ * no reason to report). */
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
                                        bool is_exact, const char *why_apart, bny_attention **attention);
 
-/* Binds other memory of a shape for which there is room. False: there is none, or the memory does not serve; nothing
- * has changed. */
+/* Binds other memory of a shape that fits. Returns false, and changes nothing, if it does not fit or the memory is not
+ * suitable. */
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
 
-/* Has each run on a device read there how many tokens it has, and which of them a mask leaves out. */
+/* Makes each run on a device read its number of tokens and its mask from `valid`. */
 void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *valid);
 
-/* Returns the rows in wire form, which a combine takes as they are. */
+/* Describes the rows in wire form, which a combine reads without conversion. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 
-/* Check a run of so many tokens on the host: of attention that was made, or of one whose rows a combine takes. A run
- * that starts was checked. */
+/* Check a run of `tokens` tokens on the host: of attention that was made, or of one whose rows a combine reads. A run
+ * that starts has been checked. */
 banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
                                        bool is_exact);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
@@ -64,11 +64,11 @@ banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens
  * this is hot and may be captured. */
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
 
-/* The same for sequences [first, first + count) of the batch alone, on the host. */
+/* Does the same for sequences [first, first + count) of the batch only, on the host. */
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count);
 
-/* Returns this rank's certificate and room for the merged one, as partials; and writes desc.prune.error from that, or
- * zeros where no page with mass is left out. */
+/* Returns this rank's certificate and room for the merged one, as partials. bny_attention_write_errors() writes
+ * desc.prune.error from the merged one, or zeros if no page with mass is left out. */
 banyan_partial bny_attention_certificate(const bny_attention *attention);
 banyan_partial bny_attention_certified(const bny_attention *attention, int32_t heads);
 void bny_attention_write_errors(const bny_attention *attention, int64_t rows);

@@ -37,7 +37,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op
   return BANYAN_OK;
 }
 
-/* Structs that lead to what may change until the next call are not remembered. */
+/* Structs that point to data which may change before the next call are not remembered. */
 void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banyan_partial *in,
                      const banyan_partial *out) {
   if (!desc->valid && !desc->algorithm && !in->values_scale && !out->values_scale && !op->on_device)

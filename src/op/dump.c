@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * BANYAN_DUMP: the shape and inputs of a combine that failed for bad data or a mismatch, for banyan-perf --replay.
- * Lines of text describe the shape. Then follow, without gaps, a byte for each token that says whether it is valid, the
- * rows' values, lse (or m), d, and scales of heads, as far as the caller has them. */
+/* SPDX-License-Identifier: Apache-2.0 BANYAN_DUMP: writes the shape and inputs of a combine that failed for bad data or
+ * a mismatch, for banyan-perf --replay. Lines of text describe the shape. They are followed without gaps by a validity
+ * byte for each token, the rows' values, lse (or m), d, and scales of heads, if the caller has them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,8 @@ static void print_partial(FILE *file, const char *name, const banyan_partial *p)
                                    : 1);
 }
 
-/* One array of [tokens][heads] items of `bytes` bytes. Masked rows are written as zeros: they are never read. */
+/* Writes one array of [tokens][heads] items of `bytes` bytes. Masked rows are written as zeros, because they are never
+ * read. */
 static void write_rows(FILE *file, const void *array, int64_t token_bytes, int64_t head_bytes, size_t bytes,
                        const bny_box *box, const uint8_t *mask) {
   for (int32_t t = 0; t < box->tokens; t++)
@@ -66,7 +66,7 @@ void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memo
   char path[1024], why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_box box = {memory->tokens, key->all_heads, key->value_dim};
-  /* Those of an operation that could not be made need not be set yet. */
+  /* The tokens of an operation that could not be made may not be set yet. */
   if (memory->valid && memory->valid->tokens &&
       bny_valid_count(memory->valid, key->all_tokens, &box.tokens) != BANYAN_OK)
     box.tokens = memory->tokens;

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Makes operations: their plans, and the agreement of all ranks. */
+/* SPDX-License-Identifier: Apache-2.0 Makes operations: plans them, and lets all ranks agree on them. */
 #include "op/operation.h"
 
 #include <stdio.h>
@@ -48,8 +47,8 @@ void bny_op_free(banyan_op *op) {
   free_op(op);
 }
 
-/* Returns the description of a part that peers receive. Bytes and counts are those of the whole call, as the caller
- * gave them, so calls that differ beyond their first part differ from the start. */
+/* Returns the description of a part that peers receive. Bytes and counts are those of the caller's whole call, so calls
+ * that differ only after their first part still differ at the start. */
 static bny_notice call_of(const banyan_op *op, const bny_op_kind *kind, bny_phase phase) {
   bny_request request = kind->request;
   request.call.bytes = op->key.bytes;
@@ -68,7 +67,7 @@ static banyan_status make_run(banyan_op *op, bny_op_kind *kind) {
   return bny_run_make(op->comm->exec, kind->plan, &call, &kind->binding, &kind->run);
 }
 
-/* Later parts take the algorithm that was chosen for the first, unless the caller chose. */
+/* Later parts use the algorithm that was chosen for the first, unless the caller chose one. */
 static banyan_status plan_kinds(banyan_op *op) {
   banyan_status status = BANYAN_OK;
   for (int64_t i = 0; i < op->nkinds && status == BANYAN_OK; i++) {
@@ -89,8 +88,8 @@ static banyan_status plan_within(banyan_op *op) {
   return status == BANYAN_OK ? bny_plan_make(&op->kinds[0].request, op->comm->rank, &op->kinds[0].plan) : status;
 }
 
-/* Splits the call into smaller parts until one fits the outbox, or until nothing is left to split. All ranks split
- * alike, because the same plans fit on every rank. */
+/* Splits the call into smaller parts until one fits the outbox, or nothing is left to split. All ranks split in the
+ * same way, because the same plans fit on every rank. */
 static banyan_status cut_and_plan(banyan_op *op) {
   if (op->key.within_kernel) return plan_within(op);
   size_t limit = bny_op_payload_limit(op);
@@ -107,15 +106,15 @@ static const bny_run *network_run(const bny_op_kind *kind) {
   return segment ? bny_proxy_segment_run(segment) : kind->run; /* devices that share memory need no network */
 }
 
-/* The first call of a shape has a deadline of its own. Only the calling thread reads that of the executor. */
+/* Sets the deadline of the first call of a shape. Only the calling thread reads the executor's timeout. */
 static int64_t set_timeout(banyan_comm *comm, int64_t timeout_ns) {
   int64_t before_ns = comm->exec->timeout_ns;
   comm->exec->timeout_ns = timeout_ns;
   return before_ns;
 }
 
-/* All ranks compare their calls. Between nodes each then connects with the ranks that it will send to or receive from.
- * This ends when all are done. */
+/* All ranks compare their calls. Between nodes each rank then connects with the ranks that it will exchange data with.
+ * The call ends when all ranks are done. */
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
   bny_notice call = call_of(op, &op->kinds[0], BNY_PHASE_AGREE);
@@ -131,7 +130,7 @@ static banyan_status agree(banyan_op *op) {
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
-/* A proxy serves combines alone: with one, the other collectives move host memory. */
+/* A proxy serves only combines. If there is one, the other collectives move host memory. */
 static bool runs_on_device(const bny_device_exec *device, const bny_call *key) {
   return device->engine && !key->on_host && (!device->proxy || key->collective == BNY_COMBINE);
 }
@@ -172,8 +171,7 @@ static banyan_status make_local(banyan_comm *comm, const bny_call *key, banyan_o
 banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   banyan_status status = bny_comm_check(comm);
   if (status != BANYAN_OK) return status;
-  /* Operations started before come first, and are completed: whether they are complete by now differs from rank to
-   * rank. */
+  /* Earlier operations come first and are completed. Whether they are already complete differs from rank to rank. */
   if (comm->ops && comm->ops->last) status = bny_op_progress(comm->ops->last, true);
   if (status != BANYAN_OK) return status;
   banyan_op *made = NULL;

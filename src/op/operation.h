@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A persistent operation is one call, planned, agreed by all ranks and bound to memory. It has parts if it is larger
- * than the arena takes at once. The blocking calls keep such operations by their shape and bind new memory each
- * time. */
+ * A persistent operation is one call that is planned, agreed by all ranks, and bound to memory. A call that does not
+ * fit the arena has parts. Blocking calls keep such operations by shape and bind new memory each time. */
 #ifndef BNY_OP_OPERATION_H
 #define BNY_OP_OPERATION_H
 
@@ -12,7 +11,7 @@
 /* Returns the rows that this rank's output has. */
 bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
 
-/* The caller's memory. */
+/* The caller's memory of one operation. */
 typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   bny_strided mine, all;          /* all-gather of heads */
@@ -27,16 +26,16 @@ typedef struct bny_op_memory {
   banyan_op *certificate;   /* combines the certificate of attention after the rows; becomes the operation's */
 } bny_op_memory;
 
-/* How one dimension of a call is cut: its tokens, heads or bytes. Consecutive parts are alike unless a bound lies in
- * one of them or between them: an end of what a rank owns or gives, or of the call. */
+/* How one dimension of a call is cut: tokens, heads or bytes. Consecutive parts are equal unless a bound lies in one of
+ * them or between them. Bounds are the ends of the call and of what each rank owns or gives. */
 typedef struct bny_op_cut {
   int64_t all, each, parts;
   int64_t *first; /* [spans]: the first of each run of parts that are alike. NULL: no two parts are */
   int64_t spans;
 } bny_op_cut;
 
-/* The plan, and the run of it, of all parts that are alike: it is made for the first of them. So memory does not grow
- * with the call, whose parts follow from formulas. */
+/* The plan and the run of all equal parts, made for the first of them. Memory does not grow with the call, because
+ * formulas give its parts. */
 typedef struct bny_op_kind {
   bny_request request;
   bny_plan *plan;
@@ -48,14 +47,14 @@ typedef struct bny_op_kind {
   size_t *pieces;             /* all-gather: counts and offsets, [2][nranks] */
 } bny_op_kind;
 
-/* A part, computed from its number. */
+/* One part, computed from its number. */
 typedef struct bny_op_part {
   bny_op_kind *kind;
   int32_t token0, tokens, head0;
   size_t byte0;
 } bny_op_part;
 
-/* The structs of a blocking combine as its caller gave them. */
+/* The structs of a blocking combine as the caller passed them. */
 typedef struct bny_op_given {
   banyan_combine_desc desc;
   banyan_partial in, out;
@@ -110,13 +109,13 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
 void bny_op_free(banyan_op *op); /* NULL is allowed. A run under way is completed first */
 
-/* Collective. Starts a run, and goes on with it as far as it gets without waiting. */
+/* Collective. Starts a run, and continues it as far as possible without waiting. */
 banyan_status bny_op_start(banyan_op *op);
 
-/* Goes on with the run; `block`: to its end. Sets *done, unless that is NULL, if nothing fails before the end. */
+/* Continues the run; with `block`, to its end. Sets *done (may be NULL) if nothing fails before the end. */
 banyan_status bny_op_finish(banyan_op *op, bool block, int *done);
 
-/* Does both, for a blocking call whose scales and attention have been checked. */
+/* Starts and finishes a run, for a blocking call whose scales and attention have been checked. */
 banyan_status bny_op_run(banyan_op *op);
 
 /* Finds the operation of a blocking call, or makes one to `keep`, and binds it. */
@@ -133,50 +132,50 @@ size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes);
 /* Checks the scales of `heads` heads in memory of the host. */
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads);
 
-/* Makes room to note which rows of a run are valid, once for an operation. Without memory, peers learn of it. */
+/* Makes room for the valid rows of a run, once for an operation. If there is no memory, peers learn of it. */
 banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid);
 
-/* Local. Makes an operation of attention alone, which becomes the operation's. */
+/* Local. Makes an operation of attention alone, which then owns the attention. */
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op);
 
-/* Collective. Settles whether all ranks are ready, for what each rank alone can judge. `own` is this rank's status,
- * with its text the thread's last error. All ranks get the status of the first rank that is not ready, with its name
- * and text; the communicator remains usable. */
+/* Collective. Determines whether all ranks are ready, for conditions that each rank alone can check. `own` is this
+ * rank's status, with its text as the thread's last error. All ranks get the status of the first rank that is not
+ * ready, with its number and text. The communicator remains usable. */
 banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own);
 
-/* Reports a call that this rank cannot make to its peers, after the operations started before. `plans`: ranks with a
- * device would have compared it. Returns the status, with its text. */
+/* Reports to peers, after earlier operations, a call that this rank cannot make. `plans`: ranks with a device would
+ * have compared it. Returns the status, with its text. */
 banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans);
 
-/* Checks whether a kernel can run a combine within it, which is the same on all ranks. If not, the thread's error says
- * why. */
+/* Checks whether a kernel can run a combine within it, which is the same on all ranks. If not, the thread's error
+ * explains why. */
 banyan_status bny_op_check_within(banyan_comm *comm, const bny_call *key);
 
-/* Fills `combine`, which the caller's kernel takes, from an operation that runs within one. `blocks` of that kernel fit
- * on the device. */
+/* Fills `combine`, the parameter of the caller's kernel, from an operation that runs within it. `blocks` of that kernel
+ * fit on the device. */
 void bny_op_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
                    bny_device_combine *combine);
 
-/* Finds the operation behind a blocking call by its key, or makes it. */
+/* Finds the operation of a blocking call by its key, or makes it. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op);
 
-/* Notes the structs of a blocking combine that the operation was bound to. A later call with the same bytes in them
- * has passed its checks and needs no binding. bny_op_repeated() finds its operation; NULL: there is none. Hot. */
+/* Remembers the structs of a blocking combine that the operation was bound to. A later call with the same bytes has
+ * passed its checks and needs no binding. bny_op_repeated() finds its operation, or returns NULL. Hot. */
 void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banyan_partial *in,
                      const banyan_partial *out);
 banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                            const banyan_partial *out);
 
-/* Has attention and the combine of its rows overlap where that pays, on the host. Collective, once for an operation,
- * when it has its attention. has_lengths: seq_lens may be read. */
+/* Overlaps attention with the combine of its rows if that pays, on the host. Collective, once for an operation that has
+ * its attention. has_lengths: seq_lens may be read. */
 banyan_status bny_op_overlap(banyan_op *op, bool has_lengths);
 
 /* ---- inside of the folder ---------------------------------------------------------------------------------------- */
 
-/* Returns the request of the whole call, of which those of the parts are made. */
+/* Returns the request of the whole call. Those of its parts are made from it. */
 bny_request bny_op_request(const banyan_op *op);
 
-/* Returns the payload to begin with: most algorithms keep less than 2 + 2 log2(nranks) times the payload in an
+/* Returns the payload to try first: most algorithms keep less than 2 + 2 log2(nranks) times the payload in an
  * outbox. */
 size_t bny_op_payload_limit(const banyan_op *op);
 
@@ -185,33 +184,33 @@ banyan_status bny_op_cut_parts(banyan_op *op, size_t limit);
 
 bny_op_part bny_op_part_of(const banyan_op *op, int64_t index);
 
-/* Returns the next part behind one without rows that may have some; op->nparts: there is none. */
+/* Returns the next part that may have rows, after one without rows; op->nparts if there is none. */
 int64_t bny_op_part_after(const banyan_op *op, int64_t index);
 
-/* Returns a part's place in the operation's memory. Each start of a part asks for it, so no part can run with what was
- * known when it was planned. Hot. */
+/* Returns where a part lies in the operation's memory. Each start of a part calls it, so no part runs with values from
+ * planning time. Hot. */
 bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part);
 
-/* A combine within a kernel: its parameter for the request; and its rows, result and number of blocks that merge, of
- * `warps` warps each. */
+/* For a combine within a kernel: makes its parameter for the request, and fills in rows, result and the number of
+ * merging blocks of `warps` warps each. */
 banyan_status bny_op_make_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine);
 void bny_op_fill_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers,
                         int32_t warps, bny_device_combine *combine);
 
-/* Plans anew, after a change of op->slices. Collective. */
+/* Plans again, after a change of op->slices. Collective. */
 banyan_status bny_op_plan_again(banyan_op *op);
 
-/* Gives all ranks the bytes of each: `all` is [nranks] of `bytes`. Collective, for planning alone. */
+/* Gathers `bytes` bytes of each rank on all ranks: `all` is [nranks]. Collective, only for planning. */
 banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all);
 
-/* Writes the inputs of a combine to the file of BANYAN_DUMP, if `status` is one of bad data or of a mismatch. Keeps the
- * thread's error. */
+/* Writes the inputs of a combine to the file of BANYAN_DUMP if `status` is bad data or a mismatch. Keeps the thread's
+ * error. */
 void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, banyan_status status);
 
-/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
+/* Runs the queue until `op` is complete; without `block`, as far as possible without waiting. */
 banyan_status bny_op_progress(banyan_op *op, bool block);
 
-/* Does what can be done without waiting, before the caller's own work goes on. */
+/* Does what is possible without waiting, before the caller's own work continues. */
 banyan_status bny_op_advance(banyan_op *op);
 
 #endif

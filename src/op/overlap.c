@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention and the combine of its rows at the same time, on the host: the batch is cut into slices, and while the rows
- * of one are on the network, the next is attended to. It pays where a combine waits for the network and attention takes
- * long enough. Within a node ranks copy by themselves, so nothing would be hidden there.
+ * Overlaps attention with the combine of its rows, on the host. The batch is cut into slices: while the rows of one
+ * slice are on the network, the next is attended to. This pays if a combine waits for the network and attention takes
+ * long enough. Within a node ranks copy by themselves, so there is no wait to hide.
  *
  * All ranks must cut alike. So they exchange once for each shape how long attention will take, and plan with the
  * longest time. */
@@ -17,13 +17,13 @@ static const double keys_bytes_per_ns = 20;
 
 enum { SLICES_MAX = 8 };
 
-/* A smaller gain is not sure: prices are off by as much (docs/performance.md, "Overlap"). */
+/* A smaller gain is uncertain, because prices are off by as much (docs/performance.md, "Overlap"). */
 static const double least_gain = 0.1;
 
-/* While rows are on the network, it is looked after as often as this. */
+/* The interval between looks at the network while rows are on it. */
 static const double look_ns = 20000;
 
-/* Without lengths keys_max counts, as far as it is set. */
+/* Without lengths it uses keys_max, if that is set. */
 static double attention_ns(const bny_attention *attention, bool has_lengths) {
   const banyan_attention_desc *desc = &attention->desc;
   int32_t threads = attention->pool ? bny_pool_threads(attention->pool) : 1;
@@ -32,13 +32,13 @@ static double attention_ns(const bny_attention *attention, bool has_lengths) {
   return bytes / (keys_bytes_per_ns * threads);
 }
 
-/* Ranks exchange this. */
+/* What ranks exchange to plan slices. */
 typedef struct outlook {
   double attention_ns;
   double is_tcp; /* 1: its network goes through the processor */
 } outlook;
 
-/* The longest that any rank will take, and by the slower network. Collective. */
+/* Returns the longest attention of any rank, and the slower network. Collective. */
 static banyan_status gather_outlooks(banyan_comm *comm, const outlook *own, outlook *longest) {
   outlook *all = calloc((size_t)comm->nranks, sizeof *all);
   if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -57,12 +57,13 @@ typedef struct price {
   double ns, work_ns;
 } price;
 
-/* A core sends and receives a message over TCP in this time, and a byte (docs/performance.md, "Overlap"). */
+/* The time that a core takes to send and receive a message over TCP, and a byte of it (docs/performance.md,
+ * "Overlap"). */
 static const double tcp_message_ns = 10000, tcp_byte_ns = 0.8;
 
 static double smaller(double a, double b) { return a < b ? a : b; }
 
-/* A link as fast as a rank's own work for it. An adapter takes a message by itself once it is posted. */
+/* Sets the link's cost to the rank's own work for it. An adapter sends a posted message by itself. */
 static void take_work_alone(bny_link_cost *link, bool is_tcp) {
   double message_ns = is_tcp ? tcp_message_ns : bny_link_message_ns(link);
   link->alpha_ns = link->message_ns = message_ns;
@@ -106,7 +107,7 @@ static banyan_status price_slice(const banyan_op *op, int32_t slices, bool is_tc
   return status;
 }
 
-/* A rank waits while a slice is on the network, and may attend to the next meanwhile. It waits for the last. */
+/* A rank can attend to the next slice while one is on the network. It must wait only for the last. */
 static double total_ns(double attention, const price *slice, int32_t slices) {
   double wait = slice->ns - slice->work_ns, left = wait - attention / slices;
   return attention + slices * slice->work_ns + wait + (slices - 1) * (left > 0 ? left : 0);

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * An operation reports its plan, its costs and the traffic of its last run. */
+/* SPDX-License-Identifier: Apache-2.0 Reports the plan of an operation, its costs, and the traffic of its last run. */
 #include "op/operation.h"
 #include "base/hash.h"
 #include "base/status.h"
@@ -36,7 +35,7 @@ banyan_op_info bny_op_query(const banyan_op *op) {
       if (segment) found.bytes_between_nodes += bny_proxy_segment_bytes(segment);
       continue;
     }
-    /* Parts use the arena one after another. */
+    /* Parts use the same arena in turn. */
     uint64_t arena_bytes = bny_run_arena_bytes(kind->run);
     if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;
   }

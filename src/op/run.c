@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Runs operations, in the order in which they were started. */
+/* SPDX-License-Identifier: Apache-2.0 Runs operations in the order in which they were started. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -20,7 +19,7 @@ static void dump(const banyan_op *op, banyan_status status) {
   bny_op_dump(op->comm, &op->key, &memory, status);
 }
 
-/* A failure ends every operation under way. */
+/* A failure ends every running operation. */
 static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   for (banyan_op *op = comm->ops->first, *next; op; op = next) {
     next = op->next;
@@ -33,8 +32,8 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
-/* Gives the part under way its memory. Returns false if it has no rows, which is the same on all ranks, and goes on to
- * the next that may have some. The first part runs even then, because ranks compare their calls in it. */
+/* Binds the current part to its memory. If the part has no rows, which is the same on all ranks, returns false and
+ * advances to the next part that may have some. The first part always runs, because ranks compare their calls in it. */
 static bool bind_part(banyan_op *op) {
   bny_op_part part = bny_op_part_of(op, op->current);
   bny_op_kind *kind = part.kind;
@@ -91,7 +90,7 @@ static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
   return BANYAN_OK;
 }
 
-/* Gathers what attention needs, and attends. Peers wait for this rank's rows from then on, so an error ends the
+/* Gathers what attention needs, and attends. From then on peers wait for this rank's rows, so an error ends the
  * communicator. */
 static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
   banyan_status status = progress_parts(op->gather, block, done);
@@ -104,7 +103,7 @@ static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
   return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, why);
 }
 
-/* Combines what was left out, behind the rows. */
+/* Combines the certificate, after the rows. */
 static banyan_status progress_certificate(banyan_op *op, bool block, bool *done) {
   banyan_op *certificate = op->certificate;
   if (!op->certifying) {
@@ -128,7 +127,7 @@ static void write_errors(const banyan_op *op) {
   bny_attention_write_errors(op->attention, (int64_t)result.tokens * result.heads);
 }
 
-/* Called before and after the caller's own work, which may take longer than a deadline. */
+/* Call it before and after the caller's own work, which may take longer than a deadline. */
 static void rest(const banyan_comm *comm) {
   const banyan_op *op = comm->ops->first;
   if (op && op->gather && !op->gathered) op = op->gather;
@@ -201,7 +200,7 @@ static banyan_status start_on_device(banyan_op *op) {
   return status;
 }
 
-/* A communicator that has failed reports its failure, whatever else is wrong with the call. */
+/* If the communicator has failed, reports that failure, whatever else is wrong with the call. */
 static banyan_status reject_start(banyan_op *op, const char *why) {
   banyan_status status = bny_comm_check(op->comm);
   return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);
@@ -244,7 +243,7 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
-/* Checks what this run reads of the caller's memory, before others wait for this rank, and computes its rows. */
+/* Before other ranks wait for this one, checks what this run reads of the caller's memory, and computes its rows. */
 static banyan_status prepare(banyan_op *op, bool is_checked) {
   banyan_status status = op->valid.size ? read_valid(op) : BANYAN_OK;
   op->certifying = false;
@@ -256,8 +255,8 @@ static banyan_status prepare(banyan_op *op, bool is_checked) {
   return op->slices > 1 ? BANYAN_OK : bny_attention_start(op->attention, NULL, op->tokens);
 }
 
-/* The sequences that are attended to before the network is looked after again. While it waits for nothing, they are all
- * of the slice. */
+/* Returns how many sequences are attended to before the next look at the network. If nothing is on the network, these
+ * are all sequences of the slice. */
 static int32_t count_sequences(const banyan_op *op, int32_t left) {
   bool is_waited_for = op->current < op->ready || op->comm->ops->first != op;
   return is_waited_for && left > op->sequences ? op->sequences : left;

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Cuts a call that is larger than the arena into parts, and binds each part to its memory. */
+/* SPDX-License-Identifier: Apache-2.0 Cuts a call that does not fit the arena into parts, and binds each part to its
+ * memory. */
 #include <stdlib.h>
 
 #include "op/valid.h"
@@ -57,7 +57,7 @@ static int compare_parts(const void *a, const void *b) {
   return first < second ? -1 : first > second;
 }
 
-/* Fills in where each rank's share of a dimension begins, or of an all-gather of bytes, where it ends. */
+/* Fills in where each rank's share of a dimension begins, or, for an all-gather of bytes, where it ends. */
 static void fill_bounds(const banyan_op *op, bool heads, int64_t *bounds) {
   const bny_call *key = &op->key;
   int32_t all = heads ? key->all_heads : key->all_tokens, nranks = op->comm->nranks, first = 0, number;
@@ -70,8 +70,8 @@ static void fill_bounds(const banyan_op *op, bool heads, int64_t *bounds) {
   }
 }
 
-/* Around each bound a part begins that is unlike the one before: the one that holds it, and the one after that. In
- * programs of devices the places of rows are fixed, so each of their parts has a plan of its own. */
+/* Two parts differ from their predecessor at each bound: the part that contains the bound, and the part after it.
+ * Programs of devices contain the offsets of rows, so on devices each part has its own plan. */
 static banyan_status find_spans(const banyan_op *op, bool heads, bny_op_cut *cut) {
   int64_t nranks = op->comm->nranks, found = 1;
   cut->parts = cut->all > 0 ? divide_up(cut->all, cut->each) : 1;
@@ -132,7 +132,7 @@ bny_op_part bny_op_part_of(const banyan_op *op, int64_t index) {
   return part;
 }
 
-/* The rows of an owner are its first tokens, so the next ones are the next owner's. */
+/* The rows of an owner are its first tokens, so the next rows belong to the next owner. */
 int64_t bny_op_part_after(const banyan_op *op, int64_t index) {
   bny_op_part part = bny_op_part_of(op, index);
   int32_t owners = part.kind->place.token_owners, all = op->key.all_tokens, first, number;
@@ -168,7 +168,7 @@ static void cut_rows(banyan_op *op, size_t limit) {
   op->inner = (bny_op_cut){.all = key->all_heads, .each = heads > 0 ? heads : 1};
 }
 
-/* Parts of all-gathers have so many bytes of each rank. */
+/* Parts of an all-gather have this many bytes of each rank. */
 static void cut_bytes(banyan_op *op, size_t limit) {
   size_t largest = op->key.bytes;
   if (op->key.collective == BNY_ALLGATHER) {

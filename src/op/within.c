@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Combines within a kernel of a device: that of attention, or the caller's. */
+/* SPDX-License-Identifier: Apache-2.0 Combines within a kernel of a device: attention's kernel, or the caller's. */
 #include "op/operation.h"
 #include "base/status.h"
 
@@ -11,7 +10,7 @@ banyan_status bny_op_make_within(const banyan_op *op, const bny_request *request
   return bny_device_run_within(&op->comm->device, request, combine);
 }
 
-/* More merging blocks than rows would have nothing to merge. */
+/* Merging blocks beyond the number of rows would have nothing to merge. */
 void bny_op_fill_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers,
                         int32_t warps, bny_device_combine *combine) {
   bny_slice owned = bny_slice_owned(&op->kinds[0].request, op->comm->rank);
