@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a run of a plan: every address that a step needs is resolved once for each half. What a run reports about
- * itself is here too, and how ranks connect before its first time. */
+ * Makes a run of a plan: resolves every address that a step needs, once for each half of the arena. Also reports facts
+ * of a run, and connects ranks before the first one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +75,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   }
 }
 
-/* Finds the pieces of the caller's memory that a delivery of bytes falls into; only counts them if pieces is NULL. */
+/* Finds the pieces of the caller's memory that a delivery of bytes covers. If pieces is NULL, only counts them. */
 static int32_t cut_pieces(const bny_binding *binding, int32_t nranks, const bny_slice *slice, bny_piece *pieces) {
   if (!binding->piece_counts) {
     if (pieces) *pieces = (bny_piece){0, slice->byte0 - binding->out_byte0, slice->bytes};
@@ -120,9 +120,9 @@ static banyan_status bind_pieces(bny_run *run) {
 /* Small messages are faster in lines that are still in a cache. */
 enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024 };
 
-/* Messages to a socket do not begin at a page. The kernel copies them, behind a header of few bytes, into a page of its
- * own. On AMD's Zen 4 `rep movsb` takes 28 times as long if the target is a few bytes further into its page than the
- * source is into its own (16.6 KB: 4.7 us instead of 0.17). */
+/* Messages to a socket begin at an offset within a page. The kernel copies them, behind a short header, into its own
+ * page. On AMD's Zen 4 `rep movsb` takes 28 times as long if the target has a slightly larger offset in its page than
+ * the source (16.6 KB: 4.7 us instead of 0.17). */
 enum { NETWORK_PAGE_OFFSET = 2048 };
 
 /* The result is the same on every rank, because it depends only on a bound that no rank's plan exceeds. */
@@ -146,7 +146,7 @@ static banyan_status admit_senders(const bny_run *run) {
   return status;
 }
 
-/* Lists every peer once that gets something of this rank, or sends something to it from another node. */
+/* Lists each peer once that receives something from this rank, or sends something to it from another node. */
 static void list_peers(bny_run *run) {
   const bny_plan *plan = run->plan;
   bny_transport *transport = run->exec->transport;

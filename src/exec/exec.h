@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor: runs plans step by step on the host. It knows steps and slots, and no algorithm.
+ * The executor: runs plans step by step on the host. It knows steps and slots, but no algorithm.
  *
  * Reuse of memory. Run e writes its slots into half e & 1 of the arena, where run e - 2 wrote. So before run e writes,
- * all peers that were sent slots by run e - 2 must have finished it. Mostly this is known already: a message of run e -
- * 1 from a peer proves that the peer had finished run e - 2. Only otherwise (as on the way to a root, which sends
- * nothing back) the peer's `done` is read.
+ * all peers that received slots in run e - 2 must have finished it. A message of run e - 1 from a peer proves that. If
+ * there is no such message, as on the way to a root, which sends nothing back, the peer's `done` is read.
  *
- * Within its half a run begins where the run before last ended, and wraps around: a line that peers have read lately is
- * expensive to write again. On a Zen 4, 16.6 KB to one peer take 1.7 us at a fixed place and 1.0 us going round. */
+ * Within its half a run begins where the previous run in that half ended, and wraps around, because a line that peers
+ * have read recently is expensive to write again. On a Zen 4, 16.6 KB to one peer take 1.7 us at a fixed place and 1.0
+ * us with rotation. */
 #ifndef BNY_EXEC_H
 #define BNY_EXEC_H
 
@@ -20,7 +20,7 @@
 #include "plan/slice.h"
 #include "transport/transport.h"
 
-/* The text about a rank whose statistics are BANYAN_ERR_DATA, as its peers report it. */
+/* The text that peers report about a rank whose statistics are BANYAN_ERR_DATA. */
 #define BNY_EXEC_NO_ROW "gave statistics of no row: NaN or infinite without being declared empty, or a negative d"
 
 typedef struct bny_failure {
@@ -85,8 +85,7 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
 /* Fails the communicator with BANYAN_ERR_PEER, because the culprit rejected a call that this rank is in. */
 banyan_status bny_exec_fail_rejected(bny_exec *exec, int32_t culprit, const char *text);
 
-/* Fails the communicator because the type of the culprit's result cannot hold `row` of it, which only the culprit
- * knows. */
+/* Fails the communicator because the type of the culprit's result cannot hold `row`. Only the culprit knows the row. */
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row);
 
 /* Fails the communicator with BANYAN_ERR_ABORTED. Any thread; it does not block. */
@@ -99,18 +98,18 @@ void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit);
  * failed. */
 banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
 
-/* Returns the failure that is known here, after a look at the shared fault word, and sets the thread's error text. A
+/* Returns the failure that this rank knows, after a look at the shared fault word, and sets the thread's error text. A
  * failure that spares the current run is returned once that run is complete. */
 banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call);
 
-/* Rejects the next collective call on behalf of this rank, with the text of its error; nothing is sent. Peers that
- * compare calls give the call up and go on with the next. Peers in a run of it end the communicator. */
+/* Rejects the next collective call on behalf of this rank, with the text of its error. Nothing is sent. Peers that
+ * compare calls drop the call and continue with the next. Peers in a run of it end the communicator. */
 void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why);
 
 /* Returns true if that rank rejected the current run, or the one before, and writes the text about it. */
 bool bny_exec_rejected_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
 
-/* Returns BANYAN_OK unless a peer has rejected the current run. Looks at memory of this node. */
+/* Returns BANYAN_OK unless a peer has rejected the current run. Reads memory of this node. */
 banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call);
 
 /* Functions for a run that only exchanges data between nodes for the kernels of a device. Its thread calls them. */
@@ -119,13 +118,13 @@ typedef struct bny_proxy_ops {
   bool (*is_made)(void *context, int32_t slot);
   /* Informs kernels that a message has arrived. Hot. */
   void (*notify)(void *context, int32_t message);
-  /* Returns what went wrong with kernels. Called while the run waits. */
+  /* Returns the status of the kernels. Called while the run waits. */
   banyan_status (*look)(void *context);
-  /* Returns the rank that delays the kernels; this one if no other is known. */
+  /* Returns the rank that delays the kernels, or this rank if no other is known. */
   int32_t (*suspect)(void *context);
 } bny_proxy_ops;
 
-/* The caller's memory for one run. Coordinates of plans are those of the whole call; these fields say where in them the
+/* The caller's memory for one run. Plans have coordinates of the whole call. These fields state where in them the
  * memory begins. */
 typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
@@ -162,20 +161,21 @@ void bny_run_free(bny_run *run); /* NULL is allowed */
 /* Replaces the call of the plan, for the barrier that compares calls. */
 void bny_run_relabel(bny_run *run, const bny_notice *call);
 
-/* Waits until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks.
+/* Waits until the peers of `of` can be reached, with the deadline of `run`, which has begun and is a run of all ranks.
  * `of` may belong to another executor with the same ranks. Returns at once if ranks share memory. */
 banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 
-/* Sets which part of a call the next runs are, where slices are boxes of rows: of `tokens` in the whole call, and so
- * many tokens and heads behind the part that the plan was made for. No owner's first row may lie between the two. At
- * first it is that part, of all tokens. Allocates nothing; free where all tokens of both parts are there. */
+/* Sets which part of a call the next runs are, if slices are boxes of rows. `tokens` is that of the whole call. The
+ * shifts are the distance from the part that the plan was made for; no owner's first row may lie between the two parts.
+ * The initial part is that of the plan, with all tokens. Allocates nothing, and costs nothing if both parts have all
+ * their tokens. */
 void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t head_shift);
 
-/* Begins the next epoch. No other run of this communicator may be under way. */
+/* Begins the next epoch. No other run of this communicator may be active. */
 void bny_run_begin(bny_run *run);
 
-/* The traffic of a run, and a row of its result that is lost, because the caller's type cannot hold its statistics: the
- * first one. All other rows are right, and no other rank needs to know. */
+/* The traffic of a run, and the first row of its result that is lost because the caller's type cannot hold its
+ * statistics. All other rows are right, and no other rank needs to know. */
 typedef struct bny_run_report {
   uint64_t bytes_sent, messages_sent; /* payload */
   uint64_t saturated;                 /* finite input values that a lossy wire cannot hold */
@@ -184,8 +184,8 @@ typedef struct bny_run_report {
   int32_t lost_token, lost_head; /* in the whole call */
 } bny_run_report;
 
-/* Continues until the end, or until something has not arrived; with `block` it waits for that. On BANYAN_OK *report is
- * NULL unless the run is complete. */
+/* Continues until the end, or until a message is missing; with `block` it waits for that. On BANYAN_OK *report is NULL
+ * unless the run is complete. */
 banyan_status bny_run_progress(bny_run *run, bool block, const bny_run_report **report);
 
 /* Called when the rank leaves a run for other work, and when it returns. That time does not count for the deadline. */

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Failures of an executor: how a rank records its own, learns those of others, and describes them. Also calls that a
- * rank rejects for itself. */
+/* SPDX-License-Identifier: Apache-2.0 Failures of an executor: how a rank records its own, learns those of others, and
+ * describes them. Also calls that a rank rejects. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +10,7 @@
 #include "exec/run.h"
 #include "transport/rejection.h"
 
-/* The time that a failing call may take to send the failure, because its rank may not look at the network again. */
+/* The time that a failing call may take to send the failure, because the rank may not look at the network again. */
 enum { SPREAD_NS = 5000000 };
 
 /* Writes "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
@@ -54,15 +53,17 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
   return keep(exec, &failure);
 }
 
-/* Decides which runs still complete. If a rank gave bad data or was missed in a run, earlier runs get everything they
- * need from the ranks that reached it. Other faults end every run; a run that timed out has waited long enough. */
+/* Decides which runs still complete. If a rank gave bad data or was missing in a run, earlier runs get everything they
+ * need from the ranks that reached that run. Other faults end every run; a run that timed out has waited long
+ * enough. */
 static bool spares_run(const bny_exec *exec, uint64_t fault) {
   banyan_status status = bny_fault_status(fault);
   return exec->run && (status == BANYAN_ERR_DATA || status == BANYAN_ERR_PEER) &&
          bny_fault_is_after(fault, exec->epoch);
 }
 
-/* This rank's run has failed although the fault spared it, and so have the runs that need this rank. */
+/* Moves the fault to an earlier run: this rank's run has failed although the fault spared it, and so have the runs that
+ * need this rank. */
 static void bring_forward(bny_exec *exec, uint64_t fault) {
   if (!spares_run(exec, fault)) return;
   atomic_compare_exchange_strong(exec->fault, &fault, bny_fault_in_run(fault, exec->epoch));
@@ -144,7 +145,7 @@ static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {
 }
 
 /* Returns true if the call of a rank is known. A rank of another node is asked, which may take a moment. Its answer
- * about a run before `epoch` counts only if nothing newer comes. */
+ * about a run before `epoch` counts only if no newer one comes. */
 static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   enum { PATIENCE_NS = 50000000 };
   bny_transport *transport = exec->transport;
@@ -160,15 +161,15 @@ static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   return knows;
 }
 
-/* Returns true if what the rank published shows how it disagrees with this one: it is in the same run, or remembers one
- * that differed. Others may have gone on. */
+/* Returns true if the rank's published words show the disagreement: it is in the same run, or remembers one that
+ * differed. Other ranks may have continued. */
 static bool explains(bny_exec *exec, int32_t rank) {
   if (rank < 0 || rank == exec->transport->rank) return false;
   return epoch_begun(exec, rank) == (uint32_t)exec->epoch ||
          bny_notice_runs_differ(exec->transport, rank, exec->transport->rank);
 }
 
-/* When ranks disagree, each reports what differs from its own call, whichever rank noticed. */
+/* If ranks disagree, each reports what differs from its own call, whichever rank noticed it. */
 static banyan_status record_mismatch(bny_exec *exec, const bny_notice *call, int32_t culprit, int32_t reporter) {
   char difference[160], text[sizeof exec->failure.text];
   bool swaps = !explains(exec, culprit) && explains(exec, reporter);
@@ -233,7 +234,7 @@ banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call) {
 
 /* ---- rejections ----------------------------------------------------------------------------------------------- */
 
-/* All rejected calls are alike in the history of calls, because ranks may have meant different ones. */
+/* All rejected calls are equal in the history of calls, because ranks may have meant different ones. */
 static void pass_over(bny_exec *exec) {
   exec->history = (uint32_t)bny_hash_add(exec->history, 0x5ef05edu);
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
@@ -251,8 +252,8 @@ void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why) {
   atomic_store_explicit(&exec->line->started, exec->epoch << 32 | exec->history, memory_order_release);
 }
 
-/* Only signals were sent. All ranks give up the same run, because no rank completes it without the one that rejected.
- * */
+/* Only signals were sent. All ranks drop the same run, because no rank completes it without the one that rejected
+ * it. */
 static banyan_status give_up(bny_exec *exec, const bny_rejection *rejection) {
   const bny_run *run = exec->run;
   exec->owed.count = run->nsenders; /* the next run informs them that this one is over */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The call that a rank is in, as words that peers can read. When ranks disagree, the error can name the rank and the
- * field. */
+ * The call that a rank is in, as words that peers can read. If ranks disagree, the error can therefore name the rank
+ * and the field. */
 #ifndef BNY_EXEC_NOTICE_H
 #define BNY_EXEC_NOTICE_H
 
@@ -20,7 +20,7 @@ typedef struct bny_notice {
 /* Makes the call for a run of all tokens. */
 bny_notice bny_notice_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
 
-/* Changes the call to that of a run with so many tokens. Hot. */
+/* Changes the call to that of a run with `tokens` tokens. Hot. */
 void bny_notice_set_tokens(bny_notice *call, int32_t tokens);
 
 bool bny_notice_is_comparison(const bny_notice *call);
@@ -31,12 +31,13 @@ uint8_t bny_notice_kind(const bny_notice *call);
 /* "combine", or "agree" while ranks compare; static. */
 const char *bny_notice_name(const bny_notice *call);
 
-/* Publishes the call, and the tokens of this run, in this rank's words. The call costs nothing if peers have it. */
+/* Publishes the call, and the tokens of this run, in this rank's words. Costs nothing if peers already have the
+ * call. */
 void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch);
 
 /* Writes the first difference between the published call of `rank` and the call `other` of `other_rank`: "heads 32
  * there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". Returns false if there is none. A rank
- * that waits for none in a run may have gone on to other calls, so tokens of earlier runs are compared first. */
+ * that waits for nobody in a run may already be in later calls, so tokens of earlier runs are compared first. */
 bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_notice *other, int32_t other_rank,
                            char *text, size_t bytes);
 

@@ -53,8 +53,8 @@ void bny_run_rest(bny_run *run) {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* A rank that sent to this rank in the last run must learn that it was read. Those that this run sends to learn it from
- * that. */
+/* A rank that sent to this rank in the last run must learn that its messages were read. Ranks that receive from this
+ * rank learn it from that. */
 static void acknowledge(const bny_run *run) {
   bny_exec *exec = run->exec;
   bny_readers *owed = &exec->owed;
@@ -69,7 +69,8 @@ static void acknowledge(const bny_run *run) {
 void bny_run_begin(bny_run *run) {
   bny_exec *exec = run->exec;
   exec->epoch++;
-  /* The history covers all calls so far. So a difference also shows in every later run, if it did not in its own. */
+  /* The history covers all calls so far. A difference that its own run does not show therefore shows in every later
+   * run. */
   exec->history = (uint32_t)bny_hash_add(exec->history, run->call.tag);
   run->tag = exec->epoch << 32 | exec->history;
   run->shift = run->first_place + (exec->epoch >> 1) % run->places * run->stride;
@@ -105,8 +106,8 @@ static bool has_arrived(const bny_run *run, const bny_bound_step *bound) {
   return atomic_load_explicit(bound->arrived, memory_order_acquire) == run->tag;
 }
 
-/* Does the same for messages that arrive by progress, which enters the kernel and takes as long as many polls. Memory
- * of this node is polled in between. */
+/* Does the same for messages that arrive by progress. Progress enters the kernel and takes as long as many polls, so
+ * memory of this node is polled in between. */
 static bool poll_network(const bny_run *run, const bny_bound_step *bound, uint32_t spins) {
   enum { PROGRESS_SPINS = 16 };
   bny_exec *exec = run->exec;
@@ -133,7 +134,7 @@ static bool poll_arrival(const bny_run *run, const bny_bound_step *bound, uint32
   return has_arrived(run, bound);
 }
 
-/* Waits until this half of the arena may be written, and notes who will read it. */
+/* Waits until this half of the arena may be written, and records who will read it. */
 static banyan_status wait_half(bny_run *run, bool block) {
   bny_exec *exec = run->exec;
   int32_t busy = -1;
@@ -193,7 +194,7 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
   /* The peer has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
   enum { PREFETCH_BYTES = 1024 };
-  /* Prefetches the first lines together, so that they do not come one after another. */
+  /* Prefetches the first lines together, so that they do not arrive one by one. */
   size_t ahead = bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES;
   for (size_t i = 0; i < ahead; i += BNY_LINE_BYTES) __builtin_prefetch(bound->from_bytes + run->shift + i);
   *arrived = true;
@@ -221,7 +222,7 @@ static bny_strided heads_of(const bny_run *run, const bny_wire_view *view) {
   return (bny_strided){(char *)view->n + run->shift, view->token_stride * row_bytes, row_bytes};
 }
 
-/* Memory of a caller who has no rows may be NULL, from which no address follows. */
+/* A caller without rows may pass NULL, from which no address can be computed. */
 static bool has_rows(const bny_run *run, int32_t index) {
   return run->boxes[index].tokens > 0 && run->boxes[index].heads > 0;
 }
@@ -351,7 +352,7 @@ static void send_slot(bny_run *run, const bny_step *step) {
   run->report.messages_sent += (uint64_t)step->count;
 }
 
-/* Waits until messages that are sent from this rank's memory after send() has returned are complete. */
+/* Waits until messages that the network still sends from this rank's memory are complete. */
 static banyan_status settle(bny_run *run, bool block, bool *settled) {
   bny_exec *exec = run->exec;
   const bny_transport_ops *ops = exec->transport->ops;
@@ -383,8 +384,8 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-/* Functions that take steps return BANYAN_OK with *done false when something has not arrived, and go on from there in
- * the next call. */
+/* Functions that take steps return BANYAN_OK with *done false if a message is missing, and continue from there in the
+ * next call. */
 
 static banyan_status take_steps(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a run, for bind.c, which makes it of a plan, and run.c, which executes it. */
+ * The inside of a run, for bind.c, which makes it from a plan, and run.c, which executes it. */
 #ifndef BNY_EXEC_RUN_H
 #define BNY_EXEC_RUN_H
 
@@ -55,7 +55,7 @@ struct bny_run {
   bny_run_record record;
 };
 
-/* Returns true for messages without rows, which are not sent. Those of a barrier have no bytes, and are. */
+/* Returns true for messages without rows, which are not sent. Messages of a barrier have no bytes, but are sent. */
 static inline bool bny_run_is_empty(const bny_run *run, size_t bytes) {
   return bytes == 0 && bny_collective_has_rows(run->plan->collective);
 }

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Waits for a peer: polls, yields, sleeps, and finds out why nothing arrives. */
+/* SPDX-License-Identifier: Apache-2.0 Waits for a peer: polls, yields, sleeps, and determines why nothing arrives. */
 #include "exec/wait.h"
 
 #include <sched.h>
@@ -30,7 +29,7 @@ static bool has_finished(bny_exec *exec, int32_t rank) {
   return atomic_load_explicit(&line_of(exec, rank)->done, memory_order_acquire) >= exec->epoch;
 }
 
-/* Returns true if what `rank` waits for, at `next`, is there by now. */
+/* Returns true if the message that `rank` waits for, at `next`, has arrived by now. */
 static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   bny_transport *transport = exec->transport;
   uint32_t epoch = epoch_of(atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire));
@@ -43,16 +42,16 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   return epoch_of(tag) == epoch;
 }
 
-/* Between nodes each rank reports the rank that it suspects to the ranks that it is connected with; it may have learned
- * the suspect from another rank. So a waiting rank need not be connected with the culprit. */
+/* Between nodes each rank reports its suspect to the ranks that it is connected with; it may have learned the suspect
+ * from another rank. So a waiting rank need not be connected with the culprit. */
 static int32_t hear_of_culprit(bny_exec *exec, int32_t suspect) {
   if (!exec->transport->ops->ask(exec->transport, suspect)) return suspect;
   int32_t named = (int32_t)atomic_load_explicit(&line_of(exec, suspect)->suspect, memory_order_acquire) - 1;
   return named >= 0 && named < exec->transport->nranks && named != exec->transport->rank ? named : suspect;
 }
 
-/* Follows who waits for whom to the rank that waits for none: it holds up all. Ranks may be in different runs. A wait
- * that is already met does not count: its rank was stopped before it saw so. */
+/* Follows the chain of waits to the rank that waits for nobody: it delays all others. Ranks may be in different runs. A
+ * wait that is already met does not count, because its rank was stopped before it noticed. */
 static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
   bny_transport *transport = exec->transport;
   if (transport->ops->ask) return hear_of_culprit(exec, suspect);
@@ -95,9 +94,10 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_notice *call, int32
                        peer, (unsigned long long)exec->epoch);
 }
 
-/* A rank that finished this run before it died holds up no other; then another's death may. A rank of another node may
- * have finished and not reported it, so its death matters only to the ranks that wait for it. Before ranks are
- * connected none can have finished, so any death matters: the ranks that notice it first leave, and would be blamed. */
+/* Returns whether a dead rank delays others. A rank that finished this run before it died delays none; then another's
+ * death may. A rank of another node may have finished and not reported it, so its death matters only to the ranks that
+ * wait for it. Before ranks are connected none can have finished, so any death matters: otherwise the ranks that notice
+ * it first leave, and are blamed. */
 static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer, int32_t slot) {
   bny_transport *transport = exec->transport;
   bool is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, dead);
@@ -181,7 +181,7 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patienc
   patience->sleep_ns = 2 * patience->sleep_ns < exec->sleep_ns ? 2 * patience->sleep_ns : exec->sleep_ns;
   if (dead < 0) return BANYAN_OK;
   status = look_for_deaths(exec, peer, slot, dead);
-  /* The kernel reports an excused death at once, every time, so this rank sleeps on its own. */
+  /* The kernel reports an excused death again and again, so this rank sleeps by itself. */
   if (status == BANYAN_OK) nanosleep(&(struct timespec){0, SLEEP_FIRST_NS}, NULL);
   return status;
 }

@@ -22,7 +22,7 @@ enum {
 
 /* Returns how much of the time since this rank last looked does not count for a deadline: all but an eighth of it. The
  * rank did not run then (SIGSTOP to a whole job, a suspended machine), and its peers may not have run either. A rank
- * that looks seldom still reaches its deadline, because an eighth counts each time. */
+ * that rarely looks still reaches its deadline, because an eighth counts each time. */
 int64_t bny_wait_gap(int64_t seen_ns, int64_t now_ns, int64_t timeout_ns);
 
 /* Runs one round of waiting for `slot` of `peer` after polling has failed. Returns BANYAN_OK to go on polling. */

@@ -32,7 +32,7 @@ static double attention_ns(const bny_attention *attention, bool has_lengths) {
   return bytes / (keys_bytes_per_ns * threads);
 }
 
-/* What ranks exchange to plan slices. */
+/* The facts that ranks exchange to plan slices. */
 typedef struct outlook {
   double attention_ns;
   double is_tcp; /* 1: its network goes through the processor */

@@ -52,7 +52,7 @@ typedef struct bny_estimate {
 
 typedef struct bny_algorithm {
   const char *name;    /* name that callers use */
-  bool direct;         /* its combines have BNY_FORM_DIRECT where kernels serve that */
+  bool direct;         /* its combines have BNY_FORM_DIRECT if kernels support that */
   const char *variant; /* rows may share a name: the cheaper one is taken. NULL: no variants */
   const char *(*reject)(const bny_request *request); /* NULL: it serves this request; else the reason, static text */
   void (*estimate)(const bny_request *request, bny_estimate *estimate);
@@ -162,7 +162,7 @@ void bny_builder_fini(bny_builder *builder); /* does not free the plan */
 
 bool bny_key_equal(bny_key a, bny_key b);
 
-/* Returns zeroed memory that lives until bny_builder_fini(), or NULL with a sticky error if there is none. */
+/* Returns zeroed memory that lives until bny_builder_fini(), or NULL with a sticky error if there is no memory. */
 void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes);
 
 static inline bny_source bny_source_slot(int32_t slot) { return (bny_source){.slot = slot, .message = -1}; }

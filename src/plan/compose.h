@@ -8,7 +8,7 @@
 #include "plan/builder.h"
 
 /* A combine of `box` by `nranks` ranks that reach one another over `level`. The result goes to all (NONE), to one
- * (ROOT), or, with pieces, to each its parts along heads or tokens. */
+ * (ROOT), or, with pieces, each rank gets its parts along heads or tokens. */
 bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t nranks, const bny_slice *box,
                                 banyan_scatter scatter);
 

@@ -5,8 +5,8 @@
  *
  * Canonical order merges ranks 0 .. n-1 as a tree of neighbour pairs. Its nodes are the aligned blocks [i 2^k,
  * min((i+1) 2^k, n)). A set of ranks travels as the fewest such nodes that cover it. A node is merged when all of it
- * has arrived, and nothing else is merged. Each algorithm therefore delivers the same expression, hence the same bits.
- * In plan order all available contributions are merged into one node, and [low, high) is only a label.
+ * has arrived, and nothing else is merged. Each algorithm therefore delivers the same expression, and the same bits. In
+ * plan order all available contributions are merged into one node, and [low, high) is only a label.
  *
  * Merging is lazy: a forest keeps its nodes as they arrived, and merges over a slice when that slice is sent or
  * delivered. Each received row is then read once, and nothing is stored in between. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The hash that ranks compare before data moves: of the values of every field on which a plan depends. The struct's
- * bytes do not serve, because padding and pointers differ between processes. */
+ * The hash that ranks compare before data moves. It covers the value of every field on which a plan depends. It does
+ * not cover the bytes of the struct, because padding and pointers differ between processes. */
 #include "base/hash.h"
 #include "plan/plan.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Levels: which ranks are close to which, as facts for planning, identical on every rank. Level 0 divides the ranks
+ * Levels: which ranks are close to which, as facts for planning that are equal on every rank. Level 0 divides the ranks
  * into groups, the *islands*. Level k groups the groups of level k - 1, and the last level is one group of all. A link
  * cost is that of a message between two members of one group of a level.
  *
- * Carriers are the ranks of an island that exchange data with other islands: those with a NIC of their own, or all if
- * it has no NIC. `lanes` is the largest number of carriers of an island. Data that leaves islands is cut into as many
- * pieces, one for each lane (rail). Carrier i of an island's n, in the order of their ranks, takes lanes
+ * Carriers are the ranks of an island that exchange data with other islands: the ranks with their own NIC, or all ranks
+ * if the island has no NIC. `lanes` is the largest number of carriers of an island. Data that leaves islands is cut
+ * into that many pieces, one for each lane (rail). Carrier i of an island's n, in the order of their ranks, takes lanes
  * bny_slice_split(lanes, n, i). */
 #ifndef BNY_PLAN_LEVELS_H
 #define BNY_PLAN_LEVELS_H
@@ -24,7 +24,7 @@ typedef struct bny_link_cost {
 #include "plan/link_cost.def"
 } bny_link_cost;
 
-/* The hash of what was hashed before, and a cost. */
+/* Extends a hash by a link cost. */
 uint64_t bny_link_cost_hash(uint64_t hash, const bny_link_cost *cost);
 
 static inline double bny_link_message_ns(const bny_link_cost *link) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan is plain data: what one rank does in one run of one collective. It is a pure function of a request, which
- * holds only facts that are identical on every rank. No user pointer appears in it.
+ * A plan is plain data: the steps of one rank in one run of one collective. It is a pure function of a request, which
+ * holds only facts that are equal on every rank. It contains no user pointer.
  *
- * Memory model. Each rank owns an outbox. A *slot* is a message: a range of the owner's outbox that holds the wire form
- * of one slice (a box of rows), or a range of bytes. A run writes each slot exactly once and wholly, by COPY or MERGE.
+ * Memory model. Each rank owns an outbox. A *slot* is a message: a range of the owner's outbox that holds one slice (a
+ * box of rows) in wire form, or a range of bytes. A run writes each slot exactly once and completely, by COPY or MERGE.
  * SEND makes a slot visible to peers, and a peer WAITs for it before it reads it. Several steps may send a slot. A slot
- * that is never sent is private scratch, and the slots of a barrier hold nothing.
+ * that is never sent is private scratch memory. The slots of a barrier hold nothing.
  *
  * Every value that is merged or delivered is read from a slot, never from the input directly. It has then been through
  * the wire format, and all ranks see the same bits. */
@@ -103,7 +103,8 @@ typedef enum bny_plan_form {
                    * ranks */
 } bny_plan_form;
 
-/* More ranks than this take steps, because the kernels of the direct form address so many arenas at most. */
+/* With more ranks than this a plan has steps, because the kernels of the direct form address at most this many
+ * arenas. */
 enum { BNY_DIRECT_RANKS_MAX = 72 };
 
 typedef struct bny_plan {
@@ -144,7 +145,7 @@ banyan_status bny_plan_make_like(const bny_request *request, const bny_plan *lik
 void bny_plan_free(bny_plan *plan); /* NULL is allowed */
 
 /* The smallest outbox in which every algorithm for this many ranks can combine a row of BNY_LEAST_ROW_VALUES f32 values
- * over links of this cost. Algorithms that need more than slots_max slots do not count. */
+ * over links of this cost. Algorithms that need more than slots_max slots are not considered. */
 enum { BNY_LEAST_ROW_VALUES = 128 };
 size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_link_cost *cost);
 

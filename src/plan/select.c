@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Selection: the algorithm of the least predicted time, and why the others are not chosen. */
+/* SPDX-License-Identifier: Apache-2.0 Selects the algorithm with the lowest predicted time, and explains why the others
+ * are not chosen. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,8 +134,8 @@ size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_l
   return least;
 }
 
-/* A larger arena gives more bytes, but not more slots, which only more ranks give. A part of one row cannot be
- * split. */
+/* Explains the failure. A larger arena holds more bytes, but not more slots, whose number grows only with the number of
+ * ranks. A part of one row cannot be split. */
 static banyan_status fail_memory(const bny_request *request, const bny_candidate *smallest) {
   const char *what = bny_collective_name(request->call.collective), *name = smallest->algorithm->name;
   const bny_estimate *need = &smallest->estimate;

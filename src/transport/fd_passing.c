@@ -23,7 +23,7 @@
 
 enum { NAME_BYTES = 24, SECRET_BYTES = 16, FDS_PER_PARCEL = 128 };
 
-/* Rank 0's address and secret, sent through the bootstrap. An empty name: it does not listen. */
+/* Rank 0's address and secret, sent through the bootstrap. If the name is empty, rank 0 does not listen. */
 typedef struct ticket {
   char name[NAME_BYTES];
   unsigned char secret[SECRET_BYTES];
@@ -117,7 +117,7 @@ static banyan_status fail_receive(int32_t peer, int error) {
                         error == EMFILE ? " (raise ulimit -n)" : "");
 }
 
-/* Fills fds[count]. After a failure nothing needs closing. */
+/* Fills fds[count]. After a failure there is nothing to close. */
 static banyan_status receive_parcel(int socket_fd, int32_t peer, int *fds, int count, int64_t deadline_ns) {
   parcel parcel = {.status = BANYAN_OK};
   control control;
@@ -206,8 +206,8 @@ static bool is_same_user(int socket_fd) {
   return getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.uid == geteuid();
 }
 
-/* Connects to rank 0 and sends this rank's number. *again: rank 0 has too many to accept at once. A rejection means
- * that rank 0 has given up, for a reason that the exchange brings, or is unreachable for good. */
+/* Connects to rank 0 and sends this rank's number. *again: rank 0 has too many connections to accept now. A rejection
+ * means that rank 0 has given up, and the exchange brings the reason, or that it is unreachable. */
 static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *again) {
   struct sockaddr_un address;
   socklen_t address_bytes = abstract_address(ticket, &address);
@@ -235,7 +235,7 @@ static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *
 }
 
 /* The time limit for a greeting, so that a silent process of the same user cannot use up the time of all ranks. It is
- * longer than a rank may be without a core between its connect and its greeting. */
+ * longer than a rank may be without a core between its connection and its greeting. */
 enum { GREETING_NS = 2000000000 };
 
 /* Returns the rank of a connection, or -1 for a foreign one. */
@@ -277,7 +277,7 @@ static banyan_status admit_last(int listener, const ticket *ticket, bny_fd_passi
 
 static const char doing[] = "could not set up shared memory";
 
-/* Runs rounds until all are connected: more than one if rank 0's queue of connections is full. */
+/* Runs rounds until all are connected. There is more than one round if rank 0's queue of connections is full. */
 static banyan_status connect_all(const bny_exchange *exchange, const ticket *ticket, int listener, banyan_status status,
                                  bny_fd_passing *passing) {
   for (bool again = true; again;) {
@@ -338,8 +338,8 @@ enum { SO_PEERPIDFD = 77 }; /* in kernels since 6.5, missing in this C library *
 /* glibc has this function only since 2.36. */
 static int open_pidfd(pid_t pid) { return bny_file_above_stderr((int)syscall(SYS_pidfd_open, pid, 0)); }
 
-/* Returns a pidfd of a peer in any pid namespace if the kernel can, else of one visible from here. The peer holds its
- * connection open, so its number has not been reused. -1: there is none. */
+/* Returns a pidfd of a peer in any pid namespace if the kernel can, else of one visible from here, or -1. The peer
+ * holds its connection open, so its number has not been reused. */
 static int pidfd_of(int socket_fd) {
   int fd = -1;
   struct ucred peer;
@@ -350,8 +350,8 @@ static int pidfd_of(int socket_fd) {
   return open_pidfd(peer.pid);
 }
 
-/* Rank 0: makes the descriptors of all deaths. Without pidfds a rank's death is the end of a socket that only that rank
- * holds. */
+/* Rank 0: makes the descriptors that report deaths. Without pidfds, a rank's death is the end of a socket that only
+ * that rank holds. */
 static banyan_status find_deaths(bny_fd_passing *passing, int *deaths, int *held) {
   int pair[2];
   deaths[0] = open_pidfd(getpid());

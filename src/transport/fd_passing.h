@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Passing of file descriptors between the processes of one node, over an abstract Unix socket that exists only
- * meanwhile. Rank 0 gives every other rank the memory file of the window and a descriptor for each rank by which its
- * death is noticed. Or every rank gives all others a descriptor of its own, through rank 0. A peer must run as the same
- * user and know the secret of this communicator, which travels by the (authenticated) bootstrap.
+ * Passes file descriptors between the processes of one node, over an abstract Unix socket that exists only meanwhile.
+ * Rank 0 gives every other rank the memory file of the window, and a descriptor for each rank that reports its death.
+ * Or every rank gives all others its own descriptor, through rank 0. A peer must run as the same user and know the
+ * secret of this communicator, which travels over the (authenticated) bootstrap.
  *
  * Ranks wait for each other in the exchange, whose bootstrap notices deaths and names missing ranks. All ranks connect
- * before rank 0 passes anything, so the end of a connection is the end of a rank.
- */
+ * before rank 0 passes anything, so the end of a connection is the end of a rank. */
 #ifndef BNY_TRANSPORT_FD_PASSING_H
 #define BNY_TRANSPORT_FD_PASSING_H
 
@@ -25,9 +24,9 @@ typedef struct bny_fd_passing {
 /* Connects all ranks to rank 0. It is collective. A failure is known to all ranks and leaves nothing to close. */
 banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *passing);
 
-/* Rank 0 passes its *memory to the others, which get it in *memory, or instead its earlier failure `own`.
+/* Rank 0 passes its *memory to the others, which get it in *memory; or it passes its earlier failure `own`.
  * deaths[nranks] are for polling: each becomes readable when its rank ends, and the caller closes them. *held is -1, or
- * the caller closes it when it leaves, which peers take for its end. */
+ * a descriptor that the caller closes when it leaves: peers take that for its end. */
 banyan_status bny_fd_passing_share(bny_fd_passing *passing, banyan_status own, int *memory, int *deaths, int *held);
 
 /* Every rank passes `mine`, which stays its own, and gets fds[nranks], which it closes: the descriptors of all ranks.

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls that a rank rejected for itself and sent nothing of. It reports them to all ranks, so that no rank waits.
- * Each rank has a ring of known rejections in its node's shared memory: its own, and those of other nodes, which it
- * forwards. */
+ * Calls that a rank rejected before it sent anything. It reports them to all ranks, so that no rank waits. Each rank
+ * has a ring of known rejections in its node's shared memory: its own, and those of other nodes, which it forwards. */
 #ifndef BNY_TRANSPORT_REJECTION_H
 #define BNY_TRANSPORT_REJECTION_H
 

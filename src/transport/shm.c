@@ -77,7 +77,7 @@ static banyan_status map_memory(shm *self, int memory, const bny_exchange *excha
   return BANYAN_OK;
 }
 
-/* All connect to rank 0, which passes the descriptors; then all map. */
+/* All ranks connect to rank 0, which passes the descriptors. Then all map the memory. */
 static banyan_status connect_steps(shm *self, const bny_exchange *exchange, const bny_arena_config *config,
                                    int *deaths) {
   int memory = -1;

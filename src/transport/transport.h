@@ -85,9 +85,9 @@ typedef struct bny_landing {
   uint64_t tag, offset, bytes;
 } bny_landing;
 
-/* Rendezvous messages: a few bytes from each rank for all others, in rounds that all count alike, even after the
- * communicator has failed. A rank has a place for even and one for odd rounds: a rank that posts in a round has read
- * what it needs of the last. */
+/* Rendezvous messages: a few bytes from each rank for all others, in rounds that all ranks count alike, even after the
+ * communicator has failed. A rank has one message for even and one for odd rounds: a rank that posts in a round has
+ * read what it needs from the previous round. */
 enum { BNY_RENDEZVOUS_BYTES = 8192 - 16 };
 
 /* The most ranks of a communicator: a set of them, one bit each, fits one rendezvous message. */
@@ -132,9 +132,10 @@ typedef struct bny_transport_ops {
   bool (*is_dead)(bny_transport *transport, int32_t rank);
   /* The place for rounds of this parity: the owner writes its own, the others read it. */
   bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
-  /* Returns a number that keeps changing as long as the rank polls while it waits. */
+  /* Returns a number that changes as long as the rank polls while it waits. */
   uint64_t (*pulse)(bny_transport *transport, int32_t rank);
-  /* The rejected calls that a rank of this node knows, NULL for others; and the number of entries made here so far. */
+  /* Returns the rejected calls that a rank of this node knows, NULL for other ranks; and the number of entries made
+   * here so far. */
   bny_rejections *(*rejections)(bny_transport *transport, int32_t rank);
   bny_signal *(*rejected)(bny_transport *transport);
   void (*close)(bny_transport *transport);
@@ -150,11 +151,11 @@ typedef struct bny_transport_ops {
   const bny_landing *(*landing)(bny_transport *transport, int32_t peer, int32_t slot, int half);
   /* Makes memory for a peer's messages. It must precede any request for their addresses. */
   banyan_status (*admit)(bny_transport *transport, int32_t peer);
-  /* Returns true once messages can go to this peer and come from it without help of either rank; else advances the
+  /* Returns true once messages can travel to this peer and back without help of either rank. Otherwise advances the
    * connection. */
   bool (*reach)(bny_transport *transport, int32_t peer);
-  /* Returns why a rank that seems dead was never connected to this one. NULL: it was connected, and has ended.
-   * *is_ours: the fault is on this side, and nothing is known of the other. */
+  /* Returns why a rank that seems dead was never connected to this one; NULL if it was connected, and has ended.
+   * *is_ours: the fault is on this side, and the other side is unknown. */
   const char *(*trouble)(bny_transport *transport, int32_t rank, bool *is_ours);
   /* Returns true once all sent data has gone out and is no longer read from this rank's memory. Otherwise *peer (unless
    * NULL) is the rank that accepts nothing; peers are asked to find it. */
@@ -165,11 +166,11 @@ typedef struct bny_transport_ops {
   void (*acknowledge)(bny_transport *transport, const int32_t *peers, int32_t npeers);
   /* Reports a rejected call to all connected peers. */
   void (*pass_on)(bny_transport *transport, const struct bny_rejection *rejection);
-  /* True if line() and call() of a rank are recent. Otherwise it asks that rank, if connected and not asked yet. A rank
-   * that stays silent is stopped or elsewhere. */
+  /* Returns true if line() and call() of a rank are recent. Otherwise asks that rank, if it is connected and not asked
+   * yet. A rank that stays silent is stopped or does something else. */
   bool (*ask)(bny_transport *transport, int32_t rank);
-  /* Reports the fault to all peers, from any thread. It waits at most patience_ns until that has gone out. With 0 it
-   * does not wait: what a socket does not take at once goes out in later progress. */
+  /* Reports the fault to all peers, from any thread. It waits at most patience_ns until the report is sent. With 0 it
+   * does not wait: a later progress sends what a socket does not accept at once. */
   void (*spread)(bny_transport *transport, int64_t patience_ns);
 } bny_transport_ops;
 
@@ -204,8 +205,8 @@ banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_con
 /* Connects processes of one node: rank 0 passes an unnamed memory file to the others over a Unix socket. */
 banyan_status bny_shm_connect(const bny_exchange *exchange, const bny_arena_config *config, bny_transport **transport);
 
-/* Several nodes: ranks of one node use its memory, and UCX connects nodes. node_of is by rank and holds numbers of
- * nodes. one_process: the ranks of every node are threads of one process. */
+/* Several nodes: ranks of one node use its memory, and UCX connects nodes. node_of holds the node of each rank.
+ * one_process: the ranks of every node are threads of one process. */
 typedef struct bny_net_config {
   bny_arena_config arena;
   const int32_t *node_of;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory that the ranks of one node share, and the transport functions that consist of loads and stores in it.
- * `loop` and `shm` differ in the origin of the memory and in how a death is noticed. */
+ * The memory that the ranks of one node share, and the transport functions that are loads and stores in it. `loop` and
+ * `shm` differ in how they get the memory and notice a death. */
 #ifndef BNY_TRANSPORT_WINDOW_H
 #define BNY_TRANSPORT_WINDOW_H
 

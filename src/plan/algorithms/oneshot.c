@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oneshot: every rank sends every other the data which that one needs, and each merges for itself. Each rank sends (p -
- * 1) S bytes in one round. This has the least latency if all ranks reach each other alike and the payload is small.
+ * oneshot: every rank sends each other rank the data that it needs, and each rank merges for itself. Each rank sends (p
+ * - 1) S bytes in one round. It has the lowest latency if all ranks reach each other alike and the payload is small.
  *
- * All ranks number their slots alike: by owner, or a single slot where all get the same data. A peer's entry is
- * therefore known by formula. */
+ * All ranks number their slots alike: by owner, or with a single slot if all get the same data. A formula therefore
+ * gives a peer's entry. */
 #include "plan/builder.h"
 #include "plan/owners.h"
 
@@ -30,9 +30,9 @@ static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own)
   bny_builder_deliver(builder, slice, sources, nranks);
 }
 
-/* Where every rank has a core of its own, a larger box is sent in pieces. While the stores of one drain, the peers'
- * earlier ones are read. Every piece costs a signal and, if its stores bypass the caches, a fence, so more than three
- * do not pay. Over a network it costs a message, and should keep the link busy for as long. */
+/* If every rank has its own core, a larger box is sent in pieces: while the stores of one piece drain, peers read the
+ * earlier ones. Every piece costs a signal and, if its stores bypass the caches, a fence, so more than three do not
+ * pay. Over a network a piece costs a message, and should keep the link busy for as long. */
 enum { PIECE_BYTES = 8192, PIECES_MAX = 3, PIECES_AHEAD = 2 };
 
 static size_t piece_bytes(const bny_link_cost *cost) {

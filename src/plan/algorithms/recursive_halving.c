@@ -84,7 +84,7 @@ static void add_own(halving *run, const bny_slice *box) {
   bny_forest_add(builder, &run->forest, builder->rank, builder->rank + 1, bny_source_slot(slot));
 }
 
-/* Adds the whole input if a virtual rank has two ranks or is alone, and the extra rank's partial. */
+/* Adds the whole input, if a virtual rank represents two ranks or is alone, and the extra rank's partial. */
 static void begin(halving *run) {
   bny_builder *builder = run->builder;
   bny_slice whole = bny_slice_whole(builder->request);
@@ -265,8 +265,8 @@ static bny_slice largest_box(const bny_request *request, const fold_shape *shape
   return largest;
 }
 
-/* Returns the most nodes in which contributions travel in a round. A block of folded ranks is one node. Blocks without
- * them are alike, except that the last may be short. One block may be mixed. */
+/* Returns the largest number of nodes in which contributions travel in a round. A block of folded ranks is one node.
+ * Blocks without folded ranks are equal, except that the last may be short. One block may be mixed. */
 static int32_t most_nodes(const bny_request *request, const fold_shape *shape, int32_t round) {
   bny_node nodes[BNY_FOREST_COVER_MAX];
   int32_t most = 1, size = (int32_t)((int64_t)1 << round), mixed = shape->extras / size * size;

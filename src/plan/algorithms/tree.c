@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tree (docs/algorithms.md): shapes are in tree_shape.h, and the one with the least predicted time is taken. Order of a
- * rank's slots: for each piece its copy and the result of each merge stage, except the root's last stage; then for each
- * piece the result on its way down, if this rank forwards it; then, on the root, the owners' slices. A peer's slots
- * therefore follow from its number of stages. */
+ * tree (docs/algorithms.md): tree_shape.h has the shapes, and the one with the lowest predicted time is used. A rank's
+ * slots are, in this order: for each piece its copy and the result of each merge stage, except the root's last stage;
+ * for each piece the result on its way down, if this rank forwards it; and on the root, the owners' slices. The number
+ * of stages of a peer therefore gives its slots. */
 #include "plan/owners.h"
 #include "plan/algorithms/tree_shape.h"
 

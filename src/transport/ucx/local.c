@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The window of the ranks of this node, the same that they would have without other nodes. */
+/* SPDX-License-Identifier: Apache-2.0 The window of the ranks of this node, which is the same as without other
+ * nodes. */
 #ifdef HAVE_UCX
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
-/* A window connects by all-gathers among the ranks of its node, carried by all-gathers of all ranks. Blocks have one
- * size, because other nodes do other things meanwhile. Rounds go on until all ranks have ended, because nodes need more
- * or fewer. */
+/* A window connects by all-gathers among the ranks of its node, which all-gathers of all ranks carry. Blocks have one
+ * size, because other nodes exchange other data meanwhile. Rounds continue until all ranks have ended, because nodes
+ * need different numbers of them. */
 typedef struct block {
   int64_t has_ended;
   char bytes[BNY_REPORT_BYTES];
@@ -52,7 +52,7 @@ static bool have_all_ended(const local_gather *gather) {
   return true;
 }
 
-/* Joins in rounds of nodes that need more of them, or did not fail early. */
+/* Takes part in rounds of nodes that need more of them, or did not fail early. */
 static void gather_rest(local_gather *gather) {
   const block own = {.has_ended = true};
   while (!gather->failed && gather_blocks(gather, &own) == BANYAN_OK && !have_all_ended(gather)) continue;

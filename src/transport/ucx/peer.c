@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Ranks of other nodes: endpoints, mirrors and their end. */
+/* SPDX-License-Identifier: Apache-2.0 Ranks of other nodes: their endpoints and mirrors, and how both end. */
 #ifdef HAVE_UCX
 #include <poll.h>
 #include <sched.h>
@@ -51,7 +50,7 @@ void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
   bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank, why);
 }
 
-/* A message to the peer is lost. This rank is to blame. */
+/* Reports that a message to the peer is lost because this rank has no memory for it. */
 void bny_net_lack_memory(bny_net_peer *peer) {
   if (peer->dead || bny_net_has_left(peer)) return;
   bny_net_lose(peer, UCS_ERR_NO_MEMORY);

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Reports between ranks besides messages: when a rank waits long, when something went wrong, and when a rank leaves. */
+/* SPDX-License-Identifier: Apache-2.0 Reports between ranks other than messages: that a rank waits long, that something
+ * failed, or that a rank leaves. */
 #ifdef HAVE_UCX
 #include <string.h>
 
@@ -16,7 +16,8 @@ enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS =
 
 static uint64_t load(const bny_signal *signal) { return atomic_load_explicit(signal, memory_order_acquire); }
 
-/* The state of any rank as known here; for one of another node only if it has reported its current call. */
+/* Returns the known state of any rank. For a rank of another node, it is known only if the rank has reported its
+ * current call. */
 static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
   bny_transport *transport = &net->transport;
   bny_net_snapshot made = {.rank = -1};
@@ -84,7 +85,7 @@ void bny_net_forward_rejection(bny_transport *transport, const bny_rejection *re
   bny_net_give(net);
 }
 
-/* Consecutive calls of a rank, which several ranks report, take one place. */
+/* Consecutive calls of a rank, which several ranks report, use one entry. */
 static bool extend_rejection(bny_net *net, const bny_rejection *rejection) {
   for (int32_t i = 0; i < net->nrejections; i++) {
     bny_rejection *known = &net->rejections[i];
@@ -180,7 +181,7 @@ static bool is_polling(bny_net *net, int32_t rank, int64_t now_ns) {
 }
 
 /* The last report counts for some time. No question is sent before a quarter of that has passed, or while one is open.
- * Over RDMA a dead peer may have taken the question; only a message that it does not take reveals its death. */
+ * Over RDMA a dead peer may have accepted the question; only a message that it does not accept reveals its death. */
 static bool is_known_alive(bny_net *net, bny_net_peer *peer) {
   int64_t now_ns = bny_clock_ns(), age_ns = peer->reported_ns ? now_ns - peer->reported_ns : INT64_MAX;
   bool is_recent = is_recent_by(net, age_ns) && peer->reported_started == load(&net->lines[peer->rank].started);

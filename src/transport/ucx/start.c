@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * UCX for one communicator: its context and its worker, or the reason why they cannot be made. */
+/* SPDX-License-Identifier: Apache-2.0 Makes UCX's context and worker for one communicator, or reports why they cannot
+ * be made. */
 #ifdef HAVE_UCX
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
-/* Returns what this system lacks that UCX needs. */
+/* Returns what UCX needs and this system lacks. */
 static const char *lacks(void) {
   if (access("/proc/sys/kernel/random/boot_id", R_OK) != 0)
     return "; /proc cannot be read here, without which UCX does not work and each rank counts as a node of its own: "
@@ -131,7 +131,7 @@ static banyan_status set_devices(const bny_net *net, ucp_config_t *config) {
 
 /* ---- start ------------------------------------------------------------------------------------------------------- */
 
-/* UCX may end the process, or leave threads behind, where it runs out of descriptors. So there must be enough before it
+/* UCX may end the process, or leave threads behind, if it runs out of descriptors. So there must be enough before it
  * starts. */
 static banyan_status check_descriptors(void) {
   enum { NEEDED = 24 };

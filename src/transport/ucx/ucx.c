@@ -146,7 +146,7 @@ static bool net_reach(bny_transport *transport, int32_t rank) {
   return reached;
 }
 
-/* Over TCP a message counts as sent when UCX has copied it, but goes out in later progress if the socket is full. After
+/* Over TCP a message counts as sent when UCX has copied it. If the socket is full, a later progress sends it, and after
  * a run a rank may make no progress for long. */
 static bool is_flushed(bny_net *net) {
   if (!net->unflushed) return true;
