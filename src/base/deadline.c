@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The clock of deadlines, which gaps in a thread's own looks do not advance. */
+/* SPDX-License-Identifier: Apache-2.0 The clock of deadlines. Long gaps between two looks of a thread do not advance
+ * it. */
 #include "base/deadline.h"
 
 #include <limits.h>

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The clock of deadlines. A wait looks at it at least every BNY_INTERRUPT_MS. A longer gap between two looks of a
- * thread does not count: the process was stopped or did its own work, and could not see what its peers did. */
+/* SPDX-License-Identifier: Apache-2.0 The clock of deadlines. A waiting thread reads it at least every
+ * BNY_INTERRUPT_MS. A longer gap between two looks does not count: the process was stopped or did its own work, and
+ * could not see its peers. */
 #ifndef BNY_DEADLINE_H
 #define BNY_DEADLINE_H
 
@@ -19,7 +19,7 @@ bool bny_deadline_is_late(int64_t moment_ns);
 /* Milliseconds until `moment_ns`: rounded up, never negative. */
 int bny_deadline_left_ms(int64_t moment_ns);
 
-/* The same for poll(), whose caller comes back: it is no longer than the next look. */
+/* Does the same for poll(), and returns at most the time until the next look. */
 int bny_deadline_poll_ms(int64_t moment_ns);
 
 #endif

@@ -27,8 +27,8 @@ FILE *bny_file_read(const char *path);
 /* Returns the reason for an errno of these two functions, which is not always the system's text. */
 const char *bny_file_error(int error);
 
-/* Returns fd, or in its place a copy above stderr: what a program or another library writes to a closed stdout or
- * stderr must not end up in shared memory or at a peer. Returns -1 and errno on failure, and for -1. */
+/* Returns fd, or a copy of it above stderr: otherwise the data that a program writes to a closed stdout or stderr would
+ * end up in shared memory or at a peer. Returns -1 and errno on failure, and for -1. */
 int bny_file_above_stderr(int fd);
 
 /* Like write(), but fails with EPIPE or EFBIG where the system would end the process by SIGPIPE or SIGXFSZ. */

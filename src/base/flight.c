@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The flight recorder's memory file, and what is printed of it. */
+/* SPDX-License-Identifier: Apache-2.0 Makes the memory file of the flight recorder, and prints its contents. */
 #include "base/flight.h"
 
 #include <errno.h>
@@ -131,7 +130,7 @@ static void print_kinds(const bny_flight *flight, const char *name, const char *
                  *(const uint64_t *)((const char *)&flight->counts[k] + offset));
 }
 
-/* A wait that goes on counts with its time up to now. */
+/* A wait that has not ended counts with its time up to now. */
 static bny_flight_waits waits_for(const bny_flight *flight, int32_t rank) {
   bny_flight_waits waits = flight->waits[rank];
   bool goes_on = (int32_t)(atomic_load_explicit(&flight->waiting, memory_order_relaxed) >> 32) == rank + 1;

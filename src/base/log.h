@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Log lines for people, as many as BANYAN_LOG asks for, on stderr or in BANYAN_LOG_FILE. Each line opens the file, so
- * they do not belong on a hot path.
+ * Log lines for people, of the level that BANYAN_LOG sets, on stderr or in BANYAN_LOG_FILE. Each line opens the file,
+ * so do not log on a hot path.
  *
  *     banyan warn transport, rank 3: ...
  *

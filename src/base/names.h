@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of what a caller chooses, as they are printed, typed and written to files. Each table stands here alone; those
- * of value types are in kernels/formats.def, those of algorithms in plan/algorithms/algorithms.def. Everything is
- * inline because programs that link the shared library use the tables too. */
+ * The names of values that a caller chooses, as they are printed, typed and written to files. kernels/formats.def has
+ * those of value types, and plan/algorithms/algorithms.def those of algorithms. Everything is inline because programs
+ * that link the shared library use the tables too. */
 #ifndef BNY_NAMES_H
 #define BNY_NAMES_H
 

@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Runs parts of a piece of work on the threads of a rank. A gate admits threads to the work under way: it holds
- * whether work is open, its number, and how many threads are inside. The caller closes the gate when no part of the
- * work is left, and waits only for those inside. */
+/* SPDX-License-Identifier: Apache-2.0 Runs parts of a task on the threads of a rank. A gate admits threads to the
+ * current task. It holds whether the task is open, its number, and how many threads are inside. The caller closes the
+ * gate when no part is left, and waits only for the threads inside. */
 #include "base/pool.h"
 
 #include <pthread.h>
@@ -19,8 +18,9 @@
 #include "base/sysfs.h"
 #include "base/thread.h"
 
-/* A thread looks for work for this long before it sleeps: attention of the next layer comes sooner. The caller polls
- * as long for those inside, then yields, because one of them may have lost this core, then sleeps. */
+/* A thread polls for this long before it sleeps, because attention of the next layer usually comes sooner. The caller
+ * polls as long for the threads inside. Then it yields, because one of them may have lost this core, and then
+ * sleeps. */
 enum { LOOK_NS = 50000, LOOKS_PER_CLOCK = 32, YIELD_NS = 1000000, SLEEP_FIRST_NS = 50000, SLEEP_LONGEST_NS = 200000 };
 
 #define INSIDE_MASK ((uint64_t)0xffff)
@@ -117,7 +117,7 @@ static void visit_node(void *context, const char *folder, const char *name) {
   if (sscanf(name, "node%d%n", &number, &end) == 1 && !name[end]) *node = number;
 }
 
-/* Leaves in the mask the processors of the NUMA node that this one is on; all where the system has no nodes. */
+/* Keeps only the processors of the NUMA node of this one in the mask; all of them if the system has no nodes. */
 static void keep_node_of(int32_t cpu, unsigned char *mask) {
   char list[4096], *at = list;
   int32_t node = -1;
@@ -135,7 +135,7 @@ static void keep_node_of(int32_t cpu, unsigned char *mask) {
 }
 
 /* A thread may use all processors of the set on one NUMA node, near the pages that it touched first. If it were bound
- * to a single one, a thread of another program might choose the same while others are idle. */
+ * to a single processor, a thread of another program might use the same one while others are idle. */
 static void choose_cpus(struct pool_thread *thread, const bny_pool_cpus *cpus) {
   int32_t cpu = cpu_at(cpus, thread->place);
   if (cpu < 0) return;
@@ -155,7 +155,7 @@ static int start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
   return 0;
 }
 
-/* Makes a pool of as many threads as can be started, and says why there are no more. */
+/* Makes a pool of as many threads as can be started, and reports why there are no more. */
 static banyan_status make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool, int *error) {
   bny_pool *made = calloc(1, sizeof *made + (size_t)(threads - 1) * sizeof made->each[0]);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "no memory for %d threads", threads);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads of a rank. One caller at a time hands out work; the threads and the caller carry it out together. A
- * thread that is late takes no part in that work, and the caller never waits for it. */
+ * The threads of a rank. One caller at a time shares a task with them. A thread that comes late takes no part in the
+ * task, and the caller never waits for it. */
 #ifndef BNY_POOL_H
 #define BNY_POOL_H
 
@@ -22,8 +22,8 @@ typedef struct bny_pool_cpus {
 
 typedef struct bny_pool bny_pool;
 
-/* Starts `threads` - 1 threads, because the caller of bny_pool_run() is one too. Each is bound to those of `cpus` that
- * are on the NUMA node of one of them, in turn; NULL or a count of 0 binds none. */
+/* Starts `threads` - 1 threads, because the caller of bny_pool_run() also works. Each thread is bound to the processors
+ * in `cpus` of one NUMA node; nodes are used in turn. NULL or a count of 0 binds none. */
 banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool);
 
 /* Makes a smaller pool if no more threads can be started, and logs that. */

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Numbers this process, so that a child of fork() notices that it is another one. The number lies in a page that the
- * kernel hands to children as zeros. */
+/* SPDX-License-Identifier: Apache-2.0 Numbers this process, so that the child of a fork() notices that it is a
+ * different process. The number lies in a page that the kernel gives to children as zeros. */
 #include "base/process.h"
 
 #include <pthread.h>

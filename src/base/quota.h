@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CPU quotas of control groups: `docker --cpus 2`, limits of Kubernetes and systemd. They do not show in affinity. The
- * kernel stops all threads of a group that has used up its quota, until the next period of mostly 100 ms. */
+ * CPU quotas of control groups: `docker --cpus 2`, limits of Kubernetes and systemd. The affinity mask does not show
+ * them. The kernel stops all threads of a group that has used up its quota, until the next period, usually of 100
+ * ms. */
 #ifndef BNY_QUOTA_H
 #define BNY_QUOTA_H
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Structs of callers. They begin with their size and grow only at their end, by whole words. Different versions of
- * program and library thus know the same beginning. A field that the caller's struct lacks is 0, which keeps the
- * meaning from before that field. A field that this library does not know must be 0, because it would not do what the
- * caller asks for.
+ * Structs of callers. They begin with their size and grow only at their end, by whole words, so different versions of
+ * program and library share the same beginning. A field that the caller's struct lacks is 0, which keeps the old
+ * meaning. A field that this library does not know must be 0, because the library would ignore it.
  *
- * banyan_partial_init() and the makers of bootstraps fill structs without knowing their size. When one of these grows,
- * they need a new version of their symbol (banyan.map). */
+ * banyan_partial_init() and the makers of bootstraps fill structs without knowing their size. If one of these structs
+ * grows, they need a new version of their symbol (banyan.map). */
 #ifndef BNY_SIZED_H
 #define BNY_SIZED_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A record of a rank's operations and their times, for chrome://tracing and Perfetto (docs/observability.md): stores to
- * preallocated memory. Until they are written, times are ticks (clock.h). Local attention has no communicator: each
- * thread keeps its own spans, and its next operation on a traced communicator takes them. */
+ * Records a rank's operations and their times, for chrome://tracing and Perfetto (docs/observability.md). A record is a
+ * store to preallocated memory. Times are ticks (clock.h) until they are written. Local attention has no communicator:
+ * each thread keeps its own spans, and its next operation on a traced communicator takes them. */
 #ifndef BNY_TRACE_H
 #define BNY_TRACE_H
 

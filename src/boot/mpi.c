@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Ranks of an MPI communicator. This is part of libbanyan-mpi and uses only what banyan.h declares. */
+/* SPDX-License-Identifier: Apache-2.0 Makes ranks from an MPI communicator. This is part of libbanyan-mpi and uses only
+ * what banyan.h declares. */
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
@@ -16,7 +16,7 @@ struct banyan_mpi {
 };
 
 static const int64_t default_timeout_ns = 30000000000;
-/* The part that counts of a longer gap between two tests, in which the process was stopped. */
+/* The part of a long gap between two tests that counts. The process was stopped for the rest. */
 static const int64_t gap_ns = 250000000;
 static const int64_t spin_ns = 2000000; /* afterwards sleeps between the tests */
 

@@ -65,7 +65,7 @@ void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const stru
 /* Appends a job, its number of ranks and the time when this rank of it began. */
 void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *job, uint32_t nranks, uint64_t began_s);
 
-/* Appends `before` and what to set where rank 0 is at a loopback address and nothing says that there is one node. */
+/* If rank 0 is at a loopback address and there may be several nodes, appends `before` and the variable to set. */
 void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const char *before,
                               const struct banyan_env *env);
 

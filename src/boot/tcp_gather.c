@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The all-gather of the TCP bootstrap. Blocks go up the tree one after another through a bounded queue, and the whole
- * result comes down. Rank 0 sees every block arrive and so knows which ranks are missing. It gives up a little before
- * the first rank would, so that all ranks get the reason from it and not just a silence. */
+/* SPDX-License-Identifier: Apache-2.0 The all-gather of the TCP bootstrap. Blocks go up the tree one by one through a
+ * bounded queue, and the whole result comes down. Rank 0 sees every block arrive, so it knows which ranks are missing.
+ * It gives up a little before any other rank would, so that all ranks get its reason and not just silence. */
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM
@@ -137,8 +136,8 @@ static banyan_status hear_parent(struct gathering *gathering, bool *complete) {
                                                                 : bny_boot_fail_peer(env, parent, progress, doing);
 }
 
-/* Sends the result to the children. A rank lost now has sent all its data, and all others have the result: only the
- * next all-gather fails, for all ranks. */
+/* Sends the result to the children. A rank that is lost now has sent all its data, and all others have the result. Only
+ * the next all-gather fails, on all ranks. */
 static void hand_out(struct gathering *gathering) {
   struct banyan_env *env = gathering->env;
   const struct bny_boot_says says = {.kind = BNY_BOOT_DATA};

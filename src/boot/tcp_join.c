@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The time until all ranks have joined. Each rank accepts others below it, and forwards requests towards rank 0 and its
- * answers back. Rank 0 gives up a little before the first rank would, so that all ranks get the reason from it and not
- * just a silence. */
+/* SPDX-License-Identifier: Apache-2.0 Waits until all ranks have joined. Each rank accepts others below it, and
+ * forwards requests to rank 0 and its answers back. Rank 0 gives up a little before any other rank would, so that all
+ * ranks get its reason and not just silence. */
 #include "boot/tcp_pending.h"
 
 #ifdef HAVE_SODIUM
@@ -16,9 +15,9 @@
 
 static const char doing[] = "banyan_env_create";
 
-/* Ranks of two jobs without an id can meet at one port. When all have joined, rank 0 of such a job waits as long again
- * as that took, within these limits: ranks of a second job that starts with it have arrived by then, and a duplicate
- * shows that there are two. */
+/* Ranks of two jobs without an id can meet at one port. When all ranks have joined, rank 0 of such a job waits once
+ * more for the time that they took, within these limits. By then the ranks of a second job that starts at the same time
+ * have arrived, and a duplicate rank reveals it. */
 static const int64_t settle_least_ns = 100000000, settle_most_ns = 1000000000;
 
 /* ---- requests and answers ---------------------------------------------------------------------------------------- */
@@ -89,7 +88,7 @@ static bool remember(struct bny_boot_pending *pending, uint64_t ticket, int32_t 
   return true;
 }
 
-/* Returns the child that a ticket came from; -1: an own pending connection. */
+/* Returns the child that a ticket came from; -1: a pending connection of this rank. */
 static int32_t recall(struct bny_boot_pending *pending, uint64_t ticket) {
   for (size_t i = 0; i < pending->ntickets; i++) {
     if (pending->tickets[i].ticket != ticket) continue;

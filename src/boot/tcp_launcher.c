@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Finds the process that has started a rank, as far as /proc shows it. Ranks of one job on a node have one launcher. */
+/* SPDX-License-Identifier: Apache-2.0 Finds the process that started a rank, if /proc shows it. Ranks of one job on a
+ * node have one launcher. */
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM
@@ -47,7 +47,7 @@ struct children {
   int count;
 };
 
-/* A child that reads a pipe of its own filters what another one writes, and is not counted. */
+/* A child that reads a pipe is a filter of another child's output, and is not counted. */
 static void count_children(void *context, const char *folder, const char *thread) {
   struct children *children = context;
   char line[512], input[64], *end;
@@ -67,8 +67,8 @@ static bool ends_with(const struct process *process, const char *end, size_t byt
          memcmp(process->arguments + before, end, bytes) == 0;
 }
 
-/* Returns whether the process exists only for this child: a shell, or a program such as timeout, which has the child's
- * arguments behind its own. Those of a script lack its interpreter there. */
+/* Returns whether the process exists only for this child: a shell, or a program such as timeout, whose arguments end
+ * with the child's. In those of a script the interpreter is missing. */
 static bool is_wrapper(int64_t id, const struct process *process, const struct process *child) {
   struct children children = {.count = 0};
   size_t length = strlen(process->name), first = strnlen(child->arguments, child->bytes) + 1;

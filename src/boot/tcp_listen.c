@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The listeners of ranks. */
+/* SPDX-License-Identifier: Apache-2.0 Makes the listeners of ranks. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -20,7 +19,7 @@
 /* The kernel may release a connection late, which keeps the port of a run that has just ended busy. */
 static const int64_t bind_patience_ns = 2000000000;
 
-/* The interval at which rank 0 asks who has its port. */
+/* The interval at which rank 0 asks the holder of its port. */
 static const int64_t holder_interval_ns = 250000000;
 
 /* Returns a socket that listens at an address, or -1 and errno. */
@@ -79,7 +78,7 @@ static banyan_status choose(const struct bny_boot_settings *settings, struct add
 }
 
 /* Tries all addresses, repeatedly for a while if they are in use. Rank 0 of another job has a port only until its ranks
- * have met, so it is awaited. Returns 0 or errno; *holder says who has the port. */
+ * have met, so this rank waits for it. Returns 0 or errno. *holder: who has the port. */
 static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns,
                             enum bny_boot_holder *holder) {
   int64_t patience_ns = bny_deadline_now() + bind_patience_ns, ask_ns = bny_deadline_now();

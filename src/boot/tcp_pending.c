@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Pending connections: from the accept to the welcome. */
+/* SPDX-License-Identifier: Apache-2.0 Handles pending connections, from the accept to the welcome. */
 #include "boot/tcp_pending.h"
 
 #ifdef HAVE_SODIUM
@@ -19,7 +18,7 @@
 
 enum { FORGED_LOGGED_AT_MOST = 3 };
 
-/* The least time of a pending connection, however many come after it. */
+/* The least time that a pending connection has, for any number of later ones. */
 static const int64_t least_patience_ns = 500000000;
 
 /* ---- accepting --------------------------------------------------------------------------------------------------- */
@@ -101,8 +100,8 @@ static void issue(struct bny_boot_pending *pending, int fd) {
   close(fd);
 }
 
-/* An error of the connection itself is ignored. Without free descriptors the oldest pending connection is dropped; it
- * is an error if there is none. */
+/* Ignores an error of the connection itself. If no descriptor is free, drops the oldest pending connection; if there is
+ * none, that is an error. */
 banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int listener) {
   struct sockaddr_storage address;
   socklen_t bytes = sizeof address;
@@ -255,7 +254,7 @@ static bool has_place(const struct bny_boot_pending *pending, bool local, int *a
   return taken + *applying < env->settings.fanout;
 }
 
-/* Returns the address of the next child in turn; NULL: none listens. */
+/* Returns the address of the next child in turn; NULL if none listens. */
 static const char *whom_to_ask(struct bny_boot_pending *pending, bool local) {
   const struct banyan_env *env = pending->env;
   for (int32_t i = 0; i < env->nchildren; i++) {
@@ -320,7 +319,7 @@ static banyan_status decide(struct bny_boot_pending *pending, struct bny_boot_ca
 banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
   struct bny_boot_hello *hello = &candidate->hello;
   size_t wanted = sizeof *hello - candidate->got;
-  /* A peer that waits for its answer sends nothing: any event is its end. */
+  /* A peer that waits for its answer sends nothing, so any event is its end. */
   ssize_t got = wanted ? recv(candidate->fd, (char *)hello + candidate->got, wanted, MSG_DONTWAIT) : 0;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return BANYAN_OK;
   if (got <= 0 && candidate->state == BNY_BOOT_APPLYING) { /* the answer will find that it has left, if that matters */

@@ -75,7 +75,8 @@ banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny
 banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
                                       const char *reason);
 
-/* Sets the error of a rank that came twice where no id of the job says which of them is right: all ranks get it. */
+/* Sets the error of a duplicate rank whose job has no id, so that nothing shows which one is right. All ranks get
+ * it. */
 banyan_status bny_boot_pending_fail_twice(const struct bny_boot_pending *pending, const char *reason);
 
 /* Retries waiting connections, after a change of room or children. */

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The ranks other than 0 of the TCP bootstrap: each finds a parent and authenticates itself. Rank 0 may start later
- * than they do, so a failed attempt is repeated until the deadline. */
+/* SPDX-License-Identifier: Apache-2.0 Ranks other than 0 of the TCP bootstrap: each finds a parent and authenticates
+ * itself. Rank 0 may start later, so a failed attempt is repeated until the deadline. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -40,8 +39,8 @@ struct seeker {
   banyan_status final;
 };
 
-/* How long a peer may be silent. Where rank 0 has one of several ports, others may be of torchrun's stores, which never
- * greet, so the first rounds are short. */
+/* How long a peer may be silent. If rank 0 has one of several ports, others may belong to torchrun's stores, which
+ * never greet, so the first rounds are short. */
 static int64_t greeting_limit(const struct seeker *seeker) {
   int64_t patience_ns = BNY_BOOT_UNAUTHENTICATED_NS;
   if (seeker->env->settings.nports > 0 && seeker->nrounds < 5) patience_ns = patience_ns >> 5 << seeker->nrounds;
@@ -106,9 +105,9 @@ static void listen_for_others(struct seeker *seeker, int fd, char shown[BNY_BOOT
   if (strlen(address) < BNY_BOOT_LISTEN_BYTES) strcpy(shown, address);
 }
 
-/* Without a secret: gets the key of rank 0, which has just sent a challenge. Returns false if it is another user's, or
- * of another job: without an id, a job's ranks have one launcher. A process that gives no key has a secret or is not
- * rank 0. It will not know this rank's key either. */
+/* Without a secret: gets the key of rank 0, which has just sent a challenge. Returns false if rank 0 belongs to another
+ * user or another job; without an id, the ranks of a job have one launcher. A process that gives no key has a secret,
+ * or is not rank 0, and does not know this rank's key either. */
 static bool get_key(struct seeker *seeker) {
   struct banyan_env *env = seeker->env;
   struct bny_boot_user user;
@@ -196,7 +195,7 @@ static bool join_through(struct seeker *seeker, int fd) {
   return true;
 }
 
-/* Follows redirections, one after another. */
+/* Follows redirections one by one. */
 static bool follow(struct seeker *seeker) {
   char *address = seeker->env->address;
   for (int hops = 0; seeker->next[0] && !seeker->final && hops < REDIRECTIONS_AT_MOST; hops++) {

@@ -77,13 +77,13 @@ static banyan_status read_rank(struct bny_boot_settings *settings) {
   return BANYAN_OK;
 }
 
-/* The number of ranks that a launcher has started is this job's: its id is that of the job and not of a part. */
+/* If a launcher has started as many ranks as this job has, its id is that of the job and not of a part. */
 static bool is_size(const struct bny_boot_settings *settings, const char *name) {
   const char *text = getenv(name);
   return text && atoi(text) == settings->nranks;
 }
 
-/* Writes what distinguishes this job from others at the same port. */
+/* Writes the id that distinguishes this job from others at the same port. */
 static void name_job(const struct bny_boot_settings *settings, char *name, size_t bytes) {
   const char *own = getenv("BANYAN_JOB"), *torch = getenv("TORCHELASTIC_RUN_ID"), *port = getenv("MASTER_PORT");
   const char *mpi = getenv("PMIX_NAMESPACE"), *slurm = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
@@ -145,7 +145,8 @@ void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const ch
                before);
 }
 
-/* A single rank connects to no other. It may lack settings, but those that it has are checked as for any other rank. */
+/* A single rank connects to no other. It may lack settings, but the settings that it has are checked as for any other
+ * rank. */
 static bool is_alone(const struct bny_boot_settings *settings) { return settings->nranks == 1; }
 
 /* Reads BANYAN_PORT, or MASTER_PORT. If torchrun's own store listens on the latter, rank 0 takes one of a few ports

@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Without a secret the kernel identifies the user. Rank 0 makes a random key and gives it only to processes of its own
- * user, over a local socket that is named after its TCP address. Each side reads the other's user from the kernel. Such
- * a name is visible only in its network namespace, so all ranks must be on one node as well. */
+/* SPDX-License-Identifier: Apache-2.0 Without a secret the kernel identifies the user. Rank 0 makes a random key and
+ * gives it only to processes of its own user, over a local socket that is named after its TCP address. Each side reads
+ * the other's user from the kernel. Such a name is visible only in its network namespace, so all ranks must also be on
+ * one node. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -27,8 +27,8 @@ const uint8_t *bny_boot_key_of(const struct banyan_env *env, bool local) {
 
 void bny_boot_issue_begin(struct banyan_env *env) { randombytes_buf(env->issued_key, sizeof env->issued_key); }
 
-/* Returns whether the kernel shows this process a user for each user that there is. In a user namespace it shows the
- * overflow user for all that are not mapped. */
+/* Returns whether the kernel shows this process every user as itself. A user namespace shows unmapped users as the
+ * overflow user. */
 static bool sees_all_users(void) {
   const int64_t all_users = UINT32_MAX;
   long long first, outside, count;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Local attention. A row is a query token's head. The keys of each sequence are cut into segments, and the sums of
- * segments are merged in a balanced tree. Both depend on the sequence's length alone, so the bits depend neither on the
+ * segments are merged in a balanced tree. Both depend only on the sequence's length, so the bits depend neither on the
  * batch nor on the threads.
  *
- * A row block is some rows of one KV head and one sequence, which read the keys together: first the heads of a query
- * token, then those of the next. Threads take parts: a part is a whole row block, or where these are few, a subtree of
+ * A row block is a set of rows of one KV head and one sequence that read the keys together: first the heads of a query
+ * token, then those of the next. Threads take parts. A part is a whole row block or, if these are few, a subtree of
  * one. The thread that completes the last part of a row block merges its parts and writes the rows. Each thread begins
- * with a range of parts of its own, so that in each call it reads the same keys, and takes from the ranges of others
- * when its own is empty. */
+ * with its own range of parts, so that it reads the same keys in each call. When its range is empty, it takes parts
+ * from the ranges of others. */
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -39,8 +39,8 @@ static int32_t divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
-/* Returns how many keys a segment of a sequence has: whole blocks. Segments are of one part of the keys, so several
- * parts have up to one more each. Keys that are read ahead have none. */
+/* Returns how many keys a segment of a sequence has: whole blocks. A segment belongs to one part of the keys, so
+ * several parts have up to one more segment each. Keys that are read ahead have none. */
 int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
   int32_t keys = 0, parts = 0;
   for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
@@ -203,8 +203,8 @@ static bny_exact_row *exact_row(const bny_job *job, void *rows, int32_t index) {
   return (bny_exact_row *)(void *)((char *)rows + (size_t)index * job->row_bytes);
 }
 
-/* Adds some keys to rows. Each block of keys is a contribution of its own to each row, and a function of its keys and
- * the query alone: segments, parts and shards begin where blocks do. */
+/* Adds some keys to rows. Each block of keys is one contribution to each row, and a function of its keys and the query
+ * alone. Segments, parts and shards begin at block boundaries. */
 static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *to) {
   bny_attention_sums sums;
   int32_t stride = bny_attention_padded(job->value_dim);
@@ -296,7 +296,7 @@ static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attentio
   }
 }
 
-/* Writes what was left out of a row can amount to. */
+/* Records the bound of the pages that a row left out. */
 static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
                      const float *n) {
   const banyan_prune *prune = &job->desc->prune;
@@ -377,7 +377,7 @@ static __attribute__((noinline)) void run_block(bny_job *job, bny_row_task *rows
   deliver(job, rows, &sums);
 }
 
-/* Each order has a frame of its own, so that the other's does not count against the stack. */
+/* Each order has its own stack frame, so that the other's does not count. */
 static void run_row_block(bny_job *job, const bny_row_block *block) {
   bny_row_task rows;
   bny_job_set_rows(job, block, &rows);

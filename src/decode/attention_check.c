@@ -91,9 +91,9 @@ static banyan_status check_scales(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-/* A stride that lets the rows of one sequence overlap in part has the wrong unit, and one of 0 between keys was
- * forgotten. A head stride of 0 shares a row with all heads, and batch strides may be anything: 0 shares a query or a
- * prefix. Without rows of q, strides may be unset. */
+/* Rejects a stride that lets the rows of one sequence overlap in part, which has the wrong unit, and a stride of 0
+ * between keys, which was forgotten. A head stride of 0 shares a row with all heads, and batch strides may be anything:
+ * 0 shares a query or a prefix. Without rows of q, strides may be unset. */
 static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
   if (rows > 1 && stride < row && stride > -(int64_t)row)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ": rows of %" PRId32 " elements would overlap", name,
@@ -108,7 +108,8 @@ static banyan_status check_head_stride(const char *name, int64_t stride, int32_t
 /* The stride of a dimension of size 1 is not used. */
 static bool is_far(int64_t count, int64_t stride) { return count > 1 && bny_extent_too_large(count, stride, 0, 0); }
 
-/* Strides with which the arithmetic of addresses would overflow. `longest` is the most keys of a sequence. */
+/* Rejects strides for which address arithmetic would overflow. `longest` is the largest number of keys of a
+ * sequence. */
 static banyan_status check_range(const banyan_attention_desc *desc, int32_t longest) {
   int64_t outer = !desc->pages.table      ? desc->batch
                   : desc->pages.count > 0 ? desc->pages.count

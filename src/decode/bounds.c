@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Keeps the bounds of pages. */
+/* SPDX-License-Identifier: Apache-2.0 Updates the bounds of pages. */
 #include "decode/bounds.h"
 
 #include <inttypes.h>
@@ -47,7 +46,7 @@ static float length_above(const float *x, int32_t count) {
   return isfinite(sum) ? (float)(sqrt(sum) * (1 + 0x1p-22)) : INFINITY;
 }
 
-/* Widens a box by a key. An element that is no finite number makes it infinite. */
+/* Widens a box by a key. An element that is not finite makes the box infinite. */
 static void widen(float *box, int32_t dim, const float *k) {
   for (int32_t i = 0; i < dim; i++) {
     float high = isfinite(k[i]) ? k[i] : INFINITY, low = isfinite(k[i]) ? k[i] : -INFINITY;

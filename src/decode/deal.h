@@ -18,8 +18,8 @@ static inline int64_t bny_deal_weight(const bny_deal *deal, int32_t rank) {
   return deal->weights ? deal->weights[rank] / deal->divisor : 1;
 }
 
-/* These give, of one round: the blocks of `rank` among the first `steps`; the step of its block `index`; and the rank
- * of a step with its blocks before. BANYAN_ERR_MEMORY: there is no memory for the dealing. */
+/* These calls are about one round. They give the blocks of `rank` among the first `steps`, the step of its block
+ * `index`, and the rank of a step with its earlier blocks. BANYAN_ERR_MEMORY: there is no memory for the dealing. */
 banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps, int64_t *count);
 banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, int64_t *step);
 banyan_status bny_deal_owner(const bny_deal *deal, int64_t step, int32_t *rank, int64_t *before);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of the decode layer: banyan_attention() with the kernels to run as arguments. */
+ * The inside of the decode layer: banyan_attention() with explicit kernels. */
 #ifndef BNY_DECODE_DECODE_H
 #define BNY_DECODE_DECODE_H
 
@@ -10,8 +10,8 @@
 #include "decode/prune.h"
 #include "op.h"
 
-/* Runs banyan_attention() with the kernels given, for a description and an output that were checked: `attention`
- * computes, `kernels` writes in the caller's convention. certificate: where rows of what was left out go, for a
+/* Runs banyan_attention() with explicit kernels, for a description and an output that were checked: `attention`
+ * computes, `kernels` writes in the caller's convention. certificate: receives the rows of the certificate, for a
  * combine; NULL: errors go to desc->prune.error. The threads of `pool` take part; NULL: the calling thread alone. The
  * bits are the same in either case. */
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
@@ -35,7 +35,7 @@ typedef struct bny_attention_room {
   banyan_attention_desc parts[BNY_DECODE_PARTS_MAX];
 } bny_attention_room;
 
-/* Convert the callers' structs to this library's form, in `room` if they have another size. To be called first. */
+/* Convert the callers' structs to this library's version, in `room` if they have another size. Call them first. */
 banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_attention_room *room);
 banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One call of local attention, as the threads that carry it out share it, and its keys in a mapped file, which they
- * read in order. */
+ * One call of local attention, as its threads share it, and its keys in a mapped file, which they read in order. */
 #ifndef BNY_DECODE_JOB_H
 #define BNY_DECODE_JOB_H
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of layouts, moves between two of them, and between tiers of memory.
+ * Names of layouts, moves between two layouts, and moves between tiers of memory.
  *
- * Rules that give each token the same owner have one form. BLOCKS: weights without a common divisor, and the length of
- * a block. This length is the greatest common divisor of the distances at which owners change: a larger one would
- * divide all weights. With one owner it is 1. RANGES: the ends of all ranges. */
+ * Rules that give each token the same owner have one normal form. BLOCKS: weights without a common divisor, and the
+ * length of a block. This length is the greatest common divisor of the distances at which owners change, because a
+ * larger one would divide all weights. With one owner it is 1. RANGES: the ends of all ranges. */
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -19,7 +19,8 @@ static int64_t end_of(const bny_shares *s, int64_t blocks) {
   return end < s->rule.tokens ? end : s->rule.tokens;
 }
 
-/* Returns number `rank` of the form: a weight, or the end of a range whose weights before it it counts up. */
+/* Returns number `rank` of the normal form: a weight, or the end of a range. For a range it adds up the weights before
+ * it. */
 static int64_t number_of(const bny_shares *s, int32_t rank, int64_t *before) {
   int64_t weight = s->rule.weights ? s->rule.weights[rank] / s->divisor : 1;
   if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) return weight;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The owner of each key. Tokens are dealt in blocks. Under BLOCKS the weights, divided by their common divisor, are the
- * blocks of each rank in a round, and deal.h deals a round. Under RANGES the blocks of the longest sequence are cut
- * where the sums of weights lie. */
+ * blocks of each rank in a round, and deal.h deals a round. Under RANGES the blocks of the longest sequence are cut in
+ * proportion to the weights. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -319,8 +319,8 @@ static int64_t share_below(const dealing *d, int32_t rank, int64_t count) {
   return count * weight_of(d->weights, rank) / d->total;
 }
 
-/* Returns true if `rank` may have the next page: it is then no page above its share, and a page can still come in time
- * to each rank that would fall a whole page below its own. */
+/* Returns true if `rank` may have the next page. It is then at most one page above its share, and every rank that would
+ * fall a whole page below its own share can still get a page in time. */
 static bool stays_even(const dealing *d, int32_t rank) {
   if (pages_at(d->dealt, rank) * d->total >= d->count * weight_of(d->weights, rank)) return false;
   for (int64_t later = 0; later <= 2 * (int64_t)d->nranks; later++) {
@@ -352,7 +352,7 @@ static int32_t next_by_load(const dealing *d, int32_t last) {
   return best;
 }
 
-/* Returns the rank whose next page is due first, for sequences that were not assigned by this rule. */
+/* Returns the rank whose next page is due first, for sequences that other rules assigned. */
 static int32_t furthest_behind(const dealing *d) {
   int32_t best = -1;
   for (int32_t r = 0; r < d->nranks; r++) {
@@ -399,8 +399,8 @@ static int64_t whole_share(const balance *b, int32_t rank, bool *is_whole) {
   return product / b->total;
 }
 
-/* Where a share is rounded up first: where this saves a move, unless the rank has more than its share of the sequences
- * before, and then where a rank lacks a page of that share or more. */
+/* Returns where to round a share up first: where it saves a move, unless the rank has more than its share of the
+ * sequences moved before; then where a rank lacks at least a page of that share. */
 static int rounding_class(const balance *b, int32_t rank, bool has_more) {
   int64_t excess = pages_at(b->load, rank) * b->total - b->load_count * weight_of(b->weights, rank);
   if (has_more) return excess > 0 ? 2 : 0;

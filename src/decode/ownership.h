@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A rule of ownership that was checked, for the files that answer questions about it. */
+/* SPDX-License-Identifier: Apache-2.0 A checked rule of ownership, for the files that answer questions about it. */
 #ifndef BNY_DECODE_OWNERSHIP_H
 #define BNY_DECODE_OWNERSHIP_H
 

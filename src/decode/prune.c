@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Chooses the pages that a row block reads, and certifies what the others can hold. */
+/* SPDX-License-Identifier: Apache-2.0 Chooses the pages that a row block reads, and certifies the bound of the
+ * others. */
 #include "decode/prune.h"
 
 #include <float.h>
@@ -30,8 +30,8 @@ static float weight_of(float mass, float from, float to) {
   return weight > FLT_MIN ? weight : FLT_MIN;
 }
 
-/* Makes masses relative to the row's top, which are weights, and sorts pages by the largest one that they have for a
- * row. `total`: the sum of the weights by row, without pages that must be read. */
+/* Converts masses to weights relative to the row's top, and sorts pages by their largest weight for any row. `total`:
+ * the sum of weights for each row, without pages that must be read. */
 static void sort_pages(bny_prune_block *b, double *total) {
   int32_t start[BINS + 1] = {0}, heads = b->rows.task.heads;
   float top[ROWS], *scores = (float *)(void *)b->list;
@@ -72,7 +72,7 @@ static int32_t listed_below(const bny_prune_block *b, int32_t count, int32_t key
   return low * b->page_keys + (low < count && b->list[low] == page ? key % b->page_keys : 0);
 }
 
-/* Has the next `count` pages of the order read next, as a sequence of their own in which they follow one another. */
+/* Lists the next `count` pages of the order to be read next, as a sequence of their own. */
 static void list_pages(bny_prune_block *b, int32_t count) {
   const bny_attention_task *task = &b->rows.task;
   bny_attention_task *some = &b->some;
@@ -120,7 +120,7 @@ static double mass_of(const bny_prune_block *b, int32_t h) {
   return isinf(top) ? top : top + log2(exp2(mass - top) + exp2(sink - top)) - 0x1p-40;
 }
 
-/* Moves *end down over pages that may be left out: `rest` has what those behind it weigh, by row. */
+/* Moves *end down over pages that may be left out. `rest` has the weight of the pages behind it, for each row. */
 static void leave_out(const bny_prune_block *b, const double *budget, double *rest, int32_t *end) {
   int32_t heads = b->rows.task.heads;
   for (; *end > larger(b->done, b->forced); --*end) {
@@ -169,13 +169,13 @@ static void note_rest(bny_prune_block *b) {
   b->stage = BNY_PRUNE_DONE;
 }
 
-/* Has more pages read, until the rest cannot hold more than epsilon. `guessed`: at least so many. */
+/* Lists more pages to read, until the rest cannot hold more than epsilon. `guessed`: the least number of pages. */
 static void read_more(bny_prune_block *b, int32_t guessed) {
   double budget[ROWS], epsilon = (double)b->desc->prune.epsilon * (1 - 0x1p-20);
   for (int32_t h = 0; h < b->rows.task.heads; h++)
     budget[h] = b->top[h] == -INFINITY ? 0 : epsilon * exp2(mass_of(b, h) - b->pruned.error[h] - b->top[h]);
   leave_out(b, budget, b->rest, &b->end);
-  /* Each page that is read only adds to the mass, so as many as are needed now are the most that ever will be. */
+  /* Each page that is read only adds to the mass, so no more pages than are needed now will ever be needed. */
   int32_t left = b->end - b->done, least = larger(LEAST_KEYS / b->page_keys, 1);
   int32_t count = b->done == 0 ? larger(b->forced, guessed) : larger(left / 2, b->done / 8);
   if (left > 0)
@@ -193,7 +193,7 @@ static double bound_of(const bny_prune_block *b, int64_t at) {
   return (double)b->tops[at] + (int32_t)(bny_bits_of_float(mass) >> 23) - 126;
 }
 
-/* Has the page of the largest bound of each row read, to know a key that counts. */
+/* Lists the page of the largest bound of each row to be read first, so that a large key is known. */
 static void read_best(bny_prune_block *b) {
   int32_t best[ROWS] = {0}, heads = b->rows.task.heads, count = 0;
   for (int32_t page = 1; page < b->pages; page++)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention that leaves out pages which cannot matter, and the certificate that comes with it. A page's box bounds its
- * logits from above, so the mass of the pages that are left out is known without reading them.
+ * Attention that leaves out pages which cannot matter, with a certificate. The bounds of a page limit its logits, so
+ * the mass of the pages that are left out is known without reading them.
  *
- * Each rank leaves out at most epsilon of the mass that it has read itself. Then all ranks together leave out at most
- * epsilon of the whole. So nothing is exchanged before the keys are read, and a certificate follows the rows: sums that
- * a combine adds up as it adds up values. */
+ * Each rank leaves out at most epsilon of the mass that it has read itself, so all ranks together leave out at most
+ * epsilon of the whole. Nothing is exchanged before the keys are read. A certificate follows the rows: sums that a
+ * combine adds up as it adds up values. */
 #ifndef BNY_DECODE_PRUNE_H
 #define BNY_DECODE_PRUNE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A row block whose pages are weighed, chosen and read, as the threads that do so share it. */
+ * A row block whose pages are weighed, chosen and read, as its threads share it. */
 #ifndef BNY_DECODE_PRUNING_H
 #define BNY_DECODE_PRUNING_H
 
@@ -9,7 +9,7 @@
 /* The next stage. SEGMENTS: all keys are summed but for pruned.segments. */
 typedef enum bny_prune_stage { BNY_PRUNE_WEIGH, BNY_PRUNE_READ, BNY_PRUNE_SEGMENTS, BNY_PRUNE_DONE } bny_prune_stage;
 
-/* Pages are weighed so many at a time, so that masses do not depend on threads. */
+/* Pages are weighed in chunks of this size, so that masses do not depend on threads. */
 enum { BNY_PRUNE_CHUNK = 64 };
 
 typedef struct bny_prune_block {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The query tokens of a call of attention, its keys, and which of them a query sees: what banyan_queries and page lists
- * say, in numbers of tokens and keys. All of it assumes a description that was checked. */
+ * The query tokens of a call of attention, its keys, and which keys a query sees. It converts banyan_queries and page
+ * lists to numbers of tokens and keys. All of it assumes a checked description. */
 #ifndef BNY_DECODE_QUERIES_H
 #define BNY_DECODE_QUERIES_H
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention to keys in a mapped file. A file may be larger than memory, so each key is read once for all rows of the
- * call, in the order of keys: leaf by leaf, and each leaf for all sequences in turn, which may share it. Leaves have a
- * fixed length, and are added to a row in this order, so bits depend neither on threads nor on how far is read ahead.
+ * Attention to keys in a mapped file. The file may be larger than memory, so each key is read once for all rows of the
+ * call, in the order of keys: leaf by leaf, and each leaf for all sequences, which may share it. Leaves have a fixed
+ * length, and are added to a row in this order, so bits depend neither on threads nor on the read-ahead.
  *
- * The kernel reads what MADV_WILLNEED names while threads attend to what came before. MADV_COLD lets it drop first what
- * is behind, where memory is short. Neither changes what the memory holds. */
+ * The kernel reads what MADV_WILLNEED names while threads attend to earlier keys. MADV_COLD lets it drop keys that have
+ * been read first, if memory is short. Neither changes the contents of memory. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -206,7 +206,8 @@ static void write_all(bny_job *job) {
       }
 }
 
-/* Has the keys of the leaf in memory, or says why they cannot be read: a load would end the process. */
+/* Makes sure that the keys of the leaf are in memory, or reports why they cannot be read. A load alone would end the
+ * process. */
 static banyan_status load(const bny_sweep *sweep) {
   const banyan_attention_desc *desc = sweep->job->desc;
   const bny_leaf *leaf = &sweep->at;

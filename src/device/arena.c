@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * How the ranks of a group come to share their arenas: facts, agreement, and the kinds of memory in the order in which
- * they are tried. Each attempt is verified. */
+/* SPDX-License-Identifier: Apache-2.0 Lets the ranks of a group share their arenas: facts, agreement, and the kinds of
+ * memory in the order in which they are tried. Each attempt is verified. */
 #include "device/arena.h"
 
 #include <errno.h>
@@ -71,7 +70,7 @@ typedef struct arenas_work {
   bool joint;             /* the last failure is known to all ranks, which may go on together */
 } arenas_work;
 
-/* All ranks report their outcome. The first failure becomes that of all. */
+/* All ranks report their status. The first failure becomes the failure of all. */
 static banyan_status settle(arenas_work *work, banyan_status own) {
   rank_report mine = {.status = (int32_t)own};
   if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
@@ -83,7 +82,7 @@ static banyan_status settle(arenas_work *work, banyan_status own) {
   for (int32_t i = 0; i < work->arenas->nranks; i++) {
     const rank_report *report = &work->reports[i];
     if (report->status == BANYAN_OK) continue;
-    /* After a timeout no time is left, and whatever is stuck may also delay the next attempt. */
+    /* After a timeout no time is left, and the cause may also delay the next attempt. */
     work->joint = report->status != BANYAN_ERR_TIMEOUT;
     return bny_fail((banyan_status)report->status, "rank %d: %.*s", i, WHY_BYTES - 1, report->why);
   }
@@ -222,7 +221,7 @@ static void judge_links(bny_arenas *arenas, const agreement *agreed) {
           rank, agreed->reaches[rank].unseen);
 }
 
-/* Explains why a kind is not among those agreed, with the first rank and peer. */
+/* Explains why ranks do not agree on a kind, with the first rank and peer. */
 static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kind, char *text, size_t bytes) {
   int32_t rank = 0;
   while (rank < nranks - 1 && agreed->reaches[rank].obstacle[kind] == NONE) rank++;

@@ -2,10 +2,10 @@
  *
  * The arenas of a group. Each rank makes one, and sees those of all others at addresses of its own device.
  *
- * All ranks agree how arenas are shared, from what each reports about itself and its links. Nothing is taken on trust:
- * every rank writes a pattern of its own into every arena, reads it back, and reads in its own what the others wrote.
- * If a mapping fails, it is an error on all ranks, or all go on to the next slower kind, as configured. Either way the
- * pair is named.
+ * All ranks agree how arenas are shared, from what each reports about itself and its links. Every mapping is verified:
+ * every rank writes its own pattern into every arena, reads it back, and reads in its own arena what the others wrote.
+ * If a mapping fails, it is an error on all ranks, or all continue with the next slower kind, as configured. Either way
+ * the pair is named.
  *
  * An arena is all zero when the call returns. */
 #ifndef BNY_DEVICE_ARENA_H

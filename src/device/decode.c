@@ -178,7 +178,7 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Ranks that share a device get a part of it each, for attention too, so that blocks of all ranks are resident at once.
+/* Ranks that share a device each get a part of it, for attention too, so that blocks of all ranks are resident at once.
  * If a grid were as large as the device, its last blocks would wait for ranks whose own blocks find no room. Clusters
  * need adjacent room, so they suffer most. */
 

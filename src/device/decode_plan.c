@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan of a decode call.
+ * Plans a decode call.
  *
- * Memory is the limit, so all SMs should have copies under way from the first to the last microsecond. Every block of
- * the device has an equal share, whatever the batch is. The cost of a share besides its bytes is bounded from both
- * sides. CTA groups are clusters where many blocks work on one item, because a merge within a cluster is cheaper than
- * one through memory. And no share is so small that merging it takes longer than reading it. */
+ * Memory is the limit, so all SMs should have copies in flight from the first to the last microsecond. Every block of
+ * the device has an equal share, for any batch. The cost of a share besides its bytes is bounded from both sides. If
+ * many blocks work on one item, CTA groups are clusters, because a merge within a cluster is cheaper than one through
+ * memory. And no share is so small that merging it takes longer than reading it. */
 #include "device/decode_plan.h"
 
 #include <inttypes.h>
@@ -158,8 +158,8 @@ static int32_t rows_of(const bny_decode_request *request) {
   return rows < INT32_MAX ? (int32_t)rows : INT32_MAX;
 }
 
-/* Requested copies come first. Then come fewest tiles of the heads of a group, each of which reads all keys; then the
- * preferred copies; then fewest rows. */
+/* Compares two kernels: first requested copies, then the fewest tiles of the heads of a group, each of which reads all
+ * keys, then preferred copies, then the fewest rows. */
 static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, const bny_decode_request *request) {
   const int64_t rows = rows_of(request);
   int64_t a_tiles = (rows + a->rows - 1) / a->rows, b_tiles = (rows + b->rows - 1) / b->rows;

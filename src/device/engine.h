@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device side of a communicator: arenas that all ranks share, kernels, programs in the device's memory, and
- * launches, which are hot calls (device.h). Kernels report later how a launch went, in words of host memory.
+ * The device side of a communicator: arenas that all ranks share, kernels, programs in device memory, and launches,
+ * which are hot calls (device.h). Kernels report the outcome of a launch later, in words of host memory.
  *
- * Once runs have begun nothing is loaded or freed: a driver may wait for a running kernel with its locks held, while
+ * Once runs have begun, nothing is loaded or freed: a driver may wait for a running kernel with its locks held, while
  * that kernel waits for another rank's. */
 #ifndef BNY_DEVICE_ENGINE_H
 #define BNY_DEVICE_ENGINE_H
@@ -122,8 +122,8 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
 /* Local. Leaves the arenas, so that others can be connected. */
 void bny_engine_disconnect(bny_engine *engine);
 
-/* Local. Nothing is launched after it. Frees device memory, for which drivers wait until kernels have ended, if need be
- * by an abort. What is only unmapped comes after that. */
+/* Local. Nothing is launched after it. Frees device memory. Drivers wait for this until kernels have ended, if
+ * necessary by an abort. What is only unmapped comes after that. */
 void bny_engine_clear(bny_engine *engine);
 
 /* Local; NULL is allowed. Everything launched has ended. */

@@ -66,7 +66,7 @@ static banyan_status fail_by_device(bny_proxy *proxy, const bny_device_fault *fa
                        banyan_status_string(status));
 }
 
-/* Returns what went wrong, here or elsewhere. */
+/* Returns what failed, here or elsewhere. */
 static banyan_status find_fault(bny_proxy *proxy) {
   banyan_status status = bny_exec_check(proxy->exec, NULL);
   if (status != BANYAN_OK) return status;
@@ -226,7 +226,7 @@ typedef struct idleness {
   int64_t since_ns, sleep_ns;
 } idleness;
 
-/* Peers on other nodes need answers, whatever this rank waits for. */
+/* Peers on other nodes need answers while this rank waits for anything. */
 static void idle(bny_proxy *proxy, idleness *idleness) {
   const bny_exec *exec = proxy->exec;
   bool spins = idleness->polls < exec->spins;
@@ -251,7 +251,7 @@ static banyan_status await_run(bny_proxy *proxy, uint64_t epoch, bool *begun) {
   const _Atomic uint64_t *word = word_at(proxy, offsetof(bny_proxy_words, begun));
   idleness idleness = {0};
   for (;;) {
-    /* This is read first: a run that has begun is completed, though its kernel has ended and its communicator is
+    /* It reads this first: a run that has begun is completed, even if its kernel has ended and its communicator is
      * destroyed. */
     bool quits = atomic_load_explicit(&proxy->quits, memory_order_acquire);
     *begun = atomic_load_explicit(word, memory_order_acquire) >= epoch;

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Calls ask here whether kernels reach the memory of callers. Host memory given to a device is the most frequent
- * mistake, and in a kernel it is a fault that leaves the whole context unusable. */
+/* SPDX-License-Identifier: Apache-2.0 Checks whether kernels reach the memory of callers. Host memory passed to a
+ * device is the most frequent mistake, and in a kernel it is a fault that leaves the whole context unusable. */
 #include "device/engine.h"
 #include "base/status.h"
 

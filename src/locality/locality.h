@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Where ranks are, and the levels that follow. */
+/* SPDX-License-Identifier: Apache-2.0 Where ranks are, and the levels that follow from that. */
 #ifndef BNY_LOCALITY_LOCALITY_H
 #define BNY_LOCALITY_LOCALITY_H
 

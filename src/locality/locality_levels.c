@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The levels of a communicator, from the localities of its ranks. */
+/* SPDX-License-Identifier: Apache-2.0 Derives the levels of a communicator from the localities of its ranks. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,7 +268,7 @@ static bool cost_alike(const taken *a, const taken *b) {
   return a->class == b->class && a->link.alpha_ns == b->link.alpha_ns && ratio > 0.9 && ratio < 1.1;
 }
 
-/* Returns why a level is left out, in its note. */
+/* Writes to its note why a level is left out, and returns whether it is. */
 static bool level_rejected(making *m, const groups *level, bny_locality_note *note) {
   const taken *last = m->ntaken > 0 ? &m->taken[m->ntaken - 1] : NULL;
   if (last && is_one_group(last->group_of, m->nranks))

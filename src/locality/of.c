@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The locality of a rank of a model. */
+/* SPDX-License-Identifier: Apache-2.0 Finds the locality of a rank in a model. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Prices of links, and where they come from: a table, or a file of what was measured on this machine. */
+/* SPDX-License-Identifier: Apache-2.0 Prices of links: from a table, or from a file of measurements on this machine. */
 #ifndef BNY_LOCALITY_PRICE_H
 #define BNY_LOCALITY_PRICE_H
 
@@ -48,10 +47,10 @@ typedef struct bny_prices {
 
 extern const bny_prices bny_prices_default;
 
-/* Two more switches on the way from leaf to leaf. */
+/* The additional cost of two more switches between two leaves. */
 extern const double bny_price_tier_ns;
 
-/* A rank that waits for its turn on a core. */
+/* The cost of a rank that waits for its turn on a core. */
 extern const double bny_price_switch_ns;
 
 /* The cost of a link of which only the class is known. Figures of the processors are those of CPU ranks. */

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The context of the calling thread, which each call sets and puts back, and the users of a device, the last of which
- * closes it. */
+/* SPDX-License-Identifier: Apache-2.0 Sets and restores the calling thread's context in each call, and counts the users
+ * of a device. The last of them closes it. */
 #include <stdlib.h>
 
 #include "device/cuda/cuda.h"

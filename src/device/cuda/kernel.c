@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Modules and launches. */
+/* SPDX-License-Identifier: Apache-2.0 Loads modules and launches kernels. */
 #include <stdlib.h>
 
 #include "device/cuda/cuda.h"

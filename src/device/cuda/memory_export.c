@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Export of arenas to peers, and import from them. */
+/* SPDX-License-Identifier: Apache-2.0 Exports arenas to peers, and imports theirs. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Streams, what is put on them, and pointers. */
+/* SPDX-License-Identifier: Apache-2.0 Queries and waits for streams, puts copies on them, and identifies pointers. */
 #include <string.h>
 
 #include "device/cuda/cuda.h"
