@@ -17,15 +17,14 @@ noinst_LTLIBRARIES += libbanyan_cuda.la
 libbanyan_core_la_LIBADD += libbanyan_cuda.la
 endif
 libbanyan_cuda_la_SOURCES = \
-  %D%/cuda/context.c \
   %D%/cuda/cuda.c %D%/cuda/cuda.h \
   %D%/cuda/driver.c %D%/cuda/driver.h \
   %D%/cuda/entry.h \
   %D%/cuda/image.c \
   %D%/cuda/kernel.c \
-  %D%/cuda/memory.c %D%/cuda/memory.h \
-  %D%/cuda/memory_export.c \
-  %D%/cuda/stream.c
+  %D%/cuda/memory.c
+
+
 libbanyan_cuda_la_CPPFLAGS = $(AM_CPPFLAGS)
 libbanyan_cuda_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
 

@@ -48,18 +48,6 @@ banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer 
 /* Makes, exports and frees a small arena of each kind. Returns a bit for each that works. */
 uint32_t bny_cuda_memory_try(bny_device *device);
 
-/* stream.c */
-banyan_status bny_cuda_local_make(bny_device *device, size_t bytes, void **address);
-void bny_cuda_local_free(bny_device *device, void *address);
-banyan_status bny_cuda_words_make(bny_device *device, size_t count, bny_device_words *words);
-void bny_cuda_words_free(bny_device *device, bny_device_words *words);
-banyan_status bny_cuda_pointer(bny_device *device, const void *pointer, bny_pointer_facts *facts);
-banyan_status bny_cuda_copy(bny_device *device, void *to, const void *from, size_t bytes, void *stream);
-banyan_status bny_cuda_zero(bny_device *device, void *to, size_t bytes, void *stream);
-banyan_status bny_cuda_stream_make(bny_device *device, void **stream);
-void bny_cuda_stream_free(bny_device *device, void *stream);
-banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done);
-
 /* image.c: the kernels of this build in the form that the driver takes, a fat binary for all architectures. */
 extern const unsigned char bny_cuda_image[];
 extern const size_t bny_cuda_image_bytes; /* 0: built without nvcc */

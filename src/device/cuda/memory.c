@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Arenas: made by the driver's virtual memory management, by its older allocator, or of host memory. They are freed in
  * the reverse order, from whatever state they reached. */
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,8 +9,32 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/status.h"
 #include "transport/memory_file.h"
+#include "base/status.h"
+
+enum { BNY_CUDA_EXPORT_BYTES = 4096 };
+
+/* The export of BNY_MEMORY_IPC: a page of a memory file. Other processes read the handle. Ranks of the owner's process,
+ * where such handles do not work, use the address itself and are counted. So it stays until the last of them has left,
+ * and no rank can join after that. */
+typedef struct bny_cuda_export {
+  CUipcMemHandle handle;
+  bny_cuda_device *device; /* the next three are valid in the owner's process alone */
+  CUdeviceptr address;
+  _Atomic uint32_t users;
+} bny_cuda_export;
+
+typedef struct bny_cuda_memory {
+  bny_device_memory memory; /* first */
+  CUmemGenericAllocationHandle physical;
+  bool has_physical, reserved, mapped; /* BNY_MEMORY_FILE, BNY_MEMORY_FABRIC */
+  bool opened;                         /* an IPC handle */
+  CUdeviceptr allocated;               /* for BNY_MEMORY_IPC, before it is exported */
+  bny_cuda_export *exported;           /* mapped; counted */
+  void *host;                          /* BNY_MEMORY_HOST, mapped */
+  bool registered;
+  int file; /* to pass on; -1: none, or passed on */
+} bny_cuda_memory;
 
 /* The older allocator places several allocations in blocks of 2 MiB, and an IPC handle opens the whole block. Arenas
  * take whole blocks, so that peers see nothing else. */
@@ -18,8 +42,8 @@ static const size_t ipc_block_bytes = (size_t)2 << 20;
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-banyan_status bny_cuda_memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported,
-                                  bny_cuda_memory **memory) {
+/* Makes a memory without contents; it holds the device. */
+static banyan_status memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported, bny_cuda_memory **memory) {
   bny_cuda_memory *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an arena");
   made->memory = (bny_device_memory){.device = &self->device, .kind = kind, .imported = imported};
@@ -31,11 +55,12 @@ banyan_status bny_cuda_memory_new(bny_cuda_device *self, bny_memory_kind kind, b
 
 /* ---- virtual memory management ----------------------------------------------------------------------------------- */
 
-CUmemAllocationHandleType bny_cuda_handle_type(bny_memory_kind kind) {
+static CUmemAllocationHandleType handle_type(bny_memory_kind kind) {
   return kind == BNY_MEMORY_FABRIC ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 
-banyan_status bny_cuda_memory_map(bny_cuda_device *self, bny_cuda_memory *memory) {
+/* Maps memory->physical of memory.bytes at an address of its own, for this device to read and write. */
+static banyan_status memory_map(bny_cuda_device *self, bny_cuda_memory *memory) {
   CUdeviceptr address = 0;
   CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = self->handle},
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -57,7 +82,7 @@ banyan_status bny_cuda_memory_map(bny_cuda_device *self, bny_cuda_memory *memory
 static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
   CUmemAllocationProp wanted = {
       .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-      .requestedHandleTypes = bny_cuda_handle_type(memory->memory.kind),
+      .requestedHandleTypes = handle_type(memory->memory.kind),
       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = self->handle},
       .allocFlags.gpuDirectRDMACapable = self->rdma,
   };
@@ -72,7 +97,7 @@ static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_
                          self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
   memory->has_physical = true;
   memory->memory.bytes = bytes;
-  return bny_cuda_memory_map(self, memory);
+  return memory_map(self, memory);
 }
 
 /* ---- the older allocator ----------------------------------------------------------------------------------------- */
@@ -132,7 +157,8 @@ static banyan_status register_host(bny_cuda_device *self, void *host, size_t byt
   return BANYAN_OK;
 }
 
-banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *memory) {
+/* Registers memory->host, of memory.bytes, with the device. */
+static banyan_status memory_register(bny_cuda_device *self, bny_cuda_memory *memory) {
   banyan_status status = register_host(self, memory->host, memory->memory.bytes, &memory->memory.address);
   memory->registered = status == BANYAN_OK;
   return status;
@@ -171,7 +197,7 @@ static banyan_status make_host(bny_cuda_device *self, size_t bytes, bny_cuda_mem
   if (status == BANYAN_OK) status = bny_memory_file_map(memory->file, bytes, &memory->host);
   if (status != BANYAN_OK) return status;
   memory->memory.bytes = bytes;
-  return bny_cuda_memory_register(self, memory);
+  return memory_register(self, memory);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -183,7 +209,7 @@ banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, siz
   if ((kind == BNY_MEMORY_FILE && !self->files) || (kind == BNY_MEMORY_FABRIC && !self->fabric))
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d does not share memory by %s", device->facts.ordinal,
                     bny_memory_kind_name(kind));
-  banyan_status status = bny_cuda_memory_new(self, kind, false, &made);
+  banyan_status status = memory_new(self, kind, false, &made);
   if (status != BANYAN_OK) return status;
   status = bny_cuda_enter_setup(self, &scope);
   if (status == BANYAN_OK) {
@@ -226,4 +252,153 @@ void bny_cuda_memory_free(bny_device_memory *memory) {
   if (made->file >= 0) close(made->file);
   free(made);
   bny_cuda_drop(self);
+}
+
+_Static_assert(sizeof(CUmemFabricHandle) <= BNY_DEVICE_HANDLE_BYTES, "a fabric handle has room in an offer");
+
+/* ---- from the owner ---------------------------------------------------------------------------------------------- */
+
+static banyan_status export_virtual(bny_cuda_device *self, bny_cuda_memory *memory, bny_device_handle *handle,
+                                    int *file) {
+  CUmemFabricHandle fabric;
+  int fd = -1;
+  bool by_file = memory->memory.kind == BNY_MEMORY_FILE;
+  CUresult result = self->driver.cuMemExportToShareableHandle(by_file ? (void *)&fd : (void *)&fabric, memory->physical,
+                                                              handle_type(memory->memory.kind), 0);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "exporting an arena of CUDA device %d by %s",
+                         self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
+  if (!by_file) memcpy(handle->bytes, &fabric, sizeof fabric);
+  *file = fd;
+  return BANYAN_OK;
+}
+
+banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handle *handle, int *file) {
+  bny_cuda_device *self = (bny_cuda_device *)memory->device;
+  bny_cuda_memory *made = (bny_cuda_memory *)memory;
+  bny_device_handle exported = {{0}};
+  bny_cuda_scope scope;
+  int fd = -1;
+  banyan_status status = bny_cuda_enter_setup(self, &scope);
+  if (status != BANYAN_OK) return status;
+  if (memory->kind == BNY_MEMORY_FILE || memory->kind == BNY_MEMORY_FABRIC) {
+    status = export_virtual(self, made, &exported, &fd);
+  } else if (memory->kind == BNY_MEMORY_IPC) {
+    CUresult result = self->driver.cuIpcGetMemHandle(&made->exported->handle, made->exported->address);
+    if (result != CUDA_SUCCESS)
+      status = bny_cuda_fail(&self->driver, result, "an IPC handle of CUDA device %d", memory->device->facts.ordinal);
+  }
+  bny_cuda_leave(self, &scope);
+  if (status != BANYAN_OK) return status;
+  if (made->file >= 0) {
+    fd = made->file;
+    made->file = -1;
+  }
+  *handle = exported;
+  *file = fd;
+  return BANYAN_OK;
+}
+
+/* ---- for the peer ------------------------------------------------------------------------------------------------ */
+
+static banyan_status import_virtual(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
+  CUmemFabricHandle fabric;
+  memcpy(&fabric, offer->handle.bytes, sizeof fabric);
+  void *handle = offer->kind == BNY_MEMORY_FILE ? (void *)(uintptr_t)offer->file : &fabric;
+  CUresult result = self->driver.cuMemImportFromShareableHandle(&memory->physical, handle, handle_type(offer->kind));
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "importing a peer's arena into CUDA device %d by %s",
+                         self->device.facts.ordinal, bny_memory_kind_name(offer->kind));
+  memory->has_physical = true;
+  return memory_map(self, memory);
+}
+
+/* Joins the users unless all have left. */
+static bool join_export(bny_cuda_export *exported) {
+  uint32_t users = atomic_load_explicit(&exported->users, memory_order_relaxed);
+  while (users > 0)
+    if (atomic_compare_exchange_weak_explicit(&exported->users, &users, users + 1, memory_order_acq_rel,
+                                              memory_order_relaxed))
+      return true;
+  return false;
+}
+
+/* Makes the memory's address in this process valid for this device. */
+static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_export *exported, bny_cuda_memory *memory) {
+  if (!join_export(exported)) {
+    munmap(exported, BNY_CUDA_EXPORT_BYTES);
+    return bny_fail(BANYAN_ERR_PEER, "a rank of this process has freed its arena already");
+  }
+  memory->exported = exported;
+  memory->memory.address = (void *)(uintptr_t)exported->address;
+  if (exported->device->context == self->context) return BANYAN_OK;
+  /* The access stays enabled, because others may rely on it. */
+  CUresult result = self->driver.cuCtxEnablePeerAccess(exported->device->context, 0);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+    return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d",
+                         self->device.facts.ordinal, exported->device->device.facts.ordinal);
+  return BANYAN_OK;
+}
+
+static banyan_status import_older(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
+  void *page;
+  banyan_status status = bny_memory_file_map(offer->file, BNY_CUDA_EXPORT_BYTES, &page);
+  if (status != BANYAN_OK) return status;
+  bny_cuda_export *exported = page;
+  if (offer->same_process) return import_neighbour(self, exported, memory);
+  CUipcMemHandle handle = exported->handle;
+  munmap(exported, BNY_CUDA_EXPORT_BYTES);
+  CUdeviceptr address = 0;
+  CUresult result = self->driver.cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "opening a peer's IPC handle on CUDA device %d",
+                         self->device.facts.ordinal);
+  memory->opened = true;
+  memory->memory.address = (void *)(uintptr_t)address;
+  return BANYAN_OK;
+}
+
+static banyan_status import_host(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
+  banyan_status status = bny_memory_file_map(offer->file, offer->bytes, &memory->host);
+  return status == BANYAN_OK ? memory_register(self, memory) : status;
+}
+
+banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_memory *made = NULL;
+  bny_cuda_scope scope;
+  banyan_status status = memory_new(self, offer->kind, true, &made);
+  if (status != BANYAN_OK) return status;
+  made->memory.bytes = offer->bytes;
+  status = bny_cuda_enter_setup(self, &scope);
+  if (status == BANYAN_OK) {
+    if (offer->kind == BNY_MEMORY_FILE || offer->kind == BNY_MEMORY_FABRIC) status = import_virtual(self, offer, made);
+    if (offer->kind == BNY_MEMORY_IPC) status = import_older(self, offer, made);
+    if (offer->kind == BNY_MEMORY_HOST) status = import_host(self, offer, made);
+    bny_cuda_leave(self, &scope);
+  }
+  if (status != BANYAN_OK) {
+    bny_cuda_memory_free(&made->memory);
+    return status;
+  }
+  *memory = &made->memory;
+  return BANYAN_OK;
+}
+
+/* ---- what works -------------------------------------------------------------------------------------------------- */
+
+uint32_t bny_cuda_memory_try(bny_device *device) {
+  uint32_t kinds = 0;
+  for (int kind = 0; kind < BNY_MEMORY_KINDS; kind++) {
+    bny_device_memory *memory = NULL;
+    bny_device_handle handle;
+    int file = -1;
+    banyan_status status = bny_cuda_memory_make(device, (bny_memory_kind)kind, 1, &memory);
+    if (status == BANYAN_OK) status = bny_cuda_memory_export(memory, &handle, &file);
+    if (file >= 0) close(file);
+    bny_cuda_memory_free(memory);
+    /* A device that is full now may have room later; if not, making an arena reports it. */
+    if (status == BANYAN_OK || status == BANYAN_ERR_MEMORY) kinds |= 1u << kind;
+  }
+  return kinds;
 }
