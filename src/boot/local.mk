@@ -8,13 +8,11 @@ libbanyan_core_la_SOURCES += \
   %D%/tcp_fail.c \
   %D%/tcp_gather.c \
   %D%/tcp_join.c \
-  %D%/tcp_launcher.c \
   %D%/tcp_link.c %D%/tcp_link.h \
   %D%/tcp_listen.c \
   %D%/tcp_pending.c %D%/tcp_pending.h \
   %D%/tcp_seek.c \
   %D%/tcp_settings.c \
-  %D%/tcp_socket.c \
   %D%/tcp_user.c \
   %D%/threads.c
 

@@ -14,8 +14,6 @@
 #include "boot/common.h"
 #include "boot/tcp_address.h"
 
-bool bny_boot_is_tree(const struct bny_boot_settings *settings) { return settings->nranks - 1 > settings->fanout; }
-
 static int allgather_tcp(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   struct banyan_env *env = context;
   banyan_status status = BANYAN_OK;

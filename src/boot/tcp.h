@@ -69,9 +69,6 @@ void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *j
 void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const char *before,
                               const struct banyan_env *env);
 
-/* Returns whether the number of ranks requires a tree. */
-bool bny_boot_is_tree(const struct bny_boot_settings *settings);
-
 /* ---- the bootstrap ----------------------------------------------------------------------------------------------- */
 
 /* Listeners: one for other nodes, which rank 0 may have inherited, one for this node, and rank 0's for issuing keys. */
@@ -122,7 +119,7 @@ bool bny_boot_issue(const struct banyan_env *env, int fd, struct bny_boot_user *
 enum bny_boot_issue { BNY_BOOT_ISSUED, BNY_BOOT_NOT_ISSUED, BNY_BOOT_NOT_ASKED, BNY_BOOT_OTHER_USER };
 enum bny_boot_issue bny_boot_issue_ask(struct banyan_env *env, int64_t limit_ns, struct bny_boot_user *user);
 
-/* ---- the launcher: tcp_launcher.c -------------------------------------------------------------------------------- */
+/* ---- the launcher: tcp_user.c -------------------------------------------------------------------------------- */
 
 /* Returns the process that has started this one: the nearest ancestor that is no wrapper of one rank, such as a shell
  * or timeout. 0: /proc does not show it. */
@@ -137,6 +134,11 @@ bool bny_boot_launcher_differs(int64_t process);
 /* tcp_seek.c, all ranks except rank 0: finds a parent. Returns when this rank has joined the tree. Others may then join
  * below it (env->listen_fds). */
 banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns);
+
+/* tcp_listen.c: makes rank 0's listener, env->listen_fds[0]: the inherited socket, or a new one at the chosen interface, or at the
+ * first address of the host that can be bound. A name without such an address is looked up again until the deadline,
+ * and a port that rank 0 of another job has is awaited. env->address becomes the listener's text. */
+banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns);
 
 /* tcp_seek.c, rank 0: asks who listens at its own address. ANOTHER_JOB and THIS_JOB are rank 0 of these, and the
  * thread's last error names both. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Addresses of the TCP bootstrap. */
+ * Addresses, connections and listeners of the TCP bootstrap. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -7,13 +7,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "boot/common.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/interface.h"
@@ -138,6 +141,15 @@ static void *run_look_up(void *argument) {
   return NULL;
 }
 
+/* Returns whether any of these poll() events occurred by limit_ns. */
+static bool socket_wait(int fd, short events, int64_t limit_ns) {
+  struct pollfd wait = {.fd = fd, .events = events};
+  int ready;
+  do ready = poll(&wait, 1, bny_deadline_poll_ms(limit_ns));
+  while (ready == 0 ? !bny_deadline_is_late(limit_ns) : ready < 0 && errno == EINTR && !bny_deadline_is_late(limit_ns));
+  return ready > 0;
+}
+
 /* Looks a name up until the deadline, by a thread if there can be one. */
 static int look_up(const char *host, const char *port, int64_t deadline_ns, struct addrinfo **found) {
   struct look_up *mine = calloc(1, sizeof *mine);
@@ -157,7 +169,7 @@ static int look_up(const char *host, const char *port, int64_t deadline_ns, stru
   int error = ETIMEDOUT;
   if (bny_thread_start(&thread, run_look_up, mine) == 0) {
     pthread_detach(thread);
-    bool answered = bny_boot_socket_wait(mine->ends[0], POLLIN, deadline_ns);
+    bool answered = socket_wait(mine->ends[0], POLLIN, deadline_ns);
     if (answered && atomic_load_explicit(&mine->done, memory_order_acquire)) {
       error = mine->error;
       *found = mine->found;
@@ -221,4 +233,206 @@ void bny_boot_address_set_port(struct sockaddr_storage *address, int port) {
   else
     ((struct sockaddr_in6 *)(void *)address)->sin6_port = htons((uint16_t)port);
 }
+
+int bny_boot_socket_configure(int fd) {
+  int on = 1, domain = 0;
+  socklen_t bytes = sizeof domain;
+  int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return -1;
+  if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0) return -1;
+  if (domain == AF_UNIX) return 0;
+  /* Small messages that are lost are sent again at once, and not after growing pauses, on a network that loses many. */
+  setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
+  return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+bool bny_boot_socket_user(int fd, struct bny_boot_user *user) {
+  struct ucred peer;
+  socklen_t bytes = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
+  *user = (struct bny_boot_user){.process = peer.pid, .uid = peer.uid};
+  return true;
+}
+
+bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user) {
+  return bny_boot_socket_user(fd, user) && (user->uid == geteuid() || user->uid == 0);
+}
+
+int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns) {
+  size_t done = 0;
+  while (done < bytes) {
+    ssize_t got = recv(fd, (char *)place + done, bytes - done, MSG_DONTWAIT);
+    if (got > 0)
+      done += (size_t)got;
+    else if (got == 0)
+      return ECONNRESET;
+    else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+      return errno;
+    else if (!socket_wait(fd, POLLIN, limit_ns))
+      return ETIMEDOUT;
+  }
+  return 0;
+}
+
+void bny_boot_socket_close(int fd) {
+  char rest[4096];
+  shutdown(fd, SHUT_WR);
+  for (int i = 0; i < 256 && recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0; i++) continue;
+  close(fd);
+}
+
+/* A connection to a port without a listener can connect to itself, if the kernel picks that port as the source port. */
+static bool is_self_connected(int fd) {
+  struct sockaddr_storage here, there;
+  socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
+  memset(&here, 0, sizeof here);
+  memset(&there, 0, sizeof there);
+  return getsockname(fd, (struct sockaddr *)&here, &here_bytes) == 0 && here.ss_family != AF_UNIX &&
+         getpeername(fd, (struct sockaddr *)&there, &there_bytes) == 0 && here_bytes == there_bytes &&
+         memcmp(&here, &there, here_bytes) == 0;
+}
+
+/* Resets the connection, so that the port is free at once for rank 0's listener. */
+static void reset_connection(int fd) {
+  struct linger none = {.l_onoff = 1, .l_linger = 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+  close(fd);
+}
+
+/* Binds this end to the chosen interface. Returns 0 or errno. */
+static int choose_source(const struct bny_boot_settings *settings, int fd, const struct sockaddr *address) {
+  struct sockaddr_storage source;
+  if (address->sa_family == AF_UNIX || bny_boot_address_is_loopback(address)) return 0;
+  if (bny_boot_interface_find(settings, address->sa_family, NULL, &source) != BANYAN_OK) return EADDRNOTAVAIL;
+  if (source.ss_family == AF_UNSPEC) return 0;
+  if (source.ss_family != address->sa_family) return EADDRNOTAVAIL;
+  return bind(fd, (struct sockaddr *)&source, bny_boot_address_bytes(&source)) == 0 ? 0 : errno;
+}
+
+int bny_boot_socket_connect(const struct bny_boot_settings *settings, const struct sockaddr *address, socklen_t bytes,
+                            int64_t limit_ns) {
+  int error = 0;
+  socklen_t error_bytes = sizeof error;
+  int fd = bny_file_above_stderr(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd < 0) return -1;
+  if (bny_boot_socket_configure(fd) != 0) error = errno;
+  if (!error) error = choose_source(settings, fd, address);
+  if (!error && connect(fd, address, bytes) != 0) {
+    error = errno;
+    if (error == EINPROGRESS || error == EINTR) {
+      error = ETIMEDOUT;
+      if (socket_wait(fd, POLLOUT, limit_ns) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0)
+        error = errno;
+    }
+  }
+  if (!error && is_self_connected(fd)) {
+    reset_connection(fd);
+    errno = ECONNREFUSED;
+    return -1;
+  }
+  if (!error) return fd;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+/* Parses "10.0.0.1:29500" or "[fd00::1]:29500", in digits. */
+static bool parse_address(const char *text, struct sockaddr_storage *address) {
+  char host[BNY_BOOT_ADDRESS_BYTES];
+  const char *port = strrchr(text, ':');
+  struct addrinfo hints = {
+      .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+  struct addrinfo *list;
+  if (!port) return false;
+  bool brackets = text[0] == '[' && port > text && port[-1] == ']';
+  snprintf(host, sizeof host, "%.*s", (int)(port - text) - (brackets ? 2 : 0), text + brackets);
+  if (getaddrinfo(host, port + 1, &hints, &list) != 0) return false;
+  memcpy(address, list->ai_addr, list->ai_addrlen);
+  freeaddrinfo(list);
+  return true;
+}
+
+int bny_boot_socket_connect_text(const struct bny_boot_settings *settings, const char *text, int64_t limit_ns) {
+  struct sockaddr_storage address;
+  memset(&address, 0, sizeof address);
+  if (text[0] == '@') {
+    struct sockaddr_un *name = (struct sockaddr_un *)(void *)&address;
+    size_t length = strlen(text);
+    if (length > sizeof name->sun_path) length = sizeof name->sun_path;
+    name->sun_family = AF_UNIX;
+    memcpy(name->sun_path + 1, text + 1, length - 1);
+    return bny_boot_socket_connect(settings, (struct sockaddr *)name,
+                                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length), limit_ns);
+  }
+  if (!parse_address(text, &address)) {
+    errno = EINVAL;
+    return -1;
+  }
+  return bny_boot_socket_connect(settings, (struct sockaddr *)&address, bny_boot_address_bytes(&address), limit_ns);
+}
+
+int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes) {
+  int on = 1;
+  int fd = bny_file_above_stderr(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd < 0) return -1;
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, address, bytes) == 0 &&
+      listen(fd, SOMAXCONN) == 0)
+    return fd;
+  int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+int bny_boot_listen_by_name(const char *address) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX};
+  size_t length = strlen(address);
+  memcpy(name.sun_path, address, length);
+  name.sun_path[0] = '\0'; /* abstract namespace: the name vanishes with the socket */
+  return bny_boot_listen_at((struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
+}
+
+int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX};
+  socklen_t bytes = sizeof(sa_family_t); /* no name: the kernel chooses one of five digits */
+  int fd = bny_boot_listen_at((struct sockaddr *)&name, bytes);
+  bytes = sizeof name;
+  if (fd < 0) return -1;
+  address[0] = '\0';
+  if (getsockname(fd, (struct sockaddr *)&name, &bytes) == 0 && bytes > offsetof(struct sockaddr_un, sun_path) + 1)
+    snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@%.*s", (int)(bytes - offsetof(struct sockaddr_un, sun_path) - 1),
+             name.sun_path + 1);
+  return fd;
+}
+
+int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,
+                           char address[BNY_BOOT_ADDRESS_BYTES]) {
+  struct sockaddr_storage name;
+  socklen_t bytes = sizeof name;
+  if (getsockname(connected, (struct sockaddr *)&name, &bytes) != 0) return -1;
+  struct sockaddr_storage chosen;
+  if (!bny_boot_address_is_loopback((struct sockaddr *)&name) &&
+      bny_boot_interface_find(settings, name.ss_family, NULL, &chosen) == BANYAN_OK && chosen.ss_family != AF_UNSPEC)
+    name = chosen;
+  bny_boot_address_set_port(&name, 0);
+  int fd = bny_boot_listen_at((struct sockaddr *)&name, bny_boot_address_bytes(&name));
+  bytes = sizeof name;
+  if (fd >= 0 && getsockname(fd, (struct sockaddr *)&name, &bytes) == 0)
+    bny_boot_address_text((struct sockaddr *)&name, bytes, address);
+  return fd;
+}
+
+/* Makes the front's name for this bootstrap. Only holders of the secret can compute it. */
+static void front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
+  char text[sizeof settings->host + sizeof settings->locality + sizeof settings->job + 32], name[BNY_BOOT_NAME_BYTES];
+  snprintf(text, sizeof text, "%s %d %s %s", settings->host, settings->port, settings->locality, settings->job);
+  bny_boot_name_derive(settings->key, text, name);
+  snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@banyan-%s", name);
+}
+
+int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
+  front_name(settings, address);
+  return bny_boot_listen_by_name(address);
+}
+
 #endif

@@ -38,25 +38,22 @@ banyan_status bny_boot_interface_find(const struct bny_boot_settings *settings, 
 socklen_t bny_boot_address_bytes(const struct sockaddr_storage *address);
 void bny_boot_address_set_port(struct sockaddr_storage *address, int port);
 
-/* ---- listening: tcp_listen.c ------------------------------------------------------------------------------------- */
+/* ---- listening: each returns a socket, or -1 and errno ------------------------------------------------------------ */
 
-/* Makes rank 0's listener, env->listen_fds[0]: the inherited socket, or a new one at the chosen interface, or at the
- * first address of the host that can be bound. A name without such an address is looked up again until the deadline,
- * and a port that rank 0 of another job has is awaited. env->address becomes the listener's text. */
-banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns);
+int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes);
 
 /* Makes another rank's listener, for ranks redirected to it: at any port of the chosen interface, or of the address
- * through which it reached rank 0 on `connected`. Returns -1 and errno. */
+ * through which it reached rank 0 on `connected`. */
 int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,
                            char address[BNY_BOOT_ADDRESS_BYTES]);
 
 /* Listeners for processes of this node: the front's, which exists once and may fail with EADDRINUSE, and any other
- * rank's. `address` becomes the name. They return -1 and errno. */
+ * rank's. `address` becomes the name. */
 int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]);
 int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]);
 int bny_boot_listen_by_name(const char *address); /* listens under this name, which also exists once */
 
-/* ---- connections: tcp_socket.c ----------------------------------------------------------------------------------- */
+/* ---- connections ------------------------------------------------------------------------------------------------- */
 
 /* Returns a socket connected by limit_ns from the chosen interface, if there is one; or -1 and errno. */
 int bny_boot_socket_connect(const struct bny_boot_settings *settings, const struct sockaddr *address, socklen_t bytes,
@@ -69,9 +66,6 @@ int bny_boot_socket_configure(int fd);
 /* Gets the process at the other end of a local socket; and also returns whether it runs as this user or root. */
 bool bny_boot_socket_user(int fd, struct bny_boot_user *user);
 bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user);
-
-/* Returns whether any of these poll() events occurred by limit_ns. */
-bool bny_boot_socket_wait(int fd, short events, int64_t limit_ns);
 
 /* Receives exactly `bytes`; returns 0, or errno: ETIMEDOUT, ECONNRESET when the peer has closed. */
 int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns);

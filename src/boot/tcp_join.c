@@ -15,102 +15,6 @@
 
 static const char doing[] = "banyan_env_create";
 
-/* Ranks of two jobs without an id can meet at one port. When all ranks have joined, rank 0 of such a job waits once
- * more for the time that they took, within these limits. By then the ranks of a second job that starts at the same time
- * have arrived, and a duplicate rank reveals it. */
-static const int64_t settle_least_ns = 100000000, settle_most_ns = 1000000000;
-
-/* ---- requests and answers ---------------------------------------------------------------------------------------- */
-
-static banyan_status fail_memory(const struct bny_boot_pending *pending) {
-  return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: rank %d has no memory to connect %d ranks",
-                  pending->env->settings.rank, pending->env->settings.nranks);
-}
-
-static banyan_status answer_child(struct bny_boot_pending *pending, int32_t child, uint64_t ticket,
-                                  const char *reason) {
-  const struct bny_boot_says says = {.kind = BNY_BOOT_VERDICT};
-  struct bny_boot_answer answer = {.ticket = htole64(ticket)};
-  struct bny_boot_link *link = &pending->env->children[child];
-  snprintf(answer.reason, sizeof answer.reason, "%s", reason);
-  link->nbelow += !*reason;
-  return bny_boot_link_post(link, &says, &answer, sizeof answer) ? BANYAN_OK : fail_memory(pending);
-}
-
-static banyan_status answer(struct bny_boot_pending *pending, int32_t child, uint64_t ticket, const char *reason) {
-  if (child >= 0) return answer_child(pending, child, ticket, reason);
-  for (int i = 0; i < pending->ncandidates; i++) {
-    struct bny_boot_candidate *candidate = &pending->candidates[i];
-    if (candidate->state == BNY_BOOT_APPLYING && candidate->ticket == ticket)
-      return bny_boot_pending_settle(pending, candidate, reason);
-  }
-  return BANYAN_OK;
-}
-
-static int64_t settle_time(const struct bny_boot_pending *pending) {
-  int64_t took_ns = bny_deadline_now() - pending->begun_ns;
-  if (pending->env->settings.job[0]) return 0;
-  return took_ns < settle_least_ns ? settle_least_ns : took_ns > settle_most_ns ? settle_most_ns : took_ns;
-}
-
-static banyan_status decide(struct bny_boot_pending *pending, const struct bny_boot_join *join, int32_t child) {
-  char reason[BNY_BOOT_REASON_BYTES] = "";
-  struct banyan_env *env = pending->env;
-  bool twice = join->rank < (uint32_t)env->settings.nranks && pending->joined[join->rank] && join->rank > 0;
-  if (join->rank == 0 || join->rank >= (uint32_t)env->settings.nranks) {
-    snprintf(reason, sizeof reason, "rank %u cannot join: must be 1..%d", join->rank, env->settings.nranks - 1);
-  } else if (join->parent >= (uint32_t)env->settings.nranks) {
-    snprintf(reason, sizeof reason, "rank %u cannot join below rank %u: there is none", join->rank, join->parent);
-  } else if (twice) {
-    snprintf(reason, sizeof reason, "rank %u has already joined from elsewhere: two processes have RANK %u", join->rank,
-             join->rank);
-  } else {
-    int64_t patience_ns = bny_boot_deadline_of_peer(join->left_ms);
-    if (patience_ns < pending->deadline_ns) pending->deadline_ns = patience_ns;
-    pending->joined[join->rank] = true;
-    pending->njoined++;
-    env->parents[join->rank] = (int32_t)join->parent;
-    if (pending->njoined == env->settings.nranks) pending->settled_ns = bny_deadline_now() + settle_time(pending);
-  }
-  banyan_status status = answer(pending, child, join->ticket, reason);
-  return !status && twice && !env->settings.job[0] ? bny_boot_pending_fail_twice(pending, reason) : status;
-}
-
-static bool remember(struct bny_boot_pending *pending, uint64_t ticket, int32_t child) {
-  if (pending->ntickets == pending->tickets_capacity) {
-    size_t capacity = pending->tickets_capacity ? pending->tickets_capacity * 2 : 16;
-    struct bny_boot_ticket *more = realloc(pending->tickets, capacity * sizeof *more);
-    if (!more) return false;
-    pending->tickets = more;
-    pending->tickets_capacity = capacity;
-  }
-  pending->tickets[pending->ntickets++] = (struct bny_boot_ticket){.ticket = ticket, .child = child};
-  return true;
-}
-
-/* Returns the child that a ticket came from; -1: a pending connection of this rank. */
-static int32_t recall(struct bny_boot_pending *pending, uint64_t ticket) {
-  for (size_t i = 0; i < pending->ntickets; i++) {
-    if (pending->tickets[i].ticket != ticket) continue;
-    int32_t child = pending->tickets[i].child;
-    pending->tickets[i] = pending->tickets[--pending->ntickets];
-    return child;
-  }
-  return -1;
-}
-
-banyan_status bny_boot_pending_apply(struct bny_boot_pending *pending, const struct bny_boot_join *join,
-                                     int32_t child) {
-  const struct bny_boot_says says = {.kind = BNY_BOOT_JOIN};
-  if (pending->env->settings.rank == 0) return decide(pending, join, child);
-  const struct bny_boot_join wire = {.ticket = htole64(join->ticket),
-                                     .rank = htole32(join->rank),
-                                     .parent = htole32(join->parent),
-                                     .left_ms = htole32(join->left_ms)};
-  if (child >= 0 && !remember(pending, join->ticket, child)) return fail_memory(pending);
-  return bny_boot_link_post(&pending->env->parent, &says, &wire, sizeof wire) ? BANYAN_OK : fail_memory(pending);
-}
-
 /* ---- frames of peers --------------------------------------------------------------------------------------------- */
 
 /* Handles a note of the parent. */
@@ -127,7 +31,7 @@ static banyan_status obey(struct bny_boot_pending *pending) {
   memcpy(&received, parent->note, sizeof received);
   received.reason[BNY_BOOT_REASON_BYTES - 1] = '\0';
   uint64_t ticket = le64toh(received.ticket);
-  return answer(pending, recall(pending, ticket), ticket, received.reason);
+  return bny_boot_pending_answer(pending, bny_boot_pending_recall(pending, ticket), ticket, received.reason);
 }
 
 static banyan_status serve(struct bny_boot_pending *pending, int32_t child) {
@@ -192,7 +96,7 @@ static banyan_status wait_for_news(struct bny_boot_pending *pending) {
   size_t needed = (size_t)BNY_BOOT_LISTENERS + 1 + (size_t)env->nchildren + (size_t)pending->ncandidates, n = 0;
   if (needed > pending->polls_capacity) {
     struct pollfd *more = realloc(pending->polls, needed * 2 * sizeof *more);
-    if (!more) return fail_memory(pending);
+    if (!more) return bny_boot_pending_fail_memory(pending);
     pending->polls = more;
     pending->polls_capacity = needed * 2;
   }
@@ -264,7 +168,7 @@ static banyan_status announce(struct bny_boot_pending *pending) {
   struct banyan_env *env = pending->env;
   struct bny_boot_link *lost;
   for (int32_t i = 0; i < env->nchildren; i++)
-    if (!bny_boot_link_post(&env->children[i], &says, "", 0)) return fail_memory(pending);
+    if (!bny_boot_link_post(&env->children[i], &says, "", 0)) return bny_boot_pending_fail_memory(pending);
   bny_boot_flush_children(env, pending->deadline_ns, &lost);
   if (!lost) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %d of %d left when all had connected to %s", lost->rank,
@@ -293,7 +197,7 @@ banyan_status bny_boot_join_all(struct banyan_env *env, int64_t deadline_ns) {
   pending.candidates = calloc(BNY_BOOT_CANDIDATES, sizeof *pending.candidates);
   pending.joined = calloc((size_t)env->settings.nranks, sizeof *pending.joined);
   if (!pending.candidates || !pending.joined) {
-    status = bny_boot_fail_all(env, fail_memory(&pending));
+    status = bny_boot_fail_all(env, bny_boot_pending_fail_memory(&pending));
   } else {
     pending.joined[0] = true;
     pending.njoined = 1;
@@ -307,4 +211,5 @@ banyan_status bny_boot_join_all(struct banyan_env *env, int64_t deadline_ns) {
   free(pending.candidates);
   return status;
 }
+
 #endif

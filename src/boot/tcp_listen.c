@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Makes the listeners of ranks. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Rank 0's listener: finds an address and a port, and asks who has the port if it is taken. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -21,20 +22,6 @@ static const int64_t bind_patience_ns = 2000000000;
 
 /* The interval at which rank 0 asks the holder of its port. */
 static const int64_t holder_interval_ns = 250000000;
-
-/* Returns a socket that listens at an address, or -1 and errno. */
-static int listen_at(const struct sockaddr *address, socklen_t bytes) {
-  int on = 1;
-  int fd = bny_file_above_stderr(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd < 0) return -1;
-  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, address, bytes) == 0 &&
-      listen(fd, SOMAXCONN) == 0)
-    return fd;
-  int error = errno;
-  close(fd);
-  errno = error;
-  return -1;
-}
 
 /* Copies the inherited socket, which its owner keeps. */
 static banyan_status use_inherited(const struct bny_boot_settings *settings, int *listen_fd,
@@ -87,7 +74,7 @@ static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list,
   for (;;) {
     error = 0; /* another address of the name would work, but ranks come to the one that is in use first */
     for (const struct addrinfo *each = list; each && fd < 0 && error != EADDRINUSE; each = each->ai_next) {
-      fd = listen_at(each->ai_addr, each->ai_addrlen);
+      fd = bny_boot_listen_at(each->ai_addr, each->ai_addrlen);
       error = errno;
       bny_boot_address_text(each->ai_addr, each->ai_addrlen, env->address);
     }
@@ -157,54 +144,4 @@ banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline
   }
 }
 
-int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,
-                           char address[BNY_BOOT_ADDRESS_BYTES]) {
-  struct sockaddr_storage name;
-  socklen_t bytes = sizeof name;
-  if (getsockname(connected, (struct sockaddr *)&name, &bytes) != 0) return -1;
-  struct sockaddr_storage chosen;
-  if (!bny_boot_address_is_loopback((struct sockaddr *)&name) &&
-      bny_boot_interface_find(settings, name.ss_family, NULL, &chosen) == BANYAN_OK && chosen.ss_family != AF_UNSPEC)
-    name = chosen;
-  bny_boot_address_set_port(&name, 0);
-  int fd = listen_at((struct sockaddr *)&name, bny_boot_address_bytes(&name));
-  bytes = sizeof name;
-  if (fd >= 0 && getsockname(fd, (struct sockaddr *)&name, &bytes) == 0)
-    bny_boot_address_text((struct sockaddr *)&name, bytes, address);
-  return fd;
-}
-
-/* Makes the front's name for this bootstrap. Only holders of the secret can compute it. */
-static void front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
-  char text[sizeof settings->host + sizeof settings->locality + sizeof settings->job + 32], name[BNY_BOOT_NAME_BYTES];
-  snprintf(text, sizeof text, "%s %d %s %s", settings->host, settings->port, settings->locality, settings->job);
-  bny_boot_name_derive(settings->key, text, name);
-  snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@banyan-%s", name);
-}
-
-int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
-  front_name(settings, address);
-  return bny_boot_listen_by_name(address);
-}
-
-int bny_boot_listen_by_name(const char *address) {
-  struct sockaddr_un name = {.sun_family = AF_UNIX};
-  size_t length = strlen(address);
-  memcpy(name.sun_path, address, length);
-  name.sun_path[0] = '\0'; /* abstract namespace: the name vanishes with the socket */
-  return listen_at((struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
-}
-
-int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]) {
-  struct sockaddr_un name = {.sun_family = AF_UNIX};
-  socklen_t bytes = sizeof(sa_family_t); /* no name: the kernel chooses one of five digits */
-  int fd = listen_at((struct sockaddr *)&name, bytes);
-  bytes = sizeof name;
-  if (fd < 0) return -1;
-  address[0] = '\0';
-  if (getsockname(fd, (struct sockaddr *)&name, &bytes) == 0 && bytes > offsetof(struct sockaddr_un, sun_path) + 1)
-    snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@%.*s", (int)(bytes - offsetof(struct sockaddr_un, sun_path) - 1),
-             name.sun_path + 1);
-  return fd;
-}
 #endif

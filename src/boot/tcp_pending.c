@@ -185,8 +185,9 @@ static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_can
   return BANYAN_OK;
 }
 
-banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
-                                      const char *reason) {
+/* Applies rank 0's answer to a pending connection. "": it becomes a child. */
+static banyan_status settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
+                            const char *reason) {
   if (*reason) {
     reject(pending, candidate, BNY_BOOT_REJECTED, reason);
     return BANYAN_OK;
@@ -198,7 +199,8 @@ banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct b
                   le32toh(candidate->hello.rank), pending->env->settings.nranks, pending->env->address);
 }
 
-banyan_status bny_boot_pending_fail_twice(const struct bny_boot_pending *pending, const char *reason) {
+/* Sets the error of a rank that came twice where no id of the job says which of them is right: all ranks get it. */
+static banyan_status fail_twice(const struct bny_boot_pending *pending, const char *reason) {
   return bny_fail(
       BANYAN_ERR_BOOTSTRAP,
       "banyan_env_create: at %s %s: if these are two jobs, their ranks cannot be told apart (give each job a "
@@ -287,6 +289,102 @@ static banyan_status consider(struct bny_boot_pending *pending, struct bny_boot_
   return bny_boot_pending_apply(pending, &join, -1);
 }
 
+/* ---- requests and answers ---------------------------------------------------------------------------------------- */
+
+banyan_status bny_boot_pending_fail_memory(const struct bny_boot_pending *pending) {
+  return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: rank %d has no memory to connect %d ranks",
+                  pending->env->settings.rank, pending->env->settings.nranks);
+}
+
+static banyan_status answer_child(struct bny_boot_pending *pending, int32_t child, uint64_t ticket,
+                                  const char *reason) {
+  const struct bny_boot_says says = {.kind = BNY_BOOT_VERDICT};
+  struct bny_boot_answer answer = {.ticket = htole64(ticket)};
+  struct bny_boot_link *link = &pending->env->children[child];
+  snprintf(answer.reason, sizeof answer.reason, "%s", reason);
+  link->nbelow += !*reason;
+  return bny_boot_link_post(link, &says, &answer, sizeof answer) ? BANYAN_OK : bny_boot_pending_fail_memory(pending);
+}
+
+banyan_status bny_boot_pending_answer(struct bny_boot_pending *pending, int32_t child, uint64_t ticket,
+                                      const char *reason) {
+  if (child >= 0) return answer_child(pending, child, ticket, reason);
+  for (int i = 0; i < pending->ncandidates; i++) {
+    struct bny_boot_candidate *candidate = &pending->candidates[i];
+    if (candidate->state == BNY_BOOT_APPLYING && candidate->ticket == ticket) return settle(pending, candidate, reason);
+  }
+  return BANYAN_OK;
+}
+
+/* Ranks of two jobs without an id can meet at one port. When all ranks have joined, rank 0 of such a job waits once
+ * more for the time that they took, within these limits. By then the ranks of a second job that starts at the same time
+ * have arrived, and a duplicate rank reveals it. */
+static const int64_t settle_least_ns = 100000000, settle_most_ns = 1000000000;
+
+static int64_t settle_time(const struct bny_boot_pending *pending) {
+  int64_t took_ns = bny_deadline_now() - pending->begun_ns;
+  if (pending->env->settings.job[0]) return 0;
+  return took_ns < settle_least_ns ? settle_least_ns : took_ns > settle_most_ns ? settle_most_ns : took_ns;
+}
+
+static banyan_status admit(struct bny_boot_pending *pending, const struct bny_boot_join *join, int32_t child) {
+  char reason[BNY_BOOT_REASON_BYTES] = "";
+  struct banyan_env *env = pending->env;
+  bool twice = join->rank < (uint32_t)env->settings.nranks && pending->joined[join->rank] && join->rank > 0;
+  if (join->rank == 0 || join->rank >= (uint32_t)env->settings.nranks) {
+    snprintf(reason, sizeof reason, "rank %u cannot join: must be 1..%d", join->rank, env->settings.nranks - 1);
+  } else if (join->parent >= (uint32_t)env->settings.nranks) {
+    snprintf(reason, sizeof reason, "rank %u cannot join below rank %u: there is none", join->rank, join->parent);
+  } else if (twice) {
+    snprintf(reason, sizeof reason, "rank %u has already joined from elsewhere: two processes have RANK %u", join->rank,
+             join->rank);
+  } else {
+    int64_t patience_ns = bny_boot_deadline_of_peer(join->left_ms);
+    if (patience_ns < pending->deadline_ns) pending->deadline_ns = patience_ns;
+    pending->joined[join->rank] = true;
+    pending->njoined++;
+    env->parents[join->rank] = (int32_t)join->parent;
+    if (pending->njoined == env->settings.nranks) pending->settled_ns = bny_deadline_now() + settle_time(pending);
+  }
+  banyan_status status = bny_boot_pending_answer(pending, child, join->ticket, reason);
+  return !status && twice && !env->settings.job[0] ? fail_twice(pending, reason) : status;
+}
+
+static bool remember(struct bny_boot_pending *pending, uint64_t ticket, int32_t child) {
+  if (pending->ntickets == pending->tickets_capacity) {
+    size_t capacity = pending->tickets_capacity ? pending->tickets_capacity * 2 : 16;
+    struct bny_boot_ticket *more = realloc(pending->tickets, capacity * sizeof *more);
+    if (!more) return false;
+    pending->tickets = more;
+    pending->tickets_capacity = capacity;
+  }
+  pending->tickets[pending->ntickets++] = (struct bny_boot_ticket){.ticket = ticket, .child = child};
+  return true;
+}
+
+int32_t bny_boot_pending_recall(struct bny_boot_pending *pending, uint64_t ticket) {
+  for (size_t i = 0; i < pending->ntickets; i++) {
+    if (pending->tickets[i].ticket != ticket) continue;
+    int32_t child = pending->tickets[i].child;
+    pending->tickets[i] = pending->tickets[--pending->ntickets];
+    return child;
+  }
+  return -1;
+}
+
+banyan_status bny_boot_pending_apply(struct bny_boot_pending *pending, const struct bny_boot_join *join,
+                                     int32_t child) {
+  const struct bny_boot_says says = {.kind = BNY_BOOT_JOIN};
+  if (pending->env->settings.rank == 0) return admit(pending, join, child);
+  const struct bny_boot_join wire = {.ticket = htole64(join->ticket),
+                                     .rank = htole32(join->rank),
+                                     .parent = htole32(join->parent),
+                                     .left_ms = htole32(join->left_ms)};
+  if (child >= 0 && !remember(pending, join->ticket, child)) return bny_boot_pending_fail_memory(pending);
+  return bny_boot_link_post(&pending->env->parent, &says, &wire, sizeof wire) ? BANYAN_OK
+                                                                              : bny_boot_pending_fail_memory(pending);
+}
+
 banyan_status bny_boot_pending_reconsider(struct bny_boot_pending *pending) {
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < pending->ncandidates && !status; i++)
@@ -313,7 +411,7 @@ static banyan_status decide(struct bny_boot_pending *pending, struct bny_boot_ca
   reject(pending, candidate, verdict, reason);
   bool is_second = verdict == BNY_BOOT_REJECTED && env->settings.rank == 0 && le32toh(candidate->hello.rank) == 0 &&
                    le32toh(candidate->hello.version) == BNY_BOOT_VERSION;
-  return is_second ? bny_boot_pending_fail_twice(pending, reason) : BANYAN_OK;
+  return is_second ? fail_twice(pending, reason) : BANYAN_OK;
 }
 
 banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
@@ -334,4 +432,5 @@ banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny
   candidate->got += (size_t)got;
   return candidate->got < sizeof *hello ? BANYAN_OK : decide(pending, candidate);
 }
+
 #endif

@@ -62,8 +62,6 @@ struct bny_boot_pending {
   char rejection[BNY_BOOT_REJECTION_BYTES]; /* the last one, for the error text */
 };
 
-/* tcp_pending.c: pending connections. */
-
 /* Returns whether another connection fits. Otherwise the oldest pending one may be dropped for it at *when_ns. */
 bool bny_boot_pending_has_room(const struct bny_boot_pending *pending, int64_t *when_ns);
 banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int listener); /* index in listen_fds */
@@ -71,21 +69,17 @@ banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int list
 /* Receives from a pending connection, whose state may be FINISHED afterwards. */
 banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate);
 
-/* Applies rank 0's answer to a pending connection. "": it becomes a child. */
-banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
-                                      const char *reason);
-
-/* Sets the error of a duplicate rank whose job has no id, so that nothing shows which one is right. All ranks get
- * it. */
-banyan_status bny_boot_pending_fail_twice(const struct bny_boot_pending *pending, const char *reason);
-
 /* Retries waiting connections, after a change of room or children. */
 banyan_status bny_boot_pending_reconsider(struct bny_boot_pending *pending);
 
 void bny_boot_pending_drop_finished(struct bny_boot_pending *pending);
 
-/* tcp_join.c: forwards a request towards rank 0, or answers it on rank 0. `child` is the link that it came from; -1: an
- * own pending connection has this ticket. */
+/* Forwards a request towards rank 0, or answers it on rank 0. `child` is the link that it came from; -1: a pending
+ * connection of this rank has this ticket. */
 banyan_status bny_boot_pending_apply(struct bny_boot_pending *pending, const struct bny_boot_join *join, int32_t child);
+banyan_status bny_boot_pending_answer(struct bny_boot_pending *pending, int32_t child, uint64_t ticket,
+                                      const char *reason);
+int32_t bny_boot_pending_recall(struct bny_boot_pending *pending, uint64_t ticket); /* the child of a ticket, or -1 */
+banyan_status bny_boot_pending_fail_memory(const struct bny_boot_pending *pending);
 
 #endif

@@ -94,12 +94,15 @@ static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge 
   return false;
 }
 
+/* Returns whether the number of ranks requires a tree. */
+static bool is_tree(const struct bny_boot_settings *settings) { return settings->nranks - 1 > settings->fanout; }
+
 /* Makes the listener for ranks that are redirected to this one. A rank that cannot listen becomes a leaf. */
 static void listen_for_others(struct seeker *seeker, int fd, char shown[BNY_BOOT_LISTEN_BYTES]) {
   struct banyan_env *env = seeker->env;
   bool local = is_local(env);
   char address[BNY_BOOT_ADDRESS_BYTES] = "";
-  if (!bny_boot_is_tree(&env->settings) || env->settings.rank == 0) return;
+  if (!is_tree(&env->settings) || env->settings.rank == 0) return;
   if (env->listen_fds[0] >= 0) close(env->listen_fds[0]); /* from a failed attempt */
   env->listen_fds[0] = local ? bny_boot_listen_locally(address) : bny_boot_listen_beside(&env->settings, fd, address);
   if (strlen(address) < BNY_BOOT_LISTEN_BYTES) strcpy(shown, address);
@@ -266,7 +269,7 @@ static bool try_rank_0(struct seeker *seeker) {
 static bool try_front(struct seeker *seeker) {
   struct banyan_env *env = seeker->env;
   struct bny_boot_user user;
-  if (seeker->is_front || !bny_boot_is_tree(&env->settings)) return false;
+  if (seeker->is_front || !is_tree(&env->settings)) return false;
   int fd = bny_boot_listen_as_front(&env->settings, seeker->front);
   if (fd >= 0 || errno != EADDRINUSE) {
     env->listen_fds[1] = fd;
@@ -356,4 +359,5 @@ enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct a
            "give each job a port of its own by MASTER_PORT or BANYAN_PORT, or another BANYAN_JOB");
   return holder;
 }
+
 #endif
