@@ -6,13 +6,13 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "file.h"
-#include "options.h"
 #include "status.h"
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
@@ -43,7 +43,7 @@ bool bny_log_level_known(const char *text) {
 }
 
 void bny_log_read(void) {
-  const char *level = bny_option_text("BANYAN_LOG"), *file = bny_option_text("BANYAN_LOG_FILE");
+  const char *level = getenv("BANYAN_LOG"), *file = getenv("BANYAN_LOG_FILE");
   voice.known = true;
   voice.most = BNY_LOG_WARN;
   if (level) find_level(level, &voice.most);

@@ -135,9 +135,9 @@ bool bny_boot_launcher_differs(int64_t process);
  * below it (env->listen_fds). */
 banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns);
 
-/* tcp_listen.c: makes rank 0's listener, env->listen_fds[0]: the inherited socket, or a new one at the chosen interface, or at the
- * first address of the host that can be bound. A name without such an address is looked up again until the deadline,
- * and a port that rank 0 of another job has is awaited. env->address becomes the listener's text. */
+/* tcp_listen.c, rank 0: makes its listener, env->listen_fds[0]: the inherited socket, or a new one at the chosen
+ * interface, or at the first address of the host that can be bound. A name without such an address is looked up again
+ * until the deadline, and a port that rank 0 of another job has is awaited. env->address becomes its text. */
 banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns);
 
 /* tcp_seek.c, rank 0: asks who listens at its own address. ANOTHER_JOB and THIS_JOB are rank 0 of these, and the

@@ -38,7 +38,7 @@ banyan_status bny_boot_interface_find(const struct bny_boot_settings *settings, 
 socklen_t bny_boot_address_bytes(const struct sockaddr_storage *address);
 void bny_boot_address_set_port(struct sockaddr_storage *address, int port);
 
-/* ---- listening: each returns a socket, or -1 and errno ------------------------------------------------------------ */
+/* ---- listening: each returns a socket, or -1 and errno ----------------------------------------------------------- */
 
 int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes);
 

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Makes, aborts and destroys communicators, and answers questions about them. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes, aborts and destroys communicators, and answers questions about them. */
 #include "comm/comm.h"
 
 #include <stdio.h>
@@ -19,40 +20,17 @@ static const int64_t longest_timeout_ns = INT64_MAX / 4;
 /* Used if not even the options can be read. */
 static const int64_t usual_timeout_ns = (int64_t)30 * 1000000000;
 
-/* Slots of an outbox. The ring in canonical order needs the most. */
-static int32_t slots_of(int32_t nranks) { return 64 + 16 * nranks; }
-
 /* Raises a small arena to what every algorithm needs for one row, which grows with the number of ranks. The default is
  * never raised. */
 static void raise_arena(bny_node_map *map, int32_t nranks) {
   const size_t most = (size_t)16 << 20, page = 4096;
   if (map->arena_bytes >= most) return;
   bny_link_cost memory = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, map->ranks_per_core);
-  size_t least = 2 * bny_algorithm_least_outbox(nranks, slots_of(nranks), &memory);
+  size_t least = 2 * bny_algorithm_least_outbox(nranks, bny_comm_slots(nranks), &memory);
   least = (least + page - 1) / page * page;
   if (least > most) least = most;
   if (map->arena_bytes < least) map->arena_bytes = least;
   if (map->device_arena_bytes < map->arena_bytes) map->device_arena_bytes = map->arena_bytes;
-}
-
-banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
-                               const bny_node_map *map, bny_transport **transport) {
-  bny_arena_config config = {
-      .half_bytes = map->arena_bytes / 2,
-      .slots_max = slots_of(exchange->bootstrap->nranks),
-  };
-  bny_net_config net = {.arena = config,
-                        .node_of = map->node_of,
-                        .one_process = map->one_process,
-                        .put = settings->options.ucx_put,
-                        .interface = settings->options.interface,
-                        .devices = settings->options.net_devices,
-                        .reached = map->reached,
-                        .shared = map->shared,
-                        .nearest = comm->locality.nic_name};
-  if (map->nnodes > 1) return bny_net_connect(exchange, &net, transport);
-  if (map->one_process) return bny_loop_connect(exchange, &config, transport);
-  return bny_shm_connect(exchange, &config, transport);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -89,30 +67,6 @@ static banyan_status connect_barrier(banyan_comm *comm) {
   bny_run_begin(comm->agree);
   banyan_status status = bny_run_reach(comm->agree, comm->agree);
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
-}
-
-static bny_record_config record_of(const banyan_comm *comm, const bny_options *options) {
-  bool off = options->flight && strcmp(options->flight, "off") == 0;
-  return (bny_record_config){
-      .no_flight = off,
-      .flight_file = off ? NULL : options->flight,
-      .trace_file = options->trace,
-      .trace_events = options->trace_events,
-      .metrics_file = options->metrics,
-      .metrics_every_ns = options->metrics_every_ms * 1000000,
-      .metrics_wait_ns = options->metrics_wait_us * 1000,
-      .levels = comm->levels,
-  };
-}
-
-bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map) {
-  return (bny_exec_config){
-      .oversubscribed = comm->ranks_per_core > 1,
-      .on_quota = comm->quota_cpus > 0,
-      .timeout_ns = settings->timeout_ns,
-      .cache_bytes = map->cache_bytes,
-      .record = record_of(comm, &settings->options),
-  };
 }
 
 static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
@@ -371,18 +325,9 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason) {
   if (comm->device.engine) bny_comm_abort_device(comm, reason);
 }
 
-static const bny_failure of_child = {BANYAN_ERR_STATE, -1,
-                                     "this process is the child of a fork, and the communicator is its parent's: the "
-                                     "child may destroy its copy and make "
-                                     "a communicator of its own, and do nothing else"};
-
-banyan_status bny_comm_reject_child(const banyan_comm *comm) {
-  return bny_fail(of_child.status, "rank %d: %s", comm->rank, of_child.text);
-}
-
 /* Returns the failure of this communicator. Looks first at what peers have reported. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
-  if (bny_comm_is_inherited(comm)) return &of_child;
+  if (bny_comm_is_inherited(comm)) return &bny_failure_of_child;
   if (comm->exec->progress) comm->exec->progress(comm->transport);
   bny_comm_check((banyan_comm *)(uintptr_t)comm);
   return &comm->exec->failure;

@@ -43,7 +43,7 @@ struct banyan_comm {
   int32_t cores;            /* cores of this machine that its ranks may use together */
   double ranks_per_core;    /* on the node with the most; above 1, ranks take turns */
   size_t arena_bytes;       /* per rank */
-  bool arena_is_explicit;   /* the barrier in which ranks compare their calls */
+  bool arena_is_explicit;   /* set by the program or the environment */
   bny_plan *barrier;        /* in which ranks compare their calls */
   int64_t first_timeout_ns; /* deadline of the first call of a shape */
   bny_binding nothing;
@@ -73,6 +73,9 @@ banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
  * it learn of its failure. */
 banyan_status bny_comm_confirm_connected(banyan_comm *comm, const bny_exchange *exchange, banyan_status own);
 
+/* Slots of an outbox. The ring in canonical order needs the most. */
+static inline int32_t bny_comm_slots(int32_t nranks) { return 64 + 16 * nranks; }
+
 /* Connects all ranks once more, and returns how such a transport is run. Collective. The caller sets `kernels`. */
 banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
                                const bny_node_map *map, bny_transport **transport);
@@ -86,7 +89,7 @@ banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *setting
 void bny_comm_describe_levels(const banyan_comm *comm, char *text, size_t bytes, size_t *length);
 void bny_comm_log_levels(const banyan_comm *comm);
 
-/* comm_proxy.c: how devices of several nodes are combined. All calls are collective. */
+/* How devices of several nodes are combined. All calls are collective. */
 typedef enum bny_way {
   BNY_WAY_ANY,     /* not explicit */
   BNY_WAY_FABRIC,  /* the nodes are in one NVLink domain: their devices share memory */
@@ -94,30 +97,6 @@ typedef enum bny_way {
   BNY_WAY_DIRECT,  /* the same, but the network sends from device memory */
   BNY_WAY_EMULATED /* the same, whether the network claims to support it or not: for emulated devices */
 } bny_way;
-
-banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                 bny_way *way);
-banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                  const bny_node_map *map, bny_way way, bool strict);
-
-/* group.c: an exchange among the ranks of each group, which uses all ranks. Groups may do different numbers of rounds.
- * All end together, in bny_group_exchange_end(). */
-typedef struct bny_group_exchange {
-  bny_exchange exchange; /* for the code that connects this group's ranks */
-  banyan_bootstrap bootstrap;
-  const bny_exchange *all;
-  int32_t *ranks;  /* the ranks of this group, in order */
-  uint64_t *sizes; /* [nranks of all]: bytes of each rank in a round */
-  char *blocks;    /* [nranks of all] blocks of `room` bytes */
-  size_t room;
-  bool ended;           /* all ranks have ended, or one has failed */
-  banyan_status status; /* the first failure of the exchange, on any rank */
-} bny_group_exchange;
-
-/* Local. The struct must not move until the exchange has ended. group_of: the group of each rank. */
-banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group);
-/* Call it after a failure too. Returns the failure of the exchange of all ranks. */
-banyan_status bny_group_exchange_end(bny_group_exchange *group);
 
 /* comm_device.c. Joining is collective. */
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
@@ -129,6 +108,7 @@ void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread
 static inline bool bny_comm_is_inherited(const banyan_comm *comm) { return comm->process != bny_process(); }
 /* Returns BANYAN_ERR_STATE, the status of calls on such a copy. */
 banyan_status bny_comm_reject_child(const banyan_comm *comm);
+extern const bny_failure bny_failure_of_child;
 
 /* Returns the failure that this rank knows, on host and device. A failure also ends what runs on the device. */
 banyan_status bny_comm_check(banyan_comm *comm);

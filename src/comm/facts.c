@@ -16,7 +16,6 @@
 #include "base/interface.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "comm/cores.h"
 #include "plan/plan.h"
 
 /* ---- of one rank ------------------------------------------------------------------------------------------------- */
@@ -156,10 +155,6 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
 }
 
 /* ---- of all ranks ------------------------------------------------------------------------------------------------ */
-
-bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b) {
-  return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
-}
 
 /* Shared memory needs one kernel, and passing its descriptor needs one network namespace. Machine names do not identify
  * a node, because containers repeat them. */

@@ -77,7 +77,9 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);
 
 /* Returns whether two ranks run on one kernel, in any containers. */
-bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b);
+static inline bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b) {
+  return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
+}
 
 /* Which ranks share a node, and how many share its cores. */
 typedef struct bny_node_map {
@@ -98,5 +100,10 @@ typedef struct bny_node_map {
 
 banyan_status bny_node_map_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_node_map *map);
 void bny_node_map_free(bny_node_map *map);
+
+/* Divides the cores of this rank's machine among its ranks. Each gets cores of its own binding. No core is in two
+ * shares, every core that a rank may use is in one, and no other division gives more cores to the rank with the fewest.
+ * A rank for which no core is left shares one. */
+banyan_status bny_cores_divide(const bny_facts *all, int32_t nranks, int32_t rank, bny_pool_cpus *own);
 
 #endif

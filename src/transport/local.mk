@@ -11,11 +11,10 @@ libbanyan_core_la_SOURCES += \
   %D%/ucx/devices.c %D%/ucx/devices.h \
   %D%/ucx/functions.def \
   %D%/ucx/library.c %D%/ucx/library.h \
-  %D%/ucx/local.c \
-  %D%/ucx/rendezvous.c \
   %D%/ucx/message.c \
   %D%/ucx/peer.c \
   %D%/ucx/put.c \
+  %D%/ucx/receive.c \
   %D%/ucx/start.c \
   %D%/ucx/report.c \
   %D%/ucx/ucx.c %D%/ucx/ucx.h

@@ -12,37 +12,6 @@ enum {
   OWNERS_LOOKED_AT = 64
 };
 
-/* The links of a rank in a round: the first message, seeing and posting a further one, and a byte. A link carries
- * messages one after another; links of different levels work at once. */
-typedef struct tree_links {
-  double first_ns, seen_ns, posted_ns, ns_per_byte;
-} tree_links;
-
-static tree_links links_of(const bny_levels *levels, const bny_tree_round *round) {
-  tree_links links = {.first_ns = 0};
-  for (int32_t level = 0; level < levels->nlevels; level++) {
-    const bny_link_cost *link = &levels->levels[level].link;
-    bool turns = link->ranks_per_core > 1;
-    double first = link->alpha_ns + (turns ? link->switch_ns * link->ranks_per_core : 0);
-    double carried = round->over[level] * link->beta_ns_per_byte * (turns ? link->ranks_per_core : 1);
-    if (round->over[level] == 0) continue;
-    if (first > links.first_ns) links.first_ns = first;
-    double *message = link->posted > 0 ? &links.posted_ns : &links.seen_ns;
-    if (bny_link_message_ns(link) > *message) *message = bny_link_message_ns(link);
-    if (carried > links.ns_per_byte) links.ns_per_byte = carried;
-  }
-  return links;
-}
-
-bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round *round, bool up) {
-  const bny_link_cost *work = &levels->levels[0].link;
-  tree_links links = links_of(levels, round);
-  double gamma = work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
-  double later = (round->children - 1) * (up ? links.seen_ns : links.posted_ns), handled = up ? round->children + 1 : 1;
-  return (bny_tree_time){.fixed_ns = round->times * (links.first_ns + later),
-                         .ns_per_byte = round->times * (links.ns_per_byte + handled * gamma)};
-}
-
 /* A way to cut the box. */
 typedef struct tree_cut {
   int32_t pieces;
@@ -62,7 +31,7 @@ typedef struct tree_weight {
   /* with levels only: */
   bny_tree_time up, down;
   bny_tree_round busiest;  /* messages of one piece over the busiest rank's links */
-  tree_links links;        /* those of that rank */
+  bny_tree_links links;    /* those of that rank */
   double both_ns_per_byte; /* where pieces go up and down at once: by the busiest link, which carries one more */
 } tree_weight;
 
@@ -94,9 +63,9 @@ static tree_weight weigh(const bny_tree_shape *shape) {
   if (!shape->strategy->piles && weight.stages > 0) weight.stages = weight.hops > 1 ? 2 : 1;
   if (shape->levels && count > 0) {
     bny_tree_round both = weight.busiest;
-    weight.links = links_of(shape->levels, &weight.busiest);
+    weight.links = bny_tree_links_of(shape->levels, &weight.busiest);
     if (!shape->strategy->piles && weight.hops > 1) both.over[weight.level]++;
-    weight.both_ns_per_byte = links_of(shape->levels, &both).ns_per_byte;
+    weight.both_ns_per_byte = bny_tree_links_of(shape->levels, &both).ns_per_byte;
   }
   return weight;
 }
@@ -150,7 +119,7 @@ static void estimate_flat(const bny_request *request, const tree_weight *weight,
 static double levels_ns(const bny_request *request, const tree_weight *weight, const tree_cut *cut) {
   const bny_link_cost *work = &request->levels->levels[0].link;
   double handled = cut->bytes * work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
-  const tree_links *links = &weight->links;
+  const bny_tree_links *links = &weight->links;
   bool goes_down = bny_tree_goes_down(request);
   double pace = links->ns_per_byte * cut->bytes, ns = handled, later = cut->pieces - 1;
   double both = goes_down ? weight->both_ns_per_byte * cut->bytes : pace;

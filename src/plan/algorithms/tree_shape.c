@@ -193,6 +193,31 @@ static const char *reject_levels(const bny_request *request) {
              : NULL;
 }
 
+bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round *round) {
+  bny_tree_links links = {.first_ns = 0};
+  for (int32_t level = 0; level < levels->nlevels; level++) {
+    const bny_link_cost *link = &levels->levels[level].link;
+    bool turns = link->ranks_per_core > 1;
+    double first = link->alpha_ns + (turns ? link->switch_ns * link->ranks_per_core : 0);
+    double carried = round->over[level] * link->beta_ns_per_byte * (turns ? link->ranks_per_core : 1);
+    if (round->over[level] == 0) continue;
+    if (first > links.first_ns) links.first_ns = first;
+    double *message = link->posted > 0 ? &links.posted_ns : &links.seen_ns;
+    if (bny_link_message_ns(link) > *message) *message = bny_link_message_ns(link);
+    if (carried > links.ns_per_byte) links.ns_per_byte = carried;
+  }
+  return links;
+}
+
+bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round *round, bool up) {
+  const bny_link_cost *work = &levels->levels[0].link;
+  bny_tree_links links = bny_tree_links_of(levels, round);
+  double gamma = work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
+  double later = (round->children - 1) * (up ? links.seen_ns : links.posted_ns), handled = up ? round->children + 1 : 1;
+  return (bny_tree_time){.fixed_ns = round->times * (links.first_ns + later),
+                         .ns_per_byte = round->times * (links.ns_per_byte + handled * gamma)};
+}
+
 /* Levels run one after another, so each level takes the radix that is best for it. */
 static bool offer_levels(bny_tree_shape *shape, const bny_request *request, double bytes, int32_t option) {
   (void)request;

@@ -62,6 +62,13 @@ typedef struct bny_tree_time {
   double fixed_ns, ns_per_byte;
 } bny_tree_time;
 
+/* The links of a rank in a round: the first message, seeing and posting a further one, and a byte. A link carries
+ * messages one after another; links of different levels work at once. */
+typedef struct bny_tree_links {
+  double first_ns, seen_ns, posted_ns, ns_per_byte;
+} bny_tree_links;
+
+bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round *round);
 bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round *round, bool up);
 
 /* Chooses the fastest of a strategy's shapes that fits the outbox, or else the fastest. Returns the best number of

@@ -85,10 +85,89 @@ bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank) {
 
 bool bny_net_can_send(const bny_net_peer *peer) { return peer->endpoint && !peer->dead && !bny_net_has_left(peer); }
 
+/* Registration states the kind of memory. */
+enum {
+  MAP_PARAMETERS =
+      UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE
+};
+
+static size_t outbox_bytes(const bny_net *net) { return 2 * net->transport.half_bytes; }
+
+static size_t region_bytes(const bny_net *net) {
+  return outbox_bytes(net) + 2 * (size_t)net->transport.slots_max * sizeof(bny_signal);
+}
+
+banyan_status bny_net_fail_registration(const bny_net_peer *peer, const char *why) {
+  return bny_fail(
+      BANYAN_ERR_MEMORY,
+      "rank %d cannot register %zu bytes for messages of rank %d (%s): make arena_bytes smaller, raise the limit "
+      "of locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
+      peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
+}
+
+/* bny_net_mirror() in registered memory. */
+static banyan_status mirror_for_puts(bny_net_peer *peer) {
+  bny_net *net = peer->net;
+  if (peer->outbox) return BANYAN_OK;
+  /* for messages */
+  if (!peer->landings) peer->landings = calloc(2 * (size_t)net->transport.slots_max, sizeof *peer->landings);
+  if (!peer->landings) return bny_net_fail_registration(peer, "out of memory");
+  size_t bytes = region_bytes(net);
+  void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (region == MAP_FAILED) return bny_net_fail_registration(peer, "out of memory");
+  ucp_mem_map_params_t params = {
+      .field_mask = MAP_PARAMETERS,
+      .address = region,
+      .length = bytes,
+      .memory_type = UCS_MEMORY_TYPE_HOST,
+  };
+  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &peer->memory);
+  if (status != UCS_OK) {
+    peer->memory = NULL;
+    munmap(region, bytes);
+    return bny_net_fail_registration(peer, net->ucx.ucs_status_string(status));
+  }
+  peer->outbox = region;
+  peer->signals = (bny_signal *)(void *)(peer->outbox + outbox_bytes(net));
+  return BANYAN_OK;
+}
+
+/* UCX finds this registration when it puts from there. A failure does no harm, because unregistered memory is
+ * registered at first use. */
+void bny_net_put_register_outbox(bny_net *net) {
+  ucp_mem_map_params_t params = {
+      .field_mask = MAP_PARAMETERS,
+      .address = net->local->ops->outbox(net->local, 0),
+      .length = 2 * net->local->half_bytes,
+      .memory_type = UCS_MEMORY_TYPE_HOST,
+  };
+  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &net->outbox_memory);
+  if (status == UCS_OK) return;
+  net->outbox_memory = NULL;
+  bny_log(BNY_LOG_INFO, "rank %d: its %zu bytes of messages are not registered in advance: %s", net->transport.rank,
+          params.length, net->ucx.ucs_status_string(status));
+}
+
+static void unregister(bny_net *net) {
+  if (net->outbox_memory) net->ucx.ucp_mem_unmap(net->context, net->outbox_memory);
+  net->outbox_memory = NULL;
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (peer->rkey) net->ucx.ucp_rkey_destroy(peer->rkey);
+    if (peer->offered) net->ucx.ucp_rkey_buffer_release(peer->offered);
+    if (peer->memory) net->ucx.ucp_mem_unmap(net->context, peer->memory);
+    free(peer->rkey_bytes);
+    peer->rkey = NULL;
+    peer->offered = NULL;
+    peer->memory = NULL;
+    peer->rkey_bytes = NULL;
+  }
+}
+
 banyan_status bny_net_mirror(bny_net_peer *peer) {
   const bny_transport *transport = &peer->net->transport;
   if (peer->outbox) return BANYAN_OK;
-  if (peer->net->puts) return bny_net_put_mirror(peer);
+  if (peer->net->puts) return mirror_for_puts(peer);
   size_t slots = 2 * (size_t)transport->slots_max;
   peer->signals = calloc(slots, sizeof *peer->signals);
   peer->landings = calloc(slots, sizeof *peer->landings);
@@ -192,7 +271,7 @@ static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
 void bny_net_free_worker(bny_net *net) {
   bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
   if (net->worker) close_endpoints(net, may_destroy, bny_clock_ns() + PATIENCE_NS);
-  bny_net_put_unregister(net); /* not earlier, because pending operations used the keys */
+  unregister(net); /* not earlier, because pending operations used the keys */
   if (net->flush) net->ucx.ucp_request_free(net->flush);
   if (!may_destroy) {
     bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a connection to a peer was begun and has not come about");
@@ -205,14 +284,14 @@ void bny_net_free_worker(bny_net *net) {
 void bny_net_free_peers(bny_net *net) {
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_peer *peer = net->known[i];
-    if (net->puts) bny_net_put_free(peer);
-    if (peer->outbox) munmap(peer->outbox, 2 * net->transport.half_bytes);
-    free(peer->signals);
+    if (peer->outbox) munmap(peer->outbox, net->puts ? region_bytes(net) : outbox_bytes(net));
+    if (!net->puts) free(peer->signals);
     free(peer->landings);
     free(peer);
   }
   net->nknown = 0;
 }
+
 #else
 typedef int bny_net_peer_is_absent; /* a file must not be empty */
 #endif

@@ -33,102 +33,16 @@ banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish) {
   return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_UCX_PUT is \"%.40s\"; it takes auto, off or emulated", text);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-/* Registration states the kind of memory. */
-enum {
-  MAP_PARAMETERS =
-      UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE
-};
-
-static size_t outbox_bytes(const bny_net *net) { return 2 * net->transport.half_bytes; }
-
-static size_t region_bytes(const bny_net *net) {
-  return outbox_bytes(net) + 2 * (size_t)net->transport.slots_max * sizeof(bny_signal);
-}
-
-static banyan_status fail_memory(const bny_net_peer *peer, const char *why) {
-  return bny_fail(
-      BANYAN_ERR_MEMORY,
-      "rank %d cannot register %zu bytes for messages of rank %d (%s): make arena_bytes smaller, raise the limit "
-      "of locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
-      peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
-}
-
-banyan_status bny_net_put_mirror(bny_net_peer *peer) {
-  bny_net *net = peer->net;
-  if (peer->outbox) return BANYAN_OK;
-  /* for messages */
-  if (!peer->landings) peer->landings = calloc(2 * (size_t)net->transport.slots_max, sizeof *peer->landings);
-  if (!peer->landings) return fail_memory(peer, "out of memory");
-  size_t bytes = region_bytes(net);
-  void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (region == MAP_FAILED) return fail_memory(peer, "out of memory");
-  ucp_mem_map_params_t params = {
-      .field_mask = MAP_PARAMETERS,
-      .address = region,
-      .length = bytes,
-      .memory_type = UCS_MEMORY_TYPE_HOST,
-  };
-  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &peer->memory);
-  if (status != UCS_OK) {
-    peer->memory = NULL;
-    munmap(region, bytes);
-    return fail_memory(peer, net->ucx.ucs_status_string(status));
-  }
-  peer->outbox = region;
-  peer->signals = (bny_signal *)(void *)(peer->outbox + outbox_bytes(net));
-  return BANYAN_OK;
-}
-
-/* UCX finds this registration when it puts from there. A failure does no harm, because unregistered memory is
- * registered at first use. */
-void bny_net_put_register_outbox(bny_net *net) {
-  ucp_mem_map_params_t params = {
-      .field_mask = MAP_PARAMETERS,
-      .address = net->local->ops->outbox(net->local, 0),
-      .length = 2 * net->local->half_bytes,
-      .memory_type = UCS_MEMORY_TYPE_HOST,
-  };
-  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &net->outbox_memory);
-  if (status == UCS_OK) return;
-  net->outbox_memory = NULL;
-  bny_log(BNY_LOG_INFO, "rank %d: its %zu bytes of messages are not registered in advance: %s", net->transport.rank,
-          params.length, net->ucx.ucs_status_string(status));
-}
-
-void bny_net_put_unregister(bny_net *net) {
-  if (net->outbox_memory) net->ucx.ucp_mem_unmap(net->context, net->outbox_memory);
-  net->outbox_memory = NULL;
-  for (int32_t i = 0; i < net->nknown; i++) {
-    bny_net_peer *peer = net->known[i];
-    if (peer->rkey) net->ucx.ucp_rkey_destroy(peer->rkey);
-    if (peer->offered) net->ucx.ucp_rkey_buffer_release(peer->offered);
-    if (peer->memory) net->ucx.ucp_mem_unmap(net->context, peer->memory);
-    free(peer->rkey_bytes);
-    peer->rkey = NULL;
-    peer->offered = NULL;
-    peer->memory = NULL;
-    peer->rkey_bytes = NULL;
-  }
-}
-
-void bny_net_put_free(bny_net_peer *peer) {
-  if (peer->outbox) munmap(peer->outbox, region_bytes(peer->net));
-  peer->outbox = NULL;
-  peer->signals = NULL;
-}
-
 /* ---- offers ------------------------------------------------------------------------------------------------------ */
 
 void bny_net_put_offer(bny_net_peer *peer) {
   bny_net *net = peer->net;
   size_t bytes = 0;
-  banyan_status status = bny_net_put_mirror(peer);
+  banyan_status status = bny_net_mirror(peer);
   if (status == BANYAN_OK && !peer->offered) {
     ucs_status_t packed = net->ucx.ucp_rkey_pack(net->context, peer->memory, &peer->offered, &bytes);
     if (packed != UCS_OK)
-      status = fail_memory(peer, net->ucx.ucs_status_string(packed));
+      status = bny_net_fail_registration(peer, net->ucx.ucs_status_string(packed));
     else
       bny_net_send_offer(peer, (uint64_t)(uintptr_t)peer->outbox, peer->offered, bytes);
   }
@@ -191,8 +105,8 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
   const bny_transport *transport = &net->transport;
   uint64_t half = what->tag >> 32 & 1;
   uint64_t at = half * transport->half_bytes + what->offset;
-  uint64_t signal =
-      outbox_bytes(net) + (half * (uint64_t)transport->slots_max + (uint64_t)what->slot) * sizeof(bny_signal);
+  uint64_t signal = 2 * net->transport.half_bytes +
+                    (half * (uint64_t)transport->slots_max + (uint64_t)what->slot) * sizeof(bny_signal);
   int32_t count = 0;
   for (int32_t i = 0; i < npeers; i++) {
     if (!takes_puts(net, peers[i])) continue;
@@ -243,6 +157,7 @@ void bny_net_put_note_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot) {
   peer->sleeps_for = (bny_net_wish){.tag = tag, .slot = slot};
   if (atomic_load_explicit(own, memory_order_relaxed) == tag) wake(peer);
 }
+
 #else
 typedef int bny_net_put_is_absent; /* a file must not be empty */
 #endif

@@ -382,13 +382,36 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
   return NULL;
 }
 
+/* Connects the window of the ranks of this node, the same that they would have without other nodes. All ranks run the
+ * same number of exchanges, even after failures. */
+static banyan_status connect_local(bny_net *net, const bny_exchange *exchange, const bny_net_config *config) {
+  bny_group_exchange group;
+  int32_t nlocals = 0;
+  for (int32_t i = 0; i < net->transport.nranks; i++) {
+    net->place[i] = -1;
+    if (config->node_of[i] != config->node_of[net->transport.rank]) continue;
+    net->place[i] = nlocals;
+    net->locals[nlocals++] = i;
+  }
+  banyan_status status = bny_group_exchange_begin(exchange, config->node_of, &group);
+  if (status != BANYAN_OK) return status;
+  status = config->one_process ? bny_loop_connect(&group.exchange, &config->arena, &net->local)
+                               : bny_shm_connect(&group.exchange, &config->arena, &net->local);
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  bny_group_exchange_end(&group);
+  if (status == BANYAN_OK) return BANYAN_OK;
+  return bny_fail(status, "among the %d ranks of this node, of which rank 0 is rank %d: %s", nlocals, net->locals[0],
+                  why);
+}
+
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
   bny_net *net = make_net(exchange->bootstrap, &config->arena);
   if (!net)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the transport of %d ranks", exchange->bootstrap->rank,
                     exchange->bootstrap->nranks);
   banyan_status wished = bny_net_put_read(config->put, &net->wish);
-  banyan_status status = bny_net_connect_local(net, exchange, config);
+  banyan_status status = connect_local(net, exchange, config);
   /* again, for its text */
   if (status == BANYAN_OK && wished != BANYAN_OK) status = bny_net_put_read(config->put, &net->wish);
   status = connect_nodes(net, exchange, config, status);

@@ -222,6 +222,9 @@ bny_net_peer *bny_net_meet(bny_net *net, int32_t rank);
 /* Does the same with an endpoint; NULL: no memory. A failure to connect is logged. */
 bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank);
 banyan_status bny_net_mirror(bny_net_peer *peer);
+banyan_status bny_net_fail_registration(const bny_net_peer *peer, const char *why);
+/* Registers the memory that this rank puts from, so that no run has to. */
+void bny_net_put_register_outbox(bny_net *net);
 /* Returns false if it is known to take no more messages. */
 bool bny_net_can_send(const bny_net_peer *peer);
 bool bny_net_has_left(const bny_net_peer *peer);
@@ -247,9 +250,9 @@ void bny_net_send_note(bny_net_peer *peer, bny_net_word word);
 void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
 void bny_net_send_report(bny_net_packet *packet);
 void bny_net_send_rejection(bny_net_packet *packet);
-void bny_net_send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous);
-void bny_net_flush(bny_net_peer *peer);     /* sets peer->flushed later */
-banyan_status bny_net_listen(bny_net *net); /* sets message handlers */
+bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half);
+void bny_net_post(bny_transport *transport, int32_t rank, int half);
+void bny_net_flush(bny_net_peer *peer); /* sets peer->flushed later */
 void bny_net_free_packets(bny_net *net);
 
 void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes);
@@ -260,12 +263,6 @@ void bny_net_send_signal(bny_net_packet *packet, uint64_t to);
 /* ---- put.c: the caller holds the worker -------------------------------------------------------------------------- */
 
 banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish);
-/* bny_net_mirror() in registered memory; and its end, before and after that of the worker. */
-banyan_status bny_net_put_mirror(bny_net_peer *peer);
-void bny_net_put_unregister(bny_net *net);
-void bny_net_put_free(bny_net_peer *peer);
-/* Registers the memory that this rank puts from, so that no run has to. */
-void bny_net_put_register_outbox(bny_net *net);
 /* Sends the peer the address for its puts; and handles such an offer. */
 void bny_net_put_offer(bny_net_peer *peer);
 void bny_net_put_take_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes);
@@ -299,16 +296,8 @@ void bny_net_receive_rejection(bny_net *net, const bny_rejection *rejection);
 int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport, int64_t patience_ns);
 
-/* ---- rendezvous.c ------------------------------------------------------------------------------------------------ */
+/* ---- receive.c --------------------------------------------------------------------------------------------------- */
 
-bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half);
-void bny_net_post(bny_transport *transport, int32_t rank, int half);
-/* Stores a received rendezvous message; one of a past round is ignored. */
-void bny_net_take_rendezvous(bny_net *net, const bny_net_rendezvous *head, const void *text, size_t bytes);
-
-/* ---- local.c ----------------------------------------------------------------------------------------------------- */
-
-/* The window of this node's ranks. All ranks run the same number of exchanges, even after failures. */
-banyan_status bny_net_connect_local(bny_net *net, const bny_exchange *exchange, const bny_net_config *config);
+banyan_status bny_net_listen(bny_net *net); /* sets message handlers */
 
 #endif
