@@ -201,7 +201,11 @@ static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *wa
   case BNY_LINK_NETWORK:
   case BNY_LINK_NETWORK_CPU:
   case BNY_LINK_TCP: hops(p, network, from, to, way); break;
-  default: way->read_ns_per_byte = cost->beta_ns_per_byte; break;
+  default: /* peers on this rank's own core share its caches */
+    way->read_ns_per_byte = cost->beta_ns_per_byte;
+    if (cost->ranks_per_core > 1 && cost->ranks_per_core < p->levels->nranks)
+      way->read_ns_per_byte *= 1 - (cost->ranks_per_core - 1) / (p->levels->nranks - 1);
+    break;
   }
 }
 

@@ -45,7 +45,7 @@ typedef enum topo_metric {
   TOPO_MORE,    /* ns: to see one more signal, stored right after that */
   TOPO_MESSAGE, /* ns, one way: writing, signal and reading of 16 KiB */
   TOPO_TAKE,    /* ns: the reading part of that */
-  TOPO_SMALL,   /* GB/s: copying 1 MiB that the peer has just written */
+  TOPO_SMALL,   /* GB/s: copying 1 MiB that the peer has just written, while it copies as much */
   TOPO_LARGE,   /* GB/s: 16 MiB */
   TOPO_METRICS
 } topo_metric;

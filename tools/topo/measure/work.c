@@ -118,22 +118,19 @@ static void copy_own(work *w) {
 
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
-/* One rank writes, then the other copies, in turn; `value` is the signal of the first turn. */
+/* Both ranks write, then both copy at once, as in a collective; `value` is the signal of the first step. */
 static bool bandwidth_rounds(work *w, topo_metric metric, size_t bytes, int rounds, uint64_t value) {
   int32_t own = w->ranks->node_of[w->rank], theirs = w->ranks->node_of[w->order->peer];
   double samples[SMALL_ROUNDS] = {0};
   uint64_t seen;
-  for (int turn = 0; turn < 2 * rounds; turn++, value++) {
-    if ((turn % 2 == 0) == w->order->leads) {
-      memset(topo_ranks_source(w->ranks, own), turn, bytes);
-      tell(w, value);
-      if (!await(w->theirs, value, &seen)) return false;
-    } else {
-      if (!await(w->theirs, value, &seen)) return false;
-      samples[turn / 2] = copy_speed(topo_ranks_target(w->ranks, own), topo_ranks_source(w->ranks, theirs), bytes,
-                                     &w->answer.disturbed[metric]);
-      tell(w, value);
-    }
+  for (int round = 0; round < rounds; round++) {
+    memset(topo_ranks_source(w->ranks, own), round, bytes);
+    tell(w, value);
+    if (!await(w->theirs, value++, &seen)) return false;
+    samples[round] = copy_speed(topo_ranks_target(w->ranks, own), topo_ranks_source(w->ranks, theirs), bytes,
+                                &w->answer.disturbed[metric]);
+    tell(w, value);
+    if (!await(w->theirs, value++, &seen)) return false;
   }
   w->answer.value[metric] = tool_percentile(samples, (size_t)rounds, 50);
   return true;
