@@ -31,19 +31,21 @@ else
 EXTRA_PROGRAMS += $(tools)
 endif
 CLEANFILES += $(tool_pages)
-EXTRA_DIST += $(tool_pages:=.in)
+EXTRA_DIST += $(tool_pages:=.md) %D%/man.awk
 
 # A man page begins with what its tool prints of its options. Sections written by hand follow.
-man_page = $(AM_V_GEN)$(MKDIR_P) $(@D) && { ./$(@F:.1=)$(EXEEXT) --help-man && cat $(srcdir)/$@.in; } >$@.tmp && mv $@.tmp $@
-tools/decode/banyan-decode.1: tools/decode/banyan-decode.1.in banyan-decode$(EXEEXT)
+man_page = $(AM_V_GEN)$(MKDIR_P) $(@D) && \
+  { ./$(@F:.1=)$(EXEEXT) --help-man && $(AWK) -f $(man_awk) $(srcdir)/$@.md; } >$@.tmp && mv $@.tmp $@
+man_awk = $(srcdir)/tools/common/man.awk
+tools/decode/banyan-decode.1: tools/decode/banyan-decode.1.md $(man_awk) banyan-decode$(EXEEXT)
 	$(man_page)
-tools/info/banyan-info.1: tools/info/banyan-info.1.in banyan-info$(EXEEXT)
+tools/info/banyan-info.1: tools/info/banyan-info.1.md $(man_awk) banyan-info$(EXEEXT)
 	$(man_page)
-tools/perf/banyan-perf.1: tools/perf/banyan-perf.1.in banyan-perf$(EXEEXT)
+tools/perf/banyan-perf.1: tools/perf/banyan-perf.1.md $(man_awk) banyan-perf$(EXEEXT)
 	$(man_page)
-tools/plan/banyan-plan.1: tools/plan/banyan-plan.1.in banyan-plan$(EXEEXT)
+tools/plan/banyan-plan.1: tools/plan/banyan-plan.1.md $(man_awk) banyan-plan$(EXEEXT)
 	$(man_page)
-tools/topo/banyan-topo.1: tools/topo/banyan-topo.1.in banyan-topo$(EXEEXT)
+tools/topo/banyan-topo.1: tools/topo/banyan-topo.1.md $(man_awk) banyan-topo$(EXEEXT)
 	$(man_page)
 
 # Programs that measure and test on a GPU use these.
