@@ -20,43 +20,6 @@
 
 enum { MOST_CPUS = 16384, MOST_HOSTS = 1024, SYS_CPUS = 64 };
 
-const char *const bny_topo_nccl_cpu_attributes[] = {"affinity", NULL};
-const char *const bny_topo_nccl_pci_attributes[] = {"class", "vendor", "device", "subsystem_vendor", "subsystem_device",
-                                                    NULL};
-const char *const bny_topo_nccl_gpu_attributes[] = {"gdr", "mlopart", "arch", NULL};
-const char *const bny_topo_nccl_net_attributes[] = {"maxconn", "gdr",  "coll",  "net", "gin",
-                                                    "rma",     "rail", "plane", NULL};
-
-bool bny_topo_nccl_fail(const bny_topo_nccl *r, int32_t element, const char *what) {
-  return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, element), "<%.40s>: %s", bny_topo_xml_name(r->xml, element),
-                       what);
-}
-
-const char *bny_topo_nccl_text(const bny_topo_nccl *r, int32_t element, const char *name) {
-  const char *value = bny_topo_xml_attribute(r->xml, element, name);
-  return value == NULL || *value == '\0' ? NULL : value;
-}
-
-bool bny_topo_nccl_number(const bny_topo_nccl *r, int32_t element, const char *name, int64_t least, int64_t most,
-                          int64_t *value) {
-  return bny_topo_xml_integer(r->xml, element, name, least, most, value, r->error);
-}
-
-bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *node, const char *const *attributes) {
-  char kept[BNY_TOPO_ATTRIBUTES_BYTES] = "";
-  bny_topo_node whole = *node;
-  for (; *attributes != NULL; attributes++)
-    bny_topo_attribute_put(kept, *attributes, bny_topo_nccl_text(r, element, *attributes));
-  if (bny_topo_xml_is(r->xml, element, "pci")) {
-    int32_t gpu = bny_topo_xml_child(r->xml, element, "gpu");
-    for (attributes = bny_topo_nccl_gpu_attributes; gpu >= 0 && *attributes != NULL; attributes++)
-      bny_topo_attribute_put(kept, *attributes, bny_topo_nccl_text(r, gpu, *attributes));
-  }
-  whole.attributes = kept[0] == '\0' ? NULL : kept;
-  r->node_of[element] = bny_topo_add_node(r->topo, &whole);
-  return r->node_of[element] >= 0;
-}
-
 /* ---- <cpu> ------------------------------------------------------------------------------------------------------- */
 
 /* Finds or adds the host of a host_hash. A dump of one host has no hash, or one. */

@@ -25,6 +25,7 @@ enum {
   TOPO_BLOCKS_MAX = 64,
   TOPO_RANKS_MAX = 4096,
   TOPO_MESSAGE_BYTES = 16 << 10,
+  TOPO_MESSAGE_SLOTS = 2,
   TOPO_SMALL_BYTES = 1 << 20,
   TOPO_LARGE_BYTES = 16 << 20,
 };
@@ -233,13 +234,7 @@ typedef struct topo_ranks {
   bool *touched; /* by node: the pages of its buffers are mapped in this process */
 } topo_ranks;
 
-/* A rank's own signal, and its message slots, in pages of its own that it touches first. */
 typedef _Atomic uint64_t topo_signal;
-topo_signal *topo_ranks_signal(const topo_ranks *ranks, int32_t rank);
-char *topo_ranks_message(const topo_ranks *ranks, int32_t rank, uint64_t number);
-/* TOPO_LARGE_BYTES each. */
-char *topo_ranks_source(const topo_ranks *ranks, int32_t node);
-char *topo_ranks_target(const topo_ranks *ranks, int32_t node);
 
 /* Starts the ranks and waits until all are ready. On failure nothing is left, and *ranks need not be stopped. */
 bool topo_ranks_start(topo_ranks *ranks, const topo_measured_rank *places, int32_t nranks, tool_error *error);

@@ -15,33 +15,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MESSAGE_SLOTS = 2, LOOK_NS = 50000000 /* interval of checks for dead ranks */ };
+enum { LOOK_NS = 50000000 /* interval of checks for dead ranks */ };
 
 static const int64_t patience_ns = 10000000000;
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-topo_signal *topo_ranks_signal(const topo_ranks *ranks, int32_t rank) {
-  return (topo_signal *)(void *)(ranks->areas + (size_t)rank * ranks->area_bytes);
-}
-
-char *topo_ranks_message(const topo_ranks *ranks, int32_t rank, uint64_t number) {
-  char *end = ranks->areas + ((size_t)rank + 1) * ranks->area_bytes;
-  return end - (number % MESSAGE_SLOTS + 1) * TOPO_MESSAGE_BYTES;
-}
-
-char *topo_ranks_source(const topo_ranks *ranks, int32_t node) {
-  return ranks->buffers + (size_t)node * 2 * TOPO_LARGE_BYTES;
-}
-
-char *topo_ranks_target(const topo_ranks *ranks, int32_t node) {
-  return topo_ranks_source(ranks, node) + TOPO_LARGE_BYTES;
-}
-
 static bool memory_map(topo_ranks *ranks, tool_error *error) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE), nranks = (size_t)ranks->nranks;
   size_t mailboxes = (sizeof(topo_mailbox) * nranks + 128 + page - 1) / page * page;
-  ranks->area_bytes = page + (MESSAGE_SLOTS * TOPO_MESSAGE_BYTES + page - 1) / page * page;
+  ranks->area_bytes = page + (TOPO_MESSAGE_SLOTS * TOPO_MESSAGE_BYTES + page - 1) / page * page;
   size_t buffers = (size_t)ranks->nnodes * 2 * TOPO_LARGE_BYTES;
   ranks->memory_bytes = mailboxes + nranks * ranks->area_bytes + buffers;
   void *memory = mmap(NULL, ranks->memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -70,15 +70,32 @@ static inline bool await(topo_signal *signal, uint64_t value, uint64_t *seen) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
+/* A rank's own signal, and its message slots, in pages of its own that it touches first. */
+static topo_signal *signal_of(const topo_ranks *ranks, int32_t rank) {
+  return (topo_signal *)(void *)(ranks->areas + (size_t)rank * ranks->area_bytes);
+}
+
+static char *message_of(const topo_ranks *ranks, int32_t rank, uint64_t number) {
+  char *end = ranks->areas + ((size_t)rank + 1) * ranks->area_bytes;
+  return end - (number % TOPO_MESSAGE_SLOTS + 1) * TOPO_MESSAGE_BYTES;
+}
+
+/* TOPO_LARGE_BYTES each. */
+static char *source_of(const topo_ranks *ranks, int32_t node) {
+  return ranks->buffers + (size_t)node * 2 * TOPO_LARGE_BYTES;
+}
+
+static char *target_of(const topo_ranks *ranks, int32_t node) { return source_of(ranks, node) + TOPO_LARGE_BYTES; }
+
 /* Maps the buffers' pages into this process, so that no page fault is measured. */
 static void know_buffers(topo_ranks *ranks, int32_t node) {
   if (ranks->touched[node]) return;
-  const volatile char *buffers = topo_ranks_source(ranks, node);
+  const volatile char *buffers = source_of(ranks, node);
   for (size_t at = 0; at < (size_t)2 * TOPO_LARGE_BYTES; at += 4096) (void)buffers[at];
   ranks->touched[node] = true;
 }
 
-void topo_rank_touch(topo_ranks *ranks, int32_t rank) { memset(topo_ranks_signal(ranks, rank), 0, ranks->area_bytes); }
+void topo_rank_touch(topo_ranks *ranks, int32_t rank) { memset(signal_of(ranks, rank), 0, ranks->area_bytes); }
 
 static double copy_ns(void *target, const void *source, size_t bytes) {
   int64_t start = tool_now_ns();
@@ -97,13 +114,13 @@ static double copy_speed(void *target, const void *source, size_t bytes, bool *d
 
 static void prepare(work *w) {
   int32_t node = w->ranks->node_of[w->rank];
-  memset(topo_ranks_source(w->ranks, node), 1, (size_t)2 * TOPO_LARGE_BYTES);
+  memset(source_of(w->ranks, node), 1, (size_t)2 * TOPO_LARGE_BYTES);
   w->ranks->touched[node] = true;
 }
 
 static void copy_own(work *w) {
   int32_t node = w->ranks->node_of[w->rank];
-  char *source = topo_ranks_source(w->ranks, node), *target = topo_ranks_target(w->ranks, node);
+  char *source = source_of(w->ranks, node), *target = target_of(w->ranks, node);
   double small[SMALL_ROUNDS];
   know_buffers(w->ranks, node);
   memset(source, 2, TOPO_LARGE_BYTES);
@@ -124,11 +141,11 @@ static bool bandwidth_rounds(work *w, topo_metric metric, size_t bytes, int roun
   double samples[SMALL_ROUNDS] = {0};
   uint64_t seen;
   for (int round = 0; round < rounds; round++) {
-    memset(topo_ranks_source(w->ranks, own), round, bytes);
+    memset(source_of(w->ranks, own), round, bytes);
     tell(w, value);
     if (!await(w->theirs, value++, &seen)) return false;
-    samples[round] = copy_speed(topo_ranks_target(w->ranks, own), topo_ranks_source(w->ranks, theirs), bytes,
-                                &w->answer.disturbed[metric]);
+    samples[round] =
+        copy_speed(target_of(w->ranks, own), source_of(w->ranks, theirs), bytes, &w->answer.disturbed[metric]);
     tell(w, value);
     if (!await(w->theirs, value++, &seen)) return false;
   }
@@ -209,7 +226,7 @@ static bool signals(work *w) {
 
 /* Writes the message of that number for the peer to read. */
 static void send_message(work *w, uint64_t value, const char *from) {
-  memcpy(topo_ranks_message(w->ranks, w->rank, value), from, TOPO_MESSAGE_BYTES);
+  memcpy(message_of(w->ranks, w->rank, value), from, TOPO_MESSAGE_BYTES);
   tell(w, value);
 }
 
@@ -229,7 +246,7 @@ static bool messages(work *w) {
     }
     if (!await(w->theirs, value, &seen)) return false;
     if (seen >= end) break;
-    double take = copy_ns(taken, topo_ranks_message(w->ranks, w->order->peer, value), TOPO_MESSAGE_BYTES);
+    double take = copy_ns(taken, message_of(w->ranks, w->order->peer, value), TOPO_MESSAGE_BYTES);
     if (!w->order->leads) send_message(w, value, mine);
     if (count >= 0 && count < MESSAGES) {
       takes[count] = take;
@@ -245,7 +262,7 @@ static bool messages(work *w) {
 }
 
 static void measure_pair(work *w) {
-  w->theirs = topo_ranks_signal(w->ranks, w->order->peer);
+  w->theirs = signal_of(w->ranks, w->order->peer);
   bool good = bandwidths(w);
   long before = times_displaced();
   good = good && signals(w);
@@ -260,19 +277,19 @@ static void measure_pair(work *w) {
 static void write_part(work *w) {
   int32_t own = w->ranks->node_of[w->rank];
   know_buffers(w->ranks, own);
-  memset(topo_ranks_source(w->ranks, own) + w->order->offset, (int)w->order->base, w->order->bytes);
+  memset(source_of(w->ranks, own) + w->order->offset, (int)w->order->base, w->order->bytes);
   tell(w, w->order->base + STREAM_WRITTEN);
   w->answer.done = true;
 }
 
 static void read_part(work *w) {
   int32_t own = w->ranks->node_of[w->rank], theirs = w->ranks->node_of[w->order->peer];
-  const char *source = topo_ranks_source(w->ranks, theirs) + w->order->offset;
-  char *target = topo_ranks_target(w->ranks, own) + w->order->offset;
+  const char *source = source_of(w->ranks, theirs) + w->order->offset;
+  char *target = target_of(w->ranks, own) + w->order->offset;
   uint64_t seen;
   know_buffers(w->ranks, own);
   know_buffers(w->ranks, theirs);
-  if (!await(topo_ranks_signal(w->ranks, w->order->peer), w->order->base + STREAM_WRITTEN, &seen)) return;
+  if (!await(signal_of(w->ranks, w->order->peer), w->order->base + STREAM_WRITTEN, &seen)) return;
   atomic_fetch_add(w->ranks->arrived, 1);
   int64_t begin = tool_now_ns();
   while (atomic_load(w->ranks->arrived) < w->order->readers) {
@@ -286,7 +303,7 @@ static void read_part(work *w) {
 }
 
 topo_answer topo_rank_work(topo_ranks *ranks, int32_t rank, const topo_order *order) {
-  work w = {.ranks = ranks, .rank = rank, .order = order, .mine = topo_ranks_signal(ranks, rank)};
+  work w = {.ranks = ranks, .rank = rank, .order = order, .mine = signal_of(ranks, rank)};
   switch (order->job) {
   case TOPO_JOB_PREPARE:
     prepare(&w);

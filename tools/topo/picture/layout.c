@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The lists of a picture, and figures in its texts. */
+ * The lists of a picture, and helpers of those that fill it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,4 +73,32 @@ topo_figure topo_count_of(int64_t count) {
     figure.text[used++] = digits[i];
   }
   return figure;
+}
+
+bool topo_is_gpu_link(const bny_topo_link *link) {
+  return (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI) && link->from != link->to;
+}
+
+int32_t topo_nic_of(const bny_topo *topo, int32_t node) {
+  if (topo->nodes[node].kind == BNY_TOPO_PORT) node = topo->nodes[node].parent;
+  return node >= 0 && topo->nodes[node].kind == BNY_TOPO_NIC ? node : -1;
+}
+
+const char *topo_host_name(const topo_work *work, int32_t host) {
+  return host < work->topo->nnodes ? work->topo->nodes[host].name : "no host";
+}
+
+int32_t topo_lanes(topo_extent *extents, int32_t count) {
+  int32_t lanes = 0;
+  for (int32_t i = 0; i < count; i++) {
+    extents[i].lane = 0;
+    for (int32_t j = 0; j < i; j++) {
+      bool touches = extents[j].left <= extents[i].right + 2 && extents[i].left <= extents[j].right + 2;
+      if (!touches || extents[j].lane != extents[i].lane) continue;
+      extents[i].lane++;
+      j = -1;
+    }
+    lanes = extents[i].lane + 1 > lanes ? extents[i].lane + 1 : lanes;
+  }
+  return lanes;
 }
