@@ -82,6 +82,16 @@ static void *keep(void *block) {
 
 void *tool_new(size_t count, size_t size) { return keep(calloc(count + 1, size)); }
 
+enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 2 * HUGE_PAGE };
+
+void *tool_take(size_t bytes) {
+  if (bytes > SIZE_MAX / 2) tool_no_memory();
+  size_t unit = bytes >= HUGE_FROM ? HUGE_PAGE : 64, rounded = bytes == 0 ? unit : (bytes + unit - 1) / unit * unit;
+  void *memory = keep(aligned_alloc(unit, rounded));
+  if (unit == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); /* goes on without if rejected */
+  return memset(memory, 0, rounded);
+}
+
 void *tool_more(void *items, int32_t count, size_t size) {
   if (count != 0 && (count < 16 || (count & (count - 1)) != 0)) return items;
   void *more = tool_new(count == 0 ? 16 : 2 * (size_t)count, size);
@@ -110,17 +120,6 @@ size_t tool_mark(void) { return pool.count; }
 
 void tool_release(size_t mark) {
   while (pool.count > mark) free(pool.blocks[--pool.count]);
-}
-
-enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 2 * HUGE_PAGE };
-
-void *tool_allocate(size_t bytes) {
-  if (bytes > SIZE_MAX / 2) return NULL;
-  size_t unit = bytes >= HUGE_FROM ? HUGE_PAGE : 64, rounded = bytes == 0 ? unit : (bytes + unit - 1) / unit * unit;
-  void *memory = aligned_alloc(unit, rounded);
-  if (memory != NULL && unit == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); /* goes on without if rejected */
-  if (memory != NULL) memset(memory, 0, rounded);
-  return memory;
 }
 
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value) {

@@ -44,6 +44,9 @@ bool tool_error_banyan(tool_error *error, banyan_status status, const char *what
 void *tool_new(size_t count, size_t size);
 _Noreturn void tool_no_memory(void);
 
+/* The same at a multiple of 64 bytes, on huge pages if it is large. */
+void *tool_take(size_t bytes);
+
 /* Returns items[count] with room for one more, of an array that only this call makes and grows. */
 void *tool_more(void *items, int32_t count, size_t size);
 
@@ -67,9 +70,6 @@ int64_t tool_now_ns(void); /* CLOCK_MONOTONIC */
 
 /* Sorts values and returns the smallest one that at least `percent` of all do not exceed; 0 if there is none. */
 double tool_percentile(double *values, size_t count, double percent);
-
-/* Returns zeroed memory at a multiple of 64 bytes, for free(); NULL without memory. 0 bytes give a valid pointer. */
-void *tool_allocate(size_t bytes);
 
 /* Parses a whole number in [min, max] with nothing after it. */
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value);

@@ -110,19 +110,17 @@ void tool_world_leave(tool_world *world, tool_exit failed) {
 }
 
 bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error) {
-  size_t *counts = malloc((size_t)world->nranks * sizeof *counts);
-  if (counts == NULL) return tool_error_set(error, "out of memory");
+  size_t mark = tool_mark(), *counts = tool_new((size_t)world->nranks, sizeof *counts);
   for (int32_t r = 0; r < world->nranks; r++) counts[r] = bytes;
   banyan_status status = banyan_allgather(world->comm, mine, all, counts);
-  free(counts);
+  tool_release(mark);
   return status == BANYAN_OK || tool_error_banyan(error, status, "exchange of results");
 }
 
 bool tool_world_max(const tool_world *world, double *values, int count, tool_error *error) {
-  size_t bytes = (size_t)count * sizeof *values;
-  double *all = malloc((size_t)world->nranks * bytes);
-  bool ok = all != NULL || tool_error_set(error, "out of memory");
-  ok = ok && tool_world_gather(world, values, bytes, all, error);
+  size_t bytes = (size_t)count * sizeof *values, mark = tool_mark();
+  double *all = tool_new((size_t)world->nranks, bytes);
+  bool ok = tool_world_gather(world, values, bytes, all, error);
   for (int32_t r = 0; ok && r < world->nranks; r++) {
     for (int i = 0; i < count; i++) {
       double value = all[(size_t)r * (size_t)count + (size_t)i];
@@ -130,7 +128,7 @@ bool tool_world_max(const tool_world *world, double *values, int count, tool_err
       values[i] = r == 0 || value > values[i] ? value : values[i];
     }
   }
-  free(all);
+  tool_release(mark);
   return ok;
 }
 
@@ -141,11 +139,11 @@ typedef struct agreement {
 
 bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
   agreement mine = {.ok = ok, .status = (int32_t)error->status};
-  agreement *all = calloc((size_t)world->nranks, sizeof *all);
+  size_t mark = tool_mark();
+  agreement *all = tool_new((size_t)world->nranks, sizeof *all);
   if (!ok) snprintf(mine.text, sizeof mine.text, "%s", error->text);
   tool_error exchange = {.text = ""};
-  bool gathered = all == NULL ? tool_error_set(&exchange, "out of memory")
-                              : tool_world_gather(world, &mine, sizeof mine, all, &exchange);
+  bool gathered = tool_world_gather(world, &mine, sizeof mine, all, &exchange);
   if (!gathered && ok) {
     *error = exchange; /* otherwise this rank knows better why */
   }
@@ -162,7 +160,7 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
       break;
     }
   }
-  free(all);
+  tool_release(mark);
   return gathered;
 }
 

@@ -6,14 +6,13 @@
  * A combine of partials with equal maxima is a sum. It takes d = 0 for an empty row, so in (3), where only the
  * numerators matter, every rank gives D itself as d, which also keeps the values in the range of a 16-bit wire. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "tools/decode/decode.h"
 
 enum { MAXIMA, DENOMINATORS, NUMERATORS, REDUCTIONS };
 
 typedef struct allreduce3_state {
-  decode_memory memory;
+  uint64_t held;
   size_t rows, dim;
   banyan_attention_desc attention;
   banyan_partial own;
@@ -28,21 +27,16 @@ typedef struct allreduce3_state {
 
 static void allreduce3_destroy(void *opaque) {
   allreduce3_state *state = opaque;
-  if (state != NULL) {
-    for (int i = 0; i < REDUCTIONS; i++) banyan_op_free(state->ops[i]);
-    decode_memory_release(&state->memory);
-    free(state);
-  }
+  for (int i = 0; i < REDUCTIONS; i++) banyan_op_free(state->ops[i]);
 }
 
-static bool allreduce3_allocate(allreduce3_state *state) {
+static void allreduce3_allocate(allreduce3_state *state) {
   float **const statistics[] = {&state->m,   &state->d,       &state->zero,  &state->max,  &state->max_sum,
                                 &state->den, &state->den_max, &state->all_m, &state->all_d};
-  state->n = decode_memory_get(&state->memory, state->rows * state->dim * sizeof(float));
-  state->all_n = decode_memory_get(&state->memory, state->rows * state->dim * sizeof(float));
+  state->n = decode_take(&state->held, state->rows * state->dim * sizeof(float));
+  state->all_n = decode_take(&state->held, state->rows * state->dim * sizeof(float));
   for (size_t i = 0; i < sizeof statistics / sizeof statistics[0]; i++)
-    *statistics[i] = decode_memory_get(&state->memory, state->rows * sizeof(float));
-  return !state->memory.failed;
+    *statistics[i] = decode_take(&state->held, state->rows * sizeof(float));
 }
 
 static banyan_status allreduce3_plan(allreduce3_state *state, const decode_task *task) {
@@ -69,23 +63,14 @@ static banyan_status allreduce3_plan(allreduce3_state *state, const decode_task 
 }
 
 static banyan_status allreduce3_create(const decode_task *task, void **result) {
-  allreduce3_state *state = calloc(1, sizeof *state);
-  if (state == NULL) return BANYAN_ERR_MEMORY;
+  allreduce3_state *state = *result = tool_new(1, sizeof *state);
   state->rows = (size_t)task->problem->batch * (size_t)task->problem->heads;
   state->dim = (size_t)task->problem->head_dim;
   state->out = task->out;
-  banyan_status status = allreduce3_allocate(state) ? BANYAN_OK : BANYAN_ERR_MEMORY;
-  if (status == BANYAN_OK) {
-    state->own = tool_partial_max_sum(state->n, state->m, state->d, task->problem->heads, task->problem->head_dim);
-    state->attention = decode_shard_attention(task->problem, task->q, task->shard, task->lengths);
-    status = allreduce3_plan(state, task);
-  }
-  if (status != BANYAN_OK) {
-    allreduce3_destroy(state);
-    return status;
-  }
-  *result = state;
-  return BANYAN_OK;
+  allreduce3_allocate(state);
+  state->own = tool_partial_max_sum(state->n, state->m, state->d, task->problem->heads, task->problem->head_dim);
+  state->attention = decode_shard_attention(task->problem, task->q, task->shard, task->lengths);
+  return allreduce3_plan(state, task);
 }
 
 /* n and d of this rank to the common maximum. */
@@ -125,7 +110,7 @@ static banyan_status allreduce3_run(void *opaque, int64_t *local_ns) {
 
 static void allreduce3_query(void *opaque, decode_facts *facts) {
   allreduce3_state *state = opaque;
-  *facts = (decode_facts){.extra_bytes = state->memory.bytes};
+  *facts = (decode_facts){.extra_bytes = state->held};
   for (int i = REDUCTIONS - 1; i >= 0; i--) { /* the largest first: its algorithm and reason lead */
     decode_facts_add(facts, state->ops[i], 1);
   }

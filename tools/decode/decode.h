@@ -61,8 +61,7 @@ typedef struct decode_shape {
   bool ragged;
 } decode_shape;
 
-bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t seed, decode_problem *problem,
-                         tool_error *error);
+void decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t seed, decode_problem *problem);
 
 void decode_problem_close(decode_problem *problem);
 
@@ -71,7 +70,7 @@ void decode_problem_close(decode_problem *problem);
 bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
                          int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error);
 
-/* [batch][heads][head_dim] in problem->q_dtype; free() releases it. */
+/* [batch][heads][head_dim] in problem->q_dtype. */
 bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error);
 
 /* The number of keys of each sequence on `rank`. */
@@ -87,7 +86,6 @@ bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nran
                        tool_error *error);
 bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t rank, int32_t nranks, decode_shard *shard,
                        tool_error *error);
-void decode_shard_free(decode_shard *shard);
 
 /* Local attention of the query over a shard (or one like it, elsewhere) with these lengths. */
 banyan_attention_desc decode_shard_attention(const decode_problem *problem, const void *q, const decode_shard *shard,
@@ -100,6 +98,7 @@ typedef struct decode_parts {
   decode_shard shard;  /* block is the file */
   void *recent;        /* like a shard of `capacity` keys */
   int32_t capacity;    /* keys of a sequence in memory */
+  void *buffer;        /* for reading the file */
   int32_t *lengths[2]; /* [batch]: keys to be read in the file, and in memory */
   banyan_attention_desc descs[2];
 } decode_parts;
@@ -119,7 +118,7 @@ bool decode_parts_read_us(const decode_parts *parts, double *us, tool_error *err
  * are measured against. The rows are shared out over the ranks, and each rank reads all keys of its rows from the
  * source, not from shards, so that an error in sharding shows. */
 
-/* *rows is [batch][heads][value_dim] on every rank; free() releases it. Long work says how far it is on stderr. */
+/* *rows is [batch][heads][value_dim] on every rank. Long work says how far it is on stderr. */
 bool decode_reference_make(const tool_world *world, const decode_problem *problem, int32_t layer, double **rows,
                            tool_error *error);
 
@@ -166,18 +165,7 @@ typedef struct decode_facts {
   double certified;     /* and the largest error of a row that is certified, over the length of its result */
 } decode_facts;
 
-/* Memory that a method holds, counted; released all at once. */
-enum { DECODE_BLOCKS_MAX = 16 };
-
-typedef struct decode_memory {
-  void *blocks[DECODE_BLOCKS_MAX];
-  int count;
-  size_t bytes;
-  bool failed; /* an allocation did not succeed */
-} decode_memory;
-
-void *decode_memory_get(decode_memory *memory, size_t bytes);
-void decode_memory_release(decode_memory *memory);
+void *decode_take(uint64_t *held, size_t bytes); /* tool_take(), counted in *held */
 
 typedef struct decode_method {
   const char *name;
@@ -322,7 +310,7 @@ typedef struct decode_row {
 } decode_row;
 
 /* out[value_dim], and for each value sum p |v| / d: what errors are in proportion to. */
-bool decode_row_attend(const decode_stretch *stretch, const decode_row *row, double *out, double *weight);
+void decode_row_attend(const decode_stretch *stretch, const decode_row *row, double *out, double *weight);
 
 /* The report of a decode on a GPU, on stdout. */
 

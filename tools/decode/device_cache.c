@@ -3,7 +3,6 @@
 #include "tools/decode/decode.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/common/float.h"
@@ -13,32 +12,26 @@ enum { STRETCH_MAX = (1 << 22) + 8 * 1237, CHUNK = 1 << 16 };
 
 /* ---- the stretch ------------------------------------------------------------------------------------------------- */
 
-static bool fill(decode_stretch *stretch, uint64_t seed, tool_error *error) {
-  float *values = malloc(CHUNK * sizeof *values);
-  if (values == NULL) return tool_error_set(error, "out of memory");
+static void fill(decode_stretch *stretch, uint64_t seed) {
+  float *values = tool_new(CHUNK, sizeof *values);
   for (int64_t at = 0; at < stretch->count; at += CHUNK) {
     size_t count = (size_t)(stretch->count - at < CHUNK ? stretch->count - at : CHUNK);
     tool_floats_random(seed, (uint64_t)at, count, 1, values);
     tool_floats_store(stretch->dtype, values, count, stretch->host + at);
   }
-  free(values);
-  return true;
 }
 
 bool decode_stretch_make(gpu *device, banyan_dtype dtype, int64_t wanted, uint64_t seed, decode_stretch *made,
                          tool_error *error) {
   *made = (decode_stretch){.dtype = dtype, .count = wanted < STRETCH_MAX ? wanted : STRETCH_MAX};
   size_t bytes = (size_t)made->count * sizeof *made->host;
-  made->host = tool_allocate(bytes);
-  return (made->host != NULL || tool_error_set(error, "out of memory")) && fill(made, seed, error) &&
-         gpu_take(device, bytes, &made->on_device, error) &&
+  made->host = tool_take(bytes);
+  fill(made, seed);
+  return gpu_take(device, bytes, &made->on_device, error) &&
          gpu_write(device, made->on_device, made->host, bytes, error);
 }
 
-void decode_stretch_free(gpu *device, decode_stretch *stretch) {
-  gpu_give(device, stretch->on_device);
-  free(stretch->host);
-}
+void decode_stretch_free(gpu *device, decode_stretch *stretch) { gpu_give(device, stretch->on_device); }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
@@ -84,12 +77,12 @@ static void add_value(const decode_stretch *stretch, const decode_row *row, int3
   }
 }
 
-bool decode_row_attend(const decode_stretch *stretch, const decode_row *row, double *out, double *weight) {
+void decode_row_attend(const decode_stretch *stretch, const decode_row *row, double *out, double *weight) {
   double max = -INFINITY, sum = 0;
   int64_t total = 0, at = 0;
   for (int32_t r = 0; r < row->nranks; r++) total += row->lengths[r];
-  double *logits = malloc((size_t)(total + 1) * sizeof *logits);
-  if (logits == NULL) return false;
+  size_t mark = tool_mark();
+  double *logits = tool_new((size_t)total, sizeof *logits);
   for (int32_t r = 0; r < row->nranks; r++) {
     for (int32_t t = 0; t < row->lengths[r]; t++, at++) {
       logits[at] = logit(stretch, row, r, t);
@@ -106,10 +99,9 @@ bool decode_row_attend(const decode_stretch *stretch, const decode_row *row, dou
       add_value(stretch, row, r, t, p, out, weight);
     }
   }
-  free(logits);
+  tool_release(mark);
   for (int32_t i = 0; i < row->value_dim; i++) {
     out[i] /= sum;
     weight[i] /= sum;
   }
-  return true;
 }

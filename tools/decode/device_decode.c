@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/common/device_ranks.h"
@@ -86,15 +85,12 @@ static bool take_station(measurement *m, int32_t rank, tool_error *error) {
   rank_memory *at = &m->memories[rank];
   gpu *device = m->ranks.device;
   int32_t batch = m->settings->shape.batch, keys = keys_of(m, rank);
-  int32_t *lengths = malloc((size_t)batch * sizeof *lengths);
-  if (lengths == NULL) return tool_error_set(error, "out of memory");
+  int32_t *lengths = tool_new((size_t)batch, sizeof *lengths);
   for (int32_t b = 0; b < batch; b++) lengths[b] = keys;
-  bool ok = gpu_take(device, (size_t)batch * sizeof *lengths, &at->lengths, error) &&
-            gpu_write(device, at->lengths, lengths, (size_t)batch * sizeof *lengths, error) &&
-            gpu_take(device, rows_bytes(m), (void **)(void *)&at->rows, error) &&
-            gpu_take(device, rows_bytes(m), (void **)(void *)&at->out, error) && take_caches(m, rank, error);
-  free(lengths);
-  return ok;
+  return gpu_take(device, (size_t)batch * sizeof *lengths, &at->lengths, error) &&
+         gpu_write(device, at->lengths, lengths, (size_t)batch * sizeof *lengths, error) &&
+         gpu_take(device, rows_bytes(m), (void **)(void *)&at->rows, error) &&
+         gpu_take(device, rows_bytes(m), (void **)(void *)&at->out, error) && take_caches(m, rank, error);
 }
 
 static bool take(measurement *m, tool_error *error) {
@@ -239,7 +235,7 @@ static bool time_form(measurement *m, form form, double *p50_us, double *p99_us,
 /* ---- right or wrong ---------------------------------------------------------------------------------------------- */
 
 /* A row of the cache of the last run in a graph, over the shards of `nranks` ranks from `first` on. */
-static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t nranks, const float *got,
+static void check_row(const measurement *m, int32_t row, int32_t first, int32_t nranks, const float *got,
                       double *worst) {
   const decode_shape *shape = &m->settings->shape;
   int32_t c = (m->result->runs - 1) % m->result->caches, dim = shape->head_dim;
@@ -259,12 +255,11 @@ static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t 
     wanted.lengths[r] = keys_of(m, first + r);
     wanted.key_first[r] = wanted.value_first[r] = ((int64_t)b * shape->kv_heads + kv_head) * wanted.lengths[r] * dim;
   }
-  if (!decode_row_attend(&m->stretch, &wanted, out, weight)) return false;
+  decode_row_attend(&m->stretch, &wanted, out, weight);
   for (int32_t i = 0; i < m->value_dim; i++) {
     double off = fabs((double)got[i] - out[i]) / weight[i];
     *worst = off <= *worst ? *worst : off; /* NaN is worse */
   }
-  return true;
 }
 
 /* Some rows of what rank `first` has in `memory`. */
@@ -277,7 +272,7 @@ static bool check(const measurement *m, const float *memory, int32_t first, int3
                   (size_t)m->value_dim * sizeof(float), error)) {
       return false;
     }
-    if (!check_row(m, row, first, nranks, got, &m->result->worst_error)) return tool_error_set(error, "out of memory");
+    check_row(m, row, first, nranks, got, &m->result->worst_error);
   }
   return true;
 }
@@ -326,8 +321,7 @@ static bool measure(measurement *m, tool_error *error) {
 
 bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error) {
   decode_device_result result = {.kv_bytes = 0};
-  measurement *m = calloc(1, sizeof *m);
-  if (m == NULL) return tool_error_set(error, "out of memory");
+  measurement *m = tool_new(1, sizeof *m);
   *m = (measurement){.settings = settings, .result = &result};
   m->latent = settings->shape.head_dim == DECODE_LATENT_DIM;
   m->value_dim = m->latent ? DECODE_LATENT_VALUE_DIM : settings->shape.head_dim;
@@ -342,6 +336,5 @@ bool decode_device_work(const decode_device_settings *settings, bool json, bool 
     *verified = result.verified;
     device_ranks_close(&m->ranks);
   }
-  free(m);
   return ok;
 }

@@ -3,7 +3,6 @@
  * combined while the next is attended to. `fused` never does, because it does not say how long attention will be. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/decode/decode.h"
@@ -16,15 +15,7 @@ typedef struct fused_state {
   int32_t rows, result_rows, dim;
 } fused_state;
 
-static void fused_destroy(void *opaque) {
-  fused_state *state = opaque;
-  if (state == NULL) return;
-  banyan_op_free(state->op);
-  free(state->bounds);
-  free(state->error);
-  free(state->read);
-  free(state);
-}
+static void fused_destroy(void *opaque) { banyan_op_free(((fused_state *)opaque)->op); }
 
 /* Codes of pages of 16 keys. */
 static banyan_status prune(const decode_task *task, banyan_attention_desc *attention, fused_state *state) {
@@ -33,10 +24,9 @@ static banyan_status prune(const decode_task *task, banyan_attention_desc *atten
   int32_t pages = task->shard->capacity / PAGE_KEYS + 1;
   size_t floats = 2 + PAGE_KEYS * (2 + ((size_t)problem->head_dim + 7) / 8 * 2);
   state->rows = problem->batch * problem->heads;
-  state->bounds = calloc((size_t)problem->batch * (size_t)pages * (size_t)problem->kv_heads * floats, sizeof(float));
-  state->error = calloc((size_t)state->rows, sizeof(float));
-  state->read = calloc((size_t)state->rows, sizeof(float));
-  if (state->bounds == NULL || state->error == NULL || state->read == NULL) return BANYAN_ERR_MEMORY;
+  state->bounds = tool_new((size_t)problem->batch * (size_t)pages * (size_t)problem->kv_heads * floats, sizeof(float));
+  state->error = tool_new((size_t)state->rows, sizeof(float));
+  state->read = tool_new((size_t)state->rows, sizeof(float));
   attention->prune = (banyan_prune){.bounds = state->bounds,
                                     .keys = PAGE_KEYS,
                                     .codes = 1,
@@ -56,14 +46,12 @@ static banyan_status make(const decode_task *task, int32_t keys_max, void **resu
       tool_part_of_rank(settings->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
   banyan_partial out = tool_partial_result(task->out, part.heads, problem->head_dim);
   bool nothing = settings->scatter == BANYAN_SCATTER_ROOT && task->world->rank != 0;
-  fused_state *state = calloc(1, sizeof *state);
-  if (state == NULL) return BANYAN_ERR_MEMORY;
+  fused_state *state = *result = tool_new(1, sizeof *state);
   attention.keys_max = keys_max;
   state->rows_bytes = (uint64_t)problem->batch * (uint64_t)problem->heads * (uint64_t)(problem->head_dim + 2) * 4;
   state->out = task->out;
   state->result_rows = part.tokens * part.heads;
   state->dim = problem->head_dim;
-  *result = state;
   banyan_status status = settings->epsilon > 0 ? prune(task, &attention, state) : BANYAN_OK;
   if (status != BANYAN_OK) return status;
   return banyan_attention_combine_init(task->world->comm, &attention, &desc, nothing ? NULL : &out, &state->op);

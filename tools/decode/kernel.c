@@ -4,7 +4,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -40,8 +39,7 @@ static bool read_keys(const decode_parts *parts, decode_readers *readers, double
 /* Attention and the loop take turns, so that what else the machine does meets both. parts: NULL, or where keys are. */
 static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *readers, int32_t repeat,
                     kernel_result *result, tool_error *error) {
-  double *attention = calloc(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
-  if (attention == NULL) return tool_error_set(error, "no memory for %d times", repeat);
+  double *attention = tool_new(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
   banyan_status status = BANYAN_OK;
   bool answered = true;
   for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* the first is not counted */
@@ -54,7 +52,6 @@ static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *re
   }
   result->attention_us = tool_percentile(attention, (size_t)repeat, 50);
   result->read_us = tool_percentile(read, (size_t)repeat, 50);
-  free(attention);
   if (!answered) return false;
   return status == BANYAN_OK || tool_error_banyan(error, status, "attention");
 }
@@ -70,7 +67,6 @@ static bool compare(const decode_problem *problem, const float *out, banyan_comm
     decode_row_error(out + row * dim, want + row * dim, problem->value_dim, &result->max_abs_error,
                      &result->max_rel_error);
   }
-  free(want);
   return true;
 }
 
@@ -78,12 +74,11 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
                           const decode_shard *shard, decode_parts *parts, banyan_comm *comm, kernel_result *result,
                           tool_error *error) {
   size_t rows = (size_t)problem->batch * (size_t)problem->heads, values = rows * (size_t)problem->value_dim;
-  float *out = tool_allocate((values + rows) * sizeof *out);
+  float *out = tool_take((values + rows) * sizeof *out);
   banyan_attention_desc desc = decode_shard_attention(problem, q, shard, problem->lengths);
   if (parts != NULL) decode_parts_describe(problem, parts, &desc);
   banyan_partial partial;
   banyan_op *op = NULL;
-  if (out == NULL) return tool_error_set(error, "no memory for %zu rows", rows);
   memset(out, 0xff, values * sizeof *out); /* what is not written shows */
   banyan_partial_init(&partial, out, BANYAN_F32, out + values, BANYAN_F32, problem->heads, problem->value_dim);
   banyan_status status = banyan_attention_init(comm, &desc, &partial, &op);
@@ -94,9 +89,7 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
     decode_readers_end(readers);
   }
   banyan_op_free(op);
-  ok = ok && compare(problem, out, comm, result, error);
-  free(out);
-  return ok;
+  return ok && compare(problem, out, comm, result, error);
 }
 
 /* Looks at some of the pages, evenly spread. Threads on several nodes each have pages of their own, so that one share
@@ -147,9 +140,7 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
   result->read_bytes = shard.bytes;
   result->kv_bytes = shard.bytes / ((uint64_t)problem->batch * (uint64_t)problem->tokens) * (uint64_t)result->keys;
   result->local_share = shard.block == NULL || in_parts ? -1 : local_share_of(shard.block, shard.bytes);
-  free(q);
   decode_parts_free(&parts);
-  if (!in_parts) decode_shard_free(&shard);
   banyan_comm_destroy(comm);
   return ok;
 }

@@ -186,9 +186,8 @@ static const tool_program program = {
 
 static bool work(const arguments *a, const tool_world *world, decode_problem *problem, bool *verified,
                  tool_error *error) {
-  bool ok = a->input != NULL ? decode_problem_open(a->input, a->dtype, problem, error)
-                             : decode_problem_make(&a->shape, a->dtype, a->seed, problem, error);
-  tool_error_usage(error, ok || a->input == NULL);
+  bool ok = a->input == NULL || tool_error_usage(error, decode_problem_open(a->input, a->dtype, problem, error));
+  if (a->input == NULL) decode_problem_make(&a->shape, a->dtype, a->seed, problem);
   problem->split_keys = a->settings.order == BANYAN_ORDER_EXACT ? EXACT_KEYS : 0;
   if (!tool_world_agree(world, ok, error)) return false;
   decode_result results[METHODS_MAX];
@@ -231,8 +230,8 @@ static int work_on_kernel(const arguments *a) {
   tool_error error = {.text = ""};
   decode_problem problem = {.layers = 0};
   bool verified = false;
-  bool ok = decode_problem_make(&a->shape, a->dtype, a->seed, &problem, &error) &&
-            decode_kernel_work(&settings, &problem, a->json, &verified, &error);
+  decode_problem_make(&a->shape, a->dtype, a->seed, &problem);
+  bool ok = decode_kernel_work(&settings, &problem, a->json, &verified, &error);
   decode_problem_close(&problem);
   if (!ok) return tool_options_fail(&program, &error);
   return verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;

@@ -3,7 +3,6 @@
 #include "tools/decode/decode.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { WARM_UP = 3 };
@@ -58,8 +57,8 @@ static void measure_errors(const trial *t, const double *reference, const float 
 
 static bool take_times(const trial *t, int32_t repeat, sample_set *samples, tool_error *error) {
   const tool_world *world = t->task->world;
-  double *times = malloc(2 * (size_t)repeat * sizeof *times); /* latencies, then local attention */
-  bool ok = times != NULL || tool_error_set(error, "out of memory");
+  double *times = tool_new(2 * (size_t)repeat, sizeof *times); /* latencies, then local attention */
+  bool ok = true;
   tool_progress progress = {.start_ns = 0};
   for (int32_t i = -WARM_UP; ok && i < repeat; i++) {
     int64_t local_ns = 0;
@@ -80,18 +79,15 @@ static bool take_times(const trial *t, int32_t repeat, sample_set *samples, tool
     samples->local[samples->count] = times[repeat + i];
     samples->combine[samples->count++] = times[i] - times[repeat + i];
   }
-  free(times);
   return ok;
 }
 
 /* Compares the results of all ranks that have rows, bit for bit. */
 static bool compare_ranks(const trial *t, uint64_t hash, bool *equal, tool_error *error) {
   const tool_world *world = t->task->world;
-  uint64_t *all = malloc((size_t)world->nranks * sizeof *all);
-  bool ok = (all != NULL || tool_error_set(error, "out of memory")) &&
-            tool_world_gather(world, &hash, sizeof hash, all, error);
+  uint64_t *all = tool_new((size_t)world->nranks, sizeof *all);
+  bool ok = tool_world_gather(world, &hash, sizeof hash, all, error);
   for (int32_t r = 1; ok && r < world->nranks; r++) *equal = *equal && all[r] == all[0];
-  free(all);
   return ok;
 }
 
@@ -139,7 +135,7 @@ static bool try_method(const decode_task *task, const double *reference, int32_t
   banyan_status status = t.method->create(task, &t.state);
   bool ok = status == BANYAN_OK || fail_run(&t, status, error);
   ok = tool_world_agree(task->world, ok, error) && do_trial(&t, reference, repeat, samples, result, error);
-  t.method->destroy(t.state);
+  if (t.state != NULL) t.method->destroy(t.state);
   return ok;
 }
 
@@ -168,9 +164,9 @@ static bool measure_layer(decode_task *task, int32_t layer, decode_shard *shard,
   size_t elements = (size_t)problem->batch * (size_t)problem->heads * (size_t)problem->head_dim;
   void *q = NULL;
   double *reference = NULL;
-  float *out = tool_allocate(elements * sizeof *out);
-  bool ok = (out != NULL || tool_error_set(error, "out of memory")) &&
-            decode_problem_query(problem, layer, &q, error) &&
+  size_t mark = tool_mark();
+  float *out = tool_take(elements * sizeof *out);
+  bool ok = decode_problem_query(problem, layer, &q, error) &&
             decode_shard_fill(problem, layer, world->rank, world->nranks, shard, error);
   tool_error_usage(error, ok || problem->file == NULL);
   ok = tool_world_agree(world, ok, error) && decode_reference_make(world, problem, layer, &reference, error);
@@ -178,31 +174,22 @@ static bool measure_layer(decode_task *task, int32_t layer, decode_shard *shard,
   task->shard = shard;
   task->out = out;
   for (int i = 0; ok && i < count; i++) ok = try_method(task, reference, repeat, &samples[i], &results[i], error);
-  free(out);
-  free(reference);
-  free(q);
+  tool_release(mark);
   return ok;
-}
-
-static bool make_samples(sample_set *samples, int count, size_t capacity, tool_error *error) {
-  for (int i = 0; i < count; i++) {
-    double *block = malloc(3 * capacity * sizeof *block);
-    if (block == NULL) return tool_error_set(error, "out of memory");
-    samples[i] = (sample_set){.latency = block, .local = block + capacity, .combine = block + 2 * capacity};
-  }
-  return true;
 }
 
 bool decode_measure(const tool_world *world, const decode_problem *problem, const decode_settings *settings,
                     const decode_method *const *methods, int count, int32_t repeat, decode_result *results,
                     tool_error *error) {
   decode_shard shard = {.block = NULL};
-  sample_set *samples = calloc((size_t)count, sizeof *samples);
-  int32_t *lengths = malloc((size_t)problem->batch * sizeof *lengths);
-  bool ok = (samples != NULL && lengths != NULL) || tool_error_set(error, "out of memory");
-  ok = ok && make_samples(samples, count, (size_t)problem->layers * (size_t)repeat, error) &&
-       decode_shard_make(problem, world->rank, world->nranks, &shard, error);
-  ok = tool_world_agree(world, ok, error);
+  sample_set *samples = tool_new((size_t)count, sizeof *samples);
+  int32_t *lengths = tool_new((size_t)problem->batch, sizeof *lengths);
+  size_t capacity = (size_t)problem->layers * (size_t)repeat;
+  for (int i = 0; i < count; i++) {
+    double *block = tool_new(3 * capacity, sizeof *block);
+    samples[i] = (sample_set){.latency = block, .local = block + capacity, .combine = block + 2 * capacity};
+  }
+  bool ok = tool_world_agree(world, decode_shard_make(problem, world->rank, world->nranks, &shard, error), error);
   for (int i = 0; i < count; i++) begin_result(settings, methods[i], &results[i]);
   if (ok) {
     decode_problem_shard_lengths(problem, world->rank, world->nranks, lengths);
@@ -211,9 +198,5 @@ bool decode_measure(const tool_world *world, const decode_problem *problem, cons
       ok = measure_layer(&task, layer, &shard, count, repeat, samples, results, error);
   }
   for (int i = 0; ok && i < count; i++) finish_result(settings, &results[i], &samples[i]);
-  decode_shard_free(&shard);
-  for (int i = 0; samples != NULL && i < count; i++) free(samples[i].latency);
-  free(samples);
-  free(lengths);
   return ok;
 }

@@ -3,23 +3,11 @@
 #include "tools/decode/decode.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-void *decode_memory_get(decode_memory *memory, size_t bytes) {
-  void *block = memory->count < DECODE_BLOCKS_MAX ? tool_allocate(bytes) : NULL;
-  if (block == NULL) {
-    memory->failed = true;
-    return NULL;
-  }
-  memory->blocks[memory->count++] = block;
-  memory->bytes += bytes;
-  return block;
-}
-
-void decode_memory_release(decode_memory *memory) {
-  for (int i = 0; i < memory->count; i++) free(memory->blocks[i]);
-  *memory = (decode_memory){.count = 0};
+void *decode_take(uint64_t *held, size_t bytes) {
+  *held += bytes;
+  return tool_take(bytes);
 }
 
 void decode_facts_add(decode_facts *facts, const banyan_op *op, int32_t runs) {
@@ -58,34 +46,22 @@ banyan_combine_desc decode_combine_desc(const decode_task *task) {
 /* ---- tree -------------------------------------------------------------------------------------------------------- */
 
 typedef struct tree_state {
-  decode_memory memory;
+  uint64_t held;
   banyan_attention_desc attention;
   banyan_partial own;
   banyan_op *combine;
 } tree_state;
 
-static void tree_destroy(void *opaque) {
-  tree_state *state = opaque;
-  if (state != NULL) {
-    banyan_op_free(state->combine);
-    decode_memory_release(&state->memory);
-    free(state);
-  }
-}
+static void tree_destroy(void *opaque) { banyan_op_free(((tree_state *)opaque)->combine); }
 
 static banyan_status tree_create(const decode_task *task, void **result) {
   const decode_problem *problem = task->problem;
   const decode_settings *settings = task->settings;
-  tree_state *state = calloc(1, sizeof *state);
-  if (state == NULL) return BANYAN_ERR_MEMORY;
+  tree_state *state = *result = tool_new(1, sizeof *state);
   size_t rows = (size_t)problem->batch * (size_t)problem->heads;
-  float *values = decode_memory_get(&state->memory, rows * (size_t)problem->head_dim * sizeof *values);
-  float *max = decode_memory_get(&state->memory, rows * sizeof *max);
-  float *sum = decode_memory_get(&state->memory, rows * sizeof *sum);
-  if (state->memory.failed) {
-    tree_destroy(state);
-    return BANYAN_ERR_MEMORY;
-  }
+  float *values = decode_take(&state->held, rows * (size_t)problem->head_dim * sizeof *values);
+  float *max = decode_take(&state->held, rows * sizeof *max);
+  float *sum = decode_take(&state->held, rows * sizeof *sum);
   state->own = tool_partial_max_sum(values, max, sum, problem->heads, problem->head_dim);
   state->attention = decode_shard_attention(problem, task->q, task->shard, task->lengths);
   banyan_combine_desc desc = decode_combine_desc(task);
@@ -93,14 +69,7 @@ static banyan_status tree_create(const decode_task *task, void **result) {
       tool_part_of_rank(settings->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
   banyan_partial out = tool_partial_result(task->out, part.heads, problem->head_dim);
   bool nothing = settings->scatter == BANYAN_SCATTER_ROOT && task->world->rank != 0;
-  banyan_status status =
-      banyan_combine_init(task->world->comm, &desc, &state->own, nothing ? NULL : &out, &state->combine);
-  if (status != BANYAN_OK) {
-    tree_destroy(state);
-    return status;
-  }
-  *result = state;
-  return BANYAN_OK;
+  return banyan_combine_init(task->world->comm, &desc, &state->own, nothing ? NULL : &out, &state->combine);
 }
 
 static banyan_status tree_run(void *opaque, int64_t *local_ns) {
@@ -113,7 +82,7 @@ static banyan_status tree_run(void *opaque, int64_t *local_ns) {
 
 static void tree_query(void *opaque, decode_facts *facts) {
   tree_state *state = opaque;
-  *facts = (decode_facts){.extra_bytes = state->memory.bytes};
+  *facts = (decode_facts){.extra_bytes = state->held};
   decode_facts_add(facts, state->combine, 1);
 }
 

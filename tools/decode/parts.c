@@ -47,10 +47,9 @@ bool decode_parts_make(const decode_problem *problem, int32_t recent, decode_par
     shard->block = NULL;
     return tool_error_set(error, "a file of %zu bytes cannot be mapped", shard->bytes);
   }
-  for (int i = 0; i < 2; i++) parts->lengths[i] = calloc((size_t)problem->batch, sizeof(int32_t));
-  parts->recent = tool_allocate(shard->bytes / (size_t)problem->tokens * (size_t)parts->capacity);
-  if (parts->lengths[0] == NULL || parts->lengths[1] == NULL || parts->recent == NULL)
-    return tool_error_set(error, "no memory for the last %d keys", parts->capacity);
+  for (int i = 0; i < 2; i++) parts->lengths[i] = tool_new((size_t)problem->batch, sizeof(int32_t));
+  parts->buffer = tool_take(READ_BYTES);
+  parts->recent = tool_take(shard->bytes / (size_t)problem->tokens * (size_t)parts->capacity);
   if (!decode_shard_fill(problem, 0, 0, 1, shard, error)) return false;
   for (int32_t b = 0; b < problem->batch; b++) {
     parts->lengths[1][b] = problem->lengths[b] < parts->capacity ? problem->lengths[b] : parts->capacity;
@@ -87,8 +86,7 @@ bool decode_parts_drop(const decode_parts *parts, tool_error *error) {
 }
 
 bool decode_parts_read_us(const decode_parts *parts, double *us, tool_error *error) {
-  char *buffer = malloc(READ_BYTES);
-  if (buffer == NULL) return tool_error_set(error, "out of memory");
+  char *buffer = parts->buffer;
   int64_t since = tool_now_ns();
   size_t done = 0;
   for (ssize_t count = 1; count > 0 && done < parts->shard.bytes; done += (size_t)count) {
@@ -96,14 +94,10 @@ bool decode_parts_read_us(const decode_parts *parts, double *us, tool_error *err
     if (count <= 0) break;
   }
   *us = (double)(tool_now_ns() - since) * 1e-3;
-  free(buffer);
   return done == parts->shard.bytes || tool_error_set(error, "the file of keys cannot be read");
 }
 
 void decode_parts_free(decode_parts *parts) {
   if (parts->shard.block != NULL) munmap(parts->shard.block, parts->shard.bytes);
   if (parts->file >= 0) close(parts->file);
-  free(parts->lengths[0]);
-  free(parts->lengths[1]);
-  free(parts->recent);
 }

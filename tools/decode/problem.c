@@ -18,11 +18,9 @@ enum { PIECE_ELEMENTS = 1 << 16 };
 /* Standard deviations of the random values: logits of deviation 1.5, so that some keys weigh more than others. */
 static const float query_deviation = 1.5f;
 
-static bool set_lengths(decode_problem *problem, tool_error *error) {
-  problem->lengths = malloc((size_t)problem->batch * sizeof *problem->lengths);
-  if (problem->lengths == NULL) return tool_error_set(error, "out of memory");
+static void set_lengths(decode_problem *problem) {
+  problem->lengths = tool_new((size_t)problem->batch, sizeof *problem->lengths);
   for (int32_t b = 0; b < problem->batch; b++) problem->lengths[b] = problem->tokens;
-  return true;
 }
 
 /* ---- from a file ------------------------------------------------------------------------------------------------- */
@@ -55,8 +53,7 @@ static int compare_numbers(const void *a, const void *b) {
 
 static bool find_layers(decode_problem *problem, tool_error *error) {
   size_t count = safetensors_count(problem->file);
-  problem->layer_numbers = calloc(count + 1, sizeof *problem->layer_numbers);
-  if (problem->layer_numbers == NULL) return tool_error_set(error, "out of memory");
+  problem->layer_numbers = tool_new(count, sizeof *problem->layer_numbers);
   for (size_t i = 0; i < count; i++) {
     if (parse_query_name(safetensors_at(problem->file, i)->name, &problem->layer_numbers[problem->layers]))
       problem->layers++;
@@ -127,9 +124,11 @@ static bool check_shapes(decode_problem *problem, tool_error *error) {
   return true;
 }
 
+static float plain_scale(const decode_problem *problem) { return (float)(1 / sqrt((double)problem->head_dim)); }
+
 static bool set_scale(decode_problem *problem, tool_error *error) {
-  problem->scale = (float)(1 / sqrt((double)problem->head_dim));
-  const char *text = problem->file == NULL ? NULL : safetensors_metadata(problem->file, "scale");
+  problem->scale = plain_scale(problem);
+  const char *text = safetensors_metadata(problem->file, "scale");
   if (text == NULL) return true;
   char *end;
   double scale = strtod(text, &end);
@@ -148,19 +147,18 @@ bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *p
   decode_problem opened = {.dtype = dtype == 0 ? BANYAN_F32 : dtype};
   opened.q_dtype = query_dtype(opened.dtype);
   if (!safetensors_open(path, &opened.file, error)) return false;
-  if (!find_layers(&opened, error) || !check_shapes(&opened, error) || !set_scale(&opened, error) ||
-      !set_lengths(&opened, error)) {
+  if (!find_layers(&opened, error) || !check_shapes(&opened, error) || !set_scale(&opened, error)) {
     decode_problem_close(&opened);
     return false;
   }
+  set_lengths(&opened);
   *problem = opened;
   return true;
 }
 
 /* ---- from a seed ------------------------------------------------------------------------------------------------- */
 
-bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t seed, decode_problem *problem,
-                         tool_error *error) {
+void decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t seed, decode_problem *problem) {
   decode_problem made = {.layers = 1,
                          .batch = shape->batch,
                          .heads = shape->heads,
@@ -171,20 +169,15 @@ bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t
                          .dtype = dtype == 0 ? BANYAN_F32 : dtype,
                          .seed = seed};
   made.q_dtype = query_dtype(made.dtype);
-  made.layer_numbers = calloc(1, sizeof *made.layer_numbers);
-  if (made.layer_numbers == NULL || !set_lengths(&made, error) || !set_scale(&made, error)) {
-    decode_problem_close(&made);
-    return tool_error_set(error, "out of memory");
-  }
+  made.layer_numbers = tool_new(1, sizeof *made.layer_numbers);
+  made.scale = plain_scale(&made);
+  set_lengths(&made);
   for (int32_t b = 1; shape->ragged && b < made.batch; b++)
     made.lengths[b] = (int32_t)(bny_hash_of(bny_hash_of(seed) ^ (uint64_t)b) % (uint64_t)made.tokens) + 1;
   *problem = made;
-  return true;
 }
 
 void decode_problem_close(decode_problem *problem) {
-  free(problem->lengths);
-  free(problem->layer_numbers);
   safetensors_close(problem->file);
   *problem = (decode_problem){.layers = 0};
 }
@@ -243,17 +236,11 @@ bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_te
 bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error) {
   size_t line = (size_t)problem->heads * (size_t)problem->head_dim;
   size_t element = tool_dtype_bytes(problem->q_dtype);
-  char *kept = tool_allocate((size_t)problem->batch * line * element);
-  float *values = malloc(line * sizeof *values);
-  bool ok = (kept != NULL && values != NULL) || tool_error_set(error, "out of memory");
-  for (int32_t b = 0; ok && b < problem->batch; b++) {
-    ok = decode_problem_read(problem, layer, DECODE_Q, b, 0, 0, problem->heads, values, error);
-    if (ok) tool_floats_store(problem->q_dtype, values, line, kept + (size_t)b * line * element);
-  }
-  free(values);
-  if (!ok) {
-    free(kept);
-    return false;
+  char *kept = tool_take((size_t)problem->batch * line * element);
+  float *values = tool_new(line, sizeof *values);
+  for (int32_t b = 0; b < problem->batch; b++) {
+    if (!decode_problem_read(problem, layer, DECODE_Q, b, 0, 0, problem->heads, values, error)) return false;
+    tool_floats_store(problem->q_dtype, values, line, kept + (size_t)b * line * element);
   }
   *q = kept;
   return true;
@@ -295,9 +282,8 @@ bool decode_shard_size(const decode_problem *problem, int32_t rank, int32_t nran
 bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
                        tool_error *error) {
   if (!decode_shard_size(problem, rank, nranks, shard, error)) return false;
-  shard->block = tool_allocate(shard->bytes);
-  if (shard->block != NULL) return true;
-  return tool_error_set(error, "no memory for the shard of rank %d, %zu bytes", rank, shard->bytes);
+  shard->block = tool_take(shard->bytes);
+  return true;
 }
 
 bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t rank, int32_t nranks, decode_shard *shard,
@@ -305,8 +291,7 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
   int32_t dim = problem->head_dim;
   int32_t piece = PIECE_ELEMENTS / dim > 0 ? PIECE_ELEMENTS / dim : 1;
   size_t element = tool_dtype_bytes(problem->dtype);
-  float *values = malloc((size_t)piece * (size_t)dim * sizeof *values);
-  if (values == NULL) return tool_error_set(error, "out of memory");
+  float *values = tool_new((size_t)piece * (size_t)dim, sizeof *values);
   bool ok = true;
   int64_t lines = (int64_t)problem->batch * problem->kv_heads;
   for (int64_t line = 0; ok && line < decode_problem_tensors(problem) * lines;
@@ -325,13 +310,7 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
       }
     }
   }
-  free(values);
   return ok;
-}
-
-void decode_shard_free(decode_shard *shard) {
-  free(shard->block);
-  *shard = (decode_shard){.block = NULL};
 }
 
 banyan_attention_desc decode_shard_attention(const decode_problem *problem, const void *q, const decode_shard *shard,

@@ -3,7 +3,6 @@
 #include "tools/decode/decode.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "tools/common/read_all.h"
 
@@ -51,11 +50,7 @@ static void *run_reader(void *argument) {
 
 decode_readers *decode_readers_start(int32_t count, const void *memory, size_t bytes, tool_error *error) {
   size_t lines = bytes / 64;
-  decode_readers *all = calloc(1, sizeof *all + (size_t)count * sizeof all->each[0]);
-  if (all == NULL) {
-    tool_error_set(error, "no memory for %d threads that read", count);
-    return NULL;
-  }
+  decode_readers *all = tool_take(sizeof *all + (size_t)count * sizeof all->each[0]);
   all->count = count;
   pthread_mutex_init(&all->lock, NULL);
   pthread_cond_init(&all->begun, NULL);
@@ -103,5 +98,4 @@ void decode_readers_end(decode_readers *all) {
   pthread_cond_destroy(&all->done);
   pthread_cond_destroy(&all->begun);
   pthread_mutex_destroy(&all->lock);
-  free(all);
 }

@@ -3,7 +3,6 @@
 #include "tools/decode/decode.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* Keys that are read and weighed at a time, and multiplications between two signs of life. */
 enum { BLOCK_TOKENS = 256 };
@@ -125,15 +124,13 @@ static bool do_work(const tool_world *world, const reference_work *work, int64_t
 }
 
 static bool gather_rows(const tool_world *world, const reference_work *work, double *all, tool_error *error) {
-  size_t *counts = malloc((size_t)world->nranks * sizeof *counts);
-  if (counts == NULL) return tool_error_set(error, "out of memory");
+  size_t *counts = tool_new((size_t)world->nranks, sizeof *counts);
   for (int32_t r = 0; r < world->nranks; r++) {
     int32_t first, number;
     banyan_split(work->problem->batch * work->problem->heads, world->nranks, r, &first, &number);
     counts[r] = (size_t)number * (size_t)work->problem->value_dim * sizeof *all;
   }
   banyan_status status = banyan_allgather(world->comm, work->out, all, counts);
-  free(counts);
   return status == BANYAN_OK || tool_error_banyan(error, status, "collecting the reference");
 }
 
@@ -148,28 +145,19 @@ bool decode_reference_make(const tool_world *world, const decode_problem *proble
   size_t dim = (size_t)problem->head_dim, value_dim = (size_t)problem->value_dim;
   reference_work work = {.problem = problem, .layer = layer};
   banyan_split(problem->batch * problem->heads, world->nranks, world->rank, &work.row0, &work.rows);
-  decode_memory memory = {.count = 0};
-  double *all = tool_allocate((size_t)problem->batch * (size_t)problem->heads * value_dim * sizeof *all);
-  work.out = decode_memory_get(&memory, (size_t)work.rows * value_dim * sizeof *work.out);
-  work.max = decode_memory_get(&memory, (size_t)work.rows * sizeof *work.max);
-  work.sum = decode_memory_get(&memory, (size_t)work.rows * sizeof *work.sum);
-  work.values = decode_memory_get(&memory, BLOCK_TOKENS * dim * sizeof *work.values);
-  work.q = decode_memory_get(&memory, dim * sizeof *work.q);
-  work.k = decode_memory_get(&memory, BLOCK_TOKENS * dim * sizeof *work.k);
-  work.v = decode_memory_get(&memory, BLOCK_TOKENS * dim * sizeof *work.v);
-  work.weights = decode_memory_get(&memory, BLOCK_TOKENS * sizeof *work.weights);
-  bool ok = (all && !memory.failed) || tool_error_set(error, "no memory for the reference");
-  ok = tool_world_agree(world, ok, error);
-  for (int32_t r = 0; ok && r < work.rows; r++) work.max[r] = -INFINITY;
-  ok = ok && tool_world_agree(world, do_work(world, &work, rounds_of(problem, world->nranks), error), error);
-  ok = ok && gather_rows(world, &work, all, error);
-  decode_memory_release(&memory);
-  if (!ok) {
-    free(all);
-    return false;
-  }
+  double *all = tool_take((size_t)problem->batch * (size_t)problem->heads * value_dim * sizeof *all);
+  work.out = tool_take((size_t)work.rows * value_dim * sizeof *work.out);
+  work.max = tool_take((size_t)work.rows * sizeof *work.max);
+  work.sum = tool_take((size_t)work.rows * sizeof *work.sum);
+  work.values = tool_take(BLOCK_TOKENS * dim * sizeof *work.values);
+  work.q = tool_take(dim * sizeof *work.q);
+  work.k = tool_take(BLOCK_TOKENS * dim * sizeof *work.k);
+  work.v = tool_take(BLOCK_TOKENS * dim * sizeof *work.v);
+  work.weights = tool_take(BLOCK_TOKENS * sizeof *work.weights);
+  for (int32_t r = 0; r < work.rows; r++) work.max[r] = -INFINITY;
   *rows = all;
-  return true;
+  return tool_world_agree(world, do_work(world, &work, rounds_of(problem, world->nranks), error), error) &&
+         gather_rows(world, &work, all, error);
 }
 
 void decode_row_error(const float *out, const double *want, int32_t count, double *max_abs, double *max_rel) {

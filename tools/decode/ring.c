@@ -3,7 +3,6 @@
  * on to the next rank. After nranks steps every rank has seen all keys; each began with its own, so that they merge in
  * different orders and their results differ in the last bits. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "tools/decode/decode.h"
 
@@ -11,7 +10,7 @@
 enum { OWN_TO_A, A_TO_B, B_TO_A, SHIFTS };
 
 typedef struct ring_state {
-  decode_memory memory;
+  uint64_t held;
   const decode_problem *problem;
   int32_t rank, nranks;
   banyan_attention_desc attention; /* k, v and seq_lens change from step to step */
@@ -28,59 +27,43 @@ typedef struct ring_state {
 
 static void ring_destroy(void *opaque) {
   ring_state *state = opaque;
-  if (state != NULL) {
-    for (int i = 0; i < SHIFTS; i++) banyan_op_free(state->shifts[i]);
-    decode_memory_release(&state->memory);
-    free(state);
-  }
+  for (int i = 0; i < SHIFTS; i++) banyan_op_free(state->shifts[i]);
 }
 
-static bool ring_allocate(ring_state *state, const decode_task *task) {
+static void ring_allocate(ring_state *state, const decode_task *task) {
   const decode_problem *problem = task->problem;
-  decode_memory *memory = &state->memory;
+  uint64_t *held = &state->held;
   size_t rows = (size_t)problem->batch * (size_t)problem->heads, dim = (size_t)problem->head_dim;
-  state->n = decode_memory_get(memory, rows * dim * sizeof(float));
-  state->m = decode_memory_get(memory, rows * sizeof(float));
-  state->d = decode_memory_get(memory, rows * sizeof(float));
-  state->sum_n = decode_memory_get(memory, rows * dim * sizeof(float));
-  state->sum_m = decode_memory_get(memory, rows * sizeof(float));
-  state->sum_d = decode_memory_get(memory, rows * sizeof(float));
-  state->lengths = decode_memory_get(memory, (size_t)state->nranks * (size_t)problem->batch * sizeof(int32_t));
-  for (int32_t i = 0; i < 2 && i < state->nranks - 1; i++)
-    state->travelling[i] = decode_memory_get(memory, task->shard->bytes);
-  return !memory->failed;
+  state->n = decode_take(held, rows * dim * sizeof(float));
+  state->m = decode_take(held, rows * sizeof(float));
+  state->d = decode_take(held, rows * sizeof(float));
+  state->sum_n = decode_take(held, rows * dim * sizeof(float));
+  state->sum_m = decode_take(held, rows * sizeof(float));
+  state->sum_d = decode_take(held, rows * sizeof(float));
+  state->lengths = decode_take(held, (size_t)state->nranks * (size_t)problem->batch * sizeof(int32_t));
+  for (int32_t i = 0; i < 2 && i < state->nranks - 1; i++) state->travelling[i] = decode_take(held, task->shard->bytes);
 }
 
 static banyan_status ring_create(const decode_task *task, void **result) {
   const decode_problem *problem = task->problem;
-  ring_state *state = calloc(1, sizeof *state);
-  if (state == NULL) return BANYAN_ERR_MEMORY;
+  ring_state *state = *result = tool_new(1, sizeof *state);
   state->problem = problem;
   state->rank = task->world->rank;
   state->nranks = task->world->nranks;
   state->own = task->shard->block;
   state->value_offset = task->shard->bytes / 2;
   state->out = task->out;
-  if (!ring_allocate(state, task)) {
-    ring_destroy(state);
-    return BANYAN_ERR_MEMORY;
-  }
+  ring_allocate(state, task);
   for (int32_t r = 0; r < state->nranks; r++)
     decode_problem_shard_lengths(problem, r, state->nranks, state->lengths + (size_t)r * (size_t)problem->batch);
   state->visit = tool_partial_max_sum(state->n, state->m, state->d, problem->heads, problem->head_dim);
   state->attention = decode_shard_attention(problem, task->q, task->shard, task->lengths);
   const void *from[SHIFTS] = {state->own, state->travelling[0], state->travelling[1]};
   void *to[SHIFTS] = {state->travelling[0], state->travelling[1], state->travelling[0]};
-  for (int i = 0; i < SHIFTS && i < state->nranks - 1; i++) {
-    banyan_status status =
-        banyan_shift_init(task->world->comm, from[i], to[i], task->shard->bytes, 1, &state->shifts[i]);
-    if (status != BANYAN_OK) {
-      ring_destroy(state);
-      return status;
-    }
-  }
-  *result = state;
-  return BANYAN_OK;
+  banyan_status status = BANYAN_OK;
+  for (int i = 0; i < SHIFTS && i < state->nranks - 1 && status == BANYAN_OK; i++)
+    status = banyan_shift_init(task->world->comm, from[i], to[i], task->shard->bytes, 1, &state->shifts[i]);
+  return status;
 }
 
 /* merge: m = max(a.m, b.m), x = a.x 2^(a.m - m) + b.x 2^(b.m - m); the first visit is taken as it is. */
@@ -138,7 +121,7 @@ static banyan_status ring_run(void *opaque, int64_t *local_ns) {
 static void ring_query(void *opaque, decode_facts *facts) {
   ring_state *state = opaque;
   int32_t later = state->nranks > 1 ? state->nranks - 2 : 0; /* shifts after the first */
-  *facts = (decode_facts){.extra_bytes = state->memory.bytes};
+  *facts = (decode_facts){.extra_bytes = state->held};
   decode_facts_add(facts, state->shifts[OWN_TO_A], 1);
   decode_facts_add(facts, state->shifts[A_TO_B], (later + 1) / 2);
   decode_facts_add(facts, state->shifts[B_TO_A], later / 2);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The collectives of banyan, as persistent operations. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/perf/perf.h"
@@ -77,26 +76,16 @@ static void check_nothing(void *opaque, uint32_t key, perf_errors *errors) {
   (void)errors;
 }
 
-static void destroy(void *opaque) {
-  banyan_state *state = opaque;
-  if (state != NULL) {
-    banyan_op_free(state->op);
-    if (state->output != state->input) free(state->output);
-    free(state->input);
-    free(state->scratch);
-    free(state);
-  }
-}
+static void destroy(void *opaque) { banyan_op_free(((banyan_state *)opaque)->op); }
 
-static bool allocate(banyan_state *state) {
+static void allocate(banyan_state *state) {
   const perf_case *perf = state->perf;
   bool heads = perf->collective == BNY_ALLGATHER_HEADS;
   size_t output = heads || perf->collective == BNY_ALLGATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
-  state->input = tool_allocate(perf->bytes);
+  state->input = tool_take(perf->bytes);
   state->output = state->input;
-  if (perf->collective != BNY_BROADCAST && perf->collective != BNY_BARRIER) state->output = tool_allocate(output);
-  if (heads) state->scratch = tool_allocate(perf->bytes);
-  return state->input != NULL && state->output != NULL && (!heads || state->scratch != NULL);
+  if (perf->collective != BNY_BROADCAST && perf->collective != BNY_BARRIER) state->output = tool_take(output);
+  if (heads) state->scratch = tool_take(perf->bytes);
 }
 
 static banyan_status plan_combine(banyan_state *state) {
@@ -143,27 +132,17 @@ static banyan_status plan(banyan_state *state) {
   case BNY_BARRIER: return banyan_barrier_init(comm, &state->op);
   default: break;
   }
-  size_t *counts = malloc((size_t)perf->world->nranks * sizeof *counts);
-  if (counts == NULL) return BANYAN_ERR_MEMORY;
+  size_t *counts = tool_new((size_t)perf->world->nranks, sizeof *counts);
   for (int32_t r = 0; r < perf->world->nranks; r++) counts[r] = perf->bytes;
-  banyan_status status = banyan_allgather_init(comm, state->input, state->output, counts, &state->op);
-  free(counts);
-  return status;
+  return banyan_allgather_init(comm, state->input, state->output, counts, &state->op);
 }
 
 bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error) {
-  banyan_state *state = calloc(1, sizeof *state);
-  if (state == NULL) return tool_error_set(error, "out of memory");
+  banyan_state *state = tool_new(1, sizeof *state);
   state->perf = perf;
-  if (!allocate(state)) {
-    destroy(state);
-    return tool_error_set(error, "no memory for messages of %zu bytes", perf->bytes);
-  }
+  allocate(state);
   banyan_status status = plan(state);
-  if (status != BANYAN_OK) {
-    destroy(state);
-    return tool_error_banyan(error, status, "cannot plan the collective");
-  }
+  if (status != BANYAN_OK) return tool_error_banyan(error, status, "cannot plan the collective");
   bool rows = perf->collective == BNY_COMBINE, nothing = perf->collective == BNY_BARRIER;
   *method = (perf_method){.name = "banyan",
                           .state = state,

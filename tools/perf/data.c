@@ -3,7 +3,6 @@
 #include "tools/perf/perf.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* 32 bits that depend on all bits of `x`; a loop over it vectorises. */
@@ -65,18 +64,15 @@ void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, cons
                      int32_t nranks, int64_t sample, double bound, perf_errors *errors) {
   int64_t rows = (int64_t)part->tokens * part->heads;
   int64_t step = rows > sample ? rows / sample : 1;
-  double *want = malloc((size_t)dim * sizeof *want);
-  if (want == NULL) {
-    errors->wrong += rows;
-    return;
-  }
+  size_t mark = tool_mark();
+  double *want = tool_new((size_t)dim, sizeof *want);
   for (int64_t r = step > 1 ? key % step : 0; r < rows; r += step) {
     int64_t token = part->token0 + r / part->heads, head = part->head0 + r % part->heads;
     double relative = check_row(token * all_heads + head, dim, out + r * dim, key, nranks, want);
     errors->worst = fmax(errors->worst, relative);
     errors->wrong += !(relative <= bound);
   }
-  free(want);
+  tool_release(mark);
 }
 
 void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank) {

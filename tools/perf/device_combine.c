@@ -3,7 +3,6 @@
 #include "tools/perf/perf.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/common/device_ranks.h"
@@ -99,8 +98,8 @@ static bool plan_rank(device_rank *self, void *opaque) {
 
 static bool begin(measurement *m, tool_error *error) {
   memset(m->memories, 0, sizeof m->memories);
-  m->host = tool_allocate(m->perf->bytes);
-  bool ok = m->host != NULL || tool_error_set(error, "out of memory");
+  m->host = tool_take(m->perf->bytes);
+  bool ok = true;
   for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = take(m, &m->memories[r], error) && fill(m, r, error);
   return ok && device_ranks_call(&m->ranks, plan_rank, m, error);
 }
@@ -115,7 +114,6 @@ static void end(measurement *m) {
     gpu_give(m->ranks.device, at->spare_max);
     gpu_give(m->ranks.device, at->spare_sum);
   }
-  free(m->host);
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
@@ -204,22 +202,22 @@ static bool measure(measurement *m, const perf_protocol *protocol, perf_device_r
 bool perf_device_work(const perf_device_settings *settings, const perf_case *cases, int count,
                       const perf_protocol *protocol, bool json, bool *correct, tool_error *error) {
   measurement m = {.perf = NULL};
-  perf_device_row *rows = calloc((size_t)count, sizeof *rows);
-  bool ok = (rows != NULL || tool_error_set(error, "out of memory")) &&
-            device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m.ranks, error) &&
+  perf_device_row *rows = tool_new((size_t)count, sizeof *rows);
+  bool ok = device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m.ranks, error) &&
             (!settings->between || gpu_between_make(m.ranks.device, settings->nranks, &m.between, error));
   const gpu_facts *facts = ok ? gpu_facts_of(m.ranks.device) : NULL;
   *correct = true;
   if (ok && !json) perf_device_report_header(facts, settings, &cases[0], protocol);
   for (int i = 0; ok && i < count; i++) {
+    size_t mark = tool_mark();
     m.perf = &cases[i];
     ok = measure(&m, protocol, &rows[i], error);
+    tool_release(mark);
     *correct = *correct && rows[i].errors.wrong == 0;
     if (ok && !json) perf_device_report_row(&rows[i]);
   }
   ok = ok && (!json || perf_device_report_json(facts, settings, cases, rows, count, protocol, error));
   gpu_between_free(m.between);
   device_ranks_close(&m.ranks);
-  free(rows);
   return ok;
 }

@@ -32,8 +32,8 @@ typedef struct arguments {
 
 static bool parse_sizes(void *opaque, const char *text, tool_error *error) {
   arguments *a = opaque;
-  char *copy = strdup(text), *rest = copy, *word;
-  bool ok = copy != NULL || tool_error_set(error, "out of memory");
+  char *rest = tool_format("%s", text), *word;
+  bool ok = true;
   a->size_count = 0;
   while (ok && (word = strsep(&rest, ",")) != NULL) {
     if (a->size_count == SIZES_MAX) {
@@ -45,7 +45,6 @@ static bool parse_sizes(void *opaque, const char *text, tool_error *error) {
       a->size_count++;
     }
   }
-  free(copy);
   return ok;
 }
 

@@ -3,7 +3,6 @@
 #include "tools/perf/perf.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { METHODS_MAX = 1 + PERF_MPI_METHODS, CHECKS = 16 };
 
@@ -102,9 +101,8 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
                 .bytes_sent = (double)info.bytes_sent,
                 .between_hosts = (double)info.bytes_between_nodes};
   for (int i = 0; i < m->count; i++) mine.wrong += (double)m->errors[i].wrong;
-  tally *all = malloc((size_t)world->nranks * sizeof *all);
-  bool ok = (all != NULL || tool_error_set(error, "out of memory")) &&
-            tool_world_gather(world, &mine, sizeof mine, all, error) &&
+  tally *all = tool_new((size_t)world->nranks, sizeof *all);
+  bool ok = tool_world_gather(world, &mine, sizeof mine, all, error) &&
             tool_world_max(world, m->times, m->count * m->iterations, error);
   if (ok) {
     const perf_case *perf = m->perf;
@@ -130,25 +128,28 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
       }
     }
   }
-  free(all);
   return ok;
 }
 
 bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row *row, tool_error *error) {
+  size_t mark = tool_mark();
   measurement m = {.perf = perf, .protocol = protocol, .iterations = iterations_of(perf, protocol)};
   bool ok = perf_banyan_method(perf, &m.methods[0], &m.op, error);
   m.count = ok ? 1 : 0;
   if (ok && protocol->against_mpi) {
     bool heads = perf->collective == BNY_ALLGATHER_HEADS;
-    ok = heads ? perf_mpi_heads(perf, m.methods + 1, error) : perf_mpi_methods(perf, m.methods + 1, error);
+    if (heads)
+      m.methods[1] = perf_mpi_heads(perf);
+    else
+      ok = perf_mpi_methods(perf, m.methods + 1, error);
     m.count += !ok ? 0 : heads ? 1 : PERF_MPI_METHODS;
   }
-  m.times = malloc((size_t)METHODS_MAX * (size_t)m.iterations * sizeof *m.times);
-  ok = ok && (m.times != NULL || tool_error_set(error, "out of memory"));
+  m.times = tool_new((size_t)METHODS_MAX * (size_t)m.iterations, sizeof *m.times);
   ok = tool_world_agree(perf->world, ok, error);
   ok = ok && (protocol->in_a_row ? time_in_a_row(&m, error) : time_by_turns(&m, error));
   ok = ok && sum_up(&m, row, error);
-  for (int i = 0; i < m.count; i++) m.methods[i].destroy(m.methods[i].state);
-  free(m.times);
+  for (int i = 0; i < m.count; i++)
+    if (m.methods[i].destroy != NULL) m.methods[i].destroy(m.methods[i].state);
+  tool_release(mark);
   return ok;
 }

@@ -6,7 +6,6 @@
  * Each takes its input where it suits it, and leaves normalised rows. */
 #include "tools/perf/perf.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 const char *const perf_mpi_names[PERF_MPI_METHODS] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
@@ -42,11 +41,6 @@ static void check(void *opaque, uint32_t key, perf_errors *errors) {
 static void destroy(void *opaque) {
   mpi_state *state = opaque;
   if (state->by_row) mpi_of(state)->rows_end();
-  free(state->out);
-  free(state->factors);
-  free(state->receive);
-  free(state->send);
-  free(state);
 }
 
 static banyan_status status_of(bool done) { return done ? BANYAN_OK : BANYAN_ERR_SYSTEM; }
@@ -87,30 +81,22 @@ static banyan_status run_allreduce3(void *opaque) {
 /* ---- making them ------------------------------------------------------------------------------------------------- */
 
 static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {
-  mpi_state *state = calloc(1, sizeof *state);
-  if (state == NULL) return NULL;
+  mpi_state *state = tool_new(1, sizeof *state);
   size_t nranks = (size_t)perf->world->nranks;
   state->perf = perf;
   state->rows = (int64_t)perf->tokens * perf->heads;
   state->dim = perf->head_dim;
   state->part =
       tool_part_of_rank(BANYAN_SCATTER_NONE, perf->tokens, perf->heads, perf->world->rank, perf->world->nranks);
-  state->send = tool_allocate(perf->bytes);
-  state->receive = tool_allocate(gathers ? nranks * perf->bytes : perf->bytes);
-  state->factors = tool_allocate(nranks * sizeof *state->factors);
-  state->out = tool_allocate(perf->bytes);
-  if (state->send == NULL || state->receive == NULL || state->factors == NULL || state->out == NULL) {
-    destroy(state);
-    return NULL;
-  }
+  state->send = tool_take(perf->bytes);
+  state->receive = tool_take(gathers ? nranks * perf->bytes : perf->bytes);
+  state->factors = tool_take(nranks * sizeof *state->factors);
+  state->out = tool_take(perf->bytes);
   float *max = state->send;
   if (by_row) {
     state->input = (perf_rows){state->rows, state->dim, max, max + 1, max + 2, state->dim + 2, state->dim + 2};
     state->by_row = mpi_of(state)->rows_begin(state->dim, perf_merge_pair);
-    if (!state->by_row) {
-      destroy(state);
-      return NULL;
-    }
+    if (!state->by_row) return NULL;
   } else {
     float *sum = max + state->rows;
     state->input = (perf_rows){state->rows, state->dim, max, sum, sum + state->rows, 1, state->dim};

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Heads from MPI: MPI_Allgather of the shares, and then each token's heads are copied to their place, because MPI gives
  * the shares one after another. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/perf/perf.h"
@@ -44,22 +43,9 @@ static void check(void *opaque, uint32_t key, perf_errors *errors) {
   }
 }
 
-static void destroy(void *opaque) {
-  heads_state *state = opaque;
-  free(state->mine);
-  free(state->shares);
-  free(state->all);
-  free(state);
-}
-
-bool perf_mpi_heads(const perf_case *perf, perf_method *method, tool_error *error) {
-  heads_state *state = calloc(1, sizeof *state);
+perf_method perf_mpi_heads(const perf_case *perf) {
+  heads_state *state = tool_new(1, sizeof *state);
   size_t whole = perf->bytes * (size_t)perf->world->nranks;
-  if (state == NULL) return tool_error_set(error, "out of memory");
-  *state = (heads_state){perf, tool_allocate(perf->bytes), tool_allocate(whole), tool_allocate(whole)};
-  *method = (perf_method){
-      .name = perf_mpi_names[0], .state = state, .fill = fill, .run = run, .check = check, .destroy = destroy};
-  if (state->mine != NULL && state->shares != NULL && state->all != NULL) return true;
-  destroy(state);
-  return tool_error_set(error, "no memory for messages of %zu bytes", perf->bytes);
+  *state = (heads_state){perf, tool_take(perf->bytes), tool_take(whole), tool_take(whole)};
+  return (perf_method){.name = perf_mpi_names[0], .state = state, .fill = fill, .run = run, .check = check};
 }

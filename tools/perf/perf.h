@@ -62,7 +62,7 @@ typedef struct perf_method {
   void (*fill)(void *state, uint32_t key); /* new input, the same key on all ranks */
   banyan_status (*run)(void *state);
   void (*check)(void *state, uint32_t key, perf_errors *errors);
-  void (*destroy)(void *state);
+  void (*destroy)(void *state); /* NULL: nothing to do */
 } perf_method;
 
 /* Names "banyan". *op lives as long as the method. */
@@ -75,7 +75,7 @@ extern const char *const perf_mpi_names[PERF_MPI_METHODS];
 bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
 
 /* The only form of an all-gather of heads, which has the first of these names. */
-bool perf_mpi_heads(const perf_case *perf, perf_method *method, tool_error *error);
+perf_method perf_mpi_heads(const perf_case *perf);
 
 /* Takes the times of one case: all methods in one loop, in a rotating order, each call with new data. */
 

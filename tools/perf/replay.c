@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-perf --replay: runs a combine again whose inputs the ranks have written to the files of BANYAN_DUMP. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/perf/perf.h"
@@ -75,16 +74,15 @@ static size_t bytes_of(banyan_dtype dtype) {
 static bool place(replay *r, banyan_partial *p, int scales, FILE *file) {
   size_t heads = (size_t)r->desc.heads, rows = (size_t)r->desc.tokens * heads, dim = (size_t)r->desc.value_dim;
   size_t values = rows * dim * bytes_of(p->values_dtype), stats = rows * bytes_of(p->stats_dtype);
-  float *scale = calloc(heads + 1, sizeof *scale);
+  float *scale = tool_new(heads, sizeof *scale);
   bool pair = p->stats_kind == BANYAN_STATS_MAX_SUM;
   p->values_token_stride = (int64_t)(heads * dim);
   p->values_head_stride = (int64_t)dim;
   p->stats_token_stride = (int64_t)heads;
   p->stats_head_stride = 1;
-  p->values = calloc(values + 1, 1);
-  p->lse = calloc(stats + 1, 1);
-  p->sum = pair ? calloc(stats + 1, 1) : NULL;
-  if (p->values == NULL || p->lse == NULL || (pair && p->sum == NULL) || scale == NULL) return false;
+  p->values = tool_new(values, 1);
+  p->lse = tool_new(stats, 1);
+  p->sum = pair ? tool_new(stats, 1) : NULL;
   for (size_t h = 0; h < heads; h++) scale[h] = 1;
   if (scales) p->values_scale = scale;
   p->values_scale_stride = scales == 2;
@@ -102,8 +100,8 @@ static bool read_file(const char *pattern, int32_t rank, bool whole, replay *r, 
   bool good = read_head(file, r) && r->rank == rank;
   if (good && whole) {
     size_t tokens = (size_t)r->desc.tokens;
-    r->mask = calloc(tokens + 1, 1);
-    good = r->mask != NULL && (tokens == 0 || r->desc.heads == 0 || fread(r->mask, 1, tokens, file) == tokens) &&
+    r->mask = tool_new(tokens, 1);
+    good = (tokens == 0 || r->desc.heads == 0 || fread(r->mask, 1, tokens, file) == tokens) &&
            place(r, &r->in, r->in_scales, file) && place(r, &r->out, r->out_scales, NULL);
   }
   fclose(file);

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -54,9 +53,8 @@ bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FI
   const tool_world *world = perf->world;
   place mine = {.process = (int32_t)getpid(), .cpu = sched_getcpu()};
   gethostname(mine.host, sizeof mine.host - 1);
-  place *all = calloc((size_t)world->nranks, sizeof *all);
-  bool ok = (all != NULL || tool_error_set(error, "out of memory")) &&
-            tool_world_gather(world, &mine, sizeof mine, all, error);
+  place *all = tool_new((size_t)world->nranks, sizeof *all);
+  bool ok = tool_world_gather(world, &mine, sizeof mine, all, error);
   if (ok && world->rank == 0 && stream != NULL) {
     print_settings(perf, protocol, stream);
     for (int32_t r = 0; r < world->nranks; r++) {
@@ -65,7 +63,6 @@ bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FI
     print_columns(stream);
     fflush(stream);
   }
-  free(all);
   return ok;
 }
 
