@@ -138,6 +138,8 @@ def _argument_of(text: str) -> tuple[str | None, str]:
         return "o" if field.startswith("values") else "lse", rest
     if re.fullmatch(r"[qkv]_\w+_stride", field):
         return field[0], rest
+    if field == "unknown":  # unknown algorithm "x"
+        return after.split()[0], text
     if re.match(r"[\d\[\]]* (is|leads|must|has|add)\b", after):
         return _ARGUMENTS.get(field, field), rest
     return None, text

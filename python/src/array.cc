@@ -32,6 +32,19 @@ bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
 
 constexpr const char *takes = ": banyan takes float32, float16, bfloat16 and eight-bit floats";
 
+// What the framework has raised, if anything, is part of the text.
+[[noreturn]] void reject_memory(const char *name) {
+  std::string said;
+  if (PyErr_Occurred()) {
+    nb::python_error cause;
+    std::string text = nb::str(cause.value()).c_str();
+    said = " (" + text.substr(0, text.find('\n')) + ")";
+    cause.restore();
+  }
+  reject(name, "its framework does not give its memory" + said +
+                   "; banyan takes dense arrays that have memory, as .to_dense(), .dequantize() or a copy make them");
+}
+
 // The name of the dtype of `object`; "": it has none.
 std::string text_of_dtype(nb::handle object) {
   nb::object type = nb::steal(PyObject_GetAttrString(object.ptr(), "dtype"));
@@ -117,13 +130,12 @@ bool array::open_exchange(nb::handle object) {
   if (!exchange) return false;
   if (exchange->borrow && !lasting) {
     dl_tensor tensor;
-    if (exchange->borrow(object.ptr(), &tensor) != 0) reject(name, "its framework does not give its memory");
+    if (exchange->borrow(object.ptr(), &tensor) != 0) reject_memory(name);
     take(tensor);
     return true;
   }
   dl_managed_versioned *managed = nullptr;
-  if (!exchange->from_object || exchange->from_object(object.ptr(), &managed) != 0)
-    reject(name, "its framework does not give its memory");
+  if (!exchange->from_object || exchange->from_object(object.ptr(), &managed) != 0) reject_memory(name);
   nb::object capsule = nb::steal(PyCapsule_New(managed, "dltensor_versioned", [](PyObject *self) {
     dl_managed_versioned *held = static_cast<dl_managed_versioned *>(PyCapsule_GetPointer(self, "dltensor_versioned"));
     if (held && held->deleter) held->deleter(held);
@@ -176,7 +188,8 @@ void array::open_torch(nb::handle object, void *stream) {
   }
   if (open_exchange(object) || (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object))) {
     // The strides of a tensor whose negation is put off are those of imaginary parts. A test of each tensor takes time.
-    if (ndim > 0 && strides[ndim - 1] != 1 && nb::cast<bool>(object.attr("is_neg")()))
+    bool may_be = ndim > 0 && (strides[ndim - 1] != 1 || shape[ndim - 1] == 1);
+    if (may_be && nb::cast<bool>(object.attr("is_neg")()))
       reject(name, "its negation has been put off; use .resolve_neg()");
     return;
   }
@@ -185,7 +198,7 @@ void array::open_torch(nb::handle object, void *stream) {
     known.torch_to_dlpack = convert.release().ptr();
   }
   nb::object capsule = nb::steal(PyObject_CallFunctionObjArgs(known.torch_to_dlpack, object.ptr(), nullptr));
-  if (!capsule.is_valid()) reject(name, "torch does not give the tensor's memory");
+  if (!capsule.is_valid()) reject_memory(name);
   open_capsule(capsule);
   if (device.type == DL_CUDA) open_dlpack(object, stream); // orders the streams
 }
@@ -212,8 +225,7 @@ void array::open_dlpack(nb::handle object, void *stream) {
     }
   } catch (nb::python_error &error) {
     error.restore();
-    reject(name,
-           "its framework does not give its memory: it was freed, is read-only, or is not on a device known here");
+    reject_memory(name);
   }
   open_capsule(capsule);
 }

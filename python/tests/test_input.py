@@ -216,8 +216,12 @@ def test_tensors_of_other_kinds(lone):
     rejected("lse", "gradient", lone.combine, o, lse.clone().requires_grad_())
     rejected("out", "gradient", lone.combine, o, lse, out=(o.clone().requires_grad_(), None))
     rejected("o", "complex64", lone.combine, o.to(torch.complex64), lse)
-    rejected("o", "does not give", lone.combine, o.to_sparse(), lse)
-    rejected("lse", "negation", lone.combine, o, torch.complex(lse, lse).conj().imag)
+    rejected("o", r"does not give.*to_dense\(\)", lone.combine, o.to_sparse(), lse)
+    rejected("o", r"does not give its memory \(.*meta", lone.combine, o.to("meta"), lse)
+    negated = torch.complex(lse, lse).conj().imag
+    rejected("lse", "negation", lone.combine, o, negated)
+    rejected("o", "negation", lone.combine, negated[..., None], lse)  # its stride is 1
+    rejected("algorithm", "there are oneshot", lone.combine, o, lse, algorithm="oneshoot")
     np.testing.assert_allclose(lone.combine(o, torch.complex(lse, lse).imag)[1], lse, rtol=1e-5, atol=1e-6)
     parameter = torch.nn.Parameter(o, requires_grad=False)
     assert torch.equal(lone.combine(parameter, lse)[0], lone.combine(o, lse)[0])
