@@ -9,6 +9,14 @@ from typing import Any, Callable, Sequence
 from . import _core
 
 _store_uses = itertools.count()
+_SETTINGS = ("timeout", "first_timeout", "arena_bytes", "algorithm", "device", "threads")
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    unknown = [name for name in settings if name not in _SETTINGS]
+    if unknown:
+        raise TypeError(f"{', '.join(unknown)}: no setting of a Communicator, which has {', '.join(_SETTINGS)}")
+    return settings
 
 
 class Communicator(_core.Comm):
@@ -34,12 +42,12 @@ class Communicator(_core.Comm):
         nranks: int,
         **settings: Any,
     ) -> None:
-        super().__init__(allgather, rank, nranks, **settings)
+        super().__init__(allgather, rank, nranks, **_known(settings))
 
     @classmethod
     def _made(cls, *arguments: Any, **settings: Any) -> Communicator:
         made = cls.__new__(cls)
-        _core.Comm.__init__(made, *arguments, **settings)
+        _core.Comm.__init__(made, *arguments, **_known(settings))
         return made
 
     @classmethod
@@ -81,7 +89,12 @@ class Communicator(_core.Comm):
         With a store, `rank` and `nranks` are needed. Communicators of one store are made in the same order on all
         ranks, or each has a `prefix` of its own.
         """
+        given = [name for name, word in (("rank", rank), ("nranks", nranks), ("prefix", prefix)) if word is not None]
+        if store is None and given:
+            raise ValueError(f"{', '.join(given)}: for a store alone, as a group has its own")
         if store is not None:
+            if group is not None:
+                raise ValueError("group, store: one of them says who the ranks are")
             if rank is None or nranks is None:
                 raise ValueError("with a store, rank and nranks are needed")
             gather = _store_gather(store, rank, nranks, prefix or f"banyan/{next(_store_uses)}")
@@ -89,6 +102,8 @@ class Communicator(_core.Comm):
         import torch.distributed as dist
 
         group = group.get_group() if hasattr(group, "get_group") else group  # of a DeviceMesh
+        if dist.get_rank(group) < 0:
+            raise ValueError("group: this process is not in it")
 
         def gather_objects(data, _):
             every: list[Any] = [None] * dist.get_world_size(group)

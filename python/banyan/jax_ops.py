@@ -79,6 +79,8 @@ def combine(
     if scatter == "root":
         raise ValueError('scatter: "root" has no result on other ranks, which a compiled function must have')
     comms = (comm,) if axis_name is None else tuple(comm)
+    if not all(isinstance(one, _core.Comm) for one in comms):
+        raise TypeError(f"comm: it is a banyan.Communicator, or with axis_name a list of them, and not {comm!r}")
     if axis_name is not None and any(one.nranks != len(comms) or one.rank != i for i, one in enumerate(comms)):
         raise ValueError("comm: with axis_name it is a list of the communicators of all ranks, in the order of ranks")
     number = _number(comms, (base, empty, out_base, out_empty, scatter, order, wire, algorithm))

@@ -79,7 +79,11 @@ NB_MODULE(_core, module) {
           },
           nb::arg("argument"), nb::arg("text"), doc::Comm__reject)
       .def("_shrink", &comm::shrink)
-      .def("_split", &comm::split);
+      .def("_split", [](comm &self, nb::handle color, nb::handle key) {
+        int32_t numbers[2];
+        self.read(false, [&] { numbers[0] = read_int32("color", color), numbers[1] = read_int32("key", key); });
+        return self.split(numbers[0], numbers[1]);
+      });
   define_combine(type);
   define_calls(type);
   define_attention(module, type);

@@ -440,6 +440,19 @@ def test_child_of_a_fork_takes_no_part():
     assert banyan.run(body, ranks=2, timeout=300) == [True] * 2
 
 
+def test_arguments_that_would_be_ignored(lone):
+    """A setting that is none, and words of one way to make a communicator given to another."""
+    for make in (banyan.Communicator.from_env, lambda **words: banyan.Communicator(lambda data, _: [data], 0, 1, **words)):
+        with pytest.raises(TypeError, match="^timeot: no setting of a Communicator, which has timeout"):
+            make(timeot=5)
+    for words in ({"rank": 0, "nranks": 1}, {"prefix": "a"}, {"group": 7, "store": 7, "rank": 0, "nranks": 1}):
+        with pytest.raises(ValueError, match=f"^{next(iter(words))}, |^prefix: "):
+            banyan.Communicator.from_torch(**words)
+    for words in ({"color": "red"}, {"color": 2**40}, {"color": 0, "key": 0.5}):
+        with pytest.raises(banyan.ArgumentError, match=f"^{list(words)[-1]}: "):
+            lone.split(**words)
+
+
 def test_own_allgather_is_checked():
     with pytest.raises(banyan.BootstrapError, match="returned 3 bytes"):
         banyan.Communicator(lambda data, timeout: b"abc", 0, 2)
