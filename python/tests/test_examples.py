@@ -4,6 +4,7 @@
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -75,3 +76,29 @@ def test_tiers():
 def test_summarise():
     said = program("summarise.py", "--ranks", "4", "--tokens", "40", "--text-tokens", "300")
     assert "300 tokens read" in said
+
+
+def test_pip_without_a_library(tmp_path):
+    """It takes that of build/, or builds one, or says what is missing. CMake's part is run here, with a false library."""
+    if not shutil.which("cmake") or importlib.util.find_spec("nanobind") is None:
+        pytest.skip("cmake or nanobind is not installed")
+    shutil.copytree(TOP / "python", tmp_path / "python", ignore=shutil.ignore_patterns("tests", "bench"))
+    configure = tmp_path / "configure"
+    environment = {**os.environ, "PKG_CONFIG_LIBDIR": str(tmp_path), "PKG_CONFIG_PATH": ""}
+
+    def cmake(name, script):
+        configure.write_text("#!/bin/sh\n" + script)
+        configure.chmod(0o755)
+        command = ["cmake", "-S", tmp_path / "python", "-B", tmp_path / name, f"-DPython_EXECUTABLE={sys.executable}"]
+        return subprocess.run(command, env=environment, text=True, timeout=300, capture_output=True)
+
+    failed = cmake("failed", "exit 1")
+    said = " ".join(failed.stderr.split())
+    assert failed.returncode != 0 and "libbanyan is not installed, and could not be built from" in said
+    assert "Install autoconf, automake, libtool" in said and "LIBBANYAN_BUILD=FOLDER" in said
+    library = "mkdir -p .libs && touch .libs/libbanyan.so .libs/libbanyan.so.0"
+    made = cmake("made", f"printf 'libbanyan.la:\\n\\t{library}\\n' >Makefile")
+    assert made.returncode == 0 and f"libbanyan of {tmp_path}/made/libbanyan is brought along" in made.stdout, made
+    subprocess.run(f"mkdir {tmp_path}/build && cd {tmp_path}/build && {library}", shell=True, check=True)
+    taken = cmake("taken", "exit 1")
+    assert taken.returncode == 0 and "build is brought along" in taken.stdout, taken
