@@ -87,8 +87,9 @@ for python; do
     make -s -C "$work/build" LIBS="$work/lib/libsodium.a -L$work/lib -ljansson $detect -lpthread -ldl -lm" libbanyan.la
   fi
   rm -rf "$work/made"
-  # The second and third are the platform and the suffix of modules when they are not those of this machine.
-  CC=zig-cc CXX=zig-c++ _PYTHON_HOST_PLATFORM=linux-$arch \
+  # The second and third are the platform and the suffix of modules when they are not those of this machine. nanobind
+  # leaves stdio to Python.h, which lacks it for the stable ABI.
+  CC=zig-cc CXX=zig-c++ CXXFLAGS="-include cstdio" _PYTHON_HOST_PLATFORM=linux-$arch \
     SETUPTOOLS_EXT_SUFFIX=$("$python" -c "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX').replace('$here', '$arch-linux-gnu'))") \
     "$venv/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation -w "$work/made" "$top/python" \
     --config-settings "cmake.define.LIBBANYAN_BUILD=$work/build"

@@ -3,8 +3,10 @@
 # Wheels as users get them: test_wheel.sh FOLDER [PYTHON]. Not a part of `make check`: it downloads 200 MB and compiles the
 # library by another compiler, for this machine and for aarch64: ten minutes on two cores, and a minute the next time.
 # In an environment with the wheel alone the Python blocks of README run, and ranks meet over TCP. The wheel for aarch64
-# does so in QEMU, with the Python of Debian, where qemu-aarch64 and that version are there.
+# does so in QEMU, with the Python of Debian, where qemu-aarch64 and that version are there. Kernels are for the devices
+# of this machine, as those for all take nvcc half an hour.
 set -eu
+export CUDA_ARCHS=${CUDA_ARCHS-native}
 top=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:?usage: $0 FOLDER [PYTHON]}
 python=${2:-python3}
