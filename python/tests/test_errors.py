@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments that are rejected by name, failures of ranks, Ctrl-C, and threads."""
 
+import functools
 import os
 import shutil
 import signal
@@ -442,7 +443,8 @@ def test_child_of_a_fork_takes_no_part():
 
 def test_arguments_that_would_be_ignored(lone):
     """A setting that is none, and words of one way to make a communicator given to another."""
-    for make in (banyan.Communicator.from_env, lambda **words: banyan.Communicator(lambda data, _: [data], 0, 1, **words)):
+    lone_too = functools.partial(banyan.Communicator, lambda data, _: [data], 0, 1)
+    for make in (banyan.Communicator.from_env, lone_too):
         with pytest.raises(TypeError, match="^timeot: no setting of a Communicator, which has timeout"):
             make(timeot=5)
     for words in ({"rank": 0, "nranks": 1}, {"prefix": "a"}, {"group": 7, "store": 7, "rank": 0, "nranks": 1}):

@@ -79,7 +79,7 @@ def test_summarise():
 
 
 def test_pip_without_a_library(tmp_path):
-    """It takes that of build/, or builds one, or says what is missing. CMake's part is run here, with a false library."""
+    """It takes that of build/, or builds one, or says what is missing. CMake's part runs here, with a false library."""
     if not shutil.which("cmake") or importlib.util.find_spec("nanobind") is None:
         pytest.skip("cmake or nanobind is not installed")
     shutil.copytree(TOP / "python", tmp_path / "python", ignore=shutil.ignore_patterns("tests", "bench"))
