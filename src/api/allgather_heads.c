@@ -20,7 +20,7 @@ static banyan_status check_shape(const banyan_heads_desc *desc) {
   if (desc->dim < 1 || desc->dim > DIM_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.dim is %d, must be 1 to %d", desc->dim, DIM_MAX);
   if (bny_dtype_bytes(desc->dtype) == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.dtype is %d, which is no banyan_dtype", (int)desc->dtype);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.dtype is %d, which is not a banyan_dtype", (int)desc->dtype);
   return BANYAN_OK;
 }
 

@@ -21,20 +21,21 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
                     desc->tokens, desc->heads, desc->value_dim);
   if (wire_of(comm, desc) == BNY_WIRE_COUNT)
     return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "desc.wire is %d, which is no wire format; these are BANYAN_F32, BANYAN_F16, BANYAN_BF16 and "
+                    "desc.wire is %d, which is not a wire format; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or "
                     "BANYAN_E4M3",
                     desc->wire);
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is no banyan_scatter", desc->scatter);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is no banyan_order", desc->order);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is not a banyan_order", desc->order);
   if (desc->order == BANYAN_ORDER_EXACT && desc->wire && desc->wire != BANYAN_F32)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc.wire is %d, and the exact order has a wire format of its own: leave it 0", desc->wire);
   if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
   if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is no algorithm's name", desc->algorithm);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is not the name of an algorithm",
+                    desc->algorithm);
   return BANYAN_OK;
 }
 
@@ -89,8 +90,8 @@ static banyan_status check_apart(const banyan_comm *comm, const bny_call *key, c
   if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &token0, &number);
   if (bny_box_is_empty(result) || !bny_partial_overlaps(in, all, out, result, token0, head0, names)) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "out.%s overlaps in.%s: give them memory apart, or each row of the result the place and type that it "
-                  "has in the same array of in",
+                  "out.%s overlaps in.%s: use separate memory, or the same array with each row at the same address and "
+                  "of the same type",
                   names[1], names[0]);
 }
 

@@ -37,7 +37,7 @@ banyan_status banyan_partial_preset(banyan_partial *partial, banyan_preset prese
                                     int32_t value_dim) {
   if (!partial) return bny_fail(BANYAN_ERR_ARGUMENT, "partial is NULL");
   if (preset < BANYAN_PRESET_FLASH_ATTENTION_2 || preset > BANYAN_PRESET_TORCH)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "preset is %d, which is no banyan_preset", preset);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "preset is %d, which is not a banyan_preset", preset);
   const convention *like = &conventions[preset];
   if (like->rows && (values || values_dtype != BANYAN_F32))
     return bny_fail(

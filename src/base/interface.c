@@ -92,7 +92,7 @@ static banyan_status fail_unknown(const char *wanted, const struct ifaddrs *list
     bny_append(names, sizeof names, &length, "%s%s %s", length ? ", " : "", each->ifa_name, text);
   }
   return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "BANYAN_INTERFACE is \"%s\", which is no interface, address or network of this node, "
+                  "BANYAN_INTERFACE is \"%s\", which is not an interface, address or network of this node, "
                   "which has: %s",
                   wanted, names);
 }

@@ -64,7 +64,7 @@ static void warn_of_unknown(void) {
     for (const bny_option_row *row = bny_option_rows; row->name && !known; row++)
       known = strlen(row->name) == length && strncmp(row->name, *variable, length) == 0;
     if (!known)
-      bny_log(BNY_LOG_WARN, "%.*s is no option of banyan; banyan-info options lists those there are", (int)length,
+      bny_log(BNY_LOG_WARN, "%.*s is not an option of banyan; banyan-info options lists all options", (int)length,
               *variable);
   }
 }

@@ -190,7 +190,7 @@ banyan_status bny_pool_make_some(int32_t threads, const bny_pool_cpus *cpus, bny
   int error;
   banyan_status status = make(threads, cpus, pool, &error);
   if (status == BANYAN_OK && error)
-    bny_log(BNY_LOG_WARN, "this rank goes on with %d of %d threads, because no more can be started: %s",
+    bny_log(BNY_LOG_WARN, "this rank continues with %d of %d threads, because no more can be started: %s",
             (*pool)->threads, threads, strerror(error));
   return status;
 }

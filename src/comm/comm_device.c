@@ -224,7 +224,7 @@ static banyan_status take_wrong_start(banyan_comm *comm, const bny_device_fault 
              start < (int32_t)bound ? " is %" PRId32 ", less than %" PRIu32 : " is %" PRId32 " of %" PRIu32, start,
              bound);
   return bny_exec_fail(comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
-                       "rank %d gave its device a start that is negative, less than the one before it, or past the "
+                       "rank %d passed its device a start that is negative, less than the one before it, or past the "
                        "tokens of the run: query_start_loc[%" PRIu32 "]%s",
                        fault->culprit, sequence, at);
 }
@@ -249,8 +249,9 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
   int32_t culprit = fault->culprit;
   switch (status) {
   case BANYAN_ERR_TIMEOUT:
-    return bny_exec_fail(exec, status, culprit, "rank %d did not come in time to a run on devices (noticed by rank %d)",
-                         culprit, fault->reporter);
+    return bny_exec_fail(exec, status, culprit,
+                         "rank %d did not arrive in time to a run on devices (noticed by rank %d)", culprit,
+                         fault->reporter);
   case BANYAN_ERR_DATA: return bny_engine_fail_data(exec, comm->device.engine, fault, culprit);
   case BANYAN_ERR_ARGUMENT:
     if (fault->detail == 0) break;

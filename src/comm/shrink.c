@@ -169,7 +169,8 @@ static bool await(rendezvous *self, int32_t rank) {
 
 static banyan_status fail_given_up(rendezvous *self) {
   self->given_up = true;
-  return bny_fail(BANYAN_ERR_PEER, "rank %d was excluded by the others, which go on without it", self->transport->rank);
+  return bny_fail(BANYAN_ERR_PEER, "rank %d was excluded by the others, which continue without it",
+                  self->transport->rank);
 }
 
 /* Each rank that stops may take a deadline of a call. */

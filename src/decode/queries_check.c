@@ -66,9 +66,9 @@ banyan_status bny_decode_check_queries(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "soft_cap is %g, must be positive, or 0 for none",
                     (double)desc->soft_cap);
   if (desc->pages.indptr && !desc->pages.table)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_indptr is given and page_table is NULL");
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_indptr is set, but page_table is NULL");
   if (desc->pages.last_len && !desc->pages.indptr)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "last_page_len is given and page_indptr is NULL");
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "last_page_len is set, but page_indptr is NULL");
   return BANYAN_OK;
 }
 

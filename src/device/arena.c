@@ -194,7 +194,7 @@ static banyan_status agree(arenas_work *work, const facts *all, agreement *agree
   for (int32_t i = 0; i < arenas->nranks; i++) {
     const reach *theirs = &agreed->reaches[i];
     if (theirs->status)
-      return bny_fail((banyan_status)theirs->status, "rank %d cannot tell what its device reaches (%s)", i,
+      return bny_fail((banyan_status)theirs->status, "rank %d cannot find out which devices its device reaches (%s)", i,
                       banyan_status_string((banyan_status)theirs->status));
     agreed->kinds &= theirs->kinds;
     arenas->lines_whole = arenas->lines_whole && theirs->lines_whole;

@@ -38,8 +38,7 @@ banyan_status bny_device_open_named(const char *name, const char *library, bny_d
     if (which[1] < '0' || which[1] > '9' || *end || ordinal > INT16_MAX) length = sizeof vendor;
   }
   if (length >= sizeof vendor)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "\"%.40s\" is no device; such are \"cuda\", \"cuda:2\" and \"cuda:local\"",
-                    name);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "\"%.40s\" is not a device; use \"cuda\", \"cuda:2\" or \"cuda:local\"", name);
   memcpy(vendor, name, length);
   vendor[length] = 0;
   return bny_device_open(vendor, &choice, device);

@@ -21,7 +21,7 @@
 #include "transport/transport.h"
 
 /* The text that peers report about a rank whose statistics are BANYAN_ERR_DATA. */
-#define BNY_EXEC_NO_ROW "gave statistics of no row: NaN or infinite without being declared empty, or a negative d"
+#define BNY_EXEC_NO_ROW "passed invalid statistics: NaN or infinite without being declared empty, or a negative d"
 
 typedef struct bny_failure {
   banyan_status status; /* BANYAN_OK while all is well */

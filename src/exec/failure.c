@@ -207,7 +207,7 @@ static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   char text[sizeof exec->failure.text];
   size_t length = 0;
   const char *what = status == BANYAN_ERR_PEER      ? "died, left or is broken"
-                     : status == BANYAN_ERR_TIMEOUT ? "did not come in time"
+                     : status == BANYAN_ERR_TIMEOUT ? "did not arrive in time"
                      : status == BANYAN_ERR_DATA    ? BNY_EXEC_NO_ROW
                      : status == BANYAN_ERR_ABORTED ? "called banyan_comm_abort()"
                                                     : "failed";

@@ -70,7 +70,7 @@ static banyan_status fail_deadline(bny_exec *exec, int32_t peer) {
   if (culprit == exec->transport->rank) culprit = peer;
   return bny_exec_fail(
       exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s (operation %llu of this communicator)", culprit,
-      has_begun(exec, culprit) ? "has begun but not gone on with the collective" : "has not come to the collective",
+      has_begun(exec, culprit) ? "began the collective but did not continue it" : "did not reach the collective",
       (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch);
 }
 

@@ -114,7 +114,7 @@ static banyan_status read_class(const char *path, const json_t *link, const char
     *class = (bny_link_class)i;
     if (strcmp(name, bny_costs_class_name(*class)) == 0) return BANYAN_OK;
   }
-  return reject(path, "%sclass is \"%.40s\", which is no class of links", where, name);
+  return reject(path, "%sclass is \"%.40s\", which is not a class of links", where, name);
 }
 
 static banyan_status check_members(const char *path, const json_t *link, const char *where) {

@@ -294,8 +294,9 @@ static banyan_status enqueue(banyan_op *op, bool is_checked) {
   bny_ops *ops = comm->ops;
   if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   if (op->within && !op->attention)
-    return reject_start(op,
-                        "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
+    return reject_start(
+        op,
+        "the operation is part of your kernel: launch that kernel with the parameter that banyan_op_device() writes");
   if (op->on_device) return start_on_device(op);
   if (op->running) return reject_start(op, "the operation was started already; wait for it first");
   op->complete = false;

@@ -23,7 +23,7 @@ banyan_status bny_valid_check(const banyan_valid_rows **valid, banyan_valid_rows
     return bny_fail(BANYAN_ERR_ARGUMENT, "valid.batch is 0, but valid.%s is given: set it to the number of sequences",
                     known->seq_lens ? "seq_lens" : "query_start_loc");
   if ((unsigned)known->empty_rows > BANYAN_EMPTY_ROWS_KEPT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "valid.empty_rows is %d, which is no banyan_empty_rows", known->empty_rows);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "valid.empty_rows is %d, which is not a banyan_empty_rows", known->empty_rows);
   *valid = known;
   return BANYAN_OK;
 }

@@ -270,8 +270,9 @@ static banyan_status admit_last(int listener, const ticket *ticket, bny_fd_passi
   banyan_status status = admit(listener, ticket, passing, false);
   for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
     if (passing->sockets[i] < 0)
-      status = bny_fail(BANYAN_ERR_BOOTSTRAP,
-                        "rank %d has not connected as the user of rank 0, with whom it is to share memory", i);
+      status =
+          bny_fail(BANYAN_ERR_BOOTSTRAP,
+                   "rank %d did not connect as the user of rank 0; ranks that share memory must run as one user", i);
   return status;
 }
 

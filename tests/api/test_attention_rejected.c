@@ -56,8 +56,8 @@ TEST(rejections) {
   REJECT(rope.dim, -1, "rope_dim is -1");
   REJECT(rope.dim, 4, "rope_dim is 4 and q_rope is NULL");
   REJECT(rope.q, p.desc.q, "rope_dim is 0 and q_rope is given");
-  REJECT(pages.indptr, ((int32_t[]){0, 1, 2}), "page_indptr is given and page_table is NULL");
-  REJECT(pages.last_len, ((int32_t[]){1, 1}), "last_page_len is given and page_indptr is NULL");
+  REJECT(pages.indptr, ((int32_t[]){0, 1, 2}), "page_indptr is set, but page_table is NULL");
+  REJECT(pages.last_len, ((int32_t[]){1, 1}), "last_page_len is set, but page_indptr is NULL");
   REJECT(part_count, 2, "part_count is set and parts is NULL");
   REJECT(key_first, ((int32_t[]){0, 0}), "key_first is set and parts is NULL");
   for (int i = 0; i < 2; i++) {

@@ -152,9 +152,9 @@ static void leave_one_out(world_rank *self) {
   /* It comes at last, knowing nothing: its run ends at once, and its device tells. */
   if (self->rank == 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
   if (!world_finish(self)) return;
-  if (self->rank == 1) check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not come in time");
+  if (self->rank == 1) check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not arrive in time");
   if (!world_meet(self)) return;
-  check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not come in time");
+  check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not arrive in time");
 }
 
 TEST_LOOP(who_does_not_come_is_named, 2) {
@@ -192,7 +192,7 @@ static void give_nan(world_rank *self) {
   const banyan_partial *given = self->rank == 1 ? &in : &attempt->of->in[self->rank].partial;
   if (!world_ok(self, banyan_combine(self->comm, &attempt->desc, given, &out), "combine") || !world_finish(self))
     return;
-  check_failure(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row");
+  check_failure(self, BANYAN_ERR_DATA, 1, "rank 1 passed invalid statistics");
 }
 
 TEST_LOOP(bad_data_is_named, 2) {
@@ -216,7 +216,7 @@ static void fail_to_create(world_rank *self) {
   } cases[] = {{"cuda:0", BANYAN_OK, ""},
                {self->rank == 1 ? NULL : "cuda:0", BANYAN_ERR_MISMATCH, "config.device is"},
                {"abacus", BANYAN_ERR_ARGUMENT, "\"abacus\""},
-               {"cuda:x", BANYAN_ERR_ARGUMENT, "\"cuda:x\" is no device"},
+               {"cuda:x", BANYAN_ERR_ARGUMENT, "\"cuda:x\" is not a device"},
                {"cuda:9", BANYAN_ERR_ARGUMENT, "device 9 was asked for"},
                {"cuda", BANYAN_ERR_ARGUMENT, "no CUDA device is current"}};
   for (int i = 0; i < 6; i++) {
@@ -307,7 +307,7 @@ static void come_late(world_rank *self) {
     desc.tokens = 2;
     self->comm->first_timeout_ns = 50000000;
     world_check(self, banyan_combine_init(self->comm, &desc, &in, &out, &op) == BANYAN_ERR_TIMEOUT, "a rank came");
-    world_check(self, strstr(banyan_last_error(), "rank 1 has not come to the collective within 0.050 s") != NULL, "%s",
+    world_check(self, strstr(banyan_last_error(), "rank 1 did not reach the collective within 0.050 s") != NULL, "%s",
                 banyan_last_error());
   }
   world_meet(self);

@@ -61,7 +61,7 @@ static void give_nan(world_rank *self) {
   /* A rank may still be planning when another's device has found it. */
   banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
   world_check(self, status == BANYAN_OK || status == BANYAN_ERR_DATA, "combine: %s", banyan_last_error());
-  expect(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row");
+  expect(self, BANYAN_ERR_DATA, 1, "rank 1 passed invalid statistics");
   world_meet(self);
 }
 

@@ -54,7 +54,7 @@ static void attend_to_nan(world_rank *self) {
     if (task->is_empty || task->way == ALONE)
       world_ok(self, banyan_comm_status(self->comm), "status");
     else
-      world_fails(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row");
+      world_fails(self, BANYAN_ERR_DATA, 1, "rank 1 passed invalid statistics");
   }
   world_meet(self);
   banyan_op_free(op);

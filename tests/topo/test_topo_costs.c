@@ -92,7 +92,7 @@ static const struct {
     {"0.02", "-0.02", "merge_ns_per_byte is -0.02; it must be between"},
     /* links */
     {"network-cpu", "memory", "links[1].class is \"memory\" for a second time"},
-    {"network-cpu", "telepathy", "links[1].class is \"telepathy\", which is no class of links"},
+    {"network-cpu", "telepathy", "links[1].class is \"telepathy\", which is not a class of links"},
     {"\"class\": \"memory\", ", "", "links[0].class is missing, or not a text"},
     {"\"source\": \"a test\"},", "\"source\": 7},", "links[0].source is missing, or not a text"},
     {"\"message_ns\"", "\"mesage_ns\"", "links[0].mesage_ns is unknown"},

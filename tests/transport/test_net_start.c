@@ -74,7 +74,7 @@ static void create_apart(world_rank *self) {
   setenv("UCX_TCP_AF_PRIO", self->rank == 0 ? "inet" : "inet6", 1);
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   const char *text = banyan_last_error();
-  const char *expected = self->rank == 0 ? "rank 0 has no connection to rank 1 (UCX: " : "rank 0 has not come";
+  const char *expected = self->rank == 0 ? "rank 0 has no connection to rank 1 (UCX: " : "rank 0 did not reach";
   world_check(self, status == (self->rank == 0 ? BANYAN_ERR_SYSTEM : BANYAN_ERR_TIMEOUT), "%s", text);
   world_check(self, strstr(text, expected) != NULL, "no \"%s\" in: %s", expected, text);
 }

@@ -274,7 +274,7 @@ void bny_net_free_worker(bny_net *net) {
   unregister(net); /* not earlier, because pending operations used the keys */
   if (net->flush) net->ucx.ucp_request_free(net->flush);
   if (!may_destroy) {
-    bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a connection to a peer was begun and has not come about");
+    bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a connection to a peer was begun and never made");
     return;
   }
   if (net->worker) net->ucx.ucp_worker_destroy(net->worker);

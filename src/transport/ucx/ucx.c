@@ -231,7 +231,8 @@ static void net_close(bny_transport *transport) {
     net->closes = true;
     bny_net_send_goodbye(net);
     if (net->rejected > BNY_NET_REJECTIONS_REPORTED)
-      bny_log(BNY_LOG_WARN, "rank %d: %" PRIu64 " messages that were none of this communicator were ignored in all",
+      bny_log(BNY_LOG_WARN,
+              "rank %d: %" PRIu64 " messages that do not belong to this communicator were ignored in total",
               net->transport.rank, net->rejected);
   }
   free_net(net);
