@@ -110,7 +110,7 @@ static int gather_group(void *context, const void *mine, void *all, size_t bytes
   for (int32_t i = 0; i < group->bootstrap.nranks; i++) {
     int32_t rank = group->ranks[i];
     if (group->sizes[rank] != bytes)
-      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with the exchange of its group", rank);
+      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d did not continue the exchange of its group", rank);
     memcpy((char *)all + (size_t)i * bytes, group->blocks + (size_t)rank * most, bytes);
   }
   return BANYAN_OK;
