@@ -101,7 +101,7 @@ static inline double bny_attention_rescale(double from, double to) {
   return from - to < -1000 ? 0.0 : ldexp(1.0, (int)(from - to));
 }
 
-/* a = a and b, whose keys follow those of a. */
+/* Merges b into a. The keys of b follow those of a. */
 void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, const bny_attention_sums *b);
 
 /* Rounds to f32 wire form: m[heads], NaN where a logit is (d is 1 then); d[heads]; n[heads][value_dim]. */

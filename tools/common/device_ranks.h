@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Ranks that are threads of this process, all on one GPU: each has a stream and a communicator. Threads are there for
- * what all ranks must call together; what only puts work on streams one thread may do for all. */
+/* SPDX-License-Identifier: Apache-2.0 Ranks that are threads of this process, all on one GPU. Each has a stream and a
+ * communicator. Calls that all ranks make together run in threads; one thread can put work on the streams of all. */
 #ifndef BNY_TOOLS_COMMON_DEVICE_RANKS_H
 #define BNY_TOOLS_COMMON_DEVICE_RANKS_H
 
@@ -41,7 +40,8 @@ bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void
 /* Waits until all streams are idle, and returns what the communicators report. */
 bool device_ranks_finish(device_ranks *ranks, tool_error *error);
 
-/* Measures operations on a device: many runs of each rank in a graph of its own, which are replayed side by side. */
+/* Measures operations on a device: each rank puts many runs in its own graph, and the graphs are replayed
+ * concurrently. */
 typedef struct device_timing {
   /* Puts a run of one rank on its stream. */
   bool (*put)(void *argument, int32_t run, int32_t rank, tool_error *error);

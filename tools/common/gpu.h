@@ -1,8 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A GPU as programs use it that measure and test on one: memory, streams, graphs and time, through CUDA's driver, which
- * is loaded when asked (BANYAN_CUDA_LIBRARY: from another file than libcuda.so.1). Streams are what banyan.h takes.
+/* SPDX-License-Identifier: Apache-2.0 A GPU for programs that measure and test on one: memory, streams, graphs and
+ * time. It uses CUDA's driver, which is loaded on demand (BANYAN_CUDA_LIBRARY: another file than libcuda.so.1). Streams
+ * are those that banyan.h takes.
  *
- * A gpu may be used by all threads that have called gpu_enter(). All calls return false with an error text. */
+ * All threads that have called gpu_enter() may use a gpu. All calls return false with an error text on failure. */
 #ifndef BNY_TOOLS_COMMON_GPU_H
 #define BNY_TOOLS_COMMON_GPU_H
 
@@ -78,9 +78,10 @@ typedef struct gpu_rounds {
   double seconds; /* limit for each of the two waits */
 } gpu_rounds;
 
-/* Launches all graphs, each on its stream, round after round, without waiting between: `warmup` times, and `count`
- * times, of which it writes how long each took on the first stream, in microseconds. Not one graph of several branches,
- * as no driver promises that all of these run side by side, and ranks' kernels wait for each other. */
+/* Launches all graphs, each on its stream, round after round, without waiting in between: `warmup` times, and then
+ * `count` times. Writes how long each of the latter took on the first stream, in microseconds. It is not one graph with
+ * several branches, because no driver promises to run all branches concurrently, and kernels of ranks wait for each
+ * other. */
 bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
                      double *times_us, tool_error *error);
 

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A kernel that runs between timed ones and takes their data out of the caches, as PTX text. */
+/* SPDX-License-Identifier: Apache-2.0 A kernel, as PTX text, that runs between timed kernels and evicts their data from
+ * the caches. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -65,7 +65,8 @@ static const char tail[] = "done:\n"
                            "ret;\n"
                            "}\n";
 
-/* Four chains, each of products and exclusive ors in turn, so that no compiler makes one instruction of several. */
+/* Writes four chains, each of alternating products and exclusive ors, so that no compiler merges several instructions
+ * into one. */
 static void write_code(FILE *to) {
   for (unsigned i = 0; i < GPU_BETWEEN_INSTRUCTIONS; i++) {
     unsigned chain = 8 + i % 4, number = (i * 2654435761u) | 1;
@@ -99,8 +100,8 @@ char *gpu_between_text(void) {
   return text;
 }
 
-/* A driver that loads lazily loads it now, and not while kernels wait for each other. It asks for as much shared memory
- * as kernels of the library do, because an SM runs no two kernels at once that ask for different shares. */
+/* A driver that loads lazily loads the kernel now, not while kernels wait for each other. The kernel asks for as much
+ * shared memory as kernels of the library, because an SM does not run two kernels with different shares at once. */
 static CUresult prepare(const bny_cuda_driver *driver, CUfunction kernel) {
   int registers;
   CUresult result = driver->cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel);

@@ -15,7 +15,7 @@ json_t *tool_json_stamped(json_t *object);
 /* Writes the stamped object and a newline; takes the reference. The error is that of standard output. */
 bool tool_json_write(json_t *object, FILE *stream, tool_error *error);
 
-/* JSON has no infinity: null. */
+/* Returns null for infinity, which JSON does not have. */
 json_t *tool_json_real(double value);
 
 /* Describes a device as an object. */

@@ -94,8 +94,8 @@ static bool set_number(const char *name, int number) {
   return setenv(name, text, 1) == 0;
 }
 
-/* Sets the variables that are the same for all ranks, and removes those of an outer launcher. BANYAN_PORT is set beside
- * MASTER_PORT, because the rules that derive another port from the latter must not apply. */
+/* Sets the variables that are equal for all ranks, and removes those of an outer launcher. Also sets BANYAN_PORT, so
+ * that no other port is derived from MASTER_PORT. */
 static bool set_common(int nranks, int port, const char *secret) {
   static const char *const outer[] = {"BANYAN_LISTEN_FD", "BANYAN_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"};
   char job[32];
@@ -154,9 +154,9 @@ static bool claim_cpu(int cpu) {
   return false;
 }
 
-/* Ranks of several programs on one machine have the same numbers. Each takes the first CPU from its own on that no
- * other has, and shares its own if there is none. Ranks beyond the number of CPUs share from the start: they must not
- * take the CPU of a rank that starts later. */
+/* Ranks of several programs on one machine have the same numbers. Each rank takes the first free CPU from its own on,
+ * and shares its own if none is free. Ranks beyond the number of CPUs share from the start, because they must not take
+ * the CPU of a rank that starts later. */
 void bny_launch_pin(int index) {
   int cpus[CPU_SETSIZE], count, skip = 0;
   cpu_set_t mine;
@@ -263,7 +263,7 @@ static void reap(struct launch *launch) {
   }
 }
 
-/* Sends the next harsher signal when it is due. Returns the milliseconds until then, -1 if nothing is due ever. */
+/* Sends the next harsher signal when it is due. Returns the milliseconds until then, or -1 if none will be due. */
 static int escalate(struct launch *launch) {
   if (!launch->ending || launch->last_signal == SIGKILL) return -1;
   int64_t left_ns = launch->next_ns - now_ns();

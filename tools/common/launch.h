@@ -1,12 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Starts the ranks of a tool, or finds out that a launcher has started them. */
+/* SPDX-License-Identifier: Apache-2.0 Starts the ranks of a tool, or finds out whether a launcher has started them. */
 #ifndef BNY_TOOLS_COMMON_LAUNCH_H
 #define BNY_TOOLS_COMMON_LAUNCH_H
 
 #include <stdbool.h>
 
-/* Where a rank may run: as its caller; on one CPU, the r-th (modulo their number) of those allowed to the caller; or on
- * the CPUs of one NUMA node, each of which has as many ranks, within one, that follow one another. */
+/* Where a rank may run: on the CPUs of its caller; on one CPU, the r-th (modulo their number) of the caller's; or on
+ * the CPUs of one NUMA node. Consecutive ranks share a node, and nodes have equal numbers of ranks, within one. */
 typedef enum bny_launch_binding { BNY_LAUNCH_FREE, BNY_LAUNCH_CPU, BNY_LAUNCH_NODE } bny_launch_binding;
 
 /* Starts nranks copies of the running program with these arguments on this node, as ranks that banyan_env_create()
@@ -38,7 +37,7 @@ int bny_launch_nodes(void);
 /* Returns this process's rank by its launcher; NULL without a launcher. */
 const char *bny_launch_rank(void);
 
-/* Returns true in exactly one of the processes that a launcher started, before they know each other. */
+/* Returns true in exactly one of the processes that a launcher started. They need not know each other. */
 bool bny_launch_speaks(void);
 
 #endif

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * MPI for tools that run under mpirun. The functions are in a module of their own, which is loaded under mpirun alone,
- * so that no tool links MPI. */
+/* SPDX-License-Identifier: Apache-2.0 MPI for tools that run under mpirun. The functions are in a separate module that
+ * is loaded only under mpirun, so no tool links MPI. */
 #ifndef BNY_TOOLS_COMMON_MPI_H
 #define BNY_TOOLS_COMMON_MPI_H
 
@@ -22,7 +21,7 @@ typedef struct tool_mpi {
   /* These return false if MPI fails. */
   bool (*allgather)(const float *mine, int count, float *all);
   bool (*allreduce)(const float *mine, float *all, int count, bool maximum);
-  /* An allreduce of rows of dim + 2 numbers, by an operation of our own. One dim and one merge at a time. */
+  /* An allreduce of rows of dim + 2 numbers by a custom operation. Only one dim and one merge at a time. */
   bool (*rows_begin)(int32_t dim, tool_mpi_merge *merge);
   bool (*rows_allreduce)(const float *mine, float *all, int rows);
   void (*rows_end)(void);

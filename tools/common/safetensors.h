@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Reads safetensors files: u64 header length, a JSON object of tensors, then their data. The file may come from
- * anywhere: everything it says is checked against its size before it is believed. */
+/* SPDX-License-Identifier: Apache-2.0 Reads safetensors files: a u64 header length, a JSON object of tensors, then
+ * their data. The file may come from anywhere, so all its fields are checked against its size before use. */
 #ifndef BNY_TOOLS_COMMON_SAFETENSORS_H
 #define BNY_TOOLS_COMMON_SAFETENSORS_H
 

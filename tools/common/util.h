@@ -66,7 +66,8 @@ char *tool_page_end(tool_page *page);
 size_t tool_mark(void);
 void tool_release(size_t mark);
 
-int64_t tool_now_ns(void); /* CLOCK_MONOTONIC */
+int64_t tool_now_ns(void); /* Sorts values and returns the smallest one such that at least `percent` of all values are
+                            * not larger; 0 if there is none. */
 
 /* Sorts values and returns the smallest one that at least `percent` of all do not exceed; 0 if there is none. */
 double tool_percentile(double *values, size_t count, double percent);
@@ -85,8 +86,8 @@ extern const bny_name tool_wires[];
 const char *tool_dtype_name(banyan_dtype dtype);
 size_t tool_dtype_bytes(banyan_dtype dtype);
 
-/* Returns the bound of docs/numbers.md for the relative error of a combined row: 2e-6 for arithmetic in f32, plus what
- * `roundings` to the wire's type may cost (see banyan_op_info); 0 for other methods. */
+/* Returns the bound of docs/numbers.md for the relative error of a combined row: 2e-6 for arithmetic in f32, plus the
+ * error of `roundings` to the wire's type (see banyan_op_info); 0 for other methods. */
 double tool_error_bound(banyan_dtype wire, uint64_t roundings);
 
 /* The same of a combine. */

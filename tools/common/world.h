@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The ranks of a tool: under mpirun from MPI, from the variables RANK and WORLD_SIZE, as local processes that the tool
- * starts itself (--ranks N), or one rank alone. It also has the few messages that they exchange besides. */
+/* SPDX-License-Identifier: Apache-2.0 The ranks of a tool: from MPI under mpirun, from the variables RANK and
+ * WORLD_SIZE, as local processes that the tool starts (--ranks N), or one rank alone. Also the few messages that they
+ * exchange besides. */
 #ifndef BNY_TOOLS_COMMON_WORLD_H
 #define BNY_TOOLS_COMMON_WORLD_H
 
@@ -40,7 +40,7 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
 /* Joins the other ranks; blocks until all are there. */
 bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error);
 
-/* Leaves. If `failed` is a status of failure, this rank gives up while others may still run; it aborts them. */
+/* Leaves. If `failed` is a failure, this rank ends while others may still run, and aborts them. */
 void tool_world_leave(tool_world *world, tool_exit failed);
 
 /* `bytes` of every rank, in rank order, on every rank. */
@@ -49,11 +49,12 @@ bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, 
 /* Each value becomes the largest over all ranks; NaN counts as infinite. */
 bool tool_world_max(const tool_world *world, double *values, int count, tool_error *error);
 
-/* True if all ranks say ok. Otherwise false on all of them, with the error text of the first that does not. *error is
- * this rank's own where it does not. */
+/* Returns true if `ok` is true on all ranks. Otherwise returns false on all of them, with the error of the first rank
+ * where it is false; *error is this rank's own if it is false here. */
 bool tool_world_agree(const tool_world *world, bool ok, tool_error *error);
 
-/* On stderr from rank 0, once work goes on for a few seconds and then every few: how far it is. Begin with zeros. */
+/* Reports progress on stderr from rank 0, when work takes a few seconds and then every few seconds. Begin with
+ * zeros. */
 typedef struct tool_progress {
   int64_t start_ns, printed_ns;
 } tool_progress;

@@ -65,8 +65,8 @@ void decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t
 
 void decode_problem_close(decode_problem *problem);
 
-/* Elements [first, first + count) along the tokens of one sequence and KV head, as they are kept but given as
- * f32. Of Q: heads in place of tokens, kv_head 0. MLA has no V. */
+/* Reads elements [first, first + count) along the tokens of one sequence and KV head as f32, from their stored type.
+ * For Q, heads take the place of tokens, and kv_head is 0. MLA has no V. */
 bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
                          int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error);
 
@@ -79,7 +79,7 @@ void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, i
 /* Returns 2: there are k and v; or 1 with MLA. */
 int decode_problem_tensors(const decode_problem *problem);
 
-/* Sets all of a shard but its memory. */
+/* Sets all of a shard except its memory. */
 bool decode_shard_size(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
                        tool_error *error);
 bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
@@ -91,15 +91,15 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
 banyan_attention_desc decode_shard_attention(const decode_problem *problem, const void *q, const decode_shard *shard,
                                              const int32_t *lengths);
 
-/* A shard of one rank in a mapped file, and its last keys in memory too. Attention reads these there, and the others in
- * the file. */
+/* A shard of one rank in a mapped file, with its last keys also in memory. Attention reads those in memory, and the
+ * others in the file. */
 typedef struct decode_parts {
   int file;
   decode_shard shard;  /* block is the file */
   void *recent;        /* like a shard of `capacity` keys */
   int32_t capacity;    /* keys of a sequence in memory */
   void *buffer;        /* for reading the file */
-  int32_t *lengths[2]; /* [batch]: keys to be read in the file, and in memory */
+  int32_t *lengths[2]; /* If it fails, call decode_parts_free() nevertheless. */
   banyan_attention_desc descs[2];
 } decode_parts;
 
@@ -110,7 +110,9 @@ void decode_parts_free(decode_parts *parts);
 /* Changes the description of attention to the shard. */
 void decode_parts_describe(const decode_problem *problem, decode_parts *parts, banyan_attention_desc *desc);
 
-/* Drop the file from memory; and read it from its beginning to its end, as fast as the file system does. */
+/* Attention in double precision over the keys and values as they are stored, in the plainest form. Methods are compared
+ * with it. Ranks divide the rows, and each reads all keys of its rows from the source, not from shards, so that an
+ * error in sharding shows. */
 bool decode_parts_drop(const decode_parts *parts, tool_error *error);
 bool decode_parts_read_us(const decode_parts *parts, double *us, tool_error *error);
 
@@ -162,7 +164,7 @@ typedef struct decode_facts {
   int32_t slices;       /* slices of the batch */
   double pages_read;    /* with epsilon: the share that this rank read */
   const float *errors;  /* with epsilon: certified, of each row of the result; NULL without */
-  double certified;     /* and the largest error of a row that is certified, over the length of its result */
+  double certified;     /* The counted memory of a method, which is released all at once. */
 } decode_facts;
 
 void *decode_take(uint64_t *held, size_t bytes); /* tool_take(), counted in *held */
@@ -240,10 +242,10 @@ bool report_json(const decode_report *report, FILE *stream, tool_error *error);
 /* All methods. */
 bool report_verified(const decode_report *report);
 
-/* Decode on a GPU: attention over a cache in the device's memory, alone and with a combine. Ranks are threads of this
- * process, all on one device, each with a range of the keys; the time is that of a graph in which every rank runs over
- * and over, on a branch of its own. Each run reads another cache, as many as make four times the second-level cache of
- * the device. */
+/* Decode on a GPU: attention over a cache in device memory, alone and with a combine. Ranks are threads of this
+ * process, all on one device, each with a range of the keys. The time is that of a graph in which every rank runs
+ * repeatedly, on its own branch. Runs cycle through as many caches as make four times the device's second-level
+ * cache. */
 
 typedef struct decode_device_settings {
   const char *device; /* "cuda" or "cuda:N" */
@@ -276,7 +278,7 @@ bool decode_device_built(void);
 bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error);
 
 /* Keys and values of a decode on a GPU. Gigabytes of random numbers take longer to make than to read, so all of them
- * are a stretch of some millions, over and over, each rank's and each cache's from another place on. */
+ * repeat a stretch of some millions of numbers. Each rank and each cache begins at another offset. */
 
 typedef struct decode_stretch {
   banyan_dtype dtype;
@@ -317,7 +319,7 @@ void decode_row_attend(const decode_stretch *stretch, const decode_row *row, dou
 bool decode_device_report(const gpu_facts *facts, const decode_device_settings *settings,
                           const decode_device_result *result, bool json, tool_error *error);
 
-/* A loop that only reads memory, by several threads: what attention over the same memory stands beside. */
+/* A read loop of several threads, with which the speed of attention over the same memory is compared. */
 
 typedef struct decode_readers decode_readers;
 

@@ -27,7 +27,7 @@ static int by_seat(const void *a_void, const void *b_void) {
   return 0;
 }
 
-/* The numbers of GPUs order the ranks of a host, and not their places in the file. GPUs without one come last. */
+/* The numbers of GPUs order the ranks of a host, not their positions in the file. GPUs without a number come last. */
 static bool ranks_order(bny_topo_derivation *d) {
   bny_topo_levels *levels = d->levels;
   seat *seats = malloc(((size_t)levels->nranks + 1) * sizeof *seats);

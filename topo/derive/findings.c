@@ -110,7 +110,7 @@ static const char *advice_for(const bny_topo *topo, const bny_topo_finding_kind 
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-/* Takes `nodes`, and puts the finding behind those of kinds that come before its own. */
+/* Takes ownership of `nodes`, and inserts the finding in the order of kinds. */
 static bool put(bny_topo_levels *levels, const bny_topo_finding_kind *kind, int32_t *nodes, int32_t nnodes,
                 const char *text) {
   bool room = bny_topo_grow(&levels->findings, levels->nfindings, &levels->findings_capacity, sizeof *levels->findings);

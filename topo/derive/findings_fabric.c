@@ -67,8 +67,8 @@ static int32_t weakest_above(const bny_topo_derivation *d, int32_t node, int32_t
   return weakest;
 }
 
-/* Finds parts of a network with switches over leaf switches that no link joins, and that share no host: planes of
- * rails share all. */
+/* Finds parts of a network that have switches above leaf switches, and that share neither a link nor a host. Planes of
+ * rails share all hosts. */
 static void parts_find(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   const bny_topo *topo = d->topo;
@@ -139,8 +139,8 @@ static int32_t downlinks_of(const bny_topo_derivation *d, int32_t node) {
   return count;
 }
 
-/* Finds a switch that alone joins all of the tier below, each over several cables and fewer than lead down: networks
- * are built with more of them. */
+/* Finds a switch that alone joins the whole tier below, with several cables to each switch but fewer than lead down.
+ * Networks are built with more such switches. */
 static void alone_find(bny_topo_finder *s, int32_t tier) {
   const bny_topo_derivation *d = s->d;
   int32_t above = -1, tops = 0, leaves = 0, least = INT32_MAX;
@@ -158,8 +158,8 @@ static void alone_find(bny_topo_finder *s, int32_t tier) {
                   least);
 }
 
-/* Returns the number in a name that is otherwise like another, and how many letters are before it; -1 if they differ in
- * more. */
+/* Returns the number in a name that is otherwise equal to another, and the number of letters before it; -1 if they
+ * differ in more. */
 static long number_unlike(const char *name, const char *other, size_t *before) {
   size_t same = 0;
   while (name[same] != '\0' && name[same] == other[same]) same++;
@@ -242,7 +242,7 @@ void bny_topo_find_nic_uncabled(bny_topo_finder *s) {
   }
 }
 
-/* A host with one NIC has no order of cables to be wrong. */
+/* With one NIC in a host there is no order of cables that can be wrong. */
 void bny_topo_find_cable_crossed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts; h++) {

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Findings about GPUs: lost ones, their kinds, and what their driver says. */
+/* SPDX-License-Identifier: Apache-2.0 Findings about GPUs: lost ones, their kinds, and reports of their driver. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +20,7 @@ static int32_t devices_of(const bny_topo_derivation *d, int32_t host) { /* GPUs,
   return devices;
 }
 
-/* A process may see some GPUs alone. Few that are missing are lost, more are hidden. */
+/* A process may see only some of the GPUs. If few are missing they are lost; if more, they are hidden. */
 static bool are_lost(int32_t missing, int32_t present) { return missing > 0 && 3 * missing <= present; }
 
 /* Counts the bus ids of GPUs that links lead to and that are not listed. *first is the note of one. */
@@ -33,7 +32,7 @@ static int32_t bus_ids_missing(const bny_topo_derivation *d, int32_t node, const
   return count;
 }
 
-/* Returns the first number that is missing where the numbers would else be those of 4, 8 or 16 GPUs; -1. */
+/* Returns the first missing number if the others are those of 4, 8 or 16 GPUs; otherwise -1. */
 static int32_t number_missing(const bny_topo_derivation *d, int32_t host) {
   uint32_t seen = 0, count = 0, most = 0;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
@@ -61,7 +60,7 @@ static int32_t board_gpus(const bny_topo_derivation *d, int32_t host) {
   return common ? common->gpus : 0;
 }
 
-/* Returns whether the GPUs of a host are one fewer than boards of 8 or 16 have, and links join them all. */
+/* Returns whether the GPUs of a host are one fewer than a board of 8 or 16 has, and links join all of them. */
 static bool is_odd(const bny_topo_derivation *d, int32_t host) {
   const bny_topo_level *islands = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_ISLAND);
   int32_t count = devices_of(d, host);
@@ -70,7 +69,7 @@ static bool is_odd(const bny_topo_derivation *d, int32_t host) {
   return group->count == ranks_of(d, host);
 }
 
-/* Returns how many GPUs most hosts have, those with GPUs being counted; 0 if there is no such number. */
+/* Returns how many GPUs most hosts with GPUs have; 0 if there is no such number. */
 static int32_t usual_gpus(const bny_topo_derivation *d) {
   double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
   int32_t hosts = 0, times = 0;
@@ -113,7 +112,7 @@ void bny_topo_find_gpu_lost(bny_topo_finder *s) {
   }
 }
 
-/* It may be how the host was built, or what a container was given, where no board or other host says more. */
+/* If no board or other host shows more, the host may be built so, or a container may have been given only these. */
 void bny_topo_find_gpus_odd(bny_topo_finder *s) {
   for (int32_t h = 0; h < s->d->nhosts && s->d->levels->rank_kind == BNY_TOPO_GPU; h++)
     if (is_odd(s->d, h) && !bny_topo_is_found(s->d, "gpu-lost", s->d->hosts[h]) && usual_gpus(s->d) == 0)

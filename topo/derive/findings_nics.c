@@ -31,8 +31,8 @@ static int32_t nics_serving(const bny_topo_derivation *d, int32_t host) {
   return serving;
 }
 
-/* Returns the number of the nearest path of a rank to NICs and how many are as near: NEAR_FACTOR times the path, less
- * the count, so that less is better. */
+/* Returns a rating of a rank's nearest NICs, lower is better: NEAR_FACTOR times the number of the path, minus the
+ * number of NICs on such a path. */
 static double nearness(const bny_topo_derivation *d, int32_t host, int32_t rank) {
   int32_t nearest = BNY_TOPO_PATHS, count = 0;
   for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) {
@@ -67,9 +67,8 @@ static bool has_pairs(const bny_topo_derivation *d, int32_t host) {
   return nics_of(d, host) == ranks_of(d, host);
 }
 
-/* Finds GPUs that have fewer NICs beside them than three quarters of the host's GPUs have below their host
- * bridges.
- * Returns false if there is none. */
+/* Finds GPUs with fewer near NICs than three quarters of the host's GPUs have below their host bridges. Returns false
+ * if there is none. */
 static bool gpus_without(bny_topo_finder *s, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t nranks = ranks_of(d, host), times, found = 0;
@@ -128,8 +127,8 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
   }
 }
 
-/* Finds hosts where one NIC serves at least twice as many GPUs as most others do, all on like paths: one may be gone
- * beside it. */
+/* Finds hosts where one NIC serves at least twice as many GPUs as most others do, all on equal paths: a NIC next to it
+ * may be missing. */
 void bny_topo_find_nic_uneven(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts && d->levels->rank_kind == BNY_TOPO_GPU; h++) {
@@ -313,8 +312,8 @@ void bny_topo_find_nic_narrow(bny_topo_finder *s) {
 
 /* ---- ports that are down ----------------------------------------------------------------------------------------- */
 
-/* Returns whether a NIC that is down would serve a GPU of its host if it were up, because two share another of at most
- * its speed. */
+/* Returns whether a NIC that is down would serve a GPU of its host if it were up, because two GPUs share another NIC of
+ * at most its speed. */
 static bool is_missed(const bny_topo_derivation *d, int32_t nic, double rated) {
   int32_t host = d->host_of[nic] < 0 ? -1 : d->host_number[d->host_of[nic]];
   for (int32_t i = host < 0 ? 0 : d->host_first[host]; host >= 0 && i < d->host_first[host + 1]; i++) {

@@ -69,7 +69,7 @@ static bool lists_none(const bny_topo_derivation *d, int32_t rank) {
   return unlisted(d, node) == links;
 }
 
-/* Returns whether the GPU's silence has a finding of its own. */
+/* Returns whether another finding explains that the GPU lists no link. */
 static bool is_explained(const bny_topo *topo, int32_t node) {
   return bny_topo_is_noted(topo, BNY_TOPO_NOTE_LOST, node) || bny_topo_is_noted(topo, BNY_TOPO_NOTE_FABRIC, node);
 }
@@ -83,7 +83,7 @@ static bool has_dead_link(const bny_topo *topo, int32_t node) {
   return false;
 }
 
-/* Examines one host. Bridges join pairs, and a GPU beside them may have none by design. */
+/* Examines one host. Bridges join pairs, and a GPU next to them may have none by design. */
 static void host_missing(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t first = d->host_first[host], end = d->host_first[host + 1], joined = 0, largest = 0, boards = 0;
@@ -237,7 +237,7 @@ static void pairs_fewer(bny_topo_finder *s, const bny_topo_level *islands, int32
   free(links);
 }
 
-/* Finds GPUs without a bridge where most GPUs of their host have one. A single one may be beside pairs by design. */
+/* Finds GPUs without a bridge if most GPUs of their host have one. A single GPU may stand next to pairs by design. */
 static void bridges_missing(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t first = d->host_first[host], end = d->host_first[host + 1], pairs = 0, alone = 0;
@@ -324,7 +324,7 @@ void bny_topo_find_peer_refused(bny_topo_finder *s) {
   }
 }
 
-/* Links that are missing make the sum slow as well, and have a finding of their own. */
+/* Missing links reduce the sum too, and have their own finding. */
 void bny_topo_find_link_slow(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t n = 0; n < d->topo->nnodes; n++) {

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Findings about PCI links: devices and switches are compared with siblings, and then with their own rating. What all
- * siblings have is by design, such as slots of eight lanes. */
+/* SPDX-License-Identifier: Apache-2.0 Findings about PCI links: devices and switches are compared with siblings, and
+ * then with their own rating. A property that all siblings share is by design, such as slots of eight lanes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +71,7 @@ static int32_t places_list(const bny_topo_derivation *d, const int32_t (*below)[
   return count;
 }
 
-/* Returns whether a value is too small beside that of siblings, of which most have more. */
+/* Returns whether a value is too small compared with its siblings, most of which have more. */
 static bool is_behind(double value, double usual, int32_t times, int32_t count) {
   return value < 0.75 * usual && 2 * times > count;
 }
@@ -91,7 +90,7 @@ static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t 
     double limit = less ? BNY_TOPO_ALIKE : 0.26;
     bool narrow = is_behind(places[i].lanes, lanes, times_lanes, count);
     bool old = is_behind(places[i].lane_speed, speed, times_speed, count), sleeps = places[i].lane_speed < idle;
-    /* Where no majority says it, a note: of two GPUs or NICs that serve one is slower, or a device has a quarter. */
+    /* Without a majority it is a note: one of two GPUs or NICs is slower, or a device has a quarter of the lanes. */
     double part = fmin(places[i].lanes / lanes, places[i].lane_speed / speed);
     bool doubt =
         !narrow && !old &&
@@ -117,7 +116,7 @@ static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t 
   }
 }
 
-/* Returns whether all links of GPUs, of NICs and of switches are alike and as rated, which spares large clusters the
+/* Returns whether all links of GPUs, of NICs and of switches are equal and as rated. Large clusters then need no
  * comparison. */
 static bool are_all_alike(const bny_topo *topo) {
   int32_t first[BNY_TOPO_KINDS];
@@ -187,8 +186,8 @@ static bool is_coherent(const bny_topo *topo, int32_t node) { /* with its CPU: s
   return false;
 }
 
-/* Returns whether this device has a root port of its own. It then is on another bus than the host bridge above it,
- * whose bus is in its name ("pci0000:80" or "0000:[80-8f]"). A real machine without switches has this and hides
+/* Returns whether this device has its own root port. It is then on another bus than the host bridge above it, whose bus
+ * is in its name ("pci0000:80" or "0000:[80-8f]"). A real machine without switches has root ports, and hides
  * nothing. */
 static bool has_root_port(const bny_topo *topo, int32_t node) {
   const bny_topo_node *device = &topo->nodes[node], *above = &topo->nodes[device->parent];

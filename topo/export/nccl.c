@@ -62,7 +62,8 @@ static bool is_amd(const writing *w, int32_t gpu) {
   return vendor_is(node, "AMD") || vendor_is(node, "Advanced Micro");
 }
 
-/* NULL if it is not known: a NIC may be of Ethernet or InfiniBand, and a PCI device with nothing below anything. */
+/* Returns NULL if the class is unknown: a NIC may be Ethernet or InfiniBand, and a PCI device without children may be
+ * anything. */
 static const char *class_of(const writing *w, int32_t n, char value[BNY_TOPO_ATTRIBUTES_BYTES]) {
   const bny_topo_node *node = node_at(w, n);
   bool device = node->kind == BNY_TOPO_GPU || node->kind == BNY_TOPO_NIC;
@@ -324,7 +325,7 @@ static void write_processor(writing *w, int32_t n) {
   }
 }
 
-/* Returns whether a host has the name that it gets without one. */
+/* Returns whether a host has the name that it would get without one. */
 static bool is_numbered(const bny_topo_node *host) {
   char name[32];
   snprintf(name, sizeof name, "host%d", (int)host->index);
@@ -390,7 +391,7 @@ static bool needs_bus(const writing *w, int32_t n) {
   }
 }
 
-/* A node that needs a bus id and has none gets one that no machine uses, and each is another device's. */
+/* A node that needs a bus id and has none gets an unused one. Each node gets a different id. */
 static bool name_buses(writing *w) {
   bny_topo_names known = {0};
   unsigned made = 0;
@@ -429,7 +430,7 @@ static int by_number(const void *a_void, const void *b_void) {
   return 0;
 }
 
-/* Gives new numbers to NUMA nodes of a host that share one or have none. NCCL would take them for one node. */
+/* Renumbers NUMA nodes of a host that share a number or have none, because NCCL would treat them as one node. */
 static bool number_numas(writing *w) {
   numbered *all = malloc(((size_t)w->topo->nnodes + 1) * sizeof *all);
   int32_t count = 0, fresh = 0;
