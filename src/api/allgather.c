@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 The public calls that gather bytes. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls that gather bytes. */
 #include "api/api.h"
 #include "base/status.h"
 

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 The public calls that make attention an operation, and those for combines within
- * kernels. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls that make attention an operation, and those for combines within kernels. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 The public calls that merge the partials of all ranks. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls that merge the partials of all ranks. */
 #include "api/api.h"
 
 #include <string.h>

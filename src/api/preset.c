@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Describes partials in the conventions of known kernels and engines. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Describes partials in the conventions of known kernels and engines. */
 #include <stdbool.h>
 #include <stddef.h>
 

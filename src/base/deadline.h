@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 The clock of deadlines. A waiting thread reads it at least every
- * BNY_INTERRUPT_MS. A longer gap between two looks does not count: the process was stopped or did its own work, and
- * could not see its peers. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The clock of deadlines. A waiting thread reads it at least every BNY_INTERRUPT_MS. A longer gap between two looks
+ * does not count: the process was stopped or did its own work, and could not see its peers. */
 #ifndef BNY_DEADLINE_H
 #define BNY_DEADLINE_H
 

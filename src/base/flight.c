@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Makes the memory file of the flight recorder, and prints its contents. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes the memory file of the flight recorder, and prints its contents. */
 #include "base/flight.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Runs the check of banyan_on_wait(), which can end the waits of a thread early. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs the check of banyan_on_wait(), which can end the waits of a thread early. */
 #include "base/interrupt.h"
 
 #include <stddef.h>

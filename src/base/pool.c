@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 Runs parts of a task on the threads of a rank. A gate admits threads to the
- * current task. It holds whether the task is open, its number, and how many threads are inside. The caller closes the
- * gate when no part is left, and waits only for the threads inside. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs parts of a task on the threads of a rank. A gate admits threads to the current task. It holds whether the task
+ * is open, its number, and how many threads are inside. The caller closes the gate when no part is left, and waits only
+ * for the threads inside. */
 #include "base/pool.h"
 
 #include <pthread.h>

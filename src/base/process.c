@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Numbers this process, so that the child of a fork() notices that it is a
- * different process. The number lies in a page that the kernel gives to children as zeros. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Numbers this process, so that the child of a fork() notices that it is a different process. The number lies in a page
+ * that the kernel gives to children as zeros. */
 #include "base/process.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Reads files of sysfs and /proc. A file may be absent, unreadable or have any
- * contents; none of these is an error. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads files of sysfs and /proc. A file may be absent, unreadable or have any contents; none of these is an error. */
 #ifndef BNY_SYSFS_H
 #define BNY_SYSFS_H
 

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Makes ranks from an MPI communicator. This is part of libbanyan-mpi and uses only
- * what banyan.h declares. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes ranks from an MPI communicator. This is part of libbanyan-mpi and uses only what banyan.h declares. */
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>

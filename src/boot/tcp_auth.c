@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 The three messages by which a rank joins: challenge and response in both
- * directions, by HMAC-SHA512-256. Each MAC covers both nonces and begins with its own label, so no message can be
- * replayed as another, or reflected. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The three messages by which a rank joins: challenge and response in both directions, by HMAC-SHA512-256. Each MAC
+ * covers both nonces and begins with its own label, so no message can be replayed as another, or reflected. */
 #include "boot/tcp_auth.h"
 
 #ifdef HAVE_SODIUM

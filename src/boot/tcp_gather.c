@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 The all-gather of the TCP bootstrap. Blocks go up the tree one by one through a
- * bounded queue, and the whole result comes down. Rank 0 sees every block arrive, so it knows which ranks are missing.
- * It gives up a little before any other rank would, so that all ranks get its reason and not just silence. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The all-gather of the TCP bootstrap. Blocks go up the tree one by one through a bounded queue, and the whole result
+ * comes down. Rank 0 sees every block arrive, so it knows which ranks are missing. It gives up a little before any
+ * other rank would, so that all ranks get its reason and not just silence. */
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM

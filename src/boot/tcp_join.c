@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Waits until all ranks have joined. Each rank accepts others below it, and
- * forwards requests to rank 0 and its answers back. Rank 0 gives up a little before any other rank would, so that all
- * ranks get its reason and not just silence. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Waits until all ranks have joined. Each rank accepts others below it, and forwards requests to rank 0 and its answers
+ * back. Rank 0 gives up a little before any other rank would, so that all ranks get its reason and not just silence. */
 #include "boot/tcp_pending.h"
 
 #ifdef HAVE_SODIUM

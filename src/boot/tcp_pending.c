@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Handles pending connections, from the accept to the welcome. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Handles pending connections, from the accept to the welcome. */
 #include "boot/tcp_pending.h"
 
 #ifdef HAVE_SODIUM

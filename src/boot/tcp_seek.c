@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks other than 0 of the TCP bootstrap: each finds a parent and authenticates
- * itself. Rank 0 may start later, so a failed attempt is repeated until the deadline. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks other than 0 of the TCP bootstrap: each finds a parent and authenticates itself. Rank 0 may start later, so a
+ * failed attempt is repeated until the deadline. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM

@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 Without a secret the kernel identifies the user. Rank 0 makes a random key and
- * gives it only to processes of its own user, over a local socket that is named after its TCP address. Each side reads
- * the other's user from the kernel. Such a name is visible only in its network namespace, so all ranks must also be on
- * one node. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Without a secret the kernel identifies the user. Rank 0 makes a random key and gives it only to processes of its own
+ * user, over a local socket that is named after its TCP address. Each side reads the other's user from the kernel. Such
+ * a name is visible only in its network namespace, so all ranks must also be on one node. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM

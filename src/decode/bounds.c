@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Updates the bounds of pages. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Updates the bounds of pages. */
 #include "decode/bounds.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 A checked rule of ownership, for the files that answer questions about it. */
+/* SPDX-License-Identifier: Apache-2.0
+ * A checked rule of ownership, for the files that answer questions about it. */
 #ifndef BNY_DECODE_OWNERSHIP_H
 #define BNY_DECODE_OWNERSHIP_H
 

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Chooses the pages that a row block reads, and certifies the bound of the
- * others. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Chooses the pages that a row block reads, and certifies the bound of the others. */
 #include "decode/prune.h"
 
 #include <float.h>

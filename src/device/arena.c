@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Lets the ranks of a group share their arenas: facts, agreement, and the kinds of
- * memory in the order in which they are tried. Each attempt is verified. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Lets the ranks of a group share their arenas: facts, agreement, and the kinds of memory in the order in which they
+ * are tried. Each attempt is verified. */
 #include "device/arena.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Makes programs for a device from plans, in units of its protocols. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes programs for a device from plans, in units of its protocols. */
 #ifndef BNY_DEVICE_PROGRAM_H
 #define BNY_DEVICE_PROGRAM_H
 

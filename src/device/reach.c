@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Checks whether kernels reach the memory of callers. Host memory passed to a
- * device is the most frequent mistake, and in a kernel it is a fault that leaves the whole context unusable. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Checks whether kernels reach the memory of callers. Host memory passed to a device is the most frequent mistake, and
+ * in a kernel it is a fault that leaves the whole context unusable. */
 #include "device/engine.h"
 #include "base/status.h"
 

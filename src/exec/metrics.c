@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Writes the file of counters for Prometheus. Each new file is renamed over the old
- * one, so a reader never sees half of one. A lock on the file shows other communicators of the rank that the name is in
- * use. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Writes the file of counters for Prometheus. Each new file is renamed over the old one, so a reader never sees half of
+ * one. A lock on the file shows other communicators of the rank that the name is in use. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Waits for a peer: polls, yields, sleeps, and determines why nothing arrives. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Waits for a peer: polls, yields, sleeps, and determines why nothing arrives. */
 #include "exec/wait.h"
 
 #include <sched.h>

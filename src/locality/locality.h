@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Where ranks are, and the levels that follow from that. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Where ranks are, and the levels that follow from that. */
 #ifndef BNY_LOCALITY_LOCALITY_H
 #define BNY_LOCALITY_LOCALITY_H
 

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Derives the levels of a communicator from the localities of its ranks. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Derives the levels of a communicator from the localities of its ranks. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Finds the locality of a rank in a model. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds the locality of a rank in a model. */
 #include <stdio.h>
 #include <string.h>
 

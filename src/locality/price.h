@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Prices of links: from a table, or from a file of measurements on this machine. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Prices of links: from a table, or from a file of measurements on this machine. */
 #ifndef BNY_LOCALITY_PRICE_H
 #define BNY_LOCALITY_PRICE_H
 

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Makes operations: plans them, and lets all ranks agree on them. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes operations: plans them, and lets all ranks agree on them. */
 #include "op/operation.h"
 
 #include <stdio.h>

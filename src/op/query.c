@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Reports the plan of an operation, its costs, and the traffic of its last run. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reports the plan of an operation, its costs, and the traffic of its last run. */
 #include "op/operation.h"
 #include "base/hash.h"
 #include "base/status.h"

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Runs operations in the order in which they were started. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs operations in the order in which they were started. */
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Cuts a call that does not fit the arena into parts, and binds each part to its
- * memory. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Cuts a call that does not fit the arena into parts, and binds each part to its memory. */
 #include <stdlib.h>
 
 #include "op/valid.h"

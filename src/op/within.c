@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Combines within a kernel of a device: attention's kernel, or the caller's. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Combines within a kernel of a device: attention's kernel, or the caller's. */
 #include "op/operation.h"
 #include "base/status.h"
 

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Runs of some of the tokens that an operation was made for, in which some rows are
- * valid: by lengths, starts and masks that change from run to run, against a merge in double precision. Masked rows
- * hold what kernels leave there. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs of some of the tokens that an operation was made for, in which some rows are valid: by lengths, starts and masks
+ * that change from run to run, against a merge in double precision. Masked rows hold what kernels leave there. */
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 

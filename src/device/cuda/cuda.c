@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Chooses and opens a CUDA device, and finds its facts. The primary context is
- * retained, never made anew, so memory and streams of the CUDA runtime and of frameworks can be used here. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Chooses and opens a CUDA device, and finds its facts. The primary context is retained, never made anew, so memory and
+ * streams of the CUDA runtime and of frameworks can be used here. */
 #include "device/cuda/entry.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Loads modules and launches kernels. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Loads modules and launches kernels. */
 #include <stdlib.h>
 
 #include "device/cuda/cuda.h"

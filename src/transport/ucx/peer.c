@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks of other nodes: their endpoints and mirrors, and how both end. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks of other nodes: their endpoints and mirrors, and how both end. */
 #ifdef HAVE_UCX
 #include <poll.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Reports between ranks other than messages: that a rank waits long, that something
- * failed, or that a rank leaves. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reports between ranks other than messages: that a rank waits long, that something failed, or that a rank leaves. */
 #ifdef HAVE_UCX
 #include <string.h>
 

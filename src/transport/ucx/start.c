@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Makes UCX's context and worker for one communicator, or reports why they cannot
- * be made. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Makes UCX's context and worker for one communicator, or reports why they cannot be made. */
 #ifdef HAVE_UCX
 #include <errno.h>
 #include <pthread.h>
