@@ -22,4 +22,11 @@ int bny_deadline_left_ms(int64_t moment_ns);
 /* Does the same for poll(), and returns at most the time until the next look. */
 int bny_deadline_poll_ms(int64_t moment_ns);
 
+/* The longest time that a wait may last between two calls of bny_interrupted(). */
+enum { BNY_INTERRUPT_MS = 50 };
+
+/* Returns true if the check of banyan_on_wait() has ended the waits of this thread. It calls the check at most every
+ * BNY_INTERRUPT_MS. */
+bool bny_interrupted(void);
+
 #endif

@@ -7,7 +7,6 @@ libbanyan_core_la_SOURCES += \
   %D%/float_control.h \
   %D%/hash.h \
   %D%/interface.c %D%/interface.h \
-  %D%/interrupt.c %D%/interrupt.h \
   %D%/log.c %D%/log.h \
   %D%/names.h \
   %D%/options.c %D%/options.h \

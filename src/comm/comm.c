@@ -6,13 +6,95 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/deadline.h"
+#include "locality/locality.h"
 #include "comm/facts.h"
-#include "base/log.h"
 #include "op.h"
-#include "base/options.h"
 #include "locality/price.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "base/deadline.h"
+#include "base/options.h"
+
+static banyan_status find_locality(banyan_comm *comm, const bny_settings *settings) {
+  const bny_options *options = &settings->options;
+  bny_locality_query query = {.topo = options->topo,
+                              .topo_rank = options->topo_rank,
+                              .rank = settings->origin,
+                              .device = settings->device,
+                              .cuda_library = options->cuda_library,
+                              .costs = options->costs};
+  int64_t begin = bny_clock_ns();
+  banyan_status status = bny_locality_find(&query, &comm->locality);
+  comm->locality_ns = bny_clock_ns() - begin;
+  return status;
+}
+
+static void find_nic(banyan_comm *comm, const bny_settings *settings) {
+  if (settings->options.topo || comm->locality.nic) return;
+  int64_t begin = bny_clock_ns();
+  bny_locality_find_nic(&comm->locality);
+  comm->locality_ns += bny_clock_ns() - begin;
+}
+
+static bool all_explicit(const bny_locality *localities, int32_t nranks) {
+  for (int32_t r = 0; r < nranks; r++)
+    if (localities[r].topo_rank < 0) return false;
+  return true;
+}
+
+/* A single level is dropped, because all links then cost the same. With several levels, other costs are those of the
+ * outermost level. */
+static banyan_status set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
+                                const bny_locality *localities) {
+  const char *explicit_levels = settings->options.levels;
+  comm->cost = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, map->ranks_per_core);
+  if (explicit_levels) {
+    banyan_status status = bny_levels_parse(comm->nranks, explicit_levels, &comm->cost, &comm->levels);
+    return status == BANYAN_OK ? status : bny_fail(status, "BANYAN_LEVELS: %s", banyan_last_error());
+  }
+  bool is_explicit = all_explicit(localities, comm->nranks);
+  bny_locality_world world = {.node_of = map->node_of,
+                              .tcp = map->nnodes > 1 && comm->transport->network != BNY_NETWORK_RDMA,
+                              .flat_nodes = settings->device && !is_explicit,
+                              .ranks_per_core = is_explicit ? 1 : map->ranks_per_core};
+  comm->notes = malloc(sizeof *comm->notes);
+  if (!comm->notes) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for its levels", comm->rank);
+  banyan_status status = bny_locality_levels(localities, comm->nranks, &world, comm->notes, &comm->levels);
+  if (status != BANYAN_OK) return bny_fail(status, "rank %d: %s", comm->rank, banyan_last_error());
+  comm->cost = comm->levels->levels[comm->levels->nlevels - 1].link;
+  if (comm->levels->nlevels > 1) return BANYAN_OK;
+  bny_levels_free(comm->levels);
+  comm->levels = NULL;
+  return BANYAN_OK;
+}
+
+static void describe_levels(const banyan_comm *comm, char *text, size_t bytes, size_t *length) {
+  bny_append(text, bytes, length, ", place by %s", comm->locality.source);
+  if (comm->locality.nic_name[0]) bny_append(text, bytes, length, ", NIC %s", comm->locality.nic_name);
+  for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
+    bny_append(text, bytes, length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
+  for (int32_t k = 0; comm->levels && comm->notes && k < comm->levels->nlevels; k++) {
+    const bny_level *level = &comm->levels->levels[k];
+    bny_append(text, bytes, length, "%s%s %.4g us %.4g GB/s", k ? ", " : ": ", level->name, level->link.alpha_ns / 1e3,
+               1 / level->link.beta_ns_per_byte);
+  }
+}
+
+/* comm_levels.c: finds this rank's locality (local), and derives the levels from the localities of all ranks. */
+static void log_levels(const banyan_comm *comm) {
+  if (!bny_log_wants(BNY_LOG_INFO)) return;
+  bny_log(BNY_LOG_INFO, "the locality of rank %d was found in %.2f ms, by %s", comm->rank,
+          (double)comm->locality_ns / 1e6, comm->locality.source);
+  if (!comm->notes) {
+    bny_log(BNY_LOG_INFO, "levels are those of BANYAN_LEVELS");
+    return;
+  }
+  for (int32_t i = 0; i < comm->notes->count; i++) {
+    const bny_locality_note *note = &comm->notes->notes[i];
+    bny_log(BNY_LOG_INFO, "level %s: %s%s", note->name, note->kept ? "" : "left out: ", note->text);
+  }
+}
 
 /* Upper bound for timeouts (73 years), so that now + timeout cannot overflow. */
 static const int64_t longest_timeout_ns = INT64_MAX / 4;
@@ -83,7 +165,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->part_bytes = (size_t)options->part_kib << 10;
   comm->slices = (int32_t)options->slices;
   banyan_status status = bny_comm_connect(comm, settings, exchange, map, &comm->transport);
-  if (status == BANYAN_OK) status = bny_comm_set_levels(comm, settings, map, localities);
+  if (status == BANYAN_OK) status = set_levels(comm, settings, map, localities);
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
   if (!kernels)
@@ -129,7 +211,7 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   banyan_status status = bny_node_map_find(all, comm->rank, comm->nranks, &map);
   if (status == BANYAN_OK && settings->parent) keep_share(settings->parent, &map);
   if (status == BANYAN_OK) raise_arena(&map, comm->nranks);
-  if (map.nnodes > 1) bny_comm_find_nic(comm, settings);
+  if (map.nnodes > 1) find_nic(comm, settings);
   char why[BNY_ERROR_TEXT_BYTES]; /* a failed rank also takes part in the exchange, which clears the text */
   snprintf(why, sizeof why, "%s", banyan_last_error());
   banyan_status gathered = bny_exchange_all(exchange, &comm->locality, localities, sizeof comm->locality);
@@ -164,7 +246,7 @@ static void log_settings(const banyan_comm *comm, const banyan_comm_config *conf
           source_of("BANYAN_ARENA_KIB", config && config->arena_bytes), comm->part_bytes >> 10,
           source_of("BANYAN_PART_KIB", false), comm->algorithm ? comm->algorithm : "by predicted cost",
           source_of("BANYAN_ALGORITHM", !bny_option_text("BANYAN_ALGORITHM") && config && config->algorithm));
-  bny_comm_log_levels(comm);
+  log_levels(comm);
 }
 
 /* The default for a device: attention of 8192 rows of 512 values in f32 (128 heads of MLA at batch 64; 32 heads of 128
@@ -258,7 +340,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   made->tag = BANYAN_TAG_NONE;
   made->first_timeout_ns = settings.first_timeout_ns;
   made->arena_is_explicit = settings.arena_is_explicit;
-  if (own_status == BANYAN_OK) own_status = bny_comm_find_locality(made, &settings);
+  if (own_status == BANYAN_OK) own_status = find_locality(made, &settings);
   banyan_status status = assemble(made, bootstrap, &settings, own_status);
   if (status != BANYAN_OK) {
     bny_comm_free(made);
@@ -386,7 +468,7 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                    ? "sent from device memory and received in host memory between nodes"
                    : "staged in host memory between nodes");
   if (comm->transport->devices[0]) bny_append(text, bytes, &length, ", network devices %s", comm->transport->devices);
-  bny_comm_describe_levels(comm, text, bytes, &length);
+  describe_levels(comm, text, bytes, &length);
   if (comm->plans) bny_append(text, bytes, &length, ", plans made: %llu", (unsigned long long)comm->plans);
   return length;
 }

@@ -81,14 +81,6 @@ banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *sett
                                const bny_node_map *map, bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map);
 
-/* comm_levels.c: finds this rank's locality (local), and derives the levels from the localities of all ranks. */
-banyan_status bny_comm_find_locality(banyan_comm *comm, const bny_settings *settings);
-void bny_comm_find_nic(banyan_comm *comm, const bny_settings *settings);
-banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
-                                  const bny_locality *localities);
-void bny_comm_describe_levels(const banyan_comm *comm, char *text, size_t bytes, size_t *length);
-void bny_comm_log_levels(const banyan_comm *comm);
-
 /* How devices of several nodes are combined. All calls are collective. */
 typedef enum bny_way {
   BNY_WAY_ANY,     /* not explicit */

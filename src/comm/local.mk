@@ -5,5 +5,4 @@ libbanyan_core_la_SOURCES += \
   %D%/cores.c \
   %D%/comm_device.c \
   %D%/facts.c %D%/facts.h \
-  %D%/comm_levels.c \
   %D%/shrink.c

@@ -27,7 +27,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
+#include "base/deadline.h"
 #include "comm/comm.h"
 #include "exec/wait.h"
 #include "base/log.h"

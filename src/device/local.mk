@@ -7,7 +7,6 @@ libbanyan_core_la_SOURCES += \
   %D%/engine.c %D%/engine.h \
   %D%/program.c %D%/program.h \
   %D%/proxy.c %D%/proxy.h \
-  %D%/reach.c \
   %D%/run.c %D%/run.h \
   %D%/unit.c
 

@@ -14,11 +14,26 @@
 
 #include "exec/notice.h"
 #include "exec/record.h"
-#include "exec/store.h"
-#include "exec/strided.h"
+#include "exec/exec.h"
 #include "plan/plan.h"
 #include "plan/slice.h"
 #include "transport/transport.h"
+#include <stddef.h>
+#include <stdint.h>
+#include <stdbool.h>
+#include "exec/store.h"
+
+/* Row (token, head) begins at `at` + token * token_stride + head * head_stride. Strides are in bytes. */
+typedef struct bny_strided {
+  char *at;
+  int64_t token_stride, head_stride;
+} bny_strided;
+
+/* The box at (token, head). */
+static inline bny_strided bny_strided_at(const bny_strided *rows, int64_t token, int64_t head) {
+  return (bny_strided){rows->at + token * rows->token_stride + head * rows->head_stride, rows->token_stride,
+                       rows->head_stride};
+}
 
 /* The text that peers report about a rank whose statistics are BANYAN_ERR_DATA. */
 #define BNY_EXEC_NO_ROW "passed invalid statistics: NaN or infinite without being declared empty, or a negative d"

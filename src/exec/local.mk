@@ -5,10 +5,7 @@ libbanyan_core_la_SOURCES += \
   %D%/exec.c %D%/exec.h \
   %D%/failure.c \
   %D%/valid.c %D%/valid.h \
-  %D%/metrics.c \
-  %D%/probe.h \
   %D%/record.c %D%/record.h \
   %D%/run.c %D%/run.h \
   %D%/store.h \
-  %D%/strided.c %D%/strided.h \
   %D%/wait.c %D%/wait.h

@@ -6,11 +6,22 @@
 #define BNY_EXEC_RECORD_H
 
 #include "exec/notice.h"
-#include "exec/probe.h"
+#include "exec/record.h"
 #include "plan/plan.h"
 #include "base/clock.h"
 #include "base/flight.h"
 #include "base/trace.h"
+
+/* Static probes for bpftrace, SystemTap and perf: a no-op in the code of each until one is attached. The provider is
+ * `banyan`; docs/observability.md lists the probes and their arguments. */
+#if !defined(WITHOUT_SDT) && __has_include(<sys/sdt.h>)
+#include <sys/sdt.h>
+#define BNY_PROBE_4(name, a, b, c, d) DTRACE_PROBE4(banyan, name, a, b, c, d)
+#define BNY_PROBE_6(name, a, b, c, d, e, f) DTRACE_PROBE6(banyan, name, a, b, c, d, e, f)
+#else
+#define BNY_PROBE_4(name, a, b, c, d) ((void)(a), (void)(b), (void)(c), (void)(d))
+#define BNY_PROBE_6(name, a, b, c, d, e, f) ((void)(a), (void)(b), (void)(c), (void)(d), (void)(e), (void)(f))
+#endif
 
 /* Reports that the communicator of `rank` has failed, for the reason given, and what it did before. The report goes to
  * the log and to the file that BANYAN_FLIGHT names (bny_log_path(); lines are added), unless that is NULL. */
@@ -81,6 +92,7 @@ static inline void bny_record_long_wait(bny_record *record, uint64_t operation, 
   if (record->flight) bny_flight_wait_begin(record->flight, waiting, now_ns);
   BNY_PROBE_4(wait, record->rank, operation, (int32_t)(waiting >> 32) - 1, record->tag);
 }
+
 static inline void bny_record_long_wait_end(bny_record *record, uint64_t operation, uint64_t waiting) {
   if (record->flight) bny_flight_wait_end(record->flight);
   BNY_PROBE_4(wait_end, record->rank, operation, (int32_t)(waiting >> 32) - 1, record->tag);
@@ -104,10 +116,8 @@ static inline void bny_record_wait_end(bny_record *record, uint64_t begin, uint6
 void bny_record_fail(bny_record *record, uint64_t operation, banyan_status status, int32_t culprit, const char *reason);
 
 /* metrics.c: the file of BANYAN_METRICS, which is written from time to time, and by bny_metrics_close(). */
-banyan_status bny_metrics_open(const char *pattern, int32_t rank, int64_t every_ns, struct bny_metrics **metrics);
 void bny_metrics_look(struct bny_metrics *metrics, const bny_flight *flight);
-void bny_metrics_write(struct bny_metrics *metrics, const bny_flight *flight);
-void bny_metrics_close(struct bny_metrics *metrics, const bny_flight *flight); /* NULL is allowed */
+/* NULL is allowed */
 
 static inline void bny_record_end(bny_record *record, bny_run_record *run, uint64_t operation) {
   BNY_PROBE_4(end, record->rank, operation, run->name, record->tag);

@@ -1,13 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Runs a bound plan: takes its steps, waits for peers, and resumes where an earlier call stopped. */
+#include "exec/valid.h"
+
+#include <stdbool.h>
 #include <string.h>
 
-#include "exec/valid.h"
+#include "exec/exec.h"
 #include "exec/run.h"
-#include "exec/store.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "base/thread.h"
+
+/* Copies a box of rows; `to` and `from` do not overlap. Rows that are neighbours in both are copied at once. */
+static void strided_copy(const bny_strided *to, const bny_strided *from, int32_t tokens, int32_t heads,
+                         size_t row_bytes) {
+  if (tokens <= 0 || heads <= 0) return;
+  int64_t row = (int64_t)row_bytes, line = row * heads;
+  bool lines = heads == 1 || (to->head_stride == row && from->head_stride == row);
+  bool block = lines && (tokens == 1 || (to->token_stride == line && from->token_stride == line));
+  size_t bytes = lines ? (size_t)line : row_bytes;
+  if (block) {
+    bytes *= (size_t)tokens;
+    tokens = 1;
+  }
+  if (lines) heads = 1;
+  for (int32_t t = 0; t < tokens; t++) {
+    char *there = to->at + t * to->token_stride;
+    const char *here = from->at + t * from->token_stride;
+    for (int32_t h = 0; h < heads; h++) memcpy(there + h * to->head_stride, here + h * from->head_stride, bytes);
+  }
+}
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
@@ -235,7 +257,7 @@ static int32_t head_of(const bny_run *run, int32_t index) {
 }
 
 static void copy_heads(const bny_run *run, int32_t index, const bny_strided *to, const bny_strided *from) {
-  bny_strided_copy(to, from, run->boxes[index].tokens, run->boxes[index].heads, run->plan->row_bytes);
+  strided_copy(to, from, run->boxes[index].tokens, run->boxes[index].heads, run->plan->row_bytes);
 }
 
 static void copy_input_heads(const bny_run *run, int32_t index, const bny_bound_step *bound) {

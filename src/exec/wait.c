@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
+#include "base/deadline.h"
 
 enum { SLEEP_FIRST_NS = 50000, LOOK_EVERY_NS = 5000000 };
 

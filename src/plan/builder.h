@@ -88,9 +88,6 @@ int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candi
 banyan_status bny_algorithm_select(const bny_request *request, const bny_algorithm **algorithm, double *predicted_ns,
                                    char **reason);
 
-/* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
-bool bny_algorithm_is_named(const bny_algorithm *algorithm, const char *name);
-
 /* Prints "oneshot", or "recursive_halving" where there is a variant. */
 void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length);
 

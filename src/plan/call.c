@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The list of a call's fields. */
+ * The list of a call's fields, and the hash of requests. */
 #include "plan/call.h"
 
 #include <string.h>
+
+#include "plan/plan.h"
+#include "base/hash.h"
 
 static const bny_name yes_names[] = {{"no", false}, {"yes", true}, {NULL, 0}};
 static const bny_name wire_names[] = {
@@ -33,6 +36,7 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"exchange within another call", yes_names, false, AT(on_host)},
     {NULL, NULL, false, AT(attends)},
 };
+
 #undef AT
 
 uint64_t bny_call_number(const bny_call *call, int field) {
@@ -49,4 +53,29 @@ bool bny_call_equal(const bny_call *a, const bny_call *b, int32_t nranks) {
   if (strcmp(a->algorithm, b->algorithm) != 0) return false;
   if (a->counts == b->counts) return true;
   return a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0;
+}
+
+uint64_t bny_link_cost_hash(uint64_t hash, const bny_link_cost *cost) {
+#define BNY_COST(field) hash = bny_hash_add_double(hash, cost->field);
+#include "plan/link_cost.def"
+  return hash;
+}
+
+/* The hash that ranks compare before data moves. It covers the value of every field on which a plan depends, not the
+ * bytes of the struct, because padding and pointers differ between processes. */
+uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
+  uint64_t hash = BNY_HASH_START;
+  for (int i = 0; i < BNY_CALL_COMPARED; i++)
+    if (!bny_call_fields[i].is_of_run) hash = bny_hash_add(hash, bny_call_number(&request->call, i));
+  const uint64_t own[] = {(uint64_t)request->token0,   (uint64_t)request->tokens, (uint64_t)request->head0,
+                          (uint64_t)request->heads,    (uint64_t)request->nranks, request->outbox_bytes,
+                          (uint64_t)request->slots_max};
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) hash = bny_hash_add(hash, own[i]);
+  for (int32_t rank = 0; request->call.counts && rank < request->nranks; rank++)
+    hash = bny_hash_add(hash, request->call.counts[rank]);
+  for (int32_t rank = 0; request->pieces && rank <= request->nranks; rank++)
+    hash = bny_hash_add(hash, (uint64_t)request->pieces->first[rank]);
+  hash = bny_link_cost_hash(hash, &request->cost);
+  hash = bny_hash_add(hash, request->levels ? request->levels->hash : 0);
+  return algorithm ? bny_hash_add_bytes(hash, algorithm, strlen(algorithm)) : hash;
 }

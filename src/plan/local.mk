@@ -5,12 +5,9 @@ plan_sources = \
   %D%/compose.c %D%/compose.h \
   %D%/estimate.c \
   %D%/forest.c %D%/forest.h \
-  %D%/hash.c \
   %D%/levels.c %D%/levels.h \
   %D%/link_cost.def \
-  %D%/owners.c %D%/owners.h \
   %D%/plan.c %D%/plan.h \
-  %D%/print.c \
   %D%/select.c \
   %D%/slice.c %D%/slice.h \
   %D%/spread.c %D%/spread.h

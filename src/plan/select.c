@@ -27,7 +27,8 @@ void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t byte
              algorithm->variant ? algorithm->variant : "");
 }
 
-bool bny_algorithm_is_named(const bny_algorithm *algorithm, const char *name) {
+/* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
+static bool is_named(const bny_algorithm *algorithm, const char *name) {
   char full[64];
   size_t length = 0;
   bny_algorithm_print(algorithm, full, sizeof full, &length);
@@ -41,7 +42,7 @@ static bool fits(const bny_request *request, const bny_estimate *estimate) {
 static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   const bny_algorithm *algorithm = bny_algorithms[index];
   bny_candidate made = {.algorithm = algorithm, .named = true, .rejection = algorithm->reject(request)};
-  if (request->algorithm) made.named = bny_algorithm_is_named(algorithm, request->algorithm);
+  if (request->algorithm) made.named = is_named(algorithm, request->algorithm);
   if (made.rejection) return made;
   algorithm->estimate(request, &made.estimate);
   if (made.estimate.ns == 0) bny_estimate_spread(request, &made.estimate);
@@ -84,7 +85,7 @@ banyan_status bny_algorithm_check_name(const char *where, const char *name) {
   const char *last = "";
   for (int i = 0; bny_algorithms[i]; i++) {
     if (!may_combine(bny_algorithms[i])) continue;
-    if (bny_algorithm_is_named(bny_algorithms[i], name)) return BANYAN_OK;
+    if (is_named(bny_algorithms[i], name)) return BANYAN_OK;
     if (strcmp(bny_algorithms[i]->name, last) == 0) continue;
     last = bny_algorithms[i]->name;
     bny_append(names, sizeof names, &length, "%s%s", length ? ", " : "", last);
@@ -98,7 +99,7 @@ static banyan_status fail_name(const bny_request *request) {
   const char *collective = bny_collective_name(request->call.collective);
   const char *rejection = NULL;
   for (int i = 0; bny_algorithms[i] && !rejection; i++)
-    if (bny_algorithm_is_named(bny_algorithms[i], request->algorithm)) rejection = bny_algorithms[i]->reject(request);
+    if (is_named(bny_algorithms[i], request->algorithm)) rejection = bny_algorithms[i]->reject(request);
   list_names(request, names, sizeof names);
   if (rejection)
     return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,

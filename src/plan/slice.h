@@ -56,4 +56,19 @@ bny_slice bny_slice_piece_largest(const bny_request *request, int32_t pieces);
  * level. Use bny_slice_owned_range() under HEADS and TOKENS. */
 bny_slice bny_slice_halved(const bny_request *request, int32_t levels, int32_t low, int32_t high);
 
+/* Counts of owners under HEADS and TOKENS, found without visiting each one. banyan_split() makes owners of two
+ * sizes, and the box of a request clips only the first and the last owner that it meets. */
+typedef struct bny_owners {
+  int32_t nonempty; /* number of owners of a part of the box */
+  int32_t first;    /* the first of these */
+  size_t bytes;     /* total size of the messages that hold what each of them owns */
+  size_t fewest;    /* share of the owner that has least; 0 if one owns nothing */
+} bny_owners;
+
+/* Counts among ranks [first, last). */
+bny_owners bny_owners_of(const bny_request *request, int32_t first, int32_t last);
+
+/* The bytes of all bny_slice_piece(request, pieces, ..); an upper bound if pieces are not those of owners. */
+size_t bny_owners_pieces_bytes(const bny_request *request, int32_t pieces);
+
 #endif

@@ -6,7 +6,7 @@
  * All ranks number their slots alike: by owner, or with a single slot if all get the same data. A formula therefore
  * gives a peer's entry. */
 #include "plan/builder.h"
-#include "plan/owners.h"
+#include "plan/slice.h"
 
 static bool owners_differ(const bny_request *request) {
   return request->call.collective == BNY_COMBINE &&

@@ -4,7 +4,7 @@
  * slots are, in this order: for each piece its copy and the result of each merge stage, except the root's last stage;
  * for each piece the result on its way down, if this rank forwards it; and on the root, the owners' slices. The number
  * of stages of a peer therefore gives its slots. */
-#include "plan/owners.h"
+#include "plan/slice.h"
 #include "plan/algorithms/tree_shape.h"
 
 /* Sets the fields that are the same on every rank. */

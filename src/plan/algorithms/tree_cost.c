@@ -4,7 +4,7 @@
  * others follow at the pace of the rank that merges most. */
 #include <string.h>
 
-#include "plan/owners.h"
+#include "plan/slice.h"
 #include "plan/algorithms/tree_shape.h"
 
 enum {

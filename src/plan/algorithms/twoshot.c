@@ -2,7 +2,7 @@
  *
  * twoshot (docs/algorithms.md). The slots are one for each piece that is not empty, the same on all ranks, and then the
  * result. A formula therefore gives a peer's entries. */
-#include "plan/owners.h"
+#include "plan/slice.h"
 #include "plan/spread.h"
 
 static const char *reject(const bny_request *request) {

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/interrupt.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "transport/ucx/ucx.h"

@@ -3,7 +3,7 @@
 #ifdef HAVE_UCX
 #include <string.h>
 
-#include "base/interrupt.h"
+#include "base/deadline.h"
 #include "base/clock.h"
 #include "transport/ucx/ucx.h"
 
