@@ -41,18 +41,19 @@ static const bny_name method_names[] = {{"tree", 1},  {"ring", 2},     {"allredu
 
 static const tool_option options[] = {
     {"ranks", "N",
-     "Start N local processes, which are divided over the NUMA nodes where there are as many ranks as nodes. Under a "
-     "launcher, the number of ranks that is expected.",
+     "Start N local processes, which are divided over the NUMA nodes if there are at least as many ranks as nodes. "
+     "Under a launcher, the expected number of ranks.",
      TOOL_INT_AT(world.ranks, 1, 4096)},
     {"input", "FILE",
      "Queries, keys and values of a model from a safetensors file: see INPUT in the man page. Without it "
      "they are one layer of random values.",
      TOOL_TEXT_AT(input)},
-    {"dtype", NULL, "How queries, keys and values are kept, after rounding if they were more precise; default f32.",
+    {"dtype", NULL,
+     "The type in which queries, keys and values are stored; default f32. More precise input is rounded.",
      TOOL_NAME_AT(dtype, tool_dtypes)},
-    {"wire", NULL, "The format of values on their way between ranks; default f32. Statistics always travel as f32.",
+    {"wire", NULL, "The wire format of values; default f32. Statistics always travel as f32.",
      TOOL_NAME_AT(settings.wire, tool_wires)},
-    {"repeat", "R", "Timed runs per layer, after three that are not; default 20.", TOOL_INT_AT(repeat, 1, 1000000)},
+    {"repeat", "R", "Timed runs per layer, after three untimed ones; default 20.", TOOL_INT_AT(repeat, 1, 1000000)},
     {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
      TOOL_SECONDS_AT(world.timeout_ns)},
     {"json", NULL, "Print one JSON object on standard output and nothing else. Text for people goes to standard error.",
@@ -61,50 +62,49 @@ static const tool_option options[] = {
     {"batch", "B", "Sequences; default 1.", TOOL_INT_AT(shape.batch, 1, 1 << 20), TOOL_GROUP(shaped)},
     {"tokens", "T", "Keys of each sequence; default 4096.", TOOL_INT_AT(shape.tokens, 1, 1 << 30), TOOL_GROUP(shaped)},
     {"heads", "H", "Query heads; default 32.", TOOL_INT_AT(shape.heads, 1, 1 << 16), TOOL_GROUP(shaped)},
-    {"kv-heads", "G", "KV heads, a divisor of H; default H / 4 if that is whole, else H.",
+    {"kv-heads", "G", "KV heads, a divisor of H; default H / 4 if that is an integer, else H.",
      TOOL_INT_AT(shape.kv_heads, 1, 1 << 16), TOOL_GROUP(shaped)},
     {"head-dim", "D", "Elements of a head; default 128.", TOOL_INT_AT(shape.head_dim, 1, 1 << 14), TOOL_GROUP(shaped)},
-    {"ragged", NULL, "Sequences of different lengths, the first of T tokens and the others shorter.",
+    {"ragged", NULL, "Use sequences of different lengths: the first has T tokens, and the others fewer.",
      TOOL_FLAG_AT(shape.ragged), TOOL_GROUP(shaped)},
-    {"seed", "S", "The values are a function of S alone; default 1.", TOOL_INT_AT(seed, 0, INT64_MAX)},
+    {"seed", "S", "The seed of the random values; default 1.", TOOL_INT_AT(seed, 0, INT64_MAX)},
     {.help = "The method"},
     {"method", NULL, "See METHODS in the man page; default all.", TOOL_NAME_AT(wanted, method_names),
      TOOL_GROUP(chosen)},
     {"algorithm", "NAME",
-     "The algorithm of the combines, such as oneshot, twoshot, ring or recursive_doubling. By default "
-     "it is the one of the least predicted cost; the output gives the reason.",
+     "The algorithm of the combines, such as oneshot, twoshot, ring or recursive_doubling. The default is the one with "
+     "the lowest predicted cost; the output gives the reason.",
      TOOL_TEXT_AT(settings.algorithm), TOOL_GROUP(chosen)},
     {"scatter", NULL,
-     "What each rank receives of the result: all rows; all rows on rank 0 alone; a range of heads; or a "
-     "range of sequences. Default none.",
+     "The rows of the result that each rank receives: all; all on rank 0 only; a range of heads; or a range of "
+     "sequences. Default none.",
      TOOL_NAME_AT(settings.scatter, bny_scatter_names), TOOL_GROUP(chosen)},
     {"order", NULL,
-     "The order in which partials are merged: as suits the algorithm; with the same bits whatever the algorithm; or, "
-     "for "
-     "--method fused, also for any number of ranks, which own whole blocks of 256 keys then. Default plan.",
+     "The order in which partials are merged: plan, as suits the algorithm; canonical, with the same bits for every "
+     "algorithm; exact, for --method fused, with the same bits for any number of ranks, which then own whole blocks of "
+     "256 keys. Default plan.",
      TOOL_NAME_AT(settings.order, bny_order_names), TOOL_GROUP(chosen)},
     {"epsilon", "E",
-     "Pages of 16 keys which together cannot hold more than E of the softmax mass are not read, for the methods fused "
-     "and overlap. The output has the share of pages read and the certified error.",
+     "For the methods fused and overlap: do not read pages of 16 keys that together cannot hold more than E of the "
+     "softmax mass. The output has the share of pages read and the certified error.",
      TOOL_TEXT_AT(epsilon), TOOL_GROUP(chosen)},
     {.help = "Local attention"},
     {"kernel-only", NULL,
-     "Attention of one rank alone, without a combine, beside a loop of as many threads that reads the same memory: "
-     "see OUTPUT in the man page. Keys and values may be e4m3 and int8 too, with queries of bf16 and scales of 1. With "
-     "--head-dim 576 (MLA) the values are the first 512 columns of the keys.",
+     "Measure attention of one rank without a combine, next to a read loop over the same memory with as many threads: "
+     "see OUTPUT in the man page. Keys and values may also be e4m3 and int8, with queries of bf16 and scales of 1. "
+     "With --head-dim 576 (MLA) the values are the first 512 columns of the keys.",
      TOOL_FLAG_AT(kernel_only)},
     {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
      TOOL_INT_AT(threads, 1, 1024)},
     {"parts", "T",
      "Keep the last T keys of each sequence in memory and the others in a mapped file in TMPDIR, which is dropped from "
-     "memory before each run. The loop beside it reads that file.",
+     "memory before each run. The read loop reads that file.",
      TOOL_INT_AT(recent, 1, 1 << 30)},
     {.help = "Devices"},
     {"device", "cuda[:N]",
-     "On a GPU, in graphs. Ranks are threads, all on that device, and share the keys. Attention is "
-     "measured alone, with a combine after it and with one in the same kernel, beside a copy. Keys and values are bf16 "
-     "(the default) or f16. With --head-dim 576 (MLA) the values are the first 512 columns of the keys. No GPU has run "
-     "this yet.",
+     "On a GPU, in graphs. Ranks are threads on that device and divide the keys. Attention is measured alone, with a "
+     "combine after it, and with one in the same kernel, next to a copy. Keys and values are bf16 (the default) or "
+     "f16. With --head-dim 576 (MLA) the values are the first 512 columns of the keys. No GPU has run this yet.",
      TOOL_TEXT_AT(device), .check = tool_check_device},
     {NULL}};
 
@@ -175,10 +175,9 @@ static const tool_program program = {
     .usage = "[--ranks N] [--input FILE] [OPTION]...\n"
              "--kernel-only [OPTION]...\n"
              "--device cuda[:N] [OPTION]...",
-    .about =
-        "Decodes one token per sequence: its query attends to a cache of keys and values whose tokens are divided "
-        "among the ranks. Each rank holds a contiguous range of every sequence. Several methods do so, each result is "
-        "compared with attention in double precision, and its time is taken.\n\n" TOOL_WORLD_ABOUT,
+    .about = "Decodes one token per sequence: its query attends to a cache of keys and values whose tokens are divided "
+             "among the ranks. Each rank holds a contiguous range of every sequence. Several methods are timed, and "
+             "each result is compared with attention in double precision.\n\n" TOOL_WORLD_ABOUT,
     .failed = "a result was not verified, or the work failed",
     .ranks = true,
     .options = options,

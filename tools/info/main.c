@@ -24,16 +24,14 @@ typedef struct arguments {
 
 static const tool_option options[] = {
     {"ranks", "N",
-     "The selection is for N alike ranks of one node, and levels are for N ranks, 64 at most, of this one. The default "
-     "is the GPUs of this machine; if there are "
-     "not two, as many ranks as this process may use CPUs, and at least two.",
+     "The selection is for N equal ranks of one node, and levels are those of N ranks, at most 64, of this one. The "
+     "default is the number of GPUs of this machine. If there are fewer than two, it is the number of CPUs that this "
+     "process may use, and at least two.",
      TOOL_INT_AT(request.ranks, 1, RANKS_MAX)},
-    {"levels", "LIST", "With --ranks: groups of so many ranks, in groups of so many of these, such as 4,8.",
-     TOOL_TEXT_AT(request.levels)},
+    {"levels", "LIST", "With --ranks: sizes of nested groups of ranks, such as 4,8.", TOOL_TEXT_AT(request.levels)},
     {"live", "PID",
-     "What each communicator of a running process does now, and for which rank it waits and since when. The process "
-     "may be "
-     "stopped. Alone, without the sections that are not named.",
+     "Show what each communicator of a running process does now, which rank it waits for, and since when. The process "
+     "may be stopped. Other sections are shown only if they are named.",
      TOOL_INT_AT(request.live, 1, INT32_MAX)},
     {"json", NULL, "Print one JSON object on standard output and nothing else, with a member for each section.",
      TOOL_FLAG_AT(json)},
@@ -62,7 +60,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 
 static const tool_program program = {
     .name = PROGRAM,
-    .title = "what this copy of banyan is, what it finds here, and what it would choose",
+    .title = "shows this copy of banyan, what it finds on this machine, and what it would choose",
     .usage = "[OPTION]... [build] [options] [devices] [transports] [levels] [selection]",
     .about =
         "Prints the version and these sections, or those that are named.\n\n"

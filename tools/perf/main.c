@@ -54,43 +54,39 @@ static const bny_name rivals[] = {{"mpi", true}, {NULL, 0}};
 
 static const tool_option options[] = {
     {"ranks", "N",
-     "Start N local processes, each on a core of its own if there are so many. Under a launcher, the number of ranks "
-     "that is expected.",
+     "Start N local processes, each on its own core if there are enough cores. Under a launcher, the expected number "
+     "of ranks.",
      TOOL_INT_AT(world.ranks, 1, 4096)},
     {"sizes", "LIST",
-     "Sizes in bytes, separated by commas, with K or M (1024 based). For combine a size is that of a "
-     "partial, rounded up to whole rows of (head_dim + 2) * 4 bytes; for the others it is that of each rank's message. "
-     "In allgather-heads a rank has 4 heads of 128 values of bf16, and a size is rounded up to whole tokens of them. "
-     "By "
-     "default 15 sizes, each twice the one before, from one row or 512 bytes.",
+     "Sizes in bytes, separated by commas, with K or M (1024 based). For combine a size is that of a partial, rounded "
+     "up to whole rows of (head_dim + 2) * 4 bytes. For the others it is that of each rank's message. For "
+     "allgather-heads a rank has 4 heads of 128 bf16 values, and a size is rounded up to whole tokens. The default is "
+     "15 sizes, each twice the previous one, from one row or 512 bytes.",
      .kind = TOOL_CALL, .check = parse_sizes},
-    {"iterations", "N", "Timed iterations of each size. By default as many as move 64 MiB, from 20 to 1000.",
+    {"iterations", "N", "Timed iterations of each size. The default moves 64 MiB, in 20 to 1000 iterations.",
      TOOL_INT_AT(protocol.iterations, 1, 10000000)},
-    {"warmup", "N", "Iterations before them that are not timed; default 20.", TOOL_INT_AT(protocol.warmup, 0, 1000000)},
+    {"warmup", "N", "Untimed iterations before the timed ones; default 20.", TOOL_INT_AT(protocol.warmup, 0, 1000000)},
     {"in-a-row", NULL,
-     "No barrier before each call, and half of the time of two calls in a row: see MEASUREMENT in the "
-     "man page.",
+     "Run calls in a row without a barrier, and report half the time of two calls: see MEASUREMENT in the man page.",
      TOOL_FLAG_AT(protocol.in_a_row)},
     {"no-check", NULL, "Do not check results.", TOOL_FLAG_AT(unchecked)},
-    {"pin", NULL, "Each rank runs on one CPU, also under a launcher and if there are more ranks than cores.",
+    {"pin", NULL, "Pin each rank to one CPU, also under a launcher and with more ranks than cores.",
      TOOL_FLAG_AT(world.pin)},
     {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
      TOOL_SECONDS_AT(world.timeout_ns)},
     {"json", NULL,
-     "Print one JSON object on standard output and nothing else. Text for people goes to standard error, a row "
-     "when each size is done.",
+     "Print one JSON object on standard output and nothing else. A row of text for each size goes to standard error.",
      TOOL_FLAG_AT(json)},
     {"against", NULL,
-     "Under mpirun, for combine and allgather-heads: also measure MPI. It has three forms of the merge, and one of "
-     "heads: "
-     "an all-gather, and then heads are copied to their places.",
+     "Under mpirun, for combine and allgather-heads: also measure MPI. There are three forms of the merge, and one of "
+     "heads: an all-gather, then a copy of heads into order.",
      TOOL_NAME_AT(protocol.against_mpi, rivals)},
     {"replay", "FILE",
-     "Instead of a collective: run a combine again that has failed, with the inputs that its ranks have written to "
-     "the files of BANYAN_DUMP=FILE, with as many ranks. The exit status is 0 if it fails as it did.",
+     "Instead of a collective: run a failed combine again on as many ranks, with the inputs that its ranks wrote to "
+     "the files of BANYAN_DUMP=FILE. The exit status is 0 if it fails in the same way.",
      TOOL_TEXT_AT(replay)},
     {.help = "For combine alone"},
-    {"batch", "B", "One size instead of many: B tokens, 1 if only --heads is given.", TOOL_INT_AT(batch, 1, 1 << 20),
+    {"batch", "B", "One size instead of many: B tokens; 1 if only --heads is set.", TOOL_INT_AT(batch, 1, 1 << 20),
      COMBINE_ONLY},
     {"heads", "H", "The heads of a token; default 32. With --sizes, the heads of those sizes that H divides.",
      TOOL_INT_AT(heads, 1, 1 << 20), COMBINE_ONLY},
@@ -99,17 +95,17 @@ static const tool_option options[] = {
      TOOL_NAME_AT(perf.scatter, bny_scatter_names), COMBINE_ONLY},
     {"order", NULL, "The order in which partials are merged; default plan.", TOOL_NAME_AT(perf.order, bny_order_names),
      COMBINE_ONLY},
-    {"algorithm", "NAME", "The algorithm; by default the one of the least predicted cost.",
+    {"algorithm", "NAME", "The algorithm; by default the one with the lowest predicted cost.",
      TOOL_TEXT_AT(perf.algorithm), COMBINE_ONLY},
     {"wire", NULL, "The format of values on their way between ranks; default f32.", TOOL_NAME_AT(perf.wire, tool_wires),
      COMBINE_ONLY},
     {"device", "cuda[:N]",
-     "On a GPU, in graphs. Ranks are threads, 8 unless --ranks says otherwise, all on that device. "
-     "Beside the combine, a copy of the partial is measured, and three reductions in its place.",
+     "On a GPU, in graphs. Ranks are threads on that device, 8 unless --ranks is set. A copy of the partial and three "
+     "reductions are measured for comparison.",
      TOOL_TEXT_AT(device), COMBINE_ONLY, .check = tool_check_device},
     {"between", NULL,
-     "With --device: between runs a kernel evicts caches of instructions and data, as a model's kernels do. "
-     "Its own time is taken off.",
+     "With --device: a kernel between runs evicts the caches of instructions and data, as a model's kernels do. Its "
+     "own time is subtracted.",
      TOOL_FLAG_AT(between), COMBINE_ONLY},
     {NULL}};
 
@@ -183,8 +179,8 @@ static const tool_program program = {
     .name = PROGRAM,
     .title = "latency of the collectives of banyan by size",
     .usage = "combine|allgather|allgather-heads|shift|broadcast|barrier [OPTION]...",
-    .about = "Measures a collective by size, as a persistent operation: new data in every iteration, the slowest rank "
-             "counts, results are checked.\n\n" TOOL_WORLD_ABOUT,
+    .about = "Measures a collective over sizes, as a persistent operation. Every iteration has new data and takes the "
+             "time of the slowest rank. Results are checked.\n\n" TOOL_WORLD_ABOUT,
     .failed = "results were wrong, or the work failed",
     .ranks = true,
     .options = options,

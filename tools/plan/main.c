@@ -40,57 +40,56 @@ typedef struct arguments {
 static const tool_option options[] = {
     {.help = "What is shown: the VIEW"},
     {"cost", NULL,
-     "The default. The levels of links and what they cost; all algorithms, with the one that is chosen and why "
-     "the others are not; rounds, messages, bytes and time by level, as counted in the plans of up to 64 ranks; and "
-     "the "
+     "The default. Shows the levels of links and their costs; all algorithms, with the chosen one and why the others "
+     "are not chosen; rounds, messages, bytes and time by level, counted in the plans of up to 64 ranks; and the "
      "choice for payloads of 1 KiB to 64 MiB.",
      TOOL_VALUE_AT(action, ACTION_COST)},
     {"compare", NULL,
-     "All algorithms, fastest first. For a combine also Ring Attention, where keys and values travel past "
-     "every rank, and three allreduces, each by the algorithm without levels that is fastest for it.",
+     "All algorithms, fastest first. For a combine also Ring Attention, where keys and values visit every rank, and "
+     "three allreduces, each by its fastest algorithm without levels.",
      TOOL_VALUE_AT(action, ACTION_COMPARE)},
-    {"print", NULL, "The steps of each rank's plan; of more than 16 ranks those of rank 0, or of --rank.",
+    {"print", NULL, "The steps of each rank's plan. With more than 16 ranks, those of rank 0 or of --rank.",
      TOOL_VALUE_AT(action, ACTION_PRINT)},
     {"prove", NULL, "Make the plans of all ranks and prove them together: see PROOFS in the man page.",
      TOOL_VALUE_AT(action, ACTION_PROVE)},
     {"simulate", NULL,
      "Run the plans of all ranks in SimGrid, where messages share the links of the topology. For a combine also Ring "
-     "Attention and three allreduces, with the attention to --keys keys.",
+     "Attention and three allreduces, with attention over --keys keys.",
      TOOL_VALUE_AT(action, ACTION_SIMULATE)},
-    {"regret", NULL, "Simulate every algorithm: how much slower is the one that is chosen than the fastest?",
+    {"regret", NULL, "Simulate every algorithm, and report how much slower the chosen one is than the fastest.",
      TOOL_VALUE_AT(action, ACTION_REGRET)},
-    {"goal", NULL, "The plans of all ranks as GOAL, which LogGOPSim and ATLAHS read.",
+    {"goal", NULL, "Write the plans of all ranks as GOAL, which LogGOPSim and ATLAHS read.",
      TOOL_VALUE_AT(action, ACTION_GOAL)},
     {.help = "Where"},
-    {"from", "FILE|DESCRIPTION", "A topology as banyan-topo takes it. The default is this machine.",
+    {"from", "FILE|DESCRIPTION", "A topology in any form that banyan-topo reads. The default is this machine.",
      TOOL_TEXT_AT(from)},
-    {"ranks", "N", "N CPU ranks of one node instead, each on a core of its own.",
-     TOOL_INT_AT(ranks, 1, PLAN_RANKS_MAX)},
+    {"ranks", "N", "N CPU ranks of one node instead, each on its own core.", TOOL_INT_AT(ranks, 1, PLAN_RANKS_MAX)},
     {"levels", "LIST",
-     "With --ranks: groups of so many ranks, in groups of so many of these, such as 4,8. Each further "
-     "level takes 8 times the latency and 4 times the time of a byte.",
+     "With --ranks: sizes of nested groups of ranks, such as 4,8. Each further level takes 8 times the latency and 4 "
+     "times the time of a byte.",
      TOOL_TEXT_AT(sizes)},
-    {"cores", "N", "With --ranks: the ranks take turns on so many cores.", TOOL_INT_AT(cores, 1, PLAN_RANKS_MAX)},
+    {"cores", "N", "With --ranks: the ranks take turns on this number of cores.",
+     TOOL_INT_AT(cores, 1, PLAN_RANKS_MAX)},
     {.help = "What is planned"},
     {"collective", NULL, "Default combine.", TOOL_NAME_AT(shape.collective, bny_collective_names)},
     {"bytes", "BYTES",
-     "What each rank gives, with K, M or G (1024 based). For combine it is rounded up to whole tokens of "
-     "--heads heads.",
+     "The payload of each rank, with K, M or G (1024 based). For combine it is rounded up to whole tokens of --heads "
+     "heads.",
      TOOL_BYTES_AT(bytes, 1 << 30)},
-    {"algorithm", "NAME", "The algorithm; by default the one of the least predicted cost.",
+    {"algorithm", "NAME", "The algorithm; by default the one with the lowest predicted cost.",
      TOOL_TEXT_AT(shape.algorithm)},
     {"root", "R", "For --scatter root and broadcast; default 0.", TOOL_INT_AT(shape.root, 0, PLAN_RANKS_MAX - 1)},
     {"distance", "N", "For shift; default 1.", TOOL_INT_AT(shape.distance, -PLAN_RANKS_MAX, PLAN_RANKS_MAX)},
     {"outbox", "BYTES",
-     "What a plan may take of a rank's outbox. The default is no limit; the library takes half of "
-     "BANYAN_ARENA_KIB and splits larger calls.",
+     "The outbox that a plan may use on a rank. The default is no limit. The library uses half of BANYAN_ARENA_KIB and "
+     "splits larger calls.",
      TOOL_BYTES_AT(shape.outbox_bytes, (int64_t)1 << 40)},
     {.help = "For combine and allgather-heads"},
     {"tokens", "T", "Tokens of a partial or tensor; default 1.", TOOL_INT_AT(tokens, 1, 1 << 20),
      TOOL_GROUP(rows_only)},
     {"heads", "H", "Heads of a token; default 32.", TOOL_INT_AT(heads, 1, 1 << 20), TOOL_GROUP(rows_only)},
     {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(shape.value_dim, 1, 1 << 14), TOOL_GROUP(rows_only)},
-    {"wire", NULL, "The format of values on their way between ranks, or of the elements of heads; default f32.",
+    {"wire", NULL, "The wire format of values, or the type of the elements of heads; default f32.",
      TOOL_NAME_AT(shape.wire, tool_wires), TOOL_GROUP(rows_only)},
     {.help = "For combine alone"},
     {"scatter", NULL, "Which rank receives which rows, as in banyan-decode; default none.",
@@ -99,19 +98,19 @@ static const tool_option options[] = {
      TOOL_GROUP(combine_only)},
     {.help = "For one view, and for all"},
     {"rank", "R", "With --print: of this rank alone.", TOOL_INT_AT(view.rank, 0, PLAN_RANKS_MAX - 1)},
-    {"timeline", "FILE", "With --simulate: write what each rank does when, for Perfetto, or as a picture (.svg).",
+    {"timeline", "FILE", "With --simulate: write a timeline of all ranks for Perfetto, or as a picture (.svg).",
      TOOL_TEXT_AT(view.timeline)},
-    {"step-ns", "N", "With --simulate: the time that an executor itself takes for each step; default 0.",
+    {"step-ns", "N", "With --simulate: the time of the executor for each step; default 0.",
      TOOL_INT_AT(view.step_ns, 0, 1000000)},
     {"scale", "WHAT=FACTOR",
-     "With --simulate: a machine whose links of one kind (nvlink, xgmi, pcie, packages, nic, leaf, spine) or memory is "
-     "so many times as fast, or whose latency is so many times as long.",
+     "With --simulate: scale one input of the machine: the speed of links of one kind (nvlink, xgmi, pcie, packages, "
+     "nic, leaf, spine) or of memory, or the latency.",
      TOOL_TEXT_AT(view.scale)},
     {"keys", "N", "With --compare and --simulate: keys that each rank holds; default 4096.",
      TOOL_INT_AT(keys.per_rank, 1, (int64_t)1 << 40), TOOL_GROUP(keys_given)},
-    {"kv-heads", "H", "With --compare and --simulate: heads of keys; default 8, or --heads if that is less.",
+    {"kv-heads", "H", "With --compare and --simulate: KV heads; default 8, or --heads if that is less.",
      TOOL_INT_AT(keys.kv_heads, 1, 1 << 20), TOOL_GROUP(keys_given)},
-    {"memory", "BYTES", "With --prove: reject plans that would take more; default 8G.",
+    {"memory", "BYTES", "With --prove: the limit of memory; default 8G. Plans that need more are rejected.",
      TOOL_BYTES_AT(view.memory_most, (int64_t)1 << 44)},
     {"json", NULL, "Print one JSON object on standard output and nothing else.", TOOL_FLAG_AT(view.json)},
     {NULL}};
@@ -178,11 +177,9 @@ static const tool_program program = {
     .title = "plans, proofs and costs of collectives on any machine or cluster, without being there",
     .usage = "[VIEW] [--from FILE|DESCRIPTION] [OPTION]...\n"
              "[VIEW] --ranks N [--levels LIST] [OPTION]...",
-    .about =
-        "Makes the plans that banyan would make on up to 16,384 ranks, and runs none of them. Ranks are the GPUs of "
-        "the "
-        "topology, or its NUMA nodes if it has none. What links between them cost is taken from the topology if it "
-        "says so, otherwise from a table of defaults, and each figure says which.",
+    .about = "Makes the plans that banyan would make on up to 16,384 ranks, and runs none of them. Ranks are the GPUs "
+             "of the topology, or its NUMA nodes if it has none. Costs of links come from the topology if it has them, "
+             "otherwise from a table of defaults, and each figure names its source.",
     .failed = "a plan is not proved, or there is none for what was asked",
     .options = options,
     .complete = complete_arguments};

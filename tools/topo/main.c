@@ -91,53 +91,55 @@ static const bny_name colourings[] = {
 
 static const tool_option options[] = {
     {"from", "FILE|DESCRIPTION",
-     "Another machine or cluster, by a file, - for standard input, or a line of text: see TOPOLOGIES in the man page. "
-     "The option may be left out: FILE alone is the same.",
+     "Another machine or cluster: a file, - for standard input, or a line of text, see TOPOLOGIES in the man page. "
+     "FILE alone does the same.",
      .kind = TOOL_CALL, .check = parse_from},
     {"format", "FORMAT",
      "text, the picture and the default; json; svg, a picture in one file; xml, of NCCL, for NCCL_TOPO_FILE; or "
      "matrix. See FORMATS in the man page.",
      .kind = TOOL_CALL, .check = parse_format},
     {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
-    {"raw", NULL, "The matrix of paths as nvidia-smi topo -m prints it, also of other machines: --format matrix.",
+    {"raw", NULL, "Print the matrix of paths as nvidia-smi topo -m does, also for other machines: --format matrix.",
      .kind = TOOL_CALL, .check = parse_raw},
     {"output", "FILE",
      "Write there instead of to standard output. Without --format the suffix tells the format: " TOPO_SUFFIXES
      ". The file is written whole or stays as it was.",
      TOOL_TEXT_AT(output), .letter = 'o'},
-    {"all", NULL, "Draw everything, also what looks alike, and list all groups and findings.", TOOL_FLAG_AT(all)},
-    {"colour", NULL, "With colours. By default they are used in a terminal, unless NO_COLOR is set.",
+    {"all", NULL, "Draw all items, also equal ones, and list all groups and findings.", TOOL_FLAG_AT(all)},
+    {"colour", NULL, "Use colours. The default is to use them in a terminal, unless NO_COLOR is set.",
      TOOL_NAME_AT(colour, colourings)},
     {"color", NULL, NULL, TOOL_NAME_AT(colour, colourings)},
     {.help = "In place of the picture"},
-    {"levels", NULL, "All levels as a table: groups of ranks that are near to one another, with the ranks of each.",
+    {"levels", NULL,
+     "Show all levels as a table: groups of ranks that are close to one another, with the ranks of each.",
      TOOL_VALUE_AT(task, TASK_LEVELS)},
     {"check", NULL,
-     "Is it healthy? Faults and notes, a line each: severity, id, what is wrong where, and what to do. Nothing is "
-     "printed if nothing is wrong. The exit status is 0 if it is healthy, 1 if there are notes alone, 3 if there are "
-     "faults. Of several files, or of the files in a folder, each line begins with the file. See CHECKING in the man "
+     "Check the health of the machine. Prints a line for each fault and note: severity, id, what is wrong where, and "
+     "what to do. A healthy machine prints nothing. The exit status is 0 if it is healthy, 1 if there are only notes, "
+     "3 if there are faults. With several files, or a folder, each line begins with the file. See CHECKING in the man "
      "page.",
      TOOL_VALUE_AT(task, TASK_CHECK)},
-    {"diff", NULL, "What differs between two files or descriptions, FIRST and SECOND.", TOOL_VALUE_AT(task, TASK_DIFF)},
+    {"diff", NULL, "Show the differences between two files or descriptions, FIRST and SECOND.",
+     TOOL_VALUE_AT(task, TASK_DIFF)},
     {"measure", NULL,
-     "Latency and bandwidth between the CPUs of this machine, beside what plans expect, and which pairs "
-     "are slow: see MEASURING in the man page.",
+     "Measure latency and bandwidth between the CPUs of this machine, compare them with what plans expect, and name "
+     "slow pairs: see MEASURING in the man page.",
      TOOL_VALUE_AT(task, TASK_MEASURE)},
     {.help = "With --check"},
     {"profile", "FILE",
-     "Compare with this machine in good health as well: what it lacks or has slower is a fault. Any file that --from "
-     "takes. If it has one host, each host is compared with that.",
+     "Also compare with a profile of the machine in good health: missing or slower parts are faults. The profile is "
+     "any file that --from takes. If it has one host, each host is compared with it.",
      TOOL_TEXT_AT(profile), TOOL_GROUP(check_only)},
-    {"save-profile", "FILE", "Write the machine there as a profile, unless there are faults.",
+    {"save-profile", "FILE", "Write the machine to this file as a profile, unless there are faults.",
      TOOL_TEXT_AT(save_profile), TOOL_GROUP(check_only)},
     {"mute", "ID[,ID]", "Leave out findings of these ids.", TOOL_TEXT_AT(mute), TOOL_GROUP(check_only)},
     {.help = "With --measure"},
-    {"ranks", "N", "Measure between the first N of the CPUs that may be used; default all.",
+    {"ranks", "N", "Measure between the first N CPUs that may be used; default all.",
      TOOL_INT_AT(measure.ranks, 1, TOPO_RANKS_MAX), TOOL_GROUP(measure_only)},
-    {"seconds", "S", "Measure for about that long at most; default 10.", .kind = TOOL_CALL, .check = parse_seconds,
+    {"seconds", "S", "Measure for at most about this long; default 10.", .kind = TOOL_CALL, .check = parse_seconds,
      TOOL_GROUP(measure_only)},
     {"save-costs", "FILE",
-     "Write what was measured there as well, as costs that the library plans with if BANYAN_COSTS names the file.",
+     "Also write the measurements to this file, as costs that the library plans with if BANYAN_COSTS names it.",
      TOOL_TEXT_AT(save_costs), TOOL_GROUP(measure_only)},
     {NULL}};
 
@@ -185,9 +187,8 @@ static const tool_program program = {
              "--check [FILE|FOLDER]... [--profile FILE] [--save-profile FILE] [--mute ID[,ID]]\n"
              "--diff FIRST SECOND [--json] [-o FILE]\n"
              "--measure [--ranks N] [--seconds S] [--save-costs FILE] [--json] [-o FILE]",
-    .about =
-        "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, the "
-        "links between them and how fast they are, the levels that plans are made of, and what is wrong.",
+    .about = "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, "
+             "the links between them and their speeds, the levels that plans use, and faults.",
     .failed = "--check found notes alone, --diff differences, or --measure something slow",
     .faults = "--check found faults",
     .options = options,
