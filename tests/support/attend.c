@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Random attention problems over ranks: made, run on any backend, and compared with the oracle. */
+/* SPDX-License-Identifier: Apache-2.0 Random attention problems over ranks: makes them, runs them on any backend, and
+ * compares results with the oracle. */
 #include "tests/support/attend.h"
 
 #include "f8.h"
@@ -154,7 +154,7 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   if (made->gathers) rank->mine = world_take(2 * rows_of(made) * (size_t)shape->head_dim);
 }
 
-/* The last columns of q move to memory of their own, and what they leave is NaN. */
+/* Moves the last columns of q to separate memory, and leaves NaN in their place. */
 static void split_queries(attend *made) {
   const size_t rows = rows_of(made), dim = (size_t)made->rope_dim, whole = (size_t)made->shape.head_dim;
   made->rope = world_take(2 * rows * dim);
@@ -288,7 +288,7 @@ static void set_pages(const attend *from, const attend_rank *rank, const world_r
   desc->seq_lens = NULL;
 }
 
-/* The result in the rank's own addresses. */
+/* Returns the result in the rank's own addresses. */
 static banyan_partial out_of(const attend *of, int32_t rank, int32_t heads) {
   const attend_rank *own = &of->ranks[rank];
   banyan_partial made;
@@ -423,7 +423,7 @@ const char *attend_text(const attend *of) {
 
 static uint64_t below(int64_t bit) { return (UINT64_C(1) << bit) - 1; }
 
-/* In a tree the window counts depths: that of a draft is how many of the drafts before it the query sees. */
+/* In a tree the window counts depths: the depth of a draft is the number of earlier drafts that its query sees. */
 static bool sees(const attend *of, int32_t r, int32_t b, int32_t token, int32_t t) {
   if (!of->causal) return true;
   const int64_t position =
@@ -518,15 +518,15 @@ static bool is_poison(const void *from, size_t bytes) {
 }
 
 /* The error of f32 sums and two-term weights, relative to the sum, plus that of tensor cores, which truncate: each
- * operation over 16 keys and one term loses at most 19 units of 2^-24 of a sum that grows all along. On a lossy wire
- * the rounding of values comes to it. */
+ * operation over 16 keys and one term loses at most 19 units of 2^-24 of a growing sum. On a lossy wire the rounding of
+ * values is added. */
 static double bound_of(const attend *of) {
   const banyan_dtype wire = of->alone ? BANYAN_F32 : of->combine.wire;
   const double lost = wire == BANYAN_F32 ? 0 : wire == BANYAN_F16 ? 5e-3 : wire == BANYAN_BF16 ? 4e-2 : 0.5;
   return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost + (of->form != ATTEND_PLAIN ? 2e-3 : 0);
 }
 
-/* A row of eight bits, by the oracle. */
+/* Compares a row of eight bits with the oracle. */
 static const char *compare_coded(const attend *of, const banyan_partial *out, int32_t token, int32_t head,
                                  const problem_row *reference) {
   oracle_row row = {.is_empty = reference->sum == 0, .m = reference->max * BNY_LOG2_E, .d = reference->sum};
@@ -537,7 +537,7 @@ static const char *compare_coded(const attend *of, const banyan_partial *out, in
   return oracle_compare(out, token, head, of->shape.value_dim, BANYAN_F32, 0, &row);
 }
 
-/* Bytes beside the rows of `count` tokens are as they were. */
+/* Checks that bytes next to the rows of `count` tokens are unchanged. */
 static bool rest_is_poison(const attend *of, const attend_rank *rank, const banyan_partial *out, sheet_part part) {
   const size_t element = of->out_dtype == BANYAN_F32 ? 4 : 1, rows = (size_t)(part.tokens * part.heads);
   unsigned char *left = malloc(rank->values_bytes + 1);
@@ -554,8 +554,8 @@ static bool rest_is_poison(const attend *of, const attend_rank *rank, const bany
   return good;
 }
 
-/* The certificate holds, and no more than epsilon of the mass is missing. Attention's own error, for logits of up to
- * some 100, comes on top. */
+/* Checks that the certificate holds, and that no more than epsilon of the mass is missing. Attention's own error, for
+ * logits of up to about 100, comes on top. */
 static bool is_certified(const attend *of, const problem_row *row, const float *values, float lse, float error) {
   const double own = bound_of(of) + 1e-3, exact = row->max + log(row->sum);
   /* Values below 2^-14 have an absolute precision on a wire of f16. */

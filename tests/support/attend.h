@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random problems of attention over the shards of ranks, with the combine of its rows, on every backend: pages in
- * tables or lists, several query tokens for a sequence, windows, trees, interleaved shards, caps, sinks, parts of q,
- * gathered q, numbers of tokens and masks of each run; and what must hold, in double precision. */
+ * Random problems of attention over the shards of ranks, with the combine of its rows, on every backend. They vary
+ * pages in tables or lists, several query tokens per sequence, windows, trees, interleaved shards, caps, sinks, parts
+ * of q, gathered q, and the tokens and masks of each run. The expected result is in double precision. */
 #ifndef BNY_TESTS_ATTEND_H
 #define BNY_TESTS_ATTEND_H
 
@@ -11,7 +11,7 @@
 
 enum { ATTEND_RANKS_MAX = 9, ATTEND_TOKENS_MAX = 96, ATTEND_POISON = 0x5a };
 
-/* How memory holds keys and values: as q has them; E4M3 with scales; rows of FlashMLA, of which values are a part. */
+/* How memory stores keys and values: in the type of q; E4M3 with scales; rows of FlashMLA, which contain the values. */
 typedef enum attend_form { ATTEND_PLAIN, ATTEND_E4M3, ATTEND_FLASHMLA } attend_form;
 
 /* The part of one rank. Memory is from world_take(). */
@@ -58,30 +58,30 @@ typedef struct attend_call {
   bool has_result;
 } attend_call;
 
-/* Makes what all ranks have in common, at random. Fields may be changed before attend_fill(). */
+/* Makes the random properties that all ranks share. Fields may be changed before attend_fill(). */
 attend *attend_make(int32_t nranks, uint64_t seed);
-/* A plain one: a query token for each sequence that sees all keys, combined on all ranks. shape NULL: a random one. */
+/* Makes a plain problem: one query token per sequence that sees all keys, combined on all ranks. shape NULL: a random
+ * one. */
 attend *attend_make_plain(int32_t nranks, uint64_t seed, const problem_shape *shape);
 void attend_fill(attend *made);
 
-/* Draws one rank's part of a run: lengths, masks and tokens, which are those of round and rank. Results become poison.
- * attend_draw_shared() draws what all ranks have in common, and is called by one of them. */
+/* Draws one rank's part of a run, its lengths, masks and tokens, from round and rank. Results become poison. One rank
+ * calls attend_draw_shared() to draw the properties that all ranks share. */
 void attend_draw_shared(attend *made, int round);
 void attend_draw(attend *made, int32_t rank, int round);
 
-/* Sequences of which no key is read get pages that would be rejected: those whose tokens a mask leaves out, or that
- * have none. */
+/* Gives invalid pages to sequences of which no key is read: those that a mask leaves out, or that have no tokens. */
 void attend_spoil_pages(attend *made, int32_t rank);
 
-/* Fills the call, which points to itself. attend_twin_of() is the same in another way, with the same bits: of exactly
- * the tokens of the run, of a q that is whole. */
+/* Fills the call, which points to itself. attend_twin_of() describes the same call in another way, with the same bits:
+ * with exactly the tokens of the run, and a complete q. */
 void attend_call_of(const attend *from, const world_rank *self, attend_call *made);
 bool attend_has_twin(const attend *of);
 void attend_twin_of(const attend *from, const world_rank *self, attend_call *made);
 /* The call's result goes to the twin's memory. */
 void attend_be_twin(const attend *from, const world_rank *self, attend_call *call);
 
-/* The row in double precision. Rank `self` alone counts if ranks attend alone. A sink counts on rank 0. */
+/* Computes the row in double precision. Only rank `self` counts if ranks attend alone. A sink counts on rank 0. */
 void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, problem_row *row);
 
 /* Return true if this rank's result, or that of the twin, is right. Otherwise they note a failure. */

@@ -115,7 +115,7 @@ banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t ran
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-/* A row is rounded to the wire format once, and once more at each merge on the way. */
+/* A row is rounded to the wire format once, and again at each merge on its way. */
 static int32_t rounds_of(const combine_attempt *attempt, int32_t nranks) {
   int32_t levels = 0;
   while (1 << levels < nranks) levels++;

@@ -46,7 +46,7 @@ void combine_task_free(combine_task *task);
 combine_group combine_group_make(combine_task *task, int32_t tokens, int32_t heads, int32_t value_dim);
 combine_group combine_group_random(combine_task *task);
 
-/* Adds an attempt; whole: of all rows of the group, else of a random box. */
+/* Adds an attempt of all rows of the group if `whole`, else of a random box. */
 combine_attempt *combine_task_add(combine_task *task, const combine_group *of, banyan_combine_desc desc, bool whole);
 
 /* Adds every algorithm, scatter and order; or about one in `one_in` of them, always including the first. */

@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A directory of a test's own, for one test program: a fixture makes and removes it. */
+/* SPDX-License-Identifier: Apache-2.0 A temporary directory for one test program, which a fixture makes and removes. */
 #ifndef BNY_TESTS_DIRECTORY_H
 #define BNY_TESTS_DIRECTORY_H
 

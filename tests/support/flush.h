@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Bits of the floating-point control word by which denormal numbers count as zero, in and out. */
+/* SPDX-License-Identifier: Apache-2.0 Bits of the floating-point control word that make denormal inputs and results
+ * count as zero. */
 #ifndef BNY_TESTS_FLUSH_H
 #define BNY_TESTS_FLUSH_H
 

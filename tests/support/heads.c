@@ -1,5 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Random gathers of heads: layouts, contents, and what must arrive. */
+/* SPDX-License-Identifier: Apache-2.0 Random gathers of heads: their layouts, contents and expected results. */
 #include "tests/support/heads.h"
 
 enum { PATTERN = 0x5A, MARGIN = 48 };

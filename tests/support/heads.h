@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Problems of all-gathers of heads: shapes that all ranks have, layouts that each rank has for itself, and what memory
- * must hold afterwards, to the byte. */
+ * Problems of all-gathers of heads: shapes that all ranks share, a layout for each rank, and the exact bytes that
+ * memory must hold afterwards. */
 #ifndef BNY_TESTS_HEADS_H
 #define BNY_TESTS_HEADS_H
 
@@ -24,11 +24,11 @@ typedef struct heads_problem {
   bool in_place; /* `mine` is its place in `all` */
 } heads_problem;
 
-/* Makes the problem of `rank`. Ranks that give the same seed get one shape, and layouts of their own. */
+/* Makes the problem of `rank`. Ranks with the same seed get one shape, and their own layouts. */
 void heads_make(heads_problem *made, uint64_t seed, int32_t rank, int32_t nranks, int32_t tokens_most);
 
-/* Fill both memories for a run: `mine` with this rank's heads of `tokens`, and all else with a pattern. With in_place
- * memory of `mine` is not used. */
+/* Fill both memories for a run: `mine` with this rank's heads of `tokens`, and everything else with a pattern. With
+ * in_place, the memory of `mine` is not used. */
 void heads_fill(const heads_problem *of, int32_t tokens, int run, unsigned char *mine, unsigned char *all);
 
 /* Returns true if `all` holds the heads of all ranks for `tokens`, and the pattern elsewhere. Otherwise writes why. */

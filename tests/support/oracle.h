@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The expected result of a combine, in double precision and written from banyan.h alone. Rows are read as their
- * descriptor defines their place and meaning. It uses none of the library's own algebra. */
+ * The expected result of a combine, in double precision and written from banyan.h alone. It reads rows as their
+ * descriptor defines them, and uses none of the library's algebra. */
 #ifndef BNY_TESTS_ORACLE_H
 #define BNY_TESTS_ORACLE_H
 

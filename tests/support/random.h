@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Shared by the tests of kernels: assertions for loops, and numbers that are the same in every run. */
+/* SPDX-License-Identifier: Apache-2.0 Shared by the tests of kernels: assertions for loops, and random numbers that are
+ * equal in every run. */
 #ifndef BNY_TESTS_RANDOM_H
 #define BNY_TESTS_RANDOM_H
 

@@ -14,7 +14,7 @@ enum { IS_SANITIZED = 1 };
 enum { IS_SANITIZED = 0 };
 #endif
 
-/* True for two of three cases in such a build, which takes five times as long. */
+/* Returns true for two of three cases in a build with sanitizers, which takes five times as long. */
 static inline int sanitizer_leaves_out(int i) { return IS_SANITIZED && i % 3 != i / 9 % 3; }
 
 #endif

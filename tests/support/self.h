@@ -1,13 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Resources and waiting times of a test's process, by the kernel's counts. */
+/* SPDX-License-Identifier: Apache-2.0 The kernel's counts of resources and waiting times of this process. */
 #ifndef BNY_TESTS_SELF_H
 #define BNY_TESTS_SELF_H
 
 #include <dirent.h>
 #include <stdio.h>
 
-/* Returns how long this thread was runnable but did not run. On a machine that others use, a deadline may pass for this
- * reason alone. */
+/* Returns how long this thread was runnable but did not run. On a shared machine a deadline may pass for this reason
+ * alone. */
 static inline double self_waited_s(void) {
   unsigned long long waited_ns = 0;
   FILE *file = fopen("/proc/thread-self/schedstat", "re");

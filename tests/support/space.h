@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Address space that has an end: a thread whose stack no longer fits cannot be started. */
+/* SPDX-License-Identifier: Apache-2.0 Limits the address space, so that a thread cannot be started because its stack
+ * does not fit. */
 #ifndef BNY_TESTS_SPACE_H
 #define BNY_TESTS_SPACE_H
 
@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Leaves so much to this process, and returns the limit of before. */
+/* Leaves this many bytes to this process, and returns the previous limit. */
 static inline struct rlimit space_limit(size_t left_bytes) {
   unsigned long pages = 0;
   struct rlimit before, limit;

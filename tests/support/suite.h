@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Tests of a program register themselves, and the end of its main() is here. What nearly all of them use of the C
- * library is included here alone. */
+/* SPDX-License-Identifier: Apache-2.0 Lets the tests of a program register themselves, and provides the end of its
+ * main(). Only this header includes the parts of the C library that nearly all tests use. */
 #ifndef BNY_TESTS_SUITE_H
 #define BNY_TESTS_SUITE_H
 
@@ -37,7 +36,8 @@ static inline void suite_add(suite_test *self, const TTest *test, int first, int
   *place = self;
 }
 
-/* TEST(name) { ... } runs once, and the others once for each _i from `first`, or 0, up to but without `last`. */
+/* TEST(name) { ... } runs once. The other forms run once for each _i from `first`, or 0, up to but not including
+ * `last`. */
 #define TEST_RANGE(name, first, last)                            \
   static void name(int _i);                                      \
   __attribute__((constructor)) static void name##_add(void) {    \

@@ -45,7 +45,7 @@ void world_unshare(void *memory, size_t bytes) { munmap(memory, bytes ? bytes : 
 
 /* ---- memory of calls --------------------------------------------------------------------------------------------- */
 
-/* Address space that is shared with processes forked afterwards, and costs what of it is used. */
+/* Address space that is shared with processes forked afterwards. Only the used part takes memory. */
 enum { TAKEN_MAX = 1 << 30, TAKEN_ALIGNMENT = 64 };
 
 typedef struct taken {
@@ -179,7 +179,7 @@ typedef struct job {
   world_body body;
 } job;
 
-/* On a GPU kernels of threads meet in microseconds: a wait of seconds never ends well, and time is short there. */
+/* On a GPU, kernels of threads meet in microseconds. A wait of seconds never succeeds, and time is short there. */
 banyan_comm_config world_config(const world_rank *self) {
   int32_t timeout_s = !self->on->timeout_s ? WORLD_GUARD_S : world_is_quick() ? 60 : self->on->timeout_s;
   return (banyan_comm_config){
@@ -321,10 +321,10 @@ int32_t world_ranks(const world_backend *on, int32_t nranks) {
   return nranks <= on->ranks_max ? nranks : 1 + nranks % on->ranks_max;
 }
 
-/* A build with a sanitizer takes a third of what are many. */
+/* A build with a sanitizer runs a third of tests with many cases. */
 static int every_of(const world_backend *on, int count) { return on->every * (IS_SANITIZED && count > 8 ? 3 : 1); }
 
-/* GPUs are for runs that ask for them. */
+/* GPUs are only for runs that ask for them. */
 int world_share_of(const world_backend *on, int count) {
   const char *wanted = getenv("CK_RUN_CASE");
   bool is_gpu = on == &world_gpu || on == &world_gpu_processes;

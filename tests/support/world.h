@@ -87,7 +87,7 @@ struct world_setup {
 
 typedef void (*world_body)(world_rank *self);
 
-/* Runs the body on every rank, and fails the test with the first failure. */
+/* Runs the body on every rank, and fails the test with the first noted failure. */
 void world_run(const world_setup *setup, world_body body);
 
 /* Runs `body` in a world of these fields: WORLD_RUN(body, .nranks = 2). */
@@ -108,13 +108,13 @@ void *world_at(const world_rank *self, const void *memory);
 banyan_partial world_partial(const world_rank *self, banyan_partial partial);
 banyan_valid_rows world_valid(const world_rank *self, banyan_valid_rows valid);
 
-/* For backends: the memory taken so far; the nodes of ranks; that no object of the fake driver is left. */
+/* For backends: the memory taken so far; the nodes of ranks; and a check that no object of the fake driver is left. */
 unsigned char *world_taken(size_t *bytes);
 void world_check_left(void);
 const char *world_nodes_of(const world_setup *setup);
 
-/* Devices take what memory holds now; and all that this rank's calls have begun ends, after which memory has it. False:
- * a failure is noted. */
+/* Copies the current contents of memory to devices; and waits until everything that this rank's calls have begun has
+ * ended, after which memory has the results. False: a failure is noted. */
 bool world_put(world_rank *self);
 bool world_finish(world_rank *self);
 
@@ -125,23 +125,23 @@ bool world_capture(world_rank *self, bool on);
 bool world_record(world_rank *self, banyan_op *const *ops, int count);
 bool world_replay(world_rank *self);
 
-/* True if the backend can run here; otherwise it has printed why. */
+/* Returns true if the backend can run here; otherwise it has printed the reason. */
 bool world_is_here(const world_backend *on);
-/* So many ranks, or fewer where the backend has no more. */
+/* Returns this number of ranks, or fewer if the backend has no more. */
 int32_t world_ranks(const world_backend *on, int32_t nranks);
-/* Little of each test, for emulated GPUs. */
+/* Returns true if each test runs only a few cases, for emulated GPUs. */
 bool world_is_quick(void);
-/* Emulated devices: calls go by one of all protocols and algorithms from now on, whatever their sizes. All ranks give
- * the same number. */
+/* Emulated devices: from now on calls rotate through all protocols and algorithms, for any size. All ranks pass the
+ * same number. */
 void world_vary(world_rank *self, int32_t number);
-/* GPUs: the rank's, and how many there are. */
+/* GPUs: returns the rank's GPU, and the number of GPUs. */
 struct gpu *world_gpu_of(const world_rank *self);
 int32_t world_gpus(void);
 
 /* Notes a failure if not ok, and aborts the communicator so that the other ranks end as well. Returns ok. */
 bool world_check(world_rank *self, bool ok, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* The same for a status that should be BANYAN_OK, with the library's error text. */
+/* Does the same for a status that should be BANYAN_OK, with the library's error text. */
 bool world_ok(world_rank *self, banyan_status status, const char *what);
 
 /* Waits until the communicator has failed, and notes a failure unless it was by `status`, for `culprit`, with a text
@@ -179,7 +179,7 @@ bool random_one_in(world_random *random, int32_t n);
  * node. */
 void world_be_nodes(const char *nodes);
 
-/* False, and says that tests are skipped, where UCX would find no devices. */
+/* Returns false, and reports that tests are skipped, if UCX would find no devices. */
 bool world_has_network(void);
 
 /* Used by TEST_EVERYWHERE: cases of a backend's share, and the number of the test of a case. */

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Ranks with devices of the fake CUDA driver: launches return at once, and run together, in an order that the seed
- * decides, once all ranks have come to world_finish(). Memory of these devices is memory of the machine. */
+/* SPDX-License-Identifier: Apache-2.0 Ranks with devices of the fake CUDA driver. Launches return at once. They run
+ * together, in an order that the seed decides, when all ranks have reached world_finish(). Memory of these devices is
+ * host memory. */
 #include "tests/support/world.h"
 
 #include "comm/comm.h"
@@ -54,8 +54,8 @@ static void close_device(world_rank *self) {
   free(self->place);
 }
 
-/* Everything that all ranks have launched runs to its end, however slow the machine: a rank that left would free memory
- * of kernels that still run. */
+/* Runs everything that all ranks have launched to its end, on a machine of any speed: a rank that left would free
+ * memory of kernels that still run. */
 static bool finish(world_rank *self) {
   char why[256] = "";
   bool good = world_meet(self);

@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Ranks with memory of a device: on a GPU, as threads and as processes, all on the first or spread over all; and on
- * emulated devices of several nodes, which run by a thread of their own as a GPU does. A process that has forked from
- * one that uses a GPU cannot use it, so a device is first used in ranks. */
+/* SPDX-License-Identifier: Apache-2.0 Ranks with memory of a device: on a GPU, as threads and as processes, all on the
+ * first GPU or spread over all; and on emulated devices of several nodes, whose own thread runs them as a GPU does. A
+ * process forked from one that uses a GPU cannot use it, so a device is first used in ranks. */
 #include "tests/support/world.h"
 
 #include <sys/wait.h>
@@ -12,7 +11,8 @@
 #ifdef HAVE_CUDA
 #include "tools/common/gpu.h"
 
-/* Kernels' memory is taken when a rank begins. Later the driver might wait for kernels that wait for this rank. */
+/* Memory for kernels is allocated when a rank begins. Later the driver might wait for kernels that wait for this
+ * rank. */
 enum { MEMORY_BYTES = 64 << 20, FINISH_S = 60 };
 
 struct world_device {
@@ -85,7 +85,7 @@ static bool put(world_rank *self) {
   return gpu_ok(self, gpu_write(made->device, made->memory, made->before, made->used, &error), &error);
 }
 
-/* Only what calls wrote comes back, as ranks that are threads have one memory. */
+/* Copies back only what calls wrote, because ranks that are threads share one memory. */
 static bool get(world_rank *self) {
   struct world_device *made = self->place;
   tool_error error = {.text = ""};
@@ -121,7 +121,7 @@ static bool replay(world_rank *self) {
 
 /* ---- a GPU ------------------------------------------------------------------------------------------------------- */
 
-/* Counts the devices in a process that ends afterwards, and says why there are none. */
+/* Counts the devices in a process that ends afterwards, and reports why there are none. */
 static void look(int fd) {
   tool_error error = {.text = ""};
   gpu *first = NULL;
@@ -182,7 +182,7 @@ static void begin_nodes(const world_setup *setup) {
   fake_cuda_set_image("emulated", 8);
 }
 
-/* Where UCX has threads beside kernels on stacks of their own, the leak sanitizer ends by a signal now and then. */
+/* If UCX has threads next to kernels on separate stacks, the leak sanitizer sometimes ends by a signal. */
 static bool has_nodes(void) {
   if (world_is_sanitized()) return printf("skipped: built with a sanitizer\n"), false;
   return world_emulated.is_here() && world_nodes.is_here();
