@@ -67,12 +67,15 @@ static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
 }
 
 static banyan_status fail_deadline(bny_exec *exec, int32_t peer) {
+  const bny_transport_ops *ops = exec->transport->ops;
   int32_t culprit = find_culprit(exec, peer);
   if (culprit == exec->transport->rank) culprit = peer;
+  bool is_ours;
+  const char *trouble = ops->trouble ? ops->trouble(exec->transport, culprit, &is_ours) : NULL;
   return bny_exec_fail(
-      exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s (operation %llu of this communicator)", culprit,
+      exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s (operation %llu of this communicator)%s%s", culprit,
       has_begun(exec, culprit) ? "began the collective but did not continue it" : "did not reach the collective",
-      (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch);
+      (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch, trouble ? "; " : "", trouble ? trouble : "");
 }
 
 /* Returns true if the peer is in another call, or has finished this run without the message that this rank's call

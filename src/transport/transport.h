@@ -154,8 +154,8 @@ typedef struct bny_transport_ops {
   /* Returns true once messages can travel to this peer and back without help of either rank. Otherwise advances the
    * connection. */
   bool (*reach)(bny_transport *transport, int32_t peer);
-  /* Returns why a rank that seems dead was never connected to this one; NULL if it was connected, and has ended.
-   * *is_ours: the fault is on this side, and the other side is unknown. */
+  /* Returns why a rank has never been connected to this one; NULL: it was. *is_ours: the fault is on this side, and
+   * the other side is unknown. */
   const char *(*trouble)(bny_transport *transport, int32_t rank, bool *is_ours);
   /* Returns true once all sent data has gone out and is no longer read from this rank's memory. Otherwise *peer (unless
    * NULL) is the rank that accepts nothing; peers are asked to find it. */

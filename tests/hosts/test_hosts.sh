@@ -21,6 +21,17 @@ for host in 0 1; do
   done
 done
 expect "an address that all hosts have" 0 "$right" "$hosts" run --timeout 60 "$name" -- "$world"
+
+# A firewall that drops packets: UCX alone would wait for minutes.
+for host in 0 1; do
+  for part in "link add dead0 type veth peer name dead1" "addr add 10.99.0.$((host + 1))/24 dev dead0" "link set dead0 up" \
+    "link set dead1 up" "neigh add 10.99.0.$((2 - host)) lladdr 02:00:00:00:00:99 dev dead0"; do
+    # shellcheck disable=SC2086
+    "$hosts" exec "$name" $host ip $part || outcome "dead0 on host $host" no "ip $part"
+  done
+done
+expect "a firewall" 1 "it has not connected, as where a firewall drops packets" \
+  env UCX_NET_DEVICES=dead0 BANYAN_TIMEOUT_MS=1000 "$hosts" run --timeout 20 "$name" -- "$world"
 "$hosts" down "$name"
 name=
 expect "slow network" 0 "$right" "$hosts" --delay 0.1ms --rate 1gbit 2x1 -- "$world"

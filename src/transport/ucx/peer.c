@@ -40,14 +40,17 @@ bool bny_net_has_left(const bny_net_peer *peer) {
   return atomic_load_explicit(&peer->net->lines[peer->rank].left, memory_order_relaxed);
 }
 
+void bny_net_explain(bny_net_peer *peer, const char *why, const char *logged) {
+  snprintf(peer->trouble, sizeof peer->trouble,
+           "UCX: %s%s%.180s%s; this rank uses %.60s: unless these reach all nodes, set BANYAN_INTERFACE", why,
+           *logged ? " (" : "", logged, *logged ? ")" : "", peer->net->transport.devices);
+}
+
 void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
   if (peer->dead || bny_net_has_left(peer)) return; /* a rank that has left may end */
   peer->dead = true;
-  const char *why = peer->net->ucx.ucs_status_string(status), *logged = bny_ucx_captured_log();
-  if (!peer->hello_received)
-    snprintf(peer->trouble, sizeof peer->trouble,
-             "UCX: %s%s%.180s%s; this rank uses %.60s: unless these reach all nodes, set BANYAN_INTERFACE", why,
-             *logged ? " (" : "", logged, *logged ? ")" : "", peer->net->transport.devices);
+  const char *why = peer->net->ucx.ucs_status_string(status);
+  if (!peer->hello_received) bny_net_explain(peer, why, bny_ucx_captured_log());
   bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank, why);
 }
 
@@ -78,6 +81,7 @@ bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank) {
   ucs_status_t status = net->ucx.ucp_ep_create(net->worker, &params, &peer->endpoint);
   if (status != UCS_OK) {
     peer->endpoint = NULL;
+    peer->unreachable = status == UCS_ERR_UNREACHABLE; /* refused, as by one that has died, or on another network */
     bny_net_lose(peer, status);
   }
   bny_ucx_capture_log(&net->ucx, false);

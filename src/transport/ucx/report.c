@@ -57,8 +57,14 @@ static void report_self(bny_net_peer *peer, bny_net_occasion occasion) {
   if (packet) bny_net_send_report(packet);
 }
 
+/* UCX before 1.14 ends the process if a peer dies while the answer to UCX's own handshake waits for the connection. A
+ * short message over TCP needs no handshake, so the hello goes when this rank is connected, and all else after it. */
 void bny_net_send_hello(bny_net_peer *peer) {
-  if (!bny_net_can_send(peer)) return;
+  if (!bny_net_can_send(peer) || peer->flushing) return;
+  bool waits = peer->net->transport.network == BNY_NETWORK_TCP;
+  if (waits && !peer->flushed) bny_net_flush(peer);
+  if (waits && !peer->flushed) return;
+  peer->flushed = false;
   peer->hello_sent = true;
   report_self(peer, BNY_NET_HELLO);
   if (peer->net->puts) bny_net_put_offer(peer);
@@ -121,15 +127,13 @@ void bny_net_answer(bny_net *net) {
   for (int32_t i = 0; i < net->nknown && net->nwaiting > 0; i++) {
     bny_net_peer *peer = net->known[i];
     if (!peer->wants_answer) continue;
+    bny_net_connect_peer(net, peer->rank);
+    bool greets = !bny_net_has_left(peer) && !peer->hello_sent;
+    if (greets) bny_net_send_hello(peer);
+    if (greets && !peer->hello_sent && bny_net_can_send(peer)) continue; /* it is not connected yet */
     peer->wants_answer = false;
     net->nwaiting--;
-    bny_net_connect_peer(net, peer->rank);
-    if (bny_net_has_left(peer))
-      report_self(peer, BNY_NET_ANSWER);
-    else if (!peer->hello_sent)
-      bny_net_send_hello(peer);
-    else
-      report_self(peer, BNY_NET_NEWS);
+    if (!greets) report_self(peer, bny_net_has_left(peer) ? BNY_NET_ANSWER : BNY_NET_NEWS);
   }
 }
 
@@ -186,7 +190,8 @@ static bool is_known_alive(bny_net *net, bny_net_peer *peer) {
   int64_t now_ns = bny_clock_ns(), age_ns = peer->reported_ns ? now_ns - peer->reported_ns : INT64_MAX;
   bool is_recent = is_recent_by(net, age_ns) && peer->reported_started == load(&net->lines[peer->rank].started);
   bool is_open = peer->asked_ns && now_ns - peer->asked_ns < ASK_AGAIN_NS;
-  if (!is_open && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
+  bool connects = peer->flushing && !peer->hello_sent;
+  if (!is_open && (!is_recent || age_ns > RECENT_NS / 4) && !connects && bny_net_can_send(peer)) {
     peer->asked_ns = now_ns;
     bny_net_send_note(peer, BNY_NET_ASK);
   }

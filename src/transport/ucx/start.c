@@ -155,6 +155,11 @@ static banyan_status make_context(bny_net *net, bool puts, bool cache) {
   ucs_status_t made = net->ucx.ucp_config_read(NULL, NULL, &config);
   if (made != UCS_OK) return fail(net, made, "cannot read its UCX_* variables");
   if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
+  unsigned major, minor, patch;
+  net->ucx.ucp_get_version(&major, &minor, &patch);
+  /* Otherwise TCP would wait minutes for a node whose packets are dropped. */
+  if (!cache && !getenv("UCX_TCP_CONN_NB"))
+    net->ucx.ucp_config_modify(config, major > 1 || minor >= 17 ? "TCP_CONN_NB" : "CONN_NB", "y");
   /* 1.13 and later */
   if (!cache && !getenv("UCX_RCACHE_ENABLE")) net->ucx.ucp_config_modify(config, "RCACHE_ENABLE", "n");
   ucp_params_t params = {

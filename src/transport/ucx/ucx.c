@@ -132,13 +132,14 @@ static banyan_status net_admit(bny_transport *transport, int32_t rank) {
   return status;
 }
 
-/* The lower rank of two connects first and the other answers. UCX before 1.14 may end the process if one of two ranks
- * that connect to each other at the same time fails meanwhile. */
+/* UCX before 1.14 may end the process if a peer dies while two ranks connect. Over TCP it does not if both make their
+ * endpoints before they read from the network; over RDMA if the lower rank connects first, and the other answers. */
 static bool net_reach(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
   if (net->place[rank] >= 0) return true;
   bny_net_take(net);
-  bny_net_peer *peer = transport->rank < rank ? bny_net_connect_peer(net, rank) : bny_net_meet(net, rank);
+  bool connects = transport->rank < rank || transport->network == BNY_NETWORK_TCP;
+  bny_net_peer *peer = connects ? bny_net_connect_peer(net, rank) : bny_net_meet(net, rank);
   if (peer && !peer->endpoint) peer->expected = true;
   if (peer && peer->endpoint && !peer->hello_sent) bny_net_send_hello(peer);
   bool reached = peer && peer->hello_received && peer->flushed && (!net->puts || bny_net_put_is_ready(peer));
@@ -239,8 +240,10 @@ static void net_close(bny_transport *transport) {
 }
 
 static const char *net_trouble(bny_transport *transport, int32_t rank, bool *is_ours) {
-  const bny_net_peer *peer = bny_net_of(transport)->peers[rank];
-  *is_ours = peer && (!peer->endpoint || peer->lacks_memory);
+  bny_net_peer *peer = bny_net_of(transport)->peers[rank];
+  if (peer && peer->flushing && !peer->hello_sent && !peer->dead)
+    bny_net_explain(peer, "it has not connected, as where a firewall drops packets", "");
+  *is_ours = peer && (peer->endpoint ? peer->lacks_memory : !peer->unreachable);
   return peer && peer->trouble[0] ? peer->trouble : NULL;
 }
 

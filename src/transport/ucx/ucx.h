@@ -115,9 +115,10 @@ typedef struct bny_net_peer {
   ucp_ep_h endpoint; /* NULL: none yet */
   bool hello_sent, hello_received;
   bool expected; /* it will connect to this rank, sooner or later */
-  bool flushed;  /* the hello has gone out */
-  bool flushing; /* the hello goes out: UCX is connecting */
+  bool flushed;  /* the hello has gone out; before it, over TCP, the connection has come about */
+  bool flushing; /* UCX is connecting, or sends the hello */
   bool dead;
+  bool unreachable;        /* no endpoint could be made, for no fault of this rank */
   bool lacks_memory;       /* this rank had no memory for a message to it */
   char trouble[384];       /* why it could not be connected; "": it was, or it is alive */
   bool broken;             /* it sent an invalid message: all further ones are ignored */
@@ -231,6 +232,8 @@ bool bny_net_has_left(const bny_net_peer *peer);
 /* Marks the connection as lost: the process has ended, or its node is unreachable. If it was never established, the
  * reason is kept. */
 void bny_net_lose(bny_net_peer *peer, ucs_status_t status);
+/* Keeps the reason why there is no connection, with the text that UCX has logged. */
+void bny_net_explain(bny_net_peer *peer, const char *why, const char *logged);
 void bny_net_lack_memory(bny_net_peer *peer);
 /* Makes progress until no message to any peer is pending, or until the deadline. */
 void bny_net_drain(bny_net *net, int64_t deadline_ns);
