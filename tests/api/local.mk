@@ -18,7 +18,6 @@ unit_tests += \
   %D%/test_valid \
   %D%/test_valid_calls \
   %D%/test_mismatch \
-  %D%/test_oracle \
   %D%/test_overlap \
   %D%/test_persistent \
   %D%/test_presets \

@@ -48,6 +48,7 @@ TEST_EVERYWHERE(merges_random_shapes, COMBINE_RANKS_MAX) {
   combine_task *task = combine_task_new(world_ranks(on, _i + 1), 1);
   combine_group groups[WIRES];
   for (int w = 0; w < WIRES; w++) {
+    if (one_in(on) == 45 && (w + _i / 3) % 2) continue; /* wires take turns */
     groups[w] = combine_group_random(task);
     combine_task_add_some(task, &groups[w], wires[w], one_in(on));
   }
@@ -72,7 +73,7 @@ TEST_RANDOM(merges_over_levels, 49) {
   setenv("BANYAN_LEVELS", task->levels, 1);
   for (int w = 0; w < 3; w++) {
     groups[w] = combine_group_random(task);
-    combine_task_add_all(task, &groups[w], wires[w]);
+    combine_task_add_some(task, &groups[w], wires[w], 2);
   }
   run_task(task, (world_setup){.arena_bytes = 4 << 20});
 }
@@ -90,6 +91,7 @@ TEST_RANDOM(nodes_of_many_shapes, 2 * (int)(sizeof nodes / sizeof nodes[0])) {
   combine_task *task = combine_task_new(nodes[_i / 2].nranks, 45 + (uint64_t)_i / 2);
   combine_group groups[WIRES];
   for (int w = 0; w < WIRES; w++) {
+    if (on->is_device && w % 3 != _i / 2 % 3) continue;
     groups[w] = combine_group_make(task, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
     combine_task_add_some(task, &groups[w], wires[w], on->is_device ? 68 : 8);
   }
@@ -118,6 +120,46 @@ TEST_EVERYWHERE(merges_many_rows, 4) {
   combine_group group = combine_group_make(task, emulated ? 3 : 16, emulated ? 12 : 128, _i % 2 ? 512 : 128);
   combine_task_add_some(task, &group, wires[_i % WIRES], on->is_device && emulated ? 45 : 8);
   run_task(task, (world_setup){.on = on, .arena_bytes = 64 << 20});
+}
+
+/* Random calls by each form of each algorithm. Then results of even ranks, and inputs of odd ones, go into another. */
+static void add_calls(combine_task *task, combine_group *of) {
+  static const char *const forms[] = {NULL,        "oneshot", "twoshot",      "recursive",          "recursive_halving",
+                                      "ring",      "tree",    "tree_knomial", "recursive_doubling", "tree_balanced",
+                                      "tree_chain"};
+  world_random *random = &task->random;
+  banyan_combine_desc desc = {.wire = wires[random_below(random, WIRES)],
+                              .order = (banyan_order)random_below(random, 2)};
+  for (int i = 0; i < 3; i++) {
+    desc.scatter = i ? (banyan_scatter)random_below(random, 4) : BANYAN_SCATTER_NONE;
+    desc.root = random_below(random, task->nranks);
+    desc.algorithm = forms[random_below(random, desc.order == BANYAN_ORDER_CANONICAL ? 8 : 11)];
+    if (desc.scatter && desc.algorithm && strcmp(desc.algorithm, "recursive_doubling") == 0) desc.algorithm = "ring";
+    combine_attempt *made = combine_task_add(task, of, desc, i == 0);
+    if (i == 0) of->canonical = desc.order == BANYAN_ORDER_CANONICAL ? &made->out[COMBINE_FIRST][0] : NULL;
+  }
+}
+
+TEST_RANDOM(results_are_combined_again, 54) {
+  enum { GROUPS = 5 };
+  combine_group groups[2][GROUPS];
+  combine_task *tasks[2];
+  for (int again = 0; again < 2; again++) {
+    combine_task *task = tasks[again] = combine_task_new(1 + _i % 9, 500 + 2 * (uint64_t)_i);
+    for (int g = 0; g < GROUPS; g++) {
+      combine_group *of = &groups[again][g];
+      *of = again ? groups[0][g] : combine_group_random(task);
+      for (int32_t r = 0; again && r < task->nranks; r += 2) {
+        const sheet *out = &tasks[0]->attempts[3 * g].out[COMBINE_OWN][r];
+        if (out->partial.lse) of->in[r] = *out;
+      }
+      if (again) of->reference = sheet_merge(of->in, task->nranks);
+      add_calls(task, of);
+    }
+    WORLD_RUN(combine_all, .nranks = task->nranks, .processes = _i % 6 == 5, .argument = task);
+    combine_task_check(task);
+  }
+  for (int again = 0; again < 2; again++) combine_task_free(tasks[again]);
 }
 
 /* ---- the exact order --------------------------------------------------------------------------------------------- */
@@ -196,13 +238,12 @@ static bool is_merged(world_rank *self, const combine_task *task) {
   for (int32_t i = 0; i < task->nattempts; i++) {
     const combine_attempt *attempt = &task->attempts[i];
     const sheet_part part = sheet_part_of(&attempt->desc, self->nranks, self->rank);
-    sheet_bounds bounds = {self->nranks, 2 * self->nranks, attempt->desc.wire};
     char why[256] = "";
-    const void *reference = sheet_merge(attempt->of->in, self->nranks);
+    const oracle_row *reference = sheet_merge(attempt->of->in, self->nranks);
     if (!world_check(self,
                      sheet_matches(&attempt->out[COMBINE_OWN][self->rank], reference, attempt->of->heads,
-                                   attempt->token0 + part.token0, attempt->head0 + part.head0, &bounds, why,
-                                   sizeof why),
+                                   attempt->token0 + part.token0, attempt->head0 + part.head0, attempt->desc.wire,
+                                   2 * self->nranks, why, sizeof why),
                      "%s: %s", why, combine_attempt_text(attempt, COMBINE_OWN)))
       return false;
   }
@@ -310,6 +351,23 @@ TEST(names_the_arena_that_a_long_row_needs) {
   ck_assert_uint_gt(task.needed, SMALLEST_ARENA);
   setup.arena_bytes = task.arena_bytes = task.needed;
   world_run(&setup, combine_a_long_row);
+}
+
+/* The oracle's own numbers: what is stored is read, and rounding is to nearest even. */
+TEST(elements_of_the_oracle) {
+  static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2};
+  static const int exponents[] = {120, 14, 120, 7, 14};
+  world_random random = {world_seed()};
+  for (int i = 0; i < 100000; i++) {
+    const banyan_dtype dtype = dtypes[i % 5];
+    uint32_t memory = 0, again = 0;
+    double value = random_unit(&random) * exp2(random_unit(&random) * exponents[i % 5]);
+    oracle_store(&memory, dtype, 0, value);
+    double stored = oracle_load(&memory, dtype, 0);
+    oracle_store(&again, dtype, 0, stored);
+    if (memory != again || fabs(stored - value) > fmax(oracle_unit(dtype) * fabs(value), oracle_step(dtype) / 2))
+      ck_abort_msg("dtype %d: %a is stored as %a", (int)dtype, value, stored);
+  }
 }
 
 int main(void) {

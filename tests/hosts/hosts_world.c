@@ -46,7 +46,7 @@ static void gather(const banyan_bootstrap *bootstrap, size_t bytes) {
 
 typedef struct group {
   sheet in[WORLD_RANKS_MAX];
-  void *reference;
+  oracle_row *reference;
 } group;
 
 static const char *describe(const banyan_combine_desc *desc) {
@@ -59,11 +59,11 @@ static const char *describe(const banyan_combine_desc *desc) {
 static void combine(banyan_comm *comm, const group *of, const banyan_combine_desc *desc, world_random *random) {
   const sheet_part part = sheet_part_of(desc, nranks, rank);
   sheet out = sheet_output(random, SHEET_PLAIN, part.tokens, part.heads, desc->value_dim);
-  const sheet_bounds bounds = {nranks, nranks + 3, desc->wire};
   char why[256];
   need(banyan_combine(comm, desc, &of->in[rank].partial, part.tokens && part.heads ? &out.partial : NULL),
        describe(desc));
-  if (!sheet_matches(&out, of->reference, desc->heads, part.token0, part.head0, &bounds, why, sizeof why))
+  if (!sheet_matches(&out, of->reference, desc->heads, part.token0, part.head0, desc->wire, nranks + 3, why,
+                     sizeof why))
     end_by(describe(desc), why);
   if (!sheet_gaps_are_untouched(&out)) end_by(describe(desc), "wrote beside its rows");
 }

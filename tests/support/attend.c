@@ -529,7 +529,8 @@ static double bound_of(const attend *of) {
 /* Compares a row of eight bits with the oracle. */
 static const char *compare_coded(const attend *of, const banyan_partial *out, int32_t token, int32_t head,
                                  const problem_row *reference) {
-  oracle_row row = {.is_empty = reference->sum == 0, .m = reference->max * BNY_LOG2_E, .d = reference->sum};
+  oracle_row row = {
+      .is_empty = reference->sum == 0, .m = reference->max * BNY_LOG2_E, .d = reference->sum, .coarse = 1};
   for (int32_t i = 0; i < of->shape.value_dim && !row.is_empty; i++) {
     row.o[i] = reference->values[i] / reference->sum;
     row.mean[i] = reference->weight[i] / reference->sum;

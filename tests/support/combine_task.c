@@ -47,6 +47,7 @@ combine_attempt *combine_task_add(combine_task *task, const combine_group *of, b
   made->token0 = whole ? 0 : random_below(random, of->tokens);
   made->head0 = whole ? 0 : random_below(random, of->heads);
   made->desc.size = sizeof made->desc;
+  if (of->mood == SHEET_VALUES && desc.wire == BANYAN_F16) made->desc.wire = BANYAN_F32;
   made->desc.tokens = whole || !of->tokens ? of->tokens : 1 + random_below(random, of->tokens - made->token0);
   made->desc.heads = whole || !of->heads ? of->heads : 1 + random_below(random, of->heads - made->head0);
   made->desc.value_dim = of->value_dim;
@@ -83,10 +84,6 @@ void combine_task_add_some(combine_task *task, combine_group *of, banyan_dtype w
   }
 }
 
-void combine_task_add_all(combine_task *task, combine_group *of, banyan_dtype wire) {
-  combine_task_add_some(task, of, wire, 1);
-}
-
 /* ---- description ------------------------------------------------------------------------------------------------- */
 
 const char *combine_attempt_text(const combine_attempt *attempt, int run) {
@@ -120,8 +117,8 @@ static int32_t rounds_of(const combine_attempt *attempt, int32_t nranks) {
   int32_t levels = 0;
   while (1 << levels < nranks) levels++;
   const char *name = attempt->desc.algorithm;
-  bool chain =
-      attempt->desc.order == BANYAN_ORDER_PLAN && (!name || strcmp(name, "ring") == 0 || strcmp(name, "levels") == 0);
+  bool chain = attempt->desc.order == BANYAN_ORDER_PLAN &&
+               (!name || strcmp(name, "ring") == 0 || strcmp(name, "levels") == 0 || strcmp(name, "tree_chain") == 0);
   return chain ? nranks + 1 : levels + 3;
 }
 
@@ -148,12 +145,12 @@ static void check_bits(const combine_task *task, const combine_attempt *attempt,
 }
 
 void combine_attempt_check(const combine_task *task, const combine_attempt *attempt, int32_t rank, int run) {
-  sheet_bounds bounds = {task->nranks, rounds_of(attempt, task->nranks), attempt->desc.wire};
   const sheet *out = &attempt->out[run][rank];
   const sheet_part part = sheet_part_of(&attempt->desc, task->nranks, rank);
   char why[256];
   ck_assert_msg(sheet_matches(out, attempt->of->reference, attempt->of->heads, attempt->token0 + part.token0,
-                              attempt->head0 + part.head0, &bounds, why, sizeof why),
+                              attempt->head0 + part.head0, attempt->desc.wire, rounds_of(attempt, task->nranks), why,
+                              sizeof why),
                 "%d ranks, rank %d: %s: %s, values %d of kind %d, statistics %d of kind %d (seed %llu)", task->nranks,
                 rank, why, combine_attempt_text(attempt, run), out->partial.values_dtype, out->partial.values_kind,
                 out->partial.stats_dtype, out->partial.stats_kind, (unsigned long long)world_seed());

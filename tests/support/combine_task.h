@@ -20,7 +20,7 @@ typedef struct combine_group {
   sheet_mood mood;
   sheet in[COMBINE_RANKS_MAX];
   sheet model;
-  void *reference;
+  oracle_row *reference;
   const sheet *canonical; /* all rows in canonical or in exact order, from one attempt */
 } combine_group;
 
@@ -49,8 +49,7 @@ combine_group combine_group_random(combine_task *task);
 /* Adds an attempt of all rows of the group if `whole`, else of a random box. */
 combine_attempt *combine_task_add(combine_task *task, const combine_group *of, banyan_combine_desc desc, bool whole);
 
-/* Adds every algorithm, scatter and order; or about one in `one_in` of them, always including the first. */
-void combine_task_add_all(combine_task *task, combine_group *of, banyan_dtype wire);
+/* Adds about one in `one_in` of all algorithms, scatters and orders, always including the first. */
 void combine_task_add_some(combine_task *task, combine_group *of, banyan_dtype wire, int32_t one_in);
 
 /* Describes the attempt in words; valid until the next call of this thread. */

@@ -19,6 +19,7 @@ typedef struct oracle_row {
   double m, d;
   double o[ORACLE_DIM_MAX];
   double mean[ORACLE_DIM_MAX]; /* for a merged row: weighted mean of |o| over its parts */
+  double coarse;               /* mean of 1 / d on a lossy wire, where a denormal sum of numerators leaves d small */
   double dropped;              /* the part that "Small weights" may leave out, in the same proportion */
 } oracle_row;
 
@@ -40,8 +41,5 @@ oracle_row oracle_merge(const oracle_row *parts, int32_t count, int32_t value_di
  * returns the error as text, which the thread's next call overwrites. */
 const char *oracle_compare(const banyan_partial *out, int32_t token, int32_t head, int32_t value_dim, banyan_dtype wire,
                            uint64_t roundings, const oracle_row *expected);
-
-/* True if "What a type cannot hold" allows BANYAN_ERR_DATA for the row. */
-bool oracle_may_be_rejected(const banyan_partial *out, const oracle_row *expected);
 
 #endif

@@ -108,22 +108,33 @@ static void write_empty(world_random *random, sheet *sheet, int32_t token, int32
 }
 
 static void write_row(world_random *random, sheet *sheet, sheet_mood mood, int32_t token, int32_t head) {
+  static const double masks[] = {-1e30, -3.3e38, -1e9, -1e38, -3e7};
   const banyan_partial *partial = &sheet->partial;
   double unit = partial->base == BANYAN_BASE_2 ? log(2.0) : 1.0; /* natural logits of one of the statistics */
-  double logit = random_unit(random) * (mood == SHEET_HUGE ? 1e4 : 8.0);
+  double logit = random_unit(random) * (mood == SHEET_HUGE ? 1e4 : 8.0), range = 0;
   double sum = ldexp(1.0 + fabs(random_unit(random)), random_below(random, 9) - 3);
+  bool is_wide = partial->stats_dtype != BANYAN_F16, keeps = mood == SHEET_TINY || (mood == SHEET_SUMS && is_wide);
+  if (mood == SHEET_LARGE) logit = copysign(fmin(is_wide ? 5e6 : 25000, exp2(random_unit(random) * 24)), logit);
+  if (keeps && mood == SHEET_SUMS) sum = exp2(random_unit(random) * 90);
+  if (mood == SHEET_VALUES)
+    range = partial->values_dtype == BANYAN_F32 || partial->values_dtype == BANYAN_BF16 ? 60 : 7;
   bool tiny_values = mood == SHEET_TINY && random_one_in(random, 2);
   if (mood == SHEET_TINY && !tiny_values && partial->stats_dtype != BANYAN_F16) sum = 1e-40 * sum;
   if (partial->sum) {
     store_sum(sheet, token, head, sum);
-    store_lse(sheet, token, head, mood == SHEET_TINY ? logit / unit : (logit - log(sum)) / unit);
+    store_lse(sheet, token, head, keeps ? logit / unit : (logit - log(sum)) / unit);
     sum = load_sum(sheet, token, head);
   } else {
     store_lse(sheet, token, head, logit / unit);
   }
   if (partial->sum && random_one_in(random, 16)) store_lse(sheet, token, head, -0.0);
+  if (mood == SHEET_MASKED && is_wide) store_lse(sheet, token, head, masks[random_below(random, 5)]);
   double factor = (partial->values_kind == BANYAN_VALUES_NUMERATOR ? sum : 1.0) * (tiny_values ? 1e-40 : 4.0);
-  for (int32_t i = 0; i < sheet->value_dim; i++) store_value(sheet, token, head, i, random_unit(random) * factor);
+  const double limit = 0.9 * oracle_largest(partial->values_dtype) * scale_of(sheet, head);
+  for (int32_t i = 0; i < sheet->value_dim; i++) {
+    double value = random_unit(random) * factor * exp2(range * random_unit(random));
+    store_value(sheet, token, head, i, fmin(fmax(value, -limit), limit));
+  }
 }
 
 void sheet_fill(sheet *sheet, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks) {
@@ -158,6 +169,7 @@ sheet sheet_output(world_random *random, sheet_mood mood, int32_t tokens, int32_
     partial->values_dtype = BANYAN_F32;
     partial->values_scale = NULL;
   }
+  if (mood == SHEET_LARGE || mood == SHEET_MASKED || mood == SHEET_SUMS) partial->stats_dtype = BANYAN_F32;
   partial->empty = empties[random_below(random, 3)];
   partial->empty_below = choose_below(random, partial);
   place(&made, partial->values_kind == BANYAN_VALUES_NUMERATOR || !random_one_in(random, 3));

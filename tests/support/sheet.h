@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Partials for tests: memory in a random convention, and a merge in double precision that reads such memory as banyan.h
- * defines it. Shares no code with the library. */
+ * Partials for tests: memory in a random convention, and its merge by the oracle. Shares no code with the library. */
 #ifndef BNY_TESTS_SHEET_H
 #define BNY_TESTS_SHEET_H
 
+#include "tests/support/oracle.h"
 #include "tests/support/world.h"
 
 /* The partials of one rank in memory. */
@@ -22,6 +22,10 @@ typedef enum sheet_mood {
   SHEET_TINY,   /* denormal values and sums */
   SHEET_LONE,   /* one rank holds everything */
   SHEET_SPARSE, /* most rows are empty, some on all ranks; some ranks have no keys at all */
+  SHEET_LARGE,  /* logits to 2^23 */
+  SHEET_MASKED, /* finite logits that stand for masks, such as -1e30 */
+  SHEET_SUMS,   /* sums of 2^-90 to 2^90 */
+  SHEET_VALUES, /* values of 2^-60 to 2^60, for which a wire of f16 is too narrow */
   SHEET_MOODS
 } sheet_mood;
 
@@ -39,31 +43,13 @@ sheet sheet_output_like(const sheet *like, int32_t tokens, int32_t heads);
 void sheet_fill(sheet *sheet, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks);
 sheet sheet_copy(const sheet *from);
 
-/* A row merged over ranks in double precision. */
-typedef struct sheet_row {
-  bool empty;
-  double lse;    /* natural */
-  double scale;  /* weighted mean of |o|_2 of the ranks; errors are relative to it */
-  double peak;   /* largest |o|_2 of a rank */
-  double coarse; /* weighted mean of 1 / d on a lossy wire, where a denormal sum of numerators leaves d small */
-  double values[];
-} sheet_row;
+/* Merges all ranks' sheets into [tokens * heads] rows. */
+oracle_row *sheet_merge(const sheet *sheets, int32_t nranks);
 
-/* Merges all ranks' sheets into [tokens * heads] rows of sheet_row_bytes() each. */
-size_t sheet_row_bytes(int32_t value_dim);
-void *sheet_merge(const sheet *sheets, int32_t nranks);
-
-/* rounds: how often a row is rounded to the wire format. */
-typedef struct sheet_bounds {
-  int32_t nranks;
-  int32_t rounds;
-  banyan_dtype wire;
-} sheet_bounds;
-
-/* Compares rows [token0, ...) x [head0, ...) of the reference with all of `out`. Returns false and the reason at the
- * first that differs. */
-bool sheet_matches(const sheet *out, const void *reference, int32_t heads, int32_t token0, int32_t head0,
-                   const sheet_bounds *bounds, char *why, size_t bytes);
+/* Compares rows [token0, ...) x [head0, ...) of the reference with all of `out`, where a row is rounded to the wire's
+ * format so many times. Returns false and the reason at the first that differs. */
+bool sheet_matches(const sheet *out, const oracle_row *reference, int32_t heads, int32_t token0, int32_t head0,
+                   banyan_dtype wire, int32_t rounds, char *why, size_t bytes);
 
 /* Returns true if row (at, ah) of a and row (bt, bh) of b, of the same convention, have the same bits. */
 bool sheet_same_bits(const sheet *a, int32_t at, int32_t ah, const sheet *b, int32_t bt, int32_t bh);
