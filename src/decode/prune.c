@@ -275,20 +275,26 @@ void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d
                        const bny_certificate *to, int64_t row) {
   double sum = 0, kept = d > 0 ? (double)m + log2((double)d) - pruned->error[index] : -INFINITY;
   for (int32_t i = 0; i < value_dim; i++) sum += (double)n[i] * (double)n[i];
-  double logs[BNY_CERTIFICATE_VALUES] = {pruned->mass[index], sum > 0 ? (double)m + log2(sum) / 2 : -INFINITY,
+  /* A row of a weight far below that of another rank counts as 0 in a combine, so the weight is that of all mass. */
+  double logs[BNY_CERTIFICATE_VALUES] = {kept, pruned->mass[index], sum > 0 ? (double)m + log2(sum) / 2 : -INFINITY,
                                          pruned->moment[index]};
-  double top = fmax(fmax(kept, logs[0]), fmax(logs[1], logs[2]));
-  bool is_empty = !(kept > -INFINITY || logs[0] > -INFINITY) || !isfinite(top);
-  to->m[row] = is_empty ? -INFINITY : (float)ceil(top);
-  /* A mass too small for f32 makes the error infinite: see bny_prune_error_of(). */
-  to->d[row] = is_empty ? 0 : fmaxf((float)(exp2(kept - ceil(top)) * (1 - 0x1p-20)), FLT_MIN);
-  for (int32_t i = 0; i < BNY_CERTIFICATE_VALUES; i++)
-    to->values[row * BNY_CERTIFICATE_VALUES + i] =
-        is_empty || logs[i] == -INFINITY ? 0 : (float)(exp2(logs[i] - ceil(top)) * (1 + 0x1p-20)) + FLT_MIN;
+  double top = (double)(float)ceil(fmax(logs[0], logs[1]));
+  bool is_empty = !isfinite(top);
+  to->m[row] = is_empty ? -INFINITY : (float)top;
+  to->d[row] = is_empty ? 0 : 1;
+  for (int32_t i = 0; i < BNY_CERTIFICATE_VALUES; i++) {
+    double value = is_empty ? 0 : exp2(logs[i] - top);
+    if (i == 0)
+      value *= 1 - 0x1p-20;
+    else if (logs[i] > -INFINITY)
+      value = value * (1 + 0x1p-20) + (double)FLT_MIN;
+    to->values[row * BNY_CERTIFICATE_VALUES + i] = (float)value;
+  }
 }
 
 float bny_prune_error_of(const float *values) {
-  if (values[0] == 0) return 0;
-  double error = ((double)values[0] * (double)values[1] + (double)values[2]) * (1 + 0x1p-16);
+  double kept = (double)values[0], rest = (double)values[1], n = (double)values[2], moment = (double)values[3];
+  if (rest == 0) return 0;
+  double error = (rest / kept * (n / kept) + moment / kept) * (1 + 0x1p-16);
   return error < 0x1p90 ? (float)error : INFINITY;
 }

@@ -13,11 +13,12 @@
 #include "banyan.h"
 #include "base/pool.h"
 
-/* The values of a row of the certificate, each relative to 2^m: bounds of the mass that was left out, of the length of
- * the row's numerator, and of the mass that was left out times the lengths of its values. */
-enum { BNY_CERTIFICATE_VALUES = 3 };
+/* The values of a row of the certificate, each relative to 2^m: a lower bound of the mass that was read, and bounds of
+ * the mass that was left out, of the length of the row's numerator, and of the mass that was left out times the lengths
+ * of its values. */
+enum { BNY_CERTIFICATE_VALUES = 4 };
 
-/* Rows of [tokens][heads]: d is a lower bound of the mass that was read. */
+/* Rows of [tokens][heads]: d is 1, or 0 without keys. */
 typedef struct bny_certificate {
   float *values, *m, *d;
 } bny_certificate;
@@ -57,7 +58,7 @@ double bny_prune_error(const bny_pruned *pruned, int32_t index, float m, float d
 void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim,
                        const bny_certificate *to, int64_t row);
 
-/* The error of a row, from its normalised sum over ranks. */
+/* The error of a row, from its sum over ranks. */
 float bny_prune_error_of(const float *values);
 
 #endif

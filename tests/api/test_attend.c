@@ -291,6 +291,32 @@ TEST_EVERYWHERE(nothing_to_do, 3) {
   WORLD_RUN(attend_to_nothing, .nranks = of->nranks, .on = on, .argument = of);
 }
 
+/* A rank reads next to nothing of what a row sees, because another row of the KV head needs another page. What it left
+ * out is a twelfth of what rank 0 has, and is in the certificate. */
+static void read_one_page(world_rank *self) {
+  float q[] = {10, 0, 0, 10}, k[2][4] = {{60.25f, 0, 0, 60.25f}, {60, 0, 0, 60}},
+        v[2][4] = {{1, 1, 1, 1}, {-1, -1, -1, -1}};
+  float bounds[2 * 6], error[2], values[4], lse[2];
+  int32_t lens[1] = {2};
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  desc.batch = desc.kv_heads = 1, desc.heads = desc.head_dim = 2, desc.scale = 1;
+  desc.q_dtype = desc.kv_dtype = BANYAN_F32, desc.q = q, desc.q_head_stride = 2, desc.seq_lens = lens;
+  desc.k = k[self->rank], desc.v = v[self->rank], desc.k_token_stride = desc.v_token_stride = 2;
+  desc.prune = (banyan_prune){.bounds = bounds, .keys = 1, .batch_pages = 2, .top_pages = 2 - self->rank};
+  desc.prune.error = error;
+  banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
+  combine.tokens = 1, combine.heads = combine.value_dim = 2;
+  banyan_partial out;
+  banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, 2, 2);
+  world_ok(self, banyan_page_bounds_update(&desc, NULL), "bounds");
+  world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &out), "attention");
+  for (int32_t h = 0; h < 2; h++) /* all keys give tanh(2.5 / 2) */
+    world_check(self, fabsf(values[2 * h] - 0.84828f) * 1.4142f <= error[h] + 1e-4f, "head %d: %g, certified %g", h,
+                (double)values[2 * h], (double)error[h]);
+}
+
+TEST(what_a_rank_left_out_counts) { WORLD_RUN(read_one_page, .nranks = 2); }
+
 /* ---- what is wrong ----------------------------------------------------------------------------------------------- */
 
 static void rejects(world_rank *self) {
