@@ -36,11 +36,7 @@ class Communicator(_core.Comm):
     __slots__ = ()  # an attribute that is not there cannot be set, such as .tag in place of set_tag()
 
     def __init__(
-        self,
-        allgather: Callable[[bytes, float], bytes | Sequence[bytes]],
-        rank: int,
-        nranks: int,
-        **settings: Any,
+        self, allgather: Callable[[bytes, float], bytes | Sequence[bytes]], rank: int, nranks: int, **settings: Any
     ) -> None:
         super().__init__(allgather, rank, nranks, **_known(settings))
 

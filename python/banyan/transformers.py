@@ -19,12 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, GenerationMixin
-from transformers.cache_utils import (
-    DYNAMIC_LAYER_TYPE_MAPPING,
-    Cache,
-    CacheLayerMixin,
-    get_layer_types_and_kwargs,
-)
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Cache, CacheLayerMixin, get_layer_types_and_kwargs
 from transformers.masking_utils import causal_mask_function
 
 from . import _core

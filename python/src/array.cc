@@ -42,7 +42,7 @@ constexpr const char *takes = ": banyan takes float32, float16, bfloat16 and eig
     cause.restore();
   }
   reject(name, "its framework does not give its memory" + said +
-                   "; banyan takes dense arrays that have memory, as .to_dense(), .dequantize() or a copy make them");
+                   ": it was freed, or is not a dense array, as .to_dense(), .dequantize() or a copy make one");
 }
 
 // The name of the dtype of `object`; "": it has none.

@@ -35,6 +35,25 @@ def merged(parts):
         return (weight[..., None] * o).sum(0) / rows[..., None], np.where(total > 0, finite + np.log(total), -np.inf)
 
 
+def close(got, want, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
+
+
+def rejected(argument, text, call, *given, **settings):
+    """The call raises ArgumentError, which names the argument at its start, and says `text`."""
+    import banyan
+
+    with pytest.raises(banyan.ArgumentError, match=text) as caught:
+        call(*given, **settings)
+    assert caught.value.argument == argument and str(caught.value).startswith(argument + ": ")
+
+
+def run(body, ranks=2):
+    import banyan
+
+    return banyan.run(body, ranks=ranks, start="thread", timeout=60)
+
+
 @pytest.fixture
 def lone():
     """A communicator of one rank."""

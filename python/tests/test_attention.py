@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention with several query tokens per sequence, windows, soft caps, sinks, scales and lists of pages."""
 
+import functools
+
 import numpy as np
 import pytest
+from conftest import close, rejected
 
 import banyan
 
@@ -11,10 +14,6 @@ HEADS, KV_HEADS, DIM = 4, 2, 16
 
 def draw(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def close(got, want):
-    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=2e-5, atol=2e-5)
 
 
 def reference(q, k, v, sees, cap=0.0, sinks=None):
@@ -30,23 +29,18 @@ def reference(q, k, v, sees, cap=0.0, sinks=None):
 
 def test_rejections():
     q, k = draw(5, HEADS, DIM), draw(2, KV_HEADS, 8, DIM, seed=1)
-
-    def rejected(argument, text, **settings):
-        with pytest.raises(banyan.ArgumentError, match=text) as caught:
-            banyan.attention(q, k, k, **settings)
-        assert caught.value.argument == argument
-
+    call = functools.partial(banyan.attention, q, k, k)
     starts = np.array([0, 3, 5], np.int32)
-    rejected("query_start_loc", "int64: it is int32", query_start_loc=starts.astype(np.int64))
-    rejected("query_start", "the batch is 2", query_start_loc=starts, query_start=starts)
-    rejected("tree_mask", "number of tokens of q is 5", query_start_loc=starts, tree_mask=np.zeros(4, np.uint64))
-    rejected("tree_mask", "it is uint64", query_start_loc=starts, tree_mask=np.zeros(5, np.uint32))
-    rejected("k", "the batch is 3", query_start_loc=np.arange(4, dtype=np.int32))
-    rejected("sinks", "number of heads of q is 4", query_start_loc=starts, sinks=np.zeros(2, np.float32))
-    rejected("k_scale", "number of KV heads is 2", query_start_loc=starts, k_scale=np.ones(4, np.float32))
-    rejected("v_scale", "both one number", query_start_loc=starts, k_scale=np.ones(2, np.float32), v_scale=1.0)
-    rejected("window", "integer", query_start_loc=starts, window="8")
-    rejected("last_page_len", "in place of", query_start_loc=starts, seq_lens=starts[1:], last_page_len=starts[1:])
+    rejected("query_start_loc", "int64: it is int32", call, query_start_loc=starts.astype(np.int64))
+    rejected("query_start", "the batch is 2", call, query_start_loc=starts, query_start=starts)
+    rejected("tree_mask", "number of tokens of q is 5", call, query_start_loc=starts, tree_mask=np.zeros(4, np.uint64))
+    rejected("tree_mask", "it is uint64", call, query_start_loc=starts, tree_mask=np.zeros(5, np.uint32))
+    rejected("k", "the batch is 3", call, query_start_loc=np.arange(4, dtype=np.int32))
+    rejected("sinks", "number of heads of q is 4", call, query_start_loc=starts, sinks=np.zeros(2, np.float32))
+    rejected("k_scale", "number of KV heads is 2", call, query_start_loc=starts, k_scale=np.ones(4, np.float32))
+    rejected("v_scale", "both one number", call, query_start_loc=starts, k_scale=np.ones(2, np.float32), v_scale=1.0)
+    rejected("window", "integer", call, query_start_loc=starts, window="8")
+    rejected("last_page_len", "in place of", call, query_start_loc=starts, seq_lens=starts[1:], last_page_len=starts[1:])
 
 
 def test_a_scale_for_each_key():

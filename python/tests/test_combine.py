@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from conftest import merged, partials
+from conftest import close, merged, partials
 
 import banyan
 
@@ -12,10 +12,6 @@ SHAPE = (3, 5, 16)
 
 def everyone(body, ranks=3, start="thread", **settings):
     return banyan.run(body, ranks=ranks, start=start, timeout=60, **settings)
-
-
-def close(got, want, tolerance=1e-5):
-    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn", "thread"])
@@ -188,6 +184,7 @@ def test_the_other_collectives():
         assert data == b"rank 2"
         comm.broadcast_init(data)()
         comm.barrier()
+        assert (comm.gather(mine) == every).all() and (comm.gather_init(mine)() == every).all()  # the other name
         return True
 
     assert everyone(body) == [True] * 3

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import merged
+from conftest import close, merged, run
 
 import banyan
 
@@ -23,14 +23,6 @@ def shards(ranks, seed=3):
         (draw.standard_normal((T, H, D)).astype(np.float32), draw.uniform(-3, 3, (T, H)).astype(np.float32))
         for _ in range(ranks)
     ]
-
-
-def close(got, want, tolerance=2e-5):
-    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
-
-
-def run(body, ranks=2):
-    return banyan.run(body, ranks=ranks, start="thread", timeout=60)
 
 
 def both(parts, comm):

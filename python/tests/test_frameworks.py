@@ -11,7 +11,7 @@ import types
 
 import numpy as np
 import pytest
-from conftest import merged, partials
+from conftest import partials, rejected
 
 import banyan
 
@@ -54,19 +54,12 @@ def test_parameters_without_gradients(lone):
 def test_torch_rejections(lone):
     torch = pytest.importorskip("torch")
     o, lse = torch.zeros(SHAPE), torch.zeros(SHAPE[:2])
-    with pytest.raises(banyan.ArgumentError, match="o: .*gradient"):
-        lone.combine(o.clone().requires_grad_(), lse)
-    with pytest.raises(banyan.ArgumentError, match="o: float64"):
-        lone.combine(o.double(), lse)
+    rejected("o", "float64", lone.combine, o.double(), lse)
     wrapper = type("Wrapper", (torch.Tensor,), {"__torch_dispatch__": None})
-    with pytest.raises(banyan.ArgumentError, match="o: .*wraps another"):
-        lone.combine(torch.Tensor._make_wrapper_subclass(wrapper, SHAPE), lse)
-    with pytest.raises(banyan.ArgumentError, match="o: "):
-        lone.combine(o.to("meta"), lse)
+    rejected("o", "wraps another", lone.combine, torch.Tensor._make_wrapper_subclass(wrapper, SHAPE), lse)
     freed = torch.zeros(SHAPE)
     freed.untyped_storage().resize_(0) if hasattr(freed, "untyped_storage") else freed.storage().resize_(0)
-    with pytest.raises(banyan.ArgumentError, match="o: .*memory"):
-        lone.combine(freed, lse)
+    rejected("o", "memory", lone.combine, freed, lse)
 
 
 def test_jax(lone):
@@ -77,8 +70,7 @@ def test_jax(lone):
         out, stats = lone.combine(given, jax.numpy.asarray(lse))
         assert isinstance(out, jax.Array) and out.dtype == dtype
         np.testing.assert_allclose(np.asarray(out, np.float32), np.asarray(given, np.float32), rtol=1e-6)
-    with pytest.raises(banyan.ArgumentError, match="out: .*JAX"):
-        lone.combine(given, lse, out=(given, None))
+    rejected("out", "JAX", lone.combine, given, lse, out=(given, None))
 
 
 class Exporter:
@@ -105,8 +97,7 @@ def test_any_exporter(lone):
     lone.combine(source, Exporter(lse), out=(out, None))
     np.testing.assert_allclose(out, o, rtol=1e-6)
     assert source.given == 1 and sys.getrefcount(o) == references
-    with pytest.raises(banyan.ArgumentError, match="give out="):
-        lone.combine(source, Exporter(lse))
+    rejected("o", "give out=", lone.combine, source, Exporter(lse))
 
 
 class Elsewhere(Exporter):
@@ -258,14 +249,11 @@ def test_read_only_and_devices_of_dlpack(lone):
     out = np.empty_like(o)
     lone.combine(exchanged(o, flags=1), lse, out=(exchanged(out), None))
     np.testing.assert_allclose(out, o, rtol=1e-6)
-    with pytest.raises(banyan.ArgumentError, match="out: .*read-only"):
-        lone.combine(o, lse, out=(exchanged(out, flags=1), None))
+    rejected("out", "read-only", lone.combine, o, lse, out=(exchanged(out, flags=1), None))
     on_device = exchanged(o, device_type=2)
-    with pytest.raises(banyan.ArgumentError, match="o: the array is on a device") as caught:
-        lone.combine(on_device, lse)
-    assert caught.value.argument == "o" and on_device.streams == [1]  # DLPack's number of the default stream
-    with pytest.raises(banyan.ArgumentError, match="lse: the array is on a device"):
-        lone.combine(o, exchanged(lse, device_type=2))
+    rejected("o", "the array is on a device", lone.combine, on_device, lse)
+    assert on_device.streams == [1]  # DLPack's number of the default stream
+    rejected("lse", "the array is on a device", lone.combine, o, exchanged(lse, device_type=2))
     managed_memory = exchanged(o, device_type=13)
     lone.combine(managed_memory, lse, out=(out, None))
 
@@ -302,8 +290,7 @@ def test_arrays_of_cupy_by_their_protocol(lone, monkeypatch):
     class Numba:
         __cuda_array_interface__ = Array(o).__cuda_array_interface__
 
-    with pytest.raises(banyan.ArgumentError, match="o: a .*Numba is not an array: it has no __dlpack__"):
-        lone.combine(Numba(), lse)
+    rejected("o", "a .*Numba is not an array: it has no __dlpack__", lone.combine, Numba(), lse)
 
 
 def test_eight_bit_floats_are_known_by_their_code():
@@ -408,17 +395,6 @@ def test_info():
     done = subprocess.run([sys.executable, "-m", "banyan", "info"], stdout=start, stderr=subprocess.PIPE, timeout=120)
     os.close(start)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_two_ranks_of_torch():
-    torch = pytest.importorskip("torch")
-    want, _ = merged([partials(r, SHAPE) for r in range(2)])
-
-    def body(comm):
-        return comm.combine(*map(torch.from_numpy, partials(comm.rank, SHAPE)))[0].numpy()
-
-    for out in banyan.run(body, ranks=2, start="thread", timeout=60):
-        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
 
 
 def test_tensors_that_are_made_own_their_memory():

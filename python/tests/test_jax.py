@@ -17,12 +17,10 @@ import sys
 sys.path.insert(0, {TESTS!r})
 import jax, jax.numpy as jnp, numpy as np
 from functools import partial
-from conftest import merged, partials
+from conftest import close, merged, partials
 import banyan
 from banyan import jax_ops
 SHAPE = (4, 6, 16)
-def close(got, want, tolerance=1e-5):
-    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
 def alone():
     return banyan.Communicator.from_threads(banyan.Threads(1), 0, timeout=60)
 """
@@ -42,8 +40,7 @@ def passes(program, **environment):
 
 
 def test_jit():
-    passes(
-        """
+    passes("""
 with alone() as comm:
     o, lse = partials(0, SHAPE, empty=False)
     @jax.jit
@@ -69,13 +66,11 @@ with alone() as comm:
     def body(carry, _):
         return jax_ops.combine(carry, jnp.asarray(lse), comm)[0] + 1, None
     close(jax.jit(lambda o: jax.lax.scan(body, o, None, length=5)[0])(jnp.asarray(o)), o + 5)
-"""
-    )
+""")
 
 
 def test_rejections_and_errors():
-    passes(
-        """
+    passes("""
 import gc, pytest
 comm = alone()
 o, lse = (jnp.asarray(array) for array in partials(0, SHAPE, empty=False))
@@ -98,8 +93,7 @@ with pytest.raises(Exception, match="closed"):
 with pytest.raises(Exception, match="gradient|differentiat"):
     with alone() as other:
         jax.grad(lambda o: jax_ops.combine(o, lse, other)[0].sum())(o)
-"""
-    )
+""")
 
 
 AT_EXIT = START + """
@@ -163,9 +157,7 @@ def test_mapped_over_devices_of_a_process(devices):
 def test_ranks_as_processes(tmp_path):
     """Processes that are started anew, as XLA wants it."""
     program = tmp_path / "ranks.py"
-    program.write_text(
-        START
-        + """
+    program.write_text(START + """
 def body(comm):
     step = jax.jit(lambda o, lse: jax_ops.combine(o, lse, comm))
     return [np.asarray(array) for array in step(*partials(comm.rank, SHAPE))]
@@ -175,8 +167,7 @@ if __name__ == "__main__":
     for out, lse in banyan.run(body, ranks=2, start="spawn", timeout=60):
         close(out, want[0])
         close(lse, want[1])
-"""
-    )
+""")
     done = subprocess.run(
         [sys.executable, str(program)],
         env=dict(os.environ, JAX_PLATFORMS="cpu"),

@@ -27,12 +27,7 @@ def cp_lse_ag_out_rs_mla_npu(cp_attn_out, cp_attn_lse, cp_group):
 
 
 def dcp_a2a_lse_reduce(
-    cp_attn_out,
-    cp_attn_lse,
-    cp_group,
-    is_lse_base_on_e=True,
-    cuda_graph_buffers=None,
-    comm_backend="a2a",
+    cp_attn_out, cp_attn_lse, cp_group, is_lse_base_on_e=True, cuda_graph_buffers=None, comm_backend="a2a"
 ):
     """cp_attn_out [B, H, D], cp_attn_lse [B, H] -> [B, H/N, D].
 

@@ -40,14 +40,7 @@ def helix(partial_o, softmax_stats, group, scale=1.0, zero_kv_mask=None):
 
 
 def _helix_post_process(
-    partial_o,
-    softmax_stats,
-    mapping,
-    num_heads_tp_cp,
-    value_dim,
-    aux_stream=None,
-    ln_events=None,
-    zero_kv_mask=None,
+    partial_o, softmax_stats, mapping, num_heads_tp_cp, value_dim, aux_stream=None, ln_events=None, zero_kv_mask=None
 ):
     """partial_o [T, cp * H * D], softmax_stats [T, cp * H, 2] -> [T, H * D] of the H heads of this rank.
 
