@@ -118,38 +118,39 @@ def attention(
     out: Out = None,
     dtype: Optional[Literal["f32", "q"]] = None,
 ) -> Tuple[Given, Given]:
-    """Attention of q over this rank's keys, on one thread of the host. It neither communicates nor waits.
+    """Computes attention of q over this rank's keys, on one thread of the host. It neither communicates nor waits.
 
-    Dtypes are f32, f16 and bf16, keys and values also int8 and eight-bit floats. Any strides, but the last dimension
-    is contiguous. Arrays are read in place and not kept.
+    Dtypes are f32, f16 and bf16; keys and values may also be int8 or eight-bit floats. Any strides are allowed, but the
+    last dimension is contiguous. Arrays are read in place and not kept.
 
-    q: [tokens, heads, head_dim], one token for each sequence of the batch unless query_start_loc says otherwise.
+    q: [tokens, heads, head_dim], one token per sequence of the batch without query_start_loc.
     k, v: [batch, kv_heads, keys, head_dim] and [..., value_dim]; with page_table [pages, kv_heads, page_keys, dim].
     seq_lens: int32 [batch], the keys of each sequence; None: all of k.
-    page_table: int32 [batch, n]; with page_indptr, int32 [batch + 1], one list, and last_page_len, int32 [batch], in
-        place of seq_lens.
-    scale, soft_cap, sinks: of logits. scale 0 is 1 / sqrt(head_dim); soft_cap * tanh(logit / soft_cap); f32 [heads],
-        a logit without a value.
-    empty="nan": a row with a logit of NaN counts as one without keys.
-    query_start_loc, query_start: int32 [batch + 1] and [batch], where the tokens of each sequence begin in q, and at
-        which position of the whole sequence. A query sees keys up to its own position.
-    key_start, key_block, key_stride, key_pattern: where this rank's keys are, from Ownership.queries().
-    window, tree_mask, key_mask: how many of the last keys a query sees; uint64 [tokens], which drafts it sees; bool
-        [batch, keys], which keys count. Others are not read.
-    k_scale, v_scale: of eight-bit keys and values, a number, f32 [kv_heads], or f32 of the shape of k without its last
-        dimension.
-    kv_rows="flashmla_fp8": rows of k are 656 bytes in uint8 with the values within, and v is None.
+    page_table: int32 [batch, n], the pages of each sequence.
+    page_indptr, last_page_len: int32 [batch + 1] and [batch]. page_table is then one list, as FlashInfer has it, and
+        last_page_len replaces seq_lens.
+    scale: factor of logits; 0: 1 / sqrt(head_dim). soft_cap: logits become soft_cap * tanh(logit / soft_cap).
+    sinks: f32 [heads], a logit without a value.
+    empty="nan": a row with a NaN logit counts as a row without keys.
+    query_start_loc: int32 [batch + 1], where the tokens of each sequence begin in q.
+    query_start: int32 [batch], their position in the whole sequence. A query sees keys up to its own position.
+    key_start, key_block, key_stride, key_pattern: positions of this rank's keys, from Ownership.queries().
+    window: a query sees only this many of the last keys. tree_mask: uint64 [tokens], the drafts that it sees.
+    key_mask: bool [batch, keys]. Keys with False are neither seen nor read.
+    k_scale, v_scale: scales of eight-bit keys and values: a number, f32 [kv_heads], or f32 in the shape of k without
+        its last dimension.
+    kv_rows="flashmla_fp8": rows of k are 656 bytes in uint8 that contain the values, and v is None.
     q_rope: [tokens, heads, rope_dim], the last elements of queries, if they are stored separately.
-    parts: on the host, keys in several memories, oldest first. Each is a dict of k, v, seq_lens, page_table,
-        page_indptr, last_page_len, k_scale, v_scale and kv_rows as above, and read_ahead_bytes, if k and v are a mapped
-        file: how much of it to read ahead. k and v of the call are then None, and seq_lens the sums, or None.
-    prune: pages that may be left out, see Prune. Not together with parts, nor in exact order.
+    parts: keys in several memories of the host, oldest first. Each is a dict of k, v, seq_lens, page_table,
+        page_indptr, last_page_len, k_scale, v_scale and kv_rows as above. For a mapped file it also has
+        read_ahead_bytes. k and v of the call are then None, and seq_lens is None or the sums.
+    prune: the pages that may be left out, see Prune. Not available with parts or in exact order.
     keys_max: the largest length of a sequence, if known.
-    out: a pair of arrays that receive the results, or one for o alone.
+    out: a pair of arrays that receive the results, or one array for o.
 
     Returns (o, lse): [tokens, heads, value_dim] in the dtype of q and [tokens, heads] in f32, the input of
-    Communicator.combine(). dtype="f32": both are f32, for a combine that rounds once; "q": both are as q. Raises
-    ArgumentError, which names the argument, and UnsupportedError.
+    Communicator.combine(). With dtype="f32" both are f32, so that a combine rounds once; with "q" both have the dtype
+    of q. Raises ArgumentError, which names the argument, and UnsupportedError.
     """
 
 def page_bounds_update(
@@ -386,20 +387,20 @@ class Comm:
         o: [tokens, heads, dim], f32, f16, bf16 or eight-bit floats; any strides, but the last dimension is contiguous.
         lse: [tokens, heads], f32, f16 or bf16: log of the sum of exponentials, in `base` "e" (None) or "2".
         sum: [tokens, heads], the denominators d; lse then has the maxima m.
-        empty: how lse (or m) of a row without keys looks: "-inf" (None), "+inf", "nan", several joined by "|", or a
-            number, which all rows without keys are at most. Values of such rows are not read.
-        values: "normalised" (None) or "numerator". out_base, out_empty, out_values: the same for what is returned.
+        empty: the mark of a row without keys in lse (or m): "-inf" (None), "+inf", "nan", several joined by "|", or a
+            number, which also marks all numbers below it. Values of such rows are not read.
+        values: "normalised" (None) or "numerator". out_base, out_empty, out_values: the same for the result.
         preset: the convention of a kernel, in place of base, empty, values and sum.
-        values_scale, out_scale: of eight-bit floats, a number or f32 [heads].
-        tokens: how many tokens this call has, at most those of o, and the same on all ranks.
-        seq_lens, query_start_loc, token_mask: int32 [batch], int32 [batch + 1] and bool [tokens], which rows have keys
-            on this rank. Others are not read.
+        values_scale, out_scale: scales of eight-bit floats: a number or f32 [heads].
+        tokens: the number of tokens of this call, at most those of o, and equal on all ranks.
+        seq_lens, query_start_loc, token_mask: int32 [batch], int32 [batch + 1] and bool [tokens]. They select the rows
+            with keys on this rank; others are not read.
         empty_rows: "written" (None), or "kept": rows of `out` for which no rank has keys stay unchanged.
-        scatter: "none" (all rows on all ranks), "heads", "tokens" or "root" (with `root`). split() has the range of a
-            rank.
-        order, wire, algorithm: "plan", "canonical" or "exact"; "f32", "f16", "bf16" or "e4m3"; None: by predicted cost.
-        stream: on a device an address; None: the stream on which the framework works now.
-        out: a pair of arrays that receive the results, of which lse may be None, or one for the values.
+        scatter: "none" (all rows on all ranks), "heads", "tokens" or "root" (with `root`). split() returns the range of
+            a rank.
+        order: "plan", "canonical" or "exact". wire: "f32", "f16", "bf16" or "e4m3". algorithm: None: by predicted cost.
+        stream: on a device, the address of a stream; None: the current stream of the framework.
+        out: a pair of arrays that receive the results, of which lse may be None, or one array for the values.
 
         Returns (out, lse), or (out, m, d) with `sum`: new arrays of the framework of o, or those of `out`. Ranks other
         than the root get (None, None). Inputs are neither written nor kept.
