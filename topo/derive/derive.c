@@ -121,7 +121,8 @@ static bool work_allocate(bny_topo_derivation *d) {
   d->nvl = malloc(nodes * sizeof *d->nvl);
   d->nic = malloc(nodes * sizeof *d->nic);
   d->uplink = malloc(nodes * sizeof *d->uplink);
-  return good && d->nvl && d->nic && d->uplink;
+  d->values = malloc((2 * nodes + (size_t)d->topo->nlinks) * sizeof *d->values);
+  return good && d->nvl && d->nic && d->uplink && d->values;
 }
 
 static void work_free(bny_topo_derivation *d) {
@@ -131,6 +132,7 @@ static void work_free(bny_topo_derivation *d) {
   free(d->nvl);
   free(d->nic);
   free(d->uplink);
+  free(d->values);
 }
 
 /* ---- findings ---------------------------------------------------------------------------------------------------- */

@@ -39,11 +39,21 @@ typedef struct bny_topo_derivation {
   int32_t *crossed;    /* by rank: the rail that its NIC's leaf switch carries; -1 if that is its own */
   int32_t *keys;       /* by rank: scratch space */
   int32_t *roots;      /* by node: scratch space for a union-find */
+  double *values;      /* scratch space for bny_topo_usual(): two for each node, and one for each link */
 } bny_topo_derivation;
 
 /* A union-find in an array. root() returns the representative, which is the least node; unite() joins two sets. */
 int32_t bny_topo_root(int32_t *roots, int32_t node);
 void bny_topo_unite(int32_t *roots, int32_t a, int32_t b);
+
+/* Return how many ranks or NICs a host has, by its ordinal. */
+static inline int32_t bny_topo_ranks_on(const bny_topo_derivation *d, int32_t host) {
+  return d->host_first[host + 1] - d->host_first[host];
+}
+
+static inline int32_t bny_topo_nics_on(const bny_topo_derivation *d, int32_t host) {
+  return d->nic_first[host + 1] - d->nic_first[host];
+}
 
 /* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a rejected one. *assumed: it is a
  * default. */

@@ -19,19 +19,17 @@ static int32_t higher_tier(const bny_topo_derivation *d, const bny_topo_link *li
 /* Trunks to the same tier are siblings. Of two trunks the slower one counts as the wrong one. */
 void bny_topo_find_trunk_slow(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
-  double *speeds = malloc(((size_t)d->topo->nlinks + 1) * sizeof *speeds);
   char to[BNY_TOPO_LABEL_BYTES];
   int32_t highest = 0;
-  s->no_memory = s->no_memory || !speeds;
   for (int32_t n = 0; n < d->topo->nnodes; n++) highest = d->tier[n] > highest ? d->tier[n] : highest;
-  for (int32_t tier = 0; tier <= highest && speeds; tier++) {
+  for (int32_t tier = 0; tier <= highest; tier++) {
     int32_t count = 0, times;
     for (int32_t l = 0; l < d->topo->nlinks; l++) {
       const bny_topo_link *link = &d->topo->links[l];
       if (is_trunk(d, link) && higher_tier(d, link) == tier && link->gbytes_per_s > 0)
-        speeds[count++] = link->gbytes_per_s / link->count;
+        d->values[count++] = link->gbytes_per_s / link->count;
     }
-    double usual = bny_topo_usual(speeds, count, &times);
+    double usual = bny_topo_usual(d->values, count, &times);
     for (int32_t l = 0; l < d->topo->nlinks && (2 * times > count || count == 2); l++) {
       const bny_topo_link *link = &d->topo->links[l];
       if (is_trunk(d, link) && higher_tier(d, link) == tier && link->gbytes_per_s > 0 &&
@@ -42,7 +40,6 @@ void bny_topo_find_trunk_slow(bny_topo_finder *s) {
                       link->count > 1 ? " on average" : "", usual);
     }
   }
-  free(speeds);
 }
 
 /* Counts the links of a switch to the tier above, and to any other switch. */
@@ -98,17 +95,15 @@ static void parts_find(bny_topo_finder *s) {
 
 void bny_topo_find_uplink_missing(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
-  double *counts = malloc(((size_t)d->topo->nnodes + 1) * sizeof *counts);
   int32_t highest = 0;
-  s->no_memory = s->no_memory || !counts;
   for (int32_t n = 0; n < d->topo->nnodes; n++) highest = d->tier[n] > highest ? d->tier[n] : highest;
-  for (int32_t tier = 1; tier < highest && counts; tier++) {
+  for (int32_t tier = 1; tier < highest; tier++) {
     int32_t count = 0, times;
     for (int32_t n = 0; n < d->topo->nnodes; n++)
-      if (d->tier[n] == tier) counts[count++] = uplinks_of(d, n);
-    int32_t usual = (int32_t)bny_topo_usual(counts, count, &times);
+      if (d->tier[n] == tier) d->values[count++] = uplinks_of(d, n);
+    int32_t usual = (int32_t)bny_topo_usual(d->values, count, &times);
     bool most = 2 * times > count || count == 2;
-    int32_t some = count > 0 ? (int32_t)counts[count - 1] : 0; /* the most, as the values are sorted */
+    int32_t some = count > 0 ? (int32_t)d->values[count - 1] : 0; /* the most, as the values are sorted */
     for (int32_t n = 0; n < d->topo->nnodes; n++) {
       int32_t up = d->tier[n] == tier ? uplinks_of(d, n) : some;
       bool none = up == 0 && some > 0; /* needs no majority */
@@ -120,7 +115,6 @@ void bny_topo_find_uplink_missing(bny_topo_finder *s) {
                     above >= 0 ? bny_topo_find_label(d, above, text) : "no switch");
     }
   }
-  free(counts);
   parts_find(s);
 }
 
@@ -246,7 +240,7 @@ void bny_topo_find_nic_uncabled(bny_topo_finder *s) {
 void bny_topo_find_cable_crossed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts; h++) {
-    int32_t crossed = 0, first = -1, count = d->nic_first[h + 1] - d->nic_first[h];
+    int32_t crossed = 0, first = -1, count = bny_topo_nics_on(d, h);
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++)
       if (d->crossed[d->by_host[i]] >= 0 && crossed++ == 0) first = d->by_host[i];
     if (crossed == 0 || count < 2) continue;

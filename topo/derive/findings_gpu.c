@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 Findings about GPUs: lost ones, their kinds, and reports of their driver. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "topo/derive/derive.h"
 
 /* ---- lost GPUs --------------------------------------------------------------------------------------------------- */
-
-static int32_t ranks_of(const bny_topo_derivation *d, int32_t host) {
-  return d->host_first[host + 1] - d->host_first[host];
-}
 
 static int32_t devices_of(const bny_topo_derivation *d, int32_t host) { /* GPUs, partitions of one counting once */
   int32_t devices = 0;
@@ -66,17 +61,15 @@ static bool is_odd(const bny_topo_derivation *d, int32_t host) {
   int32_t count = devices_of(d, host);
   if (!islands || (count != 7 && count != 15)) return false;
   const bny_topo_group *group = &islands->groups[islands->group_of[d->by_host[d->host_first[host]]]];
-  return group->count == ranks_of(d, host);
+  return group->count == bny_topo_ranks_on(d, host);
 }
 
 /* Returns how many GPUs most hosts with GPUs have; 0 if there is no such number. */
 static int32_t usual_gpus(const bny_topo_derivation *d) {
-  double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
   int32_t hosts = 0, times = 0;
-  for (int32_t h = 0; h < d->nhosts && counts; h++)
-    if (ranks_of(d, h) > 0) counts[hosts++] = devices_of(d, h);
-  int32_t usual = counts ? (int32_t)bny_topo_usual(counts, hosts, &times) : 0;
-  free(counts);
+  for (int32_t h = 0; h < d->nhosts; h++)
+    if (bny_topo_ranks_on(d, h) > 0) d->values[hosts++] = devices_of(d, h);
+  int32_t usual = (int32_t)bny_topo_usual(d->values, hosts, &times);
   return hosts > 2 && 2 * times > hosts ? usual : 0;
 }
 
@@ -108,7 +101,7 @@ void bny_topo_find_gpu_lost(bny_topo_finder *s) {
     if (!bny_topo_bus_normalise(note->text, bus_id)) bny_topo_find(s, note->node, "%s", note->text);
   for (int32_t h = 0; h < d->nhosts; h++) {
     bool is_reported = bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_LOST, d->hosts[h]) && s->nfacts > 0;
-    if (ranks_of(d, h) > 0 && !is_reported) host_lost(s, h, usual);
+    if (bny_topo_ranks_on(d, h) > 0 && !is_reported) host_lost(s, h, usual);
   }
 }
 
@@ -136,7 +129,7 @@ void bny_topo_find_hosts_uneven(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t least = -1, most = 0;
   for (int32_t h = 0; h < d->nhosts; h++) {
-    int32_t count = ranks_of(d, h);
+    int32_t count = bny_topo_ranks_on(d, h);
     if (count == 0) continue;
     least = least < 0 || count < least ? count : least;
     most = count > most ? count : most;
@@ -210,15 +203,13 @@ static int32_t domain_of(const bny_topo *topo, int32_t node) {
 
 void bny_topo_find_clique(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
-  double *domains = malloc(((size_t)d->levels->nranks + 1) * sizeof *domains);
-  s->no_memory = s->no_memory || !domains;
-  for (int32_t h = 0; h < d->nhosts && domains; h++) {
+  for (int32_t h = 0; h < d->nhosts; h++) {
     int32_t count = 0, times = 0;
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
       int32_t domain = domain_of(d->topo, d->levels->ranks[d->by_host[i]].node);
-      if (domain >= 0) domains[count++] = domain;
+      if (domain >= 0) d->values[count++] = domain;
     }
-    int32_t usual = (int32_t)bny_topo_usual(domains, count, &times);
+    int32_t usual = (int32_t)bny_topo_usual(d->values, count, &times);
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1] && times < count; i++) {
       int32_t node = d->levels->ranks[d->by_host[i]].node, domain = domain_of(d->topo, node);
       if (domain >= 0 && domain != usual)
@@ -226,7 +217,6 @@ void bny_topo_find_clique(bny_topo_finder *s) {
                       d->topo->nodes[domain].guid, d->topo->nodes[usual].guid);
     }
   }
-  free(domains);
 }
 
 /* ---- GPUDirect RDMA ---------------------------------------------------------------------------------------------- */

@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Findings about NICs: missing ones, their speeds, their ports and the GPUs that they serve. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "topo/derive/derive.h"
 
 enum { PAIRS_MAX = 1 << 16, NEAR_FACTOR = 4096 }; /* GPUs times NICs of a host that are compared pair by pair */
-
-static int32_t ranks_of(const bny_topo_derivation *d, int32_t host) {
-  return d->host_first[host + 1] - d->host_first[host];
-}
-
-static int32_t nics_of(const bny_topo_derivation *d, int32_t host) {
-  return d->nic_first[host + 1] - d->nic_first[host];
-}
 
 /* ---- missing NICs ------------------------------------------------------------------------------------------------ */
 
@@ -64,39 +55,35 @@ static bool has_pairs(const bny_topo_derivation *d, int32_t host) {
     const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
     if (rank->nic_shared != 1 || rank->nic_path != first->nic_path) return false;
   }
-  return nics_of(d, host) == ranks_of(d, host);
+  return bny_topo_nics_on(d, host) == bny_topo_ranks_on(d, host);
 }
 
 /* Finds GPUs with fewer near NICs than three quarters of the host's GPUs have below their host bridges. Returns false
  * if there is none. */
 static bool gpus_without(bny_topo_finder *s, int32_t host) {
   const bny_topo_derivation *d = s->d;
-  int32_t nranks = ranks_of(d, host), times, found = 0;
-  if (nranks < 4 || nranks > PAIRS_MAX / nics_of(d, host) || has_pairs(d, host)) return false;
-  double *near = malloc(2 * (size_t)nranks * sizeof *near);
-  s->no_memory = s->no_memory || !near;
-  for (int32_t i = 0; i < nranks && near; i++)
+  int32_t nranks = bny_topo_ranks_on(d, host), times, found = 0;
+  if (nranks < 4 || nranks > PAIRS_MAX / bny_topo_nics_on(d, host) || has_pairs(d, host)) return false;
+  double *near = d->values;
+  for (int32_t i = 0; i < nranks; i++)
     near[i] = near[nranks + i] = nearness(d, host, d->by_host[d->host_first[host] + i]);
-  double usual = near ? bny_topo_usual(near, nranks, &times) : 0;
+  double usual = bny_topo_usual(near, nranks, &times);
   double farthest = (are_alike(d, host) ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_PXB) * (double)NEAR_FACTOR;
-  for (int32_t i = 0; near && 4 * times >= 3 * nranks && usual < farthest && i < nranks; i++) {
+  for (int32_t i = 0; 4 * times >= 3 * nranks && usual < farthest && i < nranks; i++) {
     if (near[nranks + i] <= usual) continue;
     found++;
     bny_topo_find(s, d->levels->ranks[d->by_host[d->host_first[host] + i]].node,
                   "no NIC as near as those of the other GPUs, or fewer of them");
   }
-  free(near);
   return found > 0;
 }
 
 /* Returns how many NICs serve in most hosts; 0 if there is no such number. A network's hosts differ more by design. */
 static int32_t usual_nics(const bny_topo_derivation *d) {
-  double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
   int32_t hosts = 0, times = 0;
-  for (int32_t h = 0; h < d->nhosts && counts; h++)
-    if (ranks_of(d, h) > 0) counts[hosts++] = nics_serving(d, h);
-  int32_t usual = counts ? (int32_t)bny_topo_usual(counts, hosts, &times) : 0;
-  free(counts);
+  for (int32_t h = 0; h < d->nhosts; h++)
+    if (bny_topo_ranks_on(d, h) > 0) d->values[hosts++] = nics_serving(d, h);
+  int32_t usual = (int32_t)bny_topo_usual(d->values, hosts, &times);
   bool most = d->levels->rank_kind == BNY_TOPO_GPU ? 2 * times > hosts : 4 * times >= 3 * hosts;
   return hosts > 2 && most ? usual : 0;
 }
@@ -114,8 +101,8 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
   bool gpus = d->levels->rank_kind == BNY_TOPO_GPU;
   int32_t usual = gpus || d->levels->rank_kind == BNY_TOPO_NIC ? usual_nics(d) : 0;
   for (int32_t h = 0; h < d->nhosts; h++) {
-    int32_t nranks = ranks_of(d, h);
-    if (nranks == 0 || nics_of(d, h) == 0) continue;
+    int32_t nranks = bny_topo_ranks_on(d, h);
+    if (nranks == 0 || bny_topo_nics_on(d, h) == 0) continue;
     int32_t serving = nics_serving(d, h);
     if (gpus && gpus_without(s, h)) continue;
     /* The NIC of a lost GPU serves none. */
@@ -132,8 +119,8 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
 void bny_topo_find_nic_uneven(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts && d->levels->rank_kind == BNY_TOPO_GPU; h++) {
-    int32_t nranks = ranks_of(d, h), least = INT32_MAX, most = 0, few = 0, serving;
-    if (nranks < 4 || nics_of(d, h) == 0 || (serving = nics_serving(d, h)) < 3 || !are_alike(d, h)) continue;
+    int32_t nranks = bny_topo_ranks_on(d, h), least = INT32_MAX, most = 0, few = 0, serving;
+    if (nranks < 4 || bny_topo_nics_on(d, h) == 0 || (serving = nics_serving(d, h)) < 3 || !are_alike(d, h)) continue;
     bool like = !bny_topo_is_found(d, "nic-missing", d->hosts[h]) && !has_port_down(d, h);
     const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[h]]];
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1] && like; i++) {
@@ -153,7 +140,7 @@ void bny_topo_find_nic_uneven(bny_topo_finder *s) {
 void bny_topo_find_nic_none(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts && d->nhosts > 1; h++) {
-    if (ranks_of(d, h) > 0 && nics_of(d, h) == 0)
+    if (bny_topo_ranks_on(d, h) > 0 && bny_topo_nics_on(d, h) == 0)
       bny_topo_find(s, d->hosts[h], "no NIC is known there, and its %ss cannot reach other hosts at speed",
                     bny_topo_members_word(d));
   }
@@ -161,7 +148,7 @@ void bny_topo_find_nic_none(bny_topo_finder *s) {
 
 void bny_topo_find_nic_alone(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
-  if (d->nhosts == 1 && ranks_of(d, 0) > 0 && nics_of(d, 0) == 0)
+  if (d->nhosts == 1 && bny_topo_ranks_on(d, 0) > 0 && bny_topo_nics_on(d, 0) == 0)
     bny_topo_find(s, d->hosts[0], "no NIC is known, so it works alone");
 }
 
@@ -182,7 +169,7 @@ void bny_topo_find_nic_far(bny_topo_finder *s) {
     }
     if (far > 0)
       bny_topo_find(s, d->hosts[h], "%d of %d GPUs reach a NIC only across NUMA nodes, over the link between CPUs", far,
-                    ranks_of(d, h));
+                    bny_topo_ranks_on(d, h));
   }
 }
 
@@ -214,16 +201,12 @@ void bny_topo_find_nic_implausible(bny_topo_finder *s) {
 }
 
 /* Returns the usual speed of the NICs that serve ranks. *known counts the ranks whose NIC has a speed. */
-static double usual_speed(bny_topo_finder *s, int32_t *known, int32_t *times) {
-  const bny_topo_levels *levels = s->d->levels;
-  double *speeds = malloc(((size_t)levels->nranks + 1) * sizeof *speeds);
-  s->no_memory = s->no_memory || !speeds;
+static double usual_speed(const bny_topo_derivation *d, int32_t *known, int32_t *times) {
+  const bny_topo_levels *levels = d->levels;
   *known = *times = 0;
-  for (int32_t r = 0; r < levels->nranks && speeds; r++)
-    if (levels->ranks[r].nic_gbytes_per_s > 0) speeds[(*known)++] = levels->ranks[r].nic_gbytes_per_s;
-  double usual = speeds ? bny_topo_usual(speeds, *known, times) : 0;
-  free(speeds);
-  return usual;
+  for (int32_t r = 0; r < levels->nranks; r++)
+    if (levels->ranks[r].nic_gbytes_per_s > 0) d->values[(*known)++] = levels->ranks[r].nic_gbytes_per_s;
+  return bny_topo_usual(d->values, *known, times);
 }
 
 /* Returns whether a rank is the first that its NIC serves. Needs d->roots cleared before the first. */
@@ -251,7 +234,7 @@ static double siblings_speed(const bny_topo_derivation *d, int32_t nic) {
 void bny_topo_find_nic_slow(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t known, times;
-  double of_ranks = usual_speed(s, &known, &times);
+  double of_ranks = usual_speed(d, &known, &times);
   for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
   for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
   for (int32_t i = 0; i < d->nnics; i++) {
@@ -281,7 +264,7 @@ static bool is_unknown(const bny_topo_derivation *d, int32_t nic) {
 void bny_topo_find_nic_speed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t known, times;
-  usual_speed(s, &known, &times);
+  usual_speed(s->d, &known, &times);
   for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
   for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
   for (int32_t i = 0; i < d->nnics && d->levels->rank_kind != BNY_TOPO_NIC; i++) {
@@ -318,7 +301,7 @@ static bool is_missed(const bny_topo_derivation *d, int32_t nic, double rated) {
   int32_t host = d->host_of[nic] < 0 ? -1 : d->host_number[d->host_of[nic]];
   for (int32_t i = host < 0 ? 0 : d->host_first[host]; host >= 0 && i < d->host_first[host + 1]; i++) {
     const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
-    if (rank->nic_shared == 2 && ranks_of(d, host) == nics_serving(d, host) + 1 &&
+    if (rank->nic_shared == 2 && bny_topo_ranks_on(d, host) == nics_serving(d, host) + 1 &&
         rated >= BNY_TOPO_ALIKE * rank->nic_gbytes_per_s)
       return true;
   }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Findings about NVLinks and xGMI links: missing ones, by comparison with siblings and with the model of the GPU. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "topo/derive/derive.h"
@@ -220,21 +219,18 @@ static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const b
 static void pairs_fewer(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t first = d->host_first[host], end = d->host_first[host + 1], count = 0, times;
-  double *links = malloc(((size_t)(end - first) + 1) * sizeof *links);
-  s->no_memory = s->no_memory || !links;
-  for (int pass = 0; pass < 2 && links; pass++) {
-    double usual = pass == 1 ? bny_topo_usual(links, count, &times) : 0;
+  for (int pass = 0; pass < 2; pass++) {
+    double usual = pass == 1 ? bny_topo_usual(d->values, count, &times) : 0;
     for (int32_t i = first; i < end && (pass == 0 || (count >= 6 && 2 * times > count)); i++) {
       const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
       if (islands->groups[islands->group_of[d->by_host[i]]].count != 2) continue;
       if (pass == 0)
-        links[count++] = rank->nvlinks;
+        d->values[count++] = rank->nvlinks;
       else if (rank->nvlinks < usual)
         bny_topo_find(s, rank->node, "%d %s%s in its pair, other pairs of its host have %.0f", rank->nvlinks,
                       bny_topo_links_word(d, rank->node), bny_topo_plural(rank->nvlinks), usual);
     }
   }
-  free(links);
 }
 
 /* Finds GPUs without a bridge if most GPUs of their host have one. A single GPU may stand next to pairs by design. */

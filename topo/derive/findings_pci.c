@@ -76,7 +76,8 @@ static bool is_behind(double value, double usual, int32_t times, int32_t count) 
   return value < 0.75 * usual && 2 * times > count;
 }
 
-static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t count, double *values, verdict wanted) {
+static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t count, verdict wanted) {
+  double *values = s->d->values;
   const bool lanes_known = places[0].keys[4];
   const double idle = 1.1 * bny_topo_speed_pci(1, 16) / (lanes_known ? 16 : 1);
   int32_t times_lanes, times_speed;
@@ -140,10 +141,9 @@ static void all_judge(bny_topo_finder *s, verdict wanted) {
   if (are_all_alike(topo)) return;
   size_t nodes = (size_t)topo->nnodes + 1;
   pci_place *places = malloc(nodes * sizeof *places);
-  double *values = malloc(nodes * sizeof *values);
   bool *serves = calloc(nodes, sizeof *serves);
   int32_t(*below)[2] = calloc(nodes, sizeof *below);
-  s->no_memory = s->no_memory || !places || !values || !serves || !below;
+  s->no_memory = s->no_memory || !places || !serves || !below;
   if (!s->no_memory) {
     for (int32_t r = 0; r < s->d->levels->nranks; r++)
       if (s->d->levels->ranks[r].nic >= 0) serves[s->d->levels->ranks[r].nic] = true;
@@ -155,11 +155,10 @@ static void all_judge(bny_topo_finder *s, verdict wanted) {
     int32_t count = places_list(s->d, (const int32_t(*)[2])below, serves, places);
     for (int32_t first = 0, end; first < count; first = end) {
       for (end = first; end < count && are_siblings(&places[first], &places[end]);) end++;
-      siblings_judge(s, &places[first], end - first, values, wanted);
+      siblings_judge(s, &places[first], end - first, wanted);
     }
   }
   free(places);
-  free(values);
   free(serves);
   free(below);
 }
@@ -203,7 +202,7 @@ static bool has_root_port(const bny_topo *topo, int32_t node) {
 /* Returns whether GPUs and NICs share one parent without a PCI switch, as in virtual machines. */
 static bool is_flat(const bny_topo_derivation *d, int32_t host) {
   const bny_topo *topo = d->topo;
-  int32_t ngpus = d->host_first[host + 1] - d->host_first[host], nnics = d->nic_first[host + 1] - d->nic_first[host];
+  int32_t ngpus = bny_topo_ranks_on(d, host), nnics = bny_topo_nics_on(d, host);
   int64_t beside = 0;
   if (ngpus < 4 || nnics < 2 || d->levels->rank_kind != BNY_TOPO_GPU) return false;
   for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) {
@@ -230,6 +229,6 @@ void bny_topo_find_pci_flat(bny_topo_finder *s) {
       bny_topo_find(s, d->hosts[h],
                     "no PCI switch between %d GPUs and %d NICs, as in a virtual machine that hides them: which NIC is "
                     "near which GPU was taken from their order, and data between them may go through the CPU",
-                    d->host_first[h + 1] - d->host_first[h], d->nic_first[h + 1] - d->nic_first[h]);
+                    bny_topo_ranks_on(d, h), bny_topo_nics_on(d, h));
   }
 }

@@ -127,7 +127,7 @@ static void nic_take(const bny_topo_derivation *d, int32_t rank, int32_t nic, bn
 
 static bool host_serve(bny_topo_derivation *d, int32_t host) {
   const int32_t *ranks = &d->by_host[d->host_first[host]], *nics = &d->nics[d->nic_first[host]];
-  int32_t nranks = d->host_first[host + 1] - d->host_first[host], nnics = d->nic_first[host + 1] - d->nic_first[host];
+  int32_t nranks = bny_topo_ranks_on(d, host), nnics = bny_topo_nics_on(d, host);
   if (nranks == 0 || nnics == 0) return true;
   bny_topo_nics_class(d, nics, nnics);
   if (nnics > CELLS_MAX / nranks) {
