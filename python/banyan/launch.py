@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import os
 import pickle
 import sys
 import threading
@@ -76,6 +77,7 @@ def run(
 def _child(link, inherited, fn, rank, ranks, args, settings):
     for other in inherited:
         other.close()
+    process = os.getpid()
 
     def gather(data, timeout_s):
         link.send(("gather", data))
@@ -93,9 +95,11 @@ def _child(link, inherited, fn, rank, ranks, args, settings):
                 pickle.dumps(answer)
             except BaseException:
                 # Before the communicator is closed, which makes other ranks fail as well.
-                answer = _failure()
+                answer = _failure(process)
     except BaseException:
-        answer = _failure()
+        answer = _failure(process)
+    if os.getpid() != process:
+        return
     try:
         link.send(answer)
     except OSError:
@@ -103,8 +107,10 @@ def _child(link, inherited, fn, rank, ranks, args, settings):
     link.close()
 
 
-def _failure():
+def _failure(process):
     """The text of a failure and its time, by the clock of the node: the first one is the cause of the others."""
+    if os.getpid() != process:
+        raise  # noqa: PLE0704: a child that fn has forked speaks for no rank, and ends as without run()
     text = "interrupted" if isinstance(sys.exc_info()[1], KeyboardInterrupt) else traceback.format_exc()
     return "failure", (time.monotonic(), text)
 
