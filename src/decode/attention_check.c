@@ -205,6 +205,31 @@ static banyan_status check_strides(const banyan_attention_desc *desc, int32_t lo
   return status;
 }
 
+/* Checks desc->prune on the host; `longest`: the most keys of a sequence. */
+static banyan_status check_prune(const banyan_attention_desc *desc, int32_t longest) {
+  const banyan_prune *prune = &desc->prune;
+  if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.epsilon is %g, must be 0 to 1",
+                    (double)prune->epsilon);
+  if (prune->codes != 0 && prune->codes != 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.codes is %" PRId32 ", must be 0 or 1", prune->codes);
+  if (prune->top_pages < 0 || (prune->top_pages > 0 && prune->epsilon > 0))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.top_pages is %" PRId32 "%s", prune->top_pages,
+                    prune->top_pages < 0 ? ", negative" : ", and prune.epsilon is set too");
+  if (desc->pages.table ? prune->keys != 0 || prune->batch_pages != 0 : prune->keys < 0 || prune->batch_pages < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_attention: prune.keys is %" PRId32 " and prune.batch_pages %" PRId32 ": %s", prune->keys,
+                    prune->batch_pages, desc->pages.table ? "must be 0, as page_table is set" : "must not be negative");
+  if (!bny_prune_is_wanted(desc) || longest == 0) return BANYAN_OK;
+  if (!prune->bounds) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.bounds is NULL and there are keys");
+  if (!desc->pages.table && (prune->keys < 1 || (longest - 1) / prune->keys >= prune->batch_pages))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_attention: prune.batch_pages is %" PRId32 " pages of prune.keys %" PRId32
+                    ", and a sequence has %" PRId32 " keys",
+                    prune->batch_pages, prune->keys, longest);
+  return BANYAN_OK;
+}
+
 static banyan_status check_memory(const banyan_attention_desc *desc) {
   int32_t longest = 0;
   banyan_status status = bny_decode_check_queries_memory(desc);
@@ -220,7 +245,7 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
   if (longest > 0 && !desc->v && desc->kv_rows == BANYAN_KV_ROWS_PLAIN)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
-  status = bny_prune_check(desc, longest);
+  status = check_prune(desc, longest);
   if (status == BANYAN_OK) status = check_strides(desc, longest);
   if (status == BANYAN_OK) status = check_scales(desc);
   for (int32_t b = 0; desc->pages.table && b < desc->batch && status == BANYAN_OK; b++)

@@ -152,27 +152,3 @@ banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const
   }
   return BANYAN_OK;
 }
-
-banyan_status bny_prune_check(const banyan_attention_desc *desc, int32_t longest) {
-  const banyan_prune *prune = &desc->prune;
-  if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.epsilon is %g, must be 0 to 1",
-                    (double)prune->epsilon);
-  if (prune->codes != 0 && prune->codes != 1)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.codes is %" PRId32 ", must be 0 or 1", prune->codes);
-  if (prune->top_pages < 0 || (prune->top_pages > 0 && prune->epsilon > 0))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.top_pages is %" PRId32 "%s", prune->top_pages,
-                    prune->top_pages < 0 ? ", negative" : ", and prune.epsilon is set too");
-  if (desc->pages.table ? prune->keys != 0 || prune->batch_pages != 0 : prune->keys < 0 || prune->batch_pages < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_attention: prune.keys is %" PRId32 " and prune.batch_pages %" PRId32 ": %s", prune->keys,
-                    prune->batch_pages, desc->pages.table ? "must be 0, as page_table is set" : "must not be negative");
-  if (!bny_prune_is_wanted(desc) || longest == 0) return BANYAN_OK;
-  if (!prune->bounds) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: prune.bounds is NULL and there are keys");
-  if (!desc->pages.table && (prune->keys < 1 || (longest - 1) / prune->keys >= prune->batch_pages))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_attention: prune.batch_pages is %" PRId32 " pages of prune.keys %" PRId32
-                    ", and a sequence has %" PRId32 " keys",
-                    prune->batch_pages, prune->keys, longest);
-  return BANYAN_OK;
-}

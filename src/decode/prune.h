@@ -47,9 +47,6 @@ static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
   return 2 + (desc->prune.codes ? keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8)) : 2 * (int64_t)desc->head_dim);
 }
 
-/* Checks desc->prune on the host; `longest`: the most keys of a sequence. */
-banyan_status bny_prune_check(const banyan_attention_desc *desc, int32_t longest);
-
 /* Makes room in the pool for every run of an operation, whatever the lengths are in it. */
 banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *pool);
 
