@@ -24,6 +24,7 @@ static _Thread_local struct {
   bool known; /* the rest is set */
   bny_log_level most;
   char file[PATH_BYTES]; /* "": stderr */
+  bool complained;       /* it cannot be written, and stderr has a line about that */
 } voice = {.rank = -1};
 
 void bny_log_rank(int32_t rank) { voice.rank = rank; }
@@ -48,6 +49,7 @@ void bny_log_read(void) {
   voice.most = BNY_LOG_WARN;
   if (level) find_level(level, &voice.most);
   voice.file[0] = 0;
+  voice.complained = false;
   if (file && strlen(file) < sizeof voice.file) strcpy(voice.file, file);
 }
 
@@ -115,8 +117,13 @@ static int open_file(void) {
   char path[PATH_BYTES];
   if (!*pattern) return -1;
   bool shared = !strstr(pattern, "%r") && !strstr(pattern, "%p");
-  if (!shared && !bny_log_path(pattern, voice.rank, path, sizeof path)) return -1;
-  return bny_file_open(shared ? pattern : path, O_APPEND, BNY_FILE_OR_CHANNEL);
+  bool fits = shared || bny_log_path(pattern, voice.rank, path, sizeof path);
+  int file = fits ? bny_file_open(shared ? pattern : path, O_APPEND, BNY_FILE_OR_CHANNEL) : -1;
+  if (file >= 0 || voice.complained) return file;
+  voice.complained = true;
+  dprintf(STDERR_FILENO, "banyan warn base: BANYAN_LOG_FILE=%s cannot be written: %s\n", pattern,
+          bny_file_error(fits ? errno : ENAMETOOLONG));
+  return -1;
 }
 
 static void print_time(char *line, size_t bytes, size_t *length) {
