@@ -17,7 +17,6 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/attention_exp2.h \
   %D%/cpu/attention_inline.h \
   %D%/cpu/attention_loop.h \
-  %D%/cpu/attention_narrow.h \
   %D%/cpu/attention_plain.h \
   %D%/cpu/attention_portable.c \
   %D%/cpu/attention_table.c \
@@ -26,7 +25,6 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/block.h \
   %D%/cpu/detect.c \
   %D%/cpu/detect.h \
-  %D%/cpu/merge_blocks.h \
   %D%/cpu/merge_exact.h \
   %D%/cpu/merge_template.h \
   %D%/cpu/merge_vector.h \

@@ -110,7 +110,306 @@ INLINE vec vec_exp2(vec x) {
   return _mm256_and_ps(_mm256_castsi256_ps(y), kept);
 }
 
-#include "attention_narrow.h"
+#include "attention_plain.h"
+#include "attention_vector.h"
+
+/* Logits, weights and values for 16 registers. 12 of them are sums, since two units of fused multiply-adds with a
+ * latency of 4 need 8 at least. One vector of keys or values is converted at a time, for as many heads as the sums
+ * allow. E4M3 takes too many instructions for that: its tiles are converted to f32 once, in the first-level cache.
+ * Logits of a tile are stored where its weights will be, and weighed together. The next tile is prefetched in the
+ * order of memory meanwhile. */
+
+enum {
+  KEY_HEADS = 3,          /* heads whose sums over a quad of keys are in registers */
+  VALUE_HEADS = 4,        /* heads whose sums over some columns are */
+  VALUES_MOST = 8,        /* vectors of columns, for one head */
+  TILE_BYTES_MOST = 16384 /* keys as loops read them: half of a first-level cache of 32 KiB */
+};
+
+/* ---- the next tile ----------------------------------------------------------------------------------------------- */
+
+typedef struct next_lines {
+  attention_next next;
+  int32_t at;    /* bytes of its first row that are prefetched */
+  int32_t lines; /* to prefetch at each step of the work on this tile */
+  bool far;      /* passed to attention_prefetch() */
+} next_lines;
+
+INLINE next_lines lines_of(const attention_next *next, int32_t steps, bool far) {
+  int32_t lines = (next->row_bytes + LINE_BYTES - 1) / LINE_BYTES * next->rows;
+  return (next_lines){.next = *next, .lines = (lines + steps - 1) / steps, .far = far};
+}
+
+INLINE void prefetch_next(next_lines *ahead, int32_t lines) {
+  for (; lines > 0 && ahead->next.rows > 0; lines--) {
+    attention_prefetch(ahead->next.row + ahead->at, ahead->far);
+    ahead->at += LINE_BYTES;
+    if (ahead->at < ahead->next.row_bytes) continue;
+    ahead->at = 0;
+    ahead->next.row += ahead->next.step;
+    ahead->next.rows--;
+  }
+}
+
+/* ---- tiles as f32 ------------------------------------------------------------------------------------------------ */
+
+INLINE int64_t bytes_of(banyan_dtype dtype) { return (int64_t)attention_element_bytes(dtype); }
+
+INLINE bool is_unpacked(banyan_dtype dtype) { return dtype == BANYAN_E4M3; }
+
+/* Long tiles add sums to memory less often. */
+static int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype) {
+  int32_t columns = bny_attention_padded(task->head_dim > task->value_dim ? task->head_dim : task->value_dim);
+  int32_t row_bytes = columns * (int32_t)attention_element_bytes(is_unpacked(dtype) ? BANYAN_F32 : dtype);
+  int32_t keys = TILE_BYTES_MOST / row_bytes / ATTENTION_QUAD * ATTENTION_QUAD;
+  return keys > ATTENTION_TILE ? ATTENTION_TILE : keys < 2 * ATTENTION_QUAD ? 2 * ATTENTION_QUAD : keys;
+}
+
+/* Rows of E4M3 as f32, `stride` floats apart, with zeros up to a whole vector. */
+INLINE void unpack_rows(const char *from, int64_t step, int32_t columns, int32_t stride, int32_t count, float *to) {
+  for (int32_t i = 0; i < count; i++, from += step, to += stride) {
+    bool in_pairs = columns % (4 * VEC_LANES) == 0 && !vec_any_nan(from, columns);
+    int32_t j = 0;
+    for (; in_pairs && j < columns; j += 2 * VEC_LANES) {
+      vec values[2];
+      vec_row_pair(from + j, values);
+      vec_store(to + j, values[0]);
+      vec_store(to + j + VEC_LANES, values[1]);
+    }
+    for (; j + VEC_LANES <= columns; j += VEC_LANES) vec_store(to + j, vec_row(from + j, BANYAN_E4M3));
+    if (j < columns) vec_store(to + j, vec_row_tail(from + j, columns - j, BANYAN_E4M3));
+  }
+}
+
+/* ---- logits: some heads x a quad of keys ------------------------------------------------------------------------- */
+
+/* A vector of columns of four keys that are `step` bytes apart. `tail`: elements in the last vector; 0: all. */
+INLINE void score_columns(int heads, banyan_dtype dtype, const float *q, int64_t q_stride, const char *k, int64_t step,
+                          int32_t tail, vec (*sums)[ATTENTION_QUAD]) {
+  vec query[KEY_HEADS];
+  UNROLL for (int h = 0; h < heads; h++) query[h] = vec_load(q + h * q_stride);
+  UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) {
+    vec key = tail != 0 ? vec_row_tail(k + i * step, tail, dtype) : vec_row(k + i * step, dtype);
+    UNROLL for (int h = 0; h < heads; h++) sums[h][i] = vec_fma(query[h], key, sums[h][i]);
+  }
+}
+
+/* Scores of a quad. `quads`: 2 for one head, which has no other sums: those of the next quad too. */
+INLINE void score_quads(int heads, int quads, banyan_dtype dtype, const float *q, int64_t q_stride, const char *k,
+                        int64_t step, int32_t dim, vec4 *scores) {
+  vec sums[KEY_HEADS][ATTENTION_QUAD];
+  int64_t bytes = bytes_of(dtype) * VEC_LANES, next = ATTENTION_QUAD * step;
+  const float *end = q + dim / VEC_LANES * VEC_LANES;
+  UNROLL for (int h = 0; h < heads * quads; h++) {
+    UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) sums[h][i] = vec_zero();
+  }
+  UNROLL2 for (; q < end; q += VEC_LANES, k += bytes) {
+    score_columns(heads, dtype, q, q_stride, k, step, 0, sums);
+    if (quads == 2) score_columns(1, dtype, q, q_stride, k + next, step, 0, sums + 1);
+  }
+  if (dim % VEC_LANES != 0) {
+    score_columns(heads, dtype, q, q_stride, k, step, dim % VEC_LANES, sums);
+    if (quads == 2) score_columns(1, dtype, q, q_stride, k + next, step, dim % VEC_LANES, sums + 1);
+  }
+  UNROLL for (int h = 0; h < heads * quads; h++) scores[h] = vec_four_sums(sums[h]);
+}
+
+/* Scores of `heads` rows and the keys of a tile go to p, which is laid out as weights are. */
+INLINE void score_heads(int heads, banyan_dtype dtype, const float *q, int64_t q_stride, const char *k, int64_t step,
+                        int32_t dim, int32_t count, next_lines *next, float *p) {
+  vec4 scores[KEY_HEADS];
+  int32_t i = 0;
+  for (; heads == 1 && i + 2 * ATTENTION_QUAD <= count; i += 2 * ATTENTION_QUAD) {
+    prefetch_next(next, 2 * next->lines);
+    score_quads(1, 2, dtype, q, q_stride, k, step, dim, scores);
+    vec4_store(p, scores[0]);
+    vec4_store(p + ATTENTION_LANES, scores[1]);
+    k += 2 * ATTENTION_QUAD * step;
+    p += 2 * ATTENTION_LANES;
+  }
+  for (; i + ATTENTION_QUAD <= count; i += ATTENTION_QUAD) {
+    prefetch_next(next, next->lines);
+    score_quads(heads, 1, dtype, q, q_stride, k, step, dim, scores);
+    UNROLL for (int h = 0; h < heads; h++) vec4_store(p + ATTENTION_QUAD * h, scores[h]);
+    k += ATTENTION_QUAD * step;
+    p += ATTENTION_LANES;
+  }
+  for (int32_t key = 0; i + key < count; key++, k += step) { /* four times the same key */
+    float lanes[ATTENTION_QUAD];
+    score_quads(heads, 1, dtype, q, q_stride, k, 0, dim, scores);
+    UNROLL for (int h = 0; h < heads; h++) {
+      vec4_store(lanes, scores[h]);
+      p[ATTENTION_QUAD * h + key] = lanes[0];
+    }
+  }
+}
+
+INLINE void score_tile(banyan_dtype dtype, const char *k, int64_t step, int32_t dim, int32_t count, next_lines *next,
+                       attention_work *work) {
+  const float *q = work->q + work->row * work->q_stride;
+  float *p = work->p + ATTENTION_QUAD * work->row;
+  for (int32_t left = work->rows, heads; left > 0; left -= heads) {
+    heads = left < KEY_HEADS ? left : KEY_HEADS;
+    if (heads == 3)
+      score_heads(3, dtype, q, work->q_stride, k, step, dim, count, next, p);
+    else if (heads == 2)
+      score_heads(2, dtype, q, work->q_stride, k, step, dim, count, next, p);
+    else
+      score_heads(1, dtype, q, work->q_stride, k, step, dim, count, next, p);
+    q += heads * work->q_stride;
+    p += heads * ATTENTION_QUAD;
+  }
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+/* Scores of rows from h on become 2^(t - m). */
+INLINE void weigh_rows(int rows, const bny_attention_task *task, int32_t h, int32_t count, attention_work *work) {
+  float *minus_at = work->minus_m + ATTENTION_QUAD * h, *d_at = work->tile_d + ATTENTION_QUAD * h;
+  float *p = work->p + ATTENTION_QUAD * h;
+  vec minus_m = vec_load(minus_at), d = vec_load(d_at), factor = vec_set1(work->k_factor);
+  for (int32_t i = 0; i < count; i += ATTENTION_QUAD, p += ATTENTION_LANES) {
+    int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD;
+    vec scores = rows < SUM_HEADS ? vec4_load(p) : vec_load(p), shown = minus_m; /* no other row's lanes */
+    if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
+      shown = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
+    vec x = vec_fma(scores, factor, shown);
+    if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
+      float lanes[VEC_LANES];
+      vec_store(lanes, scores);
+      vec_store(d_at, d);
+      attention_settle(task, work, h, rows, keys, i / ATTENTION_QUAD, lanes);
+      for (int32_t lane = ATTENTION_QUAD * rows; lane < VEC_LANES; lane++) lanes[lane] = -INFINITY;
+      x = vec_load(lanes);
+      minus_m = vec_load(minus_at);
+      d = vec_load(d_at);
+    }
+    vec weights = vec_exp2(x);
+    vec_store(p, weights);
+    d = vec_add(d, weights);
+  }
+  vec_store(d_at, d);
+}
+
+INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                            attention_work *work) {
+  const char *k = attention_row(task->k, task->k_token_stride, first, dtype);
+  int64_t step = task->k_token_stride * bytes_of(dtype);
+  int32_t dim = task->head_dim, end = work->row + work->rows, h = work->row;
+  int32_t steps = (work->rows + KEY_HEADS - 1) / KEY_HEADS * ((count + ATTENTION_QUAD - 1) / ATTENTION_QUAD);
+  next_lines next = lines_of(&work->next_k, steps, work->far);
+  for (int32_t i = count; i % ATTENTION_QUAD != 0; i++) /* lanes of no key are numbers too */
+    for (int32_t row = h; row < end; row++)
+      work->p[i / ATTENTION_QUAD * ATTENTION_LANES + ATTENTION_QUAD * row + i % ATTENTION_QUAD] = 0;
+  if (is_unpacked(dtype)) {
+    unpack_rows(k, step, dim, work->q_stride, count, work->more.values);
+    step = work->q_stride * (int64_t)sizeof(float);
+    dim = (dim + VEC_LANES - 1) / VEC_LANES * VEC_LANES;
+    score_tile(BANYAN_F32, (const char *)work->more.values, step, dim, count, &next, work);
+  } else
+    score_tile(dtype, k, step, dim, count, &next, work);
+  for (; end - h >= SUM_HEADS; h += SUM_HEADS) weigh_rows(SUM_HEADS, task, h, count, work);
+  if (h < end) weigh_rows(1, task, h, count, work);
+}
+
+/* ---- values: some heads x vectors of columns --------------------------------------------------------------------- */
+
+/* p: weights of the first head and key. `tail`: elements in the last vector; 0: all. */
+INLINE void value_block(int heads, int vectors, int32_t tail, banyan_dtype dtype, const char *v, int64_t step,
+                        int32_t count, next_lines *next, const float *p, float *n, int64_t n_stride) {
+  int64_t bytes = bytes_of(dtype) * VEC_LANES;
+  vec sums[VALUE_HEADS][VALUES_MOST];
+  UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero(); }
+  for (int32_t i = 0; i < count; i += ATTENTION_QUAD, p += ATTENTION_LANES) {
+    int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD;
+    prefetch_next(next, next->lines);
+    for (int32_t key = 0; key < keys; key++, v += step) {
+      vec values[VALUES_MOST];
+      UNROLL for (int j = 0; j < vectors; j++) {
+        values[j] = tail != 0 ? vec_row_tail(v + j * bytes, tail, dtype) : vec_row(v + j * bytes, dtype);
+      }
+      UNROLL for (int h = 0; h < heads; h++) {
+        vec weight = vec_set1(p[ATTENTION_QUAD * h + key]);
+        UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_fma(weight, values[j], sums[h][j]);
+      }
+    }
+  }
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int j = 0; j < vectors; j++) {
+      float *at = n + h * n_stride + j * VEC_LANES;
+      vec_store(at, vec_add(vec_load(at), sums[h][j]));
+    }
+  }
+}
+
+/* Vectors of columns whose sums for `heads` heads are in registers. */
+INLINE int32_t value_vectors(int32_t heads) { return heads >= VALUE_HEADS ? 3 : heads == 3 ? 4 : heads == 2 ? 6 : 8; }
+
+/* All columns. Blocks of 3 vectors leave none alone: 4 vectors are two blocks of 2. */
+INLINE void value_heads(int heads, banyan_dtype dtype, const char *v, int64_t step, int32_t dim, int32_t count,
+                        next_lines *next, const float *p, float *n, int64_t n_stride) {
+  int64_t bytes = bytes_of(dtype) * VEC_LANES;
+  const int most = value_vectors(heads);
+  for (int32_t left = dim / VEC_LANES, vectors; left > 0; left -= vectors) {
+    if (left >= most && left != most + 1) {
+      vectors = most;
+      value_block(heads, most, 0, dtype, v, step, count, next, p, n, n_stride);
+    } else if (most > 4 && left >= 4) {
+      vectors = 4;
+      value_block(heads, 4, 0, dtype, v, step, count, next, p, n, n_stride);
+    } else if (left >= 2) {
+      vectors = 2;
+      value_block(heads, 2, 0, dtype, v, step, count, next, p, n, n_stride);
+    } else {
+      vectors = 1;
+      value_block(heads, 1, 0, dtype, v, step, count, next, p, n, n_stride);
+    }
+    v += vectors * bytes;
+    n += vectors * VEC_LANES;
+  }
+  if (dim % VEC_LANES != 0) value_block(heads, 1, dim % VEC_LANES, dtype, v, step, count, next, p, n, n_stride);
+}
+
+INLINE void value_tile(banyan_dtype dtype, const char *v, int64_t step, int32_t dim, int32_t count, next_lines *next,
+                       attention_work *work) {
+  const float *p = work->p + ATTENTION_QUAD * work->row;
+  float *n = work->n + work->row * work->n_stride;
+  int64_t stride = work->n_stride;
+  for (int32_t left = work->rows, heads; left > 0; left -= heads) {
+    heads = left < VALUE_HEADS ? left : VALUE_HEADS;
+    if (heads == 4)
+      value_heads(4, dtype, v, step, dim, count, next, p, n, stride);
+    else if (heads == 3)
+      value_heads(3, dtype, v, step, dim, count, next, p, n, stride);
+    else if (heads == 2)
+      value_heads(2, dtype, v, step, dim, count, next, p, n, stride);
+    else
+      value_heads(1, dtype, v, step, dim, count, next, p, n, stride);
+    p += heads * ATTENTION_QUAD;
+    n += heads * stride;
+  }
+}
+
+INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                                 attention_work *work) {
+  const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
+  int64_t step = task->v_token_stride * bytes_of(dtype);
+  int32_t dim = task->value_dim, columns = value_vectors(work->rows) * VEC_LANES;
+  int32_t blocks = (dim + columns - 1) / columns * ((work->rows + VALUE_HEADS - 1) / VALUE_HEADS);
+  next_lines next = lines_of(&work->next_v, blocks * ((count + ATTENTION_QUAD - 1) / ATTENTION_QUAD), work->far);
+  if (is_unpacked(dtype)) {
+    int32_t stride = work->n_stride;
+    if (task->v == task->k && task->v_token_stride == task->k_token_stride && task->value_dim <= task->head_dim)
+      stride = work->q_stride; /* keys are there already */
+    else
+      unpack_rows(v, step, dim, stride, count, work->more.values);
+    step = stride * (int64_t)sizeof(float);
+    dim = (dim + VEC_LANES - 1) / VEC_LANES * VEC_LANES;
+    value_tile(BANYAN_F32, (const char *)work->more.values, step, dim, count, &next, work);
+  } else
+    value_tile(dtype, v, step, dim, count, &next, work);
+}
+
 #include "attention_bounds.h"
 
 const bny_attention_kernels bny_attention_avx2 = {"avx2",        "avx2",         bny_cpu_has_avx2,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_wide.h and attention_narrow.h share these: the hooks of attention_loop.h that convert elements, in terms of
+ * attention_wide.h and attention_avx2.c share these: the hooks of attention_loop.h that convert elements, in terms of
  * vectors. The including file defines:
  *
  *   vec, VEC_LANES               a vector of floats
