@@ -63,29 +63,36 @@ static void list(const bny_shares *s, char *name, size_t bytes, size_t *length, 
   }
 }
 
+/* Returns the hash, and adds the name's length. */
+static uint64_t write_name(const bny_shares *s, char *to, size_t bytes, size_t *length) {
+  bool blocks = s->rule.kind == BANYAN_OWNERSHIP_BLOCKS, even = is_even(s);
+  int64_t first = length_of(s);
+  uint64_t sum = bny_hash_add(bny_hash_add(BNY_HASH_START, s->rule.kind), (uint64_t)s->rule.nranks);
+  sum = bny_hash_add(sum, (uint64_t)first);
+  bny_append(to, bytes, length, blocks ? "blocks:" : "ranges:");
+  if (blocks || even) bny_append(to, bytes, length, "%" PRId64, first);
+  if (!blocks && !even) list(s, to, bytes, length, &sum);
+  bny_append(to, bytes, length, "/%" PRId32 "ranks", s->rule.nranks);
+  if (blocks && !even) {
+    bny_append(to, bytes, length, ":");
+    list(s, to, bytes, length, &sum);
+  }
+  return sum;
+}
+
 banyan_status banyan_ownership_name(const banyan_ownership *ownership, char *name, size_t bytes, uint64_t *hash) {
   static const char where[] = "banyan_ownership_name";
   bny_shares s;
   banyan_status status = bny_ownership_read(where, ownership, &s);
   if (status != BANYAN_OK) return status;
-  bool blocks = s.rule.kind == BANYAN_OWNERSHIP_BLOCKS, even = is_even(&s);
-  int64_t first = length_of(&s);
   char none[1];
-  size_t length = 0, room = name ? bytes : 0;
-  char *to = room > 0 ? name : none;
-  uint64_t sum = bny_hash_add(bny_hash_add(BNY_HASH_START, s.rule.kind), (uint64_t)s.rule.nranks);
-  sum = bny_hash_add(sum, (uint64_t)first);
-  bny_append(to, room, &length, blocks ? "blocks:" : "ranges:");
-  if (blocks || even) bny_append(to, room, &length, "%" PRId64, first);
-  if (!blocks && !even) list(&s, to, room, &length, &sum);
-  bny_append(to, room, &length, "/%" PRId32 "ranks", s.rule.nranks);
-  if (blocks && !even) {
-    bny_append(to, room, &length, ":");
-    list(&s, to, room, &length, &sum);
-  }
+  size_t length = 0, again = 0;
+  uint64_t sum = write_name(&s, none, 0, &length);
+  if (name && length >= bytes)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: bytes is %zu, and the name needs %zu", where, bytes, length + 1);
+  if (name) write_name(&s, name, bytes, &again);
   if (hash) *hash = sum;
-  if (!name || length < bytes) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "%s: bytes is %zu, and the name needs %zu", where, bytes, length + 1);
+  return BANYAN_OK;
 }
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
