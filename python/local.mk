@@ -30,7 +30,6 @@ EXTRA_DIST += \
   %D%/bench/bench_attention.py \
   %D%/bench/bench_calls.py \
   %D%/bench/bench_prune.py \
-  %D%/bench/bench_cffi.py \
   %D%/src/array.cc \
   %D%/src/array.hh \
   %D%/src/array_check.cc \

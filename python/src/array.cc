@@ -76,6 +76,9 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
   check_device(wanted);
   if (!data && count() > 0)
     reject(name, "the array has no memory of its own: it was freed, or wraps another, as a DTensor its to_local()");
+  // DLPack holds a tensor, which may get other memory, as by .data or .set_().
+  if (lasting && kind == framework::torch && nb::hasattr(object, "untyped_storage"))
+    storage_ = object.attr("untyped_storage")();
 }
 
 // By the buffer protocol, which numpy, bytearray and arrays of JAX on a CPU have. False: by other means.

@@ -18,6 +18,15 @@ bool is_masked(nb::handle object); // an array of numpy.ma
 // The memory of an array, held from open() until this object ends. Strides are in elements.
 class array {
 public:
+  // Arrays that are made while one of these lives are lasting, or not.
+  struct lasting_scope {
+    explicit lasting_scope(bool lasting) : before(now) { now = lasting; }
+    lasting_scope(const lasting_scope &) = delete;
+    ~lasting_scope() { now = before; }
+    bool before;
+    inline static thread_local bool now = false;
+  };
+
   array() = default;
   array(const array &) = delete;
   array &operator=(const array &) = delete;
@@ -43,7 +52,7 @@ public:
 
   const char *name = "";
   // The memory is kept even if the array gets other memory meanwhile. A call that only reads it now is faster without.
-  bool lasting = false;
+  bool lasting = lasting_scope::now;
   void *data = nullptr;
   int ndim = 0;
   int64_t shape[ARRAY_DIMS]; // the first ndim are set
@@ -64,8 +73,9 @@ private:
 
   bool read_only_ = false;
   bool buffered_ = false;
-  Py_buffer buffer_; // if buffered_
-  nb::object owner_; // keeps the memory: a capsule, or the array itself
+  Py_buffer buffer_;   // if buffered_
+  nb::object storage_; // of a tensor, if lasting
+  nb::object owner_;   // keeps the memory: a capsule, or the array itself
 };
 
 // A new array of the framework and dtype of `object`. Arrays of JAX cannot be written, so theirs are of numpy until

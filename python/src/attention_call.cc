@@ -382,6 +382,7 @@ void attention_call::read_parts(const std::string &device, void *stream, const a
     own.seq_lens = get("seq_lens"), own.page_table = get("page_table"), own.page_indptr = get("page_indptr");
     own.last_page_len = get("last_page_len"), own.k_scale = get("k_scale"), own.v_scale = get("v_scale");
     own.kv_rows = get("kv_rows");
+    array::lasting_scope like_q(q.lasting);
     pieces.push_back(std::make_unique<attention_call>());
     attention_call &piece = *pieces.back();
     piece.desc.batch = desc.batch, piece.desc.heads = desc.heads, piece.desc.head_dim = desc.head_dim;

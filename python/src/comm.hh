@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "array.hh"
@@ -210,6 +211,8 @@ private:
 
 // A persistent operation: the arrays that it is bound to live as long.
 class operation {
+  std::optional<array::lasting_scope> making_{std::in_place, true}; // until all members are there
+
 public:
   explicit operation(nb::object owner);
   operation(const operation &) = delete;

@@ -6,47 +6,7 @@
 
 namespace bny {
 
-operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) {
-  for (array *bound : {&combine.values,
-                       &combine.stats,
-                       &combine.sum,
-                       &combine.out_values,
-                       &combine.out_stats,
-                       &combine.out_sum,
-                       &combine.scale,
-                       &combine.out_scale,
-                       &combine.valid_tokens,
-                       &combine.seq_lens,
-                       &combine.query_start_loc,
-                       &combine.token_mask,
-                       &heads.mine,
-                       &heads.all,
-                       &heads.valid_tokens,
-                       &attention.q,
-                       &attention.k,
-                       &attention.v,
-                       &attention.seq_lens,
-                       &attention.page_table,
-                       &attention.query_start_loc,
-                       &attention.query_start,
-                       &attention.tree_mask,
-                       &attention.key_start,
-                       &attention.key_mask,
-                       &attention.sinks,
-                       &attention.k_scale,
-                       &attention.v_scale,
-                       &attention.page_indptr,
-                       &attention.last_page_len,
-                       &attention.q_rope,
-                       &attention.bounds,
-                       &attention.error,
-                       &attention.pages_read,
-                       &attention.gather.mine,
-                       &attention.gather.all,
-                       &first,
-                       &second})
-    bound->lasting = true;
-}
+operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) { making_.reset(); }
 
 operation::~operation() {
   auto &all = comm_->operations;

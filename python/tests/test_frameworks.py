@@ -397,6 +397,28 @@ def test_info():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("change", ["del", "set_", "data"])
+def test_operations_keep_memory_that_tensors_lose(lone, change):
+    """Those of parts in a dict too. Other tensors would get the memory if it were freed."""
+    torch = pytest.importorskip("torch", "2.0")
+    q, shape = torch.randn(1, 4, 16), (1, 2, 3000, 16)
+    for in_parts in (False, True):
+        given = {"k": torch.randn(shape), "v": torch.randn(shape)}
+        want = banyan.attention(q, **given)[0]
+        words = {"k": None, "v": None, "parts": [given]} if in_parts else given
+        op = lone.attention_combine_init(q, **words, keys_max=3000)
+        for tensor in given.values():
+            if change == "set_":
+                tensor.set_(torch.zeros(shape))
+            elif change == "data":
+                tensor.data = torch.zeros(shape)
+        del tensor
+        given.clear()
+        others = [torch.full(shape, 1e9) for _ in range(20)]
+        torch.testing.assert_close(op()[0], want, rtol=1e-5, atol=1e-5)
+        assert len(others) == 20
+
+
 def test_tensors_that_are_made_own_their_memory():
     """A view outlives its tensor and the communicator, and what nothing holds is freed."""
     torch = pytest.importorskip("torch")
