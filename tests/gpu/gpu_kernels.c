@@ -3,7 +3,7 @@
  * are those of one rank. Combines are those of two, and of nine for the kernels of more than eight ranks, whose kernels
  * wait for each other; tools that run one kernel after another end at the deadline, which is reported and is no
  * failure. --large: also combines that go by signals, of 4 MiB and more. --small: combines of one rank, and of two, by
- * every algorithm, and nothing else. --hold: see hold(). */
+ * every algorithm, and nothing else. --decodes: no combines. --hold: see hold(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,14 +126,13 @@ static bool run_combines(int32_t nranks, extent extent, tool_error *error) {
                                {"tree", "tree, e4m3", BANYAN_E4M3, false, BANYAN_ORDER_PLAN},
                                {NULL, "all-gather", BANYAN_F32, false, BANYAN_ORDER_PLAN},
                                {NULL, "all-gather of heads", BANYAN_F32, true, BANYAN_ORDER_PLAN}};
-  static const int32_t for_pair[] = {1, 40, TOKENS_MAX}, for_many[] = {1, 48};
-  const int32_t *tokens = nranks == MANY ? for_many : for_pair;
+  static const int32_t sizes_of_tokens[] = {1, 40, TOKENS_MAX};
   const size_t sizes = (size_t)extent + 1;
   const size_t count = extent == SMALL ? 15 : nranks == PAIR ? sizeof forms / sizeof forms[0] : 4;
   device_ranks ranks;
   combine_work work = {.nranks = nranks};
   if (!device_ranks_open("cuda:0", nranks, timeout_ns, &ranks, error)) return false;
-  const size_t bytes = floats_of(tokens[sizes - 1]) * sizeof(float);
+  const size_t bytes = floats_of(sizes_of_tokens[sizes - 1] + 8) * sizeof(float);
   float *host = malloc(bytes);
   bool ok = host || tool_error_set(error, "out of memory"), alone = false;
   for (int32_t r = 0; ok && r < nranks; r++)
@@ -148,7 +147,8 @@ static bool run_combines(int32_t nranks, extent extent, tool_error *error) {
     work.wire = form.wire;
     work.heads = form.heads;
     work.order = form.order;
-    work.tokens = tokens[i % sizes];
+    work.tokens = sizes_of_tokens[i % sizes];
+    if (nranks == MANY && i % sizes) work.tokens = form.wire == BANYAN_F32 ? 17 : form.wire == BANYAN_BF16 ? 33 : 48;
     snprintf(what, sizeof what, "%s, %d tokens, %d ranks", form.name, work.tokens, nranks);
     ok = run_combine(&ranks, &work, host, error);
     alone = !ok && banyan_comm_status(ranks.ranks[0].comm) == BANYAN_ERR_TIMEOUT;
@@ -362,7 +362,7 @@ int main(int argc, char **argv) {
   unsetenv("BANYAN_EXPERIMENTAL");
   if (small)
     ok = ok && run_combines(1, SMALL, &error) && run_combines(PAIR, SMALL, &error);
-  else
+  else if (strcmp(option, "--decodes"))
     ok = ok && run_combines(PAIR, strcmp(option, "--large") ? USUAL : LARGE, &error) &&
          run_combines(MANY, USUAL, &error);
   if (!ok) printf("gpu_kernels: %s\n", error.text);

@@ -19,11 +19,11 @@ run() {
   fi
 }
 
-# A combine or decode by each kernel that the library has for devices of compute capability $1.
+# A decode by each kernel that the library has for devices of compute capability $1. test_cuda_combine runs all others.
 run_kernels() {
   if BANYAN_CUDA_LIBRARY=$build/tests/emulate/.libs/fake_cuda.so BANYAN_CUDA_IMAGE=$directory/image \
-    FAKE_CUDA=devices=1,live,step-ns=200,compute=$1 "$build/tests/gpu/gpu_kernels" >"$directory/gpu_kernels.$1" 2>&1; then
-    echo "gpu_kernels: $(grep -c ': right' "$directory/gpu_kernels.$1") combines and decodes for $1"
+    FAKE_CUDA=devices=1,live,step-ns=200,compute=$1 "$build/tests/gpu/gpu_kernels" --decodes >"$directory/gpu_kernels.$1" 2>&1; then
+    echo "gpu_kernels: $(grep -c ': right' "$directory/gpu_kernels.$1") decodes for $1"
   else
     tail -n 20 "$directory/gpu_kernels.$1"
     touch "$directory/failed"
