@@ -17,6 +17,7 @@ typedef struct problem_shape {
   banyan_dtype dtype;
   bool one_sign;               /* values: errors of sums that are cut off add up */
   int32_t page_keys, keys_max; /* page_keys 0: contiguous */
+  const int32_t *lengths;      /* NULL: random ones */
 } problem_shape;
 
 typedef struct problem_shard {
@@ -49,7 +50,7 @@ static inline problem_shape problem_shape_random(world_random *random) {
 
 static inline uint16_t *problem_queries(world_random *random, const problem_shape *shape) {
   size_t count = (size_t)(shape->batch * shape->heads * shape->head_dim);
-  uint16_t *made = world_take(2 * count);
+  uint16_t *made = (uint16_t *)world_take(2 * count);
   for (size_t i = 0; i < count; i++) made[i] = problem_bits(shape->dtype, 2 * random_unit(random));
   return made;
 }
@@ -58,7 +59,7 @@ static inline uint16_t *problem_queries(world_random *random, const problem_shap
 static inline uint16_t *problem_cache(world_random *random, const problem_shape *shape, const problem_shard *shard,
                                       int32_t dim, int32_t page_keys, int32_t row_pages, bool one_sign) {
   size_t count = (size_t)(shape->batch * row_pages * shape->kv_heads * page_keys) * (size_t)dim;
-  uint16_t *made = world_take(2 * count);
+  uint16_t *made = (uint16_t *)world_take(2 * count);
   memset(made, 0xff, 2 * count);
   for (int32_t b = 0; b < shape->batch; b++)
     for (int32_t t = 0; t < shard->lengths[b]; t++)
@@ -79,8 +80,10 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
   int32_t page_keys = shape->page_keys ? shape->page_keys : shape->keys_max;
   int32_t row_pages = (shape->keys_max + page_keys - 1) / page_keys, pages = shape->batch * row_pages;
   for (int32_t b = 0; b < shape->batch; b++)
-    shard->lengths[b] = random_one_in(random, 5) ? 0 : 1 + random_below(random, shape->keys_max);
-  shard->pages = world_take((size_t)pages * sizeof *shard->pages);
+    shard->lengths[b] = shape->lengths             ? shape->lengths[b]
+                        : random_one_in(random, 5) ? 0
+                                                   : 1 + random_below(random, shape->keys_max);
+  shard->pages = (int32_t *)world_take((size_t)pages * sizeof *shard->pages);
   for (int32_t i = 0; i < pages; i++) shard->pages[i] = i;
   for (int32_t i = pages - 1; shape->page_keys && i > 0; i--) {
     int32_t other = random_below(random, i + 1), held = shard->pages[i];
@@ -106,13 +109,13 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
       .q_batch_stride = shape->heads * shape->head_dim,
       .q_head_stride = shape->head_dim,
       .k = shard->k,
-      .k_token_stride = shape->head_dim,
-      .k_head_stride = page_keys * shape->head_dim,
       .k_batch_stride = (int64_t)shape->kv_heads * page_keys * shape->head_dim,
+      .k_head_stride = page_keys * shape->head_dim,
+      .k_token_stride = shape->head_dim,
       .v = shape->latent ? shard->k : shard->v,
-      .v_token_stride = v_dim,
-      .v_head_stride = page_keys * v_dim,
       .v_batch_stride = (int64_t)shape->kv_heads * page_keys * v_dim,
+      .v_head_stride = page_keys * v_dim,
+      .v_token_stride = v_dim,
       .seq_lens = shard->lengths,
       .keys_max = shape->keys_max,
   };

@@ -24,7 +24,6 @@ libbanyan_emulator_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS)
 libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
 libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 libbanyan_emulate_la_SOURCES = \
-  %D%/cuda_decode_util.hh \
   %D%/cuda_ranks.cc %D%/cuda_ranks.hh
 
 # The fake CUDA driver, which the library loads in tests.
