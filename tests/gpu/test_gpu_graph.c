@@ -11,84 +11,41 @@ enum { RANKS_MAX = 8, COMMS_MAX = 3, INPUTS = 2, TOKENS = 2, HEADS = 16, VALUE_D
 typedef struct task {
   int32_t nranks, comms, replays, replays_between_looks;
   const char *algorithm;
-  sheet in[INPUTS][RANKS_MAX], expected[INPUTS][RANKS_MAX], got[RANKS_MAX];
+  sheet given[INPUTS][RANKS_MAX], in[RANKS_MAX], out[COMMS_MAX][RANKS_MAX], expected[INPUTS][RANKS_MAX];
   oracle_row *reference[INPUTS];
-  world_random random;
 } task;
 
 static void fill_task(task *made, uint64_t salt) {
-  made->random.state = world_seed() * 1000 + salt;
-  world_random *random = &made->random;
-  for (int32_t r = 0; r < made->nranks; r++)
-    made->in[0][r] = sheet_input(random, SHEET_PLAIN, r, made->nranks, TOKENS, HEADS, VALUE_DIM);
+  world_random random = {world_seed() * 1000 + salt};
+  sheet model = sheet_output(&random, SHEET_PLAIN, TOKENS, HEADS, VALUE_DIM);
   for (int32_t r = 0; r < made->nranks; r++) {
-    made->in[1][r] = sheet_copy(&made->in[0][r]);
-    sheet_fill(&made->in[1][r], random, SHEET_SPARSE, r, made->nranks);
+    made->given[0][r] = sheet_input(&random, SHEET_PLAIN, r, made->nranks, TOKENS, HEADS, VALUE_DIM);
+    made->in[r] = sheet_copy(&made->given[0][r]);
+    made->given[1][r] = sheet_copy(&made->given[0][r]);
+    sheet_fill(&made->given[1][r], &random, SHEET_SPARSE, r, made->nranks);
+    for (int c = 0; c < COMMS_MAX; c++) made->out[c][r] = sheet_output_like(&model, TOKENS, HEADS);
+    for (int i = 0; i < INPUTS; i++) made->expected[i][r] = sheet_output_like(&model, TOKENS, HEADS);
   }
-  sheet model = sheet_output(random, SHEET_PLAIN, TOKENS, HEADS, VALUE_DIM);
-  for (int i = 0; i < INPUTS; i++) {
-    made->reference[i] = sheet_merge(made->in[i], made->nranks);
-    for (int32_t r = 0; r < made->nranks; r++) {
-      made->expected[i][r] = sheet_output_like(&model, TOKENS, HEADS);
-      made->got[r] = sheet_output_like(&model, TOKENS, HEADS);
-    }
-  }
+  for (int i = 0; i < INPUTS; i++) made->reference[i] = sheet_merge(made->given[i], made->nranks);
 }
 
 static void check_expected(const task *task) {
   for (int i = 0; i < INPUTS; i++) {
     for (int32_t r = 0; r < task->nranks; r++) {
       char why[256];
-      ck_assert_msg(
-          sheet_matches(&task->expected[i][r], task->reference[i], HEADS, 0, 0, BANYAN_F32, 1, why, sizeof why),
-          "input %d, rank %d: %s", i, r, why);
+      ck_assert_msg(sheet_matches(&task->expected[i][r], task->reference[i], HEADS, 0, 0, BANYAN_F32, task->nranks, why,
+                                  sizeof why),
+                    "input %d, rank %d: %s", i, r, why);
     }
   }
-}
-
-/* ---- sheets in a device's memory --------------------------------------------------------------------------------- */
-
-typedef struct gpu_sheet {
-  banyan_partial partial;
-  void *memory;
-} gpu_sheet;
-
-static bool gpu_sheet_write(world_rank *self, const gpu_sheet *to, const sheet *from) {
-  tool_error error = {.text = ""};
-  return gpu_ok(self, gpu_write(world_gpu_of(self), to->memory, from->memory, from->bytes, &error), &error);
-}
-
-static bool gpu_sheet_read(world_rank *self, sheet *to, const gpu_sheet *from) {
-  tool_error error = {.text = ""};
-  return gpu_ok(self, gpu_read(world_gpu_of(self), to->memory, from->memory, to->bytes, &error), &error);
-}
-
-static void *moved(const gpu_sheet *sheet, const void *memory, const void *pointer) {
-  return pointer ? (char *)sheet->memory + ((const char *)pointer - (const char *)memory) : NULL;
-}
-
-/* Like the sheet of the host, and holding what it holds. */
-static bool gpu_sheet_make(world_rank *self, const sheet *from, gpu_sheet *made) {
-  tool_error error = {.text = ""};
-  *made = (gpu_sheet){.partial = from->partial};
-  if (!gpu_ok(self, gpu_take(world_gpu_of(self), from->bytes, &made->memory, &error), &error)) return false;
-  made->partial.values = moved(made, from->memory, from->partial.values);
-  made->partial.lse = moved(made, from->memory, from->partial.lse);
-  made->partial.sum = moved(made, from->memory, from->partial.sum);
-  return gpu_sheet_write(self, made, from);
-}
-
-static void gpu_sheet_free(world_rank *self, gpu_sheet *sheet) {
-  gpu_give(world_gpu_of(self), sheet->memory);
-  sheet->memory = NULL;
 }
 
 /* ---- one communicator of a rank, and its graph ------------------------------------------------------------------- */
 
 typedef struct line {
+  int number;
   banyan_comm *comm;
   void *stream;
-  gpu_sheet in, out;
   gpu_graph *graph;
 } line;
 
@@ -99,14 +56,23 @@ static banyan_status comm_make(world_rank *self, int64_t timeout_ns, banyan_comm
   return banyan_comm_create(&self->bootstrap, &config, comm);
 }
 
+/* The next runs have this input. */
+static bool give(world_rank *self, const task *task, int input) {
+  const sheet *given = &task->given[input][self->rank];
+  memcpy(task->in[self->rank].memory, given->memory, given->bytes);
+  return world_put(self);
+}
+
 static bool line_combine(world_rank *self, const task *task, const line *line) {
+  banyan_partial in = world_partial(self, task->in[self->rank].partial),
+                 out = world_partial(self, task->out[line->number][self->rank].partial);
   banyan_combine_desc desc = {.size = sizeof desc,
                               .tokens = TOKENS,
                               .heads = HEADS,
                               .value_dim = VALUE_DIM,
                               .algorithm = task->algorithm,
                               .stream = line->stream};
-  return world_ok(self, banyan_combine(line->comm, &desc, &line->in.partial, &line->out.partial), "combine");
+  return world_ok(self, banyan_combine(line->comm, &desc, &in, &out), "combine");
 }
 
 static bool line_wait(world_rank *self, const line *line) {
@@ -115,17 +81,20 @@ static bool line_wait(world_rank *self, const line *line) {
          world_ok(self, banyan_comm_status(line->comm), banyan_comm_error(line->comm));
 }
 
-static bool line_expect(world_rank *self, task *task, const line *line, bool fill) {
-  int32_t rank = self->rank;
+static bool is_expected(world_rank *self, const task *task, const line *line, int input, const char *what) {
+  const sheet *got = &task->out[line->number][self->rank], *expected = &task->expected[input][self->rank];
+  return world_check(self, memcmp(got->memory, expected->memory, expected->bytes) == 0,
+                     "%s, communicator %d: other bits than a plain call gave", what, line->number);
+}
+
+/* Plain calls: those of the first communicator are what all others are held against. */
+static bool line_expect(world_rank *self, task *task, const line *line, bool first) {
   for (int i = 0; i < INPUTS; i++) {
-    sheet *expected = &task->expected[i][rank];
-    if (!gpu_sheet_write(self, &line->in, &task->in[i][rank]) || !line_combine(self, task, line) ||
-        !line_wait(self, line))
+    const sheet *got = &task->out[line->number][self->rank];
+    if (!give(self, task, i) || !line_combine(self, task, line) || !line_wait(self, line) || !world_finish(self))
       return false;
-    if (!gpu_sheet_read(self, fill ? expected : &task->got[rank], &line->out)) return false;
-    if (!world_check(self, fill || memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
-                     "another communicator gives other bits"))
-      return false;
+    if (first) memcpy(task->expected[i][self->rank].memory, got->memory, got->bytes);
+    if (!is_expected(self, task, line, i, "a plain call")) return false;
   }
   return true;
 }
@@ -137,21 +106,17 @@ static bool line_capture(world_rank *self, const task *task, line *line) {
   return ok && gpu_ok(self, gpu_capture_end(world_gpu_of(self), line->stream, &line->graph, &error), &error);
 }
 
-/* The communicator exists. Memory is there on all ranks before the first of them launches anything, see gpu_take(). */
+/* The communicator exists. */
 static bool line_make(world_rank *self, task *task, line *line, bool first) {
   tool_error error = {.text = ""};
-  int32_t rank = self->rank;
-  return gpu_ok(self, gpu_stream_make(world_gpu_of(self), &line->stream, &error), &error) &&
-         gpu_sheet_make(self, &task->in[0][rank], &line->in) && gpu_sheet_make(self, &task->got[rank], &line->out) &&
-         world_meet(self) && line_expect(self, task, line, first) && world_meet(self) &&
-         line_capture(self, task, line) && world_meet(self);
+  return gpu_ok(self, gpu_stream_make(world_gpu_of(self), &line->stream, &error), &error) && world_meet(self) &&
+         line_expect(self, task, line, first) && world_meet(self) && line_capture(self, task, line) && world_meet(self);
 }
 
 static void line_free(world_rank *self, line *line) {
   gpu_graph_free(line->graph);
-  gpu_sheet_free(self, &line->in);
-  gpu_sheet_free(self, &line->out);
   if (line->stream) gpu_stream_free(world_gpu_of(self), line->stream);
+  banyan_comm_destroy(line->comm);
 }
 
 /* ---- replays ----------------------------------------------------------------------------------------------------- */
@@ -159,38 +124,29 @@ static void line_free(world_rank *self, line *line) {
 /* From one look to the next the input is the same. */
 static bool replay(world_rank *self, task *task, line *lines) {
   tool_error error = {.text = ""};
-  int32_t rank = self->rank;
   for (int32_t done = 0; done < task->replays; done += task->replays_between_looks) {
     int which = done / task->replays_between_looks % INPUTS;
-    for (int c = 0; c < task->comms; c++)
-      if (!gpu_sheet_write(self, &lines[c].in, &task->in[which][rank])) return false;
-    for (int32_t i = 0; i < task->replays_between_looks; i++)
-      for (int c = 0; c < task->comms; c++)
-        if (!gpu_ok(self, gpu_graph_launch(lines[c].graph, lines[c].stream, &error), &error)) return false;
-    for (int c = 0; c < task->comms; c++) {
-      const sheet *expected = &task->expected[which][rank];
-      if (!line_wait(self, &lines[c]) || !gpu_sheet_read(self, &task->got[rank], &lines[c].out)) return false;
-      if (!world_check(self, memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
-                       "after %d replays, communicator %d: other bits than a plain call gave", done, c))
-        return false;
-    }
+    bool ok = give(self, task, which);
+    for (int32_t i = 0; i < task->replays_between_looks && ok; i++)
+      for (int c = 0; c < task->comms && ok; c++)
+        ok = gpu_ok(self, gpu_graph_launch(lines[c].graph, lines[c].stream, &error), &error);
+    for (int c = 0; c < task->comms && ok; c++) ok = line_wait(self, &lines[c]);
+    ok = ok && world_finish(self);
+    for (int c = 0; c < task->comms && ok; c++) ok = is_expected(self, task, &lines[c], which, "after replays");
+    if (!ok) return false;
   }
   return true;
 }
 
 static void replay_all(world_rank *self) {
   task *task = self->argument;
-  line lines[COMMS_MAX];
-  memset(lines, 0, sizeof lines);
+  line lines[COMMS_MAX] = {{.number = 0}, {.number = 1}, {.number = 2}};
   bool ok = true;
   for (int c = 0; c < task->comms && ok; c++)
     ok = world_ok(self, comm_make(self, 0, &lines[c].comm), "create") && line_make(self, task, &lines[c], c == 0);
   ok = ok && world_meet(self) && replay(self, task, lines);
   world_meet(self);
-  for (int c = 0; c < task->comms; c++) {
-    line_free(self, &lines[c]);
-    banyan_comm_destroy(lines[c].comm);
-  }
+  for (int c = 0; c < task->comms; c++) line_free(self, &lines[c]);
 }
 
 static void run_replays(task *task, bool one_device) {
@@ -254,12 +210,10 @@ typedef struct ending {
 
 /* The device does other work, and a new communicator combines as before. */
 static bool is_usable(world_rank *self, task *task) {
-  line line;
-  memset(&line, 0, sizeof line);
+  line line = {.number = 1};
   bool ok = world_ok(self, comm_make(self, 0, &line.comm), "create anew") && line_make(self, task, &line, false);
   ok = world_meet(self) && ok;
   line_free(self, &line);
-  banyan_comm_destroy(line.comm);
   return ok;
 }
 
@@ -298,15 +252,13 @@ static bool end_replay(world_rank *self, const ending *ending, line *line) {
 
 static void end_and_go_on(world_rank *self) {
   ending *ending = self->argument;
-  line line;
-  memset(&line, 0, sizeof line);
+  line line = {.number = 0};
   bool ok = world_ok(self, comm_make(self, ending->timeout_ns, &line.comm), "create") &&
             line_make(self, &ending->task, &line, true);
   ok = world_meet(self) && ok && end_replay(self, ending, &line);
   ok = world_meet(self) && ok && is_usable(self, &ending->task);
   world_meet(self);
   line_free(self, &line);
-  banyan_comm_destroy(line.comm);
 }
 
 START_TEST(ends) {
