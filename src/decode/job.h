@@ -59,6 +59,15 @@ typedef struct bny_key_run {
   int32_t part, first, end;
 } bny_key_run;
 
+/* Sets the members that follow from the descriptor, the output and the certificate. */
+void bny_job_set_up(bny_job *job);
+
+/* Attends to all keys in memory, and writes the rows that have no others. */
+void bny_job_run(bny_job *job, bny_pool *pool);
+
+/* Writes empty rows for the tokens before and after those of the batch. */
+void bny_job_write_padding(const bny_job *job);
+
 int32_t bny_job_chunks(const bny_job *job, int32_t sequence);
 
 /* Sets the rows of a row block, and no keys. */

@@ -5,7 +5,7 @@ libbanyan_core_la_SOURCES += \
   %D%/bounds.c %D%/bounds.h \
   %D%/deal.c %D%/deal.h \
   %D%/decode.h \
-  %D%/job.h \
+  %D%/job.c %D%/job.h \
   %D%/layout.c \
   %D%/ownership.c %D%/ownership.h \
   %D%/prune.c %D%/prune.h \

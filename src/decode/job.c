@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Local attention. A row is a query token's head. The keys of each sequence are cut into segments, and the sums of
+ * segments are merged in a balanced tree. Both depend only on the sequence's length, so the bits depend neither on the
+ * batch nor on the threads.
+ *
+ * A row block is a set of rows of one KV head and one sequence that read the keys together: first the heads of a query
+ * token, then those of the next. Threads take parts. A part is a whole row block or, if these are few, a subtree of
+ * one. The thread that completes the last part of a row block merges its parts and writes the rows. Each thread begins
+ * with its own range of parts, so that it reads the same keys in each call. When its range is empty, it takes parts
+ * from the ranges of others. */
+#include <float.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/sized.h"
+#include "base/status.h"
+#include "decode/pruning.h"
+#include "exact.h"
+
+static const double log2_e = 1.4426950408889634074;
+
+enum {
+  SEGMENTS_MAX = 64, /* limit for a sequence: the tree has 6 levels */
+  ROWS_MAX = BNY_ATTENTION_HEADS_MAX,
+  PARTS_PER_THREAD = 8, /* small enough that a slow thread delays the others by only an eighth of its share */
+  LINE_BYTES = 64,
+  EXACT_ROW_BYTES_MAX = sizeof(bny_exact_row) + 17 * BNY_ATTENTION_VALUE_DIM_MAX
+};
+_Static_assert(BNY_ATTENTION_BLOCK % BNY_DECODE_EXACT_KEYS == 0, "segments begin where blocks do");
+
+static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+
+static int32_t divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
+
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
+
+/* Returns how many keys a segment of a sequence has: whole blocks. A segment belongs to one part of the keys, so
+ * several parts have up to one more segment each. Keys that are read ahead have none. */
+int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
+  int32_t keys = 0, parts = 0;
+  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
+    const banyan_attention_desc *part = bny_decode_part(job->desc, i);
+    if (part->read_ahead_bytes > 0) continue;
+    keys += bny_decode_keys(part, sequence);
+    parts++;
+  }
+  return divide_up(divide_up(keys, SEGMENTS_MAX - (parts > 1 ? parts : 0)), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
+}
+
+static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t part, int32_t keys) {
+  const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
+  return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : divide_up(bny_decode_keys(desc, sequence), keys);
+}
+
+int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
+  int32_t keys = bny_job_segment_keys(job, sequence), count = 0;
+  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) count += segments_of_part(job, sequence, i, keys);
+  return count > 0 ? count : 1;
+}
+
+static bny_key_run segment_at(const bny_job *job, int32_t sequence, int32_t index) {
+  int32_t keys = bny_job_segment_keys(job, sequence);
+  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
+    int32_t count = segments_of_part(job, sequence, i, keys);
+    if (index < count) {
+      int32_t begin = index * keys, all = bny_decode_keys(bny_decode_part(job->desc, i), sequence);
+      return (bny_key_run){i, begin, all - begin < keys ? all : begin + keys};
+    }
+    index -= count;
+  }
+  return (bny_key_run){0, 0, 0};
+}
+
+/* ---- one row block ----------------------------------------------------------------------------------------------- */
+
+int32_t bny_job_chunks(const bny_job *job, int32_t sequence) {
+  int64_t rows = (int64_t)bny_decode_queries(job->desc, sequence).count * job->group;
+  return (int32_t)((rows + ROWS_MAX - 1) / ROWS_MAX);
+}
+
+static const char *advance(const void *base, int64_t elements, banyan_dtype dtype) {
+  /* NULL if no key is read */
+  return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
+}
+
+/* The query token and head of row `index` of a row block. */
+static int32_t token_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
+  return bny_decode_queries(job->desc, rows->block.sequence).first + (rows->first + index) / job->group;
+}
+
+static int32_t head_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
+  return rows->block.kv_head * job->group + (rows->first + index) % job->group;
+}
+
+void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows) {
+  const banyan_attention_desc *desc = job->desc;
+  int32_t all = bny_decode_queries(desc, block->sequence).count * job->group;
+  rows->block = *block;
+  rows->part = -1;
+  rows->first = block->chunk * ROWS_MAX;
+  rows->task = (bny_attention_task){
+      .heads = smaller(all - rows->first, ROWS_MAX),
+      .group = job->group,
+      .head_dim = desc->head_dim,
+      .value_dim = job->value_dim,
+      .scale_log2 = job->scale_log2,
+      .soft_cap = (float)fmin((double)desc->soft_cap * log2_e, (double)FLT_MAX),
+      .q_dtype = desc->q_dtype,
+      .rope_dim = desc->rope.dim,
+  };
+  for (int32_t i = 0; i < rows->task.heads; i++) {
+    int64_t token = token_of(job, rows, i), head = head_of(job, rows, i);
+    rows->task.q[i] = advance(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
+    rows->task.q_rope[i] =
+        advance(desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
+    if (!bny_decode_hides_keys(desc)) continue;
+    bool same_token = i > 0 && token_of(job, rows, i - 1) == token;
+    rows->sights[i] = same_token ? rows->sights[i - 1] : bny_decode_sight(desc, block->sequence, (int32_t)token);
+  }
+}
+
+/* Sets which of the part's keys the rows see, which are those of the shard from `first` on. */
+static void set_sights(const bny_job *job, bny_row_task *rows, int32_t first) {
+  const uint8_t *mask = bny_decode_mask(job->desc, rows->block.sequence);
+  rows->task.key_mask = mask ? mask + first : NULL;
+  if (!bny_decode_hides_keys(job->desc)) return;
+  rows->task.sights = job->desc->parts ? rows->part_sights : rows->sights;
+  for (int32_t i = 0; job->desc->parts && i < rows->task.heads; i++)
+    rows->part_sights[i] = bny_decode_part_sight(rows->sights[i], first, rows->task.keys);
+}
+
+void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
+  const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
+  bny_attention_task *task = &rows->task;
+  int32_t b = rows->block.sequence, kv_head = rows->block.kv_head, first = 0;
+  bool by_token = desc->scales.token_stride != 0;
+  int64_t k_first = kv_head * desc->k_head_stride, v_first = kv_head * desc->v_head_stride;
+  int64_t scale_first = kv_head * desc->scales.head_stride;
+  if (rows->part == part) return;
+  rows->part = part;
+  task->keys = bny_decode_keys(desc, b);
+  task->k_scale = desc->scales.k && !by_token ? (double)desc->scales.k[scale_first] : 1;
+  task->v_scale = desc->scales.v && !by_token ? (double)desc->scales.v[scale_first] : 1;
+  task->scale_token_stride = desc->scales.token_stride;
+  task->scale_page_stride = desc->scales.batch_stride;
+  task->kv_dtype = desc->kv_dtype;
+  task->kv_rows = desc->kv_rows;
+  task->k_token_stride = desc->k_token_stride;
+  task->v_token_stride = desc->v_token_stride;
+  task->pages = bny_decode_pages(desc, b);
+  task->page_keys = task->pages ? desc->pages.keys : 0;
+  task->k_page_stride = task->pages ? desc->k_batch_stride : 0;
+  task->v_page_stride = task->pages ? desc->v_batch_stride : 0;
+  if (!task->pages) {
+    k_first += b * desc->k_batch_stride;
+    v_first += b * desc->v_batch_stride;
+    scale_first += b * desc->scales.batch_stride;
+  }
+  task->k_scales = by_token && desc->scales.k ? desc->scales.k + scale_first : NULL;
+  task->v_scales = by_token && desc->scales.v ? desc->scales.v + scale_first : NULL;
+  task->k = advance(desc->k, k_first, desc->kv_dtype);
+  task->v = advance(desc->v, v_first, desc->kv_dtype);
+  for (int32_t i = 0; i < part; i++) first += bny_decode_keys(&job->desc->parts[i], b);
+  set_sights(job, rows, first);
+}
+
+static void run_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, bny_attention_sums *sums) {
+  bny_job_set_part(job, rows, run->part);
+  job->attention->run(&rows->task, run->first, run->end, sums);
+}
+
+void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
+                 bny_attention_sums *sums) {
+  if (count > 1) {
+    bny_attention_sums right;
+    int32_t half = bny_job_left_half(count);
+    bny_job_sum(job, rows, first, half, skipped, sums);
+    bny_job_sum(job, rows, first + half, count - half, skipped, &right);
+    bny_attention_merge(&rows->task, sums, &right);
+    return;
+  }
+  bny_key_run run = segment_at(job, rows->block.sequence, first);
+  if (skipped >> first & 1) run.end = run.first;
+  run_keys(job, rows, &run, sums);
+}
+
+double bny_job_sink(const bny_job *job, const bny_row_task *rows, int32_t index) {
+  double sink = (double)job->desc->sinks[head_of(job, rows, index)] * log2_e;
+  return sink > -INFINITY ? fmax(fmin(sink, (double)FLT_MAX), -(double)FLT_MAX) : sink;
+}
+
+/* ---- the exact order --------------------------------------------------------------------------------------------- */
+
+/* A row whose logits have a NaN has this d_hi, which no sum reaches. */
+static const int64_t nan_row = INT64_MIN;
+
+static bny_exact_row *exact_row(const bny_job *job, void *rows, int32_t index) {
+  return (bny_exact_row *)(void *)((char *)rows + (size_t)index * job->row_bytes);
+}
+
+/* Adds some keys to rows. Each block of keys is one contribution to each row, and a function of its keys and the query
+ * alone. Segments, parts and shards begin at block boundaries. */
+static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *to) {
+  bny_attention_sums sums;
+  int32_t stride = bny_attention_padded(job->value_dim);
+  for (int64_t begin = run->first; begin < run->end; begin += BNY_DECODE_EXACT_KEYS) {
+    int64_t end = run->end - begin < BNY_DECODE_EXACT_KEYS ? run->end : begin + BNY_DECODE_EXACT_KEYS;
+    run_keys(job, rows, &(bny_key_run){run->part, (int32_t)begin, (int32_t)end}, &sums);
+    for (int32_t i = 0; i < rows->task.heads; i++) {
+      bny_exact_row *row = exact_row(job, to, i);
+      if (isnan(sums.d[i]) || row->d_hi == nan_row)
+        row->d_hi = nan_row;
+      else if (sums.d[i] > 0)
+        job->kernels->exact_deposit(row, sums.m[i], sums.d[i], sums.n + i * stride, job->value_dim);
+    }
+  }
+}
+
+static void sum_exact(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *to) {
+  for (int32_t i = 0; i < rows->task.heads; i++) job->kernels->exact_clear(exact_row(job, to, i), job->row_bytes);
+  for (int32_t i = first; i < first + count; i++) {
+    bny_key_run run = segment_at(job, rows->block.sequence, i);
+    add_keys_exact(job, rows, &run, to);
+  }
+}
+
+static void add_exact(const bny_job *job, int32_t heads, void *rows, void *others) {
+  for (int32_t i = 0; i < heads; i++) {
+    bny_exact_row *row = exact_row(job, rows, i), *other = exact_row(job, others, i);
+    if (row->d_hi == nan_row || other->d_hi == nan_row)
+      row->d_hi = nan_row;
+    else
+      job->kernels->exact_add(row, other, job->value_dim);
+  }
+}
+
+/* Gives a row to the combine. */
+static void put_exact(const bny_job *job, int32_t token, int32_t head, const bny_exact_row *row) {
+  int64_t at = token * job->out->stats_token_stride + head;
+  bool is_empty = row->d_hi == 0 && row->d_lo == 0;
+  memcpy((char *)job->out->values + (size_t)at * job->row_bytes, row, job->row_bytes);
+  ((float *)job->out->lse)[at] = is_empty ? -INFINITY : row->d_hi == nan_row ? NAN : 0;
+  ((float *)job->out->sum)[at] = is_empty ? 0 : 1;
+}
+
+/* Gives the rows, with their sinks, to the combine. */
+static void write_exact(const bny_job *job, const bny_row_task *task, void *rows) {
+  double zeros[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
+  for (int32_t i = 0; i < task->task.heads; i++) {
+    bny_exact_row *row = exact_row(job, rows, i);
+    int32_t token = token_of(job, task, i), head = head_of(job, task, i);
+    double sink = job->desc->sinks ? bny_job_sink(job, task, i) : -INFINITY;
+    bool is_nan = row->d_hi == nan_row;
+    if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN)
+      job->kernels->exact_clear(row, job->row_bytes);
+    else if (!is_nan && sink > -INFINITY)
+      job->kernels->exact_deposit(row, ceil(sink), exp2(sink - ceil(sink)), zeros, job->value_dim);
+    put_exact(job, token, head, row);
+  }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* Converts NaN rows into rows without keys. */
+static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d, float *n) {
+  for (int32_t h = 0; h < heads; h++) {
+    if (!isnan(m[h])) continue;
+    m[h] = -INFINITY;
+    d[h] = 0;
+    memset(n + (int64_t)h * value_dim, 0, (size_t)value_dim * sizeof *n);
+  }
+}
+
+static void remember_lost(bny_job *job, int64_t row) {
+  int64_t known = atomic_load_explicit(&job->lost, memory_order_relaxed);
+  while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
+}
+
+/* Counts the sink of each row: a logit without a value. */
+static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attention_sums *sums) {
+  int32_t stride = bny_attention_padded(job->value_dim);
+  for (int32_t i = 0; i < rows->task.heads; i++) {
+    double sink = bny_job_sink(job, rows, i);
+    if (sink > sums->m[i]) {
+      double top = ceil(sink), factor = bny_attention_rescale(sums->m[i], top);
+      for (int32_t j = 0; j < stride; j++) sums->n[i * stride + j] *= factor;
+      sums->d[i] *= factor;
+      sums->m[i] = top;
+    }
+    if (sink > -INFINITY) sums->d[i] += exp2(sink - sums->m[i]);
+  }
+}
+
+/* Records the bound of the pages that a row left out. */
+static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
+                     const float *n) {
+  const banyan_prune *prune = &job->desc->prune;
+  if (prune->read) prune->read[row] = pruned->read;
+  if (job->certificate)
+    bny_prune_certify(pruned, index, m, d, n, job->value_dim, job->certificate, row);
+  else if (prune->error)
+    prune->error[row] = (float)bny_prune_error(pruned, index, m, d, n, job->value_dim);
+}
+
+void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums) {
+  const bny_attention_task *task = &rows->task;
+  float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
+  if (job->desc->sinks) add_sinks(job, rows, sums);
+  bny_attention_finish(task, sums, m, d, n);
+  for (int32_t i = 0; pruned && i < task->heads; i++)
+    note_row(job, (int64_t)token_of(job, rows, i) * job->desc->heads + head_of(job, rows, i), pruned, i, m[i], d[i],
+             n + (int64_t)i * job->value_dim);
+  if (job->desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task->heads, job->value_dim, m, d, n);
+  for (int32_t i = 0, count; i < task->heads; i += count) {
+    int32_t token = token_of(job, rows, i), head = head_of(job, rows, i);
+    count = smaller(task->heads - i, (rows->block.kv_head + 1) * job->group - head);
+    bny_box box = {1, count, job->value_dim};
+    bny_wire_view view = {.m = m + i, .d = d + i, .n = n + (int64_t)i * job->value_dim, .token_stride = count};
+    int64_t lost = job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
+    if (lost >= 0) remember_lost(job, (int64_t)token * job->desc->heads + head + lost);
+  }
+}
+
+static void write_exact_padding(const bny_job *job, int32_t first, int32_t end) {
+  _Alignas(LINE_BYTES) char room[EXACT_ROW_BYTES_MAX];
+  job->kernels->exact_clear(room, job->row_bytes);
+  for (int32_t token = first; token < end; token++)
+    for (int32_t head = 0; head < job->desc->heads; head++) put_exact(job, token, head, exact_row(job, room, 0));
+}
+
+/* Tokens of no sequence become rows without keys. */
+static void write_padding(const bny_job *job, int32_t first, int32_t end) {
+  if (job->is_exact) {
+    write_exact_padding(job, first, end);
+    return;
+  }
+  float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
+  const bny_pruned none = {.mass = {-INFINITY}, .moment = {-INFINITY}};
+  bny_box box = {1, 1, job->value_dim};
+  bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
+  for (int32_t token = first; token < end; token++)
+    for (int32_t head = 0; head < job->desc->heads; head++) {
+      job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
+      if (job->prunes) note_row(job, (int64_t)token * job->desc->heads + head, &none, 0, m, d, n);
+    }
+}
+
+void bny_job_write_padding(const bny_job *job) {
+  write_padding(job, 0, bny_decode_first(job->desc));
+  write_padding(job, bny_decode_padding(job->desc), bny_decode_tokens(job->desc));
+}
+
+void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) {
+  if (job->is_exact)
+    write_exact(job, rows, sums);
+  else
+    bny_job_write_pruned(job, rows, NULL, sums);
+}
+
+/* The rows are complete, but for keys that are read ahead. */
+static void deliver(bny_job *job, const bny_row_task *rows, void *sums) {
+  if (job->kept)
+    memcpy(bny_job_kept(job, &rows->block), sums, job->sums_bytes);
+  else
+    bny_job_write(job, rows, sums);
+}
+
+static __attribute__((noinline)) void run_exact_block(bny_job *job, bny_row_task *rows) {
+  _Alignas(LINE_BYTES) char exact[ROWS_MAX * EXACT_ROW_BYTES_MAX];
+  sum_exact(job, rows, 0, bny_job_segments(job, rows->block.sequence), exact);
+  deliver(job, rows, exact);
+}
+
+static __attribute__((noinline)) void run_block(bny_job *job, bny_row_task *rows) {
+  bny_attention_sums sums;
+  bny_job_sum(job, rows, 0, bny_job_segments(job, rows->block.sequence), 0, &sums);
+  deliver(job, rows, &sums);
+}
+
+/* Each order has its own stack frame, so that the other's does not count. */
+static void run_row_block(bny_job *job, const bny_row_block *block) {
+  bny_row_task rows;
+  bny_job_set_rows(job, block, &rows);
+  if (job->is_exact)
+    run_exact_block(job, &rows);
+  else
+    run_block(job, &rows);
+}
+
+static __attribute__((noinline)) void add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run,
+                                               bny_attention_sums *to) {
+  bny_attention_sums sums;
+  run_keys(job, rows, run, &sums);
+  bny_attention_merge(&rows->task, to, &sums);
+}
+
+void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums) {
+  if (job->is_exact)
+    add_keys_exact(job, rows, run, sums);
+  else
+    add_keys(job, rows, run, sums);
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+
+static int32_t parts_of(const bny_job *job, int32_t sequence) {
+  return divide_up(bny_job_segments(job, sequence), job->part_segments);
+}
+
+static bny_attention_sums *sums_of(const bny_job *job, int32_t part) {
+  return (bny_attention_sums *)(void *)(job->sums + (size_t)part * job->sums_bytes);
+}
+
+void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
+  if (count < 2) return;
+  int32_t half = bny_job_left_half(count);
+  bny_job_merge(job, task, first, half);
+  bny_job_merge(job, task, first + half, count - half);
+  if (job->is_exact)
+    add_exact(job, task->heads, sums_of(job, first), sums_of(job, first + half));
+  else
+    bny_attention_merge(task, sums_of(job, first), sums_of(job, first + half));
+}
+
+static int32_t sequence_of(const bny_job *job, int32_t part) {
+  int32_t low = 0, high = job->desc->batch;
+  while (high - low > 1) {
+    int32_t middle = low + (high - low) / 2;
+    if (job->part_first[middle] <= part)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void run_part(bny_job *job, int32_t part) {
+  int32_t b = sequence_of(job, part), parts = parts_of(job, b), of_sequence = part - job->part_first[b];
+  int32_t number = of_sequence / parts, index = of_sequence % parts, chunks = bny_job_chunks(job, b);
+  bny_row_block block = {b, number / chunks, number % chunks};
+  if (parts == 1) {
+    run_row_block(job, &block);
+    return;
+  }
+  bny_row_task rows;
+  bny_job_set_rows(job, &block, &rows);
+  int32_t first = index * job->part_segments;
+  int32_t count = smaller(bny_job_segments(job, b) - first, job->part_segments);
+  if (job->is_exact)
+    sum_exact(job, &rows, first, count, sums_of(job, part));
+  else
+    bny_job_sum(job, &rows, first, count, 0, sums_of(job, part));
+  if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
+  bny_job_merge(job, &rows.task, part - index, parts);
+  deliver(job, &rows, sums_of(job, part - index));
+}
+
+static void run_parts(void *context, int32_t place) {
+  bny_job *job = context;
+  for (int32_t i = 0; i < job->threads; i++) {
+    bny_part_range *range = &job->ranges[(place + i) % job->threads];
+    for (;;) {
+      int32_t part = atomic_fetch_add_explicit(&range->next, 1, memory_order_relaxed);
+      if (part >= range->end) break;
+      run_part(job, part);
+    }
+  }
+}
+
+/* Parts are halved until there are enough of them for all threads. */
+static int64_t choose_parts(bny_job *job) {
+  int64_t count;
+  for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
+    count = 0;
+    for (int32_t b = 0; b < job->desc->batch; b++)
+      count += (int64_t)parts_of(job, b) * bny_job_chunks(job, b) * job->desc->kv_heads;
+    if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1) return count;
+  }
+}
+
+static size_t aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
+
+void bny_job_set_up(bny_job *job) {
+  const banyan_attention_desc *desc = job->desc;
+  job->value_dim = bny_decode_value_dim(desc);
+  job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
+  job->prunes = bny_prune_is_wanted(desc);
+  job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
+  size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
+  job->sums_bytes =
+      aligned(job->is_exact ? ROWS_MAX * job->row_bytes : offsetof(bny_attention_sums, n) + rows * sizeof(double));
+  job->group = desc->heads / desc->kv_heads;
+  job->scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
+}
+
+/* Lays out what threads share in the pool's memory. Returns false without memory, or for more parts than there are
+ * numbers. */
+static bool share_out(bny_job *job, bny_pool *pool) {
+  job->threads = bny_pool_threads(pool);
+  int64_t parts = choose_parts(job), blocks = 0;
+  for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)bny_job_chunks(job, b) * job->desc->kv_heads;
+  if (parts > INT32_MAX - job->threads * 2) return false;
+  size_t ranges = aligned((size_t)job->threads * sizeof *job->ranges);
+  size_t firsts = aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
+  size_t left = aligned((size_t)blocks * sizeof *job->left);
+  char *memory =
+      bny_pool_memory(pool, ranges + 2 * firsts + left + (parts > blocks ? (size_t)parts * job->sums_bytes : 0));
+  if (!memory) return false;
+  job->ranges = (bny_part_range *)(void *)memory;
+  job->part_first = (int32_t *)(void *)(memory + ranges);
+  job->block_first = (int32_t *)(void *)(memory + ranges + firsts);
+  job->left = (_Atomic int32_t *)(void *)(memory + ranges + 2 * firsts);
+  job->sums = memory + ranges + 2 * firsts + left;
+  int32_t first = 0, block = 0;
+  for (int32_t b = 0; b < job->desc->batch; b++) {
+    int32_t each = job->desc->kv_heads * bny_job_chunks(job, b);
+    job->part_first[b] = first;
+    job->block_first[b] = block;
+    first += parts_of(job, b) * each;
+    for (int32_t i = 0; i < each; i++, block++)
+      atomic_store_explicit(&job->left[block], parts_of(job, b), memory_order_relaxed);
+  }
+  job->part_first[job->desc->batch] = first;
+  for (int32_t i = 0; i < job->threads; i++) {
+    atomic_store_explicit(&job->ranges[i].next, (int32_t)((int64_t)first * i / job->threads), memory_order_relaxed);
+    job->ranges[i].end = (int32_t)((int64_t)first * (i + 1) / job->threads);
+  }
+  return true;
+}
+
+static void run_alone(bny_job *job) {
+  for (bny_row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
+    for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
+      for (at.chunk = 0; at.chunk < bny_job_chunks(job, at.sequence); at.chunk++) run_row_block(job, &at);
+}
+
+void bny_job_run(bny_job *job, bny_pool *pool) {
+  if (bny_pool_threads(pool) > 1 && share_out(job, pool))
+    bny_pool_run(pool, run_parts, job);
+  else
+    run_alone(job);
+}
