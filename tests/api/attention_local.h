@@ -3,18 +3,12 @@
 #ifndef BNY_TESTS_API_ATTENTION_LOCAL_H
 #define BNY_TESTS_API_ATTENTION_LOCAL_H
 
-#include <check.h>
-#include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "tests/support/generator.h"
 #include "tests/support/oracle.h"
+#include "tests/support/suite.h"
 
 static uint64_t random_state;
 

@@ -8,7 +8,6 @@
 #include "decode/decode.h"
 #include "tests/support/lone.h"
 #include "op.h"
-#include "tests/support/suite.h"
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 

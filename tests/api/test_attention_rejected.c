@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Local attention that is rejected: wrong descriptions, lengths and pages, each by a text that names what is wrong. */
 #include "tests/api/attention_local.h"
-#include "tests/support/suite.h"
 
 static void reject(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
   ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);

@@ -5,7 +5,6 @@
 #include "decode/decode.h"
 #include "op.h"
 #include "tests/api/attention_local.h"
-#include "tests/support/suite.h"
 
 #define EACH_TABLE(table)                                                                                   \
   for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_) \

@@ -17,7 +17,6 @@
 #include "tests/support/flush.h"
 #include "tests/support/lone.h"
 #include "tests/support/space.h"
-#include "tests/support/suite.h"
 
 static const int32_t thread_counts[] = {2, 3, 5, 8};
 

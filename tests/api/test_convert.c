@@ -6,7 +6,6 @@
 #include "op.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random.h"
-#include "tests/support/suite.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 

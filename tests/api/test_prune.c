@@ -7,7 +7,6 @@
 #include "decode/decode.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/suite.h"
 
 enum { CASES = 1000, KEYS = 96, DIM = 40, HEADS = 6, KV = 2, TOKENS = 3, BATCH = 2 };
 

@@ -5,7 +5,6 @@
 #include "banyan.h"
 #include "base/log.h"
 #include "tests/support/lone.h"
-#include "tests/support/suite.h"
 #include "tests/support/directory.h"
 
 static void set_up(void) {

@@ -18,7 +18,6 @@
 #include "base/process.h"
 #include "tests/support/flush.h"
 #include "tests/support/space.h"
-#include "tests/support/suite.h"
 
 enum { PARTS = 1000, THREADS = 4 };
 

@@ -4,7 +4,6 @@
  * call that takes one. */
 #include "tests/support/lone.h"
 #include "base/sized.h"
-#include "tests/support/suite.h"
 
 enum { TOKENS = 2, HEADS = 2, DIM = 4, ROWS = TOKENS * HEADS, KEYS = 4, BEYOND = 24 };
 

@@ -4,23 +4,18 @@
 #define BNY_TESTS_BOOT_RANKS_H
 
 #include <arpa/inet.h>
-#include <check.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "banyan.h"
 #include "tests/support/clock.h"
 #include "tests/support/rounds.h"
+#include "tests/support/suite.h"
 
 enum { PROCESSES_AT_MOST = 20 };
 

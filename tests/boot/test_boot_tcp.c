@@ -11,7 +11,6 @@
 
 #include "banyan.h"
 #include "boot/tcp.h"
-#include "tests/support/suite.h"
 
 #ifndef HAVE_SODIUM
 

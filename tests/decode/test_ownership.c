@@ -4,7 +4,6 @@
  * end and are preempted, and moves against the least that any balanced shares need. */
 #include "banyan.h"
 #include "tests/support/random.h"
-#include "tests/support/suite.h"
 
 enum { RANKS = 9, TOKENS = 3000, WEIGHT_MOST = 5 };
 

@@ -9,7 +9,6 @@
 #include "merge_math.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/suite.h"
 
 enum { PARTS = 4, BATCH = 3 };
 

@@ -6,7 +6,6 @@
 #include "cuda/program.h"
 #include "device/decode_plan.h"
 #include "tests/support/random.h"
-#include "tests/support/suite.h"
 
 static const bny_decode_machine h100 = {.compute = 90, .sm_count = 132, .shared_bytes_max = 232448, .clusters = true};
 static const bny_decode_machine a100 = {.compute = 80, .sm_count = 108, .shared_bytes_max = 166912};

@@ -6,7 +6,6 @@
 #include "op.h"
 #include "tests/support/random.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/suite.h"
 
 enum { COLUMNS = 3, ROW_BYTES = sizeof(bny_exact_row) + (COLUMNS * 17 + 7) / 8 * 8, TRIPLES = 1000000 };
 

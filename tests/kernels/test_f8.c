@@ -3,7 +3,6 @@
  * Eight-bit floats against their definition: every code, and every point where rounding turns. */
 #include "f8.h"
 #include "tests/support/random.h"
-#include "tests/support/suite.h"
 
 typedef struct format {
   const char *name;

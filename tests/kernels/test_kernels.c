@@ -5,7 +5,6 @@
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"
-#include "tests/support/suite.h"
 
 enum { ROUNDS = 250, VALUES_MAX = 1 << 16 };
 

@@ -4,7 +4,6 @@
 #include "banyan.h"
 #include "merge_math.h"
 #include "tests/support/random.h"
-#include "tests/support/suite.h"
 
 /* ---- 16-bit values and elementary functions ---------------------------------------------------------------------- */
 

@@ -4,7 +4,6 @@
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"
-#include "tests/support/suite.h"
 
 static float check_values[4096], check_stats[256], check_sums[256], check_scales[8];
 

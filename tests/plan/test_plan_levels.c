@@ -2,7 +2,6 @@
  * Topologies as facts for plans: which levels are kept, what their links cost, who carries. */
 #include "locality/locality.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 /* One topology and its levels in a line each: "name groups x members links alpha-ns GB/s". */
 typedef struct expectation {

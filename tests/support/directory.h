@@ -2,10 +2,7 @@
 #ifndef BNY_TESTS_DIRECTORY_H
 #define BNY_TESTS_DIRECTORY_H
 
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/support/suite.h"
 
 static char directory[64];
 

@@ -3,9 +3,8 @@
 #ifndef BNY_TESTS_LONE_H
 #define BNY_TESTS_LONE_H
 
-#include <check.h>
-
 #include "banyan.h"
+#include "tests/support/suite.h"
 
 static inline banyan_status lone_create(const banyan_comm_config *config, banyan_comm **comm) {
   banyan_threads *group;

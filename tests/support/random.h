@@ -3,12 +3,8 @@
 #ifndef BNY_TESTS_RANDOM_H
 #define BNY_TESTS_RANDOM_H
 
-#include <check.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "tests/support/generator.h"
+#include "tests/support/suite.h"
 
 #define DEFAULT_SEED 20250731u
 

@@ -3,10 +3,8 @@
 #ifndef BNY_TESTS_SPACE_H
 #define BNY_TESTS_SPACE_H
 
-#include <check.h>
-#include <stdio.h>
 #include <sys/resource.h>
-#include <unistd.h>
+#include "tests/support/suite.h"
 
 /* Leaves this many bytes to this process, and returns the previous limit. */
 static inline struct rlimit space_limit(size_t left_bytes) {

@@ -3,8 +3,7 @@
 #ifndef BNY_TESTS_TOPO_KEPT_H
 #define BNY_TESTS_TOPO_KEPT_H
 
-#include <check.h>
-#include <stdlib.h>
+#include "tests/support/suite.h"
 
 typedef struct kept {
   void *thing;

@@ -2,7 +2,6 @@
  * Every input of tests/corpus, through every importer: what a fuzzer once found stays found. */
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 /* From memory of its own without a byte more, for sanitizers to see what is read beyond it. */
 static void ck_input(const char *path, const char *name) {

@@ -6,7 +6,6 @@
 #include "base/hash.h"
 #include "banyan.h"
 #include "locality/price.h"
-#include "tests/support/suite.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tools/topo/measure/measure.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * hwloc's XML. */
 #include "tests/topo/topo_xml_util.h"
-#include "tests/support/suite.h"
 
 TEST(hwloc_v2) {
   bny_topo *t = import(hwloc_v2_example, "hwloc-xml");

@@ -3,7 +3,6 @@
 #include "topo/import/json.h"
 #include "topo/model/model.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 static bool same_text(const char *a, const char *b) {
   return (a == NULL && b == NULL) || (a != NULL && b != NULL && strcmp(a, b) == 0);

@@ -7,7 +7,6 @@
 
 #include "topo/derive/levels.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 static int32_t nth(const bny_topo *topo, bny_topo_kind kind, int32_t which) {
   for (int32_t n = 0; n < topo->nnodes; n++)

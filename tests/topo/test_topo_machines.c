@@ -2,7 +2,6 @@
  *
  * Machines that were once read wrongly: small files of our own with the same property, in tests/corpus, and the dumps
  * of real machines where they are there. At the end, what every export must keep of every machine. */
-#include "tests/support/suite.h"
 #include "tests/topo/topo_xml_util.h"
 #include "topo/derive/levels.h"
 #include "topo/export/export.h"

@@ -12,7 +12,6 @@
 #include "tools/topo/measure/measure.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 static const double line_ns = 100, message_ns = 2000, take_ns = 800, small_speed = 20, large_speed = 10;
 

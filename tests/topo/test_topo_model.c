@@ -8,7 +8,6 @@
 #include "topo/model/names.h"
 #include "topo/model/speed.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 static void ck_path(const bny_topo *topo, int32_t a, int32_t b, bny_topo_path wanted) {
   bny_topo_path there = bny_topo_path_between(topo, a, b), back = bny_topo_path_between(topo, b, a);

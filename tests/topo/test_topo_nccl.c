@@ -4,7 +4,6 @@
 #include "topo/export/export.h"
 #include "topo/model/guid.h"
 #include "tests/topo/topo_xml_util.h"
-#include "tests/support/suite.h"
 
 TEST(nccl) {
   bny_topo *t = import(nccl_example, "nccl-xml");

@@ -10,7 +10,6 @@
 #include "topo/model/speed.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 extern const bny_topo_probe bny_topo_probe_nvml;
 

@@ -5,7 +5,6 @@
 #include "topo/probe/util.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 #define BRIDGE "0x060400"
 #define GPU "0x030200"

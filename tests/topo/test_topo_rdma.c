@@ -3,7 +3,6 @@
 #include "topo/probe/probe.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 static const char infiniband[] = "InfiniBand", ethernet[] = "Ethernet", ndr[] = "400 Gb/sec (4X NDR)",
                   hdr[] = "200 Gb/sec (4X HDR)", edr[] = "100 Gb/sec (4X EDR)";

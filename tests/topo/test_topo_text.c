@@ -4,7 +4,6 @@
 #include "topo/export/export.h"
 #include "topo/import/synthetic.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 static void rejected(const char *text, int line, const char *part) { ck_rejected(text, strlen(text), line, part); }
 

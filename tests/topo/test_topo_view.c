@@ -10,7 +10,6 @@
 
 #include "tools/topo/picture/layout.h"
 #include "tests/topo/topo_util.h"
-#include "tests/support/suite.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 

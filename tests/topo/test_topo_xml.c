@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include "topo/export/export.h"
-#include "tests/support/suite.h"
 
 static const rejection rejected[] = {
     {"<system version=\"1\">\n<cpu numaid=\"0\">", 2, "ends too early, in <cpu> of line 2"},

@@ -3,14 +3,9 @@
 #ifndef BNY_TESTS_TOPO_TOPO_SYSFS_H
 #define BNY_TESTS_TOPO_TOPO_SYSFS_H
 
-#include <check.h>
 #include <ftw.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "tests/topo/kept.h"
 

@@ -3,13 +3,7 @@
 #ifndef BNY_TESTS_TOPO_TOPO_UTIL_H
 #define BNY_TESTS_TOPO_TOPO_UTIL_H
 
-#include <check.h>
 #include <glob.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "topo/derive/levels.h"

@@ -3,10 +3,6 @@
 #ifndef BNY_TESTS_TOPO_TOPO_XML_UTIL_H
 #define BNY_TESTS_TOPO_TOPO_XML_UTIL_H
 
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "topo/model/model.h"
 #include "topo/import/xml.h"
 #include "tests/topo/topo_util.h"
