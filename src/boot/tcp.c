@@ -140,6 +140,8 @@ void banyan_env_destroy(banyan_env *env) {
 
 #else
 
+#include "boot/exchange.h"
+
 void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INTERFACE_BYTES]) {
   (void)bootstrap;
   name[0] = '\0';

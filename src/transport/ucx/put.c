@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The second way to send: one-sided puts into mirrors in memory that is registered with UCX. The sender puts the
- * payload, a fence and the signal; the receiver polls its own memory. All other data travels as active messages. * Puts
- * are for RDMA. Over TCP the receiver's UCX carries them out. A receiver that has left its call then keeps the sender
- * waiting, and UCX 1.13 ends the process if the connection breaks meanwhile. The fence orders the puts; the connection
- * does not, because an adapter may write with relaxed ordering. * A put wakes no rank. A rank that is about to sleep
- * informs the rank that it waits for. That rank sends a note after its put, or at once if it has put already. */
+ * payload, a fence and the signal; the receiver polls its own memory. All other data travels as active messages.
+ *
+ * Puts are for RDMA. Over TCP the receiver's UCX carries them out. A receiver that has left its call then keeps the
+ * sender waiting, and UCX 1.13 ends the process if the connection breaks meanwhile. The fence orders the puts; the
+ * connection does not, because an adapter may write with relaxed ordering.
+ *
+ * A put wakes no rank. A rank that is about to sleep informs the rank that it waits for. That rank sends a note after
+ * its put, or at once if it has put already. */
 #ifdef HAVE_UCX
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,10 +7,6 @@
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
-#else
-typedef int bny_net_receive_is_absent; /* a file must not be empty */
-#endif
-
 /* Returns the sender of a message: a rank of another node in this communicator that is not known to be broken; else
  * NULL. */
 static bny_net_peer *sender_of(bny_net *net, uint64_t cookie, int32_t rank) {
@@ -184,3 +180,6 @@ banyan_status bny_net_listen(bny_net *net) {
   }
   return BANYAN_OK;
 }
+#else
+typedef int bny_net_receive_is_absent; /* a file must not be empty */
+#endif
