@@ -13,7 +13,7 @@
 
 /* Memory for kernels is allocated when a rank begins. Later the driver might wait for kernels that wait for this
  * rank. */
-enum { MEMORY_BYTES = 64 << 20, FINISH_S = 60 };
+enum { MEMORY_BYTES = 512 << 20, FINISH_S = 60 };
 
 struct world_device {
   gpu *device;
