@@ -28,6 +28,7 @@ nobase_dist_doc_DATA += \
   %D%/pictures/mi300x.svg \
   %D%/pictures/paper.svg \
   %D%/pictures/scale-beyond.svg \
+  %D%/pictures/scale-depth.svg \
   %D%/pictures/scale-growth.svg \
   %D%/pictures/scale-paper.svg \
   %D%/testing.md \

@@ -84,6 +84,9 @@ json '{"ring attention", "three allreduces", "oneshot"} <= {m["name"] for m in o
 json '[m for m in o["methods"] if m["name"] == "ring attention"][0]["bytes_sent_per_rank"] == 15 * 2 * 8192 * 4 * 128 * 2'
 json 'sorted(m["predicted_us"] for m in o["methods"] if m["serves"]) == [m["predicted_us"] for m in o["methods"] if m["serves"]]'
 json 'all(m["why"] for m in o["methods"])'
+# A row of exact sums has 17 bytes for each value, and 40 more; messages are padded.
+run 0 --ranks 2 --tokens 1 --heads 1 --head-dim 128 --order exact --json
+json '17 * 128 + 40 <= [m for m in o["methods"] if m["chosen"]][0]["bytes_sent_per_rank"] < 17 * 128 + 40 + 128'
 run 0 --compare --ranks 16 --collective broadcast
 # GPUs of a package share its link to the next one, so a large box crosses that once for each lane.
 run 0 --from 'host package:2 numa bridge pci gpu:4@sm89@gen4x16' --bytes 1M --json

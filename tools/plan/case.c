@@ -156,6 +156,9 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
     made.call.all_heads = made.heads = shape->heads;
     made.call.value_dim = shape->value_dim;
     made.call.wire = bny_wire_of_dtype(shape->wire);
+    /* Ranks on the host send exact sums as they are. */
+    if (shape->order == BANYAN_ORDER_EXACT && !(ranks->localities && ranks->localities[0].memory_gbytes_per_s > 0))
+      made.call.wire = BNY_WIRE_EXACT;
     made.call.scatter = shape->scatter;
     made.call.order = shape->order;
     made.call.root = shape->scatter == BANYAN_SCATTER_ROOT ? shape->root : 0;
