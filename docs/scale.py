@@ -290,7 +290,7 @@ def beyond():
     for name, ranks in dict.fromkeys((name, n) for name, n, _, scatter in cases if scatter == "none"):
         forms["%s, %d" % (name, ranks)] = [tree_form(name, ranks, "--bytes", size) for size in sizes]
     print("\nTree over levels, radix by level and pieces:\n")
-    table(("machine", *sizes), [(name, *values) for name, values in forms.items()])
+    table(("machine", *map(str, sizes)), [(name, *values) for name, values in forms.items()])
 
     def draw_depth(axes):
         for name, values in forms.items():

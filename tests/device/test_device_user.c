@@ -270,7 +270,7 @@ static void reject(world_rank *self) {
   banyan_partial_init(&out, in, BANYAN_F32, lse, BANYAN_F32, 2, 8);
   banyan_partial_init(&wrong, NULL, BANYAN_F16, NULL, BANYAN_F32, 2, 8);
   const size_t bytes = sizeof combine;
-  check_rejection(self, banyan_start(op), BANYAN_ERR_STATE, "kernel of yours");
+  check_rejection(self, banyan_start(op), BANYAN_ERR_STATE, "part of your kernel");
   check_rejection(self, banyan_op_device(op, &what, &out, 1, &combine, bytes - 8), BANYAN_ERR_ARGUMENT,
                   "header that came with it");
   check_rejection(self, banyan_op_device(op, &what, &out, 0, &combine, bytes), BANYAN_ERR_ARGUMENT, "blocks is 0");
