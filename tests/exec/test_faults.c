@@ -182,23 +182,36 @@ TEST_RANGE(stop_in_mid_collective, 9, 15) { play_stop(STOP_AMID, _i); }
 
 static const double pause_timeout_s = 1.5;
 
+typedef struct paused {
+  _Atomic int32_t waiting;
+  bool shrinks; /* ranks are in banyan_comm_shrink(), not in a barrier */
+} paused;
+
 /* The others wait for rank 0 when all are stopped; it comes once all go on. */
 static void wait_through_pause(world_rank *self) {
-  _Atomic int32_t *waiting = self->argument;
+  paused *paused = self->argument;
+  banyan_comm *left = NULL;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
   if (self->rank == 0) {
     world_await(self->world, FLAG_GO, 60);
     world_sleep_ms(100); /* the others look at the clock first */
   } else {
-    *waiting += 1;
+    paused->waiting += 1;
   }
-  world_ok(self, banyan_barrier(self->comm), "a barrier over a pause");
+  if (paused->shrinks) banyan_comm_abort(self->comm, "only a communicator that has failed shrinks");
+  if (!paused->shrinks) {
+    world_ok(self, banyan_barrier(self->comm), "a barrier over a pause");
+  } else if (world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "to shrink over a pause")) {
+    world_check(self, banyan_comm_nranks(left) == self->nranks, "%d ranks are left", banyan_comm_nranks(left));
+    world_meet(self);
+    banyan_comm_destroy(left);
+  }
 }
 
 static void pause_all(world *world, const pid_t *pids, void *argument) {
   enum { NRANKS = 3 };
-  const _Atomic int32_t *waiting = argument;
-  for (int i = 0; i < 10000 && *waiting < NRANKS - 1; i++) world_sleep_ms(1);
+  const paused *paused = argument;
+  for (int i = 0; i < 10000 && paused->waiting < NRANKS - 1; i++) world_sleep_ms(1);
   world_sleep_ms(20); /* they wait by now; if not, the test sees nothing */
   for (int r = 0; r < NRANKS; r++) kill(pids[r], SIGSTOP);
   world_sleep_ms(2e3 * pause_timeout_s);
@@ -206,13 +219,15 @@ static void pause_all(world *world, const pid_t *pids, void *argument) {
   world_signal(world, FLAG_GO);
 }
 
-TEST_LOOP(a_pause_of_all_is_nobodys_fault, 2) {
-  _Atomic int32_t *waiting = world_share(sizeof *waiting);
+TEST_LOOP(a_pause_of_all_is_nobodys_fault, 4) {
+  paused *paused = world_share(sizeof *paused);
+  paused->shrinks = _i / 2;
   world_setup setup = {
-      .nranks = 3, .timeout_ns = (int64_t)(pause_timeout_s * 1e9), .argument = waiting, .conduct = pause_all};
-  if (placed_set(_i ? PLACED_APART : PLACED_PROCESSES, "a,a,b", "a,b,c", &setup)) world_run(&setup, wait_through_pause);
+      .nranks = 3, .timeout_ns = (int64_t)(pause_timeout_s * 1e9), .argument = paused, .conduct = pause_all};
+  placed way = _i % 2 ? PLACED_APART : PLACED_PROCESSES;
+  if (placed_set(way, "a,a,b", "a,b,c", &setup)) world_run(&setup, wait_through_pause);
   world_be_nodes(NULL);
-  world_unshare(waiting, sizeof *waiting);
+  world_unshare(paused, sizeof *paused);
 }
 
 /* ---- deaths while ranks connect ---------------------------------------------------------------------------------- */

@@ -208,7 +208,9 @@ static void decode_make(decode *made, int32_t dim) {
                                        .queries = &made->queries};
 }
 
-/* Makes one argument wrong, and returns what the error names. */
+enum { ARGUMENTS = 14, OF_RANK_0 = 12 };
+
+/* Makes one argument wrong, and returns what the error names. Those of OF_RANK_0 are ignored on other ranks. */
 static const char *spoil(decode *call, int argument) {
   switch (argument) {
   case 0: return call->table[4] = PAGES, "page_table[1][1] is 3";
@@ -225,6 +227,7 @@ static const char *spoil(decode *call, int argument) {
   case 11:
     call->to.values_dtype = BANYAN_E4M3, call->to.values_scale = &call->out_scale, call->out_scale = -1;
     return "values_scale";
+  case OF_RANK_0: return call->desc.sinks = call->sinks, call->sinks[1] = NAN, "sinks[1]";
   default: return call->combine.algorithm = "telepathy", "telepathy";
   }
 }
@@ -243,7 +246,9 @@ static void reject_attention(world_rank *self) {
   world_random random = {world_seed()};
   bool good = call != NULL;
   for (int round = 0; round < ROUNDS && good; round++) {
-    int32_t by = random_below(&random, self->nranks), argument = random_below(&random, 13), dim = 1 + round % DIM_MAX;
+    int32_t by = random_below(&random, self->nranks), argument = random_below(&random, ARGUMENTS),
+            dim = 1 + round % DIM_MAX;
+    if (argument == OF_RANK_0) by = 0;
     double since_s = world_now_s();
     decode_make(call, dim);
     call->combine.order = round < DIM_MAX ? BANYAN_ORDER_PLAN : BANYAN_ORDER_CANONICAL;
@@ -263,7 +268,8 @@ static void reject_attention(world_rank *self) {
 static void reject_known_attention(world_rank *self) {
   decode *call = malloc(sizeof *call);
   world_random random = {world_seed()};
-  int32_t by = random_below(&random, self->nranks), argument = random_below(&random, 12);
+  int32_t by = random_below(&random, self->nranks), argument = random_below(&random, ARGUMENTS - 1);
+  if (argument == OF_RANK_0) by = 0;
   if (call && attends(self, call, 8) && attends(self, call, 8)) {
     decode_make(call, 8);
     if (self->rank == by) spoil(call, argument);

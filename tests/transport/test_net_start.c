@@ -47,7 +47,7 @@ static void be_two_nodes(void) {
   setenv("BANYAN_LOG", "error", 1);
 }
 
-TEST_LOOP(names_a_wrong_setting, 6) {
+TEST_LOOP(names_a_wrong_setting, 8) {
   static const char missing[] = "rank 1 could not be connected: UCX has no transport here that leads to other nodes";
   static const setting settings[] = {
       {"UCX_NET_DEVICES", "nosuch0", ALL, "network device 'nosuch0' is not available", NULL},
