@@ -488,7 +488,8 @@ typedef struct banyan_valid_rows {
 typedef struct banyan_combine_desc {
   size_t size;
   int32_t tokens; /* there are tokens x heads rows, at most 2^31 - 1; 0 is allowed. With valid->tokens this is the upper
-                   * bound of a run, and one plan serves every number up to it */
+                   * bound of a run, and one plan serves every number up to it. On a device, the memory of a plan
+                   * grows with this bound */
   int32_t heads;
   int32_t value_dim; /* values per row, at most 65536. 0 merges only statistics */
   banyan_dtype wire; /* type of values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row.
