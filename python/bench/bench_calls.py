@@ -42,6 +42,7 @@ def banyan_methods(comm):
         import torch
 
         from banyan import torch_ops
+        from banyan.compat.vllm import cp_lse_ag_out_ar
     except ImportError:
         return
     t, t_lse = torch.from_numpy(o), torch.from_numpy(lse)
@@ -50,6 +51,7 @@ def banyan_methods(comm):
     yield "combine, torch, out=", loop(lambda: comm.combine(t, t_lse, out=t_out))
     yield "combine, torch", loop(lambda: comm.combine(t, t_lse))
     yield "torch.ops.banyan.combine", loop(lambda: torch.ops.banyan.combine(t, t_lse, number))
+    yield "compat.vllm.cp_lse_ag_out_ar", loop(lambda: cp_lse_ag_out_ar(t, t_lse, comm, return_lse=True))
     empty, bare = empty_ops(torch)
     yield "torch.ops, empty, in Python", loop(lambda: empty(t, t_lse, number))
     yield "torch.ops, empty, without words", loop(lambda: bare(t, t_lse, number))
@@ -76,6 +78,15 @@ def gloo_methods():
     o, lse = torch.ones(TOKENS, HEADS, DIM), torch.zeros(TOKENS, HEADS)
     all_o, all_lse = [torch.empty_like(o) for _ in range(ranks)], [torch.empty_like(lse) for _ in range(ranks)]
 
+    packed = torch.empty(ranks, TOKENS, HEADS, DIM + 1)
+    mine = torch.empty(TOKENS, HEADS, DIM + 1)
+
+    def gather_packed():
+        mine[..., :DIM], mine[..., DIM] = o, lse
+        dist.all_gather(list(packed), mine)
+        merged = torch.logsumexp(packed[..., DIM], 0)
+        return (torch.exp(packed[..., DIM] - merged).unsqueeze(-1) * packed[..., :DIM]).sum(0), merged
+
     def gather():
         dist.all_gather(all_o, o)
         dist.all_gather(all_lse, lse)
@@ -92,7 +103,8 @@ def gloo_methods():
         dist.all_reduce(weight)
         return values / weight.unsqueeze(-1), top + torch.log(weight)
 
-    yield "gloo, all-gather and merge", loop(gather, CALLS // 10)
+    yield "gloo, one packed all-gather and merge", loop(gather_packed, CALLS // 10)
+    yield "gloo, two all-gathers and merge", loop(gather, CALLS // 10)
     yield "gloo, three allreduces", loop(three, CALLS // 10)
 
 

@@ -224,6 +224,9 @@ class Comparison:
             )
             if made[0][what]
         ]
+        for word, what in (("enable_prefix_caching", "cached"), ("num_gpu_blocks_override", "preemptions"),
+                           ("speculative_config", "accepted")):
+            assert word not in words or made[0][what], f"the case is about {what}, and there were none"
         if "like" in own:
             notes.append(f"against stock vLLM with {own['like']} tensor parallel ranks")
         return f"{far:.1e}", more, ", ".join(notes)
