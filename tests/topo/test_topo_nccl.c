@@ -53,6 +53,17 @@ TEST(nccl_of_several_hosts) {
   ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_SYS), 0);
 }
 
+/* MIG instances, or ranks that share a GPU, have one bus id and number. Each has the place and links of the GPU. */
+TEST(nccl_of_instances) {
+  bny_topo *t = import(NCCL_HEAD "<pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"90\" rank=\"0\"/><gpu dev=\"0\" "
+                                 "sm=\"90\" rank=\"1\"><nvlink target=\"0000:02:00.0\" count=\"4\"/></gpu></pci><pci "
+                                 "busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"90\" rank=\"2\"/></pci>" NCCL_TAIL,
+                       "nccl-xml");
+  int32_t part = named(t, BNY_TOPO_GPU, "GPU0.1");
+  ck_assert_int_eq(bny_topo_device(t, part), named(t, BNY_TOPO_GPU, "GPU0"));
+  ck_assert_int_eq(bny_topo_path_between(t, part, named(t, BNY_TOPO_GPU, "GPU1")), BNY_TOPO_PATH_NVL);
+}
+
 TEST(nccl_of_amd_and_power) {
   bny_topo *t =
       import("<system version=\"2\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x120000\"><gpu dev=\"0\" "

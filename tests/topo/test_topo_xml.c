@@ -162,6 +162,28 @@ TEST(smi) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
 }
 
+#define REPLAYS "<pci><replay_counter>500</replay_counter></pci>"
+
+/* A MIG instance is a rank with its GPU's place and links, and no GPU of its own in the file's order. */
+TEST(smi_instances) {
+  char text[sizeof smi_example + 256];
+  const char *at = strstr(smi_example, "</gpu>");
+  snprintf(text, sizeof text,
+           "%.*s<mig_mode><current_mig>Enabled</current_mig></mig_mode><mig_devices><mig_device><index>0</index>"
+           "</mig_device><mig_device><index>1</index></mig_device></mig_devices>%s",
+           (int)(at - smi_example), smi_example, at);
+  char *replays = strstr(text, "<fabric><state>In"); /* GPU1's, which is behind the instance in the model */
+  memmove(replays + strlen(REPLAYS), replays, strlen(replays) + 1);
+  memcpy(replays, REPLAYS, strlen(REPLAYS));
+  bny_topo *t = import(text, "nvidia-smi-xml");
+  int32_t whole = named(t, BNY_TOPO_GPU, "GPU0"), part = named(t, BNY_TOPO_GPU, "GPU0.1");
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_GPU), 3);
+  ck_assert_int_eq(bny_topo_device(t, part), whole);
+  ck_assert_int_eq(bny_topo_path_between(t, part, named(t, BNY_TOPO_SWITCH, "nvlink0")), BNY_TOPO_PATH_NVL);
+  ck_assert_int_eq(t->notes[t->nnotes - 1].kind, BNY_TOPO_NOTE_REPLAYS);
+  ck_assert_int_eq(t->notes[t->nnotes - 1].node, named(t, BNY_TOPO_GPU, "GPU1"));
+}
+
 static void ck_smi_dump(const char *path, const char *name) {
   size_t bytes;
   char *text = read_text(path, &bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports `nvidia-smi -q -x`: GPUs, their PCI links and their fabric state. It does not list NUMA nodes, bridges, NICs
- * or the other ends of NVLinks. */
+ * Imports `nvidia-smi -q -x`: GPUs, their MIG instances, PCI links and fabric state. It does not list NUMA nodes,
+ * bridges, NICs or the other ends of NVLinks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "topo/model/speed.h"
 #include "topo/import/xml.h"
 
-enum { MOST_GPUS = 65536 };
+enum { MOST_GPUS = 65536, MOST_INSTANCES = 64 };
 
 typedef struct reading {
   const bny_topo_xml *xml;
@@ -203,7 +203,8 @@ static bool note_unlike(const reading *r) {
   double usual = good && g > 1 ? replays[(g - 1) / 2] : 250, limit = usual < 25 ? 100 : 4 * usual;
   for (int32_t e = bny_topo_xml_first(r->xml, 0); good && e >= 0; e = bny_topo_xml_next(r->xml, e)) {
     if (!bny_topo_xml_is(r->xml, e, "gpu")) continue;
-    while (r->topo->nodes[++node].kind != BNY_TOPO_GPU) continue; /* in the order of the file */
+    do node++; /* in the order of the file */
+    while (r->topo->nodes[node].kind != BNY_TOPO_GPU || bny_topo_device(r->topo, node) != node);
     const char *ecc = text_below(r, e, ecc_way, &place);
     char said[64];
     snprintf(said, sizeof said, "%.0f PCI replays", replays_of(r, e));
@@ -213,6 +214,21 @@ static bool note_unlike(const reading *r) {
   }
   free(replays);
   return good;
+}
+
+/* Adds the MIG instances of a GPU as partitions. The first one is the GPU itself. */
+static bool add_instances(const reading *r, int32_t gpu, int32_t whole, bny_topo_node node) {
+  int32_t group = bny_topo_xml_child(r->xml, gpu, "mig_devices"), part = 0;
+  char name[32];
+  node.parent = whole, node.name = name, node.bus_id = node.guid = NULL;
+  for (int32_t e = group < 0 ? -1 : bny_topo_xml_first(r->xml, group); e >= 0; e = bny_topo_xml_next(r->xml, e)) {
+    if (!bny_topo_xml_is(r->xml, e, "mig_device") || part++ == 0) continue;
+    if (part > MOST_INSTANCES)
+      return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, e), "more than %d MIG instances", MOST_INSTANCES);
+    snprintf(name, sizeof name, "GPU%d.%d", (int)node.index, (int)part - 1);
+    if (bny_topo_add_node(r->topo, &node) < 0) return false;
+  }
+  return true;
 }
 
 static bool take_gpu(reading *r, int32_t gpu) {
@@ -233,7 +249,7 @@ static bool take_gpu(reading *r, int32_t gpu) {
   if (added < 0) return false;
   bny_topo_names_add(&r->buses, 0, r->topo->nodes[added].bus_id, gpu);
   if (!note_health(r, gpu, added)) return false;
-  return join_pci(r, gpu, added) && join_fabric(r, gpu, added);
+  return join_pci(r, gpu, added) && join_fabric(r, gpu, added) && add_instances(r, gpu, added, node);
 }
 
 static bool read_log(reading *r) {
