@@ -195,7 +195,8 @@ TEST(virtual_interfaces) {
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_NIC), 1);
   ck_assert_str_eq(nic_of(m, 0), "eth0");
   ck_assert_double_eq_tol(m.levels->ranks[0].nic_gbytes_per_s, 12.5, 1e-6);
-  ck_assert(finds(m, "4 network interfaces"));
+  ck_assert(finds(m, "6 network interfaces"));
+  ck_assert_int_eq(m.levels->findings[0].severity, BNY_TOPO_INFO); /* the worst */
   m = examined("nccl_test__nccl_topo.xml");
   ck_assert(m.topo == NULL || (m.levels->ranks[0].nic_gbytes_per_s < 1 && finds(m, "tunl0")));
 }
