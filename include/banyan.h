@@ -429,11 +429,9 @@ typedef enum banyan_scatter {
  * - PLAN: the order that suits the chosen algorithm.
  * - CANONICAL: a fixed balanced tree over ranks. The bits do not depend on algorithm, transport, placement of ranks or
  *   batch.
- * - EXACT: sums of integers on an absolute grid, which commute and associate (docs/numbers.md). The bits depend only on
- *   the partials, so ranks may be permuted. With N partials, at most 2^20, a row differs from the exact sum by less
- *   than N 2^-42 of its largest value. Values and d are rounded once, at the end. EXACT has its own wire format, with
- *   17 bytes per value and 40 per row: leave `wire` 0 or BANYAN_F32. banyan_attention_combine() makes a partial of each
- *   256 keys, so its bits do not depend on the number of ranks either.
+ * - EXACT: sums of integers on an absolute grid (docs/numbers.md). The bits depend only on the partials, so ranks may
+ *   be permuted. With N partials, at most 2^20, a row differs from the exact sum by less than N 2^-42 of its largest
+ *   partial. Its wire format has 17 bytes per value and 40 per row: leave `wire` 0 or BANYAN_F32.
  * - EXACT on devices that share memory: banyan_combine() and its *_init support it, with "oneshot" and an f32 wire. The
  *   last bit may differ from the host's. Attention and combines within a kernel do not support it. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL, BANYAN_ORDER_EXACT } banyan_order;

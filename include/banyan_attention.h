@@ -255,7 +255,7 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  *   Each block is one partial, which depends on its keys and the query alone. So the bits are the same for any number
  *   of ranks, ownership of whole blocks, batch, split, threads and page size. They may differ between instruction sets.
  *   queries.key_start, key_block and key_stride must be multiples of 256; BANYAN_ERR_ARGUMENT names the one that is
- *   not. Without `queries`, a shard begins at such a multiple.
+ *   not. Positions are below 2^28. Without `queries`, a shard begins at such a multiple.
  * - On a device, starts in queries.query_start_loc that are negative, decrease, or pass the tokens of the run end the
  *   run on all ranks. banyan_comm_status() is then BANYAN_ERR_ARGUMENT, and the text names rank and sequence.
  *   Impossible lengths and pages are reported in the same way.

@@ -42,8 +42,9 @@ banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_p
 /* Rejects a description with `gather`, which needs a combine. */
 banyan_status bny_decode_attention_reject_gather(const banyan_attention_desc *desc);
 
-/* Keys of a block in the exact order, and a check that each block of the sequence is whole in this shard. */
-enum { BNY_DECODE_EXACT_KEYS = 256 };
+/* Keys of a block in the exact order, and keys of a sequence on all ranks. The check rejects blocks that are not whole
+ * in this shard, and keys beyond that limit. */
+enum { BNY_DECODE_EXACT_KEYS = 256, BNY_DECODE_EXACT_KEYS_MAX = BNY_DECODE_EXACT_KEYS << 20 };
 banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc);
 
 /* Check a description, and the output for its rows. on_host: lengths may be read. */

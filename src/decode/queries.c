@@ -32,9 +32,10 @@ static int64_t pattern_below(const banyan_queries *queries, int64_t rest) {
   return blocks * queries->key_block + (has_block ? rest % queries->key_block : 0);
 }
 
-/* Returns how many of the sequence's keys in this shard have positions below `position`. Positions grow with keys. */
-static int32_t keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
-  const banyan_queries *queries = desc->queries;
+/* Positions grow with keys. */
+int32_t bny_decode_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
+  static const banyan_queries none = {0};
+  const banyan_queries *queries = desc->queries ? desc->queries : &none;
   int64_t keys = bny_decode_keys(desc, sequence), below = position;
   if (queries->key_start) below -= queries->key_start[sequence];
   if (below <= 0) return 0;
@@ -55,8 +56,8 @@ static uint64_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, u
   uint64_t bits = 0;
   for (int32_t j = 0; j < TREE_BITS; j++) {
     if (!(mask >> j & 1)) continue;
-    int32_t key = keys_below(desc, sequence, start + j);
-    if (keys_below(desc, sequence, start + j + 1) > key) bits |= UINT64_C(1) << (key - sight->tree_first);
+    int32_t key = bny_decode_keys_below(desc, sequence, start + j);
+    if (bny_decode_keys_below(desc, sequence, start + j + 1) > key) bits |= UINT64_C(1) << (key - sight->tree_first);
   }
   return bits;
 }
@@ -81,8 +82,8 @@ bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t 
   int32_t depth = queries->tree_mask ? depth_of(mask, index) : index;
   int64_t start = queries->query_start[sequence], own = start + depth;
   int64_t lowest = queries->window > 0 ? own - queries->window + 1 : 0;
-  bny_attention_sight sight = {.end = keys_below(desc, sequence, queries->tree_mask ? start : own + 1)};
-  sight.first = keys_below(desc, sequence, lowest);
+  bny_attention_sight sight = {.end = bny_decode_keys_below(desc, sequence, queries->tree_mask ? start : own + 1)};
+  sight.first = bny_decode_keys_below(desc, sequence, lowest);
   if (sight.first > sight.end) sight.first = sight.end;
   sight.tree_first = sight.end;
   if (queries->window > 0) mask = windowed(mask, depth, queries->window);

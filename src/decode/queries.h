@@ -46,6 +46,9 @@ static inline const banyan_attention_desc *bny_decode_part(const banyan_attentio
 /* Returns the keys that a sequence has in this shard, or in a part of it. */
 int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence);
 
+/* Returns how many of the sequence's keys in this shard have positions below `position`. */
+int32_t bny_decode_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position);
+
 /* Returns the pages of a sequence; NULL: keys are not paged. */
 static inline const int32_t *bny_decode_pages(const banyan_attention_desc *desc, int32_t sequence) {
   if (!desc->pages.table) return NULL;

@@ -173,10 +173,22 @@ static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
+/* The blocks of all ranks fit into the integers that add them up. Their positions bound their number. */
+static banyan_status check_positions(const banyan_attention_desc *desc, int32_t b) {
+  int32_t keys = bny_decode_keys(desc, b);
+  if (bny_decode_keys_below(desc, b, BNY_DECODE_EXACT_KEYS_MAX) == keys) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT,
+                  WHERE "queries.key_start[%" PRId32 "] is %" PRId32 " and it has %" PRId32
+                        " keys: in the exact order a sequence ends at position %d",
+                  b, desc->queries && desc->queries->key_start ? desc->queries->key_start[b] : 0, keys,
+                  BNY_DECODE_EXACT_KEYS_MAX);
+}
+
 banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc) {
   const banyan_queries *queries = desc->queries;
   if (bny_decode_tokens(desc) == 0) return BANYAN_OK;
   banyan_status status = check_part_blocks(desc);
+  for (int32_t b = 0; b < desc->batch && status == BANYAN_OK; b++) status = check_positions(desc, b);
   if (!queries || status != BANYAN_OK) return status;
   status = check_multiple("key_block", -1, queries->key_block);
   if (status == BANYAN_OK && queries->key_block > 0) status = check_multiple("key_stride", -1, queries->key_stride);

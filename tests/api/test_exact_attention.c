@@ -18,6 +18,7 @@ enum {
   LENGTH_MAX = 5000,
   RANKS_MAX = 8,
   PARTS_MAX = 4,
+  PERIOD = 4,
   SHARDINGS = 20
 };
 
@@ -35,7 +36,8 @@ typedef struct whole {
 
 /* How one call has them: which rank owns a block of keys, and which sequences and queries are asked for. */
 typedef struct sharding {
-  int32_t nranks, kind, cuts[RANKS_MAX + 1], run; /* kind 0: ranges of blocks, 1: `run` blocks in turn */
+  int32_t nranks, kind, cuts[RANKS_MAX + 1], run; /* kind 0: ranges of blocks, 1: `run` blocks in turn, 2: a pattern */
+  int32_t owners[PERIOD];                         /* kind 2: owners of the blocks of a period */
   int32_t first, batch, skip;                     /* sequences; queries left out at the beginning of each */
   int32_t page_keys;
   int32_t parts, part_cuts[PARTS_MAX]; /* first keys of parts, in blocks and pages; 0: none */
@@ -59,6 +61,7 @@ static size_t write_element(void *to, size_t index, float value, banyan_dtype dt
   if (dtype == BANYAN_F16) ((uint16_t *)to)[index] = bny_f16_of_float(value);
   if (dtype == BANYAN_BF16) ((uint16_t *)to)[index] = bny_bf16_of_float(value);
   if (dtype == BANYAN_E4M3) ((uint8_t *)to)[index] = bny_e4m3_of_float(value);
+  if (dtype == BANYAN_E5M2) ((uint8_t *)to)[index] = bny_e5m2_of_float(value);
   if (dtype == BANYAN_I8) ((int8_t *)to)[index] = (int8_t)(value * 20);
   return bny_dtype_bytes(dtype);
 }
@@ -76,7 +79,7 @@ static int32_t tokens_of(const whole *all, int32_t first, int32_t batch) {
 }
 
 static void draw(whole *all, int i, world_random *random) {
-  static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_I8};
+  static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2, BANYAN_I8};
   static const int32_t dims[][2] = {{16, 16}, {64, 64}, {40, 24}, {128, 128}, {576, 512}};
   int shape = random_below(random, 12);
   shape = shape < 5 ? shape : shape % 3;
@@ -84,7 +87,7 @@ static void draw(whole *all, int i, world_random *random) {
   all->kv_heads = shape == 4 ? 1 : 1 + random_below(random, 2);
   all->heads = all->kv_heads * (1 + random_below(random, HEADS_MAX / all->kv_heads));
   all->q_dtype = dtypes[random_below(random, 3)];
-  all->kv_dtype = dtypes[random_below(random, 5)];
+  all->kv_dtype = dtypes[random_below(random, 6)];
   all->k_scale = 0.25f, all->v_scale = 0.5f;
   all->has_tree = random_one_in(random, 5);
   all->window = random_one_in(random, 3) ? 1 + random_below(random, 700) : 0;
@@ -97,6 +100,7 @@ static void draw(whole *all, int i, world_random *random) {
     all->counts[b] = 1 + random_below(random, QUERIES_MAX);
     all->lengths[b] =
         random_one_in(random, 8) ? all->counts[b] : all->counts[b] + random_below(random, most - QUERIES_MAX);
+    if (random_one_in(random, 16)) all->lengths[b] = 0;
     all->k[b] = random_array(random, (size_t)(all->kv_heads * all->lengths[b] * all->dim), all->kv_dtype, 2);
     all->v[b] = random_array(random, (size_t)(all->kv_heads * all->lengths[b] * all->value_dim), all->kv_dtype, 2);
     for (int32_t t = 0; t < all->lengths[b]; t++) all->mask[b][t] = !random_one_in(random, 3);
@@ -111,6 +115,7 @@ static void release(whole *all) {
 }
 
 static int32_t owner_of(const sharding *how, int32_t block) {
+  if (how->kind == 2) return how->owners[block % PERIOD];
   if (how->kind == 1) return block / how->run % how->nranks;
   int32_t rank = 0;
   while (rank + 1 < how->nranks && block >= how->cuts[rank + 1]) rank++;
@@ -149,7 +154,7 @@ static shard gather(const whole *all, const sharding *how, int32_t rank) {
     int32_t of = how->first + b, count = all->counts[of] - how->skip > 1 ? all->counts[of] - how->skip : 1, kept = 0;
     int32_t skipped = all->counts[of] - count;
     s.loc[b] = token, s.loc[b + 1] = token + count;
-    s.query_start[b] = all->lengths[of] - count;
+    s.query_start[b] = all->lengths[of] > count ? all->lengths[of] - count : 0;
     for (int32_t j = 0; j < count; j++, token++) {
       put(s.q, all->q, token, source + skipped + j, q_row);
       /* Bits of drafts that were left out count as keys before the tree. */
@@ -170,7 +175,7 @@ static shard gather(const whole *all, const sharding *how, int32_t rank) {
       s.mask[b * s.room + kept++] = all->mask[of][t];
     }
     s.lens[b] = kept;
-    if (how->kind == 1) s.start[b] = rank * how->run * BLOCK;
+    if (how->kind > 0) s.start[b] = how->kind == 1 ? rank * how->run * BLOCK : 0;
   }
   return s;
 }
@@ -220,6 +225,11 @@ static void attend(world_rank *self) {
   if (all->has_tree) queries.tree_mask = s.tree;
   if (all->has_mask) queries.key_mask = s.mask, queries.key_mask_stride = s.room;
   if (how->kind == 1) queries.key_block = how->run * BLOCK, queries.key_stride = how->run * BLOCK * how->nranks;
+  int32_t pattern[PERIOD];
+  for (int32_t p = 0; p < PERIOD && how->kind == 2; p++)
+    if (how->owners[p] == self->rank) pattern[queries.key_pattern_len++] = p;
+  if (queries.key_pattern_len > 0)
+    queries.key_pattern = pattern, queries.key_block = BLOCK, queries.key_stride = PERIOD * BLOCK;
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   desc.batch = how->batch, desc.heads = all->heads, desc.kv_heads = all->kv_heads;
   desc.head_dim = all->dim, desc.value_dim = all->value_dim, desc.q_dtype = all->q_dtype, desc.kv_dtype = all->kv_dtype;
@@ -258,7 +268,7 @@ static sharding random_sharding(const whole *all, world_random *random) {
   static const char *const algorithms[] = {NULL, "oneshot", "ring", "tree", "recursive", "twoshot"};
   static const int32_t pages[] = {0, 0, 16, 48, 64, 256};
   sharding how = {.nranks = 1 + random_below(random, RANKS_MAX),
-                  .kind = random_below(random, 2),
+                  .kind = random_below(random, 3),
                   .run = 1 + random_below(random, 2),
                   .batch = all->batch,
                   .page_keys = pages[random_below(random, 6)],
@@ -268,6 +278,7 @@ static sharding random_sharding(const whole *all, world_random *random) {
     int32_t cut = how.cuts[r - 1] + random_below(random, 2 + 5 / how.nranks);
     how.cuts[r] = cut;
   }
+  for (int32_t p = 0; p < PERIOD; p++) how.owners[p] = random_below(random, how.nranks);
   how.parts = random_one_in(random, 2) ? 0 : 1 + random_below(random, PARTS_MAX);
   how.ahead = (unsigned)random_below(random, 1 << PARTS_MAX) & (unsigned)random_below(random, 1 << PARTS_MAX);
   for (int32_t p = 1; p < how.parts; p++) how.part_cuts[p] = how.part_cuts[p - 1] + random_below(random, 4);
@@ -352,10 +363,23 @@ static void rejected(world_rank *self) {
   world_check(self, strstr(banyan_last_error(), "key_start[0] is 300") != NULL, "%s", banyan_last_error());
   start[0] = self->rank * 512, lens[0] = self->rank ? 88 : 512;
   world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &result), "whole blocks");
-  combine.wire = BANYAN_F16;
-  status = banyan_attention_combine(self->comm, &desc, &combine, &result);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "wire") != NULL, "a lossy wire: %s",
-              banyan_last_error());
+  static const char *const says[] = {"key_block is 128", "key_stride is 600", "key_start[0] is 268435456 and it has 88",
+                                     "parts[1] begins at key 40 of sequence 0", "wire"};
+  banyan_attention_desc parts[2] = {desc, desc};
+  int32_t part_lens[] = {40, lens[0] - 40};
+  for (int i = 0; i < 5; i++) {
+    queries.key_block = i < 2 ? 128 << i : 0, queries.key_stride = i < 2 ? 512 + 88 * i : 0;
+    start[0] = i == 2 ? 1 << 28 : 512 * self->rank, lens[0] = i == 2 ? 88 : part_lens[0] + part_lens[1];
+    parts[0].seq_lens = part_lens, parts[1].seq_lens = part_lens + 1;
+    parts[0].queries = parts[1].queries = NULL;
+    desc.parts = i == 3 ? parts : NULL, desc.part_count = i == 3 ? 2 : 0;
+    desc.k = desc.v = i == 3 ? NULL : k, desc.kv_dtype = i == 3 ? (banyan_dtype)0 : BANYAN_F32;
+    desc.k_token_stride = desc.v_token_stride = i == 3 ? 0 : 4;
+    combine.wire = i == 4 ? BANYAN_F16 : 0;
+    status = banyan_attention_combine(self->comm, &desc, &combine, &result);
+    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says[i]), "%s: status %d: %s",
+                says[i], (int)status, banyan_last_error());
+  }
 }
 
 TEST(shards_hold_whole_blocks) { WORLD_RUN(rejected, .nranks = 2); }

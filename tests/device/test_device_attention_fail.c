@@ -182,6 +182,10 @@ static void reject(world_rank *self) {
   call.combine.stream = self;
   status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
   world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "stream"), "%s", banyan_last_error());
+  call.combine.stream = call.desc.stream, call.combine.order = BANYAN_ORDER_EXACT;
+  status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
+  world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "attention on devices has no"),
+              "%s", banyan_last_error());
 }
 
 TEST(rejections) {

@@ -104,17 +104,21 @@ TEST(errors_are_within_the_bound) {
   }
 }
 
-/* The largest numbers of a place, 2^20 times, of either sign. */
+/* The largest numbers of a place, 2^20 times, of either sign, and in three rows of 2^19 each. */
 TEST(a_million_contributions_fit) {
   const int count = 1 << 20;
   const double largest = 0x1p42 - 0x1p-10, n[COLUMNS] = {largest, -largest, 0x1p-1 + 0x1p-43};
-  exact_row row;
-  kernels->exact_clear(&row, sizeof row);
-  for (int i = 0; i < count; i++) deposit(&row, 0, 1, n);
+  exact_row half, row;
+  kernels->exact_clear(&half, sizeof half);
+  for (int i = 0; i < count / 2; i++) deposit(&half, 0, 1, n);
+  row = add(&half, &half);
+  exact_row left = add(&row, &half), right = add(&half, &row);
+  ck_assert(memcmp(&left, &right, sizeof left) == 0);
   double top;
   for (int c = 0; c < COLUMNS; c++)
-    ck_assert(value(&row, c, &top) ==
-              (long double)count * (c == 2 ? 0x1p41L + 0.5L - 0.5L : ldexpl((long double)n[c], 42)));
+    ck_assert(value(&row, c, &top) * 3 == value(&left, c, &top) * 2 &&
+              value(&row, c, &top) ==
+                  (long double)count * (c == 2 ? 0x1p41L + 0.5L - 0.5L : ldexpl((long double)n[c], 42)));
 }
 
 /* ---- tables, and the whole way of a row -------------------------------------------------------------------------- */
