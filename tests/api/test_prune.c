@@ -261,7 +261,7 @@ TEST_RANDOM(certificates_hold, 100) {
   static world w;
   static float other[BATCH * TOKENS * HEADS * DIM], other_lse[BATCH * TOKENS * HEADS];
   const bny_attention_kernels *tables[16];
-  int count = 0, skipped = 0;
+  int count = 0, skipped = 0, skipped_zero = 0;
   bny_pool *pool = NULL;
   ck_assert_int_eq(bny_pool_make(2, NULL, &pool), BANYAN_OK);
   for (int t = 0; bny_attention_table[t]; t++)
@@ -282,7 +282,9 @@ TEST_RANDOM(certificates_hold, 100) {
       for (int32_t token = w.desc.queries ? w.loc[b] : b; token < (w.desc.queries ? w.loc[b + 1] : b + 1); token++)
         for (int32_t head = 0; head < w.desc.heads; head++) {
           check_row(&w, b, token, head, text);
-          skipped += w.read[token * w.desc.heads + head] < 1;
+          bool has_skipped = w.read[token * w.desc.heads + head] < 1;
+          skipped += has_skipped;
+          skipped_zero += has_skipped && w.desc.prune.epsilon == 0 && !w.desc.prune.top_pages && !w.desc.queries;
         }
     if (w.desc.prune.epsilon > 0 || w.desc.prune.top_pages) continue;
     size_t rows = (size_t)(tokens_of(&w) * w.desc.heads);
@@ -296,6 +298,7 @@ TEST_RANDOM(certificates_hold, 100) {
   }
   bny_pool_free(pool);
   ck_assert_msg(skipped > 100, "only %d rows left out a page", skipped);
+  ck_assert_msg(skipped_zero > 0, "with epsilon 0 no row that sees all keys left out a page");
 }
 
 int main(void) { return suite_main(suite_of("prune", 120)); }

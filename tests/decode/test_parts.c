@@ -278,7 +278,10 @@ TEST(a_file_larger_than_memory) {
   ck_assert_int_eq(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED), 0);
   bool was_dropped = resident_bytes(map, bytes) < bytes / 16;
   good(banyan_attention(&desc, &out));
-  if (was_dropped) ck_assert_uint_lt(resident_bytes(map, bytes), bytes / 2);
+  if (was_dropped)
+    ck_assert_uint_lt(resident_bytes(map, bytes), bytes / 2);
+  else
+    printf("skipped: the file stays in memory, so what a window reads of it cannot be seen\n");
   result_free(&r);
   free(recent);
   munmap(map, bytes);
