@@ -170,6 +170,12 @@ class Decode(Tools):
                 self.assertLessEqual(tree["max_rel_error"], bound)
                 self.assertLessEqual(ring["max_rel_error"], 2e-6)
 
+    def test_exact_order(self):
+        for ranks in 1, 2, 3:
+            found = self.decoded(run(DECODE, "--ranks", str(ranks), "--tokens", "700", "--heads", "2", "--head-dim", "16",
+                                     "--order", "exact", "--repeat", "2", "--method", "fused", "--json"), ranks)
+            self.assertIs(found["results"][0]["run_bits_equal"], True)
+
     def test_dtypes_and_single_methods(self):
         for dtype, method in itertools.product(("f32", "f16", "bf16"), ("tree", "ring", "allreduce3")):
             with self.subTest(dtype=dtype, method=method):
@@ -427,6 +433,11 @@ class Perf(Tools):
                              "--json"))
         self.assertEqual([row["bytes"] for row in rows], [520, 4160, 16640])
         self.assertLess(max(row["max_rel_error"] for row in rows), 2e-6)
+
+    def test_exact_order(self):
+        rows = self.rows(run(PERF, "combine", "--ranks", "3", "--sizes", "520", "--order", "exact", "--iterations", "5",
+                             "--json"))
+        self.assertLess(rows[0]["max_rel_error"], 2e-6)
 
     def test_in_a_row(self):
         for iterations in "1", "2", "120":
