@@ -360,9 +360,11 @@ def example(*options, start=(sys.executable,)):
     return done.stdout
 
 
-def test_sampling_under_torchrun():
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    assert "rank 1 of 2: 128 keys" in example("--sample", "--tokens", "20", "--prompt-tokens", "250", start=torchrun)
+@pytest.mark.parametrize("nranks, sample, keys", [(1, True, 269), (2, True, 128), (3, False, 64), (4, True, 64)])
+def test_under_torchrun(nranks, sample, keys):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nranks), "--standalone")
+    said = example("--tokens", "20", "--prompt-tokens", "250", *["--sample"] * sample, start=torchrun)
+    assert f"rank {nranks - 1} of {nranks}: {keys} keys" in said
 
 
 def test_the_example_goes_on_after_a_death():

@@ -163,8 +163,11 @@ static bool decode(world_rank *self, banyan_comm *comm, int rounds) {
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, HEAD_DIM);
   banyan_combine_desc desc = {
       .size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = HEAD_DIM, .algorithm = "recursive"};
-  for (int i = 0; i < rounds; i++)
+  for (int i = 0; i < rounds; i++) {
+    banyan_comm_set_tag(comm, i);
     if (!attend(self, &in) || !world_ok(self, banyan_combine(comm, &desc, &in, &out), "combine")) return false;
+  }
+  banyan_comm_set_tag(comm, BANYAN_TAG_NONE);
   return true;
 }
 
@@ -193,9 +196,17 @@ static void check_decoding(int32_t rank, int rounds) {
   ck_assert_int_ge(count_named(trace, "phase", "level 0"), rounds);
   ck_assert_int_ge(count_named(trace, "phase", "all"), rounds);
   ck_assert_int_eq(count_named(trace, "trace", "end of the trace"), 1);
+  int64_t round = 0, operation = 0;
   for (int i = 0; i < trace->count; i++) {
     const event *one = &trace->events[i];
-    if (strcmp(one->name, "combine") == 0) ck_assert_int_ge(argument(one, "bytes"), HEADS * (HEAD_DIM + 2) * 4);
+    if (strcmp(one->name, "combine") == 0) {
+      ck_assert_int_ge(argument(one, "bytes"), HEADS * (HEAD_DIM + 2) * 4);
+      ck_assert_int_eq(argument(one, "tag"), round++);
+      operation = argument(one, "operation");
+    }
+    if (strcmp(one->category, "wait") == 0 && argument(one, "operation") == operation)
+      ck_assert_int_eq(argument(one, "tag"), round - 1);
+    if (strcmp(one->name, "allgather") == 0) ck_assert_ptr_null(json_object_get(one->arguments, "tag"));
     if (strcmp(one->name, "attention") == 0) {
       ck_assert_int_eq(argument(one, "rows"), HEADS);
       ck_assert_int_eq(argument(one, "bytes"), KV_HEADS * KEYS * HEAD_DIM * 4); /* values are the keys */
