@@ -389,12 +389,21 @@ class Watch(hf.StoppingCriteria):
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
-@pytest.mark.parametrize("deaths", [{1: 203}, {0: 202, 2: 205}])
-def test_ranks_die_and_others_go_on(name, deaths):
+@pytest.mark.parametrize(
+    "deaths, inside, more",
+    [({1: 203}, 0, {}), ({0: 202, 2: 205}, 0, {}), ({1: 0}, 203, {}), ({1: 0}, 100, {"prefill_chunk_size": 50})],
+)
+def test_ranks_die_and_others_go_on(name, deaths, inside, more):
+    """deaths {rank: tokens so far}: between steps. `inside`: with that many keys, rank 1 dies behind layer 1."""
     model, (ids, mask) = build(name), prompts(2, 200)
     model.set_attn_implementation("eager")
     want = generate(model, ids, mask, max_new_tokens=12)
     computed, results = {}, []
+
+    def leave(layer, positional, keyword, output):
+        cache = next(word for word in keyword.values() if isinstance(word, ShardedCache))
+        if inside and cache.comm.nranks == 4 and cache.comm.rank == 1 and cache.get_seq_length() == inside:
+            raise SystemExit("this rank ends in a layer")
 
     def body(cache):
         me = cache.comm.rank
@@ -410,12 +419,13 @@ def test_ranks_die_and_others_go_on(name, deaths):
             whole = torch.nn.functional.pad(mask, (0, watch.ids.shape[1] - mask.shape[1]), value=1)
             left = end - watch.ids.shape[1]
             try:
-                words = {"stopping_criteria": [watch], **cache.keyword, "max_new_tokens": left}
+                words = {"stopping_criteria": [watch], **cache.keyword, **more, "max_new_tokens": left}
                 tokens, _ = generate(model, watch.ids, whole, **words)
                 return tokens, cache.comm.nranks
             except (banyan.PeerError, banyan.AbortedError):
                 watch.ids = cache.recover(model, watch.ids, mask)
 
+    model.model.layers[1].register_forward_hook(leave, with_kwargs=True)
     with pytest.raises(banyan.RankError) as caught:
         sharded(model, 4, lambda cache: results.append(body(cache)), max_length=230, block=16)
     assert set(caught.value.failures) == set(deaths)
