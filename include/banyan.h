@@ -429,7 +429,7 @@ typedef enum banyan_scatter {
  * - PLAN: the order that suits the chosen algorithm.
  * - CANONICAL: a fixed balanced tree over ranks. The bits do not depend on algorithm, transport, placement of ranks or
  *   batch.
- * - EXACT: sums of integers on an absolute grid (docs/numbers.md). The bits depend only on the partials, so ranks may
+ * - EXACT: sums of integers on an absolute grid (docs/certain.md). The bits depend only on the partials, so ranks may
  *   be permuted. With N partials, at most 2^20, a row differs from the exact sum by less than N 2^-42 of its largest
  *   partial. Its wire format has 17 bytes per value and 40 per row: leave `wire` 0 or BANYAN_F32.
  * - EXACT on devices that share memory: banyan_combine() and its *_init support it, with "oneshot" and an f32 wire. The

@@ -15,7 +15,7 @@
  *
  * Range. |hi| <= 2^42 and |lo| <= 2^41, so 2^20 contributions stay below 2^63. Error. A contribution loses at most one
  * unit of the lower place: less than 2^-42 of the largest contribution of the row, which is at least 2^(42 T). 2^20
- * contributions lose less than 2^-22 of it. docs/numbers.md has the proof on one screen.
+ * contributions lose less than 2^-22 of it. docs/certain.md has the proof on one screen.
  *
  * Infinities and NaN are no digits. Each column has flags for them, which are or-ed. */
 #ifndef BNY_KERNELS_EXACT_H
