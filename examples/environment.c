@@ -19,7 +19,7 @@ int main(void) { /* under torchrun, or anything else that sets RANK, WORLD_SIZE,
     desc.tokens = 1, desc.heads = 2, desc.value_dim = 4;
     status = banyan_combine(comm, &desc, &in, &out);
   }
-  if (status != BANYAN_OK) fprintf(stderr, "%s\n", banyan_last_error()); /* what is wrong, where, and what to do */
+  if (status != BANYAN_OK) fprintf(stderr, "%s\n", banyan_last_error()); /* it says what is wrong and what to do */
   if (status == BANYAN_OK) printf("rank %d: attention is %g, lse %g\n", (int)bootstrap.rank, merged[0], lse[0]);
   banyan_comm_destroy(comm);
   return status == BANYAN_OK ? 0 : 1;

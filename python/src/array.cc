@@ -32,7 +32,7 @@ bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
 
 constexpr const char *takes = ": banyan takes float32, float16, bfloat16 and eight-bit floats";
 
-// What the framework has raised, if anything, is part of the text.
+// The text includes what the framework has raised, if anything.
 [[noreturn]] void reject_memory(const char *name) {
   std::string said;
   if (PyErr_Occurred()) {

@@ -74,7 +74,7 @@ private:
   bool read_only_ = false;
   bool buffered_ = false;
   Py_buffer buffer_;   // if buffered_
-  nb::object storage_; // of a tensor, if lasting
+  nb::object storage_; // keeps the memory of a tensor, if lasting
   nb::object owner_;   // keeps the memory: a capsule, or the array itself
 };
 

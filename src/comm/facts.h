@@ -81,7 +81,7 @@ static inline bool bny_facts_same_machine(const bny_facts *a, const bny_facts *b
   return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
 }
 
-/* Which ranks share a node, and how many share its cores. */
+/* States which ranks share a node, and how many share its cores. */
 typedef struct bny_node_map {
   int32_t *node_of;    /* by rank: numbers of nodes, in the order of their first ranks */
   int32_t *process_of; /* by rank: the first rank that is in the same process */

@@ -179,7 +179,7 @@ static banyan_status check_positions(const banyan_attention_desc *desc, int32_t 
   if (bny_decode_keys_below(desc, b, BNY_DECODE_EXACT_KEYS_MAX) == keys) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT,
                   WHERE "queries.key_start[%" PRId32 "] is %" PRId32 " and it has %" PRId32
-                        " keys: in the exact order a sequence ends at position %d",
+                        " keys: in the exact order a sequence has at most %d positions; use another order",
                   b, desc->queries && desc->queries->key_start ? desc->queries->key_start[b] : 0, keys,
                   BNY_DECODE_EXACT_KEYS_MAX);
 }

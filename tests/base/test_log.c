@@ -97,7 +97,7 @@ TEST(what_cannot_be_written_is_said_on_stderr) {
   say_all();
   dup2(saved, STDERR_FILENO);
   close(saved);
-  const char *text = directory_read("stderr"), *first = strchr(text, '\n') + 1; /* which comes once */
+  const char *text = directory_read("stderr"), *first = strchr(text, '\n') + 1; /* the reason comes once */
   ck_assert_msg(strncmp(text, "banyan warn base: BANYAN_LOG_FILE=/", 35) == 0 &&
                     strstr(text, "no/such/directory cannot be written: No such file or directory\n") < first,
                 "%s", text);
