@@ -72,7 +72,7 @@ banyan_status bny_exchange_settle(const bny_exchange *exchange, banyan_status ow
 static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
   size_t blocks = (size_t)group->all->bootstrap->nranks + 1; /* the last is this rank's own */
   if (bytes <= group->room) return BANYAN_OK;
-  char *grown = realloc(group->blocks, blocks * bytes);
+  char *grown = bytes <= SIZE_MAX / blocks ? realloc(group->blocks, blocks * bytes) : NULL;
   if (!grown)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for an exchange of a group's ranks",
                     group->all->bootstrap->rank);
