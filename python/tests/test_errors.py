@@ -463,15 +463,17 @@ def test_another_distribution_of_this_name(fault, tmp_path):
     assert "pip uninstall banyan banyan-attention" in done.stderr.splitlines()[-1], done.stderr
 
 
+# The waiting thread prints no traceback: CPython itself aborts where a daemon thread holds stderr while it ends.
 ENDS = """
-import threading, banyan
+import contextlib, threading, banyan
 group, comms, waits = banyan.Threads(2), [None, None], threading.Event()
 def body(rank):
     comms[rank] = banyan.Communicator.from_threads(group, rank, timeout=60)
     comms[rank].barrier()
     if rank == 1:
         waits.set()
-        comms[1].barrier()
+        with contextlib.suppress(banyan.Error):
+            comms[1].barrier()
 threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(2)]
 [thread.start() for thread in threads]
 threads[0].join()
