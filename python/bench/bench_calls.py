@@ -51,7 +51,7 @@ def banyan_methods(comm):
     yield "combine, torch, out=", loop(lambda: comm.combine(t, t_lse, out=t_out))
     yield "combine, torch", loop(lambda: comm.combine(t, t_lse))
     yield "torch.ops.banyan.combine", loop(lambda: torch.ops.banyan.combine(t, t_lse, number))
-    yield "compat.vllm.cp_lse_ag_out_ar", loop(lambda: cp_lse_ag_out_ar(t, t_lse, comm, return_lse=True))
+    yield "compat.vllm, cp_lse_ag_out_ar", loop(lambda: cp_lse_ag_out_ar(t, t_lse, comm, return_lse=True))
     empty, bare = empty_ops(torch)
     yield "torch.ops, empty, in Python", loop(lambda: empty(t, t_lse, number))
     yield "torch.ops, empty, without words", loop(lambda: bare(t, t_lse, number))
@@ -103,7 +103,7 @@ def gloo_methods():
         dist.all_reduce(weight)
         return values / weight.unsqueeze(-1), top + torch.log(weight)
 
-    yield "gloo, one packed all-gather and merge", loop(gather_packed, CALLS // 10)
+    yield "gloo, packed all-gather and merge", loop(gather_packed, CALLS // 10)
     yield "gloo, two all-gathers and merge", loop(gather, CALLS // 10)
     yield "gloo, three allreduces", loop(three, CALLS // 10)
 

@@ -34,7 +34,7 @@ E_2 = math.log2(math.e)
 
 
 @ranks_1_to_4
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
 def test_vllm(ranks, kind):
     """All three calls, positional and by keyword, in both bases, with and without lse, whose type is as in vLLM."""
     parts = [(o, torch.from_numpy(lse).to(kind).float().numpy()) for o, lse in shards(ranks)]

@@ -52,13 +52,15 @@ def contiguous_rows(rows):
 def combine(out, lse, group, base, scatter, return_lse=False, heads_first=False):
     """out [B, H, D] and lse [B, H] of all ranks -> out in its type, and lse in f32 if asked."""
     comm, out = communicator(group), contiguous_rows(out)
-    given = lse if lse.dtype in (torch.float32, torch.float16) else lse.float()
-    heads = split(out.shape[1], comm.nranks, comm.rank)[1] if scatter == "heads" else out.shape[1]
-    shape = (heads, out.shape[0], out.shape[2]) if heads_first else (out.shape[0], heads, out.shape[2])
-    merged = out.new_empty(shape)
-    kept = given.new_empty((out.shape[0], heads), dtype=torch.float32) if return_lse else None
-    place = merged.transpose(0, 1) if heads_first else merged
-    comm.combine(out, given, base=base, empty=EMPTY, scatter=scatter, out=(place, kept))
+    given = lse if lse.dtype == torch.float32 else lse.float()
+    words = {"base": base, "empty": EMPTY, "scatter": scatter}
+    if not heads_first:
+        merged, kept = comm.combine(out, given, **words)
+    else:
+        heads = split(out.shape[1], comm.nranks, comm.rank)[1] if scatter == "heads" else out.shape[1]
+        merged = out.new_empty((heads, out.shape[0], out.shape[2]))
+        kept = given.new_empty((out.shape[0], heads), dtype=torch.float32) if return_lse else None
+        comm.combine(out, given, out=(merged.transpose(0, 1), kept), **words)
     return (merged, kept) if return_lse else merged
 
 

@@ -37,7 +37,9 @@ def _reduce(out, lse, group, ctx, return_lse, is_lse_base_on_e, seq_lens, query_
     comm = communicator(group)
     lse = _masked(comm, lse, seq_lens, query_start_loc)
     merged = combine(out, lse, comm, base(is_lse_base_on_e), scatter, return_lse)
-    return (merged[0], merged[1].to(lse_type or lse.dtype)) if return_lse else merged
+    if not return_lse or merged[1].dtype == (lse_type or lse.dtype):
+        return merged
+    return merged[0], merged[1].to(lse_type or lse.dtype)
 
 
 def cp_lse_ag_out_rs(
