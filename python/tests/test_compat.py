@@ -309,10 +309,14 @@ def test_tensorrt_llm(ranks):
     gathered = np.stack([o.reshape(T, ranks, heads, D)[:, 0] for o, _ in clean])
     stats = np.stack([np.stack([lse, np.ones_like(lse)], -1).reshape(T, ranks, heads, 2)[:, 0] for _, lse in clean])
     gathered, stats = torch.from_numpy(gathered), torch.from_numpy(stats)
-    for dim in range(3):
+    for dim in (1, 2):  # fifo_version 2, and 1
         moved = gathered.movedim(0, dim), stats.movedim(0, dim)
         close(tensorrt_llm.helix_post_process_native(*moved, 0.5, dim), want[:, :heads].reshape(T, -1) / 2)
-    close(tensorrt_llm.helix_post_process(gathered, stats, 1.0), want[:, :heads].reshape(T, -1))
+    with pytest.raises(ValueError, match="cp_dim 0"):
+        tensorrt_llm.helix_post_process_native(gathered, stats, 1.0, 0)
+    close(tensorrt_llm.helix_post_process(gathered.flatten(2), stats, 1.0), want[:, :heads].reshape(T, -1))
+    with pytest.raises(ValueError, match="gathered_stats"):
+        tensorrt_llm.helix_post_process(gathered.flatten(2), stats[..., :1], 1.0)
 
 
 def test_local_merges():
@@ -331,7 +335,7 @@ def test_local_merges():
     assert torch.equal(out[2], v[2, 0])
     merger = compat.SDPAMerger(True, 2)
     for part in range(3):
-        merger.step(v[:, part].permute(1, 0, 2)[None], s[:, part].T[None])
+        merger.step(v[:, part].permute(1, 0, 2)[None], s[:, part].T[None], partial=False)
     close(merger.results()[0][0].permute(1, 0, 2), want[0])
     compat.merge_state_in_place(out, lse, torch.full_like(out, math.nan), torch.full_like(lse, -math.inf))
     assert not out.isnan().any()

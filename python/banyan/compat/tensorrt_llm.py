@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorRT-LLM, main of 2026-09: Helix in tensorrt_llm._torch.attention, and its ops that merge.
+"""TensorRT-LLM, main (047098b7, read on 2026-11-26): Helix in tensorrt_llm._torch.attention, and its ops that merge.
 
 alltoall_helix_native() alone exchanges and merges nothing. It has no counterpart, because here both are one call.
 """
@@ -55,14 +55,20 @@ def _helix_post_process(
 
 
 def helix_post_process(gathered_o, gathered_stats, scale):
-    """gathered_o [cp, T, H, D], gathered_stats [cp, T, H, 2] -> [T, H * D], within one rank."""
-    return helix_post_process_native(gathered_o, gathered_stats, scale, 0)
+    """gathered_o [cp, T, H * D], gathered_stats [cp, T, H, 2] -> [T, H * D], within one rank."""
+    return _merged(gathered_o.unflatten(2, (gathered_stats.shape[2], -1)), gathered_stats, scale, 0)
 
 
 def helix_post_process_native(gathered_o, gathered_stats, scale, cp_dim):
-    """helix_post_process() with cp in dimension cp_dim: 1 for fifo_version 2, and 2 for 1."""
-    if gathered_o.dim() != 4 or cp_dim not in (0, 1, 2):
-        raise ValueError(f"gathered_o is {tuple(gathered_o.shape)}, and cp_dim {cp_dim}: 4 dimensions, and 0, 1 or 2")
-    top, total = gathered_stats.movedim(cp_dim, 0).unbind(-1)
-    merged, _ = merge(gathered_o.movedim(cp_dim, 0), top + torch.log(total))
-    return (merged * scale).flatten(1).to(gathered_o.dtype)
+    """gathered_o [..., D], gathered_stats [..., 2] -> [T, H * D]. ... is T, cp, H for cp_dim 1, and T, H, cp for 2."""
+    if gathered_o.dim() != 4 or cp_dim not in (1, 2):
+        raise ValueError(f"gathered_o is {tuple(gathered_o.shape)}, and cp_dim {cp_dim}: 4 dimensions, and 1 or 2")
+    return _merged(gathered_o, gathered_stats, scale, cp_dim)
+
+
+def _merged(o, stats, scale, cp_dim):
+    if stats.shape != (*o.shape[:-1], 2):
+        raise ValueError(f"gathered_stats is {tuple(stats.shape)} for values {tuple(o.shape)}")
+    top, total = stats.movedim(cp_dim, 0).unbind(-1)
+    merged, _ = merge(o.movedim(cp_dim, 0), top + torch.log(total))
+    return (merged * scale).flatten(1).to(o.dtype)
