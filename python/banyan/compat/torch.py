@@ -14,7 +14,7 @@ class SDPAMerger:
         self._out = self._lse = None
         self._keeps_last = False  # lse came as [B, H, S, 1], and goes so
 
-    def step(self, out, lse, partial=False):
+    def step(self, out, lse, partial):
         """partial: the block is of the second half of the sequence."""
         self._dtypes = out.dtype, lse.dtype
         if self._f32:
