@@ -1,39 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every input of tests/corpus, through every importer: what a fuzzer once found stays found. */
+ * Laws that hold for any input: inputs of tests/corpus, among them what fuzzers once found, through every importer; the
+ * same and those of tests/topologies with changes; and the dumps of real machines where they are there. */
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_util.h"
 
-/* From memory of its own without a byte more, for sanitizers to see what is read beyond it. */
+/* Imports from memory without a byte more, so that sanitizers see what is read beyond it. */
+static void ck_laws(const char *text, size_t bytes, const char *what) {
+  char *exact = malloc(bytes == 0 ? 1 : bytes);
+  memcpy(exact, text, bytes);
+  const char *broken = law_of_import(exact, bytes);
+  ck_assert_msg(broken == NULL, "%s, by content: %s", what, broken);
+  for (const bny_topo_importer *const *importer = bny_topo_importers; *importer != NULL; importer++) {
+    broken = law_of_importer(*importer, exact, bytes);
+    ck_assert_msg(broken == NULL, "%s, as %s: %s", what, (*importer)->name, broken);
+  }
+  free(exact);
+}
+
 static void ck_input(const char *path, const char *name) {
   (void)name;
   size_t bytes;
   char *text = read_text(path, &bytes);
   ck_assert_msg(text != NULL, "%s cannot be read", path);
-  char *exact = malloc(bytes == 0 ? 1 : bytes);
-  memcpy(exact, text, bytes);
-  const char *broken = law_of_import(exact, bytes);
-  ck_assert_msg(broken == NULL, "%s, by content: %s", path, broken);
-  for (const bny_topo_importer *const *importer = bny_topo_importers; *importer != NULL; importer++) {
-    broken = law_of_importer(*importer, exact, bytes);
-    ck_assert_msg(broken == NULL, "%s, as %s: %s", path, (*importer)->name, broken);
+  ck_laws(text, bytes, path);
+}
+
+/* Cuts the file, and changes, removes or flips some bytes. */
+static void ck_changed(const char *path, const char *name) {
+  enum { ROUNDS = IS_SANITIZED ? 40 : 400, BYTES_MAX = 12000 };
+  static const char pieces[] = "0123456789\"{}[]<>/,:GPUNICX@#()-\t \n\0\xff\033";
+  size_t bytes = 0;
+  char *text = read_text(path, &bytes), *changed = malloc(bytes + 1), what[4200];
+  uint64_t seed = strlen(name), state = 0x9e3779b97f4a7c15u * (seed + bytes);
+  for (int round = 0; round < ROUNDS && bytes > 0 && bytes < BYTES_MAX; round++) {
+    size_t length = round % 2 ? bytes : 1 + random_word(&state) % bytes;
+    memcpy(changed, text, length);
+    for (uint64_t changes = round < 20 ? 0 : 1 + random_word(&state) % 5; changes > 0 && length > 1; changes--) {
+      size_t at = random_word(&state) % length;
+      uint64_t how = random_word(&state) % 4;
+      if (how == 0)
+        changed[at] = (char)random_word(&state);
+      else if (how == 1)
+        changed[at] = pieces[random_word(&state) % (sizeof pieces - 1)];
+      else if (how == 2)
+        memmove(changed + at, changed + at + 1, --length - at);
+      else
+        changed[at] ^= (char)(1u << random_word(&state) % 7);
+    }
+    snprintf(what, sizeof what, "%s, round %d", path, round);
+    ck_laws(changed, length, what);
   }
-  free(exact);
+  free(changed);
 }
 
 /* A folder for each importer, and one for what is chosen by content. */
-static const char *const folders[] = {"import", "hwloc", "ibnet", "json", "matrix", "nccl", "smi", "synthetic"};
+static const char *const folders[] = {"corpus/import", "corpus/hwloc",     "corpus/ibnet",
+                                      "corpus/json",   "corpus/matrix",    "corpus/nccl",
+                                      "corpus/smi",    "corpus/synthetic", "topologies"};
 enum { FOLDERS = sizeof folders / sizeof folders[0] };
 
-TEST_LOOP(inputs, FOLDERS) {
-  char folder[64];
-  snprintf(folder, sizeof folder, "corpus/%s", folders[_i]);
-  each_own(folder, ck_input);
+TEST_LOOP(inputs, FOLDERS) { each_own(folders[_i], ck_input); }
+
+TEST_LOOP(changed_inputs, FOLDERS) { each_own(folders[_i], ck_changed); }
+
+static const char *const dumps[] = {"examined", "fabric", "hwloc", "matrix", "nccl", "nvidia-smi", "reduced"};
+
+TEST_LOOP(real_machines, (int)(sizeof dumps / sizeof dumps[0])) { each_dump(dumps[_i], "", ck_input); }
+
+static int exported_files;
+
+static void count_exported(const char *path, const char *name) {
+  (void)name;
+  bny_topo_error error;
+  bny_topo *topo = topo_load(path, NULL, &error);
+  exported_files += topo != NULL && topo_text(bny_topo_export_nccl(topo, &error)) != NULL;
+}
+
+/* The law of NCCL's format holds for whatever the export rejects, so most of these files must not be rejected. */
+TEST(most_are_exported) {
+  for (int f = 0; f < FOLDERS; f++) each_own(folders[f], count_exported);
+  ck_assert_int_ge(exported_files, bny_topo_xml_available() ? 35 : 10);
 }
 
 TEST(folders_are_there) {
   int importers = 0;
   while (bny_topo_importers[importers] != NULL) importers++;
-  ck_assert_int_eq(FOLDERS, importers + 1);
+  ck_assert_int_eq(FOLDERS, importers + 2);
 }
 
-int main(void) { return suite_main(suite_with("topo_corpus", 60, NULL, drop_kept)); }
+int main(void) { return suite_main(suite_with("topo_corpus", 120, NULL, drop_kept)); }

@@ -9,12 +9,6 @@
 #include "topo/model/speed.h"
 #include "tests/topo/topo_util.h"
 
-static void ck_path(const bny_topo *topo, int32_t a, int32_t b, bny_topo_path wanted) {
-  bny_topo_path there = bny_topo_path_between(topo, a, b), back = bny_topo_path_between(topo, b, a);
-  ck_assert_msg(there == wanted && back == wanted, "%s to %s: %s, back %s, wanted %s", topo->nodes[a].name,
-                topo->nodes[b].name, bny_topo_path_name(there), bny_topo_path_name(back), bny_topo_path_name(wanted));
-}
-
 TEST(strings_are_made_fit) {
   static const struct {
     const char *in, *out;
@@ -195,100 +189,82 @@ TEST(names_and_their_reverse) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 1);
 }
 
-static int32_t bridge(bny_topo *topo, int32_t numa, const char *name) {
-  int32_t added = put(topo, BNY_TOPO_PCI, numa, name, NULL);
-  topo->nodes[added].host_bridge = true;
-  return added;
+/* One node in each word, "name" or "kind/name", each inside the node of the word before; a word of dots goes up as
+ * many. "bridge/r0" is a host bridge; "=0000:10:00.0" behind a name is a bus id. */
+static bny_topo *tree_of(const char *text) {
+  bny_topo *topo = topo_new();
+  int32_t at = -1;
+  char copy[1024], *rest = copy, *word;
+  snprintf(copy, sizeof copy, "%s", text);
+  while ((word = strsep(&rest, " ")) != NULL) {
+    for (; *word == '.'; word++) at = topo->nodes[at].parent;
+    if (*word == '\0') continue;
+    char *name = strchr(word, '/'), *bus = strchr(word, '=');
+    *name++ = '\0';
+    if (bus) *bus++ = '\0';
+    bool bridge = strcmp(word, "bridge") == 0;
+    at = put(topo, bridge ? BNY_TOPO_PCI : bny_topo_kind_parse(word), at, name, bus);
+    topo->nodes[at].host_bridge = bridge;
+  }
+  return topo;
+}
+
+static void ck_path(const bny_topo *topo, const char *facts) {
+  char copy[1024], back[1024] = "", *rest = copy, *fact;
+  bny_topo_error error = {.text = ""};
+  ck_assert_msg(bny_topo_check(topo, &error), "%s", error.text);
+  ck_facts(topo, facts);
+  snprintf(copy, sizeof copy, "%s", facts);
+  while ((fact = strsep(&rest, ";")) != NULL) {
+    char w[3][64];
+    ck_assert_int_eq(sscanf(fact, "%63s %63s %63s", w[0], w[1], w[2]), 3);
+    snprintf(back + strlen(back), sizeof back - strlen(back), "%s%s %s %s", back[0] ? ";" : "", w[1], w[0], w[2]);
+  }
+  ck_facts(topo, back);
 }
 
 TEST(paths_by_containment) {
-  bny_topo *t = topo_new();
-  int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), package = put(t, BNY_TOPO_PACKAGE, host, "p0", NULL);
-  int32_t numa0 = put(t, BNY_TOPO_NUMA, package, "n0", NULL), numa1 = put(t, BNY_TOPO_NUMA, package, "n1", NULL);
-  int32_t root0 = bridge(t, numa0, "r0"), root1 = bridge(t, numa0, "r1"), root2 = bridge(t, numa1, "r2");
-  int32_t outer = put(t, BNY_TOPO_PCI, root0, "s0", NULL), inner = put(t, BNY_TOPO_PCI, outer, "s1", NULL);
-  int32_t g0 = put(t, BNY_TOPO_GPU, inner, "GPU0", NULL), g1 = put(t, BNY_TOPO_GPU, inner, "GPU1", NULL);
-  int32_t g2 = put(t, BNY_TOPO_GPU, outer, "GPU2", NULL), g3 = put(t, BNY_TOPO_GPU, root0, "GPU3", NULL);
-  int32_t g4 = put(t, BNY_TOPO_GPU, root1, "GPU4", NULL), g5 = put(t, BNY_TOPO_GPU, root2, "GPU5", NULL);
-  int32_t nic = put(t, BNY_TOPO_NIC, outer, "mlx5_0", NULL), port = put(t, BNY_TOPO_PORT, nic, "1", NULL);
-  int32_t other_port = put(t, BNY_TOPO_PORT, nic, "2", NULL);
-  ck_path(t, g0, g0, BNY_TOPO_PATH_SELF);
-  ck_path(t, g0, g1, BNY_TOPO_PATH_PIX);
-  ck_path(t, g0, g2, BNY_TOPO_PATH_PXB);
-  ck_path(t, g2, nic, BNY_TOPO_PATH_PIX);
-  ck_path(t, g2, port, BNY_TOPO_PATH_PIX);
-  ck_path(t, g0, port, BNY_TOPO_PATH_PXB);
-  ck_path(t, port, other_port, BNY_TOPO_PATH_PIX);
-  ck_path(t, g0, g3, BNY_TOPO_PATH_PHB);
-  ck_path(t, g0, g4, BNY_TOPO_PATH_NODE);
-  ck_path(t, g0, g5, BNY_TOPO_PATH_SYS);
-  ck_path(t, g4, g5, BNY_TOPO_PATH_SYS);
-  int32_t far = put(t, BNY_TOPO_HOST, -1, "h1", NULL), g6 = put(t, BNY_TOPO_GPU, far, "GPU0", NULL);
-  int32_t g7 = put(t, BNY_TOPO_GPU, far, "GPU1", NULL), lost = put(t, BNY_TOPO_GPU, -1, "GPU9", NULL);
-  ck_path(t, g0, g6, BNY_TOPO_PATH_NET);
-  ck_path(t, g6, g7, BNY_TOPO_PATH_SYS); /* nothing nearer is known */
-  ck_path(t, g0, lost, BNY_TOPO_PATH_NONE);
-  bny_topo_error error;
-  ck_assert_msg(bny_topo_check(t, &error), "%s", error.text);
+  bny_topo *t = tree_of(
+      "host/h0 package/p0 numa/n0 bridge/r0 pci/s0 pci/s1 gpu/GPU0 . gpu/GPU1 .. gpu/GPU2 . nic/mlx5_0 port/1 . port/2 "
+      "... gpu/GPU3 .. bridge/r1 gpu/GPU4 ... numa/n1 bridge/r2 gpu/GPU5 ..... host/h1 gpu/GPU6 . gpu/GPU7 .. "
+      "gpu/GPU9");
+  ck_path(t, "GPU0 GPU0 SELF;GPU0 GPU1 PIX;GPU0 GPU2 PXB;GPU2 mlx5_0 PIX;GPU2 1 PIX;GPU0 1 PXB;1 2 PIX;GPU0 GPU3 PHB;"
+             "GPU0 GPU4 NODE;GPU0 GPU5 SYS;GPU4 GPU5 SYS;GPU0 GPU6 NET;GPU0 GPU9 NONE;"
+             "GPU6 GPU7 SYS"); /* nothing nearer is known */
 }
 
-/* NCCL reports no host bridges. */
+/* NCCL reports no host bridges. Another PCI domain is another one, and functions of one device are PIX. */
 TEST(paths_without_host_bridges) {
-  bny_topo *t = topo_new();
-  int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), numa = put(t, BNY_TOPO_NUMA, host, "n0", NULL);
-  int32_t s0 = put(t, BNY_TOPO_PCI, numa, "s0", "0000:10:00.0"), s1 = put(t, BNY_TOPO_PCI, numa, "s1", "0000:20:00.0");
-  int32_t g0 = put(t, BNY_TOPO_GPU, s0, "GPU0", "0000:11:00.0"), g1 = put(t, BNY_TOPO_GPU, s1, "GPU1", "0000:21:00.0");
-  int32_t g2 = put(t, BNY_TOPO_GPU, numa, "GPU2", "0001:30:00.0"), nic = put(t, BNY_TOPO_NIC, numa, "eth0", NULL);
-  int32_t f0 = put(t, BNY_TOPO_NIC, numa, "mlx5_0", "0000:40:00.0"),
-          f1 = put(t, BNY_TOPO_NIC, numa, "mlx5_1", "0000:40:00.1");
-  int32_t f2 = put(t, BNY_TOPO_NIC, numa, "mlx5_2", "0000:41:00.0");
-  ck_path(t, g0, g1, BNY_TOPO_PATH_PHB);
-  ck_path(t, g0, g2, BNY_TOPO_PATH_NODE); /* another PCI domain: another host bridge */
-  ck_path(t, g0, nic, BNY_TOPO_PATH_PHB);
-  ck_path(t, f0, f1, BNY_TOPO_PATH_PIX); /* functions of one device */
-  ck_path(t, f0, f2, BNY_TOPO_PATH_PHB);
-  t = topo_new();
-  host = put(t, BNY_TOPO_HOST, -1, "h0", NULL);
-  int32_t a = bridge(t, host, "r0"), b = bridge(t, host, "r1");
-  g0 = put(t, BNY_TOPO_GPU, a, "GPU0", NULL);
-  g1 = put(t, BNY_TOPO_GPU, b, "GPU1", NULL);
-  ck_path(t, g0, g1, BNY_TOPO_PATH_NODE); /* no NUMA nodes: all is one */
-  put(t, BNY_TOPO_NUMA, host, "n0", NULL);
-  ck_path(t, g0, g1, BNY_TOPO_PATH_NODE);
-  put(t, BNY_TOPO_NUMA, host, "n1", NULL);
-  ck_path(t, g0, g1, BNY_TOPO_PATH_SYS); /* two, and who knows where these are */
+  ck_path(tree_of("host/h0 numa/n0 pci/s0=0000:10:00.0 gpu/GPU0=0000:11:00.0 .. pci/s1=0000:20:00.0 "
+                  "gpu/GPU1=0000:21:00.0 .. gpu/GPU2=0001:30:00.0 . nic/eth0 . nic/mlx5_0=0000:40:00.0 . "
+                  "nic/mlx5_1=0000:40:00.1 . nic/mlx5_2=0000:41:00.0"),
+          "GPU0 GPU1 PHB;GPU0 GPU2 NODE;GPU0 eth0 PHB;mlx5_0 mlx5_1 PIX;mlx5_0 mlx5_2 PHB");
+  /* No NUMA node or one: all is one. With two nobody knows where these are. */
+  ck_path(tree_of("host/h0 bridge/r0 gpu/GPU0 .. bridge/r1 gpu/GPU1"), "GPU0 GPU1 NODE");
+  ck_path(tree_of("host/h0 bridge/r0 gpu/GPU0 .. bridge/r1 gpu/GPU1 .. numa/n0"), "GPU0 GPU1 NODE");
+  ck_path(tree_of("host/h0 bridge/r0 gpu/GPU0 .. bridge/r1 gpu/GPU1 .. numa/n0 . numa/n1"), "GPU0 GPU1 SYS");
 }
 
 TEST(paths_by_links) {
-  bny_topo *t = topo_new();
-  int32_t h0 = put(t, BNY_TOPO_HOST, -1, "h0", NULL), h1 = put(t, BNY_TOPO_HOST, -1, "h1", NULL);
-  int32_t numa = put(t, BNY_TOPO_NUMA, h0, "n0", NULL);
-  int32_t g[6];
-  for (int i = 0; i < 6; i++) g[i] = put(t, BNY_TOPO_GPU, i == 5 ? h1 : numa, numbered("GPU", i), NULL);
-  int32_t fabric = put(t, BNY_TOPO_SWITCH, -1, "nvswitch", NULL), leaf = put(t, BNY_TOPO_SWITCH, -1, "leaf", NULL);
-  join(t, BNY_TOPO_LINK_NVLINK, g[0], g[1], 20);
-  join(t, BNY_TOPO_LINK_XGMI, g[2], g[1], 48);
-  join(t, BNY_TOPO_LINK_NVLINK, g[3], fabric, 20);
-  join(t, BNY_TOPO_LINK_NVLINK, fabric, g[5], 20);
-  join(t, BNY_TOPO_LINK_NVLINK, g[4], g[4], 20); /* to itself, as some virtual machines say */
-  join(t, BNY_TOPO_LINK_NET, g[4], leaf, 20);
-  join(t, BNY_TOPO_LINK_NET, g[5], leaf, 20);
-  ck_path(t, g[0], g[1], BNY_TOPO_PATH_NVL);
-  ck_path(t, g[1], g[2], BNY_TOPO_PATH_NVL);
-  ck_path(t, g[0], g[2], BNY_TOPO_PATH_PHB); /* a GPU passes nothing on */
-  ck_path(t, g[3], g[5], BNY_TOPO_PATH_NVL); /* over hosts */
-  ck_path(t, g[0], g[3], BNY_TOPO_PATH_PHB);
-  ck_path(t, g[4], g[5], BNY_TOPO_PATH_NET); /* a leaf is no NVSwitch */
-  ck_path(t, g[4], g[0], BNY_TOPO_PATH_PHB);
-  join(t, BNY_TOPO_LINK_C2C, g[0], numa, 450);
-  join(t, BNY_TOPO_LINK_C2C, g[4], numa, 450);
-  ck_path(t, g[0], g[4], BNY_TOPO_PATH_C2C);
-  ck_path(t, g[0], g[1], BNY_TOPO_PATH_NVL);
-  ck_path(t, g[1], g[4], BNY_TOPO_PATH_PHB);
-  /* NVLink to the processor joins no two GPUs */
-  join(t, BNY_TOPO_LINK_NVLINK, g[1], numa, 20);
-  join(t, BNY_TOPO_LINK_NVLINK, g[3], numa, 20);
-  ck_path(t, g[1], g[3], BNY_TOPO_PATH_PHB);
+  bny_topo *t = tree_of("host/h0 numa/n0 gpu/GPU0 . gpu/GPU1 . gpu/GPU2 . gpu/GPU3 . gpu/GPU4 ... host/h1 gpu/GPU5 .. "
+                        "switch/nvswitch . switch/leaf");
+  static const struct {
+    bny_topo_link_kind kind;
+    const char *from, *to;
+  } links[] = {{BNY_TOPO_LINK_NVLINK, "GPU0", "GPU1"},     {BNY_TOPO_LINK_XGMI, "GPU2", "GPU1"},
+               {BNY_TOPO_LINK_NVLINK, "GPU3", "nvswitch"}, {BNY_TOPO_LINK_NVLINK, "nvswitch", "GPU5"},
+               {BNY_TOPO_LINK_NVLINK, "GPU4", "GPU4"}, /* as some virtual machines say */
+               {BNY_TOPO_LINK_NET, "GPU4", "leaf"},        {BNY_TOPO_LINK_NET, "GPU5", "leaf"},
+               {BNY_TOPO_LINK_C2C, "GPU0", "n0"},          {BNY_TOPO_LINK_C2C, "GPU4", "n0"},
+               {BNY_TOPO_LINK_NVLINK, "GPU1", "n0"},       {BNY_TOPO_LINK_NVLINK, "GPU3", "n0"}};
+  for (int i = 0; i < 11; i++) {
+    join(t, links[i].kind, node_of(t, links[i].from), node_of(t, links[i].to), 20);
+    /* A GPU passes nothing on, a domain may span hosts, and a leaf is no NVSwitch. */
+    if (i == 6)
+      ck_path(t, "GPU0 GPU1 NVL;GPU1 GPU2 NVL;GPU0 GPU2 PHB;GPU3 GPU5 NVL;GPU0 GPU3 PHB;GPU4 GPU5 NET;GPU4 GPU0 PHB");
+    if (i == 8) ck_path(t, "GPU0 GPU4 C2C;GPU0 GPU1 NVL;GPU1 GPU4 PHB");
+  }
+  ck_path(t, "GPU1 GPU3 PHB"); /* NVLink to the processor joins no two GPUs */
 }
 
 /* A path looks at the two devices and what holds them, and at nothing else of a large model: all nodes behind those of

@@ -467,43 +467,7 @@ TEST(descriptions_rejected) {
       1, "more than");
 }
 
-/* ---- anything ---------------------------------------------------------------------------------------------------- */
-
-/* A text that is cut off or has changed bytes is accepted, or rejected with a reason. Nothing else happens. */
-static void mangle(const char *text, size_t bytes, uint64_t seed) {
-  char *copy = malloc(bytes + 1);
-  uint64_t state = seed;
-  for (int trial = 0; trial < 400; trial++) {
-    bny_topo_error error = {0};
-    memcpy(copy, text, bytes);
-    size_t length = trial % 2 ? bytes : random_word(&state) % (bytes + 1);
-    for (uint64_t changes = trial < 20 ? 0 : random_word(&state) % 6; changes > 0 && length > 0; changes--) {
-      static const char alphabet[] = "GPUNICX:@0129[]\"#()-\t \n\0\xff\033";
-      copy[random_word(&state) % length] = alphabet[random_word(&state) % (sizeof alphabet - 1)];
-    }
-    char *exact = malloc(length + 1); /* so that a sanitizer sees what is read beyond the end */
-    memcpy(exact, copy, length);
-    exact = realloc(exact, length ? length : 1);
-    bny_topo *topo = topo_import(exact, length, NULL, &error);
-    ck_assert_msg(topo || error.text[0], "seed %llu, trial %d: no reason", (unsigned long long)seed, trial);
-    if (topo && topo->nnodes < 10000) topo_derive(topo);
-    free(exact);
-  }
-  free(copy);
-}
-
-TEST(mangled) {
-  static const char *const names[] = {"hgx-a100-4nic.txt", "one-gpu.txt", "fabric-two-rails.txt", "dgx-h100.txt",
-                                      "spine-leaf.txt"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    char path[4096];
-    size_t bytes;
-    own_path(names[i], "", path);
-    char *text = read_text(path, &bytes);
-    ck_assert_ptr_nonnull(text);
-    mangle(text, bytes, 1000 + i);
-  }
-}
+/* ---- size -------------------------------------------------------------------------------------------------------- */
 
 /* A matrix of the most devices, with cells that say as little and as much as can be, takes no time. */
 TEST(matrix_of_the_most_devices) {

@@ -16,7 +16,7 @@
 #include "topo/model/model.h"
 #include "topo/import/xml.h"
 
-enum { LAWS_DEVICES = 24, LAWS_NODES = 4000 };
+enum { LAWS_DEVICES = 48, LAWS_NODES = 4000, LAWS_NAME = 48 };
 
 static inline const char *law_of_reason(const bny_topo_error *error) {
   if (error->text[0] == '\0') return "rejected without a reason";
@@ -25,23 +25,32 @@ static inline const char *law_of_reason(const bny_topo_error *error) {
   return error->line < 0 ? "a negative line" : NULL;
 }
 
-/* A model that was written as JSON and read again is written the same. */
-static inline const char *law_of_json(const bny_topo *topo) {
-  bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_json(topo, &error);
-  if (text == NULL) return law_of_reason(&error); /* without jansson */
-  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
-  char *text_again = again == NULL ? NULL : bny_topo_export_json(again, &error);
-  const char *broken = again == NULL                   ? "its JSON is rejected"
-                       : text_again == NULL            ? "its JSON, read again, cannot be written"
-                       : strcmp(text, text_again) != 0 ? "its JSON, read again, is another"
-                       : again->nnodes != topo->nnodes || again->nlinks != topo->nlinks
-                           ? "its JSON has other nodes or links"
-                           : NULL;
-  bny_topo_free(again);
-  free(text);
-  free(text_again);
-  return broken;
+static inline bool laws_same_text(const char *a, const char *b) {
+  return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/* Every field, and doubles by their bits. */
+static inline bool laws_same_model(const bny_topo *a, const bny_topo *b) {
+  bool same = a->nnodes == b->nnodes && a->nlinks == b->nlinks && a->nnotes == b->nnotes;
+  for (int32_t n = 0; same && n < a->nnodes; n++) {
+    const bny_topo_node *x = &a->nodes[n], *y = &b->nodes[n];
+    same = x->kind == y->kind && x->parent == y->parent && x->index == y->index && laws_same_text(x->name, y->name) &&
+           laws_same_text(x->model, y->model) && laws_same_text(x->vendor, y->vendor) &&
+           laws_same_text(x->bus_id, y->bus_id) && laws_same_text(x->guid, y->guid) &&
+           laws_same_text(x->attributes, y->attributes) && x->compute == y->compute &&
+           x->host_bridge == y->host_bridge && x->source == y->source && x->first_link == y->first_link;
+  }
+  for (int32_t l = 0; same && l < a->nlinks; l++) {
+    const bny_topo_link *x = &a->links[l], *y = &b->links[l];
+    const double speeds[2][3] = {{x->gbytes_per_s, x->rated_gbytes_per_s, x->latency_us},
+                                 {y->gbytes_per_s, y->rated_gbytes_per_s, y->latency_us}};
+    same = x->kind == y->kind && x->from == y->from && x->to == y->to && x->count == y->count &&
+           x->source == y->source && memcmp(speeds[0], speeds[1], sizeof speeds[0]) == 0;
+  }
+  for (int32_t n = 0; same && n < a->nnotes; n++)
+    same = a->notes[n].kind == b->notes[n].kind && a->notes[n].node == b->notes[n].node &&
+           laws_same_text(a->notes[n].text, b->notes[n].text);
+  return same;
 }
 
 /* GPUs, then NICs, LAWS_DEVICES at most. Returns how many. */
@@ -54,37 +63,61 @@ static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVI
   return count;
 }
 
-/* How many pairs of devices have each path is the same, whatever their order. */
-static inline const char *law_of_counts(const bny_topo *topo, const bny_topo *again) {
-  int32_t pairs[2][BNY_TOPO_PATHS] = {{0}}, devices[2][LAWS_DEVICES];
-  for (int side = 0; side < 2; side++) {
-    const bny_topo *model = side == 0 ? topo : again;
-    if (bny_topo_count(model, BNY_TOPO_GPU) + bny_topo_count(model, BNY_TOPO_NIC) > LAWS_DEVICES) return NULL;
-    int32_t count = devices_of(model, devices[side]);
-    for (int32_t a = 0; a < count; a++)
-      for (int32_t b = 0; b < a; b++) pairs[side][bny_topo_path_between(model, devices[side][a], devices[side][b])]++;
+/* Returns the device of the same host, kind and name in `again`; -1 if there is none, -2 if there are several. */
+static inline int32_t laws_counterpart(const bny_topo *topo, const bny_topo *again, int32_t device) {
+  int32_t found = -1, host = bny_topo_ancestor(topo, device, BNY_TOPO_HOST);
+  for (int32_t n = 0; n < again->nnodes; n++) {
+    int32_t other = bny_topo_ancestor(again, n, BNY_TOPO_HOST);
+    if (again->nodes[n].kind == topo->nodes[device].kind && (host < 0) == (other < 0) &&
+        strcmp(again->nodes[n].name, topo->nodes[device].name) == 0 &&
+        (host < 0 || strcmp(again->nodes[other].name, topo->nodes[host].name) == 0))
+      found = found == -1 ? n : -2;
   }
-  return memcmp(pairs[0], pairs[1], sizeof pairs[0]) == 0 ? NULL : "its NCCL XML has other paths";
+  return found;
 }
 
-/* NCCL's format, where it can say this, is one that we read ourselves, with as many devices and the same paths. */
-static inline const char *law_of_nccl(const bny_topo *topo) {
+/* Devices whose name is their own in their host have the same paths. */
+static inline const char *law_of_devices(const bny_topo *topo, const bny_topo *again) {
+  int32_t devices[LAWS_DEVICES], theirs[LAWS_DEVICES], count = devices_of(topo, devices);
+  if (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
+      bny_topo_count(topo, BNY_TOPO_NIC) != bny_topo_count(again, BNY_TOPO_NIC))
+    return "it has another number of GPUs or NICs";
+  for (int32_t a = 0; a < count; a++) {
+    theirs[a] = laws_counterpart(topo, topo, devices[a]) < 0 ? -2 : laws_counterpart(topo, again, devices[a]);
+    if (theirs[a] == -1 && strlen(topo->nodes[devices[a]].name) < LAWS_NAME) return "it has lost a GPU or NIC";
+    for (int32_t b = 0; b < a && theirs[a] >= 0; b++)
+      if (theirs[b] >= 0 &&
+          bny_topo_path_between(topo, devices[a], devices[b]) != bny_topo_path_between(again, theirs[a], theirs[b]))
+        return "it has other paths";
+  }
+  return NULL;
+}
+
+/* A model that is written and read again is the same: all of it for JSON, and the devices and their paths for NCCL's
+ * format, which cannot hold every model. */
+static inline const char *law_of_export(const bny_topo *topo, char *(*write)(const bny_topo *, bny_topo_error *)) {
   bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(topo, &error);
-  if (text == NULL) return law_of_reason(&error);
+  bool whole = write == bny_topo_export_json;
+  char *text = write(topo, &error);
+  if (text == NULL) return law_of_reason(&error); /* without jansson, or what the format cannot say */
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  char *text_again = again == NULL || !whole ? NULL : write(again, &error);
   const char *broken = NULL;
-  if (again == NULL && bny_topo_xml_available())
-    broken = "its NCCL XML is rejected";
-  else if (again != NULL && (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
-                             bny_topo_count(topo, BNY_TOPO_NIC) != bny_topo_count(again, BNY_TOPO_NIC)))
-    broken = "its NCCL XML has another number of GPUs or NICs";
-  else if (again != NULL)
-    broken = law_of_counts(topo, again);
+  if (again == NULL)
+    broken = whole || bny_topo_xml_available() ? "what is exported is rejected" : NULL;
+  else if (!whole)
+    broken = law_of_devices(topo, again);
+  else if (text_again == NULL || strcmp(text, text_again) != 0 || !laws_same_model(topo, again))
+    broken = "its JSON, read again, is another model";
   bny_topo_free(again);
   free(text);
+  free(text_again);
   return broken;
 }
+
+static inline const char *law_of_json(const bny_topo *topo) { return law_of_export(topo, bny_topo_export_json); }
+
+static inline const char *law_of_nccl(const bny_topo *topo) { return law_of_export(topo, bny_topo_export_nccl); }
 
 static inline const char *law_of_paths(const bny_topo *topo) {
   int32_t devices[LAWS_DEVICES], count = devices_of(topo, devices);
@@ -100,47 +133,85 @@ static inline const char *law_of_paths(const bny_topo *topo) {
 }
 
 static inline const char *law_of_level(const bny_topo_levels *levels, const bny_topo_level *level) {
-  int32_t members = 0;
+  int32_t members = 0, grouped = 0;
   for (int32_t g = 0; g < level->ngroups; g++) {
     const bny_topo_group *group = &level->groups[g];
+    if (group->first != members || group->count < 1) return "a group that does not follow the one before";
     members += group->count;
-    for (int32_t i = 0; i < group->count; i++) {
-      int32_t rank = level->members[group->first + i];
+    for (int32_t i = group->first; i < members; i++) {
+      int32_t rank = level->members[i];
       if (rank < 0 || rank >= levels->nranks || level->group_of[rank] != g)
         return "a level whose groups are not those of its members";
+      if (i > group->first && level->members[i - 1] >= rank) return "members of a group that do not ascend";
     }
     if (!(group->gbytes_per_s >= 0) || (unsigned)group->path >= BNY_TOPO_PATHS)
       return "a group without a speed or path";
   }
-  return members == level->nmembers && members <= levels->nranks ? NULL : "a level that counts members wrong";
+  for (int32_t r = 0; r < levels->nranks; r++) grouped += level->group_of[r] >= 0;
+  return members == level->nmembers && members == grouped ? NULL : "a level that counts members wrong";
+}
+
+/* Each group of the inner level lies in one of the outer. */
+static inline const char *law_of_nesting(const bny_topo_levels *levels) {
+  static const bny_topo_level_kind pairs[][2] = {{BNY_TOPO_LEVEL_PACKAGE, BNY_TOPO_LEVEL_HOST},
+                                                 {BNY_TOPO_LEVEL_ISLAND, BNY_TOPO_LEVEL_HOST},
+                                                 {BNY_TOPO_LEVEL_ISLAND, BNY_TOPO_LEVEL_DOMAIN},
+                                                 {BNY_TOPO_LEVEL_LEAF, BNY_TOPO_LEVEL_SPINE},
+                                                 {BNY_TOPO_LEVEL_SPINE, BNY_TOPO_LEVEL_CORE}};
+  for (size_t p = 0; p < sizeof pairs / sizeof pairs[0]; p++) {
+    const bny_topo_level *in = bny_topo_level_of(levels, pairs[p][0]), *out = bny_topo_level_of(levels, pairs[p][1]);
+    for (int32_t r = 0; in && out && r < levels->nranks; r++) {
+      int32_t group = in->group_of[r];
+      if (group >= 0 && out->group_of[r] != out->group_of[in->members[in->groups[group].first]])
+        return "a group that lies in two of an outer level";
+    }
+  }
+  return NULL;
+}
+
+static inline const char *law_of_rank(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_rank *rank) {
+  if (topo->nodes[rank->node].kind != levels->rank_kind) return "a rank of another kind";
+  if (rank->nic < 0) return NULL;
+  if (bny_topo_ancestor(topo, rank->nic, BNY_TOPO_HOST) != rank->host) return "a NIC of another host";
+  return rank->nic_path == bny_topo_path_between(topo, rank->node, rank->nic) ? NULL : "another path to a NIC";
 }
 
 static inline const char *law_of_levels(const bny_topo *topo) {
   bny_topo_levels *levels = bny_topo_derive(topo);
-  const char *broken = levels == NULL ? "no levels" : NULL;
+  const char *broken = levels == NULL ? "no levels" : law_of_nesting(levels);
   for (int32_t i = 0; levels != NULL && i < levels->nlevels && broken == NULL; i++)
-    broken = law_of_level(levels, &levels->levels[i]);
+    broken = i > 0 && levels->levels[i].kind <= levels->levels[i - 1].kind ? "levels that are not in order"
+                                                                           : law_of_level(levels, &levels->levels[i]);
+  for (int32_t r = 0; levels != NULL && r < levels->nranks && broken == NULL; r++)
+    broken = law_of_rank(topo, levels, &levels->ranks[r]);
   for (int32_t i = 0; levels != NULL && i < levels->nfindings && broken == NULL; i++) {
-    broken = levels->findings[i].text[0] == '\0' || strchr(levels->findings[i].text, '\n') != NULL
-                 ? "a finding of no line"
+    const char *text = levels->findings[i].text;
+    broken = text[0] == '\0' || strchr(text, '\n') != NULL ? "a finding of no line"
+             : i > 0 && levels->findings[i].severity > levels->findings[i - 1].severity
+                 ? "findings that are not in order"
                  : NULL;
   }
   bny_topo_levels_free(levels);
   return broken;
 }
 
-/* By content, and then everything that is done with a model. */
+/* Everything that is done with a model. */
+static inline const char *law_of_model(const bny_topo *topo) {
+  bny_topo_error error = {.text = ""};
+  const char *broken = bny_topo_check(topo, &error) ? NULL : "it does not pass the check";
+  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_levels};
+  for (size_t i = 0; i < sizeof laws / sizeof laws[0] && topo->nnodes <= LAWS_NODES && broken == NULL; i++)
+    broken = laws[i](topo);
+  return broken;
+}
+
+/* By content. */
 static inline const char *law_of_import(const char *text, size_t bytes) {
   bny_topo_error error = {.line = -1, .text = ""};
   const char *name = NULL;
   bny_topo *topo = bny_topo_import(text, bytes, &name, &error);
   if (topo == NULL) return law_of_reason(&error);
-  const char *broken = !bny_topo_check(topo, &error) ? "taken, and does not pass the check"
-                       : name == NULL                ? "no name"
-                                                     : NULL;
-  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_levels};
-  for (size_t i = 0; i < sizeof laws / sizeof laws[0] && topo->nnodes <= LAWS_NODES && broken == NULL; i++)
-    broken = laws[i](topo);
+  const char *broken = name == NULL ? "no name" : law_of_model(topo);
   bny_topo_free(topo);
   return broken;
 }

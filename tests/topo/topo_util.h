@@ -184,6 +184,108 @@ static inline bool has_finding(const bny_topo_levels *levels, bny_topo_severity 
   return false;
 }
 
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
+
+/* The node of a name, of "kind/name" or of a bus id; -1 if there is none. */
+static inline int32_t node_of(const bny_topo *topo, const char *name) {
+  static const bny_topo_kind order[] = {BNY_TOPO_GPU,    BNY_TOPO_NIC,  BNY_TOPO_NUMA, BNY_TOPO_PACKAGE,
+                                        BNY_TOPO_SWITCH, BNY_TOPO_PORT, BNY_TOPO_PCI,  BNY_TOPO_HOST};
+  const char *slash = strchr(name, '/');
+  char kind[16];
+  snprintf(kind, sizeof kind, "%.*s", slash ? (int)(slash - name) : 0, name);
+  if (slash) return bny_topo_find_name(topo, bny_topo_kind_parse(kind), slash + 1);
+  int32_t node = bny_topo_find_bus(topo, name);
+  for (int k = 0; node < 0 && k < (int)(sizeof order / sizeof order[0]); k++)
+    node = bny_topo_find_name(topo, order[k], name);
+  return node;
+}
+
+static inline int32_t links_of_kind(const bny_topo *topo, bny_topo_link_kind kind) {
+  int32_t count = 0;
+  for (int32_t l = 0; l < topo->nlinks; l++) count += topo->links[l].kind == kind;
+  return count;
+}
+
+/* How many there are of a kind of nodes, of links or of levels' groups, of ranks or of notes. */
+static inline int32_t count_of(const bny_topo *topo, const bny_topo_levels *levels, const char *what) {
+  if (strcmp(what, "ranks") == 0) return levels->nranks;
+  if (strcmp(what, "notes") == 0) return topo->nnotes;
+  if (bny_topo_kind_parse(what) < BNY_TOPO_KINDS) return bny_topo_count(topo, bny_topo_kind_parse(what));
+  if (bny_topo_link_parse(what) < BNY_TOPO_LINK_KINDS) return links_of_kind(topo, bny_topo_link_parse(what));
+  for (int32_t l = 0; l < levels->nlevels; l++)
+    if (strcmp(bny_topo_level_name(levels->levels[l].kind), what) == 0) return levels->levels[l].ngroups;
+  return 0;
+}
+
+/* Writes what a model says of a node, or of a level's first group, in `is`. */
+static inline void write_quality(const bny_topo *topo, const bny_topo_levels *levels, const char *name,
+                                 const char *quality, char is[128]) {
+  const bny_topo_node *node = node_of(topo, name) < 0 ? NULL : &topo->nodes[node_of(topo, name)];
+  const bny_topo_rank *rank = NULL;
+  int32_t other = -1;
+  for (int32_t r = 0; node && r < levels->nranks; r++)
+    rank = &topo->nodes[levels->ranks[r].node] == node ? &levels->ranks[r] : rank;
+  for (int32_t l = 0; l < levels->nlevels && strcmp(quality, "speed") == 0; l++)
+    if (strcmp(bny_topo_level_name(levels->levels[l].kind), name) == 0)
+      snprintf(is, 128, "%.6g", levels->levels[l].groups[0].gbytes_per_s);
+  if (!node) return;
+  if (strcmp(quality, "number") == 0) snprintf(is, 128, "%d", node->index);
+  if (strcmp(quality, "compute") == 0) snprintf(is, 128, "%d", node->compute);
+  if (strcmp(quality, "vendor") == 0) snprintf(is, 128, "%s", node->vendor ? node->vendor : "none");
+  if (strcmp(quality, "bus") == 0) snprintf(is, 128, "%s", node->bus_id ? node->bus_id : "none");
+  if (strcmp(quality, "guid") == 0) snprintf(is, 128, "%s", node->guid ? node->guid : "none");
+  if (strcmp(quality, "links") == 0 && rank) snprintf(is, 128, "%d", rank->nvlinks);
+  if (strcmp(quality, "speed") == 0 && rank) snprintf(is, 128, "%.6g", rank->nic_gbytes_per_s);
+  if (strcmp(quality, "rail") == 0 && rank) snprintf(is, 128, "%d", rank->rail);
+  if (strcmp(quality, "device") == 0) other = bny_topo_device(topo, node_of(topo, name));
+  if (strcmp(quality, "numa") == 0) other = bny_topo_ancestor(topo, node_of(topo, name), BNY_TOPO_NUMA);
+  if (strcmp(quality, "package") == 0) other = bny_topo_ancestor(topo, node_of(topo, name), BNY_TOPO_PACKAGE);
+  if (strcmp(quality, "nic") == 0 && rank) other = rank->nic;
+  if (is[0] == '\0') snprintf(is, 128, "%s", other < 0 ? "none" : topo->nodes[other].name);
+}
+
+/* Checks facts such as these, with a semicolon between them:
+ *   "3 gpu"                 counts of nodes, links or groups of a level; "4 ranks", "0 notes"
+ *   "GPU0 mlx5_0 PIX"       the path; "routed GPU0 mlx5_0 PXN" as NCCL routes it
+ *   "GPU0 GPU1 link 2x41.2" the latest link between two nodes: how many, and their GB/s together
+ *   "GPU0 compute 90"       and number, vendor, bus, guid, links, rail, device, numa, package, nic
+ *   "island speed 370.8"    of the first group of a level, or of a rank's NIC, in GB/s
+ *   "fault GPU1: no NVLink" a finding of this severity that holds the text; "no fault TEXT": none does */
+static inline void ck_facts(const bny_topo *topo, const char *facts) {
+  bny_topo_levels *levels = topo_derive(topo);
+  char copy[2048], *rest = copy, *fact;
+  ck_assert_int_lt(snprintf(copy, sizeof copy, "%s", facts), (int)sizeof copy);
+  while ((fact = strsep(&rest, ";")) != NULL) {
+    char w[4][64] = {"", "", "", ""}, is[128] = "";
+    fact += strspn(fact, " ");
+    int words = sscanf(fact, "%63s %63s %63s %63s", w[0], w[1], w[2], w[3]);
+    bool no = strcmp(w[0], "no") == 0;
+    int severity = BNY_TOPO_INFO;
+    while (severity <= BNY_TOPO_FAULT && strcmp(bny_topo_severity_name((bny_topo_severity)severity), w[no]) != 0)
+      severity++;
+    if (severity <= BNY_TOPO_FAULT) {
+      const char *text = fact + (no ? 3 : 0) + strlen(w[no]);
+      ck_assert_msg(has_finding(levels, (bny_topo_severity)severity, text + (*text == ' ')) != no, "%s", fact);
+      continue;
+    }
+    bool routed = strcmp(w[0], "routed") == 0;
+    int32_t a = node_of(topo, w[routed]), b = node_of(topo, w[routed + 1]);
+    if (words == 2) {
+      snprintf(is, sizeof is, "%d", count_of(topo, levels, w[1]));
+    } else if (a >= 0 && b >= 0 && strcmp(w[2], "link") == 0) {
+      int32_t l = bny_topo_first_link(topo, a);
+      while (l >= 0 && bny_topo_other_end(topo, a, l) != b) l = bny_topo_next_link(topo, a, l);
+      if (l >= 0) snprintf(is, sizeof is, "%dx%.6g", topo->links[l].count, topo->links[l].gbytes_per_s);
+    } else if (a >= 0 && b >= 0) {
+      snprintf(is, sizeof is, "%s",
+               bny_topo_path_name(routed ? bny_topo_path_routed(topo, a, b) : bny_topo_path_between(topo, a, b)));
+    } else {
+      write_quality(topo, levels, w[0], w[1], is);
+    }
+    ck_assert_msg(strcmp(is, words == 2 ? w[0] : w[words - 1]) == 0, "\"%s\" is %s", fact, is[0] ? is : "not known");
+  }
+}
+
 static inline int32_t put(bny_topo *topo, bny_topo_kind kind, int32_t parent, const char *name, const char *bus_id) {
   bny_topo_node node = {.kind = kind,
                         .parent = parent,
