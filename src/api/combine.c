@@ -21,10 +21,10 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
                     desc->tokens, desc->heads, desc->value_dim);
   if (wire_of(comm, desc) == BNY_WIRE_COUNT)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "desc.wire is %d, which is not a wire format; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or "
-                    "BANYAN_E4M3",
-                    desc->wire);
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "desc.wire is %d, which is not a wire format; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or BANYAN_E4M3",
+        desc->wire);
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_EXACT)

@@ -91,10 +91,10 @@ static banyan_status fail_unknown(const char *wanted, const struct ifaddrs *list
     inet_ntop(each->ifa_addr->sa_family, bytes_of(each->ifa_addr), text, sizeof text);
     bny_append(names, sizeof names, &length, "%s%s %s", length ? ", " : "", each->ifa_name, text);
   }
-  return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "BANYAN_INTERFACE is \"%s\", which is not an interface, address or network of this node, "
-                  "which has: %s",
-                  wanted, names);
+  return bny_fail(
+      BANYAN_ERR_ARGUMENT,
+      "BANYAN_INTERFACE is \"%s\", which is not an interface, address or network of this node, which has: %s", wanted,
+      names);
 }
 
 banyan_status bny_interface_find(const char *text, int family, const struct addrinfo *preferred, bny_interface *found) {

@@ -40,11 +40,10 @@ const void *bny_sized_convert(const bny_sized *type, const char *what, const voi
   size_t size = *(const size_t *)given;
   if (check_size(type, what, size) != BANYAN_OK) return NULL;
   if (size > type->bytes && !is_zero((const char *)given + type->bytes, size - type->bytes)) {
-    bny_fail(
-        BANYAN_ERR_ARGUMENT,
-        "%s has %zu bytes, and %s has %zu in banyan %s: the caller was built for a newer version, and uses a field "
-        "that is not in this one",
-        what, size, type->name, type->bytes, banyan_version());
+    bny_fail(BANYAN_ERR_ARGUMENT,
+             "%s has %zu bytes, and %s has %zu in banyan %s: the caller was built for a newer version, and uses a "
+             "field that is not in this one",
+             what, size, type->name, type->bytes, banyan_version());
     return NULL;
   }
   memset(room, 0, type->bytes);

@@ -16,9 +16,8 @@ int64_t bny_boot_deadline_ns(int64_t timeout_ns) {
 
 banyan_status bny_boot_check_process(uint64_t process) {
   if (process == bny_process()) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_STATE,
-                  "bootstrap: this process is the child of a fork, and the bootstrap is its parent's: "
-                  "the child may destroy its copy and make one of its own");
+  return bny_fail(BANYAN_ERR_STATE, "bootstrap: this process is the child of a fork, and the bootstrap is its "
+                                    "parent's: the child may destroy its copy and make one of its own");
 }
 
 void bny_boot_append_ranks(char *text, size_t bytes, size_t *length, const bool *flags, int32_t nranks, bool wanted) {

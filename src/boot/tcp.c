@@ -149,9 +149,8 @@ void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INT
 
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap) {
   (void)timeout_ns, (void)env, (void)bootstrap;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                  "banyan_env_create: this libbanyan was built without libsodium, which the TCP "
-                  "bootstrap authenticates ranks with");
+  return bny_fail(BANYAN_ERR_UNSUPPORTED, "banyan_env_create: this libbanyan was built without libsodium, which the "
+                                          "TCP bootstrap authenticates ranks with");
 }
 
 void banyan_env_destroy(banyan_env *env) { (void)env; }

@@ -97,12 +97,11 @@ static banyan_status check_reach(const struct bny_boot_settings *settings, const
   if (is_meant || !settings->has_nodes || settings->interface[0] || !bny_boot_address_is_loopback(found->ai_addr))
     return BANYAN_OK;
   bny_boot_address_text(found->ai_addr, found->ai_addrlen, text);
-  return bny_fail(
-      BANYAN_ERR_ARGUMENT,
-      "banyan_env_create: MASTER_ADDR \"%s\" is %s on the node of rank %d, a loopback address that ranks of "
-      "other nodes cannot reach: set BANYAN_INTERFACE to a network of all nodes, or MASTER_ADDR to an "
-      "address that they reach, on all ranks",
-      settings->host, text, settings->rank);
+  return bny_fail(BANYAN_ERR_ARGUMENT,
+                  "banyan_env_create: MASTER_ADDR \"%s\" is %s on the node of rank %d, a loopback address that ranks "
+                  "of other nodes cannot reach: set BANYAN_INTERFACE to a network of all nodes, or MASTER_ADDR to an "
+                  "address that they reach, on all ranks",
+                  settings->host, text, settings->rank);
 }
 
 /* A look-up of a name. The resolver may take long and cannot be stopped, so it has a thread, and the last of the two

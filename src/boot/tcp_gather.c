@@ -65,8 +65,7 @@ static banyan_status check_header(struct gathering *gathering, int32_t child) {
     return bny_boot_fail_peer(env, link, BNY_BOOT_DONE, doing);
   if (frame->bytes != gathering->bytes)
     return bny_fail(BANYAN_ERR_BOOTSTRAP,
-                    "bootstrap: rank %u gathers %llu bytes where rank %d gathers %zu: the ranks are "
-                    "out of step",
+                    "bootstrap: rank %u gathers %llu bytes where rank %d gathers %zu: the ranks are out of step",
                     frame->rank, (unsigned long long)frame->bytes, env->settings.rank, gathering->bytes);
   int64_t patience_ns = bny_boot_deadline_of_peer(frame->left_ms);
   if (is_root(gathering) && patience_ns < gathering->deadline_ns) gathering->deadline_ns = patience_ns;
@@ -158,10 +157,10 @@ static void hand_out(struct gathering *gathering) {
 static banyan_status check_children(const struct banyan_env *env) {
   for (int32_t i = 0; i < env->nchildren; i++)
     if (env->children[i].fd < 0)
-      return bny_fail(BANYAN_ERR_PEER,
-                      "bootstrap: rank %d of %d left, or stopped, before it took the result of the allgather "
-                      "before this one",
-                      env->children[i].rank, env->settings.nranks);
+      return bny_fail(
+          BANYAN_ERR_PEER,
+          "bootstrap: rank %d of %d left, or stopped, before it took the result of the allgather before this one",
+          env->children[i].rank, env->settings.nranks);
   return BANYAN_OK;
 }
 

@@ -57,9 +57,8 @@ static banyan_status hear_link(struct bny_boot_pending *pending, int32_t child) 
     if (progress == BNY_BOOT_MORE) return BANYAN_OK;
     if (progress == BNY_BOOT_LOST && child >= 0 && !link->error)
       return bny_fail(BANYAN_ERR_PEER,
-                      "banyan_env_create: rank %d of %d left while the others were still connecting to "
-                      "%s",
-                      link->rank, env->settings.nranks, env->address);
+                      "banyan_env_create: rank %d of %d left while the others were still connecting to %s", link->rank,
+                      env->settings.nranks, env->address);
     if (progress != BNY_BOOT_DONE) return bny_boot_fail_peer(env, link, progress, doing);
     banyan_status status = child < 0 ? obey(pending) : serve(pending, child);
     if (status || pending->ready) return status;
@@ -79,8 +78,7 @@ static banyan_status fail_missing(const struct bny_boot_pending *pending) {
   if (pending->rejection[0]) bny_append(text, sizeof text, &length, "; rejected: %s", pending->rejection);
   if (pending->nforged > 0)
     bny_append(text, sizeof text, &length,
-               "; %d connection%s failed to authenticate, the last from %s: is the secret "
-               "the same on all ranks?",
+               "; %d connection%s failed to authenticate, the last from %s: is the secret the same on all ranks?",
                pending->nforged, pending->nforged == 1 ? "" : "s", pending->forged_address);
   return bny_fail(BANYAN_ERR_TIMEOUT, "banyan_env_create: %s", text);
 }

@@ -118,8 +118,7 @@ banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int list
       return BANYAN_OK;
     }
     return bny_fail_errno(BANYAN_ERR_SYSTEM, error,
-                          "banyan_env_create: rank %d of %d cannot accept another rank on %s "
-                          "(raise ulimit -n)",
+                          "banyan_env_create: rank %d of %d cannot accept another rank on %s (raise ulimit -n)",
                           env->settings.rank, env->settings.nranks, env->address);
   }
   if (fd < 0) return BANYAN_OK;
@@ -194,19 +193,16 @@ static banyan_status settle(struct bny_boot_pending *pending, struct bny_boot_ca
     return BANYAN_OK;
   }
   if (send_welcome(pending, candidate, BNY_BOOT_ACCEPTED, "")) return adopt(pending, candidate);
-  return bny_fail(BANYAN_ERR_PEER,
-                  "banyan_env_create: rank %u of %d left while the others were still connecting to "
-                  "%s",
+  return bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %u of %d left while the others were still connecting to %s",
                   le32toh(candidate->hello.rank), pending->env->settings.nranks, pending->env->address);
 }
 
 /* Sets the error of a rank that came twice where no id of the job says which of them is right: all ranks get it. */
 static banyan_status fail_twice(const struct bny_boot_pending *pending, const char *reason) {
-  return bny_fail(
-      BANYAN_ERR_BOOTSTRAP,
-      "banyan_env_create: at %s %s: if these are two jobs, their ranks cannot be told apart (give each job a "
-      "port of its own, or another BANYAN_JOB)",
-      pending->env->address, reason);
+  return bny_fail(BANYAN_ERR_BOOTSTRAP,
+                  "banyan_env_create: at %s %s: if these are two jobs, their ranks cannot be told apart (give each job "
+                  "a port of its own, or another BANYAN_JOB)",
+                  pending->env->address, reason);
 }
 
 /* ---- the request ------------------------------------------------------------------------------------------------- */
@@ -221,10 +217,10 @@ static enum bny_boot_verdict judge(const struct bny_boot_pending *pending, const
   size_t length = 0;
   reason[0] = '\0';
   if (version != BNY_BOOT_VERSION) {
-    snprintf(reason, BNY_BOOT_REASON_BYTES,
-             "rank %u speaks version %u of the bootstrap protocol where rank %d speaks %d: "
-             "use the same banyan on all ranks",
-             rank, version, own, BNY_BOOT_VERSION);
+    snprintf(
+        reason, BNY_BOOT_REASON_BYTES,
+        "rank %u speaks version %u of the bootstrap protocol where rank %d speaks %d: use the same banyan on all ranks",
+        rank, version, own, BNY_BOOT_VERSION);
   } else if (strncmp(hello->job, env->settings.job, sizeof hello->job) != 0) {
     bny_append(reason, BNY_BOOT_REASON_BYTES, &length, "rank %u is of ", rank);
     bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, hello->job, nranks, le64toh(hello->began_s));

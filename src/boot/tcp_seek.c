@@ -127,11 +127,10 @@ static bool get_key(struct seeker *seeker) {
   }
   if (outcome == BNY_BOOT_NOT_ASKED) note(seeker, "cannot ask it for its key", errno);
   if (outcome != BNY_BOOT_OTHER_USER) return outcome != BNY_BOOT_NOT_ASKED;
-  snprintf(
-      reason, sizeof reason,
-      "it is a process of user %ld, and this rank of user %ld: without a secret all ranks must be of one user (set "
-      "BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks)",
-      (long)user.uid, (long)geteuid());
+  snprintf(reason, sizeof reason,
+           "it is a process of user %ld, and this rank of user %ld: without a secret all ranks must be of one user "
+           "(set BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks)",
+           (long)user.uid, (long)geteuid());
   seeker->nrejections++;
   note(seeker, reason, 0);
   return false;
@@ -174,8 +173,8 @@ static bool authenticate(struct seeker *seeker, int fd) {
     if (error == ETIMEDOUT && seeker->reason[0]) return false; /* as in note(): the reason before says more */
     note(seeker,
          error == ETIMEDOUT ? "no answer to the authentication of this rank"
-                            : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the "
-                              "same on all ranks, and may rank 0 open enough descriptors (ulimit -n)?",
+                            : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the same "
+                              "on all ranks, and may rank 0 open enough descriptors (ulimit -n)?",
          0);
     return false;
   }
@@ -324,8 +323,7 @@ static banyan_status seek(struct seeker *seeker) {
     if (seeker->final) return seeker->final;
     if (seeker->nrejections >= REJECTIONS_AT_MOST && settings->nports == 0)
       return bny_fail(BANYAN_ERR_BOOTSTRAP,
-                      "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
-                      "%s: %s",
+                      "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at %s: %s",
                       settings->rank, settings->nranks, seeker->env->address, seeker->reason);
     if (bny_deadline_is_late(seeker->deadline_ns)) return fail_late(seeker, begun_ns);
     pause_before_retry(seeker, &pause_ms);

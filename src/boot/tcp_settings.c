@@ -172,11 +172,10 @@ static banyan_status read_interface(struct bny_boot_settings *settings) {
   const char *text = getenv("BANYAN_INTERFACE");
   if (!text || !*text) return BANYAN_OK;
   if (strlen(text) >= sizeof settings->interface)
-    return bny_fail(
-        BANYAN_ERR_ARGUMENT,
-        "banyan_env_create: BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an address, or "
-        "a network such as 10.0.0.0/8",
-        text);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an "
+                    "address, or a network such as 10.0.0.0/8",
+                    text);
   strcpy(settings->interface, text);
   return BANYAN_OK;
 }
@@ -214,15 +213,14 @@ static banyan_status check_secret_file(int fd, const char *path) {
   if (!S_ISREG(facts.st_mode))
     return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is not a regular file", path);
   if (facts.st_mode & (S_IRWXG | S_IRWXO))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" has mode %04o: others can get at "
-                    "the secret; chmod 600 it",
-                    path, (unsigned)(facts.st_mode & 07777));
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "banyan_env_create: BANYAN_SECRET_FILE \"%s\" has mode %04o: others can get at the secret; chmod 600 it", path,
+        (unsigned)(facts.st_mode & 07777));
   if (facts.st_uid != geteuid() && facts.st_uid != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" belongs to user %ld, not to this "
-                    "one",
-                    path, (long)facts.st_uid);
+                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" belongs to user %ld, not to this one", path,
+                    (long)facts.st_uid);
   return BANYAN_OK;
 }
 

@@ -120,10 +120,9 @@ static banyan_status comm_join_proxy(banyan_comm *comm, const bny_exchange *exch
   if (status != BANYAN_OK) return status;
   status = make_exec(comm, exchange, settings, map, &exec);
   if (status == BANYAN_OK && way == BNY_WAY_DIRECT && !exec->transport->takes_cuda)
-    status = bny_fail(
-        BANYAN_ERR_UNSUPPORTED,
-        "BANYAN_DEVICE_NODES is direct, but UCX does not take memory of CUDA devices on every rank: it was built "
-        "without CUDA, or its UCX_TLS has no cuda; see banyan-info");
+    status = bny_fail(BANYAN_ERR_UNSUPPORTED,
+                      "BANYAN_DEVICE_NODES is direct, but UCX does not take memory of CUDA devices on every rank: it "
+                      "was built without CUDA, or its UCX_TLS has no cuda; see banyan-info");
   if (status == BANYAN_OK) exec->transport->sends_cuda = way == BNY_WAY_DIRECT;
   status = bny_comm_confirm(exchange, status);
   bny_proxy_config config = {.engine = comm->device.engine,

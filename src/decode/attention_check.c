@@ -46,10 +46,10 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
 /* Layouts of rows other than PLAIN have one shape. */
 static banyan_status check_rows(const banyan_attention_desc *desc) {
   if (bny_dtype_bytes(desc->kv_dtype) == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2 or "
-                          "BANYAN_I8",
-                    (int)desc->kv_dtype);
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2 or BANYAN_I8",
+        (int)desc->kv_dtype);
   if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN && desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "kv_rows is %d, must be BANYAN_KV_ROWS_PLAIN or BANYAN_KV_ROWS_FLASHMLA_FP8",
@@ -69,9 +69,8 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
                     (int)desc->kv_dtype, desc->head_dim, bny_decode_value_dim(desc), BNY_FLASHMLA_DIM,
                     BNY_FLASHMLA_CODES);
   if (desc->v && desc->v != desc->k)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "v is not k, but values are part of the rows of BANYAN_KV_ROWS_FLASHMLA_FP8. Let v be k or "
-                          "NULL");
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE
+                    "v is not k, but values are part of the rows of BANYAN_KV_ROWS_FLASHMLA_FP8. Let v be k or NULL");
   return BANYAN_OK;
 }
 
@@ -318,11 +317,11 @@ static banyan_status check_ranges(const banyan_attention_desc *desc) {
     for (int32_t i = 0; i < desc->part_count; i++) {
       const banyan_attention_desc *part = &desc->parts[i];
       if (part->key_first && part->key_first[b] != end)
-        return bny_fail(BANYAN_ERR_ARGUMENT,
-                        WHERE "parts[%" PRId32 "].key_first[%" PRId32 "] is %" PRId32 ", %s: the parts before end at "
-                              "key %" PRId64 ". Give parts in the order of keys, without overlap or gap",
-                        i, b, part->key_first[b], part->key_first[b] < end ? "which overlaps" : "which leaves a gap",
-                        end);
+        return bny_fail(
+            BANYAN_ERR_ARGUMENT,
+            WHERE "parts[%" PRId32 "].key_first[%" PRId32 "] is %" PRId32 ", %s: the parts before end at key %" PRId64
+                  ". Give parts in the order of keys, without overlap or gap",
+            i, b, part->key_first[b], part->key_first[b] < end ? "which overlaps" : "which leaves a gap", end);
       end += bny_decode_keys(part, b);
     }
     if (end != bny_decode_keys(desc, b))

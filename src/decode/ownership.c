@@ -243,11 +243,12 @@ static banyan_status find_pattern(const bny_shares *s, int32_t rank, pattern *fo
 
 static banyan_status write_pattern(const char *where, int32_t rank, const pattern *found, const banyan_queries *given) {
   if (found->count > 0 && (!given->key_pattern || given->key_pattern_len == 0))
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "%s: blocks of rank %" PRId32 " come round at uneven distances, which take a pattern: set "
-                    "queries.key_pattern to memory for %" PRId32 " numbers, and key_pattern_len to %" PRId32
-                    " (in Python: pattern=True)",
-                    where, rank, found->count, found->count);
+    return bny_fail(
+        BANYAN_ERR_UNSUPPORTED,
+        "%s: blocks of rank %" PRId32
+        " come round at uneven distances, which take a pattern: set queries.key_pattern to memory for %" PRId32
+        " numbers, and key_pattern_len to %" PRId32 " (in Python: pattern=True)",
+        where, rank, found->count, found->count);
   if (found->count > given->key_pattern_len)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "%s: queries.key_pattern_len is %" PRId64 ", and the pattern of rank %" PRId32 " has %" PRId32

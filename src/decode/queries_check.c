@@ -155,8 +155,7 @@ static banyan_status check_multiple(const char *field, int32_t index, int64_t po
   if (index >= 0) snprintf(at, sizeof at, "[%" PRId32 "]", index);
   return bny_fail(BANYAN_ERR_ARGUMENT,
                   WHERE "queries.%s%s is %" PRId64
-                        ": in the exact order a shard holds whole blocks of %d keys, which begin "
-                        "at multiples of it",
+                        ": in the exact order a shard holds whole blocks of %d keys, which begin at multiples of it",
                   field, at, position, BNY_DECODE_EXACT_KEYS);
 }
 

@@ -18,10 +18,9 @@ const bny_prices bny_prices_default = {
                                 "as memory, but a line goes from core to core within one cache, which saves 70 ns"},
             [BNY_LINK_MEMORY] = {"memory", 250, 0, 0, 100.0 / 3, false, false, false,
                                  "between ranks of one node: 250 ns, 0.03 ns a byte"},
-            [BNY_LINK_SOCKETS] =
-                {"sockets", 250, 250, 0, 20, false, false, false,
-                 "as memory, and a cache line from another package: 100 ns there, 100 back; 20 GB/s is the speed of "
-                 "one core to another package"},
+            [BNY_LINK_SOCKETS] = {"sockets", 250, 250, 0, 20, false, false, false,
+                                  "as memory, and a cache line from another package: 100 ns there, 100 back; 20 GB/s "
+                                  "is the speed of one core to another package"},
             [BNY_LINK_NVLINK] =
                 {"nvlink", 700, 800, GPU_MESSAGE_NS, 160, false, false, false,
                  "a peer's memory is read in 0.8 to 1.0 us on H800, and a one-shot exchange between 8 GPUs takes 2 us "
@@ -34,16 +33,13 @@ const bny_prices bny_prices_default = {
                                "a read over PCI takes 1.3 us and more; 24 GB/s is generation 4 with 16 lanes"},
             [BNY_LINK_PCIE_SYS] = {"pcie-sys", 1200, 2300, GPU_MESSAGE_NS, 10, true, false, false,
                                    "as PCI, through two host bridges and the link between packages, which their GPUs "
-                                   "share; most machines "
-                                   "reach 10 GB/s there"},
-            [BNY_LINK_NETWORK] =
-                {"network", 3000, 600, POSTED_NS, 12.5, false, true, false,
-                 "a signal that a GPU posts and another sees behind it: 3 to 5 us; from NIC to NIC 0.6 us, by UCX's "
-                 "estimate; 12.5 GB/s is 100 Gb/s"},
-            [BNY_LINK_NETWORK_CPU] =
-                {"network", 1900, 600, POSTED_NS, 12.5, false, true, false,
-                 "a message and its signal over RDMA to a rank that polls: 2.5 us, of which 0.6 us from NIC to NIC, by "
-                 "UCX's estimate; 12.5 GB/s is 100 Gb/s"},
+                                   "share; most machines reach 10 GB/s there"},
+            [BNY_LINK_NETWORK] = {"network", 3000, 600, POSTED_NS, 12.5, false, true, false,
+                                  "a signal that a GPU posts and another sees behind it: 3 to 5 us; from NIC to NIC "
+                                  "0.6 us, by UCX's estimate; 12.5 GB/s is 100 Gb/s"},
+            [BNY_LINK_NETWORK_CPU] = {"network", 1900, 600, POSTED_NS, 12.5, false, true, false,
+                                      "a message and its signal over RDMA to a rank that polls: 2.5 us, of which 0.6 "
+                                      "us from NIC to NIC, by UCX's estimate; 12.5 GB/s is 100 Gb/s"},
             [BNY_LINK_TCP] = {"tcp", 20000, 0, 0, 1.25, true, false, false,
                               "two kernels on the way: 20 us; 10 Gb/s for all ranks of a node together"},
         },

@@ -53,9 +53,9 @@ static size_t print_kind(const banyan_op *op, const bny_op_kind *kind, char *tex
   if (kind->device_run) return bny_device_run_print(kind->device_run, kind->plan, text, bytes);
   if (!op->within) return bny_plan_print(kind->plan, text, bytes);
   size_t length = bny_plan_print_head(kind->plan, text, bytes);
-  bny_append(text, bytes, &length,
-             "within a kernel: rows go straight to the ranks that get them, and are merged there in the "
-             "order of ranks\n");
+  bny_append(
+      text, bytes, &length,
+      "within a kernel: rows go straight to the ranks that get them, and are merged there in the order of ranks\n");
   return length;
 }
 

@@ -6,8 +6,7 @@
 banyan_status bny_op_make_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
   if (op->comm->device.proxy)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "a combine within a kernel needs devices that share memory; here those of several nodes "
-                    "do not");
+                    "a combine within a kernel needs devices that share memory; here those of several nodes do not");
   return bny_device_run_within(&op->comm->device, request, combine);
 }
 

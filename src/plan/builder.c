@@ -76,22 +76,33 @@ void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_byte
   return temporary->memory;
 }
 
-/* Makes room for `more` items after `count`; the array at least doubles. */
-static bool reserve(bny_builder *builder, void **array, int32_t *capacity, int32_t count, int64_t more,
-                    size_t item_bytes) {
-  if (builder->status != BANYAN_OK) return false;
+bool bny_builder_grow(bny_builder *builder, void *array, int32_t *capacity, int32_t count, size_t item_bytes) {
+  if (count < *capacity) return true;
+  int32_t larger = *capacity ? 2 * *capacity : 16;
+  void *items, *grown = bny_builder_allocate(builder, larger, item_bytes);
+  if (!grown) return false;
+  memcpy(&items, array, sizeof items); /* a pointer of any type */
+  if (count > 0) memcpy(grown, items, (size_t)count * item_bytes);
+  memcpy(array, &grown, sizeof grown);
+  *capacity = larger;
+  return true;
+}
+
+/* Returns the array with room for `more` items after `count`; if it grows, it at least doubles. On failure it returns
+ * the array as it is, and the builder has failed. */
+static void *reserve(bny_builder *builder, void *array, int32_t *capacity, int32_t count, int64_t more,
+                     size_t item_bytes) {
   int64_t needed = count + more;
-  if (needed <= *capacity) return true;
+  if (builder->status != BANYAN_OK || needed <= *capacity) return array;
   int64_t larger = needed > 2 * (int64_t)*capacity ? needed : 2 * (int64_t)*capacity;
   if (larger < 16) larger = 16;
-  void *grown = larger <= INT32_MAX ? realloc(*array, (size_t)larger * item_bytes) : NULL;
+  void *grown = larger <= INT32_MAX ? realloc(array, (size_t)larger * item_bytes) : NULL;
   if (!grown) {
     fail(builder, "its steps");
-    return false;
+    return array;
   }
-  *array = grown;
   *capacity = (int32_t)larger;
-  return true;
+  return grown;
 }
 
 /* ---- frames ------------------------------------------------------------------------------------------------------ */
@@ -110,10 +121,9 @@ size_t bny_builder_first_offset(const bny_builder *builder) {
 }
 
 void bny_builder_run(bny_builder *builder, bny_frame *frame, const bny_algorithm *algorithm) {
-  void *starts = builder->starts;
-  bool ok = reserve(builder, &starts, &builder->starts_capacity, builder->nstarts, 1, sizeof *builder->starts);
-  builder->starts = starts;
-  if (!ok) return;
+  builder->starts =
+      reserve(builder, builder->starts, &builder->starts_capacity, builder->nstarts, 1, sizeof *builder->starts);
+  if (builder->status != BANYAN_OK) return;
   const bny_request *request = builder->request;
   int32_t rank = builder->rank;
   frame->first_slot = builder->plan->nslots;
@@ -145,12 +155,9 @@ static void deliver_outside(bny_builder *builder, const bny_slice *slice, const 
 
 int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key) {
   bny_plan *plan = builder->plan;
-  void *slots = plan->slots, *keys = builder->keys;
-  bool ok = reserve(builder, &slots, &builder->slots_capacity, plan->nslots, 1, sizeof *plan->slots);
-  plan->slots = slots;
-  ok = ok && reserve(builder, &keys, &builder->keys_capacity, plan->nslots, 1, sizeof *builder->keys);
-  builder->keys = keys;
-  if (!ok) return 0;
+  plan->slots = reserve(builder, plan->slots, &builder->slots_capacity, plan->nslots, 1, sizeof *plan->slots);
+  builder->keys = reserve(builder, builder->keys, &builder->keys_capacity, plan->nslots, 1, sizeof *builder->keys);
+  if (builder->status != BANYAN_OK) return 0;
   bny_slot *slot = &plan->slots[plan->nslots];
   *slot =
       (bny_slot){.slice = *slice, .offset = plan->outbox_bytes, .bytes = bny_slice_wire_bytes(builder->request, slice)};
@@ -161,10 +168,9 @@ int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key k
 }
 
 void bny_builder_alias(bny_builder *builder, int32_t slot, bny_key key) {
-  void *aliases = builder->aliases;
-  bool ok = reserve(builder, &aliases, &builder->aliases_capacity, builder->naliases, 1, sizeof *builder->aliases);
-  builder->aliases = aliases;
-  if (ok) builder->aliases[builder->naliases++] = (bny_alias){.key = key, .slot = slot};
+  builder->aliases =
+      reserve(builder, builder->aliases, &builder->aliases_capacity, builder->naliases, 1, sizeof *builder->aliases);
+  if (builder->status == BANYAN_OK) builder->aliases[builder->naliases++] = (bny_alias){.key = key, .slot = slot};
 }
 
 int32_t bny_builder_slot_private(bny_builder *builder, const bny_slice *slice) {
@@ -179,11 +185,9 @@ bny_slot bny_builder_slot_entry(const bny_builder *builder, int32_t slot) {
 
 static void step_add(bny_builder *builder, const bny_step *step) {
   bny_plan *plan = builder->plan;
-  void *steps = plan->steps;
   if (builder->slots_only) return;
-  bool ok = reserve(builder, &steps, &builder->steps_capacity, plan->nsteps, 1, sizeof *plan->steps);
-  plan->steps = steps;
-  if (ok) plan->steps[plan->nsteps++] = *step;
+  plan->steps = reserve(builder, plan->steps, &builder->steps_capacity, plan->nsteps, 1, sizeof *plan->steps);
+  if (builder->status == BANYAN_OK) plan->steps[plan->nsteps++] = *step;
 }
 
 void bny_builder_copy(bny_builder *builder, int32_t slot) {
@@ -195,13 +199,18 @@ void bny_builder_copy(bny_builder *builder, int32_t slot) {
   step_add(builder, &(bny_step){.kind = BNY_STEP_COPY, .slot = slot, .message = -1, .slice = entry.slice});
 }
 
+int32_t bny_builder_copy_made(bny_builder *builder, const bny_slice *slice, bny_key key) {
+  if (bny_slice_is_empty(builder->request, slice)) return -1;
+  int32_t slot = bny_builder_slot(builder, slice, key);
+  bny_builder_copy(builder, slot);
+  return slot;
+}
+
 void bny_builder_send_list(bny_builder *builder, int32_t slot, const int32_t *peers, int32_t count) {
   bny_plan *plan = builder->plan;
   if (builder->slots_only || count == 0 || builder->status != BANYAN_OK) return;
-  void *all = plan->peers;
-  bool ok = reserve(builder, &all, &builder->peers_capacity, plan->npeers, count, sizeof *plan->peers);
-  plan->peers = all;
-  if (!ok) return;
+  plan->peers = reserve(builder, plan->peers, &builder->peers_capacity, plan->npeers, count, sizeof *plan->peers);
+  if (builder->status != BANYAN_OK) return;
   for (int32_t i = 0; i < count; i++) plan->peers[plan->npeers + i] = rank_outside(builder, peers[i]);
   step_add(builder,
            &(bny_step){.kind = BNY_STEP_SEND, .slot = slot, .message = -1, .first = plan->npeers, .count = count});
@@ -212,21 +221,23 @@ void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer) {
   bny_builder_send_list(builder, slot, &peer, 1);
 }
 
+static const bny_source no_source = {.slot = -1};
+
 /* `peer` and `slot` are those of the plan. */
-static int32_t message_add(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
+static bny_source message_add(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
   bny_plan *plan = builder->plan;
-  void *messages = plan->messages;
-  bool ok = reserve(builder, &messages, &builder->messages_capacity, plan->nmessages, 1, sizeof *plan->messages);
-  plan->messages = messages;
-  if (!ok) return 0;
+  plan->messages =
+      reserve(builder, plan->messages, &builder->messages_capacity, plan->nmessages, 1, sizeof *plan->messages);
+  if (builder->status != BANYAN_OK) return no_source;
   plan->messages[plan->nmessages] = (bny_message){.peer = peer, .slot = slot, .what = *what};
-  return plan->nmessages++;
+  step_add(builder, &(bny_step){.kind = BNY_STEP_WAIT, .slot = -1, .message = plan->nmessages});
+  return (bny_source){.slot = -1, .message = plan->nmessages++};
 }
 
 static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer);
 
-int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
-  if (builder->slots_only || builder->status != BANYAN_OK) return 0;
+bny_source bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
+  if (builder->slots_only || builder->status != BANYAN_OK) return no_source;
   if (!builder->frame) return message_add(builder, peer, slot, what);
   struct bny_peer_list *list = peer_list(builder, rank_outside(builder, peer));
   for (int32_t i = 0; list && i < list->nstarts; i++) {
@@ -238,20 +249,28 @@ int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, co
   if (builder->status == BANYAN_OK)
     builder->status = bny_fail(BANYAN_ERR_STATE, "%s: rank %d expects a part of rank %d that it does not take",
                                builder->algorithm->name, builder->plan->rank, rank_outside(builder, peer));
-  return 0;
+  return no_source;
 }
 
-void bny_builder_wait(bny_builder *builder, int32_t message) {
-  step_add(builder, &(bny_step){.kind = BNY_STEP_WAIT, .slot = -1, .message = message});
+const bny_source *bny_builder_receive_all(bny_builder *builder, int32_t own) {
+  int32_t nranks = builder->request->nranks;
+  bny_slot what = bny_builder_slot_entry(builder, own);
+  bny_source *sources = bny_builder_allocate(builder, nranks, sizeof *sources);
+  if (!sources) return NULL;
+  sources[builder->rank] = bny_source_slot(own);
+  for (int32_t i = 1; i < nranks; i++) { /* the rank before this one sends to it first */
+    int32_t peer = bny_modulo((int64_t)builder->rank - i, nranks);
+    sources[peer] = bny_builder_receive(builder, peer, own, &what);
+  }
+  return sources;
 }
 
 static void step_add_sources(bny_builder *builder, bny_step *step, const bny_source *sources, int64_t count) {
   bny_plan *plan = builder->plan;
   if (builder->slots_only || builder->status != BANYAN_OK) return;
-  void *all = plan->sources;
-  bool ok = reserve(builder, &all, &builder->sources_capacity, plan->nsources, count, sizeof *plan->sources);
-  plan->sources = all;
-  if (!ok) return;
+  plan->sources =
+      reserve(builder, plan->sources, &builder->sources_capacity, plan->nsources, count, sizeof *plan->sources);
+  if (builder->status != BANYAN_OK) return;
   memcpy(plan->sources + plan->nsources, sources, (size_t)count * sizeof *sources);
   step->first = plan->nsources;
   step->count = (int32_t)count;
@@ -306,6 +325,13 @@ void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sou
   sources = group(builder, &slice, sources, &count);
   bny_step step = {.kind = BNY_STEP_MERGE, .slot = slot, .slice = slice};
   step_add_sources(builder, &step, sources, count);
+}
+
+void bny_builder_merge_or_copy(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count) {
+  if (count == 0)
+    bny_builder_copy(builder, slot);
+  else
+    bny_builder_merge(builder, slot, sources, count);
 }
 
 void bny_builder_deliver(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count) {
@@ -379,16 +405,16 @@ static int32_t list_find(struct bny_peer_list *list, bny_key key) {
   return -1;
 }
 
-int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key) {
-  if (builder->slots_only || builder->status != BANYAN_OK) return 0;
+bny_source bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key) {
+  if (builder->slots_only || builder->status != BANYAN_OK) return no_source;
   if (key.frame == 0) key.frame = frame_id(builder);
   struct bny_peer_list *list = peer_list(builder, rank_outside(builder, peer));
-  if (!list || builder->status != BANYAN_OK) return 0;
+  if (!list || builder->status != BANYAN_OK) return no_source;
   int32_t slot = list_find(list, key);
   if (slot >= 0) return message_add(builder, list->peer, slot, &list->slots[slot]);
   builder->status =
       bny_fail(BANYAN_ERR_STATE,
                "%s: rank %d expects of rank %d a slot that it does not make (phase %d, piece %d, ranks %d to %d)",
                builder->algorithm->name, builder->plan->rank, list->peer, key.phase, key.piece, key.low, key.high - 1);
-  return 0;
+  return no_source;
 }

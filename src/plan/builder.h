@@ -162,9 +162,10 @@ bool bny_key_equal(bny_key a, bny_key b);
 /* Returns zeroed memory that lives until bny_builder_fini(), or NULL with a sticky error if there is no memory. */
 void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes);
 
-static inline bny_source bny_source_slot(int32_t slot) { return (bny_source){.slot = slot, .message = -1}; }
+/* Makes room for one more item in an array of such memory. False: there is no memory. */
+bool bny_builder_grow(bny_builder *builder, void *array, int32_t *capacity, int32_t count, size_t item_bytes);
 
-static inline bny_source bny_source_message(int32_t message) { return (bny_source){.slot = -1, .message = message}; }
+static inline bny_source bny_source_slot(int32_t slot) { return (bny_source){.slot = slot, .message = -1}; }
 
 int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key);
 int32_t bny_builder_slot_private(bny_builder *builder, const bny_slice *slice);
@@ -179,22 +180,27 @@ size_t bny_builder_first_offset(const bny_builder *builder);
 /* Builds `algorithm` in a frame. */
 void bny_builder_run(bny_builder *builder, bny_frame *frame, const bny_algorithm *algorithm);
 
-/* COPY: the input over the slot's slice. */
+/* COPY: the input over the slot's slice. `made` also makes the slot, or returns -1 for an empty slice. */
 void bny_builder_copy(bny_builder *builder, int32_t slot);
+int32_t bny_builder_copy_made(bny_builder *builder, const bny_slice *slice, bny_key key);
 
 /* SEND to one peer, or to several. */
 void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer);
 void bny_builder_send_list(bny_builder *builder, int32_t slot, const int32_t *peers, int32_t count);
 
-/* Adds a message to receive and returns its index; bny_builder_wait() must follow. */
-int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what);
-int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key);
-void bny_builder_wait(bny_builder *builder, int32_t message);
+/* WAIT for a message of a peer, which the source then names. */
+bny_source bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what);
+bny_source bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key);
+
+/* Receives from all peers the slot whose entry equals that of own slot `own`, the rank before this one first. Returns
+ * the sources by rank, with the own one; NULL on failure. */
+const bny_source *bny_builder_receive_all(bny_builder *builder, int32_t own);
 
 /* MERGE over the slot's slice, DELIVER over a slice. More than BNY_MERGE_SOURCES_MAX sources are first merged into
  * private slots, in aligned groups of that many. This is a power of two, so the tree of neighbour pairs stays the
  * same. */
 void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count);
+void bny_builder_merge_or_copy(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count); /* 0 */
 void bny_builder_deliver(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count);
 void bny_builder_deliver_one(bny_builder *builder, const bny_slice *slice, bny_source source);
 

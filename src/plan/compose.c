@@ -3,7 +3,6 @@
 #include "plan/compose.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Beyond islands only carriers take turns on a core, and all of an island share the shared link. */
 static bny_link_cost link_of_part(const bny_levels *levels, int32_t level) {
@@ -78,6 +77,26 @@ const bny_algorithm *bny_compose_choose(const bny_request *part, bny_choices *ch
     choices->made[choices->count++] = choice;
   if (estimate) *estimate = choice.estimate;
   return choice.algorithm;
+}
+
+const char *bny_compose_reject(const bny_request *request, bool by_owner) {
+  if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
+  if (request->call.collective != BNY_COMBINE) return "it serves combine";
+  if (bny_request_has_owners(request) != by_owner)
+    return by_owner ? "it serves scatter heads and tokens" : "it serves scatter none and root";
+  if (request->call.order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)
+    return "canonical order needs groups that are consecutive, equal powers of two of ranks";
+  return NULL;
+}
+
+void bny_compose_add(bny_estimate *sum, const bny_estimate *more, double times) {
+  sum->rounds += more->rounds * times;
+  sum->messages += more->messages * times;
+  sum->bytes += more->bytes * times;
+  sum->work_bytes += more->work_bytes * times;
+  sum->bytes_sent += more->bytes_sent * times;
+  sum->ns += more->ns * times;
+  for (int32_t k = 0; k < BNY_LEVELS_MAX; k++) sum->level_bytes[k] += more->level_bytes[k] * times;
 }
 
 bool bny_compose_by_heads(const bny_slice *box, int32_t count) {
@@ -157,15 +176,8 @@ static void tile_add(bny_builder *lister, void *context, const bny_slice *slice,
                      int64_t count) {
   tile_list *list = context;
   (void)lister, (void)sources, (void)count;
-  if (list->count == list->capacity) {
-    int32_t larger = list->capacity ? 2 * list->capacity : 8;
-    bny_slice *tiles = bny_builder_allocate(list->memory, larger, sizeof *tiles);
-    if (!tiles) return;
-    if (list->count > 0) memcpy(tiles, list->tiles, (size_t)list->count * sizeof *tiles);
-    list->tiles = tiles;
-    list->capacity = larger;
-  }
-  list->tiles[list->count++] = *slice;
+  if (bny_builder_grow(list->memory, &list->tiles, &list->capacity, list->count, sizeof *list->tiles))
+    list->tiles[list->count++] = *slice;
 }
 
 const bny_slice *bny_compose_tiles(bny_builder *builder, const bny_request *part, const bny_algorithm *algorithm,

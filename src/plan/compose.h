@@ -28,6 +28,12 @@ typedef struct bny_choices {
   bny_choice made[32];
 } bny_choices;
 
+/* Returns why a combine over levels, for scatters with or without owners, does not serve a request; NULL: it does. */
+const char *bny_compose_reject(const bny_request *request, bool by_owner);
+
+/* Adds `times` times `more` to an estimate, without roundings and memory. */
+void bny_compose_add(bny_estimate *sum, const bny_estimate *more, double times);
+
 /* Returns whether a box is better cut along heads than along tokens into `count` parts. */
 bool bny_compose_by_heads(const bny_slice *box, int32_t count);
 

@@ -2,8 +2,6 @@
  * Collects contributions to a slice as nodes of the merge tree, and merges them when they are sent or delivered. */
 #include "plan/forest.h"
 
-#include <string.h>
-
 static bool is_canonical(const bny_request *request) { return request->call.order == BANYAN_ORDER_CANONICAL; }
 
 /* Fills in the fewest aligned blocks that make up [low, high): greedily the largest that begins at low and fits. */
@@ -31,17 +29,8 @@ int32_t bny_forest_cover(const bny_request *request, bny_rank_set set, bny_node 
   return count + cover_range(nranks, 0, (int32_t)(end - nranks), nodes + count);
 }
 
-void bny_forest_clear(bny_forest *forest) { forest->count = 0; }
-
 void bny_forest_add(bny_builder *builder, bny_forest *forest, int32_t low, int32_t high, bny_source source) {
-  if (forest->count == forest->capacity) {
-    int32_t larger = forest->capacity ? 2 * forest->capacity : 16;
-    bny_node *nodes = bny_builder_allocate(builder, larger, sizeof *nodes);
-    if (!nodes) return;
-    if (forest->count > 0) memcpy(nodes, forest->nodes, (size_t)forest->count * sizeof *nodes);
-    forest->nodes = nodes;
-    forest->capacity = larger;
-  }
+  if (!bny_builder_grow(builder, &forest->nodes, &forest->capacity, forest->count, sizeof *forest->nodes)) return;
   int32_t at = forest->count++;
   for (; at > 0 && forest->nodes[at - 1].low > low; at--) forest->nodes[at] = forest->nodes[at - 1];
   forest->nodes[at] = (bny_node){.low = low, .high = high, .source = source};
@@ -53,9 +42,7 @@ void bny_forest_receive(bny_builder *builder, bny_forest *forest, int32_t peer, 
   int32_t count = bny_forest_cover(builder->request, set, nodes);
   for (int32_t i = 0; i < count; i++) {
     bny_key key = bny_node_key(phase, piece, &nodes[i]);
-    int32_t message = bny_builder_receive_key(builder, peer, key);
-    bny_builder_wait(builder, message);
-    bny_forest_add(builder, forest, nodes[i].low, nodes[i].high, bny_source_message(message));
+    bny_forest_add(builder, forest, nodes[i].low, nodes[i].high, bny_builder_receive_key(builder, peer, key));
   }
 }
 

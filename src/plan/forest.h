@@ -40,7 +40,6 @@ enum { BNY_FOREST_COVER_MAX = 128 };
 /* Fills in the nodes in which a set travels, without sources. */
 int32_t bny_forest_cover(const bny_request *request, bny_rank_set set, bny_node *nodes);
 
-void bny_forest_clear(bny_forest *forest);
 void bny_forest_add(bny_builder *builder, bny_forest *forest, int32_t low, int32_t high, bny_source source);
 
 /* Receives the nodes of `set` that `peer` sends as (phase, piece), waits for them and adds them. */

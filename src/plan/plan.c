@@ -134,15 +134,8 @@ static banyan_status plan_choose(const bny_request *request, bny_plan *plan) {
 }
 
 static banyan_status plan_choose_like(const bny_plan *like, bny_plan *plan) {
-  *plan = *like;
+  memcpy(plan, like, offsetof(bny_plan, outbox_bytes)); /* what follows depends on the rank */
   plan->reason = strdup(like->reason);
-  plan->slots = NULL;
-  plan->messages = NULL;
-  plan->sources = NULL;
-  plan->peers = NULL;
-  plan->steps = NULL;
-  plan->nslots = plan->nmessages = plan->nsources = plan->npeers = plan->nsteps = 0;
-  plan->outbox_bytes = 0;
   return plan->reason ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "plan: no memory");
 }
 
@@ -192,62 +185,57 @@ typedef struct page {
   size_t bytes, length;
 } page;
 
+#define PRINT(...) bny_append(sheet->text, sheet->bytes, &sheet->length, __VA_ARGS__)
+
 /* Prints "tokens 0+4 heads 8+2" for tokens 0 to 3 of heads 8 and 9, or "bytes 128+64". */
 static void print_slice(page *sheet, const bny_plan *plan, const bny_slice *slice) {
   if (bny_collective_has_rows(plan->collective))
-    bny_append(sheet->text, sheet->bytes, &sheet->length, "tokens %d+%d heads %d+%d", slice->token0, slice->tokens,
-               slice->head0, slice->heads);
+    PRINT("tokens %d+%d heads %d+%d", slice->token0, slice->tokens, slice->head0, slice->heads);
   else
-    bny_append(sheet->text, sheet->bytes, &sheet->length, "bytes %zu+%zu", slice->byte0, slice->bytes);
+    PRINT("bytes %zu+%zu", slice->byte0, slice->bytes);
 }
 
 static void print_sources(page *sheet, const bny_plan *plan, const bny_step *step) {
+  PRINT(" from");
   for (int32_t i = 0; i < step->count; i++) {
     const bny_source *source = &plan->sources[step->first + i];
-    const char *separator = i ? "," : "";
+    PRINT(i ? "," : "");
     if (source->message < 0)
-      bny_append(sheet->text, sheet->bytes, &sheet->length, "%s slot %d", separator, source->slot);
+      PRINT(" slot %d", source->slot);
     else
-      bny_append(sheet->text, sheet->bytes, &sheet->length, "%s rank %d slot %d", separator,
-                 plan->messages[source->message].peer, plan->messages[source->message].slot);
+      PRINT(" rank %d slot %d", plan->messages[source->message].peer, plan->messages[source->message].slot);
   }
 }
 
 static void print_step(page *sheet, const bny_plan *plan, const bny_step *step) {
-  char *text = sheet->text;
+  const bny_message *message = step->kind == BNY_STEP_WAIT ? &plan->messages[step->message] : NULL;
   switch (step->kind) {
   case BNY_STEP_COPY:
   case BNY_STEP_MERGE:
-    bny_append(text, sheet->bytes, &sheet->length, step->kind == BNY_STEP_COPY ? "copy    " : "merge   ");
+    PRINT(step->kind == BNY_STEP_COPY ? "copy    " : "merge   ");
     print_slice(sheet, plan, &step->slice);
-    bny_append(text, sheet->bytes, &sheet->length, " to slot %d (%zu bytes at %zu)", step->slot,
-               plan->slots[step->slot].bytes, plan->slots[step->slot].offset);
-    if (step->kind == BNY_STEP_MERGE) {
-      bny_append(text, sheet->bytes, &sheet->length, " from");
-      print_sources(sheet, plan, step);
-    }
+    PRINT(" to slot %d (%zu bytes at %zu)", step->slot, plan->slots[step->slot].bytes, plan->slots[step->slot].offset);
+    if (step->kind == BNY_STEP_MERGE) print_sources(sheet, plan, step);
     break;
   case BNY_STEP_SEND:
-    bny_append(text, sheet->bytes, &sheet->length, "send    slot %d to rank%s", step->slot, step->count > 1 ? "s" : "");
-    for (int32_t i = 0; i < step->count; i++)
-      bny_append(text, sheet->bytes, &sheet->length, "%s %d", i ? "," : "", plan->peers[step->first + i]);
+    PRINT("send    slot %d to rank%s", step->slot, step->count > 1 ? "s" : "");
+    for (int32_t i = 0; i < step->count; i++) PRINT("%s %d", i ? "," : "", plan->peers[step->first + i]);
     break;
   case BNY_STEP_WAIT:
-    bny_append(text, sheet->bytes, &sheet->length, "wait    rank %d slot %d (", plan->messages[step->message].peer,
-               plan->messages[step->message].slot);
-    print_slice(sheet, plan, &plan->messages[step->message].what.slice);
-    bny_append(text, sheet->bytes, &sheet->length, ", %zu bytes at %zu)", plan->messages[step->message].what.bytes,
-               plan->messages[step->message].what.offset);
+    PRINT("wait    rank %d slot %d (", message->peer, message->slot);
+    print_slice(sheet, plan, &message->what.slice);
+    PRINT(", %zu bytes at %zu)", message->what.bytes, message->what.offset);
     break;
   case BNY_STEP_DELIVER:
-    bny_append(text, sheet->bytes, &sheet->length, "deliver ");
+    PRINT("deliver ");
     print_slice(sheet, plan, &step->slice);
-    bny_append(text, sheet->bytes, &sheet->length, " from");
     print_sources(sheet, plan, step);
     break;
   }
-  bny_append(text, sheet->bytes, &sheet->length, "\n");
+  PRINT("\n");
 }
+
+#undef PRINT
 
 size_t bny_plan_print_head(const bny_plan *plan, char *text, size_t bytes) {
   size_t length = 0;

@@ -121,9 +121,9 @@ typedef struct bny_plan {
   char *reason; /* why it was chosen; owned */
   double predicted_ns;
   uint64_t hash;       /* covers all that decides what runs: request, algorithm, form. Identical on every rank */
-  size_t outbox_bytes; /* used */
   size_t outbox_bound; /* an upper bound for every rank, the same on all */
   int64_t slots_bound; /* likewise */
+  size_t outbox_bytes; /* used. This and what follows is made by the rank's builder */
   bny_slot *slots;
   bny_message *messages;
   bny_source *sources;

@@ -204,12 +204,8 @@ static void grid_choose(const bny_request *request, int32_t pieces, int32_t *by_
   }
 }
 
-static bool owners_are_fixed(const bny_request *request) {
-  return request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS;
-}
-
 bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t index) {
-  if (owners_are_fixed(request)) return bny_slice_owned(request, index);
+  if (bny_request_has_owners(request)) return bny_slice_owned(request, index);
   bny_slice piece = bny_slice_whole(request);
   int32_t by_tokens, by_heads, first, number;
   grid_choose(request, pieces, &by_tokens, &by_heads);
@@ -244,7 +240,7 @@ static bny_slice owned_largest(const bny_request *request) {
 }
 
 bny_slice bny_slice_piece_largest(const bny_request *request, int32_t pieces) {
-  if (!owners_are_fixed(request)) return bny_slice_piece(request, pieces, 0);
+  if (!bny_request_has_owners(request)) return bny_slice_piece(request, pieces, 0);
   if (!request->pieces) return owned_largest(request);
   bny_slice largest = bny_slice_owned(request, 0);
   for (int32_t rank = 1; rank < request->nranks; rank++) {
@@ -324,8 +320,7 @@ bny_owners bny_owners_of(const bny_request *request, int32_t first, int32_t last
 
 /* A message takes its rows' bytes, plus less than two times 64 bytes of padding. */
 size_t bny_owners_pieces_bytes(const bny_request *request, int32_t pieces) {
-  if (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS)
-    return bny_owners_of(request, 0, request->nranks).bytes;
+  if (bny_request_has_owners(request)) return bny_owners_of(request, 0, request->nranks).bytes;
   bny_slice whole = bny_slice_whole(request), largest = bny_slice_piece_largest(request, pieces);
   int64_t rows = bny_slice_rows(&whole), most = rows < pieces ? rows : pieces;
   size_t equal = bny_slice_outbox_bytes(request, &largest) * (size_t)most;

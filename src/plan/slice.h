@@ -7,6 +7,12 @@
 
 #include "plan/plan.h"
 
+/* A combine under HEADS or TOKENS: each rank owns a part of the rows. */
+static inline bool bny_request_has_owners(const bny_request *request) {
+  return request->call.collective == BNY_COMBINE &&
+         (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS);
+}
+
 /* The box of the request (combine, all-gather of heads), or all of its bytes. */
 bny_slice bny_slice_whole(const bny_request *request);
 

@@ -17,16 +17,20 @@ void bny_spread_collect(bny_builder *builder, bny_piece_function *piece_of, int3
     bny_slice piece = piece_of(request, peer);
     if (bny_slice_is_empty(request, &piece)) continue;
     bny_slot what = {.slice = piece, .offset = offset, .bytes = bny_slice_wire_bytes(request, &piece)};
-    int32_t message = bny_builder_receive(builder, peer, slot, &what);
-    bny_builder_wait(builder, message);
-    bny_builder_deliver_one(builder, &piece, bny_source_message(message));
+    bny_builder_deliver_one(builder, &piece, bny_builder_receive(builder, peer, slot, &what));
   }
 }
 
+void bny_spread_to_root(bny_builder *builder, bny_piece_function *piece_of, int32_t own_slot, int32_t slot,
+                        size_t offset) {
+  int32_t root = builder->request->call.root;
+  if (own_slot >= 0) bny_builder_send(builder, own_slot, root);
+  if (builder->rank == root) bny_spread_collect(builder, piece_of, slot, offset);
+}
+
 /* Stores a received piece in an own slot and sends that. Returns the source to deliver from. */
-static bny_source forward(bny_builder *builder, const bny_slice *piece, int32_t owner, int32_t message,
+static bny_source forward(bny_builder *builder, const bny_slice *piece, int32_t owner, bny_source source,
                           const int32_t *peers, int32_t count) {
-  bny_source source = bny_source_message(message);
   if (count == 0) return source;
   int32_t slot = bny_builder_slot(builder, piece, bny_spread_key(owner));
   bny_builder_merge(builder, slot, &source, 1);
@@ -48,9 +52,8 @@ void bny_spread_ring(bny_builder *builder, bny_piece_function *piece_of, int32_t
     int32_t owner = bny_modulo((int64_t)builder->rank - hop, nranks);
     bny_slice piece = piece_of(request, owner);
     if (bny_slice_is_empty(request, &piece)) continue;
-    int32_t message = bny_builder_receive_key(builder, before, bny_spread_key(owner));
-    bny_builder_wait(builder, message);
-    bny_source source = forward(builder, &piece, owner, message, &next, hop < nranks - 1 ? 1 : 0);
+    bny_source source = bny_builder_receive_key(builder, before, bny_spread_key(owner));
+    source = forward(builder, &piece, owner, source, &next, hop < nranks - 1 ? 1 : 0);
     bny_builder_deliver_one(builder, &piece, source);
   }
 }
@@ -75,10 +78,9 @@ static void bruck_round(bny_builder *builder, bny_piece_function *piece_of, int6
     int32_t owner = bny_modulo(builder->rank + index, nranks);
     bny_slice piece = piece_of(request, owner);
     if (bny_slice_is_empty(request, &piece)) continue;
-    int32_t message = bny_builder_receive_key(builder, peer, bny_spread_key(owner));
-    bny_builder_wait(builder, message);
+    bny_source source = bny_builder_receive_key(builder, peer, bny_spread_key(owner));
     int32_t count = bruck_receivers(builder, index, peers);
-    sources[index - distance] = forward(builder, &piece, owner, message, peers, count);
+    sources[index - distance] = forward(builder, &piece, owner, source, peers, count);
   }
   for (int64_t index = distance; sources && index < end; index++) {
     bny_slice piece = piece_of(request, bny_modulo(builder->rank + index, nranks));

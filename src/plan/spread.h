@@ -19,6 +19,10 @@ bny_key bny_spread_key(int32_t owner);
 /* Receives and delivers the piece of every other rank, which lies in slot `slot` at `offset` there. */
 void bny_spread_collect(bny_builder *builder, bny_piece_function *piece_of, int32_t slot, size_t offset);
 
+/* ROOT: sends the own result (-1: none) to the root, which collects all. */
+void bny_spread_to_root(bny_builder *builder, bny_piece_function *piece_of, int32_t own_slot, int32_t slot,
+                        size_t offset);
+
 /* Ring: each piece travels from rank to rank + 1, in p - 1 rounds. Bruck: in round k rank r has the pieces of ranks r
  * .. r + 2^k - 1 and gets as many from rank r + 2^k; ceil(log2 p) rounds for any p. Both send the own piece (own_slot,
  * with its key; -1 if it is empty) and deliver everything. */

@@ -51,21 +51,19 @@ static banyan_status make_without_memfd(size_t bytes, int rejection, int *file) 
     if (*file >= 0) return BANYAN_OK;
     bny_append(text, sizeof text, &length, "; a file in %.100s: %s", folders[i], strerror(errno));
   }
-  return bny_fail(
-      BANYAN_ERR_SYSTEM,
-      "cannot make shared memory of %zu bytes (%s): allow memfd_create (seccomp), or set TMPDIR to a folder "
-      "with room for a file",
-      bytes, text);
+  return bny_fail(BANYAN_ERR_SYSTEM,
+                  "cannot make shared memory of %zu bytes (%s): allow memfd_create (seccomp), or set TMPDIR to a "
+                  "folder with room for a file",
+                  bytes, text);
 }
 
 banyan_status bny_memory_file_make(size_t bytes, int *file) {
   struct rlimit limit; /* applies to this file as well; beyond it a signal ends the process */
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
-    return bny_fail(
-        BANYAN_ERR_SYSTEM,
-        "shared memory of %zu bytes is larger than a file of this process may be, %llu bytes: raise ulimit -f, or "
-        "make arena_bytes (BANYAN_ARENA_KIB) smaller",
-        bytes, (unsigned long long)limit.rlim_cur);
+    return bny_fail(BANYAN_ERR_SYSTEM,
+                    "shared memory of %zu bytes is larger than a file of this process may be, %llu bytes: raise ulimit "
+                    "-f, or make arena_bytes (BANYAN_ARENA_KIB) smaller",
+                    bytes, (unsigned long long)limit.rlim_cur);
   /* Systems may require that such files are not executable; kernels before 6.3 do not know the flag. */
   int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);

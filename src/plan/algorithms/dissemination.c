@@ -17,8 +17,7 @@ static void build(bny_builder *builder) {
     int64_t distance = (int64_t)1 << round;
     int32_t slot = bny_builder_slot(builder, &nothing, (bny_key){.phase = BNY_PHASE_OWN, .piece = round});
     bny_builder_send(builder, slot, bny_modulo(builder->rank + distance, nranks));
-    int32_t peer = bny_modulo(builder->rank - distance, nranks);
-    bny_builder_wait(builder, bny_builder_receive(builder, peer, round, &what));
+    bny_builder_receive(builder, bny_modulo(builder->rank - distance, nranks), round, &what);
   }
 }
 

@@ -245,9 +245,7 @@ static void take_tiles(bny_builder *builder, const part *part, int32_t index, co
   const bny_slice *tiles =
       bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL), last.call.root, &count);
   for (int32_t i = 0; i < count; i++) {
-    int32_t message = bny_builder_receive_key(builder, rank_at(builder, part, index), tile_key(part, &tiles[i]));
-    bny_builder_wait(builder, message);
-    bny_source source = bny_source_message(message);
+    bny_source source = bny_builder_receive_key(builder, rank_at(builder, part, index), tile_key(part, &tiles[i]));
     give(builder, part->inner, &tiles[i], &source, 1);
   }
 }
@@ -296,16 +294,10 @@ typedef struct outlook {
 } outlook;
 
 static void cost_add(bny_estimate *sum, const bny_estimate *more, double times) {
-  sum->rounds += more->rounds * times;
-  sum->messages += more->messages * times;
-  sum->bytes += more->bytes * times;
-  sum->work_bytes += more->work_bytes * times;
-  sum->bytes_sent += more->bytes_sent * times;
+  bny_compose_add(sum, more, times);
   sum->outbox_bytes += more->outbox_bytes * (size_t)times;
   sum->slots += more->slots * (int64_t)times;
-  sum->ns += more->ns * times;
   sum->roundings += more->roundings; /* a value passes through one of them */
-  for (int32_t k = 0; k < BNY_LEVELS_MAX; k++) sum->level_bytes[k] += more->level_bytes[k] * times;
 }
 
 static void larger(double *value, double other) { *value = other > *value ? other : *value; }
@@ -425,15 +417,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   bny_builder_fini(&scratch);
 }
 
-static const char *reject(const bny_request *request) {
-  if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  if (request->call.collective != BNY_COMBINE) return "it serves combine";
-  if (request->call.scatter != BANYAN_SCATTER_NONE && request->call.scatter != BANYAN_SCATTER_ROOT)
-    return "it serves scatter none and root";
-  if (request->call.order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)
-    return "canonical order needs groups that are consecutive, equal powers of two of ranks";
-  return NULL;
-}
+static const char *reject(const bny_request *request) { return bny_compose_reject(request, false); }
 
 const bny_algorithm bny_algorithm_levels = {
     .name = "levels", .variant = "whole", .reject = reject, .estimate = estimate, .build = build};

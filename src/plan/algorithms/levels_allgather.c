@@ -60,17 +60,10 @@ static void pass_on(bny_builder *builder, int32_t owner, const int32_t *lanes, i
   int32_t rank = builder->rank, receivers = receivers_of(levels, rank, owner, lanes, peers);
   bny_slice bytes = bny_slice_input(builder->request, owner);
   bny_source source = bny_source_slot(0);
-  if (owner != rank) {
-    int32_t message = bny_builder_receive_key(builder, source_of(levels, rank, owner, lanes), key_of(owner));
-    bny_builder_wait(builder, message);
-    source = bny_source_message(message);
-  }
+  if (owner != rank) source = bny_builder_receive_key(builder, source_of(levels, rank, owner, lanes), key_of(owner));
   if (owner == rank || receivers > 0) {
     int32_t slot = bny_builder_slot(builder, &bytes, key_of(owner));
-    if (owner == rank)
-      bny_builder_copy(builder, slot);
-    else
-      bny_builder_merge(builder, slot, &source, 1);
+    bny_builder_merge_or_copy(builder, slot, &source, owner != rank);
     bny_builder_send_list(builder, slot, peers, receivers);
     source = bny_source_slot(slot);
   }
@@ -121,13 +114,9 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
                          .bytes = received * mean,
                          .work_bytes = level == 0 ? all + 2 * mean : received * mean,
                          .bytes_sent = level == 0 ? left * mean : received * mean};
-    estimate->ns += bny_estimate_ns(&part, &cost);
-    estimate->level_bytes[level] = cost.bytes_sent;
-    estimate->rounds += cost.rounds;
-    estimate->messages += cost.messages;
-    estimate->bytes += cost.bytes;
-    estimate->work_bytes += cost.work_bytes;
-    estimate->bytes_sent += cost.bytes_sent;
+    cost.ns = bny_estimate_ns(&part, &cost);
+    cost.level_bytes[level] = cost.bytes_sent;
+    bny_compose_add(estimate, &cost, 1);
     left -= received;
   }
 }

@@ -94,21 +94,8 @@ static unit *units_find(bny_builder *builder, int32_t *count) {
 
 static void unit_send(bny_builder *builder, unit *one, int32_t level, int32_t round, int32_t peer) {
   int32_t slot = bny_builder_slot(builder, &one->owned, unit_key(one->owner, level, round));
-  if (one->count == 0)
-    bny_builder_copy(builder, slot);
-  else
-    bny_builder_merge(builder, slot, one->sources, one->count);
+  bny_builder_merge_or_copy(builder, slot, one->sources, one->count);
   bny_builder_send(builder, slot, peer);
-}
-
-/* Stores this rank's data as one source, which canonical order and data that is only the input need. */
-static bny_source unit_store(bny_builder *builder, const unit *one) {
-  int32_t slot = bny_builder_slot_private(builder, &one->owned);
-  if (one->count == 0)
-    bny_builder_copy(builder, slot);
-  else
-    bny_builder_merge(builder, slot, one->sources, one->count);
-  return bny_source_slot(slot);
 }
 
 /* A level as seen by this rank. */
@@ -149,7 +136,9 @@ static void unit_receive(bny_builder *builder, unit *one, const view *view, int3
   bny_source stored, *own = one->sources;
   int64_t nown = one->count, count = 0;
   if (one_node && one->count != 1) {
-    stored = unit_store(builder, one);
+    int32_t slot = bny_builder_slot_private(builder, &one->owned);
+    bny_builder_merge_or_copy(builder, slot, one->sources, one->count);
+    stored = bny_source_slot(slot);
     own = &stored;
     nown = 1;
   }
@@ -161,9 +150,7 @@ static void unit_receive(bny_builder *builder, unit *one, const view *view, int3
       continue;
     }
     int32_t peer = rank_at(levels, view, one, leader_of(low, high, goal));
-    int32_t message = bny_builder_receive_key(builder, peer, unit_key(one->owner, view->level, round));
-    bny_builder_wait(builder, message);
-    sources[count++] = bny_source_message(message);
+    sources[count++] = bny_builder_receive_key(builder, peer, unit_key(one->owner, view->level, round));
   }
   one->sources = sources;
   one->count = count;
@@ -197,9 +184,8 @@ static void take_over(bny_builder *builder) {
   if (levels->carrier[builder->rank] || bny_slice_rows(&one.owned) == 0) return;
   bny_compose_lanes_of(levels, one.owner, one.lanes);
   int32_t carrier = bny_levels_carrier(levels, levels->levels[0].group_of[builder->rank], one.lanes[0]);
-  int32_t message = bny_builder_receive_key(builder, carrier, unit_key(builder->rank, HANDED_OVER, 0));
-  bny_builder_wait(builder, message);
-  bny_builder_deliver_one(builder, &one.owned, bny_source_message(message));
+  bny_source source = bny_builder_receive_key(builder, carrier, unit_key(builder->rank, HANDED_OVER, 0));
+  bny_builder_deliver_one(builder, &one.owned, source);
 }
 
 static double unit_bytes(const bny_request *request) {
@@ -251,13 +237,9 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
                          .work_bytes = units * one + kept * (at->most - 1 + radix.rounds) * one,
                          .sends = units > kept ? units - kept : 1,
                          .bytes_sent = (units - kept > 0 ? units - kept : 0) * one};
-    estimate->ns += bny_estimate_ns(&part, &cost);
-    estimate->rounds += cost.rounds;
-    estimate->messages += cost.messages;
-    estimate->bytes += cost.bytes;
-    estimate->work_bytes += cost.work_bytes;
-    estimate->bytes_sent += cost.bytes_sent;
-    estimate->level_bytes[level] = cost.bytes_sent;
+    cost.ns = bny_estimate_ns(&part, &cost);
+    cost.level_bytes[level] = cost.bytes_sent;
+    bny_compose_add(estimate, &cost, 1);
     members += from + 1;
     groups += radix.rounds * bny_builder_group_slots(leads + 1);
     rounds += radix.rounds;
@@ -270,15 +252,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->outbox_bytes = bny_slice_outbox_bytes(request, &largest) * (size_t)estimate->slots;
 }
 
-static const char *reject(const bny_request *request) {
-  if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  if (request->call.collective != BNY_COMBINE) return "it serves combine";
-  if (request->call.scatter != BANYAN_SCATTER_HEADS && request->call.scatter != BANYAN_SCATTER_TOKENS)
-    return "it serves scatter heads and tokens";
-  if (request->call.order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)
-    return "canonical order needs groups that are consecutive, equal powers of two of ranks";
-  return NULL;
-}
+static const char *reject(const bny_request *request) { return bny_compose_reject(request, true); }
 
 const bny_algorithm bny_algorithm_levels_scatter = {
     .name = "levels", .variant = "scatter", .reject = reject, .estimate = estimate, .build = build};

@@ -8,26 +8,10 @@
 #include "plan/builder.h"
 #include "plan/slice.h"
 
-static bool owners_differ(const bny_request *request) {
-  return request->call.collective == BNY_COMBINE &&
-         (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS);
-}
-
-/* Merges own slot `own` with the same slot of every peer, and delivers. The peers' entries equal the own one. */
+/* Merges own slot `own` with the same slot of every peer, and delivers. */
 static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own) {
-  int32_t nranks = builder->request->nranks;
-  bny_slot what = bny_builder_slot_entry(builder, own);
-  bny_source *sources = bny_builder_allocate(builder, nranks, sizeof *sources);
-  if (!sources) return;
-  sources[builder->rank] = bny_source_slot(own);
-  /* The rank before this one sends to it first. */
-  for (int32_t i = 1; i < nranks; i++) {
-    int32_t peer = bny_modulo((int64_t)builder->rank - i, nranks);
-    int32_t message = bny_builder_receive(builder, peer, own, &what);
-    bny_builder_wait(builder, message);
-    sources[peer] = bny_source_message(message);
-  }
-  bny_builder_deliver(builder, slice, sources, nranks);
+  const bny_source *sources = bny_builder_receive_all(builder, own);
+  if (sources) bny_builder_deliver(builder, slice, sources, builder->request->nranks);
 }
 
 /* If every rank has its own core, a larger box is sent in pieces: while the stores of one piece drain, peers read the
@@ -92,8 +76,7 @@ static void combine_root(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice whole = bny_slice_whole(request);
   if (bny_slice_rows(&whole) == 0) return;
-  int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
-  bny_builder_copy(builder, own);
+  int32_t own = bny_builder_copy_made(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
   if (builder->rank != request->call.root)
     bny_builder_send(builder, own, request->call.root);
   else
@@ -122,9 +105,8 @@ static void combine_by_owner(bny_builder *builder) {
 static void gather(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice mine = bny_slice_input(request, builder->rank);
-  if (!bny_slice_is_empty(request, &mine)) {
-    int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
-    bny_builder_copy(builder, own);
+  int32_t own = bny_builder_copy_made(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
+  if (own >= 0) {
     int32_t *others = bny_builder_others(builder);
     if (others) bny_builder_send_list(builder, own, others, request->nranks - 1);
     bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
@@ -134,9 +116,7 @@ static void gather(bny_builder *builder) {
     bny_slice theirs = bny_slice_input(request, peer);
     if (bny_slice_is_empty(request, &theirs)) continue;
     bny_slot what = {.slice = theirs, .offset = 0, .bytes = bny_slice_wire_bytes(request, &theirs)};
-    int32_t message = bny_builder_receive(builder, peer, 0, &what);
-    bny_builder_wait(builder, message);
-    bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
+    bny_builder_deliver_one(builder, &theirs, bny_builder_receive(builder, peer, 0, &what));
   }
 }
 
@@ -145,25 +125,21 @@ static void broadcast(bny_builder *builder) {
   bny_slice whole = bny_slice_whole(request);
   if (whole.bytes == 0) return;
   if (builder->rank == request->call.root) {
-    int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
+    int32_t own = bny_builder_copy_made(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
     int32_t *others = bny_builder_others(builder);
-    bny_builder_copy(builder, own);
     if (others) bny_builder_send_list(builder, own, others, request->nranks - 1);
     bny_builder_deliver_one(builder, &whole, bny_source_slot(own));
     return;
   }
   bny_slot what = {.slice = whole, .offset = 0, .bytes = whole.bytes};
-  int32_t message = bny_builder_receive(builder, request->call.root, 0, &what);
-  bny_builder_wait(builder, message);
-  bny_builder_deliver_one(builder, &whole, bny_source_message(message));
+  bny_builder_deliver_one(builder, &whole, bny_builder_receive(builder, request->call.root, 0, &what));
 }
 
 static void shift(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice mine = bny_slice_input(request, builder->rank);
   if (mine.bytes == 0) return;
-  int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
-  bny_builder_copy(builder, own);
+  int32_t own = bny_builder_copy_made(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
   if (request->call.distance % request->nranks == 0) {
     bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
     return;
@@ -172,9 +148,7 @@ static void shift(bny_builder *builder) {
   int32_t peer = bny_modulo((int64_t)builder->rank - request->call.distance, request->nranks);
   bny_slice theirs = bny_slice_input(request, peer);
   bny_slot what = {.slice = theirs, .offset = 0, .bytes = theirs.bytes};
-  int32_t message = bny_builder_receive(builder, peer, 0, &what);
-  bny_builder_wait(builder, message);
-  bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
+  bny_builder_deliver_one(builder, &theirs, bny_builder_receive(builder, peer, 0, &what));
 }
 
 static const char *reject(const bny_request *request) {
@@ -184,7 +158,7 @@ static const char *reject(const bny_request *request) {
 static void build(bny_builder *builder) {
   switch (builder->request->call.collective) {
   case BNY_COMBINE:
-    if (owners_differ(builder->request))
+    if (bny_request_has_owners(builder->request))
       combine_by_owner(builder);
     else if (builder->request->call.scatter == BANYAN_SCATTER_ROOT)
       combine_root(builder);
@@ -203,14 +177,14 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
   int32_t p = request->nranks;
   bny_slice whole = bny_slice_whole(request);
   double all = (double)bny_slice_wire_bytes(request, &whole);
-  bny_slice largest = owners_differ(request) ? bny_slice_piece_largest(request, p) : whole;
+  bny_slice largest = bny_request_has_owners(request) ? bny_slice_piece_largest(request, p) : whole;
   double piece = (double)bny_slice_wire_bytes(request, &largest);
   int64_t groups = bny_builder_group_slots(p);
   estimate->roundings = 1 + bny_builder_group_roundings(p);
   estimate->messages = p - 1;
   estimate->bytes = (p - 1) * piece;
   estimate->work_bytes = all + p * piece;
-  if (!owners_differ(request)) {
+  if (!bny_request_has_owners(request)) {
     estimate->bytes_sent = request->call.scatter == BANYAN_SCATTER_ROOT ? all : (p - 1) * all;
     int32_t pieces = piece_count(request);
     estimate->slots = pieces * (1 + groups);

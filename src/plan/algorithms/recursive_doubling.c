@@ -45,8 +45,7 @@ static void combine(bny_builder *builder) {
   bny_slice whole = bny_slice_whole(request);
   int32_t *peers = bny_builder_allocate(builder, nranks, sizeof *peers);
   if (bny_slice_rows(&whole) == 0 || !peers) return;
-  int32_t current = bny_builder_slot(builder, &whole, key_of(block_of(nranks, rank, 0)));
-  bny_builder_copy(builder, current);
+  int32_t current = bny_builder_copy_made(builder, &whole, key_of(block_of(nranks, rank, 0)));
   if (nranks == 1) bny_builder_deliver_one(builder, &whole, bny_source_slot(current));
   for (int32_t level = 0; ((int64_t)1 << level) < nranks; level++) {
     rank_block mine = block_of(nranks, rank, level), both = block_of(nranks, rank, level + 1);
@@ -54,13 +53,10 @@ static void combine(bny_builder *builder) {
     rank_block sibling = mine.low == both.low ? (rank_block){mine.high, both.high} : (rank_block){both.low, mine.low};
     bny_builder_send_list(builder, current, peers, receivers(rank, mine, sibling, peers));
     int32_t peer = sibling.low + (rank - mine.low) % (sibling.high - sibling.low);
-    int32_t message = bny_builder_receive_key(builder, peer, key_of(sibling));
-    bny_builder_wait(builder, message);
-    bny_source sources[2] = {bny_source_slot(current), bny_source_message(message)};
-    if (sibling.low < mine.low) {
-      sources[0] = bny_source_message(message);
-      sources[1] = bny_source_slot(current);
-    }
+    bny_source sources[2];
+    bool is_first = sibling.low > mine.low;
+    sources[is_first ? 0 : 1] = bny_source_slot(current);
+    sources[is_first ? 1 : 0] = bny_builder_receive_key(builder, peer, key_of(sibling));
     if (both.high - both.low == nranks) {
       bny_builder_deliver(builder, &whole, sources, 2);
       break;
@@ -76,12 +72,7 @@ static void build(bny_builder *builder) {
     return;
   }
   bny_slice own = bny_slice_input(builder->request, builder->rank);
-  int32_t slot = -1;
-  if (!bny_slice_is_empty(builder->request, &own)) {
-    slot = bny_builder_slot(builder, &own, bny_spread_key(builder->rank));
-    bny_builder_copy(builder, slot);
-  }
-  bny_spread_bruck(builder, bny_piece_of_input, slot);
+  bny_spread_bruck(builder, bny_piece_of_input, bny_builder_copy_made(builder, &own, bny_spread_key(builder->rank)));
 }
 
 static void estimate_gather(const bny_request *request, bny_estimate *estimate) {

@@ -20,7 +20,7 @@ typedef struct fold_shape {
 static fold_shape shape_of(const bny_request *request) {
   fold_shape shape = {.levels = bny_log2_floor(request->nranks)};
   shape.extras = request->nranks - (int32_t)((int64_t)1 << shape.levels);
-  shape.owned = request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS;
+  shape.owned = bny_request_has_owners(request);
   shape.near = !shape.owned || request->call.order == BANYAN_ORDER_CANONICAL;
   return shape;
 }
@@ -92,9 +92,8 @@ static void begin(halving *run) {
   if (folded || run->shape.levels == 0) add_own(run, &whole);
   if (!folded) return;
   int32_t extra = builder->rank + 1;
-  int32_t message = bny_builder_receive_key(builder, extra, (bny_key){.phase = BNY_PHASE_OWN});
-  bny_builder_wait(builder, message);
-  bny_forest_add(builder, &run->forest, extra, extra + 1, bny_source_message(message));
+  bny_forest_add(builder, &run->forest, extra, extra + 1,
+                 bny_builder_receive_key(builder, extra, (bny_key){.phase = BNY_PHASE_OWN}));
 }
 
 static void halve(halving *run, int32_t round) {
@@ -117,8 +116,7 @@ static void halve(halving *run, int32_t round) {
   if (bny_slice_rows(&sent) > 0 && first) {
     bny_node node;
     bny_forest_cover(request, set, &node);
-    int32_t slot = bny_builder_slot(builder, &sent, bny_node_key(BNY_PHASE_REDUCE, round, &node));
-    bny_builder_copy(builder, slot);
+    int32_t slot = bny_builder_copy_made(builder, &sent, bny_node_key(BNY_PHASE_REDUCE, round, &node));
     bny_builder_send(builder, slot, peer);
   } else if (bny_slice_rows(&sent) > 0) {
     bny_forest_send(builder, &run->forest, &sent, peer, BNY_PHASE_REDUCE, round, set);
@@ -156,9 +154,7 @@ static void take_from_holder(bny_builder *builder, const fold_shape *shape) {
   int32_t holder = holder_rank(shape, virtual_of(shape, builder->rank));
   if (holder == builder->rank || bny_slice_rows(&own) == 0) return;
   bny_key key = {.phase = BNY_PHASE_RESULT, .piece = builder->rank};
-  int32_t message = bny_builder_receive_key(builder, holder, key);
-  bny_builder_wait(builder, message);
-  bny_builder_deliver_one(builder, &own, bny_source_message(message));
+  bny_builder_deliver_one(builder, &own, bny_builder_receive_key(builder, holder, key));
 }
 
 /* Slot 0 of a holder is its result, so that a root knows the entries of all ranks. */
@@ -186,8 +182,7 @@ static void build(bny_builder *builder) {
   int32_t result = -1;
   if (bny_slice_rows(&whole) == 0) return;
   if (is_extra(&shape, builder->rank)) {
-    int32_t slot = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
-    bny_builder_copy(builder, slot);
+    int32_t slot = bny_builder_copy_made(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
     bny_builder_send(builder, slot, builder->rank - 1);
   } else {
     reduce(builder, &shape, &result);
@@ -197,9 +192,7 @@ static void build(bny_builder *builder) {
   } else if (request->call.scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
     bny_spread_bruck(builder, piece_of, result);
   } else if (request->call.scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0) bny_builder_send(builder, result, request->call.root);
-    if (builder->rank == request->call.root)
-      bny_spread_collect(builder, piece_of, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
+    bny_spread_to_root(builder, piece_of, result, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
   }
 }
 

@@ -20,11 +20,7 @@ static const char *reject(const bny_request *request) {
 
 static void gather(bny_builder *builder) {
   bny_slice own = bny_slice_input(builder->request, builder->rank);
-  int32_t slot = -1;
-  if (!bny_slice_is_empty(builder->request, &own)) {
-    slot = bny_builder_slot(builder, &own, bny_spread_key(builder->rank));
-    bny_builder_copy(builder, slot);
-  }
+  int32_t slot = bny_builder_copy_made(builder, &own, bny_spread_key(builder->rank));
   if (builder->request->nranks > 1)
     bny_spread_ring(builder, bny_piece_of_input, slot);
   else if (slot >= 0)
@@ -44,9 +40,9 @@ static void reduce(bny_builder *builder, int32_t result) {
     bny_rank_set mine = {.first = rank, .count = 1};
     bny_node node;
     bny_forest_cover(request, mine, &node);
-    int32_t copy = bny_builder_slot(builder, &piece, bny_node_key(BNY_PHASE_REDUCE, owner, &node));
-    bny_builder_copy(builder, copy); /* sent before the wait, which leaves time for it */
-    bny_forest_clear(&forest);
+    /* It is sent before the wait, which leaves time for it. */
+    int32_t copy = bny_builder_copy_made(builder, &piece, bny_node_key(BNY_PHASE_REDUCE, owner, &node));
+    forest.count = 0;
     bny_forest_add(builder, &forest, node.low, node.high, bny_source_slot(copy));
     if (hop > 0)
       bny_forest_receive(builder, &forest, bny_modulo((int64_t)rank - 1, nranks), BNY_PHASE_REDUCE, owner,
@@ -70,10 +66,8 @@ static void combine(bny_builder *builder) {
   if (request->call.scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
     bny_spread_ring(builder, bny_piece_of_rank, result);
   } else if (request->call.scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0) bny_builder_send(builder, result, request->call.root);
-    if (builder->rank == request->call.root)
-      bny_spread_collect(builder, bny_piece_of_rank, bny_builder_first_slot(builder),
-                         bny_builder_first_offset(builder));
+    bny_spread_to_root(builder, bny_piece_of_rank, result, bny_builder_first_slot(builder),
+                       bny_builder_first_offset(builder));
   }
 }
 

@@ -56,10 +56,9 @@ static bool passes_on(const tree_layout *layout, const bny_tree_node *node) {
   return (layout->down && node->nchildren > 0) || (!layout->up && node->parent < 0);
 }
 
-/* Returns the awaited message for slot `number` of a piece up (of `slots` per piece on the peer), or of that piece down
- * (number < 0). */
-static int32_t receive(bny_builder *builder, const tree_layout *layout, int32_t peer, int32_t slots, int32_t piece,
-                       int32_t number) {
+/* Receives slot `number` of a piece up (of `slots` per piece on the peer), or that piece down (number < 0). */
+static bny_source receive(bny_builder *builder, const tree_layout *layout, int32_t peer, int32_t slots, int32_t piece,
+                          int32_t number) {
   const bny_slice *slice = &layout->pieces[piece];
   bny_slot what = {.slice = *slice, .bytes = bny_slice_wire_bytes(builder->request, slice)};
   size_t room = layout->before[piece + 1] - layout->before[piece], offset = layout->before[piece];
@@ -71,9 +70,7 @@ static int32_t receive(bny_builder *builder, const tree_layout *layout, int32_t 
     offset = offset * (size_t)slots + room * (size_t)number;
   }
   what.offset = bny_builder_first_offset(builder) + offset;
-  int32_t message = bny_builder_receive(builder, peer, bny_builder_first_slot(builder) + slot, &what);
-  bny_builder_wait(builder, message);
-  return message;
+  return bny_builder_receive(builder, peer, bny_builder_first_slot(builder) + slot, &what);
 }
 
 /* ---- one rank's part --------------------------------------------------------------------------------------------- */
@@ -97,7 +94,7 @@ static void slots_make(tree_run *run) {
   for (int32_t piece = 0; passes_on(layout, &run->node) && piece < layout->npieces; piece++)
     bny_builder_slot_private(run->builder, &layout->pieces[piece]);
   run->first_owner = run->builder->plan->nslots;
-  bool has_owners = layout->up && bny_tree_goes_to_owners(request) && run->node.parent < 0;
+  bool has_owners = layout->up && bny_request_has_owners(request) && run->node.parent < 0;
   for (int32_t owner = 0; has_owners && owner < request->nranks; owner++) {
     bny_slice owned = bny_slice_owned(request, owner);
     if (owner != run->builder->rank && bny_slice_rows(&owned) > 0) bny_builder_slot_private(run->builder, &owned);
@@ -153,9 +150,8 @@ static void take_from_root(tree_run *run) {
   bny_slot what = {.slice = own,
                    .offset = bny_builder_first_offset(builder) + offset,
                    .bytes = bny_slice_wire_bytes(builder->request, &own)};
-  int32_t message = bny_builder_receive(builder, layout->shape.root, bny_builder_first_slot(builder) + slot, &what);
-  bny_builder_wait(builder, message);
-  bny_builder_deliver_one(builder, &own, bny_source_message(message));
+  slot += bny_builder_first_slot(builder);
+  bny_builder_deliver_one(builder, &own, bny_builder_receive(builder, layout->shape.root, slot, &what));
 }
 
 /* Sends the root's merge of `count` sources as the scatter says. */
@@ -167,7 +163,7 @@ static void finish(tree_run *run, int32_t piece, const bny_source *sources, int3
     bny_builder_merge(builder, slot, sources, count);
     send_down(run, slot);
     bny_builder_deliver_one(builder, slice, bny_source_slot(slot));
-  } else if (bny_tree_goes_to_owners(builder->request)) {
+  } else if (bny_request_has_owners(builder->request)) {
     give_to_owners(run, sources, count);
   } else {
     bny_builder_deliver(builder, slice, sources, count);
@@ -187,8 +183,7 @@ static void merge_piece(tree_run *run, int32_t piece) {
       if (child == stage->before) sources[count++] = bny_source_slot(current);
       if (child == stage->count) break;
       int32_t number = stage->first + child, slots = run->children_slots[number];
-      int32_t message = receive(builder, &run->layout, node->children[number], slots, piece, slots - 1);
-      sources[count++] = bny_source_message(message);
+      sources[count++] = receive(builder, &run->layout, node->children[number], slots, piece, slots - 1);
     }
     if (node->parent < 0 && i == node->nstages - 1) {
       finish(run, piece, sources, count);
@@ -208,8 +203,7 @@ static void receive_down(tree_run *run) {
   bny_tree_node_of(&run->layout.shape, run->node.parent, &parent);
   int32_t slots = slots_up(&run->layout, &parent);
   for (int32_t piece = 0; piece < run->layout.npieces; piece++) {
-    int32_t message = receive(builder, &run->layout, run->node.parent, slots, piece, -1);
-    bny_source source = bny_source_message(message);
+    bny_source source = receive(builder, &run->layout, run->node.parent, slots, piece, -1);
     if (passes_on(&run->layout, &run->node)) {
       int32_t slot = run->first_down + piece;
       bny_builder_merge(builder, slot, &source, 1);
@@ -258,7 +252,7 @@ static void build(bny_builder *builder, const bny_tree_strategy *strategy) {
     if (!run.layout.up) broadcast(&run);
   } else if (run.layout.down) {
     receive_down(&run);
-  } else if (bny_tree_goes_to_owners(request)) {
+  } else if (bny_request_has_owners(request)) {
     take_from_root(&run);
   }
 }

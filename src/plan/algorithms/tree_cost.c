@@ -86,7 +86,7 @@ static int32_t cuts_make(const bny_request *request, tree_cut cuts[CUTS_MAX]) {
   size_t bytes = bny_slice_wire_bytes(request, &whole), room = bny_slice_outbox_bytes(request, &whole);
   int64_t most = (int64_t)(bytes / PIECE_BYTES), rows = bny_slice_rows(&whole);
   if (up && rows < most) most = rows;
-  if (bny_tree_goes_to_owners(request) || request->nranks == 1 || request->cost.ranks_per_core > 1) most = 1;
+  if (bny_request_has_owners(request) || request->nranks == 1 || request->cost.ranks_per_core > 1) most = 1;
   int32_t count = 0;
   for (int32_t pieces = 1; count == 0 || (pieces <= most && pieces <= BNY_TREE_PIECES_MAX); pieces *= 2)
     cuts[count++] = (tree_cut){.pieces = pieces,
@@ -154,7 +154,7 @@ static double owners_ns(const bny_request *request, int32_t root, const bny_owne
 /* The root's slices to the owners cost the same in any shape. */
 static bny_estimate estimate_owners(const bny_request *request) {
   bny_estimate estimate = {.pattern = BNY_PATTERN_DOUBLING};
-  if (request->call.collective != BNY_COMBINE || !bny_tree_goes_to_owners(request) || request->nranks == 1)
+  if (request->call.collective != BNY_COMBINE || !bny_request_has_owners(request) || request->nranks == 1)
     return estimate;
   int32_t root = bny_tree_root(request);
   bny_slice largest = bny_slice_piece_largest(request, request->nranks);
@@ -197,7 +197,7 @@ static bny_estimate estimate_cut(const bny_request *request, const tree_weight *
   estimate_flat(request, weight, cut, &estimate);
   if (request->levels) estimate.ns += levels_ns(request, weight, cut);
   /* Each round up is a merge. The last is delivered unrounded if only the root gets it. */
-  bool alone = !down && !bny_tree_goes_to_owners(request) && weight->hops > 0;
+  bool alone = !down && !bny_request_has_owners(request) && weight->hops > 0;
   estimate.roundings = 1 + (int32_t)weight->hops - (alone ? 1 : 0);
   int32_t slots = (up ? weight->stages > 1 ? weight->stages : 1 : 0) + (down || !up ? 1 : 0);
   estimate.slots += (int64_t)slots * cut->pieces;

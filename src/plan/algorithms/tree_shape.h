@@ -86,8 +86,4 @@ static inline bool bny_tree_goes_down(const bny_request *request) {
   return request->call.collective == BNY_BROADCAST || request->call.scatter == BANYAN_SCATTER_NONE;
 }
 
-static inline bool bny_tree_goes_to_owners(const bny_request *request) {
-  return !bny_tree_goes_down(request) && request->call.scatter != BANYAN_SCATTER_ROOT;
-}
-
 #endif

@@ -9,22 +9,6 @@ static const char *reject(const bny_request *request) {
   return request->call.collective == BNY_COMBINE ? NULL : "there is nothing to merge: use oneshot";
 }
 
-/* The peers' entries of this rank's piece equal the own one. */
-static const bny_source *receive_piece(bny_builder *builder, int32_t own) {
-  int32_t nranks = builder->request->nranks;
-  bny_slot what = bny_builder_slot_entry(builder, own);
-  bny_source *sources = bny_builder_allocate(builder, nranks, sizeof *sources);
-  if (!sources) return NULL;
-  sources[builder->rank] = bny_source_slot(own);
-  for (int32_t i = 1; i < nranks; i++) {
-    int32_t peer = bny_modulo((int64_t)builder->rank - i, nranks);
-    int32_t message = bny_builder_receive(builder, peer, own, &what);
-    bny_builder_wait(builder, message);
-    sources[peer] = bny_source_message(message);
-  }
-  return sources;
-}
-
 static void build(bny_builder *builder) {
   const bny_request *request = builder->request;
   int32_t nranks = request->nranks;
@@ -46,7 +30,7 @@ static void build(bny_builder *builder) {
     if (owner != builder->rank) bny_builder_send(builder, slots[owner], owner);
   }
   if (slots[builder->rank] >= 0)
-    bny_result_merge(builder, &own, result, receive_piece(builder, slots[builder->rank]), nranks);
+    bny_result_merge(builder, &own, result, bny_builder_receive_all(builder, slots[builder->rank]), nranks);
   if (request->call.scatter == BANYAN_SCATTER_NONE) {
     if (result >= 0) {
       bny_builder_send_list(builder, result, others, nranks - 1);
@@ -54,9 +38,7 @@ static void build(bny_builder *builder) {
     }
     bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
   } else if (request->call.scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0) bny_builder_send(builder, result, request->call.root);
-    if (builder->rank == request->call.root)
-      bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
+    bny_spread_to_root(builder, bny_piece_of_rank, result, result_index, result_offset);
   }
 }
 

@@ -144,11 +144,10 @@ banyan_status bny_ucx_load(bny_ucx *ucx) {
   const char *why = library ? NULL : dlerror();
   restore_signals(&saved);
   if (!library)
-    return bny_fail(
-        BANYAN_ERR_UNSUPPORTED,
-        "ranks are on several nodes, and UCX, which connects them, cannot be loaded (%s). Debian and Ubuntu: "
-        "apt-get install libucx0",
-        why);
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "ranks are on several nodes, and UCX, which connects them, cannot be loaded (%s). Debian and "
+                    "Ubuntu: apt-get install libucx0",
+                    why);
   bny_ucx found;
   for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
     void *address = dlsym(library, functions[i].name);

@@ -103,11 +103,10 @@ static size_t region_bytes(const bny_net *net) {
 }
 
 banyan_status bny_net_fail_registration(const bny_net_peer *peer, const char *why) {
-  return bny_fail(
-      BANYAN_ERR_MEMORY,
-      "rank %d cannot register %zu bytes for messages of rank %d (%s): make arena_bytes smaller, raise the limit "
-      "of locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
-      peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
+  return bny_fail(BANYAN_ERR_MEMORY,
+                  "rank %d cannot register %zu bytes for messages of rank %d (%s): make arena_bytes smaller, raise the "
+                  "limit of locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
+                  peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
 }
 
 /* bny_net_mirror() in registered memory. */

@@ -195,10 +195,9 @@ static banyan_status try_thread(void) {
   pthread_t thread;
   int error = pthread_create(&thread, NULL, return_at_once, NULL);
   if (error)
-    return bny_fail_errno(
-        BANYAN_ERR_SYSTEM, error,
-        "UCX needs a thread of its own, and this process cannot make one (raise ulimit -u, or pids.max of "
-        "its control group)");
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, error,
+                          "UCX needs a thread of its own, and this process cannot make one (raise ulimit -u, or "
+                          "pids.max of its control group)");
   pthread_join(thread, NULL);
   return BANYAN_OK;
 }

@@ -438,9 +438,8 @@ banyan_status bny_net_describe(char *text, size_t bytes) {
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
   (void)exchange, (void)config, (void)transport;
-  return bny_fail(
-      BANYAN_ERR_UNSUPPORTED,
-      "ranks are on several nodes, which are connected by UCX; this libbanyan was built without it (configure "
-      "--with-ucx; Debian and Ubuntu: apt-get install libucx-dev)");
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  "ranks are on several nodes, which are connected by UCX; this libbanyan was built without it "
+                  "(configure --with-ucx; Debian and Ubuntu: apt-get install libucx-dev)");
 }
 #endif
