@@ -118,4 +118,38 @@ else
   fi
 fi
 
+# kubernetes.yaml fits the schemas of the API, where kubernetes-validate is installed, and its parts fit each other.
+if ! python3 -c 'import yaml' 2>/dev/null; then
+  echo "left out: kubernetes.yaml, for python3 has no yaml"
+else
+  check "kubernetes.yaml" python3 - "$top" <<'EOF'
+import re, sys, yaml
+top = sys.argv[1]
+text = open(top + "/examples/kubernetes.yaml").read()
+service, ranks = yaml.safe_load_all(text)
+spec, name, app = ranks["spec"], ranks["metadata"]["name"], service["spec"]["selector"]
+assert (service["kind"], ranks["kind"], service["spec"]["clusterIP"]) == ("Service", "StatefulSet", "None")
+assert service["spec"]["publishNotReadyAddresses"] and spec["podManagementPolicy"] == "Parallel"  # all meet before any is ready
+assert service["metadata"]["name"] == spec["serviceName"]
+assert app == spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+(rank,) = spec["template"]["spec"]["containers"]
+env = {each["name"]: each.get("value", each.get("valueFrom")) for each in rank["env"]}
+assert env["MASTER_ADDR"] == f"{name}-0.{spec['serviceName']}" and env["WORLD_SIZE"] == str(spec["replicas"])
+assert 0 < int(env["MASTER_PORT"]) < 65536
+assert env["RANK"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
+secret = env["BANYAN_SECRET"]["secretKeyRef"]
+assert f"create secret generic {secret['name']} --from-literal={secret['key']}=" in text
+options = open(top + "/src/base/options.def").read()
+for each in env:
+    assert not each.startswith("BANYAN_") or re.search(rf'"{each}"', options), each
+try:
+    import kubernetes_validate
+except ImportError:
+    sys.exit()
+for version in "1.28", kubernetes_validate.latest_version():
+    for each in service, ranks:
+        kubernetes_validate.validate(each, version, strict=True)
+EOF
+fi
+
 finish
