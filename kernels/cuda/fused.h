@@ -109,8 +109,7 @@ BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_valid_
   bny_oneshot_destinations to = {{self, &what, BNY_PROTOCOL_LL16, 0}, true};
   bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
   if (valid.reads) import = bny_import_make(run->combine->call.in, stat, sum, bits != 32);
-  bny_unit_rows row = {token, head, 0, 0, 0, 0, 0, 0, 0};
-  bny_valid_report_data(self, run->combine->call.valid, run->valid, import.bad, bny_unit_row_number(what.shape, row));
+  bny_valid_report_data(self, run->combine->call.valid, run->valid, import.bad, token, head);
   BNY_ROLLED for (int first = 0; first < work.packets && !self->failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bny_unit_columns at = bny_unit_columns_of<BNY_PROTOCOL_LL16, bits>(work, packet);

@@ -135,7 +135,7 @@ BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &ro
   bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
   bool reads = !run->call->valid.most || (token >= 0 && bny_valid_reads(run->call->valid, token));
   if (reads) import = bny_import_row(in, token, rows.head, bits != 32);
-  bny_valid_report_data(&run->self, run->call->valid, run->valid, import.bad, bny_unit_row_number(shape, rows));
+  bny_valid_report_data(&run->self, run->call->valid, run->valid, import.bad, token, rows.head);
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bool active = packet < run->work.packets;

@@ -145,7 +145,7 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
       if (!joined) bny_worker_join(self);
       joined = true;
       if (first == 0 && !self->failed)
-        bny_valid_report_data(self, call.valid, run->valid, import.bad, bny_unit_row_number(shape, rows));
+        bny_valid_report_data(self, call.valid, run->valid, import.bad, token, rows.head);
       bny_packet made = bny_unit_import(values, run->work, import, packet, shape.wire);
       if (run->lone) run->own = made;
       if (!self->failed) bny_push_packet<protocol>(*self, to, rows.token, rows.head, packet, active, made);

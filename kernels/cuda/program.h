@@ -52,10 +52,11 @@ typedef enum bny_protocol {
 
 /* ---- arena ------------------------------------------------------------------------------------------------------- */
 
-/* The first failure, in one word: 0 if there is none. detail: the slot that was waited for, or the row of bad data. For
- * a wrong length it is 1 + the sequence; for a wrong page it is that value and BNY_DEVICE_DETAIL_PAGE. For a wrong
- * start it is the sequence and BNY_DEVICE_DETAIL_START; the position is the bound that the start passes, and the start.
- * For a row that the caller's type cannot hold it is BNY_DEVICE_DETAIL_RESULT; the position is its token and head. */
+/* The first failure, in one word: 0 if there is none. detail: the slot that was waited for. For bad data it is 0, and
+ * the position is the row's token and head in the caller's partial. For a wrong length it is 1 + the sequence; for a
+ * wrong page it is that value and BNY_DEVICE_DETAIL_PAGE. For a wrong start it is the sequence and
+ * BNY_DEVICE_DETAIL_START; the position is the bound that the start passes, and the start. For a row that the caller's
+ * type cannot hold it is BNY_DEVICE_DETAIL_RESULT; the position is its token and head. */
 typedef struct bny_device_fault {
   int32_t status, culprit, reporter; /* ranks; -1: unknown */
   uint32_t detail;                   /* 24 bits */

@@ -90,11 +90,6 @@ BNY_DEVICE bool bny_unit_rows_next(bny_unit_rows *rows) {
   return bny_unit_rows_find(rows);
 }
 
-/* Fault reports use it. */
-BNY_DEVICE uint32_t bny_unit_row_number(const bny_unit_shape &shape, const bny_unit_rows &rows) {
-  return (uint32_t)(rows.token - shape.token0) * (uint32_t)shape.heads + (uint32_t)(rows.head - shape.head0);
-}
-
 /* ---- words and values -------------------------------------------------------------------------------------------- */
 
 /* Values of a packet as columns of the chunk: value i is column `column` + i for i in [low, high). */

@@ -111,20 +111,21 @@ BNY_DEVICE void bny_valid_check(const bny_device_group *group, const bny_device_
   if (valid.query_start_loc) bny_valid_check_starts(group, valid.query_start_loc, valid.batch, run.count);
 }
 
-/* `bad` is set in lanes that found bad data in row `row` of the caller's partial. Wrong starts are reported first: they
- * may select a row that the caller has not filled. */
+/* `bad` is set in lanes that found bad data in a row of the caller's partial. Wrong starts are reported first: they may
+ * select a row that the caller has not filled. */
 BNY_DEVICE_COLD void bny_valid_report_bad(const bny_device_group *group, const bny_device_valid *valid, int32_t count,
-                                          bool bad, uint32_t row) {
+                                          bool bad, int32_t token, int32_t head) {
   if (valid->most) bny_valid_check(group, *valid, {count});
-  const uint32_t detail = row & (BNY_DEVICE_DETAIL_RESULT - 1);
-  if (bad) bny_worker_report(group, bny_device_fault_pack(BANYAN_ERR_DATA, group->rank, group->rank, detail));
+  if (bad)
+    bny_worker_report_position(group, bny_device_fault_pack(BANYAN_ERR_DATA, group->rank, group->rank, 0),
+                               bny_device_position_pack((uint32_t)token, head));
 }
 
 /* Called by all lanes. */
 BNY_DEVICE void bny_valid_report_data(bny_worker *self, const bny_device_valid &valid, bny_valid_run run, bool bad,
-                                      uint32_t row) {
+                                      int32_t token, int32_t head) {
   if (!bny_warp_any(bad)) return;
-  bny_valid_report_bad(self->group, &valid, run.count, bad, row);
+  bny_valid_report_bad(self->group, &valid, run.count, bad, token, head);
   self->failed = true;
 }
 

@@ -315,14 +315,13 @@ void bny_engine_disconnect(bny_engine *engine) {
 
 banyan_status bny_engine_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
                                    int32_t rank) {
-  if (!(fault->detail & BNY_DEVICE_DETAIL_RESULT))
-    return bny_exec_fail(exec, BANYAN_ERR_DATA, rank, "rank %d " BNY_EXEC_NO_ROW ", in row %u", rank, fault->detail);
   uint32_t token;
   int32_t head;
   char where[64] = "a row";
   if (rank == exec->transport->rank && bny_engine_fault_position(engine, &token, &head))
     snprintf(where, sizeof where, "token %" PRIu32 ", head %" PRId32, token, head);
-  return bny_exec_fail_result(exec, rank, where);
+  if (fault->detail & BNY_DEVICE_DETAIL_RESULT) return bny_exec_fail_result(exec, rank, where);
+  return bny_exec_fail(exec, BANYAN_ERR_DATA, rank, "rank %d " BNY_EXEC_NO_ROW ", in %s", rank, where);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */

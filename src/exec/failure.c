@@ -85,10 +85,11 @@ static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
   if (exec->run) fault = bny_fault_in_run(fault, exec->epoch);
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
   /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. If a device read a
-   * wrong argument, this rank may know more than the rank that reported it first. */
-  bool knows_more =
-      bny_fault_status(first) == status &&
-      (status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_ARGUMENT && bny_fault_culprit(first) == culprit));
+   * wrong argument or bad data, this rank may know more than the rank that reported it first. */
+  bool same_culprit = bny_fault_culprit(first) == culprit;
+  bool knows_more = bny_fault_status(first) == status &&
+                    (status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_ARGUMENT && same_culprit) ||
+                     (status == BANYAN_ERR_DATA && same_culprit && culprit == exec->transport->rank));
   if (!is_first) bring_forward(exec, first);
   if (!is_first && !knows_more) return take_fault(exec, NULL);
   return record(exec, status, culprit, text);
