@@ -9,14 +9,8 @@
 #include "cuda/interpret_heads.cuh"
 #include "cuda/oneshot.cuh"
 
-#define BNY_CUDA_ONESHOT(name, protocol, bits, wide) BNY_ONESHOT_KERNEL(name, protocol, bits, wide)
-#define BNY_CUDA_INTERPRET(name, protocol, bits) BNY_INTERPRET_KERNEL(name, protocol, bits)
-#define BNY_CUDA_BYTES(name, protocol) BNY_BYTES_KERNEL(name, protocol)
-#define BNY_CUDA_HEADS(name, protocol) BNY_HEADS_KERNEL(name, protocol)
+#define BNY_CUDA_KERNEL(name, form, protocol, bits, how) BNY_##form##_KERNEL(name, protocol, bits, how)
 #include "cuda/kernels.def"
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
+#undef BNY_CUDA_KERNEL
 
 #endif

@@ -15,79 +15,48 @@
 #include "cuda/decode_wide.cuh"
 #endif
 
-/* Kernels that no device of an architecture would use are not built for it. */
+/* The variants: bulk copies or not, and rows of K and V. Kernels that no device of an architecture would use are not
+ * built for it. */
+#define BNY_DECODE_IS_async false, BNY_ROWS_lean
+#define BNY_DECODE_IS_bulk true, BNY_ROWS_lean
+#define BNY_DECODE_IS_wgmma false, BNY_ROWS_lean
+#define BNY_DECODE_IS_general false, BNY_ROWS_general
+#define BNY_DECODE_IS_e4m3 false, BNY_ROWS_e4m3
+#define BNY_DECODE_IS_flashmla false, BNY_ROWS_flashmla
+#define BNY_DECODE_KEEP(...) __VA_ARGS__
+#define BNY_DECODE_DROP(...)
+#define BNY_DECODE_IF_general BNY_DECODE_KEEP
+#define BNY_DECODE_IF_e4m3 BNY_DECODE_KEEP
+#define BNY_DECODE_IF_flashmla BNY_DECODE_KEEP
 #if BNY_ARCH >= 900
-#define BNY_DECODE_IF_bulk(...) __VA_ARGS__
+#define BNY_DECODE_IF_bulk BNY_DECODE_KEEP
 #else
-#define BNY_DECODE_IF_bulk(...)
+#define BNY_DECODE_IF_bulk BNY_DECODE_DROP
 #endif
 #if BNY_ARCH < 1000
-#define BNY_DECODE_IF_async(...) __VA_ARGS__
+#define BNY_DECODE_IF_async BNY_DECODE_KEEP
 #else
-#define BNY_DECODE_IF_async(...)
+#define BNY_DECODE_IF_async BNY_DECODE_DROP
+#endif
+#ifdef BNY_WARPGROUPS
+#define BNY_DECODE_IF_wgmma BNY_DECODE_KEEP
+#else
+#define BNY_DECODE_IF_wgmma BNY_DECODE_DROP
 #endif
 
-#define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) \
-  BNY_DECODE_IF_##copy(BNY_DECODE_WARPS_ENTRY(element, head_dim, copy, is_bulk, shared))
-#define BNY_DECODE_WARPS_ENTRY(element, head_dim, copy, is_bulk, shared)                                        \
-  static_assert(bny_warp_memory<bny_warp_shape<head_dim, is_bulk>>::BYTES == shared, "as the list says");       \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES *BNY_DECODE_WARPS, (bny_warp_shape<head_dim, is_bulk>::RESIDENT)) \
-      bny_decode_##element##_##head_dim##_##copy(BNY_PARAMETER(bny_decode_call, call),                          \
-                                                 BNY_PARAMETER(bny_device_combine, combine)) {                  \
-    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_DECODE_WARPS);                                                \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
-    bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, is_bulk>>(call, epilogue);                      \
-  }
-#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
-  BNY_DECODE_IF_##copy(BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared))
-#define BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared)                                          \
-  static_assert(bny_latent_memory<bny_latent_shape<rows / 16, is_bulk>>::BYTES == shared, "as the list says"); \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, is_bulk>::THREADS),                                \
-                               (bny_latent_shape<rows / 16, is_bulk>::RESIDENT))                               \
-      bny_decode_##element##_latent##rows##_##copy(BNY_PARAMETER(bny_decode_call, call),                       \
-                                                   BNY_PARAMETER(bny_device_combine, combine)) {               \
-    BNY_SHARED_ARRAY(bny_fused_state, states, (bny_latent_shape<rows / 16, is_bulk>::WARPS));                  \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                                \
-    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, is_bulk>>(call, epilogue);                    \
-  }
-#ifdef BNY_WARPGROUPS
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared)                                            \
-  static_assert(BNY_WIDE_BYTES == shared && BNY_WIDE_ROWS == rows, "as the list says");          \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WIDE_THREADS, 1) bny_decode_##element##_latent##rows##_wgmma( \
-      BNY_PARAMETER(bny_decode_call, call), BNY_PARAMETER(bny_device_combine, combine)) {        \
-    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_WIDE_WARPS);                                   \
+#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared)                                              \
+  BNY_DECODE_IF_##variant(BNY_DECODE_ENTRY(bny_decode_##element##_##label##_##variant, form, element, shared, size, \
+                                           BNY_DECODE_IS_##variant))
+#define BNY_DECODE_ENTRY(name, form, element, shared, ...)                                       \
+  using name##_shape = bny_##form##_shape<__VA_ARGS__>;                                          \
+  static_assert(bny_##form##_memory<name##_shape>::BYTES == shared, "as the list says");         \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS((BNY_WARP_LANES * name##_shape::WARPS), (name##_shape::RESIDENT)) \
+      name(BNY_PARAMETER(bny_decode_call, call), BNY_PARAMETER(bny_device_combine, combine)) {   \
+    BNY_SHARED_ARRAY(bny_fused_state, states, name##_shape::WARPS);                              \
     bny_decode_epilogue epilogue = {call.out, combine, states};                                  \
-    bny_decode_wide<bny_##element>(call, epilogue);                                              \
-  }
-#else
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared)
-#endif
-#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, head_dim, kv, shared)                                                 \
-  static_assert(bny_warp_memory<bny_warp_shape<head_dim, false, BNY_ROWS_##kv>>::BYTES == shared, "as the list says"); \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES *BNY_DECODE_WARPS,                                                       \
-                               (bny_warp_shape<head_dim, false, BNY_ROWS_##kv>::RESIDENT))                             \
-      bny_decode_##element##_##head_dim##_##kv(BNY_PARAMETER(bny_decode_call, call),                                   \
-                                               BNY_PARAMETER(bny_device_combine, combine)) {                           \
-    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_DECODE_WARPS);                                                       \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                                        \
-    bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, false, BNY_ROWS_##kv>>(call, epilogue);                \
-  }
-#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared)                                        \
-  static_assert(bny_latent_memory<bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>>::BYTES == shared,     \
-                "as the list says");                                                                       \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::THREADS),               \
-                               (bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::RESIDENT))              \
-      bny_decode_##element##_latent##rows##_##kv(BNY_PARAMETER(bny_decode_call, call),                     \
-                                                 BNY_PARAMETER(bny_device_combine, combine)) {             \
-    BNY_SHARED_ARRAY(bny_fused_state, states, (bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>::WARPS)); \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                            \
-    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, false, BNY_ROWS_##kv>>(call, epilogue);   \
+    bny_decode_##form<bny_##element, name##_shape>(call, epilogue);                              \
   }
 #include "cuda/decode_kernels.def"
-#undef BNY_DECODE_WARPS_KERNEL
-#undef BNY_DECODE_LATENT_KERNEL
-#undef BNY_DECODE_WIDE_KERNEL
-#undef BNY_DECODE_GENERAL_WARPS_KERNEL
-#undef BNY_DECODE_GENERAL_LATENT_KERNEL
+#undef BNY_DECODE_KERNEL
 
 #endif

@@ -23,16 +23,16 @@
 #include "cuda/decode_merge.cuh"
 #include "cuda/decode_walk.cuh"
 
-template <int groups_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct bny_latent_shape {
+template <int rows_, bool bulk_, bny_decode_rows kv_> struct bny_latent_shape {
   using kind = bny_decode_kind<kv_>;
   enum : int {
     DIM = 576,
     VALUE_DIM = 512,
-    GROUPS = groups_,
+    GROUPS = rows_ / 16,
     PARTS = 4, /* warps of a group */
     WARPS = PARTS * GROUPS,
     THREADS = BNY_WARP_LANES * WARPS,
-    ROWS = 16 * GROUPS,
+    ROWS = rows_,
     KEYS = 32, /* keys in a tile */
     ROW_BYTES = kv_ == BNY_ROWS_flashmla ? BNY_FLASHMLA_BYTES
                 : kv_ == BNY_ROWS_e4m3   ? DIM
@@ -40,8 +40,8 @@ template <int groups_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct b
     STAGE_BYTES = kv_ >= BNY_ROWS_e4m3 ? KEYS * ROW_BYTES : bny_tile<DIM, KEYS>::BYTES,
     CONVERTED_BYTES = kv_ >= BNY_ROWS_e4m3 ? bny_tile<DIM, KEYS>::BYTES : 0,
     SCALE_BYTES = kv_ == BNY_ROWS_flashmla ? KEYS * 16 : 0,
-    STAGES = groups_ == 1 && kv_ < BNY_ROWS_e4m3 ? 2 : 3, /* one group: two blocks of an SM alternate */
-    RESIDENT = groups_ == 1 ? 2 : 1,
+    STAGES = rows_ == 16 && kv_ < BNY_ROWS_e4m3 ? 2 : 3, /* one group: two blocks of an SM alternate */
+    RESIDENT = rows_ == 16 ? 2 : 1,
     PART_DIM = DIM / PARTS,
     PART_VALUES = VALUE_DIM / PARTS,
     PARTIAL_PITCH = VALUE_DIM + 8,

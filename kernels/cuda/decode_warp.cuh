@@ -18,7 +18,7 @@ enum { BNY_DECODE_WARPS = 4 };
 
 /* Tiles of rows that are not lean may hold 8-bit elements. Those are converted to one tile of 16-bit elements, which
  * follows the ring. */
-template <int dim_, bool bulk_, bny_decode_rows kv_ = BNY_ROWS_lean> struct bny_warp_shape {
+template <int dim_, bool bulk_, bny_decode_rows kv_> struct bny_warp_shape {
   using kind = bny_decode_kind<kv_>;
   enum : int {
     DIM = dim_,
@@ -296,7 +296,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::ki
 }
 
 template <class Element, class shape, class Epilogue>
-BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilogue) {
+BNY_DEVICE void bny_decode_warp(const bny_decode_call &call, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
   epilogue.begin();
   unsigned char *shared = bny_dynamic_shared();

@@ -40,6 +40,14 @@ enum : int {
   BNY_WIDE_LOST = BNY_WIDE_STATS + 2 * BNY_WIDE_ROWS * 4, /* a word for each stage and copier */
   BNY_WIDE_BYTES = BNY_WIDE_LOST + BNY_WIDE_STAGES * BNY_WIDE_COPIERS * 4 + 1024
 };
+/* The form of these kernels, which have only one shape. */
+template <int rows, bool, bny_decode_rows> struct bny_wide_shape {
+  enum : int { WARPS = BNY_WIDE_WARPS, RESIDENT = 1 };
+  static_assert(rows == BNY_WIDE_ROWS, "as the list says");
+};
+template <class> struct bny_wide_memory {
+  enum : int { BYTES = BNY_WIDE_BYTES };
+};
 static_assert(4 * BNY_WIDE_ROWS * BNY_WIDE_PITCH <= BNY_WIDE_STAGES * BNY_WIDE_TILE_BYTES, "the partial lies in tiles");
 
 /* Called by eight neighbouring lanes. Copies a row of 576 elements, or zeros, to row `row` of nine panels. */
@@ -245,7 +253,7 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   bny_decode_finish<BNY_WIDE_VALUES, BNY_WIDE_ROWS>(call, item, walk.team, whole, epilogue);
 }
 
-template <class Element, class Epilogue>
+template <class Element, class, class Epilogue>
 BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue) {
   epilogue.begin();
   unsigned char *shared = bny_shared_align(bny_dynamic_shared(), 1024);

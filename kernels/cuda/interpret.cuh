@@ -248,7 +248,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   bny_worker_end(run.self);
 }
 
-#define BNY_INTERPRET_KERNEL(name, protocol, bits)                                                                     \
+#define BNY_INTERPRET_KERNEL(name, protocol, bits, how)                                                                \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                               \
       name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
     bny_interpret<protocol, bits>(group, program, call);                                                               \

@@ -98,7 +98,7 @@ BNY_DEVICE void bny_interpret_heads(const bny_device_group &group, const bny_pro
   }
 }
 
-#define BNY_HEADS_KERNEL(name, protocol)                                                                               \
+#define BNY_HEADS_KERNEL(name, protocol, bits, how)                                                                    \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                               \
       name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
     bny_interpret_heads<protocol>(group, program, call);                                                               \

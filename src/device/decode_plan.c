@@ -25,82 +25,25 @@ enum {
   FAN_IN_MAX = 64
 };
 
-#define FOR_bulk 90, INT32_MAX
-#define FOR_async 80, 100
+/* Fields of a kernel that follow from its element, form and variant. */
 #define DTYPE_bf16 BANYAN_BF16
 #define DTYPE_f16 BANYAN_F16
-#define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared) \
-  {"bny_decode_" #element "_" #dim "_" #copy,                        \
-   DTYPE_##element,                                                  \
-   dim,                                                              \
-   dim,                                                              \
-   false,                                                            \
-   FOR_##copy,                                                       \
-   is_bulk,                                                          \
-   16,                                                               \
-   128,                                                              \
-   shared,                                                           \
-   BNY_ROWS_lean},
-#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
-  {"bny_decode_" #element "_latent" #rows "_" #copy,                   \
-   DTYPE_##element,                                                    \
-   576,                                                                \
-   512,                                                                \
-   true,                                                               \
-   FOR_##copy,                                                         \
-   is_bulk,                                                            \
-   rows,                                                               \
-   8 * rows,                                                           \
-   shared,                                                             \
-   BNY_ROWS_lean},
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
-  {"bny_decode_" #element "_latent" #rows "_wgmma",   \
-   DTYPE_##element,                                   \
-   576,                                               \
-   512,                                               \
-   true,                                              \
-   90,                                                \
-   91,                                                \
-   false,                                             \
-   rows,                                              \
-   256,                                               \
-   shared,                                            \
-   BNY_ROWS_lean},
-#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, dim, kv, shared) \
-  {"bny_decode_" #element "_" #dim "_" #kv,                       \
-   DTYPE_##element,                                               \
-   dim,                                                           \
-   dim,                                                           \
-   false,                                                         \
-   80,                                                            \
-   INT32_MAX,                                                     \
-   false,                                                         \
-   16,                                                            \
-   128,                                                           \
-   shared,                                                        \
-   BNY_ROWS_##kv},
-#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared) \
-  {"bny_decode_" #element "_latent" #rows "_" #kv,                  \
-   DTYPE_##element,                                                 \
-   576,                                                             \
-   512,                                                             \
-   true,                                                            \
-   80,                                                              \
-   INT32_MAX,                                                       \
-   false,                                                           \
-   rows,                                                            \
-   8 * rows,                                                        \
-   shared,                                                          \
-   BNY_ROWS_##kv},
+#define FORM_warp(dim) dim, dim, false, 16, 128
+#define FORM_latent(rows) 576, 512, true, rows, 8 * rows
+#define FORM_wide(rows) 576, 512, true, rows, 256
+#define VARIANT_bulk 90, INT32_MAX, true, BNY_ROWS_lean
+#define VARIANT_async 80, 100, false, BNY_ROWS_lean
+#define VARIANT_wgmma 90, 91, false, BNY_ROWS_lean
+#define VARIANT_general 80, INT32_MAX, false, BNY_ROWS_general
+#define VARIANT_e4m3 80, INT32_MAX, false, BNY_ROWS_e4m3
+#define VARIANT_flashmla 80, INT32_MAX, false, BNY_ROWS_flashmla
+#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared) \
+  {"bny_decode_" #element "_" #label "_" #variant, DTYPE_##element, FORM_##form(size), VARIANT_##variant, shared},
 const bny_decode_kernel bny_decode_kernels[] = {
 #include "cuda/decode_kernels.def"
     {.name = NULL},
 };
-#undef BNY_DECODE_WARPS_KERNEL
-#undef BNY_DECODE_LATENT_KERNEL
-#undef BNY_DECODE_WIDE_KERNEL
-#undef BNY_DECODE_GENERAL_WARPS_KERNEL
-#undef BNY_DECODE_GENERAL_LATENT_KERNEL
+#undef BNY_DECODE_KERNEL
 
 /* ---- which kernel ------------------------------------------------------------------------------------------------ */
 

@@ -29,13 +29,13 @@ typedef struct bny_decode_kernel {
   const char *name;
   banyan_dtype dtype;
   int32_t head_dim, value_dim;
-  bool values_in_keys;              /* v is the first value_dim columns of k */
+  bool values_in_keys; /* v is the first value_dim columns of k */
+  int32_t rows;        /* query heads of an item */
+  int32_t block_threads;
   int32_t compute_min, compute_end; /* built for devices from the first to before the second */
   bool bulk;                        /* copies */
-  int32_t rows;                     /* query heads of an item */
-  int32_t block_threads;
-  int32_t shared_bytes; /* dynamic */
-  bny_decode_rows kv;   /* what it reads; LEAN: nothing of bny_decode_general is served */
+  bny_decode_rows kv;               /* what it reads; LEAN: nothing of bny_decode_general is served */
+  int32_t shared_bytes;             /* dynamic */
 } bny_decode_kernel;
 
 /* How keys and values are copied. */

@@ -41,15 +41,9 @@ static banyan_status load_image(bny_engine *engine, const char *path) {
 }
 
 static const char *const kernel_names[BNY_ENGINE_KERNELS] = {
-#define BNY_CUDA_ONESHOT(name, protocol, bits, wide) #name,
-#define BNY_CUDA_INTERPRET(name, protocol, bits) #name,
-#define BNY_CUDA_BYTES(name, protocol) #name,
-#define BNY_CUDA_HEADS(name, protocol) #name,
+#define BNY_CUDA_KERNEL(name, ...) #name,
 #include "cuda/kernels.def"
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
+#undef BNY_CUDA_KERNEL
 };
 
 static banyan_status load_kernel(bny_engine *engine, const char *name, bny_engine_kernel *kernel) {

@@ -48,28 +48,14 @@ typedef struct bny_engine_workspace {
  * decode_kernels.def. */
 enum {
   BNY_ENGINE_KERNELS = 0
-#define BNY_CUDA_ONESHOT(name, protocol, bits, wide) +1
-#define BNY_CUDA_INTERPRET(name, protocol, bits) +1
-#define BNY_CUDA_BYTES(name, protocol) +1
-#define BNY_CUDA_HEADS(name, protocol) +1
+#define BNY_CUDA_KERNEL(...) +1
 #include "cuda/kernels.def"
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
+#undef BNY_CUDA_KERNEL
   ,
   BNY_ENGINE_DECODE_KERNELS = 0
-#define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) +1
-#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) +1
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) +1
-#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, head_dim, kv, shared) +1
-#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared) +1
+#define BNY_DECODE_KERNEL(...) +1
 #include "cuda/decode_kernels.def"
-#undef BNY_DECODE_WARPS_KERNEL
-#undef BNY_DECODE_LATENT_KERNEL
-#undef BNY_DECODE_WIDE_KERNEL
-#undef BNY_DECODE_GENERAL_WARPS_KERNEL
-#undef BNY_DECODE_GENERAL_LATENT_KERNEL
+#undef BNY_DECODE_KERNEL
 };
 
 /* Memory of callers that kernels are known to reach, so that the driver is asked only once. */

@@ -169,36 +169,33 @@ int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t 
   return (int32_t)(blocks < blocks_max ? blocks : blocks_max);
 }
 
+enum { ONESHOT, INTERPRET, BYTES, HEADS };
+
+/* Finds a row of kernels.def; NULL: there is none. */
+static const char *find_kernel(int form, int32_t protocol, int32_t bits, int how) {
+  static const struct {
+    const char *name;
+    int form, protocol, bits, how;
+  } kernels[] = {
+#define BNY_CUDA_KERNEL(name, form, protocol, bits, how) {#name, form, protocol, bits, how},
+#include "cuda/kernels.def"
+#undef BNY_CUDA_KERNEL
+  };
+  for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++)
+    if (kernels[i].form == form && kernels[i].protocol == protocol && kernels[i].bits == bits && kernels[i].how == how)
+      return kernels[i].name;
+  return NULL;
+}
+
 const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, banyan_order order, int32_t nranks) {
   const int how = order == BANYAN_ORDER_EXACT         ? BNY_ONESHOT_EXACT
                   : nranks > BNY_ONESHOT_NARROW_RANKS ? BNY_ONESHOT_WIDE
                                                       : BNY_ONESHOT_NARROW;
-#define BNY_CUDA_ONESHOT(name, its_protocol, bits, its) \
-  if (protocol == (its_protocol) && bits_of(wire) == (bits) && how == (its)) return #name;
-#define BNY_CUDA_INTERPRET(name, protocol, bits)
-#define BNY_CUDA_BYTES(name, protocol)
-#define BNY_CUDA_HEADS(name, protocol)
-#include "cuda/kernels.def"
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
-  return NULL;
+  return find_kernel(ONESHOT, (int32_t)protocol, bits_of(wire), how);
 }
 
 const char *bny_device_program_kernel(const bny_program *program) {
-  int32_t protocol = program->protocol, wire = program->shape.wire;
-#define BNY_CUDA_ONESHOT(name, protocol, bits, wide)
-#define BNY_CUDA_INTERPRET(name, its_protocol, bits) \
-  if (wire >= 0 && protocol == (its_protocol) && bits_of(wire) == (bits)) return #name;
-#define BNY_CUDA_BYTES(name, its_protocol) \
-  if (wire == BNY_UNIT_BYTES && protocol == (its_protocol)) return #name;
-#define BNY_CUDA_HEADS(name, its_protocol) \
-  if (wire == BNY_UNIT_HEADS && protocol == (its_protocol)) return #name;
-#include "cuda/kernels.def"
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
-  return NULL;
+  const int32_t wire = program->shape.wire;
+  if (wire >= 0) return find_kernel(INTERPRET, program->protocol, bits_of(wire), 0);
+  return find_kernel(wire == BNY_UNIT_BYTES ? BYTES : HEADS, program->protocol, 0, 0);
 }

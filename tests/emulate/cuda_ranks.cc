@@ -76,17 +76,18 @@ void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot 
                          uint32_t blocks, uint32_t threads, banyan_order order) {
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
   std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire, order, nranks_);
-#define BNY_CUDA_ONESHOT(kernel, its_protocol, bits, wide) \
-  if (name == #kernel)                                     \
+#define RUNS_ONESHOT(kernel) \
+  if (name == #kernel)       \
     any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));
-#define BNY_CUDA_INTERPRET(kernel, its_protocol, bits)
-#define BNY_CUDA_BYTES(kernel, its_protocol)
-#define BNY_CUDA_HEADS(kernel, its_protocol)
+#define RUNS_INTERPRET(kernel)
+#define RUNS_BYTES(kernel)
+#define RUNS_HEADS(kernel)
+#define BNY_CUDA_KERNEL(kernel, form, ...) RUNS_##form(kernel)
 #include "cuda/kernels.def"
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
+#undef RUNS_ONESHOT
+#undef RUNS_INTERPRET
+#undef RUNS_BYTES
+#undef RUNS_HEADS
 }
 
 void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks,
@@ -96,19 +97,15 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
   memcpy(copied->data(), program, program->bytes);
   auto at = reinterpret_cast<bny_program *>(copied->data());
   std::string name = bny_device_program_kernel(program);
-#define BNY_CUDA_ONESHOT(kernel, its_protocol, bits, wide)
-#define BNY_CUDA_INTERPRET(kernel, its_protocol, bits) \
-  if (name == #kernel)                                 \
-    any(rank, blocks, threads,                         \
-        form_of(                                       \
+#define RUNS_ONESHOT(kernel)
+#define RUNS_INTERPRET(kernel) \
+  if (name == #kernel)         \
+    any(rank, blocks, threads, \
+        form_of(               \
             #kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
-#define BNY_CUDA_BYTES(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, 0)
-#define BNY_CUDA_HEADS(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, 0)
+#define RUNS_BYTES RUNS_INTERPRET
+#define RUNS_HEADS RUNS_INTERPRET
 #include "cuda/kernels.def"
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
 }
 
 std::string cuda_ranks::run() {

@@ -72,39 +72,21 @@ struct entry {
   fake_words (*words)(void **arguments);
 };
 
-#define BNY_CUDA_ONESHOT(kernel, ...)                                    \
+#define ENTRY(kernel)                                                    \
   {#kernel, [](void **arguments) { return call_of(kernel, arguments); }, \
    [](void **arguments) { return words_of(kernel, arguments); }},
-#define BNY_CUDA_INTERPRET(kernel, ...) BNY_CUDA_ONESHOT(kernel)
-#define BNY_CUDA_BYTES(kernel, ...) BNY_CUDA_ONESHOT(kernel)
-#define BNY_CUDA_HEADS(kernel, ...) BNY_CUDA_ONESHOT(kernel)
-#define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) \
-  BNY_CUDA_ONESHOT(bny_decode_##element##_##head_dim##_##copy, 0, 0)
-#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
-  BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_##copy, 0, 0)
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
-  BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_wgmma, 0, 0)
-#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, head_dim, kv, shared) \
-  BNY_CUDA_ONESHOT(bny_decode_##element##_##head_dim##_##kv, 0, 0)
-#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared) \
-  BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_##kv, 0, 0)
+#define BNY_CUDA_KERNEL(kernel, ...) ENTRY(kernel)
+#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared) ENTRY(bny_decode_##element##_##label##_##variant)
+#define CALIBRATE_KERNEL(kernel) ENTRY(kernel)
 static const entry entries[] = {
-#include "cuda/kernels.def"
 #include "cuda/decode_kernels.def"
-    BNY_CUDA_ONESHOT(user_kernel, 0, 0) BNY_CUDA_ONESHOT(perf_between, 0, 0)
-#define CALIBRATE_KERNEL(kernel) BNY_CUDA_ONESHOT(kernel, 0, 0)
+#include "cuda/kernels.def"
 #include "tests/gpu/calibrate.def"
+    ENTRY(user_kernel) ENTRY(perf_between)};
+#undef ENTRY
+#undef BNY_CUDA_KERNEL
+#undef BNY_DECODE_KERNEL
 #undef CALIBRATE_KERNEL
-};
-#undef BNY_DECODE_WARPS_KERNEL
-#undef BNY_DECODE_LATENT_KERNEL
-#undef BNY_DECODE_WIDE_KERNEL
-#undef BNY_DECODE_GENERAL_WARPS_KERNEL
-#undef BNY_DECODE_GENERAL_LATENT_KERNEL
-#undef BNY_CUDA_ONESHOT
-#undef BNY_CUDA_INTERPRET
-#undef BNY_CUDA_BYTES
-#undef BNY_CUDA_HEADS
 
 const void *fake_kernel_find(const char *name) {
   for (const entry &one : entries)

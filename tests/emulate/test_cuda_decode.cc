@@ -56,28 +56,19 @@ extern "C" {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-#define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared) \
-  {#element "_" #dim "_" #copy, bny_decode_##element##_##dim##_##copy, #element[0] == 'b', dim, dim, 16, 128, shared},
-#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
-  {#element "_latent" #rows "_" #copy,                                 \
-   bny_decode_##element##_latent##rows##_##copy,                       \
-   #element[0] == 'b',                                                 \
-   576,                                                                \
-   512,                                                                \
-   rows,                                                               \
-   8 * rows,                                                           \
-   shared},
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
-  {#element "_latent" #rows "_wgmma",                 \
-   bny_decode_##element##_latent##rows##_wgmma,       \
-   #element[0] == 'b',                                \
-   576,                                               \
-   512,                                               \
-   rows,                                              \
-   256,                                               \
-   shared},
-#define BNY_DECODE_GENERAL_WARPS_KERNEL(element, dim, kv, shared)
-#define BNY_DECODE_GENERAL_LATENT_KERNEL(element, rows, kv, shared)
+/* Fields that follow from the form; general variants are tested through the library. */
+#define FORM_warp(dim) dim, dim, 16, 128
+#define FORM_latent(rows) 576, 512, rows, 8 * rows
+#define FORM_wide(rows) 576, 512, rows, 256
+#define IF_async(...) __VA_ARGS__
+#define IF_bulk IF_async
+#define IF_wgmma IF_async
+#define IF_general(...)
+#define IF_e4m3 IF_general
+#define IF_flashmla IF_general
+#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared)                                            \
+  IF_##variant({#element "_" #label "_" #variant, bny_decode_##element##_##label##_##variant, #element[0] == 'b', \
+                FORM_##form(size), shared}, )
 static const struct kernel_row {
   const char *name;
   void (*kernel)(const bny_decode_call call, const bny_device_combine combine);

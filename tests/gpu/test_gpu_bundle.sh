@@ -133,13 +133,8 @@ if wrong or not rows:
     sys.exit("docs/devices-predicted.md and gpu_calibrate differ in: %s" % (", ".join(wrong) or "everything"))
 END
 # Sanitizers saw each kernel for decodes on this device, and combines in packets and lines.
-sed -n 's/^BNY_DECODE_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_\2_\3/p
-  s/^BNY_DECODE_LATENT_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_latent\2_\3/p
-  s/^BNY_DECODE_GENERAL_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p
-  s/^BNY_DECODE_GENERAL_LATENT_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z0-9]*\),.*/bny_decode_\1_latent\2_\3/p
-  s/^BNY_DECODE_WIDE_KERNEL(\([a-z0-9]*\), \([0-9]*\),.*/bny_decode_\1_latent\2_wgmma/p
-  s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll16[0-9_]*\),.*/\1/p
-  s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll128[0-9_]*\),.*/\1/p' "$here/../../kernels/cuda/decode_kernels.def" \
+sed -n 's/^BNY_DECODE_KERNEL([a-z]*, \([a-z0-9]*\), \([a-z0-9]*\), [0-9]*, \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p
+  s/^BNY_CUDA_KERNEL(\([a-z0-9_]*_ll\(16\|128\)[0-9_]*\),.*/\1/p' "$here/../../kernels/cuda/decode_kernels.def" \
   "$here/../../kernels/cuda/kernels.def" | sort >"$directory/kernels"
 sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
 if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
