@@ -27,7 +27,7 @@ bool plan_view_compare(const plan_view *view, tool_error *error) {
             view->keys->kv_heads);
   }
   fputc('\n', view->stream);
-  plan_methods_print(view->ranks, &methods, PLAN_BARS_NONE, view->columns, view->stream);
+  plan_methods_print(view->ranks, &methods, view->columns, view->stream);
   fprintf(view->stream, "\nBytes are those that the rank sends that sends most, by level.\n");
   if (combine) {
     fprintf(view->stream, "Times are of communication and merging alone. In Ring Attention each rank attends to all "

@@ -107,7 +107,7 @@ static bool cost_text(const plan_view *view, const plan_methods *methods, const 
           view->ranks->title);
   plan_levels_print(view->ranks, view->stream);
   fprintf(view->stream, "\n%s: %s predicted, %s\n\n", best->name, plan_text_time(best->ns, text), best->why);
-  plan_methods_print(view->ranks, methods, PLAN_BARS_NONE, view->columns, view->stream);
+  plan_methods_print(view->ranks, methods, view->columns, view->stream);
   counts_print(view, counts);
   return view->shape->collective == BNY_BARRIER || sizes_print(view, NULL, error);
 }

@@ -55,12 +55,8 @@ bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double byt
 /* NULL if none can. */
 const plan_method *plan_methods_chosen(const plan_methods *methods);
 
-typedef enum plan_bars { PLAN_BARS_NONE, PLAN_BARS_ASCII, PLAN_BARS_UTF8 } plan_bars;
-
-/* Prints a line for each; if that would be wider than `columns`, reasons have lines of their own, and there are no
- * bars. */
-void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
-                        FILE *stream);
+/* Prints a line for each; if that would be wider than `columns`, reasons have lines of their own. */
+void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, int32_t columns, FILE *stream);
 struct json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods); /* an array */
 
 /* Prints the levels, with the cost of their links and its source. */

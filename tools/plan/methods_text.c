@@ -1,48 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Methods and levels as tables and as JSON. */
 #include <jansson.h>
-#include <math.h>
 #include <string.h>
 
 #include "tools/common/options.h"
 #include "tools/plan/methods.h"
 
-enum { BAR = 10, BAR_TIMES = 4 }; /* cells, and how many times the least time they stand for */
-
-/* Cells in proportion to the least time of all; what is off the scale ends in an arrow. */
-static void print_bar(double ns, double least, plan_bars bars, FILE *stream) {
-  double cells = least > 0 ? ns / least * BAR / BAR_TIMES : 1;
-  bool off = cells > BAR;
-  int full = off ? BAR - 1 : (int)lround(cells);
-  full = full < 1 ? 1 : full;
-  fputs("  ", stream);
-  for (int i = 0; i < BAR; i++) {
-    const char *cell = i < full ? (bars == PLAN_BARS_UTF8 ? "\xe2\x96\x88" : "#") : " ";
-    fputs(off && i == BAR - 1 ? (bars == PLAN_BARS_UTF8 ? "\xe2\x96\xb6" : ">") : cell, stream);
-  }
-}
-
-static int32_t figures_columns(const plan_methods *methods, plan_bars bars) {
-  return 18 + 11 + (bars == PLAN_BARS_NONE ? 0 : 2 + BAR) + 7 + 9 + 9 * (methods->nlevels + 1);
-}
-
 /* Returns true if the reasons fit beside the figures. */
-static bool reasons_fit(const plan_methods *methods, plan_bars bars, int32_t columns) {
-  int32_t left = columns - figures_columns(methods, bars) - 2;
+static bool reasons_fit(const plan_methods *methods, int32_t columns) {
+  int32_t left = columns - (18 + 11 + 7 + 9 + 9 * (methods->nlevels + 1)) - 2;
   for (int32_t i = 0; i < methods->count; i++)
     if (methods->methods[i].serves && (int32_t)strlen(methods->methods[i].why) > left) return false;
   return true;
 }
 
-void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
-                        FILE *stream) {
+void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, int32_t columns, FILE *stream) {
   char text[PLAN_NUMBER_BYTES];
-  if (figures_columns(methods, bars) > columns) bars = PLAN_BARS_NONE;
-  double least = methods->count > 0 ? methods->methods[0].ns : 0;
-  const bool fit = reasons_fit(methods, bars, columns);
-  fprintf(stream, "%-18s %10s", "", "predicted");
-  if (bars != PLAN_BARS_NONE) fprintf(stream, "  %-*s", (int)BAR, "");
-  fprintf(stream, " %6s %8s", "rounds", "messages");
+  const bool fit = reasons_fit(methods, columns);
+  fprintf(stream, "%-18s %10s %6s %8s", "", "predicted", "rounds", "messages");
   for (int32_t k = 0; k < methods->nlevels; k++) fprintf(stream, " %8s", ranks->levels->levels[k].name);
   fprintf(stream, " %8s\n", "memory");
   for (int32_t i = 0; i < methods->count; i++) {
@@ -52,7 +27,6 @@ void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, pl
       continue;
     }
     fprintf(stream, "%-18s %10s", method->name, plan_text_time(method->ns, text));
-    if (bars != PLAN_BARS_NONE) print_bar(method->ns, least, bars, stream);
     fprintf(stream, " %6.0f %8.0f", method->rounds, method->messages);
     for (int32_t k = 0; k < methods->nlevels; k++)
       fprintf(stream, " %8s", plan_text_bytes(method->level_bytes[k], text));
