@@ -57,8 +57,8 @@ void bny_topo_free(bny_topo *topo) {
   free(topo);
 }
 
-/* Returns the length of the UTF-8 character at `text`. Returns 0 if it is incomplete, overlong or a surrogate. */
-static size_t character_bytes(const unsigned char *text) {
+size_t bny_topo_character_bytes(const char *character) {
+  const unsigned char *text = (const unsigned char *)character;
   static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
   size_t bytes = *text < 0x80 ? 1 : *text >= 0xf0 ? 4 : *text >= 0xe0 ? 3 : *text >= 0xc2 ? 2 : 0;
   if (bytes < 2) return bytes;
@@ -78,7 +78,7 @@ static char *clean_copy(const char *text) {
   size_t out = 0;
   const unsigned char *in = (const unsigned char *)text;
   while (*in != '\0') {
-    size_t bytes = character_bytes(in);
+    size_t bytes = bny_topo_character_bytes((const char *)in);
     /* The C1 controls, U+0080..U+009F, affect terminals too. */
     bool control = *in < 0x20 || *in == 0x7f || (bytes == 2 && in[0] == 0xc2 && in[1] < 0xa0);
     size_t kept = bytes == 0 || control ? 1 : bytes;

@@ -141,6 +141,9 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) __a
 bny_topo *bny_topo_new(void); /* NULL without memory */
 void bny_topo_free(bny_topo *topo);
 
+/* Returns the length of the UTF-8 character at `text`; 0 if it is incomplete, overlong or a surrogate. */
+size_t bny_topo_character_bytes(const char *text);
+
 /* Returns a node of which nothing else is known. */
 bny_topo_node bny_topo_node_of(bny_topo_kind kind, int32_t parent, int32_t index, const char *name,
                                bny_topo_source source);

@@ -67,69 +67,63 @@ static bool is_host(const topo_work *work, int32_t n) {
   return (n == work->topo->nnodes || work->topo->nodes[n].kind == BNY_TOPO_HOST) && work->spots[n].first >= 0;
 }
 
-typedef struct choice {
-  topo_work *work;
-  double width;
-  int32_t count;
-} choice;
-
-static void choose(choice *c, int32_t host, int32_t at_least) {
-  topo_spot *spot = &c->work->spots[host];
-  double width = spot->width + 2 * HOST_PAD + HOST_GAP;
-  if (spot->drawn || c->count >= HOSTS_MOST || (c->count >= at_least && c->width + width > width_most)) return;
-  spot->drawn = true;
-  c->width += width;
-  c->count++;
+/* Returns whether no host that is drawn has its first NIC on the same switch. */
+static bool is_elsewhere(const topo_work *work, int32_t host, const int32_t *leaf) {
+  bool seen = leaf[host] < 0;
+  for (int32_t n = 0; n < work->topo->nnodes && !seen; n++) seen = work->spots[n].drawn && leaf[n] == leaf[host];
+  return !seen;
 }
 
-/* Chooses up to three hosts that are on different switches. */
-static void choose_elsewhere(topo_work *work, choice *c) {
-  const bny_topo *topo = work->topo;
-  int32_t *leaf = tool_new((size_t)topo->nnodes, sizeof *leaf); /* by host: the switch of its first NIC; -1 */
-  memset(leaf, 0xff, ((size_t)topo->nnodes + 1) * sizeof *leaf);
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    int32_t host = topo->nodes[n].kind == BNY_TOPO_NIC ? work->spots[n].host : topo->nnodes;
-    if (leaf[host] < 0 && host < topo->nnodes) leaf[host] = topo_fold_facts(&work->fold, n).leaf;
-  }
-  for (int32_t n = 0; n < topo->nnodes && c->count < 3; n++) {
-    bool seen = leaf[n] < 0;
-    for (int32_t m = 0; m < topo->nnodes && !seen; m++)
-      seen = is_host(work, m) && work->spots[m].drawn && leaf[m] == leaf[n];
-    if (!seen && is_host(work, n)) choose(c, n, 2);
-  }
-}
+/* The passes of a choice: a box of nodes without a host, hosts at fault, with notes, one of each class, those on other
+ * switches, and the first ones. */
+enum { PASS_NO_HOST, PASS_FAULT, PASS_NOTE, PASS_CLASS, PASS_ELSEWHERE, PASS_REST, PASSES };
 
-/* Chooses hosts at fault, then one of each class, then those on other switches, then the first, as far as they fit. */
+/* Chooses the hosts to draw, as far as they fit. More than a few equal hosts are drawn only if all fit. */
 static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
   const bny_topo *topo = work->topo;
-  choice c = {.work = work};
-  int32_t count = 0;
+  int32_t *leaf = tool_new((size_t)topo->nnodes, sizeof *leaf), count = 0; /* leaf: of a host's first NIC; -1 */
+  int8_t *severity = tool_new((size_t)topo->nnodes, sizeof *severity);
+  double all = 0, width = 0;
+  memset(leaf, 0xff, ((size_t)topo->nnodes + 1) * sizeof *leaf);
   for (int32_t n = 0; n <= topo->nnodes; n++) {
+    int32_t host = n < topo->nnodes && topo->nodes[n].kind == BNY_TOPO_NIC ? work->spots[n].host : topo->nnodes;
+    if (host < topo->nnodes && leaf[host] < 0) leaf[host] = topo_fold_facts(&work->fold, n).leaf;
     work->host_set[n] = -1;
-    if (n < topo->nnodes && is_host(work, n)) hosts[count++] = n;
+    if (!is_host(work, n)) continue;
+    all += work->spots[n].width + 2 * HOST_PAD + HOST_GAP;
+    if (n < topo->nnodes) hosts[count++] = n;
   }
-  int32_t classes = topo_fold_groups(&work->fold, hosts, count, 2, ends);
   for (int32_t i = 0; i < work->levels->nfindings; i++) {
     const bny_topo_finding *finding = &work->levels->findings[i];
-    int32_t host = finding->node < 0 ? -1 : work->spots[finding->node].host;
-    if (host >= 0 && finding->severity > BNY_TOPO_INFO && is_host(work, host)) choose(&c, host, 1);
+    int8_t *worst = &severity[finding->node < 0 ? topo->nnodes : work->spots[finding->node].host];
+    *worst = (int8_t)finding->severity > *worst ? (int8_t)finding->severity : *worst;
   }
-  for (int32_t k = 0, start = 0; k < classes; start = ends[k++]) {
+  int32_t classes = topo_fold_groups(&work->fold, hosts, count, 2, ends);
+  for (int32_t k = 0, start = 0; k < classes; start = ends[k++])
     for (int32_t i = start; i < ends[k]; i++) work->host_set[hosts[i]] = hosts[start];
-    choose(&c, hosts[start], 1);
-  }
-  if (is_host(work, topo->nnodes)) choose(&c, topo->nnodes, HOSTS_MOST);
-  /* More than a few equal hosts are drawn only if all fit. */
-  bool all = c.count > 0 && c.width / c.count * work->nhosts <= width_most;
+  bool few = work->nhosts <= 4 || all <= width_most;
   /* The lines of several NVLink domains would cross. */
-  bool domains = bny_topo_level_of(work->levels, BNY_TOPO_LEVEL_DOMAIN) != NULL;
-  if (work->nhosts > 4 && !all && !domains) choose_elsewhere(work, &c);
-  for (int32_t n = 0; n < topo->nnodes; n++)
-    if (is_host(work, n) && (work->nhosts <= 4 || all || c.count < 3)) choose(&c, n, 2);
-  for (int32_t n = 0; n < topo->nnodes && c.count == work->nhosts - 1; n++)
-    if (is_host(work, n)) choose(&c, n, HOSTS_MOST); /* a box for one host takes as much room as the host */
+  bool spread = !few && bny_topo_level_of(work->levels, BNY_TOPO_LEVEL_DOMAIN) == NULL;
+  for (int pass = 0; pass < PASSES; pass++) {
+    for (int32_t n = 0; n <= topo->nnodes; n++) {
+      double own = work->spots[n].width + 2 * HOST_PAD + HOST_GAP;
+      int32_t drawn = work->ndrawn;
+      bool last = drawn + 1 == work->nhosts; /* a box for one host takes as much room as the host */
+      bool wanted = pass == PASS_NO_HOST     ? n == topo->nnodes
+                    : pass <= PASS_NOTE      ? severity[n] == (pass == PASS_FAULT ? BNY_TOPO_FAULT : BNY_TOPO_WARNING)
+                    : pass == PASS_CLASS     ? work->host_set[n] == n
+                    : pass == PASS_ELSEWHERE ? spread && drawn < 3 && is_elsewhere(work, n, leaf)
+                                             : few || last || drawn < 3;
+      if (!wanted || !is_host(work, n) || work->spots[n].drawn || drawn == HOSTS_MOST) continue;
+      bool fits = pass == PASS_NO_HOST || last || drawn < (pass <= PASS_CLASS ? 1 : 2) || width + own <= width_most;
+      work->spots[n].drawn = fits;
+      work->ndrawn += fits;
+      width += fits ? own : 0;
+    }
+  }
+  work->ndrawn = 0;
   for (int32_t n = 0; n <= topo->nnodes; n++)
-    if (is_host(work, n) && work->spots[n].drawn && work->ndrawn < HOSTS_MOST) work->drawn[work->ndrawn++] = n;
+    if (is_host(work, n) && work->spots[n].drawn) work->drawn[work->ndrawn++] = n;
   for (int32_t n = 0; n < topo->nnodes; n++) work->spots[n].drawn = work->spots[work->spots[n].host].drawn;
 }
 
@@ -150,34 +144,34 @@ static const char *host_line(const topo_work *work, int32_t host, bny_topo_kind 
   return tool_format("%s%s", text.text, each.text + (all.count > 1 && each.text[0]));
 }
 
+static bool is_below(const bny_topo *topo, int32_t node, int32_t above) {
+  while (node >= 0 && node != above) node = topo->nodes[node].parent;
+  return node >= 0;
+}
+
 /* Draws the links between the CPUs of a host as one line below them, because each reaches each over it. */
 static void draw_between(topo_work *work, int32_t host) {
   const bny_topo *topo = work->topo;
   double least = 0, most = 0, left = 1e9, right = -1e9,
          y = work->frame + work->sky + HOST_PAD + work->spots[host].height;
-  int32_t links = 0;
   bool assumed = false, row = true;
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
     if (link->kind != BNY_TOPO_LINK_SYS || work->spots[link->from].host != host || work->spots[link->to].host != host)
       continue;
-    for (int i = 0; i < 2; i++) {
-      int32_t n = i ? link->to : link->from;
-      while (n >= 0 && work->spots[n].parent != host) n = topo->nodes[n].parent;
-      if (n < 0) continue;
-      if (!work->spots[n].holds || n == host) continue;
+    for (int32_t n = work->spots[host].first; n >= 0; n = work->spots[n].next) {
+      if (!is_below(topo, link->from, n) && !is_below(topo, link->to, n)) continue;
       left = fmin(left, topo_spot_middle(work, n)), right = fmax(right, topo_spot_middle(work, n));
-      row = row && work->spots[n].y + work->spots[n].height > y - 1;
+      row = row && work->spots[n].holds && work->spots[n].y + work->spots[n].height > y - 1;
     }
-    least = links == 0 ? link->gbytes_per_s : fmin(least, link->gbytes_per_s);
+    least = most > 0 ? fmin(least, link->gbytes_per_s) : link->gbytes_per_s;
     most = fmax(most, link->gbytes_per_s);
     assumed = assumed || link->source == BNY_TOPO_ASSUMED;
-    links++;
   }
-  if (links == 0) return;
-  const char *text = tool_format(
-      "between CPUs%s%s%s%s%s", most > 0 ? ": " : "", most > 0 && least < most ? topo_figure_of(least).text : "",
-      most > 0 && least < most ? " to " : "", most > 0 ? topo_figure_of(most).text : "", most > 0 ? " GB/s" : "");
+  if (right < left) return;
+  const char *text = tool_format(most > 0 ? "between CPUs: %s%s%s GB/s" : "between CPUs",
+                                 least < most ? topo_figure_of(least).text : "", least < most ? " to " : "",
+                                 topo_figure_of(most).text);
   topo_look look = {.width = 2.5, .colour = TOPO_COLOUR_SYS, .dashed = assumed};
   bool drawn = row && right > left;
   for (int32_t n = work->spots[host].first; drawn && n >= 0; n = work->spots[n].next) {
@@ -186,8 +180,7 @@ static void draw_between(topo_work *work, int32_t host) {
       topo_put_line(work, x, y, x, y + 12, look);
   }
   if (drawn) topo_put_line(work, left, y + 12, right, y + 12, look);
-  topo_text(work, work->spots[host].x + work->spots[host].width / 2, y + 26, TOPO_SMALL, false, TOPO_COLOUR_DIM,
-            TOPO_ANCHOR_MIDDLE, topo_text_fit(text, TOPO_SMALL, false, work->spots[host].width));
+  topo_note(work, work->spots[host].x + work->spots[host].width / 2, y + 26, work->spots[host].width, text);
 }
 
 /* Writes what is known of a host below its name. Returns the number of lines. */
@@ -200,10 +193,9 @@ static int32_t draw_foot(topo_work *work, int32_t host, bool draw) {
   for (int32_t i = 0; i < 3; i++) {
     if (!*lines[i]) continue;
     count++;
-    if (!draw) continue;
-    topo_text(work, topo_spot_middle(work, host), work->bottom - work->foot + 18 + 13 * count, TOPO_SMALL, false,
-              TOPO_COLOUR_DIM, TOPO_ANCHOR_MIDDLE,
-              topo_text_fit(lines[i], TOPO_SMALL, false, work->spots[host].width + HOST_PAD));
+    if (draw)
+      topo_note(work, topo_spot_middle(work, host), work->bottom - work->foot + 18 + 13 * count,
+                work->spots[host].width + HOST_PAD, lines[i]);
   }
   return count;
 }

@@ -48,6 +48,11 @@ void topo_text(topo_work *work, double x, double y, double size, bool bold, topo
       (topo_label){.x = x, .y = y, .size = size, .bold = bold, .colour = colour, .anchor = anchor, .text = text});
 }
 
+void topo_note(topo_work *work, double x, double y, double room, const char *text) {
+  topo_text(work, x, y, TOPO_SMALL, false, TOPO_COLOUR_DIM, TOPO_ANCHOR_MIDDLE,
+            topo_text_fit(text, TOPO_SMALL, false, room));
+}
+
 topo_figure topo_figure_of(double value) {
   topo_figure figure = {""};
   /* Thousandths below 10, tenths below 1000: a link of 3.125 GB/s must not appear as 3.1. */
@@ -88,13 +93,14 @@ const char *topo_host_name(const topo_work *work, int32_t host) {
   return host < work->topo->nnodes ? work->topo->nodes[host].name : "no host";
 }
 
-int32_t topo_lanes(topo_extent *extents, int32_t count) {
+int32_t topo_lanes(topo_extent *extents, int32_t count, int32_t group) {
   int32_t lanes = 0;
   for (int32_t i = 0; i < count; i++) {
+    if (extents[i].group != group) continue;
     extents[i].lane = 0;
     for (int32_t j = 0; j < i; j++) {
       bool touches = extents[j].left <= extents[i].right + 2 && extents[i].left <= extents[j].right + 2;
-      if (!touches || extents[j].lane != extents[i].lane) continue;
+      if (!touches || extents[j].group != group || extents[j].lane != extents[i].lane) continue;
       extents[i].lane++;
       j = -1;
     }

@@ -151,12 +151,14 @@ static bool is_pair_in(const topo_work *work, const joint *own, int32_t host) {
 /* Finds what most pairs of a host are like. Returns the number of those pairs. */
 static int32_t majority(const topo_work *work, const topo_nvlinks *v, int32_t host, joint *pair) {
   int32_t lead = 0, same = 0;
-  for (int32_t i = 0; i < v->njoints; i++) {
-    if (!is_pair_in(work, &v->joints[i], host)) continue;
-    if (lead == 0) *pair = v->joints[i];
-    lead += alike(pair, &v->joints[i]) ? 1 : -1;
+  for (int counts = 0; counts < 2; counts++) {
+    for (int32_t i = 0; i < v->njoints; i++) {
+      if (!is_pair_in(work, &v->joints[i], host)) continue;
+      if (!counts && lead == 0) *pair = v->joints[i];
+      lead += alike(pair, &v->joints[i]) ? 1 : -1;
+      same += counts && alike(pair, &v->joints[i]);
+    }
   }
-  for (int32_t i = 0; i < v->njoints; i++) same += is_pair_in(work, &v->joints[i], host) && alike(pair, &v->joints[i]);
   return same;
 }
 
@@ -221,19 +223,15 @@ topo_nvlinks *topo_nvlinks_plan(topo_work *work) {
     }
   }
   /* Bars within hosts stand above their GPUs, those that join hosts above the frames. */
-  for (int inside = 1; inside >= 0; inside--) {
-    topo_extent extents[256];
-    int32_t of[256], count = 0;
-    for (int32_t b = 0; b < v->nbars && count < 256; b++)
-      if ((v->bars[b].host >= 0) == inside) extents[count] = v->bars[b].extent, of[count++] = b;
-    int32_t lanes = topo_lanes(extents, count);
-    for (int32_t i = 0; i < count; i++) v->bars[of[i]].extent.lane = extents[i].lane;
-    double height = lanes > 0 ? BAR_LOWEST + lanes * (BAR_HEIGHT + BAR_GAP) : 0;
-    if (inside)
-      work->sky = height;
-    else
-      work->domain = lanes > 0 ? height - BAR_GAP : 0;
+  topo_extent *extents = tool_new((size_t)v->nbars, sizeof *extents);
+  for (int32_t b = 0; b < v->nbars; b++) {
+    extents[b] = v->bars[b].extent;
+    extents[b].group = v->bars[b].host >= 0;
   }
+  int32_t above = topo_lanes(extents, v->nbars, 0), within = topo_lanes(extents, v->nbars, 1);
+  for (int32_t b = 0; b < v->nbars; b++) v->bars[b].extent = extents[b];
+  work->sky = within > 0 ? BAR_LOWEST + within * (BAR_HEIGHT + BAR_GAP) : 0;
+  work->domain = above > 0 ? BAR_LOWEST + above * (BAR_HEIGHT + BAR_GAP) - BAR_GAP : 0;
   if (work->sky <= 0 && work->domain > 0) work->sky = BAR_LOWEST; /* for the numbers of links */
   v->arcs_from = fmax(work->sky, 26);
   v->arc_step = farthest > 8 ? 8.0 * ARC_STEP_MOST / farthest : ARC_STEP_MOST;

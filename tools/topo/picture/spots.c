@@ -23,7 +23,7 @@ static void find_boxes(topo_work *work) {
   memset(parts, 0, ((size_t)topo->nnodes + 1) * sizeof *parts);
   for (int32_t n = topo->nnodes; n >= 0; n--) {
     topo_spot *spot = &work->spots[n];
-    *spot = (topo_spot){.parent = -1, .first = -1, .next = -1, .last = -1, .box = -1, .host = topo->nnodes};
+    *spot = (topo_spot){.parent = -1, .first = -1, .next = -1, .box = -1, .host = topo->nnodes};
     bny_topo_kind kind = n < topo->nnodes ? topo->nodes[n].kind : BNY_TOPO_HOST;
     spot->holds =
         kind == BNY_TOPO_HOST || (is_area(kind) && work->fold.shown[n]) || (kind == BNY_TOPO_PCI && parts[n] > 1);
@@ -39,22 +39,20 @@ void topo_spots_make(topo_work *work) {
   topo_spot *spots = work->spots;
   find_boxes(work);
   for (int32_t n = 0; n < topo->nnodes; n++) {
-    bny_topo_kind kind = topo->nodes[n].kind;
-    int32_t up = topo->nodes[n].parent;
-    spots[n].host = kind == BNY_TOPO_HOST ? n : up >= 0 ? spots[up].host : topo->nnodes;
-    if (kind == BNY_TOPO_HOST || (!is_device(kind) && !spots[n].holds)) continue;
-    while (up >= 0 && !spots[up].holds) up = topo->nodes[up].parent;
-    if (up < 0) up = topo->nnodes;
-    spots[n].parent = up;
-    if (spots[up].first < 0)
-      spots[up].first = n;
-    else
-      spots[spots[up].last].next = n;
-    spots[up].last = n;
+    int32_t parent = topo->nodes[n].parent;
+    spots[n].host = topo->nodes[n].kind == BNY_TOPO_HOST ? n : parent >= 0 ? spots[parent].host : topo->nnodes;
   }
-  for (int32_t n = topo->nnodes - 1; n >= 0; n--)
-    if (spots[n].parent >= 0 && (spots[n].devices || is_device(topo->nodes[n].kind)))
-      spots[spots[n].parent].devices = true;
+  for (int32_t n = topo->nnodes - 1; n >= 0; n--) {
+    int32_t up = topo->nodes[n].parent;
+    bool device = is_device(topo->nodes[n].kind);
+    if (topo->nodes[n].kind == BNY_TOPO_HOST || (!device && !spots[n].holds)) continue;
+    while (up >= 0 && !spots[up].holds) up = topo->nodes[up].parent;
+    up = up < 0 ? topo->nnodes : up;
+    spots[n].parent = up;
+    spots[n].next = spots[up].first;
+    spots[up].first = n;
+    spots[up].devices = spots[up].devices || spots[n].devices || device;
+  }
   for (int32_t n = 0; n <= topo->nnodes; n++)
     work->nhosts +=
         spots[n].holds && (n == topo->nnodes || topo->nodes[n].kind == BNY_TOPO_HOST) && spots[n].first >= 0;
@@ -183,71 +181,57 @@ static double foot_height(const topo_work *work, int32_t node) {
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-/* The columns of the box at hand. */
-typedef struct columns {
-  int32_t count, ngpus, nnics;
-  int32_t *stack; /* by column: NICs */
-  int32_t *taps;  /* by column: lines to the network */
-  int32_t *of;    /* by node: its column; -1 */
-  int32_t *order; /* by node: its place in the stack */
-} columns;
+/* A column of the box at hand. */
+typedef struct column {
+  int32_t nics, taps; /* taps: lines to the network */
+  double x;
+} column;
 
-static void column_add(topo_work *work, columns *c, int32_t nic, int32_t column) {
-  c->of[nic] = column;
-  c->order[nic] = c->stack[column]++;
-  work->spots[nic].tap_x = c->taps[column];
-  c->taps[column] += work->spots[nic].taps;
+static void stack(topo_spot *nic, column *columns, int32_t at) {
+  nic->column = at;
+  nic->order = columns[at].nics++;
+  nic->tap_x = columns[at].taps;
+  columns[at].taps += nic->taps;
 }
 
-/* Puts a NIC below the GPU that it serves, the others where fewest are. */
-static void fill_columns(topo_work *work, int32_t box, columns *c) {
-  const topo_spot *spots = work->spots;
-  c->ngpus = c->nnics = 0;
-  for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
-    c->of[n] = -1;
-    if (work->topo->nodes[n].kind == BNY_TOPO_GPU) c->of[n] = c->ngpus++;
-    if (work->topo->nodes[n].kind == BNY_TOPO_NIC) c->nnics++;
-  }
-  int32_t least = c->ngpus > 0 ? (c->nnics + STACK_MOST - 1) / STACK_MOST : (int32_t)ceil(sqrt(c->nnics));
-  c->count = c->ngpus > least ? c->ngpus : least;
-  memset(c->stack, 0, ((size_t)c->count + 1) * sizeof *c->stack);
-  memset(c->taps, 0, ((size_t)c->count + 1) * sizeof *c->taps);
-  for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
-    int32_t r = work->topo->nodes[n].kind == BNY_TOPO_GPU ? work->fold.rank[n] : -1;
-    int32_t nic = r >= 0 ? work->levels->ranks[r].nic : -1;
-    if (nic >= 0 && spots[nic].parent == box && c->of[nic] < 0 && c->stack[c->of[n]] < STACK_MOST)
-      column_add(work, c, nic, c->of[n]);
-  }
-  int32_t at = 0, level = 0;
-  for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
-    if (work->topo->nodes[n].kind != BNY_TOPO_NIC || c->of[n] >= 0) continue;
-    while (c->stack[at] > level) {
-      level += at + 1 == c->count;
-      at = at + 1 == c->count ? 0 : at + 1;
-    }
-    column_add(work, c, n, at);
-  }
-}
-
-/* Places the devices of a box in columns. Returns where the next part begins. */
-static double place_columns(topo_work *work, int32_t box, columns *c, double pad, double *height) {
+/* Places the devices of a box in columns: a NIC below the GPU that it serves, the others where fewest are. Returns
+ * where the next part begins. */
+static double place_columns(topo_work *work, int32_t box, double pad, double *height) {
   topo_spot *spots = work->spots;
-  double x = pad;
-  for (int32_t at = 0; at < c->count; at++) { /* a tap's number becomes its place */
-    double lanes = c->taps[at] > 0 ? TAP_GAP * (c->taps[at] - 1) + TAP_GAP : 0;
-    c->stack[at] = (int32_t)x; /* from here on the column's left edge */
-    x += work->unit_width + lanes + GAP;
-  }
-  double top = pad, below = c->ngpus > 0 ? work->gpu_height + 6 : 0;
+  const bny_topo_node *nodes = work->topo->nodes;
+  int32_t ngpus = 0, nnics = 0;
   for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
-    if (c->of[n] < 0) continue;
-    bool nic = work->topo->nodes[n].kind == BNY_TOPO_NIC;
-    spots[n].x = c->stack[c->of[n]];
-    spots[n].y = top + (nic ? below + c->order[n] * (work->nic_height + 6) : 0);
+    spots[n].column = nodes[n].kind == BNY_TOPO_GPU ? ngpus++ : -1;
+    nnics += nodes[n].kind == BNY_TOPO_NIC;
+  }
+  int32_t least = ngpus > 0 ? (nnics + STACK_MOST - 1) / STACK_MOST : (int32_t)ceil(sqrt(nnics));
+  int32_t count = ngpus > least ? ngpus : least;
+  column *columns = tool_new((size_t)count, sizeof *columns);
+  for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
+    int32_t r = nodes[n].kind == BNY_TOPO_GPU ? work->fold.rank[n] : -1, nic = r >= 0 ? work->levels->ranks[r].nic : -1;
+    if (nic >= 0 && spots[nic].parent == box && spots[nic].column < 0 && columns[spots[n].column].nics < STACK_MOST)
+      stack(&spots[nic], columns, spots[n].column);
+  }
+  for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
+    int32_t at = 0;
+    if (nodes[n].kind != BNY_TOPO_NIC || spots[n].column >= 0) continue;
+    for (int32_t c = 1; c < count; c++) at = columns[c].nics < columns[at].nics ? c : at;
+    stack(&spots[n], columns, at);
+  }
+  double x = pad, below = ngpus > 0 ? work->gpu_height + 6 : 0;
+  for (int32_t c = 0; c < count; c++) {
+    columns[c].x = x;
+    x += work->unit_width + TAP_GAP * columns[c].taps + GAP;
+  }
+  for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
+    bool nic = nodes[n].kind == BNY_TOPO_NIC;
+    if (spots[n].column < 0) continue;
+    spots[n].x = columns[spots[n].column].x;
+    spots[n].y = pad + (nic ? below + spots[n].order * (work->nic_height + 6) : 0);
     spots[n].width = work->unit_width;
     spots[n].height = nic ? work->nic_height : work->gpu_height;
     spots[n].tap_x = work->unit_width + TAP_GAP * (spots[n].tap_x + 1);
-    *height = fmax(*height, spots[n].y + spots[n].height - top);
+    *height = fmax(*height, spots[n].y + spots[n].height - pad);
   }
   return x;
 }
@@ -285,13 +269,11 @@ static double place_boxes(topo_work *work, int32_t box, double x, double pad, do
   return right;
 }
 
-static void measure_box(topo_work *work, int32_t box, columns *c) {
+static void measure_box(topo_work *work, int32_t box) {
   topo_spot *own = &work->spots[box];
   bool host = foot_height(work, box) <= 0;
   double pad = host ? 0 : PAD, height = 0;
-  fill_columns(work, box, c);
-  double right = place_columns(work, box, c, pad, &height);
-  right = place_boxes(work, box, right, pad, &height);
+  double right = place_boxes(work, box, place_columns(work, box, pad, &height), pad, &height);
   double least = host ? 120 : 0, wanted = fmax(right - GAP + pad, 2 * pad);
   if (!host) {
     topo_string name = {.text = ""}, more = {.text = ""};
@@ -305,16 +287,11 @@ static void measure_box(topo_work *work, int32_t box, columns *c) {
 }
 
 void topo_spots_measure(topo_work *work) {
-  size_t nodes = (size_t)work->topo->nnodes + 1;
-  columns c = {.of = work->scratch, .order = tool_new(nodes, sizeof *c.order)};
-  c.stack = tool_new(nodes, sizeof *c.stack);
-  c.taps = tool_new(nodes, sizeof *c.taps);
   measure_units(work);
-  for (int32_t n = work->topo->nnodes; n >= 0; n--) {
-    /* Nodes without a host may come after their box, which is the last spot; all others come after their parents. */
-    int32_t box = n == 0 ? work->topo->nnodes : n - 1;
-    if (work->spots[box].holds) measure_box(work, box, &c);
-  }
+  /* All come after their parents, but nodes without a host, whose box is the last spot. */
+  for (int32_t n = work->topo->nnodes - 1; n >= 0; n--)
+    if (work->spots[n].holds) measure_box(work, n);
+  measure_box(work, work->topo->nnodes);
 }
 
 void topo_spots_place(topo_work *work) {

@@ -43,31 +43,16 @@ static const badge_style badges[] = {[BNY_TOPO_INFO] = {"#44546a", "#ffffff"},
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static bool continues(const unsigned char *text, size_t bytes) {
-  for (size_t i = 1; i < bytes; i++)
-    if ((text[i] & 0xc0) != 0x80) return false;
-  return true;
-}
-
-/* Returns the length of a UTF-8 character that XML allows; 0 for anything else. */
-static size_t sound(const unsigned char *text) {
-  size_t bytes = *text < 0x80 ? 1 : *text < 0xc2 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
-  if (bytes == 0 || !continues(text, bytes) || (bytes == 1 && *text < ' ' && *text != '\n' && *text != '\t')) return 0;
-  unsigned code = bytes == 1 ? *text : *text & (0x7fu >> bytes);
-  for (size_t i = 1; i < bytes; i++) code = code << 6 | (text[i] & 0x3f);
-  bool long_form = (bytes == 3 && code < 0x800) || (bytes == 4 && code < 0x10000);
-  bool unfit = (code >= 0xd800 && code < 0xe000) || code > 0x10ffff || (code & 0xfffe) == 0xfffe;
-  return long_form || unfit ? 0 : bytes;
-}
-
 static void put_text(FILE *out, const char *text) {
   const unsigned char *c = (const unsigned char *)text;
   while (*c) {
-    size_t bytes = sound(c);
+    size_t bytes = bny_topo_character_bytes((const char *)c);
+    bool control = *c < ' ' && *c != '\n' && *c != '\t',
+         unfit = bytes == 3 && c[0] == 0xef && c[1] == 0xbf && c[2] > 0xbd;
     const char *entity = *c == '&' ? "&amp;" : *c == '<' ? "&lt;" : *c == '>' ? "&gt;" : *c == '"' ? "&quot;" : NULL;
     if (entity)
       fputs(entity, out);
-    else if (bytes == 0)
+    else if (bytes == 0 || control || unfit) /* not allowed in XML */
       fputc('?', out);
     else
       fwrite(c, 1, bytes, out);

@@ -25,16 +25,17 @@ enum {
 
 /* Where a node is drawn. A host's x and y are those of its contents. */
 typedef struct topo_spot {
-  int32_t parent, first, next, last; /* the box around it, and what is in it; -1 */
-  int32_t host;                      /* nnodes: unknown */
-  int32_t box;                       /* -1 */
-  int32_t taps;                      /* NIC: lines to the network */
-  bool holds;                        /* is a box around others */
-  bool devices;                      /* holds a GPU or NIC */
-  bool drawn;                        /* its host is drawn */
-  double x, y, width, height;        /* relative to the parent until the hosts are placed */
-  double stretched;                  /* part of the height, to be as high as those beside it */
-  double tap_x;                      /* NIC: its first line to the network */
+  int32_t parent, first, next; /* the box around it, and what is in it; -1 */
+  int32_t host;                /* nnodes: unknown */
+  int32_t box;                 /* -1 */
+  int32_t taps;                /* NIC: lines to the network */
+  int32_t column, order;       /* device: its column in the box, and its place below the column's top; -1 */
+  bool holds;                  /* is a box around others */
+  bool devices;                /* holds a GPU or NIC */
+  bool drawn;                  /* its host is drawn */
+  double x, y, width, height;  /* relative to the parent until the hosts are placed */
+  double stretched;            /* part of the height, to be as high as those beside it */
+  double tap_x;                /* NIC: its first line to the network */
 } topo_spot;
 
 /* The facts that devices of a kind have in common, which the foot of a host says. */
@@ -102,12 +103,13 @@ void topo_draw_notes(topo_work *work, double y);
 const char *topo_tip_node(const topo_work *work, int32_t node);
 const char *topo_tip_link(const topo_work *work, int32_t link);
 
-/* Spreads horizontal lines over lanes, so that those in one lane do not touch. Returns the number of lanes. */
+/* Spreads the horizontal lines of a group over lanes, so that those in one lane do not touch. Returns the number of
+ * lanes. */
 typedef struct topo_extent {
   double left, right;
-  int32_t lane;
+  int32_t group, lane;
 } topo_extent;
-int32_t topo_lanes(topo_extent *extents, int32_t count);
+int32_t topo_lanes(topo_extent *extents, int32_t count, int32_t group);
 
 int32_t topo_nic_of(const bny_topo *topo, int32_t node); /* the node itself, or a port's NIC; -1 */
 bool topo_is_gpu_link(const bny_topo_link *link);        /* NVLink or xGMI between two nodes */
@@ -125,6 +127,9 @@ int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x
 void topo_put_line(topo_work *work, double x1, double y1, double x2, double y2, topo_look look);
 void topo_text(topo_work *work, double x, double y, double size, bool bold, topo_colour colour, topo_anchor anchor,
                const char *text);
+
+/* A small text around x, shortened to the room. */
+void topo_note(topo_work *work, double x, double y, double room, const char *text);
 
 /* "370.8", "48", "3.125", independent of the locale. */
 typedef struct topo_figure {
