@@ -161,9 +161,8 @@ static void compare(const char *what, const bny_topo *topo) {
   unsetenv("BANYAN_TOPO");
   unsetenv("BANYAN_TOPO_RANK");
 
-  bny_request request;
   tool_error error;
-  ck_assert(plan_request_make(&ranks, &shape, &request, &error));
+  bny_request request = plan_request_make(&ranks, &shape);
   for (int32_t r = 0; r < count; r++) {
     const char *algorithm;
     uint64_t bytes = bytes_of(&request, r, &algorithm);
@@ -188,7 +187,6 @@ static void compare(const char *what, const bny_topo *topo) {
   if (count == derived->nranks && count > 1) compare_with_tool(what, topo, derived, reports), whole_models++;
   several_levels += ranks.levels->nlevels > 1;
   compared++;
-  plan_request_release(&request);
   plan_ranks_release(&ranks);
   free(reports);
 }

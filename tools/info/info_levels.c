@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/options.h"
@@ -41,11 +40,9 @@ static bool place_find(const cpu_set_t *allowed, int32_t rank, int32_t nranks, b
 
 static json_t *levels_of(const bny_locality *localities, int32_t nranks, int cpus, tool_error *error) {
   plan_ranks ranks = {.nranks = nranks};
-  int32_t *node_of = calloc((size_t)nranks, sizeof *node_of);
-  bny_locality_world world = {.node_of = node_of, .ranks_per_core = (double)nranks / cpus};
-  banyan_status status =
-      node_of ? bny_locality_levels(localities, nranks, &world, &ranks.notes, &ranks.levels) : BANYAN_ERR_MEMORY;
-  free(node_of);
+  bny_locality_world world = {.node_of = tool_new((size_t)nranks, sizeof(int32_t)),
+                              .ranks_per_core = (double)nranks / cpus};
+  banyan_status status = bny_locality_levels(localities, nranks, &world, &ranks.notes, &ranks.levels);
   if (status != BANYAN_OK) {
     tool_error_banyan(error, status, "levels");
     return NULL;
@@ -71,9 +68,9 @@ static json_t *gather(const info_request *request, tool_error *error) {
     return NULL;
   }
   if (nranks > SHOWN_MAX) nranks = SHOWN_MAX;
-  bny_locality *localities = calloc((size_t)nranks, sizeof *localities);
+  bny_locality *localities = tool_new((size_t)nranks, sizeof *localities);
   json_t *list = json_array(), *found = NULL;
-  bool good = localities != NULL || tool_error_set(error, "out of memory");
+  bool good = true;
   for (int32_t r = 0; r < nranks && good; r++) {
     double took_ms;
     good = place_find(&allowed, r, nranks, &localities[r], &took_ms, error);
@@ -84,7 +81,6 @@ static json_t *gather(const info_request *request, tool_error *error) {
   if (good) found = levels_of(localities, nranks, cpus, error);
   if (found) json_object_set(found, "localities", list);
   json_decref(list);
-  free(localities);
   return found;
 }
 

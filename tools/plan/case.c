@@ -3,7 +3,6 @@
 #include "tools/plan/case.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -28,12 +27,11 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
   if (made.nranks > PLAN_RANKS_MAX)
     return tool_error_set(error, "%.200s: %d ranks; plans are made for up to %d", title, made.nranks, PLAN_RANKS_MAX);
   snprintf(made.title, sizeof made.title, "%s", title);
-  bny_locality *localities = calloc((size_t)made.nranks + 1, sizeof *localities);
-  if (localities == NULL) return tool_error_set(error, "%.200s: out of memory", title);
+  bny_locality *localities = tool_new((size_t)made.nranks, sizeof *localities);
   bny_locality_of_all(topo, derived, &prices, localities);
   banyan_status status = bny_locality_levels(localities, made.nranks, NULL, &made.notes, &made.levels);
   made.localities = localities;
-  if (status != BANYAN_OK) return free(localities), tool_error_banyan(error, status, title);
+  if (status != BANYAN_OK) return tool_error_banyan(error, status, title);
   *ranks = made;
   return true;
 }
@@ -82,9 +80,7 @@ bool plan_ranks_plain(int32_t nranks, int32_t cores, const char *sizes, plan_ran
 
 void plan_ranks_release(plan_ranks *ranks) {
   bny_levels_free(ranks->levels);
-  free(ranks->localities);
   ranks->levels = NULL;
-  ranks->localities = NULL;
 }
 
 const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
@@ -141,7 +137,7 @@ void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]) {
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_request *request, tool_error *error) {
+bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape) {
   bny_request made = {.call.collective = shape->collective,
                       .nranks = ranks->nranks,
                       .algorithm = shape->algorithm,
@@ -164,14 +160,12 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
     made.call.root = shape->scatter == BANYAN_SCATTER_ROOT ? shape->root : 0;
     break;
   case BNY_ALLGATHER:
-    counts = malloc((size_t)ranks->nranks * sizeof *counts);
-    if (counts == NULL) return tool_error_set(error, "out of memory");
+    counts = tool_new((size_t)ranks->nranks, sizeof *counts);
     for (int32_t r = 0; r < ranks->nranks; r++) counts[r] = shape->bytes;
     made.call.counts = counts;
     break;
   case BNY_ALLGATHER_HEADS:
-    counts = malloc((size_t)ranks->nranks * sizeof *counts);
-    if (counts == NULL) return tool_error_set(error, "out of memory");
+    counts = tool_new((size_t)ranks->nranks, sizeof *counts);
     for (int32_t r = 0, first, number; r < ranks->nranks; r++) {
       banyan_split(shape->heads, ranks->nranks, r, &first, &number);
       counts[r] = (size_t)number;
@@ -192,13 +186,7 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
     break;
   case BNY_BARRIER: break;
   }
-  *request = made;
-  return true;
-}
-
-void plan_request_release(bny_request *request) {
-  free((void *)(uintptr_t)request->call.counts);
-  request->call.counts = NULL;
+  return made;
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */

@@ -56,9 +56,8 @@ plan_shape plan_shape_resized(const plan_shape *shape, size_t bytes);
 /* "combine of 4 tokens x 32 heads x 128 values, f32, scatter none: 66,560 bytes per rank" */
 void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]);
 
-/* The request for plans; false without memory. `counts` of gather are the request's until plan_request_release(). */
-bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_request *request, tool_error *error);
-void plan_request_release(bny_request *request);
+/* The request for plans. */
+bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape);
 
 /* "931,840", "6.5 KiB", "12.3 us": into text of PLAN_NUMBER_BYTES, which is returned. */
 enum { PLAN_NUMBER_BYTES = 32 };

@@ -129,11 +129,8 @@ static bool cost_json(const plan_view *view, const plan_methods *methods, const 
 bool plan_view_cost(const plan_view *view, tool_error *error) {
   plan_methods methods;
   plan_counts counts;
-  bny_request request;
-  if (!plan_methods_weigh(view->ranks, view->shape, &methods, error) ||
-      !plan_request_make(view->ranks, view->shape, &request, error))
-    return false;
-  bool ok = plan_counts_make(view->ranks, &request, &counts, error);
-  plan_request_release(&request);
-  return ok && (view->json ? cost_json : cost_text)(view, &methods, &counts, error);
+  bny_request request = plan_request_make(view->ranks, view->shape);
+  return plan_methods_weigh(view->ranks, view->shape, &methods, error) &&
+         plan_counts_make(view->ranks, &request, &counts, error) &&
+         (view->json ? cost_json : cost_text)(view, &methods, &counts, error);
 }

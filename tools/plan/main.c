@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-plan: shows what would be done on a machine or cluster without using it: steps, proof, cost and comparison. */
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -75,7 +75,6 @@ static void ring_attention(const plan_ranks *ranks, const plan_shape *shape, con
 bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double bytes, plan_shape *made,
                     bny_candidate *best, tool_error *error) {
   plan_shape reduction = *shape;
-  bny_request request;
   bny_candidate candidates[BNY_CANDIDATES_MAX];
   reduction.tokens = 1;
   reduction.heads = (int32_t)((bytes + 7) / 8);
@@ -85,7 +84,7 @@ bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double byt
   reduction.algorithm = NULL;
   reduction.outbox_bytes = 0;
   *made = reduction;
-  if (!plan_request_make(ranks, &reduction, &request, error)) return false;
+  bny_request request = plan_request_make(ranks, &reduction);
   int32_t count = bny_algorithm_candidates(&request, candidates);
   best->algorithm = NULL;
   for (int32_t i = 0; i < count; i++) {
@@ -190,9 +189,8 @@ const plan_method *plan_methods_chosen(const plan_methods *methods) {
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static bool weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error) {
-  bny_request request;
+  bny_request request = plan_request_make(ranks, shape);
   bny_candidate candidates[BNY_CANDIDATES_MAX];
-  if (!plan_request_make(ranks, shape, &request, error)) return false;
   methods->nlevels = ranks->levels->nlevels;
   methods->count = bny_algorithm_candidates(&request, candidates);
   bool chosen = false;
@@ -209,7 +207,6 @@ static bool weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods
     else
       tool_error_set(error, "%s", banyan_last_error());
   }
-  plan_request_release(&request);
   return chosen;
 }
 

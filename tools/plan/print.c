@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-plan --print: the steps of one rank, or of all if there are few. */
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/common/json.h"
@@ -10,16 +9,13 @@
 
 enum { CONTINUED = 12 }; /* a step's list of ranks goes on in this column, below its first word */
 
-static bool print_text(const plan_view *view, const bny_plan *plan, tool_error *error) {
+static void print_text(const plan_view *view, const bny_plan *plan) {
   size_t bytes = bny_plan_print(plan, NULL, 0) + 1;
-  char *text = malloc(bytes);
-  if (text == NULL) return tool_error_set(error, "out of memory");
+  char *text = tool_new(bytes, 1);
   bny_plan_print(plan, text, bytes);
   char *rest = text;
   for (char *line = strsep(&rest, "\n"); line != NULL && rest != NULL; line = strsep(&rest, "\n"))
     tool_print_wrapped(view->stream, 0, CONTINUED, line);
-  free(text);
-  return true;
 }
 
 static json_t *slice_json(const bny_plan *plan, const bny_slice *slice) {
@@ -80,30 +76,27 @@ static json_t *plan_json(const bny_plan *plan) {
 
 static bool print_ranks(const plan_view *view, const bny_request *request, int32_t first, int32_t last, json_t *plans,
                         tool_error *error) {
-  bool ok = true;
-  for (int32_t rank = first; rank <= last && ok; rank++) {
+  for (int32_t rank = first; rank <= last; rank++) {
     bny_plan *plan;
     if (bny_plan_make(request, rank, &plan) != BANYAN_OK) return tool_error_set(error, "%s", banyan_last_error());
     if (plans != NULL) {
       json_array_append_new(plans, plan_json(plan));
     } else {
       if (rank > first) fputc('\n', view->stream);
-      ok = print_text(view, plan, error);
+      print_text(view, plan);
     }
     bny_plan_free(plan);
   }
-  return ok;
+  return true;
 }
 
 bool plan_view_print(const plan_view *view, tool_error *error) {
-  bny_request request;
+  bny_request request = plan_request_make(view->ranks, view->shape);
   int32_t nranks = view->ranks->nranks;
   bool few = nranks <= PLAN_PRINT_RANKS;
   int32_t first = view->rank >= 0 ? view->rank : 0, last = view->rank >= 0 || !few ? first : nranks - 1;
-  if (!plan_request_make(view->ranks, view->shape, &request, error)) return false;
   json_t *plans = view->json ? json_array() : NULL;
   bool ok = print_ranks(view, &request, first, last, plans, error);
-  plan_request_release(&request);
   if (plans != NULL) {
     json_t *o = plan_shape_json(view->ranks, view->shape);
     json_object_set_new(o, "plans", plans);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-plan --prove: the plans of all ranks, made and proved together. */
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -44,8 +43,7 @@ static bool check_memory(const plan_view *view, const bny_request *request, char
 
 static bool plans_make(proof *p, tool_error *error) {
   int64_t start = tool_now_ns();
-  p->plans = calloc((size_t)p->request.nranks, sizeof(bny_plan *));
-  if (p->plans == NULL) return tool_error_set(error, "out of memory");
+  p->plans = tool_new((size_t)p->request.nranks, sizeof(bny_plan *));
   for (int32_t rank = 0; rank < p->request.nranks; rank++) {
     if (bny_plan_make_like(&p->request, p->plans[0], rank, &p->plans[rank]) != BANYAN_OK)
       return tool_error_set(error, "rank %d: %s", rank, banyan_last_error());
@@ -119,8 +117,7 @@ static bool report(const plan_view *view, const proof *p, bool proved, tool_erro
 }
 
 bool plan_view_prove(const plan_view *view, tool_error *error) {
-  proof p = {.plans = NULL};
-  if (!plan_request_make(view->ranks, view->shape, &p.request, error)) return false;
+  proof p = {.request = plan_request_make(view->ranks, view->shape)};
   bool ok = check_memory(view, &p.request, p.algorithm, error) && plans_make(&p, error);
   if (ok) {
     ok = plans_prove(&p, error);
@@ -128,7 +125,5 @@ bool plan_view_prove(const plan_view *view, tool_error *error) {
     ok = ok && written;
   }
   for (int32_t rank = 0; p.plans != NULL && rank < p.request.nranks; rank++) bny_plan_free(p.plans[rank]);
-  free(p.plans);
-  plan_request_release(&p.request);
   return ok;
 }

@@ -49,20 +49,9 @@ static bool simulator_make(const plan_view *view, bool engine, simulator *made, 
   char why[256];
   *made = (simulator){.view = view};
   if (engine && (made->engine = sim_engine_load(why, sizeof why)) == NULL) return tool_error_set(error, "%s", why);
-  made->finish_ns = calloc((size_t)view->ranks->nranks + 1, sizeof *made->finish_ns);
-  if (made->finish_ns == NULL || !sim_platform_make(view->ranks, &made->platform)) {
-    free(made->finish_ns);
-    return tool_error_set(error, "out of memory");
-  }
-  if (view->scale == NULL || scale_apply(view->scale, &made->platform, error)) return true;
-  sim_platform_release(&made->platform);
-  free(made->finish_ns);
-  return false;
-}
-
-static void simulator_release(simulator *s) {
-  sim_platform_release(&s->platform);
-  free(s->finish_ns);
+  made->finish_ns = tool_new((size_t)view->ranks->nranks, sizeof *made->finish_ns);
+  made->platform = sim_platform_make(view->ranks);
+  return view->scale == NULL || scale_apply(view->scale, &made->platform, error);
 }
 
 static sim_job job_of(simulator *s, const sim_case *what) {
@@ -254,7 +243,6 @@ bool plan_view_simulate(const plan_view *view, tool_error *error) {
     free(job.events);
     sim_case_release(&what);
   }
-  simulator_release(&s);
   return ok;
 }
 
@@ -268,7 +256,6 @@ bool plan_view_goal(const plan_view *view, tool_error *error) {
     sim_goal_write(view->stream, &job);
     sim_case_release(&what);
   }
-  simulator_release(&s);
   return ok && (tool_flush(view->stream) || tool_error_stdout(error));
 }
 
@@ -282,13 +269,11 @@ static int by_prediction(const void *a_void, const void *b_void) {
 
 bool plan_view_regret(const plan_view *view, tool_error *error) {
   simulator s;
-  bny_request request;
+  bny_request request = plan_request_make(view->ranks, view->shape);
   bny_candidate candidates[BNY_CANDIDATES_MAX];
   char number[PLAN_NUMBER_BYTES], best_name[64] = "";
   double chosen_ns = 0, least_ns = 0;
-  if (!plan_request_make(view->ranks, view->shape, &request, error)) return false;
   int32_t count = bny_algorithm_candidates(&request, candidates), served = 0;
-  plan_request_release(&request);
   for (int32_t i = 0; i < count; i++)
     if (!candidates[i].rejection && candidates[i].fits) candidates[served++] = candidates[i];
   qsort(candidates, (size_t)served, sizeof *candidates, by_prediction);
@@ -334,6 +319,5 @@ bool plan_view_regret(const plan_view *view, tool_error *error) {
     fprintf(view->stream, "regret: %.1f %% of the time of %s\n", 100 * regret, best_name);
   }
   json_decref(list);
-  simulator_release(&s);
   return ok;
 }

@@ -2,22 +2,14 @@
  * A hash table of messages: who has sent which slot to whom. */
 #include "tools/prove/prove.h"
 
-#include <stdlib.h>
-
 #include "base/hash.h"
 
-bool bny_arrivals_init(bny_arrivals *arrivals, int64_t most) {
+bny_arrivals bny_arrivals_make(int64_t most) {
   uint64_t size = 16;
   while (size < 2 * (uint64_t)most) size *= 2;
-  arrivals->entries = malloc(size * sizeof *arrivals->entries);
-  arrivals->mask = size - 1;
-  for (uint64_t i = 0; arrivals->entries && i < size; i++) arrivals->entries[i].sender = -1;
-  return arrivals->entries != NULL;
-}
-
-void bny_arrivals_fini(bny_arrivals *arrivals) {
-  free(arrivals->entries);
-  arrivals->entries = NULL;
+  bny_arrivals arrivals = {tool_new(size, sizeof *arrivals.entries), size - 1};
+  for (uint64_t i = 0; i < size; i++) arrivals.entries[i].sender = -1;
+  return arrivals;
 }
 
 /* Returns the entry, or the free entry where it belongs. */
@@ -42,22 +34,14 @@ bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t sl
   return entry;
 }
 
-bool bny_ready_init(bny_ready *ready, int32_t nranks) {
-  *ready = (bny_ready){.nranks = nranks, .count = nranks};
-  ready->queue = malloc((size_t)nranks * sizeof *ready->queue);
-  ready->next = calloc((size_t)nranks, sizeof *ready->next);
-  ready->waits = calloc((size_t)nranks, sizeof *ready->waits);
-  for (int32_t rank = 0; ready->queue && rank < nranks; rank++) ready->queue[rank] = rank;
-  return ready->queue && ready->next && ready->waits;
-}
-
-void bny_ready_fini(bny_ready *ready) {
-  free(ready->queue);
-  free(ready->next);
-  free(ready->waits);
-  ready->queue = NULL;
-  ready->next = NULL;
-  ready->waits = NULL;
+bny_ready bny_ready_make(int32_t nranks) {
+  size_t count = (size_t)nranks;
+  bny_ready ready = {.nranks = nranks, .count = nranks};
+  ready.queue = tool_new(count, sizeof *ready.queue);
+  ready.next = tool_new(count, sizeof *ready.next);
+  ready.waits = tool_new(count, sizeof *ready.waits);
+  for (int32_t rank = 0; rank < nranks; rank++) ready.queue[rank] = rank;
+  return ready;
 }
 
 int32_t bny_ready_take(bny_ready *ready) {

@@ -63,15 +63,15 @@ static banyan_status check_slots(const bny_request *request, const bny_plan *pla
                            slot->bytes);
   }
   if (plan->nslots == 0) return BANYAN_OK;
-  bny_slot *sorted = malloc((size_t)plan->nslots * sizeof *sorted);
-  if (!sorted) return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it");
+  size_t mark = tool_mark();
+  bny_slot *sorted = tool_new((size_t)plan->nslots, sizeof *sorted);
   int32_t overlap = 0;
   for (int32_t i = 0; i < plan->nslots; i++) sorted[i] = plan->slots[i];
   qsort(sorted, (size_t)plan->nslots, sizeof *sorted, by_offset);
   for (int32_t i = 1; i < plan->nslots && !overlap; i++)
     if (sorted[i - 1].offset + sorted[i - 1].bytes > sorted[i].offset) overlap = i;
   size_t offset = sorted[overlap].offset;
-  free(sorted);
+  tool_release(mark);
   return overlap ? bny_plan_fail(plan, -1, "slots overlap at offset %zu", offset) : BANYAN_OK;
 }
 

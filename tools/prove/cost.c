@@ -13,8 +13,6 @@
  * are processed one by one, not by time. */
 #include "tools/prove/prove.h"
 
-#include <stdlib.h>
-
 #include "plan/slice.h"
 
 /* The time when a rank's link of one level is free again. */
@@ -114,24 +112,17 @@ static void run_rank(clock_run *run, int32_t rank) {
 double bny_plan_cost_ns(const bny_request *request, const bny_plan *const *plans) {
   clock_run run = {.request = request, .plans = plans, .work = &request->cost};
   const bny_levels *levels = request->levels;
+  size_t nranks = (size_t)request->nranks, mark = tool_mark();
   int64_t sends = 0;
-  double last = -1;
+  double last = 0;
   for (int32_t rank = 0; rank < request->nranks; rank++) sends += plans[rank]->npeers;
-  if (levels) {
-    run.work = &levels->levels[0].link;
-    run.links = calloc((size_t)request->nranks * (size_t)levels->nlevels, sizeof *run.links);
-    if (!run.links) return last;
-  }
-  run.clocks = calloc((size_t)request->nranks, sizeof *run.clocks);
-  bool ready = bny_ready_init(&run.ready, request->nranks);
-  if (run.clocks && ready && bny_arrivals_init(&run.arrivals, sends)) {
-    for (int32_t rank = bny_ready_take(&run.ready); rank >= 0; rank = bny_ready_take(&run.ready)) run_rank(&run, rank);
-    last = 0;
-    for (int32_t rank = 0; rank < request->nranks; rank++) last = run.clocks[rank] > last ? run.clocks[rank] : last;
-    bny_arrivals_fini(&run.arrivals);
-  }
-  bny_ready_fini(&run.ready);
-  free(run.clocks);
-  free(run.links);
+  if (levels) run.work = &levels->levels[0].link;
+  if (levels) run.links = tool_new(nranks * (size_t)levels->nlevels, sizeof *run.links);
+  run.clocks = tool_new(nranks, sizeof *run.clocks);
+  run.ready = bny_ready_make(request->nranks);
+  run.arrivals = bny_arrivals_make(sends);
+  for (int32_t rank = bny_ready_take(&run.ready); rank >= 0; rank = bny_ready_take(&run.ready)) run_rank(&run, rank);
+  for (int32_t rank = 0; rank < request->nranks; rank++) last = run.clocks[rank] > last ? run.clocks[rank] : last;
+  tool_release(mark);
   return last;
 }

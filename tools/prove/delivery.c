@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 
-#include "base/status.h"
-
 typedef struct axis {
   int64_t *edges; /* ascending, distinct */
   int64_t count;
@@ -39,19 +37,18 @@ static int ascending(const void *a, const void *b) {
   return left < right ? -1 : left > right;
 }
 
-static bool axis_init(axis *made, const bny_request *request, const bny_plan *const *plans,
-                      const bny_delivery *deliveries, int64_t count, bool second) {
-  made->edges = malloc((size_t)(2 * count + 1) * sizeof *made->edges);
-  if (!made->edges) return false;
+static axis axis_make(const bny_request *request, const bny_plan *const *plans, const bny_delivery *deliveries,
+                      int64_t count, bool second) {
+  axis made = {tool_new(2 * (size_t)count, sizeof *made.edges), 0};
   for (int64_t i = 0; i < count; i++) {
     range along = extent(request, slice_of(plans, &deliveries[i]), second);
-    made->edges[2 * i] = along.begin;
-    made->edges[2 * i + 1] = along.end;
+    made.edges[2 * i] = along.begin;
+    made.edges[2 * i + 1] = along.end;
   }
-  qsort(made->edges, (size_t)(2 * count), sizeof *made->edges, ascending);
+  qsort(made.edges, (size_t)(2 * count), sizeof *made.edges, ascending);
   for (int64_t i = 0; i < 2 * count; i++)
-    if (made->count == 0 || made->edges[made->count - 1] != made->edges[i]) made->edges[made->count++] = made->edges[i];
-  return true;
+    if (made.count == 0 || made.edges[made.count - 1] != made.edges[i]) made.edges[made.count++] = made.edges[i];
+  return made;
 }
 
 static int64_t edge_find(const axis *within, int64_t edge) {
@@ -89,15 +86,8 @@ static banyan_status mark_all(const bny_request *request, const bny_plan *const 
 
 banyan_status bny_deliveries_check(const bny_request *request, const bny_plan *const *plans,
                                    const bny_delivery *deliveries, int64_t count) {
-  axis axes[2] = {{.count = 0}, {.count = 0}};
-  mark *marks = NULL;
-  if (axis_init(&axes[0], request, plans, deliveries, count, false) &&
-      axis_init(&axes[1], request, plans, deliveries, count, true))
-    marks = calloc((size_t)(axes[0].count * axes[1].count + 1), sizeof *marks);
-  banyan_status status = marks ? mark_all(request, plans, deliveries, count, axes, marks)
-                               : bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it");
-  free(axes[0].edges);
-  free(axes[1].edges);
-  free(marks);
-  return status;
+  axis axes[2] = {axis_make(request, plans, deliveries, count, false),
+                  axis_make(request, plans, deliveries, count, true)};
+  mark *marks = tool_new((size_t)(axes[0].count * axes[1].count), sizeof *marks);
+  return mark_all(request, plans, deliveries, count, axes, marks);
 }

@@ -2,31 +2,7 @@
  * Numbers each expression of merges once, so that equal ones have equal numbers. */
 #include "tools/prove/prove.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/hash.h"
-
-static bool reserve(bny_expressions *all) {
-  if (all->count < all->capacity) return true;
-  int32_t larger = 2 * all->capacity;
-  bny_expression *nodes = realloc(all->nodes, (size_t)larger * sizeof *nodes);
-  if (!nodes) return false;
-  all->nodes = nodes;
-  all->capacity = larger;
-  return true;
-}
-
-static bool reserve_sets(bny_expressions *all, int64_t words) {
-  int64_t larger = all->sets_capacity;
-  while (all->sets_count + words > larger) larger = 2 * larger + 64;
-  if (larger == all->sets_capacity) return true;
-  uint64_t *sets = realloc(all->sets, (size_t)larger * sizeof *sets);
-  if (!sets) return false;
-  all->sets = sets;
-  all->sets_capacity = larger;
-  return true;
-}
 
 /* Returns the table's entry of (left, right, rounded), or the free entry where it belongs. */
 static int32_t *entry_of(const bny_expressions *all, int32_t left, int32_t right, bool rounded) {
@@ -38,52 +14,34 @@ static int32_t *entry_of(const bny_expressions *all, int32_t left, int32_t right
   }
 }
 
-static bool table_grow(bny_expressions *all) {
-  if (2 * all->count < all->table_size) return true;
-  int32_t *table = calloc((size_t)all->table_size * 2, sizeof *table);
-  if (!table) return false;
-  free(all->table);
-  all->table = table;
+static void table_grow(bny_expressions *all) {
+  if (2 * all->count < all->table_size) return;
   all->table_size *= 2;
+  all->table = tool_new((size_t)all->table_size, sizeof *all->table);
   for (int32_t number = all->nranks; number < all->count; number++)
     *entry_of(all, all->nodes[number].left, all->nodes[number].right, all->nodes[number].rounded) = number + 1;
-  return true;
 }
 
-bool bny_expressions_init(bny_expressions *all, int32_t nranks) {
-  *all = (bny_expressions){.nranks = nranks, .capacity = 2 * nranks + 64, .table_size = 256};
-  all->nodes = calloc((size_t)all->capacity, sizeof *all->nodes);
-  all->table = calloc((size_t)all->table_size, sizeof *all->table);
-  if (!all->nodes || !all->table) {
-    bny_expressions_fini(all);
-    return false;
-  }
+static bny_expression *node_add(bny_expressions *all, bny_expression node) {
+  all->nodes = tool_more(all->nodes, all->count, sizeof node);
+  all->nodes[all->count] = node;
+  return &all->nodes[all->count++];
+}
+
+bny_expressions bny_expressions_make(int32_t nranks) {
+  bny_expressions all = {.nranks = nranks, .table_size = 256};
+  all.table = tool_new((size_t)all.table_size, sizeof *all.table);
   for (int32_t rank = 0; rank < nranks; rank++)
-    all->nodes[rank] = (bny_expression){.left = -1,
-                                        .right = -1,
-                                        .rounded = true,
-                                        .roundings = 1,
-                                        .leaves = 1,
-                                        .low = rank,
-                                        .high = rank + 1,
-                                        .set = -1};
-  all->count = nranks;
-  return true;
-}
-
-void bny_expressions_fini(bny_expressions *all) {
-  free(all->nodes);
-  free(all->sets);
-  free(all->table);
-  all->nodes = NULL;
-  all->sets = NULL;
-  all->table = NULL;
+    node_add(&all,
+             (bny_expression){
+                 .left = -1, .right = -1, .rounded = true, .roundings = 1, .leaves = 1, .low = rank, .high = rank + 1});
+  return all;
 }
 
 /* The bits of ranks 64 word .. 64 word + 63 in it. */
-static uint64_t word_of(const bny_expressions *all, const bny_expression *node, int32_t word) {
+static uint64_t word_of(const bny_expression *node, int32_t word) {
   if (word < node->low / 64 || word > (node->high - 1) / 64) return 0;
-  if (node->set >= 0) return all->sets[node->set + word - node->low / 64];
+  if (node->set) return node->set[word - node->low / 64];
   uint64_t bits = ~UINT64_C(0);
   if (word == node->low / 64) bits &= ~UINT64_C(0) << (node->low % 64);
   if (word == (node->high - 1) / 64) bits &= ~UINT64_C(0) >> (63 - (node->high - 1) % 64);
@@ -91,46 +49,42 @@ static uint64_t word_of(const bny_expressions *all, const bny_expression *node, 
 }
 
 /* Returns the first rank that is in both, or -1. */
-static int32_t common_rank(const bny_expressions *all, const bny_expression *a, const bny_expression *b) {
+static int32_t common_rank(const bny_expression *a, const bny_expression *b) {
   int32_t low = a->low > b->low ? a->low : b->low, high = a->high < b->high ? a->high : b->high;
   for (int32_t word = low / 64; low < high && word <= (high - 1) / 64; word++) {
-    uint64_t both = word_of(all, a, word) & word_of(all, b, word);
+    uint64_t both = word_of(a, word) & word_of(b, word);
     if (both) return 64 * word + __builtin_ctzll(both);
   }
   return -1;
 }
 
 /* Sets the contributions of the node from those of its parts. */
-static bool join(bny_expressions *all, bny_expression *node) {
+static void join(const bny_expressions *all, bny_expression *node) {
   const bny_expression *a = &all->nodes[node->left], *b = &all->nodes[node->right];
   node->leaves = a->leaves + b->leaves;
   node->roundings = (a->roundings > b->roundings ? a->roundings : b->roundings) + (node->rounded ? 1 : 0);
   node->low = a->low < b->low ? a->low : b->low;
   node->high = a->high > b->high ? a->high : b->high;
-  node->set = -1;
-  if (node->leaves == node->high - node->low) return true;
+  if (node->leaves == node->high - node->low) return;
   int32_t first = node->low / 64, last = (node->high - 1) / 64;
-  if (!reserve_sets(all, last - first + 1)) return false;
-  node->set = all->sets_count;
-  for (int32_t word = first; word <= last; word++)
-    all->sets[all->sets_count++] = word_of(all, a, word) | word_of(all, b, word);
-  return true;
+  node->set = tool_new((size_t)(last - first + 1), sizeof *node->set);
+  for (int32_t word = first; word <= last; word++) node->set[word - first] = word_of(a, word) | word_of(b, word);
 }
 
 int32_t bny_expressions_merge(bny_expressions *all, int32_t left, int32_t right, bool rounded, int32_t *rank) {
-  if (!table_grow(all) || !reserve(all)) return BNY_EXPRESSION_NO_MEMORY;
+  table_grow(all);
   int32_t *entry = entry_of(all, left, right, rounded);
   if (*entry) return *entry - 1;
-  int32_t common = common_rank(all, &all->nodes[left], &all->nodes[right]);
+  int32_t common = common_rank(&all->nodes[left], &all->nodes[right]);
   if (common >= 0) {
     *rank = common;
     return BNY_EXPRESSION_TWICE;
   }
-  bny_expression *node = &all->nodes[all->count];
-  *node = (bny_expression){.left = left, .right = right, .rounded = rounded};
-  if (!join(all, node)) return BNY_EXPRESSION_NO_MEMORY;
-  *entry = all->count + 1;
-  return all->count++;
+  bny_expression node = {.left = left, .right = right, .rounded = rounded};
+  join(all, &node);
+  node_add(all, node);
+  *entry = all->count;
+  return all->count - 1;
 }
 
 int32_t bny_expressions_round(bny_expressions *all, int32_t number) {
@@ -143,6 +97,6 @@ int32_t bny_expressions_missing(const bny_expressions *all, int32_t number) {
   const bny_expression *node = &all->nodes[number];
   if (node->leaves == all->nranks) return -1;
   for (int32_t rank = 0; rank < all->nranks; rank++)
-    if (!(word_of(all, node, rank / 64) >> (rank % 64) & 1)) return rank;
+    if (!(word_of(node, rank / 64) >> (rank % 64) & 1)) return rank;
   return -1;
 }

@@ -8,3 +8,4 @@ libbanyan_prove_la_SOURCES = \
   %D%/delivery.c \
   %D%/expression.c \
   %D%/prove.c
+libbanyan_prove_la_LIBADD = libbanyan_launch.la

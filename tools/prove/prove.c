@@ -6,8 +6,6 @@
  * been sent. */
 #include "tools/prove/prove.h"
 
-#include <stdlib.h>
-
 #include "plan/slice.h"
 #include "base/status.h"
 
@@ -33,8 +31,6 @@ typedef struct proof_state {
   int32_t words;     /* words of a set of ranks */
   int32_t canonical; /* the expression that every delivery must be, or BNY_EXPRESSION_NONE */
 } proof_state;
-
-static banyan_status no_memory(void) { return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it"); }
 
 static int64_t size_of(const proof_state *proof, const bny_slice *slice) {
   return bny_collective_has_rows(proof->request->call.collective) ? bny_slice_rows(slice) : (int64_t)slice->bytes;
@@ -63,7 +59,6 @@ static banyan_status merge_value(proof_state *proof, const bny_plan *plan, int32
       int32_t pair = bny_expressions_merge(&proof->expressions, values[i], values[i + 1], plan->round_nodes, &twice);
       if (pair == BNY_EXPRESSION_TWICE)
         return bny_plan_fail(plan, number, "it merges the contribution of rank %d twice", twice);
-      if (pair < 0) return no_memory();
       values[i / 2] = pair;
     }
     if (count % 2) values[count / 2] = values[count - 1];
@@ -78,7 +73,7 @@ static banyan_status write_slot(proof_state *proof, const bny_plan *plan, int32_
   int32_t *slot = &proof->ranks[plan->rank].slots[step->slot];
   if (*slot != BNY_EXPRESSION_NONE) return bny_plan_fail(plan, number, "slot %d is written a second time", step->slot);
   *slot = lossy ? bny_expressions_round(&proof->expressions, value) : value;
-  return *slot >= 0 ? BANYAN_OK : no_memory();
+  return BANYAN_OK;
 }
 
 static banyan_status run_copy(proof_state *proof, const bny_plan *plan, int32_t number) {
@@ -226,90 +221,61 @@ static banyan_status check_taken(const proof_state *proof) {
   return BANYAN_OK;
 }
 
-static banyan_status make_canonical(proof_state *proof) {
-  int32_t count = proof->request->nranks, unused;
+static int32_t make_canonical(proof_state *proof) {
+  int32_t count = proof->request->nranks, unused, *level = tool_new((size_t)count, sizeof *level);
   bool rounded = bny_wire_formats[proof->request->call.wire].error_bound > 0;
-  int32_t *level = malloc((size_t)count * sizeof *level);
-  if (!level) return no_memory();
   for (int32_t rank = 0; rank < count; rank++) level[rank] = rank;
   for (; count > 1; count = (count + 1) / 2) {
-    for (int32_t i = 0; i + 1 < count; i += 2) {
+    for (int32_t i = 0; i + 1 < count; i += 2)
       level[i / 2] = bny_expressions_merge(&proof->expressions, level[i], level[i + 1], rounded, &unused);
-      if (level[i / 2] < 0) {
-        free(level);
-        return no_memory();
-      }
-    }
     if (count % 2) level[count / 2] = level[count - 1];
   }
-  proof->canonical = level[0];
-  free(level);
-  return BANYAN_OK;
+  return level[0];
 }
 
-static bool init_rank(proof_state *proof, const bny_plan *plan, rank_state *state) {
+static void init_rank(proof_state *proof, const bny_plan *plan, rank_state *state) {
   state->input = bny_slice_input(proof->request, plan->rank);
   state->owned = bny_slice_owned(proof->request, plan->rank);
   state->ndeliveries = proof->ndeliveries;
   for (int32_t step = 0; step < plan->nsteps; step++)
     if (plan->steps[step].kind == BNY_STEP_DELIVER) proof->ndeliveries++;
-  state->slots = malloc((size_t)(plan->nslots + 1) * sizeof *state->slots);
-  state->arrived = malloc((size_t)(plan->nmessages + 1) * sizeof *state->arrived);
-  if (!state->slots || !state->arrived) return false;
+  state->slots = tool_new((size_t)plan->nslots, sizeof *state->slots);
+  state->arrived = tool_new((size_t)plan->nmessages, sizeof *state->arrived);
   for (int32_t i = 0; i < plan->nslots; i++) state->slots[i] = BNY_EXPRESSION_NONE;
   for (int32_t i = 0; i < plan->nmessages; i++) state->arrived[i] = BNY_EXPRESSION_NONE;
-  if (plan->collective != BNY_BARRIER) return true;
-  state->known = calloc((size_t)proof->words, sizeof *state->known);
-  state->sent = calloc((size_t)(plan->nslots + 1) * (size_t)proof->words, sizeof *state->sent);
-  if (!state->known || !state->sent) return false;
+  if (plan->collective != BNY_BARRIER) return;
+  state->known = tool_new((size_t)proof->words, sizeof *state->known);
+  state->sent = tool_new((size_t)plan->nslots * (size_t)proof->words, sizeof *state->sent);
   state->known[plan->rank / 64] |= UINT64_C(1) << (plan->rank % 64);
-  return true;
 }
 
-static banyan_status init(proof_state *proof) {
+static void init(proof_state *proof) {
   const bny_request *request = proof->request;
   int64_t sends = 0;
   proof->words = (request->nranks + 63) / 64;
-  proof->ranks = calloc((size_t)request->nranks, sizeof *proof->ranks);
-  if (!proof->ranks) return no_memory();
+  proof->ranks = tool_new((size_t)request->nranks, sizeof *proof->ranks);
   for (int32_t rank = 0; rank < request->nranks; rank++) {
-    const bny_plan *plan = proof->plans[rank];
-    sends += plan->npeers;
-    if (!init_rank(proof, plan, &proof->ranks[rank])) return no_memory();
+    sends += proof->plans[rank]->npeers;
+    init_rank(proof, proof->plans[rank], &proof->ranks[rank]);
   }
-  proof->deliveries = malloc((size_t)(proof->ndeliveries + 1) * sizeof *proof->deliveries);
-  if (!proof->deliveries || !bny_expressions_init(&proof->expressions, request->nranks) ||
-      !bny_arrivals_init(&proof->arrivals, sends) || !bny_ready_init(&proof->ready, request->nranks))
-    return no_memory();
+  proof->deliveries = tool_new((size_t)proof->ndeliveries, sizeof *proof->deliveries);
+  proof->expressions = bny_expressions_make(request->nranks);
+  proof->arrivals = bny_arrivals_make(sends);
+  proof->ready = bny_ready_make(request->nranks);
   if (request->call.collective == BNY_COMBINE && request->call.order == BANYAN_ORDER_CANONICAL)
-    return make_canonical(proof);
-  return BANYAN_OK;
-}
-
-static void fini(proof_state *proof) {
-  for (int32_t rank = 0; proof->ranks && rank < proof->request->nranks; rank++) {
-    free(proof->ranks[rank].slots);
-    free(proof->ranks[rank].arrived);
-    free(proof->ranks[rank].known);
-    free(proof->ranks[rank].sent);
-  }
-  free(proof->ranks);
-  free(proof->deliveries);
-  bny_expressions_fini(&proof->expressions);
-  bny_arrivals_fini(&proof->arrivals);
-  bny_ready_fini(&proof->ready);
+    proof->canonical = make_canonical(proof);
 }
 
 banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans) {
   proof_state proof = {.request = request, .plans = plans, .canonical = BNY_EXPRESSION_NONE};
+  size_t mark = tool_mark();
   banyan_status status = bny_plan_check(request, plans);
-  if (status != BANYAN_OK) return status;
-  status = init(&proof);
+  if (status == BANYAN_OK) init(&proof);
   if (status == BANYAN_OK) status = run_all(&proof);
   if (status == BANYAN_OK) status = check_amounts(&proof);
   if (status == BANYAN_OK) status = bny_deliveries_check(request, plans, proof.deliveries, proof.ndeliveries);
   if (status == BANYAN_OK) status = check_known(&proof);
   if (status == BANYAN_OK) status = check_taken(&proof);
-  fini(&proof);
+  tool_release(mark);
   return status;
 }

@@ -7,8 +7,10 @@
 #include <stdint.h>
 
 #include "plan/plan.h"
+#include "tools/common/util.h"
 
-/* The proof of plans and their cost, for tests and tools. Plans of all ranks are looked at together. */
+/* The proof of plans and their cost, for tests and tools. Plans of all ranks are looked at together. Memory is that of
+ * the tools (util.h), and both calls release theirs. */
 
 /* Proves the plans of all ranks together, symbolically:
  * - Every contribution is merged exactly once into everything that is delivered.
@@ -34,7 +36,7 @@ typedef struct bny_expression {
   int32_t roundings;   /* most roundings of one of its leaves */
   int32_t leaves;
   int32_t low, high; /* all contributions in it come from ranks [low, high) */
-  int64_t set;       /* first word of its set, the one with rank low; -1: all of [low, high) */
+  uint64_t *set;     /* bit r % 64 of word r / 64 - low / 64 is set if rank r is in it; NULL: all of [low, high) */
 } bny_expression;
 
 /* Expression number r < nranks is the leaf of rank r. Merged ranks mostly follow one another, so a set is usually
@@ -42,17 +44,14 @@ typedef struct bny_expression {
 typedef struct bny_expressions {
   int32_t nranks;
   bny_expression *nodes;
-  int32_t count, capacity;
-  uint64_t *sets; /* bit r % 64 of word r / 64 - low / 64 is set if rank r's contribution is in it */
-  int64_t sets_count, sets_capacity;
+  int32_t count;
   int32_t *table; /* number + 1, by hash */
   int32_t table_size;
 } bny_expressions;
 
-enum { BNY_EXPRESSION_NONE = -1, BNY_EXPRESSION_NO_MEMORY = -2, BNY_EXPRESSION_TWICE = -3 };
+enum { BNY_EXPRESSION_NONE = -1, BNY_EXPRESSION_TWICE = -2 };
 
-bool bny_expressions_init(bny_expressions *all, int32_t nranks);
-void bny_expressions_fini(bny_expressions *all);
+bny_expressions bny_expressions_make(int32_t nranks);
 
 /* Returns the number of the merge of two, or BNY_EXPRESSION_TWICE if both contain a contribution; *rank is then its
  * rank. */
@@ -79,8 +78,7 @@ typedef struct bny_arrivals {
   uint64_t mask;
 } bny_arrivals;
 
-bool bny_arrivals_init(bny_arrivals *arrivals, int64_t most); /* false: no memory */
-void bny_arrivals_fini(bny_arrivals *arrivals);
+bny_arrivals bny_arrivals_make(int64_t most);
 bny_arrival *bny_arrivals_find(const bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
 /* NULL: it exists already. At most `most` may be added. */
 bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
@@ -92,8 +90,7 @@ typedef struct bny_ready {
   bool *waits;   /* by rank: that step is a WAIT for a message that has not been sent */
 } bny_ready;
 
-bool bny_ready_init(bny_ready *ready, int32_t nranks); /* all ranks are ready; false: no memory */
-void bny_ready_fini(bny_ready *ready);
+bny_ready bny_ready_make(int32_t nranks); /* all ranks are ready */
 int32_t bny_ready_take(bny_ready *ready); /* a rank, or -1 */
 /* Slot `slot` of `sender` has been sent to the rank of `receiver`. Wakes that rank if it waits for the slot. */
 void bny_ready_wake(bny_ready *ready, const bny_plan *receiver, int32_t sender, int32_t slot);

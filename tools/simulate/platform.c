@@ -23,17 +23,12 @@ const char *sim_link_name(const sim_link *link, char text[SIM_NAME_BYTES]) {
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
 
-/* Adds both directions of a link and returns the outgoing one; -1 without memory. */
+/* Adds both directions of a link and returns the outgoing one. */
 static int32_t link_add(sim_platform *p, sim_kind kind, int32_t owner, double bytes_per_ns) {
-  if (p->nlinks + 2 > p->links_capacity) {
-    int32_t capacity = 2 * p->links_capacity + 64;
-    sim_link *links = realloc(p->links, (size_t)capacity * sizeof *links);
-    if (links == NULL) return -1;
-    p->links = links;
-    p->links_capacity = capacity;
+  for (int out = 1; out >= 0; out--) {
+    p->links = tool_more(p->links, p->nlinks, sizeof *p->links);
+    p->links[p->nlinks++] = (sim_link){kind, owner, out == 1, bytes_per_ns, 0};
   }
-  p->links[p->nlinks++] = (sim_link){kind, owner, true, bytes_per_ns, 0};
-  p->links[p->nlinks++] = (sim_link){kind, owner, false, bytes_per_ns, 0};
   return p->nlinks - 2;
 }
 
@@ -120,31 +115,31 @@ static bool class_is_used(const sim_platform *p, sim_kind kind) {
 }
 
 /* Links of xGMI join each two ranks of an island. A rank's are its group's, one for each member. */
-static bool xgmi_make(sim_platform *p, int32_t *group) {
+static void xgmi_make(sim_platform *p, int32_t *group) {
   const bny_level *level = &p->levels->levels[0];
   for (int32_t r = 0; r < p->levels->nranks; r++) {
     int32_t island = level->group_of[r], members = level->first[island + 1] - level->first[island];
     for (int32_t i = 0; i < members && members > 1; i++) {
       int32_t link = link_add(p, SIM_XGMI, r, 1 / level->link.beta_ns_per_byte / (members - 1));
-      if (link < 0) return false;
       if (i == 0) group[r] = link;
     }
   }
-  return true;
 }
 
 /* One link for each distinct key. Ranks of numbers alone have a NIC each. */
-static bool kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, keyed *keys) {
+static void kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, keyed *keys) {
   const bny_locality *localities = ranks->localities;
   int32_t nranks = ranks->nranks;
   bny_link_class network = BNY_LINK_NETWORK_CPU;
-  p->group[kind] = malloc((size_t)nranks * sizeof *p->group[kind]);
-  if (p->group[kind] == NULL) return false;
+  p->group[kind] = tool_new((size_t)nranks, sizeof *p->group[kind]);
   for (int32_t r = 0; r < nranks; r++) p->group[kind][r] = -1;
   for (int32_t k = 0; k < p->levels->nlevels; k++)
     if (p->classes[k] > BNY_LINK_PCIE_SYS) network = (bny_link_class)p->classes[k];
-  if (!class_is_used(p, kind) || (localities == NULL && kind != SIM_NIC)) return true;
-  if (kind == SIM_XGMI) return p->classes[0] != BNY_LINK_XGMI || xgmi_make(p, p->group[kind]);
+  if (!class_is_used(p, kind) || (localities == NULL && kind != SIM_NIC)) return;
+  if (kind == SIM_XGMI) {
+    if (p->classes[0] == BNY_LINK_XGMI) xgmi_make(p, p->group[kind]);
+    return;
+  }
   if (localities != NULL) keys_fill(localities, nranks, kind, keys);
   for (int32_t r = 0; r < nranks && localities == NULL; r++) keys[r] = (keyed){(uint64_t)r + 1, r};
   qsort(keys, (size_t)nranks, sizeof *keys, by_key);
@@ -159,10 +154,8 @@ static bool kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, k
     if (keys[i].key == 0) continue;
     const bny_locality *locality = localities != NULL ? &localities[keys[i].rank] : NULL;
     int32_t link = link_add(p, kind, keys[i].rank, speed_of(p, locality, kind, next - i, nics));
-    if (link < 0) return false;
     for (int32_t k = i; k < next; k++) p->group[kind][keys[k].rank] = link;
   }
-  return true;
 }
 
 /* ---- ways -------------------------------------------------------------------------------------------------------- */
@@ -211,23 +204,13 @@ static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *wa
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-bool sim_platform_make(const plan_ranks *ranks, sim_platform *platform) {
+sim_platform sim_platform_make(const plan_ranks *ranks) {
   sim_platform p = {.levels = ranks->levels, .latency_scale = 1, .memory_scale = 1, .route = route};
-  keyed *keys = malloc((size_t)ranks->nranks * sizeof *keys);
+  keyed *keys = tool_new((size_t)ranks->nranks, sizeof *keys);
   for (int32_t k = 0; k < p.levels->nlevels; k++) {
     const bny_locality_note *note = bny_locality_note_of(&ranks->notes, p.levels->levels[k].name);
     p.classes[k] = (int32_t)(note != NULL ? note->link : k == 0 ? BNY_LINK_MEMORY : BNY_LINK_NETWORK_CPU);
   }
-  bool ok = keys != NULL;
-  for (int kind = 0; kind < SIM_KINDS && ok; kind++) ok = kind_make(&p, ranks, (sim_kind)kind, keys);
-  free(keys);
-  *platform = p;
-  if (!ok) sim_platform_release(platform);
-  return ok;
-}
-
-void sim_platform_release(sim_platform *platform) {
-  free(platform->links);
-  for (int kind = 0; kind < SIM_KINDS; kind++) free(platform->group[kind]);
-  memset(platform, 0, sizeof *platform);
+  for (int kind = 0; kind < SIM_KINDS; kind++) kind_make(&p, ranks, (sim_kind)kind, keys);
+  return p;
 }

@@ -9,9 +9,8 @@
 static bool plans_make(sim_case *made, tool_error *error) {
   int32_t at = made->nstages++;
   bny_request *request = &made->requests[at];
-  bny_plan **plans = calloc((size_t)request->nranks, sizeof *plans);
+  bny_plan **plans = tool_new((size_t)request->nranks, sizeof *plans);
   made->stages[at] = (sim_stage){request, plans};
-  if (plans == NULL) return tool_error_set(error, "out of memory");
   for (int32_t r = 0; r < request->nranks; r++)
     if (bny_plan_make_like(request, plans[0], r, &plans[r]) != BANYAN_OK)
       return tool_error_set(error, "rank %d: %s", r, banyan_last_error());
@@ -19,18 +18,13 @@ static bool plans_make(sim_case *made, tool_error *error) {
 }
 
 void sim_case_release(sim_case *made) {
-  for (int32_t i = 0; i < made->nstages; i++) {
-    for (int32_t r = 0; made->stages[i].plans != NULL && r < made->requests[i].nranks; r++)
-      bny_plan_free(made->stages[i].plans[r]);
-    free(made->stages[i].plans);
-    plan_request_release(&made->requests[i]);
-  }
+  for (int32_t i = 0; i < made->nstages; i++)
+    for (int32_t r = 0; r < made->requests[i].nranks; r++) bny_plan_free(made->stages[i].plans[r]);
   made->nstages = 0;
 }
 
 bool sim_case_make(const plan_ranks *ranks, const plan_shape *shape, sim_case *made, tool_error *error) {
-  *made = (sim_case){.nstages = 0};
-  if (!plan_request_make(ranks, shape, &made->requests[0], error)) return false;
+  *made = (sim_case){.requests = {plan_request_make(ranks, shape)}};
   if (plans_make(made, error)) return true;
   sim_case_release(made);
   return false;
@@ -50,7 +44,8 @@ bool sim_case_allreduces(const plan_ranks *ranks, const plan_shape *shape, sim_c
     size_t length = 0;
     bny_algorithm_print(best.algorithm, names[i], sizeof names[i], &length);
     reduction.algorithm = names[i];
-    ok = plan_request_make(ranks, &reduction, &made->requests[i], error) && plans_make(made, error);
+    made->requests[i] = plan_request_make(ranks, &reduction);
+    ok = plans_make(made, error);
   }
   if (!ok) sim_case_release(made);
   return ok;
@@ -107,8 +102,8 @@ bool sim_case_ring(const plan_ranks *ranks, const plan_shape *shape, const plan_
                                     .call.bytes = bytes,
                                     .call.distance = 1,
                                     .levels = ranks->levels};
-  made->stages[0] = (sim_stage){&made->requests[0], calloc((size_t)ranks->nranks, sizeof(bny_plan *))};
-  bool ok = made->stages[0].plans != NULL;
+  made->stages[0] = (sim_stage){&made->requests[0], tool_new((size_t)ranks->nranks, sizeof(bny_plan *))};
+  bool ok = true;
   for (int32_t r = 0; r < ranks->nranks && ok; r++)
     ok = (made->stages[0].plans[r] = ring_plan(r, ranks->nranks, bytes)) != NULL;
   if (!ok) sim_case_release(made);

@@ -51,7 +51,7 @@ typedef struct sim_route {
 typedef struct sim_platform {
   const bny_levels *levels;
   int32_t classes[BNY_LEVELS_MAX]; /* by level: the bny_link_class of its links */
-  int32_t nlinks, links_capacity;
+  int32_t nlinks;
   sim_link *links;
   int32_t *group[SIM_KINDS]; /* by rank: its outgoing link of each kind, -1 none; the incoming one is the next */
   double latency_scale, memory_scale; /* a machine with other figures: see --scale */
@@ -59,8 +59,7 @@ typedef struct sim_platform {
 } sim_platform;
 
 struct plan_ranks;
-bool sim_platform_make(const struct plan_ranks *ranks, sim_platform *platform); /* false: no memory */
-void sim_platform_release(sim_platform *platform);
+sim_platform sim_platform_make(const struct plan_ranks *ranks);
 
 extern const char *const sim_kind_names[SIM_KINDS];
 const char *sim_link_name(const sim_link *link, char text[SIM_NAME_BYTES]); /* "nic of rank 8, out" */
