@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by tests of local attention: keys and values in memory whose end is guarded, and room for a result. */
+ * Shared by tests of local attention: keys and values in memory whose end is guarded, room for a result, and the
+ * comparison with the oracle. */
 #ifndef BNY_TESTS_API_ATTENTION_LOCAL_H
 #define BNY_TESTS_API_ATTENTION_LOCAL_H
 
 #include <sys/mman.h>
 
+#include "attention.h"
 #include "banyan.h"
+#include "decode/decode.h"
+#include "op.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/generator.h"
 #include "tests/support/oracle.h"
 #include "tests/support/suite.h"
@@ -157,6 +162,67 @@ static inline result result_make(const banyan_attention_desc *desc, banyan_parti
 static inline void result_free(result *r) {
   free(r->values);
   free(r->lse);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+/* The statement that follows, for every table that this processor runs. */
+#define EACH_TABLE(table)                                                                                   \
+  for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_) \
+    if (table->supported())
+
+static inline result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
+  banyan_partial out;
+  result r = result_make(desc, &out);
+  banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL, NULL);
+  ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
+  return r;
+}
+
+/* Returns true if a number that is not finite is the same as the expected one. */
+static inline bool is_alike(double expected, double got) {
+  return isnan(expected) ? isnan(got) : isinf(expected) ? expected == got : isfinite(got);
+}
+
+/* Each row is within `bound` of the oracle relative to its length, |out - o|_2 / |o|_2, and lse within `bound` of
+ * 1 + |lse|. Rounding of large logits in f32 adds to the bound. A length counts as no less than `share` of the weighted
+ * mean of the values' lengths: below that, values have cancelled. */
+static inline void compare(const char *name, const banyan_attention_desc *desc, const result *r, double share,
+                           double bound) {
+  static attention_row row;
+  const int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  for (int32_t b = 0; b < desc->batch; b++) {
+    for (int32_t h = 0; h < desc->heads; h++) {
+      attention_oracle(desc, b, h, &row);
+      const float *values = r->values + ((int64_t)b * desc->heads + h) * value_dim;
+      const double got = (double)r->lse[b * desc->heads + h], lse = row.sum == 0 ? -INFINITY : row.max + log(row.sum);
+      const double most = bound + 0x1p-26 * row.products;
+      double squares = 0, error = 0, length;
+      bool alike = is_alike(lse, got);
+      for (int32_t j = 0; j < value_dim; j++) {
+        const double o = row.sum == 0 ? 0 : row.values[j] / row.sum;
+        alike = alike && is_alike(o, (double)values[j]);
+        squares += isfinite(o) ? o * o : 0;
+        error += isfinite(o) ? ((double)values[j] - o) * ((double)values[j] - o) : 0;
+      }
+      length = row.sum > 0 ? fmax(sqrt(squares), share * row.length / row.sum) : 0;
+      error = sqrt(error) / (length > 0 ? length : 1);
+      ck_assert_msg(alike && error <= most && !(fabs(got - lse) > most * (1 + fabs(lse))),
+                    "%s: row (%d, %d) of %d keys, heads %d / %d, dims %d, %d, dtypes %d, %d: relative error %.3g "
+                    "of %.3g, lse %.9g and not %.9g",
+                    name, b, h, desc->seq_lens[b], desc->heads, desc->kv_heads, desc->head_dim, value_dim,
+                    (int)desc->q_dtype, (int)desc->kv_dtype, error, most, got, lse);
+    }
+  }
+}
+
+/* Runs every table, and compares with the oracle. */
+static inline void compare_all(const banyan_attention_desc *desc, double share, double bound) {
+  EACH_TABLE(table) {
+    result r = run(table, desc);
+    compare(table->name, desc, &r, share, bound);
+    result_free(&r);
+  }
 }
 
 #endif

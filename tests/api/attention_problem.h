@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention over shards, for tests: random problems in one description for the host and for devices, and a reference
- * in double precision. Memory is from world_take(). */
+ * Attention over shards, for tests: random problems in one description for the host and for devices. Memory is from
+ * world_take(). */
 #ifndef BNY_TESTS_ATTENTION_PROBLEM_H
 #define BNY_TESTS_ATTENTION_PROBLEM_H
 
 #include "banyan.h"
 #include "merge_math.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/world.h"
 
-enum { PROBLEM_BATCH_MAX = 40, PROBLEM_DIM_MAX = 576 };
+enum { PROBLEM_BATCH_MAX = 40 };
 
 /* The data that the shards of one problem have in common. */
 typedef struct problem_shape {
@@ -96,58 +97,16 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
                  ? NULL
                  : problem_cache(random, shape, shard, shape->value_dim, page_keys, row_pages, shape->one_sign);
   int32_t v_dim = shape->latent ? shape->head_dim : shape->value_dim;
-  shard->desc = (banyan_attention_desc){
-      .size = sizeof shard->desc,
-      .batch = shape->batch,
-      .heads = shape->heads,
-      .kv_heads = shape->kv_heads,
-      .head_dim = shape->head_dim,
-      .value_dim = shape->value_dim,
-      .q_dtype = shape->dtype,
-      .kv_dtype = shape->dtype,
-      .q = q,
-      .q_batch_stride = shape->heads * shape->head_dim,
-      .q_head_stride = shape->head_dim,
-      .k = shard->k,
-      .k_batch_stride = (int64_t)shape->kv_heads * page_keys * shape->head_dim,
-      .k_head_stride = page_keys * shape->head_dim,
-      .k_token_stride = shape->head_dim,
-      .v = shape->latent ? shard->k : shard->v,
-      .v_batch_stride = (int64_t)shape->kv_heads * page_keys * v_dim,
-      .v_head_stride = page_keys * v_dim,
-      .v_token_stride = v_dim,
-      .seq_lens = shard->lengths,
-      .keys_max = shape->keys_max,
-  };
+  shard->desc =
+      attention_desc_of(shape->batch, shape->heads, shape->kv_heads, page_keys, shape->head_dim, v_dim, shape->dtype,
+                        shape->dtype, q, shard->k, shape->latent ? shard->k : shard->v, shard->lengths);
+  shard->desc.value_dim = shape->value_dim;
+  shard->desc.keys_max = shape->keys_max;
   if (!shape->page_keys) return;
   shard->desc.pages.table = shard->pages;
   shard->desc.pages.table_stride = row_pages;
   shard->desc.pages.keys = page_keys;
   shard->desc.pages.count = pages;
-}
-
-/* ---- reference --------------------------------------------------------------------------------------------------- */
-
-/* One row. weight: sum of p |v|, what errors are in proportion to. */
-typedef struct problem_row {
-  double max, sum, values[PROBLEM_DIM_MAX], weight[PROBLEM_DIM_MAX];
-} problem_row;
-
-/* How far a normalised row with lse in base e is from the reference, in units of `bound` of its weight; above 1 is
- * wrong. */
-static inline double problem_row_error(const problem_row *row, int32_t value_dim, const float *values, float lse,
-                                       double bound) {
-  double worst = 0;
-  if (row->sum == 0) {
-    for (int32_t i = 0; i < value_dim; i++) worst = values[i] == 0 ? worst : INFINITY;
-    return lse == -INFINITY ? worst : INFINITY;
-  }
-  for (int32_t i = 0; i < value_dim; i++) {
-    double off = fabs((double)values[i] - row->values[i] / row->sum) / (row->weight[i] / row->sum + 1e-9) / bound;
-    worst = off <= worst ? worst : off; /* NaN is worse */
-  }
-  double off = fabs((double)lse - (row->max + log(row->sum))) / bound;
-  return off <= worst ? worst : off;
 }
 
 #endif

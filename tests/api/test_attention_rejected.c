@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Local attention that is rejected: wrong descriptions, lengths and pages, each by a text that names what is wrong. */
+ * Local attention rejects wrong descriptions, lengths, pages and scales, each by a text that names what is wrong. */
 #include "tests/api/attention_local.h"
 
 static void reject(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
@@ -146,27 +146,8 @@ TEST(wrong_lists_of_pages) {
   enum { DIM = 16 };
   float q[2 * DIM] = {0}, k[4 * 3 * DIM] = {0};
   int32_t table[] = {0, 1, 2, 3}, indptr[] = {0, 1, 4}, last[] = {3, 2}, lens[] = {3, 9};
-  problem p = {.desc = {.size = sizeof p.desc,
-                        .batch = 2,
-                        .heads = 1,
-                        .kv_heads = 1,
-                        .head_dim = DIM,
-                        .q_dtype = BANYAN_F32,
-                        .kv_dtype = BANYAN_F32,
-                        .q = q,
-                        .q_batch_stride = DIM,
-                        .q_head_stride = DIM,
-                        .k = k,
-                        .k_batch_stride = 3 * DIM,
-                        .k_token_stride = DIM,
-                        .v = k,
-                        .v_batch_stride = 3 * DIM,
-                        .v_token_stride = DIM,
-                        .pages.table = table,
-                        .pages.indptr = indptr,
-                        .pages.last_len = last,
-                        .pages.keys = 3,
-                        .pages.count = 4}};
+  problem p = {.desc = attention_desc_of(2, 1, 1, 3, DIM, DIM, BANYAN_F32, BANYAN_F32, q, k, k, NULL)};
+  p.desc.pages = (banyan_pages){.table = table, .indptr = indptr, .last_len = last, .keys = 3, .count = 4};
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
@@ -195,28 +176,9 @@ TEST(wrong_pages) {
   fill(k.data, PAGES * PAGE_KEYS * DIM, BANYAN_F32, 1);
   float q[2 * DIM] = {0};
   int32_t lengths[2] = {2 * PAGE_KEYS, ROW_PAGES * PAGE_KEYS - 3};
-  banyan_attention_desc desc = {.size = sizeof desc,
-                                .batch = 2,
-                                .heads = 1,
-                                .kv_heads = 1,
-                                .head_dim = DIM,
-                                .q_dtype = BANYAN_F32,
-                                .kv_dtype = BANYAN_F32,
-                                .q = q,
-                                .q_batch_stride = DIM,
-                                .q_head_stride = DIM,
-                                .k = k.data,
-                                .k_batch_stride = PAGE_KEYS * DIM,
-                                .k_token_stride = DIM,
-                                .k_head_stride = PAGE_KEYS * DIM,
-                                .v = k.data,
-                                .v_batch_stride = PAGE_KEYS * DIM,
-                                .v_token_stride = DIM,
-                                .v_head_stride = PAGE_KEYS * DIM,
-                                .seq_lens = lengths,
-                                .pages.table_stride = ROW_PAGES,
-                                .pages.keys = PAGE_KEYS,
-                                .pages.count = PAGES};
+  banyan_attention_desc desc =
+      attention_desc_of(2, 1, 1, PAGE_KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, k.data, k.data, lengths);
+  desc.pages = (banyan_pages){.table_stride = ROW_PAGES, .keys = PAGE_KEYS, .count = PAGES};
   static const struct {
     int32_t sequence, place, id, pages;
     const char *says; /* NULL: it is fine */
@@ -264,13 +226,8 @@ TEST(wrong_pages) {
 
 /* A batch of 0 has no rows: nothing but the shape is looked at. */
 TEST(no_sequences) {
-  const banyan_attention_desc desc = {.size = sizeof desc,
-                                      .heads = 4,
-                                      .kv_heads = 2,
-                                      .head_dim = 16,
-                                      .q_dtype = BANYAN_F32,
-                                      .kv_dtype = BANYAN_F32,
-                                      .keys_max = 100};
+  banyan_attention_desc desc = attention_desc_of(0, 4, 2, 0, 16, 16, BANYAN_F32, BANYAN_F32, NULL, NULL, NULL, NULL);
+  desc.keys_max = 100;
   banyan_partial out;
   banyan_partial_init(&out, NULL, BANYAN_F32, NULL, BANYAN_F32, 4, 16);
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
@@ -301,11 +258,8 @@ TEST(head_strides_of_0) {
     memcpy(all_k + h * KEYS * DIM, k, sizeof k);
     memcpy(all_v + h * KEYS * DIM, v, sizeof v);
   }
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
-  desc.batch = 1, desc.heads = desc.kv_heads = HEADS, desc.head_dim = DIM;
-  desc.q_dtype = desc.kv_dtype = BANYAN_F32;
-  desc.k_token_stride = desc.v_token_stride = DIM;
-  desc.seq_lens = &length;
+  banyan_attention_desc desc =
+      attention_desc_of(1, HEADS, HEADS, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, k, v, &length);
   for (int copied = 0; copied < 2; copied++) {
     banyan_partial to;
     banyan_partial_init(&to, out[copied], BANYAN_F32, lse[copied], BANYAN_F32, HEADS, DIM);
@@ -317,7 +271,7 @@ TEST(head_strides_of_0) {
   ck_assert(memcmp(out[0], out[1], sizeof out[0]) == 0 && memcmp(lse[0], lse[1], sizeof lse[0]) == 0);
 }
 
-TEST(scales_must_be_above_0) {
+TEST(wrong_scales) {
   problem p;
   problem_make(&p, 1, 4, 2, 16, 0, BANYAN_F32, BANYAN_E4M3, (int32_t[]){5}, 1);
   banyan_partial out;
@@ -328,6 +282,28 @@ TEST(scales_must_be_above_0) {
     REJECT(scales.k, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
     REJECT(scales.v, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
   }
+  result_free(&r);
+  problem_free(&p);
+}
+
+TEST(wrong_rows) {
+  random_state = 1;
+  problem p;
+  problem_make(&p, 2, 4, 2, 576, 512, BANYAN_F32, BANYAN_E4M3, (int32_t[]){5, 7}, 1);
+  banyan_partial out;
+  result r = result_make(&p.desc, &out);
+  REJECT(kv_rows, (banyan_kv_rows)2, "kv_rows is 2");
+  REJECT(kv_dtype, BANYAN_F16, "k_scale is set, but kv_dtype is 2");
+  p.desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  reject(&p.desc, &out, "have a scale beside them");
+  p.desc.kv_rows = BANYAN_KV_ROWS_PLAIN, p.desc.scales.k = NULL;
+  REJECT(kv_dtype, BANYAN_F16, "v_scale is set");
+  p.desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8, p.desc.scales.v = NULL;
+  reject(&p.desc, &out, "v is not k");
+  p.desc.v = NULL, p.desc.k_token_stride = 576;
+  reject(&p.desc, &out, "k_token_stride is 576: rows of 656 elements would overlap");
+  REJECT(value_dim, 576, "must be 1 to 512");
+  REJECT(value_dim, 256, "must be BANYAN_E4M3, 576 and 512");
   result_free(&r);
   problem_free(&p);
 }

@@ -2,9 +2,7 @@
  *
  * Pruning with a certificate, on one rank: random and adversarial keys against all keys in double precision, for all
  * types, with windows, trees, masks, sinks, caps, scales and pages. Ranks are in test_attend.c. */
-#include "attention.h"
 #include "base/pool.h"
-#include "decode/decode.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/sanitized.h"
 
@@ -26,22 +24,13 @@ typedef struct world {
 
 static int32_t tokens_of(const world *w) { return w->desc.queries ? w->queries.tokens : w->desc.batch; }
 
-/* Where key t of a sequence is, and its scale: in rows of one element each. */
+/* Returns the row of key t of a sequence, and of its scale. */
 static int64_t row_of(const world *w, int32_t b, int32_t h, int32_t t) {
   if (w->desc.pages.table)
     return ((int64_t)w->table[b * w->desc.pages.table_stride + t / w->page_keys] * w->desc.kv_heads + h) *
                w->page_keys +
            t % w->page_keys;
   return ((int64_t)b * w->desc.kv_heads + h) * KEYS + t;
-}
-
-static double element(const world *w, bool is_value, int32_t b, int32_t h, int32_t t, int32_t i) {
-  const banyan_attention_desc *d = &w->desc;
-  int64_t row = row_of(w, b, h, t);
-  double x = load(is_value ? d->v : d->k, row * (is_value ? d->value_dim : d->head_dim) + i, d->kv_dtype);
-  const float *scale = is_value ? d->scales.v : d->scales.k;
-  if (!scale) return x;
-  return d->scales.token_stride ? (double)((float)x * scale[row]) : x * (double)scale[h * d->scales.head_stride];
 }
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
@@ -138,62 +127,28 @@ static void draw(world *w) {
 
 /* ---- what must hold ---------------------------------------------------------------------------------------------- */
 
-static bool sees(const world *w, int32_t b, int32_t token, int32_t t) {
-  if (!w->desc.queries) return true;
-  if (w->queries.key_mask && !w->mask[b * KEYS + t]) return false;
-  int64_t draft = w->key_start[b] + t - w->start[b], own = token - w->loc[b], at = draft;
-  uint64_t mask = w->tree[token];
-  if (w->queries.tree_mask) {
-    own = __builtin_popcountll(mask & ((UINT64_C(1) << own) - 1));
-    if (draft > 0 && draft < 64) at = __builtin_popcountll(mask & ((UINT64_C(1) << draft) - 1));
-  }
-  if (w->queries.window && at <= own - w->queries.window) return false;
-  if (!w->queries.tree_mask) return draft <= own;
-  return draft < 0 || (draft < 64 && (mask >> draft & 1));
-}
-
-/* Checks a row against all keys. `lossless`: nothing may be missing. */
-static void check_row(const world *w, int32_t b, int32_t token, int32_t head, const char *text) {
+/* Checks a row against all keys. With epsilon 0 nothing may be missing. */
+static void check_row(const world *w, int32_t token, int32_t head, const char *text) {
   const banyan_attention_desc *d = &w->desc;
-  int32_t h = head / (d->heads / d->kv_heads), row = token * d->heads + head;
-  double logits[KEYS], top = d->sinks ? (double)w->sinks[head] : -INFINITY, sum = 0, n[DIM] = {0}, s = 0, mean = 0;
-  double scale = d->scale != 0 ? (double)d->scale : 1 / sqrt((double)d->head_dim), off = 0, exact;
-  for (int32_t t = 0; t < w->lens[b]; t++) {
-    double dot = 0, size = 0;
-    logits[t] = -INFINITY;
-    if (!sees(w, b, token, t)) continue;
-    for (int32_t i = 0; i < d->head_dim; i++) {
-      double x = (double)w->q[(token * HEADS + head) * DIM + i] * element(w, false, b, h, t, i);
-      dot += x, size += fabs(x);
-    }
-    logits[t] = d->soft_cap > 0 ? (double)d->soft_cap * tanh(scale * dot / (double)d->soft_cap) : scale * dot;
-    s = fmax(s, fabs(scale) * size);
-    top = fmax(top, logits[t]);
-  }
-  float got = w->lse[row], error = w->error[row];
-  if (top == -INFINITY) {
+  static attention_row exact;
+  const int32_t row = token * d->heads + head;
+  const float got = w->lse[row], error = w->error[row];
+  attention_oracle(d, token, head, &exact);
+  if (exact.sum == 0) {
     ck_assert_msg(got == -INFINITY && error == 0, "%s: an empty row has lse %g, error %g", text, (double)got,
                   (double)error);
     return;
   }
-  if (d->sinks) sum = exp((double)w->sinks[head] - top);
-  for (int32_t t = 0; t < w->lens[b]; t++) {
-    double p = exp(logits[t] - top), length = 0;
-    for (int32_t i = 0; p > 0 && i < d->value_dim; i++) {
-      double x = element(w, true, b, h, t, i);
-      n[i] += p * x, length += x * x;
-    }
-    sum += p, mean += p * sqrt(length);
-  }
-  for (int32_t i = 0; i < d->value_dim; i++) off += pow((double)w->out[row * d->value_dim + i] - n[i] / sum, 2);
-  double own = 0x1p-24 * (640 + (d->head_dim + 8) * s + 8 * (double)d->soft_cap);
-  exact = top + log(sum);
-  ck_assert_msg(sqrt(off) <= (double)error + 2.1 * own * mean / sum + 1e-12, "%s: row %d is off by %g, certified %g",
-                text, row, sqrt(off), (double)error);
-  double missing = d->prune.top_pages ? INFINITY : log1p((double)d->prune.epsilon);
-  own += 0x1p-22 * fabs(exact);
-  ck_assert_msg((double)got <= exact + own && (double)got >= exact - missing - own, "%s: lse %g of %g", text,
-                (double)got, exact);
+  double off = 0, lse = exact.max + log(exact.sum), missing = log1p((double)d->prune.epsilon);
+  double own = 0x1p-24 * (640 + (d->head_dim + 8) * exact.products + 8 * (double)d->soft_cap);
+  for (int32_t i = 0; i < d->value_dim; i++)
+    off += pow((double)w->out[row * d->value_dim + i] - exact.values[i] / exact.sum, 2);
+  ck_assert_msg(sqrt(off) <= (double)error + 2.1 * own * exact.length / exact.sum + 1e-12,
+                "%s: row %d is off by %g, certified %g", text, row, sqrt(off), (double)error);
+  own += 0x1p-22 * fabs(lse);
+  if (d->prune.top_pages) missing = INFINITY;
+  ck_assert_msg((double)got <= lse + own && (double)got >= lse - missing - own, "%s: lse %g of %g", text, (double)got,
+                lse);
   ck_assert_msg(w->read[row] >= 0 && w->read[row] <= 1, "%s: share %g", text, (double)w->read[row]);
 }
 
@@ -247,8 +202,9 @@ static void check_bounds(world *w) {
   int32_t page = random_range(0, (w->lens[b] - 1) / w->page_keys);
   double low = INFINITY, high = -INFINITY;
   for (int32_t t = page * w->page_keys; t < w->lens[b] && t < (page + 1) * w->page_keys; t++) {
-    double scale = d.scales.k && !d.scales.token_stride ? (double)d.scales.k[h * d.scales.head_stride] : 1;
-    low = fmin(low, element(w, false, b, h, t, i) / scale), high = fmax(high, element(w, false, b, h, t, i) / scale);
+    double key = load(d.k, row_of(w, b, h, t) * d.head_dim + i, d.kv_dtype);
+    if (d.scales.token_stride) key = (double)((float)key * d.scales.k[row_of(w, b, h, t)]);
+    low = fmin(low, key), high = fmax(high, key);
   }
   int64_t number = d.pages.table ? w->table[b * d.pages.table_stride + page] : b * d.prune.batch_pages + page;
   const float *box = w->bounds + (number * d.kv_heads + h) * (2 * d.head_dim + 2) + 2;
@@ -281,7 +237,7 @@ TEST_RANDOM(certificates_hold, 100) {
     for (int32_t b = 0; b < w.desc.batch; b++)
       for (int32_t token = w.desc.queries ? w.loc[b] : b; token < (w.desc.queries ? w.loc[b + 1] : b + 1); token++)
         for (int32_t head = 0; head < w.desc.heads; head++) {
-          check_row(&w, b, token, head, text);
+          check_row(&w, token, head, text);
           bool has_skipped = w.read[token * w.desc.heads + head] < 1;
           skipped += has_skipped;
           skipped_zero += has_skipped && w.desc.prune.epsilon == 0 && !w.desc.prune.top_pages && !w.desc.queries;

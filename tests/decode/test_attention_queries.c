@@ -3,9 +3,6 @@
  * Attention of several queries: positions, windows, trees, masks of keys, caps, sinks, lists of pages, and queries in
  * two parts, against double precision. The same over shards, where the combine of all ranks is attention to the whole
  * sequence. */
-#include "attention.h"
-#include "decode/decode.h"
-#include "op.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/world.h"
 
@@ -114,82 +111,60 @@ static void sequences_free(sequences *s) {
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
-static bool sees(const sequences *s, int32_t b, int32_t token, int32_t position) {
-  int32_t own = token - s->loc[b], draft = position - s->start[b], at = draft;
-  if (s->masked && s->hidden[b][position]) return false;
-  if (!s->causal) return true;
-  /* In a tree the window counts depths: that of a draft is how many of the drafts before it the query sees. */
-  if (s->tree) own = __builtin_popcountll(s->masks[token] & ((UINT64_C(1) << own) - 1));
-  if (s->tree && draft > 0 && draft < 64) at = __builtin_popcountll(s->masks[token] & ((UINT64_C(1) << draft) - 1));
-  if (s->window > 0 && at <= own - s->window) return false;
-  if (!s->tree) return draft <= own;
-  return draft < 0 || (draft < 64 && (s->masks[token] >> draft & 1));
+/* The call of a rank that has all keys, of which it sees those that `rank` owns; -1: all. */
+typedef struct whole {
+  banyan_attention_desc desc;
+  banyan_queries queries;
+  uint8_t mask[BATCH_MAX][LENGTH_MAX];
+} whole;
+
+static void whole_make(const sequences *s, int32_t rank, whole *made) {
+  banyan_attention_desc *desc = &made->desc;
+  *desc = attention_desc_of(s->batch, s->heads, s->kv_heads, LENGTH_MAX, s->head_dim, s->value_dim, s->q_dtype,
+                            s->kv_dtype, s->q, s->k, s->v, s->length);
+  desc->scale = s->scale, desc->soft_cap = s->soft_cap, desc->sinks = s->sinks, desc->queries = &made->queries;
+  made->queries = (banyan_queries){.size = sizeof made->queries,
+                                   .tokens = s->tokens,
+                                   .query_start_loc = s->loc,
+                                   .query_start = s->causal ? s->start : NULL,
+                                   .tree_mask = s->tree ? s->masks : NULL,
+                                   .window = s->window,
+                                   .key_mask = made->mask[0],
+                                   .key_mask_stride = LENGTH_MAX};
+  for (int32_t b = 0; b < s->batch; b++)
+    for (int32_t p = 0; p < LENGTH_MAX; p++)
+      made->mask[b][p] = (rank < 0 || s->owners[p] == rank) && !(s->masked && s->hidden[b][p]);
 }
 
-/* rank: counts what it owns alone, and sinks; -1: all. Writes o and its scale; returns the lse. */
-static double reference(const sequences *s, int32_t b, int32_t token, int32_t head, int32_t rank, double *o,
-                        double *length, double *s_max) {
-  int32_t kv_head = head / (s->heads / s->kv_heads);
-  double scale = s->scale != 0 ? (double)s->scale : 1 / sqrt((double)s->head_dim);
-  double t[LENGTH_MAX], m = s->sinks ? (double)s->sinks[head] : -INFINITY, d = 0, mean = 0;
-  for (int32_t j = 0; j < s->value_dim; j++) o[j] = 0;
-  for (int32_t p = 0; p < s->length[b]; p++) {
-    t[p] = -INFINITY;
-    if ((rank >= 0 && s->owners[p] != rank) || !sees(s, b, token, p)) continue;
-    double sum = 0, sizes = 0;
-    for (int32_t j = 0; j < s->head_dim; j++) {
-      double product = load(s->q, ((int64_t)token * s->heads + head) * s->head_dim + j, s->q_dtype) *
-                       load(s->k, kv_row(s, b, kv_head, p) * s->head_dim + j, s->kv_dtype);
-      sum += product;
-      sizes += fabs(product);
-    }
-    t[p] = sum * scale;
-    *s_max = fmax(*s_max, scale * sizes);
-    if (s->soft_cap > 0) t[p] = (double)s->soft_cap * tanh(t[p] / (double)s->soft_cap);
-    m = fmax(m, t[p]);
-  }
-  if (s->sinks && m > -INFINITY) d = exp((double)s->sinks[head] - m);
-  for (int32_t p = 0; p < s->length[b]; p++) {
-    if (t[p] == -INFINITY) continue;
-    double weight = exp(t[p] - m), squares = 0;
-    d += weight;
-    for (int32_t j = 0; j < s->value_dim; j++) {
-      bool is_nan = p == s->nan_position && kv_head == 0 && j == 0; /* load() knows numbers alone */
-      double value = is_nan ? NAN : load(s->v, kv_row(s, b, kv_head, p) * s->value_dim + j, s->kv_dtype);
-      o[j] += weight * value;
-      if (!isnan(value)) squares += value * value;
-    }
-    mean += weight * sqrt(squares);
-  }
-  for (int32_t j = 0; j < s->value_dim && d > 0; j++) o[j] /= d;
-  *length = d > 0 ? mean / d : 0;
-  return d > 0 ? m + log(d) : -INFINITY;
-}
-
-/* Returns what is wrong with a row, or NULL. The sequence of a token is that of the last start at or before it. */
-static const char *check_row(const sequences *s, int32_t token, int32_t head, int32_t rank, const float *values,
-                             double lse) {
+/* Returns what is wrong with the rows of a result, or NULL. */
+static const char *check_rows(const sequences *s, int32_t rank, const float *values, const float *lse) {
   static __thread char text[160];
-  double o[DIM_MAX] = {0}, length = 0, expected = -INFINITY, error = 0, s_max = 0;
-  int32_t b = 0;
-  while (b < s->batch && token >= s->loc[b + 1]) b++;
-  if (b < s->batch && token >= s->loc[0]) expected = reference(s, b, token, head, rank, o, &length, &s_max);
-  for (int32_t j = 0; j < s->value_dim; j++) {
-    if (isnan(o[j]) != isnan(values[j])) {
-      snprintf(text, sizeof text, "value %d of (%d, %d) is %g, expected %g", j, token, head, (double)values[j], o[j]);
-      return text;
+  static __thread attention_row row;
+  static __thread whole all;
+  whole_make(s, rank, &all);
+  for (int32_t i = 0; i < s->tokens * s->heads; i++, values += s->value_dim) {
+    attention_oracle(&all.desc, i / s->heads, i % s->heads, &row);
+    double expected = row.sum == 0 ? -INFINITY : row.max + log(row.sum), error = 0;
+    for (int32_t j = 0; j < s->value_dim; j++) {
+      const double o = row.sum == 0 ? 0 : row.values[j] / row.sum;
+      if (isnan(o) != isnan(values[j])) {
+        snprintf(text, sizeof text, "value %d of row %d is %g, expected %g", j, i, (double)values[j], o);
+        return text;
+      }
+      if (!isnan(o)) error += ((double)values[j] - o) * ((double)values[j] - o);
     }
-    if (!isnan(o[j])) error += ((double)values[j] - o[j]) * ((double)values[j] - o[j]);
+    /* The bound of banyan_attention.h, and what random rows keep. */
+    double e = 0x1p-24 * (640 + (s->head_dim + 8) * row.products + 8 * (double)s->soft_cap);
+    double lse_most = e + 0x1p-23 * fabs(expected), most = 2 * e, got = (double)lse[i];
+    if (row.products < 100) lse_most = fmin(lse_most, 4e-6 * (1 + fabs(expected))), most = fmin(most, 4e-6);
+    bool lse_good = isinf(expected) ? got == expected : fabs(got - expected) <= lse_most;
+    const double length = row.sum == 0 ? 0 : row.length / row.sum;
+    /* Weights below 2^-125 count as 0. The length is unknown beside a NaN. */
+    if (lse_good && (isnan(length) || sqrt(error) <= most * length + 0x1p-100)) continue;
+    snprintf(text, sizeof text, "row %d: lse %g, expected %g; error %g of %g", i, got, expected, sqrt(error), length);
+    return text;
   }
-  /* The bound of banyan_attention.h, and what random rows keep. */
-  double e = 0x1p-24 * (640 + (s->head_dim + 8) * s_max + 8 * (double)s->soft_cap);
-  double lse_most = e + 0x1p-23 * fabs(expected), most = 2 * e;
-  if (s_max < 100) lse_most = fmin(lse_most, 4e-6 * (1 + fabs(expected))), most = fmin(most, 4e-6);
-  bool lse_good = isinf(expected) ? lse == expected : fabs(lse - expected) <= lse_most;
-  if (lse_good && sqrt(error) <= most * length + 0x1p-100) return NULL; /* weights below 2^-125 count as 0 */
-  snprintf(text, sizeof text, "(%d, %d) of sequence %d: lse %g, expected %g; error %g of %g", token, head, b, lse,
-           expected, sqrt(error), length);
-  return text;
+  return NULL;
 }
 
 /* ---- a shard in memory ------------------------------------------------------------------------------------------- */
@@ -246,15 +221,8 @@ static void place_keys(const sequences *s, int32_t rank, shard *made) {
     made->indptr[b + 1] = next;
   }
   free(order);
-  desc->k = made->k.data;
-  desc->v = made->v.data;
-  desc->k_token_stride = s->head_dim;
-  desc->v_token_stride = s->value_dim;
-  desc->k_head_stride = (int64_t)page_keys * s->head_dim;
-  desc->v_head_stride = (int64_t)page_keys * s->value_dim;
-  desc->k_batch_stride = s->kv_heads * desc->k_head_stride;
-  desc->v_batch_stride = s->kv_heads * desc->v_head_stride;
-  desc->seq_lens = by_last && paged ? NULL : made->lens;
+  *desc = attention_desc_of(s->batch, s->heads, s->kv_heads, page_keys, s->head_dim, s->value_dim, s->q_dtype,
+                            s->kv_dtype, s->q, made->k.data, made->v.data, by_last && paged ? NULL : made->lens);
   if (!paged) return;
   desc->pages.table = made->pages;
   desc->pages.keys = page_keys;
@@ -282,27 +250,12 @@ static void place_queries(const sequences *s, shard *made) {
   desc->q = made->nope;
   desc->q_head_stride = plain;
   desc->q_batch_stride = (int64_t)s->heads * plain;
-  desc->rope.dim = s->rope_dim;
-  if (s->rope_dim == 0) return;
-  desc->rope.q = made->rope;
-  desc->rope.head_stride = s->rope_dim;
-  desc->rope.batch_stride = (int64_t)s->heads * s->rope_dim;
+  if (s->rope_dim > 0)
+    desc->rope = (banyan_q_rope){made->rope, (int64_t)s->heads * s->rope_dim, s->rope_dim, s->rope_dim};
 }
 
 static void shard_make(const sequences *s, int32_t rank, shard *made) {
   memset(made, 0, sizeof *made);
-  made->desc = (banyan_attention_desc){.size = sizeof made->desc,
-                                       .batch = s->batch,
-                                       .heads = s->heads,
-                                       .kv_heads = s->kv_heads,
-                                       .head_dim = s->head_dim,
-                                       .value_dim = s->value_dim,
-                                       .scale = s->scale,
-                                       .q_dtype = s->q_dtype,
-                                       .kv_dtype = s->kv_dtype,
-                                       .soft_cap = s->soft_cap,
-                                       .sinks = s->sinks,
-                                       .queries = &made->queries};
   made->queries = (banyan_queries){.size = sizeof made->queries, .tokens = s->tokens, .query_start_loc = s->loc};
   if (s->masked) made->queries.key_mask = made->mask[0], made->queries.key_mask_stride = LENGTH_MAX;
   if (s->causal) {
@@ -316,6 +269,8 @@ static void shard_make(const sequences *s, int32_t rank, shard *made) {
     if (s->tree) made->queries.tree_mask = s->masks;
   }
   place_keys(s, rank, made);
+  made->desc.scale = s->scale, made->desc.soft_cap = s->soft_cap, made->desc.sinks = s->sinks;
+  made->desc.queries = &made->queries;
   place_queries(s, made);
 }
 
@@ -328,9 +283,22 @@ static void shard_free(shard *s) {
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
 
-static float *row_of(float *values, const sequences *s, int32_t token, int32_t head) {
-  return values + ((int64_t)token * s->heads + head) * s->value_dim;
+/* A result of the queries. */
+typedef struct rows {
+  float *values, *lse;
+  size_t values_bytes;
+  banyan_partial out;
+} rows;
+
+static rows rows_make(const sequences *s) {
+  const size_t count = (size_t)s->tokens * (size_t)s->heads;
+  rows made = {.values_bytes = count * (size_t)s->value_dim * sizeof(float)};
+  made.values = calloc(1, made.values_bytes + 1), made.lse = calloc(count + 1, sizeof(float));
+  banyan_partial_init(&made.out, made.values, BANYAN_F32, made.lse, BANYAN_F32, s->heads, s->value_dim);
+  return made;
 }
+
+static void rows_free(rows *r) { free(r->values), free(r->lse); }
 
 TEST_RANDOM(every_row_is_that_of_double_precision, 120) {
   random_state = (uint64_t)_i + 77;
@@ -339,21 +307,13 @@ TEST_RANDOM(every_row_is_that_of_double_precision, 120) {
   int32_t rank = random_range(0, s.rule.nranks - 1);
   shard made;
   shard_make(&s, rank, &made);
-  size_t rows = (size_t)s.tokens * (size_t)s.heads;
-  for (const bny_attention_kernels *const *table = bny_attention_table; *table; table++) {
-    if (!(*table)->supported()) continue;
-    float *values = malloc((rows * (size_t)s.value_dim + 1) * sizeof *values), *lse = malloc((rows + 1) * sizeof *lse);
-    banyan_partial out;
-    banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, s.heads, s.value_dim);
-    banyan_status status = bny_decode_attention_run(*table, bny_kernels_find(NULL), &made.desc, &out, NULL, NULL);
+  EACH_TABLE(table) {
+    rows r = rows_make(&s);
+    banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), &made.desc, &r.out, NULL, NULL);
     ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
-    for (int32_t t = 0; t < s.tokens; t++)
-      for (int32_t h = 0; h < s.heads; h++) {
-        const char *wrong = check_row(&s, t, h, rank, row_of(values, &s, t, h), (double)lse[t * s.heads + h]);
-        if (wrong) ck_abort_msg("case %d, %s: %s", _i, (*table)->name, wrong);
-      }
-    free(values);
-    free(lse);
+    const char *wrong = check_rows(&s, rank, r.values, r.lse);
+    if (wrong) ck_abort_msg("case %d, %s: %s", _i, table->name, wrong);
+    rows_free(&r);
   }
   shard_free(&made);
   sequences_free(&s);
@@ -366,13 +326,10 @@ TEST_RANDOM(queries_do_not_change_each_other, 40) {
   sequences_make(&s);
   shard made;
   shard_make(&s, 0, &made);
-  size_t rows = (size_t)s.tokens * (size_t)s.heads;
-  float *all = calloc(rows * (size_t)s.value_dim + 1, sizeof *all), *lse = calloc(rows + 1, sizeof *lse);
-  banyan_partial out;
-  banyan_partial_init(&out, all, BANYAN_F32, lse, BANYAN_F32, s.heads, s.value_dim);
-  ck_assert_msg(banyan_attention(&made.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  rows all = rows_make(&s), one = rows_make(&s);
+  ck_assert_msg(banyan_attention(&made.desc, &all.out) == BANYAN_OK, "%s", banyan_last_error());
   int32_t loc[BATCH_MAX + 1], start[BATCH_MAX];
-  float *one = calloc((size_t)(s.heads * s.value_dim) + 1, sizeof *one), *one_lse = calloc((size_t)s.heads + 1, 4);
+  const size_t width = (size_t)s.heads * (size_t)s.value_dim;
   for (int32_t b = 0; b < s.batch && !s.tree; b++)
     for (int32_t t = s.loc[b]; t < s.loc[b + 1]; t++) {
       banyan_attention_desc desc = made.desc;
@@ -386,16 +343,13 @@ TEST_RANDOM(queries_do_not_change_each_other, 40) {
       desc.q = (const char *)desc.q + (size_t)(t * desc.q_batch_stride) * element_bytes(s.q_dtype);
       if (desc.rope.q)
         desc.rope.q = (const char *)desc.rope.q + (size_t)(t * desc.rope.batch_stride) * element_bytes(s.q_dtype);
-      banyan_partial_init(&out, one, BANYAN_F32, one_lse, BANYAN_F32, s.heads, s.value_dim);
-      ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-      ck_assert_msg(memcmp(one, row_of(all, &s, t, 0), (size_t)(s.heads * s.value_dim) * 4) == 0 &&
-                        memcmp(one_lse, lse + (int64_t)t * s.heads, (size_t)s.heads * 4) == 0,
+      ck_assert_msg(banyan_attention(&desc, &one.out) == BANYAN_OK, "%s", banyan_last_error());
+      ck_assert_msg(memcmp(one.values, all.values + (size_t)t * width, width * sizeof(float)) == 0 &&
+                        memcmp(one.lse, all.lse + (int64_t)t * s.heads, (size_t)s.heads * sizeof(float)) == 0,
                     "case %d: token %d alone has other bits", _i, t);
     }
-  free(one);
-  free(one_lse);
-  free(all);
-  free(lse);
+  rows_free(&one);
+  rows_free(&all);
   shard_free(&made);
   sequences_free(&s);
 }
@@ -407,36 +361,25 @@ static void over_shards(world_rank *self) {
   shard made;
   random_state = 31 * (uint64_t)self->rank + s->batch;
   shard_make(s, self->rank, &made);
-  size_t rows = (size_t)s->tokens * (size_t)s->heads;
-  float *values = malloc((rows * (size_t)s->value_dim + 1) * sizeof *values), *lse = malloc((rows + 1) * sizeof *lse);
-  banyan_partial out;
-  banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, s->heads, s->value_dim);
-  banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
-  combine.tokens = s->tokens;
-  combine.heads = s->heads;
-  combine.value_dim = s->value_dim;
+  rows once = rows_make(s), again = rows_make(s);
+  banyan_combine_desc combine = {
+      .size = sizeof combine, .tokens = s->tokens, .heads = s->heads, .value_dim = s->value_dim};
   banyan_op *op = NULL;
-  if (world_ok(self, banyan_attention_combine(self->comm, &made.desc, &combine, &out), "attention_combine"))
-    for (int32_t t = 0; t < s->tokens; t++)
-      for (int32_t h = 0; h < s->heads; h++) {
-        const char *wrong =
-            check_row(s, t, h, -1, values + ((int64_t)t * s->heads + h) * s->value_dim, (double)lse[t * s->heads + h]);
-        world_check(self, !wrong, "%s", wrong ? wrong : "");
-      }
+  if (world_ok(self, banyan_attention_combine(self->comm, &made.desc, &combine, &once.out), "attention_combine")) {
+    const char *wrong = check_rows(s, -1, once.values, once.lse);
+    world_check(self, !wrong, "%s", wrong ? wrong : "");
+  }
   /* A persistent operation keeps the struct of queries, which the caller may throw away. */
   banyan_queries queries = made.queries;
   made.desc.queries = &queries;
-  float *again = calloc(rows * (size_t)s->value_dim + 1, sizeof *again);
-  out.values = again;
-  if (world_ok(self, banyan_attention_combine_init(self->comm, &made.desc, &combine, &out, &op), "init")) {
+  if (world_ok(self, banyan_attention_combine_init(self->comm, &made.desc, &combine, &again.out, &op), "init")) {
     memset(&queries, 0x55, sizeof queries);
     if (world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait"))
-      world_check(self, memcmp(again, values, rows * (size_t)s->value_dim * sizeof *again) == 0, "other bits");
+      world_check(self, memcmp(again.values, once.values, once.values_bytes) == 0, "other bits");
   }
   banyan_op_free(op);
-  free(again);
-  free(values);
-  free(lse);
+  rows_free(&again);
+  rows_free(&once);
   shard_free(&made);
 }
 

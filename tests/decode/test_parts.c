@@ -24,7 +24,7 @@ static void add_row(double *o, double *lse, const float *part, float part_lse, i
   *lse = most + log(a + b);
 }
 
-static void compare(const double *o, double lse, const float *got, float got_lse, int32_t dim, double largest) {
+static void check_merged(const double *o, double lse, const float *got, float got_lse, int32_t dim, double largest) {
   ck_assert_msg(isinf(lse) ? (double)got_lse == lse : fabs((double)got_lse - lse) < 1e-5 * (1 + fabs(lse)),
                 "lse %.9g, not %.9g", (double)got_lse, lse);
   for (int32_t i = 0; i < dim; i++)
@@ -64,7 +64,7 @@ TEST_RANDOM(parts_of_different_types, 120) {
       add_row(o, &lse, each[p].values + row * dim, each[p].lse[row], dim);
       for (int32_t i = 0; i < dim; i++) largest = fmax(largest, fabs((double)each[p].values[row * dim + i]));
     }
-    compare(o, lse, got.values + row * dim, got.lse[row], dim, largest);
+    check_merged(o, lse, got.values + row * dim, got.lse[row], dim, largest);
   }
   for (int32_t p = 0; p < count; p++) result_free(&each[p]), problem_free(&all[p]);
   result_free(&got);
@@ -267,7 +267,7 @@ TEST(a_file_larger_than_memory) {
   banyan_partial out;
   result r = result_make(&desc, &out);
   good(banyan_attention(&desc, &out));
-  for (int32_t h = 0; h < HEADS; h++) compare(o[h], lse[h], r.values + h * DIM, r.lse[h], DIM, 1);
+  for (int32_t h = 0; h < HEADS; h++) check_merged(o[h], lse[h], r.values + h * DIM, r.lse[h], DIM, 1);
 
   /* A window reads no more of the file than it needs, where the file can be dropped from memory. */
   const int32_t at = KEYS - 1;

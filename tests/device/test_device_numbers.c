@@ -63,12 +63,12 @@ static void attend_to_nan(world_rank *self) {
 /* Row `row` of rank r is the reference over `count` shards from `first` on. */
 static void check_row(const attend *of, int32_t r, int32_t first, int32_t count, int32_t row) {
   attend what = *of;
-  problem_row reference;
+  attention_row reference;
   int32_t dim = of->shape.value_dim;
   what.alone = count == 1;
   attend_reference(&what, first, row / of->shape.heads, row % of->shape.heads, &reference);
-  double error =
-      problem_row_error(&reference, dim, of->ranks[r].values + (size_t)row * (size_t)dim, of->ranks[r].lse[row], bound);
+  double error = attention_row_error(&reference, dim, of->ranks[r].values + (size_t)row * (size_t)dim,
+                                     of->ranks[r].lse[row], bound);
   ck_assert_msg(error <= 1, "rank %d, row %d: error %g of the bound", r, row, error);
 }
 

@@ -280,7 +280,8 @@ static const uint16_t *row_of(const bny_decode_call &call, const bny_decode_cach
 
 /* The row in double precision, in base e. Returns scale sum(|q| |k|) of the key where it is largest, in base 2: errors
  * of f32 logits are in proportion to it. */
-static double make_reference(const decode_case &what, const decode_memory &memory, int b, int head, problem_row *made) {
+static double make_reference(const decode_case &what, const decode_memory &memory, int b, int head,
+                             attention_row *made) {
   const bny_decode_call &call = memory.call;
   const banyan_dtype dtype = what.row->bf16 ? BANYAN_BF16 : BANYAN_F16;
   const double scale = (double)call.scale_log2 * BNY_LN_2;
@@ -327,7 +328,7 @@ static double bound_of(const decode_case &what, double reach, int keys) {
 
 /* Compares a row of the result. Returns the error of a value, relative to sum(p |v|) / d of its row and column. */
 static double check_row(const decode_case &what, const decode_memory &memory, int b, int head, const char *text) {
-  static problem_row reference;
+  static attention_row reference;
   const banyan_partial &out = memory.call.out;
   const int64_t row = b * what.heads() + head, at = row * what.row->value_dim;
   const double reach = make_reference(what, memory, b, head, &reference);

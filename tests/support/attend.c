@@ -307,12 +307,11 @@ static banyan_partial out_of(const attend *of, int32_t rank, int32_t heads) {
   return made;
 }
 
-void attend_call_of(const attend *from, const world_rank *self, attend_call *to) {
+/* Describes the attention of one rank, with q complete. */
+static void describe(const attend *from, const world_rank *self, banyan_attention_desc *desc, banyan_queries *queries) {
   const attend_rank *rank = &from->ranks[self->rank];
   const problem_shape *shape = &from->shape;
-  attend_call made = {.desc = rank->shard.desc, .combine = from->combine};
-  banyan_attention_desc *desc = &made.desc;
-  const bool has_valid = from->has_tokens || from->has_mask;
+  *desc = rank->shard.desc;
   desc->q = world_at(self, from->q);
   desc->k = world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.k : rank->k8);
   desc->v = shape->latent ? desc->k : world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.v : rank->v8);
@@ -324,21 +323,31 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
   desc->sinks = world_at(self, from->sinks);
   desc->stream = self->stream;
   set_pages(from, rank, self, desc);
-  if (from->rope_dim) {
-    desc->rope.dim = from->rope_dim;
-    desc->rope.q = world_at(self, from->rope);
-    desc->rope.head_stride = from->rope_dim;
-    desc->rope.batch_stride = shape->heads * from->rope_dim;
-  }
-  made.queries = (banyan_queries){.size = sizeof made.queries,
-                                  .tokens = from->rows,
-                                  .query_start_loc = from->several ? world_at(self, from->loc) : NULL,
-                                  .query_start = from->causal ? world_at(self, from->start) : NULL,
-                                  .key_start = from->causal ? world_at(self, rank->key_start) : NULL,
-                                  .tree_mask = from->tree ? world_at(self, from->masks) : NULL,
-                                  .key_block = from->block,
-                                  .key_stride = from->block * from->nranks,
-                                  .window = from->window};
+  if (from->rope_dim)
+    desc->rope = (banyan_q_rope){.q = world_at(self, from->rope),
+                                 .batch_stride = shape->heads * from->rope_dim,
+                                 .head_stride = from->rope_dim,
+                                 .dim = from->rope_dim};
+  *queries = (banyan_queries){.size = sizeof *queries,
+                              .tokens = from->rows,
+                              .query_start_loc = from->several ? world_at(self, from->loc) : NULL,
+                              .query_start = from->causal ? world_at(self, from->start) : NULL,
+                              .key_start = from->causal ? world_at(self, rank->key_start) : NULL,
+                              .tree_mask = from->tree ? world_at(self, from->masks) : NULL,
+                              .key_block = from->block,
+                              .key_stride = from->block * from->nranks,
+                              .window = from->window};
+  if (from->several || from->causal) desc->queries = queries;
+}
+
+void attend_call_of(const attend *from, const world_rank *self, attend_call *to) {
+  const attend_rank *rank = &from->ranks[self->rank];
+  const problem_shape *shape = &from->shape;
+  attend_call made = {.combine = from->combine};
+  banyan_attention_desc *desc = &made.desc;
+  const bool has_valid = from->has_tokens || from->has_mask;
+  describe(from, self, desc, &to->queries);
+  made.queries = to->queries;
   made.gather = (banyan_heads_desc){.size = sizeof made.gather,
                                     .tokens = from->rows,
                                     .heads = shape->heads,
@@ -366,7 +375,6 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
     if (!desc->pages.table) desc->prune.keys = 1 + (int32_t)(from->seed % 3), desc->prune.batch_pages = shape->keys_max;
     banyan_page_bounds_update(desc, NULL);
   }
-  if (from->several || from->causal) desc->queries = &to->queries;
   if (has_valid) made.combine.valid = &to->valid;
   if (from->gathers) {
     desc->gather = &to->gather;
@@ -421,93 +429,17 @@ const char *attend_text(const attend *of) {
   return text;
 }
 
-static uint64_t below(int64_t bit) { return (UINT64_C(1) << bit) - 1; }
-
-/* In a tree the window counts depths: the depth of a draft is the number of earlier drafts that its query sees. */
-static bool sees(const attend *of, int32_t r, int32_t b, int32_t token, int32_t t) {
-  if (!of->causal) return true;
-  const int64_t position =
-      of->ranks[r].key_start[b] + (of->block ? (int64_t)(t / of->block) * of->block * of->nranks + t % of->block : t);
-  const int64_t draft = position - of->start[b];
-  const uint64_t mask = of->masks[token];
-  int64_t own = token - of->loc[b], at = draft;
-  if (of->tree) own = __builtin_popcountll(mask & below(own));
-  if (of->tree && draft > 0 && draft < 64) at = __builtin_popcountll(mask & below(draft));
-  if (of->window && at <= own - of->window) return false;
-  if (!of->tree) return draft <= own;
-  return draft < 0 || (draft < 64 && (mask >> draft & 1));
-}
-
-/* Element `column` of key t, or of its value. */
-static double element(const attend *of, int32_t r, bool is_value, int32_t b, int32_t kv_head, int32_t t,
-                      int32_t column) {
-  const attend_rank *rank = &of->ranks[r];
-  const banyan_attention_desc *desc = &rank->shard.desc;
-  const int32_t page_keys = desc->pages.table ? desc->pages.keys : INT32_MAX;
-  const int64_t page = desc->pages.table ? desc->pages.table[b * desc->pages.table_stride + t / page_keys] : b;
-  const uint16_t *plain = is_value && !of->shape.latent ? rank->shard.v : rank->shard.k;
-  const int64_t at =
-      is_value ? page * desc->v_batch_stride + kv_head * desc->v_head_stride + t % page_keys * desc->v_token_stride
-               : page * desc->k_batch_stride + kv_head * desc->k_head_stride + t % page_keys * desc->k_token_stride;
-  if (of->form == ATTEND_PLAIN) return problem_value(of->shape.dtype, plain[at + column]);
-  if (of->form == ATTEND_E4M3)
-    return (double)bny_float_of_e4m3((is_value ? rank->v8 : rank->k8)[at + column]) *
-           (double)of->scales[is_value * of->shape.kv_heads + kv_head];
-  const uint8_t *row = rank->k8 + at;
-  uint16_t bits;
-  float scale;
-  memcpy(&bits, row + BNY_FLASHMLA_ROPE_AT + 2 * (column - BNY_FLASHMLA_CODES) * (column >= BNY_FLASHMLA_CODES), 2);
-  if (column >= BNY_FLASHMLA_CODES) return problem_value(BANYAN_BF16, bits);
-  memcpy(&scale, row + BNY_FLASHMLA_CODES + 4 * (column / BNY_FLASHMLA_GROUP), sizeof scale);
-  return (double)bny_float_of_e4m3(row[column]) * (double)scale;
-}
-
-static double logit_of(const attend *of, int32_t r, int32_t b, int32_t token, int32_t head, int32_t t) {
-  if (!sees(of, r, b, token, t)) return -INFINITY;
-  const problem_shape *shape = &of->shape;
-  const uint16_t *q = of->q + ((int64_t)token * shape->heads + head) * shape->head_dim;
-  const int32_t kv_head = head / (shape->heads / shape->kv_heads);
-  double dot = 0;
-  for (int32_t i = 0; i < shape->head_dim; i++)
-    dot += problem_value(shape->dtype, q[i]) * element(of, r, false, b, kv_head, t, i);
-  dot /= sqrt((double)shape->head_dim);
-  return of->cap != 0 ? (double)of->cap * tanh(dot / (double)of->cap) : dot;
-}
-
-/* The sequence of a token; -1: it has none. */
-static int32_t sequence_of(const attend *of, int32_t token) {
-  for (int32_t b = 0; b < of->shape.batch; b++)
-    if (token >= of->loc[b] && token < of->loc[b + 1]) return b;
-  return -1;
-}
-
-static bool takes_part(const attend *of, int32_t r, int32_t self, int32_t token) {
-  return (!of->alone || r == self) && (!of->has_mask || of->ranks[r].mask[token]);
-}
-
-void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, problem_row *row) {
-  const int32_t b = sequence_of(of, token);
-  memset(row, 0, sizeof *row);
-  row->max = -INFINITY;
-  if (b < 0) return;
-  double sink = of->sinks && takes_part(of, of->alone ? self : 0, self, token) ? (double)of->sinks[head] : -INFINITY;
-  row->max = sink;
-  for (int32_t r = 0; r < of->nranks; r++)
-    for (int32_t t = 0; takes_part(of, r, self, token) && t < of->ranks[r].lengths[b]; t++)
-      row->max = fmax(row->max, logit_of(of, r, b, token, head, t));
-  if (isinf(row->max)) return;
-  row->sum = exp(sink - row->max);
-  const int32_t kv_head = head / (of->shape.heads / of->shape.kv_heads);
-  for (int32_t r = 0; r < of->nranks; r++)
-    for (int32_t t = 0; takes_part(of, r, self, token) && t < of->ranks[r].lengths[b]; t++) {
-      const double p = exp(logit_of(of, r, b, token, head, t) - row->max);
-      row->sum += p;
-      for (int32_t i = 0; i < of->shape.value_dim && p > 0; i++) {
-        const double value = element(of, r, true, b, kv_head, t, i);
-        row->values[i] += p * value;
-        row->weight[i] += p * fabs(value);
-      }
-    }
+void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, attention_row *row) {
+  attention_oracle_clear(row);
+  for (int32_t r = 0; r < of->nranks; r++) {
+    if ((of->alone && r != self) || (of->has_mask && !of->ranks[r].mask[token])) continue;
+    const world_rank host = {.rank = r, .on = &world_threads};
+    banyan_attention_desc desc;
+    banyan_queries queries;
+    describe(of, &host, &desc, &queries);
+    if (!of->alone && r > 0) desc.sinks = NULL; /* over ranks they count on rank 0 */
+    attention_oracle_add(&desc, token, head, row);
+  }
 }
 
 static bool is_poison(const void *from, size_t bytes) {
@@ -524,18 +456,6 @@ static double bound_of(const attend *of) {
   const banyan_dtype wire = of->alone ? BANYAN_F32 : of->combine.wire;
   const double lost = wire == BANYAN_F32 ? 0 : wire == BANYAN_F16 ? 5e-3 : wire == BANYAN_BF16 ? 4e-2 : 0.5;
   return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost + (of->form != ATTEND_PLAIN ? 2e-3 : 0);
-}
-
-/* Compares a row of eight bits with the oracle. */
-static const char *compare_coded(const attend *of, const banyan_partial *out, int32_t token, int32_t head,
-                                 const problem_row *reference) {
-  oracle_row row = {
-      .is_empty = reference->sum == 0, .m = reference->max * BNY_LOG2_E, .d = reference->sum, .coarse = 1};
-  for (int32_t i = 0; i < of->shape.value_dim && !row.is_empty; i++) {
-    row.o[i] = reference->values[i] / reference->sum;
-    row.mean[i] = reference->weight[i] / reference->sum;
-  }
-  return oracle_compare(out, token, head, of->shape.value_dim, BANYAN_F32, 0, &row);
 }
 
 /* Checks that bytes next to the rows of `count` tokens are unchanged. */
@@ -557,7 +477,7 @@ static bool rest_is_poison(const attend *of, const attend_rank *rank, const bany
 
 /* Checks that the certificate holds, and that no more than epsilon of the mass is missing. Attention's own error, for
  * logits of up to about 100, comes on top. */
-static bool is_certified(const attend *of, const problem_row *row, const float *values, float lse, float error) {
+static bool is_certified(const attend *of, const attention_row *row, const float *values, float lse, float error) {
   const double own = bound_of(of) + 1e-3, exact = row->max + log(row->sum);
   /* Values below 2^-14 have an absolute precision on a wire of f16. */
   const double least = !of->alone && of->combine.wire == BANYAN_F16 ? 0x1p-24 * sqrt(of->shape.value_dim) : 1e-9;
@@ -578,7 +498,7 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
   const banyan_partial out = out_of(of, self->rank, part.heads);
   for (size_t i = 0; i < count; i++) {
     const int32_t token = part.token0 + (int32_t)i / part.heads, head = part.head0 + (int32_t)i % part.heads;
-    problem_row reference;
+    attention_row reference;
     attend_reference(of, self->rank, token, head, &reference);
     if (reference.sum == 0 && of->keeps && !of->alone && (of->has_tokens || of->has_mask)) {
       const size_t element = of->out_dtype == BANYAN_F32 ? 4 : 1;
@@ -590,7 +510,9 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
       continue;
     }
     if (of->out_dtype != BANYAN_F32) {
-      const char *wrong = compare_coded(of, &out, token - part.token0, head - part.head0, &reference);
+      const oracle_row row = attention_oracle_row(&reference, of->shape.value_dim);
+      const char *wrong =
+          oracle_compare(&out, token - part.token0, head - part.head0, of->shape.value_dim, BANYAN_F32, 0, &row);
       if (!world_check(self, !wrong, "round %d, token %d, head %d: %s: %s", round, token, head, wrong ? wrong : "",
                        attend_text(of)))
         return false;
@@ -604,7 +526,7 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
       continue;
     }
     const double error =
-        problem_row_error(&reference, of->shape.value_dim, rank->values + i * dim, rank->lse[i], bound_of(of));
+        attention_row_error(&reference, of->shape.value_dim, rank->values + i * dim, rank->lse[i], bound_of(of));
     if (!world_check(self, error <= 1, "round %d of %d tokens, token %d, head %d: error %g of the bound: %s", round,
                      *rank->tokens, token, head, error, attend_text(of)))
       return false;

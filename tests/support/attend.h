@@ -82,7 +82,7 @@ void attend_twin_of(const attend *from, const world_rank *self, attend_call *mad
 void attend_be_twin(const attend *from, const world_rank *self, attend_call *call);
 
 /* Computes the row in double precision. Only rank `self` counts if ranks attend alone. A sink counts on rank 0. */
-void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, problem_row *row);
+void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, attention_row *row);
 
 /* Return true if this rank's result, or that of the twin, is right. Otherwise they note a failure. */
 bool attend_holds(world_rank *self, const attend *of, int round);

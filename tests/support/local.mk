@@ -3,6 +3,7 @@
 check_LTLIBRARIES += libbanyan_tests.la
 libbanyan_tests_la_SOURCES = \
   %D%/attend.c %D%/attend.h \
+  %D%/attention_oracle.c %D%/attention_oracle.h \
   %D%/clock.h \
   %D%/combine_task.c %D%/combine_task.h \
   %D%/directory.h \

@@ -45,10 +45,18 @@ static double round_to(banyan_dtype dtype, double value) {
   return fabs(rounded) > oracle_largest(dtype) ? copysign((double)INFINITY, value) : rounded;
 }
 
+/* Returns 2^exponent times 1 and a fraction of so many digits. */
+static double normal_number(int exponent, int fraction, int digits) {
+  uint64_t bits = (uint64_t)(exponent + 1023) << 52 | (uint64_t)fraction << (52 - digits);
+  double made;
+  memcpy(&made, &bits, sizeof made);
+  return made;
+}
+
 static double load_eight_bits(uint8_t bits, banyan_dtype dtype) {
   int width = places(dtype), exponent = (bits & 0x7f) >> width, fraction = bits & ((1 << width) - 1);
   double magnitude = exponent == 0 ? fraction * oracle_step(dtype)
-                                   : ldexp(1 + ldexp(fraction, -width), exponent + lowest_exponent(dtype) - 1);
+                                   : normal_number(exponent + lowest_exponent(dtype) - 1, fraction, width);
   if (dtype == BANYAN_E4M3 && (bits & 0x7f) == 0x7f) magnitude = (double)NAN;
   if (dtype == BANYAN_E5M2 && exponent == 31) magnitude = fraction ? (double)NAN : (double)INFINITY;
   return bits & 0x80 ? -magnitude : magnitude;
@@ -62,7 +70,7 @@ double oracle_load(const void *elements, banyan_dtype dtype, int64_t index) {
   int exponent = (bits & 0x7fff) >> width, fraction = bits & ((1 << width) - 1);
   double magnitude = exponent == 2 * bias + 1 ? (fraction ? (double)NAN : (double)INFINITY)
                      : exponent == 0          ? fraction * oracle_step(dtype)
-                                              : ldexp(1 + ldexp(fraction, -width), exponent - bias);
+                                              : normal_number(exponent - bias, fraction, width);
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention in double precision, from the description of a call alone: pages and lists of them, several queries, trees,
+ * windows, masks, caps, sinks, q in two parts, scales and FlashMLA's rows. It uses none of the library's code. */
+#ifndef BNY_TESTS_ATTENTION_ORACLE_H
+#define BNY_TESTS_ATTENTION_ORACLE_H
+
+#include <stdint.h>
+
+#include "banyan.h"
+#include "tests/support/oracle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ATTENTION_DIM_MAX = 576 };
+
+/* One row: sums over the keys that it sees, with p = exp(logit - max). */
+typedef struct attention_row {
+  double max, sum;                  /* sum 0: neither a key nor a sink; NaN: a logit is NaN */
+  double values[ATTENTION_DIM_MAX]; /* p v */
+  double weight[ATTENTION_DIM_MAX]; /* p |v|, to which errors are in proportion */
+  double length;                    /* p times the length of v */
+  double products;                  /* the largest sum of |scale q k| of a key */
+} attention_row;
+
+void attention_oracle(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row);
+
+/* Adds the keys of one more shard, and its sinks, to a row that was computed or cleared. */
+void attention_oracle_clear(attention_row *row);
+void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row);
+
+/* Returns how far a normalised row with lse in base e is from the reference, in units of `bound` of its weight; above 1
+ * is wrong. */
+double attention_row_error(const attention_row *row, int32_t value_dim, const float *values, float lse, double bound);
+
+/* The row as oracle_compare() expects it. */
+oracle_row attention_oracle_row(const attention_row *row, int32_t value_dim);
+
+/* Describes contiguous memory: q [batch][heads][head_dim], k [batch][kv_heads][keys][head_dim], and v likewise. */
+banyan_attention_desc attention_desc_of(int32_t batch, int32_t heads, int32_t kv_heads, int32_t keys, int32_t head_dim,
+                                        int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const void *q,
+                                        const void *k, const void *v, const int32_t *seq_lens);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
