@@ -376,6 +376,29 @@ TEST(no_importer_takes_it) {
   ck_rejected("\0\0\0\0", 4, -1, "not a format");
   ck_rejected("what is this\n", 13, -1, "not a format");
   ck_rejected("<?xml version='1.0'?>\n<!-- a > b -->\n<svg/>", 43, -1, "<svg>");
+  /* what other tools write */
+  static const char *const others[][2] = {
+      {"WEIGHT TABLE:\n             0000:05:00.0\n", "amd-smi"},
+      {"SwitchName=s1 Nodes=n[1-4]\n", "Slurm's topology.conf"},
+      {"{\"system\": {\"(Topology) Link type between DRM devices 0 and 1\": \"XGMI\"}}", "output of rocm-smi"},
+      {"[{\"gpu\": 0, \"links\": [{\"link_type\": \"XGMI\"}]}]", "output of amd-smi"},
+      {"00:00.0 Host bridge: Intel\n", "lspci, which is not read: give lstopo"},
+      {"a:1:2 [0] NCCL INFO Bootstrap\n", "log of NCCL, which is not read: give what NCCL_TOPO_DUMP_FILE"},
+      {"GPU 0: NVIDIA H100 (UUID: GPU-1)\n", "nvidia-smi -L"},
+      {"available: 2 nodes (0-1)\n", "numactl"},
+      {"ibwarn: [1] mad_rpc_open_port\n", "ibnetdiscover, which is not read: run it as root"},
+      {"device,(Topology) Numa Node\ncard0,0\n", "output of rocm-smi"},
+      {"{\"gpus\": []}", "JSON without a list \"nodes\""},
+      {"node01: \tGPU0\tGPU1\nnode01: GPU0\t X \tPIX\n", "a prefix on each line"},
+      {"bash: nvidia-smi: command not found\n", "an error of the shell"},
+      {"ibnetdiscover: iberror: failed: discover failed\n", "an error of ibnetdiscover"},
+      {"Package:2 L3Cache:1 Core:1 PU:2\n", "hwloc's synthetic"},
+      {"        NPU0       NPU1\nNPU0    X          HCCS\n", "npu-smi"},
+      {"apiVersion: v1\n", "YAML"},
+      {"\x1f\x8b\x08\x01", "gunzip"},
+  };
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+    ck_rejected(others[i][0], strlen(others[i][0]), 1, others[i][1]);
   char *large = calloc(1, (64 << 20) + 1);
   ck_rejected(large, (64 << 20) + 1, -1, "larger than 64 MiB");
   free(large);

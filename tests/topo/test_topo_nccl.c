@@ -33,6 +33,13 @@ TEST(nccl_of_instances) {
            "GPU0.1 device GPU0; GPU0.1 GPU1 NVL");
 }
 
+/* A virtual machine's PCI links have no speed: what is assumed is not said to be the file's. */
+TEST(nccl_without_speeds) {
+#define UNKNOWN(bus, number) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"/></pci>"
+  ck_facts(load(NCCL_HEAD UNKNOWN("0000:00:04.0", "0") UNKNOWN("0000:00:05.0", "1") NCCL_TAIL),
+           "host speed 12; host source assumed");
+}
+
 TEST(nccl_of_amd_and_power) {
   ck_facts(import(corpus_text("nccl/amd.xml", NULL, NULL), "nccl-xml"),
            "GPU0 compute 910; GPU1 compute 942; GPU0 vendor AMD; 1 xgmi; GPU0 GPU1 link 2x72; GPU2 node0 link 3x60;"

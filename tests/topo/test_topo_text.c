@@ -83,6 +83,9 @@ TEST(matrix_links) {
   ck_assert_int_eq(topo->nlinks, 3);
   ck_assert_int_eq(topo->links[0].count, 4);
   ck_assert(topo->links[0].gbytes_per_s == 0); /* the matrix does not say */
+  /* Without affinity, as in a container, NUMA nodes are not known. */
+  ck_facts(load("GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X NV18\nGPU1 NV18 X\n"),
+           "0 numa; 1 island; 1 host; 2 ranks");
 }
 
 /* Colours with and without their escape character, carriage returns, a prompt before, legends behind. */
@@ -200,6 +203,10 @@ TEST(several_tables) {
       {PAIR("NV4") "\n" PAIR("OK"), 1, 1}, /* the output of topo -p2p */
       {PAIR("OK") "\n" PAIR("NV4"), 1, 1},
       {"\xef\xbb\xbf" PAIR("NV4"), 1, 0},
+      /* as pages, mails and tables have it */
+      {"\xc2\xa0\xc2\xa0GPU0\xc2\xa0GPU1\nGPU0\xc2\xa0X\xc2\xa0PIX\nGPU1\xc2\xa0PIX\xc2\xa0X\n", 1, 0},
+      {"> \tGPU0\tGPU1\n> GPU0\t X \tPIX\n> GPU1\tPIX\t X \n", 1, 0},
+      {"| | GPU0 | GPU1 |\n|---|:---:|---|\n| GPU0 | X | PIX |\n| GPU1 | PIX | X |\n", 1, 0},
       {"\t^[[4mGPU0\tGPU1\tCPU Affinity^[[0m\n\nGPU0\t X \tNV4\t0-3\n\n\nGPU1\tNV4\t X \t0-3\n", 1, 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -277,6 +284,8 @@ TEST(matrices_say_affinity) {
 TEST(matrices_rejected) {
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
+  rejected("GPU0 NIC0 NIC1\nGPU0 X PIX SYS\nNIC0 PIX X SYS\n", 0, "no row for NIC1"); /* none or all have one */
+  rejected("GPU0 GPU1\nGPU0 X OK\nGPU1 OK X\n", 2, "give nvidia-smi topo -m");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X NV0 0\nGPU1 NV0 X 0\n", 2, "\"NV0\" is not a path");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 PIX X 0\nGPU1 X PIX 0\n", 2, "X belongs on the diagonal");

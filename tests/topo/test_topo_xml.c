@@ -130,6 +130,13 @@ TEST(smi_instances) {
   ck_facts(t, "3 gpu; GPU0.1 device GPU0; GPU0.1 nvlink0 NVL; note GPU1: the driver counts 500 PCI replays");
 }
 
+TEST(smi_without_instances) {
+  ck_facts(load(corpus_text("smi/example.xml", "</gpu>",
+                            "<mig_mode><current_mig>Enabled</current_mig></mig_mode><mig_devices>None</mig_devices>"
+                            "</gpu>")),
+           "2 ranks; note GPU0: MIG is enabled and it has no instance");
+}
+
 static void ck_smi_dump(const char *path, const char *name) {
   size_t bytes;
   char *text = read_text(path, &bytes);

@@ -228,6 +228,9 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
   for (int32_t l = 0; l < levels->nlevels && strcmp(quality, "speed") == 0; l++)
     if (strcmp(bny_topo_level_name(levels->levels[l].kind), name) == 0)
       snprintf(is, 128, "%.6g", levels->levels[l].groups[0].gbytes_per_s);
+  for (int32_t l = 0; l < levels->nlevels && strcmp(quality, "source") == 0; l++)
+    if (strcmp(bny_topo_level_name(levels->levels[l].kind), name) == 0)
+      snprintf(is, 128, "%s", bny_topo_source_name(levels->levels[l].groups[0].source));
   if (!node) return;
   if (strcmp(quality, "number") == 0) snprintf(is, 128, "%d", node->index);
   if (strcmp(quality, "compute") == 0) snprintf(is, 128, "%d", node->compute);
@@ -249,6 +252,7 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
  *   "GPU0 mlx5_0 PIX"       the path; "routed GPU0 mlx5_0 PXN" as NCCL routes it
  *   "GPU0 GPU1 link 2x41.2" the latest link between two nodes: how many, and their GB/s together
  *   "GPU0 compute 90"       and number, vendor, bus, guid, links, rail, device, numa, package, nic
+ *   "host source file"      of the speed of a level's first group
  *   "island speed 370.8"    of the first group of a level, or of a rank's NIC, in GB/s
  *   "fault GPU1: no NVLink" a finding of this severity that holds the text; "no fault TEXT": none does */
 static inline void ck_facts(const bny_topo *topo, const char *facts) {

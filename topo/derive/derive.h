@@ -83,8 +83,9 @@ double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
 /* Fills a group whose members communicate over their NICs: rails, leaves and above. */
 void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group);
 
-/* Returns the speed of the narrowest PCI link between a PCI device and the CPU; 0 unknown. */
-double bny_topo_pci_way(const bny_topo *topo, int32_t node);
+/* Returns the speed of the narrowest PCI link between a PCI device and the CPU; 0 unknown. Lowers *source to that of
+ * the least certain of these links. */
+double bny_topo_pci_way(const bny_topo *topo, int32_t node, bny_topo_source *source);
 
 /* The files that look for findings share this: the list, the labels of nodes, and comparison with siblings. */
 

@@ -284,7 +284,8 @@ void bny_topo_find_nic_narrow(bny_topo_finder *s) {
   for (int32_t r = 0; r < d->levels->nranks; r++) {
     const bny_topo_rank *rank = &d->levels->ranks[r];
     if (!is_first(d, rank) || rank->nic_gbytes_per_s <= 0) continue;
-    double way = bny_topo_pci_way(d->topo, rank->nic);
+    bny_topo_source source = BNY_TOPO_MEASURED;
+    double way = bny_topo_pci_way(d->topo, rank->nic, &source);
     if (way > 0 && way < 0.75 * rank->nic_gbytes_per_s)
       bny_topo_find(s, rank->nic,
                     "%.4g GB/s to the network behind a PCI link of %.4g, unless that link was idle when "

@@ -62,14 +62,16 @@ static void gpu_links_follow(bny_topo_derivation *d) {
   }
 }
 
-double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
+double bny_topo_pci_way(const bny_topo *topo, int32_t node, bny_topo_source *source) {
   double least = 0;
   while (node >= 0 && topo->nodes[node].kind != BNY_TOPO_HOST) {
     int32_t parent = topo->nodes[node].parent;
     for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
       const bny_topo_link *link = &topo->links[l];
       bool up = link->kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, node, l) == parent;
-      if (up && link->gbytes_per_s > 0 && (least <= 0 || link->gbytes_per_s < least)) least = link->gbytes_per_s;
+      if (!up || link->gbytes_per_s <= 0) continue;
+      *source = link->source < *source ? link->source : *source;
+      least = least <= 0 || link->gbytes_per_s < least ? link->gbytes_per_s : least;
     }
     node = parent;
   }
@@ -77,12 +79,17 @@ double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
 }
 
 /* A GPU that is coherent with its CPU takes that link, and not PCI, if it is faster. */
-static double cpu_way(const bny_topo *topo, int32_t node) {
-  double way = bny_topo_pci_way(topo, node);
+static double cpu_way(const bny_topo *topo, int32_t node, bny_topo_source *source) {
+  bny_topo_source of_pci = topo->nodes[node].source, of_link = of_pci;
+  double way = bny_topo_pci_way(topo, node, &of_pci);
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
     const bny_topo_link *link = &topo->links[l];
-    if (link->kind == BNY_TOPO_LINK_C2C && link->gbytes_per_s > way) way = link->gbytes_per_s;
+    if (link->kind == BNY_TOPO_LINK_C2C && link->gbytes_per_s > way) {
+      way = link->gbytes_per_s;
+      of_pci = link->source < of_link ? link->source : of_link;
+    }
   }
+  *source = of_pci < *source ? of_pci : *source;
   return way;
 }
 
@@ -182,11 +189,9 @@ static void near_look(bny_topo_derivation *d, const bny_topo_level *level, const
   group->source = BNY_TOPO_MEASURED;
   double most = 0;
   for (int32_t i = 0; i < group->count && group->count > 1; i++) {
-    double way = cpu_way(d->topo, bny_topo_device(d->topo, d->levels->ranks[members[i]].node));
+    double way = cpu_way(d->topo, bny_topo_device(d->topo, d->levels->ranks[members[i]].node), &group->source);
     group->gbytes_per_s = i == 0 || way < group->gbytes_per_s ? way : group->gbytes_per_s;
     most = way > most ? way : most;
-    bny_topo_source source = d->topo->nodes[d->levels->ranks[members[i]].node].source;
-    group->source = source < group->source ? source : group->source;
   }
   group->uniform = group->gbytes_per_s >= 0.99 * most;
 }

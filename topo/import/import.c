@@ -36,6 +36,7 @@ static const struct {
 } others[] = {
     {"ROCm System Management Interface", "output of rocm-smi",
      "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
+    {"WEIGHT TABLE", "output of amd-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
     {"LINK TYPE TABLE", "output of amd-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
     {"SwitchName=", "Slurm's topology.conf",
      "give ibnetdiscover, or a description such as leaf:4 host:8 gpu:8 nic:8@400g"},
@@ -57,7 +58,16 @@ static const struct {
     {" nodes (0", "output of numactl -H", "give lstopo machine.xml"},
     {"ibwarn", "an error of ibnetdiscover", "run it as root, on a node whose InfiniBand port is up"},
     {"ibpanic", "an error of ibnetdiscover", "run it as root, on a node whose InfiniBand port is up"},
-    {"(Topology)", "JSON of rocm-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
+    {"iberror", "an error of ibnetdiscover", "run it as root, on a node whose InfiniBand port is up"},
+    {"command not found", "an error of the shell", "install the tool, or run it on the node itself"},
+    {": \tGPU0\t", "output with a prefix on each line", "remove it (pdsh -N), and give one file for each node"},
+    {" PU:", "hwloc's synthetic description", "give lstopo machine.xml"},
+    {"GPU 0/0|", "output of xpu-smi", "give lstopo machine.xml"},
+    {"NPU0", "output of npu-smi", "give lstopo machine.xml"},
+    {"apiVersion:", "YAML", "give ibnetdiscover, JSON of banyan-topo, or a description"},
+    {"\x1f\x8b\x08", "a gzip archive", "unpack it: gunzip"},
+    {"\xfe\xff", "UTF-16", "write it anew as UTF-8: iconv -f UTF-16 -t UTF-8"},
+    {"(Topology)", "output of rocm-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
     {"\"link_type\"", "output of amd-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
     {"Architecture:", "output of lscpu", "give lstopo machine.xml"},
     {"topology/tree", "a cluster model of topograph", "give ibnetdiscover, or a description"},
@@ -79,9 +89,13 @@ static bool reject_unknown(const char *text, size_t bytes, bny_topo_error *error
     if (memmem(text, bytes < LOOKED_AT ? bytes : LOOKED_AT, others[i].words, strlen(others[i].words)) != NULL)
       return bny_topo_fail(error, 1, "this seems to be %s, which is not read: %s", others[i].format, others[i].instead);
   }
+  size_t start = 0;
+  while (start < bytes && memchr(" \t\r\n", text[start], 4) != NULL) start++;
+  bool json = start < bytes && memchr("{[", text[start], 2) != NULL;
   return bny_topo_fail(error, 1,
-                       "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "
-                       "ibnetdiscover, JSON of banyan-topo, or a synthetic description");
+                       json ? "JSON without a list \"nodes\", which banyan-topo --json writes"
+                            : "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "
+                              "ibnetdiscover, JSON of banyan-topo, or a synthetic description");
 }
 
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error) {

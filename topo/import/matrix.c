@@ -4,13 +4,22 @@
  * often each NIC, affinity columns that may be empty, legends. This file reads it into a table; matrix_model.c builds
  * the model.
  *
- * NICs may have an order of their own, rows may exist for GPUs alone, more NICs may have rows than columns, colour
- * codes may be anywhere, blank lines may stand between rows, and old versions write SOC for SYS. Several matrices are
- * several hosts. A table whose cells are no paths, such as that of topo -p2p, is left out with a note. */
+ * NICs may have an order of their own, rows may exist for GPUs alone, and more NICs may have rows than columns. Colour
+ * codes and the marks of quotes and tables may be anywhere, and blank lines between rows. Old versions write SOC for
+ * SYS. Several matrices are several hosts. A table whose cells are no paths, such as that of topo -p2p, is left out
+ * with a note. */
 #include "topo/model/matrix.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* Takes the next word off *rest, and skips marks that pasting adds: the quotes of mail, and borders of tables. */
+static bool word_take(bny_topo_span *rest, bny_topo_span *word) {
+  while (bny_topo_span_word(rest, word))
+    for (size_t i = 0; i < word->bytes; i++)
+      if (!memchr("|>+-=:", word->text[i], 6)) return true;
+  return false;
+}
 
 /* Returns the number in "GPU12"; -1 for "GPU" and other words. */
 static int32_t gpu_number(bny_topo_span word) {
@@ -48,8 +57,8 @@ static bool cell_read(bny_topo_span word, bny_topo_matrix_cell *cell) {
 static bool is_header(bny_topo_span line) {
   bny_topo_span word;
   bny_topo_matrix_cell cell;
-  if (!bny_topo_span_word(&line, &word) || gpu_number(word) < 0) return false;
-  while (bny_topo_span_word(&line, &word))
+  if (!word_take(&line, &word) || gpu_number(word) < 0) return false;
+  while (word_take(&line, &word))
     if (cell_read(word, &cell)) return false;
   return true;
 }
@@ -57,7 +66,7 @@ static bool is_header(bny_topo_span line) {
 static bool is_row(bny_topo_span line) {
   bny_topo_span word;
   bny_topo_matrix_cell cell;
-  return bny_topo_span_word(&line, &word) && bny_topo_span_word(&line, &word) && cell_read(word, &cell);
+  return word_take(&line, &word) && word_take(&line, &word) && cell_read(word, &cell);
 }
 
 static bool recognises(const char *text, size_t bytes) {
@@ -65,8 +74,8 @@ static bool recognises(const char *text, size_t bytes) {
   bny_topo_span line;
   for (int lines = 0; lines < 1000 && bny_topo_reader_line(&reader, &line); lines++) {
     bny_topo_span word, rest = line;
-    if (!bny_topo_span_word(&rest, &word) || gpu_number(word) < 0) continue;
-    while (bny_topo_span_word(&rest, &word))
+    if (!word_take(&rest, &word) || gpu_number(word) < 0) continue;
+    while (word_take(&rest, &word))
       if (bny_topo_span_is(word, "X") || bny_topo_span_is(word, "Affinity")) return true;
   }
   return false;
@@ -90,7 +99,7 @@ static bool device_add(bny_topo_matrix *matrix, bny_topo_span name, int line, bn
 
 static bool header_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bny_topo_error *error) {
   bny_topo_span word, rest = line;
-  while (bny_topo_span_word(&rest, &word)) {
+  while (word_take(&rest, &word)) {
     if (bny_topo_span_is(word, "CPU") || bny_topo_span_is(word, "NUMA") || bny_topo_span_is(word, "GPU")) break;
     if (find(matrix, word) < matrix->ndevices)
       return bny_topo_fail(error, number, "%.*s has two columns", bny_topo_span_shown(word), word.text);
@@ -99,7 +108,7 @@ static bool header_read(bny_topo_matrix *matrix, bny_topo_span line, int number,
   }
   matrix->ncolumns = matrix->ndevices;
   /* Remaining titles: CPU Affinity, NUMA Affinity, GPU NUMA ID. */
-  for (bool more = word.bytes > 0; more; more = bny_topo_span_word(&rest, &word))
+  for (bool more = word.bytes > 0; more; more = word_take(&rest, &word))
     if (bny_topo_span_is(word, "Affinity") || bny_topo_span_is(word, "ID")) matrix->ntails++;
   return true;
 }
@@ -112,7 +121,7 @@ static bool is_list(bny_topo_span word) { /* CPU list: "0-31,64-95" */
 static void tail_read(bny_topo_matrix_device *device, int ntails, bny_topo_span rest) {
   bny_topo_span words[3];
   int count = 0;
-  while (count < 3 && bny_topo_span_word(&rest, &words[count])) count++;
+  while (count < 3 && word_take(&rest, &words[count])) count++;
   bool cpus_first = count > 0 && (count == ntails || is_list(words[0]));
   int numa = cpus_first ? 1 : 0;
   if (cpus_first) device->cpus = words[0];
@@ -126,7 +135,7 @@ static void tail_read(bny_topo_matrix_device *device, int ntails, bny_topo_span 
 
 static bool row_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bny_topo_error *error) {
   bny_topo_span word, rest = line, name;
-  if (!bny_topo_span_word(&rest, &name)) return bny_topo_fail(error, number, "an empty row");
+  if (!word_take(&rest, &name)) return bny_topo_fail(error, number, "an empty row");
   int row = find(matrix, name);
   if (row == matrix->ndevices && !device_add(matrix, name, number, error)) return false;
   bny_topo_matrix_device *device = &matrix->devices[row];
@@ -136,12 +145,14 @@ static bool row_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bn
   device->line = number;
   for (int column = 0; column < matrix->ncolumns; column++) {
     bny_topo_matrix_cell cell;
-    if (!bny_topo_span_word(&rest, &word))
+    if (!word_take(&rest, &word))
       return bny_topo_fail(error, number, "%.*s has %d paths, the header %d devices", bny_topo_span_shown(name),
                            name.text, column, matrix->ncolumns);
+    bool of_peers = bny_topo_span_is(word, "OK") || bny_topo_span_is(word, "CNS") || bny_topo_span_is(word, "GNS");
     if (!cell_read(word, &cell))
-      return bny_topo_fail(error, number, "\"%.*s\" is not a path: X, NV#, PIX, PXB, PHB, NODE and SYS are",
-                           bny_topo_span_shown(word), word.text);
+      return bny_topo_fail(error, number, "\"%.*s\" is not a path: X, NV#, PIX, PXB, PHB, NODE and SYS are%s",
+                           bny_topo_span_shown(word), word.text,
+                           of_peers ? "; this is topo -p2p, give nvidia-smi topo -m" : "");
     if ((cell.path == BNY_TOPO_PATH_SELF) != (row == column))
       return bny_topo_fail(error, number, "%.*s: column %d says %.*s, and X belongs on the diagonal",
                            bny_topo_span_shown(name), name.text, column + 1, bny_topo_span_shown(word), word.text);
@@ -149,7 +160,7 @@ static bool row_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bn
   }
   bny_topo_span tail = rest;
   bny_topo_matrix_cell more;
-  if (bny_topo_span_word(&tail, &word) && cell_read(word, &more) && more.known)
+  if (word_take(&tail, &word) && cell_read(word, &more) && more.known)
     return bny_topo_fail(error, number, "%.*s has more paths than the header has devices, %d",
                          bny_topo_span_shown(name), name.text, matrix->ncolumns);
   tail_read(device, matrix->ntails, rest);
@@ -159,8 +170,8 @@ static bool row_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bn
 /* Reads "NIC0: mlx5_0" below the matrix, which gives the device's system name. */
 static void legend_read(bny_topo_matrix *matrix, bny_topo_span line) {
   bny_topo_span word, name, more;
-  if (!bny_topo_span_word(&line, &word) || word.bytes < 2 || word.text[word.bytes - 1] != ':') return;
-  if (!bny_topo_span_word(&line, &name) || bny_topo_span_word(&line, &more) || name.bytes > 64) return;
+  if (!word_take(&line, &word) || word.bytes < 2 || word.text[word.bytes - 1] != ':') return;
+  if (!word_take(&line, &name) || word_take(&line, &more) || name.bytes > 64) return;
   word.bytes--;
   int device = find(matrix, word);
   if (device < matrix->ndevices && matrix->devices[device].gpu < 0) matrix->devices[device].system_name = name;
@@ -200,11 +211,13 @@ static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
         *lower = *upper;
     }
   }
+  bool nics = false;
+  for (int i = 0; i < matrix->ndevices; i++) nics = nics || (matrix->devices[i].gpu < 0 && matrix->devices[i].line);
   for (int i = 0; i < matrix->ndevices; i++) {
     const bny_topo_matrix_device *device = &matrix->devices[i];
-    if (device->gpu >= 0 && !device->line)
-      return bny_topo_fail(error, 0, "no row for %.*s: is the file cut off?", bny_topo_span_shown(device->name),
-                           device->name.text);
+    if ((device->gpu >= 0 || nics) && !device->line)
+      return bny_topo_fail(error, 0, "no row for %.*s: is the file cut off, or are its lines wrapped?",
+                           bny_topo_span_shown(device->name), device->name.text);
   }
   return true;
 }
@@ -214,10 +227,10 @@ static bool has_paths(bny_topo_reader after, bny_topo_span header) {
   bny_topo_span line, word, rest;
   bny_topo_matrix_cell cell;
   int columns = 0, paths = 0;
-  for (rest = header; bny_topo_span_word(&rest, &word) && !bny_topo_span_is(word, "CPU");) columns++;
+  for (rest = header; word_take(&rest, &word) && !bny_topo_span_is(word, "CPU");) columns++;
   bool more = bny_topo_reader_line(&after, &line);
-  for (rest = line; more && !bny_topo_span_word(&rest, &word); rest = line) more = bny_topo_reader_line(&after, &line);
-  for (int c = 0; more && c < columns && bny_topo_span_word(&rest, &word); c++)
+  for (rest = line; more && !word_take(&rest, &word); rest = line) more = bny_topo_reader_line(&after, &line);
+  for (int c = 0; more && c < columns && word_take(&rest, &word); c++)
     paths += cell_read(word, &cell) && (cell.path != BNY_TOPO_PATH_SELF || columns == 1) && cell.known;
   return paths > 0;
 }
@@ -245,7 +258,7 @@ static bool matrix_read(bny_topo_matrix *matrix, bny_topo_reader *reader, bny_to
   if (!header_read(matrix, *line, reader->line, error)) return false;
   for (*more = false; !*more && bny_topo_reader_line(reader, line);) {
     bny_topo_span rest = *line, word;
-    if (!bny_topo_span_word(&rest, &word)) continue;
+    if (!word_take(&rest, &word)) continue;
     int device = find(matrix, word);
     bool begun = is_header(*line) && (device == matrix->ndevices || matrix->devices[device].line > 0);
     if (begun && has_paths(*reader, *line)) {

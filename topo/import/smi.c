@@ -228,7 +228,10 @@ static bool add_instances(const reading *r, int32_t gpu, int32_t whole, bny_topo
     snprintf(name, sizeof name, "GPU%d.%d", (int)node.index, (int)part - 1);
     if (bny_topo_add_node(r->topo, &node) < 0) return false;
   }
-  return true;
+  int32_t place;
+  const char *mig = text_below(r, gpu, (const char *const[]){"mig_mode", "current_mig", NULL}, &place);
+  return part > 0 || mig == NULL || strcmp(mig, "Enabled") != 0 ||
+         bny_topo_add_note(r->topo, whole, "MIG is enabled and it has no instance, so no rank can use it");
 }
 
 static bool take_gpu(reading *r, int32_t gpu) {

@@ -169,6 +169,18 @@ static int32_t numa_add(builder *b, int leader, int32_t *packages) {
   return container_add(b, BNY_TOPO_NUMA, parent, name, numa, false);
 }
 
+/* Returns whether anything says where a group is: a NUMA node, CPUs, or a path that is no NVLink. */
+static bool is_placed(const builder *b, int leader) {
+  const bny_topo_matrix *matrix = b->matrix;
+  for (int i = 0; i < matrix->ndevices; i++) {
+    if (b->groups->group[STEP_NODE][i] != leader) continue;
+    if (matrix->devices[i].numa >= 0 || matrix->devices[i].cpus.bytes > 0) return true;
+    for (int j = 0; j < matrix->ndevices; j++)
+      if (cell_says(&matrix->cells[i][j])) return true;
+  }
+  return false;
+}
+
 static bool nodes_add(builder *b) {
   const bny_topo_matrix *matrix = b->matrix;
   enum { NUMAS = 4096 };
@@ -181,7 +193,7 @@ static bool nodes_add(builder *b) {
   b->host = container_add(b, BNY_TOPO_HOST, -1, name, number, false);
   for (int leader = 0; leader < matrix->ndevices; leader++) {
     if (b->groups->group[STEP_NODE][leader] != leader) continue;
-    int32_t numa = numa_add(b, leader, packages);
+    int32_t numa = is_placed(b, leader) ? numa_add(b, leader, packages) : b->host;
     for (int i = leader; i < matrix->ndevices; i++)
       if (b->groups->group[STEP_NODE][i] == leader && b->groups->group[STEP_PHB][i] == i)
         bridge_fill(b, i, pci_add(b, numa, true));

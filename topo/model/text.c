@@ -37,15 +37,18 @@ static size_t colour_code(const char *text, size_t bytes) {
   return escaped ? at : 0;
 }
 
+/* Returns the length of a blank, a colour code or a no-break space (U+00A0) at the start of the text; 0 for others. */
+static size_t blank_length(const char *text, size_t bytes) {
+  if (bytes > 1 && memcmp(text, "\xc2\xa0", 2) == 0) return 2;
+  size_t code = colour_code(text, bytes);
+  return code > 0 ? code : is_blank(*text);
+}
+
 bool bny_topo_span_word(bny_topo_span *rest, bny_topo_span *word) {
   const char *at = rest->text, *end = rest->text + rest->bytes;
-  while (at < end) {
-    size_t code = colour_code(at, (size_t)(end - at));
-    if (code == 0 && !is_blank(*at)) break;
-    at += code > 0 ? code : 1;
-  }
+  for (size_t blank; at < end && (blank = blank_length(at, (size_t)(end - at))) > 0;) at += blank;
   const char *start = at;
-  while (at < end && !is_blank(*at) && (at == start || colour_code(at, (size_t)(end - at)) == 0)) at++;
+  while (at < end && blank_length(at, (size_t)(end - at)) == 0) at++;
   *rest = (bny_topo_span){at, (size_t)(end - at)};
   if (at == start) return false;
   *word = (bny_topo_span){start, (size_t)(at - start)};

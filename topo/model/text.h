@@ -25,8 +25,8 @@ bny_topo_reader bny_topo_reader_of(const char *text, size_t bytes);
 /* Returns the next line without its end; false after the last. */
 bool bny_topo_reader_line(bny_topo_reader *reader, bny_topo_span *line);
 
-/* Takes the next word (of non-blank bytes) off *rest; false if there is none. Terminal colour codes count as blanks,
- * even if pasting has removed their escape character: "[4m", "[0m". */
+/* Takes the next word (of non-blank bytes) off *rest; false if there is none. No-break spaces count as blanks, as do
+ * terminal colour codes, even if pasting has removed their escape character: "[4m", "[0m". */
 bool bny_topo_span_word(bny_topo_span *rest, bny_topo_span *word);
 
 /* Takes the text between the next two double quotes off *rest. */
