@@ -18,13 +18,13 @@ def text(literals):
 def rows(source):
     """(name, default, range, help) of each option."""
     number = r"BNY_OPTION_NUMBER\(\w+,\s*(%s),\s*(\d+),\s*(\d+),\s*(\d+),\s*(%s),\s*((?:%s\s*)+)\)" % (TEXT, TEXT, TEXT)
-    words = r"BNY_OPTION_TEXT\(\w+,\s*(%s),\s*((?:%s\s*)+)\)" % (TEXT, TEXT)
+    words = r"BNY_OPTION_(?:TEXT|WORD)\(\w+,\s*(%s),\s*(?:(%s),\s*)?((?:%s\s*)+)\)" % (TEXT, TEXT, TEXT)
     for found in re.finditer(number + "|" + words, source):
-        name, standard, lowest, highest, unit, about, text_name, text_about = found.groups()
+        name, standard, lowest, highest, unit, about, text_name, few, text_about = found.groups()
         if name:
             yield text(name), ("%s %s" % (standard, text(unit))).strip(), "%s to %s" % (lowest, highest), text(about)
         else:
-            yield text(text_name), "unset", "text", text(text_about)
+            yield text(text_name), "unset", text(few) if few else "text", text(text_about)
 
 
 def experimental(source):

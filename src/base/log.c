@@ -29,25 +29,12 @@ static _Thread_local struct {
 
 void bny_log_rank(int32_t rank) { voice.rank = rank; }
 
-static bool find_level(const char *text, bny_log_level *level) {
-  for (int i = 0; i <= BNY_LOG_DEBUG; i++) {
-    if (strcmp(text, level_names[i]) != 0) continue;
-    *level = (bny_log_level)i;
-    return true;
-  }
-  return false;
-}
-
-bool bny_log_level_known(const char *text) {
-  bny_log_level level;
-  return find_level(text, &level);
-}
-
 void bny_log_read(void) {
   const char *level = getenv("BANYAN_LOG"), *file = getenv("BANYAN_LOG_FILE");
   voice.known = true;
   voice.most = BNY_LOG_WARN;
-  if (level) find_level(level, &voice.most);
+  for (int i = 0; level && i <= BNY_LOG_DEBUG; i++)
+    if (strcmp(level, level_names[i]) == 0) voice.most = (bny_log_level)i;
   voice.file[0] = 0;
   voice.complained = false;
   if (file && strlen(file) < sizeof voice.file) strcpy(voice.file, file);

@@ -31,9 +31,6 @@ bool bny_log_wants(bny_log_level level);
 /* Sets the rank that this thread's lines name from now on. */
 void bny_log_rank(int32_t rank);
 
-/* Returns whether BANYAN_LOG accepts this word. */
-bool bny_log_level_known(const char *text);
-
 /* Makes the name of a rank's own file: %r in the pattern becomes the rank, %p the process, %% a percent sign. If
  * neither %r nor %p occurs, ".RANK" is appended. Returns false if the name is too long. */
 bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes);

@@ -14,10 +14,11 @@ extern char **environ;
 
 const bny_option_row bny_option_rows[] = {
 #define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) \
-  {name, true, standard, lowest, highest, unit, help},
-#define BNY_OPTION_TEXT(field, name, help) {name, false, 0, 0, 0, NULL, help},
+  {name, true, standard, lowest, highest, unit, NULL, help},
+#define BNY_OPTION_TEXT(field, name, help) {name, false, 0, 0, 0, NULL, NULL, help},
+#define BNY_OPTION_WORD(field, name, words, help) {name, false, 0, 0, 0, NULL, words, help},
 #include "base/options.def"
-    {NULL, false, 0, 0, 0, NULL, NULL},
+    {NULL, false, 0, 0, 0, NULL, NULL, NULL},
 };
 
 const bny_experimental_row bny_experimental_rows[] = {
@@ -42,6 +43,17 @@ banyan_status bny_option_number(const bny_option_row *row, int64_t *value) {
                     row->unit[0] ? " of " : "", row->unit, (long long)row->lowest, (long long)row->highest);
   *value = number;
   return BANYAN_OK;
+}
+
+banyan_status bny_option_word(const bny_option_row *row) {
+  const char *text = bny_option_text(row->name);
+  const size_t length = text ? strlen(text) : 0;
+  for (const char *word = row->words; text && word; word = strchr(word, ',')) {
+    word += strspn(word, ", ");
+    if (strcspn(word, ",") == length && strncmp(word, text, length) == 0) return BANYAN_OK;
+  }
+  if (!text || !row->words) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.40s\"; it takes %s", row->name, text, row->words);
 }
 
 banyan_status bny_options_reject_experimental(const char *name) {
@@ -76,12 +88,12 @@ banyan_status bny_options_read(bny_options *options) {
 #define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) \
   if (status == BANYAN_OK) status = bny_option_number(row++, &read.field);
 #define BNY_OPTION_TEXT(field, name, help) read.field = bny_option_text(name), row++;
+#define BNY_OPTION_WORD(field, name, words, help)         \
+  if (status == BANYAN_OK) status = bny_option_word(row); \
+  BNY_OPTION_TEXT(field, name, help)
 #include "base/options.def"
   bny_log_read();
   if (status != BANYAN_OK) return status;
-  if (read.log_level && !bny_log_level_known(read.log_level))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LOG is \"%.40s\"; it takes error, warn, info or debug",
-                    read.log_level);
   status = bny_options_reject_experimental(NULL);
   if (status != BANYAN_OK) return status;
   warn_of_unknown();

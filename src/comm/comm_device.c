@@ -22,14 +22,10 @@ static const char *const way_names[] = {[BNY_WAY_ANY] = "",
                                         [BNY_WAY_DIRECT] = "direct",
                                         [BNY_WAY_EMULATED] = "emulated"};
 
-static banyan_status read_way(const char *text, bny_way *way) {
-  *way = BNY_WAY_ANY;
-  if (!text) return BANYAN_OK;
-  for (int i = BNY_WAY_FABRIC; i <= BNY_WAY_EMULATED; i++)
-    if (strcmp(text, way_names[i]) == 0) *way = (bny_way)i;
-  if (*way != BNY_WAY_ANY) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_NODES is \"%.40s\"; it takes staged, direct, fabric or emulated",
-                  text);
+static bny_way read_way(const char *text) {
+  for (int i = BNY_WAY_FABRIC; text && i <= BNY_WAY_EMULATED; i++)
+    if (strcmp(text, way_names[i]) == 0) return (bny_way)i;
+  return BNY_WAY_ANY;
 }
 
 /* The facts that each rank reports to the others. */
@@ -53,15 +49,12 @@ static banyan_status choose_way(const announcement *announcements, int32_t nrank
 
 static banyan_status comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                     bny_way *way) {
-  announcement own = {.has_fabric = comm->device.engine->device->facts.memory_kinds >> BNY_MEMORY_FABRIC & 1};
-  bny_way wanted = BNY_WAY_ANY;
-  banyan_status status = bny_comm_confirm(exchange, read_way(settings->options.device_nodes, &wanted));
-  if (status != BANYAN_OK) return status;
-  own.way = (int32_t)wanted;
+  announcement own = {.way = (int32_t)read_way(settings->options.device_nodes),
+                      .has_fabric = comm->device.engine->device->facts.memory_kinds >> BNY_MEMORY_FABRIC & 1};
   announcement *all = calloc((size_t)comm->nranks, sizeof *all);
   if (!all)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %d ranks", comm->rank, comm->nranks);
-  status = bny_exchange_all(exchange, &own, all, sizeof own);
+  banyan_status status = bny_exchange_all(exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = choose_way(all, comm->nranks, way);
   free(all);
   return status;

@@ -113,14 +113,6 @@ static banyan_status add_room(bny_engine *engine, size_t bytes) {
   return BANYAN_OK;
 }
 
-/* The device belongs to the engine. */
-static banyan_status read_early(const char *text, bny_device *device) {
-  if (text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_EARLY is \"%.40s\"; it takes on or off", text);
-  if (text && strcmp(text, "off") == 0) device->facts.early_launch = false;
-  return BANYAN_OK;
-}
-
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine) {
@@ -136,7 +128,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   divide_sms(made, 1);
   banyan_status status = bny_decode_copy_read(config->copy, &made->decode_copy);
   if (status == BANYAN_OK) status = bny_decode_weights_read(config->weights, &made->one_term);
-  if (status == BANYAN_OK) status = read_early(config->early, device);
+  if (config->early && strcmp(config->early, "off") == 0) device->facts.early_launch = false;
   if (status == BANYAN_OK) status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);

@@ -337,6 +337,18 @@ TEST_LOOP(experimental_values_are_permitted_first, 3) {
   unsetenv(name);
 }
 
+/* Also options that this communicator, without devices and on one node, does not use. */
+TEST(words_are_checked) {
+#define BNY_OPTION_WORD(field, name, words, help) \
+  setenv(name, "o", 1), rejected_alone(NULL, name " is \"o\"; it takes " words), unsetenv(name);
+#include "base/options.def"
+  setenv("BANYAN_UCX_PUT", "emulated", 1);
+  setenv("BANYAN_DEVICE_EARLY", "on", 1);
+  banyan_comm_destroy(lone_comm(NULL));
+  unsetenv("BANYAN_UCX_PUT");
+  unsetenv("BANYAN_DEVICE_EARLY");
+}
+
 static void create_with_levels(world_rank *self) {
   char named[64];
   snprintf(named, sizeof named, "BANYAN_LEVELS: levels \"%s\"", (const char *)self->argument);

@@ -305,15 +305,6 @@ TEST(ways_are_chosen) {
   }
 }
 
-static void reject(world_rank *self) {
-  banyan_comm_config config = world_config(self);
-  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_NODES is \"abacus\""),
-              "status %d: %s", status, banyan_last_error());
-}
-
-TEST(unknown_ways_are_errors) { WORLD_RUN(reject, .nranks = 2, .on = &world_staged, .way = "abacus", .bare = true); }
-
 int main(void) {
   if (!world_has_network()) return 77;
   return world_main(suite_of("device_nodes", 60));

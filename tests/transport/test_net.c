@@ -170,19 +170,6 @@ TEST_LOOP(puts_are_as_messages, 4) {
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
 
-static void reject_puts(world_rank *self) {
-  banyan_comm *comm = NULL;
-  banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &comm);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_UCX_PUT is \"perhaps\""),
-              "status %d: %s", status, banyan_last_error());
-}
-
-TEST(unknown_ways_to_send_are_errors) {
-  be_nodes(&shapes[0], true);
-  setenv("BANYAN_UCX_PUT", "perhaps", 1);
-  WORLD_RUN(reject_puts, .nranks = RANKS, .bare = true);
-}
-
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static unsigned char byte_of(int32_t rank, size_t index) {

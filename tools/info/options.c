@@ -58,6 +58,7 @@ static json_t *option(const bny_option_row *row) {
     /* JSON can hold no text that is not UTF-8. */
     json_t *value = text != NULL ? json_string(text) : json_null();
     json_object_set_new(o, "value", value != NULL ? value : json_string("(not UTF-8)"));
+    if (bny_option_word(row) != BANYAN_OK) json_object_set_new(o, "rejected", json_string(banyan_last_error()));
   }
   add_field(o, row->name);
   add_experimental(o, row->name);
