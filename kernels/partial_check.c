@@ -73,8 +73,6 @@ static const char *check_pointers(const banyan_partial *partial, const bny_box *
   if (!has_sum && partial->sum != NULL) return "sum is given, but stats_kind BANYAN_STATS_LSE has none";
   if (is_output && has_sum && (partial->lse == NULL) != (partial->sum == NULL))
     return "lse and sum of an output with BANYAN_STATS_MAX_SUM must both be given or both be NULL";
-  if (is_output && partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->lse == NULL)
-    return "lse and sum are NULL, but an output of numerators means nothing without them";
   if (partial->lse != NULL && partial->lse == partial->sum) return "lse and sum are the same memory";
   if (misaligned(partial->values, partial->values_dtype)) return "values is not aligned to its dtype";
   if (misaligned(partial->lse, partial->stats_dtype)) return "lse is not aligned to its dtype";
@@ -86,6 +84,8 @@ static const char *check_pointers(const banyan_partial *partial, const bny_box *
     return NULL; /* no rows: nothing is touched */
   }
   if (partial->values == NULL && box->value_dim > 0) return "values is NULL";
+  if (is_output && partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->lse == NULL)
+    return "lse and sum are NULL, but an output of numerators means nothing without them";
   if (!is_output && partial->lse == NULL) return "lse is NULL";
   if (!is_output && has_sum && partial->sum == NULL) return "sum is NULL, but stats_kind is BANYAN_STATS_MAX_SUM";
   return NULL;

@@ -78,6 +78,10 @@ TEST(descriptors_that_mean_nothing_are_rejected) {
   ACCEPTED(true, p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL);
   REJECTED(true, "numerators", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL;
            p.values_kind = BANYAN_VALUES_NUMERATOR);
+  box.tokens = 0; /* arrays without rows may be NULL */
+  for (int output = 0; output < 2; output++)
+    ACCEPTED(output, p.stats_kind = BANYAN_STATS_MAX_SUM; p.values = p.lse = NULL;
+             p.values_kind = BANYAN_VALUES_NUMERATOR);
 }
 
 TEST(scales_are_finite_and_positive) {
