@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How fast threads read a KV cache while they attend to it, next to a plain loop of as many threads that sums the same
- * memory in the same run, and their ratio, for each kernel table and type.
+ * memory in the same run, and their ratio, for each kernel table and type. banyan-decode --kernel-only measures one
+ * shape with the chosen kernels.
  *
- *     bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS [THREADS [BATCH]]]]]     default 32768 32 8 128 9 1 1
  *     bench_attention shapes [THREADS [ROUNDS]]      ratios of many shapes, each of 128 MiB
  *     bench_attention mla [THREADS [ROUNDS]]         128 heads on one KV head, beside a loop of FMA instructions
  *     bench_attention sparse [THREADS [ROUNDS]]      the same over 2048 of 64 K keys, as pages of one key
@@ -18,8 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
 #include "attention.h"
 #include "banyan.h"
@@ -28,6 +26,7 @@
 #include "op.h"
 #include "tests/support/clock.h"
 #include "tools/common/read_all.h"
+#include "tools/common/util.h"
 
 enum { TABLES_MAX = 8, SHAPE_BYTES = 128 << 20 };
 
@@ -111,15 +110,6 @@ static void read_share(void *context, int32_t place) {
   all->sum += read_all(all->words + 8 * first, 8 * (end - first));
 }
 
-static void *memory_of(size_t bytes) {
-  size_t page = 2 << 20, whole = (bytes + page - 1) / page * page;
-  void *memory = aligned_alloc(page, whole);
-  if (memory) madvise(memory, whole, MADV_HUGEPAGE); /* a system that has none goes on without */
-  if (memory) return memory;
-  fprintf(stderr, "bench_attention: no memory for %zu bytes\n", bytes);
-  exit(1);
-}
-
 static banyan_attention_desc describe(const shape *s, const void *q, const char *cache, const int32_t *lengths) {
   bool is_mla = s->value_dim < s->head_dim; /* values are the first columns of keys */
   int64_t per_head = (int64_t)s->keys * s->head_dim, all = s->batch * s->kv_heads * per_head;
@@ -147,7 +137,7 @@ static banyan_attention_desc describe(const shape *s, const void *q, const char 
 
 /* Keys of the first sequence in random order. */
 static int32_t *list_keys(const shape *s) {
-  int32_t *list = memory_of((size_t)s->listed * sizeof *list);
+  int32_t *list = tool_take((size_t)s->listed * sizeof *list);
   uint32_t state = 1;
   for (int32_t i = 0; i < s->listed; i++) {
     state = state * 1664525 + 1013904223;
@@ -157,7 +147,7 @@ static int32_t *list_keys(const shape *s) {
 }
 
 static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *out, reading *all, bny_pool *pool,
-                       int rounds, bool portable, bool of_fma, times *result) {
+                       int rounds, bool of_fma, times *result) {
   for (int round = -1; round < rounds; round++) {
     double start = now_s();
     bny_pool_run(pool, read_share, all);
@@ -165,7 +155,7 @@ static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *
     if (of_fma) result->fma_gflops = fmax(result->fma_gflops, fma_gflops());
     for (int t = 0; bny_attention_table[t]; t++) {
       const bny_attention_kernels *table = bny_attention_table[t];
-      if (!table->supported() || (!portable && table == &bny_attention_portable)) continue;
+      if (!table->supported() || table == &bny_attention_portable) continue;
       start = now_s();
       if (bny_decode_attention_run(table, bny_kernels_find(NULL), desc, out, NULL, pool) != BANYAN_OK) {
         fprintf(stderr, "bench_attention: %s\n", banyan_last_error());
@@ -176,13 +166,14 @@ static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *
   }
 }
 
-static times measure(const shape *s, int rounds, int32_t threads, bool portable) {
+static times measure(const shape *s, int rounds, int32_t threads) {
   size_t rows = (size_t)(s->batch * s->heads), queries = rows * (size_t)s->head_dim;
   size_t elements = (size_t)s->batch * (size_t)s->kv_heads * (size_t)s->keys * (size_t)s->head_dim;
+  size_t mark = tool_mark();
   times result = {.bytes = (s->value_dim < s->head_dim ? 1 : 2) * elements * bny_dtype_bytes(s->dtype)};
-  int32_t *lengths = memory_of((size_t)s->batch * sizeof *lengths);
-  char *cache = memory_of(result.bytes), *q = memory_of(queries * sizeof(float));
-  float *values = memory_of((queries + rows) * sizeof *values);
+  int32_t *lengths = tool_take((size_t)s->batch * sizeof *lengths);
+  char *cache = tool_take(result.bytes), *q = tool_take(queries * sizeof(float));
+  float *values = tool_take((queries + rows) * sizeof *values);
   bny_pool *pool = NULL;
   if (threads > 1 && bny_pool_make(threads, NULL, &pool) != BANYAN_OK) exit(1);
   for (int32_t b = 0; b < s->batch; b++) lengths[b] = s->keys;
@@ -202,21 +193,16 @@ static times measure(const shape *s, int rounds, int32_t threads, bool portable)
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, values + queries, BANYAN_F32, s->heads, s->value_dim);
   reading all = {.words = (const uint64_t *)(const void *)cache, .count = result.bytes / 8, .threads = threads};
-  run_rounds(&desc, &out, &all, pool, rounds, portable, s->value_dim < s->head_dim, &result);
+  run_rounds(&desc, &out, &all, pool, rounds, s->value_dim < s->head_dim, &result);
   bny_pool_free(pool);
-  free(list);
-  free(values);
-  free(q);
-  free(cache);
-  free(lengths);
+  tool_release(mark);
   return result;
 }
 
 static int32_t argument(int argc, char **argv, int at, int32_t otherwise) {
   int32_t value = argc > at ? atoi(argv[at]) : otherwise;
   if (value < 1) {
-    fprintf(stderr, "usage: bench_attention [KEYS [HEADS KV_HEADS HEAD_DIM [ROUNDS [THREADS [BATCH]]]]]\n"
-                    "       bench_attention shapes | mla | sparse [THREADS [ROUNDS]]\n");
+    fprintf(stderr, "usage: bench_attention shapes | mla | sparse [THREADS [ROUNDS]]\n");
     exit(1);
   }
   return value;
@@ -248,7 +234,7 @@ static void bench_shapes(int32_t threads, int rounds) {
     s.dtype = types[i / 18].dtype;
     s.value_dim = s.head_dim;
     s.keys = SHAPE_BYTES / (2 * KV_HEADS * s.head_dim * (int32_t)bny_dtype_bytes(s.dtype)) / s.batch;
-    times result = measure(&s, rounds, threads, false);
+    times result = measure(&s, rounds, threads);
     printf("%-6s %5d %4d %5d %9.1f", types[i / 18].name, s.heads / KV_HEADS, s.head_dim, s.batch,
            (double)result.bytes * 1e-9 / result.read_s);
     for (int t = 0; bny_attention_table[t]; t++)
@@ -270,7 +256,7 @@ static void bench_mla(int32_t threads, int rounds, int32_t keys, int32_t listed)
   printf("# %-4s %-11s %9s %9s %9s %9s\n", "kv", "kernels", "us", "Gflop/s", "peak", "of peak");
   for (int i = 0; i < TYPES; i++) {
     s.dtype = types[i].dtype;
-    times result = measure(&s, rounds, threads, false);
+    times result = measure(&s, rounds, threads);
     double peak = result.fma_gflops * threads;
     for (int t = 0; bny_attention_table[t]; t++)
       if (result.table_s[t] > 0)
@@ -280,39 +266,16 @@ static void bench_mla(int32_t threads, int rounds, int32_t keys, int32_t listed)
   }
 }
 
-/* ---- one shape --------------------------------------------------------------------------------------------------- */
-
-static void bench_one(int argc, char **argv) {
-  shape s = {.keys = argument(argc, argv, 1, 32768), .heads = argument(argc, argv, 2, 32)};
-  s.kv_heads = argument(argc, argv, 3, 8);
-  s.head_dim = s.value_dim = argument(argc, argv, 4, 128);
-  int rounds = argument(argc, argv, 5, 9);
-  int32_t threads = argument(argc, argv, 6, 1);
-  s.batch = argument(argc, argv, 7, 1);
-  printf("# %d sequence%s, %d heads on %d KV heads x %d, %d keys, %d thread%s; GB/s of keys and values\n", s.batch,
-         s.batch == 1 ? "" : "s", s.heads, s.kv_heads, s.head_dim, s.keys, threads, threads == 1 ? "" : "s");
-  printf("%-5s %-11s %9s %9s %9s %7s\n", "# kv", "kernels", "us", "GB/s", "read GB/s", "ratio");
-  for (int i = 0; i < TYPES; i++) {
-    s.dtype = types[i].dtype;
-    times result = measure(&s, rounds, threads, true);
-    double giga = (double)result.bytes * 1e-9;
-    for (int t = 0; bny_attention_table[t]; t++)
-      if (result.table_s[t] > 0)
-        printf("%-5s %-11s %9.1f %9.2f %9.2f %7.3f\n", types[i].name, bny_attention_table[t]->name,
-               1e6 * result.table_s[t], giga / result.table_s[t], giga / result.read_s,
-               result.read_s / result.table_s[t]);
-  }
-}
-
 int main(int argc, char **argv) {
-  int32_t threads = argc > 1 ? argument(argc, argv, 2, 1) : 1;
-  if (argc > 1 && strcmp(argv[1], "shapes") == 0)
-    bench_shapes(threads, argument(argc, argv, 3, 9));
-  else if (argc > 1 && strcmp(argv[1], "mla") == 0)
-    bench_mla(threads, argument(argc, argv, 3, 9), 8192, 0);
-  else if (argc > 1 && strcmp(argv[1], "sparse") == 0)
-    bench_mla(threads, argument(argc, argv, 3, 9), 65536, 2048);
+  const char *view = argc > 1 ? argv[1] : "";
+  int32_t threads = argument(argc, argv, 2, 1), rounds = argument(argc, argv, 3, 9);
+  if (strcmp(view, "shapes") == 0)
+    bench_shapes(threads, rounds);
+  else if (strcmp(view, "mla") == 0)
+    bench_mla(threads, rounds, 8192, 0);
+  else if (strcmp(view, "sparse") == 0)
+    bench_mla(threads, rounds, 65536, 2048);
   else
-    bench_one(argc, argv);
+    argument(0, argv, 0, 0);
   return 0;
 }

@@ -3,10 +3,8 @@
 unit_programs += \
   %D%/bench_attention \
   %D%/bench_exchange \
-  %D%/bench_grow \
-  %D%/bench_record \
-  %D%/bench_topo
+  %D%/bench_grow
+%C%_bench_attention_LDADD = libbanyan_launch.la $(LDADD)
 %C%_bench_exchange_LDADD = libbanyan_launch.la $(LDADD)
 %C%_bench_grow_LDADD = libbanyan_launch.la $(LDADD)
-%C%_bench_record_LDADD = libbanyan_launch.la $(LDADD)
-%C%_bench_topo_LDADD = libbanyan_topo.la libbanyan_launch.la $(LDADD)
+EXTRA_DIST += %D%/bench_record

@@ -3,7 +3,6 @@
 #include "tools/common/json.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,11 +46,8 @@ static json_t *command(void) {
 
 static json_t *node(void) {
   struct utsname system = {.nodename = ""};
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
   uname(&system);
-  sched_getaffinity(0, sizeof allowed, &allowed);
-  return json_pack("{s:s, s:i, s:s++++}", "hostname", system.nodename, "cpus", CPU_COUNT(&allowed), "kernel",
+  return json_pack("{s:s, s:i, s:s++++}", "hostname", system.nodename, "cpus", (int)tool_cpus(), "kernel",
                    system.sysname, " ", system.release, " ", system.machine);
 }
 

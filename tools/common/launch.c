@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Starts local ranks as processes, binds them to cores, and ends them together. */
 #include "tools/common/launch.h"
+#include "tools/common/util.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,7 +21,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { NRANKS_AT_MOST = 4096, SECRET_BYTES = 32, STATUS_NOT_STARTED = 127 };
@@ -58,12 +58,6 @@ const char *bny_launch_rank(void) {
 bool bny_launch_speaks(void) {
   const char *rank = bny_launch_rank();
   return !rank || strcmp(rank, "0") == 0;
-}
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 /* Returns a socket that listens on a port of the kernel's choice, so that ports cannot collide; *port is set to it. */
@@ -244,7 +238,7 @@ static void begin_end(struct launch *launch, int status, int64_t patience_ns) {
   if (launch->ending) return;
   launch->ending = true;
   launch->status = status;
-  launch->next_ns = now_ns() + patience_ns;
+  launch->next_ns = tool_now_ns() + patience_ns;
 }
 
 /* Reports the end of whichever ranks have ended. */
@@ -266,10 +260,10 @@ static void reap(struct launch *launch) {
 /* Sends the next harsher signal when it is due. Returns the milliseconds until then, or -1 if none will be due. */
 static int escalate(struct launch *launch) {
   if (!launch->ending || launch->last_signal == SIGKILL) return -1;
-  int64_t left_ns = launch->next_ns - now_ns();
+  int64_t left_ns = launch->next_ns - tool_now_ns();
   if (left_ns > 0) return (int)((left_ns - 1) / 1000000 + 1);
   signal_all(launch, launch->last_signal == 0 ? SIGTERM : SIGKILL);
-  launch->next_ns = now_ns() + grace_after_term_ns;
+  launch->next_ns = tool_now_ns() + grace_after_term_ns;
   return launch->last_signal == SIGKILL ? -1 : (int)(grace_after_term_ns / 1000000);
 }
 
@@ -280,7 +274,7 @@ static void wait_for_all(struct launch *launch, int signal_fd) {
     if (poll(&wait, 1, escalate(launch)) > 0 && read(signal_fd, &came, sizeof came) == (ssize_t)sizeof came &&
         came.ssi_signo != SIGCHLD) {
       begin_end(launch, 128 + (int)came.ssi_signo, 0);
-      launch->next_ns = now_ns(); /* a first signal ends the grace period, a second one shortens the rest */
+      launch->next_ns = tool_now_ns(); /* a first signal ends the grace period, a second one shortens the rest */
     }
     reap(launch);
   }

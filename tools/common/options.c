@@ -10,7 +10,7 @@
 
 #include "tools/common/launch.h"
 
-enum { OPTIONS_MAX = 48, COLUMNS = 100, HELP_COLUMN = 22, NAMES_BYTES = 128, CODE_FIRST = 256 };
+enum { OPTIONS_MAX = 48, HELP_COLUMN = 22, NAMES_BYTES = 128, CODE_FIRST = 256 };
 enum { CODE_HELP = CODE_FIRST + OPTIONS_MAX, CODE_VERSION, CODE_MAN };
 
 /* The date of the text of man pages. */
@@ -21,26 +21,6 @@ static const tool_option last_options[] = {{"help", NULL, "Print this summary an
                                            {.name = NULL}};
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
-
-void tool_print_wrapped(FILE *stream, int column, int indent, const char *text) {
-  bool begun = false; /* something stands on this line */
-  while (*text != '\0') {
-    size_t word = strcspn(text, " \n");
-    if (begun && column + 1 + (int)word > COLUMNS) {
-      column = fprintf(stream, "\n%*s", indent, "") - 1;
-      begun = false;
-    }
-    column += fprintf(stream, "%s%.*s", begun ? " " : "", (int)word, text);
-    begun = true;
-    text += word;
-    if (*text == '\n' && text[1] != '\0') {
-      column = fprintf(stream, "\n%*s", text[1] == '\n' ? 0 : indent, "") - 1;
-      begun = false;
-    }
-    text += *text != '\0';
-  }
-  fputc('\n', stream);
-}
 
 /* "f32|f16|bf16", or the argument as the table has it; "" for none. */
 static const char *argument_of(const tool_option *option, const char *separator, char text[NAMES_BYTES]) {

@@ -67,8 +67,4 @@ int tool_options_fail(const tool_program *program, const tool_error *error);
 /* For .check of --device: "cuda" (the first device) or "cuda:N". */
 bool tool_check_device(void *arguments, const char *text, tool_error *error);
 
-/* Prints text broken at spaces into lines of at most 100 columns; line ends are kept. The first line begins at
- * `column`, which the caller has filled, the others are indented by `indent`. */
-void tool_print_wrapped(FILE *stream, int column, int indent, const char *text);
-
 #endif

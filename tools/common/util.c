@@ -5,12 +5,15 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 bool tool_error_set(tool_error *error, const char *format, ...) {
   error->everywhere = false;
@@ -120,6 +123,41 @@ size_t tool_mark(void) { return pool.count; }
 
 void tool_release(size_t mark) {
   while (pool.count > mark) free(pool.blocks[--pool.count]);
+}
+
+void tool_print_within(FILE *stream, int columns, int column, int indent, const char *text) {
+  bool begun = false; /* something stands on this line */
+  while (*text != '\0') {
+    size_t word = strcspn(text, " \n");
+    if (begun && column + 1 + (int)word > columns) {
+      column = fprintf(stream, "\n%*s", indent, "") - 1;
+      begun = false;
+    }
+    column += fprintf(stream, "%s%.*s", begun ? " " : "", (int)word, text);
+    begun = true;
+    text += word;
+    if (*text == '\n' && text[1] != '\0') {
+      column = fprintf(stream, "\n%*s", text[1] == '\n' ? 0 : indent, "") - 1;
+      begun = false;
+    }
+    text += *text != '\0';
+  }
+  fputc('\n', stream);
+}
+
+void tool_print_wrapped(FILE *stream, int column, int indent, const char *text) {
+  tool_print_within(stream, 100, column, indent, text);
+}
+
+int32_t tool_terminal_columns(void) {
+  struct winsize size = {0};
+  return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+int32_t tool_cpus(void) {
+  cpu_set_t allowed;
+  int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return count > 0 ? count : 1;
 }
 
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value) {

@@ -66,11 +66,21 @@ char *tool_page_end(tool_page *page);
 size_t tool_mark(void);
 void tool_release(size_t mark);
 
-int64_t tool_now_ns(void); /* Sorts values and returns the smallest one such that at least `percent` of all values are
-                            * not larger; 0 if there is none. */
+int64_t tool_now_ns(void); /* monotonic */
 
 /* Sorts values and returns the smallest one that at least `percent` of all do not exceed; 0 if there is none. */
 double tool_percentile(double *values, size_t count, double percent);
+
+/* Prints text broken at spaces into lines of at most 100 columns, or of `columns`; line ends are kept. The first line
+ * begins at `column`, which the caller has filled, the others are indented by `indent`. */
+void tool_print_wrapped(FILE *stream, int column, int indent, const char *text);
+void tool_print_within(FILE *stream, int columns, int column, int indent, const char *text);
+
+/* Returns the width of the terminal that is standard output; 0 if it is none. */
+int32_t tool_terminal_columns(void);
+
+/* Returns the number of CPUs that this process may use; at least 1. */
+int32_t tool_cpus(void);
 
 /* Parses a whole number in [min, max] with nothing after it. */
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value);

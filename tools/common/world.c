@@ -68,10 +68,14 @@ static int gather_alone(void *context, const void *mine, void *all, size_t bytes
   return 0;
 }
 
-static bool join_nobody(const banyan_comm_config *config, tool_world *world, tool_error *error) {
+banyan_status tool_world_alone(const banyan_comm_config *config, banyan_comm **comm) {
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = 1, .allgather = gather_alone};
+  return banyan_comm_create(&bootstrap, config, comm);
+}
+
+static bool join_nobody(const banyan_comm_config *config, tool_world *world, tool_error *error) {
   world->how = "one process";
-  banyan_status status = banyan_comm_create(&bootstrap, config, &world->comm);
+  banyan_status status = tool_world_alone(config, &world->comm);
   return status == BANYAN_OK || tool_error_banyan(error, status, "cannot create a communicator");
 }
 

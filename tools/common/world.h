@@ -40,6 +40,9 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
 /* Joins the other ranks; blocks until all are there. */
 bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error);
 
+/* A communicator of this process alone. */
+banyan_status tool_world_alone(const banyan_comm_config *config, banyan_comm **comm);
+
 /* Leaves. If `failed` is a failure, this rank ends while others may still run, and aborts them. */
 void tool_world_leave(tool_world *world, tool_exit failed);
 

@@ -95,30 +95,27 @@ banyan_attention_desc decode_shard_attention(const decode_problem *problem, cons
  * others in the file. */
 typedef struct decode_parts {
   int file;
-  decode_shard shard;  /* block is the file */
-  void *recent;        /* like a shard of `capacity` keys */
-  int32_t capacity;    /* keys of a sequence in memory */
-  void *buffer;        /* for reading the file */
-  int32_t *lengths[2]; /* If it fails, call decode_parts_free() nevertheless. */
+  decode_shard shard; /* block is the file */
+  void *recent;       /* like a shard of `capacity` keys */
+  int32_t capacity;   /* keys of a sequence in memory */
+  void *buffer;       /* for reading the file */
+  int32_t *lengths[2];
   banyan_attention_desc descs[2];
 } decode_parts;
 
-/* Where it fails, decode_parts_free() is still to be called. */
+/* If it fails, call decode_parts_free() nevertheless. */
 bool decode_parts_make(const decode_problem *problem, int32_t recent, decode_parts *parts, tool_error *error);
 void decode_parts_free(decode_parts *parts);
 
 /* Changes the description of attention to the shard. */
 void decode_parts_describe(const decode_problem *problem, decode_parts *parts, banyan_attention_desc *desc);
 
-/* Attention in double precision over the keys and values as they are stored, in the plainest form. Methods are compared
- * with it. Ranks divide the rows, and each reads all keys of its rows from the source, not from shards, so that an
- * error in sharding shows. */
 bool decode_parts_drop(const decode_parts *parts, tool_error *error);
 bool decode_parts_read_us(const decode_parts *parts, double *us, tool_error *error);
 
-/* Attention in double precision over the keys and values as they are kept, in the plainest form: what the methods
- * are measured against. The rows are shared out over the ranks, and each rank reads all keys of its rows from the
- * source, not from shards, so that an error in sharding shows. */
+/* Attention in double precision over the keys and values as they are stored, in the plainest form. Methods are compared
+ * with it. Ranks divide the rows, and each reads all keys of its rows from the source, not from shards, so that an
+ * error in sharding shows. */
 
 /* *rows is [batch][heads][value_dim] on every rank. Long work says how far it is on stderr. */
 bool decode_reference_make(const tool_world *world, const decode_problem *problem, int32_t layer, double **rows,
@@ -164,7 +161,7 @@ typedef struct decode_facts {
   int32_t slices;       /* slices of the batch */
   double pages_read;    /* with epsilon: the share that this rank read */
   const float *errors;  /* with epsilon: certified, of each row of the result; NULL without */
-  double certified;     /* The counted memory of a method, which is released all at once. */
+  double certified;     /* with epsilon: the largest of these */
 } decode_facts;
 
 void *decode_take(uint64_t *held, size_t bytes); /* tool_take(), counted in *held */

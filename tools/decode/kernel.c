@@ -23,11 +23,6 @@ typedef struct kernel_result {
   double local_share; /* share of the cache's pages on the NUMA node where all threads run; -1: not known */
 } kernel_result;
 
-static int32_t cores_of_process(void) {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 /* Reads the memory of the keys, or the file that has them, which attention then finds dropped from memory. */
 static bool read_keys(const decode_parts *parts, decode_readers *readers, double *us, tool_error *error) {
   if (parts != NULL)
@@ -108,17 +103,6 @@ static double local_share_of(const void *block, size_t bytes) {
   return (double)local / (double)count;
 }
 
-/* A communicator of this thread alone. */
-static banyan_status make_alone(const banyan_comm_config *config, banyan_comm **comm) {
-  banyan_threads *group = NULL;
-  banyan_bootstrap self = BANYAN_BOOTSTRAP_INIT;
-  banyan_status status = banyan_threads_create(1, &group);
-  if (status == BANYAN_OK) status = banyan_threads_bootstrap(group, 0, &self);
-  if (status == BANYAN_OK) status = banyan_comm_create(&self, config, comm);
-  banyan_threads_destroy(group);
-  return status;
-}
-
 static bool run(const decode_kernel_settings *settings, const decode_problem *problem, kernel_result *result,
                 tool_error *error) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = settings->timeout_ns, .threads = result->threads};
@@ -126,7 +110,7 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
   decode_shard shard = {.block = NULL};
   decode_parts parts = {.file = -1};
   void *q = NULL;
-  banyan_status status = make_alone(&config, &comm);
+  banyan_status status = tool_world_alone(&config, &comm);
   bool in_parts = settings->recent > 0, ok = status == BANYAN_OK || tool_error_banyan(error, status, "communicator");
   if (ok && in_parts) {
     ok = decode_parts_make(problem, settings->recent, &parts, error);
@@ -200,7 +184,7 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
 
 bool decode_kernel_work(const decode_kernel_settings *settings, const decode_problem *problem, bool json,
                         bool *verified, tool_error *error) {
-  kernel_result result = {.threads = settings->threads > 0 ? settings->threads : cores_of_process()};
+  kernel_result result = {.threads = settings->threads > 0 ? settings->threads : tool_cpus()};
   if (!run(settings, problem, &result, error)) return false;
   *verified = is_verified(&result);
   return json ? print_json(settings, problem, &result, error) : print_text(settings, problem, &result, error);

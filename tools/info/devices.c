@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-info devices: what this machine computes and sends with, and which kernels are chosen for it. */
-#include <sched.h>
 #include <string.h>
 
 #include "attention.h"
@@ -60,9 +59,7 @@ static void model_of_cpu(char *text, size_t bytes) {
 
 static json_t *cpu(void) {
   char model[128];
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+  int cores = tool_cpus();
   model_of_cpu(model, sizeof model);
   bny_quota quotas[BNY_QUOTAS];
   bny_quotas_find("", quotas);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-info selection: which algorithm a combine takes by size and scatter, by predicted cost. */
-#include <sched.h>
 #include <string.h>
 
 #include "tools/info/section.h"
@@ -22,21 +21,14 @@ static const column columns[] = {
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
 
-/* One for each CPU that this process may use, and at least two: what a user of this machine is likely to start. */
-static bool ranks_by_cpu(plan_ranks *ranks, tool_error *error) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  int cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
-  return plan_ranks_plain(cpus > 2 ? cpus : 2, 0, NULL, ranks, error);
-}
-
 static bool ranks_of(const info_request *request, plan_ranks *ranks, tool_error *error) {
   if (request->ranks > 0)
     return tool_error_usage(error, plan_ranks_plain(request->ranks, 0, request->levels, ranks, error));
   if (!plan_ranks_machine(ranks, error)) return false;
   if (ranks->nranks > 1) return true;
   plan_ranks_release(ranks);
-  return ranks_by_cpu(ranks, error);
+  /* One for each CPU that this process may use, and at least two: what a user of this machine is likely to start. */
+  return plan_ranks_plain(tool_cpus() > 2 ? tool_cpus() : 2, 0, NULL, ranks, error);
 }
 
 static json_t *choice(const plan_ranks *ranks, const column *where, size_t bytes) {

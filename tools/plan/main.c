@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-plan: shows what would be done on a machine or cluster without using it: steps, proof, cost and comparison. */
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "tools/common/options.h"
@@ -190,19 +189,13 @@ static bool load(const arguments *a, plan_ranks *ranks, tool_error *error) {
   return a->from != NULL ? plan_ranks_load(a->from, ranks, error) : plan_ranks_machine(ranks, error);
 }
 
-static int32_t terminal_columns(void) {
-  struct winsize size = {0};
-  bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return terminal ? size.ws_col : COLUMNS_DEFAULT;
-}
-
 static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
   if (!tool_error_usage(error, load(a, ranks, error) && check_ranks(a, ranks, error))) return false;
   a->view.ranks = ranks;
   a->view.shape = &a->shape;
   a->view.keys = &a->keys;
   a->view.stream = stdout;
-  a->view.columns = terminal_columns();
+  a->view.columns = tool_terminal_columns() > 0 ? tool_terminal_columns() : COLUMNS_DEFAULT;
   bool ok = false;
   switch (a->action) {
   case ACTION_COMPARE: ok = plan_view_compare(&a->view, error); break;

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "tools/common/options.h"
@@ -197,13 +196,9 @@ static const tool_program program = {
 /* ---- display ----------------------------------------------------------------------------------------------------- */
 
 static int32_t columns_of_terminal(void) {
-  struct winsize size = {0};
   const char *variable = getenv("COLUMNS");
-  int64_t columns = COLUMNS_DEFAULT;
-  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    columns = size.ws_col;
-  else if (variable != NULL && !tool_parse_int(variable, 1, 100000, &columns))
-    columns = COLUMNS_DEFAULT;
+  int64_t columns = tool_terminal_columns();
+  if (columns == 0 && (variable == NULL || !tool_parse_int(variable, 1, 100000, &columns))) columns = COLUMNS_DEFAULT;
   return (int32_t)(columns < COLUMNS_LEAST ? COLUMNS_LEAST : columns > COLUMNS_MOST ? COLUMNS_MOST : columns);
 }
 

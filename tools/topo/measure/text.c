@@ -26,21 +26,9 @@ static const char *const kind_titles[TOPO_NEARS] = {
 /* Writes a heading and text beside it, wrapped at blanks. */
 static void paragraph(const page *p, const char *heading, const char *colour, const char *text) {
   enum { INDENT = 11 };
-  int32_t width = p->columns < 40 ? 100 : p->columns, column = INDENT;
   fprintf(p->stream, "%s%-*s%s", p->colour ? colour : "", INDENT, heading,
           p->colour && colour[0] != '\0' ? "\033[0m" : "");
-  for (bool first = true; *text != '\0'; first = false) {
-    int32_t word = (int32_t)strcspn(text, " ");
-    if (!first && column + 1 + word > width) {
-      fprintf(p->stream, "\n%-*s", INDENT, "");
-      column = INDENT;
-      first = true;
-    }
-    column += fprintf(p->stream, "%s%.*s", first ? "" : " ", (int)word, text);
-    text += word;
-    text += *text == ' ';
-  }
-  fputc('\n', p->stream);
+  tool_print_within(p->stream, p->columns < 40 ? 100 : p->columns, INDENT, INDENT, text);
 }
 
 static void headline(const page *p) {
