@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "plan/plan.h"
+#include "plan/builder.h"
 #include "tests/support/generator.h"
-#include "tests/support/sanitized.h"
+#include "tests/support/suite.h"
 #include "tools/prove/prove.h"
 
 static inline uint32_t random_next(uint64_t *state) { return (uint32_t)(random_word(state) >> 32); }
@@ -70,6 +70,61 @@ static inline uint64_t plan_bytes_sent(const bny_plan *plan) {
     if (plan->steps[step].kind == BNY_STEP_SEND)
       bytes += (uint64_t)plan->steps[step].count * plan->slots[plan->steps[step].slot].bytes;
   return bytes;
+}
+
+/* Describes a request in words; valid until the next call. */
+static inline const char *request_text(const bny_request *request) {
+  static char text[1024];
+  const bny_call *call = &request->call;
+  size_t length = (size_t)snprintf(
+      text, sizeof text,
+      "%s: collective %d, %d ranks, scatter %d, order %d, wire %d, box (%d+%d, %d+%d) of %d x %d, value_dim %d, "
+      "bytes %zu, root %d, distance %d",
+      request->algorithm ? request->algorithm : "any", (int)call->collective, request->nranks, (int)call->scatter,
+      (int)call->order, (int)call->wire, request->token0, request->tokens, request->head0, request->heads,
+      call->all_tokens, call->all_heads, call->value_dim, call->bytes, call->root, call->distance);
+  for (int32_t rank = 0; request->levels && rank < request->nranks && length < sizeof text - 64; rank++) {
+    length += (size_t)snprintf(text + length, sizeof text - length, " %s", request->levels->carrier[rank] ? "" : "-");
+    for (int32_t level = 0; level < request->levels->nlevels - 1; level++)
+      length += (size_t)snprintf(text + length, sizeof text - length, "%s%d", level ? "." : "",
+                                 bny_levels_group(request->levels, level, rank));
+  }
+  return text;
+}
+
+/* Draws few or many tokens and heads, none of either, or a box within a larger call. */
+static inline void random_shape(uint64_t *random, bny_request *request) {
+  int32_t tokens = random_below(random, 3) ? random_below(random, 5) : 1 + random_below(random, 100);
+  int32_t heads = random_below(random, 12) ? 1 + random_below(random, 40) : random_below(random, 2);
+  request->call.all_tokens = request->tokens = tokens;
+  request->call.all_heads = request->heads = heads;
+  request->token0 = request->head0 = 0;
+  request->call.value_dim = random_below(random, 70);
+  request->call.root = request->call.scatter == BANYAN_SCATTER_ROOT ? random_below(random, request->nranks) : 0;
+  if (tokens > 1 && heads > 1 && random_below(random, 3) == 0) {
+    request->token0 = random_below(random, tokens);
+    request->tokens = 1 + random_below(random, tokens - request->token0);
+    request->head0 = random_below(random, heads);
+    request->heads = 1 + random_below(random, heads - request->head0);
+  }
+}
+
+/* Makes and proves plans of all ranks, and holds them to the bounds of the algorithm's estimate (NULL: none). Their
+ * predicted time is within `factor` of what their own steps take; 0: it is not compared. */
+static inline bny_plan **plans_make_checked(const bny_request *request, const bny_algorithm *algorithm, double factor) {
+  bny_estimate bounds = {0};
+  bny_plan **plans = plans_make(request);
+  ck_assert_msg(plans != NULL, "%s: %s", request_text(request), banyan_last_error());
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", request_text(request), banyan_last_error());
+  if (algorithm) algorithm->estimate(request, &bounds);
+  for (int32_t rank = 0; algorithm && rank < request->nranks; rank++)
+    ck_assert_msg(plans[rank]->outbox_bytes <= bounds.outbox_bytes && plans[rank]->nslots <= bounds.slots,
+                  "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", request_text(request), rank,
+                  plans[rank]->outbox_bytes, plans[rank]->nslots, bounds.outbox_bytes, (long long)bounds.slots);
+  double cost = bny_plan_cost_ns(request, (const bny_plan *const *)plans), predicted = plans[0]->predicted_ns;
+  ck_assert_msg(cost >= 0 && (cost == 0 || factor <= 0 || (predicted < factor * cost && predicted > cost / factor)),
+                "%s: predicted %g ns, the plans' own steps take %g", request_text(request), predicted, cost);
+  return plans;
 }
 
 #endif

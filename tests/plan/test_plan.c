@@ -1,25 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans of every algorithm: proved for 1 to 64 ranks and random shapes, bytes sent against the formulae of
  * docs/algorithms.md, bounds of memory, text, hash. */
-#include "plan/builder.h"
 #include "tests/plan/plan_util.h"
-#include "tests/support/suite.h"
 
 static const char *const variants[] = {"oneshot",      "twoshot",       "recursive_doubling", "recursive_halving",
                                        "tree_knomial", "tree_balanced", "tree_chain",         "ring"};
 enum { VARIANTS = sizeof variants / sizeof variants[0], RANKS_MAX = 64 };
-
-static const char *describe(const bny_request *request) {
-  static char text[256];
-  snprintf(text, sizeof text,
-           "%s: collective %d, %d ranks, scatter %d, order %d, wire %d, box (%d+%d, %d+%d) of %d x %d, value_dim %d, "
-           "bytes %zu, root %d, distance %d",
-           request->algorithm ? request->algorithm : "any", (int)request->call.collective, request->nranks,
-           (int)request->call.scatter, (int)request->call.order, (int)request->call.wire, request->token0,
-           request->tokens, request->head0, request->heads, request->call.all_tokens, request->call.all_heads,
-           request->call.value_dim, request->call.bytes, request->call.root, request->call.distance);
-  return text;
-}
 
 /* The row of the table that serves a name written with an underscore. */
 static const bny_algorithm *algorithm_named(const char *name) {
@@ -49,43 +35,12 @@ static bool like_is_alike(const bny_request *request, bny_plan **plans) {
   return alike;
 }
 
-/* Makes, proves, and compares with the estimate: its bounds hold, its time is near that of the plans. */
+/* Where ranks take turns, the plans' own steps hide waits that the estimate counts in full. */
 static void check_request(const bny_request *request) {
-  bny_plan **plans = plans_make(request);
-  ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
-  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
-  ck_assert_msg(like_is_alike(request, plans), "%s: a plan from another rank's differs", describe(request));
-  if (request->algorithm) {
-    bny_estimate estimate = {0};
-    algorithm_named(request->algorithm)->estimate(request, &estimate);
-    for (int32_t rank = 0; rank < request->nranks; rank++)
-      ck_assert_msg(plans[rank]->outbox_bytes <= estimate.outbox_bytes && plans[rank]->nslots <= estimate.slots,
-                    "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", describe(request), rank,
-                    plans[rank]->outbox_bytes, plans[rank]->nslots, estimate.outbox_bytes, (long long)estimate.slots);
-  }
-  /* Not where ranks take turns: the plans' own steps then hide waits that the estimate counts in full. */
-  double cost = bny_plan_cost_ns(request, (const bny_plan *const *)plans), predicted = plans[0]->predicted_ns;
-  ck_assert_msg(cost >= 0 &&
-                    (cost == 0 || request->cost.ranks_per_core > 1 || (predicted < 4 * cost && predicted > cost / 4)),
-                "%s: predicted %g ns, the plans' own steps take %g", describe(request), predicted, cost);
+  const bny_algorithm *algorithm = request->algorithm ? algorithm_named(request->algorithm) : NULL;
+  bny_plan **plans = plans_make_checked(request, algorithm, request->cost.ranks_per_core > 1 ? 0 : 4);
+  ck_assert_msg(like_is_alike(request, plans), "%s: a plan from another rank's differs", request_text(request));
   plans_free(request, plans);
-}
-
-/* Shapes with few and many tokens and heads, none of either, and boxes within a larger call. */
-static void random_shape(uint64_t *random, bny_request *request) {
-  int32_t tokens = random_below(random, 3) ? random_below(random, 5) : 1 + random_below(random, 100);
-  int32_t heads = random_below(random, 12) ? 1 + random_below(random, 40) : random_below(random, 2);
-  request->call.all_tokens = request->tokens = tokens;
-  request->call.all_heads = request->heads = heads;
-  request->token0 = request->head0 = 0;
-  request->call.value_dim = random_below(random, 70);
-  request->call.root = request->call.scatter == BANYAN_SCATTER_ROOT ? random_below(random, request->nranks) : 0;
-  if (tokens > 1 && heads > 1 && random_below(random, 3) == 0) {
-    request->token0 = random_below(random, tokens);
-    request->tokens = 1 + random_below(random, tokens - request->token0);
-    request->head0 = random_below(random, heads);
-    request->heads = 1 + random_below(random, heads - request->head0);
-  }
 }
 
 /* Every algorithm x scatter x order, in all wire formats up to 17 ranks and in one of them above. */
@@ -114,15 +69,13 @@ TEST_RANGE(test_roundings, 1, 18) {
         request.call.order = (banyan_order)order;
         request.call.wire = BNY_WIRE_BF16;
         if (algorithm_named(variants[variant])->reject(&request) != NULL) continue;
-        bny_plan **plans = plans_make(&request);
-        ck_assert_msg(plans != NULL, "%s: %s", describe(&request), banyan_last_error());
-        ck_assert_msg(plans_prove(&request, plans) == BANYAN_OK, "%s: %s", describe(&request), banyan_last_error());
+        bny_plan **plans = plans_make_checked(&request, NULL, 0);
         ck_assert_int_ge(plans[0]->roundings, 1);
         if (order == BANYAN_ORDER_CANONICAL) ck_assert_int_eq(plans[0]->roundings, 1 + bny_log2_ceil(_i));
         for (int32_t rank = 0; rank < _i && plans[0]->roundings > 1; rank++)
           plans[rank]->roundings = rank > 0 ? plans[0]->roundings : plans[0]->roundings - 1;
         ck_assert_msg(plans[0]->roundings == 1 || plans_prove(&request, plans) == BANYAN_ERR_STATE,
-                      "%s: fewer than %d roundings are enough", describe(&request), plans[0]->roundings + 1);
+                      "%s: fewer than %d roundings are enough", request_text(&request), plans[0]->roundings + 1);
         plans_free(&request, plans);
       }
 }
@@ -214,7 +167,7 @@ static void check_bytes(const char *name, banyan_scatter scatter, int32_t p, uin
   request.cost.ranks_per_core = 2;
   uint64_t piece = 16 * (8 + 4 * 64), most = 0, all = 0;
   bny_plan **plans = plans_make(&request);
-  ck_assert_msg(plans != NULL, "%s: %s", describe(&request), banyan_last_error());
+  ck_assert_msg(plans != NULL, "%s: %s", request_text(&request), banyan_last_error());
   for (int32_t rank = 0; rank < p; rank++) {
     uint64_t sent = plan_bytes_sent(plans[rank]);
     all += sent;
@@ -222,13 +175,13 @@ static void check_bytes(const char *name, banyan_scatter scatter, int32_t p, uin
   }
   plans_free(&request, plans);
   ck_assert_msg(most == pieces_of_most * piece && all == pieces_of_all * piece,
-                "%s: the most sent by a rank is %g pieces, not %g; all send %g, not %g", describe(&request),
+                "%s: the most sent by a rank is %g pieces, not %g; all send %g, not %g", request_text(&request),
                 (double)most / (double)piece, (double)pieces_of_most, (double)all / (double)piece,
                 (double)pieces_of_all);
   bny_estimate estimate = {0};
   algorithm_named(name)->estimate(&request, &estimate);
   ck_assert_msg(estimate.bytes_sent == (double)most, "%s: the estimate is %g bytes, the plan sends %g",
-                describe(&request), estimate.bytes_sent, (double)most);
+                request_text(&request), estimate.bytes_sent, (double)most);
 }
 
 TEST_LOOP(test_bytes_sent, 5) {
@@ -273,7 +226,7 @@ TEST(test_bytes_sent_tree) {
       ck_assert_msg(plans != NULL, "%s", banyan_last_error());
       for (int32_t rank = 0; rank < p; rank++) all += plan_bytes_sent(plans[rank]);
       plans_free(&request, plans);
-      ck_assert_msg(all == payload * (uint64_t)(p - 1) + down[scatter], "%s: all send %llu", describe(&request),
+      ck_assert_msg(all == payload * (uint64_t)(p - 1) + down[scatter], "%s: all send %llu", request_text(&request),
                     (unsigned long long)all);
     }
 }

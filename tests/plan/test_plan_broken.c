@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The prover rejects broken plans, and says what is wrong. */
 #include "tests/plan/plan_util.h"
-#include "tests/support/suite.h"
 
 /* ---- surgery ----------------------------------------------------------------------------------------------------- */
 

@@ -1,29 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans over levels: proved for random levels (uneven, scattered over nodes, without NICs), bounds of memory, bytes
  * between islands against the formula. */
-#include "plan/builder.h"
 #include "tests/plan/plan_util.h"
-#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 48 };
 
 static const bny_link_cost inner = {.alpha_ns = 200, .beta_ns_per_byte = 0.02, .gamma_ns_per_byte = 0.01};
 static const bny_link_cost outer = {.alpha_ns = 3000, .beta_ns_per_byte = 0.08, .gamma_ns_per_byte = 0.01};
-
-static const char *describe(const bny_request *request) {
-  static char text[512];
-  size_t length = 0;
-  length += (size_t)snprintf(text, sizeof text, "%s, %d ranks, scatter %d root %d, order %d, box %d x %d x %d, levels",
-                             request->algorithm, request->nranks, (int)request->call.scatter, request->call.root,
-                             (int)request->call.order, request->tokens, request->heads, request->call.value_dim);
-  for (int32_t rank = 0; rank < request->nranks && length < sizeof text - 32; rank++) {
-    length += (size_t)snprintf(text + length, sizeof text - length, " %s", request->levels->carrier[rank] ? "" : "-");
-    for (int32_t k = 0; k < request->levels->nlevels - 1; k++)
-      length += (size_t)snprintf(text + length, sizeof text - length, "%s%d", k ? "." : "",
-                                 bny_levels_group(request->levels, k, rank));
-  }
-  return text;
-}
 
 static bny_levels *levels_of(int32_t nranks, const char *sizes) {
   bny_levels *levels = NULL;
@@ -59,33 +42,11 @@ static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
 
 static void check_request(const bny_request *request) {
   const bny_algorithm *algorithm = NULL;
-  bny_estimate bounds = {0};
   double ns;
   char *reason = NULL;
   ck_assert_msg(bny_algorithm_select(request, &algorithm, &ns, &reason) == BANYAN_OK, "%s", banyan_last_error());
   free(reason);
-  algorithm->estimate(request, &bounds);
-  bny_plan **plans = plans_make(request);
-  ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
-  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
-  for (int32_t rank = 0; rank < request->nranks; rank++)
-    ck_assert_msg(plans[rank]->outbox_bytes <= bounds.outbox_bytes && plans[rank]->nslots <= bounds.slots,
-                  "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", describe(request), rank,
-                  plans[rank]->outbox_bytes, plans[rank]->nslots, bounds.outbox_bytes, (long long)bounds.slots);
-  plans_free(request, plans);
-}
-
-static void random_shape(uint64_t *random, bny_request *request) {
-  request->call.all_tokens = request->tokens =
-      random_below(random, 3) ? random_below(random, 5) : random_below(random, 60);
-  request->call.all_heads = request->heads = random_below(random, 40);
-  request->call.value_dim = random_below(random, 70);
-  if (request->tokens > 1 && request->heads > 1 && random_below(random, 3) == 0) {
-    request->token0 = random_below(random, request->tokens);
-    request->tokens = 1 + random_below(random, request->call.all_tokens - request->token0);
-    request->head0 = random_below(random, request->heads);
-    request->heads = 1 + random_below(random, request->call.all_heads - request->head0);
-  }
+  plans_free(request, plans_make_checked(request, algorithm, 0));
 }
 
 /* With every rank that carries, or with leaders alone; "levels" is the cheaper one, and for owners the only one. */
@@ -106,7 +67,6 @@ TEST_RANGE(test_random_levels_proved, 1, RANKS_MAX) {
       request.levels = levels;
       request.call.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
       random_shape(&random, &request);
-      if (scatter == BANYAN_SCATTER_ROOT) request.call.root = random_below(&random, nranks);
       request.algorithm = random_form(&random, &request);
       check_request(&request);
       request.call.order = BANYAN_ORDER_CANONICAL;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tests the choice of an algorithm, its reason, and rejections. */
 #include "tests/plan/plan_util.h"
-#include "tests/support/suite.h"
 
 /* The algorithm chosen for a request; `all` ranks must agree on it, on its reason and on the hash. */
 static const char *chosen(const bny_request *request) {

@@ -3,27 +3,11 @@
  * estimates over random levels (uneven, anywhere, deep); pieces; what is chosen. */
 #include "plan/algorithms/tree_shape.h"
 #include "tests/plan/plan_util.h"
-#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 96, STRATEGIES = 4 };
 
 static const bny_tree_strategy *const strategies[STRATEGIES] = {&bny_tree_knomial, &bny_tree_balanced, &bny_tree_chain,
                                                                 &bny_tree_levels};
-
-static const char *describe(const bny_request *request) {
-  static char text[1024];
-  size_t length = (size_t)snprintf(text, sizeof text,
-                                   "%s: collective %d, %d ranks, scatter %d root %d, order %d, box %d x %d of %d, "
-                                   "bytes %zu, levels",
-                                   request->algorithm, (int)request->call.collective, request->nranks,
-                                   (int)request->call.scatter, request->call.root, (int)request->call.order,
-                                   request->tokens, request->heads, request->call.value_dim, request->call.bytes);
-  for (int32_t rank = 0; request->levels && rank < request->nranks && length < sizeof text - 64; rank++)
-    for (int32_t level = 0; level < request->levels->nlevels; level++)
-      length += (size_t)snprintf(text + length, sizeof text - length, "%c%d", level ? '.' : ' ',
-                                 bny_levels_group(request->levels, level, rank));
-  return text;
-}
 
 /* One to four levels, each link slower than the one before; ranks of a group are neighbours, every n-th or anywhere. */
 static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
@@ -149,19 +133,7 @@ static void check_request(const bny_tree_strategy *strategy, bny_request *reques
   request->algorithm = name;
   const bny_algorithm *algorithm = algorithm_of(strategy);
   if (algorithm->reject(request)) return;
-  bny_estimate bounds = {0};
-  algorithm->estimate(request, &bounds);
-  bny_plan **plans = plans_make(request);
-  ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
-  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
-  for (int32_t rank = 0; rank < request->nranks; rank++)
-    ck_assert_msg(plans[rank]->outbox_bytes <= bounds.outbox_bytes && plans[rank]->nslots <= bounds.slots,
-                  "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", describe(request), rank,
-                  plans[rank]->outbox_bytes, plans[rank]->nslots, bounds.outbox_bytes, (long long)bounds.slots);
-  double cost = bny_plan_cost_ns(request, (const bny_plan *const *)plans), predicted = plans[0]->predicted_ns;
-  ck_assert_msg(cost == 0 || (predicted < 3 * cost && predicted > cost / 3),
-                "%s: predicted %g ns, the plans' own steps take %g", describe(request), predicted, cost);
-  plans_free(request, plans);
+  plans_free(request, plans_make_checked(request, algorithm, 3));
 }
 
 TEST_RANGE(test_trees_proved, 1, 41) {
