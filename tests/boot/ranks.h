@@ -77,6 +77,13 @@ static inline void clear_environment(void) {
                                       "TORCHELASTIC_RUN_ID",
                                       "PMIX_NAMESPACE",
                                       "SLURM_JOB_ID",
+                                      "SLURM_STEP_ID",
+                                      "SLURM_PROCID",
+                                      "SLURM_NTASKS",
+                                      "OMPI_COMM_WORLD_RANK",
+                                      "OMPI_COMM_WORLD_SIZE",
+                                      "PMI_RANK",
+                                      "PMI_SIZE",
                                       "LOCAL_RANK",
                                       "LOCAL_WORLD_SIZE",
                                       "MASTER_ADDR",
@@ -213,16 +220,26 @@ static inline void finish(int index) {
   ck_assert_msg(WIFEXITED(how) && WEXITSTATUS(how) == 0, "process %d ended with %#x", index, how);
 }
 
+static inline void finish_all(int count) {
+  for (int i = 0; i < count; i++) finish(i);
+}
+
 static inline void assert_success(int index) {
   ck_assert_msg(outcomes[index].create == BANYAN_OK && outcomes[index].gather == BANYAN_OK && !outcomes[index].wrong,
                 "process %d: create %d, gather %d, %d wrong bytes: %s", index, outcomes[index].create,
                 outcomes[index].gather, outcomes[index].wrong, outcomes[index].text);
 }
 
+static inline void finish_with_success(int count) {
+  finish_all(count);
+  for (int i = 0; i < count; i++) assert_success(i);
+}
+
 static inline void assert_text(int index, const char *part) {
   ck_assert_msg(strstr(outcomes[index].text, part) != NULL, "process %d: no \"%s\" in: %s", index, part,
                 outcomes[index].text);
 }
+
 /* Leaves a port free on which rank 0 may listen by itself; another process may take it first. */
 static inline void free_port(void) {
   if (listen_fd >= 0) close(listen_fd);

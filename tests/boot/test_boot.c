@@ -154,27 +154,4 @@ TEST(names_a_rank_with_another_size) {
   banyan_threads_destroy(group);
 }
 
-static int other_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
-  (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;
-  return 1;
-}
-
-TEST(checks_arguments) {
-  banyan_threads *group = NULL;
-  banyan_bootstrap bootstrap = {.rank = -7, .allgather = other_allgather};
-  ck_assert_int_eq(banyan_threads_create(0, &group), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(banyan_threads_create(-1, &group), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(banyan_threads_create(2, NULL), BANYAN_ERR_ARGUMENT);
-  ck_assert_ptr_null(group);
-  ck_assert_int_eq(banyan_threads_create(2, &group), BANYAN_OK);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 2, &bootstrap), BANYAN_ERR_ARGUMENT);
-  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rank is 2, must be 0..1"));
-  ck_assert_int_eq(banyan_threads_bootstrap(group, -1, &bootstrap), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(banyan_threads_bootstrap(NULL, 0, &bootstrap), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, NULL), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(bootstrap.rank, -7);
-  banyan_threads_destroy(group);
-  banyan_threads_destroy(NULL);
-}
-
 int main(void) { return suite_main(suite_of("boot", 60)); }

@@ -1,40 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The errors of banyan_env_create() for wrong environment variables. */
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include "banyan.h"
 #include "boot/tcp.h"
-#include "tests/support/suite.h"
+#include "tests/boot/ranks.h"
 
 #ifdef HAVE_SODIUM
-static void clear_environment(void) {
-  static const char *const names[] = {"RANK",
-                                      "WORLD_SIZE",
-                                      "BANYAN_JOB",
-                                      "TORCHELASTIC_RUN_ID",
-                                      "PMIX_NAMESPACE",
-                                      "SLURM_JOB_ID",
-                                      "SLURM_STEP_ID",
-                                      "LOCAL_RANK",
-                                      "LOCAL_WORLD_SIZE",
-                                      "MASTER_ADDR",
-                                      "MASTER_PORT",
-                                      "BANYAN_PORT",
-                                      "BANYAN_SECRET",
-                                      "BANYAN_SECRET_FILE",
-                                      "BANYAN_LISTEN_FD",
-                                      "TORCHELASTIC_USE_AGENT_STORE",
-                                      "BANYAN_INTERFACE",
-                                      "OMPI_COMM_WORLD_RANK",
-                                      "OMPI_COMM_WORLD_SIZE",
-                                      "PMI_RANK",
-                                      "PMI_SIZE",
-                                      "SLURM_PROCID",
-                                      "SLURM_NTASKS"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
-}
-
 /* Those that matter only when ranks meet. */
 static bool is_fine_alone(const char *name, const char *value) {
   if (strcmp(name, "MASTER_ADDR") == 0) return !value || *value;
@@ -104,12 +73,6 @@ TEST(names_bad_variables) {
       ck_assert_int_eq(bootstrap.rank, -7);
     }
   }
-  banyan_env *env = NULL;
-  banyan_bootstrap bootstrap;
-  ck_assert_int_eq(banyan_env_create(-1, &env, &bootstrap), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(banyan_env_create(1, NULL, &bootstrap), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(banyan_env_create(1, &env, NULL), BANYAN_ERR_ARGUMENT);
-  banyan_env_destroy(NULL);
 }
 
 /* One rank needs neither address nor port nor secret. */
@@ -165,18 +128,15 @@ TEST_LOOP(knows_launchers, 9) {
 /* A shell of salloc has Slurm's variables, which say that a process in it is rank 0 of as many as there are tasks: the
  * error says what was believed, and who never came. */
 TEST(says_why_it_waited_for_ranks) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   char text[16];
-  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  int fd = listen_on_any_port(&port);
   clear_environment();
   setenv("SLURM_PROCID", "0", 1);
   setenv("SLURM_NTASKS", "4", 1);
   ck_assert_int_eq(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_ARGUMENT);
   ck_assert_msg(strstr(banyan_last_error(), "SLURM_PROCID=0 and SLURM_NTASKS=4"), "%s", banyan_last_error());
-  ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-  ck_assert_int_eq(listen(fd, 1), 0);
   snprintf(text, sizeof text, "%d", fd);
   setenv("BANYAN_LISTEN_FD", text, 1);
   setenv("MASTER_ADDR", "127.0.0.1", 1);

@@ -28,7 +28,7 @@ TEST(rejects_a_second_process_of_a_rank) {
                            .bytes = 8,
                            .job = "a",
                            .wait_s = i == 3 ? 1 : 0});
-  for (int i = 0; i < 4; i++) finish(i);
+  finish_all(4);
   assert_success(0);
   assert_success(3);
   int rejected = outcomes[1].create ? 1 : 2;
@@ -60,8 +60,7 @@ TEST_RANDOM(two_jobs_at_one_port_never_mix, 30) {
                                   .bytes = 8,
                                   .timeout_s = 30,
                                   .job = jobs[order[i] / RANKS]});
-  for (int i = 0; i < BOTH; i++) finish(i);
-  for (int i = 0; i < BOTH; i++) assert_success(i);
+  finish_with_success(BOTH);
 }
 
 /* Two torchruns on a node, with stores that listen on neighbouring ports and never greet, and whose jobs, which
@@ -107,8 +106,7 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
                                      {"TORCHELASTIC_RUN_ID", "none"},
                                      {"BANYAN_JOB", ""}}});
   }
-  for (int i = 0; i < BOTH; i++) finish(i);
-  for (int i = 0; i < BOTH; i++) assert_success(i);
+  finish_with_success(BOTH);
   for (int i = 0; i < nstores; i++) close(stores[i]);
 }
 
@@ -116,7 +114,7 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
 TEST(a_stale_rank_0_takes_no_new_ranks) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .job = rank ? "new" : "stale", .timeout_s = 4});
-  for (int rank = 0; rank < 3; rank++) finish(rank);
+  finish_all(3);
   for (int rank = 0; rank < 3; rank++) {
     ck_assert_int_eq(outcomes[rank].create, BANYAN_ERR_TIMEOUT);
     assert_text(rank, "of job new (3 ranks, since 20");
@@ -131,7 +129,7 @@ TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
   start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .timeout_s = 5});
   start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 5});
   start(2, (struct part){.rank = twice, .nranks = 3, .secret = "x", .timeout_s = 5});
-  for (int i = 0; i < 3; i++) finish(i);
+  finish_all(3);
   for (int i = 0; i < 3; i++) ck_assert(outcomes[i].create);
   assert_text(0, twice ? "rank 1 has already joined" : "rank 0 has come twice: of a job without id (3 ranks, since 20");
   for (int i = 1; i < 3 && twice; i++) assert_text(i, "rank 1 has already joined");
@@ -295,7 +293,7 @@ TEST_LOOP(takes_in_no_other_user, 4) {
                               .rounds = 1,
                               .bytes = 8,
                               .user = rank == other ? NOBODY : 0});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   for (int rank = 0; rank < 2 && has_secret; rank++) assert_success(rank);
   if (has_secret) return;
   ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
@@ -321,7 +319,7 @@ TEST_LOOP(takes_in_nobody_as_the_overflow_user, 4) {
                               .rounds = 1,
                               .bytes = 8,
                               .map = mapped ? "65534 65534 1" : ""});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   for (int rank = 0; rank < 2; rank++) {
     if (outcomes[rank].create == BANYAN_ERR_ABORTED) {
       printf("skipped: %s\n", outcomes[rank].text);
@@ -368,7 +366,7 @@ TEST_LOOP(reads_the_secret_of_a_file, 7) {
                          .bytes = 8,
                          .timeout_s = cases[_i].text ? 0.2 : 10,
                          .secret = "the secret"});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   unlink(path);
   rmdir(folder);
   if (cases[_i].text) {

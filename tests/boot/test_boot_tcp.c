@@ -38,8 +38,7 @@ TEST_LOOP(gathers, 7) {
                               .rounds = cases[_i].rounds,
                               .bytes = cases[_i].bytes,
                               .closes = nranks < 10});
-  for (int rank = 0; rank < nranks; rank++) finish(rank);
-  for (int rank = 0; rank < nranks; rank++) assert_success(rank);
+  finish_with_success(nranks);
 }
 
 /* Rank 0 listens by itself, and the ways to say where; another process may take the port first, so try again. */
@@ -75,7 +74,7 @@ TEST_LOOP(listens_by_itself, 5) {
                                 .wait_s = rank == 0 ? 0.1 : 0,
                                 .timeout_s = 3,
                                 .extra = {{cases[_i].name, text}, {"TORCHELASTIC_USE_AGENT_STORE", cases[_i].agent}}});
-    for (int rank = 0; rank < 3; rank++) finish(rank);
+    finish_all(3);
     if (cases[_i].store) close(store);
     if (!outcomes[0].create) break;
   }
@@ -118,7 +117,7 @@ TEST_LOOP(looks_a_name_up_again, 4) {
                                 .rounds = 1,
                                 .bytes = 8,
                                 .address = rank == asks ? name : NULL});
-    for (int rank = 0; rank < 2; rank++) finish(rank);
+    finish_all(2);
     if (!outcomes[0].create) break;
   }
   for (int rank = 0; rank < 2; rank++) assert_success(rank);
@@ -149,7 +148,7 @@ TEST_LOOP(rejects_a_name_that_other_nodes_cannot_reach, 3) {
                               .address = addresses[_i],
                               .timeout_s = 5,
                               .extra = {{"LOCAL_WORLD_SIZE", "1"}}});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   for (int rank = 0; rank < 2; rank++) {
     ck_assert_int_eq(outcomes[rank].create, is_one_machine ? BANYAN_OK : BANYAN_ERR_ARGUMENT);
     if (is_one_machine) continue;
@@ -170,14 +169,13 @@ TEST_LOOP(one_node_needs_no_name, 3) {
                               .bytes = 8,
                               .address = addresses[_i],
                               .extra = {{"LOCAL_WORLD_SIZE", "3"}}});
-  for (int rank = 0; rank < 3; rank++) finish(rank);
-  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+  finish_with_success(3);
 }
 
 TEST_LOOP(another_secret_is_an_error_on_both_sides, 2) {
   start(0, (struct part){.rank = 0, .nranks = 2, .secret = "right", .timeout_s = 1});
   start(1, (struct part){.rank = 1, .nranks = 2, .secret = _i ? "wrong" : NULL, .timeout_s = 3});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
   assert_text(1, "secret");
   ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
@@ -191,8 +189,7 @@ TEST_LOOP(another_secret_is_an_error_on_both_sides, 2) {
 TEST(children_take_no_part) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .rounds = 3, .bytes = 100, .forks = true});
-  for (int rank = 0; rank < 3; rank++) finish(rank);
-  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+  finish_with_success(3);
 }
 
 /* A job that is stopped as a whole for longer than its deadline goes on where it was. */
@@ -205,8 +202,7 @@ TEST(time_in_which_a_job_is_stopped_does_not_count) {
   sleep_s(timeout_s);
   for (int rank = 0; rank < 2; rank++) kill(pids[rank], SIGCONT);
   start(2, (struct part){.rank = 2, .nranks = 3, .rounds = 1, .bytes = 8, .timeout_s = timeout_s});
-  for (int rank = 0; rank < 3; rank++) finish(rank);
-  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+  finish_with_success(3);
 }
 
 TEST(unauthenticated_peers_delay_nobody) {
@@ -225,7 +221,7 @@ TEST(unauthenticated_peers_delay_nobody) {
   double before = now_s();
   for (int rank = 1; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .secret = "x", .rounds = 5, .bytes = 8});
-  for (int rank = 0; rank < 3; rank++) finish(rank);
+  finish_all(3);
   double took = now_s() - before;
   for (int rank = 0; rank < 3; rank++) assert_success(rank);
   ck_assert_msg(took < 3, "took %g s", took);
@@ -235,7 +231,7 @@ TEST(unauthenticated_peers_delay_nobody) {
 TEST(names_the_missing_ranks_on_every_rank) {
   for (int rank = 0; rank < 2; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 4, .secret = "x", .timeout_s = 1, .wait_s = rank ? 0 : 0.3});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   for (int rank = 0; rank < 2; rank++) {
     ck_assert_int_eq(outcomes[rank].create, BANYAN_ERR_TIMEOUT);
     ck_assert_msg(outcomes[rank].create_s < 2, "took %g s", outcomes[rank].create_s);
@@ -260,7 +256,7 @@ TEST(knows_another_server_by_its_first_bytes) {
 TEST_LOOP(says_that_descriptors_are_lacking, 2) {
   for (int rank = 0; rank < 2; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 2, .timeout_s = 1, .files = rank != _i ? 0 : rank ? 1 : 3});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   for (int rank = 0; rank < 2; rank++) ck_assert_int_ne(outcomes[rank].create, BANYAN_OK);
   assert_text(_i, "Too many open files");
 }
@@ -313,7 +309,7 @@ TEST_LOOP(names_a_rank_that_is_absent_from_an_allgather, 3) {
                               .rounds = rank != absent,
                               .bytes = 8,
                               .pause_s = rank == absent ? 1.5 : 0});
-  for (int rank = 0; rank < 3; rank++) finish(rank);
+  finish_all(3);
   for (int rank = 0; rank < 3; rank++) {
     if (rank == absent) continue;
     char name[16];
@@ -327,7 +323,7 @@ TEST_LOOP(names_a_rank_that_is_absent_from_an_allgather, 3) {
 TEST(names_a_rank_with_another_message_size) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .secret = "x", .rounds = 1, .bytes = rank == 2 ? 16 : 8});
-  for (int rank = 0; rank < 3; rank++) finish(rank);
+  finish_all(3);
   for (int rank = 0; rank < 3; rank++) {
     ck_assert_int_eq(outcomes[rank].gather, BANYAN_ERR_BOOTSTRAP);
     assert_text(rank, "rank 2 gathers 16 bytes where rank 0 gathers 8");
@@ -337,7 +333,7 @@ TEST(names_a_rank_with_another_message_size) {
 TEST(rejects_another_world_size) {
   start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 1});
   start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 10});
-  for (int rank = 0; rank < 2; rank++) finish(rank);
+  finish_all(2);
   ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
   ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
   for (int rank = 0; rank < 2; rank++) assert_text(rank, "rank 1 has WORLD_SIZE 3 where rank 0 has 2");

@@ -2,7 +2,6 @@
  * The tree of the TCP bootstrap: many ranks, as threads of one process, on made-up nodes. Each is a rank like any
  * other, with connections of its own; only what the environment would say is given to it. */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -150,14 +149,6 @@ static int32_t assert_shape(const struct world *world, const struct process *pro
   return deepest;
 }
 
-static int count_fds(void) {
-  DIR *directory = opendir("/proc/self/fd");
-  int count = 0;
-  while (readdir(directory)) count++;
-  closedir(directory);
-  return count;
-}
-
 TEST_LOOP(trees_of_many_forms, 6) {
   static const struct world cases[] = {{.nranks = 5, .ranks_per_node = 1, .fanout = 2},    /* nodes of one rank */
                                        {.nranks = 9, .ranks_per_node = 9, .fanout = 2},    /* one node */
@@ -166,14 +157,14 @@ TEST_LOOP(trees_of_many_forms, 6) {
                                        {.nranks = 33, .ranks_per_node = 7, .fanout = 32},  /* a star */
                                        {.nranks = 34, .ranks_per_node = 7, .fanout = 32}}; /* and one rank more */
   struct world world = cases[_i];
-  int before = count_fds();
+  int before = self_count("/proc/self/fd");
   world.rounds = 20;
   world.bytes = 100;
   struct process *processes = play(&world);
   for (int32_t i = 0; i < world.nranks; i++) assert_success(&processes[i]);
   assert_shape(&world, processes);
   free(processes);
-  ck_assert_int_eq(count_fds(), before);
+  ck_assert_int_eq(self_count("/proc/self/fd"), before);
 }
 
 /* More than the queue of a rank holds, and than socket buffers do. */

@@ -1,9 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 The kernel's counts of resources and waiting times of this process. */
+/* SPDX-License-Identifier: Apache-2.0
+ * What the kernel counts for this process: files, mappings and waiting times. */
 #ifndef BNY_TESTS_SELF_H
 #define BNY_TESTS_SELF_H
 
 #include <dirent.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Returns how long this thread was runnable but did not run. On a shared machine a deadline may pass for this reason
  * alone. */
@@ -22,6 +24,16 @@ static inline int self_count(const char *path) {
   while (directory && readdir(directory)) count++;
   if (directory) closedir(directory);
   return count - 2; /* . and .. */
+}
+
+/* Counts the mappings of this process whose line holds this text. */
+static inline int self_mappings(const char *text) {
+  char line[512];
+  int count = 0;
+  FILE *maps = fopen("/proc/self/maps", "re");
+  while (maps && fgets(line, sizeof line, maps)) count += strstr(line, text) != NULL;
+  if (maps) fclose(maps);
+  return count;
 }
 
 #endif

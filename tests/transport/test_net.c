@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are connected by UCX over TCP on the
  * loopback interface: results are those of one node, bit for bit, and nothing is left behind. */
-#include <dirent.h>
-#include <pthread.h>
-
+#include "tests/support/self.h"
 #include "tests/support/world.h"
+#include "tests/transport/net_util.h"
 
 enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 
@@ -235,22 +234,6 @@ TEST(reading_is_told_in_time) {
 
 /* ---- what is left ------------------------------------------------------------------------------------------------ */
 
-static int count_entries(const char *directory) {
-  DIR *opened = opendir(directory);
-  int count = 0;
-  while (opened && readdir(opened)) count++;
-  if (opened) closedir(opened);
-  return count;
-}
-
-static int count_mappings(void) {
-  FILE *file = fopen("/proc/self/maps", "re");
-  int count = 0, byte;
-  while (file && (byte = getc(file)) != EOF) count += byte == '\n';
-  if (file) fclose(file);
-  return count;
-}
-
 static bool live_once(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
   if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return false;
@@ -266,17 +249,17 @@ static void live_often(world_rank *self) {
   int files = 0, threads = 0, mappings = 0;
   for (int i = 0; i < FIRST + LIVES; i++) {
     if (i == FIRST) {
-      files = count_entries("/proc/self/fd");
-      threads = count_entries("/proc/self/task");
-      mappings = count_mappings();
+      files = self_count("/proc/self/fd");
+      threads = self_count("/proc/self/task");
+      mappings = self_mappings("");
     }
     if (!live_once(self)) return;
   }
-  int files_now = count_entries("/proc/self/fd"), threads_now = count_entries("/proc/self/task");
+  int files_now = self_count("/proc/self/fd"), threads_now = self_count("/proc/self/task");
   world_check(self, files_now <= files, "%d open files, then %d", files, files_now);
   world_check(self, threads_now <= threads, "%d threads, then %d", threads, threads_now);
-  world_check(self, world_is_sanitized() || count_mappings() <= mappings + 10, "%d mappings, then %d", mappings,
-              count_mappings());
+  world_check(self, world_is_sanitized() || self_mappings("") <= mappings + 10, "%d mappings, then %d", mappings,
+              self_mappings(""));
 }
 
 TEST_LOOP(nothing_is_left_behind, 3) {
@@ -300,56 +283,7 @@ TEST(description_names_nodes) {
   WORLD_RUN(describe, .nranks = RANKS, .processes = true);
 }
 
-static void fail_to_create(world_rank *self) {
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
-  double begun = world_now_s();
-  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_NODE"), "%s: %s",
-              banyan_status_string(status), banyan_last_error());
-  world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
-}
-
-TEST_LOOP(names_of_nodes_are_looked_at, 2) {
-  static const char *const wrong[] = {"a name that is longer than any name of a node need be", "a,b"};
-  setenv("BANYAN_NODE", wrong[_i], 1);
-  world_setup setup = {.nranks = 1 + 2 * _i, .bare = true};
-  world_run(&setup, fail_to_create); /* the second is wrong for rank 2 alone */
-}
-
-/* ---- program ----------------------------------------------------------------------------------------------------- */
-
-typedef struct trial {
-  banyan_bootstrap bootstrap;
-  banyan_status status;
-  char text[256];
-} trial;
-
-static void *try_to_create(void *argument) {
-  trial *trial = argument;
-  banyan_comm *comm = NULL;
-  trial->status = banyan_comm_create(&trial->bootstrap, NULL, &comm);
-  snprintf(trial->text, sizeof trial->text, "%s", banyan_last_error());
-  banyan_comm_destroy(comm);
-  return NULL;
-}
-
-static bool have_ucx(void) {
-  banyan_threads *group;
-  trial trials[2];
-  pthread_t other;
-  be_nodes(&shapes[2], true);
-  if (banyan_threads_create(2, &group) != BANYAN_OK) return false;
-  for (int32_t i = 0; i < 2; i++) banyan_threads_bootstrap(group, i, &trials[i].bootstrap);
-  bool started = pthread_create(&other, NULL, try_to_create, &trials[1]) == 0;
-  try_to_create(&trials[0]);
-  if (started) pthread_join(other, NULL);
-  banyan_threads_destroy(group);
-  if (trials[0].status != BANYAN_ERR_UNSUPPORTED) return true;
-  printf("skipped: %s\n", trials[0].text);
-  return false;
-}
-
 int main(void) {
-  if (!world_has_network() || !have_ucx()) return 77;
+  if (net_is_absent()) return 77;
   return world_main(suite_of("net", world_is_sanitized() ? 300 : 100));
 }

@@ -6,7 +6,6 @@
 
 #include "tests/support/world.h"
 
-#ifdef HAVE_UCX
 #include "tests/transport/net_util.h"
 
 enum { TRIES = 3, BYTES = 20 << 20, FLAG_ABORTED = 1 };
@@ -108,9 +107,3 @@ int main(void) {
   unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, and puts over TCP do not bear that */
   return world_main(suite_of("net_abort", 60));
 }
-#else
-int main(void) {
-  printf("skipped: built without UCX\n");
-  return 77;
-}
-#endif

@@ -6,7 +6,6 @@
 
 #include "tests/support/world.h"
 
-#ifdef HAVE_UCX
 #include "tests/transport/net_util.h"
 #include "tests/support/self.h"
 
@@ -64,9 +63,3 @@ int main(void) {
   if (net_is_absent()) return 77;
   return world_main(suite_of("net_half", 30));
 }
-#else
-int main(void) {
-  printf("skipped: built without UCX\n");
-  return 77;
-}
-#endif

@@ -8,7 +8,6 @@
 
 #include "tests/support/world.h"
 
-#ifdef HAVE_UCX
 #include <ucm/api/ucm.h>
 
 #include "tests/transport/net_util.h"
@@ -111,9 +110,3 @@ int main(void) {
   if (is_absent()) return 77;
   return world_main(suite_of("net_hooks", 30));
 }
-#else
-int main(void) {
-  puts("skipped: built without UCX");
-  return 77;
-}
-#endif

@@ -4,7 +4,6 @@
 #include "comm/comm.h"
 #include "tests/support/world.h"
 
-#ifdef HAVE_UCX
 #include <unistd.h>
 
 #include "tests/transport/net_util.h"
@@ -180,9 +179,3 @@ int main(void) {
   if (net_is_absent()) return 77;
   return world_main(suite_of("net_messages", 60));
 }
-#else
-int main(void) {
-  printf("skipped: built without UCX\n");
-  return 77;
-}
-#endif

@@ -9,7 +9,6 @@
 
 #include "tests/support/world.h"
 
-#ifdef HAVE_UCX
 #include "net_util.h"
 
 enum { ALL = -1, NOBODY = 65534 };
@@ -196,9 +195,3 @@ int main(void) {
   unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, and puts over TCP do not bear that */
   return world_main(suite_of("net_start", 60));
 }
-#else
-int main(void) {
-  printf("skipped: built without UCX\n");
-  return 77;
-}
-#endif
