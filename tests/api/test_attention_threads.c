@@ -398,19 +398,6 @@ TEST(threads_that_cannot_be_started) {
   problem_free(&p);
 }
 
-TEST(wrong_numbers_of_threads) {
-  banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
-  banyan_comm *comm = NULL;
-  config.threads = -1;
-  ck_assert_int_eq(lone_create(&config, &comm), BANYAN_ERR_ARGUMENT);
-  ck_assert_str_eq(banyan_last_error(), "config.threads is -1; it must be between 0 and 1024");
-  config.threads = 1025;
-  ck_assert_int_eq(lone_create(&config, &comm), BANYAN_ERR_ARGUMENT);
-  setenv("BANYAN_THREADS", "many", 1);
-  ck_assert_int_eq(lone_create(NULL, &comm), BANYAN_ERR_ARGUMENT);
-  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_THREADS"));
-}
-
 typedef struct caller {
   pthread_t thread;
   problem *p;

@@ -199,11 +199,4 @@ TEST_EVERYWHERE(nobody_leaves_a_barrier_early, RANKS_MAX) {
   WORLD_RUN(meet_often, .nranks = world_ranks(on, 1 + _i), .on = on, .argument = came);
 }
 
-static void reject_stream(world_rank *self) {
-  world_check(self, banyan_comm_set_stream(self->comm, self) == BANYAN_ERR_ARGUMENT, "a host has no streams");
-  world_check(self, banyan_comm_set_stream(NULL, NULL) == BANYAN_ERR_ARGUMENT, "nor has nobody");
-}
-
-TEST(hosts_have_no_streams) { WORLD_RUN(reject_stream, .nranks = 1); }
-
 int main(void) { return world_main(suite_of("bytes", 300)); }

@@ -6,11 +6,9 @@
  *
  * at source = 0 is softmax(q.k) v. F comes from the library's own statistics, as attention of the longer query
  * [q, source] over the longer keys [k, v] at scale 1; the right side is the library's attention output. */
-#include <pthread.h>
-
-#include "banyan.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/generator.h"
-#include "tests/support/suite.h"
+#include "tests/support/world.h"
 
 enum { HEADS = 6, KV_HEADS = 2, HEAD_DIM = 24, VALUE_DIM = 10, WIDE = HEAD_DIM + VALUE_DIM, KEYS = 700 };
 
@@ -35,8 +33,7 @@ static float offset(int32_t point) { /* +h, -h, +2h, -2h, +3h, -3h */
 }
 
 static input *input_make(uint64_t seed) {
-  input *in = calloc(1, sizeof *in);
-  ck_assert_ptr_nonnull(in);
+  input *in = world_take(sizeof *in);
   uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
   float *all[] = {&in->q[0][0], &in->wide_k[0][0][0]};
   size_t counts[] = {sizeof in->q / sizeof(float), sizeof in->wide_k / sizeof(float)};
@@ -75,31 +72,16 @@ static banyan_partial partial_of(float *values, int32_t value_dim, float *m, flo
 static banyan_status attend(const input *in, int32_t first, int32_t keys, answer *out) {
   int32_t seq_lens[ROWS];
   for (int32_t row = 0; row < ROWS; row++) seq_lens[row] = keys;
-  banyan_attention_desc desc = {
-      .size = sizeof desc,
-      .heads = HEADS,
-      .kv_heads = KV_HEADS,
-      .value_dim = VALUE_DIM,
-      .scale = 1,
-      .q_dtype = BANYAN_F32,
-      .kv_dtype = BANYAN_F32,
-      .k = in->wide_k[0][first],
-      .k_head_stride = KEYS * WIDE,
-      .k_token_stride = WIDE,
-      .v = &in->wide_k[0][first][HEAD_DIM],
-      .v_head_stride = KEYS * WIDE,
-      .v_token_stride = WIDE,
-      .seq_lens = seq_lens,
-  };
+  const float *k = in->wide_k[0][first], *v = k + HEAD_DIM;
+  banyan_attention_desc desc = attention_desc_of(ROWS, HEADS, KV_HEADS, KEYS, WIDE, VALUE_DIM, BANYAN_F32, BANYAN_F32,
+                                                 in->wide_q, k, v, seq_lens);
+  desc.scale = 1;
+  desc.v_token_stride = WIDE, desc.v_head_stride = KEYS * WIDE;
+  desc.k_batch_stride = desc.v_batch_stride = 0; /* all rows have the same keys */
   /* One call for all energies: rows are a batch over the same keys. Their values are not needed. */
   float *unused = malloc((size_t)ROWS * HEADS * VALUE_DIM * sizeof *unused);
   if (!unused) return BANYAN_ERR_MEMORY;
   banyan_partial energy = partial_of(unused, VALUE_DIM, out->energy_m[0], out->energy_d[0]);
-  desc.batch = ROWS;
-  desc.head_dim = WIDE;
-  desc.q = in->wide_q;
-  desc.q_batch_stride = HEADS * WIDE;
-  desc.q_head_stride = WIDE;
   banyan_status status = banyan_attention(&desc, &energy);
   free(unused);
   if (status != BANYAN_OK) return status;
@@ -153,60 +135,35 @@ static void check_gradient(const answer *a, const char *what) {
 
 TEST_LOOP(one_shard, 5) {
   input *in = input_make((uint64_t)_i);
-  answer *a = calloc(1, sizeof *a);
-  ck_assert_ptr_nonnull(a);
+  answer *a = world_take(sizeof *a);
   ck_assert_msg(attend(in, 0, KEYS, a) == BANYAN_OK, "%s", banyan_last_error());
   check_gradient(a, "one shard");
-  free(a);
-  free(in);
 }
 
 /* ---- the same over ranks ----------------------------------------------------------------------------------------- */
 
-typedef struct rank {
-  banyan_threads *group;
+typedef struct task {
   const input *in;
-  int32_t rank, first, keys;
-  answer answer;
-  banyan_status status;
-  char text[256];
-} rank;
+  const int32_t *ends; /* the last key of each rank */
+  answer *answers;
+} task;
 
-static void *rank_main(void *argument) {
-  rank *self = argument;
-  banyan_bootstrap bootstrap;
-  banyan_comm *comm = NULL;
-  self->status = banyan_threads_bootstrap(self->group, self->rank, &bootstrap);
-  if (self->status == BANYAN_OK) self->status = banyan_comm_create(&bootstrap, NULL, &comm);
-  if (self->status == BANYAN_OK) self->status = attend(self->in, self->first, self->keys, &self->answer);
-  if (self->status == BANYAN_OK) self->status = combine(comm, &self->answer);
-  snprintf(self->text, sizeof self->text, "%s", banyan_last_error());
-  banyan_comm_destroy(comm);
-  return NULL;
+static void attend_and_combine(world_rank *self) {
+  const task *task = self->argument;
+  answer *mine = &task->answers[self->rank];
+  int32_t first = self->rank ? task->ends[self->rank - 1] : 0;
+  if (world_ok(self, attend(task->in, first, task->ends[self->rank] - first, mine), "attention"))
+    world_ok(self, combine(self->comm, mine), "combine");
 }
 
 TEST_LOOP(shards, 3) {
   static const int32_t ends[][4] = {{175, 350, 525, KEYS}, {1, 1, 600, KEYS}, {0, 0, 0, KEYS}};
-  input *in = input_make((uint64_t)_i + 10);
-  banyan_threads *group;
-  ck_assert_msg(banyan_threads_create(4, &group) == BANYAN_OK, "%s", banyan_last_error());
-  rank *ranks = calloc(4, sizeof *ranks);
-  pthread_t threads[4];
+  task task = {input_make((uint64_t)_i + 10), ends[_i], world_take(4 * sizeof *task.answers)};
+  WORLD_RUN(attend_and_combine, .nranks = 4, .argument = &task);
   for (int32_t r = 0; r < 4; r++) {
-    int32_t first = r ? ends[_i][r - 1] : 0;
-    ranks[r] = (rank){.group = group, .in = in, .rank = r, .first = first, .keys = ends[_i][r] - first};
-    ck_assert_int_eq(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+    check_gradient(&task.answers[r], "four shards");
+    ck_assert_msg(memcmp(&task.answers[r], task.answers, sizeof(answer)) == 0, "rank %d differs from rank 0", r);
   }
-  for (int32_t r = 0; r < 4; r++) pthread_join(threads[r], NULL);
-  banyan_threads_destroy(group);
-  for (int32_t r = 0; r < 4; r++) {
-    ck_assert_msg(ranks[r].status == BANYAN_OK, "rank %d: %s", r, ranks[r].text);
-    check_gradient(&ranks[r].answer, "four shards");
-    ck_assert_msg(memcmp(&ranks[r].answer, &ranks[0].answer, sizeof ranks[r].answer) == 0,
-                  "rank %d differs from rank 0", r);
-  }
-  free(ranks);
-  free(in);
 }
 
-int main(void) { return suite_main(suite_of("energy", 60)); }
+int main(void) { return world_main(suite_of("energy", 60)); }

@@ -6,6 +6,7 @@
 #include "f8.h"
 #include "merge_math.h"
 #include "op.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/world.h"
 
@@ -218,7 +219,7 @@ static void attend(world_rank *self) {
   const sharding *how = t->how;
   shard s = gather(all, how, self->rank);
   rows *out = t->results[self->rank];
-  int64_t width = how->page_keys ? how->page_keys : s.room;
+  const int32_t width = how->page_keys ? how->page_keys : s.room;
   banyan_queries queries = BANYAN_QUERIES_INIT;
   queries.tokens = s.loc[how->batch] + 1, queries.query_start_loc = s.loc, queries.query_start = s.query_start;
   queries.key_start = s.start, queries.window = all->window;
@@ -230,14 +231,9 @@ static void attend(world_rank *self) {
     if (how->owners[p] == self->rank) pattern[queries.key_pattern_len++] = p;
   if (queries.key_pattern_len > 0)
     queries.key_pattern = pattern, queries.key_block = BLOCK, queries.key_stride = PERIOD * BLOCK;
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
-  desc.batch = how->batch, desc.heads = all->heads, desc.kv_heads = all->kv_heads;
-  desc.head_dim = all->dim, desc.value_dim = all->value_dim, desc.q_dtype = all->q_dtype, desc.kv_dtype = all->kv_dtype;
-  desc.q = s.q, desc.q_batch_stride = all->heads * all->dim, desc.q_head_stride = all->dim;
-  desc.k = s.k, desc.k_token_stride = all->dim, desc.k_head_stride = width * all->dim;
-  desc.v = s.v, desc.v_token_stride = all->value_dim, desc.v_head_stride = width * all->value_dim;
-  desc.k_batch_stride = desc.k_head_stride * all->kv_heads, desc.v_batch_stride = desc.v_head_stride * all->kv_heads;
-  desc.seq_lens = s.lens, desc.queries = &queries, desc.soft_cap = all->soft_cap;
+  banyan_attention_desc desc = attention_desc_of(how->batch, all->heads, all->kv_heads, width, all->dim, all->value_dim,
+                                                 all->q_dtype, all->kv_dtype, s.q, s.k, s.v, s.lens);
+  desc.queries = &queries, desc.soft_cap = all->soft_cap;
   if (all->has_sinks) desc.sinks = all->sinks;
   if (!bny_dtype_is_float(all->kv_dtype)) desc.scales.k = &all->k_scale, desc.scales.v = &all->v_scale;
   if (how->page_keys) {
@@ -350,9 +346,7 @@ static void rejected(world_rank *self) {
   int32_t lens[1] = {300}, start[1] = {self->rank * 300}, query_start[1] = {600};
   banyan_queries queries = BANYAN_QUERIES_INIT;
   queries.tokens = 1, queries.query_start = query_start, queries.key_start = start;
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
-  desc.batch = desc.heads = desc.kv_heads = 1, desc.head_dim = 4, desc.q_dtype = desc.kv_dtype = BANYAN_F32;
-  desc.q = desc.k = desc.v = k, desc.k_token_stride = desc.v_token_stride = 4, desc.seq_lens = lens,
+  banyan_attention_desc desc = attention_desc_of(1, 1, 1, 512, 4, 4, BANYAN_F32, BANYAN_F32, k, k, k, lens);
   desc.queries = &queries;
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
   combine.tokens = combine.heads = 1, combine.value_dim = 4, combine.order = BANYAN_ORDER_EXACT;

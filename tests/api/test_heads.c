@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * All-gathers of heads over random shapes, layouts and numbers of tokens, by blocking calls and by operations, on every
- * backend. Plans by classes, the bytes sent, and ranks that disagree. */
-#include <signal.h>
-
+ * backend; their plans by classes, and the bytes sent. */
 #include "tests/support/heads.h"
 #include "tests/support/lone.h"
 #include "tests/support/world.h"
@@ -212,89 +210,25 @@ TEST(columns_beside_each_other) {
   banyan_comm_destroy(comm);
 }
 
-/* ---- ranks that disagree ----------------------------------------------------------------------------------------- */
-
-typedef struct verdicts {
-  int kind; /* kind of difference */
-  banyan_status status[WORLD_RANKS_MAX];
-  char text[WORLD_RANKS_MAX][512];
-} verdicts;
-
-static void disagree(world_rank *self) {
-  verdicts *seen = self->argument;
-  static const int32_t usual[] = {2, 1, 1}, odd[] = {1, 2, 1};
-  bool differs = self->rank == 1;
-  int32_t tokens = TOKENS;
-  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
-  uint16_t mine[TOKENS * HEADS * DIM] = {0}, all[TOKENS * HEADS * DIM];
-  banyan_heads_desc desc = good_call().desc;
-  desc.counts = seen->kind == 1 && differs ? odd : usual;
-  desc.valid = &valid;
-  banyan_status status;
-  if (seen->kind != 0) {
-    if (seen->kind == 2 && differs) desc.dtype = BANYAN_BF16;
-    if (seen->kind == 3 && differs) desc.dim = DIM - 1;
-    status = banyan_allgather_heads(self->comm, &desc, mine, all);
-  } else { /* tokens of a later run */
-    if (!world_ok(self, banyan_allgather_heads(self->comm, &desc, mine, all), "first call")) return;
-    tokens = differs ? 1 : 2;
-    status = banyan_allgather_heads(self->comm, &desc, mine, all);
-  }
-  seen->status[self->rank] = status;
-  snprintf(seen->text[self->rank], sizeof seen->text[0], "%s", banyan_last_error());
-}
-
-TEST_LOOP(differences_are_named, 4) {
-  static const char *const words[][3] = {
-      {"tokens ", "1", "2"}, {"counts of heads", "", ""}, {"dtype ", "bf16", " f16"}, {"dim ", "7", "8"}};
-  verdicts seen = {.kind = _i};
-  WORLD_RUN(disagree, .nranks = 3, .argument = &seen);
-  for (int rank = 0; rank < 3; rank++) {
-    const char *text = seen.text[rank];
-    ck_assert_msg(seen.status[rank] == BANYAN_ERR_MISMATCH, "rank %d: %s", rank, text);
-    bool named = strstr(text, words[_i][0]) && strstr(text, words[_i][1]) && strstr(text, words[_i][2]);
-    ck_assert_msg(named && (rank == 1 || strstr(text, "rank 1")), "rank %d: %s", rank, text);
-  }
-}
-
-/* ---- plans and deaths -------------------------------------------------------------------------------------------- */
-
-static int plans_made(const banyan_comm *comm) {
-  char text[2048];
-  banyan_comm_describe(comm, text, sizeof text);
-  const char *at = strstr(text, "plans made: ");
-  return at ? atoi(at + strlen("plans made: ")) : 0;
-}
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 static void call_randomly(world_rank *self) {
   enum { MOST = 300, CALLS = 600 };
   world_random random = {world_seed()};
   uint16_t *mine = calloc(MOST * HEADS, DIM * sizeof *mine), *all = calloc(MOST * HEADS, DIM * sizeof *all);
   if (!mine || !all) abort();
-  int before = plans_made(self->comm);
+  int before = world_plans_made(self);
   for (int i = 0; i < CALLS; i++) {
     banyan_heads_desc desc = good_call().desc;
     desc.tokens = 1 + random_below(&random, MOST);
     if (!world_ok(self, banyan_allgather_heads(self->comm, &desc, mine, all), "call")) break;
   }
-  int plans = plans_made(self->comm) - before;
+  int plans = world_plans_made(self) - before;
   world_check(self, plans > 0 && plans <= 10, "%d calls made %d plans", CALLS, plans);
   free(mine);
   free(all);
 }
 
 TEST(classes_share_plans) { WORLD_RUN(call_randomly, .nranks = 3); }
-
-static void lose_a_rank(world_rank *self) {
-  uint16_t mine[TOKENS * HEADS * DIM] = {0}, all[TOKENS * HEADS * DIM];
-  banyan_heads_desc desc = good_call().desc;
-  if (!world_ok(self, banyan_allgather_heads(self->comm, &desc, mine, all), "first call")) return;
-  if (self->rank == 2) kill(getpid(), SIGKILL);
-  banyan_status status = banyan_allgather_heads(self->comm, &desc, mine, all);
-  world_check(self, status == BANYAN_ERR_PEER && banyan_comm_failed_rank(self->comm) == 2, "%s: %s",
-              banyan_status_string(status), banyan_last_error());
-}
-
-TEST(a_dead_rank_is_named) { WORLD_RUN(lose_a_rank, .nranks = 4, .processes = true, .deaths = true); }
 
 int main(void) { return world_main(suite_of("heads", 120)); }

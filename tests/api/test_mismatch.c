@@ -5,12 +5,15 @@
 enum { TOKENS = 4, HEADS = 6, VALUE_DIM = 16, BYTES = 4096 };
 
 /* The calls of one rank; all but one do the first of a pair. */
-typedef enum call_kind { COMBINE, GATHER, SHIFT, BROADCAST, BARRIER, COMBINE_INIT, BROADCAST_INIT } call_kind;
+typedef enum call_kind { COMBINE, GATHER, SHIFT, BROADCAST, BARRIER, HEADS_OF_ALL } call_kind;
+
+/* Bits that make an all-gather of heads differ from the usual one. */
+enum { OTHER_COUNTS = 1, OTHER_DTYPE = 2, OTHER_TOKENS = 4 };
 
 typedef struct call {
   call_kind kind;
   banyan_combine_desc desc; /* zero fields take the usual */
-  int32_t bytes, root;      /* and distance */
+  int32_t bytes, root;      /* or dim; or distance, or what is other */
 } call;
 
 typedef struct pair {
@@ -40,6 +43,10 @@ static const pair pairs[] = {
     {"distance", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 100, 0}},
     {"bytes", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 99, 0}},
     {"root", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 100, 1}},
+    {"counts of heads", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_COUNTS}},
+    {"dtype", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_DTYPE}},
+    {"dim", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 7, 0}},
+    {"tokens", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_TOKENS}},
 };
 enum { PAIRS = sizeof pairs / sizeof pairs[0] };
 
@@ -82,6 +89,24 @@ static banyan_status combine(world_rank *self, const call *call, buffers *buffer
   return status;
 }
 
+/* Each rank has one head, or the first has two and the last none. */
+static banyan_status gather_heads(world_rank *self, const call *call, buffers *buffers, banyan_op **op) {
+  const int32_t tokens = TOKENS - 1;
+  int32_t counts[WORLD_RANKS_MAX];
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
+  banyan_heads_desc desc = {.size = sizeof desc,
+                            .tokens = TOKENS,
+                            .heads = self->nranks,
+                            .dim = call->bytes,
+                            .dtype = call->root & OTHER_DTYPE ? BANYAN_BF16 : BANYAN_F16,
+                            .counts = counts,
+                            .valid = call->root & OTHER_TOKENS ? &valid : NULL};
+  for (int32_t i = 0; i < self->nranks; i++) counts[i] = 1;
+  if (call->root & OTHER_COUNTS) counts[0]++, counts[self->nranks - 1]--;
+  return op ? banyan_allgather_heads_init(self->comm, &desc, buffers->bytes, buffers->more, op)
+            : banyan_allgather_heads(self->comm, &desc, buffers->bytes, buffers->more);
+}
+
 static banyan_status make_call(world_rank *self, const call *call, buffers *buffers, bool init) {
   size_t bytes = (size_t)call->bytes, counts[WORLD_RANKS_MAX];
   banyan_op *op = NULL;
@@ -99,6 +124,10 @@ static banyan_status make_call(world_rank *self, const call *call, buffers *buff
   case BROADCAST:
     if (!init) return banyan_broadcast(self->comm, buffers->bytes, bytes, call->root);
     status = banyan_broadcast_init(self->comm, buffers->bytes, bytes, call->root, &op);
+    break;
+  case HEADS_OF_ALL:
+    if (!init) return gather_heads(self, call, buffers, NULL);
+    status = gather_heads(self, call, buffers, &op);
     break;
   case BARRIER:
     if (!init) return banyan_barrier(self->comm);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention and combine in slices between nodes: bits are those of one slice, and the operation says what it does. */
+#include "tests/support/attention_oracle.h"
 #include "tests/support/directory.h"
 #include "tests/support/world.h"
 
@@ -24,26 +25,12 @@ static void draw(shard *s, int32_t rank, int32_t run) {
   for (int32_t b = 0; b < BATCH; b++) s->lengths[b] = random_below(&keys, KEYS + 1);
 }
 
-static void set_up(shard *s) {
-  s->desc = (banyan_attention_desc){.size = sizeof s->desc,
-                                    .batch = BATCH,
-                                    .heads = HEADS,
-                                    .kv_heads = 1,
-                                    .head_dim = DIM,
-                                    .q_dtype = BANYAN_F32,
-                                    .kv_dtype = BANYAN_F32,
-                                    .q = s->q,
-                                    .q_batch_stride = HEADS * DIM,
-                                    .q_head_stride = DIM,
-                                    .k = s->k,
-                                    .k_batch_stride = KEYS * DIM,
-                                    .k_head_stride = KEYS * DIM,
-                                    .k_token_stride = DIM,
-                                    .v = s->v,
-                                    .v_batch_stride = KEYS * DIM,
-                                    .v_head_stride = KEYS * DIM,
-                                    .v_token_stride = DIM,
-                                    .seq_lens = s->lengths};
+/* Makes the shard of a rank for its first run. */
+static shard *shard_new(int32_t rank) {
+  shard *s = world_take(sizeof *s);
+  draw(s, rank, 0);
+  s->desc = attention_desc_of(BATCH, HEADS, 1, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, s->q, s->k, s->v, s->lengths);
+  return s;
 }
 
 typedef struct result {
@@ -98,9 +85,8 @@ static bool run(world_rank *self, banyan_op *op) {
 
 /* Only one rank says that it will have keys, and for the first operation none does. */
 static void bits_agree(world_rank *self) {
-  shard *s = calloc(1, sizeof *s);
-  result *whole = calloc(1, sizeof *whole), *sliced = calloc(1, sizeof *sliced);
-  set_up(s);
+  shard *s = shard_new(self->rank);
+  result *whole = world_take(sizeof *whole), *sliced = world_take(sizeof *sliced);
   banyan_op *one = make(self, s, 0, whole);
   banyan_op *several = one ? make(self, s, self->rank == self->nranks - 1 ? KEYS : 0, sliced) : NULL;
   if (several) {
@@ -121,9 +107,6 @@ static void bits_agree(world_rank *self) {
   }
   banyan_op_free(one);
   banyan_op_free(several);
-  free(s);
-  free(whole);
-  free(sliced);
 }
 
 static void set_environment(const shape *how) {
@@ -143,10 +126,8 @@ TEST_LOOP(slices_have_the_bits_of_one_piece, SHAPES + 2) {
 
 /* One rank rejects its run before anything is sent: its peers, which are attending to their slices, get its name. */
 static void one_rejects(world_rank *self) {
-  shard *s = calloc(1, sizeof *s);
-  result *out = calloc(1, sizeof *out);
-  set_up(s);
-  draw(s, self->rank, 0);
+  shard *s = shard_new(self->rank);
+  result *out = world_take(sizeof *out);
   banyan_op *op = make(self, s, LONG, out);
   if (op) {
     if (self->rank == 1) s->lengths[BATCH - 1] = -4;
@@ -158,8 +139,6 @@ static void one_rejects(world_rank *self) {
     if (self->rank == 0) world_check(self, strstr(banyan_last_error(), "rank 1") != NULL, "%s", banyan_last_error());
   }
   banyan_op_free(op);
-  free(s);
-  free(out);
 }
 
 TEST(a_rejected_run_is_known_to_peers) {
@@ -173,15 +152,11 @@ TEST(a_rejected_run_is_known_to_peers) {
 /* ---- the trace --------------------------------------------------------------------------------------------------- */
 
 static void run_once(world_rank *self) {
-  shard *s = calloc(1, sizeof *s);
-  result *out = calloc(1, sizeof *out);
-  set_up(s);
-  draw(s, self->rank, 0);
+  shard *s = shard_new(self->rank);
+  result *out = world_take(sizeof *out);
   banyan_op *op = make(self, s, KEYS, out);
   if (op) run(self, op);
   banyan_op_free(op);
-  free(s);
-  free(out);
 }
 
 /* Finds the begin and end of the next event of that name, in us. */
@@ -228,15 +203,11 @@ TEST(a_trace_shows_slices) {
 
 /* Within a node ranks copy by themselves, so slices would hide nothing. */
 static void stays_whole(world_rank *self) {
-  shard *s = calloc(1, sizeof *s);
-  result *out = calloc(1, sizeof *out);
-  set_up(s);
-  draw(s, self->rank, 0);
+  shard *s = shard_new(self->rank);
+  result *out = world_take(sizeof *out);
   banyan_op *op = make(self, s, LONG, out);
   if (op) world_check(self, !is_sliced(op), "attention within a node is in slices");
   banyan_op_free(op);
-  free(s);
-  free(out);
 }
 
 TEST(a_node_has_no_slices) {
@@ -266,16 +237,13 @@ static const network networks[] = {
 
 static void is_priced(world_rank *self) {
   const network *of = (const network *)self->argument;
-  shard *s = calloc(1, sizeof *s);
-  result *out = calloc(1, sizeof *out);
-  set_up(s);
+  shard *s = shard_new(self->rank);
+  result *out = world_take(sizeof *out);
   banyan_op *op = make(self, s, self->rank == 0 ? of->keys : 1, out);
   if (op)
     world_check(self, is_sliced(op) == of->pays, "%s, %d keys: attention is in %s", of->topo, of->keys,
                 is_sliced(op) ? "slices" : "one piece");
   banyan_op_free(op);
-  free(s);
-  free(out);
 }
 
 TEST_LOOP(slices_are_chosen_where_the_network_is_slow, (int)(sizeof networks / sizeof networks[0])) {

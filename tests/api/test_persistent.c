@@ -51,7 +51,15 @@ static void be_late(world_random *random) {
   if (random_one_in(random, 40)) world_sleep_ms(random_below(random, 4));
 }
 
-/* ---- one operation of every kind, started again and again -------------------------------------------------------- */
+/* ---- several under way ------------------------------------------------------------------------------------------- */
+
+enum { KINDS = 5 };
+
+typedef struct several {
+  data data;
+  unsigned char mine[40], all[40 * WORLD_RANKS_MAX], send[99], receive[99], note[77];
+  banyan_op *ops[KINDS];
+} several;
 
 static bool check_info(world_rank *self, const banyan_op *op) {
   banyan_op_info info = {.size = sizeof info};
@@ -63,52 +71,12 @@ static bool check_info(world_rank *self, const banyan_op *op) {
          world_check(self, banyan_op_describe(op, text, sizeof text) > 0, "an operation has no steps");
 }
 
-static bool run_again(world_rank *self, banyan_op *op, data *data, world_random *random, const char *name) {
-  for (int round = 0; round < 50; round++) {
-    fill(data, self->rank, round);
-    be_late(random);
-    if (!world_ok(self, banyan_start(op), "start")) return false;
-    int done = 0;
-    while (round % 2 && !done)
-      if (!world_ok(self, banyan_test(op, &done), "test")) return false;
-    if (!world_ok(self, banyan_wait(op), "wait")) return false;
-    if (!holds_merge(self, data, round, ROWS, name)) return false;
-  }
-  return true;
-}
-
-static void start_again(world_rank *self) {
-  world_random random = {world_seed() + (uint64_t)self->rank};
-  data *data = calloc(1, sizeof *data);
-  banyan_partial in, out;
-  describe(data, &in, &out);
-  for (int a = 0; a < 6; a++) {
-    banyan_combine_desc desc = desc_of(TOKENS, algorithms[a]);
-    banyan_op *op = NULL;
-    bool good = world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init") &&
-                run_again(self, op, data, &random, algorithms[a] ? algorithms[a] : "chosen") && check_info(self, op);
-    banyan_op_free(op);
-    if (!good) break;
-  }
-  free(data);
-}
-
-/* ---- several under way ------------------------------------------------------------------------------------------- */
-
-enum { KINDS = 5 };
-
-typedef struct several {
-  data data;
-  unsigned char mine[40], all[40 * WORLD_RANKS_MAX], send[99], receive[99], note[77];
-  banyan_op *ops[KINDS];
-} several;
-
-static bool init_several(world_rank *self, several *s) {
+static bool init_several(world_rank *self, several *s, const char *algorithm) {
   size_t counts[WORLD_RANKS_MAX];
   for (int32_t i = 0; i < self->nranks; i++) counts[i] = 40;
   banyan_partial in, out;
   describe(&s->data, &in, &out);
-  banyan_combine_desc desc = desc_of(TOKENS, NULL);
+  banyan_combine_desc desc = desc_of(TOKENS, algorithm);
   return world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &s->ops[0]), "combine_init") &&
          world_ok(self, banyan_allgather_init(self->comm, s->mine, s->all, counts, &s->ops[1]), "gather_init") &&
          world_ok(self, banyan_shift_init(self->comm, s->send, s->receive, sizeof s->send, 1, &s->ops[2]),
@@ -126,26 +94,35 @@ static bool check_several(world_rank *self, const several *s, int round) {
   return world_check(self, good, "several operations, round %d: wrong bytes", round);
 }
 
+/* The order of starts is the same on all ranks. Each rank waits and polls in an order of its own. */
+static bool run_several(world_rank *self, several *s, int round, world_random *same, world_random *own) {
+  bool good = true;
+  fill(&s->data, self->rank, round);
+  memset(s->mine, round + self->rank, sizeof s->mine);
+  memset(s->send, round * 3 + self->rank, sizeof s->send);
+  memset(s->note, self->rank == self->nranks - 1 ? round * 7 : 0, sizeof s->note);
+  int first = random_below(same, KINDS);
+  for (int i = 0; i < KINDS && good; i++) good = world_ok(self, banyan_start(s->ops[(first + i) % KINDS]), "start");
+  be_late(own);
+  for (int i = random_below(own, KINDS), k = 0; k < KINDS && good; i++, k++) {
+    int done = !random_one_in(own, 3), polls = 0;
+    while (!done && good && (round % 8 == 0 || polls++ == 0))
+      good = world_ok(self, banyan_test(s->ops[i % KINDS], &done), "test");
+    good = good && world_ok(self, banyan_wait(s->ops[i % KINDS]), "wait");
+  }
+  return good && check_several(self, s, round);
+}
+
 static void start_several(world_rank *self) {
   world_random same = {world_seed() * 3}, own = {world_seed() * 9 + (uint64_t)self->rank};
   several *s = calloc(1, sizeof *s);
-  bool good = init_several(self, s);
-  for (int round = 0; round < 120 && good; round++) {
-    fill(&s->data, self->rank, round);
-    memset(s->mine, round + self->rank, sizeof s->mine);
-    memset(s->send, round * 3 + self->rank, sizeof s->send);
-    memset(s->note, self->rank == self->nranks - 1 ? round * 7 : 0, sizeof s->note);
-    int first = random_below(&same, KINDS); /* the order of starts is the same on all ranks */
-    for (int i = 0; i < KINDS && good; i++) good = world_ok(self, banyan_start(s->ops[(first + i) % KINDS]), "start");
-    be_late(&own);
-    int done = 0; /* waits in an order of each rank's own */
-    for (int i = random_below(&own, KINDS), k = 0; k < KINDS && good; i++, k++) {
-      if (random_one_in(&own, 3)) good = world_ok(self, banyan_test(s->ops[i % KINDS], &done), "test");
-      good = good && world_ok(self, banyan_wait(s->ops[i % KINDS]), "wait");
-    }
-    good = good && check_several(self, s, round);
+  bool good = true;
+  for (int a = 0; a < 6 && good; a++) {
+    good = init_several(self, s, algorithms[a]);
+    for (int round = 0; round < 40 && good; round++) good = run_several(self, s, 40 * a + round, &same, &own);
+    good = good && check_info(self, s->ops[0]);
+    for (int i = 0; i < KINDS; i++) banyan_op_free(s->ops[i]), s->ops[i] = NULL;
   }
-  for (int i = 0; i < KINDS; i++) banyan_op_free(s->ops[i]);
   free(s);
 }
 
@@ -281,7 +258,6 @@ static const int32_t nranks_of[] = {1, 2, 3, 4, 6, 9};
 
 static void run(int index, world_body body) { WORLD_RUN(body, .nranks = nranks_of[index], .arena_bytes = 256 << 10); }
 
-TEST_LOOP(starts_again_and_again, 6) { run(_i, start_again); }
 TEST_LOOP(starts_several_at_once, 6) { run(_i, start_several); }
 TEST_LOOP(forgets_old_shapes, 6) { run(_i, forget_shapes); }
 TEST_LOOP(sees_what_differs, 6) { run(_i, repeat_calls); }

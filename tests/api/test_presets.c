@@ -103,17 +103,4 @@ TEST_RANGE(presets_are_what_kernels_leave, BANYAN_PRESET_FLASH_ATTENTION_2, BANY
   world_run(&(world_setup){.nranks = RANKS, .argument = (void *)(intptr_t)_i}, combine);
 }
 
-TEST(misuse_is_named) {
-  banyan_partial partial;
-  float memory[8];
-  ck_assert_int_eq(banyan_partial_preset(&partial, (banyan_preset)0, memory, BANYAN_F32, memory, 1, 1, 1),
-                   BANYAN_ERR_ARGUMENT);
-  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "preset is 0"));
-  ck_assert_int_eq(banyan_partial_preset(&partial, BANYAN_PRESET_GGML, memory, BANYAN_F32, memory, 1, 1, 1),
-                   BANYAN_ERR_ARGUMENT);
-  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "values must be NULL"));
-  ck_assert_int_eq(banyan_partial_preset(NULL, BANYAN_PRESET_TORCH, memory, BANYAN_F32, memory, 1, 1, 1),
-                   BANYAN_ERR_ARGUMENT);
-}
-
 int main(void) { return world_main(suite_of("presets", 0)); }

@@ -40,13 +40,6 @@ static banyan_combine_desc desc_of(int32_t tokens, const banyan_valid_rows *vali
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-static int plans_made(const banyan_comm *comm) {
-  char text[2048];
-  banyan_comm_describe(comm, text, sizeof text);
-  const char *at = strstr(text, "plans made: ");
-  return at ? atoi(at + strlen("plans made: ")) : 0;
-}
-
 static void call_randomly(world_rank *self) {
   world_random random = {world_seed()};
   memory *memory = calloc(1, sizeof *memory);
@@ -59,7 +52,7 @@ static void call_randomly(world_rank *self) {
     if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine")) break;
     if (!holds(self, memory, 0, tokens, i)) break;
   }
-  int plans = plans_made(self->comm);
+  int plans = world_plans_made(self);
   world_check(self, plans > 0 && plans <= 10, "2000 calls made %d plans", plans);
   free(memory);
 }

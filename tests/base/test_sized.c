@@ -2,6 +2,7 @@
  *
  * Programs and libraries of different versions: structs that are shorter and longer than this library's, through every
  * call that takes one. */
+#include "tests/support/attention_oracle.h"
 #include "tests/support/lone.h"
 #include "base/sized.h"
 
@@ -161,27 +162,9 @@ TEST(combines_of_tomorrow) {
 TEST(attention_of_any_version) {
   static const int32_t lengths[TOKENS] = {KEYS, KEYS - 1}, table[TOKENS] = {0, 1};
   LONGER(banyan_attention_desc)
-  desc = {.known = {.batch = TOKENS,
-                    .heads = HEADS,
-                    .kv_heads = HEADS,
-                    .head_dim = DIM,
-                    .q_dtype = BANYAN_F32,
-                    .kv_dtype = BANYAN_F32,
-                    .q = q,
-                    .q_batch_stride = HEADS * DIM,
-                    .q_head_stride = DIM,
-                    .k = cache,
-                    .v = cache,
-                    .k_batch_stride = KEYS * HEADS * DIM,
-                    .k_head_stride = KEYS * DIM,
-                    .k_token_stride = DIM,
-                    .v_batch_stride = KEYS * HEADS * DIM,
-                    .v_head_stride = KEYS * DIM,
-                    .v_token_stride = DIM,
-                    .seq_lens = lengths,
-                    .pages.table = table,
-                    .pages.table_stride = 1,
-                    .pages.keys = KEYS}};
+  desc = {.known = attention_desc_of(TOKENS, HEADS, HEADS, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, cache, cache,
+                                     lengths)};
+  desc.known.pages = (banyan_pages){.table = table, .table_stride = 1, .keys = KEYS};
   banyan_combine_desc combine = {.size = sizeof combine, .tokens = TOKENS, .heads = HEADS, .value_dim = DIM};
   banyan_partial out;
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
@@ -212,12 +195,9 @@ TEST(queries_of_any_version) {
   LONGER(banyan_queries) queries = {.known = {.tokens = TOKENS, .query_start = first}};
   banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
   rule.kind = BANYAN_OWNERSHIP_BLOCKS, rule.nranks = 2;
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
-  desc.batch = TOKENS, desc.heads = desc.kv_heads = HEADS, desc.head_dim = DIM, desc.seq_lens = lengths;
-  desc.q_dtype = desc.kv_dtype = BANYAN_F32, desc.queries = &queries.known;
-  desc.q = q, desc.q_batch_stride = HEADS * DIM, desc.q_head_stride = DIM;
-  desc.k = desc.v = cache, desc.k_token_stride = desc.v_token_stride = DIM;
-  desc.k_head_stride = desc.v_head_stride = KEYS * DIM;
+  banyan_attention_desc desc =
+      attention_desc_of(TOKENS, HEADS, HEADS, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, cache, cache, lengths);
+  desc.k_batch_stride = desc.v_batch_stride = 0, desc.queries = &queries.known;
   banyan_partial out;
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
   int32_t start;

@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "base/trace.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
 #include "tests/support/directory.h"
@@ -136,23 +137,8 @@ static void check_waits(const trace *trace, int32_t rank, int32_t nranks) {
 static bool attend(world_rank *self, const banyan_partial *out) {
   static const float zeros[HEADS * HEAD_DIM + KV_HEADS * KEYS * HEAD_DIM];
   const int32_t lengths[1] = {KEYS};
-  banyan_attention_desc desc = {.size = sizeof desc,
-                                .batch = 1,
-                                .heads = HEADS,
-                                .kv_heads = KV_HEADS,
-                                .head_dim = HEAD_DIM,
-                                .q_dtype = BANYAN_F32,
-                                .kv_dtype = BANYAN_F32,
-                                .q = zeros,
-                                .q_batch_stride = HEADS * HEAD_DIM,
-                                .q_head_stride = HEAD_DIM,
-                                .k = zeros,
-                                .k_head_stride = KEYS * HEAD_DIM,
-                                .k_token_stride = HEAD_DIM,
-                                .v = zeros,
-                                .v_head_stride = KEYS * HEAD_DIM,
-                                .v_token_stride = HEAD_DIM,
-                                .seq_lens = lengths};
+  banyan_attention_desc desc = attention_desc_of(1, HEADS, KV_HEADS, KEYS, HEAD_DIM, HEAD_DIM, BANYAN_F32, BANYAN_F32,
+                                                 zeros, zeros, zeros, lengths);
   return world_ok(self, banyan_attention(&desc, out), "attention");
 }
 

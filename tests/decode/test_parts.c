@@ -163,13 +163,9 @@ static int file_make(void) {
 }
 
 static banyan_attention_desc file_desc(const float *q, const uint16_t *k, const int32_t *keys) {
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
-  desc.batch = 1, desc.heads = HEADS, desc.kv_heads = KV_HEADS, desc.head_dim = DIM;
-  desc.q_dtype = BANYAN_F32, desc.kv_dtype = BANYAN_F16;
-  desc.q = q, desc.q_batch_stride = HEADS * DIM, desc.q_head_stride = DIM;
-  desc.k = k, desc.k_head_stride = ROW, desc.k_token_stride = KEY;
-  desc.v = k ? k + DIM : NULL, desc.v_head_stride = ROW, desc.v_token_stride = KEY;
-  desc.seq_lens = keys;
+  banyan_attention_desc desc =
+      attention_desc_of(1, HEADS, KV_HEADS, 1, DIM, DIM, BANYAN_F32, BANYAN_F16, q, k, k ? k + DIM : NULL, keys);
+  desc.k_head_stride = desc.v_head_stride = ROW, desc.k_token_stride = desc.v_token_stride = KEY;
   return desc;
 }
 

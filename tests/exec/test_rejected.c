@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A call that one rank rejects: its peers get the text at once. Where ranks compare their calls the
  * communicator remains usable on all ranks; in a run of a known shape it ends. */
+#include "tests/support/attention_oracle.h"
 #include "tests/support/placed.h"
 
 enum { HEADS = 4, VALUE_DIM = 8, BYTES = 64, AT_ONCE_S = 10 }; /* the deadline is ten times that */
@@ -159,7 +160,7 @@ static void reject_a_run(world_rank *self) {
 enum { KEYS = 5, DIM_MAX = 24, ROUNDS = 30, PAGE = 2, PAGES = 3 };
 
 typedef struct decode {
-  float q[2 * HEADS * DIM_MAX], k[PAGES * PAGE * DIM_MAX], out[2 * HEADS * DIM_MAX], sinks[HEADS], k_scale, out_scale;
+  float q[2 * HEADS * DIM_MAX], out[2 * HEADS * DIM_MAX], sinks[HEADS], k_scale, out_scale;
   int8_t v[PAGES * PAGE * DIM_MAX];
   int32_t lens[2], loc[3], start[2], table[2 * PAGES], tokens;
   banyan_attention_desc desc;
@@ -183,29 +184,10 @@ static void decode_make(decode *made, int32_t dim) {
   made->combine = (banyan_combine_desc){
       .size = sizeof made->combine, .tokens = 2, .heads = HEADS, .value_dim = dim, .valid = &made->valid};
   banyan_partial_init(&made->to, made->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, dim);
-  made->desc = (banyan_attention_desc){.size = sizeof made->desc,
-                                       .batch = 2,
-                                       .heads = HEADS,
-                                       .kv_heads = 1,
-                                       .head_dim = dim,
-                                       .q_dtype = BANYAN_F32,
-                                       .kv_dtype = BANYAN_I8,
-                                       .q = made->q,
-                                       .q_batch_stride = HEADS * dim,
-                                       .q_head_stride = dim,
-                                       .k = made->v,
-                                       .k_batch_stride = PAGE * dim,
-                                       .k_token_stride = dim,
-                                       .v = made->v,
-                                       .v_batch_stride = PAGE * dim,
-                                       .v_token_stride = dim,
-                                       .seq_lens = made->lens,
-                                       .pages.table = made->table,
-                                       .pages.table_stride = PAGES,
-                                       .pages.keys = PAGE,
-                                       .pages.count = PAGES,
-                                       .scales.k = &made->k_scale,
-                                       .queries = &made->queries};
+  made->desc =
+      attention_desc_of(2, HEADS, 1, PAGE, dim, dim, BANYAN_F32, BANYAN_I8, made->q, made->v, made->v, made->lens);
+  made->desc.pages = (banyan_pages){.table = made->table, .table_stride = PAGES, .keys = PAGE, .count = PAGES};
+  made->desc.scales.k = &made->k_scale, made->desc.queries = &made->queries;
 }
 
 enum { ARGUMENTS = 14, OF_RANK_0 = 12 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the kernel counts for this process: files, mappings and waiting times. */
+ * Counts of files and mappings of this process, and its waiting times, as the kernel has them. */
 #ifndef BNY_TESTS_SELF_H
 #define BNY_TESTS_SELF_H
 

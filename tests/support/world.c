@@ -121,6 +121,13 @@ bool world_fails(world_rank *self, banyan_status status, int32_t culprit, const 
                      (int)found, failed, text);
 }
 
+int world_plans_made(const world_rank *self) {
+  char text[4096];
+  banyan_comm_describe(self->comm, text, sizeof text);
+  const char *at = strstr(text, "plans made: ");
+  return at ? atoi(at + strlen("plans made: ")) : 0;
+}
+
 /* ---- barrier ----------------------------------------------------------------------------------------------------- */
 
 static bool meet(world *world, double seconds) {

@@ -151,6 +151,9 @@ bool world_fails(world_rank *self, banyan_status status, int32_t culprit, const 
 /* The test's own barrier of all ranks. Returns false if it took longer than WORLD_GUARD_S or a rank has failed. */
 bool world_meet(world_rank *self);
 
+/* Returns how many plans the communicator has made, by its description. */
+int world_plans_made(const world_rank *self);
+
 /* A flag that ranks and the conductor can set, and wait for. */
 void world_signal(world *world, int flag);
 bool world_await(world *world, int flag, double seconds);
