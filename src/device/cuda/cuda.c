@@ -16,22 +16,19 @@
 static banyan_status local_make(bny_device *device, size_t bytes, void **address) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
   CUdeviceptr made = 0;
-  CUresult result = self->driver.cuMemAlloc(&made, bytes);
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS) result = self->driver.cuMemAlloc(&made, bytes);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "%zu bytes of CUDA device %d", bytes, device->facts.ordinal);
-  *address = (void *)(uintptr_t)made;
-  return BANYAN_OK;
+  if (result == CUDA_SUCCESS) *address = (void *)(uintptr_t)made;
+  return bny_cuda_check(&self->driver, result, "%zu bytes of CUDA device %d", bytes, device->facts.ordinal);
 }
 
 static void local_free(bny_device *device, void *address) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  if (!address || bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
-  self->driver.cuMemFree(bny_cuda_address(address));
+  if (!address) return;
+  if (bny_cuda_enter_setup(self, &scope) == CUDA_SUCCESS) self->driver.cuMemFree(bny_cuda_address(address));
   bny_cuda_leave(self, &scope);
 }
 
@@ -40,18 +37,18 @@ static void local_free(bny_device *device, void *address) {
 static banyan_status words_make(bny_device *device, size_t count, bny_device_words *words) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
   void *host = NULL;
   CUdeviceptr address = 0;
-  CUresult result = self->driver.cuMemHostAlloc(&host, count * sizeof(uint64_t),
-                                                CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS)
+    result = self->driver.cuMemHostAlloc(&host, count * sizeof(uint64_t),
+                                         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
   if (result == CUDA_SUCCESS) {
     result = self->driver.cuMemHostGetDevicePointer(&address, host, 0);
     if (result != CUDA_SUCCESS) self->driver.cuMemFreeHost(host);
   }
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "%zu words of pinned memory", count);
+  if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "%zu words of pinned memory", count);
   memset(host, 0, count * sizeof(uint64_t));
   *words = (bny_device_words){.host = host, .device = (void *)(uintptr_t)address, .count = count};
   return BANYAN_OK;
@@ -60,8 +57,8 @@ static banyan_status words_make(bny_device *device, size_t count, bny_device_wor
 static void words_free(bny_device *device, bny_device_words *words) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  if (words->host && bny_cuda_enter_setup(self, &scope) == BANYAN_OK) {
-    self->driver.cuMemFreeHost(words->host);
+  if (words->host) {
+    if (bny_cuda_enter_setup(self, &scope) == CUDA_SUCCESS) self->driver.cuMemFreeHost(words->host);
     bny_cuda_leave(self, &scope);
   }
   *words = (bny_device_words){0};
@@ -87,13 +84,13 @@ static banyan_status cuda_pointer(bny_device *device, const void *pointer, bny_p
                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void *values[] = {&type, &managed, &ordinal, &first, &bytes};
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter(self, &scope);
-  if (status != BANYAN_OK) return status;
-  CUresult result =
-      self->driver.cuPointerGetAttributes(sizeof names / sizeof names[0], names, values, bny_cuda_address(pointer));
+  CUresult result = bny_cuda_enter(self, &scope);
+  if (result == CUDA_SUCCESS)
+    result =
+        self->driver.cuPointerGetAttributes(sizeof names / sizeof names[0], names, values, bny_cuda_address(pointer));
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)
-    return bny_cuda_fail(&self->driver, result, "which device owns a pointer");
+    return bny_cuda_check(&self->driver, result, "which device owns a pointer");
   bny_pointer_facts found = {.kind = BNY_POINTER_UNKNOWN, .ordinal = -1, .reached = self->pageable};
   if (result == CUDA_SUCCESS && type) {
     found.kind = managed ? BNY_POINTER_MANAGED : type == CU_MEMORYTYPE_DEVICE ? BNY_POINTER_DEVICE : BNY_POINTER_HOST;
@@ -113,26 +110,21 @@ static banyan_status cuda_copy(bny_device *device, void *to, const void *from, s
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
   if (bytes == 0) return BANYAN_OK;
-  banyan_status status = bny_cuda_enter(self, &scope);
-  if (status != BANYAN_OK) return status;
-  CUresult result = self->driver.cuMemcpyAsync(bny_cuda_address(to), bny_cuda_address(from), bytes, stream);
+  CUresult result = bny_cuda_enter(self, &scope);
+  if (result == CUDA_SUCCESS)
+    result = self->driver.cuMemcpyAsync(bny_cuda_address(to), bny_cuda_address(from), bytes, stream);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "copy of %zu bytes on CUDA device %d", bytes, device->facts.ordinal);
-  return BANYAN_OK;
+  return bny_cuda_check(&self->driver, result, "copy of %zu bytes on CUDA device %d", bytes, device->facts.ordinal);
 }
 
 static banyan_status cuda_zero(bny_device *device, void *to, size_t bytes, void *stream) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
   if (bytes == 0) return BANYAN_OK;
-  banyan_status status = bny_cuda_enter(self, &scope);
-  if (status != BANYAN_OK) return status;
-  CUresult result = self->driver.cuMemsetD8Async(bny_cuda_address(to), 0, bytes, stream);
+  CUresult result = bny_cuda_enter(self, &scope);
+  if (result == CUDA_SUCCESS) result = self->driver.cuMemsetD8Async(bny_cuda_address(to), 0, bytes, stream);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "zeros for %zu bytes on CUDA device %d", bytes, device->facts.ordinal);
-  return BANYAN_OK;
+  return bny_cuda_check(&self->driver, result, "zeros for %zu bytes on CUDA device %d", bytes, device->facts.ordinal);
 }
 
 /* ---- streams of our own ------------------------------------------------------------------------------------------ */
@@ -140,22 +132,19 @@ static banyan_status cuda_zero(bny_device *device, void *to, size_t bytes, void 
 static banyan_status stream_make(bny_device *device, void **stream) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
   CUstream made = NULL;
-  CUresult result = self->driver.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS) result = self->driver.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "a stream on CUDA device %d", device->facts.ordinal);
-  *stream = made;
-  return BANYAN_OK;
+  if (result == CUDA_SUCCESS) *stream = made;
+  return bny_cuda_check(&self->driver, result, "a stream on CUDA device %d", device->facts.ordinal);
 }
 
 static void stream_free(bny_device *device, void *stream) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  if (!stream || bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
-  self->driver.cuStreamDestroy(stream);
+  if (!stream) return;
+  if (bny_cuda_enter_setup(self, &scope) == CUDA_SUCCESS) self->driver.cuStreamDestroy(stream);
   bny_cuda_leave(self, &scope);
 }
 
@@ -163,14 +152,12 @@ static void stream_free(bny_device *device, void *stream) {
 static banyan_status stream_query(bny_device *device, void *stream, bool *done) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
-  CUresult result = self->driver.cuStreamQuery(stream);
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS) result = self->driver.cuStreamQuery(stream);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
-    return bny_cuda_fail(&self->driver, result, "a stream of CUDA device %d", device->facts.ordinal);
   *done = result == CUDA_SUCCESS;
-  return BANYAN_OK;
+  if (result == CUDA_ERROR_NOT_READY) return BANYAN_OK;
+  return bny_cuda_check(&self->driver, result, "a stream of CUDA device %d", device->facts.ordinal);
 }
 
 /* ---- choice ------------------------------------------------------------------------------------------------------ */
@@ -182,7 +169,7 @@ static banyan_status choose_by_context(const bny_cuda_driver *driver, CUcontext 
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "no CUDA device is current on this thread; call cudaSetDevice first, or name a device");
   if (result == CUDA_SUCCESS) result = driver->cuCtxGetDevice(&device);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(driver, result, "the current CUDA context");
+  if (result != CUDA_SUCCESS) return bny_cuda_check(driver, result, "the current CUDA context");
   *ordinal = device; /* a CUdevice is the ordinal */
   return BANYAN_OK;
 }
@@ -213,7 +200,7 @@ static banyan_status choose(const bny_cuda_driver *driver, const bny_device_choi
                             int32_t *ordinal) {
   int count = 0;
   CUresult result = driver->cuDeviceGetCount(&count);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(driver, result, "cuDeviceGetCount");
+  if (result != CUDA_SUCCESS) return bny_cuda_check(driver, result, "cuDeviceGetCount");
   if (count < 1)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "this process sees no CUDA device (CUDA_VISIBLE_DEVICES may hide them)");
   switch (choice->by) {
@@ -247,7 +234,7 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
   CUresult result = self->driver.cuDeviceGet(&self->handle, ordinal);
   if (result == CUDA_SUCCESS) result = self->driver.cuDeviceGetName(facts->name, sizeof facts->name, self->handle);
   if (result == CUDA_SUCCESS) result = self->driver.cuDeviceGetUuid(&uuid, self->handle);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "CUDA device %d", ordinal);
+  if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "CUDA device %d", ordinal);
   memcpy(facts->uuid, uuid.bytes, sizeof facts->uuid);
   facts->ordinal = ordinal;
   facts->driver = self->driver.version;
@@ -302,8 +289,8 @@ static banyan_status cuda_link(bny_device *device, const unsigned char *uuid, bn
     CUresult result = self->driver.cuDeviceGet(&peer, ordinal);
     if (result == CUDA_SUCCESS) result = self->driver.cuDeviceCanAccessPeer(&access, self->handle, peer);
     if (result != CUDA_SUCCESS)
-      return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d", device->facts.ordinal,
-                           ordinal);
+      return bny_cuda_check(&self->driver, result, "peer access of CUDA device %d to device %d", device->facts.ordinal,
+                            ordinal);
     if (self->driver.cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, self->handle,
                                              peer) != CUDA_SUCCESS)
       atomics = 0;
@@ -325,8 +312,7 @@ static void cuda_close(bny_device *device) {
 
 static banyan_status cuda_attach(bny_device *device) {
   bny_cuda_device *self = (bny_cuda_device *)device;
-  CUresult result = self->driver.cuCtxSetCurrent(self->context);
-  return result == CUDA_SUCCESS ? BANYAN_OK : bny_cuda_fail(&self->driver, result, "cuCtxSetCurrent");
+  return bny_cuda_check(&self->driver, self->driver.cuCtxSetCurrent(self->context), "cuCtxSetCurrent");
 }
 
 static const bny_device_ops cuda_ops = {
@@ -364,10 +350,10 @@ static banyan_status retain(bny_cuda_device *self, CUcontext current) {
   unsigned flags = 0;
   int active = 0;
   CUresult result = self->driver.cuDevicePrimaryCtxGetState(self->handle, &flags, &active);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "the state of CUDA device %d", ordinal);
+  if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "the state of CUDA device %d", ordinal);
   if (!current || active) { /* if it is not active, the caller's context is certainly another */
     result = self->driver.cuDevicePrimaryCtxRetain(&self->context, self->handle);
-    if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "opening CUDA device %d", ordinal);
+    if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "opening CUDA device %d", ordinal);
     if (!current || current == self->context) return BANYAN_OK;
     self->driver.cuDevicePrimaryCtxRelease(self->handle);
   }

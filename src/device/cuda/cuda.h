@@ -23,11 +23,11 @@ typedef struct bny_cuda_scope {
   CUstreamCaptureMode mode;
 } bny_cuda_scope;
 
-/* Makes the device's context current. For hot calls. */
-banyan_status bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope);
+/* Makes the device's context current, until bny_cuda_leave(), which is also called after a failure. For hot calls. */
+CUresult bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope);
 
 /* Does the same for set-up: its allocations must not invalidate a capture that this or another thread has begun. */
-banyan_status bny_cuda_enter_setup(bny_cuda_device *self, bny_cuda_scope *scope);
+CUresult bny_cuda_enter_setup(bny_cuda_device *self, bny_cuda_scope *scope);
 void bny_cuda_leave(bny_cuda_device *self, const bny_cuda_scope *scope);
 
 void bny_cuda_hold(bny_cuda_device *self);
@@ -40,8 +40,6 @@ banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, siz
 void bny_cuda_memory_free(bny_device_memory *memory);
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address);
 void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes);
-
-/* memory_export.c */
 banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handle *handle, int *file);
 banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
 

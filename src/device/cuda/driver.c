@@ -50,7 +50,7 @@ static banyan_status resolve(bny_cuda_driver *driver) {
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "%s", text);
   CUresult result = driver->cuInit(0);
   if (result == CUDA_SUCCESS) return BANYAN_OK;
-  bny_cuda_fail(driver, result, "cuInit");
+  bny_cuda_check(driver, result, "cuInit");
   return bny_fail(BANYAN_ERR_UNSUPPORTED, "%s", banyan_last_error());
 }
 
@@ -91,8 +91,9 @@ static banyan_status status_of(CUresult result) {
   }
 }
 
-banyan_status bny_cuda_fail(const bny_cuda_driver *driver, CUresult result, const char *format, ...) {
+banyan_status bny_cuda_check(const bny_cuda_driver *driver, CUresult result, const char *format, ...) {
   char what[BNY_ERROR_TEXT_BYTES / 2];
+  if (result == CUDA_SUCCESS) return BANYAN_OK;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(what, sizeof what, format, arguments);
@@ -103,29 +104,23 @@ banyan_status bny_cuda_fail(const bny_cuda_driver *driver, CUresult result, cons
   return bny_fail(status_of(result), "%s: %s (%s, %d)", what, text, name, (int)result);
 }
 
-banyan_status bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope) {
+CUresult bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope) {
   *scope = (bny_cuda_scope){0};
   CUcontext current = NULL;
   CUresult result = self->driver.cuCtxGetCurrent(&current);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "cuCtxGetCurrent");
-  if (current == self->context) return BANYAN_OK;
+  if (result != CUDA_SUCCESS || current == self->context) return result;
   result = self->driver.cuCtxPushCurrent(self->context);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "cuCtxPushCurrent");
-  scope->pushed = true;
-  return BANYAN_OK;
+  scope->pushed = result == CUDA_SUCCESS;
+  return result;
 }
 
-banyan_status bny_cuda_enter_setup(bny_cuda_device *self, bny_cuda_scope *scope) {
-  banyan_status status = bny_cuda_enter(self, scope);
-  if (status != BANYAN_OK) return status;
+CUresult bny_cuda_enter_setup(bny_cuda_device *self, bny_cuda_scope *scope) {
+  CUresult result = bny_cuda_enter(self, scope);
+  if (result != CUDA_SUCCESS) return result;
   scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  CUresult result = self->driver.cuThreadExchangeStreamCaptureMode(&scope->mode);
-  if (result != CUDA_SUCCESS) {
-    bny_cuda_leave(self, scope);
-    return bny_cuda_fail(&self->driver, result, "cuThreadExchangeStreamCaptureMode");
-  }
-  scope->exchanged = true;
-  return BANYAN_OK;
+  result = self->driver.cuThreadExchangeStreamCaptureMode(&scope->mode);
+  scope->exchanged = result == CUDA_SUCCESS;
+  return result;
 }
 
 void bny_cuda_leave(bny_cuda_device *self, const bny_cuda_scope *scope) {

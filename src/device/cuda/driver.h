@@ -15,9 +15,9 @@ banyan_status bny_cuda_driver_check_version(int driver, int toolkit);
 banyan_status bny_cuda_driver_load(const char *library, bny_cuda_driver *driver);
 void bny_cuda_driver_unload(bny_cuda_driver *driver);
 
-/* Sets the text of a driver failure: what was tried, ": ", the driver's text. Returns the status that fits the
- * result. */
-banyan_status bny_cuda_fail(const bny_cuda_driver *driver, CUresult result, const char *format, ...)
+/* Returns BANYAN_OK for CUDA_SUCCESS. Otherwise sets the text of a driver failure, which is what was tried, ": ", and
+ * the driver's text, and returns the status that fits the result. */
+banyan_status bny_cuda_check(const bny_cuda_driver *driver, CUresult result, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

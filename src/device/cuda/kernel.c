@@ -18,8 +18,8 @@ struct bny_device_module {
 static banyan_status fail_load(bny_cuda_device *self, CUresult result) {
   const bny_device_facts *facts = &self->device.facts;
   banyan_status status =
-      bny_cuda_fail(&self->driver, result, "kernels do not load on CUDA device %d (compute capability %d.%d)",
-                    facts->ordinal, facts->compute / 10, facts->compute % 10);
+      bny_cuda_check(&self->driver, result, "kernels do not load on CUDA device %d (compute capability %d.%d)",
+                     facts->ordinal, facts->compute / 10, facts->compute % 10);
   if (status != BANYAN_ERR_UNSUPPORTED) return status;
   return bny_fail(
       status,
@@ -45,30 +45,25 @@ banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a module");
   *made = (bny_device_module){.device = self};
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) goto free_made;
-  CUresult result = self->driver.cuModuleLoadData(&made->module, image); /* the image's header has its size */
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS)
+    result = self->driver.cuModuleLoadData(&made->module, image); /* the image's header has its size */
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS) {
-    status = fail_load(self, result);
-    goto free_made;
+    free(made);
+    return fail_load(self, result);
   }
   bny_cuda_hold(self);
   *module = made;
   return BANYAN_OK;
-
-free_made:
-  free(made);
-  return status;
 }
 
 void bny_cuda_module_unload(bny_device_module *module) {
   if (!module) return;
   bny_cuda_scope scope;
-  if (bny_cuda_enter_setup(module->device, &scope) == BANYAN_OK) {
+  if (bny_cuda_enter_setup(module->device, &scope) == CUDA_SUCCESS)
     module->device->driver.cuModuleUnload(module->module);
-    bny_cuda_leave(module->device, &scope);
-  }
+  bny_cuda_leave(module->device, &scope);
   bny_cuda_drop(module->device);
   free(module);
 }
@@ -106,11 +101,10 @@ static CUresult set_shared(const bny_cuda_driver *driver, CUfunction function, i
 banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, bny_device_kernel *kernel) {
   bny_cuda_device *self = module->device;
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
   CUfunction function = NULL;
   bny_device_kernel found = {0};
-  CUresult result = self->driver.cuModuleGetFunction(&function, module->module, name);
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS) result = self->driver.cuModuleGetFunction(&function, module->module, name);
   /* A driver that loads lazily loads the kernel here. A first launch that loads could not be captured, and might wait
    * for what runs. Older drivers load for the attributes. */
   if (result == CUDA_SUCCESS && self->driver.cuFuncLoad) result = self->driver.cuFuncLoad(function);
@@ -119,33 +113,30 @@ banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, 
     result = set_shared(&self->driver, function, self->device.facts.shared_bytes_max - found.shared_bytes);
   if (result == CUDA_SUCCESS) result = make_stack(&self->driver, &found);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "kernel %s on CUDA device %d", name, self->device.facts.ordinal);
   found.function = function;
-  *kernel = found;
-  return BANYAN_OK;
+  if (result == CUDA_SUCCESS) *kernel = found;
+  return bny_cuda_check(&self->driver, result, "kernel %s on CUDA device %d", name, self->device.facts.ordinal);
 }
 
 banyan_status bny_cuda_kernel_residency(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                         uint32_t shared_bytes, int32_t *blocks) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
   int found = 0;
-  CUresult result = self->driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel->function,
-                                                                             (int)block_threads, shared_bytes);
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS)
+    result = self->driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel->function, (int)block_threads,
+                                                                      shared_bytes);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "how many blocks of %u threads CUDA device %d holds", block_threads,
-                         device->facts.ordinal);
-  *blocks = found;
-  return BANYAN_OK;
+  if (result == CUDA_SUCCESS) *blocks = found;
+  return bny_cuda_check(&self->driver, result, "how many blocks of %u threads CUDA device %d holds", block_threads,
+                        device->facts.ordinal);
 }
 
 banyan_status bny_cuda_kernel_clusters(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                        uint32_t shared_bytes, uint32_t cluster, int32_t *clusters) {
   bny_cuda_device *self = (bny_cuda_device *)device;
+  CUresult result = CUDA_SUCCESS;
   int found = 0;
   if (device->facts.clusters && self->driver.cuOccupancyMaxActiveClusters) {
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {cluster, 1, 1}};
@@ -159,16 +150,13 @@ banyan_status bny_cuda_kernel_clusters(bny_device *device, const bny_device_kern
                              .attrs = &attribute,
                              .numAttrs = 1};
     bny_cuda_scope scope;
-    banyan_status status = bny_cuda_enter_setup(self, &scope);
-    if (status != BANYAN_OK) return status;
-    CUresult result = self->driver.cuOccupancyMaxActiveClusters(&found, kernel->function, &config);
+    result = bny_cuda_enter_setup(self, &scope);
+    if (result == CUDA_SUCCESS) result = self->driver.cuOccupancyMaxActiveClusters(&found, kernel->function, &config);
     bny_cuda_leave(self, &scope);
-    if (result != CUDA_SUCCESS)
-      return bny_cuda_fail(&self->driver, result, "how many clusters of %u blocks CUDA device %d holds", cluster,
-                           device->facts.ordinal);
   }
   *clusters = found;
-  return BANYAN_OK;
+  return bny_cuda_check(&self->driver, result, "how many clusters of %u blocks CUDA device %d holds", cluster,
+                        device->facts.ordinal);
 }
 
 static CUresult launch_extended(const bny_cuda_driver *driver, const bny_device_launch *launch, CUstream stream) {
@@ -207,20 +195,16 @@ banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launc
   asked.early = launch->early && device->facts.early_launch; /* on other devices the kernels take turns, which is as
                                                               * correct */
   bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter(self, &scope);
-  if (status != BANYAN_OK) return status;
-  CUresult result;
-  if (asked.cluster[0] || asked.early)
+  CUresult result = bny_cuda_enter(self, &scope);
+  if (result == CUDA_SUCCESS && (asked.cluster[0] || asked.early))
     result = launch_extended(&self->driver, &asked, stream);
-  else
+  else if (result == CUDA_SUCCESS)
     result =
         self->driver.cuLaunchKernel(asked.kernel->function, asked.grid[0], asked.grid[1], asked.grid[2], asked.block[0],
                                     asked.block[1], asked.block[2], asked.shared_bytes, stream, asked.arguments, NULL);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result,
-                         "launch of %ux%ux%u blocks of %u threads with %u bytes of shared memory on CUDA device %d",
-                         asked.grid[0], asked.grid[1], asked.grid[2], asked.block[0] * asked.block[1] * asked.block[2],
-                         asked.shared_bytes, device->facts.ordinal);
-  return BANYAN_OK;
+  return bny_cuda_check(&self->driver, result,
+                        "launch of %ux%ux%u blocks of %u threads with %u bytes of shared memory on CUDA device %d",
+                        asked.grid[0], asked.grid[1], asked.grid[2], asked.block[0] * asked.block[1] * asked.block[2],
+                        asked.shared_bytes, device->facts.ordinal);
 }

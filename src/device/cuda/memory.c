@@ -40,6 +40,10 @@ typedef struct bny_cuda_memory {
  * take whole blocks, so that peers see nothing else. */
 static const size_t ipc_block_bytes = (size_t)2 << 20;
 
+static banyan_status enter(bny_cuda_device *self, bny_cuda_scope *scope) {
+  return bny_cuda_check(&self->driver, bny_cuda_enter_setup(self, scope), "CUDA device %d", self->device.facts.ordinal);
+}
+
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /* Makes a memory without contents; it holds the device. */
@@ -66,17 +70,15 @@ static banyan_status memory_map(bny_cuda_device *self, bny_cuda_memory *memory) 
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   size_t bytes = memory->memory.bytes;
   CUresult result = self->driver.cuMemAddressReserve(&address, bytes, 0, 0, 0);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "addresses for %zu bytes of arena", bytes);
+  if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "addresses for %zu bytes of arena", bytes);
   memory->memory.address = (void *)(uintptr_t)address;
   memory->reserved = true;
   result = self->driver.cuMemMap(address, bytes, 0, memory->physical, 0);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "mapping %zu bytes of arena", bytes);
+  if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "mapping %zu bytes of arena", bytes);
   memory->mapped = true;
   result = self->driver.cuMemSetAccess(address, bytes, &access, 1);
-  if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "access of CUDA device %d to %zu bytes of arena",
-                         self->device.facts.ordinal, bytes);
-  return BANYAN_OK;
+  return bny_cuda_check(&self->driver, result, "access of CUDA device %d to %zu bytes of arena",
+                        self->device.facts.ordinal, bytes);
 }
 
 static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
@@ -89,12 +91,12 @@ static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_
   size_t unit = 0;
   CUresult result = self->driver.cuMemGetAllocationGranularity(&unit, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   if (result == CUDA_SUCCESS && unit == 0) result = CUDA_ERROR_UNKNOWN;
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "the granularity of arenas");
+  if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "the granularity of arenas");
   bytes = round_up(bytes, unit);
   result = self->driver.cuMemCreate(&memory->physical, bytes, &wanted, 0);
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "%zu bytes of CUDA device %d for an arena to share by %s", bytes,
-                         self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
+    return bny_cuda_check(&self->driver, result, "%zu bytes of CUDA device %d for an arena to share by %s", bytes,
+                          self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
   memory->has_physical = true;
   memory->memory.bytes = bytes;
   return memory_map(self, memory);
@@ -106,8 +108,8 @@ static banyan_status make_older(bny_cuda_device *self, size_t bytes, bny_cuda_me
   bytes = round_up(bytes, ipc_block_bytes);
   CUresult result = self->driver.cuMemAlloc(&memory->allocated, bytes);
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "%zu bytes of CUDA device %d for an arena", bytes,
-                         self->device.facts.ordinal);
+    return bny_cuda_check(&self->driver, result, "%zu bytes of CUDA device %d for an arena", bytes,
+                          self->device.facts.ordinal);
   memory->memory.bytes = bytes;
   memory->memory.address = (void *)(uintptr_t)memory->allocated;
   banyan_status status = bny_memory_file_make(BNY_CUDA_EXPORT_BYTES, &memory->file);
@@ -125,8 +127,7 @@ static banyan_status make_older(bny_cuda_device *self, size_t bytes, bny_cuda_me
 
 static void free_older(bny_cuda_device *self, CUdeviceptr address) {
   bny_cuda_scope scope;
-  if (bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
-  self->driver.cuMemFree(address);
+  if (bny_cuda_enter_setup(self, &scope) == CUDA_SUCCESS) self->driver.cuMemFree(address);
   bny_cuda_leave(self, &scope);
 }
 
@@ -151,8 +152,8 @@ static banyan_status register_host(bny_cuda_device *self, void *host, size_t byt
     if (result != CUDA_SUCCESS) self->driver.cuMemHostUnregister(host);
   }
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "registering %zu bytes of host memory for CUDA device %d", bytes,
-                         self->device.facts.ordinal);
+    return bny_cuda_check(&self->driver, result, "registering %zu bytes of host memory for CUDA device %d", bytes,
+                          self->device.facts.ordinal);
   *address = (void *)(uintptr_t)found;
   return BANYAN_OK;
 }
@@ -173,11 +174,9 @@ banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t byte
   if (madvise(host, bytes, MADV_DONTFORK) != 0)
     return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot keep %zu bytes of host memory from children of forks",
                           bytes);
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status == BANYAN_OK) {
-    status = register_host(self, host, bytes, address);
-    bny_cuda_leave(self, &scope);
-  }
+  banyan_status status = enter(self, &scope);
+  if (status == BANYAN_OK) status = register_host(self, host, bytes, address);
+  bny_cuda_leave(self, &scope);
   if (status != BANYAN_OK) madvise(host, bytes, MADV_DOFORK);
   return status;
 }
@@ -185,8 +184,7 @@ banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t byte
 void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
-  if (bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
-  self->driver.cuMemHostUnregister(host);
+  if (bny_cuda_enter_setup(self, &scope) == CUDA_SUCCESS) self->driver.cuMemHostUnregister(host);
   bny_cuda_leave(self, &scope);
   madvise(host, bytes, MADV_DOFORK);
 }
@@ -211,13 +209,12 @@ banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, siz
                     bny_memory_kind_name(kind));
   banyan_status status = memory_new(self, kind, false, &made);
   if (status != BANYAN_OK) return status;
-  status = bny_cuda_enter_setup(self, &scope);
-  if (status == BANYAN_OK) {
-    if (kind == BNY_MEMORY_FILE || kind == BNY_MEMORY_FABRIC) status = make_virtual(self, bytes, made);
-    if (kind == BNY_MEMORY_IPC) status = make_older(self, bytes, made);
-    if (kind == BNY_MEMORY_HOST) status = make_host(self, bytes, made);
-    bny_cuda_leave(self, &scope);
-  }
+  status = enter(self, &scope);
+  if (status == BANYAN_OK)
+    status = (kind == BNY_MEMORY_IPC    ? make_older
+              : kind == BNY_MEMORY_HOST ? make_host
+                                        : make_virtual)(self, bytes, made);
+  bny_cuda_leave(self, &scope);
   if (status != BANYAN_OK) {
     bny_cuda_memory_free(&made->memory);
     return status;
@@ -243,10 +240,8 @@ void bny_cuda_memory_free(bny_device_memory *memory) {
   bny_cuda_memory *made = (bny_cuda_memory *)memory;
   bny_cuda_device *self = (bny_cuda_device *)memory->device;
   bny_cuda_scope scope;
-  if (bny_cuda_enter_setup(self, &scope) == BANYAN_OK) {
-    undo(self, made);
-    bny_cuda_leave(self, &scope);
-  }
+  if (bny_cuda_enter_setup(self, &scope) == CUDA_SUCCESS) undo(self, made);
+  bny_cuda_leave(self, &scope);
   if (made->host) munmap(made->host, memory->bytes);
   if (made->exported) leave_export(made->exported);
   if (made->file >= 0) close(made->file);
@@ -266,8 +261,8 @@ static banyan_status export_virtual(bny_cuda_device *self, bny_cuda_memory *memo
   CUresult result = self->driver.cuMemExportToShareableHandle(by_file ? (void *)&fd : (void *)&fabric, memory->physical,
                                                               handle_type(memory->memory.kind), 0);
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "exporting an arena of CUDA device %d by %s",
-                         self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
+    return bny_cuda_check(&self->driver, result, "exporting an arena of CUDA device %d by %s",
+                          self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
   if (!by_file) memcpy(handle->bytes, &fabric, sizeof fabric);
   *file = fd;
   return BANYAN_OK;
@@ -279,15 +274,12 @@ banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handl
   bny_device_handle exported = {{0}};
   bny_cuda_scope scope;
   int fd = -1;
-  banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
-  if (memory->kind == BNY_MEMORY_FILE || memory->kind == BNY_MEMORY_FABRIC) {
-    status = export_virtual(self, made, &exported, &fd);
-  } else if (memory->kind == BNY_MEMORY_IPC) {
-    CUresult result = self->driver.cuIpcGetMemHandle(&made->exported->handle, made->exported->address);
-    if (result != CUDA_SUCCESS)
-      status = bny_cuda_fail(&self->driver, result, "an IPC handle of CUDA device %d", memory->device->facts.ordinal);
-  }
+  banyan_status status = enter(self, &scope);
+  if (status == BANYAN_OK && made->has_physical) status = export_virtual(self, made, &exported, &fd);
+  if (status == BANYAN_OK && memory->kind == BNY_MEMORY_IPC)
+    status =
+        bny_cuda_check(&self->driver, self->driver.cuIpcGetMemHandle(&made->exported->handle, made->exported->address),
+                       "an IPC handle of CUDA device %d", memory->device->facts.ordinal);
   bny_cuda_leave(self, &scope);
   if (status != BANYAN_OK) return status;
   if (made->file >= 0) {
@@ -307,8 +299,8 @@ static banyan_status import_virtual(bny_cuda_device *self, const bny_device_offe
   void *handle = offer->kind == BNY_MEMORY_FILE ? (void *)(uintptr_t)offer->file : &fabric;
   CUresult result = self->driver.cuMemImportFromShareableHandle(&memory->physical, handle, handle_type(offer->kind));
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "importing a peer's arena into CUDA device %d by %s",
-                         self->device.facts.ordinal, bny_memory_kind_name(offer->kind));
+    return bny_cuda_check(&self->driver, result, "importing a peer's arena into CUDA device %d by %s",
+                          self->device.facts.ordinal, bny_memory_kind_name(offer->kind));
   memory->has_physical = true;
   return memory_map(self, memory);
 }
@@ -335,8 +327,8 @@ static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_export *ex
   /* The access stays enabled, because others may rely on it. */
   CUresult result = self->driver.cuCtxEnablePeerAccess(exported->device->context, 0);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-    return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d",
-                         self->device.facts.ordinal, exported->device->device.facts.ordinal);
+    return bny_cuda_check(&self->driver, result, "peer access of CUDA device %d to device %d",
+                          self->device.facts.ordinal, exported->device->device.facts.ordinal);
   return BANYAN_OK;
 }
 
@@ -351,8 +343,8 @@ static banyan_status import_older(bny_cuda_device *self, const bny_device_offer 
   CUdeviceptr address = 0;
   CUresult result = self->driver.cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "opening a peer's IPC handle on CUDA device %d",
-                         self->device.facts.ordinal);
+    return bny_cuda_check(&self->driver, result, "opening a peer's IPC handle on CUDA device %d",
+                          self->device.facts.ordinal);
   memory->opened = true;
   memory->memory.address = (void *)(uintptr_t)address;
   return BANYAN_OK;
@@ -370,13 +362,12 @@ banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer 
   banyan_status status = memory_new(self, offer->kind, true, &made);
   if (status != BANYAN_OK) return status;
   made->memory.bytes = offer->bytes;
-  status = bny_cuda_enter_setup(self, &scope);
-  if (status == BANYAN_OK) {
-    if (offer->kind == BNY_MEMORY_FILE || offer->kind == BNY_MEMORY_FABRIC) status = import_virtual(self, offer, made);
-    if (offer->kind == BNY_MEMORY_IPC) status = import_older(self, offer, made);
-    if (offer->kind == BNY_MEMORY_HOST) status = import_host(self, offer, made);
-    bny_cuda_leave(self, &scope);
-  }
+  status = enter(self, &scope);
+  if (status == BANYAN_OK)
+    status = (offer->kind == BNY_MEMORY_IPC    ? import_older
+              : offer->kind == BNY_MEMORY_HOST ? import_host
+                                               : import_virtual)(self, offer, made);
+  bny_cuda_leave(self, &scope);
   if (status != BANYAN_OK) {
     bny_cuda_memory_free(&made->memory);
     return status;
