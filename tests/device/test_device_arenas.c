@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Arenas shared by the devices of a group, over the fake driver: ranks as threads and as processes, each kind of
- * memory, what is agreed where devices differ, broken mappings, silent ranks, and that nothing is left. */
+ * memory, what is agreed where devices differ, broken mappings, silent ranks, and that nothing is left. Kinds of memory
+ * and broken mappings are tested on a GPU too. */
 #include <dirent.h>
 
 #include "base/clock.h"
@@ -55,6 +56,11 @@ static uint64_t word_of(int32_t writer, int32_t owner, int i) {
 
 enum { WORDS = 64 };
 
+static bool copy(world_rank *self, bny_device *device, void *to, const void *from, size_t bytes) {
+  return world_ok(self, device->ops->copy(device, to, from, bytes, NULL), "copy") &&
+         world_ok(self, bny_device_wait(device, NULL, bny_clock_ns() + WORLD_GUARD_NS), "wait");
+}
+
 /* Each rank writes into all arenas; then each reads its own. */
 static bool use_arenas(world_rank *self, const bny_arenas *arenas) {
   bny_device *device = arenas->device;
@@ -62,16 +68,16 @@ static bool use_arenas(world_rank *self, const bny_arenas *arenas) {
   bny_device_words words;
   if (!world_ok(self, ops->words_make(device, BYTES / 8, &words), "words")) return false;
   void *own = arenas->memories[self->rank]->address;
-  bool good = world_ok(self, ops->copy(device, words.device, own, BYTES, NULL), "copy");
+  bool good = copy(self, device, words.device, own, BYTES);
   for (int i = 0; i < BYTES / 8 && good; i++)
     good = world_check(self, atomic_load(&words.host[i]) == 0, "word %d of a new arena is not zero", i);
   good = good && world_meet(self);
   for (int32_t peer = 0; peer < self->nranks && good; peer++) {
     for (int i = 0; i < WORDS; i++) atomic_store(&words.host[i], word_of(self->rank, peer, i));
     char *to = (char *)arenas->memories[peer]->address + (size_t)self->rank * WORDS * 8;
-    good = world_ok(self, ops->copy(device, to, words.device, WORDS * 8, NULL), "copy to a peer");
+    good = copy(self, device, to, words.device, WORDS * 8);
   }
-  good = good && world_meet(self) && world_ok(self, ops->copy(device, words.device, own, BYTES, NULL), "copy");
+  good = good && world_meet(self) && copy(self, device, words.device, own, BYTES);
   for (int i = 0; i < self->nranks * WORDS && good; i++)
     good = world_check(self, atomic_load(&words.host[i]) == word_of(i / WORDS, self->rank, i % WORDS),
                        "what rank %d wrote is not there", i / WORDS);
@@ -368,6 +374,83 @@ TEST(imports_that_fail_are_told) {
     task.kind = processes ? BNY_MEMORY_HOST : BNY_MEMORY_IPC;
     run_and_read(task, text, sizeof text);
     ck_assert_msg(strstr(text, pair), "%s", text);
+  }
+}
+
+/* On any device: arenas by kinds of memory that are allowed, in which one rank maps other memory than its peer's. */
+typedef struct mapping {
+  uint32_t kinds;
+  int32_t victim, owner; /* victim -1: no mapping is broken */
+  bool strict, one_device;
+} mapping;
+
+static _Thread_local struct {
+  banyan_status (*import)(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
+  int before; /* imports before the one that is broken; below 0: none is */
+} broken;
+
+static banyan_status import_or_break(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory) {
+  if (broken.before-- != 0) return broken.import(device, offer, memory);
+  return device->ops->memory_make(device, offer->kind, offer->bytes, memory);
+}
+
+static void map_and_use(world_rank *self) {
+  const mapping *what = self->argument;
+  const bool breaks = what->victim >= 0, must_fail = what->strict && (self->on->processes || !what->one_device);
+  int32_t nodes[WORLD_RANKS_MAX] = {0}, processes[WORLD_RANKS_MAX] = {0};
+  char pair[2][16];
+  bny_device *device = NULL;
+  bny_arenas *arenas = NULL;
+  for (int32_t i = 0; i < self->nranks; i++) processes[i] = self->on->processes ? i : 0;
+  if (!world_ok(self, bny_device_open_named(self->device, getenv("BANYAN_CUDA_LIBRARY"), &device), "open")) return;
+  bny_device_ops ops = *device->ops;
+  broken.import = ops.memory_import;
+  broken.before = self->rank == what->victim ? what->owner - (what->owner > what->victim) : -1;
+  ops.memory_import = import_or_break;
+  device->ops = &ops;
+  device->facts.memory_kinds &= what->kinds;
+  const bny_arenas_config config = {.bytes = BYTES, .nodes = nodes, .processes = processes, .strict = what->strict};
+  const bny_exchange exchange = {&self->bootstrap, bny_clock_ns() + WORLD_GUARD_NS};
+  if (!breaks && device->facts.memory_kinds == 0) {
+    if (self->rank == 0) world_skip("mappings", "the device does not have this kind of memory");
+    device->ops->close(device);
+    return;
+  }
+  banyan_status status = bny_arenas_make(device, &exchange, &config, &arenas);
+  if (breaks && status != BANYAN_OK) {
+    snprintf(pair[0], sizeof pair[0], "rank %d", what->victim);
+    snprintf(pair[1], sizeof pair[1], "rank %d", what->owner);
+    world_check(self, what->strict && strstr(banyan_last_error(), pair[0]) && strstr(banyan_last_error(), pair[1]),
+                "%s and %s are not named: %s", pair[0], pair[1], banyan_last_error());
+    status = bny_arenas_make(device, &exchange, &config, &arenas); /* the device is as good as before */
+  } else {
+    world_check(self, !breaks || !must_fail, "a broken mapping was not found");
+  }
+  if (world_ok(self, status, "arenas")) use_arenas(self, arenas);
+  bny_arenas_free(arenas);
+  device->ops->close(device);
+}
+
+/* A broken mapping is named, or ranks go on in another way. Ranks that are threads of one device have two ways that are
+ * as good. */
+TEST_EVERYWHERE(mappings, 24) {
+  static const int32_t ranks[] = {2, 3, 8};
+  const int kind = (_i + _i / 8) % BNY_MEMORY_KINDS;
+  const int32_t nranks = world_ranks(on, ranks[_i / BNY_MEMORY_KINDS % 3]);
+  mapping what = {.kinds = 1u << kind, .victim = -1, .one_device = on != &world_emulated};
+  if (!on->is_device || on == &world_staged) return;
+  if (world_is_quick() && nranks > 3) {
+    world_skip("mappings", "--quick");
+    return;
+  }
+  WORLD_RUN(map_and_use, .on = on, .nranks = nranks, .bare = true, .one_device = what.one_device, .argument = &what);
+  if (kind == BNY_MEMORY_HOST) return; /* there is no other */
+  what.kinds = (1u << BNY_MEMORY_KINDS) - (1u << kind);
+  for (int way = 0; way < 4; way++) {
+    what.victim = way / 2 ? nranks - 1 : 0;
+    what.owner = way / 2 ? 0 : nranks - 1;
+    what.strict = way % 2;
+    WORLD_RUN(map_and_use, .on = on, .nranks = nranks, .bare = true, .one_device = what.one_device, .argument = &what);
   }
 }
 

@@ -4,13 +4,9 @@ test_scripts += %D%/test_gpu_bundle.sh
 gpu_tests += \
   %D%/gpu_calibrate \
   %D%/gpu_kernels \
-  %D%/test_gpu_graph \
-  %D%/test_gpu_mappings
+  %D%/test_gpu_graph
 %C%_test_gpu_graph_SOURCES = %D%/test_gpu_graph.c
 %C%_test_gpu_graph_LDADD = $(gpu_tests_libs)
-%C%_test_gpu_mappings_SOURCES = %D%/test_gpu_mappings.c
-%C%_test_gpu_mappings_LDADD = $(gpu_tests_libs)
-EXTRA_%C%_test_gpu_mappings_DEPENDENCIES = tests/gpu/cuda_shim.so
 # The calibration program and its kernels.
 %C%_gpu_calibrate_SOURCES = %D%/gpu_calibrate.c %D%/calibrate_memory.c %D%/calibrate_numbers.c %D%/calibration.h %D%/calibrate.h
 %C%_gpu_calibrate_LDADD = $(gpu_tests_libs)
@@ -46,15 +42,9 @@ tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emula
 	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) -std=c++17 -Iinstalled -I$(srcdir)/include -I$(srcdir) $(NVCCFLAGS) -keep -keep-dir $@.kept \
 	  -fatbin -o $@ $(srcdir)/%D%/user_kernel.cu
 	@$(keep_ptx)
-# Not by libtool: builds without shared libraries have it too.
-gpu_shim = %D%/cuda_shim.c %D%/cuda_shim.h
-tests/gpu/cuda_shim.so: $(gpu_shim)
-	@$(MKDIR_P) tests/gpu
-	$(AM_V_CCLD)$(CC) -std=gnu11 -I$(srcdir) -I$(srcdir)/src -I$(srcdir)/include $(CUDA_CFLAGS) $(CFLAGS) -fvisibility=hidden -fPIC -shared -o $@ \
-	  $(srcdir)/%D%/cuda_shim.c $(LDFLAGS) -ldl -lpthread
-MOSTLYCLEANFILES += tests/gpu/cuda_shim.so tests/gpu/user_kernel.fatbin tests/gpu/calibrate.fatbin
+MOSTLYCLEANFILES += tests/gpu/user_kernel.fatbin tests/gpu/calibrate.fatbin
 MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept tests/gpu/calibrate.fatbin.kept
-EXTRA_DIST += $(gpu_shim) $(calibrate_kernels) %D%/bare_root.py %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
+EXTRA_DIST += $(calibrate_kernels) %D%/bare_root.py %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
   %D%/user_kernel.cu %D%/check-gpu %D%/check_results.py %D%/make-bundle %D%/rivals.py
 
 # All that needs a GPU: skipped, with 77, where there is none.
