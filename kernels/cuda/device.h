@@ -63,8 +63,8 @@
  * Asynchronous copies of 16 bytes to shared memory
  *   bny_copy_async_16(to, from, valid): zeroes if not valid; bny_copy_async_commit(); bny_copy_async_wait<groups>()
  * Bulk copies (BNY_ARCH >= 900)
- *   bny_mbarrier_init(b, arrivals), bny_mbarrier_fence_init(), bny_mbarrier_arrive(b), bny_mbarrier_expect(b, bytes)
- *   (arrives, and adds so many bytes to wait for), bny_mbarrier_test(b, parity)
+ *   bny_mbarrier_init(b, arrivals), bny_mbarrier_fence_init(), bny_mbarrier_test(b, parity), bny_mbarrier_expect(b,
+ *   bytes): arrives, and adds so many bytes to wait for
  *   bny_bulk_load(to, from, bytes, b): multiples of 16; b counts it on completion. bny_fence_async(): orders plain
  *   accesses to shared memory, and barriers made in it, before later bulk copies
  * Clusters (BNY_ARCH >= 900)

@@ -300,10 +300,6 @@ BNY_DEVICE void bny_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bny_shared_address(barrier)), "r"(arrivals) : "memory");
 }
 BNY_DEVICE void bny_mbarrier_fence_init(void) { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-BNY_DEVICE void bny_mbarrier_arrive(uint64_t *barrier) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(bny_shared_address(barrier))
-               : "memory");
-}
 BNY_DEVICE void bny_mbarrier_expect(uint64_t *barrier, uint32_t bytes) {
   asm volatile(
       "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(bny_shared_address(barrier)),
@@ -352,7 +348,6 @@ BNY_DEVICE void bny_grid_release(void) { asm volatile("griddepcontrol.launch_dep
 /* Not available: kernels check BNY_ARCH before they use these. */
 BNY_DEVICE void bny_mbarrier_init(uint64_t *, uint32_t) { __trap(); }
 BNY_DEVICE void bny_mbarrier_fence_init(void) { __trap(); }
-BNY_DEVICE void bny_mbarrier_arrive(uint64_t *) { __trap(); }
 BNY_DEVICE void bny_mbarrier_expect(uint64_t *, uint32_t) { __trap(); }
 BNY_DEVICE bool bny_mbarrier_test(const uint64_t *, uint32_t) {
   __trap();

@@ -22,11 +22,6 @@ BNY_DEVICE int64_t bny_partial_value_at(const banyan_partial &partial, int32_t t
 
 BNY_DEVICE bool bny_element_is_f8(banyan_dtype dtype) { return dtype >= BANYAN_E4M3; }
 
-BNY_DEVICE int bny_element_bytes(banyan_dtype dtype) {
-  if (dtype == BANYAN_F32) return 4;
-  return bny_element_is_f8(dtype) ? 1 : 2;
-}
-
 BNY_DEVICE float bny_element_of_f8(banyan_dtype dtype, uint32_t code) {
   return dtype == BANYAN_E4M3 ? bny_float_of_e4m3((uint8_t)code) : bny_float_of_e5m2((uint8_t)code);
 }

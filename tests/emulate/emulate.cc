@@ -32,7 +32,7 @@ bool bny_emulated_truncates(void) { return truncates.load(std::memory_order_rela
 
 namespace {
 
-enum : size_t { STACK_BYTES = 256 << 10, SHARED_BYTES_MAX = 512 << 10 };
+enum : size_t { STACK_BYTES = 256 << 10 };
 enum { NAMED_BARRIERS = 16, WEAK_STORES_MAX = 8 };
 
 struct weak_store {

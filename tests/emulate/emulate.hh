@@ -388,11 +388,6 @@ BNY_DEVICE void bny_emulated_mbarrier_add(uint64_t *barrier, uint32_t arrived, i
 }
 BNY_DEVICE void bny_mbarrier_init(uint64_t *barrier, uint32_t arrivals) { *barrier = arrivals | arrivals << 16; }
 BNY_DEVICE void bny_mbarrier_fence_init(void) {}
-BNY_DEVICE void bny_mbarrier_arrive(uint64_t *barrier) {
-  bny_emulated_settle();
-  bny_emulated_yield();
-  bny_emulated_mbarrier_add(barrier, 1, 0);
-}
 BNY_DEVICE void bny_mbarrier_expect(uint64_t *barrier, uint32_t bytes) {
   bny_emulated_settle();
   bny_emulated_yield();

@@ -36,7 +36,7 @@
  * them. A fat binary, or a file that says "emulated", stands for the kernels of the library. Those wait until the test
  * calls fake_cuda_run(), and then all run together on an emulated device.
  *
- * With the word `valid` programs need not know that the driver is fake. A thread does all work, in the order of each
+ * With the word `live` programs need not know that the driver is fake. A thread does all work, in the order of each
  * stream. There are events, and graphs of one stream, and kernels of one process may wait for those of another. Calls
  * that allocate, free or load wait until all kernels of the process have ended, and no thread can launch one meanwhile.
  * Real drivers may behave this way, so the fake one finds a call that is made between a rank's launch and that of its

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fake CUDA driver's events and graphs, for its word `valid`. */
+ * The fake CUDA driver's events and graphs, for its word `live`. */
 #include <atomic>
 #include <cstring>
 

@@ -58,7 +58,7 @@ CUresult fake_enter(bool setup);
 
 /* The same for calls in which a driver may wait until the context's kernels have ended, and may block other launches
  * meanwhile. Such a call never ends if a kernel waits for a launch that is yet to come. Here it waits 20 s and then
- * ends the process. It waits only with the word `valid`. */
+ * ends the process. It waits only with the word `live`. */
 CUresult fake_enter_idle(void);
 
 /* Stack bytes of each thread of the context. */
@@ -92,7 +92,7 @@ void fake_kernel_forget(const void *stream); /* what it has captured */
 void fake_kernel_note(const void *function, unsigned what);
 unsigned fake_kernel_noted(const void *function);
 
-/* fake_cuda_queue.cc: the queues of the word `valid`. Captured work goes into its graph. */
+/* fake_cuda_queue.cc: the queues of the word `live`. Captured work goes into its graph. */
 bool fake_queue_is_on(void);
 bool fake_queue_is_broken(void); /* a kernel has failed: nothing runs any more */
 bool fake_queue_is_busy(const void *stream);

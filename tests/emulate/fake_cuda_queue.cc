@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fake CUDA driver with the word `valid`: the queues of streams, and the thread that runs their work.
+ * The fake CUDA driver with the word `live`: the queues of streams, and the thread that runs their work.
  *
  * All running kernels share one emulator. New launches are added to it while it runs, so a kernel may wait for one that
  * is launched later, by another thread of this process or by another process. */

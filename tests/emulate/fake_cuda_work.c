@@ -232,7 +232,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
   return fake_enter(true);
 }
 
-/* Limited by SMs alone, unless FAKE_CUDA has clusters=N. */
+/* Limited by SMs alone. */
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
   int blocks = 0, sms = 0;
   if (config->numAttrs != 1 || config->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
@@ -241,7 +241,7 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const 
       cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->blockDimX, config->sharedMemBytes);
   if (result == CUDA_SUCCESS)
     result = cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, fake_device());
-  *clusters = (int)fake_number("clusters", sms / (long)config->attrs[0].value.clusterDim.x * blocks);
+  *clusters = sms / (int)config->attrs[0].value.clusterDim.x * blocks;
   return result;
 }
 

@@ -230,7 +230,6 @@ const row memory_rows[] = {
                if (self.matrices) note_wait(self, get<int>(self, i, 0))){
                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "aa4a", bulk_load, true},
        ROW("mbarrier.init.shared.b64", "a4", bny_mbarrier_init(barrier_of(self, i, 0), get<uint32_t>(self, i, 1)))
-           ROW("mbarrier.arrive.shared.b64", "8a", bny_mbarrier_arrive(barrier_of(self, i, 1)))
                ROW("mbarrier.arrive.expect_tx.shared.b64", "8a4",
                    bny_mbarrier_expect(barrier_of(self, i, 1), get<uint32_t>(self, i, 2)))
                    ROW("mbarrier.try_wait.parity.shared.b64", "pa4",

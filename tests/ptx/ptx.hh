@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs nvcc's PTX of kernels on the emulator of tests/emulate/emulate.hh. Each emulated thread interprets instructions
- * instead of running a node compiler's code.
+ * instead of running a host compiler's code.
  *
  * The effect of an instruction follows from the PTX ISA (of CUDA 13, chapters "Instruction Set", "Memory Consistency
  * Model"), not from the emulator's version of the same function. The emulator decides everything between threads: when
