@@ -25,6 +25,8 @@ import subprocess
 import sys
 import tempfile
 
+import charts
+
 DOCS = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD") or os.environ.get("top_builddir") or DOCS.parent / "build")
 INPUTS = json.loads((DOCS / "scale.json").read_text(encoding="utf-8"))
@@ -68,22 +70,18 @@ def figures(value):
     return "%.3g" % value if value < 1000 else "%.0f" % value
 
 
-def chart(name, draw):
-    """Draws docs/pictures/NAME with draw(axes, ...), if that is wanted."""
+def chart(name, title, xlabel, ylabel, series, base=10):
+    """Draws lines, {label: (values of x, values of y)}, into docs/pictures/NAME, if that is wanted."""
     if "--draw" not in sys.argv:
         return
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "banyan", "svg.fonttype": "none", "font.family": "sans-serif"})
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7.2, 3))
-    draw(axes)
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(DOCS / "pictures" / name, metadata={"Date": None})
+    figure, axes = charts.start()
+    for label, (x, y) in series.items():
+        axes.plot(x, y, marker="o", markersize=4, label=label)
+    axes.set_xscale("log", base=base)
+    axes.set_yscale("log", base=base)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set_title(title, fontsize=11)
+    charts.finish(figure, name, axes)
 
 
 # ---- views -------------------------------------------------------------------------------------------------------------
@@ -199,14 +197,8 @@ def paper():
     ring, tree = series["Ring Attention"][-1], series["one combine"][-1]
     print("\nThe ratio is %g if both sides take %.0f ms more." % (shape["ratio"], (ring - shape["ratio"] * tree) / (shape["ratio"] - 1) / 1e3))
 
-    def draw(axes):
-        for name, values in series.items():
-            axes.loglog(shape["keys"], values, marker="o", label=name)
-        axes.set_xlabel("keys")
-        axes.set_ylabel("microseconds")
-        axes.set_title("One layer of decode on 128 H100, simulated", fontsize=11)
-
-    chart("scale-paper.svg", draw)
+    chart("scale-paper.svg", "One layer of decode on 128 H100, simulated", "keys", "microseconds",
+          {name: (shape["keys"], values) for name, values in series.items()})
 
 
 def bytes_of():
@@ -277,14 +269,8 @@ def beyond():
     table(("machine", "ranks", "bytes", "scatter", "chosen", "us", "best flat us", "best over levels us", "flat / levels",
            "tree: radix, pieces"), rows)
 
-    def draw(axes):
-        for name, values in series.items():
-            axes.loglog([v[0] for v in values], [v[1] for v in values], marker="o", label=name)
-        axes.set_xlabel("bytes of a partial")
-        axes.set_ylabel("microseconds")
-        axes.set_title("The chosen algorithm, simulated", fontsize=11)
-
-    chart("scale-beyond.svg", draw)
+    chart("scale-beyond.svg", "The chosen algorithm, simulated", "bytes of a partial", "microseconds",
+          {name: tuple(zip(*values)) for name, values in series.items()})
 
     sizes, forms = [1024 << k for k in range(0, 15, 2)], {}
     for name, ranks in dict.fromkeys((name, n) for name, n, _, scatter in cases if scatter == "none"):
@@ -292,16 +278,9 @@ def beyond():
     print("\nTree over levels, radix by level and pieces:\n")
     table(("machine", *map(str, sizes)), [(name, *values) for name, values in forms.items()])
 
-    def draw_depth(axes):
-        for name, values in forms.items():
-            axes.plot(sizes, [int(value.split(".")[0].split(",")[0]) for value in values], marker="o", label=name)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        axes.set_xlabel("bytes of a partial")
-        axes.set_ylabel("radix of the innermost level")
-        axes.set_title("The tree over levels follows machine and payload: a smaller radix is a deeper tree", fontsize=10)
-
-    chart("scale-depth.svg", draw_depth)
+    chart("scale-depth.svg", "The tree over levels follows machine and payload: a smaller radix is a deeper tree",
+          "bytes of a partial", "radix of the innermost level",
+          {name: (sizes, [int(value.split(".")[0].split(",")[0]) for value in values]) for name, values in forms.items()}, 2)
 
 
 def growth():
@@ -342,18 +321,14 @@ def growth():
             kind, a, b, len(os.sched_getaffinity(0)), *(math.log(y / x) / math.log(b / a) for x, y in ((create_a, create_b),
                                                                                                 (shrink_a, shrink_b)))))
 
-    def draw(axes):
-        for kind, values in made.items():
-            axes.loglog([v[0] for v in values], [v[1] for v in values], marker=".", label="create, %s" % kind)
-            axes.loglog([v[0] for v in values], [v[2] for v in values], marker=".", label="shrink, %s" % kind)
-        axes.loglog([one["ranks"] for one in alone], [one["create"] for one in alone], marker="x", label="create, one rank alone")
-        axes.loglog(ranks, [s[0] for s in seconds], marker="o", label="plan all, exponent %.2f" % powers[0])
-        axes.loglog(ranks, [s[1] for s in seconds], marker="o", label="prove, exponent %.2f" % powers[1])
-        axes.set_xlabel("ranks")
-        axes.set_ylabel("seconds")
-        axes.set_title("All ranks: planning, proving, making and shrinking communicators", fontsize=11)
-
-    chart("scale-growth.svg", draw)
+    series = {}
+    for kind, values in made.items():
+        n, create, shrink = zip(*values)
+        series.update({"create, " + kind: (n, create), "shrink, " + kind: (n, shrink)})
+    series["create, one rank alone"] = ([one["ranks"] for one in alone], [one["create"] for one in alone])
+    series["plan all, exponent %.2f" % powers[0]] = (ranks, [s[0] for s in seconds])
+    series["prove, exponent %.2f" % powers[1]] = (ranks, [s[1] for s in seconds])
+    chart("scale-growth.svg", "All ranks: planning, proving, making and shrinking communicators", "ranks", "seconds", series)
 
 
 def large():
