@@ -3,8 +3,8 @@
 # Wheels as users get them: test_wheel.sh FOLDER [PYTHON]. Not a part of `make check`: it downloads 200 MB and compiles the
 # library by another compiler, for this machine and for aarch64: ten minutes on two cores, and a minute the next time.
 # In an environment with the wheel alone the Python blocks of README run, and ranks meet over TCP. The wheel for aarch64
-# does so in QEMU, with the Python of Debian, where qemu-aarch64 and that version are there. Kernels are for the devices
-# of this machine, as those for all take nvcc half an hour.
+# does so in QEMU, and runs most tests, with the Python of Debian, where qemu-aarch64 and that version are there. Kernels
+# are for the devices of this machine, as those for all take nvcc half an hour.
 set -eu
 export CUDA_ARCHS=${CUDA_ARCHS-native}
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -42,8 +42,7 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = str(free.getsockname()[1])
 words = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-command = os.environ.get("EMULATOR", "").split() + [sys.executable, "-c", ranks]
-for rank in [subprocess.Popen(command, env={**words, "RANK": str(rank)}) for rank in range(2)]:
+for rank in [subprocess.Popen([sys.executable, "-c", ranks], env={**words, "RANK": str(rank)}) for rank in range(2)]:
     assert rank.wait(120) == 0
 EOF
 
@@ -70,6 +69,12 @@ rm -rf "$folder/site"
 "$python" -m pip download --quiet --no-deps --only-binary :all: --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
   --python-version "$version" -d "$folder/aarch64" numpy
 for each in "$wheel" "$folder"/aarch64/numpy*.whl; do "$python" -m zipfile -e "$each" "$folder/site"; done
-export PYTHONHOME=$root/usr PYTHONPATH=$folder/site top_srcdir=$top EMULATOR="qemu-aarch64 -L $root"
-$EMULATOR "$root/usr/bin/python$version" "$folder/blocks.py"
+"$folder/clean/bin/python" -m pip install --quiet --disable-pip-version-check --target "$folder/site" pytest
+# Programs that tests start by sys.executable run in QEMU too.
+emulated=$folder/python-aarch64
+printf '#!/bin/sh\nexec qemu-aarch64 -L %s -0 %s %s "$@"\n' "$root" "$emulated" "$root/usr/bin/python$version" >"$emulated"
+chmod +x "$emulated"
+export PYTHONHOME=$root/usr PYTHONPATH=$folder/site PYTHONDONTWRITEBYTECODE=1 top_srcdir=$top
+"$emulated" "$folder/blocks.py"
+(cd "$top/python/tests" && timeout 1200 "$emulated" -m pytest -q -p no:cacheprovider test_{attention,combine,errors,input,ownership,stubs,valid}.py)
 echo "passed: $(basename "$wheel"), $(stat -c %s "$wheel") bytes, in QEMU"

@@ -19,9 +19,13 @@ static struct {
   pthread_once_t once;
 } this_process = {.once = PTHREAD_ONCE_INIT};
 
-static void forget(void) { atomic_store_explicit(&this_process.plain, 0, memory_order_relaxed); }
+static void forget(void) {
+  number *mine = atomic_load_explicit(&this_process.own, memory_order_relaxed);
+  if (mine) atomic_store_explicit(mine, 0, memory_order_relaxed);
+}
 
-/* Linux before 4.14, and sandboxes, lack such pages. A handler of fork() then does the same. */
+/* Linux before 4.14 and sandboxes lack such pages, and emulators only claim to have them. A handler of fork() does the
+ * same. The page serves also children that clone() makes. */
 static void make(void) {
   size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
   void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -30,7 +34,7 @@ static void make(void) {
     made = page;
   else if (page != MAP_FAILED)
     munmap(page, bytes);
-  if (made == &this_process.plain) pthread_atfork(NULL, NULL, forget);
+  pthread_atfork(NULL, NULL, forget);
   atomic_store_explicit(&this_process.own, made, memory_order_release);
 }
 

@@ -64,7 +64,7 @@ void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memo
   if (!comm->dump || (status != BANYAN_ERR_DATA && status != BANYAN_ERR_MISMATCH)) return;
   bool known = key->collective == BNY_COMBINE && memory->in && bny_dtype_bytes(memory->in->values_dtype) > 0;
   if (!known || comm->device.engine) return;
-  char path[1024], why[BNY_ERROR_TEXT_BYTES];
+  char path[1024] = "", why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_box box = {memory->tokens, key->all_heads, key->value_dim};
   /* The tokens of an operation that could not be made may not be set yet. */
@@ -89,7 +89,7 @@ void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memo
   if (good)
     bny_log(BNY_LOG_INFO, "the input of the failed combine is in %s: banyan-perf --replay runs it again", path);
   else
-    bny_log(BNY_LOG_WARN, "the input of the failed combine cannot be written to %s: %s", comm->dump,
+    bny_log(BNY_LOG_WARN, "the input of the failed combine cannot be written to %s: %s", path[0] ? path : comm->dump,
             bny_file_error(errno));
   bny_fail(status, "%s", why);
 }

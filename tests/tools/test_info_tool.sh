@@ -96,13 +96,19 @@ if until_true find_ranks; then
   until_true shows "${pids[0]}" "o['state'] == 'stopped' and 'failed' not in c"
   run 0 --live "${pids[1]}"
   says 'rank [01] of 2: operation [0-9]+: (allgather|barrier), .*not finished'
-  says 'waits for rank [01], for (its message|it to read memory), since [0-9.]+ s'
+  says 'waits for rank [01], for (its message|it to read memory), [0-9.]+ s so far'
   kill -CONT "${pids[0]}"
 fi
 kill $perf "${pids[@]}" 2>"$work/err"
 wait $perf 2>"$work/err"
 run 1 --live $$
 says 'has no flight recorder' err
+bash -c 'sleep 0 & echo $! >"$0"; exec sleep 60' "$work/pid" & # a program that waits for no child
+parent=$!
+until_true eval 'grep -q "^State:.*zombie" "/proc/$(cat "$work/pid")/status"'
+run 1 --live "$(cat "$work/pid")"
+says 'has ended, and its parent has not waited for it yet' err
+kill $parent
 
 # ---- probes, where the build has them ----
 run 0 --json build

@@ -136,15 +136,18 @@ static json_t *gather(const info_request *request, tool_error *error) {
     look_at(folder, path, list, error);
   }
   closedir(folder);
+  json_t *state = state_of(request->live);
   if (error->text[0] == '\0' && json_array_size(list) == 0)
-    tool_error_set(error, "process %d has no flight recorder: it has no communicator, or BANYAN_FLIGHT=off",
-                   request->live);
+    tool_error_set(error, "process %d %s", request->live,
+                   strcmp(json_string_value(state), "zombie") == 0
+                       ? "has ended, and its parent has not waited for it yet"
+                       : "has no flight recorder: it has no communicator, or BANYAN_FLIGHT=off");
   if (error->text[0] != '\0') {
     json_decref(list);
+    json_decref(state);
     return NULL;
   }
-  return json_pack("{s:i, s:o, s:o}", "process", (int)request->live, "state", state_of(request->live), "communicators",
-                   list);
+  return json_pack("{s:i, s:o, s:o}", "process", (int)request->live, "state", state, "communicators", list);
 }
 
 static double real_of(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
@@ -171,7 +174,7 @@ static void print(const json_t *facts, FILE *stream) {
       fputs("no operation yet", stream);
     fputs(runs != NULL ? ", not finished\n" : json_is_object(last) ? ", finished\n" : "\n", stream);
     if (waits != NULL)
-      fprintf(stream, "    waits for rank %lld, for %s, since %.6f s\n", integer_of(waits, "rank"),
+      fprintf(stream, "    waits for rank %lld, for %s, %.6f s so far\n", integer_of(waits, "rank"),
               info_text(waits, "what"), real_of(waits, "since_s"));
     if (failed != NULL) fprintf(stream, "    failed: %s\n", info_text(failed, "text"));
     json_array_foreach(json_object_get(one, "long_waits"), k, wait) {
