@@ -71,7 +71,9 @@ NB_MODULE(_core, module) {
       .def("abort", &comm::abort, nb::arg("reason") = nb::none(), doc::Comm_abort)
       .def("describe", &comm::describe, doc::Comm_describe)
       .def("metrics", &comm::metrics, doc::Comm_metrics)
-      .def("set_tag", &comm::set_tag, nb::arg("tag"), doc::Comm_set_tag)
+      .def(
+          "set_tag", [](comm &self, nb::handle tag) { self.set_tag(read_integer("tag", tag, INT64_MIN, INT64_MAX)); },
+          nb::arg("tag").none(), nb::sig("def set_tag(self, tag: int) -> None"), doc::Comm_set_tag)
       .def(
           "_reject",
           [](comm &self, const char *argument, const std::string &text) {
@@ -79,11 +81,14 @@ NB_MODULE(_core, module) {
           },
           nb::arg("argument"), nb::arg("text"), doc::Comm__reject)
       .def("_shrink", &comm::shrink)
-      .def("_split", [](comm &self, nb::handle color, nb::handle key) {
-        int32_t numbers[2];
-        self.read(false, [&] { numbers[0] = read_int32("color", color), numbers[1] = read_int32("key", key); });
-        return self.split(numbers[0], numbers[1]);
-      });
+      .def(
+          "_split",
+          [](comm &self, nb::handle color, nb::handle key) {
+            int32_t numbers[2];
+            self.read(false, [&] { numbers[0] = read_int32("color", color), numbers[1] = read_int32("key", key); });
+            return self.split(numbers[0], numbers[1]);
+          },
+          nb::arg("color"), nb::arg("key").none());
   define_combine(type);
   define_calls(type);
   define_attention(module, type);

@@ -134,12 +134,14 @@ void *read_stream(nb::handle word) {
   return stream;
 }
 
-int32_t read_int32(const char *argument, nb::handle number) {
+int64_t read_integer(const char *argument, nb::handle number, int64_t least, int64_t most) {
   nb::object whole = nb::steal(PyNumber_Index(number.ptr()));
   if (!whole.is_valid()) reject(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
-  long value = PyLong_AsLong(whole.ptr());
-  if (PyErr_Occurred() || value < INT32_MIN || value > INT32_MAX) reject(argument, "it does not fit into 32 bits");
-  return static_cast<int32_t>(value);
+  int overflow = 0;
+  long long value = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
+  if (overflow || value < least || value > most)
+    reject(argument, "it does not fit into " + std::to_string(most == INT32_MAX ? 32 : 64) + " bits");
+  return value;
 }
 
 } // namespace bny

@@ -32,6 +32,9 @@ const char *read_text(const char *argument, nb::handle word);
 // A stream as an integer, None: NULL.
 void *read_stream(nb::handle word);
 
-int32_t read_int32(const char *argument, nb::handle number);
+int64_t read_integer(const char *argument, nb::handle number, int64_t least, int64_t most);
+inline int32_t read_int32(const char *argument, nb::handle number) {
+  return static_cast<int32_t>(read_integer(argument, number, INT32_MIN, INT32_MAX));
+}
 
 } // namespace bny

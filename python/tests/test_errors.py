@@ -432,9 +432,12 @@ def test_arguments_that_would_be_ignored(lone):
     for words in ({"rank": 0, "nranks": 1}, {"prefix": "a"}, {"group": 7, "store": 7, "rank": 0, "nranks": 1}):
         with pytest.raises(ValueError, match=f"^{next(iter(words))}, |^prefix: "):
             banyan.Communicator.from_torch(**words)
-    for words in ({"color": "red"}, {"color": 2**40}, {"color": 0, "key": 0.5}):
+    for words in ({"color": "red"}, {"color": 2**40}, {"color": 0, "key": 0.5}, {"color": 0, "key": None}):
         with pytest.raises(banyan.ArgumentError, match=f"^{list(words)[-1]}: "):
             lone.split(**words)
+    for tag in (2**63, "x", None, 1.5):
+        with pytest.raises(banyan.ArgumentError, match="^tag: it does not fit|^tag: .* it is an integer"):
+            lone.set_tag(tag)
 
 
 def test_own_allgather_is_checked():
