@@ -121,43 +121,24 @@ static bool is_up(const machine *m, unsigned gpu, unsigned link) {
   return !is_at(m, LINKS_DOWN, gpu) || link < m->links - 6;
 }
 
-/* Prototypes: the library's names are not ours. */
-EXPORTED bny_nvml_return nvmlInit_v2(void);
-EXPORTED bny_nvml_return nvmlShutdown(void);
-EXPORTED const char *nvmlErrorString(bny_nvml_return status);
-EXPORTED bny_nvml_return nvmlDeviceGetCount_v2(unsigned *count);
-EXPORTED bny_nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, bny_nvml_device *device);
-EXPORTED bny_nvml_return nvmlDeviceGetPciInfo_v2(bny_nvml_device device, bny_nvml_pci *pci);
-EXPORTED bny_nvml_return nvmlDeviceGetPciInfo_v3(bny_nvml_device device, bny_nvml_pci *pci);
-EXPORTED bny_nvml_return nvmlDeviceGetName(bny_nvml_device device, char *name, unsigned bytes);
-EXPORTED bny_nvml_return nvmlDeviceGetUUID(bny_nvml_device device, char *uuid, unsigned bytes);
-EXPORTED bny_nvml_return nvmlDeviceGetCudaComputeCapability(bny_nvml_device device, int *major, int *minor);
-EXPORTED bny_nvml_return nvmlDeviceGetMaxPcieLinkGeneration(bny_nvml_device device, unsigned *generation);
-EXPORTED bny_nvml_return nvmlDeviceGetMaxPcieLinkWidth(bny_nvml_device device, unsigned *lanes);
-EXPORTED bny_nvml_return nvmlDeviceGetCurrPcieLinkGeneration(bny_nvml_device device, unsigned *generation);
-EXPORTED bny_nvml_return nvmlDeviceGetCurrPcieLinkWidth(bny_nvml_device device, unsigned *lanes);
-EXPORTED bny_nvml_return nvmlDeviceGetMemoryAffinity(bny_nvml_device device, unsigned words, unsigned long *nodes,
-                                                     unsigned scope);
-EXPORTED bny_nvml_return nvmlDeviceGetNvLinkState(bny_nvml_device device, unsigned link, unsigned *state);
-EXPORTED bny_nvml_return nvmlDeviceGetNvLinkVersion(bny_nvml_device device, unsigned link, unsigned *version);
-EXPORTED bny_nvml_return nvmlDeviceGetNvLinkRemotePciInfo_v2(bny_nvml_device device, unsigned link, bny_nvml_pci *pci);
-EXPORTED bny_nvml_return nvmlDeviceGetNvLinkRemoteDeviceType(bny_nvml_device device, unsigned link, unsigned *type);
-EXPORTED bny_nvml_return nvmlDeviceGetFieldValues(bny_nvml_device device, int count, bny_nvml_field *fields);
-EXPORTED bny_nvml_return nvmlDeviceGetP2PStatus(bny_nvml_device a, bny_nvml_device b, unsigned capability,
-                                                unsigned *status);
-EXPORTED bny_nvml_return nvmlDeviceGetGpuFabricInfoV(bny_nvml_device device, bny_nvml_fabric *fabric);
+/* Begins a function of the library, whose names are not ours, after its prototype. */
+#define CALL(name, ...)                       \
+  EXPORTED bny_nvml_return name(__VA_ARGS__); \
+  bny_nvml_return name(__VA_ARGS__)
 
-bny_nvml_return nvmlInit_v2(void) {
+CALL(nvmlInit_v2, void) {
   if (here()->wrong == INIT_FAILS) return 18;
   if (here()->wrong == NO_DRIVER) return BNY_NVML_DRIVER_NOT_LOADED;
   setenv("FAKE_NVML_OPEN", "1", 1);
   return BNY_NVML_SUCCESS;
 }
 
-bny_nvml_return nvmlShutdown(void) {
+CALL(nvmlShutdown, void) {
   unsetenv("FAKE_NVML_OPEN");
   return here()->wrong == CALLS_FAIL ? BNY_NVML_UNKNOWN : BNY_NVML_SUCCESS;
 }
+
+EXPORTED const char *nvmlErrorString(bny_nvml_return status);
 
 const char *nvmlErrorString(bny_nvml_return status) {
   switch (status) {
@@ -168,13 +149,13 @@ const char *nvmlErrorString(bny_nvml_return status) {
   }
 }
 
-bny_nvml_return nvmlDeviceGetCount_v2(unsigned *count) {
+CALL(nvmlDeviceGetCount_v2, unsigned *count) {
   if (here()->wrong == CALLS_FAIL || fails_by_chance()) return BNY_NVML_UNKNOWN;
   *count = here()->gpus;
   return BNY_NVML_SUCCESS;
 }
 
-bny_nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, bny_nvml_device *device) {
+CALL(nvmlDeviceGetHandleByIndex_v2, unsigned index, bny_nvml_device *device) {
   unsigned gpu;
   bny_nvml_device made = (bny_nvml_device)((uintptr_t)index + 1);
   bny_nvml_return status = answer(here(), made, &gpu);
@@ -182,21 +163,21 @@ bny_nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, bny_nvml_device *d
   return status;
 }
 
-bny_nvml_return nvmlDeviceGetName(bny_nvml_device device, char *name, unsigned bytes) {
+CALL(nvmlDeviceGetName, bny_nvml_device device, char *name, unsigned bytes) {
   unsigned gpu;
   bny_nvml_return status = answer(here(), device, &gpu);
   if (status == BNY_NVML_SUCCESS) snprintf(name, bytes, "%s", here()->product);
   return status;
 }
 
-bny_nvml_return nvmlDeviceGetUUID(bny_nvml_device device, char *uuid, unsigned bytes) {
+CALL(nvmlDeviceGetUUID, bny_nvml_device device, char *uuid, unsigned bytes) {
   unsigned gpu;
   bny_nvml_return status = answer(here(), device, &gpu);
   if (status == BNY_NVML_SUCCESS) snprintf(uuid, bytes, "GPU-00000000-0000-0000-0000-%012u", gpu);
   return status;
 }
 
-bny_nvml_return nvmlDeviceGetCudaComputeCapability(bny_nvml_device device, int *major, int *minor) {
+CALL(nvmlDeviceGetCudaComputeCapability, bny_nvml_device device, int *major, int *minor) {
   unsigned gpu;
   bny_nvml_return status = answer(here(), device, &gpu);
   if (status == BNY_NVML_SUCCESS) *major = here()->major, *minor = here()->minor;
@@ -210,30 +191,28 @@ static bny_nvml_return number(bny_nvml_device device, unsigned value, unsigned *
   return status;
 }
 
-bny_nvml_return nvmlDeviceGetMaxPcieLinkGeneration(bny_nvml_device device, unsigned *generation) {
+CALL(nvmlDeviceGetMaxPcieLinkGeneration, bny_nvml_device device, unsigned *generation) {
   return number(device, here()->major >= 9 ? 5 : here()->major >= 8 ? 4 : 3, generation);
 }
 
-bny_nvml_return nvmlDeviceGetMaxPcieLinkWidth(bny_nvml_device device, unsigned *lanes) {
-  return number(device, 16, lanes);
-}
+CALL(nvmlDeviceGetMaxPcieLinkWidth, bny_nvml_device device, unsigned *lanes) { return number(device, 16, lanes); }
 
-bny_nvml_return nvmlDeviceGetCurrPcieLinkGeneration(bny_nvml_device device, unsigned *generation) {
+CALL(nvmlDeviceGetCurrPcieLinkGeneration, bny_nvml_device device, unsigned *generation) {
   return number(device, 1, generation); /* idle */
 }
 
-bny_nvml_return nvmlDeviceGetCurrPcieLinkWidth(bny_nvml_device device, unsigned *lanes) {
+CALL(nvmlDeviceGetCurrPcieLinkWidth, bny_nvml_device device, unsigned *lanes) {
   return number(device, is_at(here(), LANES_MISSING, (unsigned)((uintptr_t)device - 1)) ? 8 : 16, lanes);
 }
 
-bny_nvml_return nvmlDeviceGetNvLinkState(bny_nvml_device device, unsigned link, unsigned *state) {
+CALL(nvmlDeviceGetNvLinkState, bny_nvml_device device, unsigned link, unsigned *state) {
   unsigned gpu;
   bny_nvml_return status = answer_link(here(), device, link, &gpu);
   if (status == BNY_NVML_SUCCESS) *state = is_up(here(), gpu, link);
   return status;
 }
 
-bny_nvml_return nvmlDeviceGetNvLinkVersion(bny_nvml_device device, unsigned link, unsigned *version) {
+CALL(nvmlDeviceGetNvLinkVersion, bny_nvml_device device, unsigned link, unsigned *version) {
   unsigned gpu;
   bny_nvml_return status = answer_link(here(), device, link, &gpu);
   if (status == BNY_NVML_SUCCESS)
@@ -257,14 +236,14 @@ static bny_nvml_return remote(bny_nvml_device device, unsigned link, bny_nvml_pc
   return BNY_NVML_SUCCESS;
 }
 
-bny_nvml_return nvmlDeviceGetNvLinkRemotePciInfo_v2(bny_nvml_device device, unsigned link, bny_nvml_pci *pci) {
+CALL(nvmlDeviceGetNvLinkRemotePciInfo_v2, bny_nvml_device device, unsigned link, bny_nvml_pci *pci) {
   unsigned type;
   return remote(device, link, pci, &type);
 }
 
 static bool is_registered(unsigned gpu) { return !is_at(here(), NOT_REGISTERED, gpu); }
 
-bny_nvml_return nvmlDeviceGetP2PStatus(bny_nvml_device a, bny_nvml_device b, unsigned capability, unsigned *status) {
+CALL(nvmlDeviceGetP2PStatus, bny_nvml_device a, bny_nvml_device b, unsigned capability, unsigned *status) {
   unsigned first, second;
   const machine *m = here();
   bny_nvml_return got = answer(m, a, &first);
@@ -289,19 +268,18 @@ static bny_nvml_return place(bny_nvml_device device, bny_nvml_pci *pci) {
 #ifdef FAKE_NVML_OLD
 
 /* Its structure is shorter: what lies behind these members is the caller's. */
-bny_nvml_return nvmlDeviceGetPciInfo_v2(bny_nvml_device device, bny_nvml_pci *pci) { return place(device, pci); }
+CALL(nvmlDeviceGetPciInfo_v2, bny_nvml_device device, bny_nvml_pci *pci) { return place(device, pci); }
 
 #else
 
-bny_nvml_return nvmlDeviceGetPciInfo_v3(bny_nvml_device device, bny_nvml_pci *pci) {
+CALL(nvmlDeviceGetPciInfo_v3, bny_nvml_device device, bny_nvml_pci *pci) {
   bny_nvml_return status = place(device, pci);
   if (status == BNY_NVML_SUCCESS)
     snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus & 0xff, pci->device & 0x1f);
   return status;
 }
 
-bny_nvml_return nvmlDeviceGetMemoryAffinity(bny_nvml_device device, unsigned words, unsigned long *nodes,
-                                            unsigned scope) {
+CALL(nvmlDeviceGetMemoryAffinity, bny_nvml_device device, unsigned words, unsigned long *nodes, unsigned scope) {
   unsigned gpu;
   bny_nvml_return status = answer(here(), device, &gpu);
   if (status != BNY_NVML_SUCCESS || words == 0 || scope != BNY_NVML_SCOPE_NODE) return status;
@@ -309,7 +287,7 @@ bny_nvml_return nvmlDeviceGetMemoryAffinity(bny_nvml_device device, unsigned wor
   return BNY_NVML_SUCCESS;
 }
 
-bny_nvml_return nvmlDeviceGetNvLinkRemoteDeviceType(bny_nvml_device device, unsigned link, unsigned *type) {
+CALL(nvmlDeviceGetNvLinkRemoteDeviceType, bny_nvml_device device, unsigned link, unsigned *type) {
   bny_nvml_pci pci;
   return remote(device, link, &pci, type);
 }
@@ -332,14 +310,14 @@ static void field_fill(const machine *m, unsigned gpu, bny_nvml_field *field) {
   field->value.number = value;
 }
 
-bny_nvml_return nvmlDeviceGetFieldValues(bny_nvml_device device, int count, bny_nvml_field *fields) {
+CALL(nvmlDeviceGetFieldValues, bny_nvml_device device, int count, bny_nvml_field *fields) {
   unsigned gpu;
   bny_nvml_return status = answer(here(), device, &gpu);
   for (int i = 0; status == BNY_NVML_SUCCESS && i < count; i++) field_fill(here(), gpu, &fields[i]);
   return status;
 }
 
-bny_nvml_return nvmlDeviceGetGpuFabricInfoV(bny_nvml_device device, bny_nvml_fabric *fabric) {
+CALL(nvmlDeviceGetGpuFabricInfoV, bny_nvml_device device, bny_nvml_fabric *fabric) {
   unsigned gpu;
   bny_nvml_return status = answer(here(), device, &gpu);
   if (status != BNY_NVML_SUCCESS) return status;

@@ -119,87 +119,41 @@ TEST(laws_of_descriptions) {
 
 /* Hosts whose NICs are named in an order of their own have the same rails. */
 TEST(rails_do_not_follow_names) {
-  bny_topo *topo = topo_new();
-  for (int32_t h = 0; h < 2; h++) {
-    int32_t host = put(topo, BNY_TOPO_HOST, -1, h ? "b" : "a", NULL),
-            numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
-    int32_t below[4];
-    for (int32_t i = 0; i < 4; i++) below[i] = put(topo, BNY_TOPO_PCI, numa, "pci", NULL);
-    for (int32_t i = 0; i < 4; i++) /* on the second host from the last to the first */
-      put(topo, BNY_TOPO_NIC, below[h ? 3 - i : i], numbered("mlx5_", i), NULL);
-    for (int32_t i = 0; i < 4; i++) put(topo, BNY_TOPO_GPU, below[i], numbered("GPU", i), NULL);
-  }
-  bny_topo_levels *levels = topo_derive(topo);
-  const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);
-  ck_assert_ptr_nonnull(rails);
-  ck_assert_int_eq(rails->ngroups, 4);
-  for (int32_t r = 0; r < 8; r++) {
-    ck_assert_int_eq(levels->ranks[r].rail, r % 4);
-    ck_assert_int_eq(levels->ranks[r].nic_path, BNY_TOPO_PATH_PIX);
-    ck_assert_int_eq(levels->ranks[r].nic_shared, 1);
-  }
-  ck_assert_str_eq(topo->nodes[levels->ranks[4].nic].name, "mlx5_3");
+  ck_facts(
+      tree_of("host/a numa/node0 pci/p0 nic/mlx5_0 . gpu/GPU0 .. pci/p1 nic/mlx5_1 . gpu/GPU1 .. pci/p2 nic/mlx5_2 . "
+              "gpu/GPU2 ... .host/b numa/node0 pci/p0 nic/mlx5_7 . gpu/GPU4 .. pci/p1 nic/mlx5_6 . gpu/GPU5 .. "
+              "pci/p2 nic/mlx5_5 . gpu/GPU6"),
+      "3 rail; GPU0 rail 0; GPU1 rail 1; GPU2 rail 2; GPU4 rail 0; GPU5 rail 1; GPU6 rail 2; GPU4 nic mlx5_7;"
+      "GPU4 mlx5_7 PIX; GPU6 nic mlx5_5");
 }
 
-/* One that may choose leaves the NIC that is another's only one. */
+/* A GPU that may choose leaves the NIC that is another's only one, and has rail 0 whatever the NIC's number. */
 TEST(nics_are_spared) {
-  bny_topo *topo = topo_new();
-  int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
-  int32_t outer = put(topo, BNY_TOPO_PCI, numa, "pci0", NULL), inner = put(topo, BNY_TOPO_PCI, outer, "pci1", NULL);
-  put(topo, BNY_TOPO_NIC, inner, "n0", NULL); /* GPU0: both PXB; GPU1: n0 PIX */
-  int32_t other = put(topo, BNY_TOPO_PCI, outer, "pci2", NULL), third = put(topo, BNY_TOPO_PCI, outer, "pci3", NULL);
-  put(topo, BNY_TOPO_NIC, other, "n1", NULL);
-  put(topo, BNY_TOPO_GPU, third, "GPU0", NULL);
-  put(topo, BNY_TOPO_GPU, inner, "GPU1", NULL);
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "n1");
-  ck_assert_str_eq(topo->nodes[levels->ranks[1].nic].name, "n0");
-  ck_assert_int_eq(levels->ranks[0].rail, 0); /* the rail of the first GPU, whatever the NIC's number */
+  ck_facts(tree_of("host/a numa/node0 pci/outer pci/p3 gpu/GPU0 .. pci/inner nic/n0 . gpu/GPU1 .. pci/p2 nic/n1"),
+           "GPU0 n0 PXB; GPU0 nic n1; GPU1 nic n0; GPU0 rail 0");
 }
 
 /* A wireless card serves no GPU, also where it is the only one. */
 TEST(wireless_serves_none) {
   for (int with = 0; with < 2; with++) {
-    bny_topo *topo = topo_new();
-    int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), pci = put(topo, BNY_TOPO_PCI, host, "pci0", NULL);
-    int32_t other = with ? put(topo, BNY_TOPO_PCI, host, "pci1", NULL) : -1;
-    put(topo, BNY_TOPO_NIC, pci, "wlp3s0", NULL);
-    int32_t card = put(topo, BNY_TOPO_NIC, pci, "0000:04:00.0", NULL);
-    bny_topo_set_string(topo, &topo->nodes[card].model, "Wi-Fi 6 AX200");
-    int32_t wired = with ? put(topo, BNY_TOPO_NIC, other, "eth0", NULL) : -1;
-    put(topo, BNY_TOPO_GPU, pci, "GPU0", NULL);
-    bny_topo_levels *levels = topo_derive(topo);
-    ck_assert_int_eq(levels->ranks[0].nic, wired);
-    ck_assert_int_eq(levels->ranks[0].rail, with ? 0 : -1);
+    bny_topo *topo = tree_of(with ? "host/a pci/p0 nic/wlp3s0 . nic/card . gpu/GPU0 .. pci/p1 nic/eth0"
+                                  : "host/a pci/p0 nic/wlp3s0 . nic/card . gpu/GPU0");
+    bny_topo_set_string(topo, &topo->nodes[node_of(topo, "card")].model, "Wi-Fi 6 AX200");
+    ck_facts(topo, with ? "GPU0 nic eth0; GPU0 rail 0" : "GPU0 nic none; GPU0 rail -1");
   }
 }
 
 TEST(nics_shared_uneven_and_missing) {
   bny_topo *topo = load("host:2 package:2 numa bridge pci gpu:2 nic@200g");
-  bny_topo_levels *levels = topo_derive(topo);
-  const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);
-  ck_assert_int_eq(rails->ngroups, 2);
-  ck_assert_int_eq(rails->groups[0].count, 4);
-  ck_assert_double_eq_tol(rails->groups[0].gbytes_per_s, 12.5, 1e-9); /* half of 25 */
-  ck_assert(has_finding(levels, BNY_TOPO_INFO, "2 GPUs share a NIC"));
-
+  ck_facts(topo, "2 rail; rail speed 12.5; info 2 GPUs share a NIC"); /* half of 25 */
   /* A third host: one GPU, no NIC. */
-  int32_t host = put(topo, BNY_TOPO_HOST, -1, "bare", NULL);
-  put(topo, BNY_TOPO_GPU, host, "GPU0", NULL);
-  levels = topo_derive(topo);
-  ck_assert_int_eq(levels->ranks[8].nic, -1);
-  ck_assert_int_eq(levels->ranks[8].rail, -1);
-  ck_assert_int_eq(bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL)->group_of[8], -1);
-  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "bare: no NIC is known there"));
-  ck_assert(has_finding(levels, BNY_TOPO_INFO, "hosts have from 1 to 4 GPUs"));
+  put(topo, BNY_TOPO_GPU, put(topo, BNY_TOPO_HOST, -1, "bare", NULL), "GPU9", NULL);
+  ck_facts(topo, "GPU9 nic none; GPU9 rail -1; fault bare: no NIC is known there; info hosts have from 1 to 4 GPUs");
 }
 
 /* A NIC for management as near as the others is passed over. */
 TEST(slow_nics_are_passed_over) {
-  bny_topo *topo = load("host:2 numa bridge pci nic@25g gpu nic@400g");
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
-  ck_assert_int_eq(levels->nfindings, 0);
+  ck_facts(load("host:2 numa bridge pci nic@25g gpu nic@400g"), "GPU0 speed 50; no fault; no note; no info");
 }
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
@@ -286,20 +240,10 @@ TEST(slow_links) {
 TEST(flat_only_if_hidden) {
   static const char *const names[] = {"0000:[80-8f]", "pci0000:80", "0000:[80-8f]", "somewhere"};
   for (int i = 0; i < 4; i++) {
-    bool real = i < 2;
-    bny_topo *topo = topo_new();
-    int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
-    int32_t bridge = put(topo, BNY_TOPO_PCI, numa, names[i], NULL);
-    topo->nodes[bridge].host_bridge = true;
-    for (unsigned n = 0; n < 6; n++) {
-      char name[16], bus_id[32];
-      snprintf(name, sizeof name, n < 4 ? "GPU%u" : "NIC%u", n);
-      snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", real ? 0x81 + n : 0x80, n);
-      put(topo, n < 4 ? BNY_TOPO_GPU : BNY_TOPO_NIC, bridge, name, bus_id);
-    }
-    bny_topo_levels *levels = topo_derive(topo);
-    ck_assert_msg(has_finding(levels, BNY_TOPO_INFO, "no PCI switch between 4 GPUs and 2 NICs") == !real, "%s",
-                  names[i]);
+    char text[512], *at = text + snprintf(text, sizeof text, "host/a numa/node0 bridge/%s", names[i]);
+    for (unsigned n = 0; n < 6; n++)
+      at += sprintf(at, " %s%u=0000:%02x:%02x.0 .", n < 4 ? "gpu/GPU" : "nic/NIC", n, i < 2 ? 0x81 + n : 0x80, n);
+    ck_facts(tree_of(text), i < 2 ? "no info no PCI switch" : "info no PCI switch between 4 GPUs and 2 NICs");
   }
 }
 

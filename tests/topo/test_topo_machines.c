@@ -97,14 +97,10 @@ TEST(newer_generations) {
 
 /* If NICs are alike and on other NUMA nodes, the one in the same package serves. */
 TEST(nics_in_the_package) {
-  bny_topo *topo = topo_new();
-  int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
-  for (int p = 0; p < 2; p++) {
-    int32_t package = put(topo, BNY_TOPO_PACKAGE, host, p == 0 ? "package0" : "package1", NULL);
-    put(topo, BNY_TOPO_NIC, put(topo, BNY_TOPO_NUMA, package, "near", NULL), p == 0 ? "mlx5_0" : "mlx5_1", NULL);
-    put(topo, BNY_TOPO_GPU, put(topo, BNY_TOPO_NUMA, package, "far", NULL), p == 0 ? "GPU1" : "GPU0", NULL);
-  }
-  ck_facts(topo, "GPU0 nic mlx5_1; GPU0 mlx5_1 SYS; GPU1 nic mlx5_0; GPU1 mlx5_0 SYS");
+  ck_facts(
+      tree_of("host/host0 package/p0 numa/near nic/mlx5_0 .. numa/far gpu/GPU1 ... package/p1 numa/near nic/mlx5_1 .. "
+              "numa/far gpu/GPU0"),
+      "GPU0 nic mlx5_1; GPU0 mlx5_1 SYS; GPU1 nic mlx5_0; GPU1 mlx5_0 SYS");
 }
 
 /* GPUs that cannot do GPU Direct do not reach a NIC for others. */

@@ -189,26 +189,6 @@ TEST(names_and_their_reverse) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 1);
 }
 
-/* One node in each word, "name" or "kind/name", each inside the node of the word before; a word of dots goes up as
- * many. "bridge/r0" is a host bridge; "=0000:10:00.0" behind a name is a bus id. */
-static bny_topo *tree_of(const char *text) {
-  bny_topo *topo = topo_new();
-  int32_t at = -1;
-  char copy[1024], *rest = copy, *word;
-  snprintf(copy, sizeof copy, "%s", text);
-  while ((word = strsep(&rest, " ")) != NULL) {
-    for (; *word == '.'; word++) at = topo->nodes[at].parent;
-    if (*word == '\0') continue;
-    char *name = strchr(word, '/'), *bus = strchr(word, '=');
-    *name++ = '\0';
-    if (bus) *bus++ = '\0';
-    bool bridge = strcmp(word, "bridge") == 0;
-    at = put(topo, bridge ? BNY_TOPO_PCI : bny_topo_kind_parse(word), at, name, bus);
-    topo->nodes[at].host_bridge = bridge;
-  }
-  return topo;
-}
-
 static void ck_path(const bny_topo *topo, const char *facts) {
   char copy[1024], back[1024] = "", *rest = copy, *fact;
   bny_topo_error error = {.text = ""};

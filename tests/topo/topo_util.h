@@ -206,15 +206,34 @@ static inline int32_t links_of_kind(const bny_topo *topo, bny_topo_link_kind kin
   return count;
 }
 
-/* How many there are of a kind of nodes, of links or of levels' groups, of ranks or of notes. */
+/* How many there are of a kind of nodes, of links or of levels' groups, of ranks, notes or faults. */
 static inline int32_t count_of(const bny_topo *topo, const bny_topo_levels *levels, const char *what) {
   if (strcmp(what, "ranks") == 0) return levels->nranks;
   if (strcmp(what, "notes") == 0) return topo->nnotes;
+  int32_t faults = 0;
+  for (int32_t f = 0; f < levels->nfindings; f++) faults += levels->findings[f].severity == BNY_TOPO_FAULT;
+  if (strcmp(what, "faults") == 0) return faults;
   if (bny_topo_kind_parse(what) < BNY_TOPO_KINDS) return bny_topo_count(topo, bny_topo_kind_parse(what));
   if (bny_topo_link_parse(what) < BNY_TOPO_LINK_KINDS) return links_of_kind(topo, bny_topo_link_parse(what));
   for (int32_t l = 0; l < levels->nlevels; l++)
     if (strcmp(bny_topo_level_name(levels->levels[l].kind), what) == 0) return levels->levels[l].ngroups;
   return 0;
+}
+
+/* Writes sums over a node's links of one kind: how many, their counts, speeds and ratings, and how many are dead. */
+static inline void write_sums(const bny_topo *topo, int32_t node, bny_topo_link_kind kind, char is[128]) {
+  int32_t links = 0, count = 0, dead = 0;
+  double speed = 0, rated = 0;
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    const bny_topo_link *link = &topo->links[l];
+    if (link->kind != kind) continue;
+    links++;
+    count += link->count;
+    dead += link->gbytes_per_s <= 0 && link->rated_gbytes_per_s > 0;
+    speed += link->gbytes_per_s;
+    rated += link->rated_gbytes_per_s;
+  }
+  snprintf(is, 128, "%d/%d/%.6g/%.6g/%d", links, count, speed, rated, dead);
 }
 
 /* Writes what a model says of a node, or of a level's first group, in `is`. */
@@ -225,12 +244,14 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
   int32_t other = -1;
   for (int32_t r = 0; node && r < levels->nranks; r++)
     rank = &topo->nodes[levels->ranks[r].node] == node ? &levels->ranks[r] : rank;
-  for (int32_t l = 0; l < levels->nlevels && strcmp(quality, "speed") == 0; l++)
-    if (strcmp(bny_topo_level_name(levels->levels[l].kind), name) == 0)
-      snprintf(is, 128, "%.6g", levels->levels[l].groups[0].gbytes_per_s);
-  for (int32_t l = 0; l < levels->nlevels && strcmp(quality, "source") == 0; l++)
-    if (strcmp(bny_topo_level_name(levels->levels[l].kind), name) == 0)
-      snprintf(is, 128, "%s", bny_topo_source_name(levels->levels[l].groups[0].source));
+  for (int32_t l = 0; l < levels->nlevels; l++) {
+    const bny_topo_group *group = levels->levels[l].groups;
+    if (strcmp(bny_topo_level_name(levels->levels[l].kind), name) != 0) continue;
+    if (strcmp(quality, "speed") == 0) snprintf(is, 128, "%.6g", group->gbytes_per_s);
+    if (strcmp(quality, "source") == 0) snprintf(is, 128, "%s", bny_topo_source_name(group->source));
+    if (strcmp(quality, "shape") == 0)
+      snprintf(is, 128, "%s,%s", group->all_to_all ? "all" : "partial", group->uniform ? "even" : "uneven");
+  }
   if (!node) return;
   if (strcmp(quality, "number") == 0) snprintf(is, 128, "%d", node->index);
   if (strcmp(quality, "compute") == 0) snprintf(is, 128, "%d", node->compute);
@@ -240,6 +261,12 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
   if (strcmp(quality, "links") == 0 && rank) snprintf(is, 128, "%d", rank->nvlinks);
   if (strcmp(quality, "speed") == 0 && rank) snprintf(is, 128, "%.6g", rank->nic_gbytes_per_s);
   if (strcmp(quality, "rail") == 0 && rank) snprintf(is, 128, "%d", rank->rail);
+  if (strcmp(quality, "kind") == 0) snprintf(is, 128, "%s", bny_topo_kind_name(node->kind));
+  if (strcmp(quality, "source") == 0) snprintf(is, 128, "%s", bny_topo_source_name(node->source));
+  if (strcmp(quality, "parent") == 0) other = node->parent;
+  for (int k = 0; k < BNY_TOPO_LINK_KINDS; k++)
+    if (strcmp(quality, bny_topo_link_name((bny_topo_link_kind)k)) == 0)
+      write_sums(topo, node_of(topo, name), (bny_topo_link_kind)k, is);
   if (strcmp(quality, "device") == 0) other = bny_topo_device(topo, node_of(topo, name));
   if (strcmp(quality, "numa") == 0) other = bny_topo_ancestor(topo, node_of(topo, name), BNY_TOPO_NUMA);
   if (strcmp(quality, "package") == 0) other = bny_topo_ancestor(topo, node_of(topo, name), BNY_TOPO_PACKAGE);
@@ -251,9 +278,11 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
  *   "3 gpu"                 counts of nodes, links or groups of a level; "4 ranks", "0 notes"
  *   "GPU0 mlx5_0 PIX"       the path; "routed GPU0 mlx5_0 PXN" as NCCL routes it
  *   "GPU0 GPU1 link 2x41.2" the latest link between two nodes: how many, and their GB/s together
- *   "GPU0 compute 90"       and number, vendor, bus, guid, links, rail, device, numa, package, nic
- *   "host source file"      of the speed of a level's first group
- *   "island speed 370.8"    of the first group of a level, or of a rank's NIC, in GB/s
+ *   "GPU0 compute 90"       and number, vendor, bus, guid, links, rail, device, parent, numa, package, nic, kind,
+ *                           source
+ *   "GPU0 nvlink 4/18/370.8/370.8/0"  sums over links: how many, counts, GB/s, rated GB/s, dead ones
+ *   "island speed 370.8"    of the first group of a level, or of a rank's NIC, in GB/s; also its source, and its shape:
+ *                           "all,even" if it is all to all and uniform, or partial, uneven
  *   "fault GPU1: no NVLink" a finding of this severity that holds the text; "no fault TEXT": none does */
 static inline void ck_facts(const bny_topo *topo, const char *facts) {
   bny_topo_levels *levels = topo_derive(topo);
@@ -304,6 +333,26 @@ static inline int32_t put(bny_topo *topo, bny_topo_kind kind, int32_t parent, co
 static inline int32_t join(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to, double gbytes_per_s) {
   bny_topo_link link = {.kind = kind, .from = from, .to = to, .count = 1, .gbytes_per_s = gbytes_per_s};
   return bny_topo_add_link(topo, &link);
+}
+
+/* A model of one node for each word, "kind/name", inside the node of the word before; each dot goes up by one.
+ * "bridge/r0" is a host bridge, and "gpu/GPU0=0000:10:00.0" has a bus id. */
+static inline bny_topo *tree_of(const char *text) {
+  bny_topo *topo = topo_new();
+  int32_t at = -1;
+  char copy[1024], *rest = copy, *word;
+  snprintf(copy, sizeof copy, "%s", text);
+  while ((word = strsep(&rest, " ")) != NULL) {
+    for (; *word == '.'; word++) at = topo->nodes[at].parent;
+    if (*word == '\0') continue;
+    char *name = strchr(word, '/'), *bus = strchr(word, '=');
+    *name++ = '\0';
+    if (bus) *bus++ = '\0';
+    bool bridge = strcmp(word, "bridge") == 0;
+    at = put(topo, bridge ? BNY_TOPO_PCI : bny_topo_kind_parse(word), at, name, bus);
+    topo->nodes[at].host_bridge = bridge;
+  }
+  return topo;
 }
 
 #endif
