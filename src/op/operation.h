@@ -88,6 +88,7 @@ struct banyan_op {
   int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */
   int64_t ready;         /* parts of this run whose rows are there */
   bool running, begun;
+  bool open;       /* started, and no wait or test has reported that the run is complete */
   bool complete;   /* the run of the last start is: what fails later is not of it */
   bool certifying; /* the parts of this run are complete, and those of the certificate have begun */
   bool gathered;   /* gather and attention of this run are complete, if there is a gather */

@@ -299,7 +299,7 @@ static banyan_status enqueue(banyan_op *op, bool is_checked) {
         op,
         "the operation is part of your kernel: launch that kernel with the parameter that banyan_op_device() writes");
   if (op->on_device) return start_on_device(op);
-  if (op->running) return reject_start(op, "the operation was started already; wait for it first");
+  if (op->open) return reject_start(op, "the operation was started already; wait for it first");
   op->complete = false;
   op->tag = comm->tag;
   if (op->gather) op->gather->tag = comm->tag;
@@ -325,8 +325,11 @@ static banyan_status enqueue(banyan_op *op, bool is_checked) {
   return status == BANYAN_OK ? status : bny_op_reject(comm, give_up(comm, status), false);
 }
 
+/* The run stays open until the caller has learnt that it is complete, even if it is complete at once. Otherwise timing
+ * would decide whether a second start is an error. */
 banyan_status bny_op_start(banyan_op *op) {
   banyan_status status = enqueue(op, false);
+  op->open = op->open || op->running;
   return status == BANYAN_OK && op->running && op->comm->ops->first == op ? bny_op_advance(op) : status;
 }
 
@@ -344,5 +347,6 @@ banyan_status bny_op_finish(banyan_op *op, bool block, int *done) {
   banyan_status status = bny_op_progress(op, block);
   if (status != BANYAN_OK) return status;
   if (done) *done = !op->running;
+  op->open = op->running;
   return verdict(op);
 }
