@@ -389,7 +389,8 @@ class Comm:
         sum: [tokens, heads], the denominators d; lse then has the maxima m.
         empty: the mark of a row without keys in lse (or m): "-inf" (None), "+inf", "nan", several joined by "|", or a
             number, which also marks all numbers below it. Values of such rows are not read.
-        values: "normalised" (None) or "numerator". out_base, out_empty, out_values: the same for the result.
+        values: "normalised" (None) or "numerator", which needs `sum`.
+        out_base, out_values: the same for the result; None: as for o and lse. out_empty: its mark, but not "nan".
         preset: the convention of a kernel, in place of base, empty, values and sum.
         values_scale, out_scale: scales of eight-bit floats: a number or f32 [heads].
         tokens: the number of tokens of this call, at most those of o, and equal on all ranks.
@@ -402,8 +403,8 @@ class Comm:
         stream: on a device, the address of a stream; None: the current stream of the framework.
         out: a pair of arrays that receive the results, of which lse may be None, or one array for the values.
 
-        Returns (out, lse), or (out, m, d) with `sum`: new arrays of the framework of o, or those of `out`. Ranks other
-        than the root get (None, None). Inputs are neither written nor kept.
+        Returns (out, lse), or (out, m, d) with `sum`: new arrays of the frameworks and dtypes of o and lse, or those of
+        `out`. Ranks other than the root get (None, None). Inputs are neither written nor kept.
 
         Raises ArgumentError, after which the communicator remains usable if the call was the first of its shape, and
         MismatchError, DataError, PeerError, TimeoutError or AbortedError, which end it on every rank.

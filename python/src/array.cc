@@ -14,10 +14,12 @@ namespace {
 bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
   if (!format) format = "B";
   if (*format == '@' || *format == '=' || *format == '<') format++;
+  bool is_complex = *format == 'Z';
+  if (is_complex) format++;
   if (*format == 0 || format[1] != 0) return false;
   uint8_t code;
-  if (std::strchr("efd", *format))
-    code = DL_FLOAT;
+  if (std::strchr("efdg", *format))
+    code = is_complex ? DL_COMPLEX : DL_FLOAT;
   else if (std::strchr("bhilqn", *format))
     code = DL_INT;
   else if (std::strchr("cBHILQN", *format))
@@ -30,7 +32,7 @@ bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
   return true;
 }
 
-constexpr const char *takes = ": banyan takes float32, float16, bfloat16 and eight-bit floats";
+constexpr const char *takes = ": banyan takes integers, floats and complex numbers";
 
 // The text includes what the framework has raised, if anything.
 [[noreturn]] void reject_memory(const char *name) {

@@ -126,9 +126,10 @@ nb::object empty_like(const char *argument, nb::handle object, nb::handle shape,
       known.numpy_empty = empty.release().ptr();
     }
     nb::object dtype = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
-    if (!dtype.is_valid()) { // a memoryview, or another object with only a buffer
+    if (!dtype.is_valid()) { // another object with only a buffer; numpy takes bytes for text, but not a view of them
       PyErr_Clear();
-      dtype = nb::module_::import_("numpy").attr("asarray")(object).attr("dtype");
+      nb::object view = nb::steal(PyMemoryView_FromObject(object.ptr()));
+      dtype = nb::module_::import_("numpy").attr("asarray")(view).attr("dtype");
     }
     made = PyObject_CallFunctionObjArgs(known.numpy_empty, shape.ptr(), dtype.ptr(), nullptr);
   } else if (PyObject_HasAttrString(object.ptr(), "__array_namespace__") || kind == framework::cupy) {

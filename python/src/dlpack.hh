@@ -11,6 +11,7 @@ enum dl_code : uint8_t {
   DL_UINT = 1,
   DL_FLOAT = 2,
   DL_BFLOAT = 4,
+  DL_COMPLEX = 5,
   DL_BOOL = 6,
   DL_FLOAT8_E4M3FN = 10,
   DL_FLOAT8_E5M2 = 12

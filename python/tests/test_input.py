@@ -102,6 +102,16 @@ def test_other_dtypes(lone, dtype):
     rejected("out", "banyan takes", lone.combine, o, lse, out=(np.zeros(SHAPE, dtype), None))
 
 
+def test_numbers_that_travel_as_they_are(lone):
+    given = [np.frombuffer(bytes(range(64)), np.uint8).view(code) for code in "bhilqBHILQefdgFDG"]
+    given += [np.array([True, False]), memoryview(b"abc"), b"abc", bytearray(b"abc")]
+    for mine in given:
+        dtype = getattr(mine, "dtype", np.uint8)
+        for got in (lone.allgather(mine)[0], lone.shift(mine)):
+            assert got.dtype == dtype and got.tobytes() == bytes(mine), dtype
+    rejected("mine", "banyan takes", lone.allgather, np.array(["2020"], "M8[Y]"))
+
+
 def test_arrays_that_are_none(lone):
     o, lse = arrays()
     rejected("o", "0 dimensions", lone.combine, np.float32(1), lse)
