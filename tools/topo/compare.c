@@ -13,9 +13,15 @@ typedef struct comparison {
   int32_t *scope[2]; /* by node: its host, numbered alike on both sides; -1: none */
   int32_t *pair[2];  /* by node: its counterpart on the other side; -1 */
   bool hosts_named;
+  topo_change *changes;
+  int32_t nchanges;
 } comparison;
 
-static void report(comparison *c, const topo_change *change) { c->options->take(c->options->context, change); }
+static void report(comparison *c, topo_change change) {
+  change.text = tool_format("%s", change.text);
+  c->changes = tool_more(c->changes, c->nchanges, sizeof change);
+  c->changes[c->nchanges++] = change;
+}
 
 /* Returns whether a node is left out of the comparison: what is outside of the only host, and switches, which one host
  * has inside and many have above them. */
@@ -142,12 +148,12 @@ static void report_group(comparison *c, int side, const int32_t *nodes, int32_t 
     topo_append(&text, ": ");
     topo_append_names(&text, topo, nodes, count, 80);
   }
-  report(c, &(topo_change){.kind = side == 0 ? TOPO_MISSING : TOPO_ADDED,
-                           .what = bny_topo_kind_name(kind),
-                           .text = text.text,
-                           .nodes = {side == 0 ? nodes[0] : -1, side == 1   ? nodes[0]
-                                                                : host >= 0 ? c->pair[0][host]
-                                                                            : -1}});
+  report(c, (topo_change){.kind = side == 0 ? TOPO_MISSING : TOPO_ADDED,
+                          .what = bny_topo_kind_name(kind),
+                          .text = text.text,
+                          .nodes = {side == 0 ? nodes[0] : -1, side == 1   ? nodes[0]
+                                                               : host >= 0 ? c->pair[0][host]
+                                                                           : -1}});
 }
 
 /* Reports nodes without a counterpart, but no devices of a host that is missing itself. */
@@ -179,7 +185,7 @@ static bool differ_text(const char *a, const char *b) {
 }
 
 /* Appends "; PCI 48 GB/s -> 24 GB/s". */
-static void tell_speed(const comparison *c, topo_string *text, const char *what, double before, double after) {
+static void append_speeds(const comparison *c, topo_string *text, const char *what, double before, double after) {
   if (differ(before, after)) {
     topo_string speeds[2] = {{.text = ""}, {.text = ""}};
     topo_append_speed(&speeds[0], before, false);
@@ -189,7 +195,8 @@ static void tell_speed(const comparison *c, topo_string *text, const char *what,
   }
 }
 
-static void tell_text(const comparison *c, topo_string *text, const char *what, const char *before, const char *after) {
+static void append_texts(const comparison *c, topo_string *text, const char *what, const char *before,
+                         const char *after) {
   if (differ_text(before, after)) {
     topo_append(text, "; %s %.60s %s %.60s", what, before == NULL ? "not known" : before, c->options->arrow,
                 after == NULL ? "not known" : after);
@@ -207,7 +214,7 @@ static void compare_places(const comparison *c, topo_string *text, int32_t a, in
   bool counted = before != NULL && after != NULL && before->index >= 0 && after->index >= 0;
   bool same = counted ? before->kind == after->kind && before->index == after->index
                       : !differ_text(before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
-  if (!same) tell_text(c, text, "below", before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
+  if (!same) append_texts(c, text, "below", before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
 }
 
 static int32_t lanes_of(const bny_topo *topo, int32_t n) {
@@ -224,33 +231,33 @@ static void compare_pair(comparison *c, int32_t a, int32_t b) {
   topo_string text = {.text = ""};
   bool device = before->kind == BNY_TOPO_GPU || before->kind == BNY_TOPO_NIC;
   if (device) {
-    tell_text(c, &text, "name", before->name, after->name);
-    tell_text(c, &text, "at", before->bus_id, after->bus_id);
+    append_texts(c, &text, "name", before->name, after->name);
+    append_texts(c, &text, "at", before->bus_id, after->bus_id);
   }
   if (device || before->kind == BNY_TOPO_PACKAGE || before->kind == BNY_TOPO_NUMA) {
-    if (before->model != NULL && after->model != NULL) tell_text(c, &text, "model", before->model, after->model);
+    if (before->model != NULL && after->model != NULL) append_texts(c, &text, "model", before->model, after->model);
   }
   if (before->compute != after->compute && before->compute >= 0 && after->compute >= 0)
     topo_append(&text, "; compute %d %s %d", (int)before->compute, c->options->arrow, (int)after->compute);
   if (device) {
     compare_places(c, &text, a, b);
-    tell_speed(c, &text, "PCI", facts[0].up, facts[1].up);
-    tell_speed(c, &text, "network", facts[0].net, facts[1].net);
-    tell_text(c, &text, "switch", facts[0].leaf < 0 ? NULL : topos[0]->nodes[facts[0].leaf].name,
-              facts[1].leaf < 0 ? NULL : topos[1]->nodes[facts[1].leaf].name);
+    append_speeds(c, &text, "PCI", facts[0].up, facts[1].up);
+    append_speeds(c, &text, "network", facts[0].net, facts[1].net);
+    append_texts(c, &text, "switch", facts[0].leaf < 0 ? NULL : topos[0]->nodes[facts[0].leaf].name,
+                 facts[1].leaf < 0 ? NULL : topos[1]->nodes[facts[1].leaf].name);
   }
   if (text.text[0] == '\0') return;
   topo_string line = {.text = ""};
   topo_append(&line, "%s ", bny_topo_kind_name(before->kind));
   name_node(c, 0, a, false, &line);
   topo_append(&line, ": %s", text.text + 2);
-  report(c, &(topo_change){.kind = TOPO_CHANGED,
-                           .what = bny_topo_kind_name(before->kind),
-                           .text = line.text,
-                           .nodes = {a, b},
-                           .lanes = {lanes_of(topos[0], a), lanes_of(topos[1], b)},
-                           .pci = {facts[0].up, facts[1].up},
-                           .net = {facts[0].net, facts[1].net}});
+  report(c, (topo_change){.kind = TOPO_CHANGED,
+                          .what = bny_topo_kind_name(before->kind),
+                          .text = line.text,
+                          .nodes = {a, b},
+                          .lanes = {lanes_of(topos[0], a), lanes_of(topos[1], b)},
+                          .pci = {facts[0].up, facts[1].up},
+                          .net = {facts[0].net, facts[1].net}});
 }
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
@@ -328,13 +335,13 @@ static void report_edge(comparison *c, topo_change_kind kind, const edge *before
                   side == 0 && after != NULL ? c->options->arrow : "");
     }
   }
-  report(c, &(topo_change){.kind = kind,
-                           .what = "link",
-                           .text = text.text,
-                           .nodes = {any->low, c->pair[0][any->low]},
-                           .link = any->kind,
-                           .links = {before != NULL ? before->count : 0, after != NULL ? after->count : 0},
-                           .speed = {before != NULL ? before->speed : 0, after != NULL ? after->speed : 0}});
+  report(c, (topo_change){.kind = kind,
+                          .what = "link",
+                          .text = text.text,
+                          .nodes = {any->low, c->pair[0][any->low]},
+                          .link = any->kind,
+                          .links = {before != NULL ? before->count : 0, after != NULL ? after->count : 0},
+                          .speed = {before != NULL ? before->speed : 0, after != NULL ? after->speed : 0}});
 }
 
 static void compare_edges(comparison *c) {
@@ -363,7 +370,7 @@ static void drop_tildes(char *text) {
 }
 
 /* Appends the words that differ, or all of them if one side lacks the level. */
-static bool tell_level(const comparison *c, topo_string *text, const bny_topo_level *const sides[2]) {
+static bool append_level(const comparison *c, topo_string *text, const bny_topo_level *const sides[2]) {
   static const int order[4] = {0, 3, 1, 2}; /* groups, path, speed, shape */
   topo_string words[2][4];
   bool differs = false;
@@ -395,15 +402,15 @@ static void compare_levels(comparison *c) {
     int named = sides[0] == NULL;
     if (sides[named] == NULL) continue;
     topo_append(&text, "level %s: ", topo_level_name(c->views[named], sides[named]));
-    if (!tell_level(c, &text, sides)) continue;
+    if (!append_level(c, &text, sides)) continue;
     topo_change_kind change = sides[0] != NULL && sides[1] != NULL ? TOPO_CHANGED
                               : sides[0] != NULL                   ? TOPO_MISSING
                                                                    : TOPO_ADDED;
-    report(c, &(topo_change){.kind = change, .what = "level", .text = text.text, .nodes = {-1, -1}});
+    report(c, (topo_change){.kind = change, .what = "level", .text = text.text, .nodes = {-1, -1}});
   }
 }
 
-void topo_compare(const topo_comparison *options) {
+topo_change *topo_compare(const topo_comparison *options, int32_t *count) {
   comparison c = {.options = options, .views = {options->first, options->second}};
   for (int side = 0; side < 2; side++) {
     size_t n = (size_t)c.views[side]->topo->nnodes;
@@ -419,4 +426,6 @@ void topo_compare(const topo_comparison *options) {
     if (c.pair[0][n] >= 0) compare_pair(&c, n, c.pair[0][n]);
   compare_edges(&c);
   compare_levels(&c);
+  *count = c.nchanges;
+  return c.changes;
 }

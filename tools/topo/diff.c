@@ -5,44 +5,29 @@
 #include "tools/topo/topo.h"
 #include "tools/topo/json.h"
 
-typedef struct diff {
-  const topo_view *view;
-  FILE *out;
-  json_t *list; /* NULL for text */
-  int32_t count;
-} diff;
-
-static void take(void *context, const topo_change *change) {
-  static const char *const words[] = {"missing", "added", "changed"};
-  static const char *const marks[] = {"- ", "+ ", "~ "};
-  static const topo_ink inks[] = {TOPO_INK_WORST, TOPO_INK_NEAR, TOPO_INK_WARNING};
-  diff *d = context;
-  d->count++;
-  if (d->list == NULL) {
-    topo_put(d->out, d->view, inks[change->kind], marks[change->kind]);
-    topo_put(d->out, d->view, TOPO_INK_PLAIN, change->text);
-    fputc('\n', d->out);
-  } else {
-    json_array_append_new(d->list, json_pack("{s:s, s:s, s:s}", "change", words[change->kind], "what", change->what,
-                                             "text", change->text));
-  }
-}
-
 char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status) {
+  static const char *const words[] = {"missing", "added", "changed"}, *const marks[] = {"- ", "+ ", "~ "};
+  static const topo_ink inks[] = {TOPO_INK_WORST, TOPO_INK_NEAR, TOPO_INK_WARNING};
+  topo_comparison comparison = {.first = first, .second = second, .only = -1, .together = !json};
+  comparison.arrow = first->utf8 && !json ? "→" : "->";
+  int32_t count;
+  const topo_change *changes = topo_compare(&comparison, &count);
+  *status = count == 0 ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
+  if (json) {
+    json_t *list = json_array();
+    for (const topo_change *c = changes; c < changes + count; c++)
+      json_array_append_new(list,
+                            json_pack("{s:s, s:s, s:s}", "change", words[c->kind], "what", c->what, "text", c->text));
+    return topo_json_text(json_pack("{s:s, s:s, s:b, s:o}", "first", first->title, "second", second->title, "same",
+                                    count == 0, "differences", list));
+  }
   tool_page page;
-  diff d = {.view = first, .out = tool_page_begin(&page), .list = json ? json_array() : NULL};
-  topo_comparison comparison = {.first = first,
-                                .second = second,
-                                .only = -1,
-                                .arrow = first->utf8 && !json ? "→" : "->",
-                                .together = !json,
-                                .take = take,
-                                .context = &d};
-  topo_compare(&comparison);
-  *status = d.count == 0 ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
-  if (d.count == 0) fputs("no differences\n", d.out);
-  char *text = tool_page_end(&page);
-  return json ? topo_json_text(json_pack("{s:s, s:s, s:b, s:o}", "first", first->title, "second", second->title, "same",
-                                         d.count == 0, "differences", d.list))
-              : text;
+  FILE *out = tool_page_begin(&page);
+  for (const topo_change *c = changes; c < changes + count; c++) {
+    topo_put(out, first, inks[c->kind], marks[c->kind]);
+    topo_put(out, first, TOPO_INK_PLAIN, c->text);
+    fputc('\n', out);
+  }
+  if (count == 0) fputs("no differences\n", out);
+  return tool_page_end(&page);
 }

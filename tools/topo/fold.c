@@ -121,6 +121,19 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
   return facts;
 }
 
+double topo_fold_uplink(const topo_fold *fold, int32_t n, bool *assumed) {
+  const bny_topo *topo = fold->topo;
+  double sum = 0;
+  *assumed = false;
+  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
+    if (topo->links[l].kind != BNY_TOPO_LINK_NET || fold->tier[bny_topo_other_end(topo, n, l)] <= fold->tier[n])
+      continue;
+    sum += topo->links[l].gbytes_per_s;
+    *assumed = *assumed || topo->links[l].source == BNY_TOPO_ASSUMED;
+  }
+  return sum;
+}
+
 /* ---- visible nodes ----------------------------------------------------------------------------------------------- */
 
 /* Children come after parents, so a pass from the last node knows a node's children. */

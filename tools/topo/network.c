@@ -13,21 +13,6 @@ static const char *tier_name(int32_t tier) {
   return names[tier > TIERS ? TIERS - 1 : tier - 1];
 }
 
-/* Sums the bandwidth to higher tiers. */
-static double uplink_of(const topo_fold *fold, int32_t n, bool *assumed) {
-  const bny_topo *topo = fold->topo;
-  const int32_t *tier = fold->tier;
-  double sum = 0;
-  *assumed = false;
-  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
-    if (topo->links[l].kind == BNY_TOPO_LINK_NET && tier[bny_topo_other_end(topo, n, l)] > tier[n]) {
-      sum += topo->links[l].gbytes_per_s;
-      *assumed = *assumed || topo->links[l].source == BNY_TOPO_ASSUMED;
-    }
-  }
-  return sum;
-}
-
 static void describe(const topo_fold *fold, const int32_t *group, int32_t count, topo_line *line) {
   topo_facts facts = topo_fold_facts(fold, group[0]);
   int32_t own = fold->tier[group[0]];
@@ -50,7 +35,7 @@ static void describe(const topo_fold *fold, const int32_t *group, int32_t count,
   }
   topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS, text.text);
   bool assumed;
-  double uplink = own > 0 ? uplink_of(fold, group[0], &assumed) : 0;
+  double uplink = own > 0 ? topo_fold_uplink(fold, group[0], &assumed) : 0;
   if (uplink > 0) {
     topo_append(&up, "up ");
     topo_append_speed(&up, uplink, assumed);

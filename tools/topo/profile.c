@@ -5,11 +5,6 @@
 
 #include "tools/topo/topo.h"
 
-typedef struct profiling {
-  const topo_view *machine;
-  bny_topo_levels *levels;
-} profiling;
-
 static bool is_less(double now, double expected) { return now < 0.95 * expected; }
 
 /* Returns the id of a change for the worse; "profile-differs" of any other. */
@@ -40,25 +35,27 @@ static const char *id_of(const topo_change *change, const bny_topo *topo) {
   return "profile-differs";
 }
 
-static void take(void *context, const topo_change *change) {
+/* Adds a finding for each change, but those of levels, which follow from the rest. */
+static void add_findings(const topo_comparison *comparison, bny_topo_levels *levels) {
   static const char *const words[] = {"the profile has it, this machine does not", "the profile does not have it",
                                       "the profile has the first"};
-  profiling *p = context;
-  char fact[400];
-  if (strcmp(change->what, "level") == 0) return; /* it follows from the rest */
-  snprintf(fact, sizeof fact, "%.300s: %s", change->text, words[change->kind]);
-  if (!bny_topo_finding_add(p->levels, p->machine->topo, id_of(change, p->machine->topo), change->nodes[1], fact))
-    tool_no_memory();
+  const bny_topo *topo = comparison->second->topo;
+  int32_t count;
+  const topo_change *changes = topo_compare(comparison, &count);
+  for (const topo_change *c = changes; c < changes + count; c++) {
+    char fact[400];
+    snprintf(fact, sizeof fact, "%.300s: %s", c->text, words[c->kind]);
+    if (strcmp(c->what, "level") != 0 && !bny_topo_finding_add(levels, topo, id_of(c, topo), c->nodes[1], fact))
+      tool_no_memory();
+  }
 }
 
 void topo_check_profile(const topo_view *profile, const topo_view *machine, bny_topo_levels *levels) {
   bool each = bny_topo_count(profile->topo, BNY_TOPO_HOST) == 1 && bny_topo_count(machine->topo, BNY_TOPO_HOST) > 1;
-  profiling p = {.machine = machine, .levels = levels};
-  topo_comparison comparison = {
-      .first = profile, .second = machine, .only = -1, .arrow = "->", .together = true, .take = take, .context = &p};
-  if (!each) topo_compare(&comparison);
+  topo_comparison comparison = {.first = profile, .second = machine, .only = -1, .arrow = "->", .together = true};
+  if (!each) add_findings(&comparison, levels);
   for (int32_t n = 0; each && n < machine->topo->nnodes; n++) {
     comparison.only = n;
-    if (machine->topo->nodes[n].kind == BNY_TOPO_HOST) topo_compare(&comparison);
+    if (machine->topo->nodes[n].kind == BNY_TOPO_HOST) add_findings(&comparison, levels);
   }
 }

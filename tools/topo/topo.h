@@ -162,6 +162,9 @@ typedef struct topo_facts {
 
 topo_facts topo_fold_facts(const topo_fold *fold, int32_t node);
 
+/* Returns the speed of a network switch's links to higher tiers. */
+double topo_fold_uplink(const topo_fold *fold, int32_t node, bool *assumed);
+
 /* Divides a list of nodes into groups that look alike. Reorders `nodes` so that groups are contiguous and in the order
  * of their first nodes, and keeps the order within a group. Writes the end of each group to `ends`, which has room for
  * `count`. A group of less than `least` is split into single nodes. Returns the number of groups. */
@@ -256,11 +259,9 @@ typedef struct topo_comparison {
   int32_t only; /* a host of the second model, to which the only host of the first is compared; -1: all is compared */
   const char *arrow; /* between what was and what is */
   bool together;     /* nodes of one kind and host that one model alone has are one change */
-  void (*take)(void *context, const topo_change *change);
-  void *context;
 } topo_comparison;
 
-void topo_compare(const topo_comparison *comparison); /* passes each change to `take` */
+topo_change *topo_compare(const topo_comparison *comparison, int32_t *count);
 
 /* The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
 

@@ -62,30 +62,26 @@ static bool is_net_link(const topo_work *work, int32_t l) {
   return link->kind == BNY_TOPO_LINK_NET && link->from != link->to;
 }
 
-/* Finds the speed of a switch's links upwards, and whether it is worth drawing: it is at fault (2), or linked to what
- * is drawn (1). */
-static int32_t worth_of(const topo_work *work, const topo_net *net, int32_t n, double *up) {
-  int32_t worth = work->faulty[n] ? 2 : 0;
+/* Returns how much a switch is worth drawing: 2 if it is at fault, 1 if it is linked to what is drawn. */
+static int32_t worth_of(const topo_work *work, const topo_net *net, int32_t n) {
+  if (work->faulty[n]) return 2;
   for (int32_t l = bny_topo_first_link(work->topo, n); l >= 0; l = bny_topo_next_link(work->topo, n, l)) {
     int32_t other = bny_topo_other_end(work->topo, n, l), nic = topo_nic_of(work->topo, other);
-    if (!is_net_link(work, l)) continue;
-    if (worth == 0) worth = work->spots[nic >= 0 ? nic : other].drawn || net->hub_of[other] >= 0;
-    if (work->fold.tier[other] > work->fold.tier[n]) *up += work->topo->links[l].gbytes_per_s;
+    if (is_net_link(work, l) && (work->spots[nic >= 0 ? nic : other].drawn || net->hub_of[other] >= 0)) return 1;
   }
-  return worth;
+  return 0;
 }
 
-static hub *hub_add(topo_net *net, hub own) {
+static void hub_add(topo_net *net, hub own) {
   own.over = own.under = -1;
-  net->hubs[net->nhubs] = own;
-  return &net->hubs[net->nhubs++];
+  net->hubs[net->nhubs++] = own;
 }
 
 static void choose_tier(topo_work *work, topo_net *net, int32_t tier) {
   int32_t total = 0, chosen = 0, *worth = work->scratch;
-  double ignored = 0;
+  bool assumed;
   for (int32_t n = 0; n < work->topo->nnodes; n++) {
-    worth[n] = tier_of(work, n) == tier ? worth_of(work, net, n, &ignored) : -1;
+    worth[n] = tier_of(work, n) == tier ? worth_of(work, net, n) : -1;
     total += worth[n] >= 0;
   }
   for (int32_t least = 2; least >= 0; least--) {
@@ -95,9 +91,9 @@ static void choose_tier(topo_work *work, topo_net *net, int32_t tier) {
   for (int32_t n = 0; n < work->topo->nnodes; n++) {
     if (worth[n] != 3) continue;
     net->hub_of[n] = net->nhubs;
-    hub *own = hub_add(net, (hub){.node = n, .rail = -1, .tier = tier});
-    own->ports = topo_fold_facts(&work->fold, n).below;
-    worth_of(work, net, n, &own->up);
+    hub own = {.node = n, .rail = -1, .tier = tier, .ports = topo_fold_facts(&work->fold, n).below};
+    own.up = topo_fold_uplink(&work->fold, n, &assumed);
+    hub_add(net, own);
   }
   if (total > chosen) hub_add(net, (hub){.node = -1, .rail = -1, .tier = tier, .hidden = total - chosen});
 }
