@@ -7,7 +7,7 @@
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
 
 static float in_values[ROWS * VALUE_DIM], in_lse[ROWS], in_sum[ROWS];
-static float out_values[ROWS * VALUE_DIM], out_lse[ROWS], out_sum[ROWS];
+static float out_values[ROWS * VALUE_DIM], out_lse[ROWS];
 
 typedef struct combine_case {
   const char *named; /* in the text */
