@@ -19,7 +19,9 @@ perf 1 combine --algorithm nonsense
 perf 2
 perf 2 combine --nonsense
 perf 2 barrier --wire f16
+perf 2 combine --order exact --wire f16
 decode 0 --tokens 9 --repeat 1
+decode 2 --order exact --wire e4m3 --method fused
 decode 1 --tokens 9 --repeat 1 --algorithm nonsense
 decode 1 --tokens 9 --repeat 1 --ranks 2 --algorithm nonsense
 decode 2 --input /nonexistent
@@ -29,6 +31,9 @@ decode 2 what
 plan 0 --ranks 4
 plan 1 --ranks 4 --algorithm nonsense
 plan 1 --prove --ranks 16384 --algorithm oneshot
+plan 2 --order exact --wire bf16 --ranks 4
+plan 2 --cost --memory 1G --ranks 4
+plan 2 --regret --algorithm ring --ranks 4
 plan 2 --from /nonexistent
 plan 2 --ranks 8 --levels 4,x
 plan 2 --nonsense

@@ -208,6 +208,12 @@ const bny_name tool_wires[] = {
 
 const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(tool_dtypes, (int)dtype); }
 
+bool tool_check_order(banyan_order order, banyan_dtype wire, tool_error *error) {
+  return order != BANYAN_ORDER_EXACT || wire == 0 || wire == BANYAN_F32 ||
+         tool_error_set(error, "--order exact has a wire format of its own: it takes no --wire %s",
+                        tool_dtype_name(wire));
+}
+
 size_t tool_dtype_bytes(banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_E4M3 || dtype == BANYAN_I8 ? 1 : 2;
 }

@@ -94,6 +94,9 @@ bool tool_parse_bytes(const char *text, size_t *bytes);
 extern const bny_name tool_dtypes[]; /* types of caches; scales are 1 */
 extern const bny_name tool_wires[];
 const char *tool_dtype_name(banyan_dtype dtype);
+
+/* Rejects a wire format that the order does not have. */
+bool tool_check_order(banyan_order order, banyan_dtype wire, tool_error *error);
 size_t tool_dtype_bytes(banyan_dtype dtype);
 
 /* Returns the bound of docs/numbers.md for the relative error of a combined row: 2e-6 for arithmetic in f32, plus the

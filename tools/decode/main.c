@@ -146,7 +146,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (optind < argc) return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
   if (a->input != NULL && a->shaped != NULL)
     return tool_error_set(error, "--input says the shape: --%s is for random values", a->shaped);
-  if (!complete_epsilon(a, error)) return false;
+  if (!complete_epsilon(a, error) || !tool_check_order(a->settings.order, a->settings.wire, error)) return false;
   for (int i = 0; i < METHODS_MAX; i++)
     if ((a->wanted >> i & 1) != 0) a->methods[a->method_count++] = all_methods[i];
   if (a->shape.kv_heads == 0) a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;

@@ -172,7 +172,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     return tool_error_set(error, "%.60s: not one of combine, allgather, allgather-heads, shift, broadcast, barrier",
                           argv[optind]);
   a->protocol.check = !a->unchecked;
-  return complete_sizes(a, error);
+  return tool_check_order(a->perf.order, a->perf.wire, error) && complete_sizes(a, error);
 }
 
 static const tool_program program = {

@@ -140,7 +140,10 @@ static bool check_options(const arguments *a, tool_error *error) {
                           : a->view.timeline != NULL ? "timeline"
                                                      : "step-ns");
   if (a->view.rank >= 0 && a->action != ACTION_PRINT) return tool_error_set(error, "--rank belongs to --print");
-  return true;
+  if (a->view.memory_most > 0 && a->action != ACTION_PROVE) return tool_error_set(error, "--memory belongs to --prove");
+  if (a->shape.algorithm != NULL && a->action == ACTION_REGRET)
+    return tool_error_set(error, "--regret simulates every algorithm: it takes no --algorithm");
+  return tool_check_order(a->shape.order, a->shape.wire, error);
 }
 
 /* Fills in the arguments that were not given. */
@@ -152,6 +155,7 @@ static bool complete_shape(arguments *a, tool_error *error) {
   if (bny_collective_has_rows(shape->collective) && a->bytes > 0) *shape = plan_shape_resized(shape, a->bytes);
   if (bny_collective_has_rows(shape->collective) && plan_shape_bytes(shape) > (size_t)1 << 30)
     return tool_error_set(error, "a partial or tensor of %zu bytes is more than 1 GiB", plan_shape_bytes(shape));
+  if (a->view.memory_most == 0) a->view.memory_most = (size_t)8 << 30;
   if (a->keys.kv_heads == 0) a->keys.kv_heads = shape->heads < 8 ? shape->heads : 8;
   return true;
 }
@@ -210,9 +214,8 @@ static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
 }
 
 int main(int argc, char **argv) {
-  arguments a = {.shape = {.value_dim = 128, .wire = BANYAN_F32, .distance = 1},
-                 .keys = {.per_rank = 4096},
-                 .view = {.rank = -1, .memory_most = (size_t)8 << 30}};
+  arguments a = {
+      .shape = {.value_dim = 128, .wire = BANYAN_F32, .distance = 1}, .keys = {.per_rank = 4096}, .view = {.rank = -1}};
   plan_ranks ranks = {.nranks = 0};
   tool_error error = {.text = ""};
   int exit_status;
