@@ -4,6 +4,7 @@
 #define BNY_TESTS_TOPO_TOPO_UTIL_H
 
 #include <glob.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "topo/derive/levels.h"
@@ -60,6 +61,30 @@ static inline void ck_rejected(const char *text, size_t bytes, int line, const c
   ck_assert_msg(topo == NULL && (line < 0 || error.line == line) && strstr(error.text, part) != NULL,
                 "%.4000s\nwanted line %d \"%s\", got line %d \"%s\"", text, line, part, error.line, error.text);
 }
+
+/* `unit` so many times between `head` and `tail`. */
+static inline char *repeated(const char *head, const char *unit, size_t units, const char *tail) {
+  size_t step = strlen(unit), at = strlen(head);
+  char *text = topo_text(malloc(at + units * step + strlen(tail) + 1));
+  memcpy(text, head, at);
+  for (; units > 0; units--, at += step) memcpy(text + at, unit, step);
+  strcpy(text + at, tail);
+  return text;
+}
+
+/* A large text that makes parsers eat memory is rejected for this reason, in memory that is bounded by its own. */
+static inline void ck_hostile(const char *text, const char *why) {
+  struct rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  ck_rejected(text, strlen(text), -1, why);
+  getrusage(RUSAGE_SELF, &after);
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+  long grown_kb = after.ru_maxrss - before.ru_maxrss;
+  ck_assert_msg(grown_kb < 512 << 10, "grew by %ld KiB", grown_kb);
+#endif
+}
+
+enum { HOSTILE_BYTES = 60 << 20 };
 
 /* The model of a file that is taken. */
 static inline bny_topo *load_file(const char *path) {

@@ -23,10 +23,8 @@ typedef enum verdict { VERDICT_WIDTH, VERDICT_GENERATION, VERDICT_IDLE, VERDICT_
 
 static int place_order(const void *a, const void *b) {
   const pci_place *x = a, *y = b;
-  for (int i = 0; i < 5; i++)
-    if (x->keys[i] != y->keys[i]) return x->keys[i] < y->keys[i] ? -1 : 1;
-  int order = strcmp(x->model, y->model);
-  return order ? order : (x->node > y->node) - (x->node < y->node);
+  int keys = bny_topo_order(x->keys, y->keys, 5), models = strcmp(x->model, y->model);
+  return keys ? keys : models ? models : bny_topo_order(&x->node, &y->node, 1);
 }
 
 static bool are_siblings(const pci_place *a, const pci_place *b) {

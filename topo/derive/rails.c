@@ -91,7 +91,7 @@ static void ports_sum(bny_topo_derivation *d) {
 /* ---- one host ---------------------------------------------------------------------------------------------------- */
 
 typedef struct choice {
-  int32_t rank, candidates;
+  int32_t candidates, rank;
 } choice;
 
 typedef struct host_work {
@@ -101,11 +101,7 @@ typedef struct host_work {
   int32_t *load;        /* by NIC */
 } host_work;
 
-static int choice_order(const void *a, const void *b) {
-  const choice *left = a, *right = b;
-  if (left->candidates != right->candidates) return left->candidates < right->candidates ? -1 : 1;
-  return (left->rank > right->rank) - (left->rank < right->rank);
-}
+static int choice_order(const void *a, const void *b) { return bny_topo_order(a, b, 2); }
 
 static void candidates_find(const bny_topo_derivation *d, const int32_t *ranks, int32_t nranks, const int32_t *nics,
                             int32_t nnics, host_work *work) {
@@ -190,12 +186,7 @@ typedef struct vote {
   int32_t leaf, rail, host;
 } vote;
 
-static int vote_order(const void *a, const void *b) {
-  const vote *left = a, *right = b;
-  if (left->leaf != right->leaf) return left->leaf < right->leaf ? -1 : 1;
-  if (left->rail != right->rail) return left->rail < right->rail ? -1 : 1;
-  return (left->host > right->host) - (left->host < right->host);
-}
+static int vote_order(const void *a, const void *b) { return bny_topo_order(a, b, 3); }
 
 /* Finds the rail that each leaf switch carries, into rail_of_leaf by node; -1: none. It is the rail of at least three
  * quarters of the switch's hosts, if there are more than two, and at most one rail per host on average. */

@@ -422,13 +422,7 @@ typedef struct numbered {
   int32_t host, number, node;
 } numbered;
 
-static int by_number(const void *a_void, const void *b_void) {
-  const numbered *a = a_void, *b = b_void;
-  int32_t keys[3][2] = {{a->host, b->host}, {a->number, b->number}, {a->node, b->node}};
-  for (int i = 0; i < 3; i++)
-    if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
-  return 0;
-}
+static int by_number(const void *a, const void *b) { return bny_topo_order(a, b, 3); }
 
 /* Renumbers NUMA nodes of a host that share a number or have none, because NCCL would treat them as one node. */
 static bool number_numas(writing *w) {

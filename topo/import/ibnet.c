@@ -308,15 +308,15 @@ static bool nodes_add(fabric *fab, bny_topo *topo) {
   return !topo->out_of_memory;
 }
 
-static int number_order(int32_t a, int32_t b) { return (a > b) - (a < b); }
-
 static int cable_order(const void *a, const void *b) {
-  const cable *left = a, *right = b;
-  int order = number_order(left->ends[0].entry, right->ends[0].entry);
-  if (order == 0) order = number_order(left->ends[1].entry, right->ends[1].entry);
-  if (order == 0) order = number_order(left->ends[0].port, right->ends[0].port);
-  if (order == 0) order = number_order(left->ends[1].port, right->ends[1].port);
-  return order ? order : number_order(left->line, right->line);
+  int32_t keys[2][5];
+  for (int i = 0; i < 2; i++) {
+    const cable *one = i ? b : a;
+    memcpy(keys[i],
+           (int32_t[]){one->ends[0].entry, one->ends[1].entry, one->ends[0].port, one->ends[1].port, one->line},
+           sizeof keys[i]);
+  }
+  return bny_topo_order(keys[0], keys[1], 5);
 }
 
 /* Keeps one of the two listings of each cable, lower end first, sorted by ends. Drops cables unless both ends are
@@ -357,12 +357,7 @@ typedef struct socket_use {
   int32_t entry, port, line;
 } socket_use;
 
-static int use_order(const void *a, const void *b) {
-  const socket_use *left = a, *right = b;
-  int order = number_order(left->entry, right->entry);
-  if (order == 0) order = number_order(left->port, right->port);
-  return order ? order : number_order(left->line, right->line);
-}
+static int use_order(const void *a, const void *b) { return bny_topo_order(a, b, 3); }
 
 static bool ports_check(const fabric *fab, bny_topo_error *error) {
   size_t count = 2 * (size_t)fab->ncables;

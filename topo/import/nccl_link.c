@@ -181,13 +181,10 @@ static bool add_switches(reading *r) {
 static int by_pair(const void *a_void, const void *b_void) {
   const found_link *const *a = a_void, *const *b = b_void;
   const bny_topo_link *x = &(*a)->link, *y = &(*b)->link;
-  int32_t keys[4][2] = {{x->from < x->to ? x->from : x->to, y->from < y->to ? y->from : y->to},
-                        {x->from < x->to ? x->to : x->from, y->from < y->to ? y->to : y->from},
-                        {(int32_t)x->kind, (int32_t)y->kind},
-                        {(*a)->element, (*b)->element}};
-  for (int i = 0; i < 4; i++)
-    if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
-  return 0;
+  bool back = x->from > x->to, other_back = y->from > y->to;
+  int32_t keys[2][4] = {{back ? x->to : x->from, back ? x->from : x->to, (int32_t)x->kind, (*a)->element},
+                        {other_back ? y->to : y->from, other_back ? y->from : y->to, (int32_t)y->kind, (*b)->element}};
+  return bny_topo_order(keys[0], keys[1], 4);
 }
 
 /* Notes the GPU that does not list a link of another GPU to it. */

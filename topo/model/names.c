@@ -17,6 +17,13 @@ bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_by
   return true;
 }
 
+int bny_topo_order(const void *a, const void *b, int count) {
+  const int32_t *left = a, *right = b;
+  for (int i = 0; i < count; i++)
+    if (left[i] != right[i]) return left[i] < right[i] ? -1 : 1;
+  return 0;
+}
+
 void bny_topo_names_add(bny_topo_names *names, int32_t scope, const char *key, int32_t value) {
   if (bny_topo_grow(&names->entries, names->count, &names->capacity, sizeof *names->entries))
     names->entries[names->count++] = (bny_topo_name){.key = key, .scope = scope, .value = value};

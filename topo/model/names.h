@@ -13,6 +13,9 @@
 enum { BNY_TOPO_MOST = 4000000 };
 bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes);
 
+/* Compares two items that begin with `count` numbers (int32_t), the first of these first: for functions of qsort(). */
+int bny_topo_order(const void *a, const void *b, int count);
+
 typedef struct bny_topo_name {
   const char *key;
   int32_t scope, value;
