@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The caller's bootstrap with a deadline. Every layer that connects ranks exchanges its facts through this. */
+ * The caller's bootstrap with a deadline. Every layer that connects ranks exchanges its facts through this. And what
+ * all bootstraps of this library use: deadlines, and names of ranks in error texts. */
 #ifndef BNY_BOOT_EXCHANGE_H
 #define BNY_BOOT_EXCHANGE_H
 
@@ -48,5 +49,19 @@ typedef struct bny_group_exchange {
 banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group);
 /* Call it after a failure too. Returns the failure of the exchange of all ranks. */
 banyan_status bny_group_exchange_end(bny_group_exchange *group);
+
+/* ---- for the bootstraps of this library -------------------------------------------------------------------------- */
+
+/* The meaning of a timeout of 0. */
+#define BNY_BOOT_DEFAULT_TIMEOUT_NS ((int64_t)30 * 1000 * 1000 * 1000)
+
+/* Returns the moment timeout_ns from now; 0 or less means the default. It never overflows. */
+int64_t bny_boot_deadline_ns(int64_t timeout_ns);
+
+/* Rejects the child of a fork, whose parent `process` (by bny_process()) made what it uses. */
+banyan_status bny_boot_check_process(uint64_t process);
+
+/* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`. Long lists end in "and 9 more". */
+void bny_boot_append_ranks(char *text, size_t bytes, size_t *length, const bool *flags, int32_t nranks, bool wanted);
 
 #endif

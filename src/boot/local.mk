@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
-  %D%/common.c %D%/common.h \
   %D%/exchange.c %D%/exchange.h \
   %D%/tcp.c %D%/tcp.h \
   %D%/tcp_address.c %D%/tcp_address.h \
-  %D%/tcp_auth.c %D%/tcp_auth.h \
   %D%/tcp_fail.c \
   %D%/tcp_gather.c \
   %D%/tcp_join.c \

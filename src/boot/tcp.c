@@ -11,7 +11,6 @@
 #include "base/interface.h"
 #include "base/process.h"
 #include "boot/exchange.h"
-#include "boot/common.h"
 #include "boot/tcp_address.h"
 
 static int allgather_tcp(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
@@ -61,9 +60,8 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   int64_t deadline_ns = bny_boot_deadline_ns(timeout_ns);
   int32_t nranks = env->settings.nranks;
   struct sockaddr_storage chosen;
-  banyan_status status =
-      bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen); /* checked first, so that a wrong setting is
-                                                                          * reported at once */
+  /* It is checked first, so that a wrong setting is reported at once. */
+  banyan_status status = bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen);
   if (status || nranks == 1) return status;
   status = bny_boot_user_check(&env->settings);
   if (status) return status;

@@ -11,7 +11,7 @@
  * Rank 0 thus meets each node once, and briefly, however many ranks there are. A rank that finds no front, or a silent
  * one, connects to rank 0 itself. The form of the tree affects cost only.
  *
- * A rank joins by challenge, hello and welcome (tcp_auth.h). The welcome needs rank 0's consent: the parent sends a
+ * A rank joins by challenge, hello and welcome (tcp_link.h). The welcome needs rank 0's consent: the parent sends a
  * JOIN frame towards rank 0, and the VERDICT comes back. When all have joined, READY goes down the tree. Without a
  * secret, rank 0 first gives a key to the processes of its user (tcp_user.c).
  *
@@ -27,7 +27,6 @@
 #include <sys/types.h>
 
 #include "banyan.h"
-#include "boot/tcp_auth.h"
 #include "boot/tcp_link.h"
 #include "base/status.h"
 

@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/interface.h"
@@ -50,18 +50,15 @@ bool bny_boot_address_is_loopback(const struct sockaddr *address) {
          IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
 }
 
-static bool is_wildcard(const struct sockaddr *address) {
-  uint32_t ipv4;
-  if (ipv4_of(address, &ipv4)) return ipv4 == 0;
-  return address->sa_family == AF_INET6 &&
-         IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
-}
-
 banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
                                      const struct sockaddr *address, socklen_t bytes) {
   char text[BNY_BOOT_ADDRESS_BYTES];
+  uint32_t ipv4;
   bny_boot_address_text(address, bytes, text);
-  if (is_wildcard(address))
+  const struct in6_addr *ipv6 = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+  bool is_ipv4 = ipv4_of(address, &ipv4), is_ipv6 = !is_ipv4 && address->sa_family == AF_INET6;
+  bool is_wildcard = is_ipv4 ? ipv4 == 0 : is_ipv6 && IN6_IS_ADDR_UNSPECIFIED(ipv6);
+  if (is_wildcard)
     return bny_fail(
         BANYAN_ERR_ARGUMENT,
         "banyan_env_create: %s is \"%s\": must be the address of one interface of rank 0's host, not of all", name,
@@ -291,13 +288,6 @@ static bool is_self_connected(int fd) {
          memcmp(&here, &there, here_bytes) == 0;
 }
 
-/* Resets the connection, so that the port is free at once for rank 0's listener. */
-static void reset_connection(int fd) {
-  struct linger none = {.l_onoff = 1, .l_linger = 0};
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
-  close(fd);
-}
-
 /* Binds this end to the chosen interface. Returns 0 or errno. */
 static int choose_source(const struct bny_boot_settings *settings, int fd, const struct sockaddr *address) {
   struct sockaddr_storage source;
@@ -325,9 +315,9 @@ int bny_boot_socket_connect(const struct bny_boot_settings *settings, const stru
     }
   }
   if (!error && is_self_connected(fd)) {
-    reset_connection(fd);
-    errno = ECONNREFUSED;
-    return -1;
+    struct linger none = {.l_onoff = 1, .l_linger = 0}; /* a reset frees the port at once for rank 0's listener */
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    error = ECONNREFUSED;
   }
   if (!error) return fd;
   close(fd);
@@ -351,23 +341,27 @@ static bool parse_address(const char *text, struct sockaddr_storage *address) {
   return true;
 }
 
+/* Makes the address of "@name" in the abstract namespace, where a name vanishes with its socket. */
+static socklen_t local_address(const char *text, struct sockaddr_un *name) {
+  size_t length = strlen(text);
+  *name = (struct sockaddr_un){.sun_family = AF_UNIX};
+  if (length > sizeof name->sun_path) length = sizeof name->sun_path;
+  memcpy(name->sun_path + 1, text + 1, length - 1);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
+}
+
 int bny_boot_socket_connect_text(const struct bny_boot_settings *settings, const char *text, int64_t limit_ns) {
   struct sockaddr_storage address;
+  struct sockaddr_un name;
   memset(&address, 0, sizeof address);
   if (text[0] == '@') {
-    struct sockaddr_un *name = (struct sockaddr_un *)(void *)&address;
-    size_t length = strlen(text);
-    if (length > sizeof name->sun_path) length = sizeof name->sun_path;
-    name->sun_family = AF_UNIX;
-    memcpy(name->sun_path + 1, text + 1, length - 1);
-    return bny_boot_socket_connect(settings, (struct sockaddr *)name,
-                                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length), limit_ns);
+    socklen_t bytes = local_address(text, &name);
+    return bny_boot_socket_connect(settings, (struct sockaddr *)&name, bytes, limit_ns);
   }
-  if (!parse_address(text, &address)) {
-    errno = EINVAL;
-    return -1;
-  }
-  return bny_boot_socket_connect(settings, (struct sockaddr *)&address, bny_boot_address_bytes(&address), limit_ns);
+  if (parse_address(text, &address))
+    return bny_boot_socket_connect(settings, (struct sockaddr *)&address, bny_boot_address_bytes(&address), limit_ns);
+  errno = EINVAL;
+  return -1;
 }
 
 int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes) {
@@ -384,11 +378,9 @@ int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes) {
 }
 
 int bny_boot_listen_by_name(const char *address) {
-  struct sockaddr_un name = {.sun_family = AF_UNIX};
-  size_t length = strlen(address);
-  memcpy(name.sun_path, address, length);
-  name.sun_path[0] = '\0'; /* abstract namespace: the name vanishes with the socket */
-  return bny_boot_listen_at((struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
+  struct sockaddr_un name;
+  socklen_t bytes = local_address(address, &name);
+  return bny_boot_listen_at((struct sockaddr *)&name, bytes);
 }
 
 int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]) {
@@ -421,16 +413,11 @@ int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connect
   return fd;
 }
 
-/* Makes the front's name for this bootstrap. Only holders of the secret can compute it. */
-static void front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
+int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
   char text[sizeof settings->host + sizeof settings->locality + sizeof settings->job + 32], name[BNY_BOOT_NAME_BYTES];
   snprintf(text, sizeof text, "%s %d %s %s", settings->host, settings->port, settings->locality, settings->job);
-  bny_boot_name_derive(settings->key, text, name);
+  bny_boot_name_derive(settings->key, text, name); /* only holders of the secret can compute it */
   snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@banyan-%s", name);
-}
-
-int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
-  front_name(settings, address);
   return bny_boot_listen_by_name(address);
 }
 

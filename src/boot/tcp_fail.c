@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "base/deadline.h"
 
 /* The time limit for sending the reason of a failure, to the children and then to the parent. */

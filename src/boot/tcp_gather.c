@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "base/deadline.h"
 #include "base/log.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "base/deadline.h"
 
 static const char doing[] = "banyan_env_create";
@@ -55,10 +55,7 @@ static banyan_status hear_link(struct bny_boot_pending *pending, int32_t child) 
     struct bny_boot_link *link = child < 0 ? &env->parent : &env->children[child]; /* children may move */
     enum bny_boot_progress progress = bny_boot_link_receive_note(link);
     if (progress == BNY_BOOT_MORE) return BANYAN_OK;
-    if (progress == BNY_BOOT_LOST && child >= 0 && !link->error)
-      return bny_fail(BANYAN_ERR_PEER,
-                      "banyan_env_create: rank %d of %d left while the others were still connecting to %s", link->rank,
-                      env->settings.nranks, env->address);
+    if (progress == BNY_BOOT_LOST && child >= 0 && !link->error) return bny_boot_pending_fail_left(pending, link->rank);
     if (progress != BNY_BOOT_DONE) return bny_boot_fail_peer(env, link, progress, doing);
     banyan_status status = child < 0 ? obey(pending) : serve(pending, child);
     if (status || pending->ready) return status;
@@ -152,15 +149,6 @@ static banyan_status round_of_news(struct bny_boot_pending *pending) {
   return status;
 }
 
-/* Closes the listeners before any rank learns that all have joined, since it could take them for those of its next
- * bootstrap. */
-static void close_doors(struct banyan_env *env) {
-  for (int i = 0; i < BNY_BOOT_LISTENERS; i++) {
-    if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);
-    env->listen_fds[i] = -1;
-  }
-}
-
 static banyan_status announce(struct bny_boot_pending *pending) {
   const struct bny_boot_says says = {.kind = BNY_BOOT_READY};
   struct banyan_env *env = pending->env;
@@ -184,7 +172,11 @@ static banyan_status let_all_in(struct bny_boot_pending *pending) {
   banyan_status status = BANYAN_OK;
   while (!status && !has_met(pending))
     status = bny_deadline_is_late(pending->deadline_ns) ? fail_missing(pending) : round_of_news(pending);
-  close_doors(env);
+  /* Before any rank learns that all have joined, since it could take the listeners for those of its next bootstrap. */
+  for (int i = 0; i < BNY_BOOT_LISTENERS; i++) {
+    if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);
+    env->listen_fds[i] = -1;
+  }
   if (!status) status = announce(pending);
   return status ? bny_boot_fail_all(env, status) : BANYAN_OK;
 }

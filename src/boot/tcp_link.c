@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Frames over an authenticated, non-blocking connection. */
+ * What processes send over a connection: the three messages by which a rank joins, and then frames. Each MAC of the
+ * former covers both nonces and begins with its own label, so no message can be replayed as another, or reflected. */
 #include "boot/tcp_link.h"
 
 #ifdef HAVE_SODIUM
@@ -10,11 +11,102 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "boot/tcp_address.h"
 
 enum { LABEL_BYTES = 16 };
+static const char label_hello[LABEL_BYTES] = "banyan hello";
+static const char label_welcome[LABEL_BYTES] = "banyan welcome";
+static const char label_session[LABEL_BYTES] = "banyan session";
+static const char label_name[LABEL_BYTES] = "banyan name";
+static const char label_secret[LABEL_BYTES] = "banyan secret"; /* at least crypto_generichash_KEYBYTES_MIN */
+
+static const uint8_t magic[8] = {'b', 'a', 'n', 'y', 'a', 'n', '\r', '\n'};
+
+_Static_assert(BNY_BOOT_KEY_BYTES == crypto_auth_KEYBYTES, "key");
+_Static_assert(BNY_BOOT_MAC_BYTES == crypto_auth_BYTES, "mac");
+_Static_assert(LABEL_BYTES >= crypto_generichash_KEYBYTES_MIN, "label");
+_Static_assert(sizeof(struct bny_boot_challenge) == 40, "no padding on the wire");
+_Static_assert(sizeof(struct bny_boot_hello) == 176, "no padding on the wire");
+_Static_assert(sizeof(struct bny_boot_welcome) == 256, "no padding on the wire");
+
+bool bny_boot_key_derive(const void *secret, size_t bytes, uint8_t key[BNY_BOOT_KEY_BYTES]) {
+  if (sodium_init() < 0) return false;
+  return crypto_generichash(key, BNY_BOOT_KEY_BYTES, secret, bytes, (const uint8_t *)label_secret, LABEL_BYTES) == 0;
+}
+
+void bny_boot_key_erase(void *key, size_t bytes) { sodium_memzero(key, bytes); }
+
+/* Computes HMAC(key, label, parts); a part of no bytes may be NULL. */
+static void authenticate(const uint8_t *key, const char label[LABEL_BYTES], const struct iovec parts[3],
+                         uint8_t mac[BNY_BOOT_MAC_BYTES]) {
+  crypto_auth_hmacsha512256_state state;
+  crypto_auth_hmacsha512256_init(&state, key, BNY_BOOT_KEY_BYTES);
+  crypto_auth_hmacsha512256_update(&state, (const uint8_t *)label, LABEL_BYTES);
+  for (int i = 0; i < 3; i++)
+    if (parts[i].iov_len) crypto_auth_hmacsha512256_update(&state, parts[i].iov_base, parts[i].iov_len);
+  crypto_auth_hmacsha512256_final(&state, mac);
+  sodium_memzero(&state, sizeof state);
+}
+
+void bny_boot_name_derive(const uint8_t *key, const char *text, char name[BNY_BOOT_NAME_BYTES]) {
+  uint8_t mac[BNY_BOOT_MAC_BYTES];
+  authenticate(key, label_name, (struct iovec[3]){{(void *)(uintptr_t)text, strlen(text)}}, mac);
+  sodium_bin2hex(name, BNY_BOOT_NAME_BYTES, mac, (BNY_BOOT_NAME_BYTES - 1) / 2);
+}
+
+void bny_boot_challenge_make(struct bny_boot_challenge *challenge) {
+  memcpy(challenge->magic, magic, sizeof magic);
+  randombytes_buf(challenge->nonce, sizeof challenge->nonce);
+}
+
+bool bny_boot_challenge_check(const struct bny_boot_challenge *challenge) {
+  return memcmp(challenge->magic, magic, sizeof magic) == 0;
+}
+
+/* Authenticates the challenge, the hello without its mac, and the welcome without its mac, which may be absent. */
+static void authenticate_joining(const uint8_t *key, const char *label, const struct bny_boot_challenge *challenge,
+                                 const struct bny_boot_hello *hello, const struct bny_boot_welcome *welcome,
+                                 uint8_t mac[BNY_BOOT_MAC_BYTES]) {
+  const struct iovec parts[3] = {{(void *)(uintptr_t)challenge, sizeof *challenge},
+                                 {(void *)(uintptr_t)hello, offsetof(struct bny_boot_hello, mac)},
+                                 {(void *)(uintptr_t)welcome, welcome ? offsetof(struct bny_boot_welcome, mac) : 0}};
+  authenticate(key, label, parts, mac);
+}
+
+void bny_boot_hello_sign(const uint8_t *key, const struct bny_boot_challenge *challenge, struct bny_boot_hello *hello) {
+  randombytes_buf(hello->nonce, sizeof hello->nonce);
+  authenticate_joining(key, label_hello, challenge, hello, NULL, hello->mac);
+}
+
+bool bny_boot_hello_check(const uint8_t *key, const struct bny_boot_challenge *challenge,
+                          const struct bny_boot_hello *hello) {
+  uint8_t mac[BNY_BOOT_MAC_BYTES];
+  authenticate_joining(key, label_hello, challenge, hello, NULL, mac);
+  return sodium_memcmp(mac, hello->mac, sizeof mac) == 0;
+}
+
+void bny_boot_welcome_sign(const uint8_t *key, const struct bny_boot_challenge *challenge,
+                           const struct bny_boot_hello *hello, struct bny_boot_welcome *welcome) {
+  authenticate_joining(key, label_welcome, challenge, hello, welcome, welcome->mac);
+}
+
+bool bny_boot_welcome_check(const uint8_t *key, const struct bny_boot_challenge *challenge,
+                            const struct bny_boot_hello *hello, const struct bny_boot_welcome *welcome) {
+  uint8_t mac[BNY_BOOT_MAC_BYTES];
+  authenticate_joining(key, label_welcome, challenge, hello, welcome, mac);
+  return sodium_memcmp(mac, welcome->mac, sizeof mac) == 0;
+}
+
+void bny_boot_session_derive(const uint8_t *key, const struct bny_boot_challenge *challenge,
+                             const struct bny_boot_hello *hello, uint8_t session[BNY_BOOT_KEY_BYTES]) {
+  authenticate_joining(key, label_session, challenge, hello, NULL, session);
+}
+
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
+
 static const char label_to_server[LABEL_BYTES] = "banyan to server";
 static const char label_to_client[LABEL_BYTES] = "banyan to client";
 static const size_t queue_least = 1024;
@@ -27,15 +119,10 @@ void bny_boot_payload_hash(const void *payload, size_t bytes, uint8_t hash[BNY_B
   crypto_generichash(hash, BNY_BOOT_HASH_BYTES, payload, bytes, NULL, 0);
 }
 
-static void authenticate(const struct bny_boot_link *link, bool to_server, const struct bny_boot_frame *frame,
-                         uint8_t mac[BNY_BOOT_MAC_BYTES]) {
-  crypto_auth_hmacsha512256_state state;
-  crypto_auth_hmacsha512256_init(&state, link->session, sizeof link->session);
-  crypto_auth_hmacsha512256_update(&state, (const uint8_t *)(to_server ? label_to_server : label_to_client),
-                                   LABEL_BYTES);
-  crypto_auth_hmacsha512256_update(&state, (const uint8_t *)frame, offsetof(struct bny_boot_frame, mac));
-  crypto_auth_hmacsha512256_final(&state, mac);
-  sodium_memzero(&state, sizeof state);
+static void authenticate_frame(const struct bny_boot_link *link, bool to_server, const struct bny_boot_frame *frame,
+                               uint8_t mac[BNY_BOOT_MAC_BYTES]) {
+  const struct iovec parts[3] = {{(void *)(uintptr_t)frame, offsetof(struct bny_boot_frame, mac)}};
+  authenticate(link->session, to_server ? label_to_server : label_to_client, parts, mac);
 }
 
 static void make_frame(struct bny_boot_link *link, const struct bny_boot_says *says, size_t bytes,
@@ -47,7 +134,7 @@ static void make_frame(struct bny_boot_link *link, const struct bny_boot_says *s
                                    .left_ms = htole32(says->left_ms),
                                    .rank = htole32((uint32_t)says->rank)};
   memcpy(frame->hash, hash, BNY_BOOT_HASH_BYTES);
-  authenticate(link, !link->at_server, frame, frame->mac);
+  authenticate_frame(link, !link->at_server, frame, frame->mac);
 }
 
 static bool reserve(struct bny_boot_link *link, size_t bytes) {
@@ -147,7 +234,7 @@ enum bny_boot_progress bny_boot_link_receive_header(struct bny_boot_link *link) 
     if (progress != BNY_BOOT_DONE) return progress;
   }
   uint8_t mac[BNY_BOOT_MAC_BYTES];
-  authenticate(link, link->at_server, &link->in, mac);
+  authenticate_frame(link, link->at_server, &link->in, mac);
   if (sodium_memcmp(mac, link->in.mac, sizeof mac) != 0) return BNY_BOOT_FORGED;
   link->in.kind = le32toh(link->in.kind);
   link->in.status = le32toh(link->in.status);

@@ -12,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"

@@ -39,12 +39,10 @@ void bny_boot_pending_drop_finished(struct bny_boot_pending *pending) {
   int kept = 0;
   for (int i = 0; i < pending->ncandidates; i++) {
     struct bny_boot_candidate *candidate = &pending->candidates[i];
-    if (candidate->state == BNY_BOOT_FINISHED) {
-      if (candidate->fd >= 0) bny_boot_socket_close(candidate->fd);
-    } else {
-      if (kept != i) pending->candidates[kept] = *candidate;
-      kept++;
-    }
+    if (candidate->state != BNY_BOOT_FINISHED)
+      pending->candidates[kept++] = *candidate;
+    else if (candidate->fd >= 0)
+      bny_boot_socket_close(candidate->fd);
   }
   pending->ncandidates = kept;
 }
@@ -193,8 +191,7 @@ static banyan_status settle(struct bny_boot_pending *pending, struct bny_boot_ca
     return BANYAN_OK;
   }
   if (send_welcome(pending, candidate, BNY_BOOT_ACCEPTED, "")) return adopt(pending, candidate);
-  return bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %u of %d left while the others were still connecting to %s",
-                  le32toh(candidate->hello.rank), pending->env->settings.nranks, pending->env->address);
+  return bny_boot_pending_fail_left(pending, (int32_t)le32toh(candidate->hello.rank));
 }
 
 /* Sets the error of a rank that came twice where no id of the job says which of them is right: all ranks get it. */
@@ -291,6 +288,11 @@ static banyan_status consider(struct bny_boot_pending *pending, struct bny_boot_
 banyan_status bny_boot_pending_fail_memory(const struct bny_boot_pending *pending) {
   return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: rank %d has no memory to connect %d ranks",
                   pending->env->settings.rank, pending->env->settings.nranks);
+}
+
+banyan_status bny_boot_pending_fail_left(const struct bny_boot_pending *pending, int32_t rank) {
+  return bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %d of %d left while the others were still connecting to %s",
+                  rank, pending->env->settings.nranks, pending->env->address);
 }
 
 static banyan_status answer_child(struct bny_boot_pending *pending, int32_t child, uint64_t ticket,
@@ -417,17 +419,17 @@ banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny
   /* A peer that waits for its answer sends nothing, so any event is its end. */
   ssize_t got = wanted ? recv(candidate->fd, (char *)hello + candidate->got, wanted, MSG_DONTWAIT) : 0;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return BANYAN_OK;
-  if (got <= 0 && candidate->state == BNY_BOOT_APPLYING) { /* the answer will find that it has left, if that matters */
+  if (got > 0) {
+    candidate->got += (size_t)got;
+    return candidate->got < sizeof *hello ? BANYAN_OK : decide(pending, candidate);
+  }
+  if (candidate->state == BNY_BOOT_APPLYING) { /* the answer will find that it has left, if that matters */
     close(candidate->fd);
     candidate->fd = -1;
-    return BANYAN_OK;
-  }
-  if (got <= 0) {
+  } else {
     candidate->state = BNY_BOOT_FINISHED;
-    return BANYAN_OK;
   }
-  candidate->got += (size_t)got;
-  return candidate->got < sizeof *hello ? BANYAN_OK : decide(pending, candidate);
+  return BANYAN_OK;
 }
 
 #endif

@@ -81,5 +81,6 @@ banyan_status bny_boot_pending_answer(struct bny_boot_pending *pending, int32_t 
                                       const char *reason);
 int32_t bny_boot_pending_recall(struct bny_boot_pending *pending, uint64_t ticket); /* the child of a ticket, or -1 */
 banyan_status bny_boot_pending_fail_memory(const struct bny_boot_pending *pending);
+banyan_status bny_boot_pending_fail_left(const struct bny_boot_pending *pending, int32_t rank);
 
 #endif

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "base/deadline.h"
 
 /* A server that hangs up on a hello most likely has another secret; it may also have dropped this rank for lack of
@@ -40,19 +40,21 @@ struct seeker {
   banyan_status final;
 };
 
-/* How long a peer may be silent. If rank 0 has one of several ports, others may belong to torchrun's stores, which
- * never greet, so the first rounds are short. */
-static int64_t greeting_limit(const struct seeker *seeker) {
-  int64_t patience_ns = BNY_BOOT_UNAUTHENTICATED_NS;
-  if (seeker->env->settings.nports > 0 && seeker->nrounds < 5) patience_ns = patience_ns >> 5 << seeker->nrounds;
+/* The moment after `patience_ns`, at most the deadline. */
+static int64_t limit_after(const struct seeker *seeker, int64_t patience_ns) {
   int64_t limit_ns = bny_deadline_now() + patience_ns;
   return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
 }
 
-static int64_t attempt_limit(const struct seeker *seeker) {
-  int64_t limit_ns = bny_deadline_now() + BNY_BOOT_UNAUTHENTICATED_NS;
-  return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
+/* How long a peer may be silent. If rank 0 has one of several ports, others may belong to torchrun's stores, which
+ * never greet, so the first rounds are short. */
+static int64_t greeting_limit(const struct seeker *seeker) {
+  bool is_short = seeker->env->settings.nports > 0 && seeker->nrounds < 5;
+  return limit_after(seeker,
+                     is_short ? BNY_BOOT_UNAUTHENTICATED_NS >> 5 << seeker->nrounds : BNY_BOOT_UNAUTHENTICATED_NS);
 }
+
+static int64_t attempt_limit(const struct seeker *seeker) { return limit_after(seeker, BNY_BOOT_UNAUTHENTICATED_NS); }
 
 /* Keeps the reason for the error text. An attempt that the deadline cut short says less than the one before it. */
 static void note(struct seeker *seeker, const char *what, int error) {

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "boot/tcp.h"
 #include "base/deadline.h"
 #include "base/sysfs.h"

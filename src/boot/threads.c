@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "boot/common.h"
+#include "boot/exchange.h"
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/process.h"
@@ -83,11 +83,6 @@ static banyan_status arrive(struct banyan_threads *group, struct thread_rank *se
   return BANYAN_OK;
 }
 
-static struct timespec next_look(int64_t deadline_ns) {
-  int64_t look_ns = bny_clock_ns() + bny_deadline_poll_ms(deadline_ns) * INT64_C(1000000);
-  return (struct timespec){look_ns / 1000000000, look_ns % 1000000000};
-}
-
 /* The check that interrupts this thread is the caller's, and may take long. The caller holds the mutex. */
 static bool is_late(struct banyan_threads *group, int64_t deadline_ns) {
   pthread_mutex_unlock(&group->mutex);
@@ -109,7 +104,8 @@ static banyan_status gather_locked(struct banyan_threads *group, struct thread_r
   if (group->narrived == group->nranks) copy_for_all(group);
   while (generation == group->generation && !group->failure && !is_late(group, deadline_ns)) {
     if (generation != group->generation || group->failure) break; /* while the mutex was free */
-    struct timespec until = next_look(deadline_ns);
+    int64_t look_ns = bny_clock_ns() + bny_deadline_poll_ms(deadline_ns) * INT64_C(1000000);
+    struct timespec until = {look_ns / 1000000000, look_ns % 1000000000};
     pthread_cond_timedwait(&group->changed, &group->mutex, &until);
   }
   /* The order matters: a generation that completed is a success, whatever happened afterwards. */
@@ -131,17 +127,12 @@ static int allgather_threads(void *context, const void *mine, void *all, size_t 
 
 static banyan_status init_locks(struct banyan_threads *group) {
   pthread_condattr_t attributes;
-  int error = pthread_mutex_init(&group->mutex, NULL);
-  if (error) return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "banyan_threads_create: mutex");
-  error = pthread_condattr_init(&attributes);
-  if (error) goto mutex;
-  error = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  int error = pthread_condattr_init(&attributes);
+  if (!error) error = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   if (!error) error = pthread_cond_init(&group->changed, &attributes);
   pthread_condattr_destroy(&attributes);
-  if (!error) return BANYAN_OK;
-mutex:
-  pthread_mutex_destroy(&group->mutex);
-  return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "banyan_threads_create: condition variable");
+  if (!error) error = pthread_mutex_init(&group->mutex, NULL);
+  return error ? bny_fail_errno(BANYAN_ERR_SYSTEM, error, "banyan_threads_create: a lock cannot be made") : BANYAN_OK;
 }
 
 banyan_status banyan_threads_create(int32_t nranks, banyan_threads **group) {
