@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,6 +39,13 @@ int bny_file_above_stderr(int fd) {
   close(fd);
   errno = error;
   return copy;
+}
+
+int bny_file_memory(const char *name, unsigned flags) {
+  enum { NOEXEC_SEAL = 0x8 }; /* MFD_NOEXEC_SEAL, which older C libraries lack */
+  int fd = memfd_create(name, flags | MFD_CLOEXEC | NOEXEC_SEAL);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create(name, flags | MFD_CLOEXEC);
+  return bny_file_above_stderr(fd);
 }
 
 int bny_file_open(const char *path, int flags, bny_file_kind kind) {

@@ -31,6 +31,10 @@ const char *bny_file_error(int error);
  * end up in shared memory or at a peer. Returns -1 and errno on failure, and for -1. */
 int bny_file_above_stderr(int fd);
 
+/* Makes a memory file of this name, not executable where the kernel knows how (6.3); `flags` are memfd_create()'s.
+ * Returns -1 and errno on failure. */
+int bny_file_memory(const char *name, unsigned flags);
+
 /* Like write(), but fails with EPIPE or EFBIG where the system would end the process by SIGPIPE or SIGXFSZ. */
 ssize_t bny_file_write(int fd, const void *data, size_t bytes);
 

@@ -14,13 +14,9 @@
 #include "base/names.h"
 #include "base/status.h"
 
-enum { NOEXEC_SEAL = 0x8 }; /* MFD_NOEXEC_SEAL, which older C libraries lack */
-
 /* Returns NULL where there are no such files, or no descriptors. */
 static bny_flight *map_file(size_t bytes, int *file) {
-  *file = memfd_create(BNY_FLIGHT_FILE, MFD_CLOEXEC | NOEXEC_SEAL);
-  if (*file < 0 && errno == EINVAL) *file = memfd_create(BNY_FLIGHT_FILE, MFD_CLOEXEC);
-  *file = bny_file_above_stderr(*file);
+  *file = bny_file_memory(BNY_FLIGHT_FILE, 0);
   if (*file < 0) return NULL;
   bny_file_guard guard; /* a limit of file sizes applies */
   bny_file_guard_begin(&guard);

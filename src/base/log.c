@@ -45,13 +45,6 @@ bool bny_log_wants(bny_log_level level) {
   return level <= voice.most;
 }
 
-/* Prints "transport" for "../src/transport/shm.c", and "boot" for "../src/boot/tcp.c". */
-static void print_subsystem(const char *source, char *line, size_t bytes, size_t *length) {
-  const char *slash = strrchr(source, '/'), *name = slash ? slash + 1 : source;
-  for (const char *at = source; (at = strstr(at, "src/")) != NULL; at += 4) name = at + 4;
-  bny_append(line, bytes, length, "%.*s", (int)strcspn(name, "/_."), name);
-}
-
 bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
   size_t length = 0;
   bool is_distinct = false;
@@ -129,8 +122,10 @@ void bny_log_from(const char *source, bny_log_level level, const char *format, .
   size_t length = 0, most = sizeof line - 1; /* keeps room for a newline */
   int file = open_file();
   if (file >= 0) print_time(line, most, &length);
-  bny_append(line, most, &length, "banyan %s ", level_names[level]);
-  print_subsystem(source, line, most, &length);
+  /* The subsystem is "transport" for "../src/transport/shm.c". */
+  const char *slash = strrchr(source, '/'), *name = slash ? slash + 1 : source;
+  for (const char *at = source; (at = strstr(at, "src/")) != NULL; at += 4) name = at + 4;
+  bny_append(line, most, &length, "banyan %s %.*s", level_names[level], (int)strcspn(name, "/_."), name);
   if (voice.rank >= 0) bny_append(line, most, &length, ", rank %d", voice.rank);
   bny_append(line, most, &length, ": ");
   char text[sizeof line];

@@ -89,8 +89,8 @@ static void *run_thread(void *argument) {
   struct pool_thread *self = argument;
   bny_pool *pool = self->pool;
   uint64_t last = 0;
-  sched_setaffinity(0, sizeof self->cpus,
-                    (const cpu_set_t *)(const void *)self->cpus); /* fails without any: it floats */
+  /* Without any processor this fails, and the thread floats. */
+  sched_setaffinity(0, sizeof self->cpus, (const cpu_set_t *)(const void *)self->cpus);
   while (!atomic_load_explicit(&pool->leaving, memory_order_acquire)) {
     if (enter(pool, &last)) {
       bny_float_control_set(pool->float_control);
@@ -136,19 +136,14 @@ static void keep_node_of(int32_t cpu, unsigned char *mask) {
 }
 
 /* A thread may use all processors of the set on one NUMA node, near the pages that it touched first. If it were bound
- * to a single processor, a thread of another program might use the same one while others are idle. */
-static void choose_cpus(struct pool_thread *thread, const bny_pool_cpus *cpus) {
-  int32_t cpu = cpu_at(cpus, thread->place);
-  if (cpu < 0) return;
-  memcpy(thread->cpus, cpus->mask, sizeof thread->cpus);
-  keep_node_of(cpu, thread->cpus);
-}
-
-/* Returns 0, or the errno for which the next thread cannot be started. */
+ * to a single processor, a thread of another program might use the same one while others are idle. Returns 0, or the
+ * errno for which the next thread cannot be started. */
 static int start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
   for (int32_t i = 0; i < pool->threads - 1; i++) {
     pool->each[i] = (struct pool_thread){.pool = pool, .place = i + 1};
-    choose_cpus(&pool->each[i], cpus);
+    int32_t cpu = cpu_at(cpus, i + 1);
+    if (cpu >= 0) memcpy(pool->each[i].cpus, cpus->mask, sizeof pool->each[i].cpus);
+    if (cpu >= 0) keep_node_of(cpu, pool->each[i].cpus);
     int error = bny_thread_start(&pool->each[i].thread, run_thread, &pool->each[i]);
     if (error) return error;
     pool->started++;

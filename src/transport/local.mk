@@ -10,11 +10,15 @@ libbanyan_core_la_SOURCES += \
 libbanyan_core_la_SOURCES += \
   %D%/ucx/devices.c %D%/ucx/devices.h \
   %D%/ucx/functions.def \
-  %D%/ucx/library.c %D%/ucx/library.h \
+  %D%/ucx/library.h \
+  %D%/ucx/ucx.c %D%/ucx/ucx.h
+if UCX
+libbanyan_core_la_SOURCES += \
+  %D%/ucx/library.c \
   %D%/ucx/message.c \
   %D%/ucx/peer.c \
   %D%/ucx/put.c \
   %D%/ucx/receive.c \
-  %D%/ucx/start.c \
   %D%/ucx/report.c \
-  %D%/ucx/ucx.c %D%/ucx/ucx.h
+  %D%/ucx/start.c
+endif

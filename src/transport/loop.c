@@ -28,26 +28,11 @@ static void loop_close(bny_transport *transport) {
 
 static const bny_transport_ops loop_ops = {
     .name = "loop",
-    .outbox = bny_window_outbox,
-    .peer_outbox = bny_window_peer_outbox,
-    .signal = bny_window_signal,
-    .send = bny_window_send,
-    .line = bny_window_line,
-    .call = bny_window_call,
-    .fault = bny_window_fault,
+    BNY_WINDOW_OPS,
     .sleep = loop_sleep,
     .is_dead = loop_is_dead,
-    .rendezvous = bny_window_rendezvous,
-    .pulse = bny_window_pulse,
-    .rejections = bny_window_rejections,
-    .rejected = bny_window_rejected,
     .close = loop_close,
 };
-
-static void *map_window(size_t bytes) {
-  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return base == MAP_FAILED ? NULL : base;
-}
 
 banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_config *config,
                                bny_transport **transport) {
@@ -60,7 +45,9 @@ banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_con
     status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the transport of %d ranks", rank, nranks);
     goto free_memory;
   }
-  void *mine = rank == 0 ? map_window(bytes) : NULL;
+  void *mine = NULL;
+  if (rank == 0) mine = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mine == MAP_FAILED) mine = NULL;
   if (mine) {
     bny_window_init(window, &loop_ops, mine, rank, nranks, config);
     /* Every rank counts from the start, so that an early leaver cannot unmap the window. */

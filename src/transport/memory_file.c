@@ -16,12 +16,6 @@
 #include "base/file.h"
 #include "base/status.h"
 
-#ifdef MFD_NOEXEC_SEAL
-enum { NOEXEC_SEAL = MFD_NOEXEC_SEAL };
-#else
-enum { NOEXEC_SEAL = 0x8 }; /* in the kernel, missing in this C library */
-#endif
-
 /* Makes a file without a name, or unlinks it at once if the file system does not support such files. Its space is
  * reserved, because touching a page for which a full file system has no room ends the process. Returns -1 and errno. */
 static int make_unnamed(const char *folder, size_t bytes) {
@@ -64,11 +58,8 @@ banyan_status bny_memory_file_make(size_t bytes, int *file) {
                     "shared memory of %zu bytes is larger than a file of this process may be, %llu bytes: raise ulimit "
                     "-f, or make arena_bytes (BANYAN_ARENA_KIB) smaller",
                     bytes, (unsigned long long)limit.rlim_cur);
-  /* Systems may require that such files are not executable; kernels before 6.3 do not know the flag. */
-  int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
-  if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  int fd = bny_file_memory("banyan", MFD_ALLOW_SEALING);
   if (fd < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS)) return make_without_memfd(bytes, errno, file);
-  fd = bny_file_above_stderr(fd);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a memory file");
   if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)bytes) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

@@ -37,7 +37,8 @@ static bool shm_is_dead(bny_transport *transport, int32_t rank) {
   return !atomic_load_explicit(&bny_window_line(transport, rank)->left, memory_order_acquire);
 }
 
-static void shm_free(shm *self) {
+static void shm_close(bny_transport *transport) {
+  shm *self = (shm *)transport;
   if (self->deaths)
     for (int32_t i = 0; i < self->window.transport.nranks; i++)
       if (self->deaths[i].fd >= 0) close(self->deaths[i].fd);
@@ -47,47 +48,28 @@ static void shm_free(shm *self) {
   free(self);
 }
 
-static void shm_close(bny_transport *transport) { shm_free((shm *)transport); }
-
 static const bny_transport_ops shm_ops = {
     .name = "shm",
-    .outbox = bny_window_outbox,
-    .peer_outbox = bny_window_peer_outbox,
-    .signal = bny_window_signal,
-    .send = bny_window_send,
-    .line = bny_window_line,
-    .call = bny_window_call,
-    .fault = bny_window_fault,
+    BNY_WINDOW_OPS,
     .sleep = shm_sleep,
     .is_dead = shm_is_dead,
-    .rendezvous = bny_window_rendezvous,
-    .pulse = bny_window_pulse,
-    .rejections = bny_window_rejections,
-    .rejected = bny_window_rejected,
     .close = shm_close,
 };
-
-static banyan_status map_memory(shm *self, int memory, const bny_exchange *exchange, const bny_arena_config *config) {
-  int32_t nranks = exchange->bootstrap->nranks;
-  size_t bytes = bny_window_bytes(nranks, config);
-  void *base;
-  banyan_status status = bny_memory_file_map(memory, bytes, &base);
-  if (status != BANYAN_OK) return status;
-  bny_window_init(&self->window, &shm_ops, base, exchange->bootstrap->rank, nranks, config);
-  return BANYAN_OK;
-}
 
 /* All ranks connect to rank 0, which passes the descriptors. Then all map the memory. */
 static banyan_status connect_steps(shm *self, const bny_exchange *exchange, const bny_arena_config *config,
                                    int *deaths) {
   int memory = -1;
+  void *base = NULL;
   bny_fd_passing passing;
   banyan_status status = bny_fd_passing_meet(exchange, &passing);
   if (status != BANYAN_OK) return status;
-  if (passing.rank == 0) status = bny_memory_file_make(bny_window_bytes(passing.nranks, config), &memory);
+  size_t bytes = bny_window_bytes(passing.nranks, config);
+  if (passing.rank == 0) status = bny_memory_file_make(bytes, &memory);
   status = bny_fd_passing_share(&passing, status, &memory, deaths, &self->held);
   bny_fd_passing_close(&passing);
-  if (status == BANYAN_OK) status = map_memory(self, memory, exchange, config);
+  if (status == BANYAN_OK) status = bny_memory_file_map(memory, bytes, &base);
+  if (status == BANYAN_OK) bny_window_init(&self->window, &shm_ops, base, passing.rank, passing.nranks, config);
   if (memory >= 0) close(memory);
   return bny_exchange_settle(exchange, status, "could not set up shared memory");
 }
@@ -114,7 +96,7 @@ banyan_status bny_shm_connect(const bny_exchange *exchange, const bny_arena_conf
   self->deaths = deaths;
   self->window.transport.nranks = nranks;
   if (status != BANYAN_OK) {
-    shm_free(self);
+    shm_close(&self->window.transport);
     return status;
   }
   *transport = &self->window.transport;

@@ -22,6 +22,13 @@ void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *bas
 /* Returns a counter in the shared header for the owner's use. */
 _Atomic uint32_t *bny_window_users(bny_window *window);
 
+/* The functions below as entries of a bny_transport_ops. */
+#define BNY_WINDOW_OPS                                                                                  \
+  .outbox = bny_window_outbox, .peer_outbox = bny_window_peer_outbox, .signal = bny_window_signal,      \
+  .send = bny_window_send, .line = bny_window_line, .call = bny_window_call, .fault = bny_window_fault, \
+  .rendezvous = bny_window_rendezvous, .pulse = bny_window_pulse, .rejections = bny_window_rejections,  \
+  .rejected = bny_window_rejected
+
 char *bny_window_outbox(bny_transport *transport, int half);
 const char *bny_window_peer_outbox(bny_transport *transport, int32_t peer, int half);
 const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int32_t slot, int half);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Loads UCX at run time, keeps the program's signal handlers, and records what UCX logs. */
-#ifdef HAVE_UCX
 #include "transport/ucx/library.h"
 
 #include <dlfcn.h>
@@ -160,6 +159,3 @@ banyan_status bny_ucx_load(bny_ucx *ucx) {
   *ucx = found;
   return BANYAN_OK;
 }
-#else
-typedef int bny_ucx_is_absent; /* a file must not be empty */
-#endif

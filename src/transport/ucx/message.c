@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Active messages as they are sent, each from a packet. receive.c has their arrival. */
-#ifdef HAVE_UCX
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,12 +125,6 @@ void bny_net_send_rejection(bny_net_packet *packet) {
   post(packet, BNY_NET_REJECTION, sizeof packet->of.rejection, NULL, 0, UCS_MEMORY_TYPE_HOST);
 }
 
-static void send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous) {
-  packet->counts = true;
-  post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, rendezvous->text, rendezvous->bytes,
-       UCS_MEMORY_TYPE_HOST);
-}
-
 void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes) {
   bny_net *net = peer->net;
   bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
@@ -158,7 +151,8 @@ void bny_net_post(bny_transport *transport, int32_t rank, int half) {
                                                  .rank = transport->rank,
                                                  .kind = own->kind,
                                                  .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
-    send_rendezvous(packet, own);
+    packet->counts = true;
+    post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, own->text, own->bytes, UCS_MEMORY_TYPE_HOST);
   }
   bny_net_give(net);
 }
@@ -192,7 +186,3 @@ void bny_net_free_packets(bny_net *net) {
     net->packets = next;
   }
 }
-
-#else
-typedef int bny_net_message_is_absent; /* a file must not be empty */
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks of other nodes: their endpoints and mirrors, and how both end. */
-#ifdef HAVE_UCX
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -295,7 +294,3 @@ void bny_net_free_peers(bny_net *net) {
   }
   net->nknown = 0;
 }
-
-#else
-typedef int bny_net_peer_is_absent; /* a file must not be empty */
-#endif

@@ -8,7 +8,6 @@
  *
  * A put wakes no rank. A rank that is about to sleep informs the rank that it waits for. That rank sends a note after
  * its put, or at once if it has put already. */
-#ifdef HAVE_UCX
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +156,3 @@ void bny_net_put_note_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot) {
   peer->sleeps_for = (bny_net_wish){.tag = tag, .slot = slot};
   if (atomic_load_explicit(own, memory_order_relaxed) == tag) wake(peer);
 }
-
-#else
-typedef int bny_net_put_is_absent; /* a file must not be empty */
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Makes UCX's context and worker for one communicator, or reports why they cannot be made. */
-#ifdef HAVE_UCX
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -123,12 +122,6 @@ static void warn_of_rails(void) {
   }
 }
 
-static banyan_status set_devices(const bny_net *net, ucp_config_t *config) {
-  if (!net->devices.list) return BANYAN_OK;
-  ucs_status_t set = net->ucx.ucp_config_modify(config, "NET_DEVICES", net->devices.list);
-  return set == UCS_OK ? BANYAN_OK : fail(net, set, "takes no list of devices");
-}
-
 /* ---- start ------------------------------------------------------------------------------------------------------- */
 
 /* UCX may end the process, or leave threads behind, if it runs out of descriptors. So there must be enough before it
@@ -167,7 +160,8 @@ static banyan_status make_context(bny_net *net, bool puts, bool cache) {
       .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
       .name = "banyan",
   };
-  status = set_devices(net, config);
+  if (net->devices.list) made = net->ucx.ucp_config_modify(config, "NET_DEVICES", net->devices.list);
+  if (made != UCS_OK) status = fail(net, made, "takes no list of devices");
   if (status == BANYAN_OK) {
     made = net->ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &net->context);
     if (made != UCS_OK) status = fail(net, made, "cannot start");
@@ -252,6 +246,3 @@ banyan_status bny_net_describe(char *text, size_t bytes) {
   free(net.devices.list);
   return status;
 }
-#else
-typedef int bny_net_start_is_absent; /* a file must not be empty */
-#endif

@@ -194,17 +194,14 @@ static bool net_is_dead(bny_transport *transport, int32_t rank) {
   return dead;
 }
 
-static void sleep_for_messages(bny_net *net, int64_t sleep_ns) {
-  if (!bny_net_try(net)) return;
-  if (net->puts) bny_net_put_report_sleep(net);
-  bool armed = bny_net_arm(net);
-  bny_net_give(net);
-  if (armed) bny_net_doze(net, sleep_ns);
-}
-
 static int32_t net_sleep(bny_transport *transport, int64_t sleep_ns) {
   bny_net *net = bny_net_of(transport);
-  if (sleep_ns > 0) sleep_for_messages(net, sleep_ns);
+  if (sleep_ns > 0 && bny_net_try(net)) {
+    if (net->puts) bny_net_put_report_sleep(net);
+    bool armed = bny_net_arm(net);
+    bny_net_give(net);
+    if (armed) bny_net_doze(net, sleep_ns);
+  }
   int32_t found = net->local->ops->sleep(net->local, 0);
   int32_t dead = found >= 0 ? net->locals[found] : -1;
   bny_net_take(net);
@@ -339,10 +336,7 @@ static banyan_status exchange_addresses(bny_net *net, const bny_exchange *exchan
 }
 
 /* A piece is one packet of the network, so that UCX need not reassemble messages. */
-static size_t piece_bytes_of(bny_network network) {
-  enum { TCP_PIECE_BYTES = 60 << 10, RDMA_PIECE_BYTES = 8000 };
-  return network == BNY_NETWORK_TCP ? TCP_PIECE_BYTES : RDMA_PIECE_BYTES;
-}
+enum { TCP_PIECE_BYTES = 60 << 10, RDMA_PIECE_BYTES = 8000 };
 
 static banyan_status connect_nodes(bny_net *net, const bny_exchange *exchange, const bny_net_config *config,
                                    banyan_status status) {
@@ -352,7 +346,7 @@ static banyan_status connect_nodes(bny_net *net, const bny_exchange *exchange, c
   status = exchange_cards(net, exchange, status, address_bytes);
   if (status == BANYAN_OK) status = exchange_addresses(net, exchange, address, address_bytes);
   if (address) net->ucx.ucp_worker_release_address(net->worker, address);
-  net->piece_bytes = piece_bytes_of(net->transport.network);
+  net->piece_bytes = net->transport.network == BNY_NETWORK_TCP ? TCP_PIECE_BYTES : RDMA_PIECE_BYTES;
   return status;
 }
 
