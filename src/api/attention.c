@@ -114,11 +114,7 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   bny_attention *attention = NULL;
   bny_attention_room desc_room;
   banyan_partial out_room;
-  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
-  if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
-  if (status == BANYAN_OK) status = bny_decode_attention_reject_gather(desc);
-  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
-  if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  banyan_status status = bny_decode_attention_check_call(&desc, &desc_room, &out, &out_room, false);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK)
     status = bny_api_check_memory_partial(comm, out, &(bny_box){bny_decode_tokens(desc), desc->heads, 1}, true);
@@ -138,13 +134,6 @@ static banyan_status check_both(const banyan_attention_desc *desc, const banyan_
   if (combine->stream && combine->stream != desc->stream)
     return bny_fail(BANYAN_ERR_ARGUMENT, "combine.stream is not that of attention");
   return BANYAN_OK;
-}
-
-/* Explains why rows are not combined within the kernel of attention; "" on the host. */
-static void explain_apart(const banyan_comm *comm, const bny_call *key, char *why, size_t bytes) {
-  const char *reason = may_be_oneshot(key->algorithm) ? banyan_last_error() : "the algorithm asked for is another";
-  why[0] = 0;
-  if (comm->device.engine) snprintf(why, bytes, ", for within the kernel it cannot be: %s", reason);
 }
 
 /* Checks that `valid` does not say which sequences have keys. */
@@ -184,17 +173,13 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
         "desc.prune is set with BANYAN_ORDER_EXACT: what is left out depends on the ranks. Use another order");
   bny_call within = made;
   set_within(&within);
-  bool can = comm->device.engine && may_be_oneshot(made.algorithm) && bny_op_check_within(comm, &within) == BANYAN_OK;
-  if (!can) explain_apart(comm, &made, why, bytes);
+  bool may = may_be_oneshot(made.algorithm);
+  bool can = comm->device.engine && may && bny_op_check_within(comm, &within) == BANYAN_OK;
+  why[0] = 0;
+  if (!can && comm->device.engine)
+    snprintf(why, bytes, ", for within the kernel it cannot be: %s",
+             may ? banyan_last_error() : "the algorithm asked for is another");
   *key = can ? within : made;
-  return BANYAN_OK;
-}
-
-/* Finds or makes the operation that gathers q first, and binds it. */
-static banyan_status gather_of(banyan_comm *comm, const bny_api_heads *call, bool keep, banyan_op **gather) {
-  banyan_status status = keep ? bny_op_make(comm, &call->key, gather) : bny_op_find(comm, &call->key, gather);
-  if (status != BANYAN_OK) return status;
-  bny_op_bind(*gather, &call->memory);
   return BANYAN_OK;
 }
 
@@ -280,8 +265,9 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room, !keep);
   if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
-  if (desc->gather) status = gather_of(comm, &heads, keep != NULL, &gather);
+  if (desc->gather) status = keep ? bny_op_make(comm, &heads.key, &gather) : bny_op_find(comm, &heads.key, &gather);
   if (status != BANYAN_OK) return status;
+  if (gather) bny_op_bind(gather, &heads.memory);
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
   bool is_new = status == BANYAN_OK && !op->attention;
   if (status == BANYAN_OK) status = bny_op_reserve_valid(op, valid);

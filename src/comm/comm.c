@@ -37,12 +37,6 @@ static void find_nic(banyan_comm *comm, const bny_settings *settings) {
   comm->locality_ns += bny_clock_ns() - begin;
 }
 
-static bool all_explicit(const bny_locality *localities, int32_t nranks) {
-  for (int32_t r = 0; r < nranks; r++)
-    if (localities[r].topo_rank < 0) return false;
-  return true;
-}
-
 /* A single level is dropped, because all links then cost the same. With several levels, other costs are those of the
  * outermost level. */
 static banyan_status set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
@@ -53,7 +47,8 @@ static banyan_status set_levels(banyan_comm *comm, const bny_settings *settings,
     banyan_status status = bny_levels_parse(comm->nranks, explicit_levels, &comm->cost, &comm->levels);
     return status == BANYAN_OK ? status : bny_fail(status, "BANYAN_LEVELS: %s", banyan_last_error());
   }
-  bool is_explicit = all_explicit(localities, comm->nranks);
+  bool is_explicit = true;
+  for (int32_t r = 0; r < comm->nranks; r++) is_explicit = is_explicit && localities[r].topo_rank >= 0;
   bny_locality_world world = {.node_of = map->node_of,
                               .tcp = map->nnodes > 1 && comm->transport->network != BNY_NETWORK_RDMA,
                               .flat_nodes = settings->device && !is_explicit,
@@ -81,7 +76,6 @@ static void describe_levels(const banyan_comm *comm, char *text, size_t bytes, s
   }
 }
 
-/* comm_levels.c: finds this rank's locality (local), and derives the levels from the localities of all ranks. */
 static void log_levels(const banyan_comm *comm) {
   if (!bny_log_wants(BNY_LOG_INFO)) return;
   bny_log(BNY_LOG_INFO, "the locality of rank %d was found in %.2f ms, by %s", comm->rank,
@@ -144,13 +138,6 @@ static banyan_status make_agreement(banyan_comm *comm) {
   return bny_run_make(comm->exec, comm->barrier, &call, &comm->nothing, &comm->agree);
 }
 
-static banyan_status connect_barrier(banyan_comm *comm) {
-  if (!comm->transport->ops->reach) return BANYAN_OK;
-  bny_run_begin(comm->agree);
-  banyan_status status = bny_run_reach(comm->agree, comm->agree);
-  return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
-}
-
 static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                  const bny_node_map *map, const bny_locality *localities) {
   const bny_options *options = &settings->options;
@@ -197,19 +184,17 @@ void bny_comm_free(banyan_comm *comm) {
   free(comm);
 }
 
-/* Ranks outside this communicator use the machine too. */
-static void keep_share(const banyan_comm *parent, bny_node_map *map) {
-  map->own_cpus = parent->own_cpus;
-  map->threads = parent->threads;
-  map->quota_cpus = parent->quota_cpus;
-  map->ranks_per_core = parent->ranks_per_core;
-}
-
 static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                            const bny_facts *all, bny_locality *localities) {
   bny_node_map map = {0};
   banyan_status status = bny_node_map_find(all, comm->rank, comm->nranks, &map);
-  if (status == BANYAN_OK && settings->parent) keep_share(settings->parent, &map);
+  const banyan_comm *parent = settings->parent;
+  if (status == BANYAN_OK && parent) { /* ranks outside this communicator use the machine too */
+    map.own_cpus = parent->own_cpus;
+    map.threads = parent->threads;
+    map.quota_cpus = parent->quota_cpus;
+    map.ranks_per_core = parent->ranks_per_core;
+  }
   if (status == BANYAN_OK) raise_arena(&map, comm->nranks);
   if (map.nnodes > 1) find_nic(comm, settings);
   char why[BNY_ERROR_TEXT_BYTES]; /* a failed rank also takes part in the exchange, which clears the text */
@@ -219,7 +204,10 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &map, localities);
   status = bny_comm_confirm(exchange, status);
   if (status == BANYAN_OK && (map.nnodes > 1 || settings->device)) {
-    status = connect_barrier(comm);
+    bool connects = comm->transport->ops->reach;
+    if (connects) bny_run_begin(comm->agree);
+    if (connects) status = bny_run_reach(comm->agree, comm->agree);
+    if (connects && status == BANYAN_OK) status = bny_comm_agree_end(comm);
     if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &map);
     /* Only some ranks may notice a rank that is lost here. The barrier had its own deadline. */
     bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns};
@@ -255,10 +243,6 @@ static const size_t usual_device_arena_bytes = (size_t)256 << 20;
 
 static const int64_t device_timeout_ns = (int64_t)600 * 1000000000;
 
-static int64_t limit_timeout(int64_t timeout_ns) {
-  return timeout_ns < longest_timeout_ns ? timeout_ns : longest_timeout_ns;
-}
-
 /* The program's settings take precedence over the environment. The peer of a device may be compiling kernels for
  * minutes. */
 static void set_timeouts(const banyan_comm_config *config, bny_settings *settings) {
@@ -268,8 +252,8 @@ static void set_timeouts(const banyan_comm_config *config, bny_settings *setting
   if (!timeout_ns) timeout_ns = settings->device && !is_explicit ? device_timeout_ns : options->timeout_ms * 1000000;
   if (!first_ns) first_ns = options->first_timeout_ms * 1000000;
   if (!first_ns) first_ns = settings->device && timeout_ns < device_timeout_ns ? device_timeout_ns : timeout_ns;
-  settings->timeout_ns = limit_timeout(timeout_ns);
-  settings->first_timeout_ns = limit_timeout(first_ns);
+  settings->timeout_ns = timeout_ns < longest_timeout_ns ? timeout_ns : longest_timeout_ns;
+  settings->first_timeout_ns = first_ns < longest_timeout_ns ? first_ns : longest_timeout_ns;
 }
 
 /* *settings is usable even on failure: other ranks learn of the failure within the same time. */

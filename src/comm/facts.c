@@ -16,6 +16,7 @@
 #include "base/interface.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/sysfs.h"
 #include "plan/plan.h"
 
 /* ---- of one rank ------------------------------------------------------------------------------------------------- */
@@ -23,15 +24,6 @@
 static uint64_t namespace_of(const char *path) {
   struct stat file;
   return stat(path, &file) == 0 ? (uint64_t)file.st_ino : 0;
-}
-
-/* Returns false if the kernel provides none. */
-static bool read_boot_id(char *text, size_t bytes) {
-  enum { BOOT_ID_LENGTH = 36 };
-  FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-  bool got = file && fgets(text, (int)bytes, file) && strcspn(text, "\n") == BOOT_ID_LENGTH;
-  if (file) fclose(file);
-  return got;
 }
 
 /* Returns a hash of the random bytes that the kernel gives each program that it executes. It distinguishes processes
@@ -47,11 +39,14 @@ static uint64_t process_number(void) {
 /* Two nodes must never count as one. If the kernel does not identify the node, as without /proc, each process counts as
  * its own node. That is slower, but correct. */
 static void find_machine(bny_facts *own) {
+  enum { BOOT_ID_LENGTH = 36 };
   own->network_namespace = namespace_of("/proc/self/ns/net");
   own->pid_namespace = namespace_of("/proc/self/ns/pid");
   own->user_namespace = namespace_of("/proc/self/ns/user");
   own->user = (uint32_t)geteuid();
-  if (read_boot_id(own->boot_id, sizeof own->boot_id) && own->network_namespace) return;
+  if (bny_sysfs_line(own->boot_id, sizeof own->boot_id, "/proc/sys/kernel/random/boot_id") &&
+      strlen(own->boot_id) == BOOT_ID_LENGTH && own->network_namespace)
+    return;
   memset(own->boot_id, 0, sizeof own->boot_id);
   snprintf(own->boot_id, sizeof own->boot_id, "%016" PRIx64 " %" PRId64, own->process, own->pid);
   bny_log(BNY_LOG_WARN,
@@ -81,12 +76,6 @@ static banyan_status find_node_name(const char *text, int32_t rank, char *name) 
   return BANYAN_OK;
 }
 
-/* "cuda:2" is of the kind "cuda". */
-static void copy_device_kind(const char *device, char kind[BNY_DEVICE_KIND_BYTES]) {
-  size_t length = strcspn(device, ":");
-  memcpy(kind, device, length < BNY_DEVICE_KIND_BYTES ? length : BNY_DEVICE_KIND_BYTES - 1);
-}
-
 void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
                       bny_facts *facts) {
   const bny_options *options = &settings->options;
@@ -104,7 +93,8 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
   };
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
   if (settings->algorithm) strncpy(own.algorithm, settings->algorithm, sizeof own.algorithm - 1);
-  if (settings->device) copy_device_kind(settings->device, own.device);
+  if (settings->device) /* "cuda:2" is of the kind "cuda" */
+    snprintf(own.device, sizeof own.device, "%.*s", (int)strcspn(settings->device, ":"), settings->device);
   if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
   find_machine(&own);
   if (own_status == BANYAN_OK) own_status = find_node_name(options->node, settings->origin, own.node);
@@ -156,47 +146,41 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
 
 /* ---- of all ranks ------------------------------------------------------------------------------------------------ */
 
-/* Shared memory needs one kernel, and passing its descriptor needs one network namespace. Machine names do not identify
- * a node, because containers repeat them. */
-static bool same_node(const bny_facts *a, const bny_facts *b) {
-  return bny_facts_same_machine(a, b) && a->network_namespace == b->network_namespace &&
-         memcmp(a->node, b->node, sizeof a->node) == 0;
-}
-
-static bool same_process(const bny_facts *a, const bny_facts *b) {
-  return a->pid == b->pid && a->pid_namespace == b->pid_namespace && a->process == b->process;
-}
-
 /* ---- equal ranks, without comparing each with each ---- */
+
+typedef int comparison(const bny_facts *a, const bny_facts *b);
 
 static int order(uint64_t a, uint64_t b) { return (a > b) - (a < b); }
 
-/* By machine, then node, then rank. */
-static int by_node(const void *a_void, const void *b_void) {
-  const bny_facts *a = *(const bny_facts *const *)a_void, *b = *(const bny_facts *const *)b_void;
+/* Compares machines, then nodes. Shared memory needs one kernel, and passing its descriptor needs one network
+ * namespace. Machine names do not identify a node, because containers repeat them. */
+static int compare_nodes(const bny_facts *a, const bny_facts *b) {
   int found = memcmp(a->boot_id, b->boot_id, sizeof a->boot_id);
   if (found == 0) found = order(a->network_namespace, b->network_namespace);
-  if (found == 0) found = memcmp(a->node, b->node, sizeof a->node);
-  return found ? found : (a > b) - (a < b);
+  return found ? found : memcmp(a->node, b->node, sizeof a->node);
 }
 
-static int by_process(const void *a_void, const void *b_void) {
-  const bny_facts *a = *(const bny_facts *const *)a_void, *b = *(const bny_facts *const *)b_void;
+static int compare_processes(const bny_facts *a, const bny_facts *b) {
   int found = order((uint64_t)a->pid, (uint64_t)b->pid);
   if (found == 0) found = order(a->pid_namespace, b->pid_namespace);
-  if (found == 0) found = order(a->process, b->process);
+  return found ? found : order(a->process, b->process);
+}
+
+/* For equal ranks, the order is that of their numbers. */
+static int by_comparison(const void *first, const void *second, void *compare) {
+  const bny_facts *a = *(const bny_facts *const *)first, *b = *(const bny_facts *const *)second;
+  int found = (*(comparison **)compare)(a, b);
   return found ? found : (a > b) - (a < b);
 }
 
 /* Sorts all ranks. first_of[rank] becomes the first rank that equals it. */
-static void firsts_find(const bny_facts *all, int32_t nranks, int (*by)(const void *, const void *),
-                        bool (*same)(const bny_facts *, const bny_facts *), const bny_facts **sorted,
+static void firsts_find(const bny_facts *all, int32_t nranks, comparison *compare, const bny_facts **sorted,
                         int32_t *first_of) {
   for (int32_t i = 0; i < nranks; i++) sorted[i] = &all[i];
-  qsort(sorted, (size_t)nranks, sizeof *sorted, by);
+  qsort_r(sorted, (size_t)nranks, sizeof *sorted, by_comparison, &compare);
   for (int32_t i = 0; i < nranks; i++)
     first_of[sorted[i] - all] =
-        i > 0 && same(sorted[i - 1], sorted[i]) ? first_of[sorted[i - 1] - all] : (int32_t)(sorted[i] - all);
+        i > 0 && compare(sorted[i - 1], sorted[i]) == 0 ? first_of[sorted[i - 1] - all] : (int32_t)(sorted[i] - all);
 }
 
 /* ---- cores and quotas of a machine ---- */
@@ -306,14 +290,6 @@ static banyan_status compare_users(const bny_facts *all, int32_t nranks, const i
   return BANYAN_OK;
 }
 
-/* Nodes are numbered in the order of their first ranks. */
-static void number_nodes(const int32_t *first_of, int32_t nranks, bny_node_map *found) {
-  for (int32_t i = 0; i < nranks; i++) {
-    found->node_of[i] = first_of[i] == i ? found->nnodes++ : found->node_of[first_of[i]];
-    if (found->process_of[i] != found->process_of[first_of[i]]) found->one_process = false;
-  }
-}
-
 /* Memory for the search. */
 typedef struct search {
   const bny_facts **sorted;
@@ -323,9 +299,13 @@ typedef struct search {
 
 static banyan_status placement_fill(const bny_facts *all, int32_t rank, int32_t nranks, search *at,
                                     bny_node_map *found) {
-  firsts_find(all, nranks, by_process, same_process, at->sorted, found->process_of);
-  firsts_find(all, nranks, by_node, same_node, at->sorted, at->first_of);
-  number_nodes(at->first_of, nranks, found);
+  firsts_find(all, nranks, compare_processes, at->sorted, found->process_of);
+  firsts_find(all, nranks, compare_nodes, at->sorted, at->first_of);
+  for (int32_t i = 0; i < nranks; i++) { /* nodes are numbered in the order of their first ranks */
+    int32_t first = at->first_of[i];
+    found->node_of[i] = first == i ? found->nnodes++ : found->node_of[first];
+    if (found->process_of[i] != found->process_of[first]) found->one_process = false;
+  }
   banyan_status status = compare_users(all, nranks, at->first_of);
   if (status == BANYAN_OK) status = bny_cores_divide(all, nranks, rank, &found->own_cpus);
   if (status != BANYAN_OK) return status;

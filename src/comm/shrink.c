@@ -182,12 +182,10 @@ static void strike_missing(rendezvous *self, unsigned char *present, int32_t ran
   if (!gone) self->deadline_ns += self->timeout_ns / 2 * 3;
 }
 
-/* Reports to the others that this rank joins none of them. */
-static banyan_status fail_interrupted(rendezvous *self) {
+/* Reports to the others that this rank joins none of them, so that none waits for it. */
+static void withdraw(rendezvous *self) {
   strike(self->view, self->transport->rank);
   post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
-  return bny_fail(BANYAN_ERR_ABORTED, "rank %d was interrupted while it shrank its communicator",
-                  self->transport->rank);
 }
 
 /* Waits for all ranks of the view. *present: the ranks whose post has arrived. If a peer is two rounds ahead, or in a
@@ -200,7 +198,11 @@ static banyan_status collect(rendezvous *self, unsigned char *present) {
   for (int32_t r = 0; r < self->transport->nranks; r++) {
     if (!has(self->view, r) || r == self->transport->rank) continue;
     if (!await(self, r)) {
-      if (bny_interrupted()) return fail_interrupted(self);
+      if (bny_interrupted()) {
+        withdraw(self);
+        return bny_fail(BANYAN_ERR_ABORTED, "rank %d was interrupted while it shrank its communicator",
+                        self->transport->rank);
+      }
       if (is_done(self)) return BANYAN_OK;
       strike_missing(self, present, r);
       continue;
@@ -302,11 +304,6 @@ static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
   return bny_comm_make_part(comm, &bootstrap, BANYAN_COLOR_NONE, shrunk);
 }
 
-static void list_members(const rendezvous *self, int32_t *members) {
-  for (int32_t r = 0; r < self->transport->nranks; r++)
-    if (has(self->view, r)) *members++ = r;
-}
-
 /* Excludes the rank that caused the failure of the communicator, even if it is alive. A wrong or rejected call is no
  * reason to exclude it. */
 static void strike_culprit(rendezvous *self) {
@@ -330,13 +327,6 @@ static void settle(const rendezvous *self) {
 /* The statuses that a dying or stopping rank causes on others. */
 static bool is_loss(banyan_status status) {
   return status == BANYAN_ERR_PEER || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_BOOTSTRAP;
-}
-
-/* Reports to the others that this rank has failed, so that those that have not finished do not wait for it. */
-static banyan_status give_up(rendezvous *self, banyan_status own, const char *why) {
-  strike(self->view, self->transport->rank);
-  post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
-  return bny_fail(own, "%s", why);
 }
 
 /* All verdicts have arrived. */
@@ -372,7 +362,8 @@ static banyan_status conclude(rendezvous *self, banyan_status own, bool *again) 
     status = compare_verdicts(self, &mine, again);
     if (*again && own != BANYAN_OK && !is_loss(own)) {
       *again = false;
-      return give_up(self, own, why);
+      withdraw(self);
+      return bny_fail(own, "%s", why);
     }
     if (*again) return BANYAN_OK;
   }
@@ -434,7 +425,8 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
   strike_culprit(&self);
   comm->has_shrunk = true;
   banyan_status status = shrink(&self, shrunk);
-  if (status == BANYAN_OK && members) list_members(&self, members);
+  for (int32_t r = 0; status == BANYAN_OK && members && r < comm->nranks; r++)
+    if (has(self.view, r)) *members++ = r;
   free(views);
   free(signs);
   return status;

@@ -41,11 +41,7 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {
   bny_attention_room desc_room;
   banyan_partial out_room;
-  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
-  if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
-  if (status == BANYAN_OK) status = bny_decode_attention_reject_gather(desc);
-  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, true);
-  if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  banyan_status status = bny_decode_attention_check_call(&desc, &desc_room, &out, &out_room, true);
   if (status == BANYAN_OK) status = bny_decode_attention_check_scale(desc, out);
   if (status != BANYAN_OK) return status;
   return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out, NULL, NULL);

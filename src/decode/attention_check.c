@@ -402,19 +402,6 @@ banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_
   return BANYAN_OK;
 }
 
-banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room) {
-  if (!*out) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
-  const banyan_partial *known = bny_sized_read(&bny_sized_partial, WHERE "out", *out, room);
-  if (!known) return BANYAN_ERR_ARGUMENT;
-  *out = known;
-  return BANYAN_OK;
-}
-
-banyan_status bny_decode_attention_reject_gather(const banyan_attention_desc *desc) {
-  if (!desc->gather) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc.gather must be NULL: banyan_attention_combine() alone gathers q");
-}
-
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
   if (status == BANYAN_OK && !desc->parts && (desc->part_count != 0 || desc->key_first))
@@ -426,13 +413,26 @@ banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool
   return desc->parts ? check_parts(desc, on_host) : check_keys(desc, on_host);
 }
 
-banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
+static banyan_status check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
   bny_box box = {bny_decode_tokens(desc), desc->heads, bny_decode_value_dim(desc)};
   const char *reason = bny_partial_check(out, &box, true), *names[2];
   if (reason) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason);
   if (bny_partial_overlaps_itself(out, &box, names))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out.%s overlaps out.%s: give each its own memory", names[1], names[0]);
   return BANYAN_OK;
+}
+
+banyan_status bny_decode_attention_check_call(const banyan_attention_desc **desc, bny_attention_room *room,
+                                              const banyan_partial **out, banyan_partial *out_room, bool on_host) {
+  banyan_status status = bny_decode_attention_read(desc, room);
+  if (status != BANYAN_OK) return status;
+  if (!*out) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
+  *out = bny_sized_read(&bny_sized_partial, WHERE "out", *out, out_room);
+  if (!*out) return BANYAN_ERR_ARGUMENT;
+  if ((*desc)->gather)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc.gather must be NULL: banyan_attention_combine() alone gathers q");
+  status = bny_decode_attention_check(*desc, on_host);
+  return status == BANYAN_OK ? check_out(*desc, *out) : status;
 }
 
 banyan_status bny_decode_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out) {

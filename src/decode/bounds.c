@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Updates the bounds of pages. */
-#include "decode/bounds.h"
+#include "decode/pruning.h"
 
 #include <inttypes.h>
 #include <math.h>

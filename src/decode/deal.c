@@ -5,7 +5,7 @@
  * first gets its share rounded to the nearest. Otherwise it is the quota method of Balinski and Young: a block goes to
  * the rank whose next block is due first, among those that are not ahead of their share. That method rounds every share
  * up or down at every step, and is run from the start to the step in question. */
-#include "decode/deal.h"
+#include "decode/ownership.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -35,23 +35,22 @@ typedef struct bny_attention_room {
   banyan_attention_desc parts[BNY_DECODE_PARTS_MAX];
 } bny_attention_room;
 
-/* Convert the callers' structs to this library's version, in `room` if they have another size. Call them first. */
+/* Converts the caller's struct to this library's version, in `room` if it has another size. Call it first. */
 banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, bny_attention_room *room);
-banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room);
 
-/* Rejects a description with `gather`, which needs a combine. */
-banyan_status bny_decode_attention_reject_gather(const banyan_attention_desc *desc);
+/* Converts and checks both structs of a call without a combine. on_host: lengths may be read. */
+banyan_status bny_decode_attention_check_call(const banyan_attention_desc **desc, bny_attention_room *room,
+                                              const banyan_partial **out, banyan_partial *out_room, bool on_host);
 
 /* Keys of a block in the exact order, and keys of a sequence on all ranks. The check rejects blocks that are not whole
  * in this shard, and keys beyond that limit. */
 enum { BNY_DECODE_EXACT_KEYS = 256, BNY_DECODE_EXACT_KEYS_MAX = BNY_DECODE_EXACT_KEYS << 20 };
 banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc);
 
-/* Check a description, and the output for its rows. on_host: lengths may be read. */
+/* Checks a description. on_host: lengths may be read. */
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host);
 banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */
 banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc); /* checks its arrays on the host */
-banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out);
 banyan_status bny_decode_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out);
 
 #endif

@@ -273,11 +273,6 @@ static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d,
   }
 }
 
-static void remember_lost(bny_job *job, int64_t row) {
-  int64_t known = atomic_load_explicit(&job->lost, memory_order_relaxed);
-  while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
-}
-
 /* Counts the sink of each row: a logit without a value. */
 static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attention_sums *sums) {
   int32_t stride = bny_attention_padded(job->value_dim);
@@ -319,7 +314,10 @@ void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_prun
     bny_box box = {1, count, job->value_dim};
     bny_wire_view view = {.m = m + i, .d = d + i, .n = n + (int64_t)i * job->value_dim, .token_stride = count};
     int64_t lost = job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
-    if (lost >= 0) remember_lost(job, (int64_t)token * job->desc->heads + head + lost);
+    if (lost < 0) continue;
+    int64_t row = (int64_t)token * job->desc->heads + head + lost;
+    int64_t known = atomic_load_explicit(&job->lost, memory_order_relaxed);
+    while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
   }
 }
 
@@ -530,15 +528,12 @@ static bool share_out(bny_job *job, bny_pool *pool) {
   return true;
 }
 
-static void run_alone(bny_job *job) {
+void bny_job_run(bny_job *job, bny_pool *pool) {
+  if (bny_pool_threads(pool) > 1 && share_out(job, pool)) {
+    bny_pool_run(pool, run_parts, job);
+    return;
+  }
   for (bny_row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
     for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
       for (at.chunk = 0; at.chunk < bny_job_chunks(job, at.sequence); at.chunk++) run_row_block(job, &at);
-}
-
-void bny_job_run(bny_job *job, bny_pool *pool) {
-  if (bny_pool_threads(pool) > 1 && share_out(job, pool))
-    bny_pool_run(pool, run_parts, job);
-  else
-    run_alone(job);
 }

@@ -2,8 +2,8 @@
 libbanyan_core_la_SOURCES += \
   %D%/attention.c \
   %D%/attention_check.c \
-  %D%/bounds.c %D%/bounds.h \
-  %D%/deal.c %D%/deal.h \
+  %D%/bounds.c \
+  %D%/deal.c \
   %D%/decode.h \
   %D%/job.c %D%/job.h \
   %D%/layout.c \

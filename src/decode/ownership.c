@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The owner of each key. Tokens are dealt in blocks. Under BLOCKS the weights, divided by their common divisor, are the
- * blocks of each rank in a round, and deal.h deals a round. Under RANGES the blocks of the longest sequence are cut in
+ * blocks of each rank in a round, and deal.c deals a round. Under RANGES the blocks of the longest sequence are cut in
  * proportion to the weights. */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -55,12 +55,12 @@ banyan_status bny_ownership_read(const char *where, const banyan_ownership *give
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "%s: ownership.tokens is %" PRId64 ", but BLOCKS have no longest sequence: set 0", where,
                     rule->tokens);
-  banyan_status status = check_weights(where, rule->nranks, rule->weights, &out->total);
+  banyan_status status = check_weights(where, rule->nranks, rule->weights, &out->deal.total);
   if (status != BANYAN_OK) return status;
   if (out->rule.block == 0) out->rule.block = 1;
-  out->divisor = 0;
-  for (int32_t r = 0; r < rule->nranks; r++) out->divisor = greatest_divisor(out->divisor, weight_of(rule->weights, r));
-  out->total /= out->divisor;
+  int64_t divisor = 0;
+  for (int32_t r = 0; r < rule->nranks; r++) divisor = greatest_divisor(divisor, weight_of(rule->weights, r));
+  out->deal = (bny_deal){rule->nranks, rule->weights, divisor, out->deal.total / divisor};
   out->blocks = rule->tokens / out->rule.block + (rule->tokens % out->rule.block != 0);
   return BANYAN_OK;
 }
@@ -82,33 +82,29 @@ banyan_status bny_ownership_check_length(const char *where, const char *what, co
   return BANYAN_OK;
 }
 
-static bny_deal deal_of(const bny_shares *s) {
-  return (bny_deal){s->rule.nranks, s->rule.weights, s->divisor, s->total};
-}
-
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Returns the span that begins at the weights before it. */
 static bny_span span_at(const bny_shares *s, int64_t before, int64_t weight) {
-  return (bny_span){s->blocks * before / s->total, s->blocks * (before + weight) / s->total};
+  return (bny_span){s->blocks * before / s->deal.total, s->blocks * (before + weight) / s->deal.total};
 }
 
 bny_span bny_ownership_span(const bny_shares *s, int32_t rank) {
   int64_t before = 0;
-  for (int32_t r = 0; r < rank; r++) before += weight_of(s->rule.weights, r) / s->divisor;
-  return span_at(s, before, weight_of(s->rule.weights, rank) / s->divisor);
+  for (int32_t r = 0; r < rank; r++) before += bny_deal_weight(&s->deal, r);
+  return span_at(s, before, bny_deal_weight(&s->deal, rank));
 }
 
 banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *position) {
   int64_t before = 0;
   if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
-    bny_deal deal = deal_of(s);
-    banyan_status status = bny_deal_owner(&deal, block % s->total, rank, &before);
-    if (status == BANYAN_OK) *position = (block / s->total * bny_deal_weight(&deal, *rank) + before) * s->rule.block;
+    banyan_status status = bny_deal_owner(&s->deal, block % s->deal.total, rank, &before);
+    if (status == BANYAN_OK)
+      *position = (block / s->deal.total * bny_deal_weight(&s->deal, *rank) + before) * s->rule.block;
     return status;
   }
   for (int32_t r = 0; r < s->rule.nranks; r++) {
-    int64_t weight = weight_of(s->rule.weights, r) / s->divisor;
+    int64_t weight = bny_deal_weight(&s->deal, r);
     bny_span mine = span_at(s, before, weight);
     before += weight;
     if (block >= mine.end) continue;
@@ -164,11 +160,10 @@ static banyan_status token_at(const bny_shares *s, int32_t rank, int64_t positio
     if (*token >= s->rule.tokens) *token = -1;
     return BANYAN_OK;
   }
-  bny_deal deal = deal_of(s);
-  int64_t weight = bny_deal_weight(&deal, rank);
-  if (weight == 0 || block / weight > tokens_limit / s->total) return BANYAN_OK;
-  banyan_status status = bny_deal_step(&deal, rank, block % weight, &step);
-  if (status == BANYAN_OK) *token = (block / weight * s->total + step) * s->rule.block + position % s->rule.block;
+  int64_t weight = bny_deal_weight(&s->deal, rank);
+  if (weight == 0 || block / weight > tokens_limit / s->deal.total) return BANYAN_OK;
+  banyan_status status = bny_deal_step(&s->deal, rank, block % weight, &step);
+  if (status == BANYAN_OK) *token = (block / weight * s->deal.total + step) * s->rule.block + position % s->rule.block;
   return status;
 }
 
@@ -205,12 +200,11 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
     *keys = rest > 0 ? smaller(rest, (mine.end - mine.first) * s.rule.block) : 0;
     return BANYAN_OK;
   }
-  bny_deal deal = deal_of(&s);
   int64_t blocks = length / s.rule.block, before, with_next;
-  status = bny_deal_before(&deal, rank, blocks % s.total, &before);
-  if (status == BANYAN_OK) status = bny_deal_before(&deal, rank, blocks % s.total + 1, &with_next);
+  status = bny_deal_before(&s.deal, rank, blocks % s.deal.total, &before);
+  if (status == BANYAN_OK) status = bny_deal_before(&s.deal, rank, blocks % s.deal.total + 1, &with_next);
   if (status != BANYAN_OK) return status;
-  *keys = (blocks / s.total * bny_deal_weight(&deal, rank) + before) * s.rule.block +
+  *keys = (blocks / s.deal.total * bny_deal_weight(&s.deal, rank) + before) * s.rule.block +
           (with_next - before) * (length % s.rule.block);
   return BANYAN_OK;
 }
@@ -222,14 +216,13 @@ typedef struct pattern {
 } pattern;
 
 static banyan_status find_pattern(const bny_shares *s, int32_t rank, pattern *found) {
-  bny_deal deal = deal_of(s);
-  int32_t weight = (int32_t)bny_deal_weight(&deal, rank);
-  *found = (pattern){.stride = s->total, .run = weight};
+  int32_t weight = (int32_t)bny_deal_weight(&s->deal, rank);
+  *found = (pattern){.stride = s->deal.total, .run = weight};
   if (weight == 0) return BANYAN_OK;
   int32_t *steps = malloc((size_t)weight * sizeof *steps);
   if (!steps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %" PRId32 " blocks of a round", weight);
-  banyan_status status = bny_deal_steps(&deal, rank, steps);
-  int32_t even = 0, gap = s->total % weight ? 0 : (int32_t)(s->total / weight);
+  banyan_status status = bny_deal_steps(&s->deal, rank, steps);
+  int32_t even = 0, gap = s->deal.total % weight ? 0 : (int32_t)(s->deal.total / weight);
   while (status == BANYAN_OK && even < weight && steps[even] == steps[0] + even * gap) even++;
   found->steps = steps;
   if (status != BANYAN_OK || (steps[weight - 1] - steps[0] >= weight && even < weight)) {

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "decode/bounds.h"
 #include "decode/pruning.h"
 
 enum {

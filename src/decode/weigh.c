@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "decode/bounds.h"
 #include "decode/pruning.h"
 #include "merge_math.h"
 

@@ -38,10 +38,6 @@ static void resolve_source(const bny_run *run, const bny_source *source, int hal
   }
 }
 
-static bool reads_sources(const bny_step *step) {
-  return step->kind == BNY_STEP_MERGE || step->kind == BNY_STEP_DELIVER;
-}
-
 static void bind_step(bny_run *run, int32_t index, int half) {
   const bny_plan *plan = run->plan;
   const bny_step *step = &plan->steps[index];
@@ -56,7 +52,8 @@ static void bind_step(bny_run *run, int32_t index, int half) {
     else
       bound->to_bytes = outbox + slot->offset + (step->slice.byte0 - slot->slice.byte0);
   }
-  for (int32_t i = 0; reads_sources(step) && i < step->count; i++) {
+  bool reads_sources = step->kind == BNY_STEP_MERGE || step->kind == BNY_STEP_DELIVER;
+  for (int32_t i = 0; reads_sources && i < step->count; i++) {
     const bny_slot *slot;
     const char *outbox;
     resolve_source(run, &plan->sources[step->first + i], half, &slot, &outbox);
@@ -135,15 +132,6 @@ static void set_places(bny_run *run) {
   run->places = goes_round ? round_bytes / run->stride : 1;
   bool has_room = run->plan->outbox_bound + NETWORK_PAGE_OFFSET <= half_bytes;
   run->first_place = run->exec->progress && has_room ? NETWORK_PAGE_OFFSET : 0;
-}
-
-static banyan_status admit_senders(const bny_run *run) {
-  const bny_plan *plan = run->plan;
-  bny_transport *transport = run->exec->transport;
-  banyan_status status = BANYAN_OK;
-  for (int32_t i = 0; transport->ops->admit && status == BANYAN_OK && i < plan->nmessages; i++)
-    status = transport->ops->admit(transport, plan->messages[i].peer);
-  return status;
 }
 
 /* Lists each peer once that receives something from this rank, or sends something to it from another node. */
@@ -240,7 +228,9 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notic
   made->moved = calloc(BNY_MERGE_SOURCES_MAX, sizeof *made->moved);
   set_places(made);
   banyan_status status = bind_pieces(made);
-  if (status == BANYAN_OK) status = admit_senders(made);
+  bny_transport *transport = exec->transport;
+  for (int32_t i = 0; transport->ops->admit && status == BANYAN_OK && i < plan->nmessages; i++)
+    status = transport->ops->admit(transport, plan->messages[i].peer);
   if (status == BANYAN_OK) status = bny_record_bind(&exec->record, plan, call, &made->record);
   for (int half = 0; half < 2; half++) {
     made->steps[half] = calloc(steps, sizeof *made->steps[half]);

@@ -31,13 +31,6 @@ static void describe_run(const bny_run *run, char *text, size_t bytes) {
     bny_append(text, bytes, &length, ", waiting for rank %d", plan->messages[step->message].peer);
 }
 
-/* Appends the position of this rank to the error; other ranks may be elsewhere. */
-static void append_place(bny_exec *exec, char *text, size_t bytes, size_t *length) {
-  char place[192];
-  if (exec->run) describe_run(exec->run, place, sizeof place);
-  bny_append(text, bytes, length, exec->run ? "; this rank is in %s" : "; this rank is between operations", place);
-}
-
 static banyan_status keep(bny_exec *exec, const bny_failure *failure) {
   exec->failure = *failure;
   if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, SPREAD_NS);
@@ -49,8 +42,10 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   bny_failure failure = {.status = status, .culprit = culprit};
   size_t length = 0;
-  bny_append(failure.text, sizeof failure.text, &length, "%s", text);
-  append_place(exec, failure.text, sizeof failure.text, &length);
+  char place[192] = ""; /* of this rank; others may be elsewhere */
+  if (exec->run) describe_run(exec->run, place, sizeof place);
+  bny_append(failure.text, sizeof failure.text, &length, "%s; this rank is %s%s", text,
+             exec->run ? "in " : "between operations", place);
   return keep(exec, &failure);
 }
 

@@ -4,7 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/notice.c %D%/notice.h \
   %D%/exec.c %D%/exec.h \
   %D%/failure.c \
-  %D%/valid.c %D%/valid.h \
+  %D%/valid.c \
   %D%/record.c %D%/record.h \
   %D%/run.c %D%/run.h \
   %D%/store.h \

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Runs a bound plan: takes its steps, waits for peers, and resumes where an earlier call stopped. */
-#include "exec/valid.h"
-
 #include <stdbool.h>
 #include <string.h>
 

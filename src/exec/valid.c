@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Encodes and finishes boxes in which some rows are masked, one range of valid rows after another. */
-#include "exec/valid.h"
+#include "exec/run.h"
 
 #include <math.h>
 #include <string.h>

@@ -264,11 +264,6 @@ static bool all_alone(const int32_t *group_of, int32_t nranks) {
   return true;
 }
 
-static bool cost_alike(const taken *a, const taken *b) {
-  double ratio = a->link.beta_ns_per_byte / b->link.beta_ns_per_byte;
-  return a->class == b->class && a->link.alpha_ns == b->link.alpha_ns && ratio > 0.9 && ratio < 1.1;
-}
-
 /* Writes to its note why a level is left out, and returns whether it is. */
 static bool level_rejected(making *m, const groups *level, bny_locality_note *note) {
   const taken *last = m->ntaken > 0 ? &m->taken[m->ntaken - 1] : NULL;
@@ -298,7 +293,8 @@ static bool level_take(making *m, const groups *level, const char *name) {
     taken one = {.name = name, .group_of = numbers, .note = note};
     one.link = cost_of(m, level, note);
     one.class = note->link;
-    if (last && cost_alike(last, &one)) {
+    double ratio = last ? last->link.beta_ns_per_byte / one.link.beta_ns_per_byte : 0;
+    if (last && last->class == one.class && last->link.alpha_ns == one.link.alpha_ns && ratio > 0.9 && ratio < 1.1) {
       note_drop(last->note, "its links cost what those of level %s cost", one.name);
       free(last->group_of);
       m->ntaken--;
@@ -310,11 +306,9 @@ static bool level_take(making *m, const groups *level, const char *name) {
   return true;
 }
 
-static groups groups_of(const making *m, bny_locality_kind kind) { return (groups){kind, m->group_of[kind]}; }
-
 /* Adds a kind that all ranks know. If each rank is alone in it, an innermost kind is left out without a note. */
 static bool kind_take(making *m, bny_locality_kind kind) {
-  groups level = groups_of(m, kind);
+  groups level = {kind, m->group_of[kind]};
   bool quiet = kind == BNY_LOCALITY_CACHE || kind == BNY_LOCALITY_NUMA || kind == BNY_LOCALITY_SWITCH;
   if (!level.group_of || (quiet && all_alone(level.group_of, m->nranks))) return true;
   return level_take(m, &level, bny_locality_kind_name(kind));
@@ -379,7 +373,7 @@ static bool pods_take(making *m, const int32_t *leaf_of) {
 }
 
 static bool leaf_take(making *m) {
-  groups leaf = groups_of(m, BNY_LOCALITY_LEAF);
+  groups leaf = {BNY_LOCALITY_LEAF, m->group_of[BNY_LOCALITY_LEAF]};
   if (!leaf.group_of) return true;
   int32_t before = m->notes->count;
   if (!level_take(m, &leaf, "leaf")) return false;
@@ -392,17 +386,13 @@ static bool leaf_take(making *m) {
   return pods_take(m, leaf.group_of);
 }
 
-static bool several_nodes(const making *m) {
-  const int32_t *node = m->group_of[BNY_LOCALITY_HOST];
-  return node && !is_one_group(node, m->nranks);
-}
-
 static bool levels_take(making *m) {
   if (m->world->flat_nodes)
     note_drop(note_add(m, "island"), "ranks of a node merge on their devices in one step, so no level is within it");
   bool good = m->world->flat_nodes || inner_take(m);
   good = good && kind_take(m, BNY_LOCALITY_HOST) && kind_take(m, BNY_LOCALITY_DOMAIN);
-  if (good && m->group_of[BNY_LOCALITY_RAIL] && several_nodes(m))
+  const int32_t *node = m->group_of[BNY_LOCALITY_HOST];
+  if (good && m->group_of[BNY_LOCALITY_RAIL] && node && !is_one_group(node, m->nranks))
     note_drop(note_add(m, "rail"), "rails do not nest: carriers use them");
   good = good && leaf_take(m);
   return good && kind_take(m, BNY_LOCALITY_SPINE) && kind_take(m, BNY_LOCALITY_CORE);

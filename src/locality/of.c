@@ -59,14 +59,15 @@ bny_locality_link bny_locality_link_of(const bny_prices *prices, bny_link_class 
   return link_of(prices, class, (link_facts){.tiers = 0});
 }
 
+static int32_t tiers_of(int kind) { return kind == BNY_LOCALITY_CORE ? 2 : kind == BNY_LOCALITY_SPINE ? 1 : 0; }
+
 void bny_locality_unknown(const bny_prices *prices, bny_locality *locality) {
   memset(locality, 0, sizeof *locality);
   for (int kind = 0; kind < BNY_LOCALITY_KINDS; kind++) {
     bny_link_class class = kind == BNY_LOCALITY_CACHE    ? BNY_LINK_CACHE
                            : kind <= BNY_LOCALITY_DOMAIN ? BNY_LINK_MEMORY
                                                          : BNY_LINK_NETWORK_CPU;
-    int32_t tiers = kind == BNY_LOCALITY_CORE ? 2 : kind == BNY_LOCALITY_SPINE ? 1 : 0;
-    locality->levels[kind].link = link_of(prices, class, (link_facts){.tiers = tiers});
+    locality->levels[kind].link = link_of(prices, class, (link_facts){.tiers = tiers_of(kind)});
   }
   locality->tcp = link_of(prices, BNY_LINK_TCP, (link_facts){.tiers = 0});
   locality->merge_ns_per_byte = prices->merge_ns_per_byte;
@@ -78,10 +79,6 @@ void bny_locality_unknown(const bny_prices *prices, bny_locality *locality) {
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 static uint64_t key_of(uint64_t hash) { return hash ? hash : 1; }
-
-static uint64_t key_of_text(bny_locality_kind kind, const char *text) {
-  return key_of(bny_hash_add_bytes(bny_hash_of((uint64_t)kind), text, strlen(text)));
-}
 
 static uint64_t key_of_number(bny_locality_kind kind, int32_t number) {
   return key_of(bny_hash_add(bny_hash_of((uint64_t)kind), (uint64_t)number));
@@ -99,9 +96,10 @@ static uint64_t model_hash(const bny_topo *topo) {
 static uint64_t key_of_group(const view *v, const bny_topo_level *level, int32_t g) {
   bny_locality_kind kind = kind_of[level->kind];
   int32_t node = level->groups[g].node;
+  const char *guid = node >= 0 ? v->topo->nodes[node].guid : NULL;
   if (kind < BNY_LOCALITY_HOST) return key_of_number(kind, g);
-  if (kind > BNY_LOCALITY_HOST && node >= 0 && v->topo->nodes[node].guid)
-    return key_of_text(kind, v->topo->nodes[node].guid);
+  if (kind > BNY_LOCALITY_HOST && guid)
+    return key_of(bny_hash_add_bytes(bny_hash_of((uint64_t)kind), guid, strlen(guid)));
   return key_of(bny_hash_add(key_of_number(kind, g), v->hash));
 }
 
@@ -150,10 +148,7 @@ static void level_fill(const view *v, int32_t rank, const bny_topo_level *level,
   const bny_topo_rank *r = &v->derived->ranks[rank];
   bny_locality_kind kind = kind_of[level->kind];
   bny_link_class class = class_of(v, kind, group->path);
-  link_facts facts = {group->gbytes_per_s, group->latency_us, group->source,
-                      kind == BNY_LOCALITY_CORE    ? 2
-                      : kind == BNY_LOCALITY_SPINE ? 1
-                                                   : 0};
+  link_facts facts = {group->gbytes_per_s, group->latency_us, group->source, tiers_of(kind)};
   if (class == BNY_LINK_PCIE_SYS && v->sys_gbytes_per_s > 0 && v->sys_gbytes_per_s < facts.gbytes_per_s)
     facts.gbytes_per_s = v->sys_gbytes_per_s;
   double share = r->nic_shared > 0 ? r->nic_gbytes_per_s / r->nic_shared : 0;
@@ -168,14 +163,6 @@ static uint64_t switch_of(const bny_topo *topo, int32_t gpu) {
     if (topo->nodes[n].kind == BNY_TOPO_PCI && !topo->nodes[n].host_bridge)
       return key_of_number(BNY_LOCALITY_SWITCH, n);
   return key_of_number(BNY_LOCALITY_SWITCH, gpu);
-}
-
-static void gpu_fill(const view *v, int32_t node, bny_locality *locality) {
-  bny_locality_level *near = &locality->levels[BNY_LOCALITY_SWITCH];
-  locality->compute = v->topo->nodes[node].compute;
-  locality->merge_ns_per_byte = bny_price_merge_gpu(locality->compute, &locality->memory_gbytes_per_s);
-  near->key = switch_of(v->topo, node);
-  near->link = locality->levels[BNY_LOCALITY_PACKAGE].link;
 }
 
 static void nic_fill(const view *v, const bny_topo_rank *rank, bny_locality *locality) {
@@ -205,10 +192,9 @@ static void node_fill(const view *v, int32_t node, bny_locality *locality) {
 /* Links of classes that no level of the model describes. */
 static void classes_fill(const view *v, bny_locality *locality) {
   for (int kind = 0; kind < BNY_LOCALITY_KINDS; kind++) {
-    int32_t tiers = kind == BNY_LOCALITY_CORE ? 2 : kind == BNY_LOCALITY_SPINE ? 1 : 0;
     bny_link_class class = class_of(v, (bny_locality_kind)kind, BNY_TOPO_PATH_SELF);
     if (kind != BNY_LOCALITY_CACHE)
-      locality->levels[kind].link = link_of(v->prices, class, (link_facts){.tiers = tiers});
+      locality->levels[kind].link = link_of(v->prices, class, (link_facts){.tiers = tiers_of(kind)});
   }
 }
 
@@ -217,7 +203,12 @@ static void rank_fill(const view *v, int32_t rank, bny_locality *locality) {
   bny_locality_unknown(v->prices, locality);
   classes_fill(v, locality);
   for (int32_t i = 0; i < v->derived->nlevels; i++) level_fill(v, rank, &v->derived->levels[i], locality);
-  if (v->gpus) gpu_fill(v, r->node, locality);
+  if (v->gpus) {
+    locality->compute = v->topo->nodes[r->node].compute;
+    locality->merge_ns_per_byte = bny_price_merge_gpu(locality->compute, &locality->memory_gbytes_per_s);
+    locality->levels[BNY_LOCALITY_SWITCH].key = switch_of(v->topo, r->node);
+    locality->levels[BNY_LOCALITY_SWITCH].link = locality->levels[BNY_LOCALITY_PACKAGE].link;
+  }
   nic_fill(v, r, locality);
   node_fill(v, r->node, locality);
 }

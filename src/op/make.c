@@ -107,16 +107,9 @@ static const bny_run *network_run(const bny_op_kind *kind) {
   return segment ? bny_proxy_segment_run(segment) : kind->run; /* devices that share memory need no network */
 }
 
-/* Sets the deadline of the first call of a shape. Only the calling thread reads the executor's timeout. */
-static int64_t set_timeout(banyan_comm *comm, int64_t timeout_ns) {
-  int64_t before_ns = comm->exec->timeout_ns;
-  comm->exec->timeout_ns = timeout_ns;
-  return before_ns;
-}
-
 /* All ranks compare their calls. Between nodes each rank then connects with the ranks that it will exchange data with.
  * The call ends when all ranks are done. */
-static banyan_status agree(banyan_op *op) {
+static banyan_status agree_by_deadline(banyan_op *op) {
   banyan_comm *comm = op->comm;
   bny_notice call = call_of(op, &op->kinds[0], BNY_PHASE_AGREE);
   bny_comm_agree_begin(comm, &call);
@@ -131,9 +124,14 @@ static banyan_status agree(banyan_op *op) {
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
-/* A proxy serves only combines. If there is one, the other collectives move host memory. */
-static bool runs_on_device(const bny_device_exec *device, const bny_call *key) {
-  return device->engine && !key->on_host && (!device->proxy || key->collective == BNY_COMBINE);
+/* Does so by the deadline of the first call of a shape. Only the calling thread reads the executor's timeout. */
+static banyan_status agree(banyan_op *op) {
+  bny_exec *exec = op->comm->exec;
+  int64_t timeout_ns = exec->timeout_ns;
+  exec->timeout_ns = op->comm->first_timeout_ns;
+  banyan_status status = agree_by_deadline(op);
+  exec->timeout_ns = timeout_ns;
+  return status;
 }
 
 static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_op **op) {
@@ -142,7 +140,9 @@ static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_o
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->comm = comm;
   made->key = *key;
-  made->on_device = runs_on_device(&comm->device, key);
+  /* A proxy serves only combines. If there is one, the other collectives move host memory. */
+  const bny_device_exec *device = &comm->device;
+  made->on_device = device->engine && !key->on_host && (!device->proxy || key->collective == BNY_COMBINE);
   *op = made;
   return BANYAN_OK;
 }
@@ -178,9 +178,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op
   banyan_op *made = NULL;
   status = make_local(comm, key, &made);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
-  int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
   status = agree(made);
-  set_timeout(comm, timeout_ns);
   if (status != BANYAN_OK) {
     free_op(made);
     return status;
@@ -193,14 +191,9 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op
 }
 
 banyan_status bny_op_plan_again(banyan_op *op) {
-  banyan_comm *comm = op->comm;
   free_parts(op);
   banyan_status status = cut_and_plan(op);
-  if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
-  int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
-  status = agree(op);
-  set_timeout(comm, timeout_ns);
-  return status;
+  return status == BANYAN_OK ? agree(op) : bny_op_reject(op->comm, status, true);
 }
 
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op) {
@@ -266,9 +259,10 @@ banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own) {
   readiness mine = {.status = (int32_t)own}, *all = calloc((size_t)comm->nranks, sizeof *all);
   if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
-  int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
+  int64_t timeout_ns = comm->exec->timeout_ns;
+  comm->exec->timeout_ns = comm->first_timeout_ns;
   banyan_status status = bny_op_gather(comm, &mine, sizeof mine, all);
-  set_timeout(comm, timeout_ns);
+  comm->exec->timeout_ns = timeout_ns;
   for (int32_t i = 0; i < comm->nranks && status == BANYAN_OK; i++)
     if (all[i].status != BANYAN_OK)
       status = bny_fail((banyan_status)all[i].status, "rank %d: %.*s", i, (int)sizeof all[i].why - 1, all[i].why);

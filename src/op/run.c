@@ -218,13 +218,6 @@ static banyan_status read_valid(banyan_op *op) {
   return bny_valid_read(&op->valid, op->tokens, op->valid_tokens);
 }
 
-static banyan_status prepare_gather(banyan_op *op) {
-  op->gathered = false;
-  rewind_parts(op->gather);
-  op->gather->ready = op->gather->nparts;
-  return read_valid(op->gather);
-}
-
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads) {
   int32_t head = bny_partial_scale_check(partial, heads);
   if (head < 0) return BANYAN_OK;
@@ -252,7 +245,12 @@ static banyan_status prepare(banyan_op *op, bool is_checked) {
   if (status == BANYAN_OK && !is_checked) status = check_scales(op);
   if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);
   if (status != BANYAN_OK || !op->attention) return status;
-  if (op->gather) return prepare_gather(op);
+  if (op->gather) {
+    op->gathered = false;
+    rewind_parts(op->gather);
+    op->gather->ready = op->gather->nparts;
+    return read_valid(op->gather);
+  }
   return op->slices > 1 ? BANYAN_OK : bny_attention_start(op->attention, NULL, op->tokens);
 }
 

@@ -34,17 +34,13 @@ bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t
 
 extern const bny_algorithm bny_algorithm_oneshot;
 
-static bool some_own_no_piece(const bny_request *part) {
-  for (int32_t rank = 0; part->pieces && rank < part->nranks; rank++)
-    if (part->pieces->first[rank] == part->pieces->first[rank + 1]) return true;
-  return false;
-}
-
 /* If some members own no piece, bounds must hold for any choice of these. Only oneshot's bounds do not depend on it. */
 static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *estimate) {
   const bny_algorithm *chosen = NULL;
   double least = 0;
-  bool direct = some_own_no_piece(part);
+  bool direct = false;
+  for (int32_t rank = 0; part->pieces && rank < part->nranks; rank++)
+    direct = direct || part->pieces->first[rank] == part->pieces->first[rank + 1];
   for (int i = 0; bny_algorithms[i]; i++) {
     bny_estimate one = {0};
     if (bny_algorithms[i]->reject(part) || (direct && bny_algorithms[i] != &bny_algorithm_oneshot)) continue;
@@ -58,15 +54,11 @@ static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *esti
   return chosen;
 }
 
-/* Parts with equal keys have the same estimate. */
-static uint64_t key_of(const bny_request *part) {
-  bny_request sized = *part;
-  sized.token0 = sized.head0 = sized.call.root = 0;
-  return bny_request_hash(&sized, "");
-}
-
 const bny_algorithm *bny_compose_choose(const bny_request *part, bny_choices *choices, bny_estimate *estimate) {
-  bny_choice choice = {.key = choices ? key_of(part) : 0};
+  bny_choice choice = {.key = 0};
+  bny_request sized = *part; /* parts that differ in nothing else have the same estimate */
+  sized.token0 = sized.head0 = sized.call.root = 0;
+  if (choices) choice.key = bny_request_hash(&sized, "");
   for (int32_t i = 0; choices && i < choices->count; i++)
     if (choices->made[i].key == choice.key) {
       if (estimate) *estimate = choices->made[i].estimate;

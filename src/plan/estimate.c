@@ -53,13 +53,10 @@ typedef struct portion {
   double rounds, bytes, work, sharers;
 } portion;
 
-static double messages_of(const bny_link_cost *cost, const bny_estimate *estimate) {
-  return cost->posted > 0 && estimate->sends > 0 ? estimate->sends : estimate->messages;
-}
-
 static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, const portion *portion) {
   double turns = larger(cost->ranks_per_core, 1), switching = turns > 1 ? cost->switch_ns * turns : 0;
-  double rounds = estimate->rounds * portion->rounds, later = messages_of(cost, estimate) - estimate->rounds;
+  double sent = cost->posted > 0 && estimate->sends > 0 ? estimate->sends : estimate->messages;
+  double rounds = estimate->rounds * portion->rounds, later = sent - estimate->rounds;
   double messages = (later > 0 ? later * portion->bytes * turns : 0) + rounds * (turns - 1);
   double byte_ns = larger(cost->beta_ns_per_byte * turns, cost->shared_ns_per_byte * portion->sharers);
   return rounds * (cost->alpha_ns + switching) + messages * bny_link_message_ns(cost) +

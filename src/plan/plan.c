@@ -103,13 +103,6 @@ bool bny_request_may_be_direct(const bny_request *request) {
          !rounds_nodes;
 }
 
-static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorithm, const bny_plan *plan) {
-  char name[64];
-  size_t length = 0;
-  bny_algorithm_print(algorithm, name, sizeof name, &length);
-  return bny_hash_add(bny_request_hash(request, name), (uint64_t)plan->form);
-}
-
 /* Sets all that is the same on every rank. */
 static banyan_status plan_choose(const bny_request *request, bny_plan *plan) {
   const bny_algorithm *algorithm;
@@ -129,7 +122,10 @@ static banyan_status plan_choose(const bny_request *request, bny_plan *plan) {
   plan->slots_bound = bounds.slots;
   plan->roundings = roundings_of(request, &bounds);
   plan->form = algorithm->direct && bny_request_may_be_direct(request) ? BNY_FORM_DIRECT : BNY_FORM_STEPS;
-  plan->hash = hash_of(request, algorithm, plan);
+  char name[64];
+  size_t length = 0;
+  bny_algorithm_print(algorithm, name, sizeof name, &length);
+  plan->hash = bny_hash_add(bny_request_hash(request, name), (uint64_t)plan->form);
   return BANYAN_OK;
 }
 

@@ -31,10 +31,6 @@ static int64_t frame_id(const part *part, int kind) {
   return ((part->path + 1) * BNY_LEVELS_MAX + part->level) * 4 + kind;
 }
 
-static bny_slice piece_box(const part *part, int32_t piece) {
-  return bny_slice_cut(&part->box, part->by_heads, part->pieces.count, piece, piece + 1);
-}
-
 static bool is_last(const bny_request *request, int32_t level) { return level == request->levels->nlevels - 1; }
 
 static int32_t rank_at(const bny_builder *builder, const void *context, int32_t index) {
@@ -86,7 +82,8 @@ static part *part_outside(bny_builder *builder, const part *inner, int32_t piece
   const bny_level *level = &levels->levels[below + 1];
   part *made = bny_builder_allocate(builder, 1, sizeof *made);
   if (!made) return NULL;
-  *made = (part){.level = below + 1, .inner = inner, .box = piece_box(inner, piece), .group = group, .toward = -1};
+  bny_slice box = bny_slice_cut(&inner->box, inner->by_heads, inner->pieces.count, piece, piece + 1);
+  *made = (part){.level = below + 1, .inner = inner, .box = box, .group = group, .toward = -1};
   for (int32_t k = 0; k < below; k++) made->lanes[k] = inner->lanes[k];
   made->lanes[below] = piece;
   made->path = inner->path * (int64_t)(inner->pieces.count + 1) + piece + 1;

@@ -28,12 +28,6 @@ typedef struct radix {
   int32_t log2, rounds;
 } radix;
 
-static radix radix_of(int32_t members, int32_t log2) {
-  radix made = {.log2 = log2, .rounds = 0};
-  while ((int64_t)1 << (made.rounds * log2) < members) made.rounds++;
-  return made;
-}
-
 /* Chooses the cheapest radix for `bytes` from the largest group of the level, for all its groups. Islands use one
  * direct round; with more, a rank would represent the owners of other lanes too. Each group but the owner's sends what
  * it has once, whatever the radix, and each group is an owner's. So every rank moves a unit for each other group. */
@@ -43,7 +37,8 @@ static radix radix_choose(const bny_request *request, int32_t level, double byte
   radix chosen = {.log2 = most < 1 ? 1 : most, .rounds = at->most > 1};
   double least = -1;
   for (int32_t log2 = chosen.log2; log2 >= 1 && level > 0; log2--) {
-    radix one = radix_of(at->most, log2);
+    radix one = {.log2 = log2, .rounds = 0};
+    while ((int64_t)1 << (one.rounds * log2) < at->most) one.rounds++;
     double messages = one.rounds * (double)((1 << log2) - 1);
     if (one.rounds == 1) messages = at->most - 1;
     bny_estimate cost = {.rounds = one.rounds,
@@ -170,13 +165,6 @@ static void round_run(bny_builder *builder, unit *units, int32_t count, const vi
     if (units[i].here) unit_receive(builder, &units[i], view, round);
 }
 
-static void unit_finish(bny_builder *builder, unit *one) {
-  if (one->owner == builder->rank)
-    bny_builder_deliver(builder, &one->owned, one->sources, one->count);
-  else
-    unit_send(builder, one, HANDED_OVER, 0, one->owner);
-}
-
 static void take_over(bny_builder *builder) {
   const bny_request *request = builder->request;
   const bny_levels *levels = request->levels;
@@ -188,22 +176,24 @@ static void take_over(bny_builder *builder) {
   bny_builder_deliver_one(builder, &one.owned, source);
 }
 
-static double unit_bytes(const bny_request *request) {
-  bny_slice largest = bny_slice_piece_largest(request, request->nranks);
-  return (double)bny_slice_wire_bytes(request, &largest);
-}
-
 static void build(bny_builder *builder) {
   int32_t count;
   unit *units = units_find(builder, &count);
+  bny_slice largest = bny_slice_piece_largest(builder->request, builder->request->nranks);
+  double unit_bytes = (double)bny_slice_wire_bytes(builder->request, &largest);
   for (int32_t i = 0; i < count; i++) units[i].here = true;
   for (int32_t level = 0; level < builder->request->levels->nlevels; level++) {
-    view view = view_of(builder, level, unit_bytes(builder->request));
+    view view = view_of(builder, level, unit_bytes);
     for (int32_t round = 0; round < view.radix.rounds && builder->status == BANYAN_OK; round++)
       round_run(builder, units, count, &view, round);
   }
-  for (int32_t i = 0; i < count; i++)
-    if (units[i].here) unit_finish(builder, &units[i]);
+  for (int32_t i = 0; i < count; i++) {
+    unit *one = &units[i];
+    if (one->here && one->owner == builder->rank)
+      bny_builder_deliver(builder, &one->owned, one->sources, one->count);
+    else if (one->here)
+      unit_send(builder, one, HANDED_OVER, 0, one->owner);
+  }
   take_over(builder);
 }
 

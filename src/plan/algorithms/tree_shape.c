@@ -74,8 +74,6 @@ static int32_t knomial_rounds(int32_t count, int32_t radix, int32_t level, bny_t
 /* A k-nomial tree of all ranks has one level. */
 static bool is_flat(const bny_tree_shape *shape) { return shape->strategy == &bny_tree_knomial; }
 
-static int32_t level_count(const bny_tree_shape *shape) { return is_flat(shape) ? 1 : shape->levels->nlevels; }
-
 /* Returns the rank that represents `member` of a level: a rank at level 0, else a group of the level below. */
 static int32_t stand_in(const bny_tree_shape *shape, const int32_t *roots, int32_t level, int32_t member) {
   for (; level > 0; level--) {
@@ -140,8 +138,8 @@ static void node_by_levels(const bny_tree_shape *shape, int32_t rank, bny_tree_n
   int32_t roots[BNY_LEVELS_MAX + 1] = {shape->root};
   for (int32_t level = 0; !is_flat(shape) && level < shape->levels->nlevels; level++)
     roots[level + 1] = shape->levels->levels[level].group_of[roots[level]];
-  int32_t member = rank;
-  for (int32_t level = 0; level < level_count(shape); level++) {
+  int32_t member = rank, nlevels = is_flat(shape) ? 1 : shape->levels->nlevels;
+  for (int32_t level = 0; level < nlevels; level++) {
     level_group group = group_of(shape, roots, level, member);
     if (!climb(shape, roots, level, &group, node)) return;
     member = group.number;
