@@ -55,6 +55,9 @@ banyan_status bny_group_exchange_end(bny_group_exchange *group);
 /* The meaning of a timeout of 0. */
 #define BNY_BOOT_DEFAULT_TIMEOUT_NS ((int64_t)30 * 1000 * 1000 * 1000)
 
+/* Sets the text of a wrong setting or argument, and returns BANYAN_ERR_ARGUMENT. */
+banyan_status bny_boot_reject(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Returns the moment timeout_ns from now; 0 or less means the default. It never overflows. */
 int64_t bny_boot_deadline_ns(int64_t timeout_ns);
 

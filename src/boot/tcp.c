@@ -102,11 +102,8 @@ banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_
 }
 
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap) {
-  if (!env || !bootstrap)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s is NULL", env ? "bootstrap" : "env");
-  if (timeout_ns < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: timeout_ns is %lld, must not be negative",
-                    (long long)timeout_ns);
+  if (!env || !bootstrap) return bny_boot_reject("%s is NULL", env ? "bootstrap" : "env");
+  if (timeout_ns < 0) return bny_boot_reject("timeout_ns is %lld, must not be negative", (long long)timeout_ns);
   struct bny_boot_settings settings;
   banyan_status status = bny_boot_settings_read(&settings);
   if (!status) status = bny_boot_env_make(&settings, timeout_ns, env, bootstrap);

@@ -59,15 +59,12 @@ banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, c
   bool is_ipv4 = ipv4_of(address, &ipv4), is_ipv6 = !is_ipv4 && address->sa_family == AF_INET6;
   bool is_wildcard = is_ipv4 ? ipv4 == 0 : is_ipv6 && IN6_IS_ADDR_UNSPECIFIED(ipv6);
   if (is_wildcard)
-    return bny_fail(
-        BANYAN_ERR_ARGUMENT,
-        "banyan_env_create: %s is \"%s\": must be the address of one interface of rank 0's host, not of all", name,
-        value);
+    return bny_boot_reject("%s is \"%s\": must be the address of one interface of rank 0's host, not of all", name,
+                           value);
   if (!settings->has_secret && !bny_boot_address_is_loopback(address))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: %s \"%s\" is %s, which other machines can reach: set BANYAN_SECRET or "
-                    "BANYAN_SECRET_FILE to the same secret on all ranks",
-                    name, value, text);
+    return bny_boot_reject("%s \"%s\" is %s, which other machines can reach: set BANYAN_SECRET or BANYAN_SECRET_FILE "
+                           "to the same secret on all ranks",
+                           name, value, text);
   return BANYAN_OK;
 }
 
@@ -94,11 +91,10 @@ static banyan_status check_reach(const struct bny_boot_settings *settings, const
   if (is_meant || !settings->has_nodes || settings->interface[0] || !bny_boot_address_is_loopback(found->ai_addr))
     return BANYAN_OK;
   bny_boot_address_text(found->ai_addr, found->ai_addrlen, text);
-  return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "banyan_env_create: MASTER_ADDR \"%s\" is %s on the node of rank %d, a loopback address that ranks "
-                  "of other nodes cannot reach: set BANYAN_INTERFACE to a network of all nodes, or MASTER_ADDR to an "
-                  "address that they reach, on all ranks",
-                  settings->host, text, settings->rank);
+  return bny_boot_reject(
+      "MASTER_ADDR \"%s\" is %s on the node of rank %d, a loopback address that ranks of other nodes cannot reach: set "
+      "BANYAN_INTERFACE to a network of all nodes, or MASTER_ADDR to an address that they reach, on all ranks",
+      settings->host, text, settings->rank);
 }
 
 /* A look-up of a name. The resolver may take long and cannot be stopped, so it has a thread, and the last of the two
@@ -268,13 +264,6 @@ int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns)
       return ETIMEDOUT;
   }
   return 0;
-}
-
-void bny_boot_socket_close(int fd) {
-  char rest[4096];
-  shutdown(fd, SHUT_WR);
-  for (int i = 0; i < 256 && recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0; i++) continue;
-  close(fd);
 }
 
 /* A connection to a port without a listener can connect to itself, if the kernel picks that port as the source port. */

@@ -70,7 +70,4 @@ bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user);
 /* Receives exactly `bytes`; returns 0, or errno: ETIMEDOUT, ECONNRESET when the peer has closed. */
 int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns);
 
-/* Closes so that sent data still arrives: unread input would turn the close into a reset. */
-void bny_boot_socket_close(int fd);
-
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What processes send over a connection: the three messages by which a rank joins, and then frames. Each MAC of the
- * former covers both nonces and begins with its own label, so no message can be replayed as another, or reflected. */
+ * The three messages by which a rank joins, and then frames. Each MAC of the former covers both nonces and begins with
+ * its own label, so no message can be replayed as another, or reflected. */
 #include "boot/tcp_link.h"
 
 #ifdef HAVE_SODIUM
@@ -13,8 +13,6 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-#include "boot/tcp_address.h"
 
 enum { LABEL_BYTES = 16 };
 static const char label_hello[LABEL_BYTES] = "banyan hello";
@@ -266,6 +264,13 @@ enum bny_boot_progress bny_boot_link_receive_note(struct bny_boot_link *link) {
   if (link->in.bytes >= sizeof link->note) return BNY_BOOT_FORGED;
   link->note[link->in.bytes] = '\0';
   return bny_boot_link_receive_payload(link, link->note);
+}
+
+void bny_boot_socket_close(int fd) {
+  char rest[4096];
+  shutdown(fd, SHUT_WR);
+  for (int i = 0; i < 256 && recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0; i++) continue;
+  close(fd);
 }
 
 void bny_boot_link_close(struct bny_boot_link *link) {

@@ -177,4 +177,7 @@ enum bny_boot_progress bny_boot_link_receive_payload(struct bny_boot_link *link,
 enum bny_boot_progress bny_boot_link_receive_note(struct bny_boot_link *link);
 void bny_boot_link_close(struct bny_boot_link *link);
 
+/* Closes so that sent data still arrives: unread input would turn the close into a reset. */
+void bny_boot_socket_close(int fd);
+
 #endif

@@ -36,9 +36,7 @@ static banyan_status use_inherited(const struct bny_boot_settings *settings, int
   if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
       getsockname(fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
       (name.ss_family != AF_INET && name.ss_family != AF_INET6) || bny_boot_socket_configure(fd) != 0)
-    return bny_fail(
-        BANYAN_ERR_ARGUMENT,
-        "banyan_env_create: BANYAN_LISTEN_FD is \"%s\", which is not a listening TCP socket of this process", text);
+    return bny_boot_reject("BANYAN_LISTEN_FD is \"%s\", which is not a listening TCP socket of this process", text);
   banyan_status status =
       bny_boot_address_check(settings, "BANYAN_LISTEN_FD", text, (struct sockaddr *)&name, name_bytes);
   if (status) return status;

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "boot/exchange.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -21,15 +22,12 @@ enum { NRANKS_AT_MOST = 1 << 20, SECRET_BYTES_AT_MOST = 4096 };
 static banyan_status read_number(const char *name, long least, long most, const char *must, long *number) {
   const char *text = getenv(name);
   if (!text)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: %s is not set: start the ranks by a launcher that sets RANK, WORLD_SIZE, "
-                    "MASTER_ADDR and MASTER_PORT",
-                    name);
+    return bny_boot_reject(
+        "%s is not set: start the ranks by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", name);
   size_t length = strlen(text);
   long value = -1;
   if (length > 0 && length <= 10 && strspn(text, "0123456789") == length) value = strtol(text, NULL, 10);
-  if (value < least || value > most)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s is \"%.64s\": must be %s", name, text, must);
+  if (value < least || value > most) return bny_boot_reject("%s is \"%.64s\": must be %s", name, text, must);
   *number = value;
   return BANYAN_OK;
 }
@@ -64,8 +62,7 @@ static banyan_status read_rank(struct bny_boot_settings *settings) {
   status = read_number(name, 0, NRANKS_AT_MOST, must, &rank);
   if (status) return status;
   if (rank >= nranks)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s is \"%ld\": must be less than %s, which is \"%ld\"",
-                    name, rank, size_name, nranks);
+    return bny_boot_reject("%s is \"%ld\": must be less than %s, which is \"%ld\"", name, rank, size_name, nranks);
   settings->rank = (int32_t)rank;
   settings->nranks = (int32_t)nranks;
   settings->rank_from = name;
@@ -172,10 +169,9 @@ static banyan_status read_interface(struct bny_boot_settings *settings) {
   const char *text = getenv("BANYAN_INTERFACE");
   if (!text || !*text) return BANYAN_OK;
   if (strlen(text) >= sizeof settings->interface)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an "
-                    "address, or a network such as 10.0.0.0/8",
-                    text);
+    return bny_boot_reject("BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an address, or a "
+                           "network such as 10.0.0.0/8",
+                           text);
   strcpy(settings->interface, text);
   return BANYAN_OK;
 }
@@ -183,11 +179,9 @@ static banyan_status read_interface(struct bny_boot_settings *settings) {
 static banyan_status read_address(struct bny_boot_settings *settings) {
   const char *host = getenv("MASTER_ADDR");
   if (!host ? !is_alone(settings) && !settings->is_one_node : !*host)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR is %s: must be the address of rank 0's host",
-                    host ? "\"\"" : "not set");
+    return bny_boot_reject("MASTER_ADDR is %s: must be the address of rank 0's host", host ? "\"\"" : "not set");
   if (host && strlen(host) >= sizeof settings->host)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR is \"%.64s...\": longer than %zu characters",
-                    host, sizeof settings->host - 1);
+    return bny_boot_reject("MASTER_ADDR is \"%.64s...\": longer than %zu characters", host, sizeof settings->host - 1);
   if (host) strcpy(settings->host, host);
   size_t length = strlen(settings->host);
   if (settings->host[0] == '[' && settings->host[length - 1] == ']') { /* as URLs have IPv6 addresses */
@@ -210,17 +204,12 @@ static banyan_status check_secret_file(int fd, const char *path) {
   struct stat facts;
   if (fstat(fd, &facts) != 0)
     return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_SECRET_FILE \"%s\"", path);
-  if (!S_ISREG(facts.st_mode))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is not a regular file", path);
+  if (!S_ISREG(facts.st_mode)) return bny_boot_reject("BANYAN_SECRET_FILE \"%s\" is not a regular file", path);
   if (facts.st_mode & (S_IRWXG | S_IRWXO))
-    return bny_fail(
-        BANYAN_ERR_ARGUMENT,
-        "banyan_env_create: BANYAN_SECRET_FILE \"%s\" has mode %04o: others can get at the secret; chmod 600 it", path,
-        (unsigned)(facts.st_mode & 07777));
+    return bny_boot_reject("BANYAN_SECRET_FILE \"%s\" has mode %04o: others can get at the secret; chmod 600 it", path,
+                           (unsigned)(facts.st_mode & 07777));
   if (facts.st_uid != geteuid() && facts.st_uid != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" belongs to user %ld, not to this one", path,
-                    (long)facts.st_uid);
+    return bny_boot_reject("BANYAN_SECRET_FILE \"%s\" belongs to user %ld, not to this one", path, (long)facts.st_uid);
   return BANYAN_OK;
 }
 
@@ -235,11 +224,10 @@ static banyan_status read_secret_file(int fd, const char *path, char *text, size
     if (got > 0) length += (size_t)got;
   }
   if (length > SECRET_BYTES_AT_MOST)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is longer than %d bytes", path,
-                    SECRET_BYTES_AT_MOST);
+    return bny_boot_reject("BANYAN_SECRET_FILE \"%s\" is longer than %d bytes", path, SECRET_BYTES_AT_MOST);
   if (length > 0 && text[length - 1] == '\n') length--;
   if (length > 0 && text[length - 1] == '\r') length--;
-  if (length == 0) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is empty", path);
+  if (length == 0) return bny_boot_reject("BANYAN_SECRET_FILE \"%s\" is empty", path);
   *bytes = length;
   return BANYAN_OK;
 }
@@ -269,8 +257,7 @@ static banyan_status read_secret(struct bny_boot_settings *settings) {
   const char *secret = getenv("BANYAN_SECRET");
   const char *path = getenv("BANYAN_SECRET_FILE");
   settings->has_secret = secret || path;
-  if (secret && !*secret)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET is \"\": set it to a secret or unset it");
+  if (secret && !*secret) return bny_boot_reject("BANYAN_SECRET is \"\": set it to a secret or unset it");
   if (secret) return derive_key(settings, secret, strlen(secret));
   if (path) return derive_key_of_file(settings, path);
   return derive_key(settings, "", 0);

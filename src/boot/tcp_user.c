@@ -46,11 +46,10 @@ banyan_status bny_boot_user_check(const struct bny_boot_settings *settings) {
   int64_t overflow = bny_sysfs_number("/proc/sys/kernel/overflowuid");
   if (overflow < 0) overflow = OVERFLOW_UNLESS_SET;
   if ((int64_t)geteuid() != overflow || sees_all_users()) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "banyan_env_create: rank %d of %d runs as user %ld, which is what this user namespace shows for "
-                  "every user that it does not map: without a secret a process of another user could join (set "
-                  "BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks)",
-                  settings->rank, settings->nranks, (long)geteuid());
+  return bny_boot_reject("rank %d of %d runs as user %ld, which is what this user namespace shows for every user that "
+                         "it does not map: without a secret a process of another user could join (set BANYAN_SECRET or "
+                         "BANYAN_SECRET_FILE to the same secret on all ranks)",
+                         settings->rank, settings->nranks, (long)geteuid());
 }
 
 static void name_of(const char *tcp_address, char name[BNY_BOOT_ADDRESS_BYTES]) {

@@ -199,10 +199,10 @@ static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *
   int32_t id;
   char at[64] = "";
   if (fault->culprit == comm->rank && bny_engine_fault_position(comm->device.engine, &position, &id))
-    snprintf(at, sizeof at, "[%" PRIu32 "] is %" PRId32, position, id);
+    snprintf(at, sizeof at, "[%u] is %d", position, id);
   return bny_exec_fail(
       comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
-      "rank %d gave attention on its device a page that is negative or not below pages: page_table[%" PRIu32 "]%s",
+      "rank %d gave attention on its device a page that is negative or not below pages: page_table[%u]%s",
       fault->culprit, sequence, at);
 }
 
@@ -212,12 +212,10 @@ static banyan_status take_wrong_start(banyan_comm *comm, const bny_device_fault 
   int32_t start;
   char at[64] = "";
   if (fault->culprit == comm->rank && bny_engine_fault_position(comm->device.engine, &bound, &start))
-    snprintf(at, sizeof at,
-             start < (int32_t)bound ? " is %" PRId32 ", less than %" PRIu32 : " is %" PRId32 " of %" PRIu32, start,
-             bound);
+    snprintf(at, sizeof at, start < (int32_t)bound ? " is %d, less than %u" : " is %d of %u", start, bound);
   return bny_exec_fail(comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
                        "rank %d passed its device a start that is negative, less than the one before it, or past the "
-                       "tokens of the run: query_start_loc[%" PRIu32 "]%s",
+                       "tokens of the run: query_start_loc[%u]%s",
                        fault->culprit, sequence, at);
 }
 
@@ -227,9 +225,9 @@ static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault
   int32_t own;
   char counts[64] = "";
   if (fault->reporter == comm->rank && bny_engine_fault_position(comm->device.engine, &theirs, &own))
-    snprintf(counts, sizeof counts, "tokens %" PRIu32 " there, %" PRId32 " here", theirs, own);
+    snprintf(counts, sizeof counts, "tokens %u there, %d here", theirs, own);
   else
-    snprintf(counts, sizeof counts, "not the tokens %" PRIu32 " of rank %d", fault->detail, fault->reporter);
+    snprintf(counts, sizeof counts, "not the tokens %u of rank %d", fault->detail, fault->reporter);
   return bny_exec_fail(comm->exec, BANYAN_ERR_MISMATCH, fault->culprit,
                        "rank %d runs a combine on its device with another number: %s", fault->culprit, counts);
 }

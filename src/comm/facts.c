@@ -129,8 +129,7 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_PART_KIB is %" PRIu64 " on rank %d and %" PRIu64 " here",
                       other->part_bytes >> 10, i, own->part_bytes >> 10);
     if (other->slices != own->slices)
-      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_SLICES is %" PRId32 " on rank %d and %" PRId32 " here",
-                      other->slices, i, own->slices);
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_SLICES is %d on rank %d and %d here", other->slices, i, own->slices);
     if (memcmp(other->algorithm, own->algorithm, sizeof own->algorithm) != 0)
       return bny_fail(BANYAN_ERR_MISMATCH, "the default algorithm is \"%.31s\" on rank %d and \"%.31s\" here",
                       other->algorithm, i, own->algorithm);
@@ -283,8 +282,8 @@ static banyan_status compare_users(const bny_facts *all, int32_t nranks, const i
     const bny_facts *a = &all[first_of[i]], *b = &all[i];
     if (a->user_namespace == b->user_namespace && a->user != b->user)
       return bny_fail(BANYAN_ERR_MISMATCH,
-                      "rank %d runs as user %" PRIu32 " and rank %d, of the same node, as user %" PRIu32
-                      ": they cannot share memory; start them as one user",
+                      "rank %d runs as user %u and rank %d, of the same node, as user %u: they cannot share memory; "
+                      "start them as one user",
                       i, b->user, first_of[i], a->user);
   }
   return BANYAN_OK;

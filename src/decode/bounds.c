@@ -142,8 +142,7 @@ banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const
   for (int32_t b = 0; b < own.batch; b++) {
     int32_t keys = bny_decode_keys(&own, b), from = first ? first[b] : 0;
     if (from < 0 || from > keys)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "first[%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32, b, from,
-                      keys);
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "first[%d] is %d, must be 0 to %d", b, from, keys);
     for (int32_t t = from, end; t < keys; t = end) {
       int32_t page_keys = bny_bounds_keys(&own), left = page_keys - t % page_keys;
       end = left < keys - t ? t + left : keys;

@@ -47,6 +47,9 @@ banyan_status bny_decode_attention_check_call(const banyan_attention_desc **desc
 enum { BNY_DECODE_EXACT_KEYS = 256, BNY_DECODE_EXACT_KEYS_MAX = BNY_DECODE_EXACT_KEYS << 20 };
 banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc);
 
+/* Sets the text of a wrong argument of attention, and returns BANYAN_ERR_ARGUMENT. */
+banyan_status bny_decode_reject(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Checks a description. on_host: lengths may be read. */
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host);
 banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */

@@ -72,7 +72,7 @@ static uint64_t write_name(const bny_shares *s, char *to, size_t bytes, size_t *
   bny_append(to, bytes, length, blocks ? "blocks:" : "ranges:");
   if (blocks || even) bny_append(to, bytes, length, "%" PRId64, first);
   if (!blocks && !even) list(s, to, bytes, length, &sum);
-  bny_append(to, bytes, length, "/%" PRId32 "ranks", s->rule.nranks);
+  bny_append(to, bytes, length, "/%dranks", s->rule.nranks);
   if (blocks && !even) {
     bny_append(to, bytes, length, ":");
     list(s, to, bytes, length, &sum);
@@ -121,7 +121,7 @@ banyan_status banyan_ownership_moves(const banyan_ownership *from, const banyan_
   if (*next < 0 || *next > length)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: next is %" PRId64 ", must be 0 to length, which is %" PRId64, where,
                     *next, length);
-  if (*count < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: count is %" PRId32 ", must be at least 1", where, *count);
+  if (*count < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: count is %d, must be at least 1", where, *count);
   int32_t room = *count, made = 0, owner_a = 0, owner_b = 0;
   int64_t end_a = 0, end_b = 0;
   if (is_same(&a, &b)) *next = length; /* otherwise a search for the first move has no end */

@@ -27,11 +27,11 @@ static int64_t weight_of(const int32_t *weights, int32_t rank) { return weights 
 
 static banyan_status check_weights(const char *where, int32_t nranks, const int32_t *weights, int64_t *total) {
   if (nranks < 1 || nranks > WEIGHTS_LIMIT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: nranks is %" PRId32 ", must be 1 to 2^20", where, nranks);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: nranks is %d, must be 1 to 2^20", where, nranks);
   *total = 0;
   for (int32_t r = 0; r < nranks; r++) {
     if (weight_of(weights, r) < 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT, "%s: weights[%" PRId32 "] is %" PRId32 ", negative", where, r, weights[r]);
+      return bny_fail(BANYAN_ERR_ARGUMENT, "%s: weights[%d] is %d, negative", where, r, weights[r]);
     *total += weight_of(weights, r);
   }
   if (*total < 1 || *total > WEIGHTS_LIMIT)
@@ -47,8 +47,7 @@ banyan_status bny_ownership_read(const char *where, const banyan_ownership *give
   if (rule->kind != BANYAN_OWNERSHIP_RANGES && rule->kind != BANYAN_OWNERSHIP_BLOCKS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership.kind is %d, must be BANYAN_OWNERSHIP_RANGES or _BLOCKS", where,
                     (int)rule->kind);
-  if (rule->block < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership.block is %" PRId32 ", negative", where, rule->block);
+  if (rule->block < 0) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership.block is %d, negative", where, rule->block);
   if (rule->tokens < 0 || rule->tokens > tokens_limit)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: ownership.tokens is %" PRId64 ", must be 0 to 2^40", where, rule->tokens);
   if (rule->kind == BANYAN_OWNERSHIP_BLOCKS && rule->tokens != 0)
@@ -67,8 +66,7 @@ banyan_status bny_ownership_read(const char *where, const banyan_ownership *give
 
 static banyan_status check_rank(const char *where, const bny_shares *s, int32_t rank) {
   if (rank >= 0 && rank < s->rule.nranks) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank is %" PRId32 ", must be 0 to %" PRId32, where, rank,
-                  s->rule.nranks - 1);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank is %d, must be 0 to %d", where, rank, s->rule.nranks - 1);
 }
 
 banyan_status bny_ownership_check_length(const char *where, const char *what, const bny_shares *s, int64_t value,
@@ -180,8 +178,8 @@ banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t 
   status = token_at(&s, rank, position, &at);
   if (status != BANYAN_OK) return status;
   if (at < 0 || at > tokens_limit)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: position is %" PRId64 ", but rank %" PRId32 " has not so many keys",
-                    where, position, rank);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: position is %" PRId64 ", but rank %d has not so many keys", where,
+                    position, rank);
   *token = at;
   return BANYAN_OK;
 }
@@ -220,7 +218,7 @@ static banyan_status find_pattern(const bny_shares *s, int32_t rank, pattern *fo
   *found = (pattern){.stride = s->deal.total, .run = weight};
   if (weight == 0) return BANYAN_OK;
   int32_t *steps = malloc((size_t)weight * sizeof *steps);
-  if (!steps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %" PRId32 " blocks of a round", weight);
+  if (!steps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %d blocks of a round", weight);
   banyan_status status = bny_deal_steps(&s->deal, rank, steps);
   int32_t even = 0, gap = s->deal.total % weight ? 0 : (int32_t)(s->deal.total / weight);
   while (status == BANYAN_OK && even < weight && steps[even] == steps[0] + even * gap) even++;
@@ -236,17 +234,14 @@ static banyan_status find_pattern(const bny_shares *s, int32_t rank, pattern *fo
 
 static banyan_status write_pattern(const char *where, int32_t rank, const pattern *found, const banyan_queries *given) {
   if (found->count > 0 && (!given->key_pattern || given->key_pattern_len == 0))
-    return bny_fail(
-        BANYAN_ERR_UNSUPPORTED,
-        "%s: blocks of rank %" PRId32
-        " come round at uneven distances, which take a pattern: set queries.key_pattern to memory for %" PRId32
-        " numbers, and key_pattern_len to %" PRId32 " (in Python: pattern=True)",
-        where, rank, found->count, found->count);
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "%s: blocks of rank %d come round at uneven distances, which take a pattern: set "
+                    "queries.key_pattern to memory for %d numbers, and key_pattern_len to %d (in Python: pattern=True)",
+                    where, rank, found->count, found->count);
   if (found->count > given->key_pattern_len)
     return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "%s: queries.key_pattern_len is %" PRId64 ", and the pattern of rank %" PRId32 " has %" PRId32
-                    " blocks",
-                    where, given->key_pattern_len, rank, found->count);
+                    "%s: queries.key_pattern_len is %" PRId64 ", and the pattern of rank %d has %d blocks", where,
+                    given->key_pattern_len, rank, found->count);
   for (int32_t i = 0; i < found->count; i++) given->key_pattern[i] = found->steps[i];
   return BANYAN_OK;
 }
@@ -272,7 +267,7 @@ banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_
   if (found.count > 0) found.run = 1;
   bool blocks = found.run > 0 && found.run < found.stride;
   if (status == BANYAN_OK && (found.first * block > INT32_MAX || (blocks && found.stride * block > INT32_MAX)))
-    status = bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %" PRId32 " are beyond 2^31 - 1", where, rank);
+    status = bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %d are beyond 2^31 - 1", where, rank);
   if (status == BANYAN_OK) status = write_pattern(where, rank, &found, given);
   free(found.steps);
   if (status != BANYAN_OK) return status;
@@ -289,7 +284,7 @@ static banyan_status check_pages(const char *where, const char *what, int32_t nr
   int64_t total = 0;
   for (int32_t r = 0; pages && r < nranks; r++) {
     if (pages[r] < 0 || pages[r] >= tokens_limit)
-      return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s[%" PRId32 "] is %" PRId64 ", must be 0 to 2^40 - 1", where, what, r,
+      return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s[%d] is %" PRId64 ", must be 0 to 2^40 - 1", where, what, r,
                       pages[r]);
     total += pages[r];
     if (total >= tokens_limit) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s add up to 2^40 or more", where, what);

@@ -3,53 +3,53 @@
  * Checks of banyan_queries, page lists, sinks and queries in two parts. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/status.h"
 #include "decode/decode.h"
 #include "decode/queries.h"
 
-#define WHERE "banyan_attention: "
-
 enum { TREE_TOKENS_MAX = 64 };
 
+banyan_status bny_decode_reject(const char *format, ...) {
+  char text[BNY_ERROR_TEXT_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: %s", text);
+}
+
 static banyan_status check_queries_shape(const banyan_queries *queries) {
-  if (queries->tokens < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.tokens is %" PRId32 ", negative", queries->tokens);
-  if (queries->window < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.window is %" PRId32 ", negative", queries->window);
+  if (queries->tokens < 0) return bny_decode_reject("queries.tokens is %d, negative", queries->tokens);
+  if (queries->window < 0) return bny_decode_reject("queries.window is %d, negative", queries->window);
   if (!queries->query_start && (queries->window > 0 || queries->tree_mask || queries->key_start))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "queries.%s is given, and query_start is NULL: queries have no positions",
-                    queries->window > 0  ? "window"
-                    : queries->tree_mask ? "tree_mask"
-                                         : "key_start");
-  if (queries->key_block < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_block is %" PRId32 ", negative", queries->key_block);
+    return bny_decode_reject("queries.%s is given, and query_start is NULL: queries have no positions",
+                             queries->window > 0  ? "window"
+                             : queries->tree_mask ? "tree_mask"
+                                                  : "key_start");
+  if (queries->key_block < 0) return bny_decode_reject("queries.key_block is %d, negative", queries->key_block);
   if (queries->key_block > 0 ? queries->key_stride < queries->key_block : queries->key_stride != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "queries.key_stride is %" PRId32 ", and key_block is %" PRId32
-                          ": blocks lie at least their length apart, and without blocks both are 0",
-                    queries->key_stride, queries->key_block);
+    return bny_decode_reject("queries.key_stride is %d, and key_block is %d: blocks lie at least their length apart, "
+                             "and without blocks both are 0",
+                             queries->key_stride, queries->key_block);
   if (queries->key_pattern_len < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_pattern_len is %" PRId64 ", negative",
-                    queries->key_pattern_len);
+    return bny_decode_reject("queries.key_pattern_len is %" PRId64 ", negative", queries->key_pattern_len);
   if (queries->key_pattern_len > 0 && (!queries->key_pattern || queries->key_block == 0))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_pattern_len is %" PRId64 ", and %s",
-                    queries->key_pattern_len, queries->key_pattern ? "key_block is 0" : "key_pattern is NULL");
+    return bny_decode_reject("queries.key_pattern_len is %" PRId64 ", and %s", queries->key_pattern_len,
+                             queries->key_pattern ? "key_block is 0" : "key_pattern is NULL");
   if (queries->key_mask_stride < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_mask_stride is %" PRId64 ", negative",
-                    queries->key_mask_stride);
+    return bny_decode_reject("queries.key_mask_stride is %" PRId64 ", negative", queries->key_mask_stride);
   return BANYAN_OK;
 }
 
 static banyan_status check_two_parts(const banyan_attention_desc *desc) {
   if (desc->rope.dim < 0 || desc->rope.dim >= desc->head_dim)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "rope_dim is %" PRId32 ", must be 0 to head_dim - 1, which is %" PRId32,
-                    desc->rope.dim, desc->head_dim - 1);
+    return bny_decode_reject("rope_dim is %d, must be 0 to head_dim - 1, which is %d", desc->rope.dim,
+                             desc->head_dim - 1);
   if ((desc->rope.dim > 0) != (desc->rope.q != NULL) && bny_decode_tokens(desc) > 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "rope_dim is %" PRId32 " and q_rope is %s", desc->rope.dim,
-                    desc->rope.q ? "given" : "NULL");
+    return bny_decode_reject("rope_dim is %d and q_rope is %s", desc->rope.dim, desc->rope.q ? "given" : "NULL");
   return BANYAN_OK;
 }
 
@@ -58,17 +58,13 @@ banyan_status bny_decode_check_queries(const banyan_attention_desc *desc) {
   if (status == BANYAN_OK) status = check_two_parts(desc);
   if (status != BANYAN_OK) return status;
   if (desc->queries && !desc->queries->query_start_loc && desc->queries->tokens != desc->batch)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "queries.tokens is %" PRId32 " and batch %" PRId32
-                          ": without query_start_loc each sequence has one token",
-                    desc->queries->tokens, desc->batch);
+    return bny_decode_reject("queries.tokens is %d and batch %d: without query_start_loc each sequence has one token",
+                             desc->queries->tokens, desc->batch);
   if (!(desc->soft_cap >= 0) || isinf(desc->soft_cap))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "soft_cap is %g, must be positive, or 0 for none",
-                    (double)desc->soft_cap);
-  if (desc->pages.indptr && !desc->pages.table)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_indptr is set, but page_table is NULL");
+    return bny_decode_reject("soft_cap is %g, must be positive, or 0 for none", (double)desc->soft_cap);
+  if (desc->pages.indptr && !desc->pages.table) return bny_decode_reject("page_indptr is set, but page_table is NULL");
   if (desc->pages.last_len && !desc->pages.indptr)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "last_page_len is set, but page_indptr is NULL");
+    return bny_decode_reject("last_page_len is set, but page_indptr is NULL");
   return BANYAN_OK;
 }
 
@@ -78,22 +74,17 @@ static banyan_status check_page_list(const banyan_attention_desc *desc) {
   for (int32_t b = 0; b < desc->batch; b++) {
     int64_t pages = (int64_t)desc->pages.indptr[b + 1] - desc->pages.indptr[b];
     if (desc->pages.indptr[b] < 0 || pages < 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "page_indptr[%" PRId32 "] is %" PRId32 " and the next %" PRId32
-                            ": they must not be negative or decrease",
-                      b, desc->pages.indptr[b], desc->pages.indptr[b + 1]);
+      return bny_decode_reject("page_indptr[%d] is %d and the next %d: they must not be negative or decrease", b,
+                               desc->pages.indptr[b], desc->pages.indptr[b + 1]);
     if (desc->pages.last_len && pages > 0 &&
         (desc->pages.last_len[b] < 1 || desc->pages.last_len[b] > desc->pages.keys))
-      return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "last_page_len[%" PRId32 "] is %" PRId32 ", must be 1 to page_keys, which is %" PRId32, b,
-                      desc->pages.last_len[b], desc->pages.keys);
+      return bny_decode_reject("last_page_len[%d] is %d, must be 1 to page_keys, which is %d", b,
+                               desc->pages.last_len[b], desc->pages.keys);
     if (desc->pages.last_len && pages * desc->pages.keys > INT32_MAX)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "sequence %" PRId32 " has more than 2^31 - 1 keys", b);
+      return bny_decode_reject("sequence %d has more than 2^31 - 1 keys", b);
     if (!desc->pages.last_len && desc->seq_lens && desc->seq_lens[b] > pages * desc->pages.keys)
-      return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_indptr gives it %" PRId64
-                            " pages of %" PRId32 " keys",
-                      b, desc->seq_lens[b], pages, desc->pages.keys);
+      return bny_decode_reject("seq_lens[%d] is %d, and page_indptr gives it %" PRId64 " pages of %d keys", b,
+                               desc->seq_lens[b], pages, desc->pages.keys);
   }
   return BANYAN_OK;
 }
@@ -103,10 +94,9 @@ static banyan_status check_pattern(const banyan_queries *queries) {
   for (int64_t i = 0; i < queries->key_pattern_len; i++) {
     int32_t block = queries->key_pattern[i];
     if (block <= last || block >= blocks)
-      return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "queries.key_pattern[%" PRId64 "] is %" PRId32
-                            ": numbers of blocks must grow, and be below the %" PRId32 " that key_stride has room for",
-                      i, block, blocks);
+      return bny_decode_reject("queries.key_pattern[%" PRId64
+                               "] is %d: numbers of blocks must grow, and be below the %d that key_stride has room for",
+                               i, block, blocks);
     last = block;
   }
   return BANYAN_OK;
@@ -117,22 +107,18 @@ static banyan_status check_starts(const banyan_attention_desc *desc) {
   const int32_t *loc = queries->query_start_loc;
   for (int32_t b = 0; loc && b <= desc->batch; b++)
     if (loc[b] < (b > 0 ? loc[b - 1] : 0) || loc[b] > queries->tokens)
-      return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "queries.query_start_loc[%" PRId32 "] is %" PRId32
-                            ": starts must not be negative or decrease, or pass the %" PRId32 " tokens of this run",
-                      b, loc[b], queries->tokens);
+      return bny_decode_reject("queries.query_start_loc[%d] is %d: starts must not be negative or decrease, or pass "
+                               "the %d tokens of this run",
+                               b, loc[b], queries->tokens);
   for (int32_t b = 0; b < desc->batch; b++) {
     int32_t count = bny_decode_queries(desc, b).count;
     if (queries->query_start && queries->query_start[b] < 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.query_start[%" PRId32 "] is %" PRId32 ", negative", b,
-                      queries->query_start[b]);
+      return bny_decode_reject("queries.query_start[%d] is %d, negative", b, queries->query_start[b]);
     if (queries->key_start && queries->key_start[b] < 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "queries.key_start[%" PRId32 "] is %" PRId32 ", negative", b,
-                      queries->key_start[b]);
+      return bny_decode_reject("queries.key_start[%d] is %d, negative", b, queries->key_start[b]);
     if (queries->tree_mask && count > TREE_TOKENS_MAX)
-      return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "sequence %" PRId32 " has %" PRId32 " query tokens, and queries.tree_mask has %d bits", b,
-                      count, TREE_TOKENS_MAX);
+      return bny_decode_reject("sequence %d has %d query tokens, and queries.tree_mask has %d bits", b, count,
+                               TREE_TOKENS_MAX);
   }
   return BANYAN_OK;
 }
@@ -144,19 +130,17 @@ banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc)
   if (status != BANYAN_OK) return status;
   for (int32_t h = 0; desc->sinks && h < desc->heads; h++)
     if (isnan(desc->sinks[h]) || (isinf(desc->sinks[h]) && desc->sinks[h] > 0))
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "sinks[%" PRId32 "] is %g, must be a number or -inf", h,
-                      (double)desc->sinks[h]);
+      return bny_decode_reject("sinks[%d] is %g, must be a number or -inf", h, (double)desc->sinks[h]);
   return BANYAN_OK;
 }
 
 static banyan_status check_multiple(const char *field, int32_t index, int64_t position) {
   if (position % BNY_DECODE_EXACT_KEYS == 0) return BANYAN_OK;
   char at[32] = "";
-  if (index >= 0) snprintf(at, sizeof at, "[%" PRId32 "]", index);
-  return bny_fail(BANYAN_ERR_ARGUMENT,
-                  WHERE "queries.%s%s is %" PRId64
-                        ": in the exact order a shard holds whole blocks of %d keys, which begin at multiples of it",
-                  field, at, position, BNY_DECODE_EXACT_KEYS);
+  if (index >= 0) snprintf(at, sizeof at, "[%d]", index);
+  return bny_decode_reject("queries.%s%s is %" PRId64
+                           ": in the exact order a shard holds whole blocks of %d keys, which begin at multiples of it",
+                           field, at, position, BNY_DECODE_EXACT_KEYS);
 }
 
 static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
@@ -164,10 +148,9 @@ static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
     int32_t first = 0;
     for (int32_t i = 0; i < desc->part_count; first += bny_decode_keys(&desc->parts[i++], b))
       if (first % BNY_DECODE_EXACT_KEYS != 0 && bny_decode_keys(&desc->parts[i], b) > 0)
-        return bny_fail(BANYAN_ERR_ARGUMENT,
-                        WHERE "parts[%" PRId32 "] begins at key %" PRId32 " of sequence %" PRId32
-                              ": in the exact order a part holds whole blocks of %d keys",
-                        i, first, b, BNY_DECODE_EXACT_KEYS);
+        return bny_decode_reject(
+            "parts[%d] begins at key %d of sequence %d: in the exact order a part holds whole blocks of %d keys", i,
+            first, b, BNY_DECODE_EXACT_KEYS);
   }
   return BANYAN_OK;
 }
@@ -176,11 +159,10 @@ static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
 static banyan_status check_positions(const banyan_attention_desc *desc, int32_t b) {
   int32_t keys = bny_decode_keys(desc, b);
   if (bny_decode_keys_below(desc, b, BNY_DECODE_EXACT_KEYS_MAX) == keys) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT,
-                  WHERE "queries.key_start[%" PRId32 "] is %" PRId32 " and it has %" PRId32
-                        " keys: in the exact order a sequence has at most %d positions; use another order",
-                  b, desc->queries && desc->queries->key_start ? desc->queries->key_start[b] : 0, keys,
-                  BNY_DECODE_EXACT_KEYS_MAX);
+  return bny_decode_reject("queries.key_start[%d] is %d and it has %d keys: in the exact order a sequence has at most "
+                           "%d positions; use another order",
+                           b, desc->queries && desc->queries->key_start ? desc->queries->key_start[b] : 0, keys,
+                           BNY_DECODE_EXACT_KEYS_MAX);
 }
 
 banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc) {

@@ -214,11 +214,12 @@ static banyan_status load(const bny_sweep *sweep) {
   int error = advise(desc, leaf, POPULATE_READ);
   if (error == 0) return BANYAN_OK;
   char part[32] = "";
-  if (desc->parts) snprintf(part, sizeof part, " of parts[%" PRId32 "]", leaf->part);
-  return bny_fail(BANYAN_ERR_SYSTEM,
-                  "banyan_attention: keys %" PRId64 " to %" PRId32 " of sequence %" PRId32
-                  "%s cannot be read (%s): is their file as long as its mapping, and its device well?",
-                  leaf->first, leaf->end - 1, leaf->sequence, part, strerror(error));
+  if (desc->parts) snprintf(part, sizeof part, " of parts[%d]", leaf->part);
+  return bny_fail(
+      BANYAN_ERR_SYSTEM,
+      "banyan_attention: keys %" PRId64
+      " to %d of sequence %d%s cannot be read (%s): is their file as long as its mapping, and its device well?",
+      leaf->first, leaf->end - 1, leaf->sequence, part, strerror(error));
 }
 
 banyan_status bny_sweep_run(bny_sweep *sweep, bny_pool *pool) {

@@ -152,8 +152,8 @@ bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_not
   }
   uint64_t their_run = 0, other_run = 0;
   if (earlier_run_differs(transport, rank, other_rank, &their_run, &other_run)) {
-    bny_append(text, bytes, &length, "%s %" PRIu32 " %s, %" PRIu32 " %s", field_of(WORD_TOKENS)->label,
-               (uint32_t)their_run, there, (uint32_t)other_run, here);
+    bny_append(text, bytes, &length, "%s %u %s, %u %s", field_of(WORD_TOKENS)->label, (uint32_t)their_run, there,
+               (uint32_t)other_run, here);
     return true;
   }
   int i = 0;

@@ -100,8 +100,8 @@ static void describe(bny_attention *attention, const char *why_apart, bool alone
     return;
   }
   const bny_decode_plan *plan = &attention->decode.plan;
-  snprintf(attention->text, sizeof attention->text, "attention by %s: %" PRIu32 " blocks in %" PRIu32 " CTA groups%s",
-           plan->kernel->name, plan->blocks, plan->division.teams, then);
+  snprintf(attention->text, sizeof attention->text, "attention by %s: %u blocks in %u CTA groups%s", plan->kernel->name,
+           plan->blocks, plan->division.teams, then);
 }
 
 /* Copies the caller's description. A sink counts once over all ranks, so all ranks but the first leave it out if
