@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The collectives of banyan, as persistent operations. */
-#include <string.h>
-
 #include "tools/perf/perf.h"
 
 /* Rows that are checked of one result. */
@@ -41,25 +39,13 @@ static void check_rows(void *opaque, uint32_t key, perf_errors *errors) {
                   tool_error_bound_of(perf->wire, state->op), errors);
 }
 
-/* The heads of a rank lie apart in the output, token by token. */
-static size_t check_heads(const banyan_state *state, uint32_t key) {
-  const perf_case *perf = state->perf;
-  size_t line = perf->bytes / (size_t)perf->tokens, nranks = (size_t)perf->world->nranks, wrong = 0;
-  for (size_t r = 0; r < nranks; r++) {
-    for (size_t t = 0; t < (size_t)perf->tokens; t++)
-      memcpy((char *)state->scratch + t * line, (const char *)state->output + (t * nranks + r) * line, line);
-    wrong += perf_bytes_check(state->scratch, perf->bytes, key, (int32_t)r);
-  }
-  return wrong;
-}
-
 static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
   banyan_state *state = opaque;
   const perf_case *perf = state->perf;
   int32_t rank = perf->world->rank, nranks = perf->world->nranks;
   size_t wrong = 0;
   if (perf->collective == BNY_ALLGATHER_HEADS) {
-    wrong = check_heads(state, key);
+    wrong = perf_heads_check(state->output, perf->bytes, (size_t)perf->tokens, nranks, key, state->scratch);
   } else if (perf->collective == BNY_ALLGATHER) {
     for (int32_t r = 0; r < nranks; r++)
       wrong += perf_bytes_check((char *)state->output + (size_t)r * perf->bytes, perf->bytes, key, r);

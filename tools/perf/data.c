@@ -95,3 +95,13 @@ size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t ra
   }
   return wrong;
 }
+
+size_t perf_heads_check(const void *all, size_t bytes, size_t tokens, int32_t nranks, uint32_t key, char *share) {
+  size_t line = bytes / tokens, wrong = 0;
+  for (int32_t r = 0; r < nranks; r++) {
+    for (size_t t = 0; t < tokens; t++)
+      memcpy(share + t * line, (const char *)all + (t * (size_t)nranks + (size_t)r) * line, line);
+    wrong += perf_bytes_check(share, bytes, key, r);
+  }
+  return wrong;
+}

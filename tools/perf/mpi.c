@@ -78,6 +78,42 @@ static banyan_status run_allreduce3(void *opaque) {
   return status_of(done);
 }
 
+/* ---- heads ------------------------------------------------------------------------------------------------------- */
+
+/* MPI_Allgather of the shares, and then each token's heads are copied to their place, because MPI gives the shares one
+ * after another. A share is whole heads of bf16, and so whole floats. */
+static banyan_status run_heads(void *opaque) {
+  mpi_state *state = opaque;
+  size_t nranks = (size_t)state->perf->world->nranks, tokens = (size_t)state->perf->tokens;
+  size_t line = state->perf->bytes / tokens;
+  bool done = mpi_of(state)->allgather(state->send, (int)(state->perf->bytes / sizeof(float)), state->receive);
+  for (size_t t = 0; t < tokens; t++)
+    for (size_t r = 0; r < nranks; r++)
+      memcpy((char *)state->out + (t * nranks + r) * line, (char *)state->receive + (r * tokens + t) * line, line);
+  return status_of(done);
+}
+
+static void fill_heads(void *opaque, uint32_t key) {
+  mpi_state *state = opaque;
+  perf_bytes_fill(state->send, state->perf->bytes, key, state->perf->world->rank);
+}
+
+static void check_heads(void *opaque, uint32_t key, perf_errors *errors) {
+  mpi_state *state = opaque;
+  const perf_case *perf = state->perf;
+  errors->wrong += (int64_t)perf_heads_check(state->out, perf->bytes, (size_t)perf->tokens, perf->world->nranks, key,
+                                             (char *)state->receive);
+}
+
+perf_method perf_mpi_heads(const perf_case *perf) {
+  mpi_state *state = tool_new(1, sizeof *state);
+  size_t whole = perf->bytes * (size_t)perf->world->nranks;
+  *state = (mpi_state){.perf = perf, .send = tool_take(perf->bytes), .receive = tool_take(whole)};
+  state->out = tool_take(whole);
+  return (perf_method){
+      .name = perf_mpi_names[0], .state = state, .fill = fill_heads, .run = run_heads, .check = check_heads};
+}
+
 /* ---- making them ------------------------------------------------------------------------------------------------- */
 
 static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {

@@ -42,6 +42,9 @@ void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, cons
 void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank);
 size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t rank);
 
+/* The same of gathered heads, where those of a rank lie apart, token by token; `share` has room for one rank's. */
+size_t perf_heads_check(const void *all, size_t bytes, size_t tokens, int32_t nranks, uint32_t key, char *share);
+
 /* banyan-perf measures one collective of banyan at one size, and other ways to the same result. */
 
 typedef struct perf_case {

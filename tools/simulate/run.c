@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,69 +54,45 @@ double sim_work_ns(const sim_job *job, const sim_stage *stage, const bny_plan *p
 
 /* ---- in a child -------------------------------------------------------------------------------------------------- */
 
-static bool write_all(int fd, const void *from, size_t bytes) {
-  const char *next = from;
-  while (bytes > 0) {
-    ssize_t done = write(fd, next, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    next += done;
-    bytes -= (size_t)done;
-  }
-  return true;
-}
-
-static bool read_all(int fd, void *to, size_t bytes) {
-  char *next = to;
-  while (bytes > 0) {
-    ssize_t done = read(fd, next, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    next += done;
-    bytes -= (size_t)done;
-  }
-  return true;
-}
-
+/* Memory that parent and child share: the job's results, the times of ranks, and behind these the links. */
 typedef struct answer {
   bool ok;
   char error[256];
   double total_ns;
   int64_t messages;
+  double finish_ns[];
 } answer;
 
-static _Noreturn void child(const sim_engine *engine, sim_job *job, int fd) {
-  answer result = {.ok = false};
-  job->events_wanted = false;
-  result.ok = engine->run(job, result.error, sizeof result.error);
-  result.total_ns = job->total_ns;
-  result.messages = job->messages;
+static _Noreturn void child(const sim_engine *engine, sim_job *job, answer *result) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* an endless simulation would outlive its caller */
   size_t nranks = (size_t)job->stages[0].request->nranks;
-  bool sent = write_all(fd, &result, sizeof result) && write_all(fd, job->finish_ns, nranks * sizeof *job->finish_ns) &&
-              write_all(fd, job->platform->links, (size_t)job->platform->nlinks * sizeof *job->platform->links);
-  _exit(sent ? 0 : 1); /* the parent's buffers and handlers are not the child's */
+  job->events_wanted = false;
+  bool ok = engine->run(job, result->error, sizeof result->error);
+  result->total_ns = job->total_ns;
+  result->messages = job->messages;
+  memcpy(result->finish_ns, job->finish_ns, nranks * sizeof(double));
+  memcpy(&result->finish_ns[nranks], job->platform->links, (size_t)job->platform->nlinks * sizeof(sim_link));
+  result->ok = ok;
+  _exit(0); /* the parent's buffers and handlers are not the child's */
 }
 
 bool sim_run_apart(const sim_engine *engine, sim_job *job, char *error, size_t bytes) {
-  int fds[2];
-  if (pipe(fds) != 0) return snprintf(error, bytes, "pipe: %s", strerror(errno)), false;
+  size_t nranks = (size_t)job->stages[0].request->nranks, links = (size_t)job->platform->nlinks * sizeof(sim_link);
+  size_t size = sizeof(answer) + nranks * sizeof(double) + links;
+  answer *result = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (result == MAP_FAILED) return snprintf(error, bytes, "mmap: %s", strerror(errno)), false;
   fflush(NULL); /* or the child might write it again */
   pid_t pid = fork();
-  if (pid == 0) {
-    close(fds[0]);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* an endless simulation would outlive its caller */
-    child(engine, job, fds[1]);
-  }
-  close(fds[1]);
-  answer result = {.error = "the simulation died; it may have run out of memory"};
-  bool read = pid > 0 && read_all(fds[0], &result, sizeof result) &&
-              read_all(fds[0], job->finish_ns, (size_t)job->stages[0].request->nranks * sizeof *job->finish_ns) &&
-              read_all(fds[0], job->platform->links, (size_t)job->platform->nlinks * sizeof *job->platform->links);
-  close(fds[0]);
-  if (pid < 0) snprintf(result.error, sizeof result.error, "fork: %s", strerror(errno));
+  if (pid == 0) child(engine, job, result);
+  if (pid < 0) snprintf(result->error, sizeof result->error, "fork: %s", strerror(errno));
   while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) continue;
-  job->total_ns = result.total_ns;
-  job->messages = result.messages;
-  if (!read || !result.ok) snprintf(error, bytes, "%s", result.error);
-  return read && result.ok;
+  bool ok = result->ok;
+  memcpy(job->finish_ns, result->finish_ns, nranks * sizeof(double));
+  if (ok) memcpy(job->platform->links, &result->finish_ns[nranks], links);
+  job->total_ns = result->total_ns;
+  job->messages = result->messages;
+  const char *died = "the simulation died; it may have run out of memory";
+  if (!ok) snprintf(error, bytes, "%s", result->error[0] ? result->error : died);
+  munmap(result, size);
+  return ok;
 }
