@@ -26,7 +26,6 @@ tests/gpu/calibrate.fatbin: $(calibrate_kernels) $(srcdir)/%D%/calibrate.h $(src
 %C%_gpu_kernels_LDADD = $(gpu_tests_libs)
 
 gpu_tests_libs = libbanyan_gpu.la libbanyan_launch.la $(LDADD)
-libbanyan_tests_la_SOURCES += %D%/gpu_world.h
 if CUDA
 if CHECK
 check_PROGRAMS += $(gpu_tests)

@@ -2,10 +2,22 @@
  * Combines captured in graphs on a GPU: replayed ten thousand times with changing input, from one stream and from
  * several with a communicator each; and ended by a deadline or an abort, after which the device is as usable as
  * before. */
-#include "tests/gpu/gpu_world.h"
 #include "tests/support/sheet.h"
+#include "tests/support/world.h"
+#include "tools/common/gpu.h"
 
 enum { RANKS_MAX = 8, COMMS_MAX = 3, INPUTS = 2, TOKENS = 2, HEADS = 16, VALUE_DIM = 128, RUNS_IN_GRAPH = 4 };
+
+/* Notes a failure unless ok. Returns ok. */
+static bool gpu_ok(world_rank *self, bool ok, const tool_error *error) {
+  return ok || world_check(self, false, "%s", error->text);
+}
+
+/* Says why a test (or part `index` of it) is not run here. */
+static void skip(const char *test, int index, const char *why) {
+  printf("SKIP %s %d %s\n", test, index, why);
+  fflush(stdout);
+}
 
 /* Every rank has inputs of one convention with different numbers, and the result of a plain call for each. */
 typedef struct task {
@@ -165,7 +177,7 @@ START_TEST(one_stream) {
                .replays_between_looks = 100};
   if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1, task.nranks = 2;
   if (world_is_quick() && _i % 8) {
-    gpu_skip("one_stream", _i, "--quick");
+    skip("one_stream", _i, "--quick");
     return;
   }
   run_replays(&task, true);
@@ -177,7 +189,7 @@ START_TEST(several_streams) {
   task task = {.nranks = 2 + 2 * _i, .comms = _i < 2 ? COMMS_MAX : 2, .replays = 3000, .replays_between_looks = 50};
   if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
   if (world_is_quick() && _i) {
-    gpu_skip("several_streams", _i, "--quick");
+    skip("several_streams", _i, "--quick");
     return;
   }
   run_replays(&task, true);
@@ -190,7 +202,7 @@ START_TEST(several_devices) {
                .replays = 10000,
                .replays_between_looks = 100};
   if (world_gpus() < 2) {
-    gpu_skip("several_devices", _i, "one device");
+    skip("several_devices", _i, "one device");
     return;
   }
   if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
@@ -268,7 +280,7 @@ START_TEST(ends) {
                    .how = how,
                    .timeout_ns = (int64_t)(how == BY_DEADLINE ? 2 : 30) * 1000000000};
   if (world_is_quick() && (_i / ENDS == 2 || (_i / ENDS == 1 && how != BY_DEADLINE))) {
-    gpu_skip("ends", _i, "--quick");
+    skip("ends", _i, "--quick");
     return;
   }
   fill_task(&ending.task, 77);
@@ -285,7 +297,9 @@ int main(void) {
   tcase_add_loop_test(replays, several_streams, 0, 4);
   tcase_add_test(replays, several_devices);
   tcase_add_loop_test(ends_of_runs, ends, 0, 3 * ENDS);
-  gpu_add_case(suite, replays);
-  gpu_add_case(suite, ends_of_runs);
-  return gpu_main(suite);
+  for (int i = 0; i < 2; i++) {
+    tcase_set_timeout(i ? ends_of_runs : replays, 150);
+    suite_add_tcase(suite, i ? ends_of_runs : replays);
+  }
+  return world_is_here(&world_gpu) ? world_main(suite) : 77;
 }
