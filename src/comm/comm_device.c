@@ -133,6 +133,9 @@ static banyan_status comm_join_proxy(banyan_comm *comm, const bny_exchange *exch
   return bny_comm_confirm(exchange, status);
 }
 
+/* Options have only the words that options.def lists. */
+static bool is(const char *option, const char *word) { return option && strcmp(option, word) == 0; }
+
 /* Local. */
 static banyan_status open_engine(const bny_settings *settings, bny_engine **engine) {
   const bny_options *options = &settings->options;
@@ -142,9 +145,11 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
   bny_engine_config config = {.image = options->cuda_image,
                               .sm_limit = (int32_t)options->device_sms,
                               .blocks_max = (int32_t)options->device_blocks,
-                              .copy = options->device_copy,
-                              .weights = options->device_weights,
-                              .early = options->device_early};
+                              .copy = !options->device_copy              ? BNY_DECODE_COPY_AUTO
+                                      : is(options->device_copy, "bulk") ? BNY_DECODE_COPY_BULK
+                                                                         : BNY_DECODE_COPY_ASYNC,
+                              .one_term = is(options->device_weights, "one"),
+                              .in_turn = is(options->device_early, "off")};
   return bny_engine_make(device, &config, engine);
 }
 
@@ -175,10 +180,12 @@ static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange,
 
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_node_map *map) {
-  bny_arenas_config arenas = {.bytes = map->device_arena_bytes, .nodes = map->node_of, .processes = map->process_of};
+  bny_arenas_config arenas = {.bytes = map->device_arena_bytes,
+                              .nodes = map->node_of,
+                              .processes = map->process_of,
+                              .strict = is(settings->options.device_fallback, "error")};
   bny_engine *engine = NULL;
-  banyan_status status = bny_arenas_read_fallback(settings->options.device_fallback, &arenas.strict);
-  if (status == BANYAN_OK) status = open_engine(settings, &engine);
+  banyan_status status = open_engine(settings, &engine);
   comm->device.engine = engine;
   status = bny_comm_confirm(exchange, status);
   if (status != BANYAN_OK) return status;

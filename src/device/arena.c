@@ -44,13 +44,6 @@ typedef struct agreement {
   reach *reaches; /* [nranks] */
 } agreement;
 
-banyan_status bny_arenas_read_fallback(const char *text, bool *strict) {
-  if (text && strcmp(text, "slower") != 0 && strcmp(text, "error") != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_FALLBACK is \"%.40s\"; it takes slower or error", text);
-  *strict = text && strcmp(text, "error") == 0;
-  return BANYAN_OK;
-}
-
 enum { WHY_BYTES = 252 };
 
 /* The report of each rank after each step. */

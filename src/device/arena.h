@@ -38,9 +38,6 @@ typedef struct bny_arenas {
 
 enum { BNY_ARENAS_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
 
-/* BANYAN_DEVICE_FALLBACK: "slower", "error", or NULL for the default. */
-banyan_status bny_arenas_read_fallback(const char *text, bool *strict);
-
 /* Collective over the exchange, bounded by its deadline. The device outlives the arenas. */
 banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
                               bny_arenas **arenas);

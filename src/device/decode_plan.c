@@ -72,20 +72,6 @@ static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *re
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
 
-banyan_status bny_decode_copy_read(const char *text, bny_decode_copy *copy) {
-  if (text && strcmp(text, "bulk") != 0 && strcmp(text, "async") != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_COPY is \"%.40s\"; it takes bulk or async", text);
-  *copy = !text ? BNY_DECODE_COPY_AUTO : text[0] == 'b' ? BNY_DECODE_COPY_BULK : BNY_DECODE_COPY_ASYNC;
-  return BANYAN_OK;
-}
-
-banyan_status bny_decode_weights_read(const char *text, bool *one_term) {
-  if (text && strcmp(text, "one") != 0 && strcmp(text, "two") != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_WEIGHTS is \"%.40s\"; it takes one or two", text);
-  *one_term = text && text[0] == 'o';
-  return BANYAN_OK;
-}
-
 /* A bulk copy of one row of 512 bytes or less moves little for an instruction that lanes execute in turn. For such
  * rows, copies of 16 bytes per lane take fewer instructions. Rows of MLA are longer. */
 static bool prefers_bulk(const bny_decode_request *request) {

@@ -38,18 +38,12 @@ typedef struct bny_decode_kernel {
   int32_t shared_bytes;             /* dynamic */
 } bny_decode_kernel;
 
-/* How keys and values are copied. */
+/* How keys and values are copied: BANYAN_DEVICE_COPY. */
 typedef enum bny_decode_copy {
   BNY_DECODE_COPY_AUTO,
   BNY_DECODE_COPY_BULK,
   BNY_DECODE_COPY_ASYNC /* 16 bytes a lane */
 } bny_decode_copy;
-
-/* "bulk", "async", or NULL: BANYAN_DEVICE_COPY. */
-banyan_status bny_decode_copy_read(const char *text, bny_decode_copy *copy);
-
-/* "one", "two", or NULL: BANYAN_DEVICE_WEIGHTS. */
-banyan_status bny_decode_weights_read(const char *text, bool *one_term);
 
 typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;

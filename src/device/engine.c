@@ -126,10 +126,10 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   made->blocks_max = config->blocks_max;
   divide_sms(made, 1);
-  banyan_status status = bny_decode_copy_read(config->copy, &made->decode_copy);
-  if (status == BANYAN_OK) status = bny_decode_weights_read(config->weights, &made->one_term);
-  if (config->early && strcmp(config->early, "off") == 0) device->facts.early_launch = false;
-  if (status == BANYAN_OK) status = load_image(made, config->image);
+  made->decode_copy = config->copy;
+  made->one_term = config->one_term;
+  if (config->in_turn) device->facts.early_launch = false; /* the device belongs to the engine */
+  banyan_status status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);
   if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS, &made->words);

@@ -90,12 +90,12 @@ typedef struct bny_engine {
 } bny_engine;
 
 typedef struct bny_engine_config {
-  const char *image;   /* file with kernels; NULL: those of the build */
-  int32_t sm_limit;    /* 0: none */
-  int32_t blocks_max;  /* limit for a combine: BANYAN_DEVICE_BLOCKS */
-  const char *copy;    /* how decode kernels copy: BANYAN_DEVICE_COPY */
-  const char *weights; /* likewise: BANYAN_DEVICE_WEIGHTS */
-  const char *early;   /* "off": no early launches; "on" or NULL: BANYAN_DEVICE_EARLY */
+  const char *image;    /* file with kernels; NULL: those of the build */
+  int32_t sm_limit;     /* 0: none */
+  int32_t blocks_max;   /* limit for a combine: BANYAN_DEVICE_BLOCKS */
+  bny_decode_copy copy; /* how decode kernels copy */
+  bool one_term;        /* their weights have one term */
+  bool in_turn;         /* no early launches */
 } bny_engine_config;
 
 /* Local. Loads the kernels. The engine owns the device, on failure as well. */

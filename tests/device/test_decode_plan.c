@@ -75,61 +75,65 @@ TEST(devices_run_what_the_table_says) {
     }
 }
 
+/* Lean ones where they serve the request, else general ones, by the rows of q that share keys. Copies follow from
+ * whether rows lie side by side, unless they are set. */
 TEST(kernels_are_chosen) {
+  enum { BULK = BNY_DECODE_COPY_BULK, ASYNC = BNY_DECODE_COPY_ASYNC };
+  enum { LEAN = BNY_ROWS_lean, GENERAL = BNY_ROWS_general, E4M3 = BNY_ROWS_e4m3, FLASHMLA = BNY_ROWS_flashmla };
   static const struct {
     const bny_decode_machine *machine;
     int32_t dim, heads;
-    const char *name;
+    const char *name; /* after "bny_decode_bf16_"; NULL: there is none */
+    int kv, tokens;
+    bool rows_apart;
+    int copy;
   } cases[] = {
-      {&h100, 64, 8, "bny_decode_bf16_64_bulk"},          {&h100, 96, 8, "bny_decode_bf16_96_bulk"},
-      {&h100, 128, 8, "bny_decode_bf16_128_bulk"},        {&h100, 192, 8, "bny_decode_bf16_192_bulk"},
-      {&h100, 256, 8, "bny_decode_bf16_256_bulk"},        {&a100, 128, 8, "bny_decode_bf16_128_async"},
-      {&small, 128, 8, "bny_decode_bf16_128_async"},      {&h100, 576, 16, "bny_decode_bf16_latent16_bulk"},
-      {&h100, 576, 17, "bny_decode_bf16_latent32_bulk"},  {&h100, 576, 32, "bny_decode_bf16_latent32_bulk"},
-      {&h100, 576, 33, "bny_decode_bf16_latent64_wgmma"}, {&h100, 576, 128, "bny_decode_bf16_latent64_wgmma"},
-      {&a100, 576, 8, "bny_decode_bf16_latent16_async"},  {&a100, 576, 128, "bny_decode_bf16_latent32_async"},
-      {&b200, 576, 128, "bny_decode_bf16_latent32_bulk"},
+      {&h100, 64, 8, "64_bulk", .kv = LEAN},
+      {&h100, 96, 8, "96_bulk", .kv = LEAN},
+      {&h100, 128, 8, "128_bulk", .kv = LEAN},
+      {&h100, 192, 8, "192_bulk", .kv = LEAN},
+      {&h100, 256, 8, "256_bulk", .kv = LEAN},
+      {&a100, 128, 8, "128_async", .kv = LEAN},
+      {&small, 128, 8, "128_async", .kv = LEAN},
+      {&h100, 576, 16, "latent16_bulk", .kv = LEAN},
+      {&h100, 576, 17, "latent32_bulk", .kv = LEAN},
+      {&h100, 576, 32, "latent32_bulk", .kv = LEAN},
+      {&h100, 576, 33, "latent64_wgmma", .kv = LEAN},
+      {&h100, 576, 128, "latent64_wgmma", .kv = LEAN},
+      {&a100, 576, 8, "latent16_async", .kv = LEAN},
+      {&a100, 576, 128, "latent32_async", .kv = LEAN},
+      {&b200, 576, 128, "latent32_bulk", .kv = LEAN},
+      {&h100, 128, 8, "128_general", .kv = GENERAL, .tokens = 1},
+      {&b200, 96, 8, "96_general", .kv = GENERAL, .tokens = 4},
+      {&small, 64, 8, "64_general", .kv = GENERAL, .tokens = 16},
+      {&a100, 576, 16, "latent16_general", .kv = GENERAL, .tokens = 1},
+      {&h100, 576, 16, "latent32_general", .kv = GENERAL, .tokens = 2},
+      {&h100, 128, 8, "128_e4m3", .kv = E4M3, .tokens = 1},
+      {&h100, 96, 8, NULL, .kv = E4M3, .tokens = 1},
+      {&h100, 576, 128, "latent16_e4m3", .kv = E4M3, .tokens = 1},
+      {&b200, 576, 128, "latent16_flashmla", .kv = FLASHMLA, .tokens = 4},
+      {&h100, 128, 8, "128_async", .rows_apart = true},
+      {&h100, 576, 8, "latent16_bulk", .rows_apart = true},
+      {&h100, 128, 8, "128_bulk", .rows_apart = true, .copy = BULK},
+      {&h100, 576, 8, "latent16_async", .rows_apart = true, .copy = ASYNC},
+      {&b200, 576, 8, "latent16_bulk", .rows_apart = true, .copy = ASYNC},
+      {&h100, 576, 128, "latent32_bulk", .copy = BULK},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     bny_decode_request request = cases[i].dim == 576 ? latent_request(1, cases[i].heads, 1000)
                                                      : request_of(1, cases[i].heads, 1, cases[i].dim, 1000);
     const bny_decode_kernel *kernel;
-    ck_assert_int_eq(bny_decode_kernel_choose(&request, cases[i].machine, &kernel), BANYAN_OK);
-    ck_assert_str_eq(kernel->name, cases[i].name);
-  }
-}
-
-/* For requests that lean kernels do not serve, by rows of q that share keys. */
-TEST(general_kernels_are_chosen) {
-  static const struct {
-    const bny_decode_machine *machine;
-    bny_decode_rows kv;
-    int32_t dim, heads, tokens;
-    const char *name;
-  } cases[] = {
-      {&h100, BNY_ROWS_general, 128, 8, 1, "bny_decode_bf16_128_general"},
-      {&b200, BNY_ROWS_general, 96, 8, 4, "bny_decode_bf16_96_general"},
-      {&small, BNY_ROWS_general, 64, 8, 16, "bny_decode_bf16_64_general"},
-      {&a100, BNY_ROWS_general, 576, 16, 1, "bny_decode_bf16_latent16_general"},
-      {&h100, BNY_ROWS_general, 576, 16, 2, "bny_decode_bf16_latent32_general"},
-      {&h100, BNY_ROWS_e4m3, 128, 8, 1, "bny_decode_bf16_128_e4m3"},
-      {&h100, BNY_ROWS_e4m3, 576, 128, 1, "bny_decode_bf16_latent16_e4m3"},
-      {&b200, BNY_ROWS_flashmla, 576, 128, 4, "bny_decode_bf16_latent16_flashmla"},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    bny_decode_request request = cases[i].dim == 576 ? latent_request(1, cases[i].heads, 1000)
-                                                     : request_of(1, cases[i].heads, 1, cases[i].dim, 1000);
-    const bny_decode_kernel *kernel;
-    request.kv = cases[i].kv;
+    request.kv = (bny_decode_rows)cases[i].kv;
     request.tokens = cases[i].tokens;
-    ck_assert_int_eq(bny_decode_kernel_choose(&request, cases[i].machine, &kernel), BANYAN_OK);
-    ck_assert_str_eq(kernel->name, cases[i].name);
+    request.rows_apart = cases[i].rows_apart;
+    request.copy = (bny_decode_copy)cases[i].copy;
+    banyan_status status = bny_decode_kernel_choose(&request, cases[i].machine, &kernel);
+    ck_assert_int_eq(status, cases[i].name ? BANYAN_OK : BANYAN_ERR_UNSUPPORTED);
+    if (cases[i].name)
+      ck_assert_str_eq(kernel->name + strlen("bny_decode_bf16_"), cases[i].name);
+    else
+      ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rows of BANYAN_E4M3"));
   }
-  bny_decode_request request = request_of(1, 8, 1, 96, 1000);
-  const bny_decode_kernel *kernel;
-  request.kv = BNY_ROWS_e4m3;
-  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_ERR_UNSUPPORTED);
-  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rows of BANYAN_E4M3"));
 }
 
 /* More tokens make more items, and so more work. */
@@ -144,38 +148,6 @@ TEST(tokens_are_planned_for) {
   ck_assert_uint_gt(long_plan.blocks, 4 * short_plan.blocks);
   many.tokens = 0;
   ck_assert_int_eq(plan_of(&many, &a100, 2).row_tiles, 1);
-}
-
-/* Where rows do not lie side by side, and where it is said. */
-TEST(copies_are_chosen) {
-  bny_decode_request request = request_of(1, 8, 1, 128, 1000), latent = latent_request(1, 8, 1000);
-  const bny_decode_kernel *kernel;
-  request.rows_apart = latent.rows_apart = true;
-  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
-  ck_assert_str_eq(kernel->name, "bny_decode_bf16_128_async");
-  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
-  ck_assert(kernel->bulk);
-  ck_assert_int_eq(bny_decode_copy_read("bulk", &request.copy), BANYAN_OK);
-  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
-  ck_assert_str_eq(kernel->name, "bny_decode_bf16_128_bulk");
-  ck_assert_int_eq(bny_decode_copy_read("async", &latent.copy), BANYAN_OK);
-  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
-  ck_assert(!kernel->bulk);
-  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &b200, &kernel), BANYAN_OK);
-  ck_assert(kernel->bulk);
-  latent = latent_request(1, 128, 1000);
-  ck_assert_int_eq(bny_decode_copy_read("bulk", &latent.copy), BANYAN_OK);
-  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
-  ck_assert_str_eq(kernel->name, "bny_decode_bf16_latent32_bulk");
-  ck_assert_int_eq(bny_decode_copy_read("fast", &request.copy), BANYAN_ERR_ARGUMENT);
-  bool one_term = true;
-  ck_assert_int_eq(bny_decode_weights_read(NULL, &one_term), BANYAN_OK);
-  ck_assert(!one_term);
-  ck_assert_int_eq(bny_decode_weights_read("one", &one_term), BANYAN_OK);
-  ck_assert(one_term);
-  ck_assert_int_eq(bny_decode_weights_read("three", &one_term), BANYAN_ERR_ARGUMENT);
-  ck_assert_int_eq(bny_decode_copy_read(NULL, &request.copy), BANYAN_OK);
-  ck_assert_int_eq(request.copy, BNY_DECODE_COPY_AUTO);
 }
 
 TEST(kernels_are_rejected) {

@@ -306,18 +306,6 @@ TEST(arenas_too_small_are_rejected) {
   device->ops->close(device);
 }
 
-TEST(fallback_is_read) {
-  bool strict = true;
-  ck_assert_int_eq(bny_arenas_read_fallback(NULL, &strict), BANYAN_OK);
-  ck_assert(!strict);
-  ck_assert_int_eq(bny_arenas_read_fallback("error", &strict), BANYAN_OK);
-  ck_assert(strict);
-  ck_assert_int_eq(bny_arenas_read_fallback("slower", &strict), BANYAN_OK);
-  ck_assert(!strict);
-  ck_assert_int_eq(bny_arenas_read_fallback("faster", &strict), BANYAN_ERR_ARGUMENT);
-  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_DEVICE_FALLBACK is \"faster\""));
-}
-
 /* ---- what is broken ---------------------------------------------------------------------------------------------- */
 
 /* stderr of a task. */
