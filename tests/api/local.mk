@@ -24,7 +24,6 @@ unit_tests += \
   %D%/test_prune \
   %D%/test_wire_bound
 libbanyan_tests_la_SOURCES += \
-  %D%/arguments.def \
   %D%/calls.def \
   %D%/attention_local.h \
   %D%/attention_problem.h

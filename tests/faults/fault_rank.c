@@ -50,15 +50,6 @@ static void die(void) {
   raise(SIGKILL);
 }
 
-static int count_maps(void) {
-  char line[512];
-  int count = 0;
-  FILE *file = fopen("/proc/self/maps", "re");
-  while (file && fgets(line, sizeof line, file)) count += strstr(line, "memfd:banyan") != NULL;
-  if (file) fclose(file);
-  return count;
-}
-
 /* ---- combining --------------------------------------------------------------------------------------------------- */
 
 typedef struct buffers {
@@ -261,7 +252,8 @@ int main(int argc, char **argv) {
   }
   banyan_comm_destroy(comm);
   snprintf(more, sizeof more, ", \"fds\": %d, \"threads\": %d, \"maps\": %d, \"waited_s\": %.3f",
-           self_count("/proc/self/fd") - files, self_count("/proc/self/task") - threads, count_maps(), self_waited_s());
+           self_count("/proc/self/fd") - files, self_count("/proc/self/task") - threads, self_mappings("memfd:banyan"),
+           self_waited_s());
   say("end", BANYAN_OK, -1, "", more);
   return 0;
 }

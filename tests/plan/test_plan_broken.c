@@ -38,16 +38,27 @@ static void sources_swap(bny_plan *plan, int32_t step) {
   sources[1] = first;
 }
 
-/* Proves the plans of `request` after `breaks`; it must fail with a text that holds `text`. */
-static void rejected(const bny_request *request, void (*breaks)(bny_plan **plans), const char *text) {
+/* Returns the plans of all ranks, which are sound. */
+static bny_plan **sound(const bny_request *request) {
   bny_plan **plans = plans_make(request);
   ck_assert_msg(plans != NULL, "%s", banyan_last_error());
   ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "before it is broken: %s", banyan_last_error());
-  breaks(plans);
+  return plans;
+}
+
+static void check_broken(const bny_request *request, bny_plan **plans, const char *text) {
   ck_assert_msg(plans_prove(request, plans) == BANYAN_ERR_STATE, "not rejected; expected \"%s\"", text);
   ck_assert_msg(strstr(banyan_last_error(), text) != NULL, "\"%s\" lacks \"%s\"", banyan_last_error(), text);
   plans_free(request, plans);
 }
+
+/* After the statements, which break `plans`, the proof fails with this text. */
+#define BROKEN(request, text, ...)         \
+  do {                                     \
+    bny_plan **plans = sound(&(request));  \
+    __VA_ARGS__;                           \
+    check_broken(&(request), plans, text); \
+  } while (0)
 
 static bny_request oneshot(void) { return combine_of(4, "oneshot", BANYAN_SCATTER_NONE, 2, 8, 16); }
 
@@ -70,10 +81,6 @@ static bny_request ring(void) { return combine_of(4, "ring", BANYAN_SCATTER_HEAD
 static bny_request barrier(void) { return request_of(BNY_BARRIER, 5, NULL); }
 
 /* ---- sends and waits --------------------------------------------------------------------------------------------- */
-
-static void drop_one_receiver(bny_plan **plans) { plans[1]->steps[step_find(plans[1], BNY_STEP_SEND, 0)].count--; }
-
-static void drop_send(bny_plan **plans) { step_remove(plans[2], step_find(plans[2], BNY_STEP_SEND, 0)); }
 
 static void wait_for_own_piece_of_peer(bny_plan **plans) {
   /* Rank 0 waits for the slot that rank 1 keeps to itself (its own piece), where it should for the result. */
@@ -101,8 +108,6 @@ static void wait_twice(bny_plan **plans) {
   step_insert(plans[3], wait, plans[3]->steps[wait]);
 }
 
-static void send_before_copy(bny_plan **plans) { step_move(plans[1], step_find(plans[1], BNY_STEP_SEND, 0), 0); }
-
 static void read_before_wait(bny_plan **plans) {
   step_move(plans[1], step_find(plans[1], BNY_STEP_DELIVER, 0), step_find(plans[1], BNY_STEP_WAIT, 2));
 }
@@ -120,18 +125,17 @@ static void send_to_the_deaf(bny_plan **plans) {
 
 TEST(test_sends_and_waits) {
   bny_request one = oneshot(), two = twoshot(), root = combine_of(4, "oneshot", BANYAN_SCATTER_ROOT, 2, 8, 16);
-  rejected(&one, drop_one_receiver, "rank 0, step 4 (wait): deadlock: slot 0 of rank 1");
-  rejected(&one, drop_send, "deadlock: slot 0 of rank 2");
-  rejected(&two, wait_for_own_piece_of_peer, "deadlock: slot 1 of rank 1");
-  rejected(&one, wait_in_a_circle, "deadlock");
-  rejected(&one, send_twice, "a second time");
-  rejected(&one, wait_twice, "a second time");
-  rejected(&one, send_before_copy, "before that is written");
-  rejected(&one, read_before_wait, "before it has waited for it");
-  rejected(&root, send_to_the_deaf, "slot 0 is sent to rank 2, which never waits for it");
+  BROKEN(one, "rank 0, step 4 (wait): deadlock: slot 0 of rank 1",
+         plans[1]->steps[step_find(plans[1], BNY_STEP_SEND, 0)].count--);
+  BROKEN(one, "deadlock: slot 0 of rank 2", step_remove(plans[2], step_find(plans[2], BNY_STEP_SEND, 0)));
+  BROKEN(two, "deadlock: slot 1 of rank 1", wait_for_own_piece_of_peer(plans));
+  BROKEN(one, "deadlock", wait_in_a_circle(plans));
+  BROKEN(one, "a second time", send_twice(plans));
+  BROKEN(one, "a second time", wait_twice(plans));
+  BROKEN(one, "before that is written", step_move(plans[1], step_find(plans[1], BNY_STEP_SEND, 0), 0));
+  BROKEN(one, "before it has waited for it", read_before_wait(plans));
+  BROKEN(root, "slot 0 is sent to rank 2, which never waits for it", send_to_the_deaf(plans));
 }
-
-static void leave_early(bny_plan **plans) { step_remove(plans[2], step_find(plans[2], BNY_STEP_WAIT, 1)); }
 
 static void copy_the_bytes_of_another(bny_plan **plans) {
   /* Rank 0 gives rank 1's range out as its own, and every plan agrees. */
@@ -175,15 +179,14 @@ TEST(test_bytes_and_barrier) {
   gather.call.counts = counts;
   shift.call.bytes = 64;
   shift.call.distance = 1;
-  rejected(&gather, copy_the_bytes_of_another, "it copies what is not this rank's input");
-  rejected(&shift, shift_to_itself, "it delivers what this rank does not own");
-  rejected(&five, skip_a_round, "leaves the barrier without knowing that rank");
-  rejected(&four, leave_early, "leaves the barrier without knowing that rank");
+  BROKEN(gather, "it copies what is not this rank's input", copy_the_bytes_of_another(plans));
+  BROKEN(shift, "it delivers what this rank does not own", shift_to_itself(plans));
+  BROKEN(five, "leaves the barrier without knowing that rank", skip_a_round(plans));
+  BROKEN(four, "leaves the barrier without knowing that rank",
+         step_remove(plans[2], step_find(plans[2], BNY_STEP_WAIT, 1)));
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
-
-static void swap_on_one_rank(bny_plan **plans) { sources_swap(plans[3], step_find(plans[3], BNY_STEP_DELIVER, 0)); }
 
 static void swap_on_all_ranks(bny_plan **plans) {
   for (int rank = 0; rank < 4; rank++) sources_swap(plans[rank], step_find(plans[rank], BNY_STEP_DELIVER, 0));
@@ -193,8 +196,6 @@ static void merge_twice(bny_plan **plans) {
   const bny_step *deliver = &plans[0]->steps[step_find(plans[0], BNY_STEP_DELIVER, 0)];
   plans[0]->sources[deliver->first + 1] = plans[0]->sources[deliver->first];
 }
-
-static void forget_one(bny_plan **plans) { plans[2]->steps[step_find(plans[2], BNY_STEP_MERGE, 0)].count--; }
 
 static void copy_over_merge(bny_plan **plans) {
   int32_t copy = step_find(plans[0], BNY_STEP_COPY, 0);
@@ -209,10 +210,6 @@ static void deliver_unrounded(bny_plan **plans) {
   deliver->count = merge->count;
 }
 
-static void round_too_little(bny_plan **plans) { plans[1]->round_nodes = !plans[1]->round_nodes; }
-
-static void no_deliver(bny_plan **plans) { step_remove(plans[0], step_find(plans[0], BNY_STEP_DELIVER, 0)); }
-
 static void deliver_once_more(bny_plan **plans) {
   step_insert(plans[0], plans[0]->nsteps, plans[0]->steps[step_find(plans[0], BNY_STEP_DELIVER, 0)]);
 }
@@ -222,60 +219,33 @@ static void deliver_another_instead(bny_plan **plans) {
   plans[0]->steps[second] = plans[0]->steps[first];
 }
 
-static void deliver_part(bny_plan **plans) { plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads--; }
-
 static void deliver_nothing(bny_plan **plans) {
   plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads = 0;
 }
 
-static void deliver_more(bny_plan **plans) { plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads++; }
-
 TEST(test_values) {
   bny_request one = oneshot(), two = twoshot(), ordered = canonical(), lossy = lossy_twoshot(), owners = ring();
-  rejected(&one, swap_on_one_rank, "rank 3, step 5 (deliver): it delivers another expression than rank 0");
-  rejected(&ordered, swap_on_all_ranks, "another expression than the canonical one");
-  rejected(&one, merge_twice, "it merges the contribution of rank 0 twice");
-  rejected(&two, forget_one, "lack the contribution of rank");
-  rejected(&two, copy_over_merge, "is written a second time");
-  rejected(&lossy, deliver_unrounded, "delivers another expression than rank");
-  rejected(&lossy, round_too_little, "rounding is not the request's");
-  rejected(&one, no_deliver, "it delivers 0 rows, but owns 16");
-  rejected(&two, no_deliver, "it delivers 12 rows, but owns 16");
-  rejected(&one, deliver_once_more, "it delivers 32 rows, but owns 16");
-  rejected(&two, deliver_another_instead, "it delivers again what step");
-  rejected(&one, deliver_part, "it delivers 14 rows, but owns 16");
-  rejected(&one, deliver_nothing, "or nothing");
-  rejected(&owners, deliver_more, "does not hold the whole slice");
-  rejected(&owners, no_deliver, "it delivers 0 rows, but owns 4");
+  BROKEN(one, "rank 3, step 5 (deliver): it delivers another expression than rank 0",
+         sources_swap(plans[3], step_find(plans[3], BNY_STEP_DELIVER, 0)));
+  BROKEN(ordered, "another expression than the canonical one", swap_on_all_ranks(plans));
+  BROKEN(one, "it merges the contribution of rank 0 twice", merge_twice(plans));
+  BROKEN(two, "lack the contribution of rank", plans[2]->steps[step_find(plans[2], BNY_STEP_MERGE, 0)].count--);
+  BROKEN(two, "is written a second time", copy_over_merge(plans));
+  BROKEN(lossy, "delivers another expression than rank", deliver_unrounded(plans));
+  BROKEN(lossy, "rounding is not the request's", plans[1]->round_nodes = !plans[1]->round_nodes);
+  BROKEN(one, "it delivers 0 rows, but owns 16", step_remove(plans[0], step_find(plans[0], BNY_STEP_DELIVER, 0)));
+  BROKEN(two, "it delivers 12 rows, but owns 16", step_remove(plans[0], step_find(plans[0], BNY_STEP_DELIVER, 0)));
+  BROKEN(one, "it delivers 32 rows, but owns 16", deliver_once_more(plans));
+  BROKEN(two, "it delivers again what step", deliver_another_instead(plans));
+  BROKEN(one, "it delivers 14 rows, but owns 16",
+         plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads--);
+  BROKEN(one, "or nothing", deliver_nothing(plans));
+  BROKEN(owners, "does not hold the whole slice",
+         plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads++);
+  BROKEN(owners, "it delivers 0 rows, but owns 4", step_remove(plans[0], step_find(plans[0], BNY_STEP_DELIVER, 0)));
 }
 
 /* ---- form -------------------------------------------------------------------------------------------------------- */
-
-static void overlap(bny_plan **plans) { plans[1]->slots[1].offset = plans[1]->slots[0].offset + 64; }
-
-static void misaligned(bny_plan **plans) { plans[1]->slots[1].offset += 4; }
-
-static void beyond_outbox(bny_plan **plans) { plans[1]->slots[0].offset = plans[1]->outbox_bytes; }
-
-static void outbox_too_large(bny_plan **plans) { plans[1]->outbox_bytes = ((size_t)1 << 40) + 64; }
-
-static void wrong_size(bny_plan **plans) { plans[1]->slots[0].bytes -= 64; }
-
-static void wrong_offset_in_message(bny_plan **plans) { plans[0]->messages[0].what.offset += 64; }
-
-static void wrong_slot_in_message(bny_plan **plans) { plans[0]->messages[0].slot = 77; }
-
-static void message_of_itself(bny_plan **plans) { plans[0]->messages[0].peer = 0; }
-
-static void send_to_nobody(bny_plan **plans) { plans[0]->peers[0] = 4; }
-
-static void empty_send(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_SEND, 0)].count = 0; }
-
-static void no_such_slot(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_COPY, 0)].slot = 9; }
-
-static void no_such_message(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_WAIT, 0)].message = -1; }
-
-static void no_such_source(bny_plan **plans) { plans[0]->sources[0] = (bny_source){.slot = 12, .message = -1}; }
 
 static void too_many_sources(bny_plan **plans) {
   bny_step *deliver = &plans[0]->steps[step_find(plans[0], BNY_STEP_DELIVER, 0)];
@@ -286,37 +256,27 @@ static void too_many_sources(bny_plan **plans) {
   memset(plans[0]->sources, 0, 65 * sizeof *plans[0]->sources);
 }
 
-static void half_a_copy(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_COPY, 0)].slice.tokens--; }
-
-static void unknown_kind(bny_plan **plans) { plans[0]->steps[0].kind = (bny_step_kind)17; }
-
-static void other_hash(bny_plan **plans) { plans[2]->hash++; }
-
-static void other_rank(bny_plan **plans) { plans[2]->rank = 1; }
-
-static void other_wire(bny_plan **plans) { plans[2]->wire = BNY_WIRE_F16; }
-
 TEST(test_form) {
   bny_request one = oneshot(), two = twoshot();
-  rejected(&two, overlap, "slots overlap");
-  rejected(&two, misaligned, "no multiple of 64");
-  rejected(&two, beyond_outbox, "beyond the outbox");
-  rejected(&one, outbox_too_large, "bytes and 1 slots of an outbox");
-  rejected(&one, wrong_size, "are not those of its slice");
-  rejected(&one, wrong_offset_in_message, "message 0 is not what slot 0 of rank 3 holds");
-  rejected(&one, wrong_slot_in_message, "slot 77 of rank 3, which has 1");
-  rejected(&one, message_of_itself, "message 0 is of rank 0");
-  rejected(&one, send_to_nobody, "it sends to rank 4");
-  rejected(&one, empty_send, "its peers are not in the list");
-  rejected(&one, no_such_slot, "slot 9 does not exist");
-  rejected(&one, no_such_message, "message -1 does not exist");
-  rejected(&one, no_such_source, "source 0 does not exist");
-  rejected(&one, too_many_sources, "it has 65 sources");
-  rejected(&one, half_a_copy, "it does not write all of slot 0");
-  rejected(&one, unknown_kind, "unknown kind 17");
-  rejected(&one, other_hash, "its hash is not that of rank 0");
-  rejected(&one, other_rank, "number 2 is of rank 1");
-  rejected(&one, other_wire, "its wire format");
+  BROKEN(two, "slots overlap", plans[1]->slots[1].offset = plans[1]->slots[0].offset + 64);
+  BROKEN(two, "no multiple of 64", plans[1]->slots[1].offset += 4);
+  BROKEN(two, "beyond the outbox", plans[1]->slots[0].offset = plans[1]->outbox_bytes);
+  BROKEN(one, "bytes and 1 slots of an outbox", plans[1]->outbox_bytes = ((size_t)1 << 40) + 64);
+  BROKEN(one, "are not those of its slice", plans[1]->slots[0].bytes -= 64);
+  BROKEN(one, "message 0 is not what slot 0 of rank 3 holds", plans[0]->messages[0].what.offset += 64);
+  BROKEN(one, "slot 77 of rank 3, which has 1", plans[0]->messages[0].slot = 77);
+  BROKEN(one, "message 0 is of rank 0", plans[0]->messages[0].peer = 0);
+  BROKEN(one, "it sends to rank 4", plans[0]->peers[0] = 4);
+  BROKEN(one, "its peers are not in the list", plans[0]->steps[step_find(plans[0], BNY_STEP_SEND, 0)].count = 0);
+  BROKEN(one, "slot 9 does not exist", plans[0]->steps[step_find(plans[0], BNY_STEP_COPY, 0)].slot = 9);
+  BROKEN(one, "message -1 does not exist", plans[0]->steps[step_find(plans[0], BNY_STEP_WAIT, 0)].message = -1);
+  BROKEN(one, "source 0 does not exist", plans[0]->sources[0] = (bny_source){.slot = 12, .message = -1});
+  BROKEN(one, "it has 65 sources", too_many_sources(plans));
+  BROKEN(one, "it does not write all of slot 0", plans[0]->steps[step_find(plans[0], BNY_STEP_COPY, 0)].slice.tokens--);
+  BROKEN(one, "unknown kind 17", plans[0]->steps[0].kind = (bny_step_kind)17);
+  BROKEN(one, "its hash is not that of rank 0", plans[2]->hash++);
+  BROKEN(one, "number 2 is of rank 1", plans[2]->rank = 1);
+  BROKEN(one, "its wire format", plans[2]->wire = BNY_WIRE_F16);
 }
 
 /* ---- anything ---------------------------------------------------------------------------------------------------- */

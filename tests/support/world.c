@@ -79,19 +79,15 @@ unsigned char *world_taken(size_t *bytes) {
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-static void note_failure(world *world, const char *format, va_list arguments) {
-  int none = 0;
-  if (!atomic_compare_exchange_strong(&world->failure_state, &none, 1)) return;
-  vsnprintf(world->failure, sizeof world->failure, format, arguments);
-  atomic_store(&world->failure_state, 2);
-}
-
 static void fail_world(world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void fail_world(world *world, const char *format, ...) {
+  int none = 0;
   va_list arguments;
+  if (!atomic_compare_exchange_strong(&world->failure_state, &none, 1)) return;
   va_start(arguments, format);
-  note_failure(world, format, arguments);
+  vsnprintf(world->failure, sizeof world->failure, format, arguments);
   va_end(arguments);
+  atomic_store(&world->failure_state, 2);
 }
 
 bool world_check(world_rank *self, bool ok, const char *format, ...) {
@@ -438,10 +434,5 @@ int world_main(struct Suite *suite) {
   const char *wanted = getenv("CK_RUN_CASE");
   for (int b = 0; b < WORLD_BACKENDS && wanted; b++)
     if (strcmp(wanted, world_backends[b]->name) == 0 && !world_is_here(world_backends[b])) return 77;
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }
