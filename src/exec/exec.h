@@ -97,9 +97,6 @@ void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Fails the communicator with BANYAN_ERR_PEER, because the culprit rejected a call that this rank is in. */
-banyan_status bny_exec_fail_rejected(bny_exec *exec, int32_t culprit, const char *text);
-
 /* Fails the communicator because the type of the culprit's result cannot hold `row`. Only the culprit knows the row. */
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row);
 
@@ -120,9 +117,6 @@ banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call);
 /* Rejects the next collective call on behalf of this rank, with the text of its error. Nothing is sent. Peers that
  * compare calls drop the call and continue with the next. Peers in a run of it end the communicator. */
 void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why);
-
-/* Returns true if that rank rejected the current run, or the one before, and writes the text about it. */
-bool bny_exec_rejected_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
 
 /* Returns BANYAN_OK unless a peer has rejected the current run. Reads memory of this node. */
 banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call);

@@ -99,11 +99,6 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
   return fail(exec, bny_fault_pack(status, culprit, exec->transport->rank), text);
 }
 
-banyan_status bny_exec_fail_rejected(bny_exec *exec, int32_t culprit, const char *text) {
-  uint64_t fault = bny_fault_pack(BANYAN_ERR_PEER, culprit, exec->transport->rank);
-  return fail(exec, bny_fault_of_rejection(fault), text);
-}
-
 static const char no_room[] = "cannot hold the statistics of %s of its result in the type of out.stats_dtype";
 
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row) {
@@ -192,6 +187,22 @@ static banyan_status record_mismatch(bny_exec *exec, const bny_notice *call, int
   return record(exec, BANYAN_ERR_MISMATCH, culprit, text);
 }
 
+static void describe_rejection(const bny_rejection *rejection, char *text, size_t bytes) {
+  snprintf(text, bytes, "rank %d rejected its call (%s): %s", rejection->rank,
+           banyan_status_string((banyan_status)rejection->status), rejection->text);
+}
+
+/* Returns true if that rank rejected the current run, or the one before, and writes the text about it. */
+static bool is_rejected_by(const bny_exec *exec, int32_t rank, char *text, size_t bytes) {
+  bny_rejection rejection;
+  for (uint64_t epoch = exec->epoch; epoch > 0 && epoch + 1 >= exec->epoch; epoch--) {
+    if (!bny_rejection_find(exec->transport, epoch, &rejection) || rejection.rank != rank) continue;
+    describe_rejection(&rejection, text, bytes);
+    return true;
+  }
+  return false;
+}
+
 static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
@@ -199,7 +210,7 @@ static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   int32_t culprit = bny_fault_culprit(fault), reporter = bny_fault_reporter(fault);
   if (status == BANYAN_ERR_MISMATCH) return record_mismatch(exec, call, culprit, reporter);
   char rejected[sizeof exec->failure.text];
-  if (status == BANYAN_ERR_PEER && bny_exec_rejected_by(exec, culprit, rejected, sizeof rejected))
+  if (status == BANYAN_ERR_PEER && is_rejected_by(exec, culprit, rejected, sizeof rejected))
     return record(exec, status, culprit, rejected);
   char text[sizeof exec->failure.text];
   size_t length = 0;
@@ -241,9 +252,7 @@ void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why) {
   bny_rejection rejection = {
       .first = exec->epoch + 1, .last = exec->epoch + 1, .rank = exec->transport->rank, .status = (int32_t)status};
   snprintf(rejection.text, sizeof rejection.text, "%s", why);
-  bny_rejection_add(exec->transport,
-                    &rejection); /* published first, so that a rank that sees this rank past the call finds
-                                               * the reason */
+  bny_rejection_add(exec->transport, &rejection); /* A rank that sees this rank past the call finds the reason. */
   exec->epoch++;
   pass_over(exec);
   atomic_store_explicit(&exec->line->started, exec->epoch << 32 | exec->history, memory_order_release);
@@ -264,26 +273,12 @@ static banyan_status give_up(bny_exec *exec, const bny_rejection *rejection) {
                   exec->epoch > rejection->first ? ", as one before it" : "", rejection->text);
 }
 
-static void describe_rejection(const bny_rejection *rejection, char *text, size_t bytes) {
-  snprintf(text, bytes, "rank %d rejected its call (%s): %s", rejection->rank,
-           banyan_status_string((banyan_status)rejection->status), rejection->text);
-}
-
-bool bny_exec_rejected_by(bny_exec *exec, int32_t rank, char *text, size_t bytes) {
-  bny_rejection rejection;
-  for (uint64_t epoch = exec->epoch; epoch > 0 && epoch + 1 >= exec->epoch; epoch--) {
-    if (!bny_rejection_find(exec->transport, epoch, &rejection) || rejection.rank != rank) continue;
-    describe_rejection(&rejection, text, bytes);
-    return true;
-  }
-  return false;
-}
-
 banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call) {
   bny_rejection rejection;
   char text[BNY_ERROR_TEXT_BYTES];
   if (!bny_rejection_find(exec->transport, exec->epoch, &rejection)) return BANYAN_OK;
   if (call && bny_notice_is_comparison(call)) return give_up(exec, &rejection);
   describe_rejection(&rejection, text, sizeof text);
-  return bny_exec_fail_rejected(exec, rejection.rank, text);
+  uint64_t fault = bny_fault_pack(BANYAN_ERR_PEER, rejection.rank, exec->transport->rank);
+  return fail(exec, bny_fault_of_rejection(fault), text);
 }

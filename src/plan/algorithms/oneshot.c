@@ -5,8 +5,8 @@
  *
  * All ranks number their slots alike: by owner, or with a single slot if all get the same data. A formula therefore
  * gives a peer's entry. */
-#include "plan/builder.h"
 #include "plan/slice.h"
+#include "plan/spread.h"
 
 /* Merges own slot `own` with the same slot of every peer, and delivers. */
 static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own) {
@@ -111,13 +111,7 @@ static void gather(bny_builder *builder) {
     if (others) bny_builder_send_list(builder, own, others, request->nranks - 1);
     bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
   }
-  for (int32_t i = 1; i < request->nranks; i++) {
-    int32_t peer = bny_modulo((int64_t)builder->rank - i, request->nranks);
-    bny_slice theirs = bny_slice_input(request, peer);
-    if (bny_slice_is_empty(request, &theirs)) continue;
-    bny_slot what = {.slice = theirs, .offset = 0, .bytes = bny_slice_wire_bytes(request, &theirs)};
-    bny_builder_deliver_one(builder, &theirs, bny_builder_receive(builder, peer, 0, &what));
-  }
+  bny_spread_collect(builder, bny_piece_of_input, 0, 0);
 }
 
 static void broadcast(bny_builder *builder) {
