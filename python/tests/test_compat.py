@@ -319,6 +319,21 @@ def test_tensorrt_llm(ranks):
         tensorrt_llm.helix_post_process(gathered.flatten(2), stats[..., :1], 1.0)
 
 
+def test_groups_by_name(tmp_path):
+    from torch import distributed as dist
+
+    if not hasattr(dist.distributed_c10d, "_resolve_process_group"):
+        pytest.skip("this torch has no names of groups")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with compat.communicator(dist.group.WORLD.group_name) as comm:
+            assert comm.nranks == 1 and compat.communicator(None) is comm
+    finally:
+        dist.destroy_process_group()
+    with pytest.raises(TypeError, match="a group is"):
+        vllm.cp_lse_ag_out_rs(torch.zeros(1, 2, 4), torch.zeros(1, 2), 7)
+
+
 def test_local_merges():
     parts = shards(3)
     want = merged(parts)

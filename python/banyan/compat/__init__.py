@@ -5,9 +5,9 @@ Each engine has a module: vllm, sglang, flashinfer, tensorrt_llm, lucidrains, to
 order and defaults. A keyword that they lack is a TypeError, and so is a value that would change the result unnoticed.
 The names that this package itself has are those of vLLM where engines share one, and older spellings.
 
-A group is a banyan.Communicator, a process group of torch.distributed, or an engine's wrapper of one (an object with
-cpu_group, device_group, cp_group_pg or group). For the latter two a communicator is made at the first call, which is
-collective, and kept. set_group() gives the communicator for a group instead, such as one that has a device.
+A group is a banyan.Communicator, a process group of torch.distributed or its name, or an engine's wrapper of one (an
+object with cpu_group, device_group, cp_group_pg or group). Except for the first, a communicator is made at the first
+call, which is collective, and kept. set_group() gives the communicator for a group instead, such as one that has a device.
 
 Merges of two or more partials of one rank (FlashInfer's merge_state and the like) involve no peers. They are here in
 torch's arithmetic so that a backend is complete, and are not faster than what they stand for.

@@ -19,13 +19,15 @@ def set_group(group, comm):
 
 
 def communicator(group):
-    """The communicator of a group. Collective at the first call for each group of torch."""
+    """The communicator of a group, or of its name. Collective at the first call for each group of torch."""
     if isinstance(group, Communicator):
         return group
-    if group is None:
-        import torch.distributed as dist
+    if group is None or isinstance(group, str):
+        from torch.distributed import distributed_c10d as c10d
 
-        group = dist.distributed_c10d._get_default_group()
+        group = c10d._get_default_group() if group is None else c10d._resolve_process_group(group)
+    if getattr(type(group), "__weakrefoffset__", 1) == 0:
+        raise TypeError(f"a group is a banyan.Communicator, or a process group or its name, and not {group!r}")
     comm = _made.get(group)
     if comm is None or not comm.is_open:
         names = ("cpu_group", "device_group", "cp_group_pg", "group")

@@ -65,10 +65,6 @@ class Workspace:
 def decode_cp_a2a_lse_reduce_create_workspace(max_tokens, local_heads, cp_size, head_dim, dtype, group):
     """The workspace for calls of at most max_tokens * local_heads rows. group: a group, or its name. Collective."""
     decode_cp_a2a_lse_reduce_workspace_size(max_tokens, local_heads, cp_size, head_dim, dtype)
-    if isinstance(group, str):
-        import torch.distributed as dist
-
-        group = dist.distributed_c10d._resolve_process_group(group)
     comm = communicator(group)
     if comm.nranks != cp_size:
         comm._reject("cp_size", f"it is {cp_size}, and the group has {comm.nranks} ranks")
