@@ -296,7 +296,7 @@ class Operation:
     def describe(self) -> str:
         """What this rank runs: its steps, one a line."""
     def free(self) -> None:
-        """Frees it. Closing the communicator does so as well."""
+        """Frees it, and gives up its arrays but the outputs. Closing the communicator does so as well."""
 
 class Comm:
     """The base of banyan.Communicator.

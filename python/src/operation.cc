@@ -29,13 +29,24 @@ void operation::free() {
   throw_pending();
 }
 
-// One that is under way is waited for: the peers have started it as well, so that the wait ends.
+namespace {
+template <class held> void renew(held &object) {
+  object.~held();
+  new (&object) held();
+}
+} // namespace
+
+// One that is under way is waited for: the peers have started it as well, so that the wait ends. Its arrays are given
+// up, since Python may hold the object for long. What they release may call into it again.
 void operation::release() {
   if (!op) return;
   banyan_op *last = op;
   op = nullptr;
   started = false;
   comm_->end_of_operation(last);
+  std::vector<nb::object> arrays;
+  arrays.swap(kept);
+  renew(combine), renew(attention), renew(heads), renew(first), renew(second);
 }
 
 void operation::start() {
@@ -128,6 +139,7 @@ nb::object operation::tokens() {
 }
 
 void operation::set_tokens(nb::handle number) {
+  handle();
   int32_t *place = tokens_place();
   if (!place) reject_state("this operation was not made with a number of tokens; an array is written by its owner");
   if (started) reject_state("this operation has started, and its number of tokens is read until it is waited for");

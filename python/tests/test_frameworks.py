@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -417,6 +418,35 @@ def test_operations_keep_memory_that_tensors_lose(lone, change):
         others = [torch.full(shape, 1e9) for _ in range(20)]
         torch.testing.assert_close(op()[0], want, rtol=1e-5, atol=1e-5)
         assert len(others) == 20
+
+
+@pytest.mark.parametrize("end", ["free", "close"])
+def test_operations_give_up_arrays_at_their_end(end):
+    draw, lens = np.random.default_rng(1), np.array([3], np.int32)
+    with banyan.Communicator.from_threads(banyan.Threads(1), 0) as comm:
+        shapes = (1, 2, 8), (1, 1, 3, 8), (1, 2, 8), (4,)
+        q, k, o, mine = (draw.standard_normal(shape, np.float32) for shape in shapes)
+        ops = [
+            comm.attention_combine_init(q, k, k, seq_lens=lens, keys_max=3),
+            comm.combine_init(o, o[:, :, 0], tokens=1),
+            comm.allgather_init(mine),
+            comm.shift_init(mine),
+            comm.allgather_heads_init(o),
+        ]
+        held = [weakref.ref(array) for array in (q, k, lens, o, mine)]
+        del q, k, o, mine, lens
+        outputs = [op() for op in ops]
+        assert all(ref() is not None for ref in held)
+        for op in ops if end == "free" else ():
+            op.free()
+            op.free()
+        if end == "close":
+            comm.close()
+        assert all(ref() is None for ref in held)
+        for op, output in zip(ops, outputs):
+            assert op.outputs is output or op.outputs[0] is output[0]
+            with pytest.raises(banyan.StateError, match="freed"):
+                op.tokens = 1
 
 
 def test_tensors_that_are_made_own_their_memory():
