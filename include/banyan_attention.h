@@ -23,7 +23,7 @@ extern "C" {
 /* ---- decode layer: local attention ------------------------------------------------------------------------------- */
 
 /* Describes several query tokens per sequence, and which keys each of them sees. Positions are those of the whole
- * sequence, over all ranks. Each run reads the arrays; on a device its kernels do.
+ * sequence, over all ranks, and not negative. Each run reads the arrays; on a device its kernels do.
  *
  * - Tokens. Sequence b has the query tokens query_start_loc[b] to query_start_loc[b + 1] - 1. Tokens before the first
  *   sequence and after the last are padding: rows without keys.
@@ -205,7 +205,8 @@ typedef struct banyan_attention_desc {
 
   /* The number of bytes to read ahead if k and v are a mapped file. All rows of the call read these keys together, once
    * and in order, after all other parts. The call allocates memory for these rows. Keys that cannot be read, such as
-   * those of a file that was cut off, are BANYAN_ERR_SYSTEM from Linux 5.14 on. 0: keys are in memory. */
+   * those of a file that was cut off, are BANYAN_ERR_SYSTEM from Linux 5.14 on. A file that is cut off during the call
+   * may end the process by SIGBUS. 0: keys are in memory. */
   int64_t read_ahead_bytes;
 } banyan_attention_desc;
 
