@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -27,21 +26,19 @@ static void put_word(FILE *out, const char *word) {
 
 /* Returns the command line of this process as a string. Invalid UTF-8 becomes question marks. */
 static json_t *command(void) {
-  char *words = calloc(1, COMMAND_BYTES), *text = NULL;
-  size_t bytes = 0, length;
-  FILE *file = fopen("/proc/self/cmdline", "re"), *out = open_memstream(&text, &length);
-  if (file != NULL && words != NULL) bytes = fread(words, 1, COMMAND_BYTES - 1, file);
-  for (const char *word = words; out != NULL && word != NULL && word < words + bytes; word += strlen(word) + 1) {
+  char *words = tool_new(COMMAND_BYTES, 1);
+  tool_page page;
+  FILE *file = fopen("/proc/self/cmdline", "re"), *out = tool_page_begin(&page);
+  size_t bytes = file != NULL ? fread(words, 1, COMMAND_BYTES - 1, file) : 0;
+  if (file != NULL) fclose(file);
+  for (const char *word = words; word < words + bytes; word += strlen(word) + 1) {
     if (word > words) fputc(' ', out);
     put_word(out, word);
   }
-  json_t *string = out != NULL && fclose(out) == 0 ? json_string(text) : NULL;
-  for (char *c = text; string == NULL && c != NULL && *c != '\0'; c++) *c = (*c & 0x80) != 0 ? '?' : *c;
-  string = string == NULL && text != NULL ? json_string(text) : string;
-  if (file != NULL) fclose(file);
-  free(words);
-  free(text);
-  return string;
+  char *text = tool_page_end(&page);
+  json_t *string = json_string(text);
+  for (char *c = text; string == NULL && *c != '\0'; c++) *c = (*c & 0x80) != 0 ? '?' : *c;
+  return string == NULL ? json_string(text) : string;
 }
 
 static json_t *node(void) {

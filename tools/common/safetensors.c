@@ -14,15 +14,6 @@
 /* The longest header that is read: a real one has a few hundred bytes per tensor. */
 #define HEADER_BYTES_MAX ((uint64_t)100 << 20)
 
-struct safetensors {
-  char *path;
-  unsigned char *map;
-  size_t map_bytes;
-  json_t *header;
-  safetensor *tensors;
-  size_t count;
-};
-
 typedef struct dtype_row {
   const char *name;
   size_t bytes;
@@ -157,8 +148,7 @@ static bool read_header(safetensors *file, tool_error *error) {
     return tool_error_set(error, "%s: the header is not a JSON object: %s", file->path,
                           file->header == NULL ? json_error.text : "another kind of value");
   }
-  file->tensors = calloc(json_object_size(file->header) + 1, sizeof *file->tensors);
-  if (file->tensors == NULL) return tool_error_set(error, "%s: out of memory", file->path);
+  file->tensors = tool_new(json_object_size(file->header), sizeof *file->tensors);
   const unsigned char *data = file->map + 8 + length;
   size_t data_bytes = file->map_bytes - 8 - (size_t)length;
   const char *name;
@@ -176,12 +166,8 @@ static bool read_header(safetensors *file, tool_error *error) {
 }
 
 bool safetensors_open(const char *path, safetensors **file, tool_error *error) {
-  safetensors *opened = calloc(1, sizeof *opened);
-  if (opened != NULL) opened->path = strdup(path);
-  if (opened == NULL || opened->path == NULL) {
-    free(opened);
-    return tool_error_set(error, "%s: out of memory", path);
-  }
+  safetensors *opened = tool_new(1, sizeof *opened);
+  opened->path = path;
   if (!map_file(path, opened, error) || !read_header(opened, error)) {
     safetensors_close(opened);
     return false;
@@ -192,18 +178,9 @@ bool safetensors_open(const char *path, safetensors **file, tool_error *error) {
 
 void safetensors_close(safetensors *file) {
   if (file == NULL) return;
-  free(file->tensors);
   json_decref(file->header);
   if (file->map != NULL) munmap(file->map, file->map_bytes);
-  free(file->path);
-  free(file);
 }
-
-const char *safetensors_path(const safetensors *file) { return file->path; }
-
-size_t safetensors_count(const safetensors *file) { return file->count; }
-
-const safetensor *safetensors_at(const safetensors *file, size_t index) { return &file->tensors[index]; }
 
 const safetensor *safetensors_find(const safetensors *file, const char *name) {
   for (size_t i = 0; i < file->count; i++) {

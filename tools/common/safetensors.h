@@ -23,14 +23,19 @@ typedef struct safetensor {
   size_t bytes;
 } safetensor;
 
-typedef struct safetensors safetensors;
+typedef struct safetensors {
+  const char *path;
+  unsigned char *map;
+  size_t map_bytes;
+  struct json_t *header;
+  safetensor *tensors; /* in the order of their places in the file */
+  size_t count;
+} safetensors;
 
+/* The memory is that of the tools (util.h), but for the mapped file and the header. */
 bool safetensors_open(const char *path, safetensors **file, tool_error *error);
 void safetensors_close(safetensors *file); /* NULL is allowed */
 
-const char *safetensors_path(const safetensors *file);
-size_t safetensors_count(const safetensors *file);
-const safetensor *safetensors_at(const safetensors *file, size_t index);       /* in order of their place in the file */
 const safetensor *safetensors_find(const safetensors *file, const char *name); /* NULL if there is none */
 const char *safetensors_metadata(const safetensors *file, const char *key);    /* NULL if there is none */
 

@@ -52,23 +52,20 @@ static int compare_numbers(const void *a, const void *b) {
 }
 
 static bool find_layers(decode_problem *problem, tool_error *error) {
-  size_t count = safetensors_count(problem->file);
+  size_t count = problem->file->count;
   problem->layer_numbers = tool_new(count, sizeof *problem->layer_numbers);
   for (size_t i = 0; i < count; i++) {
-    if (parse_query_name(safetensors_at(problem->file, i)->name, &problem->layer_numbers[problem->layers]))
-      problem->layers++;
+    if (parse_query_name(problem->file->tensors[i].name, &problem->layer_numbers[problem->layers])) problem->layers++;
   }
-  if (problem->layers == 0) {
-    return tool_error_set(error, "%s: no tensor layers.L.q, so there is nothing to decode",
-                          safetensors_path(problem->file));
-  }
+  if (problem->layers == 0)
+    return tool_error_set(error, "%s: no tensor layers.L.q, so there is nothing to decode", problem->file->path);
   qsort(problem->layer_numbers, (size_t)problem->layers, sizeof *problem->layer_numbers, compare_numbers);
   return true;
 }
 
 static bool check_tensor(const decode_problem *problem, int32_t layer_number, decode_tensor tensor, int32_t dims,
                          const int64_t *shape, tool_error *error) {
-  const char *path = safetensors_path(problem->file);
+  const char *path = problem->file->path;
   char letter = tensor_letters[tensor];
   const safetensor *t = find_tensor(problem, layer_number, tensor);
   if (t == NULL) return tool_error_set(error, "%s: tensor layers.%d.%c is missing", path, layer_number, letter);
@@ -91,7 +88,7 @@ static bool check_tensor(const decode_problem *problem, int32_t layer_number, de
 }
 
 static bool check_shapes(decode_problem *problem, tool_error *error) {
-  const char *path = safetensors_path(problem->file);
+  const char *path = problem->file->path;
   const safetensor *q = find_tensor(problem, problem->layer_numbers[0], DECODE_Q);
   const safetensor *k = find_tensor(problem, problem->layer_numbers[0], DECODE_K);
   if (k == NULL) return tool_error_set(error, "%s: tensor layers.%d.k is missing", path, problem->layer_numbers[0]);
@@ -132,10 +129,8 @@ static bool set_scale(decode_problem *problem, tool_error *error) {
   if (text == NULL) return true;
   char *end;
   double scale = strtod(text, &end);
-  if (end == text || *end != '\0' || !(scale > 0) || !isfinite((float)scale) || (float)scale == 0) {
-    return tool_error_set(error, "%s: metadata: scale \"%.40s\" is not a positive number",
-                          safetensors_path(problem->file), text);
-  }
+  if (end == text || *end != '\0' || !(scale > 0) || !isfinite((float)scale) || (float)scale == 0)
+    return tool_error_set(error, "%s: metadata: scale \"%.40s\" is not a positive number", problem->file->path, text);
   problem->scale = (float)scale;
   return true;
 }
@@ -190,8 +185,8 @@ static bool read_file(const decode_problem *problem, int32_t layer, decode_tenso
   tool_floats_load(t->dtype, (const char *)t->data + first * tool_dtype_bytes(t->dtype), count, values);
   for (size_t i = 0; i < count; i++) {
     if (!isfinite(values[i])) {
-      return tool_error_set(error, "%s: tensor %s: element %" PRIu64 " is not finite", safetensors_path(problem->file),
-                            t->name, first + i);
+      return tool_error_set(error, "%s: tensor %s: element %" PRIu64 " is not finite", problem->file->path, t->name,
+                            first + i);
     }
   }
   return true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Measurements as text. */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,8 +25,16 @@ static const char *const kind_titles[TOPO_NEARS] = {
 /* ---- paragraphs -------------------------------------------------------------------------------------------------- */
 
 /* Writes a heading and text beside it, wrapped at blanks. */
-static void paragraph(const page *p, const char *heading, const char *colour, const char *text) {
+static void paragraph(const page *p, const char *heading, const char *colour, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void paragraph(const page *p, const char *heading, const char *colour, const char *format, ...) {
   enum { INDENT = 11 };
+  char text[600];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
   fprintf(p->stream, "%s%-*s%s", p->colour ? colour : "", INDENT, heading,
           p->colour && colour[0] != '\0' ? "\033[0m" : "");
   tool_print_within(p->stream, p->columns < 40 ? 100 : p->columns, INDENT, INDENT, text);
@@ -33,28 +42,22 @@ static void paragraph(const page *p, const char *heading, const char *colour, co
 
 static void headline(const page *p) {
   const topo_measured *measured = p->measured;
-  char text[400];
-  int length = snprintf(text, sizeof text, "%d rank%s", measured->nranks,
-                        measured->nranks == 1 ? " on CPU" : "s, one on each of CPUs");
-  for (int32_t r = 0; r < measured->nranks && length < 300;) {
-    int32_t last = r;
-    while (last + 1 < measured->nranks && measured->ranks[last + 1].place.cpu == measured->ranks[last].place.cpu + 1)
-      last++;
-    length +=
-        snprintf(text + length, sizeof text - (size_t)length, "%s %d", r == 0 ? "" : ",", measured->ranks[r].place.cpu);
-    if (last > r)
-      length += snprintf(text + length, sizeof text - (size_t)length, "-%d", measured->ranks[last].place.cpu);
-    r = last + 1;
+  char cpus[300] = "", allowed[40] = "", pairs[120] = "";
+  int length = 0;
+  for (int32_t r = 0, last; r < measured->nranks && length < 200; r = last + 1) {
+    int32_t cpu = measured->ranks[r].place.cpu;
+    for (last = r; last + 1 < measured->nranks && measured->ranks[last + 1].place.cpu == cpu + last + 1 - r;) last++;
+    length += snprintf(cpus + length, sizeof cpus - (size_t)length, last > r ? "%s %d-%d" : "%s %d", r == 0 ? "" : ",",
+                       cpu, cpu + last - r);
   }
-  if (measured->nranks < measured->nallowed)
-    length += snprintf(text + length, sizeof text - (size_t)length, " (%d are allowed)", measured->nallowed);
-  if (measured->nranks > 1) {
-    length += snprintf(text + length, sizeof text - (size_t)length, "; %d of %lld pairs, %d sweep%s in %.1f s",
-                       measured->npairs, (long long)measured->npairs_possible, measured->nsweeps,
-                       measured->nsweeps == 1 ? "" : "s", measured->seconds);
-  }
-  if (measured->virtual_machine) snprintf(text + length, sizeof text - (size_t)length, "; a virtual machine");
-  paragraph(p, "measured", "", text);
+  if (measured->nranks < measured->nallowed) snprintf(allowed, sizeof allowed, " (%d are allowed)", measured->nallowed);
+  if (measured->nranks > 1)
+    snprintf(pairs, sizeof pairs, "; %d of %lld pairs, %d sweep%s in %.1f s", measured->npairs,
+             (long long)measured->npairs_possible, measured->nsweeps, measured->nsweeps == 1 ? "" : "s",
+             measured->seconds);
+  paragraph(p, "measured", "", "%d rank%s%s%s%s%s", measured->nranks,
+            measured->nranks == 1 ? " on CPU" : "s, one on each of CPUs", cpus, allowed, pairs,
+            measured->virtual_machine ? "; a virtual machine" : "");
 }
 
 /* ---- matrices ---------------------------------------------------------------------------------------------------- */
@@ -171,36 +174,28 @@ static void own_memory(const page *p) {
       count++;
     }
   }
-  char text[200];
-  if (count == 1) {
-    snprintf(text, sizeof text, "copies 1 MiB that it wrote itself at %.3g GB/s, 16 MiB at %.3g", small[0], large[0]);
-    paragraph(p, "own", "", text);
-  } else if (count > 1) {
-    snprintf(text, sizeof text, "each copies 1 MiB that it wrote itself at %.3g to %.3g GB/s, 16 MiB at %.3g to %.3g",
-             small[0], small[1], large[0], large[1]);
-    paragraph(p, "own", "", text);
-  }
+  if (count == 1)
+    paragraph(p, "own", "", "copies 1 MiB that it wrote itself at %.3g GB/s, 16 MiB at %.3g", small[0], large[0]);
+  else if (count > 1)
+    paragraph(p, "own", "", "each copies 1 MiB that it wrote itself at %.3g to %.3g GB/s, 16 MiB at %.3g to %.3g",
+              small[0], small[1], large[0], large[1]);
 }
 
 static void links(const page *p) {
   for (int32_t l = 0; l < p->measured->nlinks; l++) {
     const topo_measured_link *link = &p->measured->links[l];
-    char text[400], expected[60] = "nothing expected";
-    if (link->nblocks == 0) {
-      snprintf(text, sizeof text, "%s and %s: not measured, other programs ran on their CPUs each time",
-               p->topo->nodes[link->from].name, p->topo->nodes[link->to].name);
-      paragraph(p, l == 0 ? "links" : "", "", text);
-      continue;
-    }
-    if (link->expected > 0) {
+    const char *heading = l == 0 ? "links" : "", *from = p->topo->nodes[link->from].name,
+               *to = p->topo->nodes[link->to].name;
+    char expected[60] = "nothing expected", line[40] = "";
+    if (link->expected > 0)
       snprintf(expected, sizeof expected, "expected %.3g (%s)", link->expected,
                bny_topo_source_name(link->expected_source));
-    }
-    int length = snprintf(text, sizeof text, "%s and %s: %.3g and %.3g GB/s, %s, by %d CPU%s at once",
-                          p->topo->nodes[link->from].name, p->topo->nodes[link->to].name, link->value[0],
-                          link->value[1], expected, link->nreaders, link->nreaders == 1 ? "" : "s");
-    if (link->line > 0) snprintf(text + length, sizeof text - (size_t)length, "; signal %.0f ns", link->line);
-    paragraph(p, l == 0 ? "links" : "", "", text);
+    if (link->line > 0) snprintf(line, sizeof line, "; signal %.0f ns", link->line);
+    if (link->nblocks == 0)
+      paragraph(p, heading, "", "%s and %s: not measured, other programs ran on their CPUs each time", from, to);
+    else
+      paragraph(p, heading, "", "%s and %s: %.3g and %.3g GB/s, %s, by %d CPU%s at once%s", from, to, link->value[0],
+                link->value[1], expected, link->nreaders, link->nreaders == 1 ? "" : "s", line);
   }
 }
 
@@ -213,30 +208,26 @@ static void findings(const page *p) {
     judged = judged || measured->kinds[near].judged;
     few = few || (measured->kinds[near].npairs > 0 && !measured->kinds[near].judged);
   }
-  char text[400];
-  int length =
-      snprintf(text, sizeof text,
-               "expected of a pair is the median of pairs as near; slow is more than %.3g times its latency or less "
-               "than %.3g times its bandwidth",
-               topo_slow_latency, topo_slow_bandwidth);
-  if (few) {
-    snprintf(text + length, sizeof text - (size_t)length, "%s",
-             judged ? "; where there are fewer than 3 pairs as near, they are held against what plans expect"
-                    : "; with fewer than 3 pairs as near as each other they are held against what plans expect");
-  }
-  if (measured->npairs > 0) paragraph(p, "rule", "", text);
+  const char *less = !few ? ""
+                     : judged
+                         ? "; where there are fewer than 3 pairs as near, they are held against what plans expect"
+                         : "; with fewer than 3 pairs as near as each other they are held against what plans expect";
+  if (measured->npairs > 0)
+    paragraph(
+        p, "rule", "",
+        "expected of a pair is the median of pairs as near; slow is more than %.3g times its latency or less than "
+        "%.3g times its bandwidth%s",
+        topo_slow_latency, topo_slow_bandwidth, less);
   int32_t warnings = 0;
   for (int32_t f = 0; f < measured->nfindings; f++) {
     const topo_measured_finding *finding = &measured->findings[f];
     warnings += finding->warning;
     if (f < FINDINGS_SHOWN)
-      paragraph(p, finding->warning ? "slow" : "note", finding->warning ? "\033[1;31m" : "\033[33m", finding->text);
+      paragraph(p, finding->warning ? "slow" : "note", finding->warning ? "\033[1;31m" : "\033[33m", "%s",
+                finding->text);
   }
-  if (measured->nfindings > FINDINGS_SHOWN) {
-    snprintf(text, sizeof text, "%d more, milder ones; --format json has them all",
-             measured->nfindings - FINDINGS_SHOWN);
-    paragraph(p, "", "", text);
-  }
+  if (measured->nfindings > FINDINGS_SHOWN)
+    paragraph(p, "", "", "%d more, milder ones; --format json has them all", measured->nfindings - FINDINGS_SHOWN);
   if (warnings == 0 && judged) paragraph(p, "slow", "\033[32m", "none");
 }
 
