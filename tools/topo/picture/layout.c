@@ -6,12 +6,6 @@
 
 #include "tools/topo/picture/work.h"
 
-int32_t topo_layout_box(topo_layout *layout, topo_box box) {
-  layout->boxes = tool_more(layout->boxes, layout->nboxes, sizeof box);
-  layout->boxes[layout->nboxes] = box;
-  return layout->nboxes++;
-}
-
 void topo_layout_line(topo_layout *layout, topo_stroke line) {
   layout->lines = tool_more(layout->lines, layout->nlines, sizeof line);
   layout->lines[layout->nlines++] = line;
@@ -32,7 +26,10 @@ void topo_layout_badge(topo_layout *layout, topo_badge badge) {
 int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x, double y, double width, double height,
                      topo_look look) {
   topo_box box = {kind, node, x, y, width, height, look.colour, look.dashed, look.tip};
-  return topo_layout_box(work->layout, box);
+  topo_layout *layout = work->layout;
+  layout->boxes = tool_more(layout->boxes, layout->nboxes, sizeof box);
+  layout->boxes[layout->nboxes] = box;
+  return layout->nboxes++;
 }
 
 void topo_put_line(topo_work *work, double x1, double y1, double x2, double y2, topo_look look) {

@@ -94,7 +94,6 @@ topo_layout *topo_layout_new(const topo_view *view);
 
 /* ---- for the files that fill a layout ---------------------------------------------------------------------------- */
 
-int32_t topo_layout_box(topo_layout *layout, topo_box box); /* returns its index */
 void topo_layout_line(topo_layout *layout, topo_stroke line);
 void topo_layout_label(topo_layout *layout, topo_label label); /* sets its width; drops empty texts */
 void topo_layout_badge(topo_layout *layout, topo_badge badge);

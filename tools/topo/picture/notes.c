@@ -139,53 +139,48 @@ static double legend_item(legend *l, const char *text) {
   return x;
 }
 
-static void legend_boxes(legend *l, int32_t count) {
-  static const char *const texts[TOPO_BOX_KINDS] = {[TOPO_BOX_GPU] = "GPU",
-                                                    [TOPO_BOX_NIC] = "NIC",
-                                                    [TOPO_BOX_STRIP] = "CPU package or NUMA node",
-                                                    [TOPO_BOX_PCI] = "PCIe switch or host bridge, around its devices"};
-  topo_layout *layout = l->work->layout;
-  for (int kind = 0; kind < TOPO_BOX_KINDS; kind++) {
-    int32_t i = 0;
-    while (i < count && (!texts[kind] || (int)layout->boxes[i].kind != kind)) i++;
-    if (i == count) continue;
-    double x = legend_item(l, texts[kind]);
-    topo_put_box(l->work, (topo_box_kind)kind, -1, x + 4, l->y + 2, 20, 12, (topo_look){.tip = NULL});
-  }
-}
+/* The items of the legend: a kind of box, or a colour of lines, TOPO_COLOURS for dashes. */
+static const struct {
+  bool is_line;
+  int32_t kind;
+  const char *text;
+} items[] = {{false, TOPO_BOX_PCI, "PCIe switch or host bridge, around its devices"},
+             {false, TOPO_BOX_STRIP, "CPU package or NUMA node"},
+             {false, TOPO_BOX_GPU, "GPU"},
+             {false, TOPO_BOX_NIC, "NIC"},
+             {true, TOPO_COLOUR_NVLINK, "NVLinks, wider for more of them"},
+             {true, TOPO_COLOUR_XGMI, "xGMI links, wider for more of them"},
+             {true, TOPO_COLOUR_SYS, "between CPUs"},
+             {true, TOPO_COLOUR_NET, "between network switches"},
+             {true, TOPO_COLOUR_SLOW, "slower than its peers or its rating, refused, or missing"},
+             {true, TOPO_COLOUR_RAIL, "NIC to network, a colour for each switch or rail"},
+             {true, TOPO_COLOURS, "dashes, also within a line: assumed, or not drawn"}};
 
-static void legend_lines(legend *l, int32_t count) {
-  static const char *const texts[TOPO_COLOURS] = {
-      [TOPO_COLOUR_NVLINK] = "NVLinks, wider for more of them",
-      [TOPO_COLOUR_XGMI] = "xGMI links, wider for more of them",
-      [TOPO_COLOUR_SYS] = "between CPUs",
-      [TOPO_COLOUR_NET] = "between network switches",
-      [TOPO_COLOUR_SLOW] = "slower than its peers or its rating, refused, or missing",
-      [TOPO_COLOUR_RAIL] = "NIC to network, a colour for each switch or rail",
-  };
-  topo_layout *layout = l->work->layout;
-  bool dashed = false;
-  for (int colour = 0; colour <= TOPO_COLOURS; colour++) {
-    int32_t i = 0;
-    while (i < count && colour < TOPO_COLOURS && (!texts[colour] || (int)layout->lines[i].colour != colour)) i++;
-    for (int32_t j = 0; j < count; j++) dashed = dashed || layout->lines[j].dashed;
-    if (colour < TOPO_COLOURS ? i == count : !dashed) continue;
-    double x =
-        legend_item(l, colour < TOPO_COLOURS ? texts[colour] : "dashes, also within a line: assumed, or not drawn");
-    bool dashes = colour == TOPO_COLOURS;
-    topo_put_line(l->work, x, l->y + 8, x + 26, l->y + 8,
-                  (topo_look){.colour = dashes ? TOPO_COLOUR_TEXT : (topo_colour)colour,
-                              .width = dashes ? 1.2 : 2.4,
-                              .dashed = dashes});
+/* Explains what is in the picture. */
+static void draw_legend(legend *l, const topo_layout *drawn) {
+  for (size_t k = 0; k < sizeof items / sizeof items[0]; k++) {
+    int32_t kind = items[k].kind;
+    bool dashes = items[k].is_line && kind == TOPO_COLOURS, found = false;
+    for (int32_t i = 0; i < drawn->nboxes && !items[k].is_line; i++)
+      found = found || (int32_t)drawn->boxes[i].kind == kind;
+    for (int32_t i = 0; i < drawn->nlines && items[k].is_line; i++)
+      found = found || (dashes ? drawn->lines[i].dashed : (int32_t)drawn->lines[i].colour == kind);
+    if (!found) continue;
+    double x = legend_item(l, items[k].text);
+    topo_look look = {dashes ? TOPO_COLOUR_TEXT : (topo_colour)kind, dashes ? 1.2 : 2.4, .dashed = dashes};
+    if (items[k].is_line)
+      topo_put_line(l->work, x, l->y + 8, x + 26, l->y + 8, look);
+    else
+      topo_put_box(l->work, (topo_box_kind)kind, -1, x + 4, l->y + 2, 20, 12, (topo_look){.tip = NULL});
   }
 }
 
 void topo_draw_notes(topo_work *work, double y) {
   topo_layout *layout = work->layout;
   legend l = {.work = work, .x = PAGE_MARGIN, .y = draw_findings(work, y) + 4, .room = text_room(work)};
-  int32_t before = layout->nlabels, lines = layout->nlines;
-  legend_boxes(&l, layout->nboxes);
-  legend_lines(&l, lines);
+  int32_t before = layout->nlabels;
+  topo_layout drawn = *layout; /* without the legend */
+  draw_legend(&l, &drawn);
   layout->width = fmax(layout->width, l.room + 2 * PAGE_MARGIN);
   layout->height = l.y + (layout->nlabels > before ? 20 : 0) + PAGE_MARGIN - 8;
 }
