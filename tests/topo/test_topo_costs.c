@@ -200,7 +200,7 @@ static void pci(const tree *t, const char *bus, const char *class, const char *v
   tree_file(t, device, "sys/bus/pci/devices/%s/device", bus);
 }
 
-/* Two packages of two cores with two threads each, where siblings are four apart. */
+/* Makes two packages of two cores with two threads each, where siblings are four apart. */
 static void make_machine(const tree *t) {
   for (int cpu = 0; cpu < 8; cpu++) {
     char siblings[16], package[16];
@@ -251,7 +251,7 @@ TEST(a_machine_without_files_is_unknown) {
 
 /* ---- from the tool to the library -------------------------------------------------------------------------------- */
 
-/* Pairs of one kind with these figures. */
+/* Sets the figures of all pairs of one kind. */
 static void set_kind(topo_measured *measured, topo_near near, double alpha, double more, double beta) {
   measured->kinds[near] = (topo_measured_kind){.npairs = 3, .alpha = alpha, .beta = beta};
   measured->kinds[near].expected[TOPO_MORE] = more;

@@ -42,7 +42,7 @@ static void level_render(const bny_topo *topo, const bny_topo_level *level, FILE
   fputc('\n', out);
 }
 
-/* The ranks of a host, and how many there are. */
+/* Writes the ranks of a host, and returns how many there are. */
 static int32_t host_render(const bny_topo *topo, const bny_topo_levels *levels, int32_t first, char *text,
                            size_t bytes) {
   int32_t r = first;
@@ -146,7 +146,7 @@ TEST(wireless_serves_none) {
 TEST(nics_shared_uneven_and_missing) {
   bny_topo *topo = load("host:2 package:2 numa bridge pci gpu:2 nic@200g");
   ck_facts(topo, "2 rail; rail speed 12.5; info 2 GPUs share a NIC"); /* half of 25 */
-  /* A third host: one GPU, no NIC. */
+  /* A third host has one GPU and no NIC. */
   put(topo, BNY_TOPO_GPU, put(topo, BNY_TOPO_HOST, -1, "bare", NULL), "GPU9", NULL);
   ck_facts(topo, "GPU9 nic none; GPU9 rail -1; fault bare: no NIC is known there; info hosts have from 1 to 4 GPUs");
 }
@@ -158,7 +158,7 @@ TEST(slow_nics_are_passed_over) {
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* The link of a NIC's port, counting from 0. */
+/* Returns the link of a NIC's port, counted from 0. */
 static bny_topo_link *port_link(bny_topo *topo, int32_t which) {
   for (int32_t l = 0; l < topo->nlinks; l++)
     if (topo->links[l].kind == BNY_TOPO_LINK_NET && which-- == 0) return &topo->links[l];
@@ -274,7 +274,7 @@ TEST(findings_are_bounded) {
 
 /* ---- size -------------------------------------------------------------------------------------------------------- */
 
-/* The processor's time, which a busy machine does not stretch. */
+/* Returns the processor's time, which a busy machine does not stretch. */
 static double now_s(void) {
   struct timespec now;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

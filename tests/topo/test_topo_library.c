@@ -24,7 +24,7 @@ static const plan_shape shape = {
 
 /* ---- one combine ------------------------------------------------------------------------------------------------- */
 
-/* The report of a rank, in memory that processes share. */
+/* A rank writes its report into memory that processes share. */
 typedef struct report {
   char algorithm[32];
   uint64_t bytes_sent, plan_hash, levels_hash;
@@ -92,7 +92,7 @@ static void tell(world_rank *self) {
 
 /* ---- what the tools answer --------------------------------------------------------------------------------------- */
 
-/* The first ranks of each host, in order. */
+/* Chooses the first ranks of each host, in order. */
 static int32_t choose(const bny_topo_levels *derived, int32_t *chosen) {
   int32_t count = 0;
   for (int32_t local = 0; local < derived->nranks && count < RANKS_MAX; local++)
@@ -107,7 +107,7 @@ static int32_t choose(const bny_topo_levels *derived, int32_t *chosen) {
   return count;
 }
 
-/* Bytes that the plan of a rank sends. */
+/* Counts the bytes that the plan of a rank sends. */
 static uint64_t bytes_of(const bny_request *request, int32_t rank, const char **algorithm) {
   bny_plan *plan = NULL;
   uint64_t bytes = 0;
@@ -121,7 +121,7 @@ static uint64_t bytes_of(const bny_request *request, int32_t rank, const char **
   return bytes;
 }
 
-/* The whole of a small model as banyan-plan shows it. */
+/* Compares a small model with what banyan-plan shows of it. */
 static void compare_with_tool(const char *what, const bny_topo *topo, const bny_topo_levels *derived,
                               const report *reports) {
   plan_ranks ranks;

@@ -22,7 +22,7 @@ static machine corpus(const char *name) {
   return derive(load_file(path));
 }
 
-/* Files and what holds of them. Those of examined/ are looked at where they are. */
+/* Each file has these facts. Those of examined/ are read where they are. */
 static const struct {
   const char *file, *facts;
 } machines[] = {

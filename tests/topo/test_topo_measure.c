@@ -17,7 +17,7 @@ static const double line_ns = 100, message_ns = 2000, take_ns = 800, small_speed
 
 /* ---- judging ----------------------------------------------------------------------------------------------------- */
 
-/* All pairs of ranks on CPUs 10, 11, ..; all alike. Ranks of the same group share a third-level cache. */
+/* Makes measurements of all pairs of CPUs 10, 11, .., all alike. Ranks of a group share a third-level cache. */
 static topo_measured *alike(int32_t nranks, int32_t ranks_of_group) {
   topo_measured *measured = tool_new(1, sizeof *measured);
   measured->nranks = measured->nallowed = nranks;
@@ -261,7 +261,7 @@ TEST(samples_have_every_kind) {
   ck_assert_int_eq(counts[TOPO_NEAR_SYSTEM], MOST / 5);
 }
 
-/* A /sys where each CPU is in a package and NUMA node of its own. */
+/* Makes a /sys where each CPU is in a package and NUMA node of its own. */
 static tree make_packages(void) {
   tree t = tree_new();
   topo_place *places;
@@ -367,7 +367,7 @@ TEST(one_cpu_has_no_pairs) {
   assert_nothing_left();
 }
 
-/* A rank that is killed, or stopped, and its order. */
+/* A rank is killed or stopped, by its order. */
 TEST_LOOP(ranks_that_fail_are_noticed, 2) {
   int sent = _i == 0 ? SIGKILL : SIGSTOP;
   topo_place *places;
@@ -390,7 +390,7 @@ TEST_LOOP(ranks_that_fail_are_noticed, 2) {
   assert_nothing_left();
 }
 
-/* The children of a process, space separated. */
+/* Returns the children of a process, separated by spaces. */
 static void children_of(pid_t pid, char text[256]) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);

@@ -5,7 +5,7 @@
 #include "topo/model/guid.h"
 #include "tests/topo/topo_xml_util.h"
 
-/* Two GPUs below one switch, a third beside it, a NIC with two ports, one of a virtual machine, two NVSwitches. */
+/* The file has two GPUs below a switch and a third beside it, NICs with two ports and with one, and two NVSwitches. */
 TEST(nccl) {
   bny_topo *t = import(corpus_text("nccl/example.xml", NULL, NULL), "nccl-xml");
   ck_facts(t, "1 host; 2 numa; 1 pci; 3 gpu; 3 nic; 4 port; 3 switch; 5 nvlink; 1 sys;"
@@ -360,7 +360,7 @@ TEST(nccl_out_hidden_switches) {
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 
-/* The attribute's text within the tag at `at`; "" if it has none. */
+/* Copies the text of an attribute of the tag at `at`; "" if it has none. */
 static void attribute_of(const char *at, const char *name, char *value, size_t bytes) {
   char key[32];
   size_t end = strcspn(at, ">");
@@ -373,7 +373,7 @@ static void attribute_of(const char *at, const char *name, char *value, size_t b
   }
 }
 
-/* By the text alone: pairs of a GPU's <pci> and a target, each once whichever end lists it, and the sum of counts. */
+/* Counts pairs of a GPU's <pci> and a target by the text alone, each once, and sums the counts of their links. */
 static int32_t linked_pairs(const char *text, int64_t *sum) {
   enum { MOST = 512, BYTES = 24 };
   static char pairs[MOST][2][BYTES];

@@ -37,7 +37,7 @@ static bny_topo_probe_report probe(const char *machine, bny_topo *topo) {
   return probe_at(path, "/nowhere", machine, topo);
 }
 
-/* Into a model of its own, which is found. */
+/* Probes a machine that is found, and returns its model. */
 static bny_topo *probe_new(const char *machine, const char *says) {
   bny_topo *topo = topo_new();
   bny_topo_probe_report report = probe(machine, topo);
@@ -48,7 +48,7 @@ static bny_topo *probe_new(const char *machine, const char *says) {
 
 #define H100_LINKS "4/18/370.8/370.8/0"
 
-/* The report of the probe about a machine, and facts of the model. */
+/* The probe reports this about a machine, and its model has these facts. */
 static const struct {
   const char *machine, *says, *facts;
 } machines[] = {
@@ -158,7 +158,7 @@ TEST(old_driver) {
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 NVLinks by 4 NVSwitches;"), "%s", report.text);
 }
 
-/* A call in eight fails, whichever: nothing is promised but a model that holds together, and words. */
+/* One call in eight fails at random. The model must still pass its check, and the report must have a text. */
 TEST(calls_fail_at_random) {
   static const char *const on[] = {"dgx-h100", "v100-mesh", "gb200", "dgx-h100-gpu3-12-links"};
   char seed[16];

@@ -11,7 +11,7 @@ static void port_file(const tree *t, const char *name, int port, const char *fil
   tree_file(t, text, "class/infiniband/%s/ports/%d/%s", name, port, file);
 }
 
-/* A port of a device that is number `number` and has this guid. lid 0: none. */
+/* Adds a port of device `number`, whose guid has this number. lid 0: none. */
 static void add_port(const tree *t, const char *name, int port, int number, const char *layer, const char *rate,
                      int lid) {
   char text[64];
@@ -26,7 +26,7 @@ static void add_port(const tree *t, const char *name, int port, int number, cons
   port_file(t, name, port, "rate", rate);
 }
 
-/* A card below a root port of its own. */
+/* Adds a card below a root port of its own. */
 static void add_card(const tree *t, int bus, const char *numa, const char *name) {
   char path[128];
   snprintf(path, sizeof path, "pci0000:%02x/0000:%02x:01.0/0000:%02x:00.0", bus, bus, bus + 1);
@@ -76,7 +76,7 @@ static tree start(void) {
   return t;
 }
 
-/* Eight of 400 Gb/s, two for storage of 200. */
+/* Makes eight cards of 400 Gb/s, and two of 200 for storage. */
 static tree dgx(void) {
   tree t = start();
   for (int i = 0; i < 10; i++) {
@@ -109,7 +109,7 @@ TEST(cards) {
   ck_assert_int_eq(topo->nodes[numa].index, 1);
 }
 
-/* Rated as others of the very same board do; what is initialising is rated as it trained. */
+/* A port that is down is rated as others of the same board, and one that is initialising as it trained. */
 TEST(port_down) {
   tree t = dgx();
   port_file(&t, "mlx5_2", 1, "rate", "10 Gb/sec (4X SDR)"); /* as drivers leave it */
@@ -184,7 +184,7 @@ TEST(speeds) {
   }
 }
 
-/* Virtual and sub-functions, software devices, two ports on one. */
+/* Virtual functions and subfunctions share their ports. Software devices and second ports have their own. */
 TEST(odd_devices) {
   tree t = start();
   add_card(&t, 0x10, "0", "mlx5_0");

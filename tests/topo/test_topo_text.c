@@ -16,7 +16,7 @@ static int32_t by_name(const bny_topo *topo, const char *name) {
 
 /* ---- matrices ---------------------------------------------------------------------------------------------------- */
 
-/* Holds every cell of the rows of `text` against the model: a reader of its own, for matrices without colours. */
+/* Compares every cell of `text`, as a simple reader of its own splits it, with the model. */
 static int cells_compare(const char *text, const bny_topo *topo, const char *file) {
   char *copy = strdup(text), *lines = NULL, *names[128];
   int columns = 0, compared = 0;
@@ -81,7 +81,7 @@ TEST(matrix_links) {
            "0 numa; 1 island; 1 host; 2 ranks");
 }
 
-/* Colours with and without their escape character, carriage returns, a prompt before, legends behind. */
+/* Colours lack their escape character or have it, lines end with carriage returns, and a prompt precedes them. */
 TEST(matrix_as_pasted) {
   ck_facts(load("$ nvidia-smi topo -m\r\n"
                 "\033[4m\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m\r\n"
@@ -237,7 +237,7 @@ TEST_LOOP(matrices_written, 6) {
   if (again != NULL) ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_NIC), bny_topo_count(topo, BNY_TOPO_NIC));
 }
 
-/* The CPUs of a GPU, from the same table, NCCL's mask and hwloc's. */
+/* The CPUs of a GPU come from the same table, from NCCL's mask or from hwloc's. */
 TEST(matrices_say_affinity) {
   static const struct {
     const char *text, *columns;

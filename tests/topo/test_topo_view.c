@@ -318,7 +318,7 @@ static const char *const descriptions[] = {
 
 TEST_RANDOM(synthetic_topologies, COUNT(descriptions)) { check_model(load(descriptions[_i]), descriptions[_i]); }
 
-/* Names as nobody should give them; the model replaces what is not printable, titles may hold it. */
+/* The model replaces what is not printable in such names, and titles may hold it. */
 TEST(hostile_names) {
   char wide[256], ideographs[256];
   memset(wide, 'W', 255);
@@ -354,43 +354,12 @@ TEST(hostile_names) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_model(topo, names[i]);
 }
 
-/* Trees and links in no order that a machine has; with one host, several or none. */
 static void check_random(int which) {
-  uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(which + 1);
-  bny_topo *topo = topo_new();
-  int32_t nodes = 2 + (int32_t)(random_word(&state) % 60), links = (int32_t)(random_word(&state) % 80);
-  char name[32], title[64];
-  for (int32_t n = 0; n < nodes; n++) {
-    bny_topo_kind kind = (bny_topo_kind)(random_word(&state) % BNY_TOPO_KINDS);
-    int32_t parent = (int32_t)(random_word(&state) % (uint64_t)(n + 1)) - 1;
-    bool host = parent >= 0 && bny_topo_ancestor(topo, parent, BNY_TOPO_HOST) >= 0;
-    snprintf(name, sizeof name, "%s%d", bny_topo_kind_name(kind), n);
-    if (kind == BNY_TOPO_HOST && host) kind = BNY_TOPO_PCI;
-    bny_topo_node node = {.kind = kind,
-                          .parent = parent,
-                          .index = n % 3 - 1,
-                          .name = name,
-                          .compute = -1,
-                          .host_bridge = kind == BNY_TOPO_PCI && random_word(&state) % 2 == 0};
-    bny_topo_add_node(topo, &node);
-  }
-  for (int32_t l = 0; l < links; l++) {
-    uint64_t drawn = random_word(&state);
-    bny_topo_link link = {.kind = (bny_topo_link_kind)(drawn % BNY_TOPO_LINK_KINDS),
-                          .from = (int32_t)(drawn >> 8) & 0xffff,
-                          .to = (int32_t)(drawn >> 24 & 0xffff),
-                          .count = 1 + (int32_t)(drawn >> 40 & 3),
-                          .gbytes_per_s = (double)(drawn >> 44 & 63),
-                          .rated_gbytes_per_s = (double)(drawn >> 50 & 63),
-                          .source = (bny_topo_source)(drawn >> 56 & 3)};
-    link.from %= nodes, link.to %= nodes;
-    bny_topo_add_link(topo, &link);
-  }
+  char title[64];
   bny_topo_error error = {0};
-  if (bny_topo_check(topo, &error)) {
-    snprintf(title, sizeof title, "random model %d", which);
-    check_model(topo, title);
-  }
+  bny_topo *topo = random_model(0x9e3779b97f4a7c15u * (uint64_t)(which + 1), 60, 80);
+  snprintf(title, sizeof title, "random model %d", which);
+  if (bny_topo_check(topo, &error)) check_model(topo, title);
 }
 
 enum { MODELS_IN_ONE = 20 };

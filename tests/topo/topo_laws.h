@@ -29,7 +29,7 @@ static inline bool laws_same_text(const char *a, const char *b) {
   return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* Every field, and doubles by their bits. */
+/* Compares every field, and doubles by their bits. */
 static inline bool laws_same_model(const bny_topo *a, const bny_topo *b) {
   bool same = a->nnodes == b->nnodes && a->nlinks == b->nlinks && a->nnotes == b->nnotes;
   for (int32_t n = 0; same && n < a->nnodes; n++) {
@@ -53,7 +53,7 @@ static inline bool laws_same_model(const bny_topo *a, const bny_topo *b) {
   return same;
 }
 
-/* GPUs, then NICs, LAWS_DEVICES at most. Returns how many. */
+/* Lists GPUs, then NICs, LAWS_DEVICES at most. Returns how many. */
 static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVICES]) {
   int32_t count = 0;
   for (int pass = 0; pass < 2; pass++) {
@@ -195,7 +195,7 @@ static inline const char *law_of_levels(const bny_topo *topo) {
   return broken;
 }
 
-/* Everything that is done with a model. */
+/* Does everything that is done with a model. */
 static inline const char *law_of_model(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   const char *broken = bny_topo_check(topo, &error) ? NULL : "it does not pass the check";
@@ -205,7 +205,7 @@ static inline const char *law_of_model(const bny_topo *topo) {
   return broken;
 }
 
-/* By content. */
+/* Imports a text by its content. */
 static inline const char *law_of_import(const char *text, size_t bytes) {
   bny_topo_error error = {.line = -1, .text = ""};
   const char *name = NULL;
@@ -216,7 +216,7 @@ static inline const char *law_of_import(const char *text, size_t bytes) {
   return broken;
 }
 
-/* One importer alone, also on what it does not recognise. */
+/* Tries one importer alone, also on what it does not recognise. */
 static inline const char *law_of_importer(const bny_topo_importer *importer, const char *text, size_t bytes) {
   bny_topo_error error = {.text = ""};
   bny_topo *topo = bny_topo_new();

@@ -34,7 +34,7 @@ static inline tree tree_new(void) {
   return t;
 }
 
-/* The whole path; directories above it are made. */
+/* Writes the whole path, and makes the directories above it. */
 static inline void tree_path(const tree *t, char whole[1024], const char *path) {
   snprintf(whole, 1024, "%s/%s", t->root, path);
   for (char *slash = whole + strlen(t->root) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
@@ -56,7 +56,7 @@ static inline void tree_bytes(const tree *t, const char *path, const void *bytes
 static inline void tree_file(const tree *t, const char *text, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A file that holds this text and the end of a line. */
+/* Makes a file that holds this text and the end of a line. */
 static inline void tree_file(const tree *t, const char *text, const char *format, ...) {
   char path[512], line[512];
   va_list arguments;
@@ -67,7 +67,7 @@ static inline void tree_file(const tree *t, const char *text, const char *format
   tree_bytes(t, path, line, (size_t)length);
 }
 
-/* A link at `path` to `target`, both in the tree. */
+/* Makes a link at `path` to `target`, both in the tree. */
 static inline void tree_link(const tree *t, const char *target, const char *path) {
   char whole[1024], absolute[1024];
   tree_path(t, whole, path);
@@ -109,7 +109,7 @@ static inline void tree_pci(const tree *t, tree_device device) {
   tree_link(t, target, link);
 }
 
-/* An interface of class net or infiniband below a device: "net", "eth0". */
+/* Adds an interface of class net or infiniband below a device: "net", "eth0". */
 static inline void tree_interface(const tree *t, const char *device, const char *class, const char *name) {
   char target[512], link[512], below[512];
   tree_file(t, "", "devices/%s/%s/%s/uevent", device, class, name);

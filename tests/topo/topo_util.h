@@ -46,7 +46,7 @@ static inline char *exported(char *(*write)(const bny_topo *topo, bny_topo_error
 
 /* ---- files and descriptions -------------------------------------------------------------------------------------- */
 
-/* The model of a text that is taken. */
+/* Returns the model of a text, which must be taken. */
 static inline bny_topo *load(const char *text) {
   bny_topo_error error = {0};
   bny_topo *topo = topo_import(text, strlen(text), NULL, &error);
@@ -54,7 +54,7 @@ static inline bny_topo *load(const char *text) {
   return topo;
 }
 
-/* A text that importers reject at this line (-1: any), for a reason with this in it. */
+/* Checks that importers reject a text at this line (-1: any), for a reason with this in it. */
 static inline void ck_rejected(const char *text, size_t bytes, int line, const char *part) {
   bny_topo_error error = {.line = -1, .text = ""};
   bny_topo *topo = topo_import(text, bytes, NULL, &error);
@@ -86,7 +86,7 @@ static inline void ck_hostile(const char *text, const char *why) {
 
 enum { HOSTILE_BYTES = 60 << 20 };
 
-/* The model of a file that is taken. */
+/* Returns the model of a file, which must be taken. */
 static inline bny_topo *load_file(const char *path) {
   bny_topo_error error = {0};
   bny_topo *topo = topo_load(path, NULL, &error);
@@ -129,7 +129,7 @@ static inline bool dump_path(const char *name, char path[4096]) {
   return there != NULL;
 }
 
-/* All of a file with a NUL behind it; NULL if it cannot be read. */
+/* Returns all of a file with a NUL behind it; NULL if it cannot be read. */
 static inline char *read_text(const char *path, size_t *bytes) {
   FILE *file = fopen(path, "r");
   if (file == NULL) return NULL;
@@ -211,7 +211,7 @@ static inline bool has_finding(const bny_topo_levels *levels, bny_topo_severity 
 
 /* ---- facts ------------------------------------------------------------------------------------------------------- */
 
-/* The node of a name, of "kind/name" or of a bus id; -1 if there is none. */
+/* Returns the node of a name, of "kind/name" or of a bus id; -1 if there is none. */
 static inline int32_t node_of(const bny_topo *topo, const char *name) {
   static const bny_topo_kind order[] = {BNY_TOPO_GPU,    BNY_TOPO_NIC,  BNY_TOPO_NUMA, BNY_TOPO_PACKAGE,
                                         BNY_TOPO_SWITCH, BNY_TOPO_PORT, BNY_TOPO_PCI,  BNY_TOPO_HOST};
@@ -231,7 +231,7 @@ static inline int32_t links_of_kind(const bny_topo *topo, bny_topo_link_kind kin
   return count;
 }
 
-/* How many there are of a kind of nodes, of links or of levels' groups, of ranks, notes or faults. */
+/* Counts nodes or links of a kind, groups of a level, ranks, notes or faults. */
 static inline int32_t count_of(const bny_topo *topo, const bny_topo_levels *levels, const char *what) {
   if (strcmp(what, "ranks") == 0) return levels->nranks;
   if (strcmp(what, "notes") == 0) return topo->nnotes;
@@ -376,6 +376,41 @@ static inline bny_topo *tree_of(const char *text) {
     bool bridge = strcmp(word, "bridge") == 0;
     at = put(topo, bridge ? BNY_TOPO_PCI : bny_topo_kind_parse(word), at, name, bus);
     topo->nodes[at].host_bridge = bridge;
+  }
+  return topo;
+}
+
+/* A model of at least 2 and at most so many nodes and links, in no order that a machine has, with hosts or none. Names
+ * repeat, but for GPUs, and hosts are in no host. */
+static inline bny_topo *random_model(uint64_t seed, int32_t most_nodes, int32_t most_links) {
+  uint64_t state = seed;
+  bny_topo *topo = topo_new();
+  int32_t nodes = 2 + (int32_t)(random_word(&state) % (uint64_t)(most_nodes - 1));
+  int32_t links = (int32_t)(random_word(&state) % (uint64_t)most_links);
+  for (int32_t n = 0; n < nodes; n++) {
+    char name[32], bus_id[BNY_TOPO_BUS_BYTES];
+    bny_topo_kind kind = (bny_topo_kind)(random_word(&state) % BNY_TOPO_KINDS);
+    int32_t parent = (int32_t)(random_word(&state) % (uint64_t)(n + 1)) - 1;
+    while (parent > 20) parent /= 4; /* no tree is too deep */
+    bool host = parent >= 0 && bny_topo_ancestor(topo, parent, BNY_TOPO_HOST) >= 0;
+    if (kind == BNY_TOPO_HOST && host) kind = BNY_TOPO_PCI;
+    uint64_t number = kind == BNY_TOPO_GPU ? (uint64_t)n : random_word(&state) % 7;
+    snprintf(name, sizeof name, "%s%d", random_word(&state) % 2 ? bny_topo_kind_name(kind) : "#", (int)number);
+    snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", n / 32, n % 32);
+    int32_t node = put(topo, kind, parent, name, random_word(&state) % 2 ? bus_id : NULL);
+    topo->nodes[node].index = n % 3 - 1;
+    topo->nodes[node].host_bridge = kind == BNY_TOPO_PCI && random_word(&state) % 2 == 0;
+  }
+  for (int32_t l = 0; l < links; l++) {
+    uint64_t drawn = random_word(&state);
+    bny_topo_link link = {.kind = (bny_topo_link_kind)(drawn % BNY_TOPO_LINK_KINDS),
+                          .from = (int32_t)((drawn >> 8 & 0xffff) % (uint64_t)nodes),
+                          .to = (int32_t)((drawn >> 24 & 0xffff) % (uint64_t)nodes),
+                          .count = 1 + (int32_t)(drawn >> 40 & 3),
+                          .gbytes_per_s = (double)(drawn >> 44 & 63) / 7,
+                          .rated_gbytes_per_s = (double)(drawn >> 50 & 63),
+                          .source = (bny_topo_source)(drawn >> 56 & 3)};
+    bny_topo_add_link(topo, &link);
   }
   return topo;
 }

@@ -256,4 +256,6 @@ static void pass_texts(bny_topo_finder *s, bny_topo_note_kind kind) {
 
 void bny_topo_find_input(bny_topo_finder *s) { pass_texts(s, BNY_TOPO_NOTE_INPUT); }
 
+void bny_topo_find_ends_differ(bny_topo_finder *s) { pass_texts(s, BNY_TOPO_NOTE_DIFFERS); }
+
 void bny_topo_find_nic_virtual(bny_topo_finder *s) { pass_texts(s, BNY_TOPO_NOTE_VIRTUAL); }

@@ -282,12 +282,6 @@ void bny_topo_find_nvlink_one_sided(bny_topo_finder *s) {
   }
 }
 
-void bny_topo_find_ends_differ(bny_topo_finder *s) {
-  int32_t at = 0;
-  for (const bny_topo_note *note; (note = bny_topo_find_note(s->d->topo, BNY_TOPO_NOTE_DIFFERS, &at)) != NULL;)
-    bny_topo_find(s, note->node, "%s", note->text);
-}
-
 /* Links of one node with the same fault, which is reported once. */
 typedef struct link_sum {
   int32_t links;
