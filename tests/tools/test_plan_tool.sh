@@ -191,6 +191,7 @@ PYTHON
   json 'o["regret"] >= 0 and sum(m["chosen"] for m in o["methods"]) == 1 and min(m["simulated_us"] for m in o["methods"] if m["simulated_us"]) * (1 + o["regret"]) <= 1.0001 * [m for m in o["methods"] if m["chosen"]][0]["simulated_us"]'
   run 2 --simulate --ranks 4 --scale wheels=2
   run 2 --simulate --ranks 4 --timeline "$work/none/such"
+  run 2 --simulate --ranks 4 --timeline /dev/full
 else
   run 1 --simulate --ranks 2
   says 'apt-get install libsimgrid' err

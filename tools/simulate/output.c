@@ -76,7 +76,7 @@ bool sim_timeline_write(const char *path, const sim_job *job, const char *title,
   (svg ? svg_write : json_write)(file, job, title);
   bool ok = ferror(file) == 0;
   ok = fclose(file) == 0 && ok;
-  return ok || tool_error_set(error, "%.200s: %s", path, strerror(errno));
+  return tool_error_usage(error, ok || tool_error_set(error, "%.200s: %s", path, strerror(errno)));
 }
 
 /* ---- GOAL -------------------------------------------------------------------------------------------------------- */
