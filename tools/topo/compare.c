@@ -146,7 +146,7 @@ static void report_group(comparison *c, int side, const int32_t *nodes, int32_t 
     topo_append_count(&text, count, kind);
     if (c->hosts_named && host >= 0 && kind != BNY_TOPO_HOST) topo_append(&text, " of %.60s", host_name(c, side, host));
     topo_append(&text, ": ");
-    topo_append_names(&text, topo, nodes, count, 80);
+    topo_append_names(&text, topo, nodes, count, 80, false);
   }
   report(c, (topo_change){.kind = side == 0 ? TOPO_MISSING : TOPO_ADDED,
                           .what = bny_topo_kind_name(kind),

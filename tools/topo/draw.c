@@ -159,8 +159,8 @@ static bool append_piece(topo_string *string, const char *start, const char *pie
   return true;
 }
 
-static void append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
-                         int32_t columns, bool in_short) {
+void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns,
+                       bool in_short) {
   char *start = string->text + strlen(string->text);
   for (int32_t i = 0, next; i < count; i = next) {
     const char *first = topo->nodes[nodes[i]].name, *last = first;
@@ -186,16 +186,6 @@ static void append_names(topo_string *string, const bny_topo *topo, const int32_
       return;
     }
   }
-}
-
-void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
-                       int32_t columns) {
-  append_names(string, topo, nodes, count, columns, false);
-}
-
-void topo_append_names_short(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
-                             int32_t columns) {
-  append_names(string, topo, nodes, count, columns, true);
 }
 
 void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns) {

@@ -55,7 +55,7 @@ static void draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nod
     line->ink = TOPO_INK_SWITCH;
     for (int32_t i = start; i < ends[g]; i++)
       line->severity = fold->severity[nodes[i]] > line->severity ? fold->severity[nodes[i]] : line->severity;
-    topo_append_names(&line->label, fold->topo, &nodes[start], ends[g] - start, 34);
+    topo_append_names(&line->label, fold->topo, &nodes[start], ends[g] - start, 34, false);
     describe(fold, &nodes[start], ends[g] - start, line);
   }
 }

@@ -80,12 +80,9 @@ typedef struct topo_string {
 
 void topo_append(topo_string *string, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Appends "GPU0..GPU3, GPU6" in at most that many columns, then "and 3 more". */
-void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns);
-
-/* Appends the short form: "mlx5_0..3, 6". */
-void topo_append_names_short(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
-                             int32_t columns);
+/* Appends "GPU0..GPU3, GPU6" in at most that many columns, then "and 3 more"; in short "mlx5_0..3, 6". */
+void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns,
+                       bool in_short);
 
 /* Returns the names without the parts that are the same in all of them: "B09-P1-LEAF-02" and
  * "A09-P1-LEAF-01" become "B09…02" and "A09…01". */

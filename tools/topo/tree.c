@@ -23,7 +23,7 @@ typedef struct drawing {
 /* ---- contents of a line ------------------------------------------------------------------------------------------ */
 
 static void name_devices(const drawing *d, const int32_t *nodes, int32_t count, topo_string *label) {
-  topo_append_names(label, d->fold.topo, nodes, count, 34);
+  topo_append_names(label, d->fold.topo, nodes, count, 34, false);
 }
 
 static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo_string *label) {
@@ -90,7 +90,7 @@ static void say_service(drawing *d, const int32_t *nodes, int32_t count, topo_li
   if (served > 0) {
     topo_string text = {.text = ""};
     topo_append(&text, "%s ", d->view->utf8 ? "→" : "->");
-    topo_append_names_short(&text, d->fold.topo, nics, served, 24);
+    topo_append_names(&text, d->fold.topo, nics, served, 24, true);
     topo_append(&text, served == 1 ? ", rail " : ", rails ");
     topo_append_numbers(&text, rails, served, 12);
     if (first->nic_path >= BNY_TOPO_PATH_SYS) topo_append(&text, " (%s)", bny_topo_path_name(first->nic_path));
@@ -124,7 +124,7 @@ static void say_network(drawing *d, const int32_t *nodes, int32_t count, const t
       topo_append(&on, "%s", d->fold.short_names[place].text);
       if (found > 1) topo_append(&on, " and %d more", found - 1);
     } else {
-      topo_append_names_short(&on, d->fold.topo, leaves, found, 30);
+      topo_append_names(&on, d->fold.topo, leaves, found, 30, true);
     }
     topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_SERVICE, on.text);
   }
@@ -264,7 +264,7 @@ static topo_line *host_line(drawing *d, const int32_t *hosts, int32_t count, boo
   if (drawn && count > 1) {
     topo_string text = {.text = ""};
     topo_append(&text, "and %d alike: ", (int)count - 1);
-    topo_append_names(&text, d->fold.topo, hosts + 1, count - 1, 40);
+    topo_append_names(&text, d->fold.topo, hosts + 1, count - 1, 40, false);
     topo_line_say(line, TOPO_INK_BOLD, TOPO_LINE_SERVICE, text.text);
   }
   return line;

@@ -250,7 +250,7 @@ static void draw_more(topo_work *work) {
     topo_string names = {.text = ""};
     if (like >= 0) topo_append(&names, "like %.60s: ", topo_host_name(work, like));
     /* A line has room for some 22 characters. */
-    topo_append_names(&names, work->topo, hosts, count, (int32_t)fmin(22 * floor((end - 28 - y) / 11.5), 240));
+    topo_append_names(&names, work->topo, hosts, count, (int32_t)fmin(22 * floor((end - 28 - y) / 11.5), 240), false);
     const char *rest = tool_format("%s", names.text), *line;
     for (y += 13; y < end - 14 && (line = topo_text_wrap(&rest, TOPO_SMALL, room)); y += 11.5)
       topo_text(work, x, y, TOPO_SMALL, false, TOPO_COLOUR_DIM, TOPO_ANCHOR_START, line);
