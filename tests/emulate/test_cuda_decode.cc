@@ -422,7 +422,7 @@ static void show(const decode_case &what, const char *how, double worst) {
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 /* Values of one sign, and tensor cores that truncate sums: the errors of all keys add up. */
-START_TEST(truncated_sums) {
+TEST_LOOP(truncated_sums, 4) {
   if (IS_SANITIZED) return; /* an error of many keys: the code is that of few */
   static const struct {
     const char *name;
@@ -440,10 +440,9 @@ START_TEST(truncated_sums) {
   if (_i == 0) ck_assert(error > 1e-5);
   bny_emulator_truncate(false);
 }
-END_TEST
 
 /* An option of the warpgroup kernel: it takes effect, and its error is within the bound. */
-START_TEST(one_term) {
+TEST_LOOP(one_term, 2) {
   decode_case what = case_named(_i ? "f16_latent64_wgmma" : "bf16_latent64_wgmma");
   what.lengths = {200};
   what.one_sign = true;
@@ -453,9 +452,8 @@ START_TEST(one_term) {
   show(what, ", one term", one);
   ck_assert(one > 10 * two);
 }
-END_TEST
 
-START_TEST(each_kernel) {
+TEST_IN("kernels", each_kernel, KERNELS) {
   double worst = 0;
   if (compiled_is_on() && !compiled_has((std::string("bny_decode_") + kernels[_i].name).c_str())) return;
   for (int i = 0; i < (IS_SANITIZED ? 1 : 3); i++) {
@@ -466,10 +464,9 @@ START_TEST(each_kernel) {
   }
   show(case_of(_i), "", worst);
 }
-END_TEST
 
 /* One row of many splits, merged in one round and in two. */
-START_TEST(many_pieces) {
+TEST(many_pieces) {
   decode_case what = case_named("bf16_64_async");
   what.lengths = {1000};
   what.teams = 64;
@@ -480,9 +477,8 @@ START_TEST(many_pieces) {
     run(what);
   }
 }
-END_TEST
 
-START_TEST(same_bits) {
+TEST(same_bits) {
   for (int copy = 0; copy < 2; copy++) {
     decode_case what = case_named(copy ? "bf16_128_async" : "bf16_128_bulk");
     randomise(&what, 3, 400);
@@ -503,9 +499,8 @@ START_TEST(same_bits) {
     }
   }
 }
-END_TEST
 
-START_TEST(conventions) {
+TEST(conventions) {
   static const banyan_values values[] = {BANYAN_VALUES_NORMALISED, BANYAN_VALUES_NUMERATOR};
   static const banyan_stats stats[] = {BANYAN_STATS_LSE, BANYAN_STATS_MAX_SUM};
   static const banyan_base bases[] = {BANYAN_BASE_E, BANYAN_BASE_2};
@@ -520,7 +515,6 @@ START_TEST(conventions) {
     run(what);
   }
 }
-END_TEST
 
 /* Each existing key must be read once for each tile of heads, and nothing else. */
 static void expect_read(const decode_case &what, const decode_memory &memory, const bny_decode_cache &cache, int dim,
@@ -536,7 +530,7 @@ static void expect_read(const decode_case &what, const decode_memory &memory, co
   EXPECT(wanted == reads.times);
 }
 
-START_TEST(reads_once) {
+TEST_LOOP(reads_once, KERNELS) {
   if (sanitizer_leaves_out(_i)) return;
   decode_case what = case_of(_i);
   randomise(&what, 4, 150, _i);
@@ -552,11 +546,10 @@ START_TEST(reads_once) {
   expect_read(what, memory, call.k, what.row->head_dim, k_reads);
   if (!what.is_latent()) expect_read(what, memory, call.v, what.row->value_dim, v_reads);
 }
-END_TEST
 
 /* One wrong id in the page table is reported and not read. Rows of other sequences are right. If tiles lie within
  * pages, its own rows are right without the page's keys. */
-START_TEST(wrong_pages) {
+TEST_LOOP(wrong_pages, KERNELS) {
   if (sanitizer_leaves_out(_i)) return;
   static const int pages[] = {1, 8, 16, 64};
   for (int way = 0; way < WRONG_WAYS; way++) {
@@ -573,9 +566,8 @@ START_TEST(wrong_pages) {
     run(what);
   }
 }
-END_TEST
 
-START_TEST(page_divisions) {
+TEST(page_divisions) {
   for (uint32_t keys = 1; keys < 3000; keys++) {
     bny_decode_general general;
     bny_decode_divide_pages(&general, keys);
@@ -587,26 +579,5 @@ START_TEST(page_divisions) {
     ck_assert_uint_eq(bny_general_page_of(general, INT32_MAX), INT32_MAX / keys);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("cuda_decode");
-  TCase *kinds = tcase_create("kernels"), *tests = tcase_create("all");
-  TCase *sums = tcase_create("sums");
-  tcase_set_timeout(sums, 240);
-  tcase_add_loop_test(sums, truncated_sums, 0, 4);
-  tcase_add_loop_test(sums, one_term, 0, 2);
-  suite_add_tcase(suite, sums);
-  tcase_set_timeout(kinds, 60);
-  tcase_set_timeout(tests, 60);
-  tcase_add_loop_test(kinds, each_kernel, 0, KERNELS);
-  suite_add_tcase(suite, kinds);
-  tcase_add_test(tests, many_pieces);
-  tcase_add_test(tests, same_bits);
-  tcase_add_test(tests, conventions);
-  tcase_add_loop_test(tests, reads_once, 0, KERNELS);
-  tcase_add_loop_test(tests, wrong_pages, 0, KERNELS);
-  tcase_add_test(tests, page_divisions);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("cuda_decode", 240)); }

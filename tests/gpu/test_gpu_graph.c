@@ -168,7 +168,7 @@ static void run_replays(task *task, bool one_device) {
   check_expected(task);
 }
 
-START_TEST(one_stream) {
+TEST_IN("replays", one_stream, 16) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "ring", NULL};
   task task = {.nranks = 2 + 2 * (_i % 4),
                .comms = 1,
@@ -182,9 +182,8 @@ START_TEST(one_stream) {
   }
   run_replays(&task, true);
 }
-END_TEST
 
-START_TEST(several_streams) {
+TEST_IN("replays", several_streams, 4) {
   /* Each communicator of a rank has two streams, one of them its own, and a device has 32 connections for them. */
   task task = {.nranks = 2 + 2 * _i, .comms = _i < 2 ? COMMS_MAX : 2, .replays = 3000, .replays_between_looks = 50};
   if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
@@ -194,9 +193,8 @@ START_TEST(several_streams) {
   }
   run_replays(&task, true);
 }
-END_TEST
 
-START_TEST(several_devices) {
+TEST_IN("replays", several_devices, 1) {
   task task = {.nranks = world_gpus() < RANKS_MAX ? world_gpus() : RANKS_MAX,
                .comms = 2,
                .replays = 10000,
@@ -208,7 +206,6 @@ START_TEST(several_devices) {
   if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
   run_replays(&task, false);
 }
-END_TEST
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
@@ -273,7 +270,7 @@ static void end_and_go_on(world_rank *self) {
   line_free(self, &line);
 }
 
-START_TEST(ends) {
+TEST_IN("ends", ends, 3 * ENDS) {
   static const int32_t ranks[] = {2, 4, 8};
   const int how = _i % ENDS;
   ending ending = {.task = {.nranks = ranks[_i / ENDS], .comms = 1},
@@ -288,18 +285,5 @@ START_TEST(ends) {
             .argument = &ending);
   check_expected(&ending.task);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("gpu_graph");
-  TCase *replays = tcase_create("replays"), *ends_of_runs = tcase_create("ends");
-  tcase_add_loop_test(replays, one_stream, 0, 16);
-  tcase_add_loop_test(replays, several_streams, 0, 4);
-  tcase_add_test(replays, several_devices);
-  tcase_add_loop_test(ends_of_runs, ends, 0, 3 * ENDS);
-  for (int i = 0; i < 2; i++) {
-    tcase_set_timeout(i ? ends_of_runs : replays, 150);
-    suite_add_tcase(suite, i ? ends_of_runs : replays);
-  }
-  return world_is_here(&world_gpu) ? world_main(suite) : 77;
-}
+int main(void) { return world_is_here(&world_gpu) ? world_main(suite_of("gpu_graph", 150)) : 77; }

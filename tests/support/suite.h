@@ -37,15 +37,18 @@ static inline void suite_add(suite_test *self, const TTest *test, int first, int
 }
 
 /* TEST(name) { ... } runs once. The other forms run once for each _i from `first`, or 0, up to but not including
- * `last`. */
-#define TEST_RANGE(name, first, last)                            \
+ * `last`. TEST_IN puts the test into a case, which CK_RUN_CASE may name. */
+#define TEST_RANGE_IN(its_case, name, first, last)               \
   static void name(int _i);                                      \
   __attribute__((constructor)) static void name##_add(void) {    \
     static const TTest test = {#name, name, __FILE__, __LINE__}; \
     static suite_test self;                                      \
+    self.case_name = its_case;                                   \
     suite_add(&self, &test, first, last);                        \
   }                                                              \
   static void name(int _i CK_ATTRIBUTE_UNUSED)
+#define TEST_IN(its_case, name, count) TEST_RANGE_IN(its_case, name, 0, count)
+#define TEST_RANGE(name, first, last) TEST_RANGE_IN(NULL, name, first, last)
 #define TEST_LOOP(name, count) TEST_RANGE(name, 0, count)
 #define TEST(name) TEST_RANGE(name, 0, 1)
 
