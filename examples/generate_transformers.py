@@ -91,7 +91,8 @@ def generate(comm, options, report=None):
             steps.ids = cache.recover(model, steps.ids)
             if cache.comm.rank == 0:
                 print(f"[{error}]\n{cache.comm.nranks} ranks go on at token {steps.ids.shape[1]}")
-    print(f"rank {cache.comm.rank} of {cache.comm.nranks}: {cache.keys_here} keys, {cache.bytes_here} bytes of layers")
+    held = f"{cache.keys_here} keys, {cache.bytes_here} bytes of layers"
+    print(f"rank {cache.comm.rank} of {cache.comm.nranks}: {held}\n", end="", flush=True)  # a whole line among ranks
     if report and cache.comm.rank == 0:
         report.send(tokens.tolist())
     cache.comm.close()

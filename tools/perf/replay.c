@@ -102,7 +102,7 @@ static bool read_file(const char *pattern, int32_t rank, bool whole, replay *r, 
     size_t tokens = (size_t)r->desc.tokens;
     r->mask = tool_new(tokens, 1);
     good = (tokens == 0 || r->desc.heads == 0 || fread(r->mask, 1, tokens, file) == tokens) &&
-           place(r, &r->in, r->in_scales, file) && place(r, &r->out, r->out_scales, NULL);
+           place(r, &r->in, r->in_scales, file) && fgetc(file) == EOF && place(r, &r->out, r->out_scales, NULL);
   }
   fclose(file);
   return good || tool_error_set(error, "--replay: %s is no whole file of BANYAN_DUMP of rank %d", path, rank);
