@@ -397,6 +397,7 @@ TEST(descriptions) {
   ck_assert_int_eq(banyan_comm_nranks(comm), 1);
   ck_assert_int_eq(banyan_comm_failed_rank(comm), -1);
   ck_assert_str_eq(banyan_comm_error(comm), "");
+  for (int status = -1; status < 20; status++) ck_assert_ptr_nonnull(banyan_status_string((banyan_status)status));
   banyan_comm_destroy(comm);
 }
 
