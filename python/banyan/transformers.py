@@ -206,6 +206,13 @@ class ShardedLayer(CacheLayerMixin):
                 f'attn_implementation is "{implementation}" in the config of this cache: it must be "banyan", as other '
                 "attention sees the keys of this rank alone"
             )
+        # The attention takes the layer that was updated. That of a model with another config does not.
+        before, _updated.layer = getattr(_updated, "layer", None), None
+        if before is not None:
+            raise UnsupportedError(
+                f'layer {before.index} was not attended to by "banyan": the model has another attn_implementation than '
+                "the config of this cache"
+            )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.keys.shape[0] != key_states.shape[0]:

@@ -310,6 +310,11 @@ def test_what_the_cache_does_not_serve(lone):
     model.set_attn_implementation("sdpa")
     with rejected('attn_implementation is "sdpa" in the config of this cache'):
         model(input_ids=one, **cache.keyword)
+    other = build("llama")
+    other.set_attn_implementation("banyan")
+    cache = ShardedCache(other.config, lone, 100)
+    with rejected("layer 0 was not attended to by .*: the model has another attn_implementation"):
+        model(input_ids=one, **cache.keyword)
 
 
 def test_keys_that_are_not_those_of_the_cache(lone):
