@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention for AMX: 16 keys at a time are multiplied with up to 16 rows of queries. Sapphire Rapids and later.
+ * These attention kernels multiply 16 keys at a time with up to 16 rows of queries. They need AMX: Sapphire Rapids or a
+ * later processor.
  *
- * AMX multiplies bf16 and adds up in f32. Keys and values are bf16, or E4M3 and int8, which become bf16 exactly. f16
- * are cut into two bf16 that add up to them, queries and weights into one to three. All parts are multiplied, so
- * products are those of f32. The least parts are added first: their sums are nearly exact. AMX counts inputs and sums
- * below 2^-126 as 0.
+ * AMX multiplies bf16 and adds up in f32. Keys and values are bf16, or E4M3 and int8, which become bf16 exactly. An f16
+ * is cut into two bf16 that add up to it, and queries and weights are cut into one to three. All parts are multiplied,
+ * so products are those of f32. The smallest parts are added first, because their sums are nearly exact. AMX counts
+ * inputs and sums below 2^-126 as 0.
  *
- * Parts of a number that is not finite mean nothing. So rows that come out without a finite result are made again by
- * the vector kernels, and so are the shapes and types that AMX does not take.
+ * A number that is not finite has no meaningful parts. The vector kernels therefore compute rows again that have no
+ * finite result. They also compute the shapes and types that AMX does not support.
  *
- * A tile has 32 keys. Logits: an A register has 32 columns of 16 keys as they lie in memory, a B register 32 columns of
- * all rows of queries, and the product is [key][row]. Values: A has the weights of 32 keys by row, and B has pairs of
- * keys by column, which is how AMX reads B. Key i is paired with key i + 16. Pairs come in an order in which weights
- * take few instructions to transpose. */
+ * A tile has 32 keys. For logits, an A register has 32 columns of 16 keys in memory order, a B register has 32 columns
+ * of all rows of queries, and the product is [key][row]. For values, A has the weights of 32 keys by row, and B has
+ * pairs of keys by column, which is how AMX reads B. Key i is paired with key i + 16. The order of pairs lets weights
+ * be transposed in few instructions. */
 #include <immintrin.h>
 
 #include "attention.h"
@@ -28,10 +29,10 @@
   X(attention_over_i8_matrix, BANYAN_I8 | ATTENTION_MATRIX)
 
 enum {
-  KEYS = 32,      /* a tile has these */
+  KEYS = 32,      /* keys of a tile */
   HALF = 16,      /* keys of a register */
   WORDS = 32,     /* bf16 of a row of a register: columns of a step */
-  ROW_BYTES = 64, /* a register has these */
+  ROW_BYTES = 64, /* bytes of a row of a register */
   PARTS_MAX = 3,  /* bf16 of an f32 */
   STEPS_MAX = 36, /* steps of queries, times their parts */
   KEY_LINES = BNY_ATTENTION_HEAD_DIM_MAX / WORDS,
@@ -39,7 +40,7 @@ enum {
   GROUP_TILES = GROUP / HALF
 };
 
-/* The lines of a tile after this, in the order of memory: that is what a processor's own prefetching follows. */
+/* Walks the lines of a later tile in memory order, which the hardware prefetcher follows. */
 typedef struct lines_ahead {
   const char *row;
   int64_t step, second; /* bytes from a row to the next; from the first line of a pair to the second */
@@ -48,11 +49,11 @@ typedef struct lines_ahead {
 
 typedef struct matrix_work {
   uint16_t q[STEPS_MAX][HALF][WORDS];        /* [part and step][pair of columns][row and column of the pair] */
-  uint16_t k[KEY_LINES][2][KEYS][WORDS];     /* matrices of each line of keys, where they do not lie so in memory */
+  uint16_t k[KEY_LINES][2][KEYS][WORDS];     /* matrices of each line of keys, unless memory has this layout */
   float logits[KEYS * HALF], p[KEYS * HALF]; /* [key][row]; p: weights */
   uint16_t weights[PARTS_MAX * HALF][KEYS];  /* [part and row][pair of keys] */
   uint16_t v[2][GROUP_TILES][HALF][WORDS]; /* [pair of keys][column and key of the pair]: one is filled, one is read */
-  float n[HALF][HALF];                     /* sums of all rows, if only some are being worked on: [row][column] */
+  float n[HALF][HALF];                     /* sums of all rows, if only some are current: [row][column] */
   const char *next;  /* the first key of the next tile, whose logits are made while values are added; or NULL */
   const char *ready; /* the first key of the tile whose logits are made; or NULL */
   lines_ahead keys_ahead, values_ahead;
@@ -65,10 +66,10 @@ typedef struct matrix_work {
 #include "attention_bounds.h"
 #include "attention_bytes.h"
 
-/* A barrier for the compiler, which does not know that tile instructions read and write memory. */
+/* Stops the compiler from moving memory accesses: it does not know that tile instructions read and write memory. */
 #define FENCE() __asm__ volatile("" ::: "memory")
 
-/* Registers, as names that are pasted into instructions. */
+/* These names are pasted into instructions. */
 #define T_KEYS 0
 #define T_VALUES 0
 #define T_QUERIES 1
@@ -79,7 +80,7 @@ typedef struct matrix_work {
 #define T_WEIGHTS_2 6
 #define T_SUMS 7
 
-/* Rows of queries that are multiplied: 4, 8 or 16. */
+/* Returns the number of query rows that are multiplied: 4, 8 or 16. */
 INLINE int32_t rows_of(const bny_attention_task *task) { return task->heads <= 4 ? 4 : task->heads <= 8 ? 8 : 16; }
 
 INLINE int32_t parts_of(banyan_dtype q_dtype) { return q_dtype == BANYAN_BF16 ? 1 : q_dtype == BANYAN_F16 ? 2 : 3; }
@@ -87,7 +88,6 @@ INLINE int32_t parts_of(banyan_dtype q_dtype) { return q_dtype == BANYAN_BF16 ? 
 INLINE banyan_dtype type_of(banyan_dtype form) { return (banyan_dtype)((int)form & ATTENTION_TYPE); }
 INLINE bool is_bytes(banyan_dtype form) { return type_of(form) == BANYAN_E4M3 || type_of(form) == BANYAN_I8; }
 
-/* An f16 is cut into two bf16. */
 INLINE bool is_cut(banyan_dtype form) { return type_of(form) == BANYAN_F16; }
 
 INLINE void bf16_of_bytes(__m512i bytes, banyan_dtype form, __m512i *low, __m512i *high) {
@@ -106,18 +106,29 @@ static double attention_factor(banyan_dtype form) {
   return 1;
 }
 
+/* Returns the lanes of a vector, from lane `first` on, that are among the first `lanes`. */
+INLINE __mmask16 lanes_before(int32_t lanes, int32_t first) {
+  int32_t left = lanes - first;
+  return left >= HALF ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
+}
+
 static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
   for (int32_t i = 0; i < count; i += HALF) {
-    __mmask16 mask = count - i < HALF ? (__mmask16)((1u << (count - i)) - 1) : 0xffff;
-    __m512 value;
-    if (dtype == BANYAN_F32)
-      value = _mm512_maskz_loadu_ps(mask, row + (size_t)i * 4);
-    else {
-      __m256i halves = _mm256_maskz_loadu_epi16(mask, row + (size_t)i * 2);
-      value = dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
-    }
-    _mm512_mask_storeu_ps(values + i, mask, value);
+    int32_t left = count - i < HALF ? count - i : HALF;
+    vec value = vec_row_tail(row + (size_t)i * attention_element_bytes(dtype), left, dtype);
+    _mm512_mask_storeu_ps(values + i, lanes_before(count, i), value);
   }
+}
+
+/* Transposes 4 x 4 quarters of the four vectors z[0], z[step], z[2 step] and z[3 step]. */
+INLINE void transpose_quarters(__m512i *z, int step) {
+  __m512i low = _mm512_shuffle_i32x4(z[0], z[step], 0x44), high = _mm512_shuffle_i32x4(z[0], z[step], 0xee);
+  __m512i low2 = _mm512_shuffle_i32x4(z[2 * step], z[3 * step], 0x44);
+  __m512i high2 = _mm512_shuffle_i32x4(z[2 * step], z[3 * step], 0xee);
+  z[0] = _mm512_shuffle_i32x4(low, low2, 0x88);
+  z[step] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+  z[2 * step] = _mm512_shuffle_i32x4(high, high2, 0x88);
+  z[3 * step] = _mm512_shuffle_i32x4(high, high2, 0xdd);
 }
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
@@ -129,10 +140,10 @@ INLINE __m512i upper_part(__m512 *value) {
   return part;
 }
 
-/* 16 pairs of bf16: those of `low` in the lower halves. */
+/* Returns 16 pairs of bf16, with those of `low` in the lower halves. */
 INLINE __m512i pairs_of(__m512i low, __m512i high) { return _mm512_or_si512(_mm512_srli_epi32(low, 16), high); }
 
-/* The upper and the lower bf16 of 32 f16: those of `a` are in lower halves. */
+/* Cuts 32 f16 into upper and lower bf16. Those of `a` are in the lower halves of each pair. */
 INLINE void cut_halves(__m256i a, __m256i b, __m512i *upper, __m512i *lower) {
   __m512 low = _mm512_cvtph_ps(a), high = _mm512_cvtph_ps(b);
   __m512i low_part = upper_part(&low), high_part = upper_part(&high);
@@ -142,8 +153,8 @@ INLINE void cut_halves(__m256i a, __m256i b, __m512i *upper, __m512i *lower) {
 
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
-/* 32 columns of a step, as two vectors: the first of each pair, and the second. The two of f16 are 16 columns apart.
- * Bytes are unpacked within 16 of them: the first 8 of each are one step. */
+/* Loads the 32 columns of a step: the first of each pair, and the second. For f16 the two are 16 columns apart. Bytes
+ * are unpacked within groups of 16, and the first 8 of each group belong to one step. */
 INLINE void step_columns(banyan_dtype form, const float *q, int32_t step, __m512 *even, __m512 *odd) {
   __m512 low = _mm512_loadu_ps(q), high = _mm512_loadu_ps(q + HALF);
   if (is_cut(form)) {
@@ -185,7 +196,7 @@ static void attention_pack(const bny_attention_task *task, banyan_dtype form, at
 
 /* ---- prefetching ------------------------------------------------------------------------------------------------- */
 
-/* Returns the lines of the full tile that is `tiles` further. If there is none, these are the current lines. */
+/* Returns the lines of the full tile that is `tiles` further, or the current lines if there is none. */
 INLINE lines_ahead lines_after(const bny_attention_task *task, banyan_dtype form, const void *base,
                                int64_t token_stride, int32_t columns, int32_t first, int32_t tiles) {
   bool has_next = task->keys - first >= (tiles + 1) * KEYS;
@@ -202,7 +213,7 @@ INLINE lines_ahead lines_after(const bny_attention_task *task, banyan_dtype form
                        .row_bytes = row_bytes};
 }
 
-/* Two lines: the second is of the next row where rows have one line. */
+/* Prefetches two lines. If a row has one line, the second belongs to the next row. */
 INLINE void prefetch_pair(lines_ahead *lines) {
   const char *at = lines->row + lines->at;
   __builtin_prefetch(at, 0, 3);
@@ -215,7 +226,7 @@ INLINE void prefetch_pair(lines_ahead *lines) {
 
 /* ---- logits and weights ------------------------------------------------------------------------------------------ */
 
-/* A key's line as one or two rows of matrices: of f16 the lower and the upper parts, of bytes two steps. */
+/* Converts a key's line to one or two rows of matrices: f16 has a lower and an upper part, and bytes have two steps. */
 INLINE void convert_key(banyan_dtype form, const char *from, uint16_t *first, uint16_t *second) {
   __m512i a, b, line = _mm512_loadu_si512(from);
   if (is_cut(form)) {
@@ -234,7 +245,7 @@ INLINE void convert_key(banyan_dtype form, const char *from, uint16_t *first, ui
   _mm512_store_si512(second, b);
 }
 
-/* A line of each key of a tile as matrices, with zeros beyond the keys. */
+/* Converts a line of each key of a tile to matrices, with zeros beyond the keys. */
 INLINE void convert_line(banyan_dtype form, const char *line, int64_t stride, int32_t count,
                          uint16_t (*to)[KEYS][WORDS]) {
   UNROLL for (int32_t i = 0; i < KEYS; i++) {
@@ -256,8 +267,8 @@ INLINE void multiply_step(const uint16_t (*q)[WORDS], const char *row, int64_t s
   _tile_dpbf16ps(T_LOGITS_1, T_KEYS, T_QUERIES);
 }
 
-/* One pass over the matrices of a tile. The first converts each line while the one before it is multiplied. If there is
- * no other pass, two lines of matrices take turns. */
+/* Makes one pass over the matrices of a tile. The first pass converts each line while the previous one is multiplied.
+ * If it is the only pass, two lines of matrices take turns. */
 INLINE void multiply_matrices(banyan_dtype form, const uint16_t (*q)[HALF][WORDS], int32_t lines, int32_t plane,
                               bool is_first, bool is_only, const char *row, int64_t stride, int32_t count,
                               matrix_work *work) {
@@ -272,7 +283,7 @@ INLINE void multiply_matrices(banyan_dtype form, const uint16_t (*q)[HALF][WORDS
   }
 }
 
-/* logits: [key][row] of a tile whose first key is at `row`. Whole tiles of bf16 are multiplied where they lie. */
+/* Computes the logits [key][row] of a tile whose first key is at `row`. Full tiles of bf16 are multiplied in place. */
 INLINE void multiply_keys(const bny_attention_task *task, banyan_dtype form, const char *row, int64_t stride,
                           int32_t count, int32_t rows, matrix_work *work) {
   int32_t steps = task->head_dim / WORDS, parts = parts_of(task->q_dtype), logit_bytes = rows * (int32_t)sizeof(float);
@@ -292,18 +303,12 @@ INLINE void multiply_keys(const bny_attention_task *task, banyan_dtype form, con
   FENCE();
 }
 
-/* The lanes of a vector from lane `first` on that belong to keys of the tile. */
-INLINE __mmask16 lanes_of_keys(int32_t lanes, int32_t first) {
-  int32_t left = lanes - first;
-  return left >= HALF ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
-}
-
-/* Raises the max of each current row that has a greater logit, as the vectors below would see it. */
+/* Raises the max of each current row that has a greater logit by the arithmetic of weigh_lanes(). */
 static __attribute__((noinline)) void raise_rows(int32_t rows, int32_t count, attention_work *work) {
   float by_lane[HALF], sign = work->k_factor < 0 ? -1 : 1;
   __m512 signs = _mm512_set1_ps(sign), greatest = _mm512_set1_ps(-INFINITY);
   for (int32_t i = 0; i < count * rows; i += HALF)
-    greatest = _mm512_mask_max_ps(greatest, lanes_of_keys(count * rows, i), greatest,
+    greatest = _mm512_mask_max_ps(greatest, lanes_before(count * rows, i), greatest,
                                   _mm512_mul_ps(signs, _mm512_loadu_ps(work->more.logits + i)));
   _mm512_storeu_ps(by_lane, greatest);
   for (int32_t h = work->row; h < work->row + work->rows; h++) {
@@ -315,11 +320,11 @@ static __attribute__((noinline)) void raise_rows(int32_t rows, int32_t count, at
   }
 }
 
-/* The -m of each lane: those of a vector's keys for each row. Other rows get no weight. */
+/* Returns -m of each lane's row. Rows that are not current get no weight. */
 INLINE __m512 lanes_of_max(int32_t rows, const attention_work *work) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   __m512i row = _mm512_and_si512(lane, _mm512_set1_epi32(rows - 1)), at = _mm512_slli_epi32(row, 2);
-  const float *m = work->minus_m; /* each row has four of the same */
+  const float *m = work->minus_m; /* four equal lanes for each row */
   __m512 lanes = _mm512_permutex2var_ps(_mm512_loadu_ps(m), at, _mm512_loadu_ps(m + HALF));
   if (rows == 16) {
     __m512 last = _mm512_permutex2var_ps(_mm512_loadu_ps(m + 2 * HALF), at, _mm512_loadu_ps(m + 3 * HALF));
@@ -330,7 +335,8 @@ INLINE __m512 lanes_of_max(int32_t rows, const attention_work *work) {
   return _mm512_mask_mov_ps(_mm512_set1_ps(-FLT_MAX), is_here, lanes);
 }
 
-/* p = 2^(t - m) for logits of `count` keys, and their sums: [key % 4][row]. Returns which lanes had one above m. */
+/* Computes p = 2^(t - m) for the logits of `count` keys, and their sums [key % 4][row]. Returns the lanes in which a
+ * logit was above m. */
 INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, __m512 minus_m, attention_work *work,
                              float *by_lane) {
   const __m512 factor = _mm512_set1_ps(work->k_factor);
@@ -340,10 +346,10 @@ INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, __
   for (int32_t first = 0; first < KEYS * rows; first += HALF * rows / 4) {
     UNROLL for (int32_t k = 0; k < rows / 4; k++) {
       int32_t i = first + k * HALF;
-      __mmask16 mask = count == KEYS ? 0xffff : lanes_of_keys(count * rows, i);
+      __mmask16 mask = count == KEYS ? 0xffff : lanes_before(count * rows, i);
       __m512 x = _mm512_fmadd_ps(_mm512_loadu_ps(work->more.logits + i), factor, minus_m);
       above |= _mm512_mask_cmp_ps_mask(mask, x, _mm512_setzero_ps(), _CMP_GT_OQ);
-      x = _mm512_min_ps(_mm512_setzero_ps(), x); /* x if it is NaN */
+      x = _mm512_min_ps(_mm512_setzero_ps(), x); /* keeps a NaN */
       __m512 weights = _mm512_maskz_mov_ps(mask, vec_exp2(x));
       sums[k] = _mm512_add_ps(sums[k], weights);
       _mm512_storeu_ps(work->more.p + i, weights);
@@ -354,7 +360,7 @@ INLINE __mmask16 weigh_lanes(int32_t rows, int32_t count, int32_t pairs_each, __
   return above;
 }
 
-/* work->more.p, and the sums of weights. */
+/* Computes work->more.p and adds the sums of weights to work->tile_d. */
 INLINE void weigh(int32_t rows, int32_t count, int32_t pairs_each, attention_work *work) {
   float by_lane[ATTENTION_QUAD * HALF];
   if (__builtin_expect(weigh_lanes(rows, count, pairs_each, lanes_of_max(rows, work), work, by_lane) != 0, 0)) {
@@ -367,8 +373,8 @@ INLINE void weigh(int32_t rows, int32_t count, int32_t pairs_each, attention_wor
   }
 }
 
-/* Transposes 4 x 4 numbers in each quarter of four vectors. */
-INLINE void transpose_quarters(__m512i *z) {
+/* Transposes 4 x 4 numbers within each quarter of four vectors. */
+INLINE void transpose_in_quarters(__m512i *z) {
   __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
   __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), d = _mm512_unpackhi_epi32(z[2], z[3]);
   z[0] = _mm512_unpacklo_epi64(a, c);
@@ -377,8 +383,8 @@ INLINE void transpose_quarters(__m512i *z) {
   z[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-/* A tile's pairs of keys, in the order of keys modulo 4. It is the same for any number of rows, and so are the bits of
- * a row. */
+/* Returns where a tile has the pair of `key`. Pairs are ordered by keys modulo 4 for any number of rows, so the bits of
+ * a row do not depend on that number. */
 INLINE int32_t pair_at(int32_t key) { return key % 4 * 4 + key / 4; }
 
 /* Returns which vector of weights transpose() expects at `slot` for that order. */
@@ -386,9 +392,9 @@ INLINE int32_t vector_at(int32_t rows, int32_t slot) {
   return rows == 4 ? slot : rows == 8 ? slot % 4 * 2 + slot / 4 : pair_at(slot);
 }
 
-/* z: [key][row] in `rows` vectors, in the order of vector_at(). It becomes [row][key]. */
+/* Transposes z from [key][row], in the order of vector_at(), to [row][key]. It has `rows` vectors. */
 INLINE void transpose(int32_t rows, __m512i *z) {
-  UNROLL for (int i = 0; i < rows; i += 4) transpose_quarters(z + i);
+  UNROLL for (int i = 0; i < rows; i += 4) transpose_in_quarters(z + i);
   if (rows == 8) {
     UNROLL for (int i = 0; i < 4; i++) {
       __m512i a = z[i], b = z[i + 4];
@@ -396,19 +402,10 @@ INLINE void transpose(int32_t rows, __m512i *z) {
       z[i + 4] = _mm512_shuffle_i32x4(a, b, 0xdd);
     }
   }
-  if (rows == 16) {
-    UNROLL for (int i = 0; i < 4; i++) {
-      __m512i a = _mm512_shuffle_i32x4(z[i], z[i + 4], 0x88), b = _mm512_shuffle_i32x4(z[i], z[i + 4], 0xdd);
-      __m512i c = _mm512_shuffle_i32x4(z[i + 8], z[i + 12], 0x88), d = _mm512_shuffle_i32x4(z[i + 8], z[i + 12], 0xdd);
-      z[i] = _mm512_shuffle_i32x4(a, c, 0x88);
-      z[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
-      z[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
-      z[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
-    }
-  }
+  UNROLL for (int i = 0; rows == 16 && i < 4; i++) transpose_quarters(z + i, 4);
 }
 
-/* Weights of pairs of keys, in parts. */
+/* Cuts the weights of pairs of keys into parts. */
 INLINE void cut_weights(int32_t rows, matrix_work *work) {
   __m512 low[HALF], high[HALF];
   UNROLL for (int i = 0; i < rows; i++) {
@@ -425,33 +422,30 @@ INLINE void cut_weights(int32_t rows, matrix_work *work) {
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* Tiles of a group of columns. */
+/* Returns the columns of a group, whose values are multiplied together. */
 INLINE int32_t group_columns(banyan_dtype form) { return is_bytes(form) ? GROUP : WORDS; }
 
-/* A group is unpacked within 16 bytes of it: four columns of each go to a tile. So quarters of vectors change places.
- */
+/* A group of bytes is unpacked within 16 bytes, and four columns of each 16 go to one tile. This swaps the quarters of
+ * vectors back. */
 static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
   if (is_cut(form)) return row;
   for (int32_t j = 0; j < count; j += group_columns(form)) {
-    __m512 a = _mm512_loadu_ps(row + j), b = _mm512_loadu_ps(row + j + HALF), c, d;
-    __m512 low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xee); /* a0 a1 b0 b1 */
-    if (is_bytes(form)) {
-      c = _mm512_loadu_ps(row + j + 2 * HALF);
-      d = _mm512_loadu_ps(row + j + 3 * HALF);
-      __m512 low2 = _mm512_shuffle_f32x4(c, d, 0x44), high2 = _mm512_shuffle_f32x4(c, d, 0xee);
-      _mm512_storeu_ps(to + j, _mm512_shuffle_f32x4(low, low2, 0x88));
-      _mm512_storeu_ps(to + j + HALF, _mm512_shuffle_f32x4(low, low2, 0xdd));
-      _mm512_storeu_ps(to + j + 2 * HALF, _mm512_shuffle_f32x4(high, high2, 0x88));
-      _mm512_storeu_ps(to + j + 3 * HALF, _mm512_shuffle_f32x4(high, high2, 0xdd));
-    } else {
-      _mm512_storeu_ps(to + j, _mm512_shuffle_f32x4(low, low, 0xd8));
-      _mm512_storeu_ps(to + j + HALF, _mm512_shuffle_f32x4(high, high, 0xd8));
+    __m512i c[GROUP_TILES];
+    int32_t tiles = group_columns(form) / HALF;
+    UNROLL for (int i = 0; i < tiles; i++) c[i] = _mm512_loadu_si512(row + j + i * HALF);
+    if (is_bytes(form))
+      transpose_quarters(c, 1);
+    else {
+      __m512i low = _mm512_shuffle_i32x4(c[0], c[1], 0x44), high = _mm512_shuffle_i32x4(c[0], c[1], 0xee);
+      c[0] = _mm512_shuffle_i32x4(low, low, 0xd8);
+      c[1] = _mm512_shuffle_i32x4(high, high, 0xd8);
     }
+    UNROLL for (int i = 0; i < tiles; i++) _mm512_storeu_si512(to + j + i * HALF, c[i]);
   }
   return to;
 }
 
-/* Pairs of the values of two keys. */
+/* Interleaves the values of two keys. */
 INLINE void pair_values(banyan_dtype form, __m512i a, __m512i b, int32_t at, uint16_t (*to)[HALF][WORDS]) {
   if (!is_bytes(form)) {
     _mm512_store_si512(to[0][at], _mm512_unpacklo_epi16(a, b));
@@ -467,7 +461,7 @@ INLINE void pair_values(banyan_dtype form, __m512i a, __m512i b, int32_t at, uin
   }
 }
 
-/* The same for f16: a lower and an upper part of 16 columns each. */
+/* Does the same for f16, which has a lower and an upper part of 16 columns each. */
 INLINE void pair_cut_values(const char *a, const char *b, int32_t at, uint16_t (*to)[HALF][WORDS]) {
   UNROLL for (int i = 0; i < 2; i++) {
     __m256i low = a ? _mm256_loadu_si256((const __m256i *)(const void *)a + i) : _mm256_setzero_si256();
@@ -479,9 +473,12 @@ INLINE void pair_cut_values(const char *a, const char *b, int32_t at, uint16_t (
   }
 }
 
-/* A group of columns of pairs [from, to) of the keys of a tile, with zeros beyond them. */
-INLINE void fill_values(banyan_dtype form, const char *v, int64_t stride, int32_t count, int32_t from, int32_t to,
-                        bool prefetches_keys, matrix_work *work, uint16_t (*tiles)[HALF][WORDS]) {
+/* Writes pairs [from, to) of group `group` of the values of a tile, with zeros beyond its `count` keys. */
+INLINE void fill_group(const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count, int32_t group,
+                       int32_t from, int32_t to, matrix_work *work) {
+  int64_t stride = task->v_token_stride * (int64_t)attention_element_bytes(form);
+  const char *v = attention_row(task->v, task->v_token_stride, first, form) + group * ROW_BYTES;
+  uint16_t(*tiles)[HALF][WORDS] = work->v[group % 2];
   UNROLL for (int32_t i = from; i < to; i++) {
     const char *low = v + i * stride, *high = v + (i + HALF) * stride;
     if (is_cut(form)) {
@@ -492,14 +489,8 @@ INLINE void fill_values(banyan_dtype form, const char *v, int64_t stride, int32_
       pair_values(form, a, b, pair_at(i), tiles);
     }
     prefetch_pair(&work->values_ahead);
-    if (prefetches_keys) prefetch_pair(&work->keys_ahead);
+    if (group > 0) prefetch_pair(&work->keys_ahead);
   }
-}
-
-INLINE void load_weights(int32_t rows, const matrix_work *work) {
-  _tile_loadd(T_WEIGHTS_0, work->weights[0], ROW_BYTES);
-  _tile_loadd(T_WEIGHTS_1, work->weights[rows], ROW_BYTES);
-  _tile_loadd(T_WEIGHTS_2, work->weights[2 * rows], ROW_BYTES);
 }
 
 INLINE void multiply_part(const uint16_t (*v)[WORDS]) {
@@ -526,39 +517,31 @@ INLINE void multiply_values(banyan_dtype form, const uint16_t (*v)[HALF][WORDS],
 
 /* ---- one key ----------------------------------------------------------------------------------------------------- */
 
-/* 16 columns of a row. */
+/* Returns 16 columns of a row. */
 INLINE __m512 row_floats(const char *row, int32_t column, banyan_dtype form) {
-  if (!is_bytes(form)) {
-    __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * (size_t)column));
-    return is_cut(form) ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
-  }
-  __m512 values = widen_bytes(_mm_loadu_si128((const __m128i *)(const void *)(row + column)), type_of(form));
+  __m512 values = vec_row(row + (size_t)column * attention_element_bytes(form), type_of(form));
   return type_of(form) == BANYAN_E4M3 ? _mm512_mul_ps(values, _mm512_set1_ps(0x1p8f)) : values;
 }
 
-/* n += w v for a group of columns, in the order of the tiles. */
+/* Adds w v to n for a group of columns, in the order of the tiles. */
 INLINE void add_key(banyan_dtype form, const char *v, int32_t column, __m512 weight, float *n) {
-  __m512 c[GROUP_TILES], tiles[GROUP_TILES];
+  __m512i c[GROUP_TILES] = {{0}};
   int32_t count = group_columns(form) / HALF;
-  UNROLL for (int i = 0; i < count; i++) c[i] = row_floats(v, column + i * HALF, form);
-  if (is_bytes(form)) {
-    __m512 ab = _mm512_shuffle_f32x4(c[0], c[1], 0x44), cd = _mm512_shuffle_f32x4(c[2], c[3], 0x44);
-    __m512 ab2 = _mm512_shuffle_f32x4(c[0], c[1], 0xee), cd2 = _mm512_shuffle_f32x4(c[2], c[3], 0xee);
-    tiles[0] = _mm512_shuffle_f32x4(ab, cd, 0x88);
-    tiles[1] = _mm512_shuffle_f32x4(ab, cd, 0xdd);
-    tiles[2] = _mm512_shuffle_f32x4(ab2, cd2, 0x88);
-    tiles[3] = _mm512_shuffle_f32x4(ab2, cd2, 0xdd);
-  } else {
-    tiles[0] = is_cut(form) ? c[0] : _mm512_shuffle_f32x4(c[0], c[1], 0x88);
-    tiles[1] = is_cut(form) ? c[1] : _mm512_shuffle_f32x4(c[0], c[1], 0xdd);
+  UNROLL for (int i = 0; i < count; i++) c[i] = _mm512_castps_si512(row_floats(v, column + i * HALF, form));
+  if (is_bytes(form))
+    transpose_quarters(c, 1);
+  else if (!is_cut(form)) {
+    __m512i a = c[0], b = c[1];
+    c[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+    c[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
   }
   UNROLL for (int i = 0; i < count; i++) {
     float *to = n + column + i * HALF;
-    _mm512_storeu_ps(to, _mm512_fmadd_ps(weight, tiles[i], _mm512_loadu_ps(to)));
+    _mm512_storeu_ps(to, _mm512_fmadd_ps(weight, _mm512_castsi512_ps(c[i]), _mm512_loadu_ps(to)));
   }
 }
 
-/* By vectors, for a tile of one key would be mostly zeros. */
+/* This uses vectors, because a tile of one key would be mostly zeros. */
 static __attribute__((noinline)) void attention_add_one(const bny_attention_task *keys, banyan_dtype form, int32_t key,
                                                         attention_work *work) {
   int32_t h = work->row;
@@ -579,26 +562,18 @@ static __attribute__((noinline)) void attention_add_one(const bny_attention_task
 
 /* ---- tiles of keys ----------------------------------------------------------------------------------------------- */
 
-/* Writes pairs [from, to) of group `group` of the values of a tile. */
-INLINE void fill_group(const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count, int32_t group,
-                       int32_t from, int32_t to, matrix_work *work) {
-  int64_t stride = task->v_token_stride * (int64_t)attention_element_bytes(form);
-  const char *v = attention_row(task->v, task->v_token_stride, first, form) + group * ROW_BYTES;
-  fill_values(form, v, stride, count, from, to, group > 0, work, work->v[group % 2]);
-}
-
-/* Rows of two lines or fewer leave a processor idle between the steps of a tile. So the logits of the next tile are
- * made while the values of this one are added. With longer rows that pushes other lines out of the first-level cache.
- */
+/* Rows of two lines or fewer leave a processor idle between the steps of a tile. The logits of the next tile are
+ * therefore computed while the values of this one are added. With longer rows this would evict other lines from the
+ * first-level cache. */
 INLINE bool looks_ahead(const bny_attention_task *task, banyan_dtype form) {
   return type_of(form) == BANYAN_BF16 && task->head_dim <= ROW_BYTES;
 }
 
-/* A register is filled slowly from what was written just now. So each thing is written one round before it is read: the
- * first values before the weights, the others before the ones ahead of them are multiplied.
+/* A tile register loads slowly from memory that was just written. All data is therefore written one round before it is
+ * read: the first group of values before the weights, and each later group before the previous one is multiplied.
  *
- * The lines of the next tile are spread evenly over the work on this one, for a processor waits when too many are under
- * way. Most come with the groups of values, and what is left of the keys comes with the weights. */
+ * Prefetches of the next tile are spread evenly over the work on this one, because a processor stalls on too many
+ * outstanding lines. Most come with the groups of values, and the other lines of keys come with the weights. */
 INLINE void weigh_tile(int32_t rows, const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
                        attention_work *work) {
   matrix_work *more = &work->more;
@@ -642,12 +617,14 @@ INLINE void add_values(int32_t rows, const bny_attention_task *task, banyan_dtyp
     more->ready = more->next;
   }
   FENCE();
-  load_weights(rows, more);
+  _tile_loadd(T_WEIGHTS_0, more->weights[0], ROW_BYTES);
+  _tile_loadd(T_WEIGHTS_1, more->weights[rows], ROW_BYTES);
+  _tile_loadd(T_WEIGHTS_2, more->weights[2 * rows], ROW_BYTES);
   for (int32_t group = 1; group <= groups; group++) add_group(group, task, form, first, count, work);
 }
 
-static __attribute__((noinline)) void weigh_some(const bny_attention_task *task, banyan_dtype form, int32_t first,
-                                                 int32_t count, attention_work *work) {
+INLINE void weigh_any(const bny_attention_task *task, banyan_dtype form, int32_t first, int32_t count,
+                      attention_work *work) {
   if (rows_of(task) == 4)
     weigh_tile(4, task, form, first, count, work);
   else if (rows_of(task) == 8)
@@ -656,16 +633,17 @@ static __attribute__((noinline)) void weigh_some(const bny_attention_task *task,
     weigh_tile(16, task, form, first, count, work);
 }
 
+static __attribute__((noinline)) void weigh_some(const bny_attention_task *task, banyan_dtype form, int32_t first,
+                                                 int32_t count, attention_work *work) {
+  weigh_any(task, form, first, count, work);
+}
+
 static __attribute__((noinline)) void attention_weigh(const bny_attention_task *task, banyan_dtype form, int32_t first,
                                                       int32_t count, attention_work *work) {
   if (count < KEYS)
     weigh_some(task, form, first, count, work);
-  else if (rows_of(task) == 4)
-    weigh_tile(4, task, form, first, KEYS, work);
-  else if (rows_of(task) == 8)
-    weigh_tile(8, task, form, first, KEYS, work);
   else
-    weigh_tile(16, task, form, first, KEYS, work);
+    weigh_any(task, form, first, KEYS, work);
 }
 
 static __attribute__((noinline)) void accumulate_some(const bny_attention_task *task, banyan_dtype form, int32_t first,
@@ -687,7 +665,7 @@ static __attribute__((noinline)) void attention_accumulate(const bny_attention_t
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-/* LDTILECFG reads this. */
+/* This is the operand of LDTILECFG. */
 typedef struct tile_config {
   uint8_t palette, start_row, reserved[14];
   uint16_t row_bytes[16];
@@ -709,7 +687,7 @@ static void configure_tiles(int32_t rows, int32_t heads) {
   _tile_loadconfig(&config);
 }
 
-/* The least group for which this is faster than vectors, as measured. */
+/* Returns the smallest group for which AMX was measured to be faster than vectors. */
 static int32_t least_group(banyan_dtype type) {
   if (type == BANYAN_BF16 || type == BANYAN_E4M3 || type == BANYAN_I8) return 4;
   return type == BANYAN_F16 ? 9 : INT32_MAX;
@@ -731,7 +709,7 @@ static bool is_finite(const bny_attention_task *task, const bny_attention_sums *
   return found == 0 && isfinite(sums->d[h]) && sums->m[h] < INFINITY;
 }
 
-/* Rows that are not finite, by vectors. */
+/* Computes rows that are not finite again, by vectors. */
 static __attribute__((noinline)) void run_again(const bny_attention_task *task, int32_t first, int32_t last,
                                                 bny_attention_sums *sums) {
   int32_t stride = bny_attention_padded(task->value_dim);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention for AVX2 with FMA and F16C. */
+ * These attention kernels need AVX2, FMA and F16C. */
 #include <immintrin.h>
 #include <string.h>
 
 #include "attention.h"
 #include "detect.h"
 
-/* The keys or the values of a tile as f32. */
+/* Holds the keys or the values of a tile as f32. */
 typedef struct unpacked_tile {
   float values[8 * BNY_ATTENTION_HEAD_DIM_MAX];
 } unpacked_tile;
@@ -58,7 +58,7 @@ INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   return vec_row(elements, dtype);
 }
 
-/* The same for 16 elements of E4M3, for which there is no NaN. */
+/* Converts 16 elements of E4M3 in the same way. None of them may be NaN. */
 INLINE void vec_row_pair(const char *at, vec *values) {
   __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at));
   __m256i halves = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80));
@@ -113,8 +113,8 @@ INLINE vec vec_exp2(vec x) {
 #include "attention_plain.h"
 #include "attention_vector.h"
 
-/* Logits, weights and values for 16 registers. 12 of them are sums, since two units of fused multiply-adds with a
- * latency of 4 need 8 at least. One vector of keys or values is converted at a time, for as many heads as the sums
+/* Logits, weights and values use 16 registers. 12 of them are sums, because two fused multiply-add units with a latency
+ * of 4 need at least 8. One vector of keys or values is converted at a time, for as many heads as the sums
  * allow. E4M3 takes too many instructions for that: its tiles are converted to f32 once, in the first-level cache.
  * Logits of a tile are stored where its weights will be, and weighed together. The next tile is prefetched in the
  * order of memory meanwhile. */
@@ -165,7 +165,7 @@ static int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype
   return keys > ATTENTION_TILE ? ATTENTION_TILE : keys < 2 * ATTENTION_QUAD ? 2 * ATTENTION_QUAD : keys;
 }
 
-/* Rows of E4M3 as f32, `stride` floats apart, with zeros up to a whole vector. */
+/* Converts rows of E4M3 to f32, `stride` floats apart, with zeros up to a full vector. */
 INLINE void unpack_rows(const char *from, int64_t step, int32_t columns, int32_t stride, int32_t count, float *to) {
   for (int32_t i = 0; i < count; i++, from += step, to += stride) {
     bool in_pairs = columns % (4 * VEC_LANES) == 0 && !vec_any_nan(from, columns);
@@ -183,7 +183,7 @@ INLINE void unpack_rows(const char *from, int64_t step, int32_t columns, int32_t
 
 /* ---- logits: some heads x a quad of keys ------------------------------------------------------------------------- */
 
-/* A vector of columns of four keys that are `step` bytes apart. `tail`: elements in the last vector; 0: all. */
+/* Adds products of a vector of columns of four keys, `step` bytes apart. `tail` is its number of elements; 0: all. */
 INLINE void score_columns(int heads, banyan_dtype dtype, const float *q, int64_t q_stride, const char *k, int64_t step,
                           int32_t tail, vec (*sums)[ATTENTION_QUAD]) {
   vec query[KEY_HEADS];
@@ -194,7 +194,7 @@ INLINE void score_columns(int heads, banyan_dtype dtype, const float *q, int64_t
   }
 }
 
-/* Scores of a quad. `quads`: 2 for one head, which has no other sums: those of the next quad too. */
+/* Computes the scores of a quad. With one head, `quads` may be 2, and the next quad fills the free sums. */
 INLINE void score_quads(int heads, int quads, banyan_dtype dtype, const float *q, int64_t q_stride, const char *k,
                         int64_t step, int32_t dim, vec4 *scores) {
   vec sums[KEY_HEADS][ATTENTION_QUAD];
@@ -214,7 +214,7 @@ INLINE void score_quads(int heads, int quads, banyan_dtype dtype, const float *q
   UNROLL for (int h = 0; h < heads * quads; h++) scores[h] = vec_four_sums(sums[h]);
 }
 
-/* Scores of `heads` rows and the keys of a tile go to p, which is laid out as weights are. */
+/* Writes the scores of `heads` rows and the keys of a tile to p, in the layout of weights. */
 INLINE void score_heads(int heads, banyan_dtype dtype, const float *q, int64_t q_stride, const char *k, int64_t step,
                         int32_t dim, int32_t count, next_lines *next, float *p) {
   vec4 scores[KEY_HEADS];
@@ -234,7 +234,7 @@ INLINE void score_heads(int heads, banyan_dtype dtype, const float *q, int64_t q
     k += ATTENTION_QUAD * step;
     p += ATTENTION_LANES;
   }
-  for (int32_t key = 0; i + key < count; key++, k += step) { /* four times the same key */
+  for (int32_t key = 0; i + key < count; key++, k += step) { /* the same key four times */
     float lanes[ATTENTION_QUAD];
     score_quads(heads, 1, dtype, q, q_stride, k, 0, dim, scores);
     UNROLL for (int h = 0; h < heads; h++) {
@@ -263,7 +263,7 @@ INLINE void score_tile(banyan_dtype dtype, const char *k, int64_t step, int32_t 
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* Scores of rows from h on become 2^(t - m). */
+/* Turns the scores of rows from h on into 2^(t - m). */
 INLINE void weigh_rows(int rows, const bny_attention_task *task, int32_t h, int32_t count, attention_work *work) {
   float *minus_at = work->minus_m + ATTENTION_QUAD * h, *d_at = work->tile_d + ATTENTION_QUAD * h;
   float *p = work->p + ATTENTION_QUAD * h;
@@ -314,7 +314,7 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
 
 /* ---- values: some heads x vectors of columns --------------------------------------------------------------------- */
 
-/* p: weights of the first head and key. `tail`: elements in the last vector; 0: all. */
+/* Adds weighted values. p has the weights of the first head and key. `tail`: elements in the last vector; 0: all. */
 INLINE void value_block(int heads, int vectors, int32_t tail, banyan_dtype dtype, const char *v, int64_t step,
                         int32_t count, next_lines *next, const float *p, float *n, int64_t n_stride) {
   int64_t bytes = bytes_of(dtype) * VEC_LANES;
@@ -342,10 +342,10 @@ INLINE void value_block(int heads, int vectors, int32_t tail, banyan_dtype dtype
   }
 }
 
-/* Vectors of columns whose sums for `heads` heads are in registers. */
+/* Returns the number of vectors of columns whose sums for `heads` heads fit in registers. */
 INLINE int32_t value_vectors(int32_t heads) { return heads >= VALUE_HEADS ? 3 : heads == 3 ? 4 : heads == 2 ? 6 : 8; }
 
-/* All columns. Blocks of 3 vectors leave none alone: 4 vectors are two blocks of 2. */
+/* Adds all columns. Blocks of 3 vectors leave none alone: 4 vectors are two blocks of 2. */
 INLINE void value_heads(int heads, banyan_dtype dtype, const char *v, int64_t step, int32_t dim, int32_t count,
                         next_lines *next, const float *p, float *n, int64_t n_stride) {
   int64_t bytes = bytes_of(dtype) * VEC_LANES;

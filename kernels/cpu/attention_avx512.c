@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention for AVX-512 (F, BW, DQ, VL) with F16C. */
+ * These attention kernels need AVX-512 (F, BW, DQ, VL) and F16C. */
 #include <immintrin.h>
 
 #ifdef ATTENTION_AVX512_BF16
@@ -16,7 +16,6 @@ enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 1, BF16_DOTS = 1 };
 enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
 #endif
 
-#include "attention_loop.h"
 #include "attention_avx512.h"
 #include "detect.h"
 #ifdef ATTENTION_AVX512_BF16
@@ -28,21 +27,6 @@ typedef __m512i word_vec;
 enum { VEC_LANES = 16, SCORE_HEADS = 4 };
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
-
-INLINE vec vec_row(const char *at, banyan_dtype dtype) {
-  if (dtype == BANYAN_F32) return _mm512_loadu_ps(at);
-  if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_loadu_si128((const __m128i *)at), dtype);
-  __m256i halves = _mm256_loadu_si256((const __m256i *)at);
-  return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
-}
-
-INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
-  __mmask16 mask = (__mmask16)((1u << (count < 0 ? 0 : count)) - 1);
-  if (dtype == BANYAN_F32) return _mm512_maskz_loadu_ps(mask, at);
-  if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_maskz_loadu_epi8(mask, at), dtype);
-  __m256i halves = _mm256_maskz_loadu_epi16(mask, at);
-  return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
-}
 
 #ifdef ATTENTION_AVX512_BF16
 INLINE void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
@@ -87,7 +71,7 @@ INLINE vec sums_of_quarters(const vec *v) {
   return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(d01, d23)), _mm512_castpd_ps(_mm512_unpackhi_pd(d01, d23)));
 }
 
-/* Quarters of a, then of b: each the sum of two. */
+/* Adds neighbouring quarters: the sums of a come first, then those of b. */
 INLINE vec add_quarters(vec a, vec b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Vectors of AVX-512 for attention. */
+ * The attention kernels of AVX-512 and AMX share these vectors. The including file defines ATTENTION_FORMS. */
 #ifndef BNY_CPU_ATTENTION_AVX512_H
 #define BNY_CPU_ATTENTION_AVX512_H
 
 #include <immintrin.h>
 
-#include "attention_inline.h"
-#include "banyan.h"
+#include "attention_loop.h"
 
 typedef __m512 vec;
 
@@ -32,6 +31,21 @@ INLINE vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
   __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x3f80));
   __mmask16 is_nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x3f80));
   return _mm512_cvtph_ps(_mm256_mask_mov_epi16(halves, is_nan, _mm256_set1_epi16(0x7e00)));
+}
+
+INLINE vec vec_row(const char *at, banyan_dtype dtype) {
+  if (dtype == BANYAN_F32) return _mm512_loadu_ps(at);
+  if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_loadu_si128((const __m128i *)at), dtype);
+  __m256i halves = _mm256_loadu_si256((const __m256i *)at);
+  return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
+}
+
+INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
+  __mmask16 mask = (__mmask16)((1u << (count < 0 ? 0 : count)) - 1);
+  if (dtype == BANYAN_F32) return _mm512_maskz_loadu_ps(mask, at);
+  if (attention_element_bytes(dtype) == 1) return widen_bytes(_mm_maskz_loadu_epi8(mask, at), dtype);
+  __m256i halves = _mm256_maskz_loadu_epi16(mask, at);
+  return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
 }
 
 #include "attention_exp2.h"

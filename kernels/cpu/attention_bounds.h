@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounds of pages by boxes and by codes of keys, for the tables of all instruction sets: the file that includes it has
- * defined what attention_loop.h asks for. Vectors have a lane for each of eight keys, so products need no sums over
- * lanes. What is rounded here is covered by what the caller adds to each logit. */
+ * All tables of attention kernels share these bounds of pages, by boxes and by codes of keys. Vectors have a lane for
+ * each of eight keys, so products need no sums over lanes. The margin that the caller adds to each logit covers the
+ * rounding here. */
 #ifndef BNY_CPU_ATTENTION_BOUNDS_H
 #define BNY_CPU_ATTENTION_BOUNDS_H
 
@@ -12,14 +12,14 @@
 #include <immintrin.h>
 #endif
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* how vectors are passed matters to nobody: all of it is static */
+#pragma GCC diagnostic ignored "-Wpsabi" /* all functions are static, so the ABI of vectors does not matter */
 
 enum { BOUNDS_LANES = BNY_CODE_LANES, BOUNDS_QUAD = 4, BOUNDS_GROUPS = BNY_CODE_KEYS / BNY_CODE_LANES };
 
 typedef int32_t bounds_ints __attribute__((vector_size(32), aligned(4), may_alias));
 typedef attention_floats bounds_quad[BOUNDS_QUAD];
 
-/* For keys that a row does not see, and the least logit of those that it sees. */
+/* Keys that a row does not see get the first number. The second is the least logit of a key that it sees. */
 static const float bounds_hidden = -0x1p126f, bounds_least = -0x1p125f;
 
 #ifdef __AVX2__
@@ -72,7 +72,7 @@ static void attention_dots(const float *rows, int32_t stride, int32_t rows_count
   }
 }
 
-/* Products of four rows with two groups of keys. `next`: what is read later, as long as both. */
+/* Multiplies four rows with two groups of keys, and prefetches as many bytes at `next`. */
 INLINE void bounds_multiply(const float (*q)[BOUNDS_QUAD], int32_t dim, const int8_t *left, const int8_t *right,
                             const char *next, attention_floats *x, attention_floats *y) {
   attention_floats a0 = {0}, a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
@@ -88,7 +88,7 @@ INLINE void bounds_multiply(const float (*q)[BOUNDS_QUAD], int32_t dim, const in
   y[0] = b0, y[1] = b1, y[2] = b2, y[3] = b3;
 }
 
-/* At least 2^(x - top) for x <= top, by less than 1 %: 1 + b f + a f^2 is no less than 2^f. Nothing vanishes. */
+/* Returns 2^(x - top) for x <= top, or up to 1 % more: 1 + b f + a f^2 is at least 2^f. No result is 0. */
 INLINE attention_floats bounds_power(attention_floats x, float top) {
   const attention_floats least = (attention_floats){0} - 126;
   attention_floats y = x - top;
@@ -98,8 +98,8 @@ INLINE attention_floats bounds_power(attention_floats x, float top) {
   return (1 + f * (0.69316f + 0.30686f * f)) * (attention_floats)(whole << 23);
 }
 
-/* Finds the whole number that masses are relative to: it is kept from page to page while it serves. -INFINITY: the row
- * sees no key; INFINITY: something is not finite. */
+/* Finds the whole number that masses are relative to. Later pages keep it while it serves. Returns -INFINITY if the row
+ * sees no key, and INFINITY if a number is not finite. */
 static __attribute__((noinline)) float bounds_top(const attention_floats *x, int32_t groups, uint64_t seen) {
   float top = -INFINITY;
   for (int32_t i = 0; i < groups * BOUNDS_LANES; i++, seen >>= 1) {

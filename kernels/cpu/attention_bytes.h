@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of eight bits as bf16, for AVX-512 with permutations of bytes (VBMI). Low and high bytes are apart, so
- * that the caller interleaves them in the order that it needs. Both are exact. */
+ * These conversions of eight-bit elements to bf16 are exact. They need AVX-512 with permutations of bytes (VBMI). Low
+ * and high bytes are separate, so that the caller interleaves them in the order that it needs. */
 #ifndef BNY_CPU_ATTENTION_BYTES_H
 #define BNY_CPU_ATTENTION_BYTES_H
 
@@ -10,7 +10,7 @@
 
 #include "attention_inline.h"
 
-/* The bytes of a bf16, by the exponent and mantissa of an E4M3: the last one is NaN. */
+/* These tables have the bytes of a bf16 by the exponent and mantissa of an E4M3. The last one is NaN. */
 #define HIGH(e) ((e) + 120) >> 1
 #define HIGH8(e) HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e)
 #define LOW(e, m) ((((e) + 120) & 1) << 7 | (m) << 4)
@@ -29,7 +29,7 @@ INLINE void bf16_of_e4m3(__m512i bytes, __m512i *low, __m512i *high) {
   *high = _mm512_ternarylogic_epi32(*high, bytes, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (bytes & 0x80) */
 }
 
-/* The bytes of a bf16, by the magnitude of an int8: n is in the octave from 2^e on. */
+/* These tables have the bytes of a bf16 by the magnitude of an int8. n is in the octave from 2^e on. */
 #define I8_HIGH(e, n) ((e) + 127) >> 1
 #define I8_LOW(e, n) ((((e) + 127) & 1) << 7 | (((n) << (7 - (e))) & 0x7f))
 #define TWO(x, e, n) x(e, n), x(e, (n) + 1)

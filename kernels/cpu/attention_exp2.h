@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Powers of two in terms of vectors. The including file defines vec, vec_set1 and vec_fma. */
+ * Computes powers of two in vectors. The including file defines vec, vec_set1 and vec_fma. */
 #ifndef BNY_CPU_ATTENTION_EXP2_H
 #define BNY_CPU_ATTENTION_EXP2_H
 
 #include "attention_inline.h"
 
-/* 2^f for |f| <= 1/2: minimax of degree 6, relative error 2.6e-9 before rounding. */
+/* Returns 2^f for |f| <= 1/2 (minimax of degree 6, relative error 2.6e-9 before rounding). */
 INLINE vec exp2_fraction(vec f) {
   vec y = vec_set1(0x1.470b4ap-13f);
   y = vec_fma(y, f, vec_set1(0x1.5f7276p-10f));

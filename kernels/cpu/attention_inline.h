@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the loops of attention are compiled: once for each form of the cache and number of heads, by inlining. With
- * sanitizers that takes minutes, so loops are functions there, which compute the same. */
+ * Inlining compiles the loops of attention once for each form of the cache and number of heads. With sanitizers that
+ * takes minutes, so loops are functions there, which compute the same. */
 #ifndef BNY_CPU_ATTENTION_INLINE_H
 #define BNY_CPU_ATTENTION_INLINE_H
 

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loop that all CPU attention kernels share. The including file defines, for its instruction set:
+ * All CPU attention kernels share this loop. It declares its hooks below, and the including file defines them for its
+ * instruction set. The loop comes first because hooks use its types and helpers:
  *
- *   attention_convert    elements of a row of queries as f32
+ *   attention_convert    converts elements of a row of queries to f32
  *   attention_weigh      work->p = 2^(t - m) of `count` keys from `first` on; adds them to work->tile_d
  *   attention_accumulate work->n += p v over the tile
- *   attention_factor     what the elements of a type are multiplied by to become those that the hooks above read, the
- *                        inverse of which goes into the scales
- *   attention_unpack     `count` elements of a type, times a scale, as f32
- *   attention_form       the form in which the hooks read the task's cache
- *   attention_columns    a row of sums in the order of its columns: the row itself, or a copy that is made at `to`
+ *   attention_factor     returns the factor by which the hooks above read the elements of a form; its inverse goes into
+ *                        the scales
+ *   attention_unpack     converts `count` elements of a type, times a scale, to f32
+ *   attention_form       returns the form in which the hooks read the task's cache
+ *   attention_columns    returns a row of sums in the order of its columns: the row itself, or a copy at `to`
  *   attention_pack       brings row h of the queries into a form
- *   ATTENTION_FORMS      an X for each form; ATTENTION_TYPES has those that are types
- *   ATTENTION_MATRIX_ONLY if defined: the forms are of matrices, nothing is unpacked, and there is one hook more:
+ *   ATTENTION_FORMS      has an X for each form; ATTENTION_TYPES has those that are types
+ *   ATTENTION_MATRIX_ONLY if defined: all forms are for matrices, nothing is unpacked, and there is one more hook:
  *   attention_add_one    adds a key to the current row
  *   ATTENTION_MORE_WORK  if defined: the type of further work memory, `more`
- *   ATTENTION_OWN_TILE   if defined: attention_tile is a hook too: keys of a tile, at most ATTENTION_TILE of them,
- *                        whose rows fit ATTENTION_TILE_BYTES. FlashMLA's as f32 are at most ATTENTION_LONG_TILE
+ *   ATTENTION_OWN_TILE   if defined: attention_tile is a hook too. It returns the keys of a tile, at most
+ *                        ATTENTION_TILE, whose rows fit ATTENTION_TILE_BYTES; at most ATTENTION_LONG_TILE for rows of
+ *                        FlashMLA as f32
  *
  * Hooks for weights and sums work on rows [work->row, work->row + work->rows).
  *
@@ -25,11 +27,11 @@
  * and logits are dot products of pairs. ATTENTION_MATRIX: keys are multiplied 16 at a time.
  *
  * Keys are processed in tiles that stay in the first-level cache together with the queries. Memory is thus read once
- * for all heads of the task. Tiles add up in blocks, in f32, and blocks add up in double. This is a split of the keys
- * whose parts have the same m, so merging them is a plain sum.
+ * for all heads of the task. Tiles add up in blocks, in f32, and blocks add up in double. All parts of this split have
+ * the same m, so merging them is a plain sum.
  *
- * A tile that some row does not see as a whole is processed row by row, and only the keys that the row sees are looked
- * at. So a value that a row does not see may be NaN, and a row's bits do not depend on the other rows.
+ * If some row does not see a whole tile, the tile is processed row by row, and only the keys that the row sees are
+ * read. So a value that a row does not see may be NaN, and a row's bits do not depend on the other rows.
  */
 #ifndef BNY_CPU_ATTENTION_LOOP_H
 #define BNY_CPU_ATTENTION_LOOP_H
@@ -57,7 +59,7 @@ enum { ATTENTION_MATRIX_TILE = 32 }; /* keys of a tile in such a form */
   X(attention_over_e5m2, BANYAN_E5M2) \
   X(attention_over_i8, BANYAN_I8)
 
-/* Keys that are weighed together. Max, sums of weights and weights of a row have a lane for each of them. */
+/* A quad is four keys that are weighed together. Max, sums of weights and weights of a row have a lane for each. */
 enum {
   ATTENTION_QUAD = 4,
   ATTENTION_LANES = ATTENTION_QUAD * BNY_ATTENTION_HEADS_MAX,
@@ -79,7 +81,7 @@ typedef struct attention_work {
   float tile_d[ATTENTION_LANES + ATTENTION_SPARE];                              /* sums of this tile, relative to m */
   double d[ATTENTION_LANES + ATTENTION_SPARE];                                  /* sums of the tiles before */
   float k_factor;                /* from logits as the hooks compute them to true ones */
-  double v_factor;               /* the same of sums */
+  double v_factor;               /* from sums as the hooks compute them to true ones */
   double q_factor;               /* a power of two of queries, so that sums overflow with logits alone */
   int32_t q_stride, n_stride;    /* floats between rows */
   int32_t row, rows;             /* the rows that hooks work on */
@@ -98,9 +100,10 @@ INLINE size_t attention_element_bytes(banyan_dtype dtype) {
 #ifdef ATTENTION_OWN_TILE
 static int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype);
 #else
-/* Keys of a tile. A tile stays in the first-level cache, with the next rows beside it. Where rows are short, long tiles
- * spread the work that each tile takes over more keys. What is best for long rows was measured: those of 576 bytes
- * are of MLA, whose keys are its values too. Bits depend on this, so it depends on rows of the cache alone. */
+/* Returns the number of keys of a tile. A tile stays in the first-level cache together with the next rows. If rows are
+ * short, long tiles spread the fixed work per tile over more keys. The numbers for long rows were measured: rows of 576
+ * bytes belong to MLA, whose keys are also its values. Bits depend on this number, so only rows of the cache decide
+ * it. */
 INLINE int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
   if ((int)dtype & ATTENTION_MATRIX) return ATTENTION_MATRIX_TILE;
@@ -146,7 +149,7 @@ static double attention_factor(banyan_dtype form);
 static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to);
 #endif
 
-/* Vectors of any alignment, for what compilers do not turn into them at -O2. */
+/* These vectors have any alignment. They serve loops that compilers do not vectorise at -O2. */
 typedef float attention_floats __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double attention_doubles __attribute__((vector_size(32), aligned(8), may_alias));
 
@@ -164,8 +167,8 @@ static inline float attention_cover(double top) {
   return (double)nearest > top ? nextafterf(nearest, -INFINITY) : nearest;
 }
 
-/* Raises the max of row h to cover `top`. What was weighed so far is scaled, `quads` of this tile included. A row whose
- * max is beyond floats gets an infinite one. Logits below floats are as -inf. */
+/* Raises the max of row h to cover `top`. It scales all weights so far, including `quads` of this tile. A max that f32
+ * cannot hold becomes infinite. Logits below the range of f32 count as -inf. */
 static inline void attention_raise(attention_work *work, int32_t h, double top, int32_t quads) {
   double m = attention_max(work, h);
   if (!(top > m) || top < -(double)FLT_MAX) return;
@@ -182,8 +185,8 @@ static inline void attention_raise(attention_work *work, int32_t h, double top, 
 }
 
 #ifndef ATTENTION_MATRIX_ONLY
-/* Returns t - m, rounded as the hooks round it in vectors: a row has the same bits whether or not one beside it made it
- * settle. */
+/* Returns t - m, rounded as the hooks round it in vectors. A row thus has the same bits whether or not a neighbouring
+ * row made it settle. */
 static inline float attention_distance(float score, double t, float factor, float minus_m) {
 #ifdef FP_FAST_FMAF
   (void)t;
@@ -195,8 +198,8 @@ static inline float attention_distance(float score, double t, float factor, floa
 #endif
 }
 
-/* lanes: scores of `keys` keys of quad `quad`, for rows from h on. They become t - m, at most 0, for a max that covers
- * them. Lanes of further keys become -inf. */
+/* Turns `lanes`, the scores of `keys` keys of quad `quad` for rows from h on, into t - m. It raises the max to cover
+ * them, so they are at most 0. Lanes of further keys become -inf. */
 static __attribute__((noinline)) void attention_settle(const bny_attention_task *task, attention_work *work, int32_t h,
                                                        int32_t rows, int32_t keys, int32_t quad, float *lanes) {
   double cap = (double)task->soft_cap;
@@ -219,7 +222,7 @@ static __attribute__((noinline)) void attention_settle(const bny_attention_task 
 }
 #endif
 
-/* sums->n += n, then n = 0. */
+/* Adds n to sums->n, then clears n. */
 INLINE void attention_fold(const bny_attention_task *task, banyan_dtype form, attention_work *work,
                            bny_attention_sums *sums) {
   for (int32_t h = 0; h < task->heads; h++) {
@@ -245,7 +248,7 @@ static inline bny_attention_task attention_page(const bny_attention_task *task, 
   return one;
 }
 
-/* q *= factor, a power of two. `count` is a multiple of 16. */
+/* Multiplies q by `factor`, a power of two. `count` is a multiple of 16. */
 static inline void attention_scale_query(double factor, int32_t count, float *q) {
   if (factor == 1) return;
   if (factor < (double)FLT_MIN || factor > (double)FLT_MAX) {
@@ -256,7 +259,7 @@ static inline void attention_scale_query(double factor, int32_t count, float *q)
   for (int32_t i = 0; i < count; i += 8) *(attention_floats *)(q + i) *= single;
 }
 
-/* work->q: the task's queries as f32 rows, padded with zeros, in a form. */
+/* Converts the task's queries to f32 rows in work->q, padded with zeros, and brings them into a form. */
 static void attention_queries(const bny_attention_task *task, banyan_dtype form, attention_work *work) {
   int32_t plain = task->head_dim - task->rope_dim;
   for (int32_t h = 0; h < task->heads; h++) {
@@ -281,7 +284,7 @@ INLINE void attention_add(const bny_attention_task *keys, banyan_dtype dtype, in
   attention_accumulate(keys, dtype, from, count, work);
 }
 
-/* One copy of it for each form. */
+/* Each form has its own copy of attention_add(). */
 #define X(name, form)                                                                                           \
   static __attribute__((noinline)) void name##_add(const bny_attention_task *keys, int32_t from, int32_t count, \
                                                    attention_work *work) {                                      \
@@ -316,7 +319,7 @@ static void attention_add_unmasked(const bny_attention_task *task, const bny_att
   }
 }
 
-/* Adds what each row sees of keys [first, first + count) of the task, which begin at `from` of `keys`. */
+/* Adds the keys in [first, first + count) of the task that each row sees. They begin at `from` of `keys`. */
 static void attention_add_by_row(const bny_attention_task *task, const bny_attention_task *keys, banyan_dtype dtype,
                                  int32_t first, int32_t from, int32_t count, attention_work *work) {
   work->rows = 1;
@@ -341,7 +344,7 @@ static inline bool attention_all_seen(const bny_attention_task *task, int32_t fi
   return !task->key_mask || !memchr(task->key_mask + first, 0, (size_t)count);
 }
 
-/* Rows of a tile as f32. */
+/* Holds the rows of a tile as f32. */
 typedef struct attention_rows {
   float rows[ATTENTION_LONG_TILE][BNY_FLASHMLA_DIM];
 } __attribute__((aligned(64))) attention_rows;
@@ -350,7 +353,7 @@ typedef struct attention_rows {
 static inline bool attention_is_scaled(const bny_attention_task *task) { return task->k_scales || task->v_scales; }
 
 #ifndef ATTENTION_MATRIX_ONLY
-/* Converts rows of FlashMLA's to f32. Returns them as a task of their own. */
+/* Converts FlashMLA rows to f32 and returns a task over them. */
 static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
                                                     attention_rows *to) {
   for (int32_t i = 0; i < count; i++) {
@@ -369,7 +372,7 @@ static inline bny_attention_task attention_flashmla(const bny_attention_task *ta
   return one;
 }
 
-/* Rows [first, first + count) of keys or values as f32, each times its scale. */
+/* Converts rows [first, first + count) of keys or values to f32, each times its scale. */
 static inline void attention_unpack_scaled(const void *base, int64_t stride, int32_t columns, const float *scales,
                                            const bny_attention_task *task, int32_t first, int32_t count,
                                            attention_rows *to) {
@@ -386,7 +389,7 @@ static inline void attention_unpack_scaled(const void *base, int64_t stride, int
   }
 }
 
-/* The same for keys and values, which it returns as a task of their own. */
+/* Does the same for keys and values, and returns a task over them. */
 static inline bny_attention_task attention_scaled(const bny_attention_task *task, int32_t first, int32_t count,
                                                   attention_rows *k, attention_rows *v) {
   bny_attention_task one = *task;
@@ -398,32 +401,15 @@ static inline bny_attention_task attention_scaled(const bny_attention_task *task
   one.keys = count;
   return one;
 }
-#else
-static inline bny_attention_task attention_scaled(const bny_attention_task *task, int32_t first, int32_t count,
-                                                  attention_rows *k, attention_rows *v) {
-  (void)first;
-  (void)count;
-  (void)k;
-  (void)v;
-  return *task;
-}
-
-static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
-                                                    attention_rows *to) {
-  (void)first;
-  (void)count;
-  (void)to;
-  return *task;
-}
 #endif
 
-/* Rows of a tile that lie in several pages, one after another, and their scales. */
+/* Holds the rows of a tile from several pages, one after another, and their scales. */
 typedef struct attention_gathered {
   char k[ATTENTION_TILE_BYTES], v[ATTENTION_TILE_BYTES];
   float k_scales[ATTENTION_TILE], v_scales[ATTENTION_TILE];
 } __attribute__((aligned(64))) attention_gathered;
 
-/* Copies a row of each key from first on, and prefetches as many behind them. */
+/* Copies a row of each key from `first` on, and prefetches the same number of rows after them. */
 static inline void attention_gather(const bny_attention_task *task, const void *base, int64_t page_stride,
                                     int64_t token_stride, int32_t first, int32_t count, size_t row_bytes, char *to) {
   for (int32_t i = 0; i < 2 * count && first + i < task->keys; i++) {
@@ -446,8 +432,8 @@ static inline const float *attention_gather_scales(const bny_attention_task *tas
   return base ? to : NULL;
 }
 
-/* Returns keys [first, first + count) of a task, which lie in several pages, as a task of their own. Tiles are the same
- * for pages of any size, and so are the bits. */
+/* Gathers keys [first, first + count) from several pages and returns a task over them. Pages of any size thus give the
+ * same tiles and the same bits. */
 static __attribute__((noinline)) bny_attention_task attention_gather_tile(const bny_attention_task *task, int32_t first,
                                                                           int32_t count, attention_gathered *to) {
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
@@ -483,7 +469,7 @@ typedef struct attention_span {
   bool gathered;
 } attention_span;
 
-/* The tile that begins at key `first`, which is `done` keys behind the first one. It lies in one block. */
+/* Finds the tile that begins at key `first`, after `done` keys. A tile lies in one block. */
 INLINE void attention_locate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t done,
                              int32_t left, attention_span *span) {
   int32_t most = attention_tile(task, dtype), block = BNY_ATTENTION_BLOCK - done % BNY_ATTENTION_BLOCK;
@@ -500,7 +486,7 @@ INLINE void attention_locate(const bny_attention_task *task, banyan_dtype dtype,
   span->from = first % task->page_keys;
 }
 
-/* Sets what hooks may prefetch. Values that are also keys are in the cache by then. */
+/* Sets the rows that hooks may prefetch. Values that are also keys are cached already. */
 INLINE void attention_announce(const attention_span *span, attention_work *work) {
   const bny_attention_task *keys = span->keys;
   bool is_plain = keys->kv_rows == BANYAN_KV_ROWS_PLAIN;
@@ -523,8 +509,8 @@ INLINE void attention_announce(const attention_span *span, attention_work *work)
   };
 }
 
-/* `unpacked`: where rows of FlashMLA's are converted to f32, which `dtype` is then; NULL: rows are plain. With `values`
- * each key has a scale, and rows of values go there. */
+/* Adds keys [key, last). If `unpacked` is set, rows of FlashMLA are converted to f32 there, and `dtype` is f32. If
+ * `values` is set too, each key has a scale, and both keys and values are converted. */
 INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, int32_t key, int32_t last,
                            attention_rows *unpacked, attention_rows *values, attention_work *work,
                            bny_attention_sums *sums) {
@@ -533,7 +519,7 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
   attention_locate(task, dtype, key, 0, last - key, span);
   for (int32_t first = key; first < last;) {
     int32_t from = span->from, count = span->count, end = first + count;
-    bny_attention_task tile, one;
+    bny_attention_task one;
     const bny_attention_task *keys = span->keys;
     if (span->gathered) {
       one = attention_gather_tile(task, first, count, &gathered);
@@ -542,12 +528,17 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
     }
     attention_locate(task, dtype, end, end - key, last - end, next);
     attention_announce(next, work);
+#ifdef ATTENTION_MATRIX_ONLY
+    (void)unpacked, (void)values;
+#else
+    bny_attention_task tile;
     if (unpacked) {
       tile = values ? attention_scaled(keys, from, count, unpacked, values)
                     : attention_flashmla(keys, from, count, unpacked);
       keys = &tile;
       from = 0;
     }
+#endif
     if (!attention_all_seen(task, first, count))
       attention_add_by_row(task, keys, dtype, first, from, count, work);
     else
@@ -560,13 +551,12 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
   }
 }
 
-/* One copy of the loop for each form. */
-#define ATTENTION_OVER(name, dtype)                                                                       \
+/* Each form has its own copy of the loop. */
+#define X(name, form)                                                                                     \
   static __attribute__((noinline)) void name(const bny_attention_task *task, int32_t first, int32_t last, \
                                              attention_work *work, bny_attention_sums *sums) {            \
-    attention_over(task, dtype, first, last, NULL, NULL, work, sums);                                     \
+    attention_over(task, (banyan_dtype)(form), first, last, NULL, NULL, work, sums);                      \
   }
-#define X(name, form) ATTENTION_OVER(name, (banyan_dtype)(form))
 ATTENTION_FORMS
 #undef X
 
@@ -601,8 +591,8 @@ static inline bool attention_is_wide(const bny_attention_task *task, banyan_dtyp
          attention_is_scaled(task);
 }
 
-/* Splits the factor of logits: a power of two that makes it at least 1 goes into the queries, and so does what f32
- * cannot hold. */
+/* Splits the factor of logits. Queries take a power of two that makes it at least 1, and any part that f32 cannot
+ * hold. */
 static inline void attention_split_factor(const bny_attention_task *task, double factor, attention_work *work) {
   const uint64_t exponent = UINT64_C(0x7ff) << 52, one = UINT64_C(0x3ff) << 52, most = one + (UINT64_C(126) << 52);
   uint64_t bits;
@@ -617,7 +607,7 @@ static inline void attention_split_factor(const bny_attention_task *task, double
   work->k_factor = (float)(factor / work->q_factor);
 }
 
-/* `top`: -INFINITY, or the max at first, which no logit passes. */
+/* Computes the sums of keys [first, last). `top` is -INFINITY, or an initial max that no logit exceeds. */
 static __attribute__((noinline)) void attention_pass(const bny_attention_task *task, int32_t first, int32_t last,
                                                      float top, bny_attention_sums *sums) {
   attention_work work;
@@ -654,7 +644,7 @@ static __attribute__((noinline)) void attention_pass(const bny_attention_task *t
 }
 
 #ifndef ATTENTION_MATRIX_ONLY
-/* Returns true if the row's values passed floats on the way, or are not finite. */
+/* Returns true if the row's values left the range of f32 on the way, or are not finite. */
 static inline bool attention_overflowed(const bny_attention_task *task, const bny_attention_sums *sums, int32_t h) {
   const double *n = sums->n + h * bny_attention_padded(task->value_dim);
   attention_doubles any = {0}, more = {0};
@@ -668,7 +658,7 @@ static inline bool attention_overflowed(const bny_attention_task *task, const bn
   return isnan(sum) && isfinite(sums->d[h]) && isfinite(sums->m[h]);
 }
 
-/* Makes such a row again with a max so much higher that the weights of a block add up to less than 1/2. */
+/* Computes such a row again with a max so high that the weights of a block add up to less than 1/2. */
 static __attribute__((noinline)) void attention_again(const bny_attention_task *task, int32_t first, int32_t last,
                                                       int32_t h, bny_attention_sums *sums) {
   enum { HIGHER = 10 };

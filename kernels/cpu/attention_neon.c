@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention for aarch64: Advanced SIMD (NEON) as each such processor has it. */
+ * These attention kernels use Advanced SIMD (NEON), which every aarch64 processor has. */
 #include <arm_neon.h>
 #include <string.h>
 

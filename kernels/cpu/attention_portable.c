@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention in plain C, laid out so that a compiler can use the machine's vectors. */
+ * These attention kernels are plain C, laid out so that a compiler can use the machine's vectors. */
 #define ATTENTION_FORMS ATTENTION_TYPES
 
 #include "attention_bounds.h"
@@ -60,7 +60,8 @@ static inline double dot(const float *a, const float *b, int32_t padded) {
   return sum;
 }
 
-/* 2^x for x <= 0 within 1.1 ulp: 2^round(x) times a polynomial (minimax, 2.6e-9) in the rest; 0 below 2^-125. */
+/* Returns 2^x for x <= 0 within 1.1 ulp: 2^round(x) times a polynomial (minimax, 2.6e-9) in the rest; 0 below
+ * 2^-125. */
 static inline float exp2_negative(float x) {
   if (x < -125.0f) return 0;
   if (isnan(x)) return x;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of attention kernels, best first, and what all of them share. */
+ * The table lists the attention kernels of this build, best first. All of them share the functions after it. */
 #include "attention.h"
 
 #include <float.h>

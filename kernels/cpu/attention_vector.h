@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_wide.h and attention_avx2.c share these: the hooks of attention_loop.h that convert elements, in terms of
- * vectors. The including file defines:
+ * attention_wide.h and attention_avx2.c share these hooks of attention_loop.h, which convert elements. They are written
+ * in terms of vectors, which the including file defines first:
  *
  *   vec, VEC_LANES               a vector of floats
  *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
- *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros. Those of E4M3 are times
- *                                2^-8, as an f16 of the same bits is
+ *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros. Elements of E4M3 come
+ *                                times 2^-8, as the f16 of the same bits has it
  *   vec_least                    the lesser of two; the second if one is NaN
  *   vec_any_positive             whether any lane is above 0
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
@@ -42,7 +42,7 @@ static void attention_convert(const char *row, int32_t count, banyan_dtype dtype
 
 /* ---- weights: those of a quad ------------------------------------------------------------------------------------ */
 
-/* For -m: lanes beyond some rows and some keys get no weight. */
+/* The minimum of -m and this gives no weight to lanes past some rows and some keys. */
 #define LANE(rows, keys, at) ((at) / ATTENTION_QUAD < (rows) && (at) % ATTENTION_QUAD < (keys) ? FLT_MAX : -FLT_MAX)
 #define LANES4(rows, keys, at) \
   LANE(rows, keys, at), LANE(rows, keys, (at) + 1), LANE(rows, keys, (at) + 2), LANE(rows, keys, (at) + 3)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Logits, weights and values for instruction sets of 32 registers: elements are converted in registers, for as many
- * heads as fit. The including file defines what attention_vector.h needs, and:
+ * Instruction sets with 32 registers compute logits, weights and values here. Elements are converted in registers, for
+ * as many heads as fit. The including file defines the operations of attention_vector.h, and:
  *
  *   vec_words                    2 LANES columns of a grouped form as 16-bit words
  *   vec_even, vec_odd            the even or odd words, which are bf16, as f32
@@ -22,14 +22,16 @@ enum { VALUE_HEADS = 4 };
 
 /* ---- grouped forms ----------------------------------------------------------------------------------------------- */
 
-/* Vectors of words in 64 columns. Words of bf16 are in the order of columns; words of E4M3 in that of vec_words(). */
+/* 64 columns have GROUP_WORDS vectors of words. Words of bf16 have the order of columns; words of E4M3 have that of
+ * vec_words(). */
 enum { WORD_LANES = 2 * VEC_LANES, GROUP_WORDS = ATTENTION_GROUP / WORD_LANES };
 
 INLINE bool is_grouped(banyan_dtype form) { return ((int)form & ATTENTION_GROUPED) != 0; }
 
 INLINE banyan_dtype type_of(banyan_dtype form) { return (banyan_dtype)((int)form & ATTENTION_TYPE); }
 
-/* The word that holds a column. Bytes are unpacked within 16 of them: the first 8 of each to the first vector. */
+/* Returns the word that holds a column. Bytes are unpacked within groups of 16, and the first 8 go to the first
+ * vector. */
 INLINE int32_t word_of(banyan_dtype form, int32_t column) {
   if (type_of(form) != BANYAN_E4M3) return column;
   int32_t at = column % ATTENTION_GROUP;
@@ -75,7 +77,7 @@ static banyan_dtype attention_form(const bny_attention_task *task) {
   return (banyan_dtype)form;
 }
 
-/* How many keys ahead rows are prefetched. Measured: 6 KiB of short rows, a tile of long ones. */
+/* Returns how many keys ahead rows are prefetched. 6 KiB of short rows, and a tile of long ones, were measured best. */
 INLINE int32_t attention_ahead(const bny_attention_task *task, banyan_dtype dtype) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
   if (row_bytes < LINE_BYTES) row_bytes = LINE_BYTES;
@@ -86,7 +88,7 @@ INLINE void prefetch_bytes(const char *first, int64_t bytes, bool far) {
   for (int64_t at = 0; at < bytes; at += LINE_BYTES) attention_prefetch(first + at, far);
 }
 
-/* Later lines, in the order of memory: that is what a processor's own prefetching follows. */
+/* Walks later lines in memory order, which the hardware prefetcher follows. */
 typedef struct next_lines {
   const char *row;
   int64_t step;                /* bytes from row to row */
@@ -107,7 +109,7 @@ INLINE void prefetch_next(next_lines *next, int32_t lines) {
   }
 }
 
-/* The columns of a vector of words, as floats: of bf16 2 vectors of them, of E4M3 all 64. */
+/* Returns the number of float vectors that one call of vec_spread() fills: 2 for bf16, all 64 columns for E4M3. */
 INLINE int32_t spread_vectors(banyan_dtype form) {
   return !is_grouped(form) ? 1 : type_of(form) == BANYAN_E4M3 ? ATTENTION_GROUP / VEC_LANES : 2;
 }
@@ -144,7 +146,7 @@ INLINE void score_ahead(int heads, banyan_dtype dtype, const char *const *rows, 
   UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) attention_prefetch(rows[i] + at + next->ahead, next->far);
 }
 
-/* 64 columns. */
+/* Adds the products of 64 columns. */
 INLINE void score_group(int heads, banyan_dtype form, const float *q, int32_t q_stride, int32_t first,
                         const char *const *rows, vec (*sums)[ATTENTION_QUAD]) {
   word_vec words[ATTENTION_QUAD][GROUP_WORDS];
@@ -199,7 +201,7 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
 
 /* ---- weights: those of a quad ------------------------------------------------------------------------------------ */
 
-/* 2^(t - m) of rows from h on. */
+/* Computes 2^(t - m) of rows from h on, and adds it to the sums of the tile. */
 INLINE void weigh_quad(int rows, int32_t keys, const bny_attention_task *task, vec scores, int32_t h, int32_t quad,
                        attention_work *work) {
   vec minus_m = vec_load(work->minus_m + ATTENTION_QUAD * h);
@@ -231,7 +233,7 @@ INLINE void weigh_block(int heads, const bny_attention_task *task, banyan_dtype 
   }
 }
 
-/* The quads from `quad` on whose scores of row h fill a vector, with the bits that weigh_quad() gives them. */
+/* Weighs the quads from `quad` on whose scores of row h fill a vector. The bits are those of weigh_quad(). */
 INLINE void weigh_row(const bny_attention_task *task, vec scores, int32_t h, int32_t quad, attention_work *work) {
   float *tile_d = work->tile_d + ATTENTION_QUAD * h, lanes[2 * VEC_LANES];
   vec x = vec_fma(scores, vec_set1(work->k_factor), vec_set1(work->minus_m[ATTENTION_QUAD * h]));
@@ -250,8 +252,8 @@ INLINE void weigh_row(const bny_attention_task *task, vec scores, int32_t h, int
   }
 }
 
-/* The rows of a quad's keys: beyond the last this repeats that key, whose lanes get no weight. Returns the lines of as
- * many later keys. */
+/* Sets the rows of a quad's keys. Rows past the last key repeat it, and their lanes get no weight. Returns the lines of
+ * as many later keys. */
 INLINE next_lines quad_rows(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t keys,
                             int32_t heads, bool far, const char **rows) {
   int32_t element = (int32_t)attention_element_bytes(dtype), keys_ahead = attention_ahead(task, dtype);
@@ -306,7 +308,7 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
 
 /* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
 
-/* `tail`: elements in the last vector; 0: all. */
+/* Adds weighted values to a block of sums. `tail` is the number of elements in the last vector; 0 means all. */
 INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attention_task *task, banyan_dtype dtype,
                         const char *v, int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride) {
   size_t element = attention_element_bytes(dtype);
@@ -343,7 +345,7 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
   }
 }
 
-/* Adds to as many whole blocks of columns as there are from `column` on. Returns the first column behind them. */
+/* Adds to all full blocks of columns from `column` on. Returns the first column after them. */
 INLINE int32_t value_blocks(int heads, int vectors, const bny_attention_task *task, banyan_dtype dtype, const char *v,
                             int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride,
                             int32_t column) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Statistics of a block of rows. Each table's file includes this, so that loops over rows are compiled and vectorised
- * for its instruction set. The arithmetic is that of merge_math.h everywhere. Loops have the block's full length:
- * places beyond the last row hold an empty row.
- */
+ * Converts and merges the statistics of a block of rows. Each table's file includes this, so that loops over rows are
+ * vectorised for its instruction set. The arithmetic is that of merge_math.h. Loops have the block's full length:
+ * entries past the last row hold an empty row. */
 #ifndef BNY_KERNELS_CPU_BLOCK_H
 #define BNY_KERNELS_CPU_BLOCK_H
 
@@ -19,7 +18,7 @@
 
 enum { BLOCK_ROWS = 16, BLOCK_NODES_MAX = BNY_MERGE_SOURCES_MAX - 1 };
 
-/* Up to BLOCK_ROWS consecutive rows of a box, in token-major order. */
+/* A block has up to BLOCK_ROWS consecutive rows of a box, in token-major order. */
 typedef struct row_block {
   int rows;
   int32_t token[BLOCK_ROWS]; /* within the box */
@@ -31,7 +30,7 @@ typedef struct block_stats {
   float d[BLOCK_ROWS];
 } block_stats;
 
-/* Factors of a merge tree's nodes, level by level: scale[node][0] for the left source, scale[node][1] for the right. */
+/* A merge tree's nodes have these factors, level by level: [0] for the left source and [1] for the right one. */
 typedef float node_scales[2][BLOCK_ROWS];
 
 /* Advances to the next rows; `block` starts as {.rows = 0}. Returns false at the end of the box. */
@@ -181,7 +180,7 @@ static inline void block_merge(block_stats *nodes, int count, bool tight_nodes, 
 
 /* ---- from the caller's statistics -------------------------------------------------------------------------------- */
 
-/* The part of an encode that is the same for all rows. */
+/* These rules of an encode are the same for all rows. */
 typedef struct import_rules {
   int base_e, normalised, tight, has_sum;
   int nan_is_empty, infinite_is_empty;

@@ -38,7 +38,7 @@ static inline vec vec_round_f16(vec v) {
   return _mm256_cvtph_ps(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-/* The same bits as bny_bf16_of_float(). */
+/* Gives the bits of bny_bf16_of_float(). */
 static inline __m256i bf16_bits(vec v) {
   __m256i bits = _mm256_castps_si256(v);
   __m256i high = _mm256_srli_epi32(bits, 16);

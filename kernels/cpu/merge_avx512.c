@@ -38,7 +38,7 @@ static inline vec vec_round_f16(vec v) {
   return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-/* The same bits as bny_bf16_of_float(); the processor's own conversion flushes denormals. */
+/* Gives the bits of bny_bf16_of_float(). The processor's own conversion flushes denormals. */
 static inline __m512i bf16_bits(vec v) {
   __m512i bits = _mm512_castps_si512(v);
   __m512i high = _mm512_srli_epi32(bits, 16);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows from one type to another, written once over a vector type. Before it includes this, the including file defines:
+ * Converts rows from one type to another, written once over a vector type. The including file defines first:
  *   vec, VEC_LANES                        f32 lanes, a power of two
  *   vec_set(x), vec_add, vec_mul          IEEE single operations
  *   vec_load_f32/_f16/_bf16(pointer)      no alignment required
@@ -18,7 +18,7 @@
 
 /* ---- rows of the wire of e4m3 -------------------------------------------------------------------------------------
  * A row is value_dim codes, then a scale for each block of 32, then zeros up to a multiple of four bytes. Loops run
- * over the 32 values of a block, in places beyond the row over zeros, so that compilers vectorise them. */
+ * over the 32 values of a block, past the end of a row over zeros, so that compilers vectorise them. */
 
 typedef struct scale_block {
   float value[BNY_SCALE_BLOCK];
@@ -62,7 +62,7 @@ static inline void scale_block_write(uint8_t *row, int value_dim, int column, sc
   row[value_dim + column / BNY_SCALE_BLOCK] = byte;
 }
 
-/* As the values read after the wire. */
+/* Rounds the values as the wire does. */
 static inline void scale_block_round(scale_block *block) {
   const uint8_t byte = scale_block_limit(block);
   const float inverse = bny_scale_inverse(byte), scale = bny_scale_of_byte(byte);
@@ -94,7 +94,7 @@ static inline unsigned scale_row_encode(const float *values, float factor, int e
   return over;
 }
 
-/* The tree of block_merge() over blocks of row `row`, in place: v[0] receives it. */
+/* Runs the tree of block_merge() over blocks of row `row`, in place. v[0] receives the result. */
 static inline void scale_blocks_tree(scale_block *v, int count, const node_scales *scales, int row, bool round) {
   int node = 0;
   for (int width = count; width > 1; width = (width + 1) / 2) {
@@ -112,7 +112,7 @@ static inline void scale_blocks_tree(scale_block *v, int count, const node_scale
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Columns that pass through an f32 buffer at a time if the destination is not f32. */
+/* This many columns pass through an f32 buffer at a time if the destination is not f32. */
 enum { TILE_COLUMNS = 512 };
 
 /* ---- vectors ----------------------------------------------------------------------------------------------------- */
@@ -175,7 +175,7 @@ INLINE vec saturate_to(vec v, banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? v : vec_saturate(v, dtype == BANYAN_F16 ? BNY_F16_MAX : BNY_BF16_MAX);
 }
 
-/* Returns the value as it reads after the wire. */
+/* Rounds a vector as the wire does. */
 INLINE vec round_to(vec v, banyan_dtype dtype) {
   vec kept = saturate_to(v, dtype);
   return dtype == BANYAN_F32 ? kept : dtype == BANYAN_F16 ? vec_round_f16(kept) : vec_round_bf16(kept);
@@ -188,7 +188,7 @@ INLINE unsigned count_over(vec v, banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? 0 : vec_count_over(v, dtype == BANYAN_F16 ? BNY_F16_MAX : BNY_BF16_MAX);
 }
 
-/* to[i] = from[i] * factor. `wire`: the destination is a wire, which saturates. Returns how many values saturated. */
+/* Computes to[i] = from[i] * factor. A destination on the `wire` saturates. Returns how many values did. */
 INLINE unsigned convert_row(const void *restrict from, banyan_dtype from_dtype, float factor, int elements,
                             void *restrict to, banyan_dtype to_dtype, bool wire) {
   const vec scale = vec_set(factor);

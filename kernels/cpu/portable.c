@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The portable table: vectors of four floats in the notation of GNU C, which it compiles for any processor. */
+ * The portable table uses vectors of four floats in the notation of GNU C, which compiles for any processor. */
 #include "detect.h"
 #include "merge_math.h"
 #include "op.h"
@@ -23,7 +23,7 @@ static inline vec vec_load_f32(const void *values) {
   return v;
 }
 
-/* mask ? a : b, for masks from comparisons. */
+/* Returns mask ? a : b for masks from comparisons. */
 static inline bits4 choose(bits4 mask, bits4 a, bits4 b) { return (a & mask) | (b & ~mask); }
 
 /* Compares as signed numbers, which every processor can; none is negative here. */
@@ -31,7 +31,7 @@ static inline bits4 above(bits4 a, uint32_t b) { return (bits4)((signed4)a > (si
 
 static inline bits4 bits_of(vec v) { return (bits4)v; }
 
-/* The same bits as bny_float_of_f16(), bny_f16_of_float() and so on, which explain them. */
+/* These give the bits of bny_float_of_f16(), bny_f16_of_float() and so on, which explain them. */
 static inline vec float_of_f16(bits4 half) {
   bits4 magnitude = (half & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
   bits4 subnormal = bits_of((vec)(magnitude | (113u << 23)) - 0x1p-14f);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tables of this build, fastest first. */
+ * Lists the merge kernels of this build, fastest first. */
 #include <string.h>
 
 #include "op.h"
