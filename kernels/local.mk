@@ -26,6 +26,7 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/detect.c \
   %D%/cpu/detect.h \
   %D%/cpu/merge_exact.h \
+  %D%/cpu/merge_table.h \
   %D%/cpu/merge_template.h \
   %D%/cpu/merge_vector.h \
   %D%/cpu/portable.c \

@@ -75,4 +75,4 @@ static inline unsigned vec_count_over(vec v, float limit) {
 #define KERNELS_NAME "avx2"
 #define KERNELS_SUPPORTED bny_cpu_has_avx2
 #define KERNELS_TABLE bny_kernels_avx2
-#include "merge_template.h"
+#include "merge_table.h"

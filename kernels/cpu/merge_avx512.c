@@ -72,4 +72,4 @@ static inline unsigned vec_count_over(vec v, float limit) {
 #define KERNELS_NAME "avx512"
 #define KERNELS_SUPPORTED bny_cpu_has_avx512
 #define KERNELS_TABLE bny_kernels_avx512
-#include "merge_template.h"
+#include "merge_table.h"

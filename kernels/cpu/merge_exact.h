@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of BANYAN_ORDER_EXACT on the host: see exact.h. Each instruction set compiles the loops over columns. The
- * file that includes it has defined encode() and merge_finish(). Statistics and conventions of callers go through the
- * f32 wire, a row at a time. */
+ * Encodes, merges and finishes rows of BANYAN_ORDER_EXACT on the host: see exact.h. Each instruction set compiles the
+ * loops over columns. Statistics and conventions of callers go through the f32 wire, a row at a time. */
+#ifndef BNY_CPU_MERGE_EXACT_H
+#define BNY_CPU_MERGE_EXACT_H
+
 #include "exact.h"
+#include "merge_template.h"
 
 enum { EXACT_COLUMNS = 512 }; /* columns of a row that are in work at a time */
 
@@ -281,3 +284,5 @@ static int64_t exact_finish(const bny_box *box, int count, const bny_wire_view *
   }
   return unfit;
 }
+
+#endif

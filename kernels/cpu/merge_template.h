@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of encode, merge and merge_finish, written once over a vector type. Before it includes this, the including
- * file defines what merge_vector.h asks for, and:
- *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
- *   KERNELS_SUPPORTED                     a function of detect.h
- */
+ * Defines encode(), merge() and merge_finish(), written once over a vector type. The including file defines first the
+ * operations of merge_vector.h. */
+#ifndef BNY_CPU_MERGE_TEMPLATE_H
+#define BNY_CPU_MERGE_TEMPLATE_H
+
 #include "merge_vector.h"
 
 /* ---- merged rows ------------------------------------------------------------------------------------------------- */
@@ -358,36 +358,4 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
   return unfit;
 }
 
-#include "merge_exact.h"
-
-static int64_t encode_any(const bny_box *box, const banyan_partial *in, int32_t token0, int32_t head0, bny_wire wire,
-                          const bny_wire_view *dst) {
-  if (wire == BNY_WIRE_EXACT) return exact_encode(box, in, token0, head0, dst);
-  return encode(box, in, token0, head0, wire, dst);
-}
-
-static void merge_any(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
-                      const bny_wire_view *dst) {
-  if (wire == BNY_WIRE_EXACT)
-    exact_merge(box, count, sources, dst);
-  else
-    merge(box, wire, count, sources, round_nodes, dst);
-}
-
-static int64_t merge_finish_any(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources,
-                                bool round_nodes, const banyan_partial *out, int32_t token0, int32_t head0) {
-  if (wire == BNY_WIRE_EXACT) return exact_finish(box, count, sources, out, token0, head0);
-  return merge_finish(box, wire, count, sources, round_nodes, out, token0, head0);
-}
-
-extern const bny_kernels KERNELS_TABLE;
-const bny_kernels KERNELS_TABLE = {
-    .name = KERNELS_NAME,
-    .supported = KERNELS_SUPPORTED,
-    .encode = encode_any,
-    .merge = merge_any,
-    .merge_finish = merge_finish_any,
-    .exact_clear = clear_row,
-    .exact_deposit = deposit_row,
-    .exact_add = add_row,
-};
+#endif

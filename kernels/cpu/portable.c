@@ -103,4 +103,4 @@ static inline unsigned vec_count_over(vec v, float limit) {
 #define KERNELS_NAME "portable"
 #define KERNELS_SUPPORTED bny_cpu_any
 #define KERNELS_TABLE bny_kernels_portable
-#include "merge_template.h"
+#include "merge_table.h"

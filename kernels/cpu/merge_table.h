@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Defines the table of an instruction set. The including file defines first the operations of merge_vector.h, and:
+ *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
+ *   KERNELS_SUPPORTED                     a function of detect.h
+ */
+#include "merge_exact.h"
+#include "merge_template.h"
+
+static int64_t encode_any(const bny_box *box, const banyan_partial *in, int32_t token0, int32_t head0, bny_wire wire,
+                          const bny_wire_view *dst) {
+  if (wire == BNY_WIRE_EXACT) return exact_encode(box, in, token0, head0, dst);
+  return encode(box, in, token0, head0, wire, dst);
+}
+
+static void merge_any(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
+                      const bny_wire_view *dst) {
+  if (wire == BNY_WIRE_EXACT)
+    exact_merge(box, count, sources, dst);
+  else
+    merge(box, wire, count, sources, round_nodes, dst);
+}
+
+static int64_t merge_finish_any(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources,
+                                bool round_nodes, const banyan_partial *out, int32_t token0, int32_t head0) {
+  if (wire == BNY_WIRE_EXACT) return exact_finish(box, count, sources, out, token0, head0);
+  return merge_finish(box, wire, count, sources, round_nodes, out, token0, head0);
+}
+
+extern const bny_kernels KERNELS_TABLE;
+const bny_kernels KERNELS_TABLE = {
+    .name = KERNELS_NAME,
+    .supported = KERNELS_SUPPORTED,
+    .encode = encode_any,
+    .merge = merge_any,
+    .merge_finish = merge_finish_any,
+    .exact_clear = clear_row,
+    .exact_deposit = deposit_row,
+    .exact_add = add_row,
+};
