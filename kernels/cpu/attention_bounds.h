@@ -2,7 +2,7 @@
  *
  * All tables of attention kernels share these bounds of pages, by boxes and by codes of keys. Vectors have a lane for
  * each of eight keys, so products need no sums over lanes. The margin that the caller adds to each logit covers the
- * rounding here. */
+ * rounding here. The including file defines ATTENTION_FORMS. */
 #ifndef BNY_CPU_ATTENTION_BOUNDS_H
 #define BNY_CPU_ATTENTION_BOUNDS_H
 
