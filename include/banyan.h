@@ -53,11 +53,9 @@ extern "C" {
  * string is static. */
 const char *banyan_version(void);
 
-/* The result of a call. */
 typedef enum banyan_status {
   BANYAN_OK = 0,
-  BANYAN_ERR_ARGUMENT,    /* an argument is wrong, and this rank sent nothing. "Errors" says when the communicator
-                           * remains usable */
+  BANYAN_ERR_ARGUMENT,    /* an argument is wrong, and this rank sent nothing */
   BANYAN_ERR_MEMORY,      /* out of memory, or a message does not fit the arena */
   BANYAN_ERR_SYSTEM,      /* an operating system call failed */
   BANYAN_ERR_UNSUPPORTED, /* this machine or this build does not support it */
@@ -106,8 +104,8 @@ const char *banyan_last_error(void);
  * own, or use one of the calls below.
  *
  * Every rank passes `bytes` bytes at `mine` to allgather, and `all` receives nranks * bytes in rank order. It returns 0
- * on success and anything else on failure. `return banyan_bootstrap_fail(...)` adds a status and a text. It must return
- * after timeout_ns at the latest, because nothing else notices a missing rank. Only banyan_comm_create() calls it. */
+ * on success and anything else on failure. It must return after timeout_ns at the latest, because nothing else notices
+ * a missing rank. Only banyan_comm_create() calls it. */
 typedef struct banyan_bootstrap {
   size_t size;
   int32_t rank;
@@ -116,9 +114,8 @@ typedef struct banyan_bootstrap {
   int (*allgather)(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns);
 } banyan_bootstrap;
 
-/* clang-format off */
-#define BANYAN_BOOTSTRAP_INIT {sizeof(banyan_bootstrap), 0, 0, NULL, NULL}
-/* clang-format on */
+#define BANYAN_BOOTSTRAP_INIT \
+  { sizeof(banyan_bootstrap), 0, 0, NULL, NULL }
 
 /* Sets this thread's banyan_last_error() to `text` and returns `status`. Return it from your own allgather on failure:
  * banyan_comm_create() then reports both to its caller. */
@@ -129,7 +126,7 @@ banyan_status banyan_bootstrap_fail(banyan_status status, const char *text);
 typedef struct banyan_threads banyan_threads;
 banyan_status banyan_threads_create(int32_t nranks, banyan_threads **group);
 banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, banyan_bootstrap *bootstrap);
-void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
+void banyan_threads_destroy(banyan_threads *group);
 
 /* Makes a rank from the environment of a launcher: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets
  * them. Collective. Destroy it as soon as the communicator is made. The call returns within timeout_ns (0: 30 s). If
@@ -148,18 +145,16 @@ void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
  *   10.0.0.0/8. */
 typedef struct banyan_env banyan_env;
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap);
-void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
+void banyan_env_destroy(banyan_env *env);
 
 /* banyan_mpi.h makes ranks from an MPI_Comm. That is a separate library, so this library never links MPI. */
 
 /* ---- communicator ------------------------------------------------------------------------------------------------ */
 
-/* A communicator: a group of ranks that call collectives together.
- *
- * One thread at a time may use a communicator and its operations. Only banyan_comm_abort() may be called from any
- * thread. Different communicators are independent. After a fork, the child may free its copies of operations and
- * destroy its copies of communicators. Neither the parent nor its peers notice. All other calls on these copies return
- * BANYAN_ERR_STATE, and banyan_comm_abort() does nothing. */
+/* A communicator is a group of ranks that call collectives together. One thread at a time may use it and its
+ * operations. Only banyan_comm_abort() may be called from any thread. Different communicators are independent. After a
+ * fork, the child may free its copies of operations and destroy its copies of communicators. Neither the parent nor its
+ * peers notice. All other calls on these copies return BANYAN_ERR_STATE, and banyan_comm_abort() does nothing. */
 typedef struct banyan_comm banyan_comm;
 
 /* The settings of a communicator. The variable in parentheses sets the default of a field. */
@@ -199,19 +194,18 @@ typedef struct banyan_comm_config {
   int64_t threads;
 } banyan_comm_config;
 
-/* clang-format off */
-#define BANYAN_COMM_CONFIG_INIT {sizeof(banyan_comm_config), 0, 0, NULL, NULL, 0, 0}
-/* clang-format on */
+#define BANYAN_COMM_CONFIG_INIT \
+  { sizeof(banyan_comm_config), 0, 0, NULL, NULL, 0, 0 }
 
 /* Makes a communicator. Collective over all ranks of the bootstrap, which may be freed afterwards. If config is NULL,
  * all settings have their defaults. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
                                  banyan_comm **comm);
 
-/* Frees a communicator and all that it owns. Free its operations first. Local; NULL is allowed. Peers that still wait
- * for this rank get BANYAN_ERR_PEER. On one node the call returns at once. Between nodes it waits until peers have
- * received what this rank sent. That takes a round trip, or 0.5 s if a peer does not answer (0.05 s after a failure;
- * 0.2 s more if a peer stops while it connects). */
+/* Frees a communicator and all that it owns. Free its operations first. Local. Peers that still wait for this rank get
+ * BANYAN_ERR_PEER. On one node the call returns at once. Between nodes it waits until peers have received what this
+ * rank sent. That takes a round trip, or 0.5 s if a peer does not answer (0.05 s after a failure; 0.2 s more if a peer
+ * stops while it connects). */
 void banyan_comm_destroy(banyan_comm *comm);
 
 /* Ends every running and later call on this communicator, on all ranks, with BANYAN_ERR_ABORTED. Any thread may call it
@@ -221,9 +215,9 @@ void banyan_comm_destroy(banyan_comm *comm);
 void banyan_comm_abort(banyan_comm *comm, const char *reason);
 
 /* Rejects the next collective call on behalf of this rank, as the library does for a wrong argument (see "Errors"). A
- * layer above the library calls it if its own checks fail: peers then get BANYAN_ERR_PEER with the text `why` and do
- * not wait. `status` is any status but BANYAN_OK. Set `init` to 1 if the rejected call is a *_init, else to 0. Returns
- * `status`, and sets banyan_last_error() to `why`. */
+ * layer above the library calls it if its own checks fail. Peers then get the text `why`. `status` is any status but
+ * BANYAN_OK. Set `init` to 1 if the rejected call is a *_init, else to 0. Returns `status`, and sets
+ * banyan_last_error() to `why`. */
 banyan_status banyan_comm_reject(banyan_comm *comm, banyan_status status, const char *why, int init);
 
 /* Sets a function that is called about every 50 ms while a call of this thread waits for other ranks on the host. A
@@ -258,16 +252,13 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
  *   color cannot make their communicator, each of them gets the reason. `comm` and the other colors remain usable. */
 banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, banyan_comm **sub);
 
-/* Devices.
- *
- * A communicator has a device if its banyan_comm_config names one.
+/* Devices. The following holds for a communicator whose banyan_comm_config names a device.
  *
  * - Memory. Collectives take any memory that the device can read and write. Peers see only the arenas, not the caller's
  *   memory. If the driver reports that the device cannot reach the first byte, the call returns BANYAN_ERR_ARGUMENT and
  *   names the field. This rejects plain host memory, unless the device shares the page tables of the node, and memory
  *   of another device without peer access. Accepted allocations are remembered.
- * - Streams. A collective is ordered on a stream, returns at once, and synchronises nothing. A barrier blocks the
- *   stream, not the caller, until the streams of all ranks have reached it.
+ * - Streams. A collective is ordered on a stream, returns at once, and synchronises nothing.
  * - Graphs. The first call of a shape, and each *_init, waits for other ranks and allocates. Every later call may be
  *   captured in a graph. The graph may be replayed any number of times if all ranks replay it alike. The runs of a
  *   communicator follow one another, in the same order on all ranks. If they are on several streams, the caller ensures
@@ -280,8 +271,8 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
  *   exchanges data between nodes. All collectives except combines then move host memory, and return when complete. */
 
 /* Sets the stream (a cudaStream_t of the communicator's device) for calls without one: allgather, shift, broadcast,
- * barrier, and combines whose desc.stream is NULL. NULL, the initial value, is the default stream of the device. A
- * persistent operation keeps the stream that was set when it was made. Local; ranks do not compare it. */
+ * barrier, and combines whose desc.stream is NULL. NULL, the initial value, is the default stream of the device. Local;
+ * ranks do not compare it. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
 /* Sets a tag, such as the number of a layer, for all operations that start from now on. The flight recorder, traces,
@@ -351,17 +342,17 @@ enum {
   BANYAN_EMPTY_BELOW = 8    /* any value <= empty_below, such as -FLT_MAX or -49994 */
 };
 
-/* Describes the partials of [tokens][heads] rows in the caller's memory. Strides are in elements. A row's values are
- * contiguous, so strides can express any order of tokens and heads.
+/* Describes the partials of [tokens][heads] rows in the caller's memory. A row's values are contiguous, so strides can
+ * express any order of tokens and heads.
  *
  * Input and output may share memory only if each row has the same address and type in both. Any other overlap of
  * arrays, including two arrays of one output, is BANYAN_ERR_ARGUMENT. Interleaved arrays do not overlap if they have a
  * common stride and use different columns. Do not touch input or output between start and wait. */
 typedef struct banyan_partial {
   size_t size;
-  void *values;                /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */
-  int64_t values_token_stride; /* from one token to the next */
-  int64_t values_head_stride;  /* from one head to the next */
+  void *values; /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */
+  int64_t values_token_stride;
+  int64_t values_head_stride;
   banyan_dtype values_dtype;
   banyan_values values_kind;
   void *lse; /* [tokens][heads]: lse, or m with BANYAN_STATS_MAX_SUM. NULL on output: not written */
@@ -376,11 +367,9 @@ typedef struct banyan_partial {
   const float *values_scale; /* for values of E4M3 and E5M2: a value is the stored number times its scale. Read at each
                               * run. On the host, a scale that is not finite and positive is BANYAN_ERR_ARGUMENT and
                               * names the head. Device kernels do not check it. NULL: 1 */
-  int64_t values_scale_stride; /* from the scale of one head to the next, in scales. 0: one scale for all heads. Heads
-                                * are those of this descriptor: with BANYAN_SCATTER_HEADS, the range of this rank */
+  int64_t values_scale_stride; /* from the scale of one head of this descriptor to the next. 0: one scale for all */
 } banyan_partial;
 
-/* Sets only `size`. See banyan_partial_init() for the other fields. */
 /* clang-format off */
 #define BANYAN_PARTIAL_INIT \
   {sizeof(banyan_partial), NULL, 0, 0, (banyan_dtype)0, (banyan_values)0, NULL, NULL, 0, 0, (banyan_dtype)0, \
@@ -405,10 +394,9 @@ typedef enum banyan_preset {
                        * masked: exclude these with banyan_valid_rows */
 } banyan_preset;
 
-/* Fills `partial` as banyan_partial_init() does, in the convention of a preset. Values are contiguous
- * [tokens][heads][value_dim], and normalised except for GGML. If a kernel has separate dimensions for sequences and
- * tokens, one token per sequence is assumed. Returns BANYAN_ERR_ARGUMENT if there is no such preset, or if `values` is
- * not NULL for GGML. Local. */
+/* Fills `partial` as banyan_partial_init() does, in the convention of a preset. If a kernel has separate dimensions for
+ * sequences and tokens, one token per sequence is assumed. Returns BANYAN_ERR_ARGUMENT if there is no such preset, or
+ * if `values` is not NULL for GGML. Local. */
 banyan_status banyan_partial_preset(banyan_partial *partial, banyan_preset preset, void *values,
                                     banyan_dtype values_dtype, void *stats, int32_t tokens, int32_t heads,
                                     int32_t value_dim);
@@ -432,8 +420,8 @@ typedef enum banyan_scatter {
  * - EXACT: sums of integers on an absolute grid (docs/certain.md). The bits depend only on the partials, so ranks may
  *   be permuted. With N partials, at most 2^20, a row differs from the exact sum by less than N 2^-42 of its largest
  *   partial. Its wire format has 17 bytes per value and 40 per row: leave `wire` 0 or BANYAN_F32.
- * - EXACT on devices that share memory: banyan_combine() and its *_init support it, with "oneshot" and an f32 wire. The
- *   last bit may differ from the host's. Attention and combines within a kernel do not support it. */
+ * - EXACT on devices that share memory: banyan_combine() and its *_init support it, with "oneshot". The last bit may
+ *   differ from the host's. Attention and combines within a kernel do not support it. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL, BANYAN_ORDER_EXACT } banyan_order;
 
 /* Divides `count` items among `parts` (at least 1) owners. Writes the range of owner `index`: [*first, *first +
@@ -477,9 +465,8 @@ typedef struct banyan_valid_rows {
   banyan_empty_rows empty_rows;
 } banyan_valid_rows;
 
-/* clang-format off */
-#define BANYAN_VALID_ROWS_INIT {sizeof(banyan_valid_rows), NULL, 0, NULL, NULL, NULL, BANYAN_EMPTY_ROWS_WRITTEN}
-/* clang-format on */
+#define BANYAN_VALID_ROWS_INIT \
+  { sizeof(banyan_valid_rows), NULL, 0, NULL, NULL, NULL, BANYAN_EMPTY_ROWS_WRITTEN }
 
 /* Describes a combine. All fields except `stream` and `valid` must be equal on all ranks. A difference is
  * BANYAN_ERR_MISMATCH, whose text names the rank and the field. */
@@ -490,29 +477,25 @@ typedef struct banyan_combine_desc {
                    * grows with this bound */
   int32_t heads;
   int32_t value_dim; /* values per row, at most 65536. 0 merges only statistics */
-  banyan_dtype wire; /* type of values in flight: F32, F16, BF16, or E4M3 with a scale for each 32 values of a row.
-                      * banyan_device_combine_init() does not support E4M3. Statistics always travel as f32. A wire that
-                      * rounds does so with one rank too. F16 saturates: never up to 65504, always from 131008 on;
-                      * banyan_op_info counts such values. 0: BANYAN_F32 */
+  banyan_dtype wire; /* type of values in flight: F32, F16, BF16 or E4M3. 0: BANYAN_F32. Statistics always travel as
+                      * f32. A wire that rounds does so with one rank too. F16 saturates: never up to 65504, always from
+                      * 131008 on; banyan_op_info counts such values */
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
   const char *algorithm; /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant such as
-                          * "recursive_halving"; see docs/algorithms.md. NULL: the one with the lowest predicted cost */
+                          * "recursive_halving"; see docs/algorithms.md. NULL: that of banyan_comm_config */
   void *stream;          /* a cudaStream_t of the communicator's device. NULL: the stream of banyan_comm_set_stream().
-                          * Ranks do not compare it. Ranks that share a device each need their own stream: on a common
-                          * one, kernels run one at a time and wait for each other until the deadline */
-  const banyan_valid_rows *valid; /* the valid rows. NULL: all of them */
+                          * Ranks that share a device each need their own stream: on a common one, kernels run one at a
+                          * time and wait for each other until the deadline */
+  const banyan_valid_rows *valid; /* NULL: all rows are valid */
 } banyan_combine_desc;
 
-/* clang-format off */
 #define BANYAN_COMBINE_DESC_INIT \
-  {sizeof(banyan_combine_desc), 0, 0, 0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, NULL, NULL}
-/* clang-format on */
+  { sizeof(banyan_combine_desc), 0, 0, 0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, NULL, NULL }
 
 /* Merges the partials of all ranks. `in` describes this rank's partial of all tokens x heads rows. A rank without keys
- * passes empty rows, or masks them with desc->valid. `out` describes the result, in any convention; its lse is written
- * if out->lse is set.
+ * passes empty rows, or masks them with desc->valid. `out` describes the result, in any convention.
  *
  * A call plans for a class of token counts: all counts up to the next power of two. Calls of one class share a plan, so
  * a change of tokens within it costs no barrier and no allocation. With BANYAN_ORDER_PLAN the bits of a row may depend
@@ -548,15 +531,13 @@ typedef struct banyan_heads_desc {
   const banyan_valid_rows *valid;              /* only `tokens` is used; NULL: all tokens */
 } banyan_heads_desc;
 
-/* clang-format off */
-#define BANYAN_HEADS_DESC_INIT {sizeof(banyan_heads_desc), 0, 0, 0, (banyan_dtype)0, NULL, 0, 0, 0, 0, NULL, NULL}
-/* clang-format on */
+#define BANYAN_HEADS_DESC_INIT \
+  { sizeof(banyan_heads_desc), 0, 0, 0, (banyan_dtype)0, NULL, 0, 0, 0, 0, NULL, NULL }
 
 /* Gathers the heads of all ranks on all ranks: `all` receives [tokens][heads][dim]. `mine` may be this rank's part of
  * `all`, with the strides of `all`. Otherwise the two must not overlap: they are separate memory, or have the same
  * token stride and use different columns. The call plans for classes of token counts, as banyan_combine() does. On a
- * device it is one launch. If devices of several nodes share no memory, it moves host memory, and `valid` is in host
- * memory too. */
+ * device it is one launch. If it moves host memory (see "Devices"), `valid` is in host memory too. */
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all);
 
 /* Sends `bytes` bytes at `send` to rank + distance, and receives as many at `receive` from rank - distance, both modulo
@@ -566,14 +547,14 @@ banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, s
 /* Copies `bytes` bytes at `data` from `root` to all other ranks. `bytes` and `root` must be equal on all ranks. */
 banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root);
 
-/* Returns when all ranks have called it. On a device it blocks the stream, see "Devices". All writes that any rank made
- * before it are visible to all ranks after it, even in memory that they share by other means. */
+/* Returns when all ranks have called it. On a device it blocks the stream, not the caller, until the streams of all
+ * ranks have reached it. All writes that any rank made before it are visible to all ranks after it, even in memory that
+ * they share by other means. */
 banyan_status banyan_barrier(banyan_comm *comm);
 
 /* ---- persistent operations: planned once, started many times ----------------------------------------------------- */
 
-/* A persistent operation. An *_init call is collective: it plans, compares plans over all ranks, and binds the memory
- * and the stream of the call. banyan_op_free() frees the operation.
+/* An *_init call is collective. It plans, compares plans over all ranks, and binds the call's memory and stream.
  *
  * - Between start and wait the library allocates nothing and takes no lock, with four exceptions. The network library
  *   may do both, and between nodes the first runs do. With several attention threads on the host, start wakes sleeping
@@ -600,7 +581,7 @@ banyan_status banyan_start(banyan_op *op);           /* does what it can without
 banyan_status banyan_test(banyan_op *op, int *done); /* makes progress. *done = 1: the run is complete, and may be
                                                       * started again */
 banyan_status banyan_wait(banyan_op *op);
-void banyan_op_free(banyan_op *op); /* Local; NULL is allowed. Not between start and wait */
+void banyan_op_free(banyan_op *op); /* Local. Not between start and wait */
 
 /* A banyan_op_info field with this value is not known. */
 #define BANYAN_NOT_COUNTED UINT64_MAX
@@ -608,9 +589,8 @@ void banyan_op_free(banyan_op *op); /* Local; NULL is allowed. Not between start
 /* How an operation was planned, and what its last run sent. */
 typedef struct banyan_op_info {
   size_t size;
-  const char *algorithm; /* valid until banyan_op_free() */
-  const char *reason;    /* why it was chosen, with the predicted time of every candidate. Valid until
-                          * banyan_op_free() */
+  const char *algorithm; /* this text and `reason` are valid until banyan_op_free() */
+  const char *reason;    /* why it was chosen, with the predicted time of every candidate */
   double predicted_us;
   uint64_t bytes_sent; /* by this rank. The payload counts once for each receiver */
   uint64_t messages_sent;
@@ -624,11 +604,10 @@ typedef struct banyan_op_info {
                        * or be replayed by a graph */
 } banyan_op_info;
 
-/* clang-format off */
-#define BANYAN_OP_INFO_INIT {sizeof(banyan_op_info), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
-/* clang-format on */
+#define BANYAN_OP_INFO_INIT \
+  { sizeof(banyan_op_info), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Fills `info`. Set info->size first. Fields that the library does not know become 0. Local. */
+/* Fills `info`. Fields that the library does not know become 0. Local. */
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
 
 /* Describes what this rank runs: its steps, one per line, and on a device the kernel. Writes and returns as
@@ -641,8 +620,7 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
  * banyan_device.cuh. Collective, once for each shape. A run is one launch of that kernel on all ranks, in the common
  * order of runs; banyan_start() rejects the operation.
  *
- * - desc->algorithm is NULL or "oneshot", and desc->stream is ignored. With desc->valid, one shape serves every number
- *   of tokens up to desc->tokens.
+ * - desc->algorithm is NULL or "oneshot", and desc->stream is ignored.
  * - BANYAN_ERR_UNSUPPORTED: the communicator has no device, more than 72 ranks, or arenas in host memory; the wire is
  *   E4M3; or the order is exact, or canonical with a lossy wire. */
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op);
