@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Brings GUIDs of all notations into one form. */
+ * Converts GUIDs of all notations to one form. */
 #include "topo/model/guid.h"
 
 #include <inttypes.h>
@@ -57,7 +57,7 @@ bool bny_topo_guid_normalise(const char *text, size_t bytes, char guid[BNY_TOPO_
   return true;
 }
 
-/* Returns whether bytes 3 and 4 from the top are those that fill up a MAC address. */
+/* Returns whether bytes 3 and 4 from the top are those that expand a MAC address to a GUID. */
 static bool in_order(uint64_t number) {
   unsigned middle = (unsigned)(number >> 24) & 0xffff;
   return middle == 0x0300 || middle == 0xfffe;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds the tree of containment behind a matrix of paths. Each path type (PIX, PXB and so on) divides the devices into
- * groups, and the groups of a shorter path lie inside those of a longer one. A group at NODE becomes a NUMA node, a
- * group at PHB a host bridge in it, and groups at PXB and PIX become PCI switches. NVLinks hide the PCI path, so GPUs
- * of one NUMA node count as NODE unless another cell contradicts it. */
+ * Builds a containment tree that matches a matrix of paths. Each path type (PIX, PXB and so on) divides the devices
+ * into groups, and the groups of a shorter path lie inside those of a longer one. A NODE group becomes a NUMA node, a
+ * PHB group becomes a host bridge in it, and PXB and PIX groups become PCI switches. The matrix shows NVLinks in place
+ * of the PCI path. GPUs of one NUMA node therefore count as NODE, unless another cell contradicts that. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,12 +33,12 @@ static void unite(int *group, int count, int a, int b) {
     if (group[i] == high) group[i] = low;
 }
 
-static bool cell_says(const bny_topo_matrix_cell *cell) { /* something about the PCI path */
+static bool cell_says(const bny_topo_matrix_cell *cell) { /* whether it contains a PCI path */
   return cell->known && (step_of(cell->path) < STEPS || cell->path == BNY_TOPO_PATH_SYS);
 }
 
-/* Returns whether a cell between two groups puts them on different NUMA nodes. The result is cached, because it stays
- * true when a group grows. */
+/* Returns whether a cell between two groups puts them on different NUMA nodes. A positive result is cached, because it
+ * remains true when a group grows. */
 static bool are_apart(const bny_topo_matrix *matrix, grouping *groups, int a, int b) {
   const int *group = groups->group[STEP_NODE];
   bool *apart = &groups->apart[a][b];
@@ -122,8 +122,8 @@ static int group_size(const builder *b, int step, int leader) {
   return size;
 }
 
-/* Fills one host bridge. Single devices are directly in it. Devices that share PXB are in a switch, those that share
- * PIX in a switch inside that. */
+/* Fills one host bridge. Single devices become its children. Devices that share PXB become children of a switch, and
+ * devices that share PIX of a switch inside that one. */
 static void bridge_fill(builder *b, int leader, int32_t bridge) {
   const grouping *groups = b->groups;
   int32_t outer[BNY_TOPO_MATRIX_MAX], inner[BNY_TOPO_MATRIX_MAX]; /* by leader */
@@ -169,7 +169,7 @@ static int32_t numa_add(builder *b, int leader, int32_t *packages) {
   return container_add(b, BNY_TOPO_NUMA, parent, name, numa, false);
 }
 
-/* Returns whether anything says where a group is: a NUMA node, CPUs, or a path that is no NVLink. */
+/* Returns whether the location of a group is known: by a NUMA node, by CPUs, or by a PCI path. */
 static bool is_placed(const builder *b, int leader) {
   const bny_topo_matrix *matrix = b->matrix;
   for (int i = 0; i < matrix->ndevices; i++) {
@@ -208,7 +208,7 @@ static void link_add(builder *b, int32_t from, int32_t to, int32_t count) {
   bny_topo_join(b->topo, BNY_TOPO_LINK_NVLINK, from, to, count, 0, BNY_TOPO_FILE);
 }
 
-/* Returns whether a row has more links than a GPU can have. Every cell then counts the links to a switch. */
+/* Returns whether a row has more links than a GPU can have. Each cell then counts the same links to a switch. */
 static bool is_switched(const bny_topo_matrix *matrix, int device, int32_t *most) {
   int32_t sum = 0;
   *most = 0;
@@ -273,8 +273,8 @@ static void difference_note(const builder *b, const bny_topo_matrix_difference *
     bny_topo_add_sign(b->topo, BNY_TOPO_NOTE_DIFFERS, b->nodes[less], text);
 }
 
-/* Notes a GPU whose NUMA node is not that of most GPUs with the same CPUs, where others have other CPUs: in a container
- * all GPUs may have the CPUs that it was given. */
+/* Notes a GPU whose NUMA node differs from that of most GPUs with the same CPUs. It does nothing if all GPUs have the
+ * same CPUs: in a container, they all may show the container's CPUs. */
 static void numa_note(const builder *b, int i) {
   const bny_topo_matrix_device *device = &b->matrix->devices[i];
   int same = 0, differ = 0, other = -1;
@@ -292,8 +292,8 @@ static void numa_note(const builder *b, int i) {
                       device->numa, name_at(b, other), b->matrix->devices[other].numa);
 }
 
-/* Notes where the halves differ, where two columns do, and where two devices were united through a third more closely
- * than their own cell has it: the first two for all. */
+/* Notes contradictions: halves that differ, columns that differ, and two devices that a third one joined more closely
+ * than their own cell shows. */
 static void notes_add(const builder *b) {
   const bny_topo_matrix *matrix = b->matrix;
   int32_t odd = 0, first[2] = {0, 0};

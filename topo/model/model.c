@@ -28,7 +28,7 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   error->line = line;
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
-  for (char *at = error->text; *at != '\0'; at++) /* it may quote the input */
+  for (char *at = error->text; *at != '\0'; at++) /* the text may quote the input */
     *at = *at >= ' ' && *at <= '~' ? *at : '?';
   return false;
 }

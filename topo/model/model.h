@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model of machines and clusters. Its nodes form a tree of containment (host, package, NUMA node, PCI bridge, GPU,
- * NIC, port, switch), and links join any two of them. A host is one machine. Each entry records its speed, if known,
- * and the source of that knowledge. Probes and importers fill a model through the functions below; derivation (levels,
- * rails, findings) only reads it.
+ * The model of machines and clusters. Its nodes form a containment tree (host, package, NUMA node, PCI bridge, GPU,
+ * NIC, port, switch), and a link joins any two nodes. A host is one machine; here "node" always means a node of this
+ * tree. Each entry records where its data comes from, and each link its speed, if that is known. Probes and importers
+ * fill a model through the functions below; derivation (levels, rails, findings) only reads it.
  *
- * A GPU below a GPU is a partition of the same device: it shares that device's place, PCI link and links to others.
+ * A GPU below a GPU is a partition of that device. It shares the device's location, PCI link and links to other nodes.
  *
- * A model owns its memory. Indices are stable, because nodes and links are only ever added. Not thread-safe; no global
- * state. */
+ * A model owns its memory. Indices are stable, because nodes and links are never removed. The functions are not
+ * thread-safe and keep no global state. */
 #ifndef BNY_TOPO_MODEL_H
 #define BNY_TOPO_MODEL_H
 
@@ -26,7 +26,7 @@ typedef enum bny_topo_kind {
   BNY_TOPO_GPU,
   BNY_TOPO_NIC,
   BNY_TOPO_PORT,   /* port of a NIC */
-  BNY_TOPO_SWITCH, /* NVSwitch, leaf, spine: anywhere in the tree, or at its top */
+  BNY_TOPO_SWITCH, /* NVSwitch, leaf or spine; may have any parent, or none */
   BNY_TOPO_KINDS
 } bny_topo_kind;
 
@@ -40,8 +40,8 @@ typedef enum bny_topo_link_kind {
   BNY_TOPO_LINK_KINDS
 } bny_topo_link_kind;
 
-/* Path types between two devices, nearest first. NVB, P2C and PXN are routes as NCCL defines them: they pass another
- * device than the PCI path does (bny_topo_path_routed()). */
+/* Path types between two devices, nearest first. NVB, P2C and PXN are routes as NCCL defines them: they leave the PCI
+ * path and pass through another device. Only bny_topo_path_routed() returns them. */
 typedef enum bny_topo_path {
   BNY_TOPO_PATH_SELF,
   BNY_TOPO_PATH_NVL, /* NVLink or xGMI, directly or through NVSwitch */
@@ -69,13 +69,13 @@ typedef enum bny_topo_source {
 typedef struct bny_topo_node {
   bny_topo_kind kind;
   int32_t parent;         /* node index, -1 at the top */
-  int32_t index;          /* the system's own number: GPU ordinal, NUMA node, package; -1 unknown */
+  int32_t index;          /* the operating system's number: GPU ordinal, NUMA node, package; -1 unknown */
   const char *name;       /* "mlx5_0", "GPU0", "node1": never NULL; unique within its host for GPUs and NICs */
   const char *model;      /* "NVIDIA H100 80GB HBM3", "EPYC"; NULL unknown */
   const char *vendor;     /* NULL unknown */
   const char *bus_id;     /* "0000:1b:00.0" in lower case; NULL unknown */
   const char *guid;       /* ports, NICs, switches; NULL unknown */
-  const char *attributes; /* more facts of its source, as "class=0x020700 gdr=1": see bny_topo_attribute(); NULL none */
+  const char *attributes; /* further facts, as "class=0x020700 gdr=1": see bny_topo_attribute(); NULL none */
   int32_t compute;        /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
   bool host_bridge;       /* PCI: a root complex, not a switch */
   bny_topo_source source;
@@ -83,11 +83,12 @@ typedef struct bny_topo_node {
   int32_t numas;      /* internal: NUMA nodes below, at most 64 levels deep */
 } bny_topo_node;
 
-/* A full-duplex link, stored once per pair of nodes; either end may be `from`. Two kinds describe a node's way up:
+/* A full-duplex link. It is stored once per pair of nodes, and either end may be `from`. Two kinds of nodes have a link
+ * to their parent:
  *   a PCI device or switch: kind PCI, to its parent; count is lanes;
  *   a port with nothing known behind it: kind NET, to its NIC.
- * Speeds are data rates on such a link (topo/model/speed.h), not signalling rates. A virtual machine's file may link a
- * GPU to itself, which connects nothing. */
+ * Speeds are data rates (topo/model/speed.h), not signalling rates. A virtual machine's file may link a GPU to itself;
+ * such a link connects nothing. */
 typedef struct bny_topo_link {
   bny_topo_link_kind kind;
   int32_t from, to;          /* node indices */
@@ -100,22 +101,22 @@ typedef struct bny_topo_link {
 } bny_topo_link;
 
 typedef enum bny_topo_note_kind {
-  BNY_TOPO_NOTE_INPUT,     /* a fact of the input that contradicts itself or was left out */
-  BNY_TOPO_NOTE_LOST,      /* a device that its driver lists and cannot reach, or a host that lists fewer than it has */
-  BNY_TOPO_NOTE_FABRIC,    /* a GPU whose NVLink fabric is not in order */
-  BNY_TOPO_NOTE_ONE_SIDED, /* a link that the other end alone lists */
-  BNY_TOPO_NOTE_DIFFERS,   /* a link that the other end lists with other facts */
-  BNY_TOPO_NOTE_ERRORS,    /* an error counter, or a repair that is pending */
-  BNY_TOPO_NOTE_SLOWED,    /* a GPU that its driver slows down */
-  BNY_TOPO_NOTE_REPLAYS,   /* a GPU whose PCI link repeats packets */
-  BNY_TOPO_NOTE_VIRTUAL,   /* network interfaces that are no NICs */
+  BNY_TOPO_NOTE_INPUT,     /* the input contradicts itself, or a part of it was skipped */
+  BNY_TOPO_NOTE_LOST,      /* the driver cannot reach a device, or a host lists fewer devices than it has */
+  BNY_TOPO_NOTE_FABRIC,    /* the NVLink fabric of a GPU does not work */
+  BNY_TOPO_NOTE_ONE_SIDED, /* only the other end lists this link */
+  BNY_TOPO_NOTE_DIFFERS,   /* the other end lists this link with different facts */
+  BNY_TOPO_NOTE_ERRORS,    /* an error counter is not 0, or a repair is pending */
+  BNY_TOPO_NOTE_SLOWED,    /* the driver throttles a GPU */
+  BNY_TOPO_NOTE_REPLAYS,   /* the PCI link of a GPU retransmits packets */
+  BNY_TOPO_NOTE_VIRTUAL,   /* network interfaces that are not NICs */
   BNY_TOPO_NOTE_KINDS
 } bny_topo_note_kind;
 
-/* The words of a source about health. They become a finding. */
+/* A statement of the source about health or about itself. Derivation makes findings from notes. */
 typedef struct bny_topo_note {
   bny_topo_note_kind kind;
-  int32_t node;     /* -1: the whole model, of kinds INPUT and VIRTUAL */
+  int32_t node;     /* -1: the whole model (INPUT and VIRTUAL only) */
   const char *text; /* one line without a full stop */
 } bny_topo_note;
 
@@ -128,7 +129,7 @@ typedef struct bny_topo {
   bool out_of_memory; /* sticky: importers may check once at the end */
 } bny_topo;
 
-/* The place and reason of a rejected input. */
+/* Where and why an input was rejected. */
 typedef struct bny_topo_error {
   int line;       /* 1-based; 0 unknown */
   char text[256]; /* does not contain the line */
@@ -144,68 +145,71 @@ void bny_topo_free(bny_topo *topo);
 /* Returns the length of the UTF-8 character at `text`; 0 if it is incomplete, overlong or a surrogate. */
 size_t bny_topo_character_bytes(const char *text);
 
-/* Returns a node of which nothing else is known. */
+/* Returns a node with these members; all others are unknown. */
 bny_topo_node bny_topo_node_of(bny_topo_kind kind, int32_t parent, int32_t index, const char *name,
                                bny_topo_source source);
 
-/* Both copy their argument and return its index, or -1 (and set out_of_memory). Strings are cut to 255 bytes without
- * trailing blanks; invalid UTF-8 and control characters become '?'. Unset numbers must be -1 or 0 as stated above. */
+/* Both copy their argument and return its index. If out of memory, they return -1 and set out_of_memory. Strings are
+ * truncated to 255 bytes and lose trailing blanks; invalid UTF-8 and control characters become '?'. Unknown numbers
+ * must be -1 or 0 as stated above. */
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node);
 int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
 
-/* Adds a link without rating and latency. */
+/* Adds a link without rating or latency. */
 int32_t bny_topo_join(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to, int32_t count,
                       double gbytes_per_s, bny_topo_source source);
 
 /* Replaces a string of an existing node (NULL clears it). */
 bool bny_topo_set_string(bny_topo *topo, const char **field, const char *value);
 
-/* Both add a note, the first one of kind INPUT. They return false without memory. */
+/* Both add a note; add_note() adds one of kind INPUT. They return false if out of memory. */
 bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
 bool bny_topo_add_sign(bny_topo *topo, bny_topo_note_kind kind, int32_t node, const char *text);
 
-/* Attributes are words without blanks. put() appends name=value to a text that becomes a node's, unless the value is
- * NULL or has no room. bny_topo_attribute() finds a value; false if the node has none of that name. */
+/* Names and values of attributes contain no blanks. put() appends name=value to the text, unless the value is NULL or
+ * does not fit. bny_topo_attribute() reads a value, and returns false if the node has no attribute of that name. */
 enum { BNY_TOPO_ATTRIBUTES_BYTES = 256 };
 void bny_topo_attribute_put(char text[BNY_TOPO_ATTRIBUTES_BYTES], const char *name, const char *value);
 bool bny_topo_attribute(const bny_topo_node *node, const char *name, char value[BNY_TOPO_ATTRIBUTES_BYTES]);
 
-/* Returns the whole device of a partition; any other node itself. */
+/* Returns the device that a partition belongs to; for any other node, the node itself. */
 int32_t bny_topo_device(const bny_topo *topo, int32_t node);
 
 /* Converts "00000000:1B:00.0" and "1b:00.0" to "0000:1b:00.0". Returns false if this is not a bus id. */
 enum { BNY_TOPO_BUS_BYTES = 24 };
 bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]);
 
-/* Iterate over the links of a node at either end, latest first; -1 after the last.
+/* Iterate over the links at a node, last added first. Both return -1 after the last.
  *   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) */
 int32_t bny_topo_first_link(const bny_topo *topo, int32_t node);
 int32_t bny_topo_next_link(const bny_topo *topo, int32_t node, int32_t link);
 int32_t bny_topo_other_end(const bny_topo *topo, int32_t node, int32_t link);
 
-/* Returns whether an NVLink, xGMI or network link has a rating but no speed: it exists and carries nothing, because
- * peer access is rejected or the port is down. */
+/* Returns whether an NVLink, xGMI or network link has a rating but no speed. Such a link exists but carries no data,
+ * because peer access is rejected or the port is down. */
 bool bny_topo_link_dead(const bny_topo_link *link);
 
-/* Return the first node with that bus id, or of that kind and name; -1 if there is none. Both visit every node. */
+/* Return the first node with that bus id, or with that kind and name; -1 if there is none. Both search linearly. */
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id);
 int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char *name);
-int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind); /* itself included; -1 if none */
+int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node,
+                          bny_topo_kind kind); /* may be the node itself; -1 if none */
 int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind);
 
 /* Checks that parents come before children, link ends exist, speeds are finite and at most 1e6 GB/s, and bus ids and
- * GPU names are unique within a host. Returns false and *error if not. Every importer's result must pass. */
+ * GPU names are unique within a host. Otherwise it returns false and sets *error. The result of every importer must
+ * pass. */
 bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
 
 /* Returns the path type between two GPUs or NICs, from containment and links, as nvidia-smi topo -m names it. */
 bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
 
-/* Returns the NVLinks or xGMI links between the devices of two GPUs: direct ones, or the lesser of both counts to
- * switches. Sets *xgmi if a GPU has xGMI links. */
+/* Returns the number of NVLinks or xGMI links between the devices of two GPUs. It counts direct links; if GPUs are
+ * joined by switches, it returns the smaller of both counts. Sets *xgmi if a GPU has xGMI links. */
 int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool *xgmi);
 
-/* Returns the same, or NVB, P2C or PXN where NCCL would take such a route, or PHB where GPUDirect RDMA is off. Visits
- * the GPUs of the host. */
+/* Returns the same as bny_topo_path_between(), with two exceptions. Where NCCL would use such a route, the result is
+ * NVB, P2C or PXN. Where GPUDirect RDMA is off, it is PHB. Searches all nodes. */
 bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b);
 const char *bny_topo_path_name(bny_topo_path path);       /* "NVL" .. */
 const char *bny_topo_kind_name(bny_topo_kind kind);       /* "host" .. */
@@ -213,33 +217,33 @@ const char *bny_topo_link_name(bny_topo_link_kind kind);  /* "nvlink" .. */
 const char *bny_topo_source_name(bny_topo_source source); /* "file" .. */
 const char *bny_topo_note_name(bny_topo_note_kind kind);  /* "input" .. */
 
-/* Parse such a name. Return the count (BNY_TOPO_KINDS and the like) if the name is unknown. */
+/* Parse such a name. For an unknown name they return the number of kinds, such as BNY_TOPO_KINDS. */
 bny_topo_kind bny_topo_kind_parse(const char *name);
 bny_topo_link_kind bny_topo_link_parse(const char *name);
-bny_topo_source bny_topo_source_parse(const char *name); /* BNY_TOPO_MEASURED + 1 */
+bny_topo_source bny_topo_source_parse(const char *name); /* unknown: BNY_TOPO_MEASURED + 1 */
 bny_topo_note_kind bny_topo_note_parse(const char *name);
 
 /* ---- importers: one file and one row each ------------------------------------------------------------------------ */
 
 typedef struct bny_topo_importer {
   const char *name; /* "nccl-xml" */
-  /* Returns whether the text looks like this format. Examines the content alone and never fails. */
+  /* Returns whether the text looks like this format. Only the content is examined. */
   bool (*recognises)(const char *text, size_t bytes);
-  /* Fills an empty model. `text` is not NUL-terminated and may hold anything. Returns false and *error if it is
-   * rejected, or without *error for lack of memory. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6
-   * nodes. */
+  /* Fills an empty model. `text` is not NUL-terminated and may hold any bytes. Returns false and sets *error if the
+   * input is rejected; returns false without *error if out of memory. Time and memory are bounded: the input has at
+   * most 64 MiB, depth 64 and 1e6 nodes. */
   bool (*parse)(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error);
 } bny_topo_importer;
 
 extern const bny_topo_importer *const bny_topo_importers[]; /* ends with NULL; topo/import/importers.def lists them */
 
-/* Imports a text; the content selects the importer. *importer_name, unless NULL, receives its name. Returns a checked
- * model to free, or NULL and *error. */
+/* Imports a text with the importer that recognises it. importer_name may be NULL; otherwise *importer_name receives the
+ * importer's name. Returns a checked model that the caller frees. On failure it returns NULL and sets *error. */
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error);
 
-/* Loads a regular file, or a synthetic description if no such file exists and the string looks like one. *error then
- * has the prefix "FILE:LINE: " in its text. It never waits: a pipe, a device or a directory is rejected. The second
- * one, for tools, also takes a pipe, and "-" for standard input, and waits until the writer closes it. */
+/* Both load a regular file. If no such file exists, the string may be a synthetic description instead. The text of
+ * *error begins with "FILE:LINE: ". bny_topo_load() never waits: it rejects pipes, devices and directories.
+ * bny_topo_load_waiting() is for tools: it also reads a pipe, or standard input for "-", until the writer closes it. */
 bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
 bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
 

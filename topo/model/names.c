@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Arrays that grow, and a sorted map from (scope, text) to a number. */
+ * Growing arrays, and a sorted map from (scope, text) to a number. */
 #include "topo/model/names.h"
 
 #include <stdlib.h>

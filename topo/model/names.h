@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A map from (scope, text) to a number: fill it, sort it once, then query it. Look-ups and the search for duplicates
- * are logarithmic even for hostile files. Keys are not copied. */
+ * A map from (scope, text) to a number: fill it, sort it once, then query it. Sorting takes n log n time and a look-up
+ * takes log n, even for hostile files. Keys are not copied. */
 #ifndef BNY_TOPO_NAMES_H
 #define BNY_TOPO_NAMES_H
 
@@ -8,12 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Makes room for one more item in the array that the pointer at `array` points to. False without memory, or if it has
- * BNY_TOPO_MOST items; then all is as it was. */
+/* Makes room for one more item. `array` is the address of the pointer to the array. Returns false if out of memory or
+ * if the array has BNY_TOPO_MOST items; the array is then unchanged. */
 enum { BNY_TOPO_MOST = 4000000 };
 bool bny_topo_grow(void *array, int32_t count, int32_t *capacity, size_t item_bytes);
 
-/* Compares two items that begin with `count` numbers (int32_t), the first of these first: for functions of qsort(). */
+/* Compares two items lexicographically by the `count` int32_t values that they begin with. For comparison functions of
+ * qsort(). */
 int bny_topo_order(const void *a, const void *b, int count);
 
 typedef struct bny_topo_name {
@@ -21,7 +22,7 @@ typedef struct bny_topo_name {
   int32_t scope, value;
 } bny_topo_name;
 
-/* An all-zero value is empty. */
+/* A zero-initialised map is empty. */
 typedef struct bny_topo_names {
   bny_topo_name *entries;
   int32_t count, capacity;
@@ -33,12 +34,12 @@ void bny_topo_names_add(bny_topo_names *names, int32_t scope, const char *key, i
 /* Sorts by scope, key and value. Returns the first entry with the same scope and key as the one before it, or NULL. */
 const bny_topo_name *bny_topo_names_sort(bny_topo_names *names);
 
-/* Returns the value, the least of several; -1 if there is none. Only valid after sorting. */
+/* Returns the value of a key, the smallest if there are several; -1 if there is none. The map must be sorted. */
 int32_t bny_topo_names_find(const bny_topo_names *names, int32_t scope, const char *key);
 
 void bny_topo_names_free(bny_topo_names *names);
 
-/* Returns the name of a vendor by its PCI number; NULL unknown. */
+/* Returns the name of a vendor by its PCI vendor id; NULL if unknown. */
 const char *bny_topo_vendor_name(int64_t vendor);
 
 #endif

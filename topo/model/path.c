@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Path types between devices: from links first, then from the lowest common ancestor. */
+ * Determines path types between devices, from links first and then from the lowest common ancestor. */
 #include <string.h>
 
 #include "topo/model/model.h"
@@ -28,7 +28,7 @@ static bool near_cpu(const bny_topo *topo, int32_t n) {
   return node_at(topo, n)->kind == BNY_TOPO_NUMA || node_at(topo, n)->kind == BNY_TOPO_PACKAGE;
 }
 
-/* Returns whether both are coherent with one CPU, or with each other. */
+/* Returns whether both have coherent links to one CPU, or to each other. */
 static bool share_coherent(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
     int32_t middle = bny_topo_other_end(topo, a, l);
@@ -100,12 +100,13 @@ static bool same_device(const bny_topo_node *a, const bny_topo_node *b) {
 
 static bool known_host_bridge(const bny_topo_node *node) { return node->kind == BNY_TOPO_PCI && node->host_bridge; }
 
-/* Files for virtual machines invent switches at ffff:ff:01.0 and so on; banyan's export starts at fffe. */
+/* Returns whether a PCI domain is that of a real device. Files for virtual machines invent switches at ffff:ff:01.0 and
+ * above, and banyan's export uses domains from fffe downwards. */
 static bool real_domain(const bny_topo_node *node) {
   return node->bus_id != NULL && strncmp(node->bus_id, "ff", 2) != 0;
 }
 
-/* Path below one CPU or NUMA node: PHB unless two host bridges are known. */
+/* Returns the path between devices of one CPU or NUMA node: PHB unless they have different known host bridges. */
 static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
   const bny_topo_node *a = node_at(topo, m.below_a), *b = node_at(topo, m.below_b);
   if (known_host_bridge(a) && known_host_bridge(b)) return BNY_TOPO_PATH_NODE;
@@ -115,7 +116,7 @@ static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
   return strncmp(a->bus_id, b->bus_id, domain) == 0 ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_NODE;
 }
 
-/* With at most one NUMA node, devices directly below the host or package belong to it too. */
+/* If there is at most one NUMA node, devices directly below the host or package belong to it as well. */
 static bool one_numa(const bny_topo *topo, int32_t within) { return node_at(topo, within)->numas < 2; }
 
 static bool holds_numa(const bny_topo_node *node) {
@@ -140,7 +141,7 @@ static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) 
   default: break;
   }
   if (holds_numa(below_a) || holds_numa(below_b)) return BNY_TOPO_PATH_SYS;
-  /* Directly below a host or package, the result depends on whether anything nearer could be known. */
+  /* Two devices of one package, or two bridges of one host, share the only NUMA node if there is at most one. */
   bool bridges = below_a->kind == BNY_TOPO_PCI && below_b->kind == BNY_TOPO_PCI;
   return (at->kind == BNY_TOPO_PACKAGE || bridges) && one_numa(topo, m.at) ? within_numa(topo, m) : BNY_TOPO_PATH_SYS;
 }
@@ -193,8 +194,8 @@ static bool share_peer(const bny_topo *topo, int32_t a, int32_t b) {
   return false;
 }
 
-/* Returns the path of a GPU to a NIC without another GPU. It is P2C if its coherent link leads to a CPU that holds the
- * NIC. */
+/* Returns the path from a GPU to a NIC that does not pass another GPU. It is P2C if the GPU has a coherent link to the
+ * CPU that holds the NIC. */
 static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
   bny_topo_path path = bny_topo_path_between(topo, gpu, nic);
   bool by_cpu = path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_NODE;
@@ -211,8 +212,9 @@ static bool is_off(const bny_topo *topo, int32_t node) {
   return bny_topo_attribute(node_at(topo, node), "gdr", gdr) && strcmp(gdr, "0") == 0;
 }
 
-/* Returns whether a GPU and a NIC can do GPUDirect RDMA, as far as is known: not if either says gdr="0" (a NIC by its
- * first port), and not a GPU in MLOPart partitions, for which NCCL does not use it by default. */
+/* Returns whether a GPU and a NIC can use GPUDirect RDMA, as far as the model shows. They cannot if the GPU or the
+ * first port of the NIC has gdr="0". Neither can a GPU in MLOPart partitions, because NCCL does not use it there by
+ * default. */
 static bool can_gdr(const bny_topo *topo, int32_t gpu, int32_t nic) {
   char part[BNY_TOPO_ATTRIBUTES_BYTES];
   bool parts = bny_topo_attribute(node_at(topo, gpu), "mlopart", part) && strcmp(part, "-1") != 0;
@@ -220,7 +222,7 @@ static bool can_gdr(const bny_topo *topo, int32_t gpu, int32_t nic) {
   return !parts && !is_off(topo, gpu) && !(port && is_off(topo, nic + 1));
 }
 
-/* Without GPUDirect RDMA, data that would stay below the switches passes the CPU. */
+/* Without GPUDirect RDMA, the path is at least PHB, because data then passes the CPU. */
 static bny_topo_path route_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
   bny_topo_path path = path_to_nic(topo, gpu, nic);
   int32_t host = bny_topo_ancestor(topo, gpu, BNY_TOPO_HOST);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By generation: signalling rate of a lane in GT/s, its text, and its data rate in GB/s times 80. */
+/* By generation: the signalling rate of a lane in GT/s, its text, and its data rate in units of 1/80 GB/s. */
 static const struct {
   double gigatransfers;
   const char *text;
@@ -37,7 +37,7 @@ int bny_topo_speed_pci_generation(const char *text) {
   if (end == text) return -1;
   for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++)
     if (rate == generations[g].gigatransfers) return g;
-  /* A generation that is newer than this table is no slower than its last row. */
+  /* A generation that is newer than this table counts as its last row. */
   return rate > generations[BNY_TOPO_PCI_GENERATIONS].gigatransfers && rate <= 1024 ? BNY_TOPO_PCI_GENERATIONS : -1;
 }
 
@@ -46,8 +46,8 @@ const char *bny_topo_speed_pci_text(int generation) {
 }
 
 double bny_topo_speed_pci_raw(double raw_gbytes_per_s) {
-  /* Generations 1 and 2 carry 0.8 bits per transfer, 3 to 5 carry 128/130, 6 about as much. The one with whole lanes is
-   * right. */
+  /* Generations 1 and 2 carry 0.8 bits per transfer, 3 to 5 carry 128/130, 6 about as much. The generation that gives a
+   * whole number of lanes is the right one. */
   for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++) {
     double lane = generations[g].gigatransfers / 8 * (g < 3 ? 0.8 : 128.0 / 130);
     double lanes = raw_gbytes_per_s / lane;

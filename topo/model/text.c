@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Cuts dumps into lines, words and numbers. */
+ * Splits dumps into lines, words and numbers. */
 #include "topo/model/text.h"
 
 #include <stdlib.h>

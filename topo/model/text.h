@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A reader for dumps of lines and words. The text is not NUL-terminated, may hold anything and is not modified. */
+ * A reader for dumps that consist of lines and words. The text is not NUL-terminated, may hold any bytes and is not
+ * modified. */
 #ifndef BNY_TOPO_TEXT_H
 #define BNY_TOPO_TEXT_H
 
@@ -25,11 +26,11 @@ bny_topo_reader bny_topo_reader_of(const char *text, size_t bytes);
 /* Returns the next line without its end; false after the last. */
 bool bny_topo_reader_line(bny_topo_reader *reader, bny_topo_span *line);
 
-/* Takes the next word (of non-blank bytes) off *rest; false if there is none. No-break spaces count as blanks, as do
- * terminal colour codes, even if pasting has removed their escape character: "[4m", "[0m". */
+/* Removes the next word (of non-blank bytes) from *rest; returns false if there is none. No-break spaces and terminal
+ * colour codes count as blanks, even if pasting has removed the escape character: "[4m", "[0m". */
 bool bny_topo_span_word(bny_topo_span *rest, bny_topo_span *word);
 
-/* Takes the text between the next two double quotes off *rest. */
+/* Removes the text between the next two double quotes from *rest. */
 bool bny_topo_span_quoted(bny_topo_span *rest, bny_topo_span *quoted);
 
 bool bny_topo_span_is(bny_topo_span span, const char *text);
@@ -42,7 +43,7 @@ bool bny_topo_span_number(bny_topo_span span, int32_t most, int32_t *number);
 /* Returns a copy to free(), NULL without memory. Bytes that are not printable ASCII become '?'. */
 char *bny_topo_span_copy(bny_topo_span span);
 
-/* Returns the length for "%.*s" in an error text, limited to leave room for the rest. */
+/* Returns the precision for "%.*s" in an error text. It is limited, so that the rest of the text fits. */
 int bny_topo_span_shown(bny_topo_span span);
 
 #endif
