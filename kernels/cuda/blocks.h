@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units of the wire of e4m3, whose values share a scale in blocks of 32 columns (f8.h). A unit is cut into rounds, one
- * for each 32 packets. A round begins with eight words: m and d, and later the scales of the round's blocks, a byte
- * each. Codes follow, four to a word. So each block is eight words of one round, and a lane has words of two blocks at
- * most. All words of scales are in one lane, which gives them to the others. */
+ * Packs and unpacks units of the e4m3 wire, where each block of 32 columns shares a scale (f8.h). A unit is cut into
+ * rounds of 32 packets. A round begins with a header of eight words: m, d, and one byte of scale per block of the
+ * round. Codes follow, four to a word. Each block therefore takes eight words of one round, and a lane holds words of
+ * at most two blocks. One lane holds all words of scales and shares them with the others. */
 #ifndef BNY_CUDA_BLOCKS_H
 #define BNY_CUDA_BLOCKS_H
 
 #include "cuda/packets.h"
 #include "f8.h"
 
-/* Scales as all lanes know them: byte b is that of the round's block b. */
+/* The scales of a round, the same in all lanes. Byte b is the scale of block b. */
 template <int protocol> struct bny_block_bytes {
   static constexpr int words = bny_packet_words_max<protocol>();
   uint32_t word[words];
 };
 
-/* Scales of a lane's words: those before `turn` have the lower byte of `pair`, the others the upper one. */
+/* The scales of a lane's words. Words before word `turn` use the lower byte of `pair`, the others the upper byte. */
 struct bny_block_scales {
   uint32_t pair;
   int turn;
 };
 
-/* Bytes of a row in a message between nodes: codes, scales, and zeros up to a multiple of four. */
+/* Returns the bytes of a row in a message between nodes: codes, scales, and zeros up to a multiple of four. */
 BNY_DEVICE int64_t bny_wire_blocks_bytes(int32_t value_dim) {
   return ((int64_t)value_dim + (value_dim + BNY_SCALE_BLOCK - 1) / BNY_SCALE_BLOCK + 3) / 4 * 4;
 }
 
-/* The lane that has the scales. */
+/* Returns the lane that holds the scales. */
 template <int protocol> BNY_DEVICE constexpr int bny_block_lane() { return protocol == BNY_PROTOCOL_LL8 ? 2 : 1; }
 
 template <int protocol> BNY_DEVICE constexpr int bny_block_count() {
   return (bny_protocol_round_words(protocol) - BNY_ROUND_HEADER_WORDS) / BNY_ROUND_BLOCK_WORDS;
 }
 
-/* The packet's first word in its round. */
+/* Returns the index of the packet's first word in its round. */
 template <int protocol> BNY_DEVICE int bny_block_word(int packet) {
   return bny_packet_first<protocol>(packet % BNY_WARP_LANES);
 }
 
-/* The first block that the packet has words of; -1: the header. */
+/* Returns the block of the packet's first word; -1: the header. */
 template <int protocol> BNY_DEVICE int bny_block_first(int packet) {
   return (bny_block_word<protocol>(packet) - BNY_ROUND_HEADER_WORDS) >> 3;
 }
 
 template <int protocol> BNY_DEVICE uint8_t bny_block_byte(const bny_block_bytes<protocol> &bytes, int block) {
-  uint32_t word = 0; /* a sum of masked words stays in registers, unlike an array's element */
+  uint32_t word = 0; /* an OR of masked words stays in registers; an indexed array does not */
   BNY_UNROLL for (int i = 0; i < bytes.words; i++) word |= bytes.word[i] & (block >> 2 == i ? ~0u : 0u);
   return (uint8_t)(word >> 8 * (block & 3));
 }
@@ -57,7 +57,7 @@ BNY_DEVICE bny_block_scales bny_block_scales_make(const bny_block_bytes<protocol
           BNY_ROUND_BLOCK_WORDS - bny_block_word<protocol>(packet) % BNY_ROUND_BLOCK_WORDS};
 }
 
-/* Called by all lanes, with their packets of a round. */
+/* Called by all lanes with their packets of a round. */
 template <int protocol> BNY_DEVICE bny_block_scales bny_block_scales_of(const bny_packet &value, int packet) {
   bny_block_bytes<protocol> bytes;
   BNY_UNROLL for (int i = 0; i < bytes.words; i++) {
@@ -66,8 +66,8 @@ template <int protocol> BNY_DEVICE bny_block_scales bny_block_scales_of(const bn
   return bny_block_scales_make(bytes, packet);
 }
 
-/* Called by all lanes, with the values of a round. Saturates them and returns the scales of their blocks. Of a lane's
- * values those in [low, high) count, and `low` is a multiple of 4. */
+/* Called by all lanes with the values of a round. Saturates the values and returns the scales of their blocks. Only
+ * values [low, high) of a lane are valid, and `low` is a multiple of 4. */
 template <int protocol>
 BNY_DEVICE bny_block_bytes<protocol> bny_block_limit(float *values, int packet, int low, int high) {
   bny_block_bytes<protocol> bytes;
@@ -94,7 +94,7 @@ BNY_DEVICE uint8_t bny_block_scale_at(const bny_block_scales &scales, int index)
   return (uint8_t)(scales.pair >> (index / 4 < scales.turn ? 0 : 8));
 }
 
-/* The same, and makes a packet of the values, with m and d. */
+/* Does what bny_block_limit() does, and makes a packet of the values, m and d. */
 template <int protocol>
 BNY_DEVICE bny_packet bny_block_pack(float *values, int packet, int low, int high, float m, float d) {
   bny_packet made = {{0, 0, 0, 0}};
@@ -114,7 +114,7 @@ BNY_DEVICE bny_packet bny_block_pack(float *values, int packet, int low, int hig
   return made;
 }
 
-/* The same, and makes the values what they are when they are read from packets. */
+/* Does what bny_block_limit() does, and rounds the values to the precision of packets. */
 template <int protocol> BNY_DEVICE void bny_block_round(float *values, int packet, int low, int high) {
   bny_block_bytes<protocol> bytes = bny_block_limit<protocol>(values, packet, low, high);
   bny_block_scales scales = bny_block_scales_make(bytes, packet);

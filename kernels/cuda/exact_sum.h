@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums of BANYAN_ORDER_EXACT on a device: see kernels/exact.h. The rank that wants a row has the partials of all ranks,
- * so nothing but f32 travels. Each column has a top of its own, while a row has one on the host. Both are exact sums of
- * digits, but of other digits, so the last bit may differ from the host's. */
+ * Computes sums of BANYAN_ORDER_EXACT on a device: see kernels/exact.h. The rank that merges a row has the partials of
+ * all ranks, so only f32 is sent. Each column has its own top, whereas on the host all columns of a row share one. Both
+ * are exact sums of digits, but the digits differ, so the last bit may differ from the host's. */
 #ifndef BNY_CUDA_EXACT_SUM_H
 #define BNY_CUDA_EXACT_SUM_H
 
@@ -11,7 +11,7 @@
 
 enum { BNY_EXACT_WIDTH = 4 }; /* sources whose packets are received at a time */
 
-/* A sum of numbers. `special` adds infinities and NaN, which are no digits. */
+/* A sum of numbers. `special` adds infinities and NaN, which have no digits. */
 struct bny_exact_sum {
   double top;
   int64_t hi, lo;
@@ -51,7 +51,7 @@ template <int protocol> BNY_DEVICE void bny_exact_begin(bny_exact_lanes<protocol
   BNY_UNROLL for (int i = 0; i < bny_lane_values<protocol, 32>::count; i++) sums->n[i] = empty;
 }
 
-/* Adds a source's packet and statistics, whose values are relative to m. */
+/* Adds a source's packet and statistics. The values are relative to m. */
 template <int protocol>
 BNY_DEVICE void bny_exact_deposit(bny_exact_lanes<protocol> *sums, const bny_packet &packet, float m, float d,
                                   int wire) {
@@ -78,7 +78,7 @@ BNY_DEVICE bny_exact_total bny_exact_total_of(const bny_exact_sum &d) {
   return total;
 }
 
-/* Values as they go out: divided in double and rounded once, or numerators relative to the m that goes out. */
+/* Computes the output values: normalised in double and rounded once, or numerators relative to the exported m. */
 template <int protocol>
 BNY_DEVICE bny_lane_values<protocol, 32> bny_exact_values(const bny_exact_lanes<protocol> &sums,
                                                           const bny_exact_total &total, bool normalised) {
@@ -93,7 +93,7 @@ BNY_DEVICE bny_lane_values<protocol, 32> bny_exact_values(const bny_exact_lanes<
   return values;
 }
 
-/* The factor of values that are normalised already. */
+/* Returns the factor of values that are already normalised. */
 BNY_DEVICE float bny_exact_factor(const banyan_partial &out, int32_t head) {
   return out.values_scale ? bny_unscaled_factor(1.0f, out.values_scale[head * out.values_scale_stride]) : 1.0f;
 }

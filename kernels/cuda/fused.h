@@ -3,23 +3,24 @@
  * A combine within another kernel, for include/banyan_device.cuh. Blocks push rows as they finish them, and the last
  * blocks of the grid merge them.
  *
- * Why the last blocks merge, and why every wait ends. Pushing waits for no row. A block that has pushed all its rows
- * takes a number, and merges only if it is among the last `mergers` of the grid. All other blocks end without waiting.
- * The blocks that wait, and those that they could keep from running, are `mergers` in all. The host lets this many run
- * at once, so all rows of all ranks get pushed.
+ * Every wait ends, because only the last blocks wait. A push waits for no row. A block that has pushed all its rows
+ * takes a number, and merges only if it is among the last `mergers` blocks of the grid. All other blocks end without
+ * waiting. The waiting blocks and the blocks that have not pushed everything yet are at most `mergers` together. The
+ * host ensures that this many can run at once, so all rows of all ranks get pushed.
  *
- * The last block also counts the run as begun, for the next one. Unlike in bny_worker_begin(), the number of warps that
- * take part is not known before.
+ * The last block advances the run counter for the next run. bny_worker_begin() cannot do it here, because the number of
+ * participating warps is not known in advance.
  *
- * If a run has its own number of tokens (valid.h), rows are pushed by the run's tokens, and lie where the plan's do.
- * The warp that announces the run first sends this number to peers. It therefore joins before, while peers still have
- * its number of the run before. */
+ * A run may have its own number of tokens (valid.h). Rows are then pushed by tokens of the run, at the positions of the
+ * plan's tokens. The warp that announces the run first sends this number to peers. It therefore joins before it sends:
+ * only then may it overwrite its number of the run before last. */
 #ifndef BNY_CUDA_FUSED_H
 #define BNY_CUDA_FUSED_H
 
 #include "cuda/oneshot.cuh"
 
-/* Sources merged at a time where ranks are more than BNY_ONESHOT_NARROW_RANKS. Registers of decode kernels allow 4. */
+/* Sources merged at a time if there are more than BNY_ONESHOT_NARROW_RANKS ranks. The registers of decode kernels allow
+ * 4. */
 enum { BNY_FUSED_WIDTH = 4 };
 
 struct bny_fused_run {
@@ -58,7 +59,7 @@ struct bny_fused_state {
   int32_t count; /* as in bny_valid_run */
 };
 
-/* Called by all lanes. If not joined, it begins like bny_fused_begin() but reports nothing. */
+/* Called by all lanes. If the warp has not joined, it begins the run like bny_fused_begin(), but announces nothing. */
 BNY_DEVICE_COLD void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine,
                                       const bny_fused_state &state) {
   run->combine = &combine;
@@ -79,12 +80,12 @@ BNY_DEVICE void bny_fused_suspend(const bny_fused_run &run, bny_fused_state *sta
   bny_warp_sync();
 }
 
-/* A value of a row, from a function that all lanes call or from an array. */
+/* Return a value of a row from a function that all lanes call, or from an array. */
 template <class Values> BNY_DEVICE float bny_fused_value(const Values &values, int column) { return values(column); }
 BNY_DEVICE float bny_fused_value(const float *values, int column) { return values[column]; }
 BNY_DEVICE float bny_fused_value(float *values, int column) { return values[column]; }
 
-/* A row in registers: lane l has columns 4 l .. 4 l + 3, the same of the next 128 columns, and so on. */
+/* A row in registers. Lane l holds columns 4 l .. 4 l + 3 of each 128 columns. */
 template <int quads> struct bny_fused_quads {
   const float (*n)[4];
 
@@ -98,7 +99,7 @@ template <int quads> struct bny_fused_quads {
   }
 };
 
-/* Called by all lanes. Each lane asks for its own columns. A masked row is sent as an empty one, and its values are not
+/* Called by all lanes. Each lane reads its own columns. A masked row is sent as an empty one, and its values are not
  * read. */
 template <int bits, class Values>
 BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_valid_row valid, int32_t head, float stat,
@@ -162,7 +163,7 @@ struct bny_fused_merge_rows {
   }
 };
 
-/* Called by all lanes; `token` is the plan's. */
+/* Called by all lanes. `token` is a token of the plan. */
 struct bny_fused_merge_row {
   int32_t token, head;
 
@@ -210,7 +211,7 @@ BNY_DEVICE bool bny_fused_is_valid(const bny_fused_run &run, int32_t token) {
   return run.combine->call.valid.most == 0 || bny_valid_reads(run.combine->call.valid, token);
 }
 
-/* Called by all threads of a block. Counts the block, and returns how many had not been counted before, this one
+/* Called by all threads of a block. Counts the block, and returns how many blocks were not counted before, itself
  * included. */
 BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
   BNY_SHARED(uint32_t, bny_fused_left);
@@ -228,8 +229,8 @@ BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
   return bny_fused_left;
 }
 
-/* Called by all threads of a block, with the same run in all lanes of a warp; once, after the block's last push. The
- * width is that of the ranks: 0, or BNY_FUSED_WIDTH where bny_fused_is_wide(). */
+/* Called once by all threads of a block, after the block's last push. All lanes of a warp pass the same run. `width` is
+ * BNY_FUSED_WIDTH if bny_fused_is_wide(), else 0. */
 template <int width> BNY_DEVICE void bny_fused_end_of(bny_fused_run *run) {
   uint32_t left = bny_fused_arrive(run), warps = bny_block_threads() / BNY_WARP_LANES;
   uint32_t mergers = run->combine->mergers < bny_grid_blocks() ? run->combine->mergers : bny_grid_blocks();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The interpreter: runs any program, with one launch for all of its steps. Every warp goes through the steps for its
- * own units. No warp waits for another warp of this rank. */
+ * The interpreter, which runs all steps of any program in one launch. Every warp executes the steps for its own units.
+ * No warp waits for another warp of this rank. */
 #ifndef BNY_CUDA_INTERPRET_CUH
 #define BNY_CUDA_INTERPRET_CUH
 
@@ -21,7 +21,7 @@ BNY_DEVICE const bny_program_endpoint *bny_program_endpoints(const bny_program *
 struct bny_program_view {
   const bny_worker *self;
   const bny_program *program;
-  const bny_program_endpoint *endpoints; /* the first */
+  const bny_program_endpoint *endpoints; /* the first endpoint of the view */
   int32_t count_, token, head, chunk;
 
   BNY_DEVICE_METHOD int64_t number_in(const bny_program_endpoint &endpoint, int32_t t, int32_t h) const {
@@ -29,7 +29,7 @@ struct bny_program_view {
   }
 };
 
-/* The sources of the current row. A message from another node has one signal. */
+/* The sources of the current row. A message from another node has one signal for all its units. */
 struct bny_program_sources : bny_program_view {
   BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
     const bny_program_endpoint &endpoint = endpoints[s];
@@ -44,7 +44,7 @@ struct bny_program_sources : bny_program_view {
   BNY_DEVICE_METHOD int32_t slot(int s) const { return endpoints[s].slot; }
 };
 
-/* The same with the bits of a value, by which messages from other nodes differ. */
+/* The sources with the bits of a value, which determine the layout of messages from other nodes. */
 template <int bits> struct bny_program_sources_of {
   const bny_program_sources *all;
 
@@ -82,7 +82,7 @@ struct bny_program_destinations : bny_program_view {
   }
 };
 
-/* A warp's run, with its current step. */
+/* The state of a warp's run, with its current step. */
 struct bny_interpreter {
   bny_worker self;
   bny_unit_work work;
@@ -97,7 +97,8 @@ struct bny_interpreter {
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Pushes into inboxes. Each lane looks up one destination's address: one trip to the program for 32 of them. */
+/* Pushes a packet into inboxes. Each lane looks up the address of one destination, so 32 addresses take one read of the
+ * program. */
 template <int protocol>
 BNY_DEVICE void bny_interpret_push_local(const bny_interpreter &run, const bny_unit_rows &rows, int count, int packet,
                                          bool active, const bny_packet &value) {
@@ -112,7 +113,7 @@ BNY_DEVICE void bny_interpret_push_local(const bny_interpreter &run, const bny_u
   }
 }
 
-/* Pushes to the step's destinations: inboxes, and messages to other nodes. */
+/* Pushes a packet to all destinations of the step: inboxes, and messages to other nodes. */
 template <int protocol, int bits>
 BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet,
                                    const bny_packet &value) {
@@ -120,7 +121,7 @@ BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &ro
   bool active = packet < run->work.packets;
   const int local = run->to.count_ - run->step->nremote;
   bny_interpret_push_local<protocol>(*run, rows, local, packet, active, value);
-  const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a node */
+  const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* only SIMPLE leaves the node */
   BNY_ROLLED for (int d = local; d < end; d++) {
     int64_t row = run->to.number(d, rows.token, rows.head) / shape.chunks;
     bny_remote_store(bny_remote_unit_make<bits>(run->to.endpoints[d], shape, run->self.epoch, row, run->work.chunk),
@@ -146,7 +147,7 @@ BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &ro
   }
 }
 
-/* Sends merged values to the endpoints of the step, or to the caller. */
+/* Sends merged values to the step's destinations, or writes them to the caller's result. */
 template <int protocol, int bits>
 BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &rows, int packet, float m, float d,
                                   const bny_lane_values<protocol, bits> &values) {
@@ -165,7 +166,7 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
 }
 
 template <int protocol, int bits> BNY_DEVICE void bny_interpret_merge(bny_interpreter *run, const bny_unit_rows &rows) {
-  constexpr int width = bits == 8 ? 4 : BNY_MERGE_WIDTH; /* sixteen values of eight sources do not fit registers */
+  constexpr int width = bits == 8 ? 4 : BNY_MERGE_WIDTH; /* registers cannot hold sixteen values of eight sources */
   bny_program_sources_of<bits> sources = {&run->sources};
   int count = run->step->nsources;
   bny_rounding rounding = {run->program->shape.wire, run->program->round_nodes != 0,
@@ -211,7 +212,7 @@ template <int protocol, int bits> BNY_DEVICE void bny_interpret_step(bny_interpr
     int32_t token = rows.token;
     if (run->call->valid.most) {
       token = bny_valid_token(run->call->valid, run->valid, rows.token);
-      /* A proxy sends and awaits messages whole: what the run does not have goes along as empty rows. */
+      /* A proxy sends and awaits complete messages, so tokens that the run omits are sent as empty rows. */
       if (token < 0 && (!run->self.group->proxy || step->kind == BNY_PROGRAM_DELIVER)) continue;
     }
     run->sources.token = rows.token;

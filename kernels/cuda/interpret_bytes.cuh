@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs that move bytes. Unit k is bytes [k U, (k + 1) U) of the whole, where U is the shape's chunk_columns. Words
- * therefore align equally on all ranks, wherever ranges begin. Only a part of a range's first and last unit counts. */
+ * Runs programs that move bytes. Unit k is bytes [k U, (k + 1) U) of the collective's buffer, where U is the shape's
+ * chunk_columns. Words therefore have the same alignment on all ranks, wherever ranges begin. The first and last unit
+ * of a range may be partial. */
 #ifndef BNY_CUDA_INTERPRET_BYTES_CUH
 #define BNY_CUDA_INTERPRET_BYTES_CUH
 
 #include "cuda/interpret.cuh"
 
-/* The words of a packet. Bytes [low, high) of the whole belong to the step. */
+/* The words of a packet. Bytes [low, high) of the collective's buffer belong to the step. */
 struct bny_bytes_range {
   uint64_t byte, low, high; /* byte: offset of the first word */
   int words;
@@ -19,7 +20,7 @@ struct bny_bytes_range {
   }
 };
 
-/* The range of a packet that does not exist is empty. */
+/* Returns the range of a packet. It is empty if the packet does not exist. */
 template <int protocol>
 BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_t unit, int packet) {
   uint64_t columns = (uint64_t)run.program->shape.chunk_columns;
@@ -31,7 +32,7 @@ BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_
   return range;
 }
 
-/* Width of the accesses to a packet's words if these are complete and aligned. LL128's lines carry 120 bytes. */
+/* Returns the width in bytes of accesses to a complete, aligned packet. Lines of LL128 carry 120 bytes. */
 template <int protocol> BNY_DEVICE constexpr int bny_bytes_width() {
   return protocol == BNY_PROTOCOL_SIMPLE ? 16 : protocol == BNY_PROTOCOL_LL128 ? 8 : 4;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs that gather heads. A unit is one head of one token, as it lies in the caller's memory, whose rows may lie
- * anywhere. Tokens that a run does not have are left out on all ranks alike. */
+ * Runs programs that all-gather heads. A unit is one head of one token, as it lies in the caller's memory. Rows may lie
+ * at any strides. All ranks omit the tokens that a run does not have. */
 #ifndef BNY_CUDA_INTERPRET_HEADS_CUH
 #define BNY_CUDA_INTERPRET_HEADS_CUH
 
 #include "cuda/interpret_bytes.cuh"
 
-/* The bytes of a packet within its row. */
+/* Returns the bytes of a packet within its row. */
 template <int protocol> BNY_DEVICE bny_bytes_range bny_heads_range(const bny_interpreter &run, int packet) {
   bny_bytes_range range;
   range.byte = 4 * (uint64_t)bny_packet_first<protocol>(packet);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Waits for the units of several sources and merges them in the order of kernels/op.h: a balanced tree of neighbours.
- * Up to 8 sources are merged in registers. Kernels that know no rounding of nodes merge more of them several at a time.
- * Others merge them one after another on a stack.
+ * Up to 8 sources are merged in registers. Kernels that do not round nodes merge more sources several at a time. Other
+ * kernels merge them one after another on a stack.
  *
  * A template argument `Sources` is a struct with, for source s of a merge:
  *   const unsigned char *unit(int s)     where its unit lies, in this rank's inbox
@@ -18,18 +18,18 @@ enum {
   BNY_MERGE_WIDTH = 8,
   BNY_MERGE_NODES = BNY_MERGE_WIDTH - 1,
   BNY_MERGE_STACK = 8,
-  BNY_MERGE_PARTS_STACK = 5 /* for up to 18 parts, those of 72 ranks: at most 4 are kept, and one comes */
+  BNY_MERGE_PARTS_STACK = 5 /* for the 18 parts of 72 ranks: at most 4 on the stack, and a new one */
 };
 
 struct bny_rounding {
   int wire;
   bool nodes; /* round every merged value */
-  bool last;  /* the merged result goes to a lossy wire */
+  bool last;  /* the merged row goes to a lossy wire */
 };
 
 /* ---- waiting for units ------------------------------------------------------------------------------------------- */
 
-/* SIMPLE: waits until the units of sources [base, base + count) have arrived, at most 8, except those in `have`. */
+/* SIMPLE: waits for the units of sources [base, base + count), at most 8. Bit i of `have` excludes source base + i. */
 template <class Sources>
 BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int base, int count, uint32_t have) {
   int source = base + (int)bny_lane();
@@ -44,14 +44,15 @@ BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int ba
   bny_warp_sync(); /* what one lane has acquired holds for all */
 }
 
-/* Polls a packet of source s, whose unit is given. Sources with another layout overload this function. */
+/* Polls a packet of source s in its `unit`. Sources with another layout overload this function. */
 template <int protocol, class Sources>
 BNY_DEVICE void bny_merge_poll(const Sources &, int, const unsigned char *unit, int packet, bool wanted,
                                bny_quad *raw) {
   bny_packet_poll<protocol>(unit, packet, wanted, raw);
 }
 
-/* Receives one packet of each source in [base, base + count), at most `width`, except those in `have`. */
+/* Receives one packet of each source in [base, base + count), at most `width`. Bit i of `have` excludes source base +
+ * i. */
 template <int protocol, class Sources, int width>
 BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have,
                                   int packet, bool active, bny_packet (&packets)[width]) {
@@ -86,13 +87,13 @@ BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int 
 
 /* ---- the tree ---------------------------------------------------------------------------------------------------- */
 
-/* Factors for the values of each node, level by level, and the merged statistics. */
+/* The factors of both inputs of each node, level by level, and the merged statistics. */
 struct bny_merge_tree {
   float left[BNY_MERGE_NODES], right[BNY_MERGE_NODES];
   float m, d;
 };
 
-/* Makes the tree of `count` sources and destroys m and d. With `last`, the last node follows the rule for lossy
+/* Makes the tree of `count` sources, and destroys m and d. If `last` is set, the last node follows the rule for lossy
  * wires. */
 template <int width>
 BNY_DEVICE void bny_merge_tree_make(float (&m)[width], float (&d)[width], int count, bool last, bny_merge_tree *tree) {
@@ -144,7 +145,7 @@ BNY_DEVICE bny_lane_values<protocol, bits> bny_merge_tree_values(const bny_packe
   return merged;
 }
 
-/* Statistics of a unit; the warp holds its first packets. */
+/* Return the statistics of a unit. The warp must hold the unit's first packets. */
 template <int protocol> BNY_DEVICE float bny_merge_m(const bny_packet &packet) {
   return bny_float_of_bits(bny_shuffle(packet.word[0], 0));
 }
@@ -153,7 +154,7 @@ template <int protocol> BNY_DEVICE float bny_merge_d(const bny_packet &packet) {
                                                         : bny_shuffle(packet.word[1], 0));
 }
 
-/* Makes the tree from the first packets of units, which the warp holds. */
+/* Makes the tree from the first packets of all units. The warp must hold these packets. */
 template <int protocol, int width>
 BNY_DEVICE void bny_merge_tree_of(const bny_packet (&packets)[width], int count, bool last, bny_merge_tree *tree) {
   float m[width], d[width];
@@ -183,8 +184,8 @@ BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, bits> *a, const bny_merge
   if (nodes) bny_unit_round(&a->values, work, packet, rounding.wire);
 }
 
-/* Gets packets and statistics of sources [base, base + count), at most `width`. If packets take several rounds, every
- * lane loads one of the first 8 packets in each, so that nothing is kept between rounds. */
+/* Gets packets and statistics of sources [base, base + count), at most `width`. If a unit takes several rounds, every
+ * lane reloads one of the first 8 packets in each round. No statistics are kept between rounds. */
 template <int protocol, class Sources, int width>
 BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count,
                                  const bny_unit_work &work, int packet, bny_packet (&packets)[width], float *m,
@@ -202,8 +203,9 @@ BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int b
   }
 }
 
-/* Merges one round of packets of any number of sources, like the digits of a binary counter: after source k as many
- * pairs as k has trailing ones, and after the last source all that is left, from the right. */
+/* Merges one round of packets of any number of sources, with a stack that works like a binary counter. After source k
+ * it merges as many pairs as k has trailing ones. After the last source it merges all remaining entries from the
+ * right. */
 template <int protocol, int bits, class Sources>
 BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
                                int packet, bny_rounding rounding, bny_merge_part<protocol, bits> *merged) {
@@ -235,9 +237,9 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
 
 /* ---- several at a time ------------------------------------------------------------------------------------------- */
 
-/* Merges one round of packets of sources whose nodes are not rounded: `width` of them in a tree, in registers, and such
- * parts as bny_merge_many() merges sources. The width is a power of two, so the whole is the tree of neighbours. The
- * stack is touched once for each trip to memory. */
+/* Merges one round of packets of any number of sources whose nodes are not rounded. Each part of `width` sources is
+ * merged as a tree in registers, and the parts as in bny_merge_many(). The width is a power of two, so the result is
+ * the tree of neighbours. The stack is accessed once per part. */
 template <int protocol, int bits, int width, class Sources>
 BNY_DEVICE void bny_merge_parts(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
                                 int packet, int wire, bny_merge_part<protocol, bits> *merged) {
@@ -260,7 +262,7 @@ BNY_DEVICE void bny_merge_parts(bny_worker *self, const Sources &sources, int co
   *merged = stack[0];
 }
 
-/* The same in a function of its own, for kernels that have few registers to spare. */
+/* A copy of bny_merge_parts() that is not inlined, for kernels that have few free registers. */
 template <int protocol, int bits, int width, class Sources>
 BNY_DEVICE_COLD void bny_merge_parts_apart(bny_worker *self, const Sources &sources, int count,
                                            const bny_unit_work &work, int packet, int wire,

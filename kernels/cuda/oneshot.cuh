@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oneshot: in one launch each rank pushes its rows to all ranks that want them, and merges the rows that it wants. */
+ * The oneshot kernels. In one launch each rank pushes its rows to the ranks that own them, and merges the rows that it
+ * owns. */
 #ifndef BNY_CUDA_ONESHOT_CUH
 #define BNY_CUDA_ONESHOT_CUH
 
@@ -27,8 +28,8 @@ BNY_DEVICE bny_oneshot_owned bny_oneshot_owned_by(const bny_oneshot &what, int32
   return owned;
 }
 
-/* Returns the rank that owns a token or a head of the box, whichever is scattered: the last one that begins no later,
- * as ranks without a part begin where the next one does. */
+/* Returns the rank that owns a token or head of the box, whichever is scattered. This is the last rank whose part
+ * begins at or before it. A rank with an empty part begins where the next rank does. */
 BNY_DEVICE int32_t bny_oneshot_owner(const bny_oneshot &what, int32_t nranks, int32_t token, int32_t head) {
   if (what.scatter == BANYAN_SCATTER_ROOT) return what.root;
   int32_t at = what.scatter == BANYAN_SCATTER_TOKENS ? token : head, owner = 0;
@@ -42,7 +43,7 @@ BNY_DEVICE int32_t bny_oneshot_owner(const bny_oneshot &what, int32_t nranks, in
   return owner;
 }
 
-/* Returns the number of the unit of `from` in the inbox of `to`; -1: there is none. */
+/* Returns the index of a unit of rank `from` in the inbox of rank `to`, or -1 if `to` does not own the row. */
 BNY_DEVICE int64_t bny_oneshot_unit(const bny_oneshot &what, int32_t from, int32_t to, int32_t token, int32_t head,
                                     int32_t chunk) {
   bny_oneshot_owned owned = bny_oneshot_owned_by(what, to);
@@ -58,12 +59,12 @@ struct bny_oneshot_places {
   int32_t chunk;
 };
 
-/* The destinations of a row. Each rank begins with another one. If rows have one owner each, a unit's number also
- * contains that rank. */
+/* The destinations of a row. Each rank begins with a different destination. If each row has one owner, the number of a
+ * unit also encodes that owner. */
 struct bny_oneshot_destinations {
   enum : int { RANK_SHIFT = 40 };
   bny_oneshot_places at;
-  bool own; /* also this rank's inbox */
+  bool own; /* pushes to this rank's inbox, too */
 
   BNY_DEVICE_METHOD bool alike() const { return at.what->scatter == BANYAN_SCATTER_NONE; }
   BNY_DEVICE_METHOD int count() const { return alike() ? at.self->group->nranks - (own ? 0 : 1) : 1; }
@@ -91,7 +92,7 @@ struct bny_oneshot_destinations {
 
 struct bny_oneshot_sources {
   bny_oneshot_places at;
-  int64_t number; /* number of rank 0's unit */
+  int64_t number; /* index of rank 0's unit */
 
   BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
     return bny_worker_inbox(*at.self, at.self->group->rank, at.protocol) +
@@ -104,17 +105,18 @@ struct bny_oneshot_sources {
   BNY_DEVICE_METHOD int32_t slot(int) const { return 0; }
 };
 
-/* Sources that kernels for more ranks merge at a time: of e4m3 a lane has sixteen values. */
+/* Returns how many sources the wide kernels merge at a time. A lane has sixteen values of e4m3, so fewer sources
+ * fit. */
 template <int bits> BNY_DEVICE constexpr int bny_oneshot_width() { return bits == 8 ? 4 : BNY_MERGE_WIDTH; }
 
-/* The width is 0 for up to BNY_ONESHOT_NARROW_RANKS ranks, -1 for the exact order; else so many sources are merged at a
- * time. */
+/* The state of a warp's run. `width` is 0 for up to BNY_ONESHOT_NARROW_RANKS ranks, -1 for the exact order, and else
+ * the number of sources merged at a time. */
 template <int protocol, int bits, int width> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
   bny_valid_run valid;
-  bool lone;      /* at most one row and one round of packets: its own part stays in registers */
-  bny_packet own; /* if lone */
+  bool lone;      /* the warp has at most one row and one round of packets, so its own part stays in registers */
+  bny_packet own; /* valid if lone */
 };
 
 template <int protocol, int bits, int width>
@@ -156,7 +158,7 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
   if (!self->failed) bny_push_end<protocol>(*self, to, &pending);
 }
 
-/* Merges a row that this rank wants, into the caller's. */
+/* Merges a row that this rank owns into the caller's result. */
 template <int protocol, int bits, int width>
 BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot_sources &sources,
                                   int32_t token, int32_t head, const bny_oneshot &what, const bny_device_call &call) {
@@ -187,7 +189,7 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, bits, width> *run, c
   }
 }
 
-/* The same for more ranks than are merged at once: `width` at a time. */
+/* Merges a row from more ranks than are merged at once, `width` at a time. */
 template <int protocol, int bits, int width>
 BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot_sources &sources,
                                        int32_t token, int32_t head, const bny_oneshot &what,
@@ -213,7 +215,7 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, bits, width> *r
   }
 }
 
-/* The same in BANYAN_ORDER_EXACT. */
+/* Merges a row in BANYAN_ORDER_EXACT. */
 template <int protocol, int width>
 BNY_DEVICE void bny_oneshot_merge_exact(bny_oneshot_run<protocol, 32, width> *run, const bny_oneshot_sources &sources,
                                         int32_t token, int32_t head, const bny_oneshot &what,
@@ -258,7 +260,7 @@ BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, bits, width> *ru
     bny_oneshot_merge(run, sources, token, head, what, call);
 }
 
-/* Merges the rows that this rank wants and this warp handles. */
+/* Merges the rows that this rank owns and this warp handles. */
 template <int protocol, int bits, int width>
 BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot &what,
                                        const bny_device_call &call) {

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a lane's words become packets in an inbox, and back. Lane p % 32 handles packet p of a unit. See program.h for
- * the protocols. */
+ * Stores a lane's words as packets in an inbox, and loads them. Lane p % 32 handles packet p of a unit. program.h
+ * defines the protocols. */
 #ifndef BNY_CUDA_PACKETS_H
 #define BNY_CUDA_PACKETS_H
 
 #include "cuda/device.h"
 #include "cuda/program.h"
 
-/* Maximum of words in a packet. */
+/* The most words of a packet. */
 enum { BNY_PACKET_WORDS = 4 };
 
 struct bny_packet {
   uint32_t word[BNY_PACKET_WORDS];
 };
 
-/* Returns the flag of a run, which is never 0, because an arena is zero at first. Runs 2^32 k have flag 1.
- * They use the halves of even epochs, in which no other flag is odd. A flag repeats after 2^32 runs, so a wait for a
- * cell that was not written in all that time would end too early. */
+/* Returns the flag of a run. It is never 0, because a new arena is zero. Runs 2^32 k have flag 1: they use the halves
+ * of even epochs, where no other flag is odd. A flag repeats after 2^32 runs. A wait for a cell that nobody has written
+ * in 2^32 runs would therefore end too early. */
 BNY_DEVICE uint32_t bny_packet_flag(uint64_t epoch) { return (uint32_t)epoch ? (uint32_t)epoch : 1; }
 
-/* Words that a packet has room for: a constant for all packets, although every eighth packet of LL128 has only two. */
+/* Returns the most words of any packet. Every eighth packet of LL128 has only two. */
 template <int protocol> BNY_DEVICE constexpr int bny_packet_words_max() {
   return protocol == BNY_PROTOCOL_LL8 ? 1 : protocol == BNY_PROTOCOL_LL16 ? 3 : 4;
 }
@@ -35,7 +35,7 @@ template <int protocol> BNY_DEVICE int bny_packet_first(int packet) {
   return packet * bny_packet_words_max<protocol>();
 }
 
-/* All lanes of a warp call the functions below; `active` is set in those that have a packet. */
+/* All lanes of a warp call the functions below. `active` is set in lanes that have a packet. */
 
 template <int protocol>
 BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_packet &value, uint64_t epoch,
@@ -55,7 +55,7 @@ BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_pack
   }
 }
 
-/* Starts the load of a packet into *raw, if it is wanted. Does not wait for the result. */
+/* Starts the load of a packet into *raw if `wanted`. Does not wait for the result. */
 template <int protocol>
 BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool wanted, bny_quad *raw) {
   if (protocol == BNY_PROTOCOL_LL8) {
@@ -72,8 +72,8 @@ BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool want
   }
 }
 
-/* Returns whether the loaded packet has arrived. LL128: its line has, but parts may have been loaded before; the caller
- * must load it again. */
+/* Returns whether the loaded packet has arrived. LL128: true means that the line has arrived, but parts of the packet
+ * may have been loaded earlier. The caller must then load it again. */
 template <int protocol>
 BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, int packet, uint64_t epoch, bool wanted) {
   uint32_t flag = bny_packet_flag(epoch);

@@ -35,7 +35,7 @@ BNY_DEVICE float bny_element_of_bits(banyan_dtype dtype, uint32_t bits) {
   return dtype == BANYAN_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
 }
 
-/* Statistics have 16 or 32 bits. */
+/* Loads a statistic, which has 16 or 32 bits. */
 BNY_DEVICE float bny_element_load(const void *elements, banyan_dtype dtype, int64_t index) {
   if (dtype == BANYAN_F32) return ((const float *)elements)[index];
   uint32_t bits = ((const uint16_t *)elements)[index];
@@ -53,7 +53,7 @@ BNY_DEVICE void bny_element_store(void *elements, banyan_dtype dtype, int64_t in
 
 /* ---- a lane's values of a row ------------------------------------------------------------------------------------ */
 
-/* Values of eight bits, four at once if they are aligned. */
+/* Loads eight-bit values, four at a time if they are aligned. Arguments are those of bny_values_load(). */
 template <int count>
 BNY_DEVICE void bny_values_load_f8(const void *elements, banyan_dtype dtype, int64_t at, int low, int high,
                                    float *values) {
@@ -92,8 +92,8 @@ BNY_DEVICE void bny_values_store_f8(void *elements, banyan_dtype dtype, int64_t 
   }
 }
 
-/* Loads values[low..high) from elements at + low on, and sets the others to 0. Aligned groups of 16 bytes load at
- * once. */
+/* Loads element at + i into values[i] for i in [low, high), and sets the other values to 0. An aligned group of 16
+ * bytes takes one load. */
 template <int count>
 BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_t at, int low, int high,
                                 float *values) {
@@ -171,15 +171,15 @@ BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at,
 
 struct bny_import {
   float m, d;   /* wire form */
-  float factor; /* for the values; those of an empty row are not read */
-  bool bad;     /* invalid, and not declared as empty */
+  float factor; /* factor of the row's values; an empty row's values are not read */
+  bool bad;     /* the statistics are invalid and not declared as empty */
 };
 
 BNY_DEVICE float bny_import_below(const banyan_partial &in) {
   return in.empty & BANYAN_EMPTY_BELOW ? bny_stat_round(in.stats_dtype, (float)in.empty_below) : -BNY_INFINITY_F;
 }
 
-/* Converts statistics to wire form; an lse has sum 1. `tight`: for lossy wires. */
+/* Converts statistics to wire form. An lse has sum 1. `tight` is for lossy wires: see bny_stats_import(). */
 BNY_DEVICE bny_import bny_import_make(const banyan_partial &in, float stat, float sum, bool tight) {
   bny_import made = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
   bool is_nan = stat != stat, is_infinite = stat == BNY_INFINITY_F;
@@ -192,7 +192,7 @@ BNY_DEVICE bny_import bny_import_make(const banyan_partial &in, float stat, floa
   float nearest = (stat + 0x1.8p23f) - 0x1.8p23f; /* a whole number if |stat| < 2^22; +0 for -0 */
   if (in.base == BANYAN_BASE_2 && !normalised && !tight && in.stats_kind == BANYAN_STATS_MAX_SUM && nearest == stat &&
       __builtin_fabsf(stat) < 0x1p22f && sum >= 0x1p-32f && sum <= 0x1p48f) {
-    /* as bny_stats_import() does if these are in wire form already */
+    /* bny_stats_import() gives the same for statistics that are already in wire form */
     made.m = nearest;
     made.d = sum;
     made.factor = 1.0f;
@@ -216,7 +216,7 @@ BNY_DEVICE float bny_export_empty(const banyan_partial &out) {
   return out.empty & BANYAN_EMPTY_BELOW ? (float)out.empty_below : -BNY_INFINITY_F;
 }
 
-/* The statistics of a row that change on export, and whether these still mean the same row. */
+/* The statistics of a row that export changes, and whether they still describe the same row. */
 struct bny_export_odd {
   double rebase;
   float given;
@@ -237,7 +237,7 @@ BNY_DEVICE_COLD void bny_export_report(const bny_device_group *group, int32_t to
   bny_worker_report_result(group, fault, bny_device_position_pack((uint32_t)token, head));
 }
 
-/* Exports m and d. Returns the factor of numerators. */
+/* Exports m and d. Returns the factor to apply to numerators. */
 BNY_DEVICE float bny_export_max_sum(const bny_device_group *group, const banyan_partial &out, int32_t token,
                                     int32_t head, float m, float d, bool writes) {
   const bny_export_rules rules = bny_export_rules_make(&out);
@@ -254,8 +254,8 @@ BNY_DEVICE float bny_export_max_sum(const bny_device_group *group, const banyan_
   return (float)odd.rebase;
 }
 
-/* Returns the factor from merged values to the caller's without its scale. Lane 0 with `writes` also writes statistics,
- * if wanted, and reports a lost row to the group. */
+/* Returns the factor from merged values to the caller's values, without the caller's scale. If `writes` is set, lane 0
+ * also writes statistics that the caller wants, and reports a row that the caller's type cannot hold. */
 BNY_DEVICE float bny_export_stats(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
                                   float m, float d, bool writes) {
   float factor = bny_stats_reciprocal(d);
@@ -274,7 +274,7 @@ BNY_DEVICE float bny_export_stats(const bny_device_group *group, const banyan_pa
   return factor;
 }
 
-/* The same with the scale. */
+/* Exports statistics like bny_export_stats(). Returns the factor with the caller's scale. */
 BNY_DEVICE float bny_export_row(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
                                 float m, float d, bool writes) {
   float factor = bny_export_stats(group, out, token, head, m, d, writes);

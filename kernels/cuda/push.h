@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sends units. A template argument `Destinations` is a struct with, for destination d of a row:
+ * Sends units. A template argument `Destinations` is a struct with these methods, where d is a destination of a row:
  *   int count()
- *   int64_t number(int d, int32_t token, int32_t head)   its unit's number in the place of d; -1: the row is not for d
+ *   int64_t number(int d, int32_t token, int32_t head)   index of the unit at d; -1: the row does not go to d
  *   unsigned char *unit(int d, int64_t number)           address of that unit
  *   uint64_t *signal(int d, int64_t number)              that unit's signal: SIMPLE
  *   bool alike()                                         number() is the same for all d */
@@ -12,10 +12,10 @@
 #include "cuda/packets.h"
 #include "cuda/worker.h"
 
-/* The number of rows whose signals are sent together, because each release takes a trip to the peers. */
+/* Rows whose signals are sent together, because each release takes a round trip to the peers. */
 enum { BNY_PUSH_ROWS = 16 };
 
-/* SIMPLE: rows whose units are sent and whose signals are not. Lane i has row i. */
+/* SIMPLE: rows whose units are sent but whose signals are pending. Lane i holds row i. */
 struct bny_push_pending {
   int32_t token, head;
   int count;
@@ -31,8 +31,8 @@ BNY_DEVICE void bny_push_packet(const bny_worker &self, const Destinations &to, 
   }
 }
 
-/* Makes everything pushed so far visible to a peer that sees its signal: stores of all lanes, the warp's sync, a fence,
- * signals. */
+/* Sends the pending signals. A peer that sees a signal sees the unit: the stores of all lanes come first, then a warp
+ * sync, a fence, and the signals. */
 template <class Destinations>
 BNY_DEVICE void bny_push_signals(const bny_worker &self, const Destinations &to, bny_push_pending *pending) {
   bny_warp_sync();

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units of messages to and from other nodes. The messages lie in host memory, packed as nodes send them: m of all rows,
- * d of all rows, then numerators, row by row (bny_wire_layout of kernels/op.h). A unit is read and written packet by
- * packet, like a unit in an inbox of the protocol SIMPLE. Only the addresses of its words differ. The first chunk of a
- * row holds the row's statistics. The scales of e4m3 follow a row's codes, and each round of packets has its own. */
+ * Reads and writes units of messages to and from other nodes. The messages lie in host memory in the layout that nodes
+ * send: m of all rows, d of all rows, then numerators row by row (bny_wire_layout of kernels/op.h). A unit is accessed
+ * packet by packet, like a unit in an inbox of protocol SIMPLE. Only the addresses of its words differ. The first chunk
+ * of a row holds the row's statistics. The scales of e4m3 follow a row's codes; each round of packets has its own
+ * scales. */
 #ifndef BNY_CUDA_REMOTE_H
 #define BNY_CUDA_REMOTE_H
 
@@ -16,8 +17,8 @@ BNY_DEVICE bool bny_is_remote(const bny_program_endpoint &endpoint) { return end
 template <int bits> struct bny_remote_unit {
   uint32_t *m, *d;
   unsigned char *values;
-  unsigned char *scales; /* e4m3: the scales */
-  int32_t bytes;         /* size of the values */
+  unsigned char *scales; /* e4m3: the chunk's scales */
+  int32_t bytes;         /* size of the chunk's values */
   bool has_stats;
 };
 
@@ -35,12 +36,12 @@ BNY_DEVICE bny_remote_unit<bits> bny_remote_unit_make(const bny_program_endpoint
           columns * element,          chunk == 0};
 }
 
-/* The packet with m and d. */
+/* Returns whether the packet holds m and d. */
 template <int bits> BNY_DEVICE bool bny_remote_is_head(int packet) {
   return bits == 8 ? packet % BNY_WARP_LANES == 0 : packet == 0;
 }
 
-/* Returns how many bytes of the packet the unit has, 0 to 16, from *at on. */
+/* Returns how many bytes of the packet lie in the message, 0 to 16, and sets *at to the first. */
 template <int bits>
 BNY_DEVICE int32_t bny_remote_bytes(const bny_remote_unit<bits> &unit, int packet, unsigned char **at) {
   int32_t first = 16 * (packet - 1), left = unit.bytes - first;
@@ -88,7 +89,7 @@ BNY_DEVICE void bny_remote_store(const bny_remote_unit<bits> &unit, int packet, 
   }
 }
 
-/* Words that the message does not have are 0. */
+/* Loads a packet. Words beyond the unit's end are 0. */
 template <int bits> BNY_DEVICE bny_quad bny_remote_load(const bny_remote_unit<bits> &unit, int packet) {
   unsigned char *at;
   if (bny_remote_is_head<bits>(packet)) return {{bny_load_plain(unit.m), bny_load_plain(unit.d), 0, 0}};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A unit as the lanes of a warp hold it: the position and meaning of its words in a row. Values have 32, 16 or 8
+ * Maps a unit to the lanes of a warp: the position and meaning of its words in a row. Values have 32, 16 or 8
  * `bits`. */
 #ifndef BNY_CUDA_UNIT_H
 #define BNY_CUDA_UNIT_H
@@ -14,12 +14,12 @@ template <int protocol, int bits> struct bny_lane_values {
   float value[count];
 };
 
-/* The units of this warp: chunk `chunk` of each row that its group of warps has. */
+/* The units of this warp: chunk `chunk` of each row that its group of warps handles. */
 struct bny_unit_work {
   int32_t chunk;
   int32_t column0, columns; /* columns of the row */
   int32_t packets;
-  uint32_t group, groups; /* number in this grid */
+  uint32_t group, groups; /* this warp's group, and the number of groups in the grid */
 };
 
 template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
@@ -43,11 +43,12 @@ BNY_DEVICE void bny_unit_row_sync(const bny_unit_shape &shape) {
 
 /* ---- rows of this warp ------------------------------------------------------------------------------------------- */
 
-/* The rows of a box, token by token. Row number i of the shape's box belongs to group i % groups. */
+/* Iterates over the rows of a box that this warp's group handles, token by token. Group i % groups handles row i of the
+ * shape's box. */
 struct bny_unit_rows {
   int32_t token, head; /* the current row */
   int32_t token_end, head0, head_end;
-  uint32_t phase, step, groups; /* phase: number of the token's first row of the box, modulo groups */
+  uint32_t phase, step, groups; /* phase: index of the token's first row, modulo groups */
   uint32_t group;
 };
 
@@ -55,7 +56,7 @@ BNY_DEVICE void bny_unit_rows_token(bny_unit_rows *rows) {
   rows->head = rows->head0 + (int32_t)(rows->group + (rows->group < rows->phase ? rows->groups : 0) - rows->phase);
 }
 
-/* Finds the next row from `head` on; false: none. */
+/* Finds the next row from `head` on. Returns false if there is none. */
 BNY_DEVICE bool bny_unit_rows_find(bny_unit_rows *rows) {
   while (rows->head >= rows->head_end) {
     if (++rows->token >= rows->token_end) return false;
@@ -66,7 +67,7 @@ BNY_DEVICE bool bny_unit_rows_find(bny_unit_rows *rows) {
   return true;
 }
 
-/* Most values need no division. */
+/* Returns value % by. Most values are smaller than `by` and need no division. */
 BNY_DEVICE uint32_t bny_unit_modulo(uint32_t value, uint32_t by) { return value < by ? value : value % by; }
 
 BNY_DEVICE bool bny_unit_rows_first(bny_unit_rows *rows, const bny_unit_shape &shape, const bny_unit_work &work,
@@ -92,7 +93,7 @@ BNY_DEVICE bool bny_unit_rows_next(bny_unit_rows *rows) {
 
 /* ---- words and values -------------------------------------------------------------------------------------------- */
 
-/* Values of a packet as columns of the chunk: value i is column `column` + i for i in [low, high). */
+/* The columns of a packet's values. For i in [low, high), value i is column `column` + i of the chunk. */
 struct bny_unit_columns {
   int32_t column;
   int low, high;
@@ -120,13 +121,13 @@ BNY_DEVICE uint32_t bny_wire_pack(float low, float high, int wire) {
   return bny_pack_bf16(bny_saturate(low, BNY_BF16_MAX), bny_saturate(high, BNY_BF16_MAX));
 }
 
-/* Returns the value as the wire format represents it. */
+/* Rounds a value to the wire format. */
 BNY_DEVICE float bny_wire_round(float value, int wire) {
   uint32_t bits = bny_wire_pack(value, 0.0f, wire);
   return wire == BNY_WIRE_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
 }
 
-/* Makes a packet of values, with m and d before the unit's values. */
+/* Makes a packet of values. The unit's first packets also hold m and d. */
 template <int protocol, int bits>
 BNY_DEVICE bny_packet bny_unit_pack(const bny_lane_values<protocol, bits> &values, const bny_unit_work &, int packet,
                                     float m, float d, int wire) {
@@ -151,7 +152,7 @@ BNY_DEVICE bny_packet bny_unit_pack(const bny_lane_values<protocol, 8> &values, 
   return bny_block_pack<protocol>(limited.value, packet, at.low, at.high, m, d);
 }
 
-/* Makes values what they are when they are read from packets. Called by all lanes. */
+/* Called by all lanes. Rounds values to the precision of packets. */
 template <int protocol, int bits>
 BNY_DEVICE void bny_unit_round(bny_lane_values<protocol, bits> *values, const bny_unit_work &, int, int wire) {
   BNY_UNROLL for (int i = 0; i < values->count; i++) values->value[i] = bny_wire_round(values->value[i], wire);
@@ -163,7 +164,8 @@ BNY_DEVICE void bny_unit_round(bny_lane_values<protocol, 8> *values, const bny_u
   bny_block_round<protocol>(values->value, packet, at.low, at.high);
 }
 
-/* The scales of a packet's values, if they have some. Called by all lanes, which have the packets of a round. */
+/* The scales of a packet's values, if the format has scales. All lanes make them together, with the packets of a
+ * round. */
 template <int bits> struct bny_unit_scales {};
 template <> struct bny_unit_scales<8> : bny_block_scales {};
 
@@ -189,7 +191,7 @@ BNY_DEVICE float bny_unit_value(const bny_packet &packet, int index, int wire, c
 
 /* ---- the caller's rows ------------------------------------------------------------------------------------------- */
 
-/* Reads a packet of the caller's row, without scaling. */
+/* Reads a packet's values from the caller's row, without scaling them. */
 template <int protocol, int bits>
 BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &work, int32_t token, int32_t head,
                               int packet, bool wanted, bny_lane_values<protocol, bits> *values) {
@@ -199,7 +201,7 @@ BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &wor
                                                           wanted ? at.high : 0, values->value);
 }
 
-/* Converts to wire form. An empty row's values become 0. */
+/* Converts values to wire form. The values of an empty row become 0. */
 template <int protocol, int bits>
 BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, bits> &values, const bny_unit_work &work,
                                       const bny_import &import, int packet, int wire) {

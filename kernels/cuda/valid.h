@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How kernels find the valid rows of a run, in device memory at the time of the run. Programs and oneshots are made for
- * `most` tokens, which fix all places in inboxes. A run of fewer tokens leaves out tokens on all ranks alike: with one
- * owner those from the count on, else those at the end of each owner's range. */
+ * Finds the valid rows of a run from device memory, during the run. Programs and oneshots are made for `most` tokens,
+ * which fixes all offsets in inboxes. A run with fewer tokens omits the same tokens on all ranks. With one owner these
+ * are the last tokens; else they are the last tokens of each owner's range. */
 #ifndef BNY_CUDA_VALID_H
 #define BNY_CUDA_VALID_H
 
@@ -21,19 +21,19 @@ BNY_DEVICE bny_valid_run bny_valid_begin(const bny_device_valid &valid) {
   return {bny_valid_clamp(valid.tokens ? *valid.tokens : valid.count, valid.most)};
 }
 
-/* The first thing of part `index` of `count` things dealt to `parts` owners, as banyan_split() does. */
+/* Returns the first item of part `index`, where banyan_split() divides `count` items among `parts` owners. */
 BNY_DEVICE int32_t bny_valid_first(int32_t count, int32_t parts, int32_t index) {
   int32_t larger = count % parts;
   return index * (count / parts) + (index < larger ? index : larger);
 }
 
-/* The owner of one of `count` things. */
+/* Returns the owner of item `thing` of `count` items. */
 BNY_DEVICE int32_t bny_valid_owner(int32_t count, int32_t parts, int32_t thing) {
   int32_t each = count / parts, larger = count % parts;
   return thing < larger * (each + 1) ? thing / (each + 1) : larger + (thing - larger * (each + 1)) / each;
 }
 
-/* Returns the run's token for a token of the plan; -1: it has none. Only if valid.most is not 0. */
+/* Returns the run's token for a token of the plan, or -1 if the run omits it. Requires valid.most != 0. */
 BNY_DEVICE int32_t bny_valid_token(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
   if (valid.owners == 1 || run.count == valid.most) return token < run.count ? token : -1;
   int32_t owner = bny_valid_owner(valid.most, valid.owners, token);
@@ -42,7 +42,7 @@ BNY_DEVICE int32_t bny_valid_token(const bny_device_valid &valid, bny_valid_run 
   return found < bny_valid_first(run.count, valid.owners, owner + 1) ? found : -1;
 }
 
-/* Returns the plan's token for a token of the run; -1: the run has no such token. Only if valid.most is not 0. */
+/* Returns the plan's token for a token of the run, or -1 if the run has no such token. Requires valid.most != 0. */
 BNY_DEVICE int32_t bny_valid_position(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
   if ((uint32_t)token >= (uint32_t)run.count) return -1;
   if (valid.owners == 1 || run.count == valid.most) return token;
@@ -50,11 +50,11 @@ BNY_DEVICE int32_t bny_valid_position(const bny_device_valid &valid, bny_valid_r
   return bny_valid_first(valid.most, valid.owners, owner) + (token - bny_valid_first(run.count, valid.owners, owner));
 }
 
-/* Called by all lanes. Returns the number of the sequence that has a token; -1: none has it. Lanes look side by side,
- * so that 31 sequences take one trip to memory, and 1,000 two. */
+/* Called by all lanes. Returns the index of the sequence that contains a token, or -1. The lanes search in parallel, so
+ * 31 sequences take one memory access and 1,000 take two. */
 BNY_DEVICE int32_t bny_valid_sequence(const bny_device_valid &valid, int32_t token) {
   if (!valid.query_start_loc) return token < valid.batch ? token : -1;
-  int32_t low = 0, end = valid.batch + 1; /* the number of starts up to the token is in [low, end] */
+  int32_t low = 0, end = valid.batch + 1; /* how many starts are at or below the token: in [low, end] */
   BNY_ROLLED while (low < end) {
     int32_t step = (end - low + BNY_WARP_LANES - 1) / BNY_WARP_LANES, at = low + ((int32_t)bny_lane() + 1) * step - 1;
     uint32_t after = bny_warp_ballot(!(at < end && valid.query_start_loc[at < end ? at : low] <= token));
@@ -73,13 +73,13 @@ BNY_DEVICE bool bny_valid_reads(const bny_device_valid &valid, int32_t token) {
   return sequence >= 0 && (!valid.seq_lens || valid.seq_lens[sequence] > 0);
 }
 
-/* A token of a kernel that pushes rows one by one. */
+/* The state of a token in a kernel that pushes rows one by one. */
 struct bny_valid_row {
   int32_t position; /* the plan's token; -1: the run has no such token */
   bool reads;       /* its rows are valid on this rank */
 };
 
-/* Called by all lanes. Kernels skip it if all rows are valid. */
+/* Called by all lanes, and only if valid.most != 0. */
 BNY_DEVICE_COLD bny_valid_row bny_valid_row_of(const bny_device_valid &valid, int32_t count, int32_t token) {
   int32_t position = bny_valid_position(valid, {count}, token);
   return {position, position >= 0 && bny_valid_reads(valid, token)};
@@ -87,8 +87,8 @@ BNY_DEVICE_COLD bny_valid_row bny_valid_row_of(const bny_device_valid &valid, in
 
 /* ---- what may be wrong ------------------------------------------------------------------------------------------- */
 
-/* Called by one warp. Reports the first start that is negative, is less than the one before it, or passes the run's
- * tokens. The run ends on all ranks. */
+/* Called by one warp. Reports the first start that is negative, less than the previous start, or beyond the run's
+ * tokens. A report ends the run on all ranks. */
 BNY_DEVICE_COLD void bny_valid_check_starts(const bny_device_group *group, const int32_t *starts, int32_t batch,
                                             int32_t tokens) {
   BNY_ROLLED for (int32_t first = 0; first <= batch; first += BNY_WARP_LANES) {
@@ -111,8 +111,8 @@ BNY_DEVICE void bny_valid_check(const bny_device_group *group, const bny_device_
   if (valid.query_start_loc) bny_valid_check_starts(group, valid.query_start_loc, valid.batch, run.count);
 }
 
-/* `bad` is set in lanes that found bad data in a row of the caller's partial. Wrong starts are reported first: they may
- * select a row that the caller has not filled. */
+/* Reports bad data. `bad` is set in lanes that found it in a row of the caller's partial. Wrong starts are reported
+ * first, because they may select a row that the caller has not filled. */
 BNY_DEVICE_COLD void bny_valid_report_bad(const bny_device_group *group, const bny_device_valid *valid, int32_t count,
                                           bool bad, int32_t token, int32_t head) {
   if (valid->most) bny_valid_check(group, *valid, {count});
@@ -131,8 +131,8 @@ BNY_DEVICE void bny_valid_report_data(bny_worker *self, const bny_device_valid &
 
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */
 
-/* Called by all lanes of the warp that announces the run, before it does. Sends the number of tokens to peers, and
- * compares the numbers of the run before, in case no rank had to wait in it. */
+/* Called by all lanes of the warp that announces the run, before the announcement. Sends the number of tokens to peers.
+ * It also compares the numbers of the previous run, because ranks compare them only if they have to wait. */
 BNY_DEVICE_COLD void bny_valid_announce(const bny_device_group *group, uint64_t epoch, int32_t count) {
   uint64_t word = bny_worker_tokens_pack(epoch, count);
   if (bny_lane() == 0) bny_worker_compare_tokens(group, epoch - 1);
@@ -141,7 +141,7 @@ BNY_DEVICE_COLD void bny_valid_announce(const bny_device_group *group, uint64_t 
     bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->tokens[epoch & 1][group->rank], word);
   }
   bny_worker_fence_alias(*group);
-  bny_fence_sys(); /* they are there when peers see that the run has begun */
+  bny_fence_sys(); /* peers that see the run begun also see the numbers */
   bny_warp_sync();
 }
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run in one warp: its epoch, permission to write into peers' inboxes, waits with a deadline, faults.
+ * The state of a run in one warp: its epoch, permission to write into peers' inboxes, waits with a deadline, and
+ * faults.
  *
- * Why no rank overwrites data that a peer still reads. Run e writes into half e & 1 of the inboxes, where run e - 2
- * wrote. When rank r begins run e - 1, it has finished run e - 2. Kernels of a communicator run one after another, and
+ * No rank overwrites data that a peer still reads. Run e writes into half e & 1 of the inboxes, where run e - 2 wrote.
+ * When rank r begins run e - 1, it has finished run e - 2. Kernels of a communicator run one after another, and
  * bny_grid_wait() preserves this order if the device starts them early. Rank r then stores e - 1 into begun[r] of every
- * arena (release, sys), even of ranks that r's program sends nothing to. Before a peer pushes in run e, it loads
- * begun[r] >= e - 1 from its own arena (acquire, sys). This is an order of PTX:
+ * arena (release, sys), even if r's program sends nothing to that rank. Before a peer pushes in run e, it loads
+ * begun[r] >= e - 1 from its own arena (acquire, sys). PTX orders these accesses:
  *   r's reads of run e - 2 -> r's kernel e - 1 begins -> release of begun -> acquire by the peer -> its stores of run e
- * Any warps may take part, because the stream orders r's kernels. Usually begun arrived long before, with the messages
- * of run e - 1. The load hits local memory and costs no trip over the link.
+ * The order holds for any warps, because the stream orders r's kernels. Usually `begun` has arrived long before, with
+ * the messages of run e - 1. The load reads local memory and does not cross the link.
  *
- * The same holds between nodes, where the proxy is one more peer, in host memory. The proxy stores e - 1 into
+ * Between nodes the proxy acts as one more peer, with its words in host memory. The proxy stores e - 1 into
  * proxy->taken when it has sent all of run e - 2. A kernel of run e begins with an acquire of that word, so it
  * overwrites no message that is still being sent. Messages of run e - 2 from other nodes are overwritten only by those
  * of run e, whose senders first learn that run e - 2 has ended here. The last warp of a run stores proxy->ended after
@@ -20,17 +21,18 @@
  * Fences order accesses over PCIe. A kernel stores a message, executes a fence of scope sys, and stores its signals
  * (bny_push_signals). Stores to host memory are posted writes, which the fence waits for. A processor that has acquired
  * the signal therefore sees the message, and so does an adapter that it then asks to send it. The processor sees an
- * incoming message once it has acquired the transport's signal. It then stores the word of the arrival (release). The
- * kernel loads that word (acquire, sys), and its later loads of the message are coherent with the processor's caches.
+ * incoming message once it has acquired the transport's signal. It then stores the message's arrival word (release).
+ * The kernel loads that word (acquire, sys), and its later loads of the message are coherent with the processor's
+ * caches.
  *
  * A device may see an arena at several addresses (bny_device_group.has_aliases). PTX orders accesses through them if a
- * fence for aliases lies on the way from one to the other. There is one after the last store of a unit or a signal,
- * one before each release, one in each round of a wait, and one at its end. A packet must also arrive as a whole, which
- * PTX promises for one address. tests/gpu/gpu_calibrate tests it for two.
+ * fence for aliases lies on the way from one to the other. Kernels execute this fence after the last store of a unit or
+ * a signal, before each release, in each round of a wait, and at the end of a wait. A packet must also arrive as a
+ * whole, which PTX promises for one address. tests/gpu/gpu_calibrate tests it for two.
  *
- * How a warp learns the epoch, although launches may be replayed and grids differ. Every warp takes a ticket from a
- * counter in the arena, the first warp the rest of the run's 2^BNY_TICKET_BITS tickets. All tickets of run e then lie
- * in [(e - 1) 2^B, e 2^B), in any order of warps. Nothing has to be counted at the end.
+ * A ticket gives a warp the epoch, although launches may be replayed and grids differ. Every warp takes one ticket from
+ * a counter in the arena. Only the first warp takes all the remaining tickets of the run's 2^BNY_TICKET_BITS. All
+ * tickets of run e then lie in [(e - 1) 2^B, e 2^B), in any order of warps. Nothing has to be counted at the end.
  *
  * After a fault the communicator stays failed: `abort` of its arenas remains set, and all later runs end at once. */
 #ifndef BNY_CUDA_WORKER_H
@@ -39,18 +41,18 @@
 #include "cuda/device.h"
 #include "cuda/program.h"
 
-/* Polls between two checks for faults and of the clock. Every FAR_LOOKS-th check also reads the words in host
- * memory. */
+/* A warp checks for faults and reads the clock once in BNY_WORKER_POLLS polls. Every FAR_LOOKS-th check also reads the
+ * words in host memory. */
 enum { BNY_WORKER_POLLS = 32, BNY_WORKER_FAR_LOOKS = 16 };
 
 struct bny_worker {
   const bny_device_group *group;
   bny_arena_head *head; /* this rank's arena */
   uint64_t epoch;
-  uint64_t ticket, fault; /* lane 0 */
-  uint64_t since;         /* when the warp first had to wait in this run; 0: not yet */
-  uint32_t polls;         /* polls without success */
-  bool failed;            /* the same in all lanes: nothing more is read, written or waited for */
+  uint64_t ticket, fault; /* valid in lane 0 */
+  uint64_t since;         /* time of the warp's first wait in this run, in ns; 0: none yet */
+  uint32_t polls;         /* polls that found nothing */
+  bool failed;            /* the same in all lanes; if set, the warp reads, writes and awaits nothing more */
   bool checked;           /* the warp has checked for faults, and may have set the head's `waiting` */
 };
 
@@ -72,7 +74,8 @@ BNY_DEVICE void bny_worker_fence_alias(const bny_device_group &group) {
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* Called by one lane. Keeps this rank's first fault, and reports it to the host. Returns false if there was one. */
+/* Called by one lane. Records this rank's first fault and reports it to the host. Returns false if a fault was recorded
+ * before. */
 BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t fault, uint64_t position) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return false;
@@ -84,7 +87,7 @@ BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t f
   return true;
 }
 
-/* The same, and ends the runs of this rank and all peers. */
+/* Called by one lane. Reports a fault to the host, and ends the runs of this rank and of all peers. */
 BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t position) {
   if (!bny_worker_report_host(group, fault, position)) return;
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++) {
@@ -97,18 +100,18 @@ BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t f
   bny_worker_report_first(group, fault, 0);
 }
 
-/* The same with the fault's position, which only this rank's host receives. */
+/* Reports a fault with its position, which only this rank's host receives. */
 BNY_DEVICE_COLD void bny_worker_report_position(const bny_device_group *group, uint64_t fault, uint64_t position) {
   bny_worker_report_first(group, fault, position);
 }
 
-/* The same for a fault of one row of this rank's result. It ends no run, because all other rows must be right on all
- * ranks: warps that have not sent their rows yet go on. The hosts inform each other. */
+/* Reports a fault in one row of this rank's result. It ends no run, because warps must still send their rows: all other
+ * rows stay correct on all ranks. The hosts inform each other. */
 BNY_DEVICE_COLD void bny_worker_report_result(const bny_device_group *group, uint64_t fault, uint64_t position) {
   bny_worker_report_host(group, fault, position);
 }
 
-/* Ranks, a bit for each. */
+/* A set of ranks, one bit per rank. */
 struct bny_rank_set {
   uint64_t word[2];
 };
@@ -119,8 +122,9 @@ BNY_DEVICE bny_rank_set bny_worker_waits_for(const bny_device_group *group, int3
   return {{bny_load_relaxed_sys_64(&waiting[0]), bny_load_relaxed_sys_64(&waiting[1])}};
 }
 
-/* Returns the rank to blame if `peer` does not deliver. It is a rank that has not begun the run and waits for nobody;
- * else the first one along `waiting` from this rank on that waits for nobody; else `peer`. */
+/* Returns the rank to blame if `peer` does not deliver. The first choice is a rank that has not begun the run and waits
+ * for nobody. The second is the first rank that waits for nobody, along the chain of `waiting` from this rank. The last
+ * is `peer`. */
 BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, uint64_t epoch, int32_t peer) {
   const uint64_t *begun = bny_worker_head(*group, group->rank)->begun;
   bny_rank_set met = bny_worker_waits_for(group, group->rank);
@@ -144,8 +148,8 @@ BNY_DEVICE uint64_t bny_worker_tokens_pack(uint64_t epoch, int32_t count) {
   return epoch << 32 | ((uint32_t)count + 1);
 }
 
-/* Called by one lane. Returns a fault, and reports it, if a peer has published another number of tokens for the run
- * than this rank. */
+/* Called by one lane. Reports and returns a fault if a peer's number of tokens for the run differs from this rank's.
+ * Returns 0 if not. */
 BNY_DEVICE_COLD uint64_t bny_worker_compare_tokens(const bny_device_group *group, uint64_t epoch) {
   const uint64_t *words = bny_worker_head(*group, group->rank)->tokens[epoch & 1];
   uint64_t own = bny_load_relaxed_sys_64(&words[group->rank]);
@@ -163,14 +167,14 @@ BNY_DEVICE_COLD uint64_t bny_worker_compare_tokens(const bny_device_group *group
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Called by one lane after `waited` ns for `slot` of `peer`. Returns a fault that ends the wait, or 0. `far`: also
- * reads the words in host memory. */
+/* Called by one lane that has waited `waited` ns for `slot` of `peer`. Returns a fault that ends the wait, or 0. If
+ * `far`, it also reads the words in host memory. */
 BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t epoch, uint64_t waited, bool far,
                                                int32_t peer, int32_t slot) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   uint64_t fault = bny_load_relaxed_sys_64(&head->abort), timeout = head->timeout_ns;
   if (fault == 0 && far && head->words) fault = bny_load_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_ABORT]);
-  /* Each check sets the bit again, as other warps may have cleared it. */
+  /* Each check sets the bit again, because other warps may have cleared it. */
   if (fault == 0 && timeout != 0 && waited > timeout / 8) {
     uint64_t *word = &head->waiting[peer / 64], before = bny_load_relaxed_sys_64(word), bit = (uint64_t)1 << peer % 64;
     if (!(before & bit)) bny_store_relaxed_sys_64(word, before | bit);
@@ -191,7 +195,7 @@ BNY_DEVICE bool bny_worker_poll(bny_worker *self) {
   return ++self->polls % BNY_WORKER_POLLS == 0;
 }
 
-/* Called by all lanes: those that lack something pass its `peer` and slot, others -1. May set self->failed. */
+/* Called by all lanes. Lanes that still wait pass their `peer` and slot, the others pass -1. May set self->failed. */
 BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
   uint32_t lacking = bny_warp_ballot(peer >= 0);
   int leader = lacking ? bny_lowest_bit(lacking) : 0;
@@ -206,7 +210,7 @@ BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
   self->failed = bny_shuffle(fault, 0) != 0;
 }
 
-/* The wait is over. Clears `waiting`; other warps that still wait report again. */
+/* Called by all lanes at the end of a wait. Clears `waiting`; warps that still wait set their bits again. */
 BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
   bny_worker_fence_alias(*self->group);
   if (self->checked && !self->failed && bny_lane() < 2 &&
@@ -228,15 +232,16 @@ BNY_DEVICE void bny_worker_set(bny_worker *self, const bny_device_group &group) 
   self->ticket = self->fault = 0;
 }
 
-/* Called by all lanes of all warps of the grid. A run begins in two parts, so that loads of the caller's memory between
- * them overlap with loads of the arena. Work that does not depend on earlier kernels of the stream may come before this
- * call. */
+/* Called by all lanes of all warps of the grid. This is the first of two parts, and bny_worker_join() is the second.
+ * Loads of the caller's memory between the two overlap with loads of the arena. Work that does not depend on earlier
+ * kernels of the stream may come before this call. */
 BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group) {
   uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
   bool first = bny_block() == 0 && bny_warp() == 0;
   bny_worker_set(self, group);
   bny_grid_wait();
-  /* Early blocks occupy SMs that other ranks of the device may need for the run these blocks wait for. */
+  /* Blocks that start early occupy SMs. If ranks share the device, another rank may need these SMs to finish the
+   * current run. */
   if (!group.shares_device) bny_grid_release();
   if (bny_lane() != 0) return;
   uint64_t tickets = first ? ((uint64_t)1 << BNY_TICKET_BITS) - (warps - 1) : 1;
@@ -244,7 +249,7 @@ BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group
   self->fault = bny_load_relaxed_sys_64(&self->head->abort);
 }
 
-/* The same for a kernel that counts its run at the end, when all warps have read the counter. */
+/* Begins the run of a kernel that counts the run at its end, after all warps have read the counter. */
 BNY_DEVICE void bny_worker_open(bny_worker *self, const bny_device_group &group) {
   bny_worker_set(self, group);
   bny_grid_wait();
@@ -258,20 +263,20 @@ BNY_DEVICE void bny_worker_number(bny_worker *self) {
   self->failed = bny_shuffle(self->fault, 0) != 0;
 }
 
-/* Returns a peer's word of the last run it has begun; the proxy, if any, follows the last rank. */
+/* Returns the word with the last run that a peer has begun. The proxy, if any, has the number after the last rank. */
 BNY_DEVICE const uint64_t *bny_worker_begun(const bny_worker &self, int32_t rank) {
   return rank < self.group->nranks ? &self.head->begun[rank] : &self.group->proxy->taken;
 }
 
-/* The second part. Afterwards the number is known, and all peers have begun the previous run, so their inboxes may be
- * written. */
+/* The second part of bny_worker_begin(). Afterwards the epoch is known. All peers have begun the previous run, so their
+ * inboxes may be written. */
 BNY_DEVICE void bny_worker_join(bny_worker *self) {
   int32_t own = self->group->rank, nranks = self->group->nranks, rank = (int32_t)bny_lane();
   int32_t npeers = nranks + (self->group->proxy != nullptr);
   bool asks = rank < npeers && rank != own;
   uint64_t begun = asks ? bny_load_acquire_sys_64(bny_worker_begun(*self, rank)) : 0;
   bny_worker_number(self);
-  /* The fault came from elsewhere since the last run, so this rank's host may not know it. */
+  /* Another rank may have set the fault since the last run, so this rank's host may not know it. */
   if (self->failed && bny_lane() == 0) bny_worker_report(self->group, self->fault);
   for (;;) {
     while (!self->failed && bny_warp_any(asks && begun + 1 < self->epoch)) {
@@ -285,10 +290,10 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
     asks = rank < npeers && rank != own;
     begun = asks ? bny_load_acquire_sys_64(bny_worker_begun(*self, rank)) : 0;
   }
-  bny_warp_sync(); /* what one lane has acquired holds for all */
+  bny_warp_sync(); /* extends each lane's acquire to all lanes */
 }
 
-/* Called by all lanes of one warp, once in a run, early: reports to peers that this rank has begun it. */
+/* Called by all lanes of one warp, once and early in a run. Reports to peers that this rank has begun the run. */
 BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   const bny_device_group &group = *self.group;
   bny_worker_fence_alias(group);
@@ -298,7 +303,8 @@ BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   bny_worker_fence_alias(group);
 }
 
-/* The same, and reports the program to the proxy. After bny_worker_join() the proxy has read the previous label. */
+/* Announces the run to peers and its program to the proxy. Called after bny_worker_join(), when the proxy has read the
+ * previous label. */
 BNY_DEVICE void bny_worker_announce_program(const bny_worker &self, uint64_t label) {
   bny_proxy_words *proxy = self.group->proxy;
   if (proxy && bny_lane() == 0) {
@@ -320,7 +326,8 @@ BNY_DEVICE void bny_worker_end(const bny_worker &self) {
   if (!self.failed) bny_store_release_sys_64(&proxy->ended, self.epoch);
 }
 
-/* True in the last warp, which has least to do: a release takes as long as a trip to the peers. */
+/* Returns true in the last warp, which announces the run because it has the least work. A release takes as long as a
+ * round trip to the peers. */
 BNY_DEVICE bool bny_worker_announces(void) {
   return bny_block() + 1 == bny_grid_blocks() && bny_warp() + 1 == bny_block_threads() / BNY_WARP_LANES;
 }
