@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports hwloc's XML, versions 1 to 3, as `lstopo machine.xml` writes it. libhwloc does not read it, because it
- * trusts its input (an assertion ends the program), reports no line, has no bounds, and keeps every cache and thread.
+ * Imports hwloc's XML, versions 1 to 3, as `lstopo machine.xml` writes it. libhwloc is not used for this, because it
+ * trusts its input: an assertion can end the program, errors have no line, and nothing is bounded. It also keeps every
+ * cache and thread.
  *
  * In version 2 a NUMA node is a sibling of its parent's I/O devices; in version 1 it contains them. A PCI switch
  * appears as one upstream bridge with one bridge per downstream port; the model has one node for it: the upstream
@@ -66,7 +67,7 @@ static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
   return add_node(h, package, &node);
 }
 
-/* "0x0000ffff,0xffffffff" as NCCL and sysfs write it, without 0x. */
+/* Writes "0x0000ffff,0xffffffff" without 0x, as NCCL and sysfs do. */
 static void put_affinity(const bny_topo_hwloc *h, int32_t numa, char attributes[BNY_TOPO_ATTRIBUTES_BYTES]) {
   const char *set = bny_topo_xml_attribute(h->xml, numa, "cpuset");
   char mask[BNY_TOPO_ATTRIBUTES_BYTES];
@@ -93,7 +94,7 @@ static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
   return add_node(h, numa, &node);
 }
 
-/* Returns the first NUMA node among the children, also behind a memory-side cache; -1: none. */
+/* Returns the first NUMA node among the children, or below a memory-side cache among them; -1: none. */
 static int32_t numa_beside(const bny_topo_hwloc *h, int32_t element) {
   for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
     int32_t inner = e;
@@ -116,8 +117,8 @@ static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
   return package;
 }
 
-/* Returns the NUMA node whose CPUs another one has: memory without CPUs, such as HBM, CXL memory and that of GPUs,
- * stands behind it with the same cpuset or none. -1: it has CPUs of its own. */
+/* Returns the NUMA node that holds the CPUs of a memory-only node; -1 if the node has its own CPUs. Memory without
+ * CPUs, such as HBM, CXL or GPU memory, follows that node and has the same cpuset or none. */
 static int32_t numa_with_cpus(const bny_topo_hwloc *h, int32_t numa) {
   int32_t above = bny_topo_xml_parent(h->xml, numa);
   while (above > 0 && strcmp(type_of(h, above), "MemCache") == 0) above = bny_topo_xml_parent(h->xml, above);
@@ -164,8 +165,9 @@ static bool is_host_bridge(const bny_topo_hwloc *h, int32_t bridge) {
   return type != NULL && strncmp(type, "0-", 2) == 0;
 }
 
-/* A switch's upstream bridge is below a port: a root port (below a host bridge), or a downstream port of another
- * switch. The node of that port is that switch's. Ports make no node. */
+/* Returns whether a bridge below this parent is the upstream bridge of a switch. Such a bridge is below a root port
+ * (itself below a host bridge), or below a downstream port of another switch. Ports have no node of their own: a
+ * downstream port refers to the node of its switch. */
 static bool is_upwards(const bny_topo_hwloc *h, int32_t parent) {
   return strcmp(type_of(h, parent), "Bridge") == 0 && !is_host_bridge(h, parent) && !h->upwards[parent];
 }
@@ -202,7 +204,7 @@ static bool take_device(bny_topo_hwloc *h, int32_t device, int32_t parent) {
   return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->node_of[parent] : h->io_in[parent]);
 }
 
-/* In versions 2 and 3 the devices of an object are near the NUMA node among its children. */
+/* In versions 2 and 3 the devices of an object belong to the NUMA node among its children. */
 static bool take_beside(bny_topo_hwloc *h, int32_t element) {
   int32_t numa = numa_beside(h, element);
   if (numa < 0) return true;
@@ -239,7 +241,7 @@ static bool take_object(bny_topo_hwloc *h, int32_t element) {
   return good && take_beside(h, element);
 }
 
-/* Marks from the leaves up, because parents come first. */
+/* Marks from the last element to the first, because parents come before children. */
 static void mark_wanted(bny_topo_hwloc *h) {
   for (int32_t e = bny_topo_xml_count(h->xml) - 1; e > 0; e--) {
     if (strcmp(type_of(h, e), "PCIDev") == 0 && bny_topo_hwloc_device_kind(h, e) != BNY_TOPO_KINDS) h->wanted[e] = 1;

@@ -10,7 +10,7 @@ typedef struct bny_topo_hwloc {
   const bny_topo_xml *xml;
   bny_topo *topo;
   bny_topo_error *error;
-  int32_t *node_of;                  /* by element: its node, else that of the surrounding device or bridge, else -1 */
+  int32_t *node_of;                  /* by element: its node, or that of the enclosing device or bridge; -1 none */
   int32_t *cpu_in;                   /* by element: the host or package that holds it; -1 outside the machine */
   int32_t *io_in;                    /* by element: parent node of PCI devices below */
   char *wanted;                      /* by element: contains a GPU, NIC or NVSwitch */
@@ -24,7 +24,7 @@ const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const 
 
 /* Classifies hwloc's PCI types: "0302 [10de:1db8] [10de:131d] a1". Returns BNY_TOPO_KINDS for other devices. */
 bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci);
-bool bny_topo_hwloc_note_left_out(bny_topo_hwloc *h, int32_t pci); /* a device of no such kind, if it has no class */
+bool bny_topo_hwloc_note_left_out(bny_topo_hwloc *h, int32_t pci); /* for other devices, if the class is missing */
 
 /* Adds a GPU, NIC (with its ports) or NVSwitch below `parent`. */
 bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, int32_t parent);
@@ -32,7 +32,7 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
 /* Adds the link of a device or bridge to its parent. */
 bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element);
 
-/* Run when all nodes exist: number and name GPUs, add NVLinks (from <distances2>), and link NUMA nodes. */
+/* These run when all nodes exist. They number and name GPUs, add NVLinks (from <distances2>), and link NUMA nodes. */
 bool bny_topo_hwloc_number_gpus(bny_topo_hwloc *h);
 bool bny_topo_hwloc_nvlinks(bny_topo_hwloc *h);
 bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h);

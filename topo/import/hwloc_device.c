@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * hwloc's PCI devices: GPUs, NICs and their ports, NVSwitches. */
+ * Imports hwloc's PCI devices: GPUs, NICs with their ports, and NVSwitches. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,9 +72,9 @@ bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci) {
   if (class >> 8 == 0x02) return BNY_TOPO_NIC;
   bool accelerator = class == 0x0302 || class == 0x0380 || class >> 8 == 0x12;
   if (vendor == NVIDIA && class >> 8 == 0x03) return BNY_TOPO_GPU;
-  if (vendor != AMD && vendor != INTEL) return BNY_TOPO_KINDS; /* a management controller's display, for example */
-  /* A plain display counts if it has a coprocessor. So do AMD's boards that compute, which have these numbers, because
-   * hwloc may not have seen their driver. Displays of mainboards and processors have others. */
+  if (vendor != AMD && vendor != INTEL) return BNY_TOPO_KINDS; /* such as the display of a management controller */
+  /* A display counts as a GPU if it has a coprocessor. AMD's compute boards also count, by their device ids, because
+   * hwloc may not have found their driver. Displays of mainboards and processors have other ids. */
   bool board = vendor == AMD && type.device >= 0x6600 && type.device < 0x8000 && (type.device & 0xfe00) != 0x7000 &&
                (type.device & 0xff00) != 0x7200;
   bool computes = class >> 8 == 0x03 && (board || device_name(h, pci, OSDEV_COPROCESSOR, &place) != NULL);
@@ -124,7 +124,7 @@ static int32_t number_of(const char *name, const char *prefix) {
   return numbered ? atoi(name + length) : -1;
 }
 
-/* A GPU of AMD in several partitions has a device of ROCm SMI for each. The first is the GPU itself. */
+/* A partitioned AMD GPU has one ROCm SMI device per partition. The first stands for the GPU itself. */
 static bool add_partitions(bny_topo_hwloc *h, int32_t pci, const bny_topo_node *gpu) {
   bny_topo_node node = *gpu;
   char name[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * hwloc's matrices of bandwidth, and links between NUMA nodes. */
+ * Imports hwloc's bandwidth matrices, and adds links between NUMA nodes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static bool next_word(words *w, char *word, size_t bytes) {
   return false;
 }
 
-/* Lists objects by gp_index, which distances refer to; sorted. */
+/* Builds the sorted index of objects by gp_index, which distances refer to. */
 static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
     const char *number = bny_topo_xml_is(h->xml, e, "object") ? bny_topo_xml_attribute(h->xml, e, "gp_index") : NULL;
@@ -52,7 +52,7 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
          bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice", twice->key);
 }
 
-/* Returns the object's node; an OSDev stands for its PCI device, unless it is a partition of it. */
+/* Returns the node of an object. The node of an OSDev is that of its PCI device, unless the OSDev is a partition. */
 static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
   const char *type = bny_topo_xml_attribute(h->xml, element, "type");
   if (h->node_of[element] < 0 && type != NULL && strcmp(type, "OSDev") == 0)
@@ -60,7 +60,7 @@ static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
   return h->node_of[element];
 }
 
-/* hwloc counts 25 GB/s per link, 20 with Pascal. */
+/* Derives the number of links: hwloc assumes 25 GB/s per link, and 20 for Pascal. */
 static bool add_nvlink(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabytes_per_s) {
   const bny_topo_node *gpu = &h->topo->nodes[h->topo->nodes[a].kind == BNY_TOPO_GPU ? a : b];
   int32_t compute = gpu->compute < 0 && gpu->model != NULL ? BNY_TOPO_COMPUTE_NEWEST : gpu->compute;
@@ -116,13 +116,13 @@ static bool are_linked(const bny_topo *topo, int32_t a, int32_t b, bny_topo_link
   return false;
 }
 
-/* Notes that the two ends of a link have different values. An end with none does not list the link. */
+/* Notes that the two ends of a link have different values. An end with value 0 does not list the link. */
 static bool note_ends(bny_topo_hwloc *h, int32_t a, int64_t there, int32_t b, int64_t back) {
   int32_t low = there < back ? a : b, high = there < back ? b : a;
   int64_t less = there < back ? there : back, more = there < back ? back : there;
   const char *name = h->topo->nodes[high].name;
   char text[160];
-  if (h->topo->nodes[low].kind != BNY_TOPO_GPU) low = high; /* the end that is no GPU keeps no list */
+  if (h->topo->nodes[low].kind != BNY_TOPO_GPU) low = high; /* only a GPU keeps a list of links */
   snprintf(text, sizeof text, "%lld MB/s from it to %.60s, and %lld back: the lower number counts", (long long)less,
            name, (long long)more);
   bool one_sided = less == 0 && h->topo->nodes[high].kind == BNY_TOPO_GPU && low != high;
@@ -130,8 +130,8 @@ static bool note_ends(bny_topo_hwloc *h, int32_t a, int64_t there, int32_t b, in
                            one_sided ? name : text);
 }
 
-/* A link appears in both directions, and once for each two partitions of devices, which share it.
- * If one end is down, the slower value counts. */
+/* A link appears in both directions, and once for each pair of partitions that share it. If one end is down, the slower
+ * value counts. */
 static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names *objects, bool xgmi) {
   int64_t count = 0;
   if (!bny_topo_xml_integer(h->xml, matrix, "nbobjs", 0, MOST_OBJECTS, &count, h->error)) return false;
@@ -185,7 +185,7 @@ static int32_t info_number(const bny_topo_hwloc *h, int32_t element, const char 
   return text == NULL || strlen(text) > 6 ? -1 : (int32_t)atoi(text);
 }
 
-/* Chosen by the first package's processor, because hwloc's latencies give no bandwidth. */
+/* Returns the speed for the processor of the first package, because hwloc has latencies but no bandwidth. */
 static double speed_between(const bny_topo_hwloc *h) {
   const char *arch = NULL;
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports the output of `ibnetdiscover`: the switches of an InfiniBand fabric and the channel adapters of its hosts. It
- * has a block per node, headed by kind, number of ports, id and description. A line per port in use follows:
+ * Imports the output of `ibnetdiscover`: the switches of an InfiniBand fabric and the channel adapters of its hosts.
+ * The output has one block per node. Its first line has kind, number of ports, id and description; one line per used
+ * port follows:
  *
  *     Switch  41 "S-0123456789abcdef"     # "leaf01" enhanced port 0 lid 5 lmc 0
  *     [1]     "H-0123456789abcd00"[1](123456789abcd00)    # "host01 mlx5_0" lid 9 4xNDR
  *     Ca      1 "H-0123456789abcd00"      # "host01 mlx5_0"
  *     [1](123456789abcd00)    "S-0123456789abcdef"[1]     # lid 9 lmc 0 "leaf01" lid 5 4xNDR
  *
- * An adapter's description of two words is host and device; with any other the adapter gets a host of its own. Nodes
- * inside switches that aggregate data are left out. */
+ * If an adapter's description has two words, they are host and device. Otherwise the adapter gets its own host.
+ * Aggregation nodes inside switches are skipped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,22 +28,22 @@ typedef struct entry { /* a node */
   int32_t node;  /* in the model */
 } entry;
 
-typedef struct cable { /* one port line; ends[0] is that port */
+typedef struct cable { /* one port line; ends[0] is the port at its start */
   struct {
     int32_t entry, port;
-    bny_topo_span guid; /* adapters only: the port's */
+    bny_topo_span guid; /* GUID of the port, adapters only */
   } ends[2];
   bny_topo_span peer;
-  double gbytes_per_s, faster_gbytes_per_s; /* the slower and the faster of what its ends list */
+  double gbytes_per_s, faster_gbytes_per_s; /* slower and faster speed that its ends list */
   int line;
-  int lister; /* the end that lists it; -1: both */
+  int lister; /* the only end that lists it; -1: both */
 } cable;
 
 typedef struct fabric {
   entry *entries;
   cable *cables;
   int32_t nentries, ncables, entries_capacity, cables_capacity;
-  cable *lost; /* those that lead to a node without a block */
+  cable *lost; /* cables to a node without a block */
   int32_t nlost, lost_capacity;
   int32_t *by_id;   /* entries, sorted */
   int32_t *by_host; /* adapters, sorted */
@@ -58,7 +59,7 @@ static void fabric_free(fabric *fab) {
   free(fab->by_host);
 }
 
-/* Parses "4xNDR": lanes times gigabits per second of data on each. Returns 0 if the word is no such rate. */
+/* Parses "4xNDR" as lanes times the data rate of each lane in Gb/s. Returns 0 if the word is not such a rate. */
 static double speed_of(bny_topo_span word) {
   static const struct {
     const char *name;
@@ -77,7 +78,7 @@ static double speed_of(bny_topo_span word) {
   return 0;
 }
 
-/* Takes "[12]" off the start of *rest. */
+/* Removes "[12]" from the start of *rest. */
 static bool port_take(bny_topo_span *rest, int32_t *port) {
   const char *close = rest->bytes ? memchr(rest->text, ']', rest->bytes) : NULL;
   if (!close || rest->text[0] != '[' ||
@@ -87,7 +88,7 @@ static bool port_take(bny_topo_span *rest, int32_t *port) {
   return true;
 }
 
-/* Takes "(0123abcd)" off the start of *rest; returns an empty span if it is not there. */
+/* Removes "(0123abcd)" from the start of *rest; returns an empty span if *rest does not start so. */
 static bny_topo_span guid_take(bny_topo_span *rest) {
   const char *close = rest->bytes && rest->text[0] == '(' ? memchr(rest->text, ')', rest->bytes) : NULL;
   if (!close) return (bny_topo_span){rest->text, 0};
@@ -260,7 +261,7 @@ static bool hosts_group(fabric *fab) {
 static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_topo_span name, bny_topo_span guid) {
   char *name_text = bny_topo_span_copy(name);
   char *guid_text = guid.bytes ? bny_topo_span_copy(guid) : NULL, whole[BNY_TOPO_GUID_BYTES];
-  bool normal = guid_text && bny_topo_guid_normalise(guid.text, guid.bytes, whole); /* ports lack their leading zeros */
+  bool normal = guid_text && bny_topo_guid_normalise(guid.text, guid.bytes, whole); /* ports lack leading zeros */
   int32_t node = -1;
   bny_topo_node made = bny_topo_node_of(kind, parent, -1, name_text, BNY_TOPO_FILE);
   made.guid = normal ? whole : guid_text;
@@ -291,8 +292,8 @@ static bool nodes_add(fabric *fab, bny_topo *topo) {
     if (node->group >= 0 && hosts[node->group] < 0)
       hosts[node->group] = node_add(topo, BNY_TOPO_HOST, -1, host_of(node), (bny_topo_span){NULL, 0});
   }
-  /* Within a host adapters are in the order of names. Devices with the same name are then adjacent, and are named by
-   * their GUIDs instead. */
+  /* Within a host, adapters are sorted by name. Devices with the same name are adjacent, and get their GUIDs as
+   * names. */
   for (int32_t i = 0; i < fab->nadapters; i++) {
     entry *node = &fab->entries[fab->by_host[i]];
     bny_topo_span name = description_word(node, 1);
@@ -409,7 +410,8 @@ static bool links_add(const fabric *fab, bny_topo *topo) {
   return true;
 }
 
-/* Notes cables that one end alone lists. A file that lists most of them so has a form of its own. */
+/* Notes cables that only one end lists. If that holds for half of the cables, the file has a different form, and none
+ * is noted. */
 static bool notes_add(const fabric *fab, bny_topo *topo) {
   int32_t one_sided = 0;
   char text[256];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Imports any dump of a machine into a model. The content selects the importer. */
+ * Imports a dump of a machine into a model, with the first importer that recognises the content. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
   return *importer;
 }
 
-/* Other formats that people try, by what is in the first bytes of them, and what to give instead. */
+/* Unsupported formats that users may try: text in their first bytes, and the input to use instead. */
 static const struct {
   const char *words, *format, *instead;
 } others[] = {
@@ -103,7 +103,7 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
     bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
     return NULL;
   }
-  if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, bytes -= 3; /* the mark of UTF-8 */
+  if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, bytes -= 3; /* byte order mark */
   const bny_topo_importer *importer = importer_of(text, bytes);
   if (importer == NULL) {
     reject_unknown(text, bytes, error);
@@ -126,7 +126,7 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
   return topo;
 }
 
-/* Opens a regular file, and without O_NONBLOCK also a pipe, or standard input for "-". -1 and *error on failure. */
+/* Opens a regular file; if `waits`, also a pipe, or standard input for "-". Returns -1 and sets *error on failure. */
 static int open_input(const char *path, bool waits, struct stat *about, bny_topo_error *error) {
   bool standard = waits && strcmp(path, "-") == 0;
   int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK);
@@ -144,7 +144,8 @@ static int open_input(const char *path, bool waits, struct stat *about, bny_topo
   return -1;
 }
 
-/* Returns the text of an input to free; NULL and *error on failure. *missing: there is no such file. */
+/* Returns the text of an input, which the caller frees. On failure it returns NULL and sets *error; *missing is set if
+ * there is no such file. */
 static char *read_all(const char *path, bool waits, size_t *bytes, bool *missing, bny_topo_error *error) {
   char *text = NULL;
   struct stat about;
@@ -186,7 +187,7 @@ free_text:
   return NULL;
 }
 
-/* Prefixes the error with "FILE:LINE: ", and the end of a long path, without new lines. */
+/* Prefixes the error with "FILE:LINE: ". Of a long path only the end is shown, and line breaks are replaced. */
 static void name_place(const char *path, bny_topo_error *error) {
   enum { SHOWN = 80 };
   char text[sizeof error->text];

@@ -45,8 +45,8 @@ enum { DEPTH = 64, MOST_VALUES = 8000000, STRING_BYTES = 255 };
 
 /* ---- export ------------------------------------------------------------------------------------------------------ */
 
-/* A node's id is its name, with its number if another node has the same name: "eth0", "eth0#17". A name with a # also
- * gets the number, so that ids are unique. `twice` marks the nodes that need it. */
+/* The id of a node is its name: "eth0". If another node has the same name, or the name contains #, the node's number is
+ * appended: "eth0#17". All ids are therefore unique. `twice` marks the nodes that need the number. */
 static void mark_twice(const bny_topo_names *sorted, bool *twice) {
   for (int32_t i = 0; i < sorted->count; i++) {
     const bny_topo_name *here = &sorted->entries[i];
@@ -56,7 +56,7 @@ static void mark_twice(const bny_topo_names *sorted, bool *twice) {
   }
 }
 
-/* NULL, which is left out, if the value is not known. */
+/* Returns NULL, which is omitted, for an unknown value. */
 static json_t *known_integer(int32_t value) { return value == -1 ? NULL : json_integer(value); }
 
 static json_t *known_real(double value) { return value == 0 ? NULL : json_real(value); }
@@ -124,7 +124,7 @@ json_t *bny_topo_json(const bny_topo *topo) {
   return root;
 }
 
-/* Returns the precision, 15 to 17 digits, with which every number here is read back exactly. */
+/* Returns the precision, 15 to 17 digits, at which every number in this JSON is read back exactly. */
 static int precision_of(const json_t *json) {
   int most = 15;
   if (json_is_real(json)) {
@@ -354,7 +354,7 @@ static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
   return good;
 }
 
-/* Bounds depth and number of values before jansson parses the text, which bounds its memory. */
+/* Checks depth and number of values before jansson parses the text, so that its memory is bounded. */
 static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
   int depth = 0, line = 1;
   int64_t values = 0;

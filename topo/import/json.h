@@ -8,7 +8,7 @@
  *    "notes": [{"node", "kind", "text"}, ..]}
  * Unknown values are omitted, except gbytes_per_s, which is null. Parents come before children. A reader needs only id
  * and kind of nodes, and from, to and kind of links. An id may be a number; name defaults to id, source to "file";
- * unknown members are ignored. A model that is written and read again is identical, to the last bit. */
+ * unknown members are ignored. Writing and reading a model returns the same model, bit for bit. */
 #ifndef BNY_TOPO_JSON_H
 #define BNY_TOPO_JSON_H
 
@@ -19,10 +19,11 @@ struct json_t;
 /* Returns a new reference, to which more members (levels, findings) may be added; NULL without memory or jansson. */
 struct json_t *bny_topo_json(const bny_topo *topo);
 
-/* Returns the text, with one object of an array per line and numbers exact but short; NULL without memory. */
+/* Returns the text; NULL if out of memory. Each object of an array has its own line, and numbers have as few digits as
+ * exact reading allows. */
 char *bny_topo_json_text(const struct json_t *json);
 
-/* Combines both. Returns text for the caller to free; NULL and *error on failure. */
+/* Combines both. Returns text that the caller frees. On failure it returns NULL and sets *error. */
 char *bny_topo_export_json(const bny_topo *topo, bny_topo_error *error);
 
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports the output of `nvidia-smi topo -m` as people paste it: a header of devices, a row of paths for each GPU and
- * often each NIC, affinity columns that may be empty, legends. This file reads it into a table; matrix_model.c builds
- * the model.
+ * Imports the output of `nvidia-smi topo -m`, as users paste it. It has a header of devices, a row of paths for each
+ * GPU and often for each NIC, affinity columns that may be empty, and legends. This file reads it into a table;
+ * matrix_model.c builds the model.
  *
- * NICs may have an order of their own, rows may exist for GPUs alone, and more NICs may have rows than columns. Colour
- * codes and the marks of quotes and tables may be anywhere, and blank lines between rows. Old versions write SOC for
- * SYS. Several matrices are several hosts. A table whose cells are no paths, such as that of topo -p2p, is left out
+ * The order of NICs may differ between rows and columns, only GPUs may have rows, and more NICs may have rows than
+ * columns. Colour codes, quote marks and table borders may appear anywhere, and blank lines between rows. Old versions
+ * write SOC for SYS. Each further matrix is another host. A table without paths, such as that of topo -p2p, is skipped
  * with a note. */
 #include "topo/model/matrix.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes the next word off *rest, and skips marks that pasting adds: the quotes of mail, and borders of tables. */
+/* Removes the next word from *rest. Skips marks that pasting adds: mail quotes and table borders. */
 static bool word_take(bny_topo_span *rest, bny_topo_span *word) {
   while (bny_topo_span_word(rest, word))
     for (size_t i = 0; i < word->bytes; i++)
@@ -126,7 +126,7 @@ static void tail_read(bny_topo_matrix_device *device, int ntails, bny_topo_span 
   int numa = cpus_first ? 1 : 0;
   if (cpus_first) device->cpus = words[0];
   if (ntails >= 2 && numa < count) {
-    bny_topo_span first = words[numa]; /* the nodes behind it, as in "0,2-17", are memory without CPUs */
+    bny_topo_span first = words[numa]; /* the nodes after the first, as in "0,2-17", are memory without CPUs */
     for (first.bytes = 0; first.bytes < words[numa].bytes && strchr(",-", first.text[first.bytes]) == NULL;)
       first.bytes++;
     bny_topo_span_number(first, 4095, &device->numa);
@@ -186,14 +186,14 @@ static bool difference_add(bny_topo_matrix *matrix, int a, int b) {
   return true;
 }
 
-/* Returns whether cell a is the one to keep: NVLinks before a path, then fewer links, then the farther path. */
+/* Returns whether to keep cell a of two. NVLinks have priority over a path, then fewer links, then the longer path. */
 static bool is_kept(const bny_topo_matrix_cell *a, const bny_topo_matrix_cell *b) {
   if (!a->known || !b->known) return a->known;
   if (a->links && b->links) return a->links < b->links;
   return a->links || b->links ? a->links > 0 : a->path > b->path;
 }
 
-/* Makes both halves the same. NVLinks of a NIC are left out. */
+/* Makes the matrix symmetric, and drops NVLinks of NICs. */
 static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
   for (int i = 0; i < matrix->ndevices; i++) {
     for (int j = 0; j < i; j++) {
@@ -239,7 +239,7 @@ static void note_left_out(bny_topo *topo, int line) {
   bny_topo_add_note(topo, -1, "the table on line %d is left out: its cells are no paths", line);
 }
 
-/* Finds the first header, or the first whose cells are paths. */
+/* Finds the first header; if `paths`, the first whose cells are paths. */
 static bool header_find(bny_topo_reader *reader, bny_topo_span *line, bool paths, bny_topo *topo) {
   bny_topo_reader start = *reader;
   bny_topo_span skipped;
@@ -251,7 +251,7 @@ static bool header_find(bny_topo_reader *reader, bny_topo_span *line, bool paths
   return found;
 }
 
-/* Reads the matrix below a header. If there is another one, *more is set and *line is its header. */
+/* Reads the matrix below a header. If another matrix follows, *more is set and *line is its header. */
 static bool matrix_read(bny_topo_matrix *matrix, bny_topo_reader *reader, bny_topo_span *line, bool *more,
                         bny_topo *topo, bny_topo_error *error) {
   bool in_rows = true;
@@ -278,7 +278,7 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   bny_topo_reader reader = bny_topo_reader_of(text, bytes), again = reader;
   bny_topo_span line;
   bool more = header_find(&reader, &line, true, topo), good = true;
-  if (!more) { /* the error is that of a table without paths */
+  if (!more) { /* report the error for a table without paths */
     reader = again;
     more = header_find(&reader, &line, false, topo);
   }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and NCCL_TOPO_FILE reads it. RCCL's works too (xgmi for
- * nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. A second
- * <gpu> in a <pci> is another partition of the device. <nic> is the NIC of the surrounding <pci>, or a virtual
- * machine's own directly below <cpu>. <net> is a port of it, unless its name is that of a virtual interface or it says
- * net="0". Unknown elements are skipped with their content, and attributes that the model has no field for become
- * attributes of the node.
+ * Imports NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and NCCL_TOPO_FILE reads it. RCCL's XML works too (xgmi
+ * for nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. A second
+ * <gpu> in a <pci> is another partition of the device. <nic> is the NIC of the enclosing <pci>; in a virtual machine it
+ * may stand directly below <cpu>. <net> is a port of that NIC, unless it has the name of a virtual interface or
+ * net="0". Unknown elements are skipped with their content. Attributes without a field in the model become attributes
+ * of the node.
  *
- * banyan's own export adds attributes that NCCL ignores, so that the same model comes back: `host`, `package` and
- * `place` of a <cpu>, `host_bridge` of what stands directly below it, and `name` of a <gpu> or <nic> that has
- * another. */
+ * banyan's own export adds attributes that NCCL ignores, so that an import restores the same model. A <cpu> gets
+ * `host`, `package` and `place`, elements directly below it get `host_bridge`, and a <gpu> or <nic> with another name
+ * gets `name`. */
 #include "topo/import/nccl.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ enum { MOST_CPUS = 16384, MOST_HOSTS = 1024, SYS_CPUS = 64 };
 
 /* ---- <cpu> ------------------------------------------------------------------------------------------------------- */
 
-/* Finds or adds the host of a host_hash. A dump of one host has no hash, or one. */
+/* Finds or adds the host of a host_hash. A dump of one host has no hash, or a single one. */
 static bool host_of(bny_topo_nccl *r, int32_t cpu, int32_t *host) {
   const char *hash = bny_topo_nccl_text(r, cpu, "host_hash");
   for (int32_t h = 0; h < r->hosts.count; h++) {
@@ -48,7 +48,7 @@ static bool family_of(const bny_topo_nccl *r, int32_t cpu, int64_t *family, int6
          bny_topo_nccl_number(r, cpu, "modelid", -1, 65535, model);
 }
 
-/* Finds or adds a package; its NUMA nodes follow one another in a file. */
+/* Finds or adds a package. Its NUMA nodes are adjacent in the file. */
 static bool package_of(bny_topo_nccl *r, int32_t cpu, int32_t host, int32_t *package) {
   const char *name = bny_topo_nccl_text(r, cpu, "package");
   for (*package = r->topo->nnodes - 1; *package > host; --*package) {
@@ -73,7 +73,7 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
   r->nbridges = 0;
   if (bny_topo_nccl_text(r, cpu, "package") != NULL && !package_of(r, cpu, host, &host)) return false;
   if (place != NULL && (strcmp(place, "host") == 0 || strcmp(place, "package") == 0)) {
-    r->node_of[cpu] = host; /* its devices stand beside NUMA nodes, or without one */
+    r->node_of[cpu] = host; /* its devices are outside of any NUMA node */
     return true;
   }
   char name[32], about[64] = "";
@@ -129,7 +129,7 @@ static bool is_known(const char *name) {
   return false;
 }
 
-/* An unknown element is left out with its content. The first of a name is noted. */
+/* Skips an unknown element with its content. Only the first element of each name is noted. */
 static bool note_unknown(bny_topo_nccl *r, int32_t element, const char *name) {
   char text[160];
   snprintf(text, sizeof text, "<%.40s> is no known element, and is left out with its content: line", name);
@@ -168,8 +168,8 @@ static bool once(bny_topo_nccl *r, bny_topo_names *names, const char *what) {
                                         "%s %.60s stands twice in one host", what, twice->key);
 }
 
-/* RCCL's models repeat bus ids. Of several devices with one bus id a GPU keeps it, otherwise the first. The others have
- * none, because links and look-ups could mean any of them. */
+/* RCCL's models repeat bus ids. If several devices have the same bus id, the GPU keeps it, or else the first device.
+ * The others lose it, because links and look-ups would be ambiguous. */
 static bool buses_once(bny_topo_nccl *r) {
   int32_t kept = 0, repeated = 0, example = -1;
   bny_topo_names_sort(&r->buses);

@@ -12,15 +12,15 @@ typedef struct bny_topo_nccl {
   const bny_topo_xml *xml;
   bny_topo *topo;
   bny_topo_error *error;
-  int32_t *node_of;                         /* by element; -1: no node, its content is skipped */
+  int32_t *node_of;                         /* by element; -1: no node, and its content is skipped */
   bny_topo_names hosts, buses, numas, gpus; /* hosts: few, in order of first use */
   int32_t ncpus;
-  bool has_gpus, has_nets; /* false in an input file, which NCCL completes */
+  bool has_gpus, has_nets; /* false in a partial file, which NCCL completes */
   int32_t numbered_gpus, numbered_nics;
   int32_t bridges[BNY_TOPO_NCCL_BRIDGES], nbridges; /* host bridges of the current <cpu> */
 } bny_topo_nccl;
 
-/* Attributes of elements that a node keeps as they are, up to NULL. The export writes them back. */
+/* Names of the attributes that a node keeps unchanged; each list ends with NULL. The export writes them back. */
 extern const char *const bny_topo_nccl_cpu_attributes[],
     *const bny_topo_nccl_pci_attributes[], *const bny_topo_nccl_gpu_attributes[], *const bny_topo_nccl_net_attributes[];
 
@@ -31,18 +31,18 @@ const char *bny_topo_nccl_text(const bny_topo_nccl *r, int32_t element, const ch
 bool bny_topo_nccl_number(const bny_topo_nccl *r, int32_t element, const char *name, int64_t least, int64_t most,
                           int64_t *value);
 
-/* Adds the node of an element. `attributes` names those that it keeps as they are, up to NULL. */
+/* Adds the node of an element. `attributes` names the attributes that it keeps unchanged, and ends with NULL. */
 bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *node, const char *const *attributes);
 
-/* nccl_device.c: the elements below a <cpu>, and what the file says of virtual interfaces. */
+/* nccl_device.c: the elements below a <cpu>, and a note about virtual interfaces. */
 bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent);
 bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent);
 bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent);
 bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent);
 bool bny_topo_nccl_note_virtual(bny_topo_nccl *r);
 
-/* nccl_link.c: adds the <nvlink>, <xgmi> and <c2c> of every <gpu>, and the <pcilink> of every <pci>. r->buses are
- * sorted, by host. */
+/* nccl_link.c: adds the <nvlink>, <xgmi> and <c2c> of every <gpu>, and the <pcilink> of every <pci>. Requires r->buses,
+ * sorted and scoped by host. */
 bool bny_topo_nccl_links(const bny_topo_nccl *r);
 
 #endif

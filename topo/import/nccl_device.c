@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices in NCCL's XML: <pci>, <gpu>, <nic> and <net>, and what all elements have in common. */
+ * Imports the devices in NCCL's XML: <pci>, <gpu>, <nic> and <net>. Also has the helpers for all elements. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *n
   return r->node_of[element] >= 0;
 }
 
-/* Returns the node below which a device of this <cpu> stands: its host bridge if that is known. */
+/* Finds or adds the parent of a device directly below a <cpu>: its host bridge if that is known. */
 static bool bridge_of(bny_topo_nccl *r, int32_t device, int32_t parent, int32_t *bridge) {
   const char *name = bny_topo_xml_is(r->xml, parent, "cpu") ? bny_topo_nccl_text(r, device, "host_bridge") : NULL;
   *bridge = r->node_of[parent];
@@ -114,8 +114,9 @@ static unsigned hex_of(const bny_topo_nccl *r, int32_t pci, const char *name) {
   return text == NULL ? 0 : (unsigned)strtoul(text, NULL, 16);
 }
 
-/* Returns the generation of a Broadcom switch that can be this level, 0 above 1, of one with two; 0 for others. The
- * numbers are NCCL's (getBcmGen): the subsystem's vendor counts, and generation 4 has the same at both levels. */
+/* Returns the generation of a Broadcom switch that can be at this level (0: upper, 1: lower) of a two-level switch; 0
+ * for other devices. The ids are those of NCCL (getBcmGen). They include the subsystem's vendor, and generation 4 has
+ * the same ids at both levels. */
 static int broadcom_generation(const bny_topo_nccl *r, int32_t pci, unsigned level) {
   if (!bny_topo_xml_is(r->xml, pci, "pci") || hex_of(r, pci, "vendor") != 0x1000 ||
       hex_of(r, pci, "subsystem_vendor") != 0x1000)
@@ -125,14 +126,14 @@ static int broadcom_generation(const bny_topo_nccl *r, int32_t pci, unsigned lev
   return device == 0xc030 && subsystem == level << 12 && bny_topo_nccl_text(r, pci, "subsystem_device") != NULL ? 5 : 0;
 }
 
-/* Such a switch appears as one bridge with bridges of its generation below, but is one switch of two levels. */
+/* Such a switch appears as a bridge with further bridges of its generation below, but is one switch of two levels. */
 static bool part_of_parent(const bny_topo_nccl *r, int32_t pci) {
   int generation = broadcom_generation(r, pci, 1);
   int32_t parent = bny_topo_xml_parent(r->xml, pci);
   return generation > 0 && broadcom_generation(r, parent, 0) == generation && !part_of_parent(r, parent);
 }
 
-/* Parses "906" and "gfx942". gfx90a counts as 910: the last character is a hexadecimal digit worth up to 15. */
+/* Parses "906" and "gfx942". The last character is a hexadecimal digit, so gfx90a counts as 910. */
 static int32_t gfx_number(const char *gcn) {
   const char *digits = strncmp(gcn, "gfx", 3) == 0 ? gcn + 3 : gcn;
   size_t length = strcspn(digits, ":");
@@ -143,7 +144,7 @@ static int32_t gfx_number(const char *gcn) {
   return number;
 }
 
-/* Fills in the data of a <gpu>; -1: it has no element. The caller keeps `name`. */
+/* Fills in the data of a <gpu>; `gpu` is -1 if there is no such element. node->name points to `name`. */
 static bool describe_gpu(bny_topo_nccl *r, int32_t pci, int32_t gpu, bny_topo_node *node, char name[48]) {
   int64_t number = -1, compute = -1;
   if (gpu >= 0) {
@@ -168,7 +169,7 @@ static bool describe_gpu(bny_topo_nccl *r, int32_t pci, int32_t gpu, bny_topo_no
   return true;
 }
 
-/* Interfaces of tunnels, bridges and containers, which lead nowhere of their own. */
+/* Returns whether this is an interface of a tunnel, bridge or container, which is not a port of a NIC. */
 static bool is_virtual(const char *name) {
   static const char *const prefixes[] = {"tun",   "tap",     "br-",  "cali",   "veth",  "docker", "virbr",  "vnet",
                                          "vxlan", "flannel", "cni",  "wg",     "dummy", "lxc",    "lxd",    "cilium",
@@ -178,14 +179,14 @@ static bool is_virtual(const char *name) {
   return name != NULL && strcmp(name, "lo") == 0;
 }
 
-/* With net="0" an element is no network device of NCCL: it stands for collectives in the network (coll), for what GPUs
- * send themselves (gin, rma), or for a port that is fused into another <net>. */
+/* An element with net="0" is not a network device of NCCL. It represents in-network collectives (coll), GPU-initiated
+ * traffic (gin, rma), or a port that is merged into another <net>. */
 static bool is_port(const bny_topo_nccl *r, int32_t net) {
   const char *sends = bny_topo_nccl_text(r, net, "net");
   return sends == NULL || strtol(sends, NULL, 0) != 0;
 }
 
-/* Returns the first <net> of a NIC, of those that stand for a port; -1 if there is none. */
+/* Returns the first <net> of a NIC; if `ports`, the first that is a port. -1 if there is none. */
 static int32_t first_net(const bny_topo_nccl *r, int32_t nic, bool ports) {
   int32_t e = bny_topo_xml_first(r->xml, nic);
   while (e >= 0 && !(bny_topo_xml_is(r->xml, e, "net") && !is_virtual(bny_topo_nccl_text(r, e, "name")) &&
@@ -212,8 +213,8 @@ static void describe_nic(bny_topo_nccl *r, int32_t nic, bny_topo_node *node, cha
   }
 }
 
-/* Returns the GPU of which a <pci> is a partition: ROCm lists partitions as functions of one accelerator of gfx9. -1:
- * none. The second function of a display adapter is no partition. */
+/* Returns the GPU that a <pci> is a partition of; -1: none. ROCm lists partitions as functions of one gfx9 accelerator.
+ * The second function of a display adapter is not a partition. */
 static int32_t whole_of(const bny_topo_nccl *r, int32_t pci, int32_t parent, const char *bus_id, int32_t compute) {
   enum { GFX9 = 900 };
   bool accelerator = hex_of(r, pci, "vendor") == 0x1002 && compute >= GFX9;
@@ -280,7 +281,7 @@ bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
   char name[48];
   bny_topo_node node = bny_topo_node_of(BNY_TOPO_GPU, whole, 0, name, BNY_TOPO_FILE);
   if (!describe_gpu(r, parent, gpu, &node, name)) return false;
-  /* Partitions may have numbers of their own, or share one. */
+  /* Each partition may have its own number, or all may share one. */
   if (bny_topo_nccl_text(r, gpu, "name") == NULL && (node.index < 0 || node.index == r->topo->nodes[whole].index)) {
     snprintf(name, sizeof name, "%.30s.%d", r->topo->nodes[whole].name, (int)part);
     node.index = r->topo->nodes[whole].index;
@@ -292,7 +293,7 @@ bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
   return true;
 }
 
-/* Notes a NIC of which every <net> says net="0". */
+/* Notes a NIC if every <net> of it has net="0". */
 static bool note_portless(bny_topo_nccl *r, int32_t nic, int32_t node) {
   return first_net(r, nic, false) < 0 || first_net(r, nic, true) >= 0 ||
          bny_topo_add_note(r->topo, node, "each <net> of it says net=\"0\", so it has no port that NCCL sends through");
@@ -304,7 +305,7 @@ bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
   if (!in_pci && !bny_topo_xml_is(r->xml, parent, "cpu"))
     return bny_topo_nccl_fail(r, nic, "stands outside of a <pci> and a <cpu>");
   if (!in_pci && first_net(r, nic, false) < 0 && bny_topo_xml_child(r->xml, nic, "net") >= 0)
-    return true; /* virtual interfaces alone; without a node its content is skipped */
+    return true; /* only virtual interfaces: without a node, the content is skipped */
   if (in_pci && r->topo->nodes[r->node_of[parent]].kind == BNY_TOPO_NIC) {
     r->node_of[nic] = r->node_of[parent];
     return note_portless(r, nic, r->node_of[nic]);
@@ -338,7 +339,7 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
   int32_t nic = r->node_of[parent];
   char unnamed[32], guid[BNY_TOPO_GUID_BYTES];
   snprintf(unnamed, sizeof unnamed, "port%d", (int)port);
-  /* This guid is the card's (system image), from its first function and port, not the port's own. */
+  /* This GUID is the system image GUID of the card, from its first function and port. It is not the port's GUID. */
   const char *said = bny_topo_nccl_text(r, net, "guid");
   bny_topo_node node =
       bny_topo_node_of(BNY_TOPO_PORT, nic, (int32_t)port, name == NULL ? unnamed : name, BNY_TOPO_FILE);

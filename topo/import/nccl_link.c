@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A link between two GPUs appears below both, and becomes one link. Its target is a GPU, a switch or the CPU (0x068001,
- * POWER). A switch has class 0x0680 and no element of its own, or has no bus id: fffffff:ffff:ff. Such a switch is
- * hidden by a virtual machine, or stands outside of the host. NCCL writes several hosts into one file only if one
- * NVLink domain joins them, so a switch without a bus id is then one for all of them. */
+ * Imports the links in NCCL's XML. A link between two GPUs appears below both, and becomes one link. Its target is a
+ * GPU, a switch or the CPU (0x068001, POWER). A switch has class 0x0680 and no element of its own. A bus id of
+ * fffffff:ffff:ff means that a virtual machine hides the switch, or that it is outside the host. NCCL writes several
+ * hosts into one file only if one NVLink domain joins them. All hosts then share the one switch without a bus id. */
 #include "topo/import/nccl.h"
 
 #include <stdio.h>
@@ -65,7 +65,8 @@ static bool take_c2c(reading *r, int32_t element, int32_t gpu) {
                        BNY_TOPO_FILE) >= 0;
 }
 
-/* A link may lead to a GPU that the file does not have: it is lost, or hidden from the process that wrote the file. */
+/* Notes a link to a GPU that is not in the file. That GPU is lost, or was hidden from the process that wrote the
+ * file. */
 static bool note_lost(reading *r, found_link *found, int32_t host, const char *bus_id) {
   bool known = false;
   found->merged = true;
@@ -95,7 +96,7 @@ static bool find_target(reading *r, found_link *found) {
   int32_t element = bny_topo_names_find(r->buses, host, bus_id);
   if (element >= 0) {
     found->link.to = r->node_of[element];
-    found->merged = bny_topo_device(r->topo, found->link.to) != found->link.to; /* the device has it too */
+    found->merged = bny_topo_device(r->topo, found->link.to) != found->link.to; /* the device lists the link too */
     return true;
   }
   if (class == NULL || strncmp(class, "0x0680", 6) != 0) return note_lost(r, found, host, bus_id);
@@ -108,7 +109,8 @@ static bool is_link(const bny_topo_xml *xml, int32_t element) {
          bny_topo_xml_is(xml, element, "c2c");
 }
 
-/* Returns whether an earlier partition of the same device has links, which all partitions share. */
+/* Returns whether an earlier partition of the same device lists links. All partitions share the links of their
+ * device. */
 static bool is_repeated(reading *r, int32_t gpu) {
   int32_t node = r->node_of[bny_topo_xml_parent(r->xml, gpu)]; /* a partition that is a function of its device */
   if (bny_topo_device(r->topo, node) != node) return true;
@@ -125,7 +127,7 @@ static bool is_repeated(reading *r, int32_t gpu) {
   return r->repeated;
 }
 
-/* A row with count 0 reports links that are down, as no row does. */
+/* An element with count 0 means that links are down, as does a missing element. */
 static bool take_link(reading *r, int32_t element, int32_t gpu, bny_topo_link_kind kind) {
   int64_t count = 1;
   if (!bny_topo_xml_integer(r->xml, element, "count", 0, MOST_IN_ONE, &count, r->error)) return false;
@@ -196,7 +198,7 @@ static bool note_one_sided(const reading *r, const found_link *found, size_t lis
   return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_ONE_SIDED, link->to, text);
 }
 
-/* Notes the GPU that lists fewer links to another than that one to it. */
+/* Notes a GPU that lists fewer links to another GPU than that GPU lists in return. */
 static bool note_fewer(const reading *r, const found_link *low, const found_link *high) {
   char text[160];
   snprintf(text, sizeof text, "it lists %d link%s to %.60s, which lists %d to it: the lower number counts",
@@ -205,7 +207,8 @@ static bool note_fewer(const reading *r, const found_link *low, const found_link
   return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_DIFFERS, low->link.from, text);
 }
 
-/* Both ends list a link. The smaller count holds, because down at one end is down. */
+/* Merges the entries of both ends of a link. The smaller count is kept, because a link that is down at one end is
+ * down. */
 static bool merge_ends(reading *r) {
   found_link **sorted = malloc(((size_t)r->count + 1) * sizeof(found_link *));
   if (sorted == NULL) return false;
@@ -232,7 +235,7 @@ static bool merge_ends(reading *r) {
     }
     sorted[i]->merged = true;
     if (straight && kept->to == cpu_of(r->topo, kept->from)) {
-      /* A CPU has one address per link. */
+      /* POWER CPUs have one address per link. */
       kept->count += other->count;
       kept->gbytes_per_s += other->gbytes_per_s;
     } else if (straight || i - first > 1) {
@@ -247,8 +250,8 @@ static bool merge_ends(reading *r) {
   return good;
 }
 
-/* A GPU has at most so many NVLinks. A file with more of them lists what goes to a switch once for each peer. In such a
- * host the direct links are taken as links to one switch, as many as to any peer. */
+/* If a GPU has more links than its generation allows, the file lists the links to a switch once for each peer. In such
+ * a host, the direct links are replaced by links to one switch, with the largest count to any peer. */
 static bool mend_switched(reading *r) {
   size_t nodes = (size_t)r->topo->nnodes + 1;
   int32_t *sum = calloc(nodes, sizeof *sum), *most = calloc(nodes, sizeof *most),
@@ -268,7 +271,7 @@ static bool mend_switched(reading *r) {
   for (int32_t n = 0; good && n < gpus; n++) {
     const bny_topo_node *gpu = &r->topo->nodes[n];
     int32_t host = bny_topo_ancestor(r->topo, n, BNY_TOPO_HOST), limit = bny_topo_nvlinks_most(gpu->compute);
-    /* A generation that is newer than these may have more. */
+    /* Newer generations may have more links. */
     if (gpu->kind != BNY_TOPO_GPU || gpu->compute >= 130 || sum[n] <= limit || middle[host] > 0) continue;
     bny_topo_node node = bny_topo_node_of(BNY_TOPO_SWITCH, host, 0, "nvswitch0", BNY_TOPO_ASSUMED);
     node.vendor = "NVIDIA";
@@ -309,7 +312,8 @@ static bool lists_pcilink(const reading *r, int32_t pci, const char *bus_id) {
   return false;
 }
 
-/* A pair of PCI switches whose devices reach each other without the CPU. NCCL ignores a target that is unknown. */
+/* Links two PCI switches whose devices reach each other without passing the CPU. Like NCCL, it ignores an unknown
+ * target. */
 static bool take_pcilink(reading *r, int32_t element, int32_t pci) {
   const char *target = bny_topo_xml_attribute(r->xml, element, "target");
   char bus_id[BNY_TOPO_BUS_BYTES];

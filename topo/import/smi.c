@@ -20,7 +20,7 @@ typedef struct reading {
   int32_t host, gpus;
 } reading;
 
-/* Returns the text of a descendant by its path, and its element in `place`; NULL if absent or empty. */
+/* Returns the text of a descendant by its path; NULL if it is absent or empty. *place receives the element. */
 static const char *text_below(const reading *r, int32_t element, const char *const *way, int32_t *place) {
   for (; element >= 0 && *way != NULL; way++) element = bny_topo_xml_child(r->xml, element, *way);
   if (element < 0) return NULL;
@@ -50,8 +50,8 @@ static bool number_below(const reading *r, int32_t gpu, const char *group, const
   return true;
 }
 
-/* The rated generation counts, because an idle GPU lowers its own, unless it is in P0, the state of work. The current
- * width counts, because a width below the rated one is a fault. */
+/* The rated generation is used, because an idle GPU lowers the current one; in P0, the full-performance state, it does
+ * not. The current width is used, because a width below the rated one is a fault. */
 static bool join_pci(reading *r, int32_t gpu, int32_t node) {
   int rated, current, width, rated_width;
   const char *state = child_text(r, gpu, "performance_state");
@@ -68,8 +68,8 @@ static bool join_pci(reading *r, int32_t gpu, int32_t node) {
   return link >= 0;
 }
 
-/* Returns the switch of an NVLink domain (cluster and clique). It is inside the host, unless the cluster has a
- * number. */
+/* Returns the switch of an NVLink domain (cluster and clique). It is inside the host unless the cluster has a UUID
+ * other than 0. */
 static int32_t domain_of(reading *r, const char *cluster, const char *clique) {
   char guid[128];
   snprintf(guid, sizeof guid, "%.80s.%.20s", cluster, clique == NULL ? "0" : clique);
@@ -92,7 +92,7 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
   const char *state = fabric < 0 ? NULL : child_text(r, fabric, "state");
   const char *status = fabric < 0 ? NULL : child_text(r, fabric, "status");
   const char *cluster = fabric < 0 ? NULL : child_text(r, fabric, "clusterUuid");
-  /* A GPU outside the fabric has no NVLink to others. That is a finding, not an error. */
+  /* A GPU that has not joined the fabric has no NVLinks. That is a finding and not an error. */
   if (state == NULL || strcmp(state, "Completed") != 0 || status == NULL || strcmp(status, "Success") != 0 ||
       cluster == NULL)
     return true;
@@ -110,7 +110,8 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
 
 /* ---- health ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the driver's words for a GPU that does not answer, which may stand in any field; NULL if it answers. */
+/* Returns the driver's message for a GPU that does not answer; NULL if it answers. Any field may contain the
+ * message. */
 static const char *lost_of(const reading *r, int32_t gpu) {
   static const char *const words[] = {"GPU is lost", "GPU requires reset"};
   int32_t next = bny_topo_xml_next(r->xml, gpu), end = next < 0 ? bny_topo_xml_count(r->xml) : next;
@@ -121,7 +122,7 @@ static const char *lost_of(const reading *r, int32_t gpu) {
   return NULL;
 }
 
-/* Notes each field of a GPU that is not as in good health. A field that is absent or N/A says nothing. */
+/* Notes each field that shows a health problem of a GPU. A field that is absent or N/A is ignored. */
 static bool note_health(const reading *r, int32_t gpu, int32_t node) {
   static const struct {
     bny_topo_note_kind kind;
@@ -173,7 +174,7 @@ static bool note_health(const reading *r, int32_t gpu, int32_t node) {
   return true;
 }
 
-/* Returns the replays that a GPU's PCI link counts; 0 unknown. */
+/* Returns the replay counter of a GPU's PCI link; 0 if unknown. */
 static double replays_of(const reading *r, int32_t gpu) {
   int32_t place;
   const char *text = text_below(r, gpu, (const char *const[]){"pci", "replay_counter", NULL}, &place);
@@ -185,9 +186,9 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Replays add up while a machine runs, so those of one GPU are judged by the median: more than 100, and four times as
- * many. A single GPU has none to be compared with, and 1000 are many. ECC that is off is a fault where others have it
- * on, and by choice where none has. */
+/* Compares the GPUs of a machine. Replays accumulate over its uptime, so a count above 100 and four times the median is
+ * noted; for a single GPU, more than 1000. Disabled ECC is noted if most GPUs have it enabled; otherwise it is a
+ * choice. */
 static bool note_unlike(const reading *r) {
   static const char *const ecc_way[] = {"ecc_mode", "current_ecc", NULL};
   double *replays = malloc(((size_t)r->gpus + 1) * sizeof *replays);
@@ -268,9 +269,9 @@ static bool read_log(reading *r) {
   if (!note_unlike(r)) return false;
   int32_t place = 0;
   const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);
-  /* The file has fewer GPUs with -i. */
+  /* With -i the file has fewer GPUs than are attached. */
   long count = attached == NULL ? r->gpus : strtol(attached, NULL, 10);
-  if (count > r->gpus && r->gpus > 1) { /* a single one was asked for by -i */
+  if (count > r->gpus && r->gpus > 1) { /* a single GPU was selected with -i */
     char text[64];
     snprintf(text, sizeof text, "%ld GPUs attached, %d listed", count, r->gpus);
     if (!bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, r->host, text)) return false;

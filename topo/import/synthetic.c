@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds a model from a synthetic description: synthetic.h defines the grammar, synthetic_items.c parses it. */
+ * Builds a model from a synthetic description. synthetic.h defines the grammar, and synthetic_items.c parses it. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -101,7 +101,7 @@ static double gpu_link_speed(const builder *b, const bny_topo_item *item, int32_
   return item->kind == BNY_TOPO_ITEM_XGMI ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute);
 }
 
-/* Links the GPUs from `first` on, which the item holds. `joint` is the NVSwitch. */
+/* Links the item's GPUs, which begin at `first`. `joint` is the NVSwitch. */
 static void gpus_join(builder *b, const bny_topo_item *item, int32_t first, int32_t joint) {
   bny_topo_source source;
   for (int32_t i = first; i < b->ngpus; i++) {
@@ -119,7 +119,7 @@ static void gpus_join(builder *b, const bny_topo_item *item, int32_t first, int3
 
 /* ---- containers -------------------------------------------------------------------------------------------------- */
 
-/* Counts the NICs of a host, as many as the switches of a leaf with rails. */
+/* Counts the NICs of a host. A leaf with rails has as many switches. */
 static int64_t nics_of_host(const bny_topo_item *items, int count) {
   int64_t units = 1, nics = 0;
   bool in_host = false;
@@ -212,7 +212,8 @@ static bool container_build(builder *b, int at, int32_t parent) {
   return true;
 }
 
-/* Builds the items from `at` on inside `parent`; false without memory. Recursion is as deep as there are items. */
+/* Builds the items from `at` on inside `parent`; returns false if out of memory. The recursion depth is the number of
+ * items. */
 static bool build(builder *b, int at, int32_t parent) {
   for (; at < b->count; at++) {
     const bny_topo_item *item = &b->items[at];

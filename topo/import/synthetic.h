@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Descriptions of machines in a line. */
+ * Descriptions of machines in one line of text. */
 #ifndef BNY_TOPO_IMPORT_SYNTHETIC_H
 #define BNY_TOPO_IMPORT_SYNTHETIC_H
 
@@ -8,7 +8,7 @@
 #include "topo/model/model.h"
 #include "topo/model/text.h"
 
-/* Machines and clusters described by a line of text, from the outside in:
+/* A description lists the parts of a machine or cluster from the outside in:
  *
  *     leaf:2 host:8 nvswitch gpu:8 nic:8@400g
  *     nvswitch host:18 package:2 gpu:2@sm100@c2c nic:2@400g
@@ -19,7 +19,7 @@
  *
  * An item occurs `count` times in each instance of the items before it. Devices (gpu, nic) belong to the container
  * opened last, and later items are their siblings: "gpu:8 nic:8" is eight of each. Fabric containers are outside hosts,
- * the others inside; if no host is given there is one.
+ * the others inside. If the text contains no host, one is added.
  *
  *     name        meaning                                    attributes
  *     spine       hosts under one spine switch               uplink speed, e.g. 3200g
@@ -39,9 +39,10 @@
  *     nic                                                    speed of its port; 2x200g: two ports; genGxW
  *
  * Speeds are in one direction: 400g is 400 Gb/s, 50GB is 50 GB/s. Omitted values are unknown, with two exceptions.
- * Links between GPUs of a known generation have its speed, and a leaf's uplink is as fast as all links below together;
- * both are marked as assumed. Outermost fabric containers with a count are joined by one switch above. Hosts are named
- * host0, host1 .., GPUs GPU0 .. and NICs NIC0 .. in each; PCI devices get bus ids in the order of the text. */
+ * Links between GPUs of a known generation get that generation's speed, and a leaf's uplink gets the sum of the links
+ * below it; both are marked as assumed. If the outermost fabric container has a count, one switch above joins its
+ * instances. Hosts are named host0, host1 .., GPUs GPU0 .. and NICs NIC0 .. in each; PCI devices get bus ids in the
+ * order of the text. */
 
 /* Returns whether the text starts like a description. */
 bool bny_topo_is_synthetic(const char *text, size_t bytes);
@@ -78,7 +79,7 @@ typedef struct bny_topo_item {
   int line;
 } bny_topo_item;
 
-/* Parses all items and inserts an omitted host. Returns false and *error if the text breaks the grammar. */
+/* Parses all items and inserts an omitted host. Returns false and sets *error if the text violates the grammar. */
 bool bny_topo_items_parse(const char *text, size_t bytes, bny_topo_item items[BNY_TOPO_ITEMS_MAX], int *count,
                           bny_topo_error *error);
 
@@ -86,7 +87,7 @@ static inline bool bny_topo_item_is_device(const bny_topo_item *item) {
   return item->kind == BNY_TOPO_ITEM_GPU || item->kind == BNY_TOPO_ITEM_NIC;
 }
 
-/* Returns whether the item joins GPUs without containing anything itself. */
+/* Returns whether the item only links the GPUs below it (nvswitch, nvlink, xgmi). */
 static inline bool bny_topo_item_is_joint(const bny_topo_item *item) {
   return item->kind == BNY_TOPO_ITEM_NVSWITCH || item->kind == BNY_TOPO_ITEM_NVLINK || item->kind == BNY_TOPO_ITEM_XGMI;
 }

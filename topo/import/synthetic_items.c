@@ -39,7 +39,7 @@ const char *bny_topo_item_name(bny_topo_item_kind kind) {
   return "";
 }
 
-/* Takes at most nine digits off *rest. */
+/* Removes a number of at most nine digits from *rest. */
 static bool digits_take(bny_topo_span *rest, int32_t most, int32_t *number) {
   size_t length = 0;
   while (length < rest->bytes && length < 9 && rest->text[length] >= '0' && rest->text[length] <= '9') length++;
@@ -82,7 +82,7 @@ static bool pci_read(bny_topo_span span, bny_topo_item *item) {
   return bny_topo_span_number(rest, 32, &item->pci_lanes) && item->pci_lanes > 0;
 }
 
-/* Reads one attribute. Returns its kind, 0 if it is none. */
+/* Reads one attribute. Returns its kind, or 0 if it is not an attribute. */
 static int attribute_read(bny_topo_span span, bny_topo_item *item) {
   if (bny_topo_span_is(span, "rails")) {
     item->rails = true;
@@ -114,7 +114,7 @@ static bool name_is(bny_topo_span word, int *which) {
   return false;
 }
 
-/* Takes the part before the next ':' or '@' off *rest, which then starts with the separator. */
+/* Removes the part before the next ':' or '@' from *rest, which then starts with that separator. */
 static bny_topo_span part_take(bny_topo_span *rest) {
   size_t length = 0;
   while (length < rest->bytes && rest->text[length] != ':' && rest->text[length] != '@') length++;
@@ -123,7 +123,7 @@ static bny_topo_span part_take(bny_topo_span *rest) {
   return part;
 }
 
-/* Writes what an item takes: "sm90 or gfx942, gen5x16, c2c". */
+/* Lists the attributes that an item accepts: "sm90 or gfx942, gen5x16, c2c". */
 static void attributes_name(int allowed, char text[128]) {
   static const struct {
     int what;
@@ -203,7 +203,7 @@ static bool order_check(const bny_topo_item *items, int count, bny_topo_error *e
   return true;
 }
 
-/* If no host is given, inserts one outside everything but the fabric. */
+/* If the text has no host, inserts one directly inside the fabric containers. */
 static bool host_put_in(bny_topo_item *items, int *count, bny_topo_error *error) {
   int place = 0;
   for (int i = 0; i < *count; i++)

@@ -87,10 +87,10 @@ bool bny_topo_xml_root_is(const char *text, size_t bytes, const char *name) {
 #ifdef HAVE_LIBXML2
 #include <libxml/parser.h>
 #else
-typedef struct _xmlDoc *xmlDocPtr; /* there is none */
+typedef struct _xmlDoc *xmlDocPtr; /* built without libxml2 */
 #endif
 
-/* The tree is libxml2's. Its elements are numbered, so that a loop over numbers visits them all. */
+/* An element of libxml2's tree. Elements are numbered, so that a loop over the numbers visits all of them. */
 typedef struct xml_element {
   const char *name, *text;
   const void *attributes;            /* an xmlAttr */
@@ -253,8 +253,8 @@ static bool skip_tag(cursor *c, bny_topo_error *error) {
   return true;
 }
 
-/* Counts attributes, because libxml2 compares those of an element pairwise before any callback: a tag with a million
- * would block it. libxml2 itself reports text that is not well-formed. */
+/* Bounds the number of attributes. libxml2 compares the attributes of an element pairwise before any callback, so a tag
+ * with a million of them would block it. libxml2 itself reports text that is not well-formed. */
 static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
   cursor c = {.at = text, .end = text + bytes, .line = 1};
   bool good = true;
@@ -279,7 +279,7 @@ static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
   return good;
 }
 
-/* Makes libxml2's tree of the text, without comments and instructions. */
+/* Builds libxml2's tree of the text, without comments and processing instructions. */
 static void parse(reading *r, const char *text, size_t bytes) {
   r->context->_private = r;
   r->context->sax->startElementNs = on_start;
@@ -287,8 +287,8 @@ static void parse(reading *r, const char *text, size_t bytes) {
   r->context->sax->comment = NULL;
   r->context->sax->processingInstruction = NULL;
   r->context->sax->serror = (xmlStructuredErrorFunc)on_error;
-  /* NOENT resolves &amp; and the like in attributes; the file's own entities never get that far. The text is always
-   * read as UTF-8, whatever the file declares, so that is_bounded() and libxml2 see the same. */
+  /* NOENT resolves &amp; and the like in attributes; entities that the file declares are rejected before. The text is
+   * always read as UTF-8, regardless of its declaration, so that is_bounded() and libxml2 see the same text. */
   xmlCtxtUseOptions(r->context, XML_PARSE_NONET | XML_PARSE_NOENT | XML_PARSE_IGNORE_ENC | XML_PARSE_NOCDATA |
                                     XML_PARSE_COMPACT | XML_PARSE_BIG_LINES);
   enum { CHUNK = 1 << 16 };
@@ -336,7 +336,7 @@ static void append(bny_topo_xml *xml, xmlNode *node, int32_t parent) {
   }
 }
 
-/* Numbers the elements in the order of their start tags. There is room for them. */
+/* Numbers the elements in the order of their start tags. The caller has allocated the array. */
 static void number(bny_topo_xml *xml) {
   int32_t open[DEPTH + 1] = {-1}, depth = 0;
   for (xmlNode *node = xmlDocGetRootElement(xml->document); node != NULL;) {

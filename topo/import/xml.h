@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A reader for untrusted XML through libxml2, which only xml.c uses: no entities, no DTD, no network, bounded size and
- * depth, and the line of each element. Elements are numbered in the order of their start tags from the root, 0. A
- * parent thus has a lower number than its children, and one loop visits all. */
+ * A reader for untrusted XML. It allows no entities, DTD or network access, bounds size and depth, and keeps the line
+ * of each element. Only xml.c uses libxml2. Elements are numbered in the order of their start tags; the root is 0. A
+ * parent therefore has a lower number than its children, and one loop visits all elements. */
 #ifndef BNY_TOPO_XML_H
 #define BNY_TOPO_XML_H
 
@@ -21,8 +21,8 @@ bool bny_topo_xml_root_is(const char *text, size_t bytes, const char *name);
 
 bool bny_topo_xml_available(void); /* whether built with libxml2 */
 
-/* Returns a document to free, or NULL and *error (with the line): not well-formed, too deep or large, entities, no
- * libxml2. */
+/* Returns a document that the caller frees. It returns NULL and sets *error (with the line) if the text is not
+ * well-formed, too deep, too large or has entities, or if there is no libxml2. */
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error);
 void bny_topo_xml_free(bny_topo_xml *xml);
 
@@ -43,8 +43,8 @@ const char *bny_topo_xml_text(const bny_topo_xml *xml, int32_t element);
 /* Returns NULL if there is no such attribute. */
 const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, const char *name);
 
-/* Reads a decimal integer in [least, most]. *value is kept if the attribute is absent or empty. Sets *error
- * otherwise. */
+/* Reads a decimal integer in [least, most]. If the attribute is absent or empty, *value is unchanged. Returns false and
+ * sets *error for any other text. */
 bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *name, int64_t least, int64_t most,
                           int64_t *value, bny_topo_error *error);
 

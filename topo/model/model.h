@@ -192,13 +192,11 @@ bool bny_topo_link_dead(const bny_topo_link *link);
 /* Return the first node with that bus id, or with that kind and name; -1 if there is none. Both search linearly. */
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id);
 int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char *name);
-int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node,
-                          bny_topo_kind kind); /* may be the node itself; -1 if none */
+int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind); /* itself included; -1 if none */
 int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind);
 
 /* Checks that parents come before children, link ends exist, speeds are finite and at most 1e6 GB/s, and bus ids and
- * GPU names are unique within a host. Otherwise it returns false and sets *error. The result of every importer must
- * pass. */
+ * GPU names are unique within a host. Otherwise it returns false and sets *error. Importers must pass this check. */
 bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
 
 /* Returns the path type between two GPUs or NICs, from containment and links, as nvidia-smi topo -m names it. */
