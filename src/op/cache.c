@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keeps the operations of blocking calls, by the shape of the call. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,12 @@ void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banya
     op->given = (bny_op_given){*desc, *in, *out};
 }
 
+/* The struct has padding after `order`, which callers leave unset. */
+static bool is_same_desc(const banyan_combine_desc *known, const banyan_combine_desc *given) {
+  return memcmp(known, given, offsetof(banyan_combine_desc, order) + sizeof given->order) == 0 &&
+         known->algorithm == given->algorithm && known->stream == given->stream && known->valid == given->valid;
+}
+
 static bool is_same(const banyan_partial *known, const banyan_partial *given) {
   return given && given->size == sizeof *given && memcmp(known, given, sizeof *given) == 0;
 }
@@ -53,7 +60,7 @@ banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *d
   if (!comm || !comm->ops || !desc || desc->size != sizeof *desc) return NULL;
   for (int at = 0; at < BNY_BLOCKING_OPS && comm->ops->blocking[at]; at++) {
     banyan_op *op = comm->ops->blocking[at];
-    if (memcmp(&op->given.desc, desc, sizeof *desc) != 0) continue;
+    if (!is_same_desc(&op->given.desc, desc)) continue;
     if (!is_same(&op->given.in, in) || !is_same(&op->given.out, out)) continue;
     move_to_front(comm->ops, at, op);
     return op;

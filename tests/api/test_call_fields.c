@@ -149,4 +149,28 @@ TEST(each_field_is_compared) {
   ck_assert(!bny_call_equal(&usual, &changed, 2));
 }
 
+/* Callers leave padding unset, and a store to a field may change it. */
+TEST(a_repeated_call_is_recognised_by_its_fields) {
+  const banyan_combine_desc usual = {.size = sizeof usual, .tokens = 1, .heads = 1, .value_dim = 1};
+  float values[2] = {1, 0}, lse = 0;
+  banyan_partial in, out;
+  banyan_threads *group;
+  banyan_bootstrap bootstrap = BANYAN_BOOTSTRAP_INIT;
+  banyan_comm *comm;
+  ck_assert(banyan_threads_create(1, &group) == BANYAN_OK && !banyan_threads_bootstrap(group, 0, &bootstrap));
+  ck_assert(banyan_comm_create(&bootstrap, NULL, &comm) == BANYAN_OK);
+  banyan_partial_init(&in, &values[0], BANYAN_F32, &lse, BANYAN_F32, 1, 1);
+  banyan_partial_init(&out, &values[1], BANYAN_F32, NULL, BANYAN_F32, 1, 1);
+  ck_assert(banyan_combine(comm, &usual, &in, &out) == BANYAN_OK);
+  banyan_combine_desc again = usual;
+  size_t end = offsetof(banyan_combine_desc, order) + sizeof again.order, padding = sizeof again - end;
+  padding -= sizeof again.algorithm + sizeof again.stream + sizeof again.valid;
+  memset((char *)&again + end, 0xa5, padding);
+  ck_assert_ptr_nonnull(bny_op_repeated(comm, &again, &in, &out));
+  again.heads = 2;
+  ck_assert_ptr_null(bny_op_repeated(comm, &again, &in, &out));
+  banyan_comm_destroy(comm);
+  banyan_threads_destroy(group);
+}
+
 int main(void) { return suite_main(suite_of("call fields", 0)); }
