@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds caches, NUMA node and package of the processors that a thread is bound to. */
+ * Finds the cache, NUMA node and package of the processors that a thread is bound to. */
 #include "topo/probe/binding.h"
 
 #include <sched.h>
@@ -11,7 +11,7 @@
 
 enum { CPU_BYTES = 1024, CPUS = 8 * CPU_BYTES, INDICES = 10 };
 
-/* The highest level of cache of a processor, by the first processor that shares it; -1 unknown. */
+/* Returns the last-level cache of a processor, by the first processor that shares it; -1 if unknown. */
 static int32_t cache_of(const char *sysfs, int cpu) {
   int64_t highest = 0;
   int32_t first = -1;
@@ -47,7 +47,7 @@ static int32_t package_of(const char *sysfs, int cpu) {
 
 static void meet(int32_t *common, int32_t one, bool is_first) { *common = is_first || *common == one ? one : -1; }
 
-/* Numbers of packages may have gaps, so the largest number only shows that there are several. */
+/* Package numbers may have gaps, so the largest number only shows whether there are several packages. */
 static int32_t packages_of(const char *sysfs) {
   int32_t first = -1;
   for (int cpu = 0; cpu < CPUS; cpu++) {

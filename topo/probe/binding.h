@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the processors are that the calling thread is bound to; no devices are looked at. sysfs answers in less than a
- * millisecond. hwloc takes several, so it is asked where its variables select a machine (HWLOC_XMLFILE,
- * HWLOC_SYNTHETIC). */
+ * Finds the cache, NUMA node and package of the processors that the calling thread is bound to, without devices. sysfs
+ * takes less than a millisecond and hwloc takes several. hwloc is therefore used only if its variables select a machine
+ * (HWLOC_XMLFILE, HWLOC_SYNTHETIC). */
 #ifndef BNY_TOPO_BINDING_H
 #define BNY_TOPO_BINDING_H
 
 #include "topo/model/model.h"
 
 typedef struct bny_topo_binding {
-  /* The system's numbers; of a cache its own number or its first processor's. -1: processors of several, or unknown. */
+  /* Numbers of the operating system. A cache has its own number or that of its first processor. -1: the processors span
+   * several, or it is unknown. */
   int32_t cache, numa, package;
   int32_t npackages; /* 0 unknown */
   char source[96];   /* "hwloc", "sysfs", and what is missing */
 } bny_topo_binding;
 
-/* `sysfs` NULL: "/sys"; hwloc is not asked for other values. */
+/* `sysfs` NULL means "/sys"; with any other value hwloc is not used. */
 void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding);
 
 /* Returns the variable that selects another machine for hwloc; NULL if there is none. */

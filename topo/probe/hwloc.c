@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This machine as hwloc reports it: what cgroups allow, or the machine that variables select (HWLOC_XMLFILE,
+ * Probes this machine with hwloc. It reports what cgroups allow, or the machine that variables select (HWLOC_XMLFILE,
  * HWLOC_SYNTHETIC, HWLOC_FSROOT). hwloc writes XML and banyan's importer reads it, so that a machine and its dump give
  * the same model. */
 #include <stdio.h>
@@ -16,9 +16,9 @@
 
 extern const bny_topo_importer bny_topo_import_hwloc;
 
-/* Excludes components that start drivers or graphics, because that is slow and leaves threads and contexts behind. NVML
- * is excluded because a probe of our own covers it. libpciaccess only adds names to hwloc's data from sysfs, and
- * leaks. */
+/* Excludes components that start drivers or graphics, because they are slow and leave threads and contexts behind. NVML
+ * is excluded, because it has its own probe. libpciaccess is excluded, because it leaks memory and only adds names to
+ * hwloc's data from sysfs. */
 static void leave_out_drivers(hwloc_topology_t machine) {
   static const char *const components[] = {"cuda", "nvml", "opencl", "gl", "levelzero", "pci"};
   for (size_t i = 0; i < sizeof components / sizeof components[0]; i++) {
@@ -69,7 +69,7 @@ static bny_topo_source source_of(bny_topo_source source, bool ours) {
   return source == BNY_TOPO_FILE && ours ? BNY_TOPO_PROBED : source;
 }
 
-/* The host exists already; this adds hwloc's data to it. */
+/* Adds hwloc's data to the host, which exists already. */
 static bool take_host(bny_topo *topo, int32_t host, const bny_topo_node *found, bool ours) {
   bny_topo_node *node = &topo->nodes[host];
   node->source = source_of(found->source, ours);

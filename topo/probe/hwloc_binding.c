@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A binding as hwloc places it. Only caches, packages and NUMA nodes are loaded, which takes about 4 ms where a full
- * load with devices takes tens. */
+ * Finds a binding with hwloc. It loads only caches, packages and NUMA nodes, which takes about 4 ms; with devices it
+ * takes tens of milliseconds. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -30,7 +30,7 @@ static hwloc_topology_t load(void) {
   return NULL;
 }
 
-/* Returns the object of the type that has all of these processors; NULL if none has. */
+/* Returns the object of this type that contains all of these processors; NULL if there is none. */
 static hwloc_obj_t object_with(hwloc_topology_t machine, hwloc_obj_type_t type, hwloc_const_bitmap_t cpus) {
   hwloc_obj_t object = NULL;
   while ((object = hwloc_get_next_obj_by_type(machine, type, object)) != NULL)

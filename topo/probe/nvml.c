@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* `older`: name in older drivers of a function that is equivalent for our use. */
+/* `older`: name of the function that older drivers have instead, and that is equivalent for this use. */
 static const struct {
   size_t offset;
   const char *name, *older;
@@ -36,7 +36,7 @@ static const struct {
     {offsetof(bny_nvml, fabric_unversioned), "nvmlDeviceGetGpuFabricInfo", NULL, false},
 };
 
-/* Returns the name of a required symbol that is missing; NULL if there is none. */
+/* Resolves all symbols. Returns the name of a missing required symbol; NULL if there is none. */
 static const char *resolve(bny_nvml *nvml) {
   for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
     void *address = dlsym(nvml->library, symbols[i].name);

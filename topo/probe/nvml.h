@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NVML as the probe uses it. */
+ * The part of NVML that the probe uses, and the state of the NVML probe. */
 #ifndef BNY_TOPO_PROBE_NVML_H
 #define BNY_TOPO_PROBE_NVML_H
 
@@ -9,8 +9,8 @@
 
 #include "topo/model/model.h"
 
-/* Our declarations of NVIDIA's management library, made from its public documentation. A probe loads it at run time,
- * because it comes with the driver, which build machines need not have. The numbers are part of its ABI. */
+/* Declarations of NVIDIA's management library, written from its public documentation. The library is part of the
+ * driver, which a build machine need not have, so the probe loads it at run time. The numbers are part of its ABI. */
 
 typedef int bny_nvml_return;
 enum {
@@ -24,7 +24,7 @@ enum {
 
 typedef struct bny_nvml_device_opaque *bny_nvml_device;
 
-/* Version 2 fills bus_id_legacy, version 3 also bus_id; both fill the numbers. */
+/* Version 2 fills bus_id_legacy, and version 3 also bus_id. Both fill the numbers. */
 typedef struct bny_nvml_pci {
   char bus_id_legacy[16];
   unsigned domain, bus, device, device_id, subsystem_id; /* device_id: vendor in the low half */
@@ -73,7 +73,7 @@ enum {
   BNY_NVML_FABRIC_COMPLETED
 };
 
-/* Version 2, for nvmlDeviceGetGpuFabricInfoV. nvmlDeviceGetGpuFabricInfo fills the part from `uuid` to `state`. */
+/* Version 2, for nvmlDeviceGetGpuFabricInfoV. The older nvmlDeviceGetGpuFabricInfo fills only `uuid` to `state`. */
 typedef struct bny_nvml_fabric {
   unsigned version;
   unsigned char uuid[16];
@@ -88,7 +88,7 @@ _Static_assert(sizeof(bny_nvml_fabric) == 36 && offsetof(bny_nvml_fabric, state)
 enum { BNY_NVML_SCOPE_NODE = 0 };
 enum { BNY_NVML_TEXT_BYTES = 96 };
 
-/* The loaded library. Functions not marked as required are NULL if the driver is older than them. */
+/* The loaded library. A function that is not marked as required is NULL if the driver is too old for it. */
 typedef struct bny_nvml {
   void *library;
   bny_nvml_return (*init)(void);     /* required */
@@ -117,11 +117,11 @@ typedef struct bny_nvml {
 
 typedef enum bny_nvml_loading {
   BNY_NVML_LOADED,
-  BNY_NVML_NO_LIBRARY, /* or no driver for it */
+  BNY_NVML_NO_LIBRARY, /* or its driver is not loaded */
   BNY_NVML_UNUSABLE
 } bny_nvml_loading;
 
-/* Loads and initialises the library. Unless it returns LOADED, `text` has the reason and nothing stays open. */
+/* Loads and initialises the library. Any result other than LOADED sets `text` to the reason and leaves nothing open. */
 bny_nvml_loading bny_nvml_open(const char *path, bny_nvml *nvml, char *text, size_t text_bytes);
 void bny_nvml_close(bny_nvml *nvml);
 
@@ -133,7 +133,7 @@ bool bny_nvml_field_read(const bny_nvml *nvml, bny_nvml_device device, unsigned 
 /* Returns false if the driver does not report fabrics. */
 bool bny_nvml_fabric_read(const bny_nvml *nvml, bny_nvml_device device, bny_nvml_fabric *fabric);
 
-/* The NVML probe in two parts: GPUs and their place (probe_nvml.c), and their NVLinks (nvml_link.c). */
+/* The NVML probe has two parts: GPUs and their location (probe_nvml.c), and their NVLinks (nvml_link.c). */
 
 /* All links of a GPU to one other node. */
 typedef struct bny_nvml_way {
@@ -144,12 +144,12 @@ typedef struct bny_nvml_way {
 
 typedef struct bny_nvml_gpu {
   bny_nvml_device device;
-  unsigned number; /* NVML's */
+  unsigned number; /* NVML's number */
   char bus_id[BNY_TOPO_BUS_BYTES];
   int32_t node, compute;  /* compute: -1 unknown */
-  int32_t domain;         /* node of the NVLink domain where it is registered; -1 */
-  bool fabric_failed;     /* it has a fabric, but is not registered */
-  int32_t down_somewhere; /* links that are down and have no known target */
+  int32_t domain;         /* node of the NVLink domain that it has joined; -1 none */
+  bool fabric_failed;     /* it belongs to a fabric, but has not joined it */
+  int32_t down_somewhere; /* links that are down, with unknown target */
   int32_t nways;
   bny_nvml_way ways[BNY_NVML_LINKS_MAX];
 } bny_nvml_gpu;
@@ -171,7 +171,7 @@ typedef struct bny_nvml_machine {
   int32_t links, links_down, links_unseen, links_refused; /* for the report; unseen: up, target unknown */
 } bny_nvml_machine;
 
-/* Finds and adds the NVLinks of all GPUs, which are already in the model. Lack of memory sets topo->out_of_memory. */
+/* Finds and adds the NVLinks of all GPUs. The GPUs must be in the model. Sets topo->out_of_memory if out of memory. */
 void bny_nvml_links(bny_nvml_machine *machine);
 
 #endif

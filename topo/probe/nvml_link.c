@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVML reports for each link of each GPU whether it is up, and the node at its other end: a GPU, an NVSwitch or a CPU
- * (POWER). Links to the same node become one link of the model. The rated number is the GPU's own including links that
- * are down, or the largest among its peers of the same kind. Boards differ, so no table gives it. */
+ * Probes NVLinks. For each link of each GPU, NVML reports whether it is up and what is at its other end: a GPU, an
+ * NVSwitch or a CPU (POWER). Links to the same node become one link of the model. The rated number of links is the
+ * GPU's own number including links that are down, or the largest number among GPUs of the same kind. It is not from a
+ * table, because boards differ. */
 #include "topo/probe/nvml.h"
 
 #include <stdio.h>
@@ -42,7 +43,7 @@ static int32_t switch_of(bny_nvml_machine *machine, const char *bus_id) {
   return node;
 }
 
-/* Returns the switch of an NVLink domain across hosts. All of its hosts give it the same guid. */
+/* Returns the switch of an NVLink domain across hosts. Its GUID is the same on all hosts of the domain. */
 static int32_t domain_of(bny_nvml_machine *machine, const bny_nvml_fabric *fabric) {
   char guid[64], name[32];
   const unsigned char *u = fabric->uuid;
@@ -71,11 +72,11 @@ static void fabric_read(bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
     snprintf(text, sizeof text, "state %u, status %d", (unsigned)fabric.state, (int)fabric.status);
     bny_topo_add_sign(machine->topo, BNY_TOPO_NOTE_FABRIC, gpu->node, text);
   }
-  /* A fabric without a number of its own is limited to the host. */
+  /* A fabric without a UUID is limited to the host. */
   if (registered && memcmp(fabric.uuid, none, sizeof none) != 0) gpu->domain = domain_of(machine, &fabric);
 }
 
-/* Derives the type from the PCI class if the driver is too old to report it: 0x0680 is a bridge other than PCI. */
+/* Derives the type from the PCI class, for drivers that are too old to report it. Class 0x0680 is a non-PCI bridge. */
 static unsigned type_by_class(const bny_nvml_machine *machine, const char *bus_id) {
   int64_t class = bny_topo_probe_number(0, 0xffffff, 0, "%s/bus/pci/devices/%s/class", machine->sysfs, bus_id);
   return class == 0x068001      ? BNY_NVML_REMOTE_CPU
@@ -106,7 +107,7 @@ static bny_nvml_way *way_to(bny_nvml_gpu *gpu, int32_t to) {
   for (int32_t w = 0; w < gpu->nways; w++)
     if (gpu->ways[w].to == to) return &gpu->ways[w];
   gpu->ways[gpu->nways] = (bny_nvml_way){.to = to};
-  return &gpu->ways[gpu->nways++]; /* there are no more entries than links */
+  return &gpu->ways[gpu->nways++]; /* there are at most as many entries as links */
 }
 
 static double link_megabytes(const bny_nvml *nvml, bny_nvml_device device, unsigned link) {
@@ -119,7 +120,7 @@ static double link_megabytes(const bny_nvml *nvml, bny_nvml_device device, unsig
   return reports && value > 0 && value < 1e6 ? value : 0;
 }
 
-/* A driver that does not report the compute capability may report the version of links. */
+/* Derives the compute capability from the NVLink version, for drivers that do not report the capability. */
 static int32_t compute_by_version(unsigned version) {
   if (version >= BNY_NVML_NVLINK_5_0) return 100;
   if (version >= BNY_NVML_NVLINK_4_0) return 90;
@@ -173,7 +174,8 @@ static int32_t links_to_switches(const bny_nvml_machine *machine, const bny_nvml
   return up;
 }
 
-/* Returns whether a GPU has no access over switches to any other GPU. If it has any, the fault is at the other end. */
+/* Returns whether a GPU cannot access any other GPU through switches. If it can access one, the fault is at the other
+ * end. */
 static bool rejected_by_switches(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
   int32_t rejected = 0;
   for (int32_t g = 0; g < machine->ngpus; g++) {
@@ -228,7 +230,8 @@ static void link_put(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, const b
   bny_topo_add_link(topo, &link);
 }
 
-/* Both ends report a link. The smaller count holds, because down at one end is down. */
+/* Adds direct links. Both ends report a link. The smaller count is used, because a link that is down at one end is
+ * down. */
 static void join_direct(bny_nvml_machine *machine, int32_t g) {
   bny_nvml_gpu *gpu = &machine->gpus[g];
   for (int32_t w = 0; w < gpu->nways; w++) {
@@ -251,7 +254,8 @@ static void join_direct(bny_nvml_machine *machine, int32_t g) {
   }
 }
 
-/* Counts a GPU's links to switches, including those that are down. If it has other links too, only those up count. */
+/* Counts a GPU's links to switches, including links that are down. If the GPU has other links too, only links that are
+ * up count. */
 static int32_t links_owned(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
   int32_t owned = gpu->down_somewhere;
   for (int32_t w = 0; w < gpu->nways; w++) {
@@ -271,7 +275,8 @@ static int32_t most_to(const bny_nvml_machine *machine, const bny_nvml_gpu *like
   return most;
 }
 
-/* Assigns missing links to switches where peers have more, and the rest to the one with the fewest. */
+/* Adds links to switches. Missing links are assigned to switches to which peers have more links, and the rest to the
+ * switch with the fewest. */
 static void join_switches(bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
   int32_t up = links_to_switches(machine, gpu), most = 0, missing[BNY_NVML_LINKS_MAX] = {0}, fewest = -1;
   for (int32_t g = 0; g < machine->ngpus; g++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Places of PCI devices, and their links. A device's path in sysfs names all bridges above it:
+ * Finds the parents and links of PCI devices. A device's path in sysfs names all bridges above it:
  *   /sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:02.0/0000:1b:00.0
  *                host bridge root port   upstream     downstream   device
  * As in hwloc's XML, a switch is one node with the bus id of its upstream bridge. */
@@ -57,8 +57,8 @@ static int32_t numa_numbered(const bny_topo *topo, int32_t number) {
   return -1;
 }
 
-/* Returns the parent above all bridges: the device's NUMA node, or the only one, otherwise the host. This process may
- * not use a NUMA node that the model lacks. */
+/* Returns the parent above all bridges: the device's NUMA node, or the only NUMA node, otherwise the host. The model
+ * has no NUMA node that this process may not use. */
 static int32_t top_of(const char *sysfs, const bny_topo *topo, const char *bus_id) {
   int32_t number = bny_topo_probe_pci_numa(sysfs, bus_id), only = -1;
   int32_t numa = numa_numbered(topo, number);
@@ -70,7 +70,7 @@ static int32_t top_of(const char *sysfs, const bny_topo *topo, const char *bus_i
   return numa;
 }
 
-/* Finds or adds the host bridge: "pci0000:16" is the system's name and ours, "0000:[16-1b]" hwloc's. */
+/* Finds or adds the host bridge. sysfs and this probe name it "pci0000:16", and hwloc names it "0000:[16-1b]". */
 static int32_t host_bridge(const char *sysfs, bny_topo *topo, const char *bus_id, const pci_path *path) {
   char ours[BNY_TOPO_BUS_BYTES + 4], theirs[BNY_TOPO_BUS_BYTES + 4];
   const char *colon = strchr(path->root, ':');
@@ -108,7 +108,7 @@ int32_t bny_topo_probe_pci_device(const char *sysfs, bny_topo *topo, const char 
   if (known >= 0) return known;
   pci_path path = path_of(sysfs, bus_id);
   int32_t parent = path.root[0] == '\0' ? top_of(sysfs, topo, bus_id) : host_bridge(sysfs, topo, bus_id, &path);
-  /* Every second bridge is a root port or downstream port, which makes no node. */
+  /* Every second bridge is a root port or downstream port, which has no node. */
   for (int32_t b = 1; parent >= 0 && b < path.nbridges; b += 2) {
     int32_t bridge = bny_topo_find_bus(topo, path.bridges[b]);
     parent = bridge >= 0 ? bridge : add_below(sysfs, topo, parent, BNY_TOPO_PCI, path.bridges[b], path.bridges[b]);
@@ -125,14 +125,14 @@ static int generation_in(const char *directory, const char *file) {
   return generation > 0 ? generation : 0;
 }
 
-/* Returns 0 for 255 (unknown) and for 0 (link down or absent). */
+/* Returns the link width in lanes; 0 for 255 (unknown) and for 0 (link down or absent). */
 static int width_in(const char *directory, const char *file) {
   return (int)bny_topo_probe_number(1, 32, 0, "%s/%s", directory, file);
 }
 
 static int lesser_known(int a, int b) { return a == 0 || (b != 0 && b < a) ? b : a; }
 
-/* The rating is the lesser of both ends: a card of generation 5 in a slot of generation 4 is not a fault. */
+/* The rating is the smaller one of both ends: a generation 5 card in a generation 4 slot is not a fault. */
 bool bny_topo_probe_pci_rate(const char *sysfs, bny_topo *topo, int32_t node) {
   const char *bus_id = topo->nodes[node].bus_id;
   if (bus_id == NULL) return false;
@@ -183,7 +183,7 @@ bool bny_topo_probe_nic_name(const char *sysfs, const char *bus_id, char name[BN
   return first_name(sysfs, bus_id, "infiniband", name) || interface_of(sysfs, bus_id, name);
 }
 
-/* The functions of the same card that are bonded with this one, itself included. */
+/* Functions of one card that are bonded with each other. */
 enum { MOST_SLAVES = 8 };
 
 typedef struct slave {

@@ -27,8 +27,8 @@ const char *bny_topo_outcome_name(bny_topo_outcome outcome) {
   return (unsigned)outcome < BNY_TOPO_PROBE_OUTCOMES ? names[outcome] : "?";
 }
 
-/* If a probe found another machine (hwloc does if variables say so), the source of the host shows it. Data of this
- * machine must not be mixed in. */
+/* hwloc's variables may select another machine, which the source of the host shows. The other probes are then skipped,
+ * because data of this machine must not be mixed in. */
 static void run_probe(const bny_topo_probe *probe, const bny_topo_probe_options *options, bny_topo *topo, int32_t host,
                       bny_topo_probe_report *report) {
   *report = (bny_topo_probe_report){.name = probe->name, .outcome = BNY_TOPO_PROBE_NOTHING};

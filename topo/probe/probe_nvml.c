@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Probes NVIDIA's management library: GPUs, their PCI links, NVLinks and fabric. GPUs already in the model are found by
- * bus id. A GPU that does not answer is reported and skipped; the others are probed. */
+ * Probes GPUs, their PCI links, NVLinks and fabric with NVIDIA's management library. GPUs already in the model are
+ * found by bus id. A GPU that does not answer is reported and skipped; the others are probed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,8 @@ static int32_t gpu_add(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu,
   return bny_topo_add_node(machine->topo, &node);
 }
 
-/* Finds the GPU by bus id. If another kind of device has it, the GPU is added below that. */
+/* Finds the GPU by bus id, or adds it. If a device of another kind has the bus id, the GPU is added below that
+ * device. */
 static void gpu_place(const bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
   const bny_topo_node *nodes = machine->topo->nodes;
   int32_t found = bny_topo_find_bus(machine->topo, gpu->bus_id), node = found;
@@ -95,7 +96,8 @@ static int number_of(bny_nvml_return (*ask)(bny_nvml_device, unsigned *), bny_nv
   return ask && ask(device, &value) == BNY_NVML_SUCCESS && value <= most ? (int)value : 0;
 }
 
-/* The rated generation counts, because an idle GPU lowers its own. A width below the rated one is a fault. */
+/* The rated generation is used, because an idle GPU lowers the current one. The current width is used, because a width
+ * below the rated one is a fault. */
 static void gpu_join_pci(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
   const bny_nvml *nvml = machine->nvml;
   int generation = number_of(nvml->generation_most, gpu->device, BNY_TOPO_PCI_GENERATIONS);
@@ -150,8 +152,8 @@ static bny_nvml_return gpu_open(const bny_nvml *nvml, unsigned number, bny_nvml_
   return BNY_NVML_SUCCESS;
 }
 
-/* Opens the GPUs that answer, each once. Returns the number of those that do not; *status and *number are of the
- * first. */
+/* Opens the GPUs that answer, each once. Returns the number of GPUs that do not answer; *status and *number describe
+ * the first of them. */
 static int32_t gpus_open(bny_nvml_machine *machine, unsigned count, bny_nvml_return *status, unsigned *number) {
   int32_t lost = 0;
   for (unsigned g = 0; g < count; g++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Adds the RDMA devices of sysfs to the model: each is the NIC of its PCI function, with ports, GUIDs, states and
+ * Adds the RDMA devices of sysfs to the model. Each is the NIC of its PCI function, and has ports, GUIDs, states and
  * speeds. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { MOST_DEVICES = 4096, MOST_PORTS = 32, BOARD_BYTES = 128, WORDS_BYTES = 96
 /* States of a port by number, as sysfs writes them: "4: ACTIVE". */
 enum { STATE_DOWN = 1, STATE_ACTIVE = 4, STATES = 6 };
 
-/* Data of a port until all are known. */
+/* The data of a port, collected before any port is added. */
 typedef struct port_record {
   int32_t link;
   bool down;
@@ -34,7 +34,7 @@ typedef struct taking {
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
-/* Software devices have no PCI device, but a network interface below them. */
+/* Finds the PCI device of an RDMA device. A software device has only a network interface, whose PCI device is used. */
 static bool bus_of_device(const taking *t, const char *name, char bus_id[BNY_TOPO_BUS_BYTES]) {
   char interface[BNY_TOPO_PROBE_NAME];
   bus_id[0] = '\0';
@@ -77,7 +77,7 @@ static void set_guid(const taking *t, int32_t node, const char *name, const char
 
 /* ---- ports and devices ------------------------------------------------------------------------------------------- */
 
-/* Returns the Mb/s of a rate, "400 Gb/sec (4X NDR)"; 0 unknown. The ports of a bond carry their sum. */
+/* Returns the Mb/s of a rate, "400 Gb/sec (4X NDR)"; 0 if unknown. For a bond it is the sum of its ports. */
 static double megabits_of(const taking *t, const char *rate, bool ethernet, const char *bus_id) {
   double megabits = strtod(rate, NULL) * 1000;
   double bond = ethernet && bus_id[0] != '\0' ? bny_topo_probe_bond_megabits(t->sysfs, bus_id) : 0;
@@ -109,7 +109,8 @@ static const char *port_line(const taking *t, const char *name, int32_t port, co
   return text;
 }
 
-/* An inactive port has speed 0. Its rating is the speed that it trained to before a subnet manager started. */
+/* Collects the data of a port. An inactive port has speed 0. Its rating is the speed that it has trained to before a
+ * subnet manager activates it. */
 static void take_port(taking *t, int32_t nic, const char *name, int32_t port, const char *bus_id, const char *board) {
   char layer[64], rate[64], number[64], words[WORDS_BYTES], gid[48];
   int32_t node = place_port(t, nic, port);
@@ -149,7 +150,7 @@ static void take_device(taking *t, const char *name, int32_t device) {
   int32_t nic = place_nic(t, name, bus_id);
   bool again = nic < 0 || t->topo->nodes[nic].kind != BNY_TOPO_NIC;
   for (int32_t before = 0; before < device && !again; before++)
-    again = t->nics[before] == nic; /* a subfunction, or software on top, with the ports of the first */
+    again = t->nics[before] == nic; /* a subfunction or a software device, with the ports of the first device */
   if (again) {
     t->parts++;
     return;
@@ -168,7 +169,7 @@ static void take_device(taking *t, const char *name, int32_t device) {
       take_port(t, nic, name, port, bus_id, board);
 }
 
-/* Rates a port that is down by others of the same hardware. */
+/* Sets the rating of a port that is down to that of other ports of the same hardware. */
 static void rate_down(const taking *t) {
   for (int32_t p = 0; p < t->nports; p++) {
     for (int32_t other = 0; t->ports[p].down && other < t->nports; other++) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Probes Linux's sysfs. Without hwloc it builds a plain model: packages, NUMA nodes. In any case it adds GPUs and NICs
- * on PCI that are not known yet, the rated and trained speeds of their links, and the speeds of ports that are not
- * RDMA. */
+ * Probes Linux's sysfs. Without hwloc it builds a simple model of packages and NUMA nodes. In any case it adds missing
+ * PCI GPUs and NICs, the rated and trained speeds of their links, and the speeds of ports that are not RDMA. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,13 +94,14 @@ static void take_numas(const looking *w) {
 
 /* ---- PCI --------------------------------------------------------------------------------------------------------- */
 
-/* Follows hwloc's importer, but an AMD or Intel display on the root bus belongs to a processor. */
+/* Classifies devices as the hwloc importer does, with one exception: an AMD or Intel display on the root bus belongs to
+ * a processor. */
 static bny_topo_kind kind_of(const looking *w, const char *bus_id) {
   enum { NVIDIA = 0x10de, AMD = 0x1002, INTEL = 0x8086 };
   int64_t class = bny_topo_probe_number(0, 0xffffff, 0, "%s/bus/pci/devices/%s/class", w->sysfs, bus_id) >> 8;
   if (class >> 8 == 0x02) return BNY_TOPO_NIC;
   if (class >> 8 != 0x03 && class >> 8 != 0x12 && class != 0x0680)
-    return BNY_TOPO_KINDS; /* most devices; their vendor is not read */
+    return BNY_TOPO_KINDS; /* true for most devices, so their vendor is not read */
   int64_t vendor = bny_topo_probe_number(0, 0xffff, 0, "%s/bus/pci/devices/%s/vendor", w->sysfs, bus_id);
   if (class == 0x0680) return vendor == NVIDIA ? BNY_TOPO_SWITCH : BNY_TOPO_KINDS;
   if (vendor == NVIDIA) return BNY_TOPO_GPU;
@@ -110,7 +110,7 @@ static bny_topo_kind kind_of(const looking *w, const char *bus_id) {
   return class != 0x0300 || plugged ? BNY_TOPO_GPU : BNY_TOPO_KINDS;
 }
 
-/* Returns one more than the number of any GPU or switch so far. */
+/* Returns the next free number of a GPU or switch. */
 static int32_t next_number(const looking *w, bny_topo_kind kind) {
   int32_t next = 0;
   for (int32_t n = 0; n < w->topo->nnodes; n++) {
@@ -154,8 +154,8 @@ static void take_devices(const looking *w) {
 
 /* ---- properties of devices from any probe ------------------------------------------------------------------------ */
 
-/* Moves a host bridge directly below the host to the NUMA node of a device below it. A bridge with a link to the host
- * stays, because that link also records its place. */
+/* Moves a host bridge from the host to the NUMA node of a device below it. A bridge with a link to the host stays,
+ * because that link also records its parent. */
 static void settle(const looking *w, int32_t device) {
   bny_topo_node *nodes = w->topo->nodes;
   int32_t bridge = bny_topo_ancestor(w->topo, device, BNY_TOPO_PCI);
@@ -169,7 +169,7 @@ static void settle(const looking *w, int32_t device) {
     if (nodes[n].kind == BNY_TOPO_NUMA && nodes[n].index == number) nodes[bridge].parent = n;
 }
 
-/* Adds a port to a NIC that is not RDMA; RDMA devices have their own probe. A member of a bond is read alone. */
+/* Adds a port to a NIC that is not RDMA; RDMA devices have their own probe. A bond member gets its own speed. */
 static void take_ethernet(const looking *w, int32_t nic) {
   char bus_id[BNY_TOPO_BUS_BYTES], name[BNY_TOPO_PROBE_NAME];
   snprintf(bus_id, sizeof bus_id, "%s", w->topo->nodes[nic].bus_id);
@@ -225,7 +225,7 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
   bool plain = bny_topo_count(topo, BNY_TOPO_NUMA) == 0 && bny_topo_count(topo, BNY_TOPO_PACKAGE) == 0;
   if (plain) take_numas(&w);
   take_devices(&w);
-  /* `complete` adds ports at the end, which need no visit. */
+  /* `complete` appends ports, which need no visit. */
   for (int32_t n = 0, known = topo->nnodes; n < known; n++) complete(&w, n);
   int32_t numas = bny_topo_count(topo, BNY_TOPO_NUMA), gpus = bny_topo_count(topo, BNY_TOPO_GPU);
   int32_t nics = bny_topo_count(topo, BNY_TOPO_NIC);
