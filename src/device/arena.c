@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lets the ranks of a group share their arenas: facts, agreement, and the kinds of memory in the order in which they
- * are tried. Each attempt is verified. */
+ * Shares the arenas of a group: ranks exchange facts, agree on an order of the kinds of memory, and try one kind after
+ * another. Each attempt is verified. */
 #include "device/arena.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "transport/fd_passing.h"
 
-/* The facts of each rank, sent as bytes, with padding. */
+/* The facts of each rank. They are sent as bytes, padding included. */
 typedef struct facts {
   char vendor[16];
   unsigned char uuid[BNY_DEVICE_UUID_BYTES];
@@ -28,25 +28,26 @@ typedef struct facts {
 
 typedef enum obstacle { NONE, LACKED_HERE, LACKED_THERE, OTHER_NODE, NO_ACCESS } obstacle;
 
-/* The links of each rank to all others. */
+/* The links of one rank to all others. */
 typedef struct reach {
-  int32_t status, lines_whole, atomics; /* as far as the driver reports them for devices that this process sees */
-  int32_t unseen;                       /* a peer whose device it does not see; -1: none */
+  int32_t status, lines_whole, atomics; /* known only for devices that this process sees */
+  int32_t unseen;                       /* a peer whose device this process does not see; -1: none */
   uint32_t kinds;
-  int32_t obstacle[BNY_MEMORY_KINDS], peer[BNY_MEMORY_KINDS]; /* the reason, and the first peer that it concerns */
+  int32_t obstacle[BNY_MEMORY_KINDS], peer[BNY_MEMORY_KINDS]; /* by kind: the reason against it, and the first peer
+                                                               * concerned */
 } reach;
 
 typedef struct agreement {
   uint32_t kinds;
   bool strict;
-  bool unseen;    /* some process does not see the device of some peer, so the driver says nothing about their link */
+  bool unseen;    /* some process does not see a peer's device, so the driver does not report their link */
   bool multicast; /* all devices support multicast */
   reach *reaches; /* [nranks] */
 } agreement;
 
 enum { WHY_BYTES = 252 };
 
-/* The report of each rank after each step. */
+/* The report of one rank after a step. */
 typedef struct rank_report {
   int32_t status;
   char why[WHY_BYTES];
@@ -57,14 +58,14 @@ typedef struct arenas_work {
   const bny_exchange *exchange;
   const bny_arenas_config *config;
   rank_report *reports;       /* [nranks] */
-  int64_t copies_deadline_ns; /* earlier than the exchange's, so that the others still learn of it */
+  int64_t copies_deadline_ns; /* earlier than the exchange's deadline, so that the others still learn of a timeout */
   void *stream;
   bny_device_words words; /* two cells out and two cells in per rank */
-  uint64_t epoch;         /* numbers the patterns: another one in each attempt and each group */
-  bool joint;             /* the last failure is known to all ranks, which may go on together */
+  uint64_t epoch;         /* makes patterns unique: different in each attempt and each group */
+  bool joint;             /* all ranks know the last failure, so they may continue together */
 } arenas_work;
 
-/* All ranks report their status. The first failure becomes the failure of all. */
+/* Exchanges the status of all ranks. The first failure becomes the failure of every rank. */
 static banyan_status settle(arenas_work *work, banyan_status own) {
   rank_report mine = {.status = (int32_t)own};
   if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
@@ -144,7 +145,7 @@ static obstacle obstacle_between(const bny_arenas *arenas, const facts *all, con
   if (!(all[arenas->rank].kinds >> kind & 1)) return LACKED_HERE;
   if (!(all[peer].kinds >> kind & 1)) return LACKED_THERE;
   if (!one_node && kind != BNY_MEMORY_FABRIC) return OTHER_NODE;
-  /* A device that this process does not see may still be reachable: the attempt will show. */
+  /* A device that this process does not see may still be reachable. The attempt decides. */
   if (one_node && link->visible && !link->access && kind != BNY_MEMORY_HOST) return NO_ACCESS;
   return NONE;
 }
@@ -198,8 +199,8 @@ static banyan_status agree(arenas_work *work, const facts *all, agreement *agree
   return BANYAN_OK;
 }
 
-/* A fabric handle works only within an NVLink domain, and so does multicast. So they reveal links that the driver does
- * not report, such as those between devices that processes hide from one another or that are on other nodes. */
+/* Fabric handles and multicast work only within an NVLink domain. They therefore reveal NVLink where the driver does
+ * not report links: between devices that processes hide from one another, or on other nodes. */
 static void judge_links(bny_arenas *arenas, const agreement *agreed) {
   bool nvlink = !agreed->unseen || agreed->multicast || arenas->kind == BNY_MEMORY_FABRIC;
   if (arenas->kind == BNY_MEMORY_HOST) nvlink = false;
@@ -215,7 +216,7 @@ static void judge_links(bny_arenas *arenas, const agreement *agreed) {
           rank, agreed->reaches[rank].unseen);
 }
 
-/* Explains why ranks do not agree on a kind, with the first rank and peer. */
+/* Explains why a kind of memory is not possible, and names the first rank and peer concerned. */
 static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kind, char *text, size_t bytes) {
   int32_t rank = 0;
   while (rank < nranks - 1 && agreed->reaches[rank].obstacle[kind] == NONE) rank++;
@@ -234,13 +235,13 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
 
 /* ---- verification ------------------------------------------------------------------------------------------------ */
 
-/* Mappings are tested with real data. Rank w has a cell at the start and one at the end of every arena, so that a
- * mapping of the wrong size is noticed too. What it writes there depends on w, on the arena's owner and on the epoch.
- * So neither a mapping of another arena nor what an earlier attempt left in memory can pass. All ranks have done one
- * step of the verification before any begins the next. */
+/* Mappings are tested with data. Rank w has one cell at the start and one at the end of every arena, so that a mapping
+ * of the wrong size is detected too. Its pattern depends on w, on the arena's owner and on the epoch. Neither a mapping
+ * of another arena nor data of an earlier attempt can therefore pass. No rank begins a step of the verification before
+ * all ranks have completed the previous one. */
 enum { PLACES = 2, CELL_WORDS = BNY_ARENAS_CELL_BYTES / 8 };
 
-/* Returns word i of what `writer` writes at a place of the arena of `owner`; never 0. */
+/* Returns word i of the pattern that `writer` writes into its cell `place` in the arena of `owner`. It is never 0. */
 static uint64_t pattern(const arenas_work *work, int32_t writer, int32_t owner, int place, int i) {
   uint64_t who = (uint64_t)(uint32_t)writer << 32 | (uint32_t)owner;
   return bny_hash_add(bny_hash_add(bny_hash_of(who), work->epoch), (uint64_t)(place * CELL_WORDS + i)) | 1;
@@ -252,7 +253,8 @@ static char *cell(const bny_arenas *arenas, int32_t owner, int32_t writer, int p
   return (char *)arenas->memories[owner]->address + (place ? arenas->bytes - offset : offset);
 }
 
-/* Returns the place of a cell in pinned memory: first the cells to write, by owner, then those read back. */
+/* Returns the index of a cell in pinned memory. The cells to write come first, by owner, and then the cells that are
+ * read back. */
 static size_t slot(const bny_arenas *arenas, bool read, int32_t peer, int place) {
   return ((size_t)(read ? arenas->nranks + peer : peer) * PLACES + (size_t)place) * CELL_WORDS;
 }
@@ -261,15 +263,14 @@ static void *slot_address(const arenas_work *work, bool read, int32_t peer, int 
   return (char *)work->words.device + 8 * slot(work->arenas, read, peer, place);
 }
 
-/* Waits for what is on the work's stream, until the deadline of copies; marks the arenas stuck if it is late. */
+/* Waits for the work's stream until the deadline of copies. If the deadline passes, it marks the arenas as stuck. */
 static banyan_status wait_copies(arenas_work *work) {
   banyan_status status = bny_device_wait(work->arenas->device, work->stream, work->copies_deadline_ns);
   if (status == BANYAN_ERR_TIMEOUT) work->arenas->stuck = true;
   return status;
 }
 
-/* Waits for what was put on the stream before a failure as well, because its memory must not be freed before it
- * ends. */
+/* Waits for the stream even after a failure, because memory must not be freed before the copies on it end. */
 static banyan_status finish(arenas_work *work, banyan_status status) {
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
@@ -292,7 +293,7 @@ static banyan_status write_all(arenas_work *work) {
   return BANYAN_OK;
 }
 
-/* Reads cells back, one per peer and place: that of `writer` in the arena of `owner`. */
+/* A cell to read back: that of `writer` in the arena of `owner`. */
 typedef struct view {
   int32_t writer, owner;
 } view;
@@ -310,7 +311,7 @@ static banyan_status read_all(arenas_work *work, view (*of)(const bny_arenas *ar
   return BANYAN_OK;
 }
 
-/* Returns the first peer with a wrong word in its cells; -1: none. */
+/* Returns the first peer with a wrong word in its cells, or -1. */
 static int32_t find_wrong(const arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer)) {
   const bny_arenas *arenas = work->arenas;
   for (int32_t peer = 0; peer < arenas->nranks; peer++)
@@ -370,20 +371,20 @@ static banyan_status verify_clear(arenas_work *work) {
 
 /* ---- one attempt ------------------------------------------------------------------------------------------------- */
 
-/* The export of each rank to the others. */
+/* The export of one rank to the others. */
 typedef struct offer {
   uint64_t bytes;
   bny_device_handle handle;
 } offer;
 
-/* All that is closed at the end of an attempt, whatever its outcome. */
+/* The resources that are closed at the end of an attempt, whatever its outcome. */
 typedef struct transfer {
   int file;
   int *files; /* [nranks] */
   offer *offers;
 } transfer;
 
-/* Frees what an attempt has made. */
+/* Frees the memory of an attempt. */
 static void release(bny_arenas *arenas) {
   if (arenas->stuck) {
     bny_log(BNY_LOG_WARN, "device %d still works on arenas that were given up; they stay until the process ends",
@@ -423,7 +424,7 @@ static banyan_status import_one(arenas_work *work, const transfer *held, int32_t
       .file = held->files[peer],
       .same_process = processes[peer] == processes[arenas->rank],
   };
-  /* The size is checked because it comes from another rank. Devices round up by their units, which are some MiB. */
+  /* The size is checked because it comes from another rank. Devices round it up to their granularity of a few MiB. */
   if (offered.bytes < arenas->bytes || offered.bytes - arenas->bytes > (size_t)1 << 30)
     return bny_fail(BANYAN_ERR_MISMATCH, "the arena of rank %d is of %zu bytes, not %zu", peer, offered.bytes,
                     arenas->bytes);
@@ -469,7 +470,8 @@ static banyan_status run_steps(arenas_work *work, transfer *held) {
   return status;
 }
 
-/* Makes one attempt with one kind: arenas are made, exchanged, mapped and verified, or nothing is left. */
+/* Makes one attempt with one kind of memory. Arenas are made, exchanged, mapped and verified; a failure leaves
+ * nothing. */
 static banyan_status attempt(arenas_work *work, bny_memory_kind kind) {
   bny_arenas *arenas = work->arenas;
   size_t nranks = (size_t)arenas->nranks;
@@ -497,9 +499,8 @@ static banyan_status attempt(arenas_work *work, bny_memory_kind kind) {
 
 /* ---- the way down ------------------------------------------------------------------------------------------------ */
 
-/* Memory that a device sees at two addresses is coherent between concurrent kernels only by fences of its own kind
- * (fence.proxy.alias). Ranks of one process that share a device need no second address. With the kind that was made for
- * the older handles, they use the address of the owner. */
+/* If a device sees memory at two addresses, concurrent kernels need a special fence (fence.proxy.alias). Ranks of one
+ * process that share a device can avoid it: with BNY_MEMORY_IPC they use the owner's address. */
 static bool needs_owners_address(const arenas_work *work) {
   const bny_arenas *arenas = work->arenas;
   const int32_t *processes = work->config->processes;
@@ -512,8 +513,8 @@ bool bny_arenas_have_aliases(const bny_arenas *arenas) {
   return arenas->ranks_per_device > 1 && (arenas->apart || arenas->kind != BNY_MEMORY_IPC);
 }
 
-/* Orders the kinds from best to slowest, except that one may be better here than FILE: the owner's address; or, where
- * nothing else reveals the links, a fabric handle, which maps only over NVLink. */
+/* Orders the kinds from fastest to slowest. One kind may come before FILE: the owner's address, or a fabric handle if
+ * nothing else reveals the links. A fabric handle maps only over NVLink. */
 static void order_kinds(const arenas_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
   order[0] = needs_owners_address(work)             ? BNY_MEMORY_IPC
              : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC
@@ -566,7 +567,7 @@ static banyan_status make_steps(arenas_work *work, facts *all, agreement *agreed
   status = settle(work, status);
   if (status == BANYAN_OK) status = descend(work, agreed);
   if (status == BANYAN_OK) judge_links(arenas, agreed);
-  if (arenas->stuck) return status; /* they are in use */
+  if (arenas->stuck) return status; /* the device still uses them */
   if (work->words.host) ops->words_free(arenas->device, &work->words);
   if (work->stream) ops->stream_free(arenas->device, work->stream);
   return status;

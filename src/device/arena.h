@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arenas of a group. Each rank makes one, and sees those of all others at addresses of its own device.
+ * The arenas of a group. Each rank makes one arena, and maps the arenas of all other ranks at addresses of its own
+ * device.
  *
- * All ranks agree how arenas are shared, from what each reports about itself and its links. Every mapping is verified:
- * every rank writes its own pattern into every arena, reads it back, and reads in its own arena what the others wrote.
- * If a mapping fails, it is an error on all ranks, or all continue with the next slower kind, as configured. Either way
- * the pair is named.
+ * All ranks agree on how arenas are shared, from the facts that each reports about itself and its links. Every mapping
+ * is verified with data. Every rank writes its own pattern into every arena and reads it back. It also reads the
+ * patterns of all others in its own arena. If a mapping fails, all ranks get an error or continue with the next slower
+ * kind, depending on the configuration. Either way the report names the pair of ranks.
  *
  * An arena is all zero when the call returns. */
 #ifndef BNY_DEVICE_ARENA_H
@@ -14,26 +15,27 @@
 #include "device/device.h"
 #include "transport/transport.h"
 
-/* Identical on all ranks, except that each process numbers itself. */
+/* The configuration, identical on all ranks except for the numbering of processes. */
 typedef struct bny_arenas_config {
   size_t bytes;             /* size of each arena */
-  const int32_t *nodes;     /* [nranks]: equal where ranks are on one node (and in one network namespace) */
-  const int32_t *processes; /* [nranks]: equal where ranks are threads of one process */
-  bool strict;              /* rejects kinds slower than what the devices claim; if set on any rank, it holds for all */
+  const int32_t *nodes;     /* [nranks]: equal for ranks of one node in one network namespace */
+  const int32_t *processes; /* [nranks]: equal for ranks of one process */
+  bool strict;              /* rejects kinds slower than the devices claim to support; one rank that sets it sets it for
+                             * all */
 } bny_arenas_config;
 
-/* Every fact but `device` is identical on all ranks, so plans may be made from them. */
+/* Plans may be made from these facts, because all of them except `device` are identical on all ranks. */
 typedef struct bny_arenas {
   bny_device *device;
   int32_t rank, nranks;
   bny_memory_kind kind;
   size_t bytes;              /* requested size of each arena */
-  bool lines_whole, atomics; /* between all pairs: links are NVLink */
-  int32_t ranks_per_device;  /* at most */
-  bool apart;                /* ranks of several processes have one device */
+  bool lines_whole, atomics; /* true for the links between all pairs: NVLink */
+  int32_t ranks_per_device;  /* maximum over devices */
+  bool apart;                /* some device has ranks of several processes */
   int32_t compute_least, sm_count_least, driver_least;
-  bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
-  bool stuck;                   /* the device is still busy, so nothing can be freed */
+  bny_device_memory **memories; /* [nranks]; [rank] is this rank's own arena */
+  bool stuck;                   /* the device still uses the arenas, so they cannot be freed */
 } bny_arenas;
 
 enum { BNY_ARENAS_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
@@ -45,8 +47,8 @@ banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, 
 /* Returns whether some device sees an arena at more than one address. */
 bool bny_arenas_have_aliases(const bny_arenas *arenas);
 
-/* Frees this rank's side. Local. No kernel of this rank may use the arenas any more; peers may still use this rank's.
- * NULL is allowed. */
+/* Local. Frees this rank's arena and mappings. No kernel of this rank may use the arenas any more; peers may still use
+ * this rank's arena. NULL is allowed. */
 void bny_arenas_free(bny_arenas *arenas);
 
 #endif

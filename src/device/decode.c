@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chooses the kernel for a call of attention on a device, plans the call, and launches it. */
+ * Chooses the kernel for an attention call on a device, plans the call, and launches it. */
 #include "device/decode.h"
 
 #include <inttypes.h>
@@ -21,7 +21,8 @@ static bool same_rows(const banyan_attention_desc *desc) {
 
 static bool is_power_of_two(int32_t value) { return value > 0 && (value & (value - 1)) == 0; }
 
-/* Rows as kernels read them. Lean ones have one query token that sees all keys, and nothing of bny_decode_general. */
+/* Returns the kind of rows that a kernel must read. LEAN rows have one query token that sees all keys, and use nothing
+ * of bny_decode_general. */
 static bny_decode_rows rows_of(const banyan_attention_desc *desc) {
   if (desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8) return BNY_ROWS_flashmla;
   if (desc->kv_dtype == BANYAN_E4M3) return BNY_ROWS_e4m3;
@@ -164,7 +165,7 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
       .page_table = desc->pages.table,
       .page_table_stride = desc->pages.table_stride,
       .page_shift = desc->pages.table && lean ? __builtin_ctz((unsigned)desc->pages.keys) : BNY_DECODE_WHOLE,
-      /* The number of pages was not given; negative ids are rejected all the same. */
+      /* Without a number of pages, only negative ids are rejected. */
       .pages = desc->pages.table && desc->pages.count && desc->pages.count <= INT32_MAX ? (uint32_t)desc->pages.count
                                                                                         : (uint32_t)INT32_MAX + 1,
       .seq_lens = desc->seq_lens,
@@ -178,11 +179,11 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Ranks that share a device each get a part of it, for attention too, so that blocks of all ranks are resident at once.
- * If a grid were as large as the device, its last blocks would wait for ranks whose own blocks find no room. Clusters
- * need adjacent room, so they suffer most. */
+/* Ranks that share a device each get a part of it, for attention too, so that the blocks of all ranks are resident at
+ * once. If a grid filled the device, its last blocks would wait for ranks whose own blocks cannot start. Clusters are
+ * affected most, because they need adjacent SMs. */
 
-/* Returns this rank's part of the blocks that the whole device holds: at least one. */
+/* Limits the residency to this rank's part of the device, at least one cluster. */
 static void limit_clusters(const bny_engine *engine, bny_decode_residency *residency) {
   for (int bits = 1; bits < BNY_DECODE_CLUSTER_SIZES; bits++) {
     int64_t all = residency->clusters[bits], some = all * engine->sms / engine->device->facts.sm_count;
@@ -190,8 +191,7 @@ static void limit_clusters(const bny_engine *engine, bny_decode_residency *resid
   }
 }
 
-/* Returns how many blocks may wait for each other when rows are combined: in clusters they can be fewer than SMs have
- * room for. */
+/* Returns how many blocks may wait for each other in a combine. Clusters can hold fewer blocks than the SMs could. */
 static int32_t resident_blocks(const bny_decode *decode, const bny_decode_residency *residency) {
   int bits = __builtin_ctz(decode->plan.cluster);
   if (bits > 0 && residency->clusters[bits] > 0) return residency->clusters[bits] << bits;
@@ -281,7 +281,7 @@ banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *com
       .grid = {decode->plan.blocks, 1, 1},
       .block = {(uint32_t)decode->plan.kernel->block_threads, 1, 1},
       .shared_bytes = (uint32_t)decode->plan.kernel->shared_bytes,
-      /* If ranks share a device, an early launch might take the place of blocks that the kernel before it waits for. */
+      /* If ranks share a device, an early launch could keep out blocks that the previous kernel waits for. */
       .early = engine->sms == engine->sms_all,
       .arguments = arguments,
   };

@@ -2,10 +2,10 @@
  *
  * Plans a decode call.
  *
- * Memory is the limit, so all SMs should have copies in flight from the first to the last microsecond. Every block of
- * the device has an equal share, for any batch. The cost of a share besides its bytes is bounded from both sides. If
- * many blocks work on one item, CTA groups are clusters, because a merge within a cluster is cheaper than one through
- * memory. And no share is so small that merging it takes longer than reading it. */
+ * Decode is limited by memory bandwidth, so all SMs should have copies in flight during the whole kernel. Every block
+ * of the device gets an equal share of the keys, for any batch. Two rules bound the overhead of a share. If many blocks
+ * work on one item, CTA groups are clusters, because a merge within a cluster is cheaper than one through memory. No
+ * share is so small that its merge takes longer than reading it. */
 #include "device/decode_plan.h"
 
 #include <inttypes.h>
@@ -17,15 +17,15 @@
 #define WHERE "decode: "
 
 enum {
-  CLUSTER_MAX = 8,         /* what every device with clusters can do */
-  SHARE_BYTES_MIN = 65536, /* least share of a block: about a microsecond of one SM's part of the bandwidth */
+  CLUSTER_MAX = 8,         /* the largest cluster that every device with clusters supports */
+  SHARE_BYTES_MIN = 65536, /* least share of a block: about 1 us of one SM's part of the bandwidth */
   ITEM_BYTES = 32768,      /* bytes that a block could read while an item begins and ends */
-  FOLD_BYTES = 65536,      /* bytes that one block folds at once; more splits meet in two rounds */
+  FOLD_BYTES = 65536,      /* bytes that one block folds at once; more splits take two rounds */
   FAN_IN_MIN = 8,
   FAN_IN_MAX = 64
 };
 
-/* Fields of a kernel that follow from its element, form and variant. */
+/* The fields of a kernel that follow from its element, form and variant. */
 #define DTYPE_bf16 BANYAN_BF16
 #define DTYPE_f16 BANYAN_F16
 #define FORM_warp(dim) dim, dim, false, 16, 128
@@ -55,7 +55,7 @@ static banyan_status check_request(const bny_decode_request *request) {
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, request->heads,
                     request->kv_heads);
-  if (request->batch >= BNY_DEVICE_DETAIL_START) /* the fault word has no room for more */
+  if (request->batch >= BNY_DEVICE_DETAIL_START) /* the limit of the fault word's detail */
     return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "batch is %" PRId32 "; kernels take less than %d sequences at once",
                     request->batch, BNY_DEVICE_DETAIL_START);
   return BANYAN_OK;
@@ -72,14 +72,14 @@ static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *re
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
 
-/* A bulk copy of one row of 512 bytes or less moves little for an instruction that lanes execute in turn. For such
+/* Lanes execute bulk copies one after another, so a bulk copy of one row of 512 bytes or less is inefficient. For such
  * rows, copies of 16 bytes per lane take fewer instructions. Rows of MLA are longer. */
 static bool prefers_bulk(const bny_decode_request *request) {
   if (request->copy != BNY_DECODE_COPY_AUTO) return request->copy == BNY_DECODE_COPY_BULK;
   return !request->rows_apart || request->values_in_keys;
 }
 
-/* Rows of q that one KV head has in a sequence. Tokens are taken to be dealt evenly. */
+/* Returns the rows of q per sequence and KV head, if tokens are distributed evenly. */
 static int32_t rows_of(const bny_decode_request *request) {
   const int32_t group = request->heads / request->kv_heads;
   if (request->kv == BNY_ROWS_lean || request->batch < 1 || request->tokens < 1) return group;
@@ -87,8 +87,8 @@ static int32_t rows_of(const bny_decode_request *request) {
   return rows < INT32_MAX ? (int32_t)rows : INT32_MAX;
 }
 
-/* Compares two kernels: first requested copies, then the fewest tiles of the heads of a group, each of which reads all
- * keys, then preferred copies, then the fewest rows. */
+/* Returns whether kernel a is better than b. The criteria in order are the requested kind of copies, the fewest tiles
+ * of a group's heads, the preferred kind of copies, and the fewest rows. Each tile reads all keys. */
 static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, const bny_decode_request *request) {
   const int64_t rows = rows_of(request);
   int64_t a_tiles = (rows + a->rows - 1) / a->rows, b_tiles = (rows + b->rows - 1) / b->rows;
@@ -131,7 +131,8 @@ static int64_t key_tile_bytes(const bny_decode_kernel *kernel) {
   return BNY_DECODE_TILE_KEYS * elements * (kernel->kv == BNY_ROWS_e4m3 ? 1 : 2);
 }
 
-/* A CTA group has as many blocks as there would be groups to an item without clusters, and as have enough to read. */
+/* Returns log2 of the blocks of a CTA group. A group has as many blocks as would share an item without clusters, if
+ * each has enough to read. */
 static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machine *machine, int64_t items,
                         int64_t blocks, int64_t key_tiles) {
   int64_t share = divide_up(SHARE_BYTES_MIN, key_tile_bytes(kernel));
@@ -141,7 +142,8 @@ static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machin
   return bits;
 }
 
-/* Clusters lie within parts of the device. SMs that are left over in these parts hold none. */
+/* Returns how many CTA groups are resident at once. A cluster lies within one part of the device, so surplus SMs of a
+ * part hold none. */
 static int64_t resident_teams(const bny_decode_machine *machine, const bny_decode_residency *residency, int bits) {
   if (residency->clusters[bits] > 0) return residency->clusters[bits];
   return (int64_t)(machine->sm_count >> bits) * residency->sm_blocks;
@@ -152,8 +154,8 @@ static uint32_t choose_fan_in(const bny_decode_kernel *kernel, int32_t group, ui
   return (uint32_t)min64(max64(FOLD_BYTES / (rows * kernel->value_dim * 4), FAN_IN_MIN), FAN_IN_MAX);
 }
 
-/* Returns how many items there are at most. Each sequence, and the tokens on both sides of them, may have one tile that
- * is not full. */
+/* Returns the most items of a request. Each sequence may have one partial tile, and so may the tokens before and after
+ * the sequences. */
 static int64_t items_of(const bny_decode_request *request, const bny_decode_kernel *kernel, int64_t row_tiles) {
   const int64_t group = request->heads / request->kv_heads;
   if (request->kv == BNY_ROWS_lean) return (int64_t)request->batch * request->kv_heads * row_tiles;

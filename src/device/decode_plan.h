@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses the decode kernel for a shape, and divides its blocks into CTA groups. This is a pure function of the shape
- * and of facts of the device; it uses no length that is known only on the device. kernels/cuda/decode_shape.h explains
- * the words. */
+ * Chooses the decode kernel for a shape, and divides its blocks into CTA groups. The plan is a pure function of the
+ * shape and of the device's facts. It does not use lengths that are known only on the device.
+ * kernels/cuda/decode_shape.h defines the terms. */
 #ifndef BNY_DEVICE_DECODE_PLAN_H
 #define BNY_DEVICE_DECODE_PLAN_H
 
@@ -16,11 +16,11 @@
 extern "C" {
 #endif
 
-/* The facts of a device that matter here: fields of bny_device_facts. */
+/* The facts of a device that a plan depends on: fields of bny_device_facts. */
 typedef struct bny_decode_machine {
-  int32_t compute;          /* 90 is 9.0 */
+  int32_t compute;          /* compute capability: 90 is 9.0 */
   int32_t sm_count;         /* SMs that a launch may use */
-  int32_t shared_bytes_max; /* limit for a block */
+  int32_t shared_bytes_max; /* limit of a block */
   bool clusters;
 } bny_decode_machine;
 
@@ -32,35 +32,35 @@ typedef struct bny_decode_kernel {
   bool values_in_keys; /* v is the first value_dim columns of k */
   int32_t rows;        /* query heads of an item */
   int32_t block_threads;
-  int32_t compute_min, compute_end; /* built for devices from the first to before the second */
-  bool bulk;                        /* copies */
-  bny_decode_rows kv;               /* what it reads; LEAN: nothing of bny_decode_general is served */
-  int32_t shared_bytes;             /* dynamic */
+  int32_t compute_min, compute_end; /* built for compute capabilities [min, end) */
+  bool bulk;                        /* bulk copies instead of 16 bytes per lane */
+  bny_decode_rows kv;               /* rows that it reads; LEAN kernels do not use bny_decode_general */
+  int32_t shared_bytes;             /* dynamic shared memory */
 } bny_decode_kernel;
 
-/* How keys and values are copied: BANYAN_DEVICE_COPY. */
+/* How keys and values are copied, as BANYAN_DEVICE_COPY sets it. */
 typedef enum bny_decode_copy {
   BNY_DECODE_COPY_AUTO,
   BNY_DECODE_COPY_BULK,
-  BNY_DECODE_COPY_ASYNC /* 16 bytes a lane */
+  BNY_DECODE_COPY_ASYNC /* 16 bytes per lane */
 } bny_decode_copy;
 
 typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;
   int32_t head_dim, value_dim;
   bool values_in_keys;
-  banyan_dtype dtype; /* type of q; k and v have it too, if `kv` does not say otherwise */
-  int32_t keys_max;   /* limit for a sequence, in all calls of this shape */
-  bool rows_apart;    /* rows lie apart in memory: bulk copies bring one row each */
+  banyan_dtype dtype; /* type of q, and of k and v unless `kv` names another */
+  int32_t keys_max;   /* most keys of a sequence in all calls of this shape */
+  bool rows_apart;    /* rows are not contiguous in memory, so a bulk copy brings one row */
   bny_decode_copy copy;
-  bny_decode_rows kv; /* LEAN only if nothing of bny_decode_general is asked for */
-  int32_t tokens;     /* all query tokens, unless lean */
+  bny_decode_rows kv; /* LEAN only if the request uses nothing of bny_decode_general */
+  int32_t tokens;     /* all query tokens; not used for LEAN */
 } bny_decode_request;
 
 typedef struct bny_decode_plan {
   const bny_decode_kernel *kernel;
   uint32_t cluster; /* blocks of a CTA group; 1: no cluster */
-  uint32_t blocks;  /* size of the grid */
+  uint32_t blocks;  /* blocks of the grid */
   int32_t row_tiles;
   bny_decode_division division;
   size_t scratch_bytes;
@@ -71,9 +71,9 @@ enum { BNY_DECODE_CLUSTER_SIZES = 4 };
 
 /* How many blocks of a kernel a device holds at once. */
 typedef struct bny_decode_residency {
-  int32_t sm_blocks;                          /* on one SM: kernel_residency() of the device */
-  int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* on these SMs, of 1, 2, 4 and 8 blocks; 0: unknown, and estimated from
-                                               * SMs */
+  int32_t sm_blocks;                          /* resident blocks of one SM, from kernel_residency() */
+  int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* resident clusters of 1, 2, 4 and 8 blocks on these SMs; 0: unknown,
+                                               * estimated from the number of SMs */
 } bny_decode_residency;
 
 /* The list of kernels; ends with a NULL name. */
@@ -82,7 +82,7 @@ extern const bny_decode_kernel bny_decode_kernels[];
 /* Returns whether an image has the kernel for a device, and the device has room for it. */
 bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, int32_t shared_bytes_max);
 
-/* BANYAN_ERR_UNSUPPORTED, with what is missing, where no kernel serves the request on the device. */
+/* Returns BANYAN_ERR_UNSUPPORTED, with a text of what is missing, if no kernel serves the request on the device. */
 banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const bny_decode_machine *machine,
                                        const bny_decode_kernel **kernel);
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The vendor table: what banyan needs of an accelerator, in plain C. A vendor is one row in device.c and its files;
- * nothing above this header knows its types. Streams are the vendor's own (a CUstream or cudaStream_t), passed as void
- * *; NULL is the vendor's default stream.
+ * The interface to an accelerator, in plain C. A vendor has one row in the table of device.c and its own files; no code
+ * above this header knows its types. Streams are the vendor's own (CUstream or cudaStream_t), passed as void *. NULL is
+ * the vendor's default stream.
  *
- * Memory of the caller is read and written where it lies and never shared with peers; only memory made here is.
+ * The caller's memory is read and written in place, and never shared with peers. Only memory made here is shared.
  *
- * Every call leaves the thread's current context as it found it. Calls marked "hot" are ordered on the stream given,
- * return at once, allocate nothing, synchronise nothing and may be captured in a graph. All others are for set-up and
- * may take milliseconds. One thread at a time may use a device for set-up; hot calls are as thread-safe as the
- * vendor's. */
+ * Every call leaves the thread's current context as it found it. Calls marked "hot" are ordered on the given stream and
+ * return at once. They allocate nothing, synchronise nothing, and may be captured in a graph. All other calls are for
+ * set-up and may take milliseconds. One thread at a time may use a device for set-up; hot calls are as thread-safe as
+ * the vendor's. */
 #ifndef BNY_DEVICE_H
 #define BNY_DEVICE_H
 
@@ -28,10 +28,10 @@ typedef struct bny_device_ops bny_device_ops;
 
 /* How arenas are made and mapped by peers, best first. */
 typedef enum bny_memory_kind {
-  BNY_MEMORY_FILE,   /* device memory exported as a file descriptor: ranks of one node */
+  BNY_MEMORY_FILE,   /* device memory exported as a file descriptor, for ranks of one node */
   BNY_MEMORY_FABRIC, /* device memory exported as a handle that is valid in a whole NVLink domain */
-  BNY_MEMORY_IPC,    /* device memory by the older handles of processes; by its address within a process */
-  BNY_MEMORY_HOST,   /* host memory that every device reads and writes: slower, but between any devices */
+  BNY_MEMORY_IPC,    /* device memory exported as a legacy IPC handle; ranks of one process use its address */
+  BNY_MEMORY_HOST,   /* host memory that all devices map: slower, but it works between any devices */
   BNY_MEMORY_KINDS
 } bny_memory_kind;
 
@@ -48,18 +48,17 @@ static inline const char *bny_memory_kind_name(bny_memory_kind kind) {
 
 typedef struct bny_device_facts {
   char name[BNY_DEVICE_NAME_BYTES];
-  unsigned char uuid[BNY_DEVICE_UUID_BYTES]; /* the same in all processes, however they number it */
-  int32_t ordinal;                           /* in this process */
+  unsigned char uuid[BNY_DEVICE_UUID_BYTES]; /* the same in all processes, unlike the ordinal */
+  int32_t ordinal;                           /* the device's number in this process */
   int32_t compute;                           /* 90 is 9.0 */
   int32_t driver;                            /* 12040 is 12.4 */
   int32_t sm_count;
-  int32_t shared_bytes_max; /* limit for a block that asks for it */
-  int32_t cache_bytes;      /* second level */
+  int32_t shared_bytes_max; /* limit of a block that requests it */
+  int32_t cache_bytes;      /* size of the L2 cache */
   bool clusters;            /* blocks form clusters, with distributed shared memory */
   bool early_launch;        /* programmatic dependent launch */
-  bool multicast;           /* it is behind NVLink switches that can store to many devices at once */
-  uint32_t memory_kinds;    /* bit per bny_memory_kind: made and exported once when the device was
-                             * opened */
+  bool multicast;           /* NVLink switches can store to many devices at once */
+  uint32_t memory_kinds;    /* one bit per bny_memory_kind that was made and exported successfully at open */
 } bny_device_facts;
 
 typedef struct bny_device {
@@ -70,32 +69,35 @@ typedef struct bny_device {
 typedef enum bny_device_by {
   BNY_DEVICE_BY_ORDINAL = 1,
   BNY_DEVICE_BY_CONTEXT,   /* the calling thread's current context */
-  BNY_DEVICE_BY_LOCAL_RANK /* the variable LOCAL_RANK; device 0 where a process sees only one */
+  BNY_DEVICE_BY_LOCAL_RANK /* the variable LOCAL_RANK; device 0 if the process sees only one */
 } bny_device_by;
 
 typedef struct bny_device_choice {
   bny_device_by by;
   int32_t ordinal;     /* for BNY_DEVICE_BY_ORDINAL */
-  const char *library; /* the driver's file; NULL: as the system finds it. For tests */
+  const char *library; /* path of the driver's library, for tests; NULL: the system finds it */
 } bny_device_choice;
 
-/* `vendor` is "cuda". BANYAN_ERR_UNSUPPORTED, with what is missing, in a build or on a machine without it. */
+/* `vendor` is "cuda". Returns BANYAN_ERR_UNSUPPORTED, with a text of what is missing, if the build or the machine lacks
+ * it. */
 banyan_status bny_device_open(const char *vendor, const bny_device_choice *choice, bny_device **device);
 
-/* Opens a device by the name that communicators are given. "cuda": that of the calling thread's current context;
- * "cuda:2": that ordinal; "cuda:local": by LOCAL_RANK. `library` as in a choice. */
+/* Opens a device by the name in a communicator's options. "cuda" is the device of the calling thread's current context,
+ * "cuda:2" an ordinal, and "cuda:local" the device of LOCAL_RANK. `library` is that of bny_device_choice. */
 banyan_status bny_device_open_named(const char *name, const char *library, bny_device **device);
 
-/* Waits until all on the stream is done; BANYAN_ERR_TIMEOUT at the deadline, by bny_deadline_now(). */
+/* Waits until all work on the stream has ended. Returns BANYAN_ERR_TIMEOUT at the deadline, which is a time of
+ * bny_deadline_now(). */
 banyan_status bny_device_wait(bny_device *device, void *stream, int64_t deadline_ns);
 
-/* The link between this device and one known by its UUID, as this process sees it. */
+/* The link between this device and the device with a UUID, as this process sees it. */
 typedef struct bny_device_link {
-  bool same;        /* one and the same device */
-  bool visible;     /* to this process; if not, the rest is unknown: a mapping must be tried */
-  bool access;      /* this device can read and write that one's memory */
-  bool atomics;     /* and do atomic operations on it: NVLink, not PCIe */
-  bool lines_whole; /* 128-byte aligned stores of a warp arrive whole and in order of their bytes; false if unknown */
+  bool same;        /* both are the same device */
+  bool visible;     /* this process sees the other device; if not, the rest is unknown and a mapping must be tried */
+  bool access;      /* this device can read and write the other's memory */
+  bool atomics;     /* this device can do atomic operations on it: NVLink, not PCIe */
+  bool lines_whole; /* aligned 128-byte stores of a warp arrive in one piece, in the order of their bytes; false if
+                     * unknown */
 } bny_device_link;
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -104,8 +106,8 @@ typedef struct bny_device_link {
 typedef struct bny_device_memory {
   bny_device *device;
   bny_memory_kind kind;
-  void *address; /* for this device */
-  size_t bytes;  /* at least what was asked for */
+  void *address; /* an address of this device */
+  size_t bytes;  /* at least the requested size */
   bool imported;
 } bny_device_memory;
 
@@ -116,9 +118,9 @@ typedef struct bny_device_handle {
 /* The export of an owner to a peer. */
 typedef struct bny_device_offer {
   bny_memory_kind kind;
-  size_t bytes;             /* size of the memory, as its owner has it */
+  size_t bytes;             /* size of the owner's memory */
   bny_device_handle handle; /* zero if a descriptor is enough */
-  int file;                 /* -1 if the handle is enough; remains the caller's */
+  int file;                 /* -1 if the handle is enough; the caller owns it */
   bool same_process;
 } bny_device_offer;
 
@@ -130,7 +132,7 @@ typedef struct bny_device_words {
 } bny_device_words;
 
 typedef enum bny_pointer_kind {
-  BNY_POINTER_UNKNOWN, /* plain host memory, which a device may or may not see */
+  BNY_POINTER_UNKNOWN, /* pageable host memory, which a device may or may not reach */
   BNY_POINTER_HOST,    /* pinned or registered */
   BNY_POINTER_DEVICE,
   BNY_POINTER_MANAGED
@@ -138,10 +140,10 @@ typedef enum bny_pointer_kind {
 
 typedef struct bny_pointer_facts {
   bny_pointer_kind kind;
-  int32_t ordinal; /* the device that owns it; -1: none */
-  bool same;       /* it is the device that was asked */
-  bool reached;    /* kernels of the device that was asked may use it, by what its driver reports */
-  uintptr_t first; /* what holds for it holds for memory from here on, */
+  int32_t ordinal; /* ordinal of the device that owns it; -1: none */
+  bool same;       /* the owner is the queried device */
+  bool reached;    /* kernels of the queried device may use it, as its driver reports */
+  uintptr_t first; /* the facts hold for memory from this address on, */
   size_t bytes;    /* for this many bytes; 0: unknown */
 } bny_pointer_facts;
 
@@ -149,7 +151,7 @@ typedef struct bny_pointer_facts {
 
 typedef struct bny_device_module bny_device_module;
 
-/* A kernel of a loaded module: valid as long as the module. */
+/* A kernel of a loaded module. It is valid as long as the module. */
 typedef struct bny_device_kernel {
   void *function;
   int32_t registers, shared_bytes, local_bytes, threads_max;
@@ -169,24 +171,24 @@ typedef struct bny_device_launch {
 struct bny_device_ops {
   const char *name;
   void (*close)(bny_device *device);
-  /* Makes the device current on this thread from now on, for what other libraries do there. */
+  /* Makes the device current on this thread from now on, for other libraries that run there. */
   banyan_status (*attach)(bny_device *device);
   banyan_status (*link)(bny_device *device, const unsigned char *uuid, bny_device_link *link);
 
-  /* Arenas: a fresh one may hold anything. memory_export may be called once; *file is -1 or the caller's to close. The
-   * memory behind an arena lives until its owner and all who imported it have freed theirs. Free only what no kernel
-   * and no copy uses any more. */
+  /* Arenas. The contents of a new arena are undefined. memory_export may be called once; the caller closes *file unless
+   * it is -1. The memory lives until its owner and all importers have freed it. Free an arena only after all kernels
+   * and copies that use it have ended. */
   banyan_status (*memory_make)(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory);
   banyan_status (*memory_export)(bny_device_memory *memory, bny_device_handle *handle, int *file);
   banyan_status (*memory_import)(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
   void (*memory_free)(bny_device_memory *memory); /* NULL is allowed */
 
-  /* Device memory for this rank alone; it may hold anything. */
+  /* Device memory for this rank alone, with undefined contents. */
   banyan_status (*local_make)(bny_device *device, size_t bytes, void **address);
   void (*local_free)(bny_device *device, void *address); /* NULL is allowed */
 
-  /* Host memory for kernels to read and write: whole pages that nothing else uses, and only until it is unregistered.
-   * Free only what no kernel uses any more. Children of forks do not have it meanwhile. */
+  /* Host memory that kernels read and write until it is unregistered. It consists of whole pages that nothing else
+   * uses. Unregister it only after all kernels that use it have ended. Forked children do not inherit it meanwhile. */
   banyan_status (*host_register)(bny_device *device, void *host, size_t bytes, void **address);
   void (*host_unregister)(bny_device *device, void *host, size_t bytes);
 
@@ -194,21 +196,21 @@ struct bny_device_ops {
   void (*words_free)(bny_device *device, bny_device_words *words);
   banyan_status (*pointer)(bny_device *device, const void *pointer, bny_pointer_facts *facts); /* hot */
 
-  /* Hot. Addresses of devices or of pinned memory. */
+  /* Hot. Addresses are in device memory or pinned host memory. */
   banyan_status (*copy)(bny_device *device, void *to, const void *from, size_t bytes, void *stream);
   banyan_status (*zero)(bny_device *device, void *to, size_t bytes, void *stream);
 
-  banyan_status (*stream_make)(bny_device *device, void **stream); /* ordered with no other */
-  void (*stream_free)(bny_device *device, void *stream);           /* what is on it still runs to its end */
+  banyan_status (*stream_make)(bny_device *device, void **stream); /* not ordered with any other stream */
+  void (*stream_free)(bny_device *device, void *stream);           /* work on the stream still completes */
   banyan_status (*stream_query)(bny_device *device, void *stream, bool *done);
 
-  /* An image is a fat binary that lives as long as its module. NULL: that of this build. */
+  /* An image is a fat binary that lives as long as its module. NULL selects the image of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
   void (*module_unload)(bny_device_module *module); /* NULL is allowed */
-  /* Loads the kernel now, not at its first launch. It may use all of shared_bytes_max. */
+  /* Loads the kernel now and not at its first launch. The kernel may use all of shared_bytes_max. */
   banyan_status (*kernel_find)(bny_device_module *module, const char *name, bny_device_kernel *kernel);
-  /* Returns how many blocks are resident at once on one SM. A kernel whose blocks wait for one another may have no
-   * more. */
+  /* Returns how many blocks are resident at once on one SM. A kernel whose blocks wait for each other may not exceed
+   * it. */
   banyan_status (*kernel_residency)(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                     uint32_t shared_bytes, int32_t *blocks);
   /* Returns how many clusters of `cluster` blocks are resident at once on the device; 0: unknown. This does not follow

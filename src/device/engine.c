@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine: kernels, arenas, programs, launches, and faults of kernels. */
+ * The engine: loads kernels and programs, connects arenas, launches kernels, and reports their faults. */
 #include "device/engine.h"
 
 #include <errno.h>
@@ -59,7 +59,7 @@ static banyan_status load_kernel(bny_engine *engine, const char *name, bny_engin
   return status;
 }
 
-/* Divides the SMs among this number of ranks that have the device, so that blocks of all are resident at once. */
+/* Divides the SMs among the ranks that share the device, so that the blocks of all ranks are resident at once. */
 static void divide_sms(bny_engine *engine, int32_t ranks_per_device) {
   engine->sms = engine->sms_all > ranks_per_device ? engine->sms_all / ranks_per_device : 1;
 }
@@ -128,7 +128,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   divide_sms(made, 1);
   made->decode_copy = config->copy;
   made->one_term = config->one_term;
-  if (config->in_turn) device->facts.early_launch = false; /* the device belongs to the engine */
+  if (config->in_turn) device->facts.early_launch = false; /* allowed, because the engine owns the device */
   banyan_status status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);
@@ -146,7 +146,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
-/* Copies to the device's memory, and waits until it has arrived. */
+/* Copies data to device memory, and waits until the copy has ended. */
 static banyan_status device_write(bny_engine *engine, void *to, const void *from, size_t bytes, int64_t deadline_ns) {
   bny_device *device = engine->device;
   const size_t room = engine->staging.count * sizeof(uint64_t);
@@ -235,7 +235,7 @@ banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t b
     status = bny_device_wait(device, engine->stream, bny_deadline_now() + load_timeout_ns);
   if (status != BANYAN_OK) {
     if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
-    made->bytes = 0; /* nobody is given it */
+    made->bytes = 0; /* so that later calls do not use this memory */
     return status;
   }
   *address = made->address;
@@ -282,8 +282,8 @@ void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit)
                               sizeof word, engine->stream);
 }
 
-/* The host may have put copies into arenas on the stream, as an abort does. Drivers do not wait for these when they
- * unmap memory; the device would then fault, which ends everything that the process does there. */
+/* Waits for copies into arenas that the host has put on the stream, for instance by an abort. Drivers do not wait for
+ * them when they unmap memory. The device would then fault, which ends all work of the process on it. */
 static void settle(bny_engine *engine) {
   if (!engine->stream || !engine->arenas) return;
   if (!engine->stuck &&

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device side of a communicator: arenas that all ranks share, kernels, programs in device memory, and launches,
- * which are hot calls (device.h). Kernels report the outcome of a launch later, in words of host memory.
+ * The device side of a communicator: shared arenas, kernels, programs in device memory, and launches. Launches are hot
+ * calls (device.h). Kernels report the outcome of a launch later, in words of host memory.
  *
- * Once runs have begun, nothing is loaded or freed: a driver may wait for a running kernel with its locks held, while
- * that kernel waits for another rank's. */
+ * Nothing is loaded or freed once runs have begun. A driver may hold its locks while it waits for a running kernel, and
+ * that kernel may wait for another rank's kernel. */
 #ifndef BNY_DEVICE_ENGINE_H
 #define BNY_DEVICE_ENGINE_H
 
@@ -20,7 +20,7 @@ typedef struct bny_engine_kernel {
 
 typedef struct bny_engine_program {
   uint64_t key;
-  void *address; /* in a room */
+  void *address; /* address in device memory */
   struct bny_engine_program *next;
 } bny_engine_program;
 
@@ -30,11 +30,11 @@ typedef struct bny_engine_room {
   struct bny_engine_room *next;
 } bny_engine_room;
 
-/* Device memory for kernels to work in: its purpose. */
+/* The purpose of device memory that kernels work in. */
 typedef enum bny_engine_use {
-  BNY_USE_COUNTERS, /* all zero at first; each user leaves them zero */
-  BNY_USE_SCRATCH,  /* within a kernel */
-  BNY_USE_ROWS      /* from a kernel to the next */
+  BNY_USE_COUNTERS, /* zero at first; each kernel leaves them zero */
+  BNY_USE_SCRATCH,  /* valid within a kernel */
+  BNY_USE_ROWS      /* valid from one kernel to the next */
 } bny_engine_use;
 
 typedef struct bny_engine_workspace {
@@ -44,8 +44,7 @@ typedef struct bny_engine_workspace {
   struct bny_engine_workspace *next;
 } bny_engine_workspace;
 
-/* The numbers of kernels: combines and programs that kernels/cuda/kernels.def lists, and those of
- * decode_kernels.def. */
+/* The counts of kernels: those of kernels/cuda/kernels.def, and those of decode_kernels.def. */
 enum {
   BNY_ENGINE_KERNELS = 0
 #define BNY_CUDA_KERNEL(...) +1
@@ -58,7 +57,8 @@ enum {
 #undef BNY_DECODE_KERNEL
 };
 
-/* Memory of callers that kernels are known to reach, so that the driver is asked only once. */
+/* How many of the caller's allocations are remembered as reachable, so that the driver is queried only once for
+ * each. */
 enum { BNY_ENGINE_KNOWN = 16 };
 typedef struct bny_engine_known {
   uintptr_t first;
@@ -69,16 +69,16 @@ typedef struct bny_engine {
   bny_device *device; /* owned */
   bny_arenas *arenas;
   bny_device_module *module;
-  void *image;        /* owned; NULL: that of the build */
+  void *image;        /* owned; NULL: the image of the build */
   int32_t sms_all;    /* SMs that launches of all ranks of the device may use */
-  int32_t sms;        /* and those of this one */
-  int32_t blocks_max; /* limit for a combine; 0: what suits the device */
+  int32_t sms;        /* SMs that launches of this rank may use */
+  int32_t blocks_max; /* most blocks of a combine; 0: chosen for the device */
   bny_device_words words;
-  void *stream;             /* for what the host writes to arenas */
-  bny_device_words staging; /* data on its way to the device's memory */
+  void *stream;             /* for the host's writes to arenas */
+  bny_device_words staging; /* pinned buffer for copies to device memory */
   bool stuck;               /* a copy has not ended, so its memory is not freed */
   bny_engine_kernel kernels[BNY_ENGINE_KERNELS];
-  bny_device_group group; /* its shape is set by the code that divides the arenas */
+  bny_device_group group; /* bny_device_exec_make() sets its shape */
   bny_engine_program *programs;
   bny_engine_room *rooms;
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
@@ -90,44 +90,44 @@ typedef struct bny_engine {
 } bny_engine;
 
 typedef struct bny_engine_config {
-  const char *image;    /* file with kernels; NULL: those of the build */
-  int32_t sm_limit;     /* 0: none */
-  int32_t blocks_max;   /* limit for a combine: BANYAN_DEVICE_BLOCKS */
+  const char *image;    /* file with kernels; NULL: the kernels of the build */
+  int32_t sm_limit;     /* most SMs of a launch; 0: no limit */
+  int32_t blocks_max;   /* most blocks of a combine: BANYAN_DEVICE_BLOCKS */
   bny_decode_copy copy; /* how decode kernels copy */
-  bool one_term;        /* their weights have one term */
-  bool in_turn;         /* no early launches */
+  bool one_term;        /* weights of decode kernels have one term */
+  bool in_turn;         /* kernels do not launch early */
 } bny_engine_config;
 
 /* Local. Loads the kernels. The engine owns the device, on failure as well. */
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine);
 
-/* Collective. Connects the arenas of all ranks. timeout_ns: of every run, from when a warp first has to wait. */
+/* Collective. Connects the arenas of all ranks. timeout_ns limits every run, counted from a warp's first wait. */
 banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_arenas_config *config,
                                  int64_t timeout_ns);
 
-/* Local. Leaves the arenas, so that others can be connected. */
+/* Local. Releases the arenas, so that others can be connected. */
 void bny_engine_disconnect(bny_engine *engine);
 
-/* Local. Nothing is launched after it. Frees device memory. Drivers wait for this until kernels have ended, if
- * necessary by an abort. What is only unmapped comes after that. */
+/* Local. Frees device memory; nothing may be launched after it. The driver waits until kernels have ended, if necessary
+ * after an abort. Memory that is only unmapped may be released after this call. */
 void bny_engine_clear(bny_engine *engine);
 
-/* Local; NULL is allowed. Everything launched has ended. */
+/* Local; NULL is allowed. All launches must have ended. */
 void bny_engine_free(bny_engine *engine);
 
-/* Puts a program into the device's memory, unless one of this key is there. It stays as long as the engine: graphs that
- * were captured may use it. */
+/* Copies a program to device memory, unless it holds one with this key. The program lives as long as the engine,
+ * because captured graphs may use it. */
 banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address);
 
-/* Returns device memory of at least this size, the same for all users of one purpose, who run one after another. It
- * lives as long as the engine. */
+/* Returns device memory of at least this size. All users of one purpose share it, because they run one after another.
+ * It lives as long as the engine. */
 banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t bytes, void **address);
 
-/* Returns a decode kernel, by its place in bny_decode_kernels[]; it was loaded when the engine was made. NULL: none for
- * this device. */
+/* Returns the decode kernel with an index in bny_decode_kernels[], loaded when the engine was made. Returns NULL if the
+ * device has none. */
 const bny_device_kernel *bny_engine_decode_kernel(const bny_engine *engine, ptrdiff_t index);
 
-/* Finds a kernel of the image by its name: loaded when the engine was made, or now. */
+/* Finds a kernel of the image by name. Loads it unless it was loaded when the engine was made. */
 banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel);
 
 typedef struct bny_engine_launch {
@@ -137,26 +137,28 @@ typedef struct bny_engine_launch {
   const bny_device_call *call;
 } bny_engine_launch;
 
-/* BANYAN_ERR_ARGUMENT, with a text, if kernels cannot reach the caller's memory, which is called `what` ("in.values").
- * NULL is accepted. Only that address is checked. Hot: costs a few comparisons if the driver has answered for the same
- * allocation before. */
+/* Returns BANYAN_ERR_ARGUMENT, with a text, if kernels cannot reach the caller's memory. `what` names it ("in.values").
+ * NULL is accepted. Only the given address is checked. Hot: an allocation that was checked before costs a few
+ * comparisons. */
 banyan_status bny_engine_reach(bny_engine *engine, const char *what, const void *pointer);
 
-/* Launches. Hot. */
+/* Hot. Launches a kernel. */
 banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream);
 
-/* Returns the first failure that kernels have reported; status BANYAN_OK: none. Any thread, costs one load. */
+/* Returns the first failure that kernels have reported; status BANYAN_OK means none. Any thread may call it. It costs
+ * one load. */
 bny_device_fault bny_engine_fault(const bny_engine *engine);
 
-/* After a wrong page of this rank's kernels: returns its place in the table of its sequence, and its id. */
+/* Returns the position of this rank's fault: two numbers, as bny_device_fault defines them. Returns false if there is
+ * none. */
 bool bny_engine_fault_position(const bny_engine *engine, uint32_t *place, int32_t *id);
 
-/* Turns a fault of kernels with BANYAN_ERR_DATA into the failure of an executor, in which the culprit is `rank`:
- * statistics that it gave, or a row of its result that its type cannot hold. */
+/* Turns a kernel fault with BANYAN_ERR_DATA into the failure of an executor, with culprit `rank`. The cause is bad
+ * statistics of that rank, or a row of its result that its type cannot hold. */
 banyan_status bny_engine_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
                                    int32_t rank);
 
-/* Ends what runs and will run, on the devices of all ranks. Any thread, does not wait. */
+/* Ends the current and all later runs on the devices of all ranks. Any thread may call it. It does not wait. */
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit);
 
 #endif

@@ -9,11 +9,11 @@
 
 _Static_assert((int)BNY_DIRECT_RANKS_MAX == (int)BNY_ONESHOT_RANKS_MAX, "the planner and the kernels have one limit");
 
-/* Instead of a receiver: all ranks of other nodes. */
+/* A receiver that stands for all ranks of other nodes. */
 enum { OTHER_NODES = -1 };
 
-/* Where a message lies in the inbox of its receiver, or an own slot in the own inbox. For what goes to other nodes: its
- * signals. */
+/* The location of a message in its receiver's inbox, or of a rank's own slot in its own inbox. For messages to other
+ * nodes, the location of their signals. */
 typedef struct inbox_endpoint {
   int32_t sender, receiver, slot;
   uint64_t offset;
@@ -26,18 +26,18 @@ typedef struct draft {
   int32_t rank;
   int32_t protocol;
   bny_unit_shape shape;
-  bny_plan *plan;            /* the rank's plan; owned */
-  inbox_endpoint *endpoints; /* where it sends to or receives; owned */
+  bny_plan *plan;            /* owned: the rank's plan */
+  inbox_endpoint *endpoints; /* owned: the endpoints of its messages */
   size_t nendpoints, endpoints_room;
-  uint64_t inbox_bytes, signals, proxy_words; /* the needs of the rank that needs most */
-  const size_t *piece_offsets;                /* see bny_device_settings */
+  uint64_t inbox_bytes, signals, proxy_words; /* maximum over ranks */
+  const size_t *piece_offsets;                /* as in bny_device_settings */
   const bny_device_nodes *nodes;              /* likewise */
   bny_program_step *steps;                    /* owned */
   bny_program_endpoint *used;                 /* endpoints of the program; owned */
   int32_t nsteps, steps_room, nused;
 } draft;
 
-/* A barrier has one unit without bytes; only its arrival matters. */
+/* Returns a slice in units. A barrier has one unit without bytes, and only its arrival matters. */
 static bny_unit_box box_of(const draft *draft, const bny_slice *slice) {
   if (draft->request->call.collective == BNY_BARRIER) return (bny_unit_box){0, 1, 0, 1};
   return bny_unit_box_of(&draft->shape, slice);
@@ -47,7 +47,7 @@ static bool is_same_node(const bny_device_nodes *nodes, int32_t rank, int32_t pe
   return !nodes || nodes->node_of[rank] == nodes->node_of[peer];
 }
 
-/* Returns the number of a rank of this node in its group. */
+/* Returns the number of a rank of this node in the engine's group. */
 static int32_t number_in_group(const bny_device_nodes *nodes, int32_t rank) {
   int32_t number = 0;
   for (int32_t i = 0; nodes && i < rank; i++) number += nodes->node_of[i] == nodes->node_of[rank];
@@ -85,7 +85,7 @@ static bool leaves_node(const bny_plan *plan, int32_t slot, const bny_device_nod
   return false;
 }
 
-/* Numbers the slots that go to other nodes one after another. Returns the number of words. */
+/* Assigns signals to the slots that go to other nodes, one after another. Returns the number of words. */
 static uint64_t deal_units(const bny_plan *plan, const bny_unit_shape *shape, const bny_device_nodes *nodes,
                            bny_device_units *units) {
   uint64_t words = 0;
@@ -113,8 +113,8 @@ static banyan_status deal_remote(draft *draft, const bny_plan *plan) {
   return status;
 }
 
-/* The rule: first all messages of its node in the order of the receiver's plan, then its own slots that it reads
- * again. */
+/* Divides the inbox of one rank. Messages of its node come first, in the order of its plan. Its own slots that it reads
+ * again follow. */
 static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
   uint64_t offset = 0, units = 0;
   int32_t nendpoints = plan->nmessages + plan->nslots;
@@ -141,7 +141,8 @@ static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
   return BANYAN_OK;
 }
 
-/* Every rank must know what the largest inbox needs, so that all ranks split a call alike. */
+/* Divides the inboxes of all ranks. Every rank must know the size of the largest inbox, so that all ranks split a call
+ * alike. */
 static banyan_status deal_inboxes(draft *draft) {
   banyan_status status = bny_plan_make(draft->request, draft->rank, &draft->plan);
   for (int32_t rank = 0; rank < draft->request->nranks && status == BANYAN_OK; rank++) {
@@ -223,7 +224,7 @@ static banyan_status add_sources(draft *draft, const bny_step *step, bny_program
   return status;
 }
 
-/* One endpoint serves all ranks of other nodes. */
+/* Adds the endpoint of a slot that goes to other nodes. One endpoint serves all their ranks. */
 static banyan_status add_departure(draft *draft, int32_t slot, bny_program_step *made) {
   const bny_slot *what = &draft->plan->slots[slot];
   banyan_status status = use_place(draft, draft->rank, OTHER_NODES, slot, draft->rank, &what->slice);
@@ -236,8 +237,8 @@ static banyan_status add_departure(draft *draft, int32_t slot, bny_program_step 
   return BANYAN_OK;
 }
 
-/* Lists the ranks that are sent the slot, and this rank if it reads it again. Sending early is safe, because the
- * endpoint is reserved. */
+/* Adds a destination for each rank that receives the slot, and for this rank if it reads the slot again. Sending early
+ * is safe, because the destination is reserved. */
 static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_step *made) {
   const bny_plan *plan = draft->plan;
   const bny_slice *slice = &plan->slots[slot].slice;
@@ -269,7 +270,7 @@ static banyan_status keep_step(draft *draft, const bny_program_step *step) {
   return BANYAN_OK;
 }
 
-/* Adds a step for each piece of a delivery of bytes whose pieces are not contiguous in the caller's memory. */
+/* Delivers bytes by one step per piece, because the pieces are not contiguous in the caller's memory. */
 static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
   const bny_request *request = draft->request;
   banyan_status status = BANYAN_OK;
@@ -290,8 +291,8 @@ static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
   return status;
 }
 
-/* Data that SEND makes visible was sent when it was made, and WAIT is part of the step that reads it. A barrier
- * differs. */
+/* Translates a step of the plan. SEND needs no step, because data is sent when it is made. WAIT needs none, because the
+ * step that reads the data waits. A barrier differs. */
 static banyan_status add_step(draft *draft, const bny_step *step) {
   bool signals = draft->request->call.collective == BNY_BARRIER;
   bny_unit_box box = box_of(draft, &step->slice);
@@ -316,7 +317,8 @@ static banyan_status add_step(draft *draft, const bny_step *step) {
 
 static banyan_status add_steps(draft *draft) {
   const bny_plan *plan = draft->plan;
-  /* A slot is written by one step. So every peer is a destination once, and every slot is read again at most once. */
+  /* Only one step writes a slot. Every peer is therefore a destination once, and every slot is read again at most
+   * once. */
   size_t endpoints = (size_t)plan->nsources + (size_t)plan->nmessages + (size_t)plan->npeers + (size_t)plan->nslots;
   draft->used = calloc(endpoints + 1, sizeof *draft->used);
   if (!draft->used) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");

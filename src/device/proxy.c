@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The proxy: its memory, its segments, its thread, and its end. A segment is the part of a plan between nodes, which
- * the proxy runs beside the kernels that run the rest. The thread waits for kernels to begin a run, and exchanges
- * between nodes what they make and read. */
+ * The proxy: its memory, segments, thread and shutdown. A segment is the part of a plan between nodes. The proxy runs
+ * it while kernels run the rest of the plan. The thread waits until kernels begin a run, sends the messages that they
+ * make to other nodes, and receives the messages that they read. */
 #include "device/proxy.h"
 
 #include <sched.h>
@@ -16,22 +16,22 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-/* Its address is the label of its program. */
+/* A segment of a plan. Its address is the label of its program. */
 struct bny_proxy_segment {
   bny_proxy *proxy;
   uint64_t key;
-  bny_plan *plan; /* the plan of the whole call, with only the steps between nodes */
+  bny_plan *plan; /* the call's plan, reduced to the steps between nodes */
   bny_run *run;
   bny_binding binding;
   bny_device_units *units; /* by slot of the plan */
   bny_device_nodes nodes;
   uint64_t bytes;
-  int32_t slot;  /* the slot that kernels are making */
-  uint32_t made; /* its units that are made */
+  int32_t slot;  /* the slot whose units the proxy awaits from kernels */
+  uint32_t made; /* units of the slot that are complete */
   bny_proxy_segment *next;
 };
 
-/* Words that follow the bny_proxy_words, by what they are for. */
+/* The arrays of words that follow a bny_proxy_words. */
 typedef enum word_use { UNITS, ARRIVALS } word_use;
 
 static size_t words_offset(const bny_proxy *proxy, word_use use, int half) {
@@ -44,10 +44,10 @@ static _Atomic uint64_t *word_at(const bny_proxy *proxy, size_t offset) {
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* Ends kernels that run, and those to come. Any thread.
+/* Ends current and later kernels. Any thread may call it.
  *
- * Kernels have no numbers for ranks of other nodes, so their fault word names no culprit for these. Host code takes the
- * culprit from the transport, where it was recorded before. Other ranks do the same, and end their own kernels. */
+ * Kernels have no numbers for ranks of other nodes, so their fault word cannot name such a culprit. Host code takes the
+ * culprit from the transport, where it was recorded before. Other ranks do the same and end their own kernels. */
 static void end_kernels(bny_proxy *proxy, banyan_status status, int32_t culprit) {
   const bny_engine *engine = proxy->engine;
   int32_t number = engine->group.nranks - 1;
@@ -56,7 +56,7 @@ static void end_kernels(bny_proxy *proxy, banyan_status status, int32_t culprit)
   atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, fault);
 }
 
-/* Kernels of this node have failed, for a reason of their own. */
+/* Turns a fault of this node's kernels into the failure of the proxy. */
 static banyan_status fail_by_device(bny_proxy *proxy, const bny_device_fault *fault) {
   int32_t rank = bny_proxy_rank(proxy, fault->culprit);
   banyan_status status = (banyan_status)fault->status;
@@ -66,7 +66,7 @@ static banyan_status fail_by_device(bny_proxy *proxy, const bny_device_fault *fa
                        banyan_status_string(status));
 }
 
-/* Returns what failed, here or elsewhere. */
+/* Returns the first failure of this rank's kernels or of the transport. */
 static banyan_status find_fault(bny_proxy *proxy) {
   banyan_status status = bny_exec_check(proxy->exec, NULL);
   if (status != BANYAN_OK) return status;
@@ -123,8 +123,7 @@ static const bny_proxy_ops proxy_ops = {.is_made = is_made, .notify = notify, .l
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
-/* Keeps the steps of the plan that involve other nodes, with these ranks alone. What other steps say about slots
- * stays. */
+/* Keeps only steps that involve other nodes, and only ranks of other nodes in them. The facts of all slots stay. */
 static void keep_remote(const bny_proxy *proxy, bny_plan *plan, uint64_t *bytes) {
   const int32_t *node_of = proxy->node_of;
   int32_t nsteps = 0, npeers = 0;
@@ -220,13 +219,13 @@ uint64_t bny_proxy_segment_bytes(const bny_proxy_segment *segment) { return segm
 
 enum { SLEEP_FIRST_NS = 50000, SLEEP_LONGEST_NS = 1000000, POLLS_PER_LOOK = 32 };
 
-/* How long the proxy has looked for something without success. */
+/* How long the proxy has polled without success. */
 typedef struct idleness {
   uint32_t polls;
   int64_t since_ns, sleep_ns;
 } idleness;
 
-/* Peers on other nodes need answers while this rank waits for anything. */
+/* One wait iteration. Peers on other nodes need answers while this rank waits. */
 static void idle(bny_proxy *proxy, idleness *idleness) {
   const bny_exec *exec = proxy->exec;
   bool spins = idleness->polls < exec->spins;
@@ -246,13 +245,13 @@ static void idle(bny_proxy *proxy, idleness *idleness) {
   if (idleness->sleep_ns < SLEEP_LONGEST_NS) idleness->sleep_ns *= 2;
 }
 
-/* *begun: the device has begun run `epoch`; otherwise the proxy is to end. */
+/* Waits until the device begins run `epoch`, or until the proxy must end. Sets *begun in the first case. */
 static banyan_status await_run(bny_proxy *proxy, uint64_t epoch, bool *begun) {
   const _Atomic uint64_t *word = word_at(proxy, offsetof(bny_proxy_words, begun));
   idleness idleness = {0};
   for (;;) {
-    /* It reads this first: a run that has begun is completed, even if its kernel has ended and its communicator is
-     * destroyed. */
+    /* `quits` is read first, so that a run that has begun is completed. Its kernel may have ended, and its communicator
+     * may be destroyed. */
     bool quits = atomic_load_explicit(&proxy->quits, memory_order_acquire);
     *begun = atomic_load_explicit(word, memory_order_acquire) >= epoch;
     if (*begun || quits) return BANYAN_OK;
@@ -265,16 +264,15 @@ static banyan_status await_run(bny_proxy *proxy, uint64_t epoch, bool *begun) {
 static banyan_status carry(bny_proxy *proxy, uint64_t epoch) {
   uint64_t label = atomic_load_explicit(word_at(proxy, offsetof(bny_proxy_words, label)), memory_order_relaxed);
   bny_proxy_segment *segment = (bny_proxy_segment *)(uintptr_t)label;
-  atomic_load_explicit(&proxy->segments,
-                       memory_order_acquire); /* this shows what the thread that planned it has written */
-  /* After this the kernel of the next run may overwrite what was sent in the run before, and the label. */
+  atomic_load_explicit(&proxy->segments, memory_order_acquire); /* makes the writes of the planning thread visible */
+  /* After this store, the kernel of the next run may overwrite the messages of the previous run, and the label. */
   atomic_store_explicit(word_at(proxy, offsetof(bny_proxy_words, taken)), epoch, memory_order_release);
   const bny_run_report *report;
   bny_run_begin(segment->run);
   return bny_run_progress(segment->run, true, &report);
 }
 
-/* Keeps reporting the fault to peers until the proxy is freed. */
+/* Reports the fault to peers repeatedly until the proxy is freed. */
 static void linger(bny_proxy *proxy) {
   static const struct timespec pause = {.tv_nsec = SLEEP_LONGEST_NS};
   while (!atomic_load_explicit(&proxy->quits, memory_order_acquire)) {
@@ -283,7 +281,7 @@ static void linger(bny_proxy *proxy) {
   }
 }
 
-/* UCX moves device memory by calls of the driver if no adapter does. */
+/* Makes the device current, because UCX calls the driver for device memory if no adapter accesses it. */
 static banyan_status attach(bny_proxy *proxy) {
   bny_device *device = proxy->engine->device;
   if (!proxy->direct || device->ops->attach(device) == BANYAN_OK) return BANYAN_OK;
@@ -325,8 +323,8 @@ static banyan_status register_half(bny_proxy *proxy, int32_t rank, int half) {
   return BANYAN_OK;
 }
 
-/* Messages arrive in host memory all the same. A processor that sees the transport's signal knows nothing of what an
- * adapter has written into a device, unless that is flushed first. */
+/* Takes device memory for outgoing messages. Incoming messages still arrive in host memory: the transport's signal does
+ * not order an adapter's writes to device memory without a flush. */
 static banyan_status make_local_half(bny_proxy *proxy, int half) {
   bny_transport *transport = proxy->transport;
   bny_device *device = proxy->engine->device;
@@ -339,8 +337,8 @@ static banyan_status make_local_half(bny_proxy *proxy, int half) {
   return BANYAN_OK;
 }
 
-/* Registers everything at once, before anything runs. Registering may wait for kernels, and the proxy uses the
- * transport's data about ranks while others add to it. */
+/* Registers all memory before the first run. Registration may wait for kernels, and later it would race with threads
+ * that add to the transport's data about ranks. */
 static banyan_status register_messages(bny_proxy *proxy) {
   bny_transport *transport = proxy->transport;
   banyan_status status = BANYAN_OK;
@@ -419,7 +417,7 @@ void bny_proxy_free(bny_proxy *proxy) {
   atomic_store_explicit(&proxy->quits, true, memory_order_release);
   if (proxy->has_thread) pthread_join(proxy->thread, NULL);
   atomic_store_explicit(&transport->ops->line(transport, transport->rank)->left, 1, memory_order_release);
-  /* Kernels that were aborted may not have noticed yet, and poll memory that is unmapped here. */
+  /* Aborted kernels may still poll memory that is unmapped below. */
   bny_engine_clear(proxy->engine);
   for (bny_proxy_segment *segment = atomic_load(&proxy->segments), *next; segment; segment = next) {
     next = segment->next;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Makes a run on a device from a request, and launches it. */
+ * Makes runs on a device from requests, and launches them. */
 #include "device/run.h"
 
 #include <stdlib.h>
@@ -13,23 +13,24 @@ struct bny_device_run {
   bny_device_exec *exec;
   bny_engine_kernel kernel;
   int32_t blocks, threads;
-  bny_device_settings settings; /* the settings of its exec, except for the protocol */
+  bny_device_settings settings; /* settings of the exec, with the run's protocol */
   bny_plan_form form;
   bool heads;                 /* the plan is an all-gather */
-  const char *kernel_name;    /* static */
+  const char *kernel_name;    /* static text */
   int32_t nsteps;             /* steps of the program */
-  bny_oneshot oneshot;        /* BNY_FORM_DIRECT: instead of a program */
-  void *program;              /* address in the device's memory; the engine's */
-  bny_proxy_segment *segment; /* the proxy's; NULL: none */
+  bny_oneshot oneshot;        /* BNY_FORM_DIRECT: used instead of a program */
+  void *program;              /* address in device memory, owned by the engine */
+  bny_proxy_segment *segment; /* owned by the proxy; NULL: none */
 };
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
-/* Orders of magnitude, for prediction; the values of a machine are measured there. PCIe of generation 4, 16 lanes. */
+/* Rough costs for predictions. Accurate values are measured on the machine. PCIe is generation 4 with 16 lanes. */
 static const bny_link_cost over_nvlink = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
 static const bny_link_cost over_pcie = {.alpha_ns = 2500, .beta_ns_per_byte = 0.042, .gamma_ns_per_byte = 0.001};
 
-/* Small messages need little room; most is for large ones. A unit of at least 128 bytes has one signal. */
+/* Divides a half of an arena among protocols. Most of it is for large messages. A unit has at least 128 bytes and one
+ * signal. */
 static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *settings) {
   enum { ALIGNMENT = 256, PARTS = 32 };
   uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
@@ -39,7 +40,7 @@ static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *sett
                              .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
   bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
   bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
-  sizes.inbox_bytes[first] = (settings->lines_whole ? 6 : 11) * part; /* used by combines within kernels, too */
+  sizes.inbox_bytes[first] = (settings->lines_whole ? 6 : 11) * part; /* combines within kernels use it, too */
   sizes.inbox_bytes[BNY_PROTOCOL_LL128] = settings->lines_whole ? 10 * part : 0;
   sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE] = (settings->lines_whole ? 15 : 20) * part;
   return sizes;
@@ -53,7 +54,7 @@ banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_ex
       .settings = {.protocol = nodes ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT,
                    .lines_whole = arenas->lines_whole,
                    .narrow = arenas->kind == BNY_MEMORY_HOST},
-      .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* the decision of all ranks */
+      .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* all ranks decide alike */
   };
   size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
   if (arenas->bytes > head) made.sizes = deal((arenas->bytes - head) / 2, &made.settings);
@@ -74,14 +75,14 @@ static banyan_status check_room(const bny_device_exec *exec, const bny_arena_siz
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* With several nodes, all warps poll words in host memory, over a link that payload uses as well. The limit is an
- * estimate, to be replaced by measurement. */
+/* With several nodes, all warps poll words in host memory over a link that also carries payload. This limit is an
+ * estimate, not a measurement. */
 enum { BLOCKS_BETWEEN_NODES = 16 };
 
-/* Blocks of a combine wait for those of other ranks, and keep their SMs meanwhile. If one communicator's blocks filled
- * the device of a rank, and another's that of a second rank, neither would ever end. So a run takes this many blocks,
- * or a quarter of those that are resident at once. That allows two communicators, each with a run and the one after it,
- * which is launched early. */
+/* Blocks of a combine occupy their SMs while they wait for other ranks. If the blocks of one communicator filled one
+ * rank's device, and those of another communicator filled a second device, neither would ever end. A run therefore
+ * takes this many blocks, or a quarter of the resident blocks. That allows for two communicators, each with one run and
+ * a next run that is launched early. */
 enum { BLOCKS_USUAL = 32, RUNS_BESIDE = 4 };
 
 static int32_t blocks_of_combine(const bny_engine *engine, int32_t resident) {
@@ -90,9 +91,8 @@ static int32_t blocks_of_combine(const bny_engine *engine, int32_t resident) {
   return share < 1 ? 1 : share < BLOCKS_USUAL ? share : BLOCKS_USUAL;
 }
 
-/* Returns how many blocks a run may have. Ranks on one device wait for each other, so all of their blocks must be
- * resident at once. Those of the run after, which is launched early, must not take the place of blocks that another
- * rank has yet to begin. */
+/* Returns how many blocks a run may have. Ranks on one device wait for each other, so the blocks of all of them must be
+ * resident at once. Blocks of an early next run must not keep out blocks that another rank has not begun yet. */
 static int32_t blocks_that_fit(const bny_device_run *run) {
   const bny_engine *engine = run->exec->engine;
   int32_t resident = engine->sms * run->kernel.blocks_per_sm, blocks = blocks_of_combine(engine, resident);
@@ -100,8 +100,7 @@ static int32_t blocks_that_fit(const bny_device_run *run) {
   return engine->arenas->ranks_per_device > 1 && resident > 1 && blocks > resident / 2 ? resident / 2 : blocks;
 }
 
-/* Rows are spread over as many SMs as a run has, and only then over more warps of each: a warp alone has all of its
- * SM. */
+/* Spreads rows over all SMs of a run first, and then over more warps per SM. A single warp has its SM to itself. */
 static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   int32_t fit = blocks_that_fit(run), sms = run->exec->engine->sms < fit ? run->exec->engine->sms : fit;
   int32_t warps_max = BNY_BLOCK_THREADS_MAX / 32;
@@ -131,7 +130,7 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
   return BANYAN_OK;
 }
 
-/* The program of a run: its plan, and what the plan does not contain. */
+/* Returns the key of a run's program: a hash of its plan and of the facts that the plan does not contain. */
 static uint64_t key_of(const bny_plan *plan, const bny_program *program, const size_t *piece_offsets) {
   uint64_t key = plan->hash + (uint64_t)program->protocol;
   for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++) key = bny_hash_add(key, piece_offsets[rank]);
@@ -141,7 +140,7 @@ static uint64_t key_of(const bny_plan *plan, const bny_program *program, const s
 static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan,
                                   const bny_notice *call, const bny_binding *binding) {
   bny_program *program = NULL;
-  /* The plans of all ranks are made alike. */
+  /* A fixed algorithm makes the plans of all ranks alike. */
   bny_request named = *request;
   if (!named.algorithm) named.algorithm = plan->algorithm;
   bny_device_settings settings = run->settings;
@@ -156,7 +155,7 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   if (status == BANYAN_OK) status = find_kernel(run, bny_device_program_kernel(program));
   if (status == BANYAN_OK)
     status = bny_engine_load(run->exec->engine, key_of(plan, program, binding->piece_offsets), program, &run->program);
-  /* A plan that exceeds the arenas does so on all ranks, which then split the call into smaller parts. Lack of memory
+  /* If a plan exceeds the arenas, it does so on all ranks, and they split the call into smaller parts. A lack of memory
    * is a different error. */
   if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
     status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
@@ -226,7 +225,7 @@ banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_reque
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Returns whether the statistics of `in` and `out` share memory: a row then has the same place in both. */
+/* Returns whether the statistics of `in` and `out` share memory. If they do, a row has the same address in both. */
 static bool shares_stats(const bny_binding *binding) {
   const banyan_partial *in = binding->in, *out = binding->out;
   if (!in || !out || !out->lse || !in->lse) return false;

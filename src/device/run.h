@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs on devices, as exec/run.c is for the host. A plan becomes one launch: of the oneshot kernels if they serve it,
- * otherwise of the interpreter with the plan's program. */
+ * Runs of plans on devices, as exec/run.c has them for the host. A plan takes one launch: of a oneshot kernel if one
+ * serves it, else of the interpreter with the plan's program. */
 #ifndef BNY_DEVICE_RUN_H
 #define BNY_DEVICE_RUN_H
 
@@ -10,40 +10,40 @@
 #include "device/program.h"
 #include "exec/exec.h"
 
-/* Identical on all ranks, except for the engine and the proxy. */
+/* How a communicator runs plans on devices. All fields but the engine and the proxy are identical on all ranks. */
 typedef struct bny_device_exec {
   bny_engine *engine;
-  bny_proxy *proxy; /* NULL: no rank is on another node. Otherwise only programs of combines run, and use it */
+  bny_proxy *proxy; /* NULL: all ranks are on this node; else only programs of combines run, and use the proxy */
   bny_device_settings settings;
   bny_arena_sizes sizes;
   bny_link_cost cost;
-  size_t outbox_bytes; /* for requests: what fits is known only once a program is made */
+  size_t outbox_bytes; /* for requests; only a finished program shows whether it fits */
 } bny_device_exec;
 
-/* Divides the arenas of a connected engine, which remains the caller's. `nodes`: a proxy will be there. */
+/* Divides the arenas of a connected engine, which the caller still owns. `nodes`: the exec will have a proxy. */
 banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_exec *exec);
 
 typedef struct bny_device_run bny_device_run;
 
-/* Makes a run. BANYAN_ERR_MEMORY, on all ranks alike: arenas are too small for it. The exec must outlive the run. Only
- * the places of pieces of bytes are read from the binding. Ranks of other nodes can read `call`. */
+/* Makes a run. Returns BANYAN_ERR_MEMORY on all ranks if arenas are too small for it. The exec must outlive the run.
+ * Only the offsets of pieces of bytes are read from the binding. Ranks of other nodes can read `call`. */
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
                                   const bny_notice *call, const bny_binding *binding, bny_device_run **run);
-/* Returns the segment that the proxy runs; NULL: none. */
+/* Returns the segment that the proxy runs, or NULL. */
 const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run);
-void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain valid */
+void bny_device_run_free(bny_device_run *run); /* NULL is allowed; graphs that captured the run remain valid */
 
-/* Writes what runs, as snprintf() does. */
+/* Describes the run in a text, like snprintf(). */
 size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, char *text, size_t bytes);
 
-/* Makes a combine that runs within another kernel: the part that all its launches have in common. */
+/* Makes the part of a combine within another kernel that all its launches share. */
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request,
                                     bny_device_combine *combine);
 
 /* Returns the valid rows of a run in the form that kernels take. */
 bny_device_valid bny_device_valid_of(const bny_binding *binding);
 
-/* Starts a run. Hot: allocates nothing, waits for nothing, may be captured. */
+/* Starts a run. Hot: it allocates nothing, waits for nothing, and may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
 
 #endif

@@ -8,11 +8,11 @@
 #include "base/status.h"
 #include "f8.h"
 
-/* Payloads up to these sizes go by packets that carry their flags. Larger ones go by plain stores, because half or a
- * quarter more bytes cost more than a release does. These are estimates, for cases that were not measured. */
+/* Payloads up to these sizes go by packets with flags. Larger ones go by plain stores, because the flags' extra bytes
+ * cost more than a release. The limits are estimates for cases that were not measured. */
 enum { LL16_BYTES_MAX = 128 << 10, LL128_BYTES_MAX = 4 << 20 };
 enum { UNIT_ALIGNMENT = 128, ARENA_ALIGNMENT = 256 };
-/* With this many units a device is busy, so rows are not divided into more. */
+/* This many units keep a device busy, so rows are not divided further. */
 enum { UNITS_ENOUGH = 1024 };
 /* Bytes are divided into units of this many packets for each lane. */
 enum { BYTES_FEW = 256 << 10, BYTES_PACKETS_FEW = 1, BYTES_PACKETS_MANY = 4 };
@@ -38,7 +38,7 @@ const char *bny_unit_protocol_name(int32_t protocol) { return protocol_names[pro
 
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings) {
   switch (protocol) {
-  case BNY_PROTOCOL_LL8: return settings->narrow; /* otherwise LL16 is better, and gets the inbox */
+  case BNY_PROTOCOL_LL8: return settings->narrow; /* if LL16 works it is better, and gets the inbox */
   case BNY_PROTOCOL_LL16: return !settings->narrow;
   case BNY_PROTOCOL_LL128: return settings->lines_whole;
   default: return true;
@@ -46,7 +46,8 @@ bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *setti
 }
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {
-  /* Everything before a barrier on one rank is seen after it on the others: flags in packets order only themselves. */
+  /* Writes before a barrier on one rank must be visible after it on all others. Flags in packets order only their own
+   * packet. */
   if (request->call.collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
   uint64_t bytes = payload_bytes(request);
@@ -164,14 +165,14 @@ const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes 
 
 int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t blocks_max) {
   int64_t units = (int64_t)shape->tokens * shape->heads * shape->chunks, warps = threads / 32;
-  /* one warp more than units, if possible: the last one announces the run */
+  /* one warp more than units if possible, because the last warp announces the run */
   int64_t blocks = units / warps + 1;
   return (int32_t)(blocks < blocks_max ? blocks : blocks_max);
 }
 
 enum { ONESHOT, INTERPRET, BYTES, HEADS };
 
-/* Finds a row of kernels.def; NULL: there is none. */
+/* Returns the name of a kernel of kernels.def, or NULL. */
 static const char *find_kernel(int form, int32_t protocol, int32_t bits, int how) {
   static const struct {
     const char *name;

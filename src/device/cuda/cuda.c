@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chooses and opens a CUDA device, and finds its facts. The primary context is retained, never made anew, so memory and
- * streams of the CUDA runtime and of frameworks can be used here. */
+ * Chooses and opens a CUDA device, and finds its facts. It retains the primary context and creates none of its own, so
+ * memory and streams of the CUDA runtime and of frameworks work here. */
 #include "device/cuda/entry.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ static void words_free(bny_device *device, bny_device_words *words) {
   *words = (bny_device_words){0};
 }
 
-/* A driver does not report whether that device's memory is mapped here, only whether it can be. */
+/* Returns whether this device can map the other's memory. Drivers do not report whether it is mapped. */
 static bool reaches_device(const bny_cuda_device *self, int ordinal) {
   CUdevice peer;
   int access = 0;
@@ -148,7 +148,7 @@ static void stream_free(bny_device *device, void *stream) {
   bny_cuda_leave(self, &scope);
 }
 
-/* Drivers treat this query as one that invalidates captures. */
+/* Drivers treat this query as a call that invalidates captures. */
 static banyan_status stream_query(bny_device *device, void *stream, bool *done) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
@@ -222,7 +222,7 @@ static const int32_t early_launch_driver = 12030;
 
 /* ---- facts ------------------------------------------------------------------------------------------------------- */
 
-/* Returns 0 if the driver does not know the attribute: then the device does not have the feature. */
+/* Returns an attribute, or 0 if the driver does not know it: the device then lacks the feature. */
 static int32_t attribute(const bny_cuda_device *self, CUdevice_attribute name) {
   int value = 0;
   return self->driver.cuDeviceGetAttribute(&value, name, self->handle) == CUDA_SUCCESS ? value : 0;
@@ -261,7 +261,8 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
   return BANYAN_OK;
 }
 
-/* Finds a device by UUID, because processes number devices differently; -1 if this process does not see it. */
+/* Returns the ordinal of a device by its UUID, or -1 if this process does not see it. Processes number devices
+ * differently. */
 static int32_t find_device(const bny_cuda_device *self, const unsigned char *wanted) {
   int count = 0;
   CUdevice device;
@@ -297,7 +298,7 @@ static banyan_status cuda_link(bny_device *device, const unsigned char *uuid, bn
     found.visible = true;
     found.access = access;
     found.atomics = access && atomics;
-    /* Links that do atomic operations are NVLink, which does not split an aligned line. PCIe may split it. */
+    /* Links with atomic operations are NVLink, which does not split an aligned line. PCIe may split it. */
     found.lines_whole = found.atomics;
   }
   *link = found;
@@ -344,14 +345,15 @@ static const bny_device_ops cuda_ops = {
     .launch = bny_cuda_launch,
 };
 
-/* Retains the primary context; `current` is what the caller chose by, or NULL. */
+/* Retains the primary context. `current` is the context that selected the device, or NULL. Any other context is an
+ * error. */
 static banyan_status retain(bny_cuda_device *self, CUcontext current) {
   int32_t ordinal = self->device.facts.ordinal;
   unsigned flags = 0;
   int active = 0;
   CUresult result = self->driver.cuDevicePrimaryCtxGetState(self->handle, &flags, &active);
   if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "the state of CUDA device %d", ordinal);
-  if (!current || active) { /* if it is not active, the caller's context is certainly another */
+  if (!current || active) { /* if it is not active, the caller's context must be another one */
     result = self->driver.cuDevicePrimaryCtxRetain(&self->context, self->handle);
     if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "opening CUDA device %d", ordinal);
     if (!current || current == self->context) return BANYAN_OK;

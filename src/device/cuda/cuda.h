@@ -11,13 +11,13 @@ typedef struct bny_cuda_device {
   bny_cuda_driver driver;
   CUdevice handle;
   CUcontext context;       /* the primary one, retained */
-  bool vmm, files, fabric; /* what the driver claims; the facts say what was tried */
-  bool pageable;           /* plain host memory is reached: the machine shares its page tables */
-  bool rdma;               /* network adapters may reach memory that is made for it */
-  _Atomic uint32_t users;  /* the owner, and imports by other ranks of the process */
+  bool vmm, files, fabric; /* supported by the driver's report; facts.memory_kinds has the tested kinds */
+  bool pageable;           /* the device reaches pageable host memory, through the machine's page tables */
+  bool rdma;               /* network adapters may access memory that is allocated for it */
+  _Atomic uint32_t users;  /* the owner, and importing ranks of the process */
 } bny_cuda_device;
 
-/* Thread state that a call changes and restores. */
+/* The thread state that a call changes and restores. */
 typedef struct bny_cuda_scope {
   bool pushed, exchanged;
   CUstreamCaptureMode mode;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA's row in the table of vendors. Every build has it; without CUDA it reports what is missing. */
+ * The CUDA row of the vendor table. Every build has it; a build without CUDA reports what is missing. */
 #ifndef BNY_DEVICE_CUDA_ENTRY_H
 #define BNY_DEVICE_CUDA_ENTRY_H
 

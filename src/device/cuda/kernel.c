@@ -14,7 +14,8 @@ struct bny_device_module {
   CUmodule module;
 };
 
-/* Images are for some architectures. For others a driver compiles PTX, if it is as new as the toolkit. */
+/* Explains a failed load. Images hold code for some architectures. For others the driver compiles PTX, but only if it
+ * is as new as the toolkit. */
 static banyan_status fail_load(bny_cuda_device *self, CUresult result) {
   const bny_device_facts *facts = &self->device.facts;
   banyan_status status =
@@ -47,7 +48,7 @@ banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t
   bny_cuda_scope scope;
   CUresult result = bny_cuda_enter_setup(self, &scope);
   if (result == CUDA_SUCCESS)
-    result = self->driver.cuModuleLoadData(&made->module, image); /* the image's header has its size */
+    result = self->driver.cuModuleLoadData(&made->module, image); /* the image's header states its size */
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS) {
     free(made);
@@ -79,8 +80,8 @@ static CUresult read_kernel(const bny_cuda_driver *driver, CUfunction function, 
   return result;
 }
 
-/* If a kernel needs more stack than any before it, the driver waits for all running kernels and resizes the memory of
- * threads. At a first launch that would happen during runs, which wait for each other. */
+/* Raises the stack limit to the kernel's needs in advance. If the driver raised it at the first launch, it would wait
+ * for all running kernels, and these wait for each other. */
 static CUresult make_stack(const bny_cuda_driver *driver, const bny_device_kernel *kernel) {
   size_t stack = 0;
   CUresult result = driver->cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE);
@@ -88,9 +89,9 @@ static CUresult make_stack(const bny_cuda_driver *driver, const bny_device_kerne
   return driver->cuCtxSetLimit(CU_LIMIT_STACK_SIZE, (size_t)kernel->local_bytes);
 }
 
-/* Shared memory is part of an SM's first-level cache, and the split changes only while the SM is idle. A kernel that
- * asks for less than another cannot share SMs with it, and starts only when that has ended. So all ask for the
- * maximum. */
+/* Requests the maximum of shared memory for every kernel. Shared memory is part of an SM's L1 cache, and the split
+ * changes only while the SM is idle. A kernel with another split could not start on an SM before the running kernel
+ * ends. */
 static CUresult set_shared(const bny_cuda_driver *driver, CUfunction function, int32_t room) {
   CUresult result = driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
                                                CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
@@ -105,8 +106,8 @@ banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, 
   bny_device_kernel found = {0};
   CUresult result = bny_cuda_enter_setup(self, &scope);
   if (result == CUDA_SUCCESS) result = self->driver.cuModuleGetFunction(&function, module->module, name);
-  /* A driver that loads lazily loads the kernel here. A first launch that loads could not be captured, and might wait
-   * for what runs. Older drivers load for the attributes. */
+  /* Forces lazy drivers to load the kernel now. A first launch that loads could not be captured, and might wait for
+   * running kernels. Older drivers load it for the attributes. */
   if (result == CUDA_SUCCESS && self->driver.cuFuncLoad) result = self->driver.cuFuncLoad(function);
   if (result == CUDA_SUCCESS) result = read_kernel(&self->driver, function, &found);
   if (result == CUDA_SUCCESS)
@@ -192,7 +193,7 @@ banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launc
   if (launch->cluster[0] && !device->facts.clusters)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d has no clusters of blocks", device->facts.ordinal);
   bny_device_launch asked = *launch;
-  asked.early = launch->early && device->facts.early_launch; /* on other devices the kernels take turns, which is as
+  asked.early = launch->early && device->facts.early_launch; /* other devices run the kernels in turn, which is also
                                                               * correct */
   bny_cuda_scope scope;
   CUresult result = bny_cuda_enter(self, &scope);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Arenas: made by the driver's virtual memory management, by its older allocator, or of host memory. They are freed in
- * the reverse order, from whatever state they reached. */
+ * Arenas from the driver's virtual memory management, its older allocator, or host memory. The free function undoes the
+ * steps in reverse order, from any intermediate state. */
 #include "device/cuda/cuda.h"
 
 #include <errno.h>
@@ -14,12 +14,12 @@
 
 enum { BNY_CUDA_EXPORT_BYTES = 4096 };
 
-/* The export of BNY_MEMORY_IPC: a page of a memory file. Other processes read the handle. Ranks of the owner's process,
- * where such handles do not work, use the address itself and are counted. So it stays until the last of them has left,
- * and no rank can join after that. */
+/* The export of BNY_MEMORY_IPC: a page of a memory file. Other processes read the handle. Handles do not work in the
+ * owner's process, so its ranks use the address itself and are counted. The memory stays until the last of them has
+ * left, and no rank can join after that. */
 typedef struct bny_cuda_export {
   CUipcMemHandle handle;
-  bny_cuda_device *device; /* the next three are valid in the owner's process alone */
+  bny_cuda_device *device; /* this field and the next two are valid only in the owner's process */
   CUdeviceptr address;
   _Atomic uint32_t users;
 } bny_cuda_export;
@@ -33,7 +33,7 @@ typedef struct bny_cuda_memory {
   bny_cuda_export *exported;           /* mapped; counted */
   void *host;                          /* BNY_MEMORY_HOST, mapped */
   bool registered;
-  int file; /* to pass on; -1: none, or passed on */
+  int file; /* to export; -1: none, or already exported */
 } bny_cuda_memory;
 
 /* The older allocator places several allocations in blocks of 2 MiB, and an IPC handle opens the whole block. Arenas
@@ -46,7 +46,7 @@ static banyan_status enter(bny_cuda_device *self, bny_cuda_scope *scope) {
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* Makes a memory without contents; it holds the device. */
+/* Makes an empty memory object, which holds a reference to the device. */
 static banyan_status memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported, bny_cuda_memory **memory) {
   bny_cuda_memory *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an arena");
@@ -63,7 +63,7 @@ static CUmemAllocationHandleType handle_type(bny_memory_kind kind) {
   return kind == BNY_MEMORY_FABRIC ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 
-/* Maps memory->physical of memory.bytes at an address of its own, for this device to read and write. */
+/* Maps memory->physical at a new address, for this device to read and write. */
 static banyan_status memory_map(bny_cuda_device *self, bny_cuda_memory *memory) {
   CUdeviceptr address = 0;
   CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = self->handle},
@@ -158,16 +158,15 @@ static banyan_status register_host(bny_cuda_device *self, void *host, size_t byt
   return BANYAN_OK;
 }
 
-/* Registers memory->host, of memory.bytes, with the device. */
+/* Registers the host memory with the device. */
 static banyan_status memory_register(bny_cuda_device *self, bny_cuda_memory *memory) {
   banyan_status status = register_host(self, memory->host, memory->memory.bytes, &memory->memory.address);
   memory->registered = status == BANYAN_OK;
   return status;
 }
 
-/* After a fork, private pages are copied for the first process that writes. If that is the parent, its device keeps the
- * old pages, unless the child never had them. Linux copies pinned pages for the child at once, but Linux 5.4 does
- * not. */
+/* Children must not inherit the pages. After a fork, the first process that writes a private page gets a copy. If that
+ * is the parent, its device keeps the old page. Linux avoids this for pinned pages, but Linux 5.4 does not. */
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
@@ -315,7 +314,7 @@ static bool join_export(bny_cuda_export *exported) {
   return false;
 }
 
-/* Makes the memory's address in this process valid for this device. */
+/* Makes the owner's address valid for this device. */
 static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_export *exported, bny_cuda_memory *memory) {
   if (!join_export(exported)) {
     munmap(exported, BNY_CUDA_EXPORT_BYTES);
@@ -324,7 +323,7 @@ static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_export *ex
   memory->exported = exported;
   memory->memory.address = (void *)(uintptr_t)exported->address;
   if (exported->device->context == self->context) return BANYAN_OK;
-  /* The access stays enabled, because others may rely on it. */
+  /* Access stays enabled, because others may rely on it. */
   CUresult result = self->driver.cuCtxEnablePeerAccess(exported->device->context, 0);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
     return bny_cuda_check(&self->driver, result, "peer access of CUDA device %d to device %d",
@@ -388,7 +387,7 @@ uint32_t bny_cuda_memory_try(bny_device *device) {
     if (status == BANYAN_OK) status = bny_cuda_memory_export(memory, &handle, &file);
     if (file >= 0) close(file);
     bny_cuda_memory_free(memory);
-    /* A device that is full now may have room later; if not, making an arena reports it. */
+    /* A device without free memory now may have some later. If not, making an arena reports it. */
     if (status == BANYAN_OK || status == BANYAN_ERR_MEMORY) kinds |= 1u << kind;
   }
   return kinds;
