@@ -27,7 +27,8 @@ static int by_seat(const void *a_void, const void *b_void) {
   return 0;
 }
 
-/* The numbers of GPUs order the ranks of a host, not their positions in the file. GPUs without a number come last. */
+/* Sorts the ranks of a host by the numbers of their GPUs, and not by position in the file. GPUs without a number come
+ * last. */
 static bool ranks_order(bny_topo_derivation *d) {
   bny_topo_levels *levels = d->levels;
   seat *seats = malloc(((size_t)levels->nranks + 1) * sizeof *seats);

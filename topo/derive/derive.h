@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by the files that derive levels and findings. */
+ * What the files that derive levels and findings share. */
 #ifndef BNY_TOPO_DERIVE_DERIVE_H
 #define BNY_TOPO_DERIVE_DERIVE_H
 
 #include "topo/derive/levels.h"
 
-/* State and helpers that the files deriving levels share. */
+/* State and helpers of the files that derive levels. */
 
-/* Sums over the links of one kind that a rank or a node has. */
+/* Sums over the links of one kind at a rank or node. */
 typedef struct bny_topo_sum {
   double gbytes_per_s;
   double latency_us;
   int32_t count;
-  int32_t down;           /* NIC only: ports that carry nothing */
-  bool serves;            /* NIC only: of the kind and speed that serve the ranks of its host */
-  int32_t parts;          /* GPU only: ranks that share these links, as partitions of one device */
-  bny_topo_source source; /* the least certain; BNY_TOPO_MEASURED if there is no link */
+  int32_t down;           /* NIC only: ports that are down */
+  bool serves;            /* NIC only: has the kind and speed of those that serve the ranks of its host */
+  int32_t parts;          /* GPU only: partitions of one device that share these links */
+  bny_topo_source source; /* the least certain source; BNY_TOPO_MEASURED without links */
 } bny_topo_sum;
 
 typedef struct bny_topo_derivation {
@@ -31,22 +31,23 @@ typedef struct bny_topo_derivation {
   int32_t *nics, *nic_first; /* NICs sorted by host, range by ordinal */
   int32_t nnics;
   bny_topo_sum *nvl;   /* by rank */
-  bny_topo_sum *nic;   /* by node: a NIC's ports together */
-  int32_t *leaf;       /* by node: the representative of the leaf switches of a NIC; -1 */
+  bny_topo_sum *nic;   /* by node: sum over the ports of a NIC */
+  int32_t *leaf;       /* by node: the representative of the leaf switches of a NIC; -1 none */
   int32_t *leaf_roots; /* by node: union-find of the leaf switches that the ports of one NIC are on */
-  int32_t *tier;       /* by node: tier of a network switch, from 1; else 0 */
+  int32_t *tier;       /* by node: tier of a network switch, from 1; 0 for other nodes */
   double *uplink;      /* by node: bandwidth of a leaf's representative to the tier above */
-  int32_t *crossed;    /* by rank: the rail that its NIC's leaf switch carries; -1 if that is its own */
+  int32_t *crossed;    /* by rank: the rail of its NIC's leaf switch, if that differs from its own rail; else -1 */
   int32_t *keys;       /* by rank: scratch space */
   int32_t *roots;      /* by node: scratch space for a union-find */
   double *values;      /* scratch space for bny_topo_usual(): two for each node, and one for each link */
 } bny_topo_derivation;
 
-/* A union-find in an array. root() returns the representative, which is the least node; unite() joins two sets. */
+/* A union-find in an array. root() returns the representative, which is the lowest node of the set. unite() joins two
+ * sets. */
 int32_t bny_topo_root(int32_t *roots, int32_t node);
 void bny_topo_unite(int32_t *roots, int32_t a, int32_t b);
 
-/* Return how many ranks or NICs a host has, by its ordinal. */
+/* Return the number of ranks or NICs of a host, which is given by its ordinal. */
 static inline int32_t bny_topo_ranks_on(const bny_topo_derivation *d, int32_t host) {
   return d->host_first[host + 1] - d->host_first[host];
 }
@@ -55,15 +56,15 @@ static inline int32_t bny_topo_nics_on(const bny_topo_derivation *d, int32_t hos
   return d->nic_first[host + 1] - d->nic_first[host];
 }
 
-/* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a rejected one. *assumed: it is a
- * default. */
+/* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a rejected link. Sets *assumed if
+ * the speed is a default. */
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed);
 
-/* Sets `serves` of the NICs of a host, by kind and speed. */
+/* Sets `serves` for the NICs of a host, by their kind and speed. */
 void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nnics);
 
-/* Marks in best[] those of a host's NICs that serve a node equally well and better than the others, and writes the
- * paths to all. Returns how many are marked. The rules are in nic.c. */
+/* Marks in best[] the NICs of a host that serve a node best; several may be equally good. Writes the paths to all NICs.
+ * Returns the number of marked NICs. The rules are in nic.c. */
 int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int32_t *nics, int32_t nnics,
                            unsigned char *paths, bool *best);
 
@@ -76,24 +77,24 @@ bool bny_topo_derive_nics(bny_topo_derivation *d);   /* the NIC of each rank, an
 bool bny_topo_derive_fabric(bny_topo_derivation *d); /* leaf, spine, core */
 bool bny_topo_derive_rails(bny_topo_derivation *d);
 
-/* Returns the speed of a network link; 0 unknown. A port faster than 1000 GB/s is a mistake in the file, such as kb/s
- * for Mb/s, and counts as unknown. Trunks between switches may be that fast. */
+/* Returns the speed of a network link; 0 unknown. A port faster than 1000 GB/s counts as unknown, because it is an
+ * error in the file, such as kb/s for Mb/s. Trunks between switches may be that fast. */
 double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
 
-/* Fills a group whose members communicate over their NICs: rails, leaves and above. */
+/* Fills a group whose members communicate over their NICs: a rail, leaf, spine or core. */
 void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group);
 
-/* Returns the speed of the narrowest PCI link between a PCI device and the CPU; 0 unknown. Lowers *source to that of
- * the least certain of these links. */
+/* Returns the speed of the narrowest PCI link between a PCI device and the CPU; 0 unknown. Lowers *source to the least
+ * certain source of these links. */
 double bny_topo_pci_way(const bny_topo *topo, int32_t node, bny_topo_source *source);
 
-/* The files that look for findings share this: the list, the labels of nodes, and comparison with siblings. */
+/* What the files that look for findings share: the list, the labels of nodes, and comparison with siblings. */
 
 enum { BNY_TOPO_LABEL_BYTES = 120, BNY_TOPO_FACTS_MAX = 32 };
 
 #define BNY_TOPO_ALIKE 0.95 /* a speed below this fraction of another counts as slower */
 
-/* A fact and the nodes that it holds for. What to do depends on the maker of the nodes, too. */
+/* A fact and the nodes that it holds for. The advice also depends on the maker of the nodes. */
 typedef struct bny_topo_fact {
   char *text;
   const char *advice;
@@ -114,7 +115,7 @@ typedef struct bny_topo_finder {
 /* Adds a fact about a node; -1: the whole model. The text follows the node's label and a colon. */
 void bny_topo_find(bny_topo_finder *s, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Makes findings of the facts, and releases them. Returns false without memory. */
+/* Turns the facts into findings and frees the facts. Returns false if out of memory. */
 bool bny_topo_find_end(bny_topo_finder *s);
 
 /* Writes "host3 GPU2", or "GPU2" if there is only one host. A port is labelled by its NIC. Returns `text`. */
@@ -123,29 +124,32 @@ const char *bny_topo_members_word(const bny_topo_derivation *d);             /* 
 const char *bny_topo_plural(int32_t count);                                  /* "", "s" */
 const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node); /* "NVLink", "xGMI link" */
 
-bool bny_topo_is_amd(const bny_topo_derivation *d, int32_t gpu); /* or its host's GPUs, if it does not say */
+bool bny_topo_is_amd(const bny_topo_derivation *d, int32_t gpu); /* by the GPUs of its host if its vendor is unknown */
 
-/* A GPU that is sold on one kind of board, by its PCI device id or name. NULL: another. */
+/* A GPU that is sold on one kind of board only. board_of() finds it by PCI device id or name, and returns NULL for
+ * other GPUs. */
 typedef struct bny_topo_board {
   const char *model;
-  int32_t links; /* links of each GPU to the others */
-  int32_t gpus;  /* GPUs of the board; 0: there are boards with fewer */
+  int32_t links; /* links from each GPU to the others */
+  int32_t gpus;  /* GPUs on the board; 0: the number varies */
 } bny_topo_board;
 
 const bny_topo_board *bny_topo_board_of(const char *model);
 
-bool bny_topo_is_rdma(const char *nic);                /* by its name: a socket has no RDMA */
+bool bny_topo_is_rdma(const char *nic);                /* by its name: network interfaces have no RDMA */
 bool bny_topo_same_stem(const char *a, const char *b); /* "mlx5_0" and "mlx5_11": equal up to the first digit */
 
-/* Returns the most frequent value, the greatest of several, and in *times how often it occurs. Sorts the values. */
+/* Returns the most frequent value, or the greatest of several such values. *times receives its frequency. Sorts the
+ * values. */
 double bny_topo_usual(double *values, int32_t count, int32_t *times);
 
-/* Returns the next note of that kind from index *at on, and moves *at behind it; NULL after the last. */
+/* Returns the next note of that kind from index *at on, and sets *at to the index after it. Returns NULL after the
+ * last. */
 const bny_topo_note *bny_topo_find_note(const bny_topo *topo, bny_topo_note_kind kind, int32_t *at);
-bool bny_topo_is_found(const bny_topo_derivation *d, const char *id, int32_t node); /* by a row above */
+bool bny_topo_is_found(const bny_topo_derivation *d, const char *id, int32_t node); /* by an earlier row */
 bool bny_topo_is_noted(const bny_topo *topo, bny_topo_note_kind kind, int32_t node);
 
-/* A function for each row of findings.def. */
+/* One function for each row of findings.def. */
 #define BNY_TOPO_FINDING(id, severity, function, meaning, advice) void bny_topo_find_##function(bny_topo_finder *s);
 #define BNY_TOPO_FINDING_OF_TOOL(id, severity, meaning, advice)
 #include "topo/derive/findings.def"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Levels of the network: ranks whose NICs are on one leaf switch, ranks that meet in the tier above, ranks that meet
- * anywhere. A switch that a NIC is connected to is of tier 1. A switch connected to one of tier t, and to none lower,
- * is of tier t + 1. */
+ * Derives the levels of the network: ranks whose NICs are on one leaf switch, ranks that the tier above connects, and
+ * ranks that any tier connects. A switch with a NIC has tier 1. A switch whose lowest neighbour has tier t has tier t +
+ * 1. */
 #include <stdlib.h>
 
 #include "topo/derive/derive.h"
@@ -16,7 +16,7 @@ static bool in_network(const bny_topo_derivation *d, const bny_topo_link *link) 
 static int32_t tiers_find(bny_topo_derivation *d, int32_t *queue) {
   const bny_topo *topo = d->topo;
   int32_t head = 0, tail = 0, highest = 0;
-  for (int32_t n = 0; n < topo->nnodes; n++) d->keys[n] = false; /* whether this NIC serves a rank */
+  for (int32_t n = 0; n < topo->nnodes; n++) d->keys[n] = false; /* by node: whether this NIC serves a rank */
   for (int32_t r = 0; r < d->levels->nranks; r++)
     if (d->levels->ranks[r].nic >= 0) d->keys[d->levels->ranks[r].nic] = true;
   for (int32_t n = 0; n < topo->nnodes; n++) {
@@ -59,8 +59,7 @@ static bool tiers_unite(bny_topo_derivation *d, int32_t tier) {
   return any;
 }
 
-/* Sums the uplink bandwidth of each leaf at its representative. It limits ranks, because those below a leaf share
- * it. */
+/* Sums the uplink bandwidth of each leaf at its representative. It limits the ranks below the leaf, which share it. */
 static void uplinks_sum(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
   for (int32_t l = 0; l < topo->nlinks; l++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The list of findings: faults, notes and infos about a machine, each once for all nodes that it holds for. */
+ * Builds the list of findings: faults, notes and infos about a machine. Each fact appears once, with all nodes that it
+ * holds for. */
 #include "topo/derive/derive.h"
 
 #include <stdarg.h>
@@ -25,7 +26,7 @@ const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id) {
 
 /* ---- advice by maker --------------------------------------------------------------------------------------------- */
 
-/* Advice that differs from the row of findings.def, which is for NVIDIA's devices. MAKER_NETWORK is for NICs, ports and
+/* Advice that replaces that of findings.def, which is for NVIDIA's devices. MAKER_NETWORK stands for NICs, ports and
  * switches. */
 typedef enum maker { MAKER_NVIDIA, MAKER_AMD, MAKER_OTHER, MAKER_NETWORK } maker;
 
@@ -57,7 +58,7 @@ static const struct {
     {"gdr-off", MAKER_OTHER, "use a kernel with dma-buf, and a driver of the NIC that knows it"},
 };
 
-/* Returns the maker of a GPU by its vendor, generation or links; MAKER_OTHER if they do not say. */
+/* Returns the maker of a GPU by its vendor, generation or links; MAKER_OTHER if these are unknown. */
 static maker maker_of_gpu(const bny_topo *topo, int32_t gpu) {
   static const struct {
     const char *word;
@@ -81,7 +82,8 @@ static maker maker_of_gpu(const bny_topo *topo, int32_t gpu) {
   return MAKER_OTHER;
 }
 
-/* Returns the maker of the GPUs of a node's host. The search is bounded, for clusters of GPUs that do not say it. */
+/* Returns the maker of the GPUs of a node's host. The search is bounded, because in a cluster no GPU may have a known
+ * maker. */
 static maker maker_of_host(const bny_topo *topo, int32_t node) {
   int32_t host = bny_topo_ancestor(topo, node, BNY_TOPO_HOST);
   maker found = MAKER_OTHER;

@@ -16,7 +16,7 @@ static int32_t higher_tier(const bny_topo_derivation *d, const bny_topo_link *li
   return from > to ? from : to;
 }
 
-/* Trunks to the same tier are siblings. Of two trunks the slower one counts as the wrong one. */
+/* Trunks to the same tier are siblings. If there are only two, the slower one is reported. */
 void bny_topo_find_trunk_slow(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   char to[BNY_TOPO_LABEL_BYTES];
@@ -51,7 +51,7 @@ static int32_t uplinks_of(const bny_topo_derivation *d, int32_t node) {
   return count;
 }
 
-/* Returns the switch of the tier above to which a switch has the fewest links; *links is how many. */
+/* Returns the switch of the tier above to which a switch has the fewest links. *links receives their number. */
 static int32_t weakest_above(const bny_topo_derivation *d, int32_t node, int32_t *links) {
   int32_t weakest = -1;
   for (int32_t n = 0; n < d->topo->nnodes; n++) {
@@ -64,8 +64,8 @@ static int32_t weakest_above(const bny_topo_derivation *d, int32_t node, int32_t
   return weakest;
 }
 
-/* Finds parts of a network that have switches above leaf switches, and that share neither a link nor a host. Planes of
- * rails share all hosts. */
+/* Finds parts of a network that share neither a link nor a host, and have switches above leaf switches. Rail planes are
+ * not separate parts, because they share all hosts. */
 static void parts_find(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   const bny_topo *topo = d->topo;
@@ -75,7 +75,7 @@ static void parts_find(bny_topo_finder *s) {
     const bny_topo_link *link = &topo->links[l];
     int32_t ends[2] = {link->from, link->to};
     if (link->kind != BNY_TOPO_LINK_NET) continue;
-    for (int e = 0; e < 2; e++) /* all NICs of a host are one */
+    for (int e = 0; e < 2; e++) /* a host connects all of its NICs */
       if (d->host_of[ends[e]] >= 0) ends[e] = d->host_of[ends[e]];
     bny_topo_unite(roots, ends[0], ends[1]);
   }
@@ -103,7 +103,7 @@ void bny_topo_find_uplink_missing(bny_topo_finder *s) {
       if (d->tier[n] == tier) d->values[count++] = uplinks_of(d, n);
     int32_t usual = (int32_t)bny_topo_usual(d->values, count, &times);
     bool most = 2 * times > count || count == 2;
-    int32_t some = count > 0 ? (int32_t)d->values[count - 1] : 0; /* the most, as the values are sorted */
+    int32_t some = count > 0 ? (int32_t)d->values[count - 1] : 0; /* the maximum, because the values are sorted */
     for (int32_t n = 0; n < d->topo->nnodes; n++) {
       int32_t up = d->tier[n] == tier ? uplinks_of(d, n) : some;
       bool none = up == 0 && some > 0; /* needs no majority */
@@ -120,7 +120,7 @@ void bny_topo_find_uplink_missing(bny_topo_finder *s) {
 
 /* ---- switches that are gone -------------------------------------------------------------------------------------- */
 
-/* Links of a switch to NICs, and to the tier below it. */
+/* Counts the links of a switch to NICs and to the tier below. */
 static int32_t downlinks_of(const bny_topo_derivation *d, int32_t node) {
   int32_t count = 0;
   for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
@@ -133,8 +133,8 @@ static int32_t downlinks_of(const bny_topo_derivation *d, int32_t node) {
   return count;
 }
 
-/* Finds a switch that alone joins the whole tier below, with several cables to each switch but fewer than lead down.
- * Networks are built with more such switches. */
+/* Finds a single switch that joins the entire tier below. Each switch there has several uplinks to it, but fewer
+ * uplinks than downlinks. Such networks are built with more upper switches, so one may be missing. */
 static void alone_find(bny_topo_finder *s, int32_t tier) {
   const bny_topo_derivation *d = s->d;
   int32_t above = -1, tops = 0, leaves = 0, least = INT32_MAX;
@@ -152,8 +152,8 @@ static void alone_find(bny_topo_finder *s, int32_t tier) {
                   least);
 }
 
-/* Returns the number in a name that is otherwise equal to another, and the number of letters before it; -1 if they
- * differ in more. */
+/* Returns the number in a name that equals another name except for one number; -1 if the names differ elsewhere.
+ * *before receives the number of characters before it. */
 static long number_unlike(const char *name, const char *other, size_t *before) {
   size_t same = 0;
   while (name[same] != '\0' && name[same] == other[same]) same++;
@@ -177,7 +177,7 @@ static void gap_find(bny_topo_finder *s, int32_t tier) {
       continue;
     }
     const char *names[2] = {d->topo->nodes[first].name, d->topo->nodes[n].name};
-    for (int i = count > 1; i < 2; i++) { /* the first one's number is known once it is compared */
+    for (int i = count > 1; i < 2; i++) { /* the number of the first name is found once, in the first comparison */
       long number = number_unlike(names[i], names[!i], &before);
       if (number < 0 || (count > 1 && before != place)) return;
       place = before;
@@ -227,7 +227,7 @@ void bny_topo_find_nic_uncabled(bny_topo_finder *s) {
   for (int32_t r = 0; r < d->levels->nranks; r++) {
     const bny_topo_rank *rank = &d->levels->ranks[r];
     if (rank->nic < 0 || d->leaf[rank->nic] >= 0 || d->nic[rank->nic].down > 0 ||
-        bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_ONE_SIDED, rank->nic)) /* cabled, and found as that */
+        bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_ONE_SIDED, rank->nic)) /* another finding reports it */
       continue;
     if (fabric && rank->nic != rank->node)
       bny_topo_find(s, rank->nic, "it serves %s and is on no switch", bny_topo_find_label(d, rank->node, text));
@@ -236,7 +236,7 @@ void bny_topo_find_nic_uncabled(bny_topo_finder *s) {
   }
 }
 
-/* With one NIC in a host there is no order of cables that can be wrong. */
+/* A host with one NIC has no order of cables that could be wrong. */
 void bny_topo_find_cable_crossed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts; h++) {

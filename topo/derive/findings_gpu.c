@@ -6,7 +6,7 @@
 
 /* ---- lost GPUs --------------------------------------------------------------------------------------------------- */
 
-static int32_t devices_of(const bny_topo_derivation *d, int32_t host) { /* GPUs, partitions of one counting once */
+static int32_t devices_of(const bny_topo_derivation *d, int32_t host) { /* GPUs; the partitions of a GPU count once */
   int32_t devices = 0;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     int32_t node = d->levels->ranks[d->by_host[i]].node;
@@ -15,10 +15,11 @@ static int32_t devices_of(const bny_topo_derivation *d, int32_t host) { /* GPUs,
   return devices;
 }
 
-/* A process may see only some of the GPUs. If few are missing they are lost; if more, they are hidden. */
+/* Returns whether missing GPUs are lost, and not only hidden from this process. A few missing GPUs count as lost, and
+ * more as hidden. */
 static bool are_lost(int32_t missing, int32_t present) { return missing > 0 && 3 * missing <= present; }
 
-/* Counts the bus ids of GPUs that links lead to and that are not listed. *first is the note of one. */
+/* Counts the bus ids of unlisted GPUs that links lead to. *first receives the note of the first. */
 static int32_t bus_ids_missing(const bny_topo_derivation *d, int32_t node, const bny_topo_note **first) {
   char bus_id[BNY_TOPO_BUS_BYTES];
   int32_t at = 0, count = 0;
@@ -27,7 +28,7 @@ static int32_t bus_ids_missing(const bny_topo_derivation *d, int32_t node, const
   return count;
 }
 
-/* Returns the first missing number if the others are those of 4, 8 or 16 GPUs; otherwise -1. */
+/* Returns the first missing GPU number if the numbers indicate 4, 8 or 16 GPUs; otherwise -1. */
 static int32_t number_missing(const bny_topo_derivation *d, int32_t host) {
   uint32_t seen = 0, count = 0, most = 0;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
@@ -44,7 +45,7 @@ static int32_t number_missing(const bny_topo_derivation *d, int32_t host) {
   return number;
 }
 
-/* Returns how many GPUs the board of all GPUs of a host has; 0 unknown. */
+/* Returns the size of the board if all GPUs of a host are on the same kind of board; otherwise 0. */
 static int32_t board_gpus(const bny_topo_derivation *d, int32_t host) {
   const bny_topo_board *common = NULL;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
@@ -55,7 +56,7 @@ static int32_t board_gpus(const bny_topo_derivation *d, int32_t host) {
   return common ? common->gpus : 0;
 }
 
-/* Returns whether the GPUs of a host are one fewer than a board of 8 or 16 has, and links join all of them. */
+/* Returns whether a host has 7 or 15 GPUs, one fewer than a board, and links join all of them. */
 static bool is_odd(const bny_topo_derivation *d, int32_t host) {
   const bny_topo_level *islands = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_ISLAND);
   int32_t count = devices_of(d, host);
@@ -64,7 +65,7 @@ static bool is_odd(const bny_topo_derivation *d, int32_t host) {
   return group->count == bny_topo_ranks_on(d, host);
 }
 
-/* Returns how many GPUs most hosts with GPUs have; 0 if there is no such number. */
+/* Returns the number of GPUs that most hosts with GPUs have; 0 if there is no such number. */
 static int32_t usual_gpus(const bny_topo_derivation *d) {
   int32_t hosts = 0, times = 0;
   for (int32_t h = 0; h < d->nhosts; h++)
@@ -105,7 +106,8 @@ void bny_topo_find_gpu_lost(bny_topo_finder *s) {
   }
 }
 
-/* If no board or other host shows more, the host may be built so, or a container may have been given only these. */
+/* If no board or other host indicates more GPUs, the host may be built this way, or a container may have only these
+ * GPUs. */
 void bny_topo_find_gpus_odd(bny_topo_finder *s) {
   for (int32_t h = 0; h < s->d->nhosts && s->d->levels->rank_kind == BNY_TOPO_GPU; h++)
     if (is_odd(s->d, h) && !bny_topo_is_found(s->d, "gpu-lost", s->d->hosts[h]) && usual_gpus(s->d) == 0)
@@ -167,7 +169,7 @@ void bny_topo_find_gpu_none(bny_topo_finder *s) {
 
 /* ---- what the driver says ---------------------------------------------------------------------------------------- */
 
-/* Adds one fact for each node, with the texts of all its notes of that kind, which follow one another. */
+/* Adds one fact for each node, with the texts of all its notes of that kind. Such notes are adjacent. */
 static void pass_notes(bny_topo_finder *s, bny_topo_note_kind kind, const char *about) {
   int32_t at = 0;
   const bny_topo_note *note = bny_topo_find_note(s->d->topo, kind, &at);
@@ -191,7 +193,7 @@ void bny_topo_find_replays(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_REP
 
 void bny_topo_find_errors(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_ERRORS, "the driver counts or asks:"); }
 
-/* Returns the NVLink domain that a GPU has joined: a switch that stands for a cluster and clique; -1. */
+/* Returns the NVLink domain that a GPU has joined, which is a switch for a cluster and clique; -1 if none. */
 static int32_t domain_of(const bny_topo *topo, int32_t node) {
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
     const bny_topo_node *other = &topo->nodes[bny_topo_other_end(topo, node, l)];

@@ -9,7 +9,7 @@ enum { PAIRS_MAX = 1 << 16, NEAR_FACTOR = 4096 }; /* GPUs times NICs of a host t
 
 /* ---- missing NICs ------------------------------------------------------------------------------------------------ */
 
-/* Returns how many NICs serve ranks of a host. Clears what it sets in d->roots. */
+/* Returns the number of NICs that serve ranks of a host. Resets the elements of d->roots that it sets. */
 static int32_t nics_serving(const bny_topo_derivation *d, int32_t host) {
   int32_t serving = 0;
   for (int pass = 0; pass < 2; pass++) {
@@ -22,8 +22,8 @@ static int32_t nics_serving(const bny_topo_derivation *d, int32_t host) {
   return serving;
 }
 
-/* Returns a rating of a rank's nearest NICs, lower is better: NEAR_FACTOR times the number of the path, minus the
- * number of NICs on such a path. */
+/* Returns a rating of a rank's nearest NICs; lower is better. It is NEAR_FACTOR times the path type, minus the number
+ * of NICs with that path type. */
 static double nearness(const bny_topo_derivation *d, int32_t host, int32_t rank) {
   int32_t nearest = BNY_TOPO_PATHS, count = 0;
   for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) {
@@ -34,7 +34,7 @@ static double nearness(const bny_topo_derivation *d, int32_t host, int32_t rank)
   return (double)nearest * NEAR_FACTOR - (count < NEAR_FACTOR ? count : NEAR_FACTOR - 1);
 }
 
-/* Returns whether the NICs that serve a host's ranks are of one model and of one speed, which is known. */
+/* Returns whether the NICs that serve a host's ranks have the same model and the same known speed. */
 static bool are_alike(const bny_topo_derivation *d, int32_t host) {
   const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[host]]];
   if (first->nic < 0) return false;
@@ -48,7 +48,8 @@ static bool are_alike(const bny_topo_derivation *d, int32_t host) {
   return true;
 }
 
-/* Returns whether each rank of a host has a NIC of its own on the same path, and no NIC is left. */
+/* Returns whether ranks and NICs of a host form pairs: each rank has its own NIC on the same path type, and no NIC
+ * remains. */
 static bool has_pairs(const bny_topo_derivation *d, int32_t host) {
   const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[host]]];
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
@@ -59,7 +60,7 @@ static bool has_pairs(const bny_topo_derivation *d, int32_t host) {
 }
 
 /* Finds GPUs with fewer near NICs than three quarters of the host's GPUs have below their host bridges. Returns false
- * if there is none. */
+ * if there is no such GPU. */
 static bool gpus_without(bny_topo_finder *s, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t nranks = bny_topo_ranks_on(d, host), times, found = 0;
@@ -78,7 +79,8 @@ static bool gpus_without(bny_topo_finder *s, int32_t host) {
   return found > 0;
 }
 
-/* Returns how many NICs serve in most hosts; 0 if there is no such number. A network's hosts differ more by design. */
+/* Returns the number of NICs that serve ranks in most hosts; 0 if there is no such number. A model of a network needs a
+ * larger majority, because its hosts differ more by design. */
 static int32_t usual_nics(const bny_topo_derivation *d) {
   int32_t hosts = 0, times = 0;
   for (int32_t h = 0; h < d->nhosts; h++)
@@ -88,7 +90,7 @@ static int32_t usual_nics(const bny_topo_derivation *d) {
   return hosts > 2 && most ? usual : 0;
 }
 
-static bool has_port_down(const bny_topo_derivation *d, int32_t host) { /* the finding above */
+static bool has_port_down(const bny_topo_derivation *d, int32_t host) { /* as found by an earlier row */
   for (int32_t n = 0; n < d->topo->nnodes; n++)
     if (d->host_of[n] == d->hosts[host] && d->topo->nodes[n].kind == BNY_TOPO_PORT &&
         bny_topo_is_found(d, "port-down", n))
@@ -105,7 +107,7 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
     if (nranks == 0 || bny_topo_nics_on(d, h) == 0) continue;
     int32_t serving = nics_serving(d, h);
     if (gpus && gpus_without(s, h)) continue;
-    /* The NIC of a lost GPU serves none. */
+    /* The NIC of a lost GPU serves no rank. */
     if (serving == nranks && bny_topo_is_found(d, "gpu-lost", d->hosts[h])) continue;
     if (usual > serving && 2 * serving >= usual)
       bny_topo_find(s, d->hosts[h], "%d NIC%s, most hosts have %d", serving, bny_topo_plural(serving), usual);
@@ -114,8 +116,8 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
   }
 }
 
-/* Finds hosts where one NIC serves at least twice as many GPUs as most others do, all on equal paths: a NIC next to it
- * may be missing. */
+/* Finds hosts where one NIC serves at least twice as many GPUs as most others, all with equal path types. Another NIC
+ * at the same position may be missing. */
 void bny_topo_find_nic_uneven(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t h = 0; h < d->nhosts && d->levels->rank_kind == BNY_TOPO_GPU; h++) {
@@ -154,7 +156,7 @@ void bny_topo_find_nic_alone(bny_topo_finder *s) {
 
 /* ---- the NIC of each GPU ----------------------------------------------------------------------------------------- */
 
-static bool knows_places(const bny_topo_derivation *d, int32_t node) { /* its NUMA node or package */
+static bool knows_places(const bny_topo_derivation *d, int32_t node) { /* whether its NUMA node or package is known */
   return bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA) >= 0 ||
          bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE) >= 0;
 }
@@ -209,13 +211,13 @@ static double usual_speed(const bny_topo_derivation *d, int32_t *known, int32_t 
   return bny_topo_usual(d->values, *known, times);
 }
 
-/* Returns whether a rank is the first that its NIC serves. Needs d->roots cleared before the first. */
+/* Returns whether a rank is the first that its NIC serves. The caller clears d->roots before the first call. */
 static bool is_first(const bny_topo_derivation *d, const bny_topo_rank *rank) {
   return rank->nic >= 0 && d->roots[rank->nic]++ == 0;
 }
 
-/* Returns the speed that three quarters of a NIC's siblings have: four or more of its host with its model and the
- * letters of its name. 0 if there is none. */
+/* Returns the speed that three quarters of a NIC's siblings have; 0 if there is none. Siblings have the same host,
+ * model and name stem, and there must be at least four. */
 static double siblings_speed(const bny_topo_derivation *d, int32_t nic) {
   enum { SIBLINGS_MAX = 256 };
   const bny_topo_node *node = &d->topo->nodes[nic];
@@ -247,7 +249,7 @@ void bny_topo_find_nic_slow(bny_topo_finder *s) {
   }
 }
 
-/* Returns whether a NIC has a link to the network, or a port of its own, and no speed that counts. */
+/* Returns whether a NIC has a network link or a port, but no known speed. */
 static bool is_unknown(const bny_topo_derivation *d, int32_t nic) {
   bool linked = false;
   if (d->nic[nic].gbytes_per_s > 0 || d->nic[nic].down > 0) return false;
@@ -259,8 +261,8 @@ static bool is_unknown(const bny_topo_derivation *d, int32_t nic) {
   return linked;
 }
 
-/* A NIC should have a speed if it serves a GPU as others do that have one, or if its siblings have one. A file that
- * has ports of RDMA devices states their speeds. */
+/* A NIC should have a known speed if it serves a GPU and other serving NICs have one, or if its siblings have one. A
+ * file with ports of RDMA devices contains their speeds. */
 void bny_topo_find_nic_speed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t known, times;
@@ -296,8 +298,8 @@ void bny_topo_find_nic_narrow(bny_topo_finder *s) {
 
 /* ---- ports that are down ----------------------------------------------------------------------------------------- */
 
-/* Returns whether a NIC that is down would serve a GPU of its host if it were up, because two GPUs share another NIC of
- * at most its speed. */
+/* Returns whether a NIC that is down would serve a GPU of its host if it were up. This holds if two GPUs share another
+ * NIC that is not faster. */
 static bool is_missed(const bny_topo_derivation *d, int32_t nic, double rated) {
   int32_t host = d->host_of[nic] < 0 ? -1 : d->host_number[d->host_of[nic]];
   for (int32_t i = host < 0 ? 0 : d->host_first[host]; host >= 0 && i < d->host_first[host + 1]; i++) {
@@ -309,7 +311,8 @@ static bool is_missed(const bny_topo_derivation *d, int32_t nic, double rated) {
   return false;
 }
 
-/* Passes the ports, and the NICs without ports, that are down. `serving`: those that a GPU needs. */
+/* Reports the ports, and the NICs without ports, that are down. `serving` selects those that a GPU needs, or the
+ * others. */
 static void ports_down(bny_topo_finder *s, bool serving) {
   const bny_topo_derivation *d = s->d;
   int32_t *first = d->keys; /* by NIC: the first rank that it serves */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Findings about NVLinks and xGMI links: missing ones, by comparison with siblings and with the model of the GPU. */
+ * Findings about NVLinks and xGMI links. Missing links are found by comparison with siblings and with the model of the
+ * GPU. */
 #include <string.h>
 
 #include "topo/derive/derive.h"
@@ -23,13 +24,14 @@ const bny_topo_board *bny_topo_board_of(const char *model) {
   return NULL;
 }
 
-/* Returns the links of a GPU whose board is always linked, as its PCI device id says; 0 for others. */
+/* Returns the links of a GPU whose board always has links, by its PCI device id; 0 for other GPUs. */
 static int32_t links_of_board(const char *model) {
   const bny_topo_board *board = bny_topo_board_of(model);
   return board && strncmp(model, "0x", 2) == 0 ? board->links : 0;
 }
 
-/* Returns whether this is a number of links that GPUs of a generation are sold with, or more. */
+/* Returns whether GPUs of a generation are sold with this number of links. Larger numbers than any of these count,
+ * too. */
 static bool is_sold_with(int32_t compute, int32_t links) {
   static const struct {
     int32_t low, high, links[4];
@@ -49,7 +51,7 @@ static bool is_sold_with(int32_t compute, int32_t links) {
 
 /* ---- none at all ------------------------------------------------------------------------------------------------- */
 
-/* Counts the links of others to a GPU that does not list them. */
+/* Counts the links that other GPUs list to this GPU, but this GPU does not list. */
 static int32_t unlisted(const bny_topo_derivation *d, int32_t node) {
   int32_t at = 0, count = 0;
   for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_ONE_SIDED, &at)) != NULL;)
@@ -57,7 +59,8 @@ static int32_t unlisted(const bny_topo_derivation *d, int32_t node) {
   return count;
 }
 
-/* Returns whether a GPU lists no link at all. Those that others list do not count. A partition has its device's. */
+/* Returns whether a GPU lists no link itself; links that only other GPUs list do not count. For a partition, the links
+ * of its device are used. */
 static bool lists_none(const bny_topo_derivation *d, int32_t rank) {
   int32_t node = bny_topo_device(d->topo, d->levels->ranks[rank].node), links = 0;
   if (d->levels->ranks[rank].nvlinks == 0) return true;
@@ -82,7 +85,7 @@ static bool has_dead_link(const bny_topo *topo, int32_t node) {
   return false;
 }
 
-/* Examines one host. Bridges join pairs, and a GPU next to them may have none by design. */
+/* Examines one host. NVLink bridges join pairs, and a GPU next to such pairs may have no bridge by design. */
 static void host_missing(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t first = d->host_first[host], end = d->host_first[host + 1], joined = 0, largest = 0, boards = 0;
@@ -98,7 +101,7 @@ static void host_missing(bny_topo_finder *s, const bny_topo_level *islands, int3
   bool of_board = joined == 0 && boards >= 4 && boards == end - first;
   for (int32_t i = first; i < end; i++) {
     int32_t node = bny_topo_device(d->topo, d->levels->ranks[d->by_host[i]].node);
-    bool part = node != d->levels->ranks[d->by_host[i]].node; /* its device has the finding */
+    bool part = node != d->levels->ranks[d->by_host[i]].node; /* the finding is reported for its device */
     if (part || !lists_none(d, d->by_host[i]) || is_explained(d->topo, node)) continue;
     if (of_board)
       bny_topo_find(s, node, "no NVLink or xGMI link, though its model comes with %d: what it shares goes over PCIe",
@@ -132,8 +135,8 @@ static int32_t pairs_linked(const bny_topo_derivation *d, const bny_topo_level *
   return pairs;
 }
 
-/* Returns whether most pairs of a mesh have the same number of links and none has more, so that those with fewer lack
- * some. Half of a DGX-1 has as many pairs with one link as with two, by design. */
+/* Returns whether most pairs of a mesh have the same number of links and none has more; pairs with fewer then lack
+ * links. In half of a DGX-1, as many pairs have one link as two, by design. */
 static bool pairs_agree(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group) {
   enum { MEMBERS_MAX = 16 };
   double links[MEMBERS_MAX * MEMBERS_MAX], most = 0;
@@ -156,9 +159,9 @@ static bool pairs_agree(const bny_topo_derivation *d, const bny_topo_level *leve
   return bny_topo_usual(links, count, &times) >= most && 2 * times > count;
 }
 
-/* Returns whether members that have fewer links than others lack them: most have more, or most pairs do. A switch gives
- * all the same number, so there is a doubt at least. In other networks, such as that of eight MI250X, the number may
- * differ by design. */
+/* Classifies members that have fewer links than others. It is a fault if most members or most pairs have more links.
+ * Behind a switch all members should have the same number, so a difference is at least odd. In other networks, such as
+ * that of eight MI250X, the number may differ by design. */
 typedef enum evenness { UNEVEN_BY_DESIGN, UNEVEN_ODD, UNEVEN_FAULT } evenness;
 
 static evenness evenness_of(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group,
@@ -167,15 +170,15 @@ static evenness evenness_of(const bny_topo_derivation *d, const bny_topo_level *
   return pairs_linked(d, level, group) == 0 ? UNEVEN_ODD : UNEVEN_BY_DESIGN;
 }
 
-/* Returns the links that members should have at least, by their board; 0 unknown. A mesh of fewer GPUs than its board
- * has leaves links unused. */
+/* Returns the minimum number of links of members, by their board; 0 if unknown. It is unknown for a mesh of fewer GPUs
+ * than the board has, which leaves links unused. */
 static int32_t links_expected(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group) {
   const bny_topo_node *node = &d->topo->nodes[d->levels->ranks[level->members[group->first]].node];
   bool whole = pairs_linked(d, level, group) == 0 || group->count == 8 || (node->compute == 80 && group->count == 4);
   return whole ? links_of_board(node->model) : 0;
 }
 
-/* Returns whether GPUs of a mesh have fewer links because one of its host is lost, or has none. */
+/* Returns whether GPUs of a mesh have fewer links because a GPU of their host is lost or has no links. */
 static bool lacks_member(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group) {
   int32_t host = d->levels->ranks[level->members[group->first]].host;
   if (host < 0 || pairs_linked(d, level, group) == 0) return false;
@@ -185,8 +188,8 @@ static bool lacks_member(const bny_topo_derivation *d, const bny_topo_level *lev
   return lacks;
 }
 
-/* Finds members with fewer links than they should have. `sure`: by their board or most of the others; else what is only
- * unlike other machines. */
+/* Finds members with fewer links than they should have. If `sure`, the board or most other members show it; otherwise
+ * the number is only unusual. */
 static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const bny_topo_group *group, const char *word,
                         bool sure) {
   const bny_topo_derivation *d = s->d;
@@ -215,7 +218,7 @@ static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const b
   }
 }
 
-/* Finds pairs of a host whose bridge has fewer links than those of most of its pairs. */
+/* Finds pairs of a host whose bridge has fewer links than the bridges of most pairs. */
 static void pairs_fewer(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t first = d->host_first[host], end = d->host_first[host + 1], count = 0, times;
@@ -233,7 +236,8 @@ static void pairs_fewer(bny_topo_finder *s, const bny_topo_level *islands, int32
   }
 }
 
-/* Finds GPUs without a bridge if most GPUs of their host have one. A single GPU may stand next to pairs by design. */
+/* Finds GPUs without a bridge if most GPUs of their host have one. A single GPU next to pairs may have none by
+ * design. */
 static void bridges_missing(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t first = d->host_first[host], end = d->host_first[host + 1], pairs = 0, alone = 0;
@@ -314,7 +318,7 @@ void bny_topo_find_peer_refused(bny_topo_finder *s) {
   }
 }
 
-/* Missing links reduce the sum too, and have their own finding. */
+/* Missing links also reduce the sum; they have their own finding. */
 void bny_topo_find_link_slow(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   for (int32_t n = 0; n < d->topo->nnodes; n++) {

@@ -10,7 +10,7 @@
 
 /* ---- comparison with siblings ------------------------------------------------------------------------------------ */
 
-/* A device or switch and its link upwards. Equal keys make siblings, in any host. */
+/* A device or switch and its upstream link. Places with equal keys are siblings, in any host. */
 typedef struct pci_place {
   const char *model;  /* devices: "" unknown */
   int32_t keys[5];    /* kind; compute, or whether a NIC serves; switches: GPUs and NICs below, switches above; last:
@@ -69,7 +69,7 @@ static int32_t places_list(const bny_topo_derivation *d, const int32_t (*below)[
   return count;
 }
 
-/* Returns whether a value is too small compared with its siblings, most of which have more. */
+/* Returns whether a value is too small compared with its siblings. Most siblings must have the usual value. */
 static bool is_behind(double value, double usual, int32_t times, int32_t count) {
   return value < 0.75 * usual && 2 * times > count;
 }
@@ -89,7 +89,8 @@ static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t 
     double limit = less ? BNY_TOPO_ALIKE : 0.26;
     bool narrow = is_behind(places[i].lanes, lanes, times_lanes, count);
     bool old = is_behind(places[i].lane_speed, speed, times_speed, count), sleeps = places[i].lane_speed < idle;
-    /* Without a majority it is a note: one of two GPUs or NICs is slower, or a device has a quarter of the lanes. */
+    /* Without a majority, the result is only a note: one of two GPUs or NICs is slower, or a device has a quarter of
+     * the lanes. */
     double part = fmin(places[i].lanes / lanes, places[i].lane_speed / speed);
     bool doubt =
         !narrow && !old &&
@@ -177,15 +178,15 @@ static bool below_switch(const bny_topo *topo, int32_t node) {
   return false;
 }
 
-static bool is_coherent(const bny_topo *topo, int32_t node) { /* with its CPU: such a GPU needs no switch */
+static bool is_coherent(const bny_topo *topo, int32_t node) { /* with its CPU; it then needs no switch */
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
     if (topo->links[l].kind == BNY_TOPO_LINK_C2C) return true;
   return false;
 }
 
-/* Returns whether this device has its own root port. It is then on another bus than the host bridge above it, whose bus
- * is in its name ("pci0000:80" or "0000:[80-8f]"). A real machine without switches has root ports, and hides
- * nothing. */
+/* Returns whether this device has its own root port. Its bus then differs from that of the host bridge above it, which
+ * is in the bridge's name ("pci0000:80" or "0000:[80-8f]"). A physical machine without PCI switches has root ports, so
+ * nothing is hidden. */
 static bool has_root_port(const bny_topo *topo, int32_t node) {
   const bny_topo_node *device = &topo->nodes[node], *above = &topo->nodes[device->parent];
   unsigned domain, bus, root_domain, root_bus;
@@ -217,7 +218,7 @@ static bool is_flat(const bny_topo_derivation *d, int32_t host) {
     int32_t parent = topo->nodes[d->levels->ranks[d->by_host[i]].node].parent;
     beside += topo->nodes[parent].kind != BNY_TOPO_HOST ? d->roots[parent] : 0;
   }
-  return beside >= 2 * (int64_t)ngpus; /* on average, each GPU is beside two NICs */
+  return beside >= 2 * (int64_t)ngpus; /* on average, each GPU has two siblings that are NICs */
 }
 
 void bny_topo_find_pci_flat(bny_topo_finder *s) {

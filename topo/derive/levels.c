@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Levels: adding one from keys, finding and naming one, and freeing all. levels.h defines them. */
+ * Adds a level from keys, finds and names levels, and frees them. levels.h defines the levels. */
 #include "topo/derive/levels.h"
 
 #include <stdlib.h>

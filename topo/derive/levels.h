@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Derives from a model what ranks that work together need: levels of proximity, the NIC that serves each GPU, and
- * findings about faults. The result depends on the model alone, so ranks with the same model agree.
+ * Derives from a model what cooperating ranks need: levels of proximity, the NIC that serves each GPU, and findings
+ * about faults. The result depends only on the model, so ranks with the same model agree.
  *
- * A host is one machine, and a node is one of the model (topo/model/model.h).
+ * A host is one machine, and a node is a node of the model (topo/model/model.h).
  *
- * Ranks. The GPUs of a host are ranks in the order of their numbers, and hosts follow in the order of the model. If the
- * model has no GPU, its NUMA nodes are the ranks. Without those the ranks are packages, then NICs (a model of a network
- * alone), then hosts. `rank_kind` says which.
+ * Ranks. The ranks are the GPUs, sorted by host in the order of the model, and by number within a host. If the model
+ * has no GPU, the ranks are its NUMA nodes; without those packages, then NICs (in a model of a network only), then
+ * hosts. `rank_kind` is their kind.
  *
  * Levels. Each level divides ranks into disjoint groups whose members reach one another over links of the same kind:
  *
@@ -19,18 +19,18 @@
  *     leaf      NICs are on one leaf switch
  *     spine     leaf switches reach one another one tier higher; core: through all tiers
  *
- * A level exists if the model has facts for it. Domains need NVLinks across hosts, rails need several hosts with NICs,
- * leaf and spine need known network switches. Package, island, host, domain and spine nest in that order, as do leaf
- * and spine; rails cut across hosts.
+ * A level exists if the model has the data for it. Domains need NVLinks across hosts, rails need several hosts with
+ * NICs, leaf and spine need known network switches. Package, island, host, domain and spine nest in that order, as do
+ * leaf and spine; rails cut across hosts.
  *
  * Rails. A host's NICs that serve GPUs are numbered by the first GPU that each serves, because the system's own NIC
- * numbers are arbitrary. NICs that serve no GPU (storage, management) are on no rail. If a leaf switch carries one rail
- * of nearly all of its hosts, a host with another NIC there has crossed cables. It takes the switches' rails, and a
- * finding reports it.
+ * numbers are arbitrary. NICs that serve no GPU (storage, management) have no rail. If a leaf switch carries the same
+ * rail for at least three quarters of its hosts, a host with a different NIC there has crossed cables. That host gets
+ * the rails of the switches, and a finding reports it.
  *
- * Speeds are in GB/s and one direction. An NVLink of unknown speed gets that of the GPU's generation, or 20 GB/s, and
- * the group's source is "assumed". An NVLink with a rated speed but speed 0 counts as rejected: it exists, but peer
- * access does not work. A port in that state is down. */
+ * Speeds are in GB/s per direction. An NVLink of unknown speed gets the speed of the GPU's generation, or 20 GB/s, and
+ * the source of the group is "assumed". An NVLink with a rated speed but speed 0 counts as rejected: it exists, but
+ * peer access does not work. A port with a rated speed but speed 0 is down. */
 #ifndef BNY_TOPO_LEVELS_H
 #define BNY_TOPO_LEVELS_H
 
@@ -52,12 +52,13 @@ typedef struct bny_topo_group {
   int32_t first, count; /* range of level->members */
   int32_t node;         /* package, host, NVSwitch, leaf switch; -1: no single node */
   bny_topo_path path;   /* longest path between two members; SELF for one member */
-  /* The bandwidth with which the slowest member sends to the others; 0 unknown. In package and host it is over PCI,
-   * unless all members are in one island. From rail on it is that of the NIC, divided by the ranks that share it. */
+  /* The bandwidth at which the slowest member sends to the others; 0 unknown. In package and host it is that of PCI,
+   * unless all members are in one island. In rail and later levels it is that of the NIC, divided by the ranks that
+   * share it. */
   double gbytes_per_s;
   double latency_us;      /* slowest link's; 0 unknown */
   bool all_to_all;        /* each pair has its own links or a switch between them */
-  bool uniform;           /* every member can send as fast as the others */
+  bool uniform;           /* all members send equally fast */
   bny_topo_source source; /* source of gbytes_per_s: the least certain */
 } bny_topo_group;
 
@@ -73,16 +74,16 @@ typedef struct bny_topo_level {
 typedef struct bny_topo_rank {
   int32_t node;
   int32_t host;  /* node; -1 unknown */
-  int32_t local; /* place among the ranks of its host */
+  int32_t local; /* index among the ranks of its host */
   int32_t nic;   /* node of the NIC that serves it; -1 none */
   bny_topo_path nic_path;
   int32_t nic_shared;      /* ranks that this NIC serves, itself included */
   int32_t rail;            /* -1 none */
-  double nic_gbytes_per_s; /* whole NIC; 0 unknown */
+  double nic_gbytes_per_s; /* of the entire NIC; 0 unknown */
   int32_t nvlinks;         /* NVLinks or xGMI links of this rank */
 } bny_topo_rank;
 
-/* A fault is to be mended, a note is worth a look, an info is how the machine is built. */
+/* A fault needs repair, a note (WARNING) may be a problem, and an info describes how the machine is built. */
 typedef enum bny_topo_severity { BNY_TOPO_INFO, BNY_TOPO_WARNING, BNY_TOPO_FAULT } bny_topo_severity;
 
 /* A row of topo/derive/findings.def. */
@@ -90,7 +91,7 @@ typedef struct bny_topo_finding_kind {
   const char *id; /* "gpu-lost": stable */
   bny_topo_severity severity;
   const char *meaning;
-  const char *advice; /* "" for info; findings.c has another where the maker of the device matters */
+  const char *advice; /* "" for info; findings.c replaces it for some makers of devices */
 } bny_topo_finding_kind;
 
 typedef struct bny_topo_finding {
@@ -98,7 +99,7 @@ typedef struct bny_topo_finding {
   bny_topo_severity severity;
   int32_t node; /* the first of `nodes`; -1: the whole model */
   int32_t nnodes, *nodes;
-  char *text; /* the nodes, the fact and what to do, one line without a full stop */
+  char *text; /* nodes, fact and advice in one line, without a full stop */
 } bny_topo_finding;
 
 typedef struct bny_topo_levels {
@@ -111,8 +112,8 @@ typedef struct bny_topo_levels {
   bny_topo_finding *findings; /* faults, then notes, then infos; each in the order of findings.def */
 } bny_topo_levels;
 
-/* Returns NULL without memory; the caller frees the result. The model must have passed bny_topo_check() and is not
- * kept. */
+/* Returns NULL without memory; the caller frees the result. The model must have passed bny_topo_check(). The result
+ * does not refer to it. */
 bny_topo_levels *bny_topo_derive(const bny_topo *topo);
 void bny_topo_levels_free(bny_topo_levels *levels);
 
@@ -121,8 +122,8 @@ void bny_topo_levels_free(bny_topo_levels *levels);
 extern const bny_topo_finding_kind bny_topo_finding_kinds[];
 const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id);
 
-/* Adds a finding of a tool. It replaces one of the same kind about the same node alone; one about several nodes stands
- * for it. Returns false without memory. */
+/* Adds a finding of a tool. It replaces a finding of the same kind about only this node. If a finding of that kind
+ * covers this node among others, nothing is added. Returns false if out of memory. */
 bool bny_topo_finding_add(bny_topo_levels *levels, const bny_topo *topo, const char *id, int32_t node,
                           const char *fact);
 
@@ -134,8 +135,8 @@ const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_
 const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
 const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "note", "fault" */
 
-/* down() returns whether a port, or a NIC without ports, is down: it has no speed, but a rating or the probe says that
- * it should. rated() returns its rated speed; 0 unknown. */
+/* down() returns whether a port, or a NIC without ports, is down: it has no speed although it has a rating, or the
+ * probe found it down. rated() returns its rated speed; 0 if unknown. */
 bool bny_topo_port_down(const bny_topo *topo, int32_t node);
 double bny_topo_port_rated(const bny_topo *topo, int32_t node);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Levels inside hosts and over NVLinks: package, island, host, domain. */
+ * Derives the levels inside hosts and over NVLinks: package, island, host, domain. */
 #include <stdlib.h>
 
 #include "topo/derive/derive.h"
@@ -42,8 +42,8 @@ static void gpu_links_follow(bny_topo_derivation *d) {
       if (d->rank_of[ends[end]] >= 0)
         sum_add(&d->nvl[d->rank_of[ends[end]]], link, speed, assumed ? BNY_TOPO_ASSUMED : link->source);
   }
-  /* Partitions are part of their device, and each gets an equal part of the bandwidth of its links. */
-  int32_t *parts = d->crossed; /* by node: not in use yet */
+  /* Each partition gets an equal part of the bandwidth of its device's links. */
+  int32_t *parts = d->crossed; /* by node; the array is not in use yet */
   for (int pass = 0; pass < 3; pass++) {
     for (int32_t r = 0; r < d->levels->nranks; r++) {
       int32_t node = d->levels->ranks[r].node, device = bny_topo_device(topo, node);
@@ -78,7 +78,7 @@ double bny_topo_pci_way(const bny_topo *topo, int32_t node, bny_topo_source *sou
   return least;
 }
 
-/* A GPU that is coherent with its CPU takes that link, and not PCI, if it is faster. */
+/* Returns the bandwidth between a node and its CPU: over PCI, or over a coherent link if that is faster. */
 static double cpu_way(const bny_topo *topo, int32_t node, bny_topo_source *source) {
   bny_topo_source of_pci = topo->nodes[node].source, of_link = of_pci;
   double way = bny_topo_pci_way(topo, node, &of_pci);
@@ -125,7 +125,7 @@ static void paths_look(const bny_topo_derivation *d, const bny_topo_level *level
   const int32_t *members = &level->members[group->first];
   group->path = BNY_TOPO_PATH_SELF;
   for (int32_t i = 0; i < group->count; i++) {
-    /* By containment, the path from one member to all others is the longest. Only links make a path shorter. */
+    /* By containment, the paths from the first member include the longest one. Only links can make a path shorter. */
     for (int32_t j = i + 1; j < group->count && (i == 0 || group->count <= PAIRS_OF); j++) {
       bny_topo_path path =
           bny_topo_path_between(d->topo, d->levels->ranks[members[i]].node, d->levels->ranks[members[j]].node);
@@ -134,7 +134,8 @@ static void paths_look(const bny_topo_derivation *d, const bny_topo_level *level
   }
 }
 
-/* Returns a member's bandwidth to switches and to the other members. A partition has a part of its device's. */
+/* Returns a member's bandwidth to switches and to the other members. A partition has a share of its device's
+ * bandwidth. */
 static double speed_inside(const bny_topo_derivation *d, const bny_topo_level *level, int32_t rank) {
   const bny_topo *topo = d->topo;
   int32_t node = bny_topo_device(topo, d->levels->ranks[rank].node);
@@ -205,7 +206,8 @@ static int32_t package_of(const bny_topo_derivation *d, int32_t rank) {
   return d->levels->rank_kind == BNY_TOPO_NUMA ? -1 : bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA);
 }
 
-/* Gives ranks with the same root and host one number in d->keys, in the order of first ranks. Returns the count. */
+/* Assigns ranks with the same root and host the same number in d->keys, in the order of first ranks. Returns the
+ * count. */
 static int32_t islands_number(bny_topo_derivation *d) {
   int32_t *key_of_root = d->crossed; /* by node; array not in use yet */
   int32_t nkeys = 0;

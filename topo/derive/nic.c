@@ -5,8 +5,8 @@
 
 #include "topo/derive/derive.h"
 
-/* A NIC below this fraction of the host's most capable one is for management. One below the other fraction of the
- * fastest equally near one serves another purpose. */
+/* A NIC below the first fraction of the host's most capable NIC is for management. A NIC below the second fraction of
+ * the fastest equally near NIC serves another purpose. */
 static const double management = 0.1, much_slower = 0.3;
 
 enum { CLASS_INFINIBAND = 0x0207, VENDOR_CRAY = 0x17db };
@@ -31,8 +31,8 @@ bool bny_topo_is_rdma(const char *nic) {
   return starts(nic, names);
 }
 
-/* A NIC counts as Ethernet if its name is that of a network interface, or its class is, and nothing shows that it does
- * RDMA: a port, the name of an RDMA device, or the vendor of a network that has no Ethernet. */
+/* A NIC counts as Ethernet if it has the name of a network interface or the Ethernet class, and no sign of RDMA. Signs
+ * of RDMA are a port, the name of an RDMA device, and the vendor of a network without Ethernet. */
 static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
   static const char *const wireless[] = {"wl", "ath", "iwl", NULL}, *const words[] = {"Wi-Fi", "WiFi", "Wireless",
                                                                                       "WLAN"};
@@ -51,7 +51,7 @@ static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
   return NIC_FABRIC;
 }
 
-/* The speed that the hardware could have: of the network, if it is known, or of PCI. */
+/* Returns the speed that the hardware could have: the network speed if known, otherwise that of PCI. */
 static double capability_of(const bny_topo_derivation *d, int32_t nic) {
   double speed = d->nic[nic].gbytes_per_s, pci = 0;
   for (int32_t l = bny_topo_first_link(d->topo, nic); l >= 0; l = bny_topo_next_link(d->topo, nic, l)) {
@@ -64,7 +64,7 @@ static double capability_of(const bny_topo_derivation *d, int32_t nic) {
 
 void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nnics) {
   double most = 0;
-  nic_kind best = NIC_VIRTUAL; /* a wireless card serves none */
+  nic_kind best = NIC_VIRTUAL; /* a wireless card never serves */
   for (int32_t j = 0; j < nnics; j++) {
     nic_kind kind = kind_of(d->topo, nics[j]);
     best = kind > best ? kind : best;
@@ -79,15 +79,15 @@ void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nn
   }
 }
 
-/* In this order:
- *   1. kind: RDMA networks (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), then plain Ethernet, then virtual functions;
- *      a wireless card never;
- *   2. speed: not one for management, by the network's speed, or by PCI's where that is unknown;
- *   3. distance: the nearest by path; among those across NUMA nodes, one in the same package;
- *   4. state: not one that is down, or much slower than another that is as near.
+/* NICs are selected in this order:
+ *   1. kind: RDMA networks (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), then plain Ethernet, then virtual functions,
+ *      but never a wireless card;
+ *   2. speed: no management NIC, by network speed, or by PCI speed if the former is unknown;
+ *   3. distance: the nearest by path; across NUMA nodes, a NIC in the same package is nearer;
+ *   4. state: no NIC that is down or much slower than an equally near one.
  * Kind and speed compare all NICs of the host (bny_topo_nics_class()), so they do not depend on the rank. A NIC of the
- * right kind that is down or slow is taken if no other is as near: rail numbers then stay stable, and a finding reports
- * it. What is left is equally good, and the least loaded of them serves. */
+ * right kind that is down or slow is selected if no other is as near. This keeps rail numbers stable, and a finding
+ * reports the NIC. The remaining NICs are equally good, and the least loaded one serves. */
 int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int32_t *nics, int32_t nnics,
                            unsigned char *paths, bool *best) {
   int32_t package = bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE), count = 0;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The NIC that serves each rank, and rails.
+ * Assigns each rank the NIC that serves it, and derives rails.
  *
- * Within a host each rank takes one of the NICs that are best for it (nic.c). Among several it takes the one that
- * serves the fewest ranks so far, then the first in the model. Ranks with the fewest choices choose first, so that no
- * rank is left with a NIC that another could have spared. */
+ * Within a host, each rank gets one of the NICs that are best for it (nic.c). Among several, it gets the NIC that
+ * serves the fewest ranks so far, then the first in the model. Ranks with the fewest candidates come first, because
+ * other ranks can move to another NIC. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "topo/derive/derive.h"
 
-enum { CELLS_MAX = 1 << 20 }; /* ranks times NICs in one host; above that NICs are assigned round robin */
+enum { CELLS_MAX = 1 << 20 }; /* ranks times NICs in one host; above this limit NICs are assigned round-robin */
 
 double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link) {
   static const double implausible_gbytes_per_s = 1000;
@@ -34,8 +34,8 @@ double bny_topo_port_rated(const bny_topo *topo, int32_t node) {
   return rated;
 }
 
-/* Probes write the state of an inactive port at the end of its model (topo/probe/rdma.c). If all ports of a kind are
- * down, this is the only evidence, because no rating is known. */
+/* Returns whether the model of a port ends in an inactive state, which probes write there (topo/probe/rdma.c). If all
+ * ports of a kind are down, no rating is known, and this is the only evidence. */
 static bool says_down(const char *model) {
   static const char *const states[] = {", down", ", initialising", ", armed", ", in trouble"};
   const char *last = model ? strrchr(model, ',') : NULL;
@@ -143,7 +143,7 @@ static bool host_serve(bny_topo_derivation *d, int32_t host) {
     int32_t i = work.choices[c].rank, best = -1;
     for (int32_t j = 0; j < nnics; j++)
       if (work.candidate[i * nnics + j] && (best < 0 || work.load[j] < work.load[best])) best = j;
-    if (best < 0) continue; /* only cards that serve none */
+    if (best < 0) continue; /* no NIC may serve */
     work.load[best]++;
     nic_take(d, ranks[i], nics[best], (bny_topo_path)work.paths[i * nnics + best]);
   }
@@ -189,7 +189,8 @@ typedef struct vote {
 static int vote_order(const void *a, const void *b) { return bny_topo_order(a, b, 3); }
 
 /* Finds the rail that each leaf switch carries, into rail_of_leaf by node; -1: none. It is the rail of at least three
- * quarters of the switch's hosts, if there are more than two, and at most one rail per host on average. */
+ * quarters of the switch's hosts. The switch must have more than two hosts, and at most one rail per host on
+ * average. */
 static void leaves_vote(const vote *votes, int32_t nvotes, int32_t *rail_of_leaf) {
   for (int32_t i = 0; i < nvotes;) {
     int32_t leaf = votes[i].leaf, all = 0, best = -1, most = 0;
@@ -206,8 +207,8 @@ static void leaves_vote(const vote *votes, int32_t nvotes, int32_t *rail_of_leaf
   }
 }
 
-/* Returns whether the leaf switches of a host's NICs carry rails in the order of the NICs. Where one is gone, those
- * behind it have lower rails than their switches, and no cable is crossed. */
+/* Returns whether the leaf switches of a host's NICs carry rails in the order of the NICs. If a NIC is missing, the
+ * later ones have lower rails than their switches, although no cable is crossed. */
 static bool in_order(const bny_topo_derivation *d, int32_t host, const int32_t *rail_of_leaf, int32_t *carried) {
   int32_t rails = 0, last = -1;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
@@ -224,8 +225,8 @@ static bool in_order(const bny_topo_derivation *d, int32_t host, const int32_t *
   return true;
 }
 
-/* Handles a host whose NICs are cabled to the leaf switches of other rails. It takes the rails of the switches, if its
- * NICs then have different rails. d->crossed keeps the original mismatch for the findings. */
+/* Handles a host whose NICs are cabled to the leaf switches of other rails. The host gets the rails of the switches, if
+ * its NICs then have different rails. d->crossed keeps the original mismatch for the findings. */
 static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail_of_leaf, int32_t *nic_of_rail) {
   bny_topo_rank *ranks = d->levels->ranks;
   bool crossed = false, clash = false, ordered = in_order(d, host, rail_of_leaf, nic_of_rail);
@@ -253,7 +254,7 @@ static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail
   }
 }
 
-/* The longest path in a group that crosses hosts is the network. Speeds are shares of NICs. */
+/* If the group spans several hosts, its longest path is the network. The speed of a rank is its share of its NIC. */
 void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group) {
   const bny_topo_rank *ranks = d->levels->ranks;
   const int32_t *members = &level->members[group->first];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Exports of a model to foreign formats; banyan's own is in topo/import/json.h. Each returns text for the caller to
- * free, or NULL and *error on failure. */
+ * Exports of a model to other formats; banyan's own format is in topo/import/json.h. Each returns text that the caller
+ * frees. On failure it returns NULL and sets *error. */
 #ifndef BNY_TOPO_EXPORT_H
 #define BNY_TOPO_EXPORT_H
 
@@ -12,8 +12,8 @@
  * result. */
 char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error);
 
-/* The matrix of `nvidia-smi topo -m`, one for each host with GPUs: GPUs by number, then NICs with a legend. CPUs are
- * left out, because the model has none. Links of AMD's are XGMI. */
+/* The matrix of `nvidia-smi topo -m`, one for each host with GPUs: GPUs by number, then NICs with a legend. Links of
+ * AMD GPUs are shown as XGMI. CPU affinity is empty unless an attribute of the model has it. */
 char *bny_topo_export_matrix(const bny_topo *topo, bny_topo_error *error);
 
 #endif

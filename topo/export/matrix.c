@@ -34,7 +34,7 @@ static void write_cell(const writing *w, int32_t i, int32_t j) {
                                         : bny_topo_path_name(path));
 }
 
-/* The 32 CPUs from number `first` on of "00000000,0000ffff", whose last word has CPU 0. */
+/* Returns 32 bits of the CPU mask "00000000,0000ffff" from CPU `first` on. The last word of the mask contains CPU 0. */
 static uint32_t cpus_from(const char *mask, int first) {
   const char *at = mask + strlen(mask);
   for (int word = 0; at > mask; word++) {

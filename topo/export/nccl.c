@@ -44,7 +44,7 @@ static void write_text(writing *w, const char *name, const char *value) {
   fputc('"', w->out);
 }
 
-/* Writes those attributes of a node that NCCL's elements have too. */
+/* Writes the attributes of a node that NCCL's elements have. */
 static void write_attributes(writing *w, const bny_topo_node *node, const char *const *names) {
   char value[BNY_TOPO_ATTRIBUTES_BYTES];
   for (; *names != NULL; names++)
@@ -101,7 +101,7 @@ static bool lanes_of(const bny_topo_link *link, int *generation, int *lanes) {
   return false;
 }
 
-/* Omits unknown and assumed speeds, because NCCL determines or assumes them itself. */
+/* Writes a known speed. Unknown and assumed speeds are omitted, because NCCL determines or assumes them itself. */
 static void write_speed(writing *w, int32_t n) {
   for (int32_t l = bny_topo_first_link(w->topo, n); l >= 0; l = bny_topo_next_link(w->topo, n, l)) {
     const bny_topo_link *link = &w->topo->links[l];
@@ -169,7 +169,7 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
     fprintf(w->out, gpu->compute == 910 ? " gcn=\"gfx90a\"" : " gcn=\"gfx%d\"", (int)gpu->compute);
   else if (gpu->compute >= 0)
     fprintf(w->out, " sm=\"%d\"", (int)gpu->compute);
-  /* Partitions that share the number of their device have no rank of their own. */
+  /* A partition with the number of its device has no separate rank. */
   bool ranked = gpu->index >= 0 && (bny_topo_device(w->topo, n) == n || node_at(w, gpu->parent)->index != gpu->index);
   if (ranked) fprintf(w->out, " rank=\"%d\"", (int)(w->hosts > 1 ? w->gpus : gpu->index));
   write_attributes(w, gpu, bny_topo_nccl_gpu_attributes);
@@ -216,7 +216,7 @@ static void write_net(writing *w, int32_t port, int32_t number, int depth) {
   fprintf(w->out, "/>\n");
 }
 
-/* `bridge`: the host bridge of a NIC directly below a processor; NULL unknown. */
+/* `bridge` is the host bridge of a NIC directly below a processor; NULL if unknown. */
 static void write_nic(writing *w, int32_t n, const char *bridge, int depth) {
   int32_t number = node_at(w, n)->index >= 0 ? node_at(w, n)->index : w->nets, first = w->first[n];
   while (first >= 0 && node_at(w, first)->kind != BNY_TOPO_PORT) first = w->next[first];
@@ -289,7 +289,7 @@ static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
   fprintf(w->out, "</pci>\n");
   for (int32_t part = node->kind == BNY_TOPO_GPU ? w->first[n] : -1; good && part >= 0; part = w->next[part])
     good = node_at(w, part)->kind != BNY_TOPO_GPU || w->bus_ids[part][0] == '\0' ||
-           write_device(w, part, bridge, depth); /* a partition that is a function of the device */
+           write_device(w, part, bridge, depth); /* a partition that is a PCI function of the device */
   return good;
 }
 
@@ -325,7 +325,7 @@ static void write_processor(writing *w, int32_t n) {
   }
 }
 
-/* Returns whether a host has the name that it would get without one. */
+/* Returns whether a host has the name that an import assigns by default. */
 static bool is_numbered(const bny_topo_node *host) {
   char name[32];
   snprintf(name, sizeof name, "host%d", (int)host->index);
@@ -391,7 +391,7 @@ static bool needs_bus(const writing *w, int32_t n) {
   }
 }
 
-/* A node that needs a bus id and has none gets an unused one. Each node gets a different id. */
+/* Assigns an unused bus id to each node that needs one and has none. */
 static bool name_buses(writing *w) {
   bny_topo_names known = {0};
   unsigned made = 0;
@@ -482,7 +482,7 @@ static bool list_devices(const bny_topo *topo, bny_topo_names *devices) {
   return listed;
 }
 
-/* Compares devices and their paths with those of the text that was read again. */
+/* Compares the devices and their paths with those of the imported text. */
 static bool is_same(const bny_topo *topo, const bny_topo *again, const bny_topo_names *ours,
                     const bny_topo_names *theirs, bny_topo_error *error) {
   static const char cannot[] = "NCCL's XML cannot say this";
@@ -551,8 +551,8 @@ static char *write_text_of(const bny_topo *topo, bool separate, bny_topo_error *
   return text;
 }
 
-/* For a reader, switches without bus ids are one switch: of the only host, or of all hosts. If that joins too much,
- * each gets a bus id. */
+/* A reader treats all switches without a bus id as one switch of the only host, or of all hosts. If that joins too many
+ * GPUs, each switch gets a bus id. */
 char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
   char *text = write_text_of(topo, false, error);
   return text != NULL ? text : write_text_of(topo, true, error);
