@@ -21,7 +21,7 @@ static void *live(void *opaque) {
   return NULL;
 }
 
-/* The error of the first rank that failed by itself. */
+/* Returns whether all ranks succeeded. *error is that of the first rank that failed by itself. */
 static bool sum_up(const device_ranks *ranks, tool_error *error) {
   const device_rank *first = NULL;
   for (int32_t r = 0; r < ranks->nranks; r++) {

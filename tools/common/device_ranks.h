@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks that are threads of this process, all on one GPU. Each has a stream and a
- * communicator. Calls that all ranks make together run in threads; one thread can put work on the streams of all. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that are threads of this process, all on one GPU. Each has a stream and a communicator. Collective calls run in
+ * one thread per rank. A single thread may enqueue work on the streams of all ranks. */
 #ifndef BNY_TOOLS_COMMON_DEVICE_RANKS_H
 #define BNY_TOOLS_COMMON_DEVICE_RANKS_H
 
@@ -29,32 +30,32 @@ typedef struct device_ranks {
   void *argument;
 } device_ranks;
 
-/* `name` is as tool_option_device() takes it. */
+/* `name` is "cuda" or "cuda:N", as tool_option_device() reads it. */
 bool device_ranks_open(const char *name, int32_t nranks, int64_t timeout_ns, device_ranks *ranks, tool_error *error);
 void device_ranks_close(device_ranks *ranks);
 
-/* Runs the body in a thread for each rank and waits for all. A rank that fails ends what the others wait for. */
+/* Runs the body in one thread per rank and waits for all of them. If a rank fails, the waits of the others end. */
 bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void *argument), void *argument,
                        tool_error *error);
 
-/* Waits until all streams are idle, and returns what the communicators report. */
+/* Waits until all streams are idle. Returns false if a communicator has failed. */
 bool device_ranks_finish(device_ranks *ranks, tool_error *error);
 
-/* Measures operations on a device: each rank puts many runs in its own graph, and the graphs are replayed
+/* Measures operations on a device. Each rank records many runs in its own graph, and all graphs are replayed
  * concurrently. */
 typedef struct device_timing {
-  /* Puts a run of one rank on its stream. */
+  /* Enqueues one run of a rank on its stream. */
   bool (*put)(void *argument, int32_t run, int32_t rank, tool_error *error);
   void *argument;
-  int32_t ranks;              /* number of ranks that take part, from the first; 0: all */
-  int32_t runs;               /* in a graph */
-  int32_t warmup, iterations; /* replays before, replays that count */
+  int32_t ranks;              /* the first `ranks` ranks take part; 0: all */
+  int32_t runs;               /* runs per graph */
+  int32_t warmup, iterations; /* replays before the measurement, and measured replays */
 } device_timing;
 
-/* Returns the microseconds of one run. Waits for at most twice the communicators' timeout. */
+/* Measures the time of one run in microseconds. Waits for at most twice the communicators' timeout. */
 bool device_time(device_ranks *ranks, const device_timing *timing, double *p50_us, double *p99_us, tool_error *error);
 
-/* banyan_start(), for `put`. */
+/* Calls banyan_start(), for use in `put`. */
 bool device_time_start(banyan_op *op, tool_error *error);
 
 #endif

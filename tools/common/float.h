@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Arrays of f16, bf16, E4M3 and int8, and random numbers that are a function of their index. */
+ * Conversion of f16, bf16, E4M3 and int8 arrays, and random numbers that depend only on their index. */
 #ifndef BNY_TOOLS_COMMON_FLOAT_H
 #define BNY_TOOLS_COMMON_FLOAT_H
 
@@ -8,15 +8,15 @@
 
 #include "banyan.h"
 
-/* Read little-endian elements at any address, exactly. */
+/* Converts little-endian elements at any address to f32, exactly. */
 void tool_floats_load(banyan_dtype dtype, const void *source, size_t count, float *values);
 
-/* Write elements, rounded to nearest even. Values beyond the range become infinity in f16, and the largest number in
- * eight bits. */
+/* Converts f32 to elements, rounded to nearest even. Values out of range become infinity in f16, and saturate in eight
+ * bits. */
 void tool_floats_store(banyan_dtype dtype, const float *values, size_t count, void *target);
 
-/* values[i] = deviation * x(stream, first + i) with x of mean 0 and variance 1: the sum of four uniform numbers, which
- * is nearly normal. It is the same on every machine and for any part, so a rank makes only its own shard. */
+/* values[i] = deviation * x(stream, first + i), where x has mean 0 and variance 1. x is the sum of four uniform
+ * numbers, which is nearly normal. It depends only on stream and index, so each rank generates only its own shard. */
 void tool_floats_random(uint64_t stream, uint64_t first, size_t count, float deviation, float *values);
 
 #endif

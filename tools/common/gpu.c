@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The driver's functions, a device, its memory, streams and graphs. */
+ * Loads the driver's functions, and opens a device with its memory, streams and graphs. */
 #include "tools/common/gpu.h"
 
 #include <dlfcn.h>
@@ -31,8 +31,8 @@ bool gpu_succeeded(const bny_cuda_driver *driver, CUresult result, const char *w
 }
 
 static bool load(bny_cuda_driver *driver, tool_error *error) {
-  /* Streams that share a connection wait for each other, and kernels that wait for those of other streams then never
-   * end. */
+  /* Streams that share a connection wait for each other. Kernels that wait for kernels of other streams would then
+   * deadlock. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   char text[BNY_CUDA_LIBRARY_TEXT_BYTES];
   void *library = NULL;
@@ -138,7 +138,8 @@ void gpu_give(gpu *device, void *memory) {
 
 bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error) {
   CUresult result = bytes > 0 ? device->driver.cuMemcpyHtoD(address(to), from, bytes) : CUDA_SUCCESS;
-  /* The call may return while the bytes are on their way, in the default stream, for which no other stream waits. */
+  /* The call may return before the bytes arrive. They are copied in the default stream, which other streams do not wait
+   * for. */
   return gpu_succeeded(&device->driver, result, "cuMemcpyHtoD", error) && gpu_wait(device, NULL, 30, error);
 }
 
@@ -220,8 +221,8 @@ bool gpu_capture_begin(gpu *device, void *stream, tool_error *error) {
   return gpu_succeeded(&device->driver, result, "cuStreamBeginCapture", error);
 }
 
-/* The upload allocates what a first launch would allocate. Later, kernels of other ranks may wait for this graph's
- * kernels, and then an allocation could not end. */
+/* The upload makes the allocations of the first launch. At that launch, kernels of other ranks may already wait for
+ * this graph's kernels, and an allocation would deadlock. */
 static bool instantiate(gpu *device, CUgraph captured, void *stream, CUgraphExec *exec, tool_error *error) {
   const bny_cuda_driver *driver = &device->driver;
   CUgraphExec made = NULL;
@@ -282,7 +283,7 @@ bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngr
   bool ok = events != NULL || tool_error_set(error, "out of memory");
   for (int32_t i = 0; ok && i <= count; i++) ok = gpu_event_make(device, &events[i], error);
   for (int32_t i = 0; ok && i < rounds->warmup; i++) ok = launch_all(graphs, streams, ngraphs, error);
-  /* Waits here, so that a graph that never ends is noticed and little else is queued behind it. */
+  /* Waiting here detects a graph that hangs before much else is queued behind it. */
   ok = ok && gpu_wait(device, streams[0], rounds->seconds, error) && launch_all(graphs, streams, ngraphs, error);
   for (int32_t i = 0; ok && i <= count; i++) {
     ok = gpu_event_record(device, events[i], streams[0], error) &&

@@ -1,8 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 A GPU for programs that measure and test on one: memory, streams, graphs and
- * time. It uses CUDA's driver, which is loaded on demand (BANYAN_CUDA_LIBRARY: another file than libcuda.so.1). Streams
- * are those that banyan.h takes.
+/* SPDX-License-Identifier: Apache-2.0
+ * A GPU for programs that measure or test on one: memory, streams, graphs and times. It uses the CUDA driver API, which
+ * is loaded on demand. BANYAN_CUDA_LIBRARY replaces libcuda.so.1. Streams may be passed to the functions of banyan.h.
  *
- * All threads that have called gpu_enter() may use a gpu. All calls return false with an error text on failure. */
+ * Every thread that has called gpu_enter() may use the gpu. All calls return false and set *error on failure. */
 #ifndef BNY_TOOLS_COMMON_GPU_H
 #define BNY_TOOLS_COMMON_GPU_H
 
@@ -18,7 +18,7 @@ typedef struct gpu_facts {
   char name[64];
   int32_t ordinal;
   int32_t compute;      /* 90 is 9.0 */
-  int32_t cuda_version; /* version of the driver: 13000 is 13.0 */
+  int32_t cuda_version; /* CUDA version of the driver: 13000 is 13.0 */
   int32_t sms;
   int32_t clock_mhz, memory_clock_mhz; /* highest clock; 0: the driver does not report it */
   int32_t bus_bits;
@@ -29,7 +29,7 @@ typedef struct gpu_facts {
 /* Returns the number of devices; 0, with the reason, if there is no driver. */
 int32_t gpu_count(tool_error *error);
 
-/* Makes the device's primary context that of the calling thread. */
+/* Retains the device's primary context and makes it current in the calling thread. */
 bool gpu_open(int32_t ordinal, gpu **device, tool_error *error);
 void gpu_close(gpu *device); /* NULL is allowed */
 bool gpu_enter(gpu *device, tool_error *error);
@@ -37,23 +37,23 @@ const gpu_facts *gpu_facts_of(const gpu *device);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Allocate and free device memory. 0 bytes give a valid address. Either call may wait until the device is idle, so make
- * neither while kernels of one rank wait for kernels that another rank has yet to launch. */
+/* Allocate and free device memory. 0 bytes give a valid address. Either call may wait until the device is idle. Do not
+ * call them while kernels of one rank wait for kernels that another rank has not launched yet. */
 bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error);
 void gpu_give(gpu *device, void *memory); /* NULL is allowed */
 
-/* Copy between host and device. The copy is complete when the call returns, but is not ordered with streams. */
+/* Copy between host and device. The copy is complete when the call returns. It is not ordered with streams. */
 bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
 bool gpu_read(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-bool gpu_stream_make(gpu *device, void **stream, tool_error *error); /* ordered with no other */
+bool gpu_stream_make(gpu *device, void **stream, tool_error *error); /* not ordered with other streams */
 void gpu_stream_free(gpu *device, void *stream);
 bool gpu_copy(gpu *device, void *to, const void *from, size_t bytes, void *stream, tool_error *error);
 bool gpu_fill(gpu *device, void *to, unsigned char byte, size_t bytes, void *stream, tool_error *error);
 
-/* Events record when a stream reached them. elapsed: the microseconds between two that it has passed. */
+/* An event records when a stream reaches it. elapsed() returns the microseconds between two completed events. */
 bool gpu_event_make(gpu *device, void **event, tool_error *error);
 void gpu_event_free(gpu *device, void *event); /* NULL is allowed */
 bool gpu_event_record(gpu *device, void *event, void *stream, tool_error *error);
@@ -66,8 +66,8 @@ bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
 
 typedef struct gpu_graph gpu_graph;
 
-/* Records the work of the stream from now on, until gpu_capture_end() makes a graph. Only this thread may put work
- * there. */
+/* Captures the work of the stream until gpu_capture_end() makes a graph of it. Only this thread may enqueue work there
+ * meanwhile. */
 bool gpu_capture_begin(gpu *device, void *stream, tool_error *error);
 bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *error);
 bool gpu_graph_launch(gpu_graph *graph, void *stream, tool_error *error);
@@ -75,24 +75,24 @@ void gpu_graph_free(gpu_graph *graph); /* NULL is allowed */
 
 typedef struct gpu_rounds {
   int32_t warmup, count;
-  double seconds; /* limit for each of the two waits */
+  double seconds; /* time limit for the warm-up, and for the rest */
 } gpu_rounds;
 
-/* Launches all graphs, each on its stream, round after round, without waiting in between: `warmup` times, and then
- * `count` times. Writes how long each of the latter took on the first stream, in microseconds. It is not one graph with
- * several branches, because no driver promises to run all branches concurrently, and kernels of ranks wait for each
- * other. */
+/* Launches all graphs, each on its own stream, `warmup` times and then `count` times, without waiting in between.
+ * times_us[count] receives the microseconds of each of the latter rounds on the first stream. Separate graphs are used,
+ * because kernels of ranks wait for each other, and drivers do not guarantee that branches of one graph run
+ * concurrently. */
 bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
                      double *times_us, tool_error *error);
 
-/* A kernel to run between those that are measured, as a model's kernels run between combines. It has more code than the
- * instruction caches of an SM hold, and reads twice what the second-level cache holds. The driver compiles it. */
+/* A kernel that runs between measured kernels, as a model's kernels run between combines. Its code exceeds the
+ * instruction caches of an SM, and it reads twice the size of the second-level cache. The driver compiles it. */
 typedef struct gpu_between gpu_between;
 
 enum { GPU_BETWEEN_INSTRUCTIONS = 1 << 14 }; /* each has 16 bytes */
 
-/* The kernel's work is done in `parts`, each on its own stream and its share of the SMs. May wait until the device is
- * idle. Returns false with an error text. */
+/* Divides the kernel's work into `parts`, each for its own stream and its share of the SMs. May wait until the device
+ * is idle. */
 bool gpu_between_make(gpu *device, int32_t parts, gpu_between **between, tool_error *error);
 void gpu_between_free(gpu_between *between); /* NULL is allowed */
 

@@ -13,10 +13,10 @@ struct gpu_between {
   CUfunction kernel;
   int32_t parts;
   size_t bytes; /* size of a part */
-  void *memory; /* all parts, then the word that the kernel may write */
+  void *memory; /* all parts, followed by the word that the kernel may write */
 };
 
-/* Reads the memory, four quads at a time. Then the first warp of each block goes through the code. */
+/* Reads the memory, four 16-byte words at a time. The first warp of each block then executes the code. */
 static const char head[] = ".version 7.0\n"
                            ".target sm_80\n"
                            ".address_size 64\n"
@@ -65,8 +65,7 @@ static const char tail[] = "done:\n"
                            "ret;\n"
                            "}\n";
 
-/* Writes four chains, each of alternating products and exclusive ors, so that no compiler merges several instructions
- * into one. */
+/* Writes four chains of alternating multiplications and exclusive ors, which no compiler can merge. */
 static void write_code(FILE *to) {
   for (unsigned i = 0; i < GPU_BETWEEN_INSTRUCTIONS; i++) {
     unsigned chain = 8 + i % 4, number = (i * 2654435761u) | 1;
@@ -100,8 +99,9 @@ char *gpu_between_text(void) {
   return text;
 }
 
-/* A driver that loads lazily loads the kernel now, not while kernels wait for each other. The kernel asks for as much
- * shared memory as kernels of the library, because an SM does not run two kernels with different shares at once. */
+/* Makes a lazily loading driver load the kernel now, and not while kernels wait for each other. The kernel requests as
+ * much shared memory as the library's kernels, because an SM does not run kernels with different shared-memory
+ * configurations at the same time. */
 static CUresult prepare(const bny_cuda_driver *driver, CUfunction kernel) {
   int registers;
   CUresult result = driver->cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by the files that implement gpu.h. */
+ * What the files that implement gpu.h share. */
 #ifndef BNY_TOOLS_COMMON_GPU_DRIVER_H
 #define BNY_TOOLS_COMMON_GPU_DRIVER_H
 
@@ -9,11 +9,12 @@
 struct gpu {
   bny_cuda_driver driver;
   CUdevice handle;
-  CUcontext context; /* the primary one, retained */
+  CUcontext context; /* the primary context, retained */
   gpu_facts facts;
 };
 
-/* Returns true, or false with an error that says what was tried and the driver's name for the result. */
+/* Returns whether the result is success. Otherwise *error has the call that failed and the driver's name of the
+ * result. */
 bool gpu_succeeded(const bny_cuda_driver *driver, CUresult result, const char *what, tool_error *error);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Parts that the JSON of all tools has in common. */
+ * Parts of the JSON output that all tools share. */
 #ifndef BNY_TOOLS_COMMON_JSON_H
 #define BNY_TOOLS_COMMON_JSON_H
 
@@ -8,11 +8,12 @@
 #include "tools/common/gpu.h"
 #include "tools/common/util.h"
 
-/* Takes an object and returns it with these members in front: "version", "command" (as it can be typed), "date" (UTC,
- * ISO 8601) and "node" {"hostname", "cpus" (that this process may use), "kernel"}. NULL without memory. */
+/* Returns a new object that begins with "version", "command" (quoted for a shell), "date" (UTC, ISO 8601) and "node"
+ * {"hostname", "cpus" (that this process may use), "kernel"}, followed by the members of `object`. Takes the reference
+ * to `object`. Returns NULL if out of memory. */
 json_t *tool_json_stamped(json_t *object);
 
-/* Writes the stamped object and a newline; takes the reference. The error is that of standard output. */
+/* Writes the stamped object and a newline. Takes the reference. On failure *error describes the write error. */
 bool tool_json_write(json_t *object, FILE *stream, tool_error *error);
 
 /* Returns null for infinity, which JSON does not have. */

@@ -31,10 +31,10 @@ static const int64_t grace_after_term_ns = 2000000000;
 
 struct launch {
   int nranks;
-  pid_t *pids; /* 0: has ended */
+  pid_t *pids; /* 0: ended */
   int nrunning;
   int status;      /* exit status of the first rank that failed */
-  bool ending;     /* a rank has failed, or a signal came */
+  bool ending;     /* a rank has failed, or a signal arrived */
   int last_signal; /* the last signal sent to the ranks; 0: none yet */
   int64_t next_ns; /* time of the next, harsher signal */
 };
@@ -60,7 +60,7 @@ bool bny_launch_speaks(void) {
   return !rank || strcmp(rank, "0") == 0;
 }
 
-/* Returns a socket that listens on a port of the kernel's choice, so that ports cannot collide; *port is set to it. */
+/* Returns a listening socket and its port in *port. The kernel chooses the port, so that ports cannot collide. */
 static int listen_anywhere(int *port) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t bytes = sizeof address;
@@ -88,8 +88,8 @@ static bool set_number(const char *name, int number) {
   return setenv(name, text, 1) == 0;
 }
 
-/* Sets the variables that are equal for all ranks, and removes those of an outer launcher. Also sets BANYAN_PORT, so
- * that no other port is derived from MASTER_PORT. */
+/* Sets the variables that are equal on all ranks, and removes those of an outer launcher. BANYAN_PORT is set, because
+ * otherwise another port would be derived from MASTER_PORT. */
 static bool set_common(int nranks, int port, const char *secret) {
   static const char *const outer[] = {"BANYAN_LISTEN_FD", "BANYAN_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"};
   char job[32];
@@ -135,8 +135,8 @@ int bny_launch_cores(void) {
   return order_cpus(cpus, &count);
 }
 
-/* Reserves a CPU for the life of this process, by an abstract socket that no other program here can have then. It stays
- * open over exec(). */
+/* Reserves a CPU for the life of this process. The reservation is an abstract socket, whose name only one program of
+ * this machine can bind. It stays open across exec(). */
 static bool claim_cpu(int cpu) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   size_t length = (size_t)snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "banyan-cpu-%d", cpu);
@@ -148,9 +148,9 @@ static bool claim_cpu(int cpu) {
   return false;
 }
 
-/* Ranks of several programs on one machine have the same numbers. Each rank takes the first free CPU from its own on,
- * and shares its own if none is free. Ranks beyond the number of CPUs share from the start, because they must not take
- * the CPU of a rank that starts later. */
+/* Several programs on one machine have ranks with the same numbers. Each rank therefore gets the first free CPU from
+ * its own number on, or shares its own CPU if none is free. Ranks beyond the number of CPUs always share, because they
+ * must not reserve the CPU of a rank that starts later. */
 void bny_launch_pin(int index) {
   int cpus[CPU_SETSIZE], count, skip = 0;
   cpu_set_t mine;
@@ -175,7 +175,7 @@ static int node_of(int cpu) {
   return node;
 }
 
-/* Writes the nodes of the CPUs that this process may use, in the order of their numbers. Returns how many there are. */
+/* Lists the NUMA nodes of the CPUs that this process may use, in ascending order. Returns their number. */
 static int list_nodes(int nodes[CPU_SETSIZE], cpu_set_t *allowed) {
   int count = 0;
   if (sched_getaffinity(0, sizeof *allowed, allowed) != 0) CPU_ZERO(allowed);
@@ -201,7 +201,7 @@ static void bind_to_node(int rank, int nranks) {
   int nodes[CPU_SETSIZE];
   cpu_set_t mine;
   int count = list_nodes(nodes, &mine);
-  if (count < 2 || nranks < count) return; /* a rank alone may use all nodes */
+  if (count < 2 || nranks < count) return; /* a single rank may use all NUMA nodes */
   int node = nodes[(long)rank * count / nranks];
   for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
     if (CPU_ISSET(cpu, &mine) && node_of(cpu) != node) CPU_CLR(cpu, &mine);
@@ -209,11 +209,11 @@ static void bind_to_node(int rank, int nranks) {
     fprintf(stderr, "rank %d: cannot run on node %d alone\n", rank, node);
 }
 
-/* In the child: becomes the rank. Never returns. */
+/* Runs in the child process, which becomes the rank. Does not return. */
 static void become_rank(int rank, int nranks, char **argv, bny_launch_binding binding, int listen_fd, pid_t parent,
                         const sigset_t *signals_before) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(STATUS_NOT_STARTED); /* it ended before it could be watched */
+  if (getppid() != parent) _exit(STATUS_NOT_STARTED); /* the parent ended before it could be watched */
   sigprocmask(SIG_SETMASK, signals_before, NULL);
   if (binding == BNY_LAUNCH_CPU) bny_launch_pin(rank);
   if (binding == BNY_LAUNCH_NODE) bind_to_node(rank, nranks);
@@ -233,7 +233,7 @@ static void signal_all(struct launch *launch, int signal_number) {
   launch->last_signal = signal_number;
 }
 
-/* The first failure decides the status; the others may now end by themselves for a while. */
+/* The first failure sets the exit status. The other ranks then have time to end by themselves. */
 static void begin_end(struct launch *launch, int status, int64_t patience_ns) {
   if (launch->ending) return;
   launch->ending = true;
@@ -241,7 +241,7 @@ static void begin_end(struct launch *launch, int status, int64_t patience_ns) {
   launch->next_ns = tool_now_ns() + patience_ns;
 }
 
-/* Reports the end of whichever ranks have ended. */
+/* Collects all ranks that have ended. */
 static void reap(struct launch *launch) {
   int how;
   for (int rank = 0; rank < launch->nranks; rank++) {
@@ -274,7 +274,7 @@ static void wait_for_all(struct launch *launch, int signal_fd) {
     if (poll(&wait, 1, escalate(launch)) > 0 && read(signal_fd, &came, sizeof came) == (ssize_t)sizeof came &&
         came.ssi_signo != SIGCHLD) {
       begin_end(launch, 128 + (int)came.ssi_signo, 0);
-      launch->next_ns = tool_now_ns(); /* a first signal ends the grace period, a second one shortens the rest */
+      launch->next_ns = tool_now_ns(); /* the first signal ends the grace period, a second one shortens the rest */
     }
     reap(launch);
   }
@@ -286,7 +286,7 @@ static bool start_all(struct launch *launch, char **argv, bny_launch_binding bin
   int listen_fd = listen_anywhere(&port);
   bool started = listen_fd >= 0 && make_secret(secret) && set_common(launch->nranks, port, secret);
   pid_t parent = getpid();
-  fflush(NULL); /* or each child would print it again */
+  fflush(NULL); /* otherwise each child would print buffered output again */
   for (int rank = 0; rank < launch->nranks && started; rank++) {
     pid_t pid = fork();
     if (pid == 0) become_rank(rank, launch->nranks, argv, binding, listen_fd, parent, signals_before);
@@ -302,7 +302,7 @@ static bool start_all(struct launch *launch, char **argv, bny_launch_binding bin
 
 int bny_launch_local(int nranks, char **argv, bny_launch_binding binding) {
   struct launch launch = {.nranks = nranks};
-  struct sigaction children = {.sa_handler = SIG_DFL}, children_before; /* ignored, they would end without a trace */
+  struct sigaction children = {.sa_handler = SIG_DFL}, children_before; /* SIG_IGN would lose exit statuses */
   sigset_t signals, signals_before;
   if (nranks < 1 || nranks > NRANKS_AT_MOST) {
     fprintf(stderr, "cannot start %d ranks: must be 1..%d\n", nranks, NRANKS_AT_MOST);

@@ -9,7 +9,7 @@
 
 const tool_mpi *tool_mpi_load(tool_error *error) {
 #ifdef BNY_MPI_MODULE_FOLDER
-  /* LD_LIBRARY_PATH finds it in the build folder. Open MPI's own modules need its symbols to be global. */
+  /* In the build folder, LD_LIBRARY_PATH finds the module. Open MPI's modules need global symbols. */
   void *module = dlopen(MODULE, RTLD_NOW | RTLD_GLOBAL);
   if (module == NULL) module = dlopen(BNY_MPI_MODULE_FOLDER "/" MODULE, RTLD_NOW | RTLD_GLOBAL);
   const tool_mpi *mpi = module != NULL ? dlsym(module, "banyan_mpi_tool") : NULL;

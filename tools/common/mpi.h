@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 MPI for tools that run under mpirun. The functions are in a separate module that
- * is loaded only under mpirun, so no tool links MPI. */
+/* SPDX-License-Identifier: Apache-2.0
+ * MPI for tools that run under mpirun. The functions are in a separate module, which is loaded only under mpirun. No
+ * tool links MPI. */
 #ifndef BNY_TOOLS_COMMON_MPI_H
 #define BNY_TOOLS_COMMON_MPI_H
 
@@ -21,16 +22,17 @@ typedef struct tool_mpi {
   /* These return false if MPI fails. */
   bool (*allgather)(const float *mine, int count, float *all);
   bool (*allreduce)(const float *mine, float *all, int count, bool maximum);
-  /* An allreduce of rows of dim + 2 numbers by a custom operation. Only one dim and one merge at a time. */
+  /* An allreduce of rows of dim + 2 numbers by a custom operation. Only one dim and one merge may be active at a
+   * time. */
   bool (*rows_begin)(int32_t dim, tool_mpi_merge *merge);
   bool (*rows_allreduce)(const float *mine, float *all, int rows);
   void (*rows_end)(void);
 } tool_mpi;
 
-/* The module has this variable. */
+/* The module exports this variable. */
 extern const tool_mpi banyan_mpi_tool;
 
-/* Returns NULL with a reason if there is no module, or if it cannot be loaded. */
+/* Returns NULL and sets *error if there is no module or if it cannot be loaded. */
 const tool_mpi *tool_mpi_load(tool_error *error);
 
 #endif

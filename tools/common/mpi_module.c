@@ -6,7 +6,7 @@
 
 #include "banyan_mpi.h"
 
-/* MPI passes no argument to an operation, so the merge of rows is kept here. */
+/* The merge of rows is a static variable, because MPI passes no argument to an operation. */
 static struct {
   tool_mpi_merge *merge;
   int32_t dim;

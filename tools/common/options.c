@@ -13,7 +13,7 @@
 enum { OPTIONS_MAX = 48, HELP_COLUMN = 22, NAMES_BYTES = 128, CODE_FIRST = 256 };
 enum { CODE_HELP = CODE_FIRST + OPTIONS_MAX, CODE_VERSION, CODE_MAN };
 
-/* The date of the text of man pages. */
+/* Date of the man pages. */
 #define MAN_DATE "November 22, 2026"
 
 static const tool_option last_options[] = {{"help", NULL, "Print this summary and exit.", .kind = TOOL_FLAG},
@@ -22,7 +22,7 @@ static const tool_option last_options[] = {{"help", NULL, "Print this summary an
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-/* "f32|f16|bf16", or the argument as the table has it; "" for none. */
+/* Returns "f32|f16|bf16", or the argument in the table; "" for none. */
 static const char *argument_of(const tool_option *option, const char *separator, char text[NAMES_BYTES]) {
   int length = 0;
   text[0] = '\0';
@@ -66,7 +66,7 @@ static void print_help(const tool_program *program) {
 
 /* ---- the man page ------------------------------------------------------------------------------------------------ */
 
-/* Text of mdoc: one sentence to a line, and nothing that begins or contains a request. */
+/* Prints text as mdoc: one sentence per line, with escaped requests. */
 static void man_text(const char *text) {
   for (bool first = true; *text != '\0'; text++) {
     if (first && (*text == '.' || *text == '\'')) fputs("\\&", stdout);
@@ -95,7 +95,7 @@ static void man_option(const tool_option *option, bool first) {
   }
 }
 
-/* The sections that follow from the table. Those that are written by hand come after them: see man_page in local.mk. */
+/* Prints the sections that follow from the table. Handwritten sections come after them: see man_page in local.mk. */
 static void print_man(const tool_program *program) {
   char capitals[32] = "";
   for (size_t i = 0; program->name[i] != '\0' && i + 1 < sizeof capitals; i++) {
@@ -206,7 +206,7 @@ static void make_table(const tool_program *program, struct option *table, char *
   for (const tool_option *o = program->options; o->name != NULL || o->help != NULL; o++, count++) {
     bool argument = takes_argument(o);
     int code = CODE_FIRST + (int)(o - program->options);
-    /* A heading gets a name that nobody can type. */
+    /* The name of a heading cannot be typed. */
     table[count] =
         (struct option){o->name == NULL ? "\n" : o->name, argument ? required_argument : no_argument, NULL, code};
     if (o->letter != 0) {
@@ -257,7 +257,7 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
                                     : take(program, option_of(program, code), arguments, optarg, &error);
   }
   ok = ok && program->complete(arguments, argc, argv, &error);
-  for (char *c = error.text; *c != '\0'; c++) *c = *c == '\n' ? '?' : *c; /* one line, whatever was typed */
+  for (char *c = error.text; *c != '\0'; c++) *c = *c == '\n' ? '?' : *c; /* keeps the error on one line */
   if (!ok && speaks) fprintf(stderr, "%s: %s\ntry '%s --help'\n", program->name, error.text, program->name);
   *exit_status = TOOL_EXIT_USAGE;
   return ok;

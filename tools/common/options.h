@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The command line of a tool: one table of options drives parsing, --help and the man page. */
+ * The command line of a tool. One table of options drives parsing, --help and the man page. */
 #ifndef BNY_TOOLS_COMMON_OPTIONS_H
 #define BNY_TOOLS_COMMON_OPTIONS_H
 
@@ -20,7 +20,7 @@ typedef enum tool_option_kind {
   TOOL_CALL  /* `check` stores the value */
 } tool_option_kind;
 
-/* Where a value goes in the tool's own `struct arguments`. Integers may have 1, 4 or 8 bytes. */
+/* The member of the tool's `struct arguments` that receives a value. Integers may have 1, 4 or 8 bytes. */
 #define TOOL_AT(member) .offset = offsetof(arguments, member), .bytes = sizeof((arguments *)0)->member
 #define TOOL_FLAG_AT(member) .kind = TOOL_FLAG, TOOL_AT(member)
 #define TOOL_VALUE_AT(member, value) .kind = TOOL_VALUE, TOOL_AT(member), .min = (value)
@@ -29,12 +29,12 @@ typedef enum tool_option_kind {
 #define TOOL_SECONDS_AT(member) .kind = TOOL_SECONDS, TOOL_AT(member), .min = 1, .max = 1000000
 #define TOOL_BYTES_AT(member, most) .kind = TOOL_BYTES, TOOL_AT(member), .min = 1, .max = (int64_t)(most)
 #define TOOL_NAME_AT(member, list) .kind = TOOL_NAME, TOOL_AT(member), .names = (list)
-/* The member, a string, becomes the name of the first option of a group that is given. */
+/* The string member receives the name of the first option of a group that appears on the command line. */
 #define TOOL_GROUP(member) .group = offsetof(arguments, member)
 
 typedef struct tool_option {
   const char *name;     /* without dashes */
-  const char *argument; /* NULL: none, or made of `names` */
+  const char *argument; /* NULL: none, or built from `names` */
   const char *help;     /* plain sentences; NULL: an alias, which is not listed */
   tool_option_kind kind;
   char letter; /* a short form; 0: none */
@@ -50,18 +50,19 @@ typedef struct tool_program {
   const char *title;          /* one line, for the man page */
   const char *usage;          /* usage lines, without the name */
   const char *about;          /* paragraphs, separated by empty lines */
-  const char *failed;         /* when the exit status is 1 */
-  const char *faults;         /* when the exit status is 3; NULL: never */
-  bool ranks;                 /* a launcher may start many of it: rank 0 alone prints help and errors of usage */
+  const char *failed;         /* the case in which the exit status is 1 */
+  const char *faults;         /* the case in which the exit status is 3; NULL: never */
+  bool ranks;                 /* a launcher may start many processes: only rank 0 prints help and usage errors */
   const tool_option *options; /* the last row has neither name nor help */
   /* Handles arguments that are not options, and checks options against each other. */
   bool (*complete)(void *arguments, int argc, char **argv, tool_error *error);
 } tool_program;
 
-/* Returns true to go on, or false with the status to exit with, after --help, --version or an error. */
+/* Returns true if the tool shall continue. After --help, --version or an error it returns false and sets
+ * *exit_status. */
 bool tool_options_parse(const tool_program *program, int argc, char **argv, void *arguments, int *exit_status);
 
-/* Prints the error and returns the status to exit with. */
+/* Prints the error and returns the exit status. */
 int tool_options_fail(const tool_program *program, const tool_error *error);
 
 /* For .check of --device: "cuda" (the first device) or "cuda:N". */

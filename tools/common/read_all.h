@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A loop that only reads memory: the speed that attention over the same memory is compared with. */
+ * A loop that only reads memory. Attention over the same memory is compared with its speed. */
 #ifndef BNY_TOOLS_COMMON_READ_ALL_H
 #define BNY_TOOLS_COMMON_READ_ALL_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Returns the sum of every word of every 64-byte line. Eight sums hide the latency of additions, so that reads alone
- * take the time. The caller keeps the sum, so that the compiler keeps the reads. */
+/* Returns the sum of all words, in lines of 64 bytes. Eight sums hide the latency of additions, so that only reads take
+ * time. The caller must use the sum, so that the compiler keeps the reads. */
 static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t count) {
   uint64_t sums[8] = {0};
   for (size_t i = 0; i + 8 <= count; i += 8)

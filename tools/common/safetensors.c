@@ -11,13 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The longest header that is read: a real one has a few hundred bytes per tensor. */
+/* The longest accepted header. Real headers have a few hundred bytes per tensor. */
 #define HEADER_BYTES_MAX ((uint64_t)100 << 20)
 
 typedef struct dtype_row {
   const char *name;
   size_t bytes;
-  banyan_dtype dtype; /* 0: a type that attention here does not support */
+  banyan_dtype dtype; /* 0: attention does not support this type */
 } dtype_row;
 
 static const dtype_row dtype_rows[] = {
@@ -60,7 +60,7 @@ static bool map_file(const char *path, safetensors *file, tool_error *error) {
   return ok;
 }
 
-/* shape and the number of elements it means */
+/* Reads the shape and its number of elements. */
 static bool read_shape(const char *path, const char *name, const json_t *json, safetensor *tensor, uint64_t *elements,
                        tool_error *error) {
   if (!json_is_array(json) || json_array_size(json) > SAFETENSORS_DIMS_MAX) {
@@ -119,7 +119,7 @@ static bool read_tensor(const safetensors *file, const char *name, const json_t 
 static int compare_places(const void *a, const void *b) {
   const safetensor *x = a, *y = b;
   if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors before what begins at the same place */
+  return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors come before others at the same offset */
 }
 
 static bool check_overlap(const safetensors *file, tool_error *error) {

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Reads safetensors files: a u64 header length, a JSON object of tensors, then
- * their data. The file may come from anywhere, so all its fields are checked against its size before use. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads safetensors files: a u64 header length, a JSON object of tensors, then their data. The file is untrusted, so
+ * all fields are checked against its size before use. */
 #ifndef BNY_TOOLS_COMMON_SAFETENSORS_H
 #define BNY_TOOLS_COMMON_SAFETENSORS_H
 
@@ -28,11 +29,11 @@ typedef struct safetensors {
   unsigned char *map;
   size_t map_bytes;
   struct json_t *header;
-  safetensor *tensors; /* in the order of their places in the file */
+  safetensor *tensors; /* in the order of their offsets */
   size_t count;
 } safetensors;
 
-/* The memory is that of the tools (util.h), but for the mapped file and the header. */
+/* The memory is that of tool_new() (util.h), except for the mapped file and the header. */
 bool safetensors_open(const char *path, safetensors **file, tool_error *error);
 void safetensors_close(safetensors *file); /* NULL is allowed */
 

@@ -22,7 +22,7 @@ bool tool_error_set(tool_error *error, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
-  for (char *c = error->text; *c != '\0'; c++) { /* names come from files: nothing that steers a terminal */
+  for (char *c = error->text; *c != '\0'; c++) { /* names come from files: no control characters */
     if (iscntrl((unsigned char)*c) && *c != '\n') *c = '?';
   }
   return false;
@@ -91,7 +91,7 @@ void *tool_take(size_t bytes) {
   if (bytes > SIZE_MAX / 2) tool_no_memory();
   size_t unit = bytes >= HUGE_FROM ? HUGE_PAGE : 64, rounded = bytes == 0 ? unit : (bytes + unit - 1) / unit * unit;
   void *memory = keep(aligned_alloc(unit, rounded));
-  if (unit == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); /* goes on without if rejected */
+  if (unit == HUGE_PAGE) madvise(memory, rounded, MADV_HUGEPAGE); /* optional */
   return memset(memory, 0, rounded);
 }
 
@@ -126,7 +126,7 @@ void tool_release(size_t mark) {
 }
 
 void tool_print_within(FILE *stream, int columns, int column, int indent, const char *text) {
-  bool begun = false; /* something stands on this line */
+  bool begun = false; /* this line has text */
   while (*text != '\0') {
     size_t word = strcspn(text, " \n");
     if (begun && column + 1 + (int)word > columns) {

@@ -28,7 +28,7 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
   return true;
 }
 
-/* Returns the number of this rank on its node, if the launcher sets it, else its rank. */
+/* Returns the local rank on this node if the launcher sets it, otherwise the rank. */
 static int32_t local_rank(int32_t rank) {
   static const char *const variables[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
@@ -94,7 +94,7 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
     error->status = TOOL_EXIT_USAGE;
     return false;
   }
-  if (options->pin && !bny_launch_is_rank()) { /* the launcher of this program has done so */
+  if (options->pin && !bny_launch_is_rank()) { /* bny_launch_local() has already pinned its ranks */
     bny_launch_pin(local_rank(world->rank));
   }
   return true;
@@ -149,7 +149,7 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
   tool_error exchange = {.text = ""};
   bool gathered = tool_world_gather(world, &mine, sizeof mine, all, &exchange);
   if (!gathered && ok) {
-    *error = exchange; /* otherwise this rank knows better why */
+    *error = exchange; /* otherwise this rank has the more precise error */
   }
   for (int32_t r = 0; gathered && r < world->nranks; r++) {
     if (!all[r].ok) {
