@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decode kernels: split-KV attention of the query tokens of each sequence. decode_shape.h defines how work is
- * divided. decode_warp.cuh, decode_latent.cuh and decode_wide.cuh compute it, and decode_merge.cuh merges the splits.
- * Lean kernels serve one query token that sees all keys. decode_general.cuh has the parts of general ones.
- * decode_output.cuh writes the result to the caller's memory, or decode_combine.cuh combines it with that of other
- * ranks. decode_kernels.def lists the kernels. */
+ * The decode kernels: split-KV attention of each sequence's query tokens. decode_shape.h defines how work is divided.
+ * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh compute splits, and decode_merge.cuh merges them. Lean kernels
+ * serve one query token per sequence that sees all keys. decode_general.cuh has the additional parts of general
+ * kernels. decode_output.cuh writes the result to the caller's memory. decode_combine.cuh can combine it with the
+ * results of other ranks instead. decode_kernels.def lists the kernels. */
 #ifndef BNY_CUDA_DECODE_CUH
 #define BNY_CUDA_DECODE_CUH
 
@@ -15,8 +15,8 @@
 #include "cuda/decode_wide.cuh"
 #endif
 
-/* The variants: bulk copies or not, and rows of K and V. Kernels that no device of an architecture would use are not
- * built for it. */
+/* The variants of kernels: whether copies are bulk copies, and the rows of K and V. An architecture's build omits
+ * kernels that none of its devices would use. */
 #define BNY_DECODE_IS_async false, BNY_ROWS_lean
 #define BNY_DECODE_IS_bulk true, BNY_ROWS_lean
 #define BNY_DECODE_IS_wgmma false, BNY_ROWS_lean

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The epilogue for finished rows. They go to the caller's memory, or to all ranks, and the last blocks then merge the
- * rows that all ranks have pushed (fused.h). In the latter case the combine's input is in wire form: f32, m and d in
- * base 2, numerators.
+ * The epilogue for finished rows. It writes them to the caller's memory, or pushes them to all ranks. In the second
+ * case the last blocks merge the rows that all ranks have pushed (fused.h). The combine's input is then in wire form:
+ * f32, m and d in base 2, numerators.
  *
- * A combine takes no registers while keys are attended to. Its functions are not inlined, and a warp keeps its state in
- * shared memory. It loads the run's number only when it has a row to push, together with the words that show whether
- * peers' inboxes may be written. */
+ * A combine takes no registers during attention. Its functions are not inlined, and each warp keeps its state in shared
+ * memory. A warp loads the run's number only when it has a row to push. It then also loads the words that show whether
+ * it may write to peers' inboxes. */
 #ifndef BNY_CUDA_DECODE_COMBINE_CUH
 #define BNY_CUDA_DECODE_COMBINE_CUH
 
 #include "cuda/decode_output.cuh"
 #include "cuda/fused.h"
 
-/* The other arguments of a row; its values are passed in registers. */
+/* The arguments of a row without its values, which are passed in registers. */
 struct bny_decode_combine_row {
   int32_t token, head;
   float m, d;
@@ -38,7 +38,7 @@ BNY_DEVICE_COLD void bny_decode_combine_push(const bny_device_combine &combine, 
   bny_fused_suspend(run, states + bny_warp());
 }
 
-/* There is a function for each width, because one for both has too few registers. */
+/* Each width has its own function, because one function for both would need too many registers. */
 template <int width>
 BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, const bny_fused_state *states) {
   bny_fused_run run;
@@ -48,13 +48,13 @@ BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, c
 
 struct bny_decode_epilogue {
   const banyan_partial &out;
-  const bny_device_combine &combine; /* mergers 0: no combine, and only `group` is valid, for fault reports */
-  bny_fused_state *states;           /* one for each warp of the block */
+  const bny_device_combine &combine; /* mergers 0: no combine; only `group` is valid, for reports of faults */
+  bny_fused_state *states;           /* one per warp of the block */
 
-  /* The group that receives reports of faults, unless it has 0 ranks. */
+  /* Returns the group that receives reports of faults. A group of 0 ranks receives none. */
   BNY_DEVICE_METHOD const bny_device_group *group() const { return &combine.group; }
 
-  /* Called by all threads of a block, after the kernels before this one. */
+  /* Called by all threads of a block, after the stream's earlier kernels have ended. */
   BNY_DEVICE_METHOD void begin() const {
     if (combine.mergers) bny_decode_combine_begin(combine, states);
   }

@@ -8,7 +8,7 @@
 #include "merge_math.h"
 
 #ifndef BNY_CONVERTS_E4M3
-/* The exponent of E4M3 lies 120 below that of f32. */
+/* Converts a byte of E4M3. Its exponent bias is 120 less than that of f32. */
 BNY_DEVICE float bny_e4m3_float(uint32_t byte) {
   const float value = bny_mul(bny_float_of_bits((byte & 0x80u) << 24 | (byte & 0x7fu) << 20), 0x1p120f);
   return (byte & 0x7fu) == 0x7fu ? bny_float_of_bits(0x7fc00000u) : value;
@@ -18,8 +18,8 @@ BNY_DEVICE uint32_t bny_e4m3_f16(uint32_t bits) {
 }
 #endif
 
-/* Weights are 2^(t - m + HEADROOM). f16 has no precision below 2^-24, and many small weights in a row matter, so they
- * use its range up to 2^15. */
+/* Weights are 2^(t - m + HEADROOM). The sum of many small weights in a row matters, but f16 has no values below 2^-24.
+ * Weights in f16 therefore use its range up to 2^15. */
 struct bny_bf16 {
   enum : int { HEADROOM = 0 };
   BNY_DEVICE uint32_t pack(float low, float high) { return bny_pack_bf16(low, high); }
@@ -53,8 +53,8 @@ struct bny_f16 {
 #endif
 };
 
-/* Splits two weights into sums of two elements each. The rest is below 2^-16 of the weight in bf16, in f16 below 2^-22
- * of it, or 2^-40 of the largest possible one. */
+/* Splits each of two weights into the sum of two elements. In bf16 the error is below 2^-16 of the weight. In f16 it is
+ * below 2^-22 of the weight, or 2^-40 of the largest possible weight. */
 template <class Element> BNY_DEVICE void bny_decode_split(float low, float high, uint32_t *coarse, uint32_t *fine) {
   *coarse = Element::pack(low, high);
   *fine = Element::pack(low - Element::low(*coarse), high - Element::high(*coarse));

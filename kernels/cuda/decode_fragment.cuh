@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Online attention of 16 query heads to some keys, in the fragments of one warp.
+ * Online softmax attention of 16 query heads to some keys, in the fragments of one warp.
  *
- * Softmax is in base 2. m is the least whole number that no logit so far exceeds. Rescaling by powers of two is exact,
- * and rare. p = 2^(t - m) is summed in f32, and multiplied with V as a sum of two 16-bit terms. One term alone would
- * cost an error of 2^-9 (bf16) of sum(p |v|) / d, and the tensor cores have time while the warp waits for memory. */
+ * Softmax is in base 2. m is the least whole number that no logit so far exceeds. Rescaling by powers of two is exact
+ * and rare. The weights p = 2^(t - m) are summed in f32, and multiplied with V as sums of two 16-bit terms. One term
+ * alone would cause an error of 2^-9 (bf16) of sum(p |v|) / d. The second term costs no time, because the warp waits
+ * for memory anyway. */
 #ifndef BNY_CUDA_DECODE_FRAGMENT_CUH
 #define BNY_CUDA_DECODE_FRAGMENT_CUH
 
@@ -14,17 +15,18 @@
 #include "cuda/decode_load.cuh"
 #include "merge_math.h"
 
-/* Lane 4 g + t has rows g and g + 8, and columns 8 i + 2 t and the next of values. d covers this lane's keys alone. */
+/* A partial of 16 rows. Lane 4 g + t holds rows g and g + 8, and columns 8 i + 2 t and 8 i + 2 t + 1 of values. d
+ * covers only the lane's own keys. */
 template <int columns> struct bny_fragment {
   float m[2], d[2];
   float n[columns / 8][4];
 };
 
-/* Logits of 8 keys in each class. Lane 4 g + t has rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2 t, 2 t + 1 of it.
- * Key j of class c is key j classes + c of the tile. */
+/* Logits of 8 keys in each class. For each class, lane 4 g + t holds rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2
+ * t, 2 t + 1. Key j of class c is key j classes + c of the tile. */
 template <int classes> struct bny_logits { float s[classes][4]; };
 
-/* Weights as fragments of A, two classes in each step: the larger and the smaller term. */
+/* Weights as fragments of A, two classes per step. The weight is the sum of the coarse and the fine term. */
 template <int steps> struct bny_weights { uint32_t coarse[steps][4], fine[steps][4]; };
 
 template <int columns> BNY_DEVICE void bny_fragment_clear(bny_fragment<columns> *partial) {
@@ -42,7 +44,8 @@ template <int classes> BNY_DEVICE void bny_logits_mask(bny_logits<classes> *logi
   }
 }
 
-/* Returns m after more logits, never -0. Only a logit of +inf or NaN makes d infinite or NaN. */
+/* Returns the m that includes these logits. It is never -0, and finite or -inf, so only a logit of +inf or NaN makes d
+ * infinite or NaN. */
 template <int classes>
 BNY_DEVICE float bny_fragment_max(float m, const bny_logits<classes> &logits, int row, float scale) {
   float top = -BNY_INFINITY_F;
@@ -66,13 +69,13 @@ template <int columns> BNY_DEVICE void bny_fragment_raise(bny_fragment<columns> 
   }
 }
 
-/* Values without scales: weights stay as they are. */
+/* The scales of values that have none. Weights stay unchanged. */
 struct bny_no_scales {
   BNY_DEVICE float apply(const bny_no_scales &, float weight, int) { return weight; }
 };
 
-/* Turns logits into weights, updates m and d, and rescales the earlier n. `scales` has a factor for the values of each
- * key: for key 2 t + (index & 1) of class index / 2. */
+/* Turns logits into weights, updates m and d, and rescales n. Scales::apply() multiplies a weight by the factor of its
+ * key's values. Index i means key 2 t + (i & 1) of class i / 2. */
 template <class Element, int classes, int columns, class Scales = bny_no_scales>
 BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_logits<classes> &logits, float scale,
                                      bny_weights<classes / 2> *weights, const Scales &scales = {}) {
@@ -93,7 +96,7 @@ BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_l
   }
 }
 
-/* n += weights times the tile's columns from `first` on. */
+/* Computes n += weights times the tile's columns from `first` on. */
 template <class Element, int dim, int steps, int columns>
 BNY_DEVICE void bny_fragment_values(bny_fragment<columns> *partial, const bny_weights<steps> &weights,
                                     const unsigned char *tile, int first) {
@@ -119,7 +122,7 @@ template <class Element, int columns> BNY_DEVICE void bny_fragment_end(bny_fragm
   BNY_UNROLL for (int i = 0; i < columns / 2; i++) partial->n[i / 4][i % 4] *= unit;
 }
 
-/* Stores n in rows of `pitch` floats. The pitch is 8 more than a multiple of 32, so that no bank is accessed twice. */
+/* Stores n in rows of `pitch` floats. The pitch is a multiple of 32 plus 8, so that no bank is accessed twice. */
 template <int columns> BNY_DEVICE void bny_fragment_put(float *n, int pitch, const bny_fragment<columns> &partial) {
   BNY_UNROLL for (int row = 0; row < 2; row++) {
     float *to = n + ((int)bny_lane() / 4 + 8 * row) * pitch + (int)bny_lane() % 4 * 2;

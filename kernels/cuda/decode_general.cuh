@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of general kernels: several query tokens per sequence, keys that only some rows see, logits with a cap,
- * sinks, pages of any size in lists, and scales. The lean kernels have none of it, and general ones are the same
- * templates with these parts.
+ * The additional parts of general kernels: several query tokens per sequence, masks, capped logits, sinks, page lists
+ * with pages of any size, and scales. General kernels are the templates of the lean kernels with these parts.
  *
  * Rows. An item has up to 16 (or 32) rows of a sequence and KV head. Row r of a sequence is query token r / group and
- * head r % group. Query tokens behind the last sequence, and those before the first, are two more sequences, which have
- * no keys.
+ * head r % group. Query tokens after the last sequence and before the first one form two more sequences, which have no
+ * keys.
  *
- * Positions. They grow with the keys of a shard, also where blocks interleave over ranks. So a bound of positions is a
- * bound of keys: a row sees the keys from `low` to before `high`, and of the 64 after those the ones that `bits` names.
- * Keys that no row of a sequence sees are not read, and a tile that all rows see takes no mask. */
+ * Positions increase with the keys of a shard, even if blocks interleave over ranks. A bound of positions is therefore
+ * a bound of keys. A row sees keys [low, high), and key high + j if bit j of `bits` is set. Keys that no row of a
+ * sequence sees are not read. A tile that all rows see takes no mask. */
 #ifndef BNY_CUDA_DECODE_GENERAL_CUH
 #define BNY_CUDA_DECODE_GENERAL_CUH
 
@@ -24,7 +23,7 @@ BNY_DEVICE int32_t bny_general_clamp(int64_t value, int32_t low, int32_t high) {
   return value < low ? low : value > high ? high : (int32_t)value;
 }
 
-/* Returns how many of a shard's `keys` keys lie below a position. The first of them lies at `start`. */
+/* Returns how many of a shard's `keys` keys lie below a position. The shard's first key lies at `start`. */
 BNY_DEVICE uint32_t bny_general_below(const bny_decode_general &general, int32_t start, int64_t position,
                                       uint32_t keys) {
   const int64_t wide = position - start;
@@ -44,7 +43,7 @@ BNY_DEVICE int32_t bny_general_position(const bny_decode_general &general, int32
   return start + (int32_t)(block * (uint32_t)general.key_stride + key - block * (uint32_t)general.key_block);
 }
 
-/* Returns the keys of a sequence in this shard. *wrong is set if the length is impossible; it is then cut. */
+/* Returns the number of a sequence's keys in this shard. If the length is impossible, it is cut and *wrong is set. */
 BNY_DEVICE uint32_t bny_general_length(const bny_decode_call &call, uint32_t sequence, bool *wrong) {
   const bny_decode_general &general = call.general;
   int64_t given, most = call.keys_max;
@@ -65,10 +64,10 @@ BNY_DEVICE uint32_t bny_general_length(const bny_decode_call &call, uint32_t seq
 
 /* ---- the walk ---------------------------------------------------------------------------------------------------- */
 
-/* Query tokens of a sequence, and the keys that some of them see. */
+/* The query tokens of a sequence, and the keys that any of them sees. */
 struct bny_general_span {
   uint32_t first_token, tokens;
-  uint32_t first_key, keys; /* the first begins a key tile; the latter is the end */
+  uint32_t first_key, keys; /* keys [first_key, keys); first_key begins a key tile */
   uint32_t tiles;           /* tiles of rows */
   uint32_t units;           /* units of all items */
   bool wrong;
@@ -85,7 +84,7 @@ struct bny_general_item : bny_decode_item {
 BNY_DEVICE uint32_t bny_decode_first_key(const bny_decode_item &) { return 0; }
 BNY_DEVICE uint32_t bny_decode_first_key(const bny_general_item &item) { return item.first_key; }
 
-/* Without starts each sequence has one token. */
+/* Returns the number of sequences. Without query_start_loc, each sequence has one token. */
 BNY_DEVICE uint32_t bny_general_sequences(const bny_decode_call &call, uint32_t run_tokens) {
   return call.general.query_start_loc ? (uint32_t)call.batch + 2 : run_tokens;
 }
@@ -205,7 +204,7 @@ template <int tile_rows> BNY_DEVICE void bny_general_walk_next(bny_general_walk 
   walk->sequence = BNY_DECODE_END;
 }
 
-/* Returns false at the end of the share. */
+/* Sets the current item. Returns false at the end of the CTA group's share. */
 BNY_DEVICE bool bny_decode_walk_item(const bny_general_walk &walk, const bny_decode_call &call, int tile_rows,
                                      bny_general_item *item) {
   if (walk.sequence == BNY_DECODE_END || walk.start >= (walk.team + 1) * walk.team_units) return false;
@@ -234,14 +233,14 @@ BNY_DEVICE bny_general_row bny_general_row_of(const bny_decode_call &call, const
   return {token, item.kv_head * (uint32_t)call.group + index - token * (uint32_t)call.group};
 }
 
-/* Returns whether any row of q is read. Rows of masked tokens are not. */
+/* Returns whether the row of q is read. Rows of masked tokens are not read. */
 BNY_DEVICE bool bny_general_reads(const bny_decode_call &call, const bny_general_item &item, int tile_rows,
                                   uint32_t row) {
   return row < bny_decode_query_rows(item) &&
          bny_decode_attends(call, item.first_token + bny_general_row_of(call, item, tile_rows, row).token);
 }
 
-/* Address of a byte of a row of q, which may have two parts. */
+/* Returns the address of a byte in a row of q, which may have two parts. */
 BNY_DEVICE const unsigned char *bny_general_query_at(const bny_decode_call &call, const bny_general_item &item,
                                                      int tile_rows, uint32_t row, int32_t byte) {
   const bny_decode_general &general = call.general;
@@ -258,11 +257,11 @@ template <int rows> struct bny_general_rows {
   uint64_t bits[rows];
   uint32_t low[rows], high[rows];
   uint32_t clear_first, clear_end; /* the keys that all rows see */
-  float scale;                     /* scale of logits as the tensor cores give them; if capped, after the cap */
+  float scale;                     /* factor from the tensor cores' logits to base 2; 1 if the logits are capped */
   float cap, cap_scale;            /* t = cap tanh(cap_scale s / (2 log2 e)); 0: none */
 };
 
-/* Turns the bits of positions into bits of keys from `first` on. */
+/* Turns bits of positions into bits of keys, where bit i is key first + i. */
 BNY_DEVICE uint64_t bny_general_bits(const bny_decode_general &general, int32_t start, int32_t position, uint32_t first,
                                      uint64_t mask) {
   uint64_t bits = 0;
@@ -274,14 +273,14 @@ BNY_DEVICE uint64_t bny_general_bits(const bny_decode_general &general, int32_t 
   return bits;
 }
 
-/* Returns the depth of a sequence's draft: how many drafts before it its query sees. */
+/* Returns the depth of a draft token: how many earlier drafts of its sequence it sees. */
 BNY_DEVICE int32_t bny_general_depth(uint64_t mask, uint32_t token) {
   int32_t depth = 0;
   BNY_ROLLED for (uint64_t before = mask & (((uint64_t)1 << (token & 63)) - 1); before; before &= before - 1) depth++;
   return depth;
 }
 
-/* Called by all threads; a sync of the block comes after it. */
+/* Called by all threads of a block. The caller then syncs the block. */
 template <int rows>
 BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_decode_call &call,
                                       const bny_general_item &item) {
@@ -296,7 +295,7 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
     made->scale = general.soft_cap_log2 > 0 ? 1 : scale;
   }
   const bool is_left_out = row < item.rows && !bny_general_reads(call, item, rows, row);
-  const uint32_t left_out = bny_warp_ballot(is_left_out); /* the first warp has all rows */
+  const uint32_t left_out = bny_warp_ballot(is_left_out); /* the first warp holds all rows */
   if (row >= (uint32_t)rows) return;
   uint32_t low = 0, high = is_left_out ? 0 : ~0u;
   uint64_t bits = 0;
@@ -316,13 +315,14 @@ BNY_DEVICE void bny_general_rows_make(bny_general_rows<rows> *made, const bny_de
   made->low[row] = low;
   made->high[row] = high;
   made->bits[row] = bits;
-  /* Tokens follow one another: the first sees least at the end, and the last at the beginning. Drafts of a tree do not,
-   * and their windows are applied to all keys. */
+  /* Consecutive tokens bound the keys that all rows see: the first token has the lowest end, and the last has the
+   * highest start. Drafts of a tree are not consecutive, so their windows are checked for all keys. */
   if (row == 0) made->clear_end = left_out || (general.tree_mask && general.window > 0) ? 0 : high;
   if (row + 1 == item.rows) made->clear_first = low;
 }
 
-/* Applies the cap and the mask of rows first_row .. first_row + 15 to the tile's logits; key `first` is its first. */
+/* Applies the cap and the mask of rows first_row .. first_row + 15 to a tile's logits. The tile begins at key
+ * `first`. */
 template <int rows, int classes>
 BNY_DEVICE void bny_general_logits(bny_logits<classes> *logits, const bny_general_rows<rows> &all, uint32_t first_row,
                                    uint32_t first) {
@@ -348,8 +348,7 @@ BNY_DEVICE void bny_general_logits(bny_logits<classes> *logits, const bny_genera
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
-/* The keys of an item that some row sees lie between `begin` and `count`. Others are not read: their pages may be
- * gone. */
+/* The keys of an item. Rows see only keys [begin, count). Other keys are not read, because their pages may be freed. */
 struct bny_general_keys : bny_decode_keys {
   uint32_t begin;
 };
@@ -379,8 +378,8 @@ BNY_DEVICE bny_general_keys bny_decode_keys_of_item(const bny_decode_call &call,
 }
 
 /* Copies rows of `row_bytes` of keys first .. first + rows - 1 to a tile, where row r lies at place(r). Keys that no
- * row sees become zero. Warp `warp` of `warps` copies its part, and the caller commits. A lane finds the address of
- * one key, and others get it from there. Returns true if some keys are lost. */
+ * row sees become zero. Warp `warp` of `warps` copies its part, and the caller commits. Each lane finds the address of
+ * one key and shares it with the others. Returns true if some keys are lost. */
 template <int row_bytes, int rows, int warps, class Place>
 BNY_DEVICE bool bny_general_load(unsigned char *tile, const bny_decode_call &call, const bny_decode_cache &cache,
                                  const bny_general_keys &keys, uint32_t first, uint32_t end, uint32_t warp,
@@ -412,7 +411,7 @@ BNY_DEVICE bool bny_general_load(unsigned char *tile, const bny_decode_call &cal
   return bny_warp_any(lost);
 }
 
-/* Places of rows in tiles of 16-bit elements, and in tiles that are yet to be converted. */
+/* Return the offset of a row: in a tile of 16-bit elements, and in a tile before its conversion. */
 template <int dim, int rows> struct bny_general_tiled {
   BNY_DEVICE_METHOD uint32_t operator()(int row) const { return bny_tile_row<dim, rows>((uint32_t)row); }
 };
@@ -420,7 +419,7 @@ template <int row_bytes> struct bny_general_flat {
   BNY_DEVICE_METHOD uint32_t operator()(int row) const { return (uint32_t)(row * row_bytes); }
 };
 
-/* Converts 16 elements of E4M3 to 16 bits each. They are exact. */
+/* Converts 16 elements of E4M3 to 16-bit elements, exactly. */
 template <class Element> BNY_DEVICE void bny_general_convert(unsigned char *to, const unsigned char *from) {
   const bny_quad packed = bny_load_quad(from);
   bny_quad wide[2];
@@ -433,7 +432,7 @@ template <class Element> BNY_DEVICE void bny_general_convert(unsigned char *to, 
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Does what bny_decode_report_lost() does, for lists of pages. */
+/* Reports a lost page like bny_decode_report_lost(), for page lists. */
 BNY_DEVICE_COLD void bny_general_report_lost(const bny_decode_call &call, const bny_device_group *group,
                                              uint32_t sequence, uint32_t first, uint32_t keys) {
   if (group->nranks == 0) return;
@@ -446,7 +445,7 @@ BNY_DEVICE void bny_decode_item_lost(const bny_decode_call &call, const bny_devi
   bny_general_report_lost(call, group, item.sequence, item.first_key, item.keys);
 }
 
-/* Adds a logit without a value to a row. */
+/* Adds a sink to a row: a logit without a value. */
 template <int dim> BNY_DEVICE void bny_general_sink(bny_decode_row<dim> *row, float sink) {
   const float t = bny_mul(sink, (float)BNY_LOG2_E), m = fminf(fmaxf(row->m, ceilf(t) + 0.0f), FLT_MAX);
   if (!(t > -BNY_INFINITY_F)) return;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention in which values are the first 512 columns of keys of 576 (MLA), by complete blocks. n of 16 heads x 512
- * exceeds the registers of a warp, and each key should be read once.
+ * MLA attention by complete blocks: keys have 576 columns, and the first 512 are the values. The numerators of 16 heads
+ * x 512 columns exceed the registers of a warp, and each key should be read only once.
  *
- * A *group* of four warps has 16 heads. A tile of 32 keys is in shared memory once, for all groups. Each warp
- * multiplies a quarter of the columns of Q and K for all 32 keys, and keeps its part of Q in registers. The four warps
- * add their logits through shared memory, in the same order and so to the same bits. Each warp computes all weights
- * itself, so no weights are passed on, and then has a quarter of the columns of n. The warps of a group therefore
- * synchronise once for each tile, and the block once.
+ * A *group* of four warps handles 16 heads. All groups share one tile of 32 keys in shared memory. Each warp multiplies
+ * a quarter of the columns of Q and K for all 32 keys, and keeps its part of Q in registers. The four warps add their
+ * logits through shared memory in a fixed order, so they get the same bits. Each warp then computes all weights itself,
+ * and a quarter of the columns of n. The warps of a group therefore synchronise once per tile, and so does the block.
  *
- * Keys of 8-bit elements arrive as they are, in stages, and all warps convert a stage to the one tile that they compute
- * with. Rows of FlashMLA have a scale for each 128 columns: it is applied to the logits of that part, and to the
- * weights of the values there, in f32. A warp therefore has these 128 columns and a quarter of the rest.
+ * Keys of 8-bit elements are copied unchanged into stages. All warps together convert a stage to the one tile that they
+ * compute with. Rows of FlashMLA have a scale for each 128 columns. It is applied in f32, to the logits of these
+ * columns and to the weights of their values. A warp therefore handles 128 such columns and a quarter of the remaining
+ * columns.
  *
- * Stages: copies into other tiles are in flight while one tile is computed with. A warp flags lost keys of a tile in
- * the tile itself, in the space between chunks. */
+ * Copies into other tiles are in flight while the warps compute with one tile. A warp flags lost keys in the tile
+ * itself, in the space between chunks. */
 #ifndef BNY_CUDA_DECODE_LATENT_CUH
 #define BNY_CUDA_DECODE_LATENT_CUH
 
@@ -36,11 +36,11 @@ template <int rows_, bool bulk_, bny_decode_rows kv_> struct bny_latent_shape {
     KEYS = 32, /* keys in a tile */
     ROW_BYTES = kv_ == BNY_ROWS_flashmla ? BNY_FLASHMLA_BYTES
                 : kv_ == BNY_ROWS_e4m3   ? DIM
-                                         : 2 * DIM, /* in memory */
+                                         : 2 * DIM, /* size of a key in global memory */
     STAGE_BYTES = kv_ >= BNY_ROWS_e4m3 ? KEYS * ROW_BYTES : bny_tile<DIM, KEYS>::BYTES,
     CONVERTED_BYTES = kv_ >= BNY_ROWS_e4m3 ? bny_tile<DIM, KEYS>::BYTES : 0,
     SCALE_BYTES = kv_ == BNY_ROWS_flashmla ? KEYS * 16 : 0,
-    STAGES = rows_ == 16 && kv_ < BNY_ROWS_e4m3 ? 2 : 3, /* one group: two blocks of an SM alternate */
+    STAGES = rows_ == 16 && kv_ < BNY_ROWS_e4m3 ? 2 : 3, /* with one group, two blocks of an SM alternate */
     RESIDENT = rows_ == 16 ? 2 : 1,
     PART_DIM = DIM / PARTS,
     PART_VALUES = VALUE_DIM / PARTS,
@@ -52,14 +52,13 @@ template <int rows_, bool bulk_, bny_decode_rows kv_> struct bny_latent_shape {
   static_assert((int)FILLERS <= 8, "there is room behind each chunk of a tile");
 };
 
-/* Dynamic shared memory. The partial takes the place of the tiles after all of them have been used. */
+/* The layout of dynamic shared memory. The partial overwrites the tiles after their last use. */
 template <class shape> struct bny_latent_memory {
   enum : int {
     CONVERTED = shape::STAGES * shape::STAGE_BYTES,
     SCALES = CONVERTED + shape::CONVERTED_BYTES,
-    FLAGS = SCALES + shape::SCALE_BYTES, /* words of lost keys, if tiles have no room for them */
-    LOGITS = FLAGS + (shape::converts ? shape::STAGES * 32 : 0), /* each warp has 4 classes of 8 keys, 16 bytes per
-                                                                  * lane */
+    FLAGS = SCALES + shape::SCALE_BYTES, /* flags of lost keys, if tiles have no space for them */
+    LOGITS = FLAGS + (shape::converts ? shape::STAGES * 32 : 0), /* per warp: 4 classes of 8 keys, 16 bytes per lane */
     BARRIERS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
     STATS = BARRIERS + 16 * ((shape::STAGES + 1) / 2),
     BYTES = STATS + 2 * shape::ROWS * 4
@@ -67,7 +66,7 @@ template <class shape> struct bny_latent_memory {
   static_assert(4 * shape::ROWS * shape::PARTIAL_PITCH <= LOGITS, "the partial lies in tiles");
 };
 
-/* The keys that a block attends to: tiles at a distance of `step` keys, before `end`. */
+/* The keys that a block attends to: tiles at intervals of `step` keys, before `end`. */
 struct bny_latent_range {
   uint32_t first, step, end, count;
 };
@@ -88,10 +87,10 @@ struct bny_latent_stages {
   unsigned char *shared;
   uint64_t *barriers;
   uint32_t parity; /* bit i: the parity to wait for next at barrier i */
-  bool lost;       /* some keys of the item */
+  bool lost;       /* some keys of the item are lost */
 };
 
-/* The word of a tile in which a warp flags that it has lost some of the tile's keys. */
+/* Returns the word of a tile in which a warp flags that it has lost some of the tile's keys. */
 template <class shape>
 BNY_DEVICE uint32_t *bny_latent_lost(const bny_latent_stages &stages, uint32_t stage, uint32_t filler) {
   if constexpr (shape::converts)
@@ -100,7 +99,7 @@ BNY_DEVICE uint32_t *bny_latent_lost(const bny_latent_stages &stages, uint32_t s
                       (filler + 1) * bny_tile<shape::DIM, shape::KEYS>::PITCH - 16);
 }
 
-/* Starts copies into a tile. Tiles that do not exist are committed too. */
+/* Starts copies into a tile. A tile that does not exist is committed too, as an empty group of copies. */
 template <class shape, class Keys>
 BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call, const Keys &keys,
                                 const bny_latent_range &range, uint32_t index) {
@@ -125,7 +124,7 @@ BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decod
   if constexpr (!shape::bulk) bny_copy_async_commit();
 }
 
-/* Waits for tile `index`. All warps have then finished the tile before, and copies into its place start. */
+/* Waits for tile `index`. All warps have then finished the previous tile, and copies that overwrite it start. */
 template <class shape, class Keys>
 BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const bny_decode_call &call,
                                                 const Keys &keys, const bny_latent_range &range, uint32_t index) {
@@ -141,7 +140,7 @@ BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const
   return stages->shared + stage * shape::STAGE_BYTES;
 }
 
-/* Converts a stage to the tile of 16-bit elements. The warps have all used what was there before. */
+/* Converts a stage to the tile of 16-bit elements. All warps must have finished the tile's old contents. */
 template <class Element, class shape>
 BNY_DEVICE const unsigned char *bny_latent_convert(unsigned char *shared, const unsigned char *stage) {
   using memory = bny_latent_memory<shape>;
@@ -161,13 +160,13 @@ BNY_DEVICE const unsigned char *bny_latent_convert(unsigned char *shared, const 
   return converted;
 }
 
-/* First column of a warp's step `i` of Q and K. */
+/* Returns the first column of a warp's step `i` of Q and K. */
 template <class shape> BNY_DEVICE int bny_latent_column(int part, int i) {
   if (!shape::scales) return part * shape::PART_DIM + 16 * i;
   return i < shape::PART_VALUES / 16 ? part * shape::PART_VALUES + 16 * i : shape::VALUE_DIM + 16 * part;
 }
 
-/* Scales of FlashMLA, for this warp's 128 columns. Index as for bny_fragment_softmax(). */
+/* Scales of FlashMLA for this warp's 128 columns. The index is that of bny_fragment_softmax(). */
 template <class shape> struct bny_latent_scales {
   float factor[shape::scales ? 8 : 1];
 

@@ -19,14 +19,14 @@
 #include "cuda/decode_shape.h"
 #include "cuda/device.h"
 
-/* `rows` rows of dim elements in shared memory. */
+/* The layout of a tile of `rows` rows of dim elements in shared memory. */
 template <int dim, int rows> struct bny_tile {
   enum : int {
     ROW_BYTES = 2 * dim,
     CLASSES = rows / 8,               /* rows of a chunk, and number of classes */
-    PITCH = CLASSES * ROW_BYTES + 16, /* distance of chunks */
+    PITCH = CLASSES * ROW_BYTES + 16, /* stride of chunks */
     BYTES = 8 * PITCH,
-    /* lanes that copy neighbouring 16 bytes of a row: a line of 128 bytes if rows consist of such lines */
+    /* lanes that copy consecutive 16 bytes of a row: a line of 128 bytes if rows consist of such lines */
     ROW_LANES = ROW_BYTES % 128 == 0 ? 8 : 4,
     ROWS_AT_ONCE = BNY_WARP_LANES / ROW_LANES
   };
@@ -43,7 +43,7 @@ struct bny_decode_keys {
   uint32_t sequence, kv_head;
   uint32_t count;
   uint32_t page_shift;
-  uint32_t page_end; /* page ids must be below */
+  uint32_t page_end; /* page ids are below this number */
 };
 
 BNY_DEVICE uint32_t bny_decode_page(const bny_decode_keys &keys, uint32_t key) {
@@ -59,7 +59,7 @@ BNY_DEVICE const unsigned char *bny_decode_row_address(const bny_decode_cache &c
 
 /* ---- cp.async: 16 bytes per lane --------------------------------------------------------------------------------- */
 
-/* Copies keys first .. first + rows - 1; those from `end` on become zero. Warp `warp` of `warps` copies its part, and
+/* Copies keys first .. first + rows - 1. Keys from `end` on become zero. Warp `warp` of `warps` copies its part, and
  * the caller commits. Returns true if the part is lost. */
 template <int dim, int rows, int warps>
 BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
@@ -90,8 +90,8 @@ BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cach
 
 /* ---- bulk copies: a chunk or a row per lane ---------------------------------------------------------------------- */
 
-/* The same by one warp, with `first` a multiple of a chunk's rows. `barrier` expects one arrival, also for a tile that
- * is lost. Lanes execute this instruction one after another, so fewer copies are better. */
+/* Copies the same keys by bulk copies of one warp. `first` is a multiple of a chunk's rows. `barrier` gets one arrival,
+ * even if the tile is lost. Lanes execute bulk copies one after another, so fewer copies are faster. */
 template <int dim, int rows>
 BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                      uint32_t first, uint32_t end, uint64_t *barrier) {
@@ -115,15 +115,15 @@ BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache
     const bny_quad zero = {{0, 0, 0, 0}};
     unsigned char *to = tile + bny_tile_row<dim, rows>(bny_lane());
     BNY_ROLLED for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(to + byte, zero);
-    bny_fence_async(); /* another tile may follow a lost one */
+    bny_fence_async(); /* orders these stores before bulk copies of the next tile */
   }
   return lost;
 }
 
 /* ---- fragments --------------------------------------------------------------------------------------------------- */
 
-/* Loads B for two products. Their columns are the keys of one class each, `first` and the next; their depth is columns
- * column .. column + 15. */
+/* Loads B for two products. The columns of B are the keys of one class each, `first` and first + 1. Its rows are the
+ * tile's columns column .. column + 15. */
 template <int dim, int rows>
 BNY_DEVICE void bny_load_keys(uint32_t *b, const unsigned char *tile, int first, int column) {
   using shape = bny_tile<dim, rows>;
@@ -132,8 +132,8 @@ BNY_DEVICE void bny_load_keys(uint32_t *b, const unsigned char *tile, int first,
                            lane / 8 % 2 * 16);
 }
 
-/* Loads B for two products. Their depth is the keys of two classes, `first` and the next; their columns are
- * column .. column + 7 and column + 8 .. + 15. */
+/* Loads B for two products. The rows of B are the keys of classes `first` and first + 1. Its columns are the tile's
+ * columns column .. column + 7, and column + 8 .. column + 15. */
 template <int dim, int rows>
 BNY_DEVICE void bny_load_values(uint32_t *b, const unsigned char *tile, int first, int column) {
   using shape = bny_tile<dim, rows>;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merges partials of blocks into rows: first the blocks of a cluster, then the splits of an item. The order is fixed,
- * whichever block comes last, so every run gives the same bits.
+ * Merges partials of blocks into rows: first the blocks of a cluster, then the splits of an item. The order does not
+ * depend on which block comes last, so every run gives the same bits.
  *
  * A row is never divided: block r % blocks of a CTA group folds row r of an item, and a warp holds a complete row.
  *   m = max of all;  d = sum d_i 2^(m_i - m);  n likewise
@@ -17,7 +17,7 @@
 #include "cuda/device.h"
 #include "merge_math.h"
 
-/* A row in a warp: lane l has columns 4 l .. 4 l + 3, the same of the next 128 columns, and so on. */
+/* A row in a warp. Lane l holds columns 4 l .. 4 l + 3 of each 128 columns. */
 template <int dim> struct bny_decode_row {
   enum : int {
     QUADS = (dim + 4 * BNY_WARP_LANES - 1) / (4 * BNY_WARP_LANES),
@@ -27,7 +27,7 @@ template <int dim> struct bny_decode_row {
   float n[QUADS][4];
 };
 
-/* First column of a lane's quad; no quad exists from dim on. */
+/* Returns the first column of a lane's quad. The quad does not exist if the column is dim or more. */
 BNY_DEVICE int bny_decode_column(int quad) { return 4 * ((int)bny_lane() + quad * BNY_WARP_LANES); }
 
 struct bny_decode_source {
@@ -63,8 +63,8 @@ BNY_DEVICE void bny_store_floats(float *to, const float *from) {
 
 /* ---- locations of sources ---------------------------------------------------------------------------------------- */
 
-/* A row in all blocks of the cluster; or rows row, row + 1 ... of this block; or a row in the splits of CTA groups
- * team, team + step, team + 2 step ... */
+/* The sources of a row: the row in all blocks of the cluster, or rows row, row + 1 ... of this block, or the row in the
+ * splits of CTA groups team, team + step, team + 2 step ... */
 enum bny_decode_origin { BNY_DECODE_CLUSTER, BNY_DECODE_BLOCK, BNY_DECODE_PIECES };
 
 template <int dim, int rows> struct bny_decode_sources {
@@ -86,8 +86,9 @@ template <int dim, int rows> struct bny_decode_sources {
     if (self.origin == BNY_DECODE_BLOCK) return own;
     return {bny_cluster_address(own.m, index), bny_cluster_address(own.d, index), bny_cluster_address(own.n, index)};
   }
-  /* stride(): floats between the values of neighbouring sources, except in a cluster. gap(): the same after source
-   * `index`. The split where an item begins is in its CTA group's second slot, others in the first. */
+  /* stride() returns the floats between the values of consecutive sources, except in a cluster. gap() returns the
+   * floats between source `index` and the next. They differ because an item's first split is in the second slot of its
+   * CTA group, but other splits are in the first. */
   BNY_DEVICE uint32_t stride(const bny_decode_sources &self) {
     if (self.origin == BNY_DECODE_BLOCK) return (uint32_t)self.block.pitch;
     return 2 * self.step * (uint32_t)bny_decode_slot_floats(rows, dim);
@@ -99,7 +100,7 @@ template <int dim, int rows> struct bny_decode_sources {
 };
 
 template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &to, const bny_decode_row<dim> &row) {
-  bny_warp_sync(); /* all lanes have read the old contents */
+  bny_warp_sync(); /* all lanes have now read the old contents */
   if (bny_lane() == 0) {
     *to.m = row.m;
     *to.d = row.d;
@@ -111,7 +112,7 @@ template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &t
 
 template <int dim> struct bny_decode_batch { float n[bny_decode_row<dim>::BATCH][bny_decode_row<dim>::QUADS][4]; };
 
-/* Loads a row, or zeros without a source. */
+/* Loads a row, or zeros if `there` is false. */
 template <int dim>
 BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<dim>::QUADS][4], const float *from, bool there) {
   BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
@@ -120,8 +121,8 @@ BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<dim>::QUADS][4], cons
   }
 }
 
-/* Loads sources `first` .. first + BATCH - 1, of which those from `count` on do not exist. One warp does this alone and
- * waits for each of its instructions, so each address is computed from the one before. */
+/* Loads sources `first` .. first + BATCH - 1. Sources from `count` on do not exist. Nothing hides the latency of this
+ * warp's instructions, so each address is computed from the previous one. */
 template <int dim, class Sources>
 BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Sources &sources, uint32_t first,
                                       uint32_t count) {
@@ -142,7 +143,7 @@ BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Source
   }
 }
 
-/* Adds the batch times the factors in lanes `lane` .. lane + BATCH - 1; those from `count` on do not exist. */
+/* Adds the batch times the factors in lanes `lane` .. lane + BATCH - 1. Lanes from `count` on have no source. */
 template <int dim>
 BNY_DEVICE void bny_decode_batch_add(bny_decode_row<dim> *row, const bny_decode_batch<dim> &batch, uint32_t lane,
                                      uint32_t count, float factor) {
@@ -156,8 +157,8 @@ BNY_DEVICE void bny_decode_batch_add(bny_decode_row<dim> *row, const bny_decode_
   }
 }
 
-/* Called by a warp. Folds the row of sources 0 .. total - 1, 32 at a time, with the statistics of each in a lane. The
- * time of a merge is the latency of loads, so loads of statistics and of the first batch are in flight together. */
+/* Called by a warp. Folds sources 0 .. total - 1 into a row, 32 at a time, with the statistics of one source per lane.
+ * Load latency dominates a merge, so loads of statistics and of the first batch are in flight together. */
 template <int dim, class Sources>
 BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources, uint32_t total) {
   using shape = bny_decode_row<dim>;
@@ -189,8 +190,7 @@ BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
-/* Called by a block. Returns true in the last of `count` blocks that call it, which then sees what the others wrote
- * before. */
+/* Called by `count` blocks. Returns true in the last of them, which then sees the earlier writes of the others. */
 BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
   BNY_SHARED(uint32_t, last);
   bny_block_sync();
@@ -202,8 +202,8 @@ BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
   return last;
 }
 
-/* The sources of a round. Round 0 folds the blocks of the cluster, and the CTA group writes its split. Round 1 folds up
- * to fan_in neighbouring splits, and writes the result in place of the first. Round 2 folds these results. */
+/* The sources of a round. Round 0 folds the blocks of the cluster, and writes the CTA group's split. Round 1 folds up
+ * to fan_in neighbouring splits, and overwrites the first of them with the result. Round 2 folds these results. */
 template <int dim, int rows> struct bny_decode_round {
   bny_decode_sources<dim, rows> sources;
   uint32_t count;
@@ -233,7 +233,7 @@ BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_dec
   return bny_decode_meet(counters + 2 * call.division.teams + piece.first_team, leaders);
 }
 
-/* A NaN logit: the statistics become NaN, or the row empty. */
+/* Handles a row with a NaN logit: its statistics become NaN, or the row becomes empty. */
 template <int dim> BNY_DEVICE void bny_decode_row_settle(const bny_decode_call &call, bny_decode_row<dim> *row) {
   if (row->d == row->d) return;
   row->m = call.nan_is_empty ? -BNY_INFINITY_F : row->d;
@@ -251,8 +251,8 @@ BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_it
   epilogue.row(item.sequence, head, *row);
 }
 
-/* Folds this block's rows: rank, rank + blocks and so on. If it has more warps than rows, `parts` warps each fold a
- * part of a row's sources into the block's partial, and one warp then folds the parts. */
+/* Folds this block's rows: rank, rank + blocks and so on. If the block has more warps than rows, `parts` warps share a
+ * row. Each folds a part of the row's sources into the block's partial, and one warp then folds the parts. */
 template <int dim, int rows, class Item, class Epilogue>
 BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const Item &item, uint32_t team,
                                      const bny_decode_round<dim, rows> &round, uint32_t parts, Epilogue &epilogue) {
@@ -292,8 +292,8 @@ BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const Item &it
   }
 }
 
-/* Called by all blocks of a CTA group, with the partial of each in shared memory, which may be overwritten
- * afterwards. */
+/* Called by all blocks of a CTA group, with the partial of each block in its shared memory. The partials may be
+ * overwritten afterwards. */
 template <int dim, int rows, class Item, class Epilogue>
 BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const Item &item, uint32_t team,
                                   const bny_block_partial &partial, Epilogue &epilogue) {
@@ -314,7 +314,7 @@ BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const Item &item,
     if (round.finishes || mine == 0 || !bny_decode_next_round(call, item.piece, team, first, &round)) break;
     parts = mine < warps ? warps / mine : 1;
   }
-  bny_fence_async(); /* bulk copies into the memory used here come next */
+  bny_fence_async(); /* orders these accesses before the next bulk copies into this memory */
   bny_block_sync();
 }
 

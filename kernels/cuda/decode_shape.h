@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Data that the host and the decode kernels share: one call, and how its keys are divided among blocks. Plain data and
- * arithmetic, C and C++.
+ * Data that the host and the decode kernels share: one call, and the division of its keys among blocks. It is plain
+ * data and arithmetic for C and C++.
  *
- * Words. A *key tile* has 16 keys, which a warp attends to at a time. An *item* is a sequence, a KV head and up to 16
+ * Words. A *key tile* has 16 keys, which a warp processes at a time. An *item* is a sequence, a KV head and up to 16
  * (MLA: 64) of the query heads that share it. A CTA group (`team`) is a cluster of blocks, or a single block. A split
  * (`piece`) is the part of one item that one CTA group computes.
  *
@@ -33,18 +33,18 @@ enum {
   BNY_DECODE_WHOLE = 31 /* page_shift if a sequence is one page */
 };
 
-/* How work is divided: the same for all calls of a shape. */
+/* The division of work, the same for all calls of a shape. */
 typedef struct bny_decode_division {
-  uint32_t teams;          /* in the grid */
-  uint32_t team_units_min; /* the least share that is worth its merge */
+  uint32_t teams;          /* CTA groups of the grid */
+  uint32_t team_units_min; /* the smallest share that is worth its merge */
   uint32_t item_cost;
-  uint32_t fan_in; /* splits merged at once; more take two rounds */
+  uint32_t fan_in; /* splits merged in one round; more splits take two rounds */
 } bny_decode_division;
 
 /* K or V. Strides in bytes. */
 typedef struct bny_decode_cache {
   const void *base;
-  int64_t page_stride; /* contiguous: distance of sequences */
+  int64_t page_stride; /* stride of pages; without a page table, of sequences */
   int64_t token_stride, head_stride;
 } bny_decode_cache;
 
@@ -56,8 +56,7 @@ typedef enum bny_decode_rows {
   BNY_ROWS_flashmla /* 656 bytes: 512 of E4M3, four f32 scales for 128 of them each, 64 of BF16 */
 } bny_decode_rows;
 
-/* The parts of a call that general kernels alone serve. Pointers are device memory, or NULL: see
- * banyan_attention_desc. */
+/* The parts of a call that only general kernels use. Pointers are device memory or NULL: see banyan_attention_desc. */
 typedef struct bny_decode_general {
   int32_t tokens; /* query tokens in all */
   int32_t window;
@@ -77,13 +76,14 @@ typedef struct bny_decode_general {
   uint32_t pad;
 } bny_decode_general;
 
-/* A parameter of kernels. 16-bit elements; rows of q, k and v begin at multiples of 16 bytes. */
+/* A decode call, a kernel parameter. Elements have 16 bits unless bny_decode_rows says otherwise. Rows of q, k and v
+ * begin at multiples of 16 bytes. */
 typedef struct bny_decode_call {
-  int32_t batch; /* an upper bound, if `tokens` is set */
+  int32_t batch; /* sequences; an upper bound if `tokens` is set */
   int32_t kv_heads;
   int32_t group;                         /* query heads of a KV head */
-  int32_t row_tiles;                     /* items of a group */
-  int32_t keys_max;                      /* limit for a sequence; longer ones are cut, and reported */
+  int32_t row_tiles;                     /* items per KV head */
+  int32_t keys_max;                      /* most keys of a sequence; longer sequences are cut and reported */
   int32_t one_term;                      /* decode_wide.cuh: weights are one 16-bit term, not two */
   float scale_log2;                      /* logits in base 2: t = scale_log2 (q . k) */
   const void *q;                         /* [batch][heads][head_dim] */
@@ -92,17 +92,17 @@ typedef struct bny_decode_call {
   const int32_t *page_table; /* [batch][...]: pages; NULL: sequence b is page b */
   int64_t page_table_stride; /* elements */
   int32_t page_shift;        /* a page has 1 << page_shift keys */
-  uint32_t pages;            /* an id that is not below this is reported, and its keys are left out */
+  uint32_t pages;            /* number of pages; other ids are reported, and their keys are omitted */
   int32_t nan_is_empty;      /* a row with a NaN logit counts as empty */
   const int32_t *seq_lens;   /* [batch], device memory */
   bny_decode_division division;
   float *scratch;     /* bny_decode_scratch_floats() */
-  uint32_t *counters; /* bny_decode_counters() words, 0 before the first launch; each launch leaves them 0 */
+  uint32_t *counters; /* bny_decode_counters() words: 0 before the first launch, and each launch leaves them 0 */
   banyan_partial out; /* [tokens][heads] rows */
   bny_decode_general general;
   const int32_t *tokens;     /* query tokens of this run, device memory; NULL: all of them */
-  const uint8_t *token_mask; /* [tokens], device memory: rows of a token with 0 see no keys, and q has nothing for them;
-                              * NULL: there are none */
+  const uint8_t *token_mask; /* [tokens], device memory: rows of a token with 0 see no keys, and q is not read for them;
+                              * NULL: no token is masked */
 } bny_decode_call;
 
 /* ---- arithmetic for host and kernels ----------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ BNY_DECODE_INLINE uint32_t bny_decode_key_tiles(int32_t keys) {
   return ((uint32_t)(keys > 0 ? keys : 0) + BNY_DECODE_TILE_KEYS - 1) / BNY_DECODE_TILE_KEYS;
 }
 
-/* Sets how keys are divided by page_keys, exactly for keys below 2^31. */
+/* Sets the factors that divide a key by page_keys. The division is exact for keys below 2^31. */
 BNY_DECODE_INLINE void bny_decode_divide_pages(bny_decode_general *general, uint32_t page_keys) {
   uint32_t log = 0;
   while (log < 31 && 1u << log < page_keys) log++;
@@ -126,7 +126,7 @@ BNY_DECODE_INLINE void bny_decode_divide_pages(bny_decode_general *general, uint
   general->page_magic_shift = 31 + log;
 }
 
-/* Units of a CTA group's share, of `total` in all. */
+/* Returns the units of a CTA group's share of `total` units. */
 BNY_DECODE_INLINE uint32_t bny_decode_team_units(const bny_decode_division *division, uint32_t total) {
   uint32_t share = total / division->teams + (total % division->teams != 0);
   return share > division->team_units_min ? share : division->team_units_min;
@@ -144,7 +144,7 @@ BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_range(uint32_t start, uint32
   return piece;
 }
 
-/* Finds the CTA groups that share the item, by two divisions, which copies need not wait for. */
+/* Finds the CTA groups that share the item. It is separate because copies need not wait for its two divisions. */
 BNY_DECODE_INLINE void bny_decode_piece_teams(bny_decode_piece *piece, uint32_t start, uint32_t key_tiles,
                                               uint32_t team_units) {
   piece->first_team = start / team_units;
@@ -158,19 +158,20 @@ BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_of(uint32_t start, uint32_t 
   return piece;
 }
 
-/* An item without keys belongs to the CTA group where it begins. */
+/* Returns whether the CTA group has a part of the item. An item without keys belongs to the CTA group where it
+ * begins. */
 BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, uint32_t start, uint32_t key_tiles,
                                                uint32_t team, uint32_t team_units) {
   return piece->first < piece->end || (key_tiles == 0 && start / team_units == team);
 }
 
-/* Slot in which a CTA group keeps its split of an item that begins in first_team. A CTA group begins at most one item
+/* Returns the slot for a CTA group's split of an item that begins in first_team. A CTA group begins at most one item
  * that others continue, and continues at most one. */
 BNY_DECODE_INLINE uint32_t bny_decode_slot(uint32_t team, uint32_t first_team) {
   return 2 * team + (team == first_team);
 }
 
-/* A slot: m[rows], d[rows], n[rows][value_dim]. */
+/* Returns the floats of a slot: m[rows], d[rows], n[rows][value_dim]. */
 BNY_DECODE_INLINE uint64_t bny_decode_slot_floats(uint32_t rows, uint32_t value_dim) {
   return (uint64_t)rows * (value_dim + 2);
 }
@@ -180,8 +181,9 @@ BNY_DECODE_INLINE uint64_t bny_decode_scratch_floats(const bny_decode_division *
   return 2 * (uint64_t)division->teams * bny_decode_slot_floats(rows, value_dim);
 }
 
-/* One counter for each slot, where splits meet, and one for each CTA group, where first-round results of the item that
- * begins there meet. Each block of a CTA group has its own, because rows are dealt to blocks. */
+/* Returns the number of counters. Each slot has one, where splits meet. Each CTA group has one, where the first-round
+ * results of the item that begins there meet. Every block of a CTA group has its own counters, because rows are
+ * distributed over blocks. */
 BNY_DECODE_INLINE uint64_t bny_decode_counters(const bny_decode_division *division, uint32_t cluster) {
   return 3 * (uint64_t)division->teams * cluster;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk of a CTA group along the line of units of decode_shape.h. All threads of a CTA group compute the same, warp
- * by warp, from lengths in device memory, and wait for nothing. */
+ * The iteration of a CTA group over its share of units (decode_shape.h). Every warp of a CTA group computes the same
+ * walk from lengths in device memory, and waits for nothing. */
 #ifndef BNY_CUDA_DECODE_WALK_CUH
 #define BNY_CUDA_DECODE_WALK_CUH
 
@@ -13,22 +13,22 @@
 
 enum : uint32_t { BNY_DECODE_END = ~0u };
 
-/* The same in all threads of a CTA group. */
+/* The state of a walk, the same in all threads of a CTA group. */
 struct bny_decode_walk {
   uint32_t team, team_units;
-  uint32_t sequence; /* current sequence; BNY_DECODE_END: there is none */
+  uint32_t sequence; /* current sequence; BNY_DECODE_END: none */
   uint32_t keys, key_tiles;
-  uint32_t index; /* number of the item in the sequence */
+  uint32_t index; /* index of the item in the sequence */
   uint32_t start; /* units before the item */
 };
 
 BNY_DEVICE uint32_t bny_decode_items(const bny_decode_call &call) { return (uint32_t)(call.kv_heads * call.row_tiles); }
 
-/* Most divisors are 1. */
+/* Returns value / by. Most divisors are 1 and need no division. */
 BNY_DEVICE uint32_t bny_decode_divide(uint32_t value, uint32_t by) { return by == 1 ? value : value / by; }
 
-/* Returns how many of `most` tokens the run has, after the kernels before this one. It is read again where it is
- * needed, to save a register while keys are attended to. */
+/* Returns how many of `most` tokens the run has. Called after the stream's earlier kernels have ended. Callers read it
+ * again instead of keeping it, to save a register during attention. */
 BNY_DEVICE uint32_t bny_decode_run_tokens(const bny_decode_call &call, int32_t most) {
   const int32_t given = call.tokens ? *call.tokens : most;
   return (uint32_t)(given < 0 ? 0 : given < most ? given : most);
@@ -38,7 +38,8 @@ BNY_DEVICE bool bny_decode_attends(const bny_decode_call &call, uint32_t token) 
   return !call.token_mask || call.token_mask[token] != 0;
 }
 
-/* Returns the keys of a sequence of one token. *wrong: its length is negative or exceeds keys_max, and is cut. */
+/* Returns the keys that a sequence of one token sees. If its length is negative or exceeds keys_max, it is cut and
+ * *wrong is set. */
 BNY_DEVICE uint32_t bny_decode_keys_seen(const bny_decode_call &call, uint32_t sequence, bool *wrong) {
   const int32_t given = call.seq_lens[sequence], most = given < call.keys_max ? given : call.keys_max;
   const uint32_t keys = most > 0 ? (uint32_t)most : 0;
@@ -46,7 +47,7 @@ BNY_DEVICE uint32_t bny_decode_keys_seen(const bny_decode_call &call, uint32_t s
   return bny_decode_attends(call, sequence) ? keys : 0;
 }
 
-/* Each lane holds the facts of one of 32 sequences; lanes beyond the batch hold 0. */
+/* The lengths of 32 sequences, one per lane. Lanes beyond the batch hold 0. */
 struct bny_decode_lengths {
   uint32_t keys, units;
   bool wrong;
@@ -61,7 +62,7 @@ BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call,
   return lengths;
 }
 
-/* Sums over the lanes up to this one; valid in the first `lanes` of them. */
+/* Returns the sum over lanes 0 to this one. It is valid in the first `lanes` lanes. */
 BNY_DEVICE uint32_t bny_warp_scan(uint32_t value, uint32_t lanes) {
   for (uint32_t distance = 1; distance < BNY_WARP_LANES && distance < lanes; distance *= 2) {
     uint32_t other = bny_shuffle(value, (int)(bny_lane() - distance) & 31);
@@ -122,8 +123,8 @@ BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_cal
   walk->start += walk->index * item_units;
 }
 
-/* The time from lengths to the first copy dominates short calls. The function therefore reads lengths once, and avoids
- * divisions where it can. */
+/* Begins the walk. The time from lengths to the first copy dominates short calls, so the function reads lengths once
+ * and avoids divisions. */
 BNY_DEVICE bny_decode_walk bny_decode_walk_begin(const bny_decode_call &call, const bny_device_group *group) {
   const uint32_t batch = bny_decode_run_tokens(call, call.batch);
   bny_decode_walk walk = {bny_block() / bny_cluster_blocks(), 0, BNY_DECODE_END, 0, 0, 0, 0};
@@ -151,7 +152,7 @@ BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_cal
   walk->key_tiles = bny_decode_key_tiles((int32_t)walk->keys);
 }
 
-/* Returns false at the end of the share. */
+/* Sets the current item. Returns false at the end of the CTA group's share. */
 BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_decode_call &call, int tile_rows,
                                      bny_decode_item *item) {
   if (walk.sequence == BNY_DECODE_END || walk.start >= (walk.team + 1) * walk.team_units) return false;
@@ -165,7 +166,7 @@ BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_deco
   return true;
 }
 
-/* Returns how many rows of q the item reads: none without keys. */
+/* Returns how many rows of q the item reads. An item without keys reads none. */
 BNY_DEVICE uint32_t bny_decode_query_rows(const bny_decode_item &item) { return item.keys > 0 ? item.rows : 0; }
 
 /* Returns whether the CTA group has a part of the item. */
@@ -177,7 +178,7 @@ BNY_DEVICE void bny_decode_walk_teams(const bny_decode_walk &walk, bny_decode_it
   bny_decode_piece_teams(&item->piece, walk.start, walk.key_tiles, walk.team_units);
 }
 
-/* Reports the first page of a sequence, from `begin` to before `count`, that does not exist. */
+/* Reports the first of pages [begin, count) of a sequence that does not exist. */
 BNY_DEVICE void bny_decode_report_pages(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
                                         const int32_t *table, uint32_t begin, uint32_t count) {
   uint64_t place = 0;
@@ -194,7 +195,7 @@ BNY_DEVICE void bny_decode_report_pages(const bny_decode_call &call, const bny_d
 }
 
 /* Called by a warp that has lost keys of an item. Reports the first page of the sequence that does not exist, if the
- * group has ranks. It takes no registers while keys are attended to. */
+ * group has ranks. It is not inlined, so it takes no registers during attention. */
 BNY_DEVICE_COLD void bny_decode_report_lost(const bny_decode_call &call, const bny_device_group *group,
                                             uint32_t sequence, uint32_t keys) {
   if (group->nranks == 0) return;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of 16 query heads over some key tiles, by one warp alone: head_dim up to 256, values as long as
- * keys.
+ * Attention of 16 query heads over some key tiles by one warp. head_dim is up to 256, and values are as long as keys.
  *
- * A warp has its own ring of tiles, which it fills itself: K of a key tile, its V, K of the next key tile and so on.
- * While it computes with one tile, copies into all others are in flight. No warp waits for another before a split
- * ends. */
+ * Each warp fills its own ring of tiles: K of a key tile, its V, K of the next key tile and so on. While it computes
+ * with one tile, copies into all others are in flight. No warp waits for another before the end of a split. */
 #ifndef BNY_CUDA_DECODE_WARP_CUH
 #define BNY_CUDA_DECODE_WARP_CUH
 
@@ -16,8 +14,8 @@
 
 enum { BNY_DECODE_WARPS = 4 };
 
-/* Tiles of rows that are not lean may hold 8-bit elements. Those are converted to one tile of 16-bit elements, which
- * follows the ring. */
+/* The parameters of a kernel's shape. Tiles of BNY_ROWS_e4m3 hold 8-bit elements. Each is converted to one tile of
+ * 16-bit elements, which follows the ring. */
 template <int dim_, bool bulk_, bny_decode_rows kv_> struct bny_warp_shape {
   using kind = bny_decode_kind<kv_>;
   enum : int {
@@ -25,14 +23,14 @@ template <int dim_, bool bulk_, bny_decode_rows kv_> struct bny_warp_shape {
     ROWS = 16,
     CONVERTED_BYTES = kv_ == BNY_ROWS_e4m3 ? bny_tile<dim_, BNY_DECODE_TILE_KEYS>::BYTES : 0,
     TILE_BYTES = kv_ == BNY_ROWS_e4m3 ? BNY_DECODE_TILE_KEYS * dim_ : bny_tile<dim_, BNY_DECODE_TILE_KEYS>::BYTES,
-    QUERY_PITCH = 2 * dim_ + 16, /* bytes: puts rows in different banks */
+    QUERY_PITCH = 2 * dim_ + 16, /* bytes; places rows in different banks */
     WARPS = BNY_DECODE_WARPS,
-    /* blocks of an SM, limited by registers */
+    /* resident blocks of an SM, limited by registers */
     RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) && kv_ == BNY_ROWS_lean ? 3
                : dim_ <= 192                                                ? 2
                                                                             : 1,
     RING = dim_ <= 64 || kv_ == BNY_ROWS_e4m3 ? 8 : 4, /* tiles, an even number */
-    QUERY_KEPT = dim_ <= 128,                          /* in registers; otherwise read from shared memory each time */
+    QUERY_KEPT = dim_ <= 128,                          /* in registers, not read from shared memory for each tile */
     PARTIAL_PITCH = dim_ + 8                           /* floats: stores of fragments access no bank twice */
   };
   static constexpr bool bulk = bulk_, general = kv_ != BNY_ROWS_lean, converts = kv_ == BNY_ROWS_e4m3;
@@ -44,22 +42,23 @@ struct bny_ring {
   uint32_t parity;    /* bit i: the parity to wait for next at barrier i */
 };
 
-/* A warp's flags of lost keys lie in its first tile of 16-bit elements, between chunks, to save registers. Bit i: the
- * keys in tile i; ITEM: some keys of the item. */
+/* The flags of a warp's lost keys lie between chunks of its first tile of 16-bit elements, to save registers. Bit i:
+ * the keys in tile i are lost. BNY_LOST_ITEM: some keys of the item are lost. */
 enum : uint32_t { BNY_LOST_ITEM = 1u << 31 };
 template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(const bny_ring &ring) {
   return (uint32_t *)(ring.tiles + (shape::converts ? shape::RING * shape::TILE_BYTES : 0) +
                       bny_tile<shape::DIM, BNY_DECODE_TILE_KEYS>::PITCH - 16);
 }
 
-/* The key tiles that a warp attends to: `count` of them from `first` on, at a distance of `step`. */
+/* The key tiles that a warp attends to: `count` tiles from `first` on, at intervals of `step`. */
 struct bny_key_tiles {
   uint32_t first, step, count;
 };
 
 /* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
-/* Half h is K of key tile h / 2 if h is even, else its V. Halves that do not exist are committed too. */
+/* Starts copies of a half. Half h is K of key tile h / 2 if h is even, else its V. A half that does not exist is
+ * committed too, as an empty group of copies. */
 template <class shape, class Keys>
 BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
                               const bny_key_tiles &key_tiles, uint32_t half) {
@@ -114,7 +113,7 @@ template <class Element, class shape> BNY_DEVICE const unsigned char *bny_ring_t
   return tile;
 }
 
-/* Called after the warp has read half `half`: starts copies into its tile. */
+/* Called after the warp has read half `half`. Starts copies of a later half into its tile. */
 template <class shape, class Keys>
 BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
                               const bny_key_tiles &key_tiles, uint32_t half) {
@@ -122,7 +121,8 @@ BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call,
   bny_ring_fill<shape>(ring, call, keys, key_tiles, half + shape::RING);
 }
 
-/* Returns how many of `left` keys in the tile of half `half` exist: none, if they are lost. After bny_ring_wait(). */
+/* Returns how many of the `left` keys in the tile of half `half` exist, or 0 if they are lost. Called after
+ * bny_ring_wait(). */
 template <class shape> BNY_DEVICE uint32_t bny_ring_left(const bny_ring &ring, uint32_t half, uint32_t left) {
   uint32_t *word = bny_ring_lost<shape>(ring);
   const uint32_t lost = *word, bit = 1u << half % shape::RING;
@@ -188,7 +188,7 @@ BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *rin
 
 /* ---- a block, whose warps take key tiles in turn ----------------------------------------------------------------- */
 
-/* Dynamic shared memory. The partial of a warp takes the place of its ring, which is empty by then. */
+/* The layout of dynamic shared memory. The partial of a warp overwrites its ring after the ring's last use. */
 template <class shape> struct bny_warp_memory {
   enum : int {
     RING_BYTES = shape::RING * shape::TILE_BYTES + shape::CONVERTED_BYTES,
@@ -204,7 +204,7 @@ template <class shape> struct bny_warp_memory {
   BNY_DEVICE float *d(unsigned char *shared, int warp) { return m(shared, shape::WARPS + 1 + warp); }
 };
 
-/* Rows beyond those that are read are zero. */
+/* Loads the rows of q. Rows that are not read become zero. */
 template <class shape>
 BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_call &call, const bny_general_item &item) {
   const int quads = shape::DIM / 8;
@@ -230,7 +230,7 @@ BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_cal
   }
 }
 
-/* Merges the partials of all warps into one, in place of the first. */
+/* Merges the partials of all warps into one, which overwrites the first. */
 template <class shape> BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_decode_item &item) {
   using memory = bny_warp_memory<shape>;
   const int warps = shape::WARPS, quads = shape::DIM / 4;
@@ -258,7 +258,7 @@ template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::kind::walk *walk,
                                  typename shape::kind::item item, bny_ring *ring, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
-  /* These would take registers while keys are attended to. */
+  /* In registers, these would take space during attention. */
   BNY_SHARED(typename shape::kind::walk, kept_walk);
   BNY_SHARED(typename shape::kind::item, kept_item);
   unsigned char *shared = bny_dynamic_shared();

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of 64 heads in which values are the first 512 columns of keys of 576 (MLA), by the two warpgroups of a
- * block. Each key is read from memory once for 64 heads, and the tensor cores themselves read it from shared memory.
- * decode_latent.cuh reads shared memory for each 16 heads, which would take twice as long here as memory does.
+ * MLA attention of 64 heads by the two warpgroups of a block: keys have 576 columns, and the first 512 are the values.
+ * Each key is read from global memory once for 64 heads, and the tensor cores read it from shared memory.
+ * decode_latent.cuh reads shared memory again for each 16 heads. Here that would take twice as long as the reads of
+ * global memory.
  *
  * A tile has 64 keys. The first warpgroup computes logits, weights and the first half of the columns of n. The second
- * receives weights and m, computes the other half, and copies. They synchronise when a tile has arrived, and the one
- * before has been used. The next tile takes its place during the logits, when the second warpgroup has nothing else to
- * do.
+ * one receives weights and m, computes the other half, and copies tiles. They synchronise when a tile has arrived and
+ * the previous tile is no longer used. The next tile is copied during the logits, when the second warpgroup has no
+ * other work.
  *
- * Q and tiles lie in nine panels (device.h) of 64 columns each. The last has no values; the finer terms of weights lie
- * there after the logits. */
+ * Q and tiles lie in nine panels (device.h) of 64 columns each. The last panel of a tile has no values, so the fine
+ * terms of weights overwrite it after the logits. */
 #ifndef BNY_CUDA_DECODE_WIDE_CUH
 #define BNY_CUDA_DECODE_WIDE_CUH
 
@@ -28,11 +29,11 @@ enum : int {
   BNY_WIDE_PANELS = BNY_WIDE_DIM / 64,
   BNY_WIDE_PANEL_BYTES = 64 * 128,
   BNY_WIDE_TILE_BYTES = BNY_WIDE_PANELS * BNY_WIDE_PANEL_BYTES,
-  BNY_WIDE_PITCH = BNY_WIDE_VALUES + 8 /* distance of rows of the partial */
+  BNY_WIDE_PITCH = BNY_WIDE_VALUES + 8 /* floats between rows of the partial */
 };
 
-/* Dynamic shared memory, from a multiple of 1024 bytes on. The partial takes the place of the tiles after their last
- * use. */
+/* The layout of dynamic shared memory, which begins at a multiple of 1024 bytes. The partial overwrites the tiles after
+ * their last use. */
 enum : int {
   BNY_WIDE_TILES = BNY_WIDE_TILE_BYTES, /* after Q */
   BNY_WIDE_COARSE = BNY_WIDE_TILES + BNY_WIDE_STAGES * BNY_WIDE_TILE_BYTES,
@@ -50,7 +51,7 @@ template <class> struct bny_wide_memory {
 };
 static_assert(4 * BNY_WIDE_ROWS * BNY_WIDE_PITCH <= BNY_WIDE_STAGES * BNY_WIDE_TILE_BYTES, "the partial lies in tiles");
 
-/* Called by eight neighbouring lanes. Copies a row of 576 elements, or zeros, to row `row` of nine panels. */
+/* Called by eight neighbouring lanes. Copies a row of 576 elements, or stores zeros, in row `row` of nine panels. */
 BNY_DEVICE void bny_wide_copy_row(unsigned char *panels, uint32_t row, const unsigned char *from, bool there) {
   const uint32_t chunk = bny_lane() % 8;
   unsigned char *to = panels + row * 128 + (chunk ^ (row & 7)) * 16;
@@ -62,10 +63,10 @@ BNY_DEVICE void bny_wide_copy_row(unsigned char *panels, uint32_t row, const uns
 
 BNY_DEVICE bool bny_wide_copies(void) { return bny_warp() >= BNY_WIDE_WARPS - BNY_WIDE_COPIERS; }
 
-/* Row, of 16 rows, that eight lanes of a copier handle. */
+/* Returns the row, out of 16, that this group of eight lanes copies. */
 BNY_DEVICE uint32_t bny_wide_row(void) { return bny_warp() % BNY_WIDE_COPIERS * 4 + bny_lane() / 8; }
 
-/* Rows beyond those that are read are zero. */
+/* Copies the rows of q. Rows that are not read become zero. */
 BNY_DEVICE void bny_wide_copy_query(unsigned char *query, const bny_decode_call &call, const bny_decode_item &item) {
   const uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * BNY_WIDE_ROWS;
   const unsigned char *base = (const unsigned char *)call.q + item.sequence * call.q_batch_stride;
@@ -76,7 +77,7 @@ BNY_DEVICE void bny_wide_copy_query(unsigned char *query, const bny_decode_call 
   }
 }
 
-/* Starts copies into tile `index`. A tile that does not exist is committed all the same. */
+/* Starts copies into tile `index`. A tile that does not exist is committed too, as an empty group of copies. */
 BNY_DEVICE void bny_wide_fill(unsigned char *shared, const bny_decode_call &call, const bny_decode_keys &keys,
                               const bny_latent_range &range, uint32_t index) {
   const uint32_t stage = index % BNY_WIDE_STAGES, first = range.first + index * range.step;
@@ -119,7 +120,7 @@ BNY_DEVICE void bny_wide_logits(bny_logits<8> *logits, const unsigned char *quer
   bny_group_wait<0>();
 }
 
-/* Offset of this lane's weights, 16 bytes for each step. */
+/* Returns the offset of this lane's weights, which take 16 bytes per step. */
 BNY_DEVICE uint32_t bny_wide_weights_at(uint32_t step) {
   return ((step * 4 + bny_warp() % 4) * BNY_WARP_LANES + bny_lane()) * 16;
 }
@@ -159,8 +160,8 @@ BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> 
 
 /* ---- both warpgroups --------------------------------------------------------------------------------------------- */
 
-/* n += weights times this warpgroup's half of the columns. Each form begins and ends its own operations; otherwise
- * ptxas makes them wait for each other. */
+/* Computes n += weights times this warpgroup's half of the columns. Each form begins and ends its own operations;
+ * otherwise ptxas serialises them. */
 template <class Element>
 BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile,
                                 bool one_term) {

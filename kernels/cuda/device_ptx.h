@@ -5,14 +5,14 @@
 #define BNY_CUDA_DEVICE_PTX_H
 
 #define BNY_DEVICE static __device__ __forceinline__
-/* A rarely called function, kept out of line. */
+/* A rarely called function that is not inlined. */
 #define BNY_DEVICE_COLD static __device__ __noinline__
 #define BNY_DEVICE_METHOD __device__ __forceinline__
 #define BNY_KERNEL extern "C" __global__ void
 #define BNY_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define BNY_UNROLL _Pragma("unroll")
 #define BNY_ROLLED _Pragma("unroll 1")
-/* A kernel parameter that is read in place, also by a variable index. */
+/* A kernel parameter that is read in place, even by a variable index. */
 #define BNY_PARAMETER(type, name) const __grid_constant__ type name
 #define BNY_SHARED(type, name) __shared__ type name
 #define BNY_SHARED_ARRAY(type, name, count) __shared__ alignas(16) type name[count]
@@ -31,7 +31,7 @@ BNY_DEVICE uint32_t bny_grid_blocks(void) { return gridDim.x; }
 BNY_DEVICE uint32_t bny_lane(void) { return threadIdx.x % BNY_WARP_LANES; }
 BNY_DEVICE uint32_t bny_warp(void) { return threadIdx.x / BNY_WARP_LANES; }
 
-/* Aligned to a line: the compiler rounds static shared memory up to this alignment. */
+/* Returns dynamic shared memory, aligned to a line. The compiler rounds static shared memory up to this alignment. */
 BNY_DEVICE unsigned char *bny_dynamic_shared(void) {
   extern __shared__ __align__(128) unsigned char bny_dynamic_memory[];
   return bny_dynamic_memory;
@@ -138,7 +138,7 @@ BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
       : "memory");
 }
 
-/* The warp makes one request for complete lines. */
+/* Loads a line. The warp makes one request for complete lines. */
 BNY_DEVICE void bny_poll_line(const void *from, bool wanted, bny_quad *quad) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
                : "+r"(quad->word[0]), "+r"(quad->word[1]), "+r"(quad->word[2]), "+r"(quad->word[3])
@@ -193,7 +193,7 @@ template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) {
 
 BNY_DEVICE bny_quad bny_load_quad_once(const void *from) {
   bny_quad value;
-  /* Not .nc: a kernel that is launched early begins before its input has been written. */
+  /* A .nc load would be wrong, because an early launch begins before its input has been written. */
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.word[0]), "=r"(value.word[1]), "=r"(value.word[2]), "=r"(value.word[3])
                : "l"(bny_global_address(from)));
@@ -345,7 +345,7 @@ BNY_DEVICE void bny_grid_release(void) { asm volatile("griddepcontrol.launch_dep
 
 #else
 
-/* Not available: kernels check BNY_ARCH before they use these. */
+/* Not available on this architecture. Kernels check BNY_ARCH before they call these. */
 BNY_DEVICE void bny_mbarrier_init(uint64_t *, uint32_t) { __trap(); }
 BNY_DEVICE void bny_mbarrier_fence_init(void) { __trap(); }
 BNY_DEVICE void bny_mbarrier_expect(uint64_t *, uint32_t) { __trap(); }

@@ -7,9 +7,8 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define BNY_WARPGROUPS
 
-/* The descriptor of a matrix in panels for wgmma, as the PTX ISA defines it. In units of 16 bytes: the address, the
- * distance `apart` of panels, and the distance 1024 of groups of eight rows. 1 << 62: chunks are swizzled within 128
- * bytes. */
+/* The wgmma descriptor of a matrix in panels, as the PTX ISA defines it. In units of 16 bytes it holds the address, the
+ * stride `apart` of panels, and the stride of eight rows, 1024 bytes. Bit 62 selects the 128-byte swizzle. */
 struct bny_group_operand {
   uint64_t descriptor;
 };
